@@ -22,7 +22,11 @@ def worker(log_path: Path) -> Iterator[str]:
         yield named
         return
     command = [str(Path(sys.executable).with_name("lumigrad")), "serve", "--port", "0", "--metrics-port", "0"]
-    with log_path.open("w") as log, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process:
+    # A session of its own: Ctrl-C reaches this program alone, which then ends the worker.
+    with (
+        log_path.open("w") as log,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True) as process,
+    ):
         try:
             assert process.stdout is not None
             # "listening on HOST:PORT (metrics PORT)"

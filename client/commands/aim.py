@@ -14,25 +14,28 @@ from typing import Any
 import numpy as np
 
 from lumigrad.client.base.arrays import Float32, Float64
-from lumigrad.client.commands.options import direction, numbers, option, positive_number
+from lumigrad.client.commands.options import AXES, direction, numbers, option, positive_number
 from lumigrad.client.datasets import Capture
 from lumigrad.client.datasets.fields import read_json
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.formats.scene_view import SceneView
 from lumigrad.client.shell.parser import meant
 from lumigrad.client.values.camera import Camera, OpenCVModel
 from lumigrad.client.values.gaussians import Gaussians
-from lumigrad.client.values.rotations import look_rotation, orbit_direction, unit
+from lumigrad.client.values.rotations import axis_angle_rotation, look_rotation, orbit_direction, unit
 from lumigrad.client.values.spheres import Spheres
 
-# The share of the opacity that is ignored at either end, and the largest distance from the median that counts, in
-# median deviations: cameras frame a dense object rather than wide surroundings.
+# The share of the opacity that is ignored at either end.
 _STRAYS = 0.005
-_FARTHEST_DEVIATIONS = 3.0
+# In median deviations from the median: an object, however long, ends within the first number, and is framed as a whole;
+# of scenes that go on, such as a place and what is seen from it, cameras frame the dense part within the second.
+_OBJECT_DEVIATIONS, _DENSE_DEVIATIONS = 10.0, 3.0
 _MARGIN = 1.08
 _RIM_POINTS = 64
 # For the range of depths: the least visible opacity, and how many points and cameras are sampled.
 _VISIBLE = 0.1
 _SAMPLES, _SAMPLED_CAMERAS = 20000, 16
+FOV_DEGREES = 40.0
 
 
 @dataclass(frozen=True)
@@ -130,11 +133,14 @@ def _sizes(gaussians: Gaussians) -> Float64:
 
 
 def _span(values: Float64, sizes: Float64, weights: Float64) -> tuple[float, float]:
-    """Returns the ends of an interval with nearly all of the weight, limited in distance from the median."""
+    """Returns the ends of an interval with nearly all of the weight, or with its dense part if the rest is far away."""
     low = _quantile(values - sizes, weights, _STRAYS)
     middle = _quantile(values, weights, 0.5)
     high = _quantile(values + sizes, weights, 1 - _STRAYS)
-    reach = _FARTHEST_DEVIATIONS * _quantile(np.abs(values - middle) + sizes, weights, 0.5)
+    deviation = _quantile(np.abs(values - middle) + sizes, weights, 0.5)
+    if max(middle - low, high - middle) <= _OBJECT_DEVIATIONS * deviation:
+        return low, high
+    reach = _DENSE_DEVIATIONS * deviation
     return max(low, middle - reach), min(high, middle + reach)
 
 
@@ -145,11 +151,12 @@ def _quantile(values: Float64, weights: Float64, share: float) -> float:
 
 
 HELP = """\
-"orbit AZIMUTH,ELEVATION[,DISTANCE]" (degrees; without a distance the scene fills the picture);
+"orbit AZIMUTH,ELEVATION[,DISTANCE]" (degrees; without a distance the scene fills the picture, or it is that of the
+view beside the scene);
 "look-at X,Y,Z X,Y,Z" (eye and target); the JSON file of one camera, which has "eye" and "target", or "parameters"
 (Pulsar), or "fx", "fy", "cx", "cy", "rotation" and "translation" (OpenCV, world to camera); or a data set:
 cameras.json (Inria), transforms.json (nerfstudio), or a folder with either or with COLMAP's files
-(default: "orbit 30,20")"""
+(default: the view beside the scene, SCENE.view.json, which `lumigrad fit` writes, else "orbit 30,20")"""
 
 
 @dataclass(frozen=True)
@@ -160,6 +167,7 @@ class View:
     height: int
     fov_degrees: float
     up: tuple[float, float, float]
+    saved: SceneView | None = None
 
 
 @dataclass(frozen=True)
@@ -176,7 +184,10 @@ class Orbit:
 
     def turn(self, scene: Spheres | Gaussians, view: View, angles_degrees: Sequence[float]) -> list[Camera]:
         """Returns the cameras rotated around the scene by these angles."""
-        if isinstance(scene, Gaussians):
+        if view.saved is not None:
+            center = np.asarray(view.saved.target, np.float64)
+            fitting = float(np.linalg.norm(center - view.saved.eye))
+        elif isinstance(scene, Gaussians):
             extent = Extent.of(scene, unit("up", np.asarray(view.up, np.float64)))
             center = extent.center
             fitting = extent.distance(self.elevation_degrees, view.fov_degrees, view.width, view.height)
@@ -198,6 +209,25 @@ class Orbit:
             )
             for angle in angles_degrees
         ]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The view that is saved beside the scene."""
+
+    view: SceneView
+
+    def camera(self, scene: Spheres | Gaussians, view: View) -> Camera:
+        """Returns its camera, with the size, field of view and up direction of `view`."""
+        return self.turn(scene, view, (0.0,))[0]
+
+    def turn(self, scene: Spheres | Gaussians, view: View, angles_degrees: Sequence[float]) -> list[Camera]:
+        """Returns the cameras rotated around the point looked at by these angles."""
+        target, up = np.asarray(self.view.target), unit("up", np.asarray(view.up, np.float64))
+        turns = [axis_angle_rotation(math.radians(angle) * up) for angle in angles_degrees]
+        eyes = [target + turn @ (np.asarray(self.view.eye) - target) for turn in turns]
+        size: dict[str, Any] = {"fov_degrees": view.fov_degrees, "width": view.width, "height": view.height}
+        return [Camera.look_at(eye, target, up, **size) for eye in eyes]
 
 
 @dataclass(frozen=True)
@@ -232,7 +262,9 @@ class CameraFile:
                 return _made(Camera.pulsar, {**size, **values})
             if "fx" in values:
                 return _made(Camera.opencv, {**size, **values})
-            return _made(Camera.look_at, {**vars(view), **values})
+            values.pop("background", None)
+            look: dict[str, Any] = {"fov_degrees": view.fov_degrees, "up": view.up, **size}
+            return _made(Camera.look_at, {**look, **values})
         except (InvalidArgument, TypeError) as error:
             raise InvalidArgument.of("camera", f"expected a JSON camera in {self.path}: {error}") from error
 
@@ -245,7 +277,32 @@ class CameraFile:
         return Capture.load(self.path) if several else None
 
 
-Aim = Orbit | LookAt | CameraFile
+Aim = Orbit | Saved | LookAt | CameraFile
+DEFAULT = Orbit(30.0, 20.0)
+
+
+def resolved(
+    aimed: Aim | None, scene: Spheres | Gaussians, saved: SceneView | None, options: dict[str, Any]
+) -> tuple[Aim, View]:
+    """Returns the camera and the options that it depends on, with defaults from the view beside the scene.
+
+    Args:
+        aimed: --camera; None: not given.
+        scene: the scene.
+        saved: the view beside it; None without one.
+        options: width and height, and `fov_degrees` and `up`, None where they were not given.
+    """
+    usual = {"fov_degrees": FOV_DEGREES, "up": usual_up(scene)}
+    if saved is not None:
+        usual = {"fov_degrees": saved.fov_degrees, "up": saved.up}
+    given = {name: value for name, value in options.items() if value is not None}
+    view = View(**{**usual, **given}, saved=saved)
+    return aimed or (DEFAULT if saved is None else Saved(saved)), view
+
+
+def usual_up(scene: Spheres | Gaussians) -> tuple[float, float, float]:
+    """Returns the default up direction: y down for Gaussians, trained with the axes of COLMAP's first photograph."""
+    return AXES["y" if isinstance(scene, Spheres) else "-y"]
 
 
 def _made(make: Callable[..., Camera], values: dict[str, Any]) -> Camera:
@@ -261,16 +318,23 @@ def _made(make: Callable[..., Camera], values: dict[str, Any]) -> Camera:
 
 def add_camera(group: argparse._ActionsContainer) -> None:
     """Declares --camera."""
-    group.add_argument("--camera", type=parse, default="orbit 30,20", metavar="AIM", help=HELP)
+    group.add_argument("--camera", type=parse, metavar="AIM", help=HELP)
 
 
 def add_field(group: argparse._ActionsContainer, fov: str, up: str) -> None:
     """Declares --fov and --up, with their descriptions."""
-    option(group, "--fov", f"{fov} (default: 40)", type=positive_number, metavar="DEGREES")
-    help_text = (
-        f"{up}: x, y, z, -x, -y, -z, or X,Y,Z; e.g. --up=-z (default: y for spheres; for Gaussians -y, or up in the "
+    option(
+        group,
+        "--fov",
+        f"{fov} (default: that of the view beside the scene, else 40)",
+        type=positive_number,
+        metavar="DEGREES",
     )
-    option(group, "--up", f"{help_text}photographs of a data set)", type=direction, metavar="AXIS")
+    help_text = (
+        f"{up}: x, y, z, -x, -y, -z, or X,Y,Z; e.g. --up=-z (default: that of the view beside the scene, or up in the "
+        "photographs of a data set; else y for spheres, -y for Gaussians)"
+    )
+    option(group, "--up", help_text, type=direction, metavar="AXIS")
 
 
 def parse(text: str) -> Aim:

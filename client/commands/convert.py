@@ -7,6 +7,7 @@ from pathlib import Path
 
 from lumigrad.client.commands.scene_file import add_scene, read_gaussians
 from lumigrad.client.formats import save_gaussians
+from lumigrad.client.formats.scene_view import SceneView
 from lumigrad.client.shell.catalog import Command
 
 _EXAMPLES = """\
@@ -28,6 +29,9 @@ def _run(arguments: argparse.Namespace) -> int:
     # A .splat file cannot store this setting.
     antialiased = stored.antialiased and arguments.output.suffix.lower() != ".splat"
     save_gaussians(stored.gaussians(), arguments.output, antialiased=antialiased)
+    view = SceneView.load(arguments.scene)
+    if view is not None:
+        view.save(arguments.output)
     print(f"{arguments.output}: {len(stored):,} Gaussians, {arguments.output.stat().st_size:,} bytes")
     return 0
 

@@ -15,10 +15,13 @@ from lumigrad.client.commands.options import COUNT, FILE, FOLDER, add_connection
 from lumigrad.client.commands.scene_file import load
 from lumigrad.client.datasets.capture import Capture
 from lumigrad.client.errors import InvalidArgument, TrainingHeld, TrainingLost
-from lumigrad.client.fitting.beginning import Shot, divide, gaussians_at, shots_of, spheres_at
+from lumigrad.client.fitting.background import CHOICES, Background
+from lumigrad.client.fitting.beginning import Shot, divide, gaussians_at, random_points, shots_of, spheres_at
 from lumigrad.client.fitting.evaluation import Scores, exposures_nearby, pictures, samples, side_by_side
+from lumigrad.client.fitting.first_view import first_view
 from lumigrad.client.fitting.fit import Journal, fit, stop_on_interrupt
 from lumigrad.client.fitting.recipe import Checkpoint, Recipe
+from lumigrad.client.fitting.report import PhotographScore, write_report
 from lumigrad.client.pictures import write_image
 from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.exits import json_text
@@ -28,15 +31,18 @@ from lumigrad.client.values.spheres import Spheres
 
 # Default of --cap: Gaussians for each initial point.
 _GROWTH = 3
+# A larger difference, with colours matched, has a reason that the user should know of.
+_MISMATCH_DB = 1.5
 # Photographs in comparison.jpg.
 _COMPARED = 3
 _DESCRIPTION = """\
-Fits Gaussians, or spheres, to posed photographs with initial points: a COLMAP reconstruction, nerfstudio's
-transforms.json, or Inria's cameras.json. Photographs travel to the worker once; it renders, compares, differentiates
-and steps. Every eighth photograph is held out, to evaluate the fit.
+Fits Gaussians, or spheres, to posed photographs: a COLMAP reconstruction, nerfstudio's transforms.json, a Blender scene
+of NeRF, Polycam's raw data, or Inria's cameras.json. Photographs travel to the worker once; it renders, compares,
+differentiates and steps. Every eighth photograph is held out, to evaluate the fit.
 
-A folder beside the scene (scene.fit/) has previews, comparison.jpg, report.json with the scores, and a checkpoint for
---resume. Ctrl-C ends the fit early and writes a valid scene; a second Ctrl-C ends it at once.
+A folder beside the scene (scene.fit/) has report.html with scores and pictures, the same as report.json and
+comparison.jpg, previews, and a checkpoint for --resume. Ctrl-C ends the fit early and writes a valid scene; a second
+Ctrl-C ends it at once.
 
 examples:
   lumigrad fit capture/ -o scene.ply
@@ -57,6 +63,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     data = parser.add_argument_group("data")
     option(data, "--images", "folder of the photographs (default: the usual one)", **FOLDER)
     option(data, "--max-size", "largest side of a photograph", 1600, dest="size", type=count, metavar="PIXELS")
+    help_text = "behind the subject: white, black; image: all that the photographs show is the scene; auto: nothing if "
+    help_text += "they are transparent, else the one colour of their edges, else image"
+    option(data, "--background", help_text, "auto", dest="backdrop", choices=("auto", *CHOICES, "image"))
     option(data, "--hold-out", "hold out every Nth photograph; 0: none", 8, type=int, metavar="N")
     add_connection(parser)
 
@@ -67,55 +76,97 @@ def _run(arguments: argparse.Namespace) -> int:
     checkpoint = Checkpoint.read(folder / "checkpoint.json") if arguments.resume else None
     data = arguments if checkpoint is None else checkpoint
     capture = Capture.load(arguments.dataset, images=arguments.images)
-    fitted, held_out = divide(shots_of(capture, data.size), data.hold_out)
+    shots, background = shots_of(capture, data.size, checkpoint.recipe.background if checkpoint else arguments.backdrop)
+    fitted, held_out = divide(shots, data.hold_out)
     with connect(arguments) as client, stop_on_interrupt() as stopped:
         if checkpoint is None:
-            trainer, recipe, before = _begin(client, arguments, capture, fitted, held_out)
+            trainer, recipe, before = _begin(client, arguments, capture, fitted, held_out, background)
         else:
             trainer, recipe, before = _resumed(client, checkpoint, fitted), checkpoint.recipe, checkpoint.before
         folder.mkdir(parents=True, exist_ok=True)
+        if checkpoint is None:
+            first_view(capture, background).save(arguments.output)
         lease = trainer.training_id, trainer.lease
         Checkpoint(*lease, data.size, data.hold_out, recipe, before).write(folder / "checkpoint.json")
-        print(f"{len(fitted)} photographs to fit, {len(held_out)} held out, {recipe.steps} steps", file=output)
+        planned = f"{len(fitted)} photographs to fit, {len(held_out)} held out, {recipe.steps} steps"
+        print(f"{planned}; background: {background}", file=output)
+        schedule = recipe.schedule(len(fitted))
         began, first = time.perf_counter(), trainer.step_number
         every = arguments.every or max(recipe.steps // 10, 1)
         with Journal(folder, first, recipe.steps, len(fitted), arguments.logdir) as journal:
-            scene = fit(client, trainer, recipe.steps, every, held_out, arguments.output, journal, stopped)
+            scene = fit(
+                client, trainer, schedule, recipe.steps, every, held_out, arguments.output, journal, stopped,
+                background.color,
+            )  # fmt: skip
         seconds, done = time.perf_counter() - began, trainer.step_number
         trainer.close(finish=done >= recipe.steps)
         if done >= recipe.steps:
             # There is nothing to resume.
             (folder / "checkpoint.json").unlink(missing_ok=True)
-        after = _measure(client, scene, held_out, fitted, folder)
+        rendered = pictures(client, scene, held_out, background.color)
+        nearby = exposures_nearby(client, scene, held_out, fitted, background.color)
+    after = Scores.of(rendered, held_out, nearby)
+    scores = [PhotographScore.of(*each) for each in zip(rendered, held_out, strict=True)]
     report: dict[str, Any] = {
         "steps": done,
         "resumed_from": first,
         "seconds": seconds,
         "steps_per_second": (done - first) / seconds,
         "count": len(scene),
+        "held_out": asdict(after),
+        "begin": asdict(before),
+        "photographs": [asdict(score) for score in scores],
+        "recipe": asdict(recipe),
     }
-    report |= {"held_out": asdict(after), "begin": asdict(before), "recipe": asdict(recipe)}
     (folder / "report.json").write_text(json.dumps(report, indent=2))
+    shown = samples(held_out, _COMPARED)
+    columns = [[rendered[index] for index in shown], [held_out[index].photograph for index in shown]]
+    write_image(folder / "comparison.jpg", side_by_side(columns))
+    rate = f"{done} of {recipe.steps} steps, {seconds:.0f} s, {report['steps_per_second']:.1f} steps/s"
+    facts = {
+        "fit": f"{rate}; {len(scene):,} {recipe.kind}; background: {background}",
+        "held-out photographs": f"{before}, now {after}",
+        "colours": f"{after.exposed_psnr:.2f} dB with neighbouring exposures, {after.matched_psnr:.2f} dB with colours "
+        "matched",
+    }
+    write_report(folder / "report.html", arguments.output.name, facts, scores, rendered, held_out)
     if arguments.json:
         print(json_text({"output": str(arguments.output), **report}))
-    rate = f"{done} of {recipe.steps} steps, {seconds:.0f} s, {report['steps_per_second']:.1f} steps/s"
-    print(f"{rate}; {len(scene):,} {recipe.kind} in {arguments.output}", file=output)
-    print(f"held-out photographs: {before}, now {after}", file=output)
-    exposed = f"{after.exposed_psnr:.2f} dB with neighbouring exposures"
-    print(f"{exposed}, {after.matched_psnr:.2f} dB with colours matched", file=output)
-    print(f"pictures and report in {folder}/", file=output)
-    if done < recipe.steps:
-        print("stopped; --resume continues it while the worker keeps the training", file=sys.stderr)
+    _print(arguments, facts, after, background, done < recipe.steps)
     return 0
 
 
+def _print(
+    arguments: argparse.Namespace, facts: dict[str, str], after: Scores, background: Background, is_stopped: bool
+) -> None:
+    output = sys.stderr if arguments.json else sys.stdout
+    path: Path = arguments.output
+    print(f"{facts['fit']}\nheld-out photographs: {facts['held-out photographs']}\n{facts['colours']}", file=output)
+    print(f"scene in {path}, report and pictures in {path.with_suffix('.fit')}/report.html", file=output)
+    print(f"look at it: lumigrad view {path}, or lumigrad render {path} -o scene.png", file=output)
+    if after.matched_psnr - after.psnr > _MISMATCH_DB:
+        print(
+            f"lumigrad: colours matched, the score is {after.matched_psnr - after.psnr:.1f} dB higher: either the "
+            f"photographs differ in exposure (--exposures), or the background is not {background} (--background)",
+            file=sys.stderr,
+        )
+    if is_stopped:
+        print("stopped; --resume continues it while the worker keeps the training", file=sys.stderr)
+
+
 def _begin(
-    client: Client, arguments: argparse.Namespace, capture: Capture, fitted: list[Shot], held_out: list[Shot]
+    client: Client,
+    arguments: argparse.Namespace,
+    capture: Capture,
+    fitted: list[Shot],
+    held_out: list[Shot],
+    background: Background,
 ) -> tuple[Trainer, Recipe, Scores]:
     """Starts a training; returns it with its recipe and the initial scores."""
-    recipe, begin = _beginning(arguments, capture)
-    before = Scores.of(pictures(client, begin, held_out), held_out)
-    cameras, targets = [shot.camera for shot in fitted], [shot.target for shot in fitted]
+    recipe, begin = _beginning(arguments, capture, background)
+    before = Scores.of(pictures(client, begin, held_out, background.color), held_out)
+    shots = recipe.schedule(len(fitted)).shots(fitted)
+    cameras, targets = [shot.camera for shot in shots], [shot.target for shot in shots]
     try:
         return client.trainer(begin, cameras, targets, **recipe.trainer_options()), recipe, before
     except TrainingHeld as error:
@@ -123,35 +174,45 @@ def _begin(
         raise InvalidArgument.of("dataset", f"{advice}; {error}") from error
 
 
-def _beginning(arguments: argparse.Namespace, capture: Capture) -> tuple[Recipe, Gaussians | Spheres]:
+def _beginning(
+    arguments: argparse.Namespace, capture: Capture, background: Background
+) -> tuple[Recipe, Gaussians | Spheres]:
     begin: Gaussians | Spheres
     if arguments.begin is not None:
         begin = load(arguments.begin)
-    elif capture.points is None:
-        raise InvalidArgument.of(
-            "dataset",
-            f"expected initial points in {arguments.dataset}, got none; name a scene to begin with: --begin FILE",
-        )
-    elif arguments.kind == "spheres":
-        begin = spheres_at(capture.points)
     else:
-        begin = gaussians_at(capture.points, arguments.sh_degree)
+        points = capture.points
+        if points is None:
+            points = random_points(capture, arguments.seed)
+            print(
+                f"lumigrad: {arguments.dataset} has no initial points: begins with {len(points):,} random ones around "
+                "what its cameras look at; --begin FILE names a better beginning",
+                file=sys.stderr,
+            )
+        is_spheres = arguments.kind == "spheres"
+        begin = spheres_at(points) if is_spheres else gaussians_at(points, arguments.sh_degree)
+    is_gaussians = isinstance(begin, Gaussians)
+    # Half the size would blur a scene that is given, and motions of poses belong to views of one size.
+    is_coarse = is_gaussians and arguments.begin is None and not arguments.refine_poses
     recipe = Recipe(
-        kind="gaussians" if isinstance(begin, Gaussians) else "spheres",
+        kind="gaussians" if is_gaussians else "spheres",
         steps=arguments.steps,
         sh_degree=arguments.sh_degree,
         strategy=arguments.strategy,
         cap=arguments.cap or _GROWTH * len(begin),
         poses=arguments.refine_poses,
         exposures=arguments.exposures,
+        coarse=arguments.steps * 2 // 5 if is_coarse else 0,
         seed=arguments.seed,
         snapshot_every=arguments.snapshot_every or 0,
+        background=background,
     )
     return recipe, begin
 
 
 def _resumed(client: Client, checkpoint: Checkpoint, fitted: list[Shot]) -> Trainer:
-    targets = [shot.target for shot in fitted]
+    shots = checkpoint.recipe.schedule(len(fitted)).shots(fitted)
+    targets = [shot.target for shot in shots]
     try:
         return client.resume_trainer(checkpoint.training_id, checkpoint.lease, targets=targets)
     except TrainingLost as error:
@@ -162,15 +223,6 @@ def _resumed(client: Client, checkpoint: Checkpoint, fitted: list[Shot]) -> Trai
         ) from error
 
 
-def _measure(client: Client, scene: Gaussians | Spheres, shots: list[Shot], fitted: list[Shot], folder: Path) -> Scores:
-    """Scores the scene against the photographs, and writes some of them side by side."""
-    rendered = pictures(client, scene, shots)
-    shown = samples(shots, _COMPARED)
-    columns = [[rendered[index] for index in shown], [shots[index].photograph for index in shown]]
-    write_image(folder / "comparison.jpg", side_by_side(columns))
-    return Scores.of(rendered, shots, exposures_nearby(client, scene, shots, fitted))
-
-
 def _add_recipe(group: argparse._ArgumentGroup) -> None:
     option(group, "--kind", "primitives to fit", "gaussians", choices=("gaussians", "spheres"))
     option(group, "--steps", "optimiser steps", 7000, **COUNT)
@@ -179,8 +231,8 @@ def _add_recipe(group: argparse._ArgumentGroup) -> None:
     option(group, "--cap", f"largest number of Gaussians (default: {_GROWTH} for each initial point)", **COUNT)
     option(group, "--sh-degree", "degree of their colours' harmonics", 3, type=int, choices=range(5))
     group.add_argument("--refine-poses", action="store_true", help="also refine the poses of the cameras")
-    help_text = "fit an affine map of each photograph's colours, for cameras with automatic exposure (default: on)"
-    group.add_argument("--exposures", action=argparse.BooleanOptionalAction, default=True, help=help_text)
+    help_text = "fit an affine map of each photograph's colours, for cameras with automatic exposure (default: off)"
+    group.add_argument("--exposures", action=argparse.BooleanOptionalAction, default=False, help=help_text)
     option(group, "--begin", "a scene to begin with, instead of the points", **FILE)
     option(group, "--seed", "random seed", 0, type=int)
     option(group, "--every", "steps between previews (default: a tenth of all)", **COUNT)

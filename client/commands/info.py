@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lumigrad.client.commands.options import add_connection, connect
+from lumigrad.client.commands.scene_file import scene_path
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats import is_gaussian_scene, read_scene
 from lumigrad.client.shell.catalog import Command
@@ -29,7 +30,7 @@ examples:
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     help_text = "a scene file to describe instead of a worker"
-    parser.add_argument("file", metavar="FILE", type=Path, nargs="?", help=help_text)
+    parser.add_argument("file", metavar="FILE", type=scene_path, nargs="?", help=help_text)
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     add_connection(parser)
 

@@ -23,7 +23,8 @@ Renders a scene file: Gaussians (.ply of Inria's trainer, .compressed.ply, .spla
 other .ply with x, y, z and optional colours and radii).
 
 examples:
-  lumigrad render scene.ply -o scene.png                      fits the scene into the picture
+  lumigrad render sample:vase -o vase.png                     a scene that comes with Lumigrad
+  lumigrad render scene.ply -o scene.png                      a first view, or all of it
   lumigrad render scene.ply --orbit 120 -o turn.mp4           a turn around it
   lumigrad render scene.ply --orbit 60 --camera "orbit 0,35" --up z --size 1920x1080 -o frames/
   lumigrad render scene.ply --camera transforms.json -o views/           every view of a data set

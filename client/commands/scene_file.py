@@ -10,6 +10,8 @@ from typing import Any
 from lumigrad.client.commands.options import numbers, option, positive_number
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats import StoredScene, is_gaussian_scene, read_scene
+from lumigrad.client.formats.sample import located
+from lumigrad.client.formats.scene_view import SceneView
 from lumigrad.client.settings.engines import RENDER_SETTINGS
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres
@@ -19,8 +21,16 @@ _SPHERES_GAMMA = 1e-4
 
 def add_scene(parser: argparse._ActionsContainer, **options: Any) -> None:
     """Declares SCENE."""
-    help_text = "file of the scene, or the folder of an unbundled .sog"
-    parser.add_argument("scene", metavar="SCENE", type=Path, help=help_text, **options)
+    help_text = "file of the scene, or the folder of an unbundled .sog; sample:vase comes with Lumigrad"
+    parser.add_argument("scene", metavar="SCENE", type=scene_path, help=help_text, **options)
+
+
+def scene_path(text: str) -> Path:
+    """Parses SCENE: a path, or the name of a sample."""
+    try:
+        return located(text)
+    except InvalidArgument as error:
+        raise argparse.ArgumentTypeError(error.violations[0].description) from error
 
 
 def add_kind(parser: argparse._ActionsContainer) -> None:
@@ -31,7 +41,7 @@ def add_kind(parser: argparse._ActionsContainer) -> None:
 
 def add_looks(group: argparse._ActionsContainer) -> None:
     """Declares the options of rendering."""
-    help_text = "background colour, 0 to 1 (default: white for spheres, black for Gaussians)"
+    help_text = "background colour, 0 to 1 (default: white for spheres, black for Gaussians, or that of a fit)"
     option(group, "--background", help_text, type=numbers, metavar="R,G,B")
     option(group, "--radius", "radius of every sphere (default: the file's, else they touch)", type=positive_number)
     help_text = "softness of spheres, 1e-5 to 1 (default: 1e-4, nearly opaque)"
@@ -59,6 +69,9 @@ def read_gaussians(path: Path) -> StoredScene:
 def read(arguments: argparse.Namespace) -> tuple[Spheres | Gaussians, dict[str, Any]]:
     """Reads the scene; returns it with settings for `render`, which rejects those of the other kind of scene."""
     settings = {name: value for name, value in vars(arguments).items() if name in RENDER_SETTINGS}
+    saved = SceneView.load(arguments.scene)
+    if settings["background"] is None and saved is not None:
+        settings["background"] = saved.background
     kind = arguments.kind or ("gaussians" if is_gaussian_scene(arguments.scene) else "spheres")
     if kind == "spheres":
         settings["gamma"] = arguments.gamma or _SPHERES_GAMMA

@@ -10,16 +10,15 @@ from dataclasses import replace
 import numpy as np
 
 from lumigrad.client.commands import aim
-from lumigrad.client.commands.options import AXES
 from lumigrad.client.datasets import Capture, View
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.formats.scene_view import SceneView
 from lumigrad.client.values.camera import Camera, OpenCVModel
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.rotations import axis_angle_rotation, unit
 from lumigrad.client.values.spheres import Spheres
 
 _SPHERES_SIZE, _GAUSSIANS_SIZE = (640, 480), (1280, 720)
-FOV_DEGREES = 40.0
 
 
 def shots_of(arguments: argparse.Namespace, scene: Spheres | Gaussians) -> list[View]:
@@ -32,17 +31,13 @@ def shots_of(arguments: argparse.Namespace, scene: Spheres | Gaussians) -> list[
         return _ring(arguments, capture) if arguments.orbit else _views(arguments, capture)
     small = _SPHERES_SIZE if isinstance(scene, Spheres) else _GAUSSIANS_SIZE
     width, height = arguments.size or small
-    options = aim.View(width, height, arguments.fov or FOV_DEGREES, arguments.up or usual_up(scene))
+    given = {"width": width, "height": height, "fov_degrees": arguments.fov, "up": arguments.up}
+    aimed, options = aim.resolved(aimed, scene, SceneView.load(arguments.scene), given)
     if not arguments.orbit:
         return [View("frame", aimed.camera(scene, options))]
-    if not isinstance(aimed, aim.Orbit):
+    if not isinstance(aimed, aim.Orbit | aim.Saved):
         raise InvalidArgument.of("orbit", 'expected with --camera "orbit …" or a data set, or without --camera')
     return _numbered(aimed.turn(scene, options, _angles(arguments.orbit)))
-
-
-def usual_up(scene: Spheres | Gaussians) -> tuple[float, float, float]:
-    """Returns the default up direction: y down for Gaussians, trained with the axes of COLMAP's first photograph."""
-    return AXES["y" if isinstance(scene, Spheres) else "-y"]
 
 
 def _views(arguments: argparse.Namespace, capture: Capture) -> list[View]:

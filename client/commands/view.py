@@ -15,6 +15,7 @@ from lumigrad.client.shell.catalog import Command
 
 _EXAMPLES = """\
 examples:
+  lumigrad view sample:vase                             a scene that comes with Lumigrad
   lumigrad view scene.ply                               prints the address of a page
   lumigrad view scene.ply --up z --port 8090
   lumigrad view scene.ply --camera capture/             begins at a photograph's camera

@@ -15,10 +15,10 @@ from lumigrad.client.client import Client
 from lumigrad.client.commands import aim, scene_file
 from lumigrad.client.commands.aim import Extent, enclosing_ball
 from lumigrad.client.commands.options import AXES, connect
-from lumigrad.client.commands.shots import FOV_DEGREES, usual_up
 from lumigrad.client.commands.surroundings import world_of
 from lumigrad.client.datasets import Capture
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.formats.scene_view import SceneView
 from lumigrad.client.robots import Robot
 from lumigrad.client.robots.motion import joint_values
 from lumigrad.client.values.gaussians import Gaussians
@@ -138,10 +138,15 @@ def first_view(
             raise InvalidArgument.of("fov", "is defined by the cameras of the data set; leave it out")
         first = Viewpoint.of(capture.view(arguments.view or 0).camera, capture.focus)
         return replace(first, up=capture.up if arguments.up is None else _axis(arguments.up))
-    up = arguments.up or up or usual_up(scene)
-    camera = arguments.camera.camera(scene, aim.View(_WIDTH, _HEIGHT, arguments.fov or FOV_DEGREES, up))
-    center = Extent.of(scene, _axis(up)).center if isinstance(scene, Gaussians) else enclosing_ball(scene)[0]
-    return replace(Viewpoint.of(camera, center), up=_axis(up))
+    saved = None if arguments.scene is None else SceneView.load(arguments.scene)
+    given = {"width": _WIDTH, "height": _HEIGHT, "fov_degrees": arguments.fov, "up": arguments.up or up}
+    aimed, options = aim.resolved(arguments.camera, scene, saved, given)
+    axis = _axis(options.up)
+    if saved is not None:
+        center = np.asarray(saved.target, np.float64)
+    else:
+        center = Extent.of(scene, axis).center if isinstance(scene, Gaussians) else enclosing_ball(scene)[0]
+    return replace(Viewpoint.of(aimed.camera(scene, options), center), up=axis)
 
 
 def _axis(up: tuple[float, float, float]) -> np.ndarray:

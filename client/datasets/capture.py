@@ -14,10 +14,14 @@ from lumigrad.client.datasets.fields import read_json
 from lumigrad.client.datasets.inria import read_cameras_json
 from lumigrad.client.datasets.nerfstudio import read_transforms_json
 from lumigrad.client.datasets.points import Points
+from lumigrad.client.datasets.polycam import find_keyframes, read_keyframes
 from lumigrad.client.datasets.view import View
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.source import malformed
-from lumigrad.client.values.camera import OpenCVModel
+from lumigrad.client.values.camera import OpenCVModel, SensorModel
+
+# The latter in the Blender scenes of NeRF, beside others of photographs that are held out.
+_TRANSFORMS = ("transforms.json", "transforms_train.json")
 
 
 @dataclass(frozen=True)
@@ -36,14 +40,17 @@ class Capture:
         return len(self.views)
 
     @staticmethod
-    def load(path: str | PathLike[str], *, images: str | PathLike[str] | None = None) -> Capture:
-        """Reads cameras.json (Inria), transforms.json (nerfstudio, Blender), or a folder with one of them or COLMAP.
+    def load(path: str | PathLike[str], *, images: str | PathLike[str] | None = None, sensors: bool = False) -> Capture:
+        """Reads cameras.json (Inria), transforms.json (nerfstudio, Blender), or the folder of a data set.
 
-        A folder is searched for transforms.json, then a COLMAP reconstruction (also in sparse/0), then cameras.json.
+        A folder is searched for transforms.json, transforms_train.json, Polycam's keyframes, a COLMAP reconstruction
+        (also in sparse/0), and cameras.json, in this order.
 
         Args:
             path: the file or folder.
             images: the folder of the photographs, relative to the data set's; None: the format's default.
+            sensors: make cameras that show Gaussians by sigma points (`Camera.sensor`), with the whole calibration of
+                fisheyes; trainings refine their poses only without.
 
         Raises:
             InvalidArgument: no data set, or a camera that cannot be rendered; names the file and the field.
@@ -52,16 +59,21 @@ class Capture:
         folder = path if path.is_dir() else path.parent
         photographs = None if images is None else folder / images
         if not path.is_dir():
-            return _load_file(path, photographs)
-        if (path / "transforms.json").is_file():
-            return _load_file(path / "transforms.json", photographs)
+            return _load_file(path, photographs, sensors)
+        for name in _TRANSFORMS:
+            if (path / name).is_file():
+                return _load_file(path / name, photographs, sensors)
+        if (keyframes := find_keyframes(path)) is not None:
+            return Capture(read_keyframes(keyframes, photographs, sensors))
         model = find_model(path)
         if model is not None:
-            return Capture(*read_model(model, photographs))
+            return Capture(*read_model(model, photographs, sensors))
         if (path / "cameras.json").is_file():
-            return _load_file(path / "cameras.json", photographs)
+            return _load_file(path / "cameras.json", photographs, sensors)
         raise malformed(
-            path, "expected transforms.json, cameras.json, or images.bin or images.txt of COLMAP, also in sparse/0"
+            path,
+            "expected transforms.json or transforms_train.json, cameras.json, images.bin or images.txt of COLMAP, also "
+            "in sparse/0, or keyframes/ of Polycam",
         )
 
     def view(self, which: str | int) -> View:
@@ -97,15 +109,16 @@ class Capture:
     def _poses(self) -> list[tuple[Float64, Float64]]:
         """Returns the rotation, world to camera, and the position of each camera."""
         models = [view.camera.model for view in self.views]
-        return [(model.rotation, model.eye) for model in models if isinstance(model, OpenCVModel)]
+        return [(model.rotation, model.eye) for model in models if isinstance(model, OpenCVModel | SensorModel)]
 
 
-def _load_file(path: Path, photographs: Path | None) -> Capture:
+def _load_file(path: Path, photographs: Path | None, sensors: bool) -> Capture:
     values = read_json(path)
     if isinstance(values, dict) and "frames" in values:
-        return Capture(*read_transforms_json(path, values, photographs))
+        return Capture(*read_transforms_json(path, values, photographs, sensors))
     if isinstance(values, list):
-        views = read_cameras_json(path, values, path.parent / "images" if photographs is None else photographs)
+        folder = path.parent / "images" if photographs is None else photographs
+        views = read_cameras_json(path, values, folder, sensors)
         # The initial points of the training.
         points = path.with_name("input.ply")
         return Capture(views, Points.load(points) if points.is_file() else None)

@@ -25,12 +25,13 @@ def find_model(folder: Path) -> Path | None:
     return next((place for place in places if _file(place, "images") is not None), None)
 
 
-def read_model(model: Path, images: Path | None) -> tuple[tuple[View, ...], Points | None]:
+def read_model(model: Path, images: Path | None, sensors: bool) -> tuple[tuple[View, ...], Points | None]:
     """Reads the views, ordered by their photographs' names, and the points.
 
     Args:
         model: the folder of the reconstruction.
         images: the folder of the photographs; None: "images" in the data set's folder.
+        sensors: whether cameras are sensors.
     """
     cameras_file, images_file = _file(model, "cameras"), _file(model, "images")
     if cameras_file is None or images_file is None:
@@ -47,8 +48,8 @@ def read_model(model: Path, images: Path | None) -> tuple[tuple[View, ...], Poin
         lens = cameras.get(entry.camera_id)
         if lens is None:
             raise malformed(images_file, f"image {entry.name}: no camera {entry.camera_id} is in {cameras_file.name}")
-        _check(lens, cameras_file, entry)
-        camera = lens.camera(_rotation(entry, images_file), entry.translation)
+        _check(lens, cameras_file, entry, sensors)
+        camera = lens.camera(_rotation(entry, images_file), entry.translation, sensors)
         views.append(View(name, camera, photograph(folder, entry.name)))
     return tuple(views), _points(model)
 
@@ -64,9 +65,9 @@ def _dataset_folder(model: Path) -> Path:
     return model.parent if model.name == "sparse" else model
 
 
-def _check(lens: Intrinsics, file: Path, entry: ColmapImage) -> None:
-    if lens.unrenderable:
-        raise malformed(file, f"camera {entry.camera_id}: {lens.unrenderable}")
+def _check(lens: Intrinsics, file: Path, entry: ColmapImage, sensors: bool) -> None:
+    if why := lens.unrenderable(sensors):
+        raise malformed(file, f"camera {entry.camera_id}: {why}")
     focal = min(lens.values.get(name, 1.0) for name in ("f", "fx", "fy"))
     if not focal > 0 or not np.isfinite(list(lens.values.values())).all() or min(lens.width, lens.height) < 1:
         raise malformed(file, f"camera {entry.camera_id}: expected a size and focal lengths > 0, got {lens}")

@@ -10,7 +10,7 @@ from lumigrad.client.datasets.view import Intrinsics, View, photograph, unique_n
 from lumigrad.client.formats.source import malformed
 
 
-def read_cameras_json(path: Path, entries: Any, images: Path) -> tuple[View, ...]:
+def read_cameras_json(path: Path, entries: Any, images: Path, sensors: bool) -> tuple[View, ...]:
     """Reads the views in the file's order. `position` is the camera's; the columns of `rotation` are its axes."""
     if not isinstance(entries, list) or not entries:
         raise malformed(path, f"expected a list of at least one camera, got {type(entries).__name__}")
@@ -24,6 +24,6 @@ def read_cameras_json(path: Path, entries: Any, images: Path) -> tuple[View, ...
         for axis, focal in values.items():
             if focal <= 0:
                 raise entry.fail(axis, "a focal length in pixels > 0", focal)
-        camera = lens.camera(rotation, -rotation @ entry.array("position", (3,)))
+        camera = lens.camera(rotation, -rotation @ entry.array("position", (3,)), sensors)
         views.append(View(name, camera, photograph(images, file)))
     return tuple(views)

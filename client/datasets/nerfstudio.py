@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +15,18 @@ from lumigrad.client.base.extras import require
 from lumigrad.client.datasets.fields import Fields, checked_rotation
 from lumigrad.client.datasets.points import Points
 from lumigrad.client.datasets.view import PARAMETERS, Intrinsics, View, photograph, unique_names
+from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.source import malformed
+from lumigrad.client.values.camera import OpenCVModel
 
 # OpenGL's cameras look along -z with y up.
 _OPENGL = np.diag([1.0, -1.0, -1.0])
 _COEFFICIENTS = ("k1", "k2", "p1", "p2", "k3")
 
 
-def read_transforms_json(path: Path, values: Any, images: Path | None) -> tuple[tuple[View, ...], Points | None]:
+def read_transforms_json(
+    path: Path, values: Any, images: Path | None, sensors: bool
+) -> tuple[tuple[View, ...], Points | None]:
     """Reads the views in the file's order, and the file of points that it names.
 
     Intrinsics of a frame override those at the top. `transform_matrix` is camera to world, with OpenGL's axes.
@@ -29,6 +35,7 @@ def read_transforms_json(path: Path, values: Any, images: Path | None) -> tuple[
         path: the file.
         values: its content.
         images: a folder with photographs of the same names; None: the paths in the file.
+        sensors: whether cameras are sensors.
     """
     top = Fields(path, values)
     frames = [Fields(path, frame, f"frames[{k}]", top) for k, frame in enumerate(top.objects("frames"))]
@@ -41,9 +48,9 @@ def read_transforms_json(path: Path, values: Any, images: Path | None) -> tuple[
         image = photograph(folder, wanted)
         mask = photograph(path.parent, frame.text("mask_path")) if "mask_path" in frame else None
         lens = _lens(frame, image)
-        if lens.unrenderable:
-            raise malformed(path, f"{frame.where}.camera_model: {lens.unrenderable}")
-        views.append(View(name, lens.camera(*_pose(frame)), image, mask))
+        if why := lens.unrenderable(sensors):
+            raise malformed(path, f"{frame.where}.camera_model: {why}")
+        views.append(View(name, lens.camera(*_pose(frame), sensors), image, mask))
     return tuple(views), _points(top)
 
 
@@ -109,3 +116,27 @@ def _focal(frame: Fields, axis: str, size: int) -> float:
 
 def _points(top: Fields) -> Points | None:
     return Points.load(top.path.parent / top.text("ply_file_path")) if "ply_file_path" in top else None
+
+
+def write_transforms_json(path: Path, views: Sequence[View], points: str | None = None) -> None:
+    """Writes pinhole cameras and the paths of their photographs, as nerfstudio and instant-ngp read them.
+
+    Args:
+        path: the file.
+        views: their photographs are in or below the file's folder.
+        points: path of a PLY file of initial points, relative to the file's folder.
+    """
+    frames = []
+    for view in views:
+        camera = view.camera
+        model = camera.model
+        if not isinstance(model, OpenCVModel) or model.projection != "pinhole" or np.any(model.distortion):
+            raise InvalidArgument.of("views", f"expected pinhole cameras without distortion, but {view.name} is none")
+        to_world = np.eye(4)
+        to_world[:3, :3], to_world[:3, 3] = model.rotation.T @ _OPENGL, model.eye
+        size = {"w": camera.width, "h": camera.height}
+        lens = {"fl_x": model.fx, "fl_y": model.fy, "cx": model.cx, "cy": model.cy}
+        image = view.name if view.image is None else view.image.relative_to(path.parent).as_posix()
+        frames.append({"file_path": image, **size, **lens, "transform_matrix": to_world.tolist()})
+    named = {} if points is None else {"ply_file_path": points}
+    path.write_text(json.dumps({"camera_model": "OPENCV", **named, "frames": frames}, indent=1), encoding="utf-8")

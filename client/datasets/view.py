@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.values.camera import Camera, OpenCVModel, Projection
+from lumigrad.client.values.camera import Camera, OpenCVModel, Projection, SensorModel
+from lumigrad.client.values.lenses import FisheyeLens, Lens, PinholeLens
 
 # The parameters of each model in COLMAP's order.
 PARAMETERS = {
@@ -41,27 +43,29 @@ class Intrinsics:
     height: int
     values: dict[str, float]
 
-    @property
-    def unrenderable(self) -> str:
-        """The reason why it cannot be rendered; empty if it can."""
+    def unrenderable(self, sensors: bool) -> str:
+        """The reason why it cannot be rendered, as a sensor or by its Jacobian; empty if it can."""
         if self.model not in PARAMETERS:
             return f"the camera model {self.model} is not supported; expected {READABLE}"
-        if self.model == "OPENCV_FISHEYE" and any(self.values.get(name, 0.0) for name in _DISTORTION):
+        if not sensors and self._is_fisheye and any(self.values.get(name, 0.0) for name in _DISTORTION):
             return "OPENCV_FISHEYE is supported without distortion only, k1 = k2 = k3 = k4 = 0; undistort the pictures"
         return ""
 
-    def camera(self, rotation: Float64, translation: Float64) -> Camera:
-        """Returns the camera at a pose, world to camera: x right, y down, z forward."""
+    @property
+    def _is_fisheye(self) -> bool:
+        return self.model == "OPENCV_FISHEYE"
+
+    def camera(self, rotation: Float64, translation: Float64, sensors: bool) -> Camera:
+        """Returns the camera at a pose, world to camera: x right, y down, z forward; with `sensors` as one."""
         values = self.values
         coefficients = [values.get(name, 0.0) for name in _DISTORTION]
+        if sensors:
+            return Camera.sensor(self._lens(coefficients), rotation, translation, self.width, self.height)
         # OpenCV accepts 4, 5 or 8 coefficients: the smallest number that has all that are not 0.
         kept = 8 if any(coefficients[5:]) else 5 if coefficients[4] else 4 if any(coefficients) else 0
-        projection: Projection = "fisheye" if self.model == "OPENCV_FISHEYE" else "pinhole"
+        projection: Projection = "fisheye" if self._is_fisheye else "pinhole"
         return Camera.opencv(
-            values.get("fx", values.get("f", 0.0)),
-            values.get("fy", values.get("f", 0.0)),
-            values.get("cx", self.width / 2),
-            values.get("cy", self.height / 2),
+            *self._film,
             rotation,
             translation,
             self.width,
@@ -69,6 +73,22 @@ class Intrinsics:
             model=projection,
             distortion=coefficients[:kept],
         )
+
+    @property
+    def _film(self) -> tuple[float, float, float, float]:
+        """Focal lengths and principal point, pixels."""
+        values, focal = self.values, self.values.get("f", 0.0)
+        center = values.get("cx", self.width / 2), values.get("cy", self.height / 2)
+        return values.get("fx", focal), values.get("fy", focal), *center
+
+    def _lens(self, coefficients: Sequence[float]) -> Lens:
+        k1, k2, p1, p2, *others = coefficients
+        film: dict[str, Any] = dict(zip(("fx", "fy", "cx", "cy"), self._film, strict=True))
+        if self._is_fisheye:
+            return FisheyeLens(**film, radial=(k1, k2, *others[:2]))
+        if not any(coefficients):
+            return PinholeLens(**film)
+        return PinholeLens(**film, radial=(k1, k2, *others), tangential=(p1, p2))
 
 
 @dataclass(frozen=True)
@@ -110,14 +130,18 @@ class View:
 
 
 def resized(camera: Camera, width: int, height: int) -> Camera:
-    """Returns a camera with the same view and another image size; OpenCV's cameras only."""
+    """Returns a camera with the same view and another image size; cameras of data sets only."""
     if (width, height) == (camera.width, camera.height):
         return camera
-    if not isinstance(camera.model, OpenCVModel):
+    model, x, y = camera.model, width / camera.width, height / camera.height
+    film = model.lens if isinstance(model, SensorModel) else model
+    if not isinstance(film, OpenCVModel | PinholeLens | FisheyeLens):
         raise InvalidArgument.of("size", f"expected the camera's own, {camera.width}x{camera.height}")
-    x, y = width / camera.width, height / camera.height
-    model = camera.model
-    scaled = replace(model, fx=model.fx * x, fy=model.fy * y, cx=model.cx * x, cy=model.cy * y)
+    scaled = replace(film, fx=film.fx * x, fy=film.fy * y, cx=film.cx * x, cy=film.cy * y)
+    if isinstance(model, SensorModel):
+        assert not isinstance(scaled, OpenCVModel)
+        return Camera(width, height, replace(model, lens=scaled))
+    assert isinstance(scaled, OpenCVModel)
     return Camera(width, height, scaled)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.extras import require
 from lumigrad.client.client import Client
+from lumigrad.client.fitting.background import Color
 from lumigrad.client.fitting.beginning import Shot
 from lumigrad.client.values.handle import Scene, SceneHandle
 
@@ -109,17 +110,25 @@ def _row(picture: Array, shot: Shot, exposure: Array | None) -> tuple[float, ...
     )
 
 
-def pictures(client: Client, scene: Scene | SceneHandle, shots: Sequence[Shot]) -> list[Array]:
+def pictures(
+    client: Client, scene: Scene | SceneHandle, shots: Sequence[Shot], background: Color | None = None
+) -> list[Array]:
     """Renders each shot, [H, W, 3] from 0 to 1; a scene that is not stored is uploaded once."""
     handle = scene if isinstance(scene, SceneHandle) else client.put(scene)
     try:
-        return [client.render(handle, shot.camera).color.clip(0, 1) for shot in shots]
+        return [client.render(handle, shot.camera, background=background).color.clip(0, 1) for shot in shots]
     finally:
         if handle is not scene:
             client.delete(handle)
 
 
-def exposures_nearby(client: Client, scene: Scene, shots: Sequence[Shot], fitted: Sequence[Shot]) -> Array | None:
+def exposures_nearby(
+    client: Client,
+    scene: Scene,
+    shots: Sequence[Shot],
+    fitted: Sequence[Shot],
+    background: Color | None = None,
+) -> Array | None:
     """Exposures of shots that were not fitted, interpolated from the neighbouring photographs.
 
     Assumes that names follow the order of capture and that the exposure changes slowly. Each fitted photograph has
@@ -137,7 +146,7 @@ def exposures_nearby(client: Client, scene: Scene, shots: Sequence[Shot], fitted
     after = np.searchsorted(known, wanted)
     needed = {int(known[min(max(index, 0), len(known) - 1)]) for index in [*after, *(after - 1)]}
     near = sorted((shot for shot in fitted if places[shot.name] in needed), key=lambda shot: shot.name)
-    rendered = pictures(client, scene, near)
+    rendered = pictures(client, scene, near, background)
     maps = [color_map(picture, shot.photograph, shot.mask) for picture, shot in zip(rendered, near, strict=True)]
     columns = np.stack(maps).reshape(len(near), -1).T
     between = [np.interp(wanted, [places[shot.name] for shot in near], column) for column in columns]

@@ -17,8 +17,10 @@ import numpy as np
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.extras import require
 from lumigrad.client.client import Client
+from lumigrad.client.fitting.background import Color
 from lumigrad.client.fitting.beginning import Shot
 from lumigrad.client.fitting.evaluation import pictures, samples, side_by_side
+from lumigrad.client.fitting.schedule import Schedule
 from lumigrad.client.pictures import write_image
 from lumigrad.client.shell.exits import naming
 from lumigrad.client.training.results import StepResult
@@ -33,12 +35,14 @@ _SHOWN = 2
 def fit(
     client: Client,
     trainer: Trainer,
+    schedule: Schedule,
     last: int,
     every: int,
     shots: Sequence[Shot],
     scene_path: Path,
     journal: Journal,
     stopped: threading.Event,
+    background: Color,
 ) -> Gaussians | Spheres:
     """Runs steps up to number `last`, or until `stopped`; returns the final scene, which is also saved.
 
@@ -47,7 +51,9 @@ def fit(
     shown = [shots[index] for index in samples(shots, _SHOWN)]
     found: Gaussians | Spheres | None = None
     while found is None or (trainer.step_number < last and not stopped.is_set()):
-        for step in trainer.steps(min(every - trainer.step_number % every, last - trainer.step_number)):
+        first = trainer.step_number
+        views = schedule.views(first, min(every - first % every, last - first))
+        for step in trainer.steps(len(views), views=views):
             journal.step(step)
             if stopped.is_set():
                 break
@@ -58,7 +64,7 @@ def fit(
             found.save(scene_path)
         # The client's copy is needed for the depth range of spheres.
         handle = replace(trainer.publish(), scene=scene)
-        preview = side_by_side([pictures(client, handle, shown), [shot.photograph for shot in shown]])
+        preview = side_by_side([pictures(client, handle, shown, background), [shot.photograph for shot in shown]])
         journal.preview(trainer.step_number, preview)
     return found
 

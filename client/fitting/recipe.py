@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.fitting.background import Background
 from lumigrad.client.fitting.evaluation import Scores
+from lumigrad.client.fitting.schedule import Schedule
 from lumigrad.client.training.options import AdaptiveDensity, Loss, Mcmc, Rate
 
 Kind = Literal["gaussians", "spheres"]
 Strategy = Literal["mcmc", "adaptive", "none"]
+# More weight on similarity, and less noise, than the papers have; docs/training.md has what they give.
+_L1, _DSSIM = 0.7, 0.3
+_NOISE = 1e5
+# Transparent photographs: emptiness counts half as much as colours.
+_ALPHA = 0.5
 # Inria's rates for exposures.
 _EXPOSURES = 1e-3, 1e-4
 # The initial rate of camera motions: radians and scene units per step.
@@ -31,8 +38,10 @@ class Recipe:
         cap: maximum number of Gaussians.
         poses: also refine the cameras' poses.
         exposures: also fit an affine map of the colours of each photograph.
+        coarse: number of steps, from the first on, on photographs of half the width and height.
         seed: seed of all random choices.
         snapshot_every: steps between snapshots, which need a worker with a spool; 0: none.
+        background: what is behind the scene.
     """
 
     kind: Kind = "gaussians"
@@ -41,14 +50,20 @@ class Recipe:
     strategy: Strategy = "mcmc"
     cap: int = 0
     poses: bool = False
-    exposures: bool = True
+    exposures: bool = False
+    coarse: int = 0
     seed: int = 0
     snapshot_every: int = 0
+    background: Background = field(default_factory=Background)
 
     @property
     def loss(self) -> Loss:
         """The loss; MCMC adds regularisers, which shrink faint and small Gaussians."""
-        return Loss(opacity=0.01, scale=0.01) if self.moves else Loss()
+        alpha = _ALPHA if self.background.is_transparent else 0.0
+        if self.kind == "spheres":
+            return Loss(alpha=alpha)
+        regulariser = 0.01 if self.moves else 0.0
+        return Loss(l1=_L1, dssim=_DSSIM, alpha=alpha, opacity=regulariser, scale=regulariser)
 
     @property
     def moves(self) -> bool:
@@ -62,7 +77,7 @@ class Recipe:
             return None
         start, every = max(self.steps // 60, 10), max(min(100, self.steps // 70), 5)
         if self.strategy == "mcmc":
-            return Mcmc(cap=self.cap, start=start, stop=self.steps * 6 // 7, every=every)
+            return Mcmc(cap=self.cap, start=start, stop=self.steps * 6 // 7, every=every, noise=_NOISE)
         return AdaptiveDensity(
             start=max(self.steps // 14, 10),
             stop=self.steps // 2,
@@ -71,17 +86,24 @@ class Recipe:
             max_count=self.cap,
         )
 
+    def schedule(self, photographs: int) -> Schedule:
+        """The photographs of the steps."""
+        return Schedule(photographs, self.coarse, self.seed)
+
     def trainer_options(self) -> dict[str, Any]:
         """Arguments of `Client.trainer`."""
-        harmonics = {"sh_degree_every": max(self.steps // 14, 1)} if self.kind == "gaussians" else {}
+        is_gaussians = self.kind == "gaussians"
+        harmonics = {"sh_degree_every": max(self.steps // 14, 1)} if is_gaussians else {}
         return {
             "loss": self.loss,
             "density": self.density,
-            "total_steps": self.steps,
+            # Rates of means fall to a tenth: with a hundredth, most of so few steps would hardly move them.
+            "total_steps": 2 * self.steps if is_gaussians else self.steps,
             "refine_poses": Rate(*_POSES, self.steps) if self.poses else None,
             "refine_exposures": Rate(*_EXPOSURES, self.steps) if self.exposures else None,
             "seed": self.seed,
             "snapshot_every": self.snapshot_every,
+            "background": self.background.color,
             **harmonics,
         }
 
@@ -122,7 +144,9 @@ class Checkpoint:
         """
         try:
             values = json.loads(path.read_text())
-            parts = {"recipe": Recipe(**values["recipe"]), "before": Scores(**values["before"])}
+            color, is_transparent = values["recipe"].pop("background").values()
+            recipe = Recipe(**values["recipe"], background=Background(tuple(color), is_transparent))
+            parts = {"recipe": recipe, "before": Scores(**values["before"])}
             return Checkpoint(**{**values, **parts})
         except FileNotFoundError:
             raise InvalidArgument.of(

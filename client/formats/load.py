@@ -13,6 +13,7 @@ from lumigrad.client.formats.compressed_ply import holds_packed_gaussians, read_
 from lumigrad.client.formats.inria_ply import holds_gaussians, read_inria_ply, write_inria_ply
 from lumigrad.client.formats.ksplat import looks_like_ksplat, read_ksplat
 from lumigrad.client.formats.ply_header import PlyHeader
+from lumigrad.client.formats.sample import located
 from lumigrad.client.formats.scene import StoredScene
 from lumigrad.client.formats.sog import META_NAME, ZIP_MAGIC, read_sog
 from lumigrad.client.formats.source import Source, malformed
@@ -40,15 +41,16 @@ def read_scene(path: str | PathLike[str], *, skip_invalid: bool = False) -> Stor
     The format is detected by content, or by name for .splat and .ksplat.
 
     Args:
-        path: the file.
+        path: the file; "sample:vase" is a scene in the package.
         skip_invalid: skip invalid Gaussians instead of rejecting the file.
 
     Raises:
         InvalidArgument: another kind of file, or a damaged one; names the file and the invalid place.
     """
+    path = located(path)
     # NumPy would warn of invalid numbers in damaged files; the results are checked below.
     with np.errstate(all="ignore"):
-        scene = _read(Path(path))
+        scene = _read(path)
     invalid = scene.invalid()
     if not invalid:
         return scene

@@ -109,9 +109,13 @@ def fractions(column: npt.NDArray[Any]) -> Float32:
 
 
 def write_vertices(path: str | PathLike[str], columns: Mapping[str, Any], comments: Sequence[str] = ()) -> None:
-    """Writes a binary little-endian PLY file whose vertices have these float32 properties [N], in this order."""
+    """Writes a binary little-endian PLY file whose vertices have these properties [N], in this order.
+
+    Columns of uint8 stay what they are; all others become float32.
+    """
     plyfile = require("plyfile", "io", "writing PLY files")
-    table = np.empty(len(columns["x"]), dtype=[(name, "<f4") for name in columns])
+    kinds = [(name, "u1" if column.dtype == np.uint8 else "<f4") for name, column in columns.items()]
+    table = np.empty(len(columns["x"]), dtype=kinds)
     for name, column in columns.items():
         table[name] = column
     element = plyfile.PlyElement.describe(table, "vertex")

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from lumigrad.client import InvalidArgument
+from lumigrad.client import FisheyeLens, InvalidArgument
 from lumigrad.client.datasets import Capture, Points
 from lumigrad.client.datasets.colmap_binary import read_cameras
 from support.files.dataset_files import shots, transforms, write_cameras_json, write_colmap
@@ -52,6 +52,43 @@ def test_transforms_json_of_nerfstudio(tmp_path):
     assert_same(Capture.load(tmp_path))
 
 
+def test_of_blender_scenes_the_photographs_for_training(tmp_path):
+    write(tmp_path / "transforms_test.json", transforms(shots(2, seed=1), **TOP))
+    write(tmp_path / "transforms_train.json", transforms(shots(), **TOP))
+    assert_same(Capture.load(tmp_path))
+
+
+def write_polycam(folder: Path, taken: list) -> None:
+    for frame in transforms(taken, **TOP)["frames"]:
+        rows = {f"t_{i}{j}": frame["transform_matrix"][i][j] for i in range(3) for j in range(4)}
+        lens = {"fx": 500, "fy": 510, "cx": 320, "cy": 240, "width": 640, "height": 480, "timestamp": 7}
+        folder.mkdir(parents=True, exist_ok=True)
+        write(folder / f"{Path(frame['file_path']).stem}.json", {**rows, **lens})
+
+
+def test_keyframes_of_polycam(tmp_path):
+    write_polycam(tmp_path / "keyframes" / "cameras", shots(3, seed=1))
+    assert_same(Capture.load(tmp_path), shots(3, seed=1))
+    # Refined poses count.
+    write_polycam(tmp_path / "keyframes" / "corrected_cameras", shots())
+    image = tmp_path / "keyframes" / "corrected_images" / "photo_2.jpg"
+    image.parent.mkdir()
+    image.write_bytes(b"")
+    assert_same(Capture.load(tmp_path))
+    assert_same(Capture.load(tmp_path / "keyframes"))
+    assert [view.image for view in Capture.load(tmp_path).views] == [None, None, image, None, None]
+    broken = tmp_path / "keyframes" / "corrected_cameras" / "photo_1.json"
+    values = json.loads(broken.read_text())
+    for change, complaint in (
+        ({"t_11": 3}, "t_00 to t_22: expected an orthonormal"),
+        ({"fx": -1}, "focal lengths"),
+        ({"cx": None}, "cx: expected a finite"),
+    ):
+        write(broken, {**values, **change})
+        with pytest.raises(InvalidArgument, match=complaint):
+            Capture.load(tmp_path)
+
+
 @pytest.mark.parametrize("binary", [True, False])
 @pytest.mark.parametrize("place", ["sparse/0", "sparse", "", "colmap/sparse/0"])
 def test_colmap(tmp_path, binary, place):
@@ -81,6 +118,21 @@ def test_camera_models_of_colmap(tmp_path, binary, model, parameters, focal, dis
     seen = Capture.load(tmp_path).views[0].camera.model
     assert (seen.fx, seen.fy, seen.distortion) == (*focal, distortion)
     assert seen.projection == ("fisheye" if model == "OPENCV_FISHEYE" else "pinhole")
+
+
+def test_cameras_may_be_sensors(tmp_path):
+    write_colmap(tmp_path, shots(1), "OPENCV_FISHEYE", [500, 510, 320, 240, 0.1, -0.2, 0.03, 0.04], SIZE, binary=True)
+    capture = Capture.load(tmp_path, sensors=True)
+    seen = capture.views[0].camera.model
+    assert seen.lens == FisheyeLens(fx=500, fy=510, cx=320, cy=240, radial=(0.1, -0.2, 0.03, 0.04))
+    half = capture.views[0].resized(320, 240).camera
+    assert half.width == 320 and half.model.lens == FisheyeLens(fx=250, fy=255, cx=160, cy=120, radial=seen.lens.radial)
+    write_colmap(tmp_path, shots(1), "FULL_OPENCV", [500, 510, 320, 240, 1, 2, 3, 4, 5, 6, 0, 0], SIZE, binary=True)
+    plain, sensor = (Capture.load(tmp_path, sensors=sensors) for sensors in (False, True))
+    lens = sensor.views[0].camera.model.lens
+    assert (lens.radial, lens.tangential) == ((1, 2, 5, 6, 0, 0), (3, 4))
+    np.testing.assert_array_equal(sensor.views[0].camera.model.rotation, plain.views[0].camera.model.rotation)
+    np.testing.assert_allclose(sensor.up, plain.up)
 
 
 @pytest.mark.parametrize("binary", [True, False])
@@ -209,7 +261,9 @@ def test_errors_name_file_and_field(tmp_path, values, said):
 
 
 def test_what_is_no_data_set_is_refused(tmp_path):
-    with pytest.raises(InvalidArgument, match=r"expected transforms\.json, cameras\.json, or images\.bin"):
+    with pytest.raises(
+        InvalidArgument, match=r"expected transforms\.json or transforms_train\.json, cameras\.json, images"
+    ):
         Capture.load(tmp_path)
     (tmp_path / "views.json").write_text("{")
     with pytest.raises(InvalidArgument, match=r"views\.json: expected a JSON file"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -25,6 +25,7 @@ from support.files.documents import (
     run_code_of,
 )
 from support.workers.forks import lumigrad
+from support.workers.slow_render import wait_until
 from support.workers.worker import WorkerProcess
 
 every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
@@ -123,7 +124,8 @@ COMMANDS = sorted(entry.name for entry in entry_points(group=GROUP))
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", *(f"docs/{it}.md" for it in ("command_line", "operations", "training", "formats"))]
+    "name",
+    ["README.md", *(f"docs/{it}.md" for it in ("command_line", "operations", "semantics", "training", "formats"))],
 )
 def test_options_in_the_text_exist(name: str):
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", prose_of(ROOT / name)))
@@ -144,6 +146,33 @@ def test_the_code_about_training_runs(worker_process: WorkerProcess, monkeypatch
     assert sum(report.added for report in names["grown"]) > 0
 
 
+def test_each_call_moves_the_bytes_that_its_page_gives(worker_process: WorkerProcess, monkeypatch: pytest.MonkeyPatch):
+    """docs/which_call.md has S, the scene, and P, the picture, for each way."""
+    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
+    names = run_code_of(ROOT / "docs" / "which_call.md")
+    scene, picture = 1000 * 236, 400 * 300 * 12
+    expected = {
+        "render_inline": (scene, picture),
+        "render_stored": (0, picture),
+        "gradients_inline": (scene + picture, picture + scene),
+        "gradients_stored": (picture, picture + scene),
+        "pose_stored": (picture, picture),
+    }
+
+    def moved(way: str) -> float:
+        methods = ("RenderService.Render", "RenderService.Backward")
+        return sum(worker_process.metric("lumigrad_payload_bytes_total", method=it, direction=way) for it in methods)
+
+    received, sent = moved("received"), moved("sent")
+    for name, (up, down) in expected.items():
+        names[name]()
+        received, sent = received + up, sent + down
+        wait_until(partial(lambda least: moved("sent") >= least, sent), f"the bytes of {name}", 10)
+        # Each tensor begins at a multiple of 64 bytes; the gradients of a camera are four small tensors.
+        assert 0 <= moved("received") - received < 512 and 0 <= moved("sent") - sent < 512, name
+        received, sent = moved("received"), moved("sent")
+
+
 def test_the_table_of_options_is_that_of_the_worker():
     """docs/operations.md has each option of `lumigrad serve`, with its default."""
     table = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8").partition("\n## Options\n")[2]
@@ -156,8 +185,8 @@ def test_the_table_of_options_is_that_of_the_worker():
     assert told == defaults_of_the_worker()
 
 
-def test_the_limits_of_the_readme_are_those_of_the_worker():
-    limits = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## Limits\n")[2].partition("\n## ")[0]
+def test_the_limits_of_the_semantics_page_are_those_of_the_worker():
+    limits = (ROOT / "docs" / "semantics.md").read_text(encoding="utf-8").partition("\n## Limits\n")[2]
     known = defaults_of_the_worker()
     rows = re.findall(r"^\| [^|]+ \| ([^|]+) \| (`--[^|]+) \|$", limits, re.M)
     assert len(rows) > 10
@@ -165,6 +194,20 @@ def test_the_limits_of_the_readme_are_those_of_the_worker():
         for default, name in zip(defaults.split(", "), names.split(", "), strict=True):
             number, _, unit = default.replace(",", "").partition(" ")
             assert int(known[name.strip("`")]) == int(number) * (1024 if unit == "GiB" else 1), name
+
+
+def test_the_times_of_the_readme_are_those_of_the_tables():
+    """Benchmarks write their tables into docs/performance.md; the README repeats some of the rows."""
+    speed = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## Speed\n")[2].partition("\n## ")[0]
+    shown = [re.findall(r"\d[\d,.]* M|\d[\d,.]* / [\d,.]+|[\d.,]+x(?: / [\d.,]+x)?", row) for row in rows_of(speed)[1:]]
+    tables = rows_of((ROOT / "docs" / "performance.md").read_text(encoding="utf-8"))
+    assert len(shown) >= 5 and all(len(figures) >= 3 for figures in shown)
+    assert not [figures for figures in shown if not any(all(it in row for it in figures) for row in tables)]
+
+
+def rows_of(text: str) -> list[str]:
+    """The rows of Markdown's tables, without the lines below their heads."""
+    return [line for line in text.splitlines() if line.startswith("| ")]
 
 
 def defaults_of_the_worker() -> dict[str, str]:

@@ -76,10 +76,13 @@ def test_control_c_ends_the_demo_and_its_worker(tmp_path: Path):
     command = [sys.executable, "-u", EXAMPLES / "demo.py", "--output", tmp_path]
     demo = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
     address = demo.stdout.readline().split()[2].rstrip(":")
+    # After the first step nothing is imported: some packages ignore what is raised while they try an import.
+    while "PSNR" not in demo.stderr.readline(80):
+        assert demo.poll() is None
     # A terminal interrupts all processes in its foreground.
     os.killpg(demo.pid, signal.SIGINT)
     _, said = demo.communicate(timeout=100)
-    assert demo.returncode == 130
+    assert demo.returncode == 130, said
     assert said.rstrip().endswith("stopped") and "Traceback" not in said
     host, port = address.split(":")
     with pytest.raises(OSError), socket.create_connection((host, int(port)), timeout=5):
@@ -176,13 +179,10 @@ def test_the_code_of_the_guide_for_curobo_runs(worker_process: WorkerProcess, mo
     assert names["points"].grad.abs().max() > 0 and names["poses"].grad.abs().max() > 0
 
 
-def test_the_code_of_the_readme_runs(worker_process: WorkerProcess, monkeypatch, scene: Path):
+def test_the_code_of_the_readme_runs(worker_process: WorkerProcess, monkeypatch):
     monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
-    monkeypatch.chdir(scene.parent)
     names = run_code_of(ROOT / "README.md")
-    assert names["frame"].alpha.max() > 0.9
-    for name in ("means", "opacities", "sh", "camera_pose"):
-        assert np.abs(names["gradients"][name]).max() > 0, name
+    assert names["found"].distance.shape == (1,) and names["found"].distance[0] > 0
     for name in ("means", "quats", "log_scales", "logits", "colors", "viewmats", "Ks", "spheres"):
         assert names[name].grad.abs().max() > 0, name
 
@@ -243,3 +243,39 @@ def test_the_code_about_files_runs(monkeypatch, scene: Path):
     names = run_code_of(ROOT / "docs" / "formats.md")
     assert len(names["capture"].views) == len(shots())
     assert Path("scene.spz").exists()
+
+
+@pytest.mark.slow
+def test_the_sample_scene_can_be_made_again(run_example, tmp_path: Path):
+    size = ["--photographs", 9, "--size", "64x48"]
+    run_example("sample_scene.py", *size, "--steps", 40, "--cap", 7000, "--output", tmp_path)
+    scene = Gaussians.load(tmp_path / "vase.spz")
+    assert len(scene) <= 7000 and scene.sh_degree == 1
+    assert (tmp_path / "vase.view.json").is_file()
+
+
+def planned(goal: str, environment: Path, *assignments: str) -> str:
+    """What make would do in a checkout with such an environment."""
+    command = ["make", "-n", goal, f"VENV={environment}", *assignments]
+    # Variables of this run, such as the flags of its build, are not the plan's.
+    variables = {name: value for name, value in os.environ.items() if name not in ("BUILD_FLAGS", "CUDA", "MAKEFLAGS")}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False, env=variables)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_demo_installs_what_it_needs_and_leaves_the_rest_to_the_tests(tmp_path: Path):
+    fresh = planned("demo", tmp_path)
+    assert "LUMIGRAD_CUDA=OFF" in fresh and ".[dev]" not in fresh and "examples/demo.py" in fresh
+    on_gpu = planned("demo", tmp_path, "CUDA=ON")
+    assert "LUMIGRAD_CUDA=ON" in on_gpu and ".[dev]" in on_gpu
+    # The tests install the rest, and build for GPUs again, whatever the demo has left.
+    (tmp_path / ".demo").touch()
+    complete = planned("setup", tmp_path)
+    assert ".[dev]" in complete and "LUMIGRAD_CUDA=AUTO" in complete
+    flags = planned("setup", tmp_path, "BUILD_FLAGS=-C cmake.define.LUMIGRAD_CUDA=ON")
+    assert "LUMIGRAD_CUDA=ON" in flags and "LUMIGRAD_CUDA=AUTO" not in flags
+    # Where everything is there, the demo uses it.
+    for stamp in (".dependencies", ".installed"):
+        (tmp_path / stamp).touch()
+    assert "pip install" not in planned("demo", tmp_path)

@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 
 from lumigrad.client import Camera, Client, InvalidArgument, Spheres
-from lumigrad.client.datasets import Points
+from lumigrad.client.datasets import Capture, Points, View
+from lumigrad.client.fitting.background import Background
 from lumigrad.client.fitting.beginning import Shot, divide, gaussians_at, spacing, spheres_at
 from lumigrad.client.fitting.evaluation import exposures_nearby, matched, psnr, ssim
+from lumigrad.client.fitting.first_view import first_view
 from lumigrad.client.fitting.recipe import Recipe
+from lumigrad.client.fitting.schedule import Schedule
 
 
 def test_ssim_is_the_mean_over_windows_of_the_definition():
@@ -77,12 +80,38 @@ def test_every_photograph_is_fitted_or_held_out():
     assert divide([1, 2], 0) == ([1, 2], [1, 2])  # type: ignore[arg-type]
 
 
+def test_steps_see_each_photograph_once_before_any_again_and_small_ones_first():
+    views = [view for (view,) in Schedule(5, 10, seed=3).views(0, 25)]
+    assert all(sorted(views[first : first + 5]) == list(range(5, 10)) for first in (0, 5))
+    assert all(sorted(views[first : first + 5]) == list(range(5)) for first in (10, 15, 20))
+    # A fit that resumes goes on with the photographs that were left out.
+    assert Schedule(5, 10, seed=3).views(7, 18) == [[view] for view in views[7:]]
+    assert Schedule(5, 10, seed=4).views(0, 25) != [[view] for view in views]
+
+
+def test_half_a_photograph_shows_the_same(client: Client):
+    generator = np.random.default_rng(0)
+    scene = gaussians_at(Points(generator.normal(size=(50, 3)), generator.random((50, 3))), 0)
+    camera = Camera.opencv(90.0, 92.0, 30.0, 21.0, np.eye(3), [0.0, 0.0, 6.0], 64, 45)
+    picture = np.rint(255 * client.render(scene, camera).color.clip(0, 1)).astype(np.uint8)
+    mask = np.zeros((45, 64), np.uint8)
+    mask[:, 32:] = 255
+    shot = Shot("a", picture, mask, camera)
+    half = shot.halved
+    assert half.pixels.shape == (22, 32, 3) and half.mask is not None and half.mask.shape == (22, 32)
+    assert not half.mask[:, :16].any() and (half.mask[:, 16:] == 255).all()
+    assert psnr(client.render(scene, half.camera).color, half.photograph) > 35
+    assert [each.camera.width for each in Schedule(1, 1, 0).shots([shot])] == [64, 32]
+    assert Schedule(1, 0, 0).shots([shot]) == [shot]
+
+
 @pytest.mark.parametrize("steps", [1, 10, 100, 7000])
 @pytest.mark.parametrize("strategy", ["mcmc", "adaptive", "none"])
 def test_a_recipe_of_any_length_is_valid(steps: int, strategy: str):
     recipe = Recipe(steps=steps, strategy=strategy, cap=100, poses=True)  # type: ignore[arg-type]
     options = recipe.trainer_options()
-    assert options["total_steps"] == steps
+    # The rates of means fall to a tenth.
+    assert options["total_steps"] == 2 * steps
     assert (options["density"] is None) == (strategy == "none")
     if options["density"] is not None:
         options["density"].message(1.0)
@@ -101,3 +130,62 @@ def test_exposures_lie_between_those_of_neighbours(client: Client):
     assert found is not None and found.shape == (1, 3, 4)
     assert found[0] == pytest.approx(0.5 * np.eye(3, 4), abs=0.05)
     assert exposures_nearby(client, scene, taken, []) is None
+
+
+def photograph(border: tuple[int, ...], inside: tuple[int, ...]) -> np.ndarray:
+    picture = np.empty((12, 16, 4), np.uint8)
+    picture[:] = border
+    picture[3:9, 4:12] = inside
+    return picture
+
+
+RED = (200, 20, 20, 255)
+
+
+@pytest.mark.parametrize(
+    ("choice", "photographs", "color", "is_transparent"),
+    [
+        ("auto", [photograph((255, 255, 254, 255), RED)], (1, 1, 1), False),
+        ("auto", [photograph((3, 0, 2, 255), RED)], (0, 0, 0), False),
+        ("auto", [photograph((51, 102, 204, 255), RED)] * 2, (0.2, 0.4, 0.8), False),
+        # Two walls, one for each photograph: they belong to the scene.
+        ("auto", [photograph((51, 102, 204, 255), RED), photograph((204, 102, 51, 255), RED)], (0, 0, 0), False),
+        ("auto", [photograph((255, 255, 255, 0), RED)], (0, 0, 0), True),
+        ("white", [photograph((0, 0, 0, 0), RED)], (1, 1, 1), False),
+        ("image", [photograph((255, 255, 255, 255), RED)], (0, 0, 0), False),
+    ],
+)
+def test_the_background_is_found_in_the_photographs(choice, photographs, color, is_transparent):
+    background = Background.of(photographs, choice)
+    assert background.color == pytest.approx(color, abs=1e-3)
+    assert background.is_transparent == is_transparent
+
+
+def test_transparent_pixels_show_the_background_and_do_not_count_as_colours():
+    taken = photograph((9, 9, 9, 0), (200, 100, 0, 255))
+    taken[0, 0] = (100, 100, 100, 51)
+    white = Background((1.0, 1.0, 1.0)).behind(taken)
+    assert white[5, 5].tolist() == [200, 100, 0] and white[0, 1].tolist() == [255, 255, 255]
+    assert white[0, 0].tolist() == [224, 224, 224]
+    camera = Camera.look_at((0, 0, 5), (0, 0, 0), width=32, height=24)
+    shot = Shot.of(View("a", camera), taken, Background(is_transparent=True))
+    assert shot.camera.width == 16 and shot.pixels[0, 1].tolist() == [0, 0, 0]
+    assert shot.target.mask is not None and shot.target.mask[0, 0] == 51 and shot.target.mask[5, 5] == 255
+    assert shot.halved.opacity is not None and shot.halved.opacity.shape == (6, 8)
+    recipe = Recipe(background=Background(is_transparent=True))
+    assert recipe.loss.alpha > 0 == Recipe().loss.alpha
+
+
+def test_the_first_view_is_one_from_the_middle_of_a_capture():
+    up = np.array([0.0, 0.0, 1.0])
+    eyes = [(azimuth, elevation, 4.0) for azimuth in (0.0, 180.0) for elevation in (5.0, 70.0)]
+    eyes += [(0.0, 28.0, 4.0), (180.0, 28.0, 6.0)]
+    cameras = [
+        Camera.orbit((1, 2, 3), distance, azimuth, elevation, up, fov_degrees=50, width=64, height=48)
+        for azimuth, elevation, distance in eyes
+    ]
+    capture = Capture(tuple(View(str(index), camera) for index, camera in enumerate(cameras)))
+    view = first_view(capture, Background((1.0, 1.0, 1.0)))
+    assert view.eye == pytest.approx(cameras[4].model.eye, abs=1e-4)
+    assert view.target == pytest.approx((1, 2, 3), abs=1e-4)
+    assert view.fov_degrees == pytest.approx(50, abs=1e-2) and view.background == (1, 1, 1)

@@ -10,6 +10,8 @@ from lumigrad.client.commands import aim
 from lumigrad.client.commands.aim import Extent, depth_range
 from lumigrad.client.commands.content import Content
 from lumigrad.client.datasets import View
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.formats.scene_view import SceneView
 from lumigrad.client.pictures import ramp_colors
 
 DOWN_IS_Y = np.array([0.0, -1.0, 0.0])
@@ -55,6 +57,21 @@ def test_strays_what_is_transparent_and_wide_surroundings_do_not_count():
     extent = Extent.of(gaussians(np.concatenate([pillar(), far])), DOWN_IS_Y)
     assert extent.radius < 3
     assert np.linalg.norm(extent.center - (1, -3, 0.5)) < 1.5
+
+
+def test_a_long_object_is_framed_as_a_whole():
+    """A guitar: most of it is its body, and its neck and head are several times as long."""
+    generator = np.random.default_rng(2)
+    body = generator.uniform(-1, 1, (8000, 3)) * (0.2, 0.25, 0.05)
+    neck = generator.uniform(-1, 1, (1200, 3)) * (0.03, 0.35, 0.02) - (0, 0.6, 0)
+    head = generator.uniform(-1, 1, (400, 3)) * (0.05, 0.08, 0.02) - (0, 1.0, 0)
+    means = np.concatenate([body, neck, head])
+    extent = Extent.of(gaussians(means), DOWN_IS_Y)
+    top, bottom = extent.center[1] - extent.half_height, extent.center[1] + extent.half_height
+    assert top == pytest.approx(-1.08, abs=0.05) and bottom == pytest.approx(0.25, abs=0.05)
+    camera = aim.parse("orbit 30,20").camera(gaussians(means), aim.View(640, 480, 40.0, (0.0, -1.0, 0.0)))
+    x, y, z = camera.model.rotation @ means.T + camera.model.translation[:, None]
+    assert (np.abs(x / z * camera.model.fx) < 320).all() and (np.abs(y / z * camera.model.fy) < 240).all()
 
 
 def test_scenes_without_extent_can_be_framed():
@@ -128,3 +145,35 @@ def test_the_ramp_grows_lighter_all_the_way():
     assert (np.diff(luminance) > 0).all()
     assert colors.min() >= 0 and colors.max() <= 1
     np.testing.assert_array_equal(ramp_colors(np.array([-1, np.nan, 2])), ramp_colors(np.array([0, 0, 1])))
+
+
+def test_the_view_beside_a_scene_is_shown_first(tmp_path):
+    view = SceneView((1.0, -3.0, -4.0), (1.0, -3.0, 0.5), (0.0, -1.0, 0.0), 50.0, (1.0, 1.0, 1.0))
+    view.save(tmp_path / "scene.ply")
+    saved = SceneView.load(tmp_path / "scene.spz")
+    assert saved == view
+    assert SceneView.load(tmp_path / "other.ply") is None
+    size = {"width": 64, "height": 48, "fov_degrees": None, "up": None}
+    scene = gaussians(pillar())
+    aimed, options = aim.resolved(None, scene, saved, size)
+    camera = aimed.camera(scene, options)
+    np.testing.assert_allclose(camera.model.eye, view.eye, atol=1e-6)
+    assert camera.model.fy == pytest.approx(24 / np.tan(np.radians(25)))
+    # Orbits turn around the point looked at, at the saved distance.
+    for other in (aim.parse("orbit 40,10"), aimed):
+        for turned in other.turn(scene, options, (0.0, 90.0)):
+            assert np.linalg.norm(turned.model.eye - view.target) == pytest.approx(4.5)
+    # Options that are given count.
+    aimed, options = aim.resolved(None, scene, saved, {**size, "fov_degrees": 30.0, "up": (1.0, 0.0, 0.0)})
+    assert aimed.camera(scene, options).model.fy == pytest.approx(24 / np.tan(np.radians(15)))
+    chosen, _ = aim.resolved(aim.parse("orbit 40,10,2"), scene, saved, size)
+    assert np.linalg.norm(chosen.camera(scene, options).model.eye - view.target) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{", '{"eye": [0, 0], "target": [0, 0, 0], "up": [0, 1, 0], "fov_degrees": 40}']
+)
+def test_a_broken_view_is_named(tmp_path, text):
+    (tmp_path / "scene.view.json").write_text(text)
+    with pytest.raises(InvalidArgument, match=r"scene\.view\.json: expected .* remove or correct the file"):
+        SceneView.load(tmp_path / "scene.ply")

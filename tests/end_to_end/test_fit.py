@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -15,6 +16,7 @@ import pytest
 from PIL import Image
 
 from lumigrad.client import Camera, Client, Gaussians, Spheres
+from lumigrad.client.datasets import Capture
 from lumigrad.client.pictures import write_image
 from support.files.dataset_files import shots, transforms
 from support.workers.forks import lumigrad
@@ -108,6 +110,13 @@ def test_views_that_were_not_fitted_come_closer(capture: Path, tmp_path: Path, r
     found, photographs = np.split(picture, 2, axis=1)
     assert np.square(found - photographs).mean() < 0.02
     assert list(log.glob("events.*"))
+    assert [row["name"] for row in report["photographs"]] == ["photo_0", "photo_16", "photo_9"]
+    for score in ("psnr", "ssim"):
+        assert np.mean([row[score] for row in report["photographs"]]) == pytest.approx(report["held_out"][score])
+    page = (folder / "report.html").read_text()
+    assert page.count("data:image/jpeg;base64,") == 9
+    for row in report["photographs"]:
+        assert f"{row['name']}: {row['psnr']:.2f} dB, SSIM {row['ssim']:.3f}" in page
     assert running.process.poll() is None
 
 
@@ -168,6 +177,65 @@ def test_a_stopped_fit_leaves_a_scene_and_goes_on(capture: Path, tmp_path: Path,
     assert os.stat(checkpoint).st_mode & 0o077 == 0
 
 
+def test_an_object_before_white_is_fitted_and_shown_as_its_photographs_show_it(
+    capture: Path, tmp_path: Path, running: WorkerProcess
+):
+    """The background is found in the photographs, and kept beside the scene."""
+    for image in (capture / "images").glob("*.png"):
+        picture = np.asarray(Image.open(image)).astype(int)
+        # What is empty is black in these pictures.
+        picture[picture.max(axis=2) < 12] = 255
+        write_image(image, picture.astype(np.uint8))
+    scene = tmp_path / "scene.ply"
+    done = fit(capture, scene, "--steps", "60", "--sh-degree", "0", "--strategy", "none", target=running.target)
+    assert done.returncode == 0, done.stderr
+    assert "60 steps; background: white" in done.stdout
+    assert "--exposures" not in done.stderr
+    assert f"lumigrad render {scene} -o scene.png" in done.stdout
+    assert report_of(scene)["held_out"]["psnr"] > report_of(scene)["begin"]["psnr"] + 3
+    assert json.loads((tmp_path / "scene.view.json").read_text())["background"] == [1, 1, 1]
+    shown = lumigrad("render", str(scene), "-o", str(tmp_path / "x.png"), "--size", "64x48", "--target", running.target)
+    assert shown.returncode == 0, shown.stderr
+    picture = np.asarray(Image.open(tmp_path / "x.png"))
+    assert picture[[0, -1]].min() > 200 and picture[18:30, 24:40].min() < 120
+
+
+def test_another_background_than_that_of_the_photographs_is_told(capture: Path, tmp_path: Path, running: WorkerProcess):
+    """With colours matched, black behind the scene passes for the photographs' grey."""
+    for image in (capture / "images").glob("*.png"):
+        write_image(image, 255 - np.asarray(Image.open(image)))
+    options = ["--steps", "10", "--sh-degree", "0", "--strategy", "none", "--background", "black"]
+    done = fit(capture, tmp_path / "scene.ply", *options, target=running.target)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"colours matched, the score is [\d.]+ dB higher: .*\(--exposures\), or .* not black", done.stderr)
+
+
+def test_a_fit_without_points_begins_at_random(capture: Path, tmp_path: Path, running: WorkerProcess):
+    content = json.loads((capture / "transforms.json").read_text())
+    del content["ply_file_path"]
+    (capture / "transforms_train.json").write_text(json.dumps(content))
+    (capture / "transforms.json").unlink()
+    options = ["--steps", "90", "--sh-degree", "0", "--strategy", "none"]
+    done = fit(capture, tmp_path / "scene.ply", *options, target=running.target)
+    assert done.returncode == 0, done.stderr
+    assert f"{capture} has no initial points: begins with 20,000 random ones" in done.stderr
+    report = report_of(tmp_path / "scene.ply")
+    assert report["held_out"]["psnr"] > report["begin"]["psnr"] + 3
+
+
+def test_the_sample_capture_is_fitted(tmp_path: Path, running: WorkerProcess):
+    folder, scene = tmp_path / "vase", tmp_path / "vase.ply"
+    assert lumigrad("sample", "capture", str(folder), "--photographs", "9", "--size", "80x60").returncode == 0
+    done = fit(folder, scene, "--steps", "60", "--sh-degree", "0", target=running.target)
+    assert done.returncode == 0, done.stderr
+    assert "background: transparent" in done.stdout
+    assert report_of(scene)["held_out"]["psnr"] > 20
+    with Client(running.target) as client:
+        camera = Capture.load(folder).views[0].camera
+        alpha = client.render(Gaussians.load(scene), camera, outputs=("alpha",)).alpha
+    assert alpha[:3].max() < 0.1 and alpha[alpha > 0.5].size > 0.1 * alpha.size
+
+
 @pytest.mark.slow
 def test_spheres_are_fitted_too(capture: Path, tmp_path: Path, running: WorkerProcess):
     scene = tmp_path / "spheres.ply"
@@ -184,12 +252,5 @@ def test_what_cannot_be_fitted_is_refused(capture: Path, tmp_path: Path, running
     resumed = fit(capture, scene, "--resume")
     assert resumed.returncode == 2
     assert "checkpoint.json of a fit that was stopped, got no such file; leave --resume out" in resumed.stderr
-    content = json.loads((capture / "transforms.json").read_text())
-    del content["ply_file_path"]
-    (capture / "transforms.json").write_text(json.dumps(content))
-    done = fit(capture, scene, target=running.target)
-    assert done.returncode == 1
-    assert f"expected initial points in {capture}, got none; name a scene to begin with: --begin FILE" in done.stderr
-    assert not scene.exists()
     named = fit(capture, tmp_path / "scene.spz")
     assert named.returncode == 2 and "expected a file that ends in .ply" in named.stderr

@@ -1,0 +1,27 @@
+"""Scenes that come with the package: `sample:vase` names a file."""
+
+from __future__ import annotations
+
+from os import PathLike, fspath
+from pathlib import Path
+
+from lumigrad.client.errors import InvalidArgument
+
+_PREFIX = "sample:"
+_FOLDER = Path(__file__).with_name("samples")
+
+
+def located(path: str | PathLike[str]) -> Path:
+    """Returns the path of a scene file; "sample:vase" is that of the sample in the package.
+
+    Raises:
+        InvalidArgument: there is no sample of this name.
+    """
+    name = fspath(path)
+    if not name.startswith(_PREFIX):
+        return Path(path)
+    file = _FOLDER / f"{name[len(_PREFIX) :]}.spz"
+    if file not in _FOLDER.glob("*.spz"):
+        known = ", ".join(sorted(f"{_PREFIX}{sample.stem}" for sample in _FOLDER.glob("*.spz")))
+        raise InvalidArgument.of("path", f"expected one of the samples, {known}, got {name}")
+    return file

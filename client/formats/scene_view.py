@@ -1,0 +1,73 @@
+"""The view that a scene file is first shown from, in a file beside it: scene.view.json for scene.ply."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from lumigrad.client.formats.source import malformed
+
+Numbers = tuple[float, ...]
+_LENGTHS = {"eye": 3, "target": 3, "up": 3}
+
+
+@dataclass(frozen=True)
+class SceneView:
+    """A camera that looks at a scene, and the background that the scene was fitted with.
+
+    Attributes:
+        eye: [3] position, world frame, scene units.
+        target: [3] the point looked at, which orbits turn around.
+        up: [3] world direction that points up.
+        fov_degrees: vertical field of view.
+        background: colour, 0 to 1; None: the default.
+    """
+
+    eye: Numbers
+    target: Numbers
+    up: Numbers
+    fov_degrees: float
+    background: Numbers | None = None
+
+    @staticmethod
+    def path_of(scene: str | PathLike[str]) -> Path:
+        """Returns the path of the file beside a scene file."""
+        return Path(scene).with_suffix(".view.json")
+
+    @staticmethod
+    def load(scene: str | PathLike[str]) -> SceneView | None:
+        """Reads the file beside a scene file; None if there is none.
+
+        Raises:
+            InvalidArgument: the file is no view.
+        """
+        path = SceneView.path_of(scene)
+        if not path.is_file():
+            return None
+        try:
+            values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            vectors = {name: _numbers(values[name], length) for name, length in _LENGTHS.items()}
+            background = values.get("background")
+            return SceneView(
+                **vectors,
+                fov_degrees=float(values["fov_degrees"]),
+                background=None if background is None else _numbers(background, len(background)),
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            expected = 'expected "eye", "target" and "up", three numbers each, and "fov_degrees"'
+            raise malformed(path, f"{expected}; remove or correct the file: {error!r}") from error
+
+    def save(self, scene: str | PathLike[str]) -> None:
+        """Writes the file beside a scene file."""
+        values = {name: value for name, value in asdict(self).items() if value is not None}
+        SceneView.path_of(scene).write_text(json.dumps(values) + "\n", encoding="utf-8")
+
+
+def _numbers(values: Any, length: int) -> Numbers:
+    numbers = tuple(float(value) for value in values)
+    if len(numbers) != length:
+        raise ValueError(f"expected {length} numbers, got {values}")
+    return numbers

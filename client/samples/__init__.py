@@ -1,0 +1,1 @@
+"""A synthetic capture: photographs of a still life of mathematical shapes."""

@@ -1,0 +1,119 @@
+"""The scene in the package, and the data set that `lumigrad sample` writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lumigrad.client import Camera, Client, Gaussians
+from lumigrad.client.datasets import Capture
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.fitting.evaluation import psnr
+from lumigrad.client.formats.sample import located
+from lumigrad.client.formats.scene_view import SceneView
+from lumigrad.client.samples import still_life
+from lumigrad.client.samples.capture import views, write_capture
+from lumigrad.client.samples.photographer import photograph
+from support.workers.forks import lumigrad
+from support.workers.worker import WorkerProcess
+
+
+def composite(pixels: np.ndarray, background: float) -> np.ndarray:
+    opacity = pixels[..., 3:] / 255
+    return pixels[..., :3] / 255 * opacity + (1 - opacity) * background
+
+
+def halved(picture: np.ndarray) -> np.ndarray:
+    """The means of two by two pixels."""
+    height, width, channels = picture.shape
+    return picture.reshape(height // 2, 2, width // 2, 2, channels).mean(axis=(1, 3))
+
+
+def test_the_sample_is_small_and_complete():
+    path = located("sample:vase")
+    assert path.stat().st_size < 2_000_000
+    scene = Gaussians.load("sample:vase")
+    assert len(scene) == 45_000 and scene.sh_degree == 1
+    view = SceneView.load(path)
+    assert view is not None and view.up == pytest.approx((0, 0, 1), abs=0.05)
+    assert view.target == pytest.approx(still_life.FOCUS, abs=0.05)
+
+
+@pytest.mark.parametrize("background", [0.0, 1.0])
+@pytest.mark.parametrize(("azimuth", "elevation"), [(20.0, 12.0), (200.0, 40.0)])
+def test_the_sample_looks_like_its_subject(client: Client, azimuth: float, elevation: float, background: float):
+    """From views that were not fitted, on black and on white."""
+    size = {"fov_degrees": 38.0, "width": 320, "height": 240}
+    camera = Camera.orbit(still_life.FOCUS, 4.9, azimuth, elevation, still_life.UP, **size)
+    expected = composite(photograph(camera).pixels, background)
+    found = client.render(Gaussians.load("sample:vase"), camera, background=background).color.clip(0, 1)
+    assert psnr(halved(found), halved(expected)) > 28
+
+
+def test_the_sample_needs_no_other_file(worker_process: WorkerProcess, tmp_path: Path):
+    options = ["-o", str(tmp_path / "vase.png"), "--size", "320x240", "--target", worker_process.target]
+    done = lumigrad("render", "sample:vase", *options)
+    assert done.returncode == 0, done.stderr
+    picture = np.asarray(Image.open(tmp_path / "vase.png")).astype(float)
+    rows, columns = np.nonzero(picture.max(axis=2) > 40)
+    # All of it is shown, in the middle.
+    assert rows.min() > 3 and rows.max() < 236 and rows.max() - rows.min() > 170
+    assert columns.mean() == pytest.approx(160, abs=16)
+    told = lumigrad("info", "sample:vase")
+    assert told.returncode == 0 and "45000" in told.stdout
+
+
+def test_other_samples_are_refused_with_the_names_of_those_that_exist():
+    with pytest.raises(InvalidArgument, match="expected one of the samples, sample:vase, got sample:vasse"):
+        Gaussians.load("sample:vasse")
+    with pytest.raises(InvalidArgument, match=r"sample:vase, got sample:\.\./samples/vase"):
+        located("sample:../samples/vase")
+    done = lumigrad("render", "sample:flower", "-o", "x.png")
+    assert done.returncode == 2
+    assert "expected one of the samples, sample:vase, got sample:flower" in done.stderr
+
+
+def test_a_capture_is_a_data_set_and_always_the_same(tmp_path: Path):
+    for name in ("one", "two"):
+        done = lumigrad("sample", "capture", str(tmp_path / name), "--photographs", "3", "--size", "48x36")
+        assert done.returncode == 0, done.stderr
+        assert "3 photographs" in done.stdout and "lumigrad fit" in done.stdout
+    files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file())
+    assert len(files) == 5
+    for file in files:
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes(), file
+    capture = Capture.load(tmp_path / "one")
+    assert capture.points is not None and len(capture) == 3
+    for view, planned in zip(capture.views, views(3, 48, 36), strict=True):
+        assert view.image is not None and (view.camera.width, view.camera.height) == (48, 36)
+        np.testing.assert_allclose(view.camera.model.rotation, planned.camera.model.rotation, atol=1e-12)
+        np.testing.assert_allclose(view.camera.model.translation, planned.camera.model.translation, atol=1e-12)
+        assert view.camera.model.fx == planned.camera.model.fx
+    # The points lie on the surfaces, but for their noise.
+    free, _ = still_life.distances(capture.points.positions.astype(np.float64))
+    assert np.abs(free).max() < 0.04
+    assert np.square(capture.focus - still_life.FOCUS).sum() < 1e-6
+
+
+def test_photographs_are_transparent_around_their_subject():
+    (view,) = views(1, 120, 90)
+    exposure = photograph(view.camera)
+    opacity = exposure.pixels[..., 3]
+    assert not opacity[[0, -1]].any() and not opacity[:, [0, -1]].any()
+    assert 0.15 < (opacity == 255).mean() < 0.6
+    # Edges are smooth.
+    assert ((opacity > 0) & (opacity < 255)).sum() > 50
+    assert np.abs(still_life.distances(exposure.places)[0]).max() < 2e-3
+
+
+def test_captures_of_other_cameras_are_refused(tmp_path: Path):
+    (view,) = views(1, 16, 12)
+    model = view.camera.model
+    bent = Camera.opencv(
+        20, 20, 8, 6, model.rotation, model.translation, 16, 12, distortion=(0.1, 0, 0, 0)
+    )  # fmt: skip
+    with pytest.raises(InvalidArgument, match="without distortion, but photo_000 is none"):
+        write_capture(tmp_path, [(type(view)(view.name, bent), photograph(view.camera))])

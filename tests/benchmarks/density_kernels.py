@@ -34,7 +34,7 @@ Operation = Callable[[Parameters], object]
 class Benchmark:
     """Gaussians of which one in ten is dead and about one in seven grows."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, device: torch.device | str = "cpu") -> None:
         random = torch.Generator().manual_seed(0)
         self.count = count
         tensors = {
@@ -45,15 +45,17 @@ class Benchmark:
             "sh": torch.randn(count, 16, 3, generator=random),
         }
         tensors["opacities"][torch.rand(count, generator=random) < 0.1] = -8.0
-        self.parameters = Parameters(
-            tensors, {name: (torch.randn_like(tensor), torch.rand_like(tensor)) for name, tensor in tensors.items()}
-        )
+        moments = {
+            name: (torch.randn_like(tensor).to(device), torch.rand_like(tensor).to(device))
+            for name, tensor in tensors.items()
+        }
+        self.parameters = Parameters({name: tensor.to(device) for name, tensor in tensors.items()}, moments)
         self.statistics = Statistics.zeros(self.parameters)
         self.statistics.views.fill_(10)
         self.statistics.gradient.copy_(torch.rand(count, generator=random) * 2.3e-3)
         self.sums = Statistics.zeros(self.parameters)
-        self.gradient = torch.randn(1, count, 2, generator=random) * 1e-7
-        self.radii = torch.randint(-10, 40, (1, count, 2), generator=random, dtype=torch.int32)
+        self.gradient = (torch.randn(1, count, 2, generator=random) * 1e-7).to(device)
+        self.radii = torch.randint(-10, 40, (1, count, 2), generator=random, dtype=torch.int32).to(device)
 
     def same(self) -> Parameters:
         """For operations that leave it as it is, or as good."""

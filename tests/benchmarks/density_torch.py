@@ -77,7 +77,10 @@ def grow_and_prune(cloud: Cloud, statistics: Statistics, to: Thresholds, extent:
     chosen, rest = torch.where(splits)[0], torch.where(~splits)[0]
     scales = cloud.tensors["scales"][chosen].exp()
     offsets = torch.einsum(
-        "nij,nj,bnj->bni", rotations(cloud.tensors["quats"][chosen]), scales, torch.randn(2, len(chosen), 3)
+        "nij,nj,bnj->bni",
+        rotations(cloud.tensors["quats"][chosen]),
+        scales,
+        scales.new_empty(2, *scales.shape).normal_(),
     )
 
     def children(name: str, tensor: Tensor) -> Tensor:
@@ -114,8 +117,8 @@ def _shares(cloud: Cloud, rows: Tensor, min_opacity: float) -> tuple[Tensor, Ten
     counts = (torch.bincount(rows)[rows] + 1).clamp(max=_MOST_SHARES)
     opacities = torch.sigmoid(cloud.tensors["opacities"][rows]).double()
     shared = 1 - (1 - opacities) ** (1 / counts)
-    powers = shared[:, None] ** torch.arange(_MOST_SHARES + 1)
-    factor = opacities / (COEFFICIENTS[counts] * powers).sum(dim=1)
+    powers = shared[:, None] ** torch.arange(_MOST_SHARES + 1, device=rows.device)
+    factor = opacities / (COEFFICIENTS.to(rows.device)[counts] * powers).sum(dim=1)
     bounded = shared.clamp(min_opacity, 1 - 2**-23).float()
     return torch.logit(bounded), cloud.tensors["scales"][rows] + factor.log().float()[:, None]
 

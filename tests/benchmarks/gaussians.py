@@ -1,4 +1,4 @@
-"""Benchmark of the Gaussian engine: `python -m tests.benchmarks.gaussians [--readme] [CASE ...]` from the root."""
+"""Benchmark of the Gaussian engine: `python -m tests.benchmarks.gaussians [--docs] [CASE ...]` from the root."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.benchmarks.gaussian_memory import BYTES_PER_PAIR, Memory, measure_mem
 from tests.benchmarks.gaussian_remote import remote_render
 from tests.benchmarks.gaussian_scene import Scene, scene, trained, trained_path
 from tests.benchmarks.measure import Measured, write
-from tests.benchmarks.readme import insert
+from tests.benchmarks.page import insert
 from tests.benchmarks.sphere_remote import socket_copy
 
 CASES = {
@@ -27,7 +27,7 @@ TRAINED = "biker@960x720"
 REMOTE = "100k@512x512"
 THREADS = 2
 RESULTS = Path("build/bench/gaussians.json")
-README_MARK = "benchmark gaussians"
+PAGE, MARK = Path("docs/performance.md"), "benchmark gaussians"
 
 # Milliseconds of OpenSplat's CPU rasterizer of August 2026 on two threads; measured once on such a machine.
 OPENSPLAT: dict[tuple[str, str], float] = {
@@ -46,7 +46,7 @@ def main() -> None:
     """Measures, prints the table and writes the results."""
     available = [*CASES, TRAINED] if trained_path() else list(CASES)
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--readme", action="store_true", help="put the table into README.md")
+    parser.add_argument("--docs", action="store_true", help=f"put the table into {PAGE}")
     parser.add_argument(
         "cases", nargs="*", metavar="CASE", help=f"some of {', '.join(available)}; all if none is named"
     )
@@ -70,12 +70,12 @@ def main() -> None:
         measured = KernelBenchmark(name, one).run()
         rows += measured
         print(_line(name, measured, measure_memory(one, THREADS)), flush=True)
-        table.append(_readme_row(name, measured))
+        table.append(_page_row(name, measured))
     overhead = _remote(rows) if REMOTE in names else ""
     write(rows, RESULTS)
     print(f"\nwrote {RESULTS}")
-    if arguments.readme:
-        insert(README_MARK, _readme(machine.device_name, machine.instruction_set, table, overhead))
+    if arguments.docs:
+        insert(MARK, _page(machine.device_name, machine.instruction_set, table, overhead), PAGE)
 
 
 def _scene(name: str) -> Scene:
@@ -114,7 +114,7 @@ def _remote(rows: list[Measured]) -> str:
     )
 
 
-def _readme_row(name: str, measured: list[Measured]) -> str:
+def _page_row(name: str, measured: list[Measured]) -> str:
     known = (name, "forward") in OPENSPLAT
     other = " / ".join(f"{OPENSPLAT[name, row.op]:,.0f}" for row in measured) if known else "-"
     ours = " / ".join(f"{row.median_ms:.0f}" if row.median_ms >= 20 else f"{row.median_ms:.1f}" for row in measured)
@@ -124,7 +124,7 @@ def _readme_row(name: str, measured: list[Measured]) -> str:
     return f"| {label}, {size.replace('x', ' x ')} | {other} | {ours} | {faster} |"
 
 
-def _readme(device: str, instructions: str, table: list[str], overhead: str) -> str:
+def _page(device: str, instructions: str, table: list[str], overhead: str) -> str:
     text = [
         f"Medians in milliseconds, forward / backward to every tensor of the scene, `{SEMANTICS}`, degree 3 (the "
         f"trained person: 0), in process, on {THREADS} cores ({device}, {instructions}), warm; a busy machine is "

@@ -27,14 +27,14 @@ class FormatRow:
     runs: int
 
 
-def format_rows(client: Client) -> list[FormatRow]:
+def format_rows(client: Client, runs: int = _RUNS) -> list[FormatRow]:
     """A picture of ten thousand spheres in every format, in turn."""
     spheres = scene(_SPHERES)
     handle = client.put(Spheres(spheres.positions, spheres.colors, spheres.radii))
     camera = Camera.pulsar(CAMERA, WIDTH, HEIGHT)
     times: dict[str, list[tuple[float, float]]] = {name: [] for name, _ in _FORMATS}
     sizes: dict[str, int] = {}
-    for _ in range(_RUNS):
+    for _ in range(runs):
         for name, quality in _FORMATS:
             start = time.perf_counter()
             frame = client.render(

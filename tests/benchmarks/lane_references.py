@@ -15,6 +15,7 @@ from types import TracebackType
 import grpc
 import grpc.experimental
 
+from lumigrad.protos.buffers import keep_free_memory
 from lumigrad.protos.chunks import CHUNK_BYTES
 
 # What is asked of the socket: "d" (down) or "u" (up), and how many bytes.
@@ -124,6 +125,8 @@ def _serve_copies(connection: socket.socket, largest: int) -> None:
 
 def main() -> None:
     """Serves both until the near end goes."""
+    # As the client does at the near end.
+    keep_free_memory()
     calls = grpc.server(ThreadPoolExecutor(2))
     handlers = {
         _ECHO: grpc.unary_unary_rpc_method_handler(lambda request, _: request),

@@ -21,7 +21,7 @@ from tests.benchmarks.lane_formats import format_rows
 from tests.benchmarks.lane_references import References
 from tests.benchmarks.lane_tables import Row, tables
 from tests.benchmarks.measure import write
-from tests.benchmarks.readme import insert
+from tests.benchmarks.page import insert
 
 RESULTS = Path("build/bench/lanes.json")
 PAGE = Path("docs/performance.md")

@@ -1,4 +1,4 @@
-"""Benchmark of the mesh engine beside Open3D and libigl: `python -m tests.benchmarks.meshes [--readme]`."""
+"""Benchmark of the mesh engine beside Open3D and libigl: `python -m tests.benchmarks.meshes [--docs]`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pathlib import Path
 
 from lumigrad.kernels import _native
 from lumigrad.kernels.device import describe, resolve
-from tests.benchmarks import readme
+from tests.benchmarks import page
 from tests.benchmarks.mesh_kernels import Rate, build_rates, built, cost_rates, distance_rate, robot_rates
 from tests.benchmarks.mesh_peer_runs import Rates, peer_rates
 from tests.benchmarks.mesh_scene import RINGS, points, torus, trajectories
 
 THREADS = 2
 RESULTS = Path("build/bench/meshes.json")
+PAGE = Path("docs/performance.md")
 KINDS = ("near", "box")
 
 
@@ -23,7 +24,7 @@ def main() -> None:
     """Measures, prints the table and writes the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--no-peers", action="store_true", help="without Open3D and libigl")
-    parser.add_argument("--readme", action="store_true", help="put the table into README.md")
+    parser.add_argument("--docs", action="store_true", help=f"put the table into {PAGE}")
     arguments = parser.parse_args()
     _native.set_thread_count(THREADS)
     machine = describe(resolve("cpu"))
@@ -37,8 +38,8 @@ def main() -> None:
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps([asdict(row) for row in rates], indent=1) + "\n", encoding="utf-8")
     print(f"\nwrote {RESULTS}")
-    if arguments.readme:
-        readme.insert("benchmark meshes", _table(rates, head))
+    if arguments.docs:
+        page.insert("benchmark meshes", _table(rates, head), PAGE)
 
 
 def _measured(name: str, *, with_peers: bool) -> list[Rate]:

@@ -21,7 +21,7 @@ from tests.benchmarks.gaussian_scene import scene as gaussian_scene
 from tests.benchmarks.measure import Measured, write
 from tests.benchmarks.mesh_kernels import built, distance_rate
 from tests.benchmarks.mesh_scene import points, torus
-from tests.benchmarks.readme import insert
+from tests.benchmarks.page import insert
 from tests.benchmarks.scene import scene as sphere_scene
 from tests.benchmarks.sphere_kernels import KernelBenchmark as SphereBenchmark
 

@@ -1,4 +1,4 @@
-"""Benchmark of the sphere engine: `python -m tests.benchmarks.spheres [--readme] [CASE ...]` from the root."""
+"""Benchmark of the sphere engine: `python -m tests.benchmarks.spheres [--docs] [CASE ...]` from the root."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from lumigrad.kernels import _native
 from lumigrad.kernels.device import describe, resolve
 from tests.benchmarks.measure import Measured, write
-from tests.benchmarks.readme import insert
+from tests.benchmarks.page import insert
 from tests.benchmarks.scene import scene
 from tests.benchmarks.sphere_kernels import KernelBenchmark
 from tests.benchmarks.sphere_remote import remote_render, socket_copy
@@ -24,6 +24,7 @@ REMOTE = "100k@512x512"
 THREADS = 2
 OPS = ("forward", "backward")
 RESULTS = Path("build/bench/spheres.json")
+PAGE = Path("docs/performance.md")
 
 # Milliseconds of PyTorch3D 0.7.9, which uses one thread; measured once on such a machine.
 PYTORCH3D: dict[tuple[str, str], float] = {
@@ -44,7 +45,7 @@ def main() -> None:
     """Measures, prints the table and writes the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"some of {', '.join(CASES)}; all if none is named")
-    parser.add_argument("--readme", action="store_true", help="put the table into README.md")
+    parser.add_argument("--docs", action="store_true", help=f"put the table into {PAGE}")
     arguments = parser.parse_args()
     names = arguments.cases or list(CASES)
     unknown = sorted(set(names) - set(CASES))
@@ -65,12 +66,12 @@ def main() -> None:
         for op in OPS:
             print(_line(name, op, [row for row in measured if row.op == op]), flush=True)
         rows += measured
-        table.append(_readme_row(name, measured))
+        table.append(_page_row(name, measured))
     remote = _remote() if REMOTE in names else []
     write(rows + remote, RESULTS)
     print(f"\nwrote {RESULTS}")
-    if arguments.readme:
-        insert("benchmark spheres", _readme(f"{machine.device_name}, {machine.instruction_set}", table, remote))
+    if arguments.docs:
+        insert("benchmark spheres", _page(f"{machine.device_name}, {machine.instruction_set}", table, remote), PAGE)
 
 
 def _line(name: str, op: str, measured: list[Measured]) -> str:
@@ -94,7 +95,7 @@ def _remote() -> list[Measured]:
     return rows
 
 
-def _readme_row(name: str, measured: list[Measured]) -> str:
+def _page_row(name: str, measured: list[Measured]) -> str:
     count, size = name.split("@")
     cells = [f"{count}, {size.split('x')[0]}²", " / ".join(f"{PYTORCH3D[name, op]:,.0f}" for op in OPS)]
     times = {(row.semantics, row.op): row.median_ms for row in measured}
@@ -105,7 +106,7 @@ def _readme_row(name: str, measured: list[Measured]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _readme(machine: str, table: list[str], remote: list[Measured]) -> str:
+def _page(machine: str, table: list[str], remote: list[Measured]) -> str:
     text = [
         f"Medians in milliseconds, forward / backward, in process, on {THREADS} cores ({machine}), warm; a busy "
         "machine is slower. PyTorch3D 0.7.9's CPU build, which uses one thread, was measured once on such a machine.",

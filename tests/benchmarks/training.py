@@ -2,12 +2,14 @@
 
 The same step, L1 and D-SSIM against one photograph, made in four ways: on the worker with its own loss, on the worker
 with a loss from here (pictures and gradients as bfloat16), here with pictures and gradients from the worker, and
-without a worker at all. The first two also over a link with a round trip of 50 ms, at 1 Gbit/s each way.
+without a worker at all; the first and the last in turns. The first two also over a link with a round trip of 50 ms, at
+1 Gbit/s each way.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -23,7 +25,7 @@ from support.fault_proxy import FaultProxy
 from support.workers.worker import worker
 from tests.benchmarks.gaussian_scene import Scene, scene
 from tests.benchmarks.measure import write
-from tests.benchmarks.readme import insert
+from tests.benchmarks.page import insert
 from tests.benchmarks.training_here import InProcess, WithRemoteGradients
 
 CASES = {
@@ -35,6 +37,8 @@ RESULTS = Path("build/bench/training.json")
 PAGE, MARK = Path("docs/performance.md"), "benchmark training"
 SECONDS = 3.0
 LEAST = 5
+# Of the worker's steps and those in process: the medians of so many turns, each of so many steps, after one more.
+TURNS, BURST = 7, 12
 # Steps on their way: as many as hide a round trip, and few enough to begin a measurement soon.
 AHEAD, BATCHES_AHEAD = 8, 4
 ROUND_TRIP_SECONDS, BYTES_PER_SECOND = 0.05, 125e6
@@ -117,8 +121,9 @@ def _measured(case: str, made: Scene) -> Iterator[Rate]:
     with worker("--device", "cpu") as process, FaultProxy(process.target) as proxy:
         for name, way in ways.items():
             is_ahead = name != REMOTE
-            with Client(process.target, lane="stream") as client, way(client) as step:
-                per_second, _ = _per_second(step, proxy, is_ahead=is_ahead)
+            if name != WORKER:
+                with Client(process.target, lane="stream") as client, way(client) as step:
+                    per_second, _ = _per_second(step, proxy, is_ahead=is_ahead)
             if is_ahead:
                 proxy.up.delay = proxy.down.delay = ROUND_TRIP_SECONDS / 2
                 proxy.up.bytes_per_second = proxy.down.bytes_per_second = BYTES_PER_SECOND
@@ -126,10 +131,28 @@ def _measured(case: str, made: Scene) -> Iterator[Rate]:
             with Client(proxy.target, lane="stream") as client, way(client) as step:
                 far, moved = _per_second(step, proxy, is_ahead=is_ahead)
             proxy.heal()
+            if name == WORKER:
+                per_second, in_process = _in_turns(gaussians, camera, photograph, process.target)
             yield Rate(case, name, per_second, moved)
             if is_ahead:
                 yield Rate(case, name + FAR, far, moved)
-    yield Rate(case, "in_process", _steps_per_second(InProcess(gaussians, camera, photograph).step)[0], 0)
+    yield Rate(case, "in_process", in_process, 0)
+
+
+def _in_turns(scene: Gaussians, camera: Camera, photograph: Bytes, target: str) -> tuple[float, float]:
+    """Steps per second on the worker and in process, in turns: what else the machine does slows down both."""
+    here = InProcess(scene, camera, photograph)
+    there_seconds, here_seconds = [], []
+    with Client(target, lane="stream") as client, client.trainer(scene, [camera], [photograph]) as trainer:
+        for _ in range(1 + TURNS):
+            start = time.perf_counter()
+            list(trainer.steps(BURST, in_flight=AHEAD))
+            between = time.perf_counter()
+            for _ in range(BURST):
+                here.step()
+            there_seconds.append(between - start)
+            here_seconds.append(time.perf_counter() - between)
+    return BURST / statistics.median(there_seconds[1:]), BURST / statistics.median(here_seconds[1:])
 
 
 @contextmanager

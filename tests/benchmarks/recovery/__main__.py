@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lumigrad.kernels.device import describe, resolve
 from tests.benchmarks.measure import write
-from tests.benchmarks.readme import insert
+from tests.benchmarks.page import insert
 from tests.benchmarks.recovery import links, workers
 from tests.benchmarks.recovery.case import Case, recover
 

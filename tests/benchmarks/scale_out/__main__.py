@@ -21,7 +21,7 @@ from lumigrad.kernels.device import describe, resolve
 from support.workers.namespaces import Network, network, obstacle
 from support.workers.worker import WorkerProcess
 from tests.benchmarks.measure import write
-from tests.benchmarks.readme import insert
+from tests.benchmarks.page import insert
 from tests.benchmarks.scale_out.cases import rate, renders
 from tests.benchmarks.scale_out.simulation import measured_machine
 from tests.benchmarks.scale_out.watched_calls import Seen, WatchedCalls

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.benchmarks.readme import insert
+from tests.benchmarks.page import insert
 from tests.benchmarks.scale_out.simulation import Memory, Queue, Stage, owners, steps_per_second
 from tests.benchmarks.scale_out.workloads import SCENE_BYTES, VIEW, WORKLOADS, Cluster, Workload
 

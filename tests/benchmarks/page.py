@@ -1,13 +1,11 @@
-"""Puts a table of measured times where the README has the marks for it."""
+"""Puts a table of measured times where a page has the marks for it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-README = Path("README.md")
 
-
-def insert(name: str, text: str, path: Path = README) -> None:
+def insert(name: str, text: str, path: Path) -> None:
     """Replaces what is between `<!-- name -->` and `<!-- /name -->`.
 
     Raises:

@@ -9,20 +9,12 @@ from links import is_external, redirected
 
 # Where sections go; those that are not named follow the quick start. What has a document of its own is not repeated.
 _PAGES = {
-    "Semantics": "semantics.md",
-    "Limits": "semantics.md",
-    "Speed": "speed.md",
-    "Operation": "operations.md",
-    "Development": "development.md",
+    "Speed": "performance.md",
+    "Documents": "index.md",
     "Licence and credit": "credit.md",
 }
 _REST = "quick_start.md"
-_TITLES = {
-    "quick_start.md": "First steps",
-    "semantics.md": "Semantics and limits",
-    "speed.md": "Speed",
-    "credit.md": "Licence and credit",
-}
+_TITLES = {"quick_start.md": "First steps", "credit.md": "Licence and credit"}
 
 
 class Readme:

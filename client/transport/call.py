@@ -77,6 +77,7 @@ class Call:
         affinity: the routing key of its RPCs; empty: any worker may answer them.
         cancellation: cancels it from another thread; None: it cannot be cancelled.
         trace: its trace span.
+        end: when its time-out is over, as time.monotonic().
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Call:
         self.affinity = affinity
         self.cancellation = cancellation
         self.trace = trace
-        self._end = time.monotonic() + timeout_s
+        self.end = time.monotonic() + timeout_s
 
     def __enter__(self) -> Call:
         return self
@@ -113,7 +114,7 @@ class Call:
     def renewed(self, timeout_s: float) -> Call:
         """Returns the call with a new deadline, counted from now."""
         renewed = copy.copy(self)
-        renewed.timeout_s, renewed._end = timeout_s, time.monotonic() + timeout_s
+        renewed.timeout_s, renewed.end = timeout_s, time.monotonic() + timeout_s
         return renewed
 
     @property
@@ -124,7 +125,7 @@ class Call:
 
     def remaining_s(self) -> float:
         """Returns the seconds left; raises DeadlineExceeded if there are none."""
-        left = self._end - time.monotonic()
+        left = self.end - time.monotonic()
         if left <= 0:
             raise DeadlineExceeded(f"the call took longer than its time-out of {self.timeout_s:g} s; {LARGER_TIMEOUT}")
         return left

@@ -77,7 +77,8 @@ class Backoff:
         self._pause(max(error.retry_after_s, self._delay) * random.uniform(1.0, 1.5), error)
 
     def _pause(self, seconds: float, error: Exception) -> None:
-        if time.monotonic() + seconds >= self._give_up or seconds >= self._call.remaining_s():
+        if time.monotonic() + seconds >= min(self._give_up, self._call.end):
+            # Also where the time-out is over already: what kept the call from ending says more than that it was late.
             raise error
         self._call.trace.note_retry(seconds)
         self._call.pause(seconds)

@@ -12,6 +12,9 @@ import pytest
 
 from lumigrad.client import Camera, Client, Cuboid, LumigradError, Mesh, Obstacle, SceneNotFound, Spheres, World
 from lumigrad.client.base.arrays import Array
+from lumigrad.client.errors import ResourceExhausted
+from lumigrad.client.transport.call import Call
+from lumigrad.client.transport.retry import Attempts
 from support.fault_proxy import FaultProxy
 from support.workers.worker import WorkerProcess, worker
 
@@ -231,3 +234,13 @@ def test_an_update_does_not_vouch_for_what_it_did_not_send(client: Client):
         client.render(handle, orbit(1)[0], **SETTINGS)
     colors[...] = before
     np.testing.assert_array_equal(client.render(handle, orbit(1)[0], **SETTINGS).color, expected)
+
+
+def test_a_refusal_that_comes_after_the_time_out_is_what_is_raised() -> None:
+    """The worker's reason says more than that the call was late."""
+    attempts = Attempts(Call(0.01), retry_s=10.0)
+    refusal = ResourceExhausted("the queue is full")
+    refusal.retry_after_s = 1.0
+    with pytest.raises(ResourceExhausted, match="the queue is full"), attempts:
+        time.sleep(0.02)
+        raise refusal

@@ -119,11 +119,7 @@ def adam(number: Any, parameters: Parameters, moments: Any, gradients: Parameter
 
 def matrices_of(camera: Camera) -> tuple[Any, Any]:
     """View matrix [4, 4] and intrinsics [3, 3], float32."""
-    model = camera.model
-    view, k = np.eye(4, dtype=np.float32), np.eye(3, dtype=np.float32)
-    view[:3, :3], view[:3, 3] = model.rotation, model.translation
-    k[0, 0], k[1, 1], k[0, 2], k[1, 2] = model.fx, model.fy, model.cx, model.cy
-    return view, k
+    return camera.view_matrix.astype(np.float32), camera.K.astype(np.float32)
 
 
 def psnr(pictures: Any, targets: Any) -> float:

@@ -103,12 +103,8 @@ def render(client: Client, parameters: Parameters, viewmats: torch.Tensor, intri
 
 def matrices_of(cameras: list[Camera]) -> tuple[torch.Tensor, torch.Tensor]:
     """View matrices [C, 4, 4] and intrinsics [C, 3, 3]."""
-    viewmats, intrinsics = torch.eye(4).repeat(len(cameras), 1, 1), torch.eye(3).repeat(len(cameras), 1, 1)
-    for index, model in enumerate(camera.model for camera in cameras):
-        viewmats[index, :3, :3] = torch.tensor(np.asarray(model.rotation), dtype=torch.float32)
-        viewmats[index, :3, 3] = torch.tensor(np.asarray(model.translation), dtype=torch.float32)
-        intrinsics[index] = torch.tensor([[model.fx, 0, model.cx], [0, model.fy, model.cy], [0, 0, 1]])
-    return viewmats, intrinsics
+    views, lenses = (np.stack([getattr(camera, name) for camera in cameras]) for name in ("view_matrix", "K"))
+    return torch.tensor(views, dtype=torch.float32), torch.tensor(lenses, dtype=torch.float32)
 
 
 def psnr(pictures: torch.Tensor, targets: torch.Tensor) -> float:

@@ -21,7 +21,7 @@ from lumigrad.client.base.arrays import (
     to_numpy,
 )
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.values.lenses import Lens, OrthographicLens, Windshield
+from lumigrad.client.values.lenses import FThetaLens, Lens, OrthographicLens, Windshield
 from lumigrad.client.values.rotations import (
     axis_angle_rotation,
     look_rotation,
@@ -277,6 +277,46 @@ class Camera:
             vars(self)[name] = int(size)
         if isinstance(self.model, SensorModel) and self.model.rays is not None:
             check_shape("rays", self.model.rays.shape, (self.height, self.width, 6))
+
+    @property
+    def position(self) -> Float64:
+        """[3] in the world, scene units; of a rolling shutter the mean of both ends."""
+        return self.model.eye
+
+    @property
+    def view_matrix(self) -> Float64:
+        """[4, 4] world to camera, scene units, for column vectors: x right, y down, z forward.
+
+        Of a rolling shutter when the first row or column is exposed.
+
+        Raises:
+            InvalidArgument: of a camera of Pulsar's, which has other axes.
+        """
+        model = self.model
+        if isinstance(model, InriaModel):
+            return model.view_matrix.T
+        if isinstance(model, PulsarModel):
+            raise InvalidArgument.of("camera", "expected one with a view matrix, got a Pulsar camera; see model")
+        matrix = np.eye(4)
+        matrix[:3, :3], matrix[:3, 3] = model.rotation, model.translation
+        return matrix
+
+    @property
+    def K(self) -> Float64:
+        """[3, 3] the intrinsics fx 0 cx, 0 fy cy, 0 0 1, pixels; the centre of the first pixel is at 0.5.
+
+        Raises:
+            InvalidArgument: of a camera of Pulsar's, and of an f-theta lens, which have none.
+        """
+        model = self.model
+        lens = model.lens if isinstance(model, SensorModel) else model
+        if isinstance(lens, InriaModel):
+            size = self.width / 2, self.height / 2
+            return np.array([[size[0] / lens.tan_fov_x, 0, size[0]], [0, size[1] / lens.tan_fov_y, size[1]], [0, 0, 1]])
+        if isinstance(lens, PulsarModel | FThetaLens):
+            name = type(lens).__name__
+            raise InvalidArgument.of("camera", f"expected one with focal lengths in pixels, got {name}; see model")
+        return np.array([[lens.fx, 0, lens.cx], [0, lens.fy, lens.cy], [0, 0, 1]])
 
     @staticmethod
     def pulsar(

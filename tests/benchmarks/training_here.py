@@ -37,10 +37,7 @@ class WithRemoteGradients:
 
     def step(self) -> None:
         """One step."""
-        raw, model = self._raw, self._camera.model
-        assert isinstance(model, OpenCVModel)
-        view = np.vstack([np.column_stack([model.rotation, model.translation]), [0, 0, 0, 1]])
-        lens = np.array([[model.fx, 0, model.cx], [0, model.fy, model.cy], [0, 0, 1]])
+        raw, view, lens = self._raw, self._camera.view_matrix, self._camera.K
         picture = render_gaussians(
             raw["means"], raw["quats"], raw["scales"].exp(), raw["opacities"].sigmoid(), raw["sh"],
             torch.tensor(view)[None], torch.tensor(lens)[None], width=self._camera.width, height=self._camera.height,

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from lumigrad.client import Camera, Gaussians, InvalidArgument, Spheres
+from lumigrad.client import Camera, FisheyeLens, Gaussians, InvalidArgument, Spheres
 from lumigrad.client.rendering.request import RenderRequest
 from lumigrad.client.settings.engines import GaussianSettings, SphereSettings
 
@@ -137,6 +137,32 @@ def test_view_matrices_become_poses():
     np.testing.assert_array_equal(model.rotation, view[:3, :3])
     np.testing.assert_array_equal(model.translation, view[:3, 3])
     np.testing.assert_allclose(view[:3, :3] @ model.eye + view[:3, 3], 0, atol=1e-12)
+
+
+def test_cameras_have_the_matrices_that_they_are_made_of():
+    camera = Camera.look_at((3, 2, 5), (1, 0.5, -1), width=640, height=480)
+    np.testing.assert_allclose(camera.position, (3, 2, 5))
+    u, v, depth = camera.K @ (camera.view_matrix @ (1, 0.5, -1, 1))[:3]
+    assert (u / depth, v / depth) == pytest.approx((320, 240))
+    again = Camera.from_view_matrix(camera.view_matrix, camera.K, camera.width, camera.height)
+    np.testing.assert_array_equal(again.view_matrix, camera.view_matrix)
+    np.testing.assert_array_equal(again.K, camera.K)
+    real = Camera.sensor(
+        FisheyeLens(fx=5, fy=6, cx=4, cy=3), camera.view_matrix[:3, :3], camera.view_matrix[:3, 3], 8, 8
+    )
+    np.testing.assert_array_equal(real.view_matrix, camera.view_matrix)
+    np.testing.assert_array_equal(real.K, [[5, 0, 4], [0, 6, 3], [0, 0, 1]])
+    theirs = Camera.inria(camera.view_matrix.T, np.eye(4), camera.position, 0.5, 0.4, 8, 8)
+    np.testing.assert_array_equal(theirs.view_matrix, camera.view_matrix)
+    np.testing.assert_allclose(theirs.K, [[8, 0, 4], [0, 10, 4], [0, 0, 1]])
+
+
+def test_cameras_without_matrices_say_so():
+    pulsar = Camera.pulsar([1, 2, 3, 0, 0, 0, 1, 2], 8, 8)
+    np.testing.assert_array_equal(pulsar.position, (1, 2, 3))
+    for name in ("view_matrix", "K"):
+        with pytest.raises(InvalidArgument, match=r"camera: expected one with .*, got .*Pulsar"):
+            getattr(pulsar, name)
 
 
 def test_inria_cameras_keep_their_matrices_in_float64():

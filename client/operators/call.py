@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lumigrad.client.base.arguments import names
-from lumigrad.client.base.arrays import Array
+from lumigrad.client.base.arguments import instance, names
+from lumigrad.client.base.arrays import Array, float32_array
 from lumigrad.client.client import Client
 from lumigrad.client.distances.answer import Distances
 from lumigrad.client.distances.query import DistanceQuery, Surroundings, environment_numbers
@@ -17,6 +17,8 @@ from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.rendering.request import RenderRequest
 from lumigrad.client.settings.engines import DistanceSettings, SphereSettings
 from lumigrad.client.values.camera import PULSAR_LENGTHS, Camera
+from lumigrad.client.values.gaussians import Gaussians
+from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.spheres import Spheres
 
 
@@ -60,6 +62,34 @@ def chosen(outputs: Any, known: Sequence[str], always: Sequence[str] = ()) -> tu
     return tuple(name for name in known if name in {*always, *given})
 
 
+def check_stored(scene: Any, kind: str) -> None:
+    """Raises InvalidArgument unless an operator's `scene` is None, or the handle of a stored scene of a kind."""
+    if scene is None:
+        return
+    instance("scene", scene, (SceneHandle,), "pass what Client.put returned, or None and the tensors of a scene")
+    if scene.kind != kind:
+        raise InvalidArgument.of("scene", f"expected a handle of {kind}, got one of kind {scene.kind!r}")
+
+
+def refuse_scene(name: str, value: Any) -> None:
+    """Raises InvalidArgument for a scene or a handle where a tensor is expected."""
+    if isinstance(value, SceneHandle):
+        advice = "pass the handle as scene=, and None for the tensors that it has"
+        raise InvalidArgument.of(name, f"expected a tensor, got a SceneHandle; {advice}")
+    if isinstance(value, Gaussians | Spheres):
+        advice = "pass its tensors, or scene=client.put(…) for a scene that stays on the worker"
+        raise InvalidArgument.of(name, f"expected a tensor, got {type(value).__name__}; {advice}")
+
+
+def scene_of(
+    stored: SceneHandle | None, kind: type[Gaussians] | type[Spheres], tensors: Mapping[str, Array | None]
+) -> tuple[Gaussians | Spheres | SceneHandle, dict[str, Array]]:
+    """The scene to render, and the tensors that stand in for those of a stored one. Absent tensors are None."""
+    if stored is None:
+        return kind(**tensors), {}
+    return stored, {name: float32_array(name, array) for name, array in tensors.items() if array is not None}
+
+
 SPHERE_OUTPUTS = ("color", "alpha", "depth", "info")
 
 
@@ -68,8 +98,9 @@ class SphereCall(RemoteCall):
     """A rendering of spheres; see `RemoteCall`.
 
     The inputs are positions, colors, radii, opacities, cameras, background and gamma, float32; the last two replace
-    the values in `settings`. Without a `camera`, a camera of `size` (width and height, pixels) is made from the input
-    cameras, Pulsar's parameters, and the options that follow; see `PulsarModel`.
+    the values in `settings`. A stored `scene` has those of the first four that are None. Without a `camera`, a camera
+    of `size` (width and height, pixels) is made from the input cameras, Pulsar's parameters, and the options that
+    follow; see `PulsarModel`.
     """
 
     client: Client
@@ -80,6 +111,7 @@ class SphereCall(RemoteCall):
     orthogonal: bool = False
     right_handed: bool = False
     first_r_then_t: bool = False
+    scene: SceneHandle | None = None
 
     @property
     def differentiable(self) -> frozenset[str]:
@@ -98,7 +130,8 @@ class SphereCall(RemoteCall):
             settings = replace(settings, background=tuple(background.ravel().tolist()))
         if gamma is not None:
             settings = replace(settings, gamma=float(gamma))
-        scene = Spheres(*(inputs[name] for name in ("positions", "colors", "radii", "opacities")))
+        names = ("positions", "colors", "radii", "opacities")
+        scene, own = scene_of(self.scene, Spheres, {name: inputs[name] for name in names})
         camera = self.camera or Camera.pulsar(
             inputs["cameras"],
             *self.size,
@@ -106,7 +139,8 @@ class SphereCall(RemoteCall):
             right_handed=self.right_handed,
             first_r_then_t=self.first_r_then_t,
         )
-        return self.client.render_request(RenderRequest(scene, (camera,), True, settings, self.outputs), retain=retain)
+        request = RenderRequest(scene, (camera,), True, settings, self.outputs, tensors=own)
+        return self.client.render_request(request, retain=retain)
 
 
 def picture_size(camera: Camera | None, width: int | None, height: int | None) -> tuple[int, int]:

@@ -14,13 +14,14 @@ from lumigrad.client.base.arrays import Array, Float64, to_numpy
 from lumigrad.client.base.timings import Gradients
 from lumigrad.client.client import Client
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.operators.call import RemoteCall
+from lumigrad.client.operators.call import RemoteCall, scene_of
 from lumigrad.client.operators.sensors import LENS_INPUTS, RAYS, SensorMatrices
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.rendering.request import RenderRequest, WireFormat
 from lumigrad.client.settings.engines import GaussianSettings, Transform
 from lumigrad.client.values.camera import Camera, Projection
 from lumigrad.client.values.gaussians import Gaussians
+from lumigrad.client.values.handle import SceneHandle
 
 # The names of the arrays that cameras are made of.
 CAMERA_INPUTS = ("view", "projection", "position", "view_end")
@@ -140,6 +141,7 @@ class GaussianCall(RemoteCall):
         wire_format: wire format of gradients per Gaussian.
         sparse: transfer only non-zero rows of gradients.
         spread: divide the cameras among several workers.
+        scene: a stored scene, which has the inputs of the scene that are None.
     """
 
     client: Client
@@ -151,6 +153,7 @@ class GaussianCall(RemoteCall):
     wire_format: WireFormat = "float32"
     sparse: bool = False
     spread: bool = False
+    scene: SceneHandle | None = None
 
     @property
     def differentiable(self) -> frozenset[str]:
@@ -165,13 +168,14 @@ class GaussianCall(RemoteCall):
                 or [.., C, D], transforms [T, 4, 4], and the arrays that `cameras` expects.
             retain: keep the forward state for a backward pass.
         """
-        scene = {name: inputs[name] for name in SCENE_INPUTS}
+        tensors = {name: inputs[name] for name in SCENE_INPUTS}
         if self.batch:
             scenes, rest = math.prod(self.batch), len(self.batch)
-            scene = {
+            tensors = {
                 name: None if array is None else array.reshape(scenes, *array.shape[rest:])
-                for name, array in scene.items()
+                for name, array in tensors.items()
             }
+        scene, own = scene_of(self.scene, Gaussians, tensors)
         background, matrices = inputs["background"], inputs["transforms"]
         settings = replace(
             self.settings,
@@ -181,7 +185,8 @@ class GaussianCall(RemoteCall):
                 for (begin, end), matrix in zip(self.slices, () if matrices is None else matrices, strict=True)
             ],
         )
-        request = RenderRequest(Gaussians(**scene), self.cameras.cameras(inputs), False, settings, self.outputs)
+        cameras = self.cameras.cameras(inputs)
+        request = RenderRequest(scene, cameras, False, settings, self.outputs, tensors=own)
         return self.client.render_request(request, retain=retain, spread=self.spread)
 
     def gradients(
@@ -194,21 +199,21 @@ class GaussianCall(RemoteCall):
         names += [group for group, members in groups if not set(members).isdisjoint(of_cameras)]
         sparse = self.sparse and any(name in SCENE_INPUTS for name in names)
         found = result.backward(**upstream, wanted=names, sparse=sparse, wire_format=self.wire_format, release=release)
-        scene = result.request.scene
-        assert isinstance(scene, Gaussians)
-        arrays = {name: _dense(found, name, scene) for name in names if name not in ("cameras", "lenses")}
+        request = result.request
+        arrays = {name: _dense(found, name, request) for name in names if name not in ("cameras", "lenses")}
         if of_cameras:
             every = self.cameras.gradients(found)
             arrays.update({name: every[name] for name in of_cameras})
         return arrays
 
 
-def _dense(found: Gradients, name: str, scene: Gaussians) -> Array:
-    rows = found[name]
-    target = scene.tensors.get(name)
+def _dense(found: Gradients, name: str, request: RenderRequest) -> Array:
+    rows, scene = found[name], request.scene
+    target = (scene.tensors if isinstance(scene, Gaussians) else request.tensors).get(name)
     if "index" not in found or target is None or target.size == rows.size:
         return rows
-    dense: Array = np.zeros((len(scene), *rows.shape[1:]), rows.dtype)
+    count = scene.count if isinstance(scene, SceneHandle) else len(scene)
+    dense: Array = np.zeros((count, *rows.shape[1:]), rows.dtype)
     dense[found.index] = rows
     return dense
 

@@ -273,21 +273,22 @@ def _is_divisible(request: RenderRequest) -> bool:
     """Whether each view shows the whole scene; false if cameras belong to one of several scenes, or have colours."""
     scene = _known(request)
     if isinstance(scene, Gaussians):
-        return scene.scenes is None and (scene.colors is None or scene.colors.ndim == 2)
+        colors = request.tensors.get("colors", None if "sh" in request.tensors else scene.colors)
+        return scene.scenes is None and (colors is None or colors.ndim == 2)
     return isinstance(scene, Spheres)
 
 
 def _has_backgrounds(request: RenderRequest) -> bool:
     """Whether each camera has a background of its own."""
-    scene, background = _known(request), request.settings.background
-    return isinstance(scene, Gaussians) and len(background) > scene.channels
+    channels, background = request.channels, request.settings.background
+    return isinstance(request.settings, GaussianSettings) and channels is not None and len(background) > channels
 
 
 def _settings_of(request: RenderRequest, share: slice) -> SphereSettings | GaussianSettings:
     settings = request.settings
     if isinstance(settings, SphereSettings) or not _has_backgrounds(request):
         return settings
-    scene = _known(request)
-    assert isinstance(scene, Gaussians)
-    colors = settings.background[share.start * scene.channels : share.stop * scene.channels]
+    channels = request.channels
+    assert channels is not None
+    colors = settings.background[share.start * channels : share.stop * channels]
     return replace(settings, background=colors)

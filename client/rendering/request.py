@@ -19,7 +19,7 @@ from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import SceneHandle, scene_facts
 from lumigrad.client.values.spheres import Spheres
 from lumigrad.client.wire.cameras import camera_message, gaussian_settings_message, sphere_settings_message
-from lumigrad.client.wire.scenes import scene_message
+from lumigrad.client.wire.scenes import named_tensors, scene_message
 from lumigrad.protos import dtypes
 from lumigrad.protos.tensors import ALIGNMENT, PayloadWriter
 from lumigrad.v1 import render_pb2, scene_pb2
@@ -42,6 +42,7 @@ class RenderRequest:
         outputs: the names of the requested arrays.
         image_formats: transfer formats of outputs, by name; float32 for all others.
         jpeg_quality: 1 to 100; 0: the worker's choice.
+        tensors: of this call, by name, in place of those of a stored scene.
     """
 
     scene: Spheres | Gaussians | SceneHandle
@@ -51,6 +52,7 @@ class RenderRequest:
     outputs: tuple[str, ...]
     image_formats: ImageFormats = field(default_factory=dict)
     jpeg_quality: int = 0
+    tensors: Mapping[str, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         spheres = isinstance(self.settings, SphereSettings)
@@ -68,12 +70,20 @@ class RenderRequest:
         return self.scene if isinstance(self.scene, SceneHandle) else None
 
     @property
+    def channels(self) -> int | None:
+        """The number of colour channels; None for a stored scene of which the handle has no copy."""
+        for name in ("sh", "colors"):
+            if name in self.tensors:
+                return int(self.tensors[name].shape[-1])
+        return channels_of(self.scene)
+
+    @property
     def most_reply_bytes(self) -> float:
         """The bytes of the outputs; infinity if some are not images of a known number of channels."""
-        scene = self.scene.scene if isinstance(self.scene, SceneHandle) else self.scene
-        if not isinstance(scene, Spheres | Gaussians) or not set(self.outputs) <= {"color", *_ONE_CHANNEL}:
+        colors = self.channels
+        if colors is None or not set(self.outputs) <= {"color", *_ONE_CHANNEL}:
             return math.inf
-        channels: int = sum(scene.channels if name == "color" else 1 for name in self.outputs)
+        channels = sum(colors if name == "color" else 1 for name in self.outputs)
         pixels = sum(camera.width * camera.height for camera in self.cameras)
         return 4 * pixels * channels + ALIGNMENT * len(self.outputs)
 
@@ -81,6 +91,12 @@ class RenderRequest:
         """Attributes of the trace span: the scene and the size of the rendering."""
         pixels = sum(camera.width * camera.height for camera in self.cameras)
         return {**scene_facts(self.scene), "cameras": len(self.cameras), "pixels": pixels}
+
+
+def channels_of(scene: Spheres | Gaussians | SceneHandle | None) -> int | None:
+    """The number of colour channels; None for a stored scene of which the handle has no copy."""
+    known = scene.scene if isinstance(scene, SceneHandle) else scene
+    return known.channels if isinstance(known, Spheres | Gaussians) else None
 
 
 @dataclass(frozen=True)
@@ -111,7 +127,7 @@ WIRE_FORMATS = {"float32": dtypes.FLOAT32, "float16": dtypes.FLOAT16, "bfloat16"
 def fill_spec(
     spec: render_pb2.RenderSpec, request: RenderRequest, reference: scene_pb2.SceneRef | None, payload: PayloadWriter
 ) -> None:
-    """Fills `spec` from `request`; given rays, and without a `reference` the scene, are appended to `payload`."""
+    """Fills `spec` from `request`; the call's own tensors, and without a `reference` the scene, are appended."""
     spec.cameras.extend(camera_message(camera, payload) for camera in request.cameras)
     spec.outputs.extend(request.outputs)
     if isinstance(request.settings, SphereSettings):
@@ -120,6 +136,7 @@ def fill_spec(
         spec.gaussians.CopyFrom(gaussian_settings_message(request.settings))
     if reference is not None:
         spec.scene_ref.CopyFrom(reference)
+        spec.tensors.extend(named_tensors(request.tensors, payload))
     elif not isinstance(request.scene, SceneHandle):
         spec.scene.CopyFrom(scene_message(request.scene, payload))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ from lumigrad.client.base.arrays import check_shape, shape_text
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.operators.gaussians import COLUMNS, INPUTS, ROWS, used_coefficients
 from lumigrad.client.torch.remote import Tensors, on_host
+from lumigrad.client.values.gaussians import Gaussians
+from lumigrad.client.values.handle import SceneHandle
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Prepared:
         batch: leading sizes, one scene for each index; empty: a single scene.
         cameras: C, the number of cameras of each scene.
         count: N, the number of Gaussians of each scene.
-        device: the device of the caller's means; results are moved there.
+        device: the device of the caller's means, or else of viewmats; results are moved there.
     """
 
     inputs: Tensors
@@ -55,36 +58,43 @@ def prepared(
     backgrounds: Any = None,
     covars: Any = None,
     matrices: Sequence[Any] = (),
+    scene: SceneHandle | None = None,
 ) -> Prepared:
     """Checks the shapes of the arguments of `render_gaussians` and copies them to the host.
 
     All but backgrounds may have leading sizes; for coefficients of spherical harmonics these are optional. `matrices`
-    are those of the transforms.
+    are those of the transforms. Tensors that a stored `scene` has may be None.
     """
-    device = means.device if isinstance(means, torch.Tensor) else torch.device("cpu")
-    means = _shaped("means", means, (..., "N", 3))
-    *batch, count, _ = means.shape
-    views = _shaped("viewmats", viewmats, (*batch, "C", 4, 4), torch.float64)
+    first = viewmats if means is None else means
+    device = first.device if isinstance(first, torch.Tensor) else torch.device("cpu")
+    if scene is None or means is not None:
+        means = _shaped("means", means, (..., "N", 3))
+        *batch, count, _ = means.shape
+        views = _shaped("viewmats", viewmats, (*batch, "C", 4, 4), torch.float64)
+    else:
+        views = _shaped("viewmats", viewmats, (..., "C", 4, 4), torch.float64)
+        batch, count = list(views.shape[:-3]), _count(scene, views)
     cameras = views.shape[-3]
     inputs: dict[str, torch.Tensor | None] = dict.fromkeys(INPUTS)
-    inputs |= {
-        "means": means,
-        "opacities": _shaped("opacities", opacities, (*batch, count)),
-        "view": views,
-        "projection": _shaped("Ks", Ks, (*batch, cameras, 3, 3), torch.float64),
-    }
+    inputs |= {"means": means, "view": views}
+    inputs["projection"] = _shaped("Ks", Ks, (*batch, cameras, 3, 3), torch.float64)
+
+    def add(target: str, name: str, value: Any, shape: Sequence[Any]) -> None:
+        if scene is None or value is not None:
+            inputs[target] = _shaped(name, value, shape)
+
+    add("opacities", "opacities", opacities, (*batch, count))
     if covars is None:
-        inputs["quats"] = _shaped("quats", quats, (*batch, count, 4))
-        inputs["scales"] = _shaped("scales", scales, (*batch, count, 3))
+        add("quats", "quats", quats, (*batch, count, 4))
+        add("scales", "scales", scales, (*batch, count, 3))
     else:
         inputs["covariances"] = _six_numbers(_shaped("covars", covars, (*batch, count, 3, 3)))
-    if sh_degree is None:
-        inputs["colors"] = _colors(colors, tuple(batch), count, cameras)
-    else:
-        inputs["sh"] = _harmonics(colors, tuple(batch), count, sh_degree)
+    if scene is None or colors is not None:
+        name = "colors" if sh_degree is None else "sh"
+        inputs[name] = _color_inputs(colors, tuple(batch), count, cameras, sh_degree)
     if backgrounds is not None:
         shared = on_host("backgrounds", backgrounds)
-        channels = colors.shape[-1]
+        channels = "D" if colors is None else colors.shape[-1]
         inputs["background"] = _shaped(
             "backgrounds", shared, (channels,) if shared.ndim == 1 else (*batch, cameras, channels)
         )
@@ -93,6 +103,17 @@ def prepared(
             [_shaped(f"transforms[{k}]", matrix, (4, 4), torch.float64) for k, matrix in enumerate(matrices)]
         )
     return Prepared(inputs, tuple(batch), cameras, count, device)
+
+
+def _count(scene: SceneHandle, views: torch.Tensor) -> int:
+    """N, the number of Gaussians of each stored scene, of which there are as many as `views` has leading places."""
+    scenes = math.prod(views.shape[:-3])
+    known = scene.scene.scenes if isinstance(scene.scene, Gaussians) else None
+    if scene.scene is not None and scenes != (known or 1):
+        expected = "[C, 4, 4]" if known is None else f"[{known}, C, 4, 4]"
+        shape = list(views.shape)
+        raise InvalidArgument.of("viewmats", f"expected shape {expected} for the stored scene, got {shape}")
+    return scene.count // max(scenes, 1)
 
 
 def check_matrices(inputs: Tensors) -> None:
@@ -124,6 +145,12 @@ def _six_numbers(matrices: torch.Tensor) -> torch.Tensor:
     """[.., 6] from symmetric matrices; averages both triangles, so that the gradient is symmetric."""
     symmetric = (matrices + matrices.transpose(-1, -2)) / 2
     return symmetric[..., ROWS, COLUMNS]
+
+
+def _color_inputs(colors: Any, batch: tuple[int, ...], count: int, cameras: int, sh_degree: int | None) -> torch.Tensor:
+    if sh_degree is None:
+        return _colors(colors, batch, count, cameras)
+    return _harmonics(colors, batch, count, sh_degree)
 
 
 def _colors(colors: Any, batch: tuple[int, ...], count: int, cameras: int) -> torch.Tensor:

@@ -13,7 +13,7 @@ from lumigrad.client.base.arguments import one_of, truth
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.operators.call import chosen
+from lumigrad.client.operators.call import check_stored, chosen
 from lumigrad.client.operators.gaussians import (
     LEAST_ALPHA,
     OUTPUTS,
@@ -32,6 +32,7 @@ from lumigrad.client.torch.gaussian_nodes import Layout, Rendering, draw, projec
 from lumigrad.client.torch.remote import outside_graphs, run
 from lumigrad.client.torch.sensors import check_without, refuse_lidars, sensor_settings, sensors
 from lumigrad.client.values.camera import RowTime
+from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.lenses import LensDomain
 
 # Outputs on request. Of these inverse_depth, means2d and those along rays have gradients.
@@ -44,7 +45,9 @@ _WITHOUT_GRADIENT = ("contributors", "radii", "depths", "conics", "projected_opa
 
 
 class RenderedGaussians(NamedTuple):
-    """Images, on the device of the means; outputs not requested are None. Batched inputs add leading sizes before C.
+    """Images, on the device of the means, or else of viewmats; outputs that were not requested are None.
+
+    Batched inputs add leading sizes before C.
 
     Attributes:
         color: [C, H, W, D].
@@ -85,16 +88,17 @@ class RenderedGaussians(NamedTuple):
 
 @outside_graphs
 def render_gaussians(
-    means: torch.Tensor,
-    quats: torch.Tensor | None,
-    scales: torch.Tensor | None,
-    opacities: torch.Tensor,
-    colors: torch.Tensor,
-    viewmats: torch.Tensor,
-    Ks: torch.Tensor,
+    means: torch.Tensor | None = None,
+    quats: torch.Tensor | None = None,
+    scales: torch.Tensor | None = None,
+    opacities: torch.Tensor | None = None,
+    colors: torch.Tensor | None = None,
+    viewmats: torch.Tensor | None = None,
+    Ks: torch.Tensor | None = None,
     *,
     width: int,
     height: int,
+    scene: SceneHandle | None = None,
     sh_degree: int | None = None,
     backgrounds: torch.Tensor | None = None,
     covars: torch.Tensor | None = None,
@@ -142,8 +146,11 @@ def render_gaussians(
     type and device are accepted; they are transferred as float32, matrices as float64. Leading sizes on means, quats,
     scales, opacities, colors, viewmats and Ks describe a batch of scenes, each with its own cameras.
 
+    With a stored `scene` only the tensors that are passed travel: none of the Gaussians' for the gradient of a camera.
+
     Args:
-        means: [N, 3] centres, world frame, scene units.
+        means: [N, 3] centres, world frame, scene units. It, quats, scales, opacities and colors are needed, except for
+            those that a stored scene has; viewmats and Ks always.
         quats: [N, 4] rotations (w, x, y, z), normalised here; not used with covars.
         scales: [N, 3] standard deviations, scene units, >= 0; not used with covars.
         opacities: [N] in [0, 1].
@@ -152,7 +159,10 @@ def render_gaussians(
         Ks: [C, 3, 3] intrinsics, pixels; the centre of the first pixel is at 0.5.
         width: picture width, pixels.
         height: picture height, pixels.
-        sh_degree: degree of the spherical harmonics in use, 0 to 4; None: colors are colours.
+        scene: the handle of stored Gaussians, from `Client.put`; tensors that are passed stand in for its own in this
+            call. The stored scene does not change.
+        sh_degree: degree of the spherical harmonics in use, 0 to 4; None: colors are colours, and the harmonics of a
+            stored scene are all in use.
         backgrounds: [C, D] or [D] for all cameras; None: 0.
         covars: [N, 3, 3] covariances, instead of quats and scales.
         transforms: (begin, end, matrix [4, 4]): place slices of the Gaussians rigidly in the world.
@@ -203,10 +213,12 @@ def render_gaussians(
     """
     arguments = locals()
     wanted = chosen(outputs, (*OUTPUTS, *MORE_OUTPUTS), always=("color",))
+    check_stored(scene, "gaussians")
     one_of("gradient_dtype", gradient_dtype, get_args(WireFormat))
     tensors = prepared(
         means=means, quats=quats, scales=scales, opacities=opacities, colors=colors, viewmats=viewmats, Ks=Ks,
         sh_degree=sh_degree, backgrounds=backgrounds, covars=covars, matrices=[entry[2] for entry in transforms],
+        scene=scene,
     )  # fmt: skip
     check_matrices(tensors.inputs)
     tensors, cameras, of_sensors = _cameras(arguments, tensors)
@@ -220,6 +232,7 @@ def render_gaussians(
         wire_format=gradient_dtype,
         sparse=sparse_gradients,
         spread=spread,
+        scene=scene,
     )
     return _results(call, run(call, tensors.inputs), tensors, wanted)
 

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 
 from lumigrad.client.errors import InvalidArgument, LumigradError
-from lumigrad.client.operators.call import RemoteCall
+from lumigrad.client.operators.call import RemoteCall, refuse_scene
 
 
 def refuse_backward(result: torch.Tensor, inputs: Sequence[torch.Tensor], error: Exception) -> torch.Tensor:
@@ -37,6 +37,7 @@ class RefuseBackward(torch.autograd.Function):
 
 def on_host(name: str, value: Any, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Copies `value` to the CPU; autograd converts the gradient back to its type and device."""
+    refuse_scene(name, value)
     try:
         tensor = torch.as_tensor(value)
         if tensor.is_complex():

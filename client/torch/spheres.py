@@ -9,14 +9,23 @@ import torch
 
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
-from lumigrad.client.operators.call import SPHERE_OUTPUTS, SphereCall, check_parameters, chosen, picture_size
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.operators.call import (
+    SPHERE_OUTPUTS,
+    SphereCall,
+    check_parameters,
+    check_stored,
+    chosen,
+    picture_size,
+)
 from lumigrad.client.settings.engines import Semantics, SphereSettings
 from lumigrad.client.torch.remote import compute, on_host, outside_graphs
 from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.handle import SceneHandle
 
 
 class RenderedSpheres(NamedTuple):
-    """An image, on the device of the positions. Outputs that were not requested are None.
+    """An image, on the device of the first tensor that was passed. Outputs that were not requested are None.
 
     Attributes:
         color: [H, W, K].
@@ -34,11 +43,12 @@ class RenderedSpheres(NamedTuple):
 
 @outside_graphs
 def render_spheres(
-    positions: torch.Tensor,
-    colors: torch.Tensor,
-    radii: torch.Tensor,
-    cam_params: torch.Tensor | Sequence[float] | Camera,
+    positions: torch.Tensor | None = None,
+    colors: torch.Tensor | None = None,
+    radii: torch.Tensor | None = None,
+    cam_params: torch.Tensor | Sequence[float] | Camera | None = None,
     *,
+    scene: SceneHandle | None = None,
     width: int | None = None,
     height: int | None = None,
     gamma: float | torch.Tensor,
@@ -59,17 +69,22 @@ def render_spheres(
     background and gamma, and from alpha and depth. Tensors of any float type and device are accepted; they are
     transferred as float32.
 
+    With a stored `scene` only the tensors that are passed travel: none of the spheres' for the gradient of a camera.
+
     Args:
-        positions: [N, 3] centres, world frame, scene units.
+        positions: [N, 3] centres, world frame, scene units. It, colors and radii are needed, except for those that a
+            stored scene has; cam_params always.
         colors: [N, K] channels.
         radii: [N] scene units, > 0.
         cam_params: [8 | 10 | 11 | 13] Pulsar's camera parameters, or a camera, to which no gradient flows.
+        scene: the handle of stored spheres, from `Client.put`; tensors that are passed stand in for its own in this
+            call. The stored scene does not change.
         width: picture width, pixels; not needed with a camera.
         height: picture height, pixels; not needed with a camera.
         gamma: softness of the depth blending, in [1e-5, 1].
         max_depth: far end of the depth range, scene units.
         min_depth: near end; 0: just behind the film.
-        opacities: [N] in [0, 1]; None: all 1.
+        opacities: [N] in [0, 1]; None: all 1, or those of the stored scene.
         background: [K] channels; None: all 1.
         orthogonal: parallel rays; then the focal length must be 0.
         right_handed: the camera looks along -z instead of +z.
@@ -80,6 +95,7 @@ def render_spheres(
         outputs: outputs beside the colour, from "alpha", "depth" and "info"; leave out those that you do not use.
     """
     arguments = locals()
+    check_stored(scene, "spheres")
     camera = cam_params if isinstance(cam_params, Camera) else None
     named = {
         "positions": positions,
@@ -89,6 +105,9 @@ def render_spheres(
         "background": background,
         "gamma": gamma if isinstance(gamma, torch.Tensor) else None,
     }
+    for name in ("positions", "colors", "radii") if scene is None else ():
+        if named[name] is None:
+            raise InvalidArgument.of(name, "expected a tensor, got None; only those of a stored scene= may be missing")
     tensors = {name: None if value is None else on_host(name, value) for name, value in named.items()}
     call = SphereCall(
         client=client_of(client),
@@ -98,9 +117,11 @@ def render_spheres(
         outputs=chosen(outputs, SPHERE_OUTPUTS, always=("color",)),
         orthogonal=orthogonal,
         right_handed=right_handed,
+        scene=scene,
     )
     results = compute(call, {**tensors, "cameras": None if camera else _parameters(cam_params)})
-    device = positions.device if isinstance(positions, torch.Tensor) else torch.device("cpu")
+    first = next((it for it in (positions, colors, radii, cam_params) if isinstance(it, torch.Tensor)), None)
+    device = torch.device("cpu") if first is None else first.device
     on_device = {name: tensor.to(device) for name, tensor in results.items()}
     return RenderedSpheres(on_device["color"], on_device.get("alpha"), on_device.get("depth"), on_device.get("info"))
 

@@ -59,7 +59,7 @@ _RESET = "RST_STREAM"
 # Paths in requests that are not those of the caller's arguments, and what takes their place. In distance queries
 # `spec.spheres` is a tensor.
 _TO_ARGUMENTS = (
-    (re.compile(r"^(?:\w+\.)*scene\.(?:spheres|gaussians|mesh)\."), ""),
+    (re.compile(r"^(?:\w+\.)*(?:scene\.(?:spheres|gaussians|mesh)|tensors)\."), ""),
     (re.compile(r"^(?:start\.)?spec\.(?:(?:spheres|gaussians|settings|optimizer)\.(?!shape|dtype|region))?"), ""),
     (re.compile(r"^start\.views\[(\d+)\]\.camera"), r"cameras[\1]"),
     (re.compile(r"^formats\[\d+\]\.format$"), "image_format"),

@@ -294,7 +294,7 @@ class Camera:
         """
         model = self.model
         if isinstance(model, InriaModel):
-            return model.view_matrix.T
+            return np.asarray(model.view_matrix.T)
         if isinstance(model, PulsarModel):
             raise InvalidArgument.of("camera", "expected one with a view matrix, got a Pulsar camera; see model")
         matrix = np.eye(4)

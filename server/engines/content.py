@@ -111,6 +111,8 @@ class Rules(ABC):
     # Its field in `Scene`, and the engine that computes with it.
     name: str
     engine: str
+    # All tensors of a scene, each with those that it stands in for.
+    alternatives: Mapping[str, Collection[str]] = {}
 
     def check_type(self, name: str, tensor: tensor_pb2.Tensor, field: str) -> None:
         """Check the type of a tensor, float32 where a kind allows no other, and that its size can be computed."""

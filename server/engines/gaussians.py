@@ -81,6 +81,15 @@ class GaussianRules(Rules):
     """The rules for scenes of Gaussians."""
 
     name = engine = KIND
+    alternatives: Mapping[str, Collection[str]] = {
+        "means": (),
+        "quats": ("covariances",),
+        "scales": ("covariances",),
+        "covariances": ("quats", "scales"),
+        "opacities": (),
+        "sh": ("colors",),
+        "colors": ("sh",),
+    }
 
     def check_shapes(self, shapes: Shapes, limits: Limits, field: str) -> None:
         """Check the shapes in the header; `field` is the path of the cloud in the request."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -35,6 +35,7 @@ class SphereRules(Rules):
     """The rules for scenes of spheres."""
 
     name = engine = KIND
+    alternatives: Mapping[str, Collection[str]] = dict.fromkeys(("positions", "colors", "radii", "opacities"), ())
 
     def check_shapes(self, shapes: Shapes, limits: Limits, field: str) -> None:
         """Check the shapes in the header; `field` is the path of the cloud in the request."""

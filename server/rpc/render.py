@@ -10,6 +10,7 @@ from lumigrad.protos.chunks import SHORT_BYTES
 from lumigrad.protos.tensors import PayloadReader
 from lumigrad.protos.wire import Frame
 from lumigrad.server.core.call import Call
+from lumigrad.server.core.errors import InvalidArgumentError
 from lumigrad.server.core.limits import require
 from lumigrad.server.core.streams import Backward, Forward, Receiver, named_tensors, timed
 from lumigrad.server.device.memory import Cost
@@ -20,7 +21,7 @@ from lumigrad.server.engines.gradients import Wanted
 from lumigrad.server.engines.images import ImageFormats
 from lumigrad.server.engines.requests import checked_gradients
 from lumigrad.server.engines.runner import ForwardResult, ForwardState, Task
-from lumigrad.server.scenes.lookup import ENGINES, AcceptedKinds, InlineScene, find_scene
+from lumigrad.server.scenes.lookup import CLOUDS, ENGINES, AcceptedKinds, InlineScene, find_scene
 from lumigrad.server.storage.scenes import StoredScene
 from lumigrad.server.storage.tenants import Runtime, Tenants
 from lumigrad.v1 import image_pb2, render_pb2
@@ -234,6 +235,11 @@ class RenderService(EngineService):
         runtime, settings = self._tenants.of(call), spec.WhichOneof("settings")
         scene = find_scene(spec, _KINDS, runtime, call, field, settings)
         kind = scene.kind
+        if spec.tensors:
+            where = f"{field}.tensors"
+            if isinstance(scene, InlineScene):
+                raise InvalidArgumentError(where, "none without scene_ref", len(spec.tensors))
+            scene = InlineScene(kind, CLOUDS[kind].replacement(scene, spec.tensors, runtime, where), call)
         require(settings == kind, f"{field}.{kind}", f"settings of the {kind}", settings or "none")
         engine = ENGINES[kind]
         call.engine = engine.name

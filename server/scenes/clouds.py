@@ -11,6 +11,7 @@ from lumigrad.protos.tensors import PayloadReader
 from lumigrad.server.core.call import StageTimes
 from lumigrad.server.core.limits import require
 from lumigrad.server.engines.content import Content, Outline, Rules, Shapes, Tensors, check_shape, shapes_of, uploader
+from lumigrad.server.storage.scenes import StoredScene
 from lumigrad.server.storage.tenants import Runtime
 from lumigrad.v1 import scene_pb2, tensor_pb2
 
@@ -157,6 +158,36 @@ class Cloud:
         """Check the header of an update."""
         tensors = replacements(request, list(content.tensors), content.outline.shapes, self._rules.check_type)
         return self._arrival(runtime, "tensors", tensors, content)
+
+    def replacement(
+        self, stored: StoredScene, entries: Sequence[tensor_pb2.NamedTensor], runtime: Runtime, field: str
+    ) -> Arrival:
+        """Check the header of a call's tensors at `field`, which stand in for some of a stored cloud."""
+        tensors: dict[str, tensor_pb2.Tensor] = {}
+        limit = f"one of {', '.join(self._rules.alternatives)}, each once"
+        for index, entry in enumerate(entries):
+            known = entry.name in self._rules.alternatives and entry.name not in tensors
+            require(known, f"{field}[{index}].name", limit, entry.name)
+            self._rules.check_type(entry.name, entry.tensor, f"{field}.{entry.name}")
+            tensors[entry.name] = entry.tensor
+        gone = {other for name in tensors for other in self._rules.alternatives[name]}
+        kept = {name: tensor for name, tensor in stored.content.tensors.items() if name not in gone}
+        outline = Outline({**shapes_of(kept), **shapes_of(tensors)})
+        self._rules.check_shapes(outline.shapes, runtime.limits, field)
+
+        def receive(reader: PayloadReader) -> Make:
+            upload = uploader(tensors, reader, runtime.transfer, field)
+
+            def make(times: StageTimes) -> CloudContent:
+                with times.stage("upload"):
+                    whole = {**kept, **upload()}
+                    self._rules.check_values(whole, field)
+                    runtime.transfer.finish()
+                return CloudContent.of(self._rules, KeptTensors.of(whole))
+
+            return make
+
+        return Arrival(outline, receive)
 
     def _arrival(
         self, runtime: Runtime, field: str, tensors: Mapping[str, tensor_pb2.Tensor], old: CloudContent | None

@@ -29,10 +29,9 @@ from lumigrad.server.storage.tenants import Runtime
 from lumigrad.v1 import scene_pb2
 
 ENGINES: Mapping[str, RenderEngine] = {engine.name: engine for engine in (SPHERES, GAUSSIANS)}
-SCENE_KINDS: Mapping[str, SceneKind] = {
-    kind.name: kind
-    for kind in (Cloud(SphereRules()), Cloud(GaussianRules()), MeshKind(), WorldKind(), Cloud(TargetRules()))
-}
+CLOUDS: Mapping[str, Cloud] = {rules.name: Cloud(rules) for rules in (SphereRules(), GaussianRules())}
+_OTHER_KINDS: tuple[SceneKind, ...] = (MeshKind(), WorldKind(), Cloud(TargetRules()))
+SCENE_KINDS: Mapping[str, SceneKind] = {**CLOUDS, **{kind.name: kind for kind in _OTHER_KINDS}}
 
 
 def kind_of(scene: scene_pb2.Scene, field: str, expected: str | None = None) -> SceneKind:

@@ -157,6 +157,8 @@ def test_each_call_moves_the_bytes_that_its_page_gives(worker_process: WorkerPro
         "gradients_inline": (scene + picture, picture + scene),
         "gradients_stored": (picture, picture + scene),
         "pose_stored": (picture, picture),
+        "camera_in_torch": (picture, picture),
+        "opacities_in_torch": (picture + 4000, picture + 4000),
     }
 
     def moved(way: str) -> float:

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lumigrad.protos import dtypes
 from lumigrad.protos.streams import frames_of
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame
-from lumigrad.v1 import scene_pb2
+from lumigrad.v1 import scene_pb2, tensor_pb2
 from support.calls.gaussian_calls import camera_of, gaussian_cloud, gaussian_spec
 from support.calls.raw_calls import Arrays, RawClient, failure, scene_of, spec_of, sphere_cloud, violation
 from support.workers.worker import worker
@@ -54,6 +55,60 @@ def test_a_scene_is_described_by_its_content_and_comes_back_as_it_went(client: R
     again = client.put(cloud, content_hash=hash_of(cloud))
     assert again.existed
     assert again.scene == scene
+
+
+def tensor(name: str, array: np.ndarray, dtype: int = dtypes.FLOAT32) -> tensor_pb2.NamedTensor:
+    return tensor_pb2.NamedTensor(
+        name=name, tensor=tensor_pb2.Tensor(dtype=dtype, shape=array.shape, inline=array.tobytes())
+    )
+
+
+def test_a_call_brings_tensors_of_its_own(client: RawClient) -> None:
+    """They stand in for those of the stored scene, which stays as it was, in both passes and without a batch."""
+    cloud, other = CLOUDS["sh"], gaussian_cloud(40, coefficients=0, channels=2, seed=30)
+    scene = client.put(cloud).scene
+    whole = {name: array for name, array in {**cloud, **other}.items() if name not in ("sh", "means")}
+    expected = client.render(gaussian_spec(), cloud={**whole, "means": cloud["means"]})
+    spec = gaussian_spec(scene_id=scene.scene_id)
+    spec.tensors.extend(tensor(name, array) for name, array in other.items() if name != "means")
+    found = client.render(spec)
+    assert found.arrays["color"].tobytes() == expected.arrays["color"].tobytes()
+    assert not found.header.HasField("scene")
+    upstream = {"color": np.ones_like(found.arrays["color"])}
+    gradients = client.backward(upstream, spec=spec, wanted=["colors", "means"]).arrays
+    assert gradients["colors"].shape == (40, 2) and np.abs(gradients["means"]).sum() > 0
+    assert client.get(content_hash=scene.content_hash)[0].info == scene
+
+
+ONES = np.ones(40, np.float32)
+FOREIGN: dict[str, tuple[list[tensor_pb2.NamedTensor], str, str]] = {
+    "name": ([tensor("radii", ONES)], "spec.tensors[0].name", "expected one of means, quats,"),
+    "twice": ([tensor("opacities", ONES)] * 2, "spec.tensors[1].name", "expected one of means, quats,"),
+    "shape": ([tensor("opacities", ONES[1:])], "spec.tensors.opacities.shape", "expected [40], got [39]"),
+    "type": ([tensor("opacities", ONES, dtypes.INT32)], "spec.tensors.opacities.dtype", "expected DTYPE_FLOAT32"),
+    "values": ([tensor("opacities", 2 * ONES)], "spec.tensors.opacities", "expected values in [0, 1]"),
+    "both": (
+        [tensor("sh", np.ones((40, 1, 3), np.float32)), tensor("colors", np.ones((40, 3), np.float32))],
+        "spec.tensors.colors", "expected either sh or colors, got sh and colors",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("tensors", "field", "text"), FOREIGN.values(), ids=FOREIGN)
+def test_tensors_of_a_call_that_do_not_fit_are_refused(
+    client: RawClient, tensors: list[tensor_pb2.NamedTensor], field: str, text: str
+) -> None:
+    spec = gaussian_spec(scene_id=client.put(CLOUDS["sh"]).scene.scene_id)
+    spec.tensors.extend(tensors)
+    found, description = violation(failure(lambda: client.render(spec)))
+    assert found == field and description.startswith(text), (found, description)
+
+
+def test_a_scene_that_is_sent_has_no_other_tensors(client: RawClient) -> None:
+    spec = gaussian_spec()
+    spec.tensors.append(tensor("opacities", ONES))
+    error = failure(lambda: client.render(spec, cloud=CLOUDS["sh"]))
+    assert violation(error) == ("spec.tensors", "expected none without scene_ref, got 1")
 
 
 def test_a_known_hash_is_answered_without_the_bytes(client: RawClient) -> None:

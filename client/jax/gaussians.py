@@ -13,8 +13,8 @@ import numpy as np
 from lumigrad.client.base.arguments import one_of
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
-from lumigrad.client.jax.remote import Inputs, JaxCall, compute, optional, shaped
-from lumigrad.client.operators.call import chosen
+from lumigrad.client.jax.remote import Inputs, JaxCall, compute, optional, shaped, stored_channels
+from lumigrad.client.operators.call import check_stored, chosen
 from lumigrad.client.operators.gaussians import (
     COLUMNS,
     LEAST_ALPHA,
@@ -29,6 +29,7 @@ from lumigrad.client.operators.gaussians import (
 )
 from lumigrad.client.rendering.request import WireFormat
 from lumigrad.client.settings.engines import GaussianSemantics, GaussianSettings
+from lumigrad.client.values.handle import SceneHandle
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,9 @@ class JaxGaussianCall(GaussianCall, JaxCall):
     def shapes(self, inputs: Inputs) -> dict[str, tuple[int, ...]]:
         """The shape [C, H, W] of each output, and [C, H, W, D] of the colour."""
         colors = inputs["colors"] if inputs["sh"] is None else inputs["sh"]
+        channels = stored_channels(self.scene) if colors is None else colors.shape[-1]
         views = (len(inputs["view"]), self.cameras.height, self.cameras.width)
-        return {name: (*views, colors.shape[-1]) if name == "color" else views for name in self.outputs}
+        return {name: (*views, channels) if name == "color" else views for name in self.outputs}
 
 
 MORE_OUTPUTS = ("inverse_depth",)
@@ -68,16 +70,17 @@ class RenderedGaussians(NamedTuple):
 
 
 def render_gaussians(
-    means: Any,
-    quats: Any,
-    scales: Any,
-    opacities: Any,
-    colors: Any,
-    viewmats: Any,
-    Ks: Any,
+    means: Any = None,
+    quats: Any = None,
+    scales: Any = None,
+    opacities: Any = None,
+    colors: Any = None,
+    viewmats: Any = None,
+    Ks: Any = None,
     *,
     width: int,
     height: int,
+    scene: SceneHandle | None = None,
     sh_degree: int | None = None,
     backgrounds: Any = None,
     covars: Any = None,
@@ -107,11 +110,15 @@ def render_gaussians(
     sh_degree coefficients [N, K, D]; viewmats [C, 4, 4] world to camera; Ks [C, 3, 3], pixels; backgrounds [C, D] or
     [D]; transforms of (begin, end, matrix [4, 4]). Lengths are in scene units. Use `jax.vmap` for several scenes.
 
+    With a stored `scene`, a handle from `Client.put`, only the arrays that are passed travel: they stand in for its own
+    in this call.
+
     Gradients flow to every array that is passed. All other arguments, and the distortion, are static when a function is
     compiled; the settings are those of `lumigrad.client.GaussianSettings`. `outputs` beside the colour are chosen from
     `OUTPUTS` and `MORE_OUTPUTS`; leave out those that you do not use.
     """
     arguments = locals()
+    check_stored(scene, "gaussians")
     wanted = chosen(outputs, (*OUTPUTS, *MORE_OUTPUTS), always=("color",))
     one_of("gradient_dtype", gradient_dtype, get_args(WireFormat))
     settings = GaussianSettings.of(arguments, transforms=())
@@ -125,6 +132,7 @@ def render_gaussians(
         outputs=travelling(wanted),
         slices=tuple((begin, end) for begin, end, _ in transforms),
         wire_format=gradient_dtype,
+        scene=scene,
     )
     images = compute(call, {**inputs, "transforms": jnp.stack(matrices) if matrices else None})
     if "transmittance" in images:
@@ -135,37 +143,44 @@ def render_gaussians(
 
 
 def _inputs(given: Mapping[str, Any]) -> Inputs:
-    """Checks the arrays of `render_gaussians` and names them as in the protocol."""
-    means = shaped("means", given["means"], ("N", 3))
+    """Checks the arrays of `render_gaussians` and names them as in the protocol; a stored scene has those missing."""
     viewmats = shaped("viewmats", given["viewmats"], ("C", 4, 4))
-    colors, covars, backgrounds, sh_degree = (given[k] for k in ("colors", "covars", "backgrounds", "sh_degree"))
-    count, cameras = len(means), len(viewmats)
+    scene, covars, backgrounds = (given[name] for name in ("scene", "covars", "backgrounds"))
+    own = shaped if scene is None else optional
+    means = own("means", given["means"], ("N", 3))
+    count = scene.count if means is None else len(means)
     if covars is None:
-        quats, scales = shaped("quats", given["quats"], (count, 4)), shaped("scales", given["scales"], (count, 3))
+        quats, scales = own("quats", given["quats"], (count, 4)), own("scales", given["scales"], (count, 3))
     else:
         whole = shaped("covars", covars, (count, 3, 3))
         # The mean of both triangles, so that the gradient is symmetric.
         symmetric = (whole + jnp.swapaxes(whole, -1, -2)) / 2
         quats, scales, covars = None, None, symmetric[:, np.array(ROWS), np.array(COLUMNS)]
-    sh = None
-    if sh_degree is not None:
-        array = shaped("colors", colors, (count, "K", "D"))
-        colors, sh = None, array[:, : used_coefficients(sh_degree, array.shape[1])]
-    elif jnp.ndim(colors) == 3:
-        colors = shaped("colors", colors, (cameras, count, "D"))
-    else:
-        colors = shaped("colors", colors, (count, "D"))
-    channels = (colors if sh is None else sh).shape[-1]
+    colors, sh = None, None
+    if given["colors"] is not None or scene is None:
+        colors, sh = _colors(given["colors"], given["sh_degree"], count, len(viewmats))
+    shown = colors if sh is None else sh
+    channels = "D" if shown is None else shown.shape[-1]
     shared = jnp.ndim(backgrounds) == 1 if backgrounds is not None else False
     return {
         "means": means,
         "quats": quats,
         "scales": scales,
         "covariances": covars,
-        "opacities": shaped("opacities", given["opacities"], (count,)),
+        "opacities": own("opacities", given["opacities"], (count,)),
         "sh": sh,
         "colors": colors,
-        "background": optional("backgrounds", backgrounds, (channels,) if shared else (cameras, channels)),
+        "background": optional("backgrounds", backgrounds, (channels,) if shared else (len(viewmats), channels)),
         "view": viewmats,
-        "projection": shaped("Ks", given["Ks"], (cameras, 3, 3)),
+        "projection": shaped("Ks", given["Ks"], (len(viewmats), 3, 3)),
     }
+
+
+def _colors(colors: Any, sh_degree: int | None, count: int, cameras: int) -> tuple[Any, Any]:
+    """The colours, or the coefficients of spherical harmonics that are in use; None for the other."""
+    if sh_degree is not None:
+        array = shaped("colors", colors, (count, "K", "D"))
+        return None, array[:, : used_coefficients(sh_degree, array.shape[1])]
+    if jnp.ndim(colors) == 3:
+        return shaped("colors", colors, (cameras, count, "D")), None
+    return shaped("colors", colors, (count, "D")), None

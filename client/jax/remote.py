@@ -18,8 +18,10 @@ from jax.experimental.buffer_callback import buffer_callback
 from lumigrad.client.base.arrays import Array, check_shape, shape_text
 from lumigrad.client.distances.answer import Distances
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.operators.call import RemoteCall
+from lumigrad.client.operators.call import RemoteCall, refuse_scene
 from lumigrad.client.rendering.frame import Frame
+from lumigrad.client.rendering.request import channels_of
+from lumigrad.client.values.handle import SceneHandle
 
 
 def on_host(function: Callable[..., Any], expected: Any, *arguments: Any) -> Any:
@@ -193,6 +195,7 @@ def shaped(name: str, value: Any, shape: Sequence[int | str]) -> Any:
     Raises:
         InvalidArgument: the value is not an array of real numbers, or has another shape.
     """
+    refuse_scene(name, value)
     if value is None:
         raise InvalidArgument.of(name, f"expected an array of shape {shape_text(shape)}, got None")
     try:
@@ -208,3 +211,15 @@ def shaped(name: str, value: Any, shape: Sequence[int | str]) -> Any:
 def optional(name: str, value: Any, shape: Sequence[int | str]) -> Any:
     """`shaped`, or None for None."""
     return None if value is None else shaped(name, value, shape)
+
+
+def stored_channels(scene: SceneHandle | None) -> int:
+    """The number of colour channels of a stored scene, which must be known before the call."""
+    channels = None if scene is None else channels_of(scene)
+    if channels is None:
+        raise InvalidArgument.of(
+            "scene",
+            "expected a handle with a copy of its scene, which tells the number of channels, got one without; pass "
+            "what put returned, or Client.get(scene_id, with_tensors=True)",
+        )
+    return channels

@@ -9,10 +9,18 @@ import jax
 
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
-from lumigrad.client.jax.remote import Inputs, JaxCall, compute, optional, shaped
-from lumigrad.client.operators.call import SPHERE_OUTPUTS, SphereCall, check_parameters, chosen, picture_size
+from lumigrad.client.jax.remote import Inputs, JaxCall, compute, optional, shaped, stored_channels
+from lumigrad.client.operators.call import (
+    SPHERE_OUTPUTS,
+    SphereCall,
+    check_parameters,
+    check_stored,
+    chosen,
+    picture_size,
+)
 from lumigrad.client.settings.engines import Semantics, SphereSettings
 from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.handle import SceneHandle
 
 
 class RenderedSpheres(NamedTuple):
@@ -37,16 +45,19 @@ class JaxSphereCall(SphereCall, JaxCall):
     def shapes(self, inputs: Inputs) -> dict[str, tuple[int, ...]]:
         """The shape [H, W, ...] of each output."""
         width, height = self.size
-        channels = {"color": (inputs["colors"].shape[1],), "info": (3 + 2 * self.settings.n_track,)}
+        colors = inputs["colors"]
+        of_color = stored_channels(self.scene) if colors is None else colors.shape[1]
+        channels = {"color": (of_color,), "info": (3 + 2 * self.settings.n_track,)}
         return {name: (height, width, *channels.get(name, ())) for name in self.outputs}
 
 
 def render_spheres(
-    positions: Any,
-    colors: Any,
-    radii: Any,
-    cam_params: Any,
+    positions: Any = None,
+    colors: Any = None,
+    radii: Any = None,
+    cam_params: Any = None,
     *,
+    scene: SceneHandle | None = None,
     width: int | None = None,
     height: int | None = None,
     gamma: Any,
@@ -67,11 +78,15 @@ def render_spheres(
     [N, K], radii [N], opacities [N] and background [K]; cam_params, Pulsar's [8 | 10 | 11 | 13], or a `Camera`, which
     has no gradient and defines width and height. Lengths are in scene units. An array as gamma is differentiated.
 
+    With a stored `scene`, a handle from `Client.put`, only the arrays that are passed travel: they stand in for its own
+    in this call.
+
     Arguments other than arrays are static when a function is compiled; the settings are those of
     `lumigrad.client.SphereSettings`. `outputs` beside the colour are chosen from "alpha", "depth" and "info"; leave out
     those that you do not use.
     """
     arguments = locals()
+    check_stored(scene, "spheres")
     fixed = cam_params if isinstance(cam_params, Camera) else None
     parameters = None if fixed else shaped("cam_params", cam_params, ("8 | 10 | 11 | 13",))
     if parameters is not None:
@@ -85,16 +100,19 @@ def render_spheres(
         orthogonal=bool(orthogonal),
         right_handed=bool(right_handed),
         outputs=chosen(outputs, SPHERE_OUTPUTS, always=("color",)),
+        scene=scene,
     )  # fmt: skip
-    positions = shaped("positions", positions, ("N", 3))
-    colors = shaped("colors", colors, (len(positions), "K"))
+    own = shaped if scene is None else optional
+    positions = own("positions", positions, ("N", 3))
+    count = len(positions) if scene is None or positions is not None else scene.count
+    colors = own("colors", colors, (count, "K"))
     inputs = {
         "positions": positions,
         "colors": colors,
-        "radii": shaped("radii", radii, (len(positions),)),
-        "opacities": optional("opacities", opacities, (len(positions),)),
+        "radii": own("radii", radii, (count,)),
+        "opacities": optional("opacities", opacities, (count,)),
         "cameras": parameters,
-        "background": optional("background", background, (colors.shape[1],)),
+        "background": optional("background", background, ("K" if colors is None else colors.shape[1],)),
         "gamma": shaped("gamma", gamma, ()) if is_array else None,
     }
     results = compute(call, inputs)

@@ -5,6 +5,7 @@ from lumigrad.kernels.gaussians.backward import GRADIENTS, SCENE_GRADIENTS, Back
 from lumigrad.kernels.gaussians.camera import MODELS, Camera
 from lumigrad.kernels.gaussians.forward import IMAGES, ON_RAYS, OUTPUTS, PER_GAUSSIAN, Forward, forward
 from lumigrad.kernels.gaussians.inputs import Gaussians, check_values
+from lumigrad.kernels.gaussians.lidar import SpinningLidar
 from lumigrad.kernels.gaussians.sensor_lenses import (
     FisheyeLens,
     FThetaLens,
@@ -37,6 +38,7 @@ __all__ = [
     "PinholeLens",
     "SensorLens",
     "Settings",
+    "SpinningLidar",
     "State",
     "Transform",
     "UnscentedTransform",

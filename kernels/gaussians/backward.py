@@ -14,7 +14,8 @@ from lumigrad.kernels.buffers import empty
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians import pose_gradient, sensor
 from lumigrad.kernels.gaussians.engine import engine_for
-from lumigrad.kernels.gaussians.inputs import native_shape
+from lumigrad.kernels.gaussians.inputs import lidar_tables, native_shape
+from lumigrad.kernels.gaussians.lidar import lidar_gradients
 from lumigrad.kernels.gaussians.sensor import SensorSource
 from lumigrad.kernels.gaussians.state import State
 from lumigrad.kernels.stages import Stages
@@ -43,7 +44,8 @@ class Backward:
             entries and the last row 0. On the CPU, for "lenses" of sensors: the lens's coefficients by name,
             "lens_radial" [C, 6] (fisheye: [C, 4]), "lens_tangential" [C, 2], "lens_thin_prism" [C, 4],
             "lens_angle_to_pixel_distance" [C, 6], "lens_pixel_distance_to_angle" [C, 6], "lens_linear" [C, 3],
-            "windshield_horizontal" and "windshield_vertical" [C, k], along rays with "_inverse" too. "rays" [C, H,
+            "windshield_horizontal" and "windshield_vertical" [C, k], along rays with "_inverse" too; those of a lidar
+            are "lidar_elevations" [C, H], "lidar_azimuths" [C, W] and "lidar_offsets" [C, H]. "rays" [C, H,
             W, 6], of those that were given.
         touched: i32 [N] or [S, N]: 1 if a Gaussian contributed to a pixel; 0 if not: its gradients are 0.
         times: Time of each kernel stage.
@@ -97,6 +99,7 @@ def backward(
         **state.gaussians.arrays(),
         "background": state.background,
         "rays": state.rays,
+        "lidar_angles": lidar_tables(state.cameras),
         **state.images,
         **{f"d_{name}": tensor for name, tensor in upstream.items()},
         **{f"to_{name}": tensor for name, tensor in {**native, **sums}.items()},
@@ -138,7 +141,12 @@ def _pose_sums(state: State, names: Sequence[str], device: torch.device) -> dict
             shapes["inverse_windshield"] = (views, _native.GAUSSIAN_INVERSE_WINDSHIELD)
     elif "cameras" in names:
         shapes.update({"projection": (views, 12)} if state.cameras[0].projected else {"intrinsics": (views, 4)})
-    return {name: torch.empty(shape, dtype=torch.float64, device=device) for name, shape in shapes.items()}
+    sums = {name: torch.empty(shape, dtype=torch.float64, device=device) for name, shape in shapes.items()}
+    first = state.cameras[0]
+    if "lenses" in names and first.lidar is not None:
+        # Where rays were given, returns have no angles.
+        sums["lidar_angles"] = torch.zeros((views, first.height, first.width, 2), dtype=torch.float32, device=device)
+    return sums
 
 
 def _poses(state: State, names: Sequence[str], sums: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -149,6 +157,8 @@ def _poses(state: State, names: Sequence[str], sums: Mapping[str, torch.Tensor])
     sensors = [camera.source for camera in state.cameras if isinstance(camera.source, SensorSource)]
     if "lenses" in names:
         found.update(sensor.lens_gradients(sensors, arrays["sensors"], arrays.get("inverse_windshield")))
+        if "lidar_angles" in arrays:
+            found.update(lidar_gradients(arrays["lidar_angles"]))
     if "cameras" in names and sensors:
         found.update(sensor.gradients(sensors, pose_gradient.of_eyes(state.slices, of_poses), arrays["sensors"]))
     elif "cameras" in names:

@@ -13,6 +13,7 @@ from lumigrad.kernels.checks import check, check_size, is_number
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians import lens
 from lumigrad.kernels.gaussians.camera_sources import InriaSource, OpenCVSource
+from lumigrad.kernels.gaussians.lidar import SpinningLidar
 from lumigrad.kernels.gaussians.sensor import SensorSource, rotation_matrix
 from lumigrad.kernels.gaussians.sensor_lenses import SensorLens, Windshield
 
@@ -160,7 +161,11 @@ class Camera:
         Raises:
             ArgumentError: A value is out of range.
         """
-        check_size(width, height)
+        if isinstance(lens, SpinningLidar):
+            for name, given, size in zip(("width", "height"), (width, height), lens.size, strict=True):
+                check(given == size, name, f"{size}, as many as the lidar's table has", given)
+        else:
+            check_size(width, height)
         start = _pose("", rotation, translation)
         for name, value in (("end_rotation", end_rotation), ("end_translation", end_translation)):
             expected = "none with shutter 'global'" if shutter == "global" else f"a value with shutter {shutter!r}"
@@ -174,6 +179,12 @@ class Camera:
     def is_sensor(self) -> bool:
         """Whether this is a sensor."""
         return isinstance(self.source, SensorSource)
+
+    @property
+    def lidar(self) -> SpinningLidar | None:
+        """The lidar, if this is one."""
+        lens = self.source.lens if isinstance(self.source, SensorSource) else None
+        return lens if isinstance(lens, SpinningLidar) else None
 
     @property
     def projected(self) -> bool:

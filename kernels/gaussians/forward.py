@@ -15,7 +15,7 @@ from lumigrad.kernels.checks import check, check_tensor
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians.camera import Camera
 from lumigrad.kernels.gaussians.engine import engine_for
-from lumigrad.kernels.gaussians.inputs import Gaussians, check_background, check_cameras
+from lumigrad.kernels.gaussians.inputs import Gaussians, check_background, check_cameras, lidar_tables
 from lumigrad.kernels.gaussians.sensor import SensorSource
 from lumigrad.kernels.gaussians.settings import Settings
 from lumigrad.kernels.gaussians.state import State
@@ -106,7 +106,8 @@ def forward(
     kept_names = _retained(outputs) if retain else ()
     tensors = {name: _allocate(name, gaussians, cameras, into) for name in {*outputs, *kept_names}}
     given = None if rays is None else rays.detach().contiguous()
-    arrays = {**gaussians.arrays(), "background": backgrounds, "rays": given, **tensors}
+    tables = lidar_tables(cameras)
+    arrays = {**gaussians.arrays(), "background": backgrounds, "rays": given, "lidar_angles": tables, **tensors}
     kept, times = engine_for(gaussians.device).forward(views, native_settings, arrays, retain, before_view or _nothing)
     state = None
     if kept is not None:
@@ -138,7 +139,9 @@ def _check_rays(
     outputs: Sequence[str],
 ) -> None:
     """Raises ArgumentError unless what is asked of rays fits."""
+    is_lidar = cameras[0].lidar is not None
     if settings.response != "ray":
+        check(not is_lidar, "response", "'ray' with a lidar", settings.response)
         for name in ON_RAYS:
             if name in outputs:
                 raise ArgumentError("outputs", f"{name!r} only with response 'ray'", f"response {settings.response!r}")
@@ -147,6 +150,7 @@ def _check_rays(
         return
     if gaussians.device.type != "cpu":
         raise ArgumentError("response", "'picture' on CUDA: rays are computed on the CPU so far", "'ray'")
+    check(not is_lidar or gaussians.device.type == "cpu", "cameras", "none that are lidars on CUDA", "a lidar")
     if rays is not None:
         shape = (len(cameras), cameras[0].height, cameras[0].width, 6)
         check_tensor("rays", rays, shape, gaussians.device, "means")

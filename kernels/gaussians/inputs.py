@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+import numpy as np
 import torch
 
 from lumigrad.kernels.checks import check_tensor, finite_range
@@ -220,6 +221,12 @@ def _check_sensors(gaussians: Gaussians, cameras: Sequence[Camera], settings: Se
             raise ArgumentError(name, f"{expected} with sensors", f"{value}")
     if gaussians.covariances is not None:
         raise ArgumentError("covariances", "quats and scales instead, with sensors", "covariances")
+
+
+def lidar_tables(cameras: Sequence[Camera]) -> torch.Tensor | None:
+    """The angles of lidars [V, 2 H + W], f64, host memory; None for other cameras."""
+    tables = [camera.lidar.table() for camera in cameras if camera.lidar is not None]
+    return torch.from_numpy(np.stack(tables)) if tables else None
 
 
 def check_background(background: torch.Tensor | None, gaussians: Gaussians, views: int) -> torch.Tensor | None:

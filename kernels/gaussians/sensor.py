@@ -12,6 +12,7 @@ import numpy as np
 from lumigrad.kernels import _native
 from lumigrad.kernels.checks import check
 from lumigrad.kernels.errors import ArgumentError
+from lumigrad.kernels.gaussians.lidar import SpinningLidar
 from lumigrad.kernels.gaussians.sensor_lenses import (
     GROUPS,
     INVERSE_BEGINS,
@@ -30,6 +31,7 @@ from lumigrad.kernels.gaussians.sensor_lenses import (
 
 Array = np.ndarray
 SHUTTERS = ("global", "top_to_bottom", "left_to_right", "bottom_to_top", "right_to_left")
+LIDAR_SHUTTERS = ("global", "left_to_right")
 ROW_TIMES = ("continuous", "staircase")
 _ORTHONORMAL = 1e-4
 # Poses that are closer than this are turned by it: no derivative has to divide by 0.
@@ -68,6 +70,10 @@ class SensorSource:
             ok = isinstance(self.windshield, Windshield)
             check(ok, "windshield", "a Windshield or None", type(self.windshield).__name__)
             check(not isinstance(self.lens, OrthographicLens), "windshield", "none with an orthographic lens", "one")
+            check(not isinstance(self.lens, SpinningLidar), "windshield", "none with a lidar", "one")
+        if isinstance(self.lens, SpinningLidar):
+            ok = self.shutter in LIDAR_SHUTTERS
+            check(ok, "shutter", f"one of {LIDAR_SHUTTERS} with a lidar, whose columns are in order", self.shutter)
 
     @property
     def rolling(self) -> bool:
@@ -107,6 +113,8 @@ class SensorSource:
             axis=axis.tolist(),
             angle=max(angle, _LEAST_ANGLE) if self.rolling else 0.0,
             motion=(self.end_translation - self.translation).tolist(),
+            clockwise=isinstance(lens, SpinningLidar) and lens.direction == "clockwise",
+            field=lens.field() if isinstance(lens, SpinningLidar) else [0.0] * 4,
         )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from lumigrad.kernels.checks import check, is_number
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians.lens import first_fold, smallest_root
+from lumigrad.kernels.gaussians.lidar import SpinningLidar
 
 Array = np.ndarray
 Numbers = tuple[float, ...]
@@ -261,7 +262,7 @@ class Windshield:
             _set_numbers(self, f"{name}_inverse", [0, *counts])
 
 
-SensorLens = PinholeLens | OrthographicLens | FisheyeLens | FThetaLens
+SensorLens = PinholeLens | OrthographicLens | FisheyeLens | FThetaLens | SpinningLidar
 
 
 def windshield_places(order: int) -> list[int]:

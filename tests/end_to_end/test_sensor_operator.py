@@ -402,4 +402,5 @@ def test_the_code_of_the_document_runs(client: Client, monkeypatch: pytest.Monke
     names: dict[str, Any] = run_code_of(ROOT / "docs" / "sensors.md")
     assert np.abs(names["gradients"].camera_pose_end).min() > 0
     assert names["gradients"].lens_radial.shape == (6,)
+    assert names["hit"].any() and names["slopes"].gradients["camera_pose_end"].any()
     assert names["radial"].grad.abs().min() > 0 and names["end"].grad[0, :3, 3].abs().min() > 0

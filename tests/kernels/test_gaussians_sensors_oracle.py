@@ -49,10 +49,15 @@ def test_cases_computed_elsewhere_are_reproduced(path: Path, semantics: str, gau
     for name, image in found.image("exact").items():
         tolerance = (5e-5 if on_rays else 3e-5) * max(1.0, float(np.abs(image).max()))
         assert_image(outputs[name].numpy()[stable], image[stable], tolerance)
-    np.testing.assert_array_equal(outputs["radii"].numpy(), found.arrays["exact_radii"])
-    seen = found.arrays["exact_visible"].astype(bool)
+    radii = found.arrays["exact_radii"]
+    # Across the azimuth of half a turn ellipses of gsplat's lidars are a turn wide; ours are not.
+    whole = (radii < 1e5).all(-1)
+    np.testing.assert_array_equal(outputs["radii"].numpy()[whole], radii[whole])
+    seen = found.arrays["exact_visible"].astype(bool) & whole
     for name, tolerance in (("means2d", 5e-5), ("depths", 1e-5), ("conics", 1e-4)):
-        assert_image(outputs[name].numpy()[seen], found.arrays[f"exact_{name}"][seen], tolerance)
+        values = found.arrays[f"exact_{name}"][seen]
+        # A lidar's places reach 6434 units.
+        assert_image(outputs[name].numpy()[seen], values, tolerance * max(1.0, float(np.abs(values).max()) / 200))
     upstream = {name: torch.tensor(v).float() for name, v in found.image("v").items()}
     wanted = [*found.scene, "cameras", "lenses", *(["background"] if background is not None else [])]
     wanted += ["rays"] if given is not None else []

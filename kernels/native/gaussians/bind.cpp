@@ -77,9 +77,10 @@ Sensor make_sensor(const std::string& lens, const std::string& shutter, bool con
                    bool inverse_reference, bool windshield, const std::vector<double>& parameters,
                    const std::vector<double>& inverse_windshield, double limit, double distance_limit, double guess,
                    const std::array<double, 9>& rotation, const std::array<double, 3>& translation,
-                   const std::array<double, 3>& axis, double angle, const std::array<double, 3>& motion) {
+                   const std::array<double, 3>& axis, double angle, const std::array<double, 3>& motion, bool clockwise,
+                   const std::array<double, 4>& field) {
   Sensor s{};
-  s.lens = named<SensorLens>(lens, "lens", {"pinhole", "opencv", "orthographic", "fisheye", "ftheta"});
+  s.lens = named<SensorLens>(lens, "lens", {"pinhole", "opencv", "orthographic", "fisheye", "ftheta", "lidar"});
   s.shutter = named<Shutter>(shutter, "shutter",
                              {"global", "top_to_bottom", "left_to_right", "bottom_to_top", "right_to_left"});
   s.continuous = continuous;
@@ -100,6 +101,11 @@ Sensor make_sensor(const std::string& lens, const std::string& shutter, bool con
   copy(s.axis, axis);
   s.angle = angle;
   copy(s.motion, motion);
+  s.clockwise = clockwise;
+  s.azimuth = field[0];
+  s.azimuth_span = field[1];
+  s.elevation = field[2];
+  s.elevation_span = field[3];
   return s;
 }
 
@@ -200,7 +206,7 @@ void bind_settings(nb::module_& m) {
   m.attr("GAUSSIAN_INVERSE_WINDSHIELD") = 2 * lens_parameter::kWindshield;
   m.def("make_gaussian_sensor", &make_sensor, nb::kw_only(), "lens"_a, "shutter"_a, "continuous"_a, "monotone"_a,
         "inverse_reference"_a, "windshield"_a, "parameters"_a, "inverse_windshield"_a, "limit"_a, "distance_limit"_a,
-        "guess"_a, "rotation"_a, "translation"_a, "axis"_a, "angle"_a, "motion"_a);
+        "guess"_a, "rotation"_a, "translation"_a, "axis"_a, "angle"_a, "motion"_a, "clockwise"_a, "field"_a);
   m.def("make_gaussian_unscented", &make_unscented, nb::kw_only(), "alpha"_a, "beta"_a, "kappa"_a, "margin"_a,
         "require_all"_a);
   m.def("make_gaussian_views", &make_views, "views"_a, "slice_begins"_a, "poses"_a, "sensors"_a, "slice_poses"_a);

@@ -59,6 +59,7 @@ inline Scene make_scene(const Views& views, const nanobind::kwargs& arrays) {
   s.sensors = views.sensors.empty() ? nullptr : views.sensors.data();
   s.slice_poses = views.slice_poses.data();
   s.rays = find<float>(arrays, "rays");
+  s.lidar_angles = find<double>(arrays, "lidar_angles");
   return s;
 }
 
@@ -122,6 +123,7 @@ inline Gradients make_gradients(const nanobind::kwargs& arrays) {
   g.sensors = find<double>(arrays, "to_sensors");
   g.inverse_windshield = find<double>(arrays, "to_inverse_windshield");
   g.rays = find<float>(arrays, "to_rays");
+  g.lidar_angles = find<float>(arrays, "to_lidar_angles");
   return g;
 }
 

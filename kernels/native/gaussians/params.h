@@ -39,7 +39,8 @@ struct View {
 };
 
 // Sensors: views of real cameras, whose lenses and shutters are exact and in doubles (sensors spec sections 1, 4, 5).
-enum class SensorLens : int32_t { pinhole, opencv, orthographic, fisheye, ftheta };
+// A lidar's pixels are its returns: row by row of a pattern of angles.
+enum class SensorLens : int32_t { pinhole, opencv, orthographic, fisheye, ftheta, lidar };
 enum class Shutter : int32_t { global, top_to_bottom, left_to_right, bottom_to_top, right_to_left };
 
 inline constexpr int kWindshieldOrder = 5;
@@ -80,6 +81,10 @@ struct Sensor {
   double guess;           // Fisheye in gsplat's domain: the angle over the distance, from which its inverse starts.
   double rotation[9], translation[3];
   double axis[3], angle, motion[3];
+  // A lidar, which spins about z from x towards y, or the other way: the azimuth at which it begins, its highest
+  // elevation, and the spans from there on, radians.
+  int32_t clockwise;
+  double azimuth, azimuth_span, elevation, elevation_span;
 };
 
 // From a slice's frame to the world.
@@ -149,6 +154,8 @@ struct Scene {
   const Sensor* sensors;         // [V]
   const SlicePose* slice_poses;  // [slices]
   const float* rays;  // [V, H, W, 6] origins and directions in the world, instead of the pixels' own; or null
+  // Of lidars: [V, 2 H + W] elevations of rows, azimuths added to these, azimuths of columns, radians; or null
+  const double* lidar_angles;
 };
 
 // [V, H, W, ...] unless stated otherwise. Entries of culled Gaussians are 0.
@@ -209,6 +216,7 @@ struct Gradients {
   double* sensors;     // [V, kSensorSums]
   double* inverse_windshield;  // [V, 2 kWindshield]
   float* rays;                 // [V, H, W, 6]
+  float* lidar_angles;         // [V, H, W, 2] of the azimuth and the elevation of each return
 };
 
 // What a pixel blends: the channels, then depth and inverse depth where they are asked for.

@@ -243,6 +243,11 @@ def run(engine: Engine, case: SensorCase, upstream: Mapping[str, Tensor], wanted
     )
 
 
+def pose_leaves() -> dict[str, Tensor]:
+    """Perturbations [6] of the poses at both ends, by the names of their gradients."""
+    return {name: torch.zeros(6, dtype=torch.float64, requires_grad=True) for name in POSE6}
+
+
 def moved(matrix: Doubles, xi: Tensor) -> Tensor:
     """exp(xi) V, to first order in the translation."""
     v, base = xi[3:], torch.tensor(matrix, dtype=torch.float64)
@@ -258,7 +263,7 @@ def reference(
 ) -> tuple[dict[str, Any], dict[str, Doubles]]:
     """The reference's results for a case, and with upstream gradients those of its inputs, named as the engine's."""
     leaves = {name: value.double().requires_grad_() for name, value in case.scene.items()}
-    xi = {name: torch.zeros(6, dtype=torch.float64, requires_grad=True) for name in POSE6}
+    xi = pose_leaves()
     lens = case.optics()
     end = None if case.end is None else moved(case.end, xi["camera_pose_end"])
     exposure = Exposure(moved(case.start, xi["camera_pose"]), end, case.shutter, case.row_time)

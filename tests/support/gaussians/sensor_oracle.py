@@ -1,7 +1,4 @@
-"""Sensor cases that another program computed in double precision, from the folder named by LUMIGRAD_TEST_DATA.
-
-Not those of lidars.
-"""
+"""Sensor cases that another program computed in double precision, from the folder named by LUMIGRAD_TEST_DATA."""
 
 from __future__ import annotations
 
@@ -21,6 +18,7 @@ from lumigrad.kernels.gaussians import (
     OrthographicLens,
     PinholeLens,
     SensorLens,
+    SpinningLidar,
     UnscentedTransform,
     Windshield,
 )
@@ -29,6 +27,7 @@ Arrays = Mapping[str, NDArray[Any]]
 SCENE = {"means": "means", "quats": "quats", "scales": "scales", "opacities": "opacities"}
 DEPTHS = {"D": "depth", "ED": "expected_depth", "d": "hit_distance", "Ed": "expected_hit_distance"}
 REFERENCES = {"angle_to_pixeldist": "angle_to_pixel_distance", "pixeldist_to_angle": "pixel_distance_to_angle"}
+DIRECTIONS = {"cw": "clockwise", "ccw": "counter_clockwise"}
 # Gradients by our names; theirs.
 LENSES = {
     "lens_radial": "radial_coeffs",
@@ -41,6 +40,9 @@ LENSES = {
     "windshield_vertical": "windshield_v",
     "windshield_horizontal_inverse": "windshield_h_inv",
     "windshield_vertical_inverse": "windshield_v_inv",
+    "lidar_elevations": "lidar_elevations",
+    "lidar_azimuths": "lidar_azimuths",
+    "lidar_offsets": "lidar_offsets",
     "rays": "rays",
     "camera_pose": "pose6",
     "camera_pose_end": "pose6_rs",
@@ -83,9 +85,9 @@ class SensorFile:
 
 
 def files(folder: Path | None) -> list[Path]:
-    """The cases of cameras."""
+    """The cases of sensors."""
     found = sorted(folder.glob("s[0-9][0-9]_*.npz")) if folder is not None and folder.is_dir() else []
-    return [path for path in found if not settings_of(path).get("two") and settings_of(path)["camera_model"] != "lidar"]
+    return [path for path in found if not settings_of(path).get("two")]
 
 
 def settings_of(path: Path) -> dict[str, Any]:
@@ -96,6 +98,13 @@ def settings_of(path: Path) -> dict[str, Any]:
 
 def lens_of(arrays: Arrays, settings: Mapping[str, Any], camera: int, prefix: str = "in_") -> SensorLens:
     """The lens of one camera."""
+    if settings["camera_model"] == "lidar":
+        return SpinningLidar(
+            row_elevations=arrays[f"{prefix}lidar_elevations"],
+            column_azimuths=arrays[f"{prefix}lidar_azimuths"],
+            row_azimuth_offsets=arrays[f"{prefix}lidar_offsets"],
+            direction=DIRECTIONS[settings["lidar"]["direction"]],
+        )
     k = arrays[f"{prefix}Ks"][camera].astype(np.float64)
     focal = {"fx": k[0, 0], "fy": k[1, 1], "cx": k[0, 2], "cy": k[1, 2]}
     domain = settings.get("lens_domain", "gsplat")

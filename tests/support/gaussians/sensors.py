@@ -267,7 +267,7 @@ def render(
         conics,
         scene["opacities"],
         depths,
-        torch.cat([_colors(scene, exposure), depths[:, None], 1 / depths[:, None]], -1),
+        torch.cat([seen_colors_of(scene, exposure), depths[:, None], 1 / depths[:, None]], -1),
         visible,
         torch.zeros_like(visible),
         reached,
@@ -292,7 +292,8 @@ def render(
     }
 
 
-def _colors(scene: Mapping[str, Tensor], exposure: Exposure) -> Tensor:
+def seen_colors_of(scene: Mapping[str, Tensor], exposure: Exposure) -> Tensor:
+    """Colours [N, D] as seen from the mean of the centres at both ends."""
     if "sh" not in scene:
         return scene["colors"]
     ends = [exposure.start] if exposure.end is None else [exposure.start, exposure.end]

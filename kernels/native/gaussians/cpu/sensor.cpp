@@ -39,9 +39,10 @@ void part_backward(const SensorPlace& at, const Gaussian<Pack>& gaussian, const 
 Projected<Pack> project_sensor(const SensorPlace& at, const Gaussian<Pack>& gaussian, unsigned used) {
   SensorFootprint<Pack> f;
   Projected<Pack> g;
-  with_sensor_lens(at.sensor.lens,
-                   [&](auto lens) { g.visible = mask_from_bits(footprints<decltype(lens)>(at, gaussian, used, f)); });
-  finish_sensor(at.view, at.settings, f, gaussian.opacity, g);
+  with_any_sensor_lens(at.sensor.lens, [&](auto lens) {
+    g.visible = mask_from_bits(footprints<decltype(lens)>(at, gaussian, used, f));
+    finish_sensor<!std::is_same_v<decltype(lens), SpinningLidar>>(at.view, at.settings, f, gaussian.opacity, g);
+  });
   return g;
 }
 

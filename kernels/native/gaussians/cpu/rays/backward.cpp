@@ -1,8 +1,8 @@
 #include "gaussians/cpu/rays/backward.h"
 
 #include <cmath>
+#include <type_traits>
 
-#include "common/cpu/pack64.h"
 #include "gaussians/math/sensor/project.h"
 #include "gaussians/math/sensor/unproject.h"
 
@@ -21,9 +21,22 @@ LG_INLINE Triple<Pack64> part_of(const float* packs, int part) {
   return {at(0), at(1), at(2)};
 }
 
+// The gradients of the angles of a lidar's returns, given those of their directions.
+void write_angles(const RayBlock& b, int part, const Triple<Pack64>& v_direction, float* to) {
+  const Pair<Pack64> angles = return_angles(b.view, lidar_table(b.view, b.number, b.scene), b.x, b.y, part);
+  const Pair<Pack64> v = direction_backward(angles, v_direction);
+  for (int i = 0; i < kLanes64; ++i) {
+    const int x = b.x + (part * kLanes64 + i) % 4, y = b.y + (part * kLanes64 + i) / 4;
+    if (x >= b.view.width || y >= b.view.height) continue;
+    float* at = to + ((static_cast<int64_t>(b.number) * b.view.height + y) * b.view.width + x) * 2;
+    at[0] = static_cast<float>(v.x.v[i]);
+    at[1] = static_cast<float>(v.y.v[i]);
+  }
+}
+
 template <class Lens>
-void add_part(const RayBlock& b, int part, double* sums) {
-  const Sensor& s = b.sensor;
+void add_part(const RayBlock& b, int part, double* sums, float* lidar_angles) {
+  const Sensor& s = b.sensor();
   const Pair<Pack64> pixel = {widen(lane_x() + Pack(static_cast<float>(b.x) + 0.5f), part),
                               widen(lane_y() + Pack(static_cast<float>(b.y) + 0.5f), part)};
   const Triple<Pack64> direction = part_of(b.rays, part), v_direction = part_of(b.v_direction, part);
@@ -38,7 +51,11 @@ void add_part(const RayBlock& b, int part, double* sums) {
   RayGradient<Pack64> v = {v_origin, v_direction};
   if (is_rolling(s)) v = {turned(s, at.sine, at.cosine, v_origin), turned(s, at.sine, at.cosine, v_direction)};
   add_motion(s, at, spin, Triple<Pack64>{-v.origin.x, -v.origin.y, -v.origin.z}, add);
-  ray_of_pixel_backward<Lens>(s, pixel, v, add);
+  if constexpr (std::is_same_v<Lens, SpinningLidar>) {
+    if (lidar_angles != nullptr) write_angles(b, part, v.direction, lidar_angles);
+  } else {
+    ray_of_pixel_backward<Lens>(s, pixel, v, add);
+  }
 }
 
 }  // namespace
@@ -50,9 +67,9 @@ double* clear_ray_sums(ViewState& state) {
   return sums;
 }
 
-void add_ray_sums(const RayBlock& block, double* sums) {
-  with_sensor_lens(block.sensor.lens, [&](auto lens) {
-    for (int part = 0; part < kParts64; ++part) add_part<decltype(lens)>(block, part, sums);
+void add_ray_sums(const RayBlock& block, double* sums, float* lidar_angles) {
+  with_any_sensor_lens(block.sensor().lens, [&](auto lens) {
+    for (int part = 0; part < kParts64; ++part) add_part<decltype(lens)>(block, part, sums, lidar_angles);
   });
 }
 
@@ -71,7 +88,7 @@ void write_ray_gradients(const RayBlock& b, const float* given, float* to) {
     for (int k = 0; k < 3; ++k) {
       v_o[k] = v_d[k] = 0.0;
       for (int j = 0; j < 3; ++j) {
-        const double r = b.sensor.rotation[3 * j + k];
+        const double r = b.sensor().rotation[3 * j + k];
         v_o[k] += r * static_cast<double>(b.v_origin[j * kLanes + i]);
         v_d[k] += r * static_cast<double>(b.v_direction[j * kLanes + i]);
       }

@@ -9,18 +9,20 @@ LG_BEGIN_ENGINE(gaussians)
 struct RayBlock {
   const View& view;
   int number;
-  const Sensor& sensor;
+  const Scene& scene;
   int x, y;
   const float* rays;
   bool one_origin;
   const float* v_direction;  // [3, 16]
   const float* v_origin;     // [3, 16]
+
+  LG_INLINE const Sensor& sensor() const { return scene.sensors[number]; }
 };
 
 // Zeros for the totals [kRaySums] and for each row of tiles.
 double* clear_ray_sums(ViewState& state);
-// Adds the gradients of the lens and of the motion, see kRaySums.
-void add_ray_sums(const RayBlock& block, double* sums);
+// Adds the gradients of the lens and of the motion, see kRaySums, and writes those of a lidar's angles [V, H, W, 2].
+void add_ray_sums(const RayBlock& block, double* sums, float* lidar_angles);
 void total_ray_sums(const ViewState& state, double* sums);
 // Gradients of rays [V, H, W, 6] in the world.
 void write_ray_gradients(const RayBlock& block, const float* given, float* to);

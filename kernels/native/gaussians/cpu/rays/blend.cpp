@@ -172,6 +172,8 @@ void draw_tile(const Drawing& d, int tile_x, int tile_y, RayBatch& batch, float*
   const int left = tile_x * kTileWidth, top = tile_y * kTileHeight, tile = tile_y * d.data.tiles_x + tile_x;
   const Limits limits = {Pack(d.settings.alpha_max), Pack(d.settings.transmittance_min)};
   const float log2_alpha_min = log2_positive(d.settings.alpha_min);
+  // Those of lidars cut nothing.
+  const bool rectangles = d.settings.rectangles && d.sensor.lens != SensorLens::lidar;
   for (int b = 0; b < kBlocks; ++b)
     clear_block(states + b * state_floats, state_floats, d.field.block(tile, b), log2_alpha_min);
   const uint32_t end = d.data.tile_starts[tile + 1];
@@ -182,7 +184,7 @@ void draw_tile(const Drawing& d, int tile_x, int tile_y, RayBatch& batch, float*
     uint32_t* masks = d.data.masks + begin;
     for (int i = 0; i < count; ++i) masks[i] = 0;
     if (!open) continue;
-    fill_ray_batch(batch, d.data, d.field, tile, left, top, d.settings.rectangles != 0, entries, count);
+    fill_ray_batch(batch, d.data, d.field, tile, left, top, rectangles, entries, count);
     open = false;
     for (int b = 0; b < kBlocks; ++b) {
       float* state = states + b * state_floats;

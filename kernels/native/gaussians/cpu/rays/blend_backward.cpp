@@ -314,14 +314,15 @@ void blend_rays_backward(const View* views, int view, const Settings& settings, 
         const Block block = tile_memory.block(d, tile, b);
         const RayBlock at{views[view],
                           view,
-                          sensor,
+                          scene,
                           tile % data.tiles_x * kTileWidth + b % kBlocksX * 4,
                           tile / data.tiles_x * kTileHeight + b / kBlocksX * 4,
                           block.rays,
                           field.one_origin,
                           block.own + kVDirection * kLanes,
                           block.own + kVOrigin * kLanes};
-        if (of_sensor) add_ray_sums(at, sums + (1 + tile / data.tiles_x) * static_cast<int64_t>(kRaySums));
+        double* row_sums = sums + (1 + tile / data.tiles_x) * static_cast<int64_t>(kRaySums);
+        if (of_sensor) add_ray_sums(at, row_sums, gradients.lidar_angles);
         if (of_rays) write_ray_gradients(at, scene.rays, gradients.rays);
       }
     }

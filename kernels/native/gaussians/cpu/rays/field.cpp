@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
-#include "common/cpu/pack64.h"
 #include "gaussians/cpu/images.h"
 #include "gaussians/math/sensor/project.h"
 #include "gaussians/math/sensor/unproject.h"
@@ -127,15 +127,29 @@ LG_INLINE Rays to_start(const Sensor& s, const Clock& clock, const Pair<Pack64>*
   return to;
 }
 
+// The rays of a part of sixteen pixels from (x, y) on.
 template <class Lens>
-Rays rays_of_block(const View& view, const Sensor& s, int x, int y) {
+CameraRay<Pack64> rays_of_part(const View& view, int number, const Scene& scene, int x, int y, int part,
+                               const Pair<Pack64>& pixels) {
+  if constexpr (std::is_same_v<Lens, SpinningLidar>) {
+    const Pack64 zero = Pack64(0.0);
+    const Pair<Pack64> angles = return_angles(view, lidar_table(view, number, scene), x, y, part);
+    return {{zero, zero, zero}, direction_at(angles), everywhere(zero)};
+  } else {
+    return ray_of_pixel<Lens>(scene.sensors[number], pixels);
+  }
+}
+
+template <class Lens>
+Rays rays_of_block(const View& view, int number, const Scene& scene, int x, int y) {
+  const Sensor& s = scene.sensors[number];
   const Clock clock(view, s);
   Pair<Pack64> pixels[kParts64];
   CameraRay<Pack64> rays[kParts64];
   for (int part = 0; part < kParts64; ++part) {
     pixels[part] = {widen(lane_x() + Pack(static_cast<float>(x) + 0.5f), part),
                     widen(lane_y() + Pack(static_cast<float>(y) + 0.5f), part)};
-    rays[part] = ray_of_pixel<Lens>(s, pixels[part]);
+    rays[part] = rays_of_part<Lens>(view, number, scene, x, y, part, pixels[part]);
     const auto on_film = (pixels[part].x < Pack64(view.width)) & (pixels[part].y < Pack64(view.height));
     rays[part].direction = masked(on_film, rays[part].direction);
   }
@@ -239,8 +253,9 @@ void make_rays(const View* views, int view, const Scene& scene, ViewState& state
       if (scene.rays != nullptr) {
         fill_tile(f, tile, left, top, [&](int px, int py) { return given_rays(v, view, s, scene.rays, px, py); });
       } else {
-        with_sensor_lens(s.lens, [&](auto lens) {
-          fill_tile(f, tile, left, top, [&](int px, int py) { return rays_of_block<decltype(lens)>(v, s, px, py); });
+        with_any_sensor_lens(s.lens, [&](auto lens) {
+          fill_tile(f, tile, left, top,
+                    [&](int px, int py) { return rays_of_block<decltype(lens)>(v, view, scene, px, py); });
         });
       }
     }

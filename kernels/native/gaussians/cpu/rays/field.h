@@ -2,6 +2,9 @@
 // tested against beams to find the pixels that it may reach, whatever the lens and the shutter.
 #pragma once
 
+#include <algorithm>
+
+#include "common/cpu/pack64.h"
 #include "gaussians/cpu/view.h"
 #include "gaussians/math/ray.h"
 
@@ -37,6 +40,22 @@ struct RayField {
 // Room in the state; filled by make_rays.
 RayField ray_field(ViewState& state, const Scene& scene, int view);
 void make_rays(const View* views, int view, const Scene& scene, ViewState& state);
+
+// The azimuths and elevations of a part of sixteen returns of a lidar, radians; those beyond the image as the last
+// ones.
+LG_INLINE Pair<Pack64> return_angles(const View& view, const double* table, int x, int y, int part) {
+  Pair<Pack64> angles;
+  for (int i = 0; i < kLanes64; ++i) {
+    const int lane = part * kLanes64 + i;
+    const int column = std::min(x + lane % 4, view.width - 1), row = std::min(y + lane / 4, view.height - 1);
+    angles.x.v[i] = table[2 * view.height + column] + table[view.height + row];
+    angles.y.v[i] = table[row];
+  }
+  return angles;
+}
+LG_INLINE const double* lidar_table(const View& view, int number, const Scene& scene) {
+  return scene.lidar_angles + static_cast<int64_t>(number) * (2 * view.height + view.width);
+}
 
 // Those of sixteen beams that a Gaussian may reach, given as in ray_bounds. A plane through the beam's tip, along its
 // side that faces the Gaussian, separates the others.

@@ -8,6 +8,9 @@
 LG_BEGIN_ENGINE(gaussians)
 namespace {
 
+// Of a rectangle; a pixel beyond is in a tile that begins before.
+constexpr int kLargestEdge = 65535;
+
 struct Bounds {
   int left, right, top, bottom;  // Windows.
   void add(int x, int y) {
@@ -63,6 +66,7 @@ void project_rays(const SensorPlace& at, const RayField& field, const Gaussian<P
   const Settings& settings = at.settings;
   const Pack above = g.log2_opacity - Pack(log2_positive(settings.alpha_min));
   const Pack reach = sqrt(Pack(kTwoLn2) * max(above, Pack(0.0f)));
+  const bool on_film = settings.gsplat_bounds && at.sensor.lens != SensorLens::lidar;
   Pack record[kRecordFloats] = {}, sides[kRecordFloats] = {};
   for (int part = 0; part < kParts64; ++part) {
     Pack64 r[ray_record::kUsed], s[ray_bounds::kUsed];
@@ -78,18 +82,18 @@ void project_rays(const SensorPlace& at, const RayField& field, const Gaussian<P
     if (i >= used) return;
     record[i].store(records + i * kRecordFloats);
     sides[i].store(bounds + i * kRecordFloats);
-    if (settings.gsplat_bounds) return;
+    if (on_film) return;
     const Bounds b = windows_of(field, bounds + i * kRecordFloats);
     if (b.left >= b.right) return;
     const auto pixels = [](int windows, int tile, int limit) {
-      return static_cast<float>(std::min(windows * kWindowSize * tile, limit));
+      return static_cast<float>(std::min({windows * kWindowSize * tile, limit, kLargestEdge}));
     };
     rectangle[0][i] = pixels(b.left, kTileWidth, at.view.width);
     rectangle[1][i] = pixels(b.right, kTileWidth, at.view.width);
     rectangle[2][i] = pixels(b.top, kTileHeight, at.view.height);
     rectangle[3][i] = pixels(b.bottom, kTileHeight, at.view.height);
   });
-  if (settings.gsplat_bounds) return;
+  if (on_film) return;
   g.left = Pack::load(rectangle[0]);
   g.right = Pack::load(rectangle[1]);
   g.top = Pack::load(rectangle[2]);

@@ -7,7 +7,7 @@
 LG_BEGIN_ENGINE(gaussians)
 
 // Writes the records and bounds of sixteen visible Gaussians from number `local` on; the first `used` exist. Unless
-// bounds are gsplat's, also sets the rectangles of pixels that they may reach.
+// bounds are gsplat's on a film, also sets the rectangles of pixels that they may reach.
 void project_rays(const SensorPlace& at, const RayField& field, const Gaussian<Pack>& gaussian, int used,
                   Projected<Pack>& g, float* records, float* bounds);
 

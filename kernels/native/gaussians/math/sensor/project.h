@@ -23,7 +23,15 @@ LG_INLINE void with_sensor_lens(SensorLens lens, Run&& run) {
       return run(Fisheye());
     case SensorLens::ftheta:
       return run(FTheta());
+    case SensorLens::lidar:
+      return;  // It has no film, only rays.
   }
+}
+// The same with lidars.
+template <class Run>
+LG_INLINE void with_any_sensor_lens(SensorLens lens, Run&& run) {
+  if (lens == SensorLens::lidar) return run(SpinningLidar());
+  with_sensor_lens(lens, static_cast<Run&&>(run));
 }
 
 // A view that is a sensor, and a slice of the scene.
@@ -57,7 +65,8 @@ LG_INLINE Middle<D> middle_of(const SensorPlace& at, const Triple<D>& centre) {
   m.seen.point = at_instant(s, m.seen.at, centre);
   const D distance = sqrt(dot(m.seen.point, m.seen.point)), z = m.seen.point.z;
   m.depth = at.settings.distance_order ? distance : z;
-  const D limited = at.settings.distance_order && s.lens == SensorLens::ftheta ? distance : z;
+  const bool all_around = s.lens == SensorLens::ftheta || s.lens == SensorLens::lidar;
+  const D limited = at.settings.distance_order && all_around ? distance : z;
   m.in_range = (limited >= D(at.settings.near)) & (limited <= D(at.settings.far));
   return m;
 }
@@ -89,21 +98,27 @@ LG_INLINE MaskOf<D> sensor_footprint(const SensorPlace& at, const Gaussian<D>& g
   return visible & p.valid;
 }
 
-// gsplat's rectangles of whole tiles: the opacity by which it measures is that of the sharper ellipse (sensors spec
-// section 1).
+// gsplat's radii: the opacity by which it measures is that of the sharper ellipse (sensors spec section 1).
 template <class F>
-LG_INLINE void gsplat_bounds(const View& view, const Settings& settings, const SensorFootprint<F>& f, Projected<F>& g) {
-  const F zero = F(0.0f), width = F(1.0f * view.width), height = F(1.0f * view.height);
+LG_INLINE void gsplat_radii(const Settings& settings, const SensorFootprint<F>& f, Projected<F>& g) {
+  const F zero = F(0.0f);
   const F ratio = select(g.visible, f.sharp / f.schur, F(1.0f));
   const F shown = g.opacity * sqrt(max(ratio, F(kMinCompensationSquared)));
   const F above = log2_positive(max(shown, F(1e-30f))) - log2_positive(F(settings.alpha_min));
   const F reach = min(sqrt(F(kTwoLn2) * max(above, zero)), F(3.33f));
   g.radius_x = ceil_whole(min(reach * sqrt(max(f.a, zero)), F(1e6f)));
   g.radius_y = ceil_whole(min(reach * sqrt(max(f.c, zero)), F(1e6f)));
-  const F clip = F(settings.radius_clip), size = F(1.0f * settings.tile_size), step = F(1.0f) / size;
+  const F clip = F(settings.radius_clip);
   g.visible = g.visible & (shown >= F(settings.alpha_min)) & ((g.radius_x > clip) | (g.radius_y > clip)) &
-              (g.radius_x > zero) & (g.radius_y > zero) & (g.x + g.radius_x > zero) & (g.x - g.radius_x < width) &
-              (g.y + g.radius_y > zero) & (g.y - g.radius_y < height);
+              (g.radius_x > zero) & (g.radius_y > zero);
+}
+
+// gsplat's rectangles of whole tiles.
+template <class F>
+LG_INLINE void gsplat_tiles(const View& view, const Settings& settings, Projected<F>& g) {
+  const F zero = F(0.0f), size = F(1.0f * settings.tile_size), step = F(1.0f) / size;
+  g.visible = g.visible & (g.x + g.radius_x > zero) & (g.x - g.radius_x < F(1.0f * view.width)) &
+              (g.y + g.radius_y > zero) & (g.y - g.radius_y < F(1.0f * view.height));
   const auto first = [&](F low, int limit) { return -ceil_whole(-clamp(low, 0.0f, 1.0f * limit) * step) * size; };
   const auto last = [&](F high, int limit) { return ceil_whole(clamp(high, 0.0f, 1.0f * limit) * step) * size; };
   g.left = max(g.left, first(g.x - g.radius_x, view.width));
@@ -121,8 +136,8 @@ LG_INLINE void ray_extent(const Settings& settings, Projected<F>& g) {
   g.visible = g.visible & (g.opacity >= F(settings.alpha_min)) & ((g.radius_x > clip) | (g.radius_y > clip));
 }
 
-// What is drawn of an ellipse; g.visible must be set.
-template <class F>
+// What is drawn of an ellipse; g.visible must be set. An ellipse of angles (`kFilm` is false) meets no tiles.
+template <bool kFilm = true, class F>
 LG_INLINE void finish_sensor(const View& view, const Settings& settings, const SensorFootprint<F>& f, F opacity,
                              Projected<F>& g) {
   g.x = f.x;
@@ -136,7 +151,8 @@ LG_INLINE void finish_sensor(const View& view, const Settings& settings, const S
     g.bottom = F(1.0f * view.height);
   }
   if (settings.gsplat_bounds) {
-    gsplat_bounds(view, settings, f, g);
+    gsplat_radii(settings, f, g);
+    if (kFilm) gsplat_tiles(view, settings, g);
   } else if (settings.rays) {
     ray_extent(settings, g);
   } else {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/math/angle.h"
+#include "gaussians/math/sensor/lidar.h"
 #include "gaussians/math/sensor/windshield.h"
 
 LG_BEGIN_ENGINE(gaussians)
@@ -89,11 +90,71 @@ struct Seen {
   MaskOf<D> valid, found;  // `found`: its time follows from its pixel.
 };
 
-template <class D>
-LG_INLINE MaskOf<D> is_near_film(const View& view, const Settings& settings, const Pair<D>& pixel) {
-  const D x = D(settings.unscented.margin * view.width), y = D(settings.unscented.margin * view.height);
-  return (pixel.x >= -x) & (pixel.x < x + D(view.width)) & (pixel.y >= -y) & (pixel.y < y + D(view.height));
-}
+// Where a lens puts points: which places are close to the image, and when they are exposed.
+template <class Lens>
+struct Film {
+  const View& view;
+  double margin;
+  Clock clock;
+
+  LG_INLINE Film(const View& v, const Sensor& s, const Settings& settings)
+      : view(v), margin(settings.unscented.margin), clock(v, s) {}
+  template <class D>
+  LG_INLINE MaskOf<D> is_near(const Pair<D>& pixel) const {
+    const D x = D(margin * view.width), y = D(margin * view.height);
+    return (pixel.x >= -x) & (pixel.x < x + D(view.width)) & (pixel.y >= -y) & (pixel.y < y + D(view.height));
+  }
+  template <class D>
+  LG_INLINE D time(const Pair<D>& pixel) const {
+    return clock.time(pixel);
+  }
+  // A place as close to another as it comes.
+  template <class D>
+  LG_INLINE Pair<D> beside(const Pair<D>&, const Pair<D>& pixel) const {
+    return pixel;
+  }
+};
+
+// Angles, which repeat after a turn.
+template <>
+struct Film<SpinningLidar> {
+  const Sensor& sensor;
+  double margin, lead, steps;
+  bool staircase;
+
+  LG_INLINE Film(const View& view, const Sensor& s, const Settings& settings)
+      : sensor(s),
+        margin(settings.unscented.margin),
+        // gsplat has no margin where the turn begins.
+        lead(settings.gsplat_bounds ? 0.0 : margin * s.azimuth_span),
+        steps(view.width - 1.0),
+        staircase(s.continuous == 0) {}
+  // From the beginning of the turn less `before`, radians in [0, 2 pi).
+  template <class D>
+  LG_INLINE D turned_by(const Pair<D>& place, double before) const {
+    const D azimuth = place.x * D(1.0 / kUnitsPerRadian), begin = D(sensor.azimuth);
+    const D angle = D(before) + (sensor.clockwise ? begin - azimuth : azimuth - begin);
+    return fnma(floor_whole(angle * D(1.0 / kFullTurn)), D(kFullTurn), angle);
+  }
+  template <class D>
+  LG_INLINE MaskOf<D> is_near(const Pair<D>& place) const {
+    const D down = fnma(place.y, D(1.0 / kUnitsPerRadian), D(sensor.elevation));
+    const double edge = margin * sensor.elevation_span;
+    return (turned_by(place, lead) <= D(lead + (1.0 + margin) * sensor.azimuth_span)) & (down >= D(-edge)) &
+           (down <= D(sensor.elevation_span + edge));
+  }
+  template <class D>
+  LG_INLINE D time(const Pair<D>& place) const {
+    const D time = turned_by(place, 0.0) * D(sensor.azimuth_span > 0.0 ? 1.0 / sensor.azimuth_span : 0.0);
+    const D whole = staircase && steps > 0.0 ? nearest_whole(time * D(steps)) * D(1.0 / steps) : time;
+    return min(max(whole, D(0.0)), D(1.0));
+  }
+  template <class D>
+  LG_INLINE Pair<D> beside(const Pair<D>& place, const Pair<D>& other) const {
+    constexpr double kTurn = kFullTurn * kUnitsPerRadian;
+    return {fnma(nearest_whole((other.x - place.x) * D(1.0 / kTurn)), D(kTurn), other.x), other.y};
+  }
+};
 
 // The path of a point in the camera's frame: it turns about the axis.
 template <class D>
@@ -122,14 +183,13 @@ struct Hint {
 
 template <class Lens>
 struct Sight {
-  const View& view;
   const Sensor& sensor;
   const Settings& settings;
-  Clock clock;
+  Film<Lens> film;
   SineCosine<double> end;  // Of half the turn.
 
   LG_INLINE Sight(const View& v, const Sensor& s, const Settings& t)
-      : view(v), sensor(s), settings(t), clock(v, s), end(sine_cosine(0.5 * s.angle)) {}
+      : sensor(s), settings(t), film(v, s, t), end(sine_cosine(0.5 * s.angle)) {}
 
   // The first of a Gaussian's points sets `hint`, the others use it.
   template <class D>
@@ -139,21 +199,22 @@ struct Sight {
     if (!is_rolling(sensor)) return judged(see(start + triple_of<D>(sensor.translation), at_start));
     const Path<D> path(sensor, start);
     const Seen<D> first = judged(see(path.at(sensor, at_start), at_start));
-    const D from_first = clock.time(first.pixel);
+    const D from_first = film.time(first.pixel);
     // The end is looked at where the start does not see the point, and once for the slope.
     MaskOf<D> found = first.valid;
     D begin = from_first, line = zero;
-    const bool guessed = clock.staircase || hint.known;
+    const bool guessed = sensor.continuous == 0 || hint.known;
     if (!guessed || any(select(found, zero, one) > zero)) {
       const Seen<D> last = judged(see(path.at(sensor, at_end), at_end));
-      const D from_last = clock.time(last.pixel);
+      const D from_last = film.time(last.pixel);
       found = found | last.valid;
       // Points that neither end sees stay at the last one's pose.
       begin = select(first.valid, from_first, select(last.valid, from_last, one));
       line = zero_unless(first.valid & last.valid, from_last - from_first);
     }
-    Seen<D> seen = clock.staircase ? settle(path, found, begin)
-                                   : solve(path, found, first.valid, begin, hint.known ? hint.slope : line, hint);
+    Seen<D> seen = sensor.continuous == 0
+                       ? settle(path, found, begin)
+                       : solve(path, found, first.valid, begin, hint.known ? hint.slope : line, hint);
     seen = judged(seen);
     seen.found = found;
     seen.valid = seen.valid & found;
@@ -163,12 +224,12 @@ struct Sight {
  private:
   template <class D>
   LG_INLINE Seen<D> see(const Triple<D>& point, const Instant<D>& at) const {
-    const OnFilm<D> film = Optics<Lens>::project(sensor, point);
-    return {point, film.pixel, at, film.valid, film.valid};
+    const OnFilm<D> at_place = Optics<Lens>::project(sensor, point);
+    return {point, at_place.pixel, at, at_place.valid, at_place.valid};
   }
   template <class D>
   LG_INLINE Seen<D> judged(Seen<D> seen) const {
-    seen.valid = seen.valid & is_near_film(view, settings, seen.pixel);
+    seen.valid = seen.valid & film.is_near(seen.pixel);
     return seen;
   }
   template <class D>
@@ -182,7 +243,7 @@ struct Sight {
   LG_INLINE Seen<D> settle(const Path<D>& path, MaskOf<D> found, D time) const {
     for (int i = 1;; ++i) {
       const Seen<D> seen = see_at(path, time);
-      const D next = select(found, clock.time(seen.pixel), time);
+      const D next = select(found, film.time(seen.pixel), time);
       if (i == 10 || !any(abs(next - time) > D(0.0))) return seen;
       time = next;
     }
@@ -199,7 +260,7 @@ struct Sight {
     D time = select(guessed, offset + begin / (one - slope), begin), before = time, error_before = D(0.0);
     for (int i = 1;; ++i) {
       const Seen<D> seen = see_at(path, time);
-      const D error = zero_unless(found, clock.time(seen.pixel) - time);
+      const D error = zero_unless(found, film.time(seen.pixel) - time);
       const auto moves = abs(error) > D(1e-10) * (one + abs(time));
       const D step = time - before;
       const auto apart = abs(step) > D(1e-9);

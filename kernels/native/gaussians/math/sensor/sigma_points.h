@@ -65,6 +65,7 @@ LG_INLINE SigmaPoints<D> sigma_points(const Sight<Lens>& sight, const Body<D>& b
   Hint<D> hint = {false, D(0.0), D(0.0)};
   for (int i = 0; i < kSigmaPoints; ++i) {
     p.seen[i] = sight.find(sigma_point(body, i), hint);
+    p.seen[i].pixel = sight.film.beside(p.seen[0].pixel, p.seen[i].pixel);
     const auto valid = p.seen[i].valid;
     p.valid = i == 0 ? valid : u.require_all ? p.valid & valid : p.valid | valid;
   }

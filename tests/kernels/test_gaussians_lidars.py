@@ -1,0 +1,210 @@
+"""Lidars: images and every gradient as the reference computes them, on each instruction set."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lumigrad.kernels.errors import ArgumentError
+from lumigrad.kernels.gaussians import Camera, Gaussians, Settings, SpinningLidar, Windshield, forward
+from support.backends.gaussian_engines import Engine, cpu
+from support.closeness import assert_image, assert_relative
+from support.gaussians.lidars import ARC, CASES, ROWS, TURN, around, narrowed, reference_of_lidar
+from support.gaussians.sensor_cases import run
+
+IMAGES = ("color", "alpha", "depth", "inverse_depth", "hit_distance", "normals")
+ALONG = Settings(response="ray", depth_order="distance")
+
+
+@pytest.fixture(autouse=True)
+def _only_cpus(request: pytest.FixtureRequest) -> None:
+    if "gaussian_engine" in request.fixturenames:
+        engine: Engine = request.getfixturevalue("gaussian_engine")
+        if not engine.name.startswith("cpu"):
+            pytest.skip("lidars are computed on CPUs")
+
+
+@cache
+def expected(name: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tensor]]:
+    """The reference's outputs and gradients of a case, and the gradients that it was given."""
+    images = reference_of_lidar(CASES[name])[0]
+    random = torch.Generator().manual_seed(5)
+    upstream = {}
+    for image in IMAGES:
+        drawn = torch.rand(images[image].shape, generator=random) - 0.3
+        upstream[image] = drawn * (images["stable"][..., None] if drawn.dim() == 3 else images["stable"])
+    return *reference_of_lidar(CASES[name], upstream), upstream
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_returns_and_gradients_are_those_of_the_reference(name: str, gaussian_engine: Engine) -> None:
+    images, gradients, upstream = expected(name)
+    found = run(gaussian_engine, CASES[name], upstream)
+    stable = images["stable"].numpy()
+    assert stable.mean() > 0.9, "most returns count"
+    assert (images["alpha"].detach().numpy() > 0.1).mean() > 0.2, "there is something to see"
+    for output in IMAGES:
+        values = images[output].detach().numpy()
+        assert_image(found.outputs[output][stable], values[stable], 5e-5 * max(1.0, float(np.abs(values).max())))
+    for key, gradient in gradients.items():
+        tolerance = 2e-3 if key.startswith("lidar_") else 1e-3
+        assert_relative(key, found.gradients[key].reshape(gradient.shape), gradient, tolerance, 1e-6)
+
+
+def test_gradients_of_tables_and_poses_are_slopes_of_the_loss() -> None:
+    settings = {**CASES["moving"].settings, "alpha_min": 1e-7, "transmittance_min": 0.0}
+    base = replace(CASES["moving"], settings=settings)
+    random = np.random.default_rng(8)
+    weights = {"color": torch.rand(base.height, base.width, 3, generator=torch.Generator().manual_seed(1))}
+    ways = {
+        "row_elevations": np.sort(random.normal(size=14))[::-1],
+        "column_azimuths": random.normal(size=90),
+        "row_azimuth_offsets": random.normal(size=14),
+    }
+    shift = random.normal(size=(2, 3))
+    step = 1e-3
+
+    def loss(sign: float) -> float:
+        tables = {name: getattr(TURN, name) + sign * step * way for name, way in ways.items()}
+        start, end = base.start.copy(), np.array(base.end)
+        start[:3, 3] += sign * step * shift[0]
+        end[:3, 3] += sign * step * shift[1]
+        made = run(cpu(), replace(base, lens=replace(TURN, **tables), start=start, end=end), weights)
+        return float((made.outputs["color"] * weights["color"].double().numpy()).sum())
+
+    slope = (loss(1.0) - loss(-1.0)) / (2 * step)
+    found = run(cpu(), base, weights).gradients
+    predicted = sum(
+        float((found[name][0] * way).sum())
+        for name, way in zip(("lidar_elevations", "lidar_azimuths", "lidar_offsets"), ways.values(), strict=True)
+    )
+    predicted += float((found["camera_translation"][0] * shift[0]).sum())
+    predicted += float((found["camera_translation_end"][0] * shift[1]).sum())
+    assert abs(predicted - slope) < 5e-3 * abs(slope), f"{predicted} instead of {slope}"
+
+
+@pytest.mark.parametrize("bounds", ["conservative", "gsplat"])
+@pytest.mark.parametrize("name", ["turn", "jumping", "moving"])
+def test_nothing_is_left_out_in_any_direction(name: str, bounds: str, gaussian_engine: Engine) -> None:
+    """Many small and long Gaussians; some lie where azimuths jump, and some below the lidar."""
+    settings = {**CASES[name].settings, "tile_bounds": bounds}
+    many = around(400, seed=9)
+    many["scales"] = many["scales"] * torch.tensor([0.2, 0.4, 1.5])
+    case = replace(CASES[name], scene=many, settings=settings)
+    images = reference_of_lidar(case)[0]
+    found = run(gaussian_engine, case, {"alpha": torch.ones(case.height, case.width)})
+    stable = images["stable"].numpy()
+    assert_image(found.outputs["alpha"][stable], images["alpha"].detach().numpy()[stable], 1e-4)
+
+
+def test_gsplat_semantics_have_gradients_of_the_scene_alone() -> None:
+    case = CASES["moving"]
+    upstream = expected("moving")[2]
+    found = run(cpu(), replace(case, settings={**case.settings, "semantics": "gsplat"}), upstream).gradients
+    for name in ("lidar_elevations", "lidar_azimuths", "lidar_offsets"):
+        assert not found[name].any(), name
+    assert found["means"].any()
+
+
+def test_gaussians_far_out_of_the_field_are_culled() -> None:
+    """Those that the margin holds are not, on either side."""
+    azimuths = np.array([-2.5, -1.0, -0.5, 0.0, 1.0, 2.5, 0.0, 0.0])
+    elevations = np.array([0.0, 0.0, 0.0, -0.1, 0.0, 0.0, 0.6, -0.44])
+    level = 5 * np.cos(elevations)
+    means = np.stack([level * np.cos(azimuths), level * np.sin(azimuths), 5 * np.sin(elevations)], -1)
+    tensors = {name: value[:8] for name, value in around(8).items()} | {"means": torch.tensor(means).float()}
+    small = {**tensors, "scales": torch.full((8, 3), 0.01)}
+    camera = Camera.sensor(ARC, np.eye(3), np.zeros(3), *ARC.size)
+    made = forward(Gaussians(**small), [camera], ALONG, outputs=("radii",))
+    shown = made.outputs["radii"][0].any(-1).tolist()
+    assert shown == [False, True, True, True, True, False, False, True]
+
+
+def test_the_largest_lidar_sees_in_its_last_column(gaussian_engine: Engine) -> None:
+    columns = 65536
+    lidar = SpinningLidar(row_elevations=[0.1, 0.0], column_azimuths=np.linspace(-2, 2, columns))
+    last = torch.tensor([[5 * math.cos(2), 5 * math.sin(2), 0.25]])
+    tensors = {**{name: value[:1] for name, value in around(1).items()}, "means": last}
+    for bounds in ("conservative", "gsplat"):
+        settings = replace(ALONG, tile_bounds=bounds)
+        camera = Camera.sensor(lidar, np.eye(3), np.zeros(3), *lidar.size)
+        alpha = gaussian_engine.forward(Gaussians(**tensors), [camera], settings, outputs=("alpha",))[0]["alpha"]
+        assert alpha.shape == (1, 2, columns)
+        assert float(alpha[0, 0, -1]) > 0.1
+        assert not alpha[0, :, : columns // 2].any()
+
+
+def test_extreme_lidars_give_finite_results(gaussian_engine: Engine) -> None:
+    single = SpinningLidar(row_elevations=[-math.pi / 2], column_azimuths=[0.0])
+    upright = SpinningLidar(row_elevations=np.linspace(math.pi / 2, -math.pi / 2, 9), column_azimuths=[0.0, 0.0, 1.0])
+    means = torch.tensor([[0.0, 0.0, -3.0], [0.0, 0.0, 0.0], [1e-20, 0.0, 3.0], [-4.0, 0.0, 0.0], [1e8, 0.0, 0.0]])
+    tensors = {**around(5), "means": means}
+    for lidar in (single, upright, TURN):
+        width, height = lidar.size
+        for moving in ({}, {"end": CASES["moving"].end, "shutter": "left_to_right"}):
+            case = replace(CASES["arc"], lens=lidar, width=width, height=height, scene=tensors, **moving)
+            shape = {name: (3,) if name in ("color", "normals") else () for name in IMAGES}
+            upstream = {name: torch.ones(height, width, *last) for name, last in shape.items()}
+            made = run(gaussian_engine, case, upstream)
+            for key, value in {**made.outputs, **made.gradients}.items():
+                assert np.isfinite(value).all(), f"{lidar.size}: {key}"
+
+
+def test_small_gaussians_are_hit_where_they_are() -> None:
+    """Distances of opaque Gaussians in the middle of returns."""
+    case = narrowed(CASES["turn"], 0.05)
+    count = len(ROWS)
+    columns = np.arange(count) * 6
+    azimuths = np.asarray(TURN.column_azimuths)[columns] + np.asarray(TURN.row_azimuth_offsets)
+    distances = np.linspace(2.0, 20.0, count)
+    means = distances[:, None] * np.stack(
+        [np.cos(azimuths) * np.cos(ROWS), np.sin(azimuths) * np.cos(ROWS), np.sin(ROWS)], -1
+    )
+    tensors = {name: value[:count] for name, value in case.scene.items()}
+    tensors |= {"means": torch.tensor(means).float(), "opacities": torch.ones(count)}
+    camera = Camera.sensor(TURN, np.eye(3), np.zeros(3), *TURN.size)
+    made = forward(Gaussians(**tensors), [camera], ALONG, outputs=("alpha", "expected_hit_distance"))
+    rows = np.arange(count)
+    np.testing.assert_allclose(made.outputs["expected_hit_distance"][0].numpy()[rows, columns], distances, rtol=1e-5)
+    np.testing.assert_allclose(made.outputs["alpha"][0].numpy()[rows, columns], 0.99, rtol=1e-5)
+
+
+def test_lidars_that_make_no_sense_are_refused() -> None:
+    def refused(argument: str, *words: str, call: Any, **given: Any) -> None:
+        with pytest.raises(ArgumentError) as caught:
+            call(**given)
+        assert caught.value.argument == argument
+        for word in words:
+            assert word in str(caught.value), str(caught.value)
+
+    table = {"row_elevations": [0.1, 0.0], "column_azimuths": [0.0, 1.0]}
+
+    def lidar(argument: str, *words: str, **changes: Any) -> None:
+        refused(argument, *words, call=SpinningLidar, **{**table, **changes})
+
+    lidar("row_elevations", "highest to the lowest", row_elevations=[0.0, 0.1])
+    lidar("row_elevations", "1 to 4096", row_elevations=[])
+    lidar("row_elevations", "pi / 2", row_elevations=[1.7, 0.0])
+    lidar("row_elevations", "1 to 4096", row_elevations=np.zeros(4097))
+    lidar("column_azimuths", "1 to 65536", column_azimuths=np.zeros(65537))
+    lidar("column_azimuths", "radians", column_azimuths=[0.0, math.nan])
+    lidar("column_azimuths", "clockwise", direction="clockwise", column_azimuths=[0.0, 0.5, 1.0])
+    lidar("column_azimuths", "angles", column_azimuths="east")
+    lidar("row_azimuth_offsets", "2 angles", row_azimuth_offsets=[0.0])
+    lidar("direction", "clockwise", direction="up")
+
+    given = {"lens": ARC, "rotation": np.eye(3), "translation": np.zeros(3), "width": 66, "height": 14}
+    refused("width", "66", call=Camera.sensor, **{**given, "width": 64})
+    ends = {"end_rotation": np.eye(3), "end_translation": np.zeros(3)}
+    refused("shutter", "left_to_right", call=Camera.sensor, **given, **ends, shutter="top_to_bottom")
+    glass = Windshield(horizontal=(0.0, 1.0, 0.0), vertical=(0.0, 0.0, 1.0))
+    refused("windshield", "lidar", call=Camera.sensor, **given, windshield=glass)
+    cameras = [Camera.sensor(**given)]
+    refused("response", "'ray'", call=forward, gaussians=Gaussians(**around()), cameras=cameras, settings=Settings())

@@ -34,7 +34,14 @@ from lumigrad.client.training import AdaptiveDensity, Loss, Mcmc, Rate, Trainer
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import SceneHandle
-from lumigrad.client.values.lenses import FisheyeLens, FThetaLens, OrthographicLens, PinholeLens, Windshield
+from lumigrad.client.values.lenses import (
+    FisheyeLens,
+    FThetaLens,
+    OrthographicLens,
+    PinholeLens,
+    SpinningLidar,
+    Windshield,
+)
 from lumigrad.client.values.mesh import Mesh, MeshReport
 from lumigrad.client.values.spheres import Spheres
 from lumigrad.client.values.target import Target
@@ -74,6 +81,7 @@ __all__ = [
     "SceneNotFound",
     "SphereSettings",
     "Spheres",
+    "SpinningLidar",
     "StepMismatch",
     "Target",
     "Timings",

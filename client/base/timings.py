@@ -52,7 +52,8 @@ class Gradients(NamedArrays):
     before rotation); for sensors the same of the start of the exposure and, with `_end`, of its end, and with
     `wanted=["lenses"]` what the lens has of `lens_radial`, `lens_tangential`, `lens_thin_prism`,
     `lens_angle_to_pixel_distance`, `lens_pixel_distance_to_angle`, `lens_linear`, `windshield_horizontal` and
-    `windshield_vertical` [C, k]; `camera_view` and `camera_projection` [C, 4, 4] and `camera_position` [C, 3] for
+    `windshield_vertical` [C, k], of lidars `lidar_elevations` and `lidar_offsets` [C, H] and `lidar_azimuths` [C, W];
+    `camera_view` and `camera_projection` [C, 4, 4] and `camera_position` [C, 3] for
     Inria's; and of the projected centres of Gaussians, in pixels, `means2d` [C, N, 2] and sums of absolute values
     `means2d_abs`.
 

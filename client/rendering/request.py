@@ -120,7 +120,7 @@ class BackwardRequest:
 
 
 # Name prefixes of gradients that have one row per camera for every kind of scene.
-PER_CAMERA = ("camera", "means2d", "lens_", "windshield_", "rays")
+PER_CAMERA = ("camera", "means2d", "lens_", "windshield_", "lidar_", "rays")
 WIRE_FORMATS = {"float32": dtypes.FLOAT32, "float16": dtypes.FLOAT16, "bfloat16": dtypes.BFLOAT16}
 
 

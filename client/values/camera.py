@@ -21,7 +21,7 @@ from lumigrad.client.base.arrays import (
     to_numpy,
 )
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.values.lenses import FThetaLens, Lens, OrthographicLens, Windshield
+from lumigrad.client.values.lenses import FThetaLens, Lens, OrthographicLens, SpinningLidar, Windshield
 from lumigrad.client.values.rotations import (
     axis_angle_rotation,
     look_rotation,
@@ -183,6 +183,8 @@ class InriaModel:
 class SensorModel:
     """A real camera, for Gaussians only, which it shows by sigma points: x right, y down, z forward.
 
+    Or a lidar: see `SpinningLidar`.
+
     Attributes:
         lens: the lens.
         rotation: [3, 3] world to camera when the first row or column is exposed; a rotation.
@@ -192,7 +194,7 @@ class SensorModel:
         end_translation: [3].
         row_time: when a point is exposed that is seen at some pixel: "continuous", a smooth function of the pixel;
             "staircase", when the whole row or column is, as in gsplat.
-        windshield: glass in front of the lens; not of an orthographic one.
+        windshield: glass in front of the lens; not of an orthographic one or a lidar.
         rays: [H, W, 6] for `response="ray"`: for each pixel the origin and the direction, of any length but 0, world
             frame, in place of those of lens and pose, which still decide what is visible.
     """
@@ -214,8 +216,9 @@ class SensorModel:
         one_of("row_time", self.row_time, get_args(RowTime), quote='"')
         if self.windshield is not None:
             instance("windshield", self.windshield, (Windshield,), "or leave it out")
-            if isinstance(self.lens, OrthographicLens):
-                raise InvalidArgument.of("windshield", "expected none with an orthographic lens, got one")
+            if isinstance(self.lens, OrthographicLens | SpinningLidar):
+                kind = "an orthographic lens" if isinstance(self.lens, OrthographicLens) else "a lidar"
+                raise InvalidArgument.of("windshield", f"expected none with {kind}, got one")
         if self.rays is not None:
             vars(self)["rays"] = float32_array("rays", self.rays, ("H", "W", 6))
         rolling = self.shutter != "global"
@@ -306,14 +309,14 @@ class Camera:
         """[3, 3] the intrinsics fx 0 cx, 0 fy cy, 0 0 1, pixels; the centre of the first pixel is at 0.5.
 
         Raises:
-            InvalidArgument: of a camera of Pulsar's, and of an f-theta lens, which have none.
+            InvalidArgument: of a camera of Pulsar's, an f-theta lens and a lidar, which have none.
         """
         model = self.model
         lens = model.lens if isinstance(model, SensorModel) else model
         if isinstance(lens, InriaModel):
             size = self.width / 2, self.height / 2
             return np.array([[size[0] / lens.tan_fov_x, 0, size[0]], [0, size[1] / lens.tan_fov_y, size[1]], [0, 0, 1]])
-        if isinstance(lens, PulsarModel | FThetaLens):
+        if isinstance(lens, PulsarModel | FThetaLens | SpinningLidar):
             name = type(lens).__name__
             raise InvalidArgument.of("camera", f"expected one with focal lengths in pixels, got {name}; see model")
         return np.array([[lens.fx, 0, lens.cx], [0, lens.fy, lens.cy], [0, 0, 1]])

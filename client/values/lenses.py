@@ -14,10 +14,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from lumigrad.client.base.arguments import number, one_of
-from lumigrad.client.base.arrays import to_numpy
+from lumigrad.client.base.arrays import Float64, float64_array, to_numpy
 from lumigrad.client.errors import InvalidArgument
 
 LensDomain = Literal["monotone", "gsplat"]
+SpinDirection = Literal["counter_clockwise", "clockwise"]
 Reference = Literal["angle_to_pixel_distance", "pixel_distance_to_angle"]
 Numbers = tuple[float, ...]
 # The numbers of coefficients of polynomials of two variables, of the orders 0 to 5.
@@ -142,7 +143,42 @@ class Windshield:
         _check(self, horizontal=WINDSHIELD_LENGTHS, vertical=WINDSHIELD_LENGTHS, **back)
 
 
-Lens = PinholeLens | OrthographicLens | FisheyeLens | FThetaLens
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SpinningLidar:
+    """A lidar that spins about z, with `response="ray"`: x is forward, y to the left and z up. Angles in radians.
+
+    The return of row i and column j comes from the direction (cos a cos e, sin a cos e, sin e), with e the elevation of
+    the row and a the azimuth of the column plus the row's offset.
+
+    Attributes:
+        row_elevations: [H] from the highest to the lowest, at most 4096.
+        column_azimuths: [W] in the order in which they are scanned, at most 65536; one turn at most. They may jump by
+            whole turns.
+        row_azimuth_offsets: [H]; None: 0.
+        direction: seen from above.
+    """
+
+    row_elevations: Float64
+    column_azimuths: Float64
+    row_azimuth_offsets: Float64 | None = None
+    direction: SpinDirection = "counter_clockwise"
+
+    def __post_init__(self) -> None:
+        one_of("direction", self.direction, get_args(SpinDirection), quote='"')
+        for name in ("row_elevations", "column_azimuths"):
+            angles = to_numpy(name, getattr(self, name))
+            vars(self)[name] = float64_array(name, angles, (max(1, angles.size),))
+        if self.row_azimuth_offsets is not None:
+            rows = (len(self.row_elevations),)
+            vars(self)["row_azimuth_offsets"] = float64_array("row_azimuth_offsets", self.row_azimuth_offsets, rows)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """The width and height of its images: columns and rows."""
+        return len(self.column_azimuths), len(self.row_elevations)
+
+
+Lens = PinholeLens | OrthographicLens | FisheyeLens | FThetaLens | SpinningLidar
 
 
 def _check(to: Any, **counts: Collection[int]) -> None:

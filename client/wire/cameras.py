@@ -37,6 +37,8 @@ from lumigrad.client.values.lenses import (
     OrthographicLens,
     PinholeLens,
     Reference,
+    SpinDirection,
+    SpinningLidar,
 )
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import camera_pb2, gaussians_pb2, spheres_pb2
@@ -53,12 +55,14 @@ _ROW_TIMES = values_of(RowTime, camera_pb2.RowTime)
 _ENUMS = {
     "domain": values_of(LensDomain, camera_pb2.LensDomain),
     "reference": values_of(Reference, camera_pb2.FThetaReference),
+    "direction": values_of(SpinDirection, camera_pb2.SpinDirection),
 }
 _LENSES: dict[type[Lens], tuple[str, Any]] = {
     PinholeLens: ("pinhole", camera_pb2.PinholeLens),
     OrthographicLens: ("orthographic", camera_pb2.OrthographicLens),
     FisheyeLens: ("fisheye", camera_pb2.FisheyeLens),
     FThetaLens: ("ftheta", camera_pb2.FThetaLens),
+    SpinningLidar: ("lidar", camera_pb2.SpinningLidar),
 }
 
 

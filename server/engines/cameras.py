@@ -14,6 +14,7 @@ from lumigrad.kernels.gaussians import (
     PinholeLens,
     SensorLens,
     Settings,
+    SpinningLidar,
     Windshield,
 )
 from lumigrad.server.core.limits import arguments_of, known, names_of, require
@@ -27,14 +28,16 @@ _SHUTTERS = names_of(camera_pb2.Shutter)
 _ROW_TIMES = names_of(camera_pb2.RowTime)
 _DOMAINS = names_of(camera_pb2.LensDomain)
 _REFERENCES = names_of(camera_pb2.FThetaReference)
+_DIRECTIONS = names_of(camera_pb2.SpinDirection)
 _LENSES: dict[str, type[SensorLens]] = {
     "pinhole": PinholeLens,
     "orthographic": OrthographicLens,
     "fisheye": FisheyeLens,
     "ftheta": FThetaLens,
+    "lidar": SpinningLidar,
 }
 # Enums of lenses: the kernels' names of their values.
-_ENUMS = {"domain": _DOMAINS, "reference": _REFERENCES}
+_ENUMS = {"domain": _DOMAINS, "reference": _REFERENCES, "direction": _DIRECTIONS}
 _GLASS = ("horizontal", "vertical", "horizontal_inverse", "vertical_inverse")
 # Where the parameters of a sensor are that are not those of its lens.
 _OF_SENSOR = {
@@ -75,6 +78,8 @@ def check_projection(camera: Camera, settings: Settings, shapes: Shapes, field: 
 def check_response(cameras: Sequence[Camera], settings: Settings, has_rays: bool, field: str) -> None:
     """Check that cameras, whose spec has the path `field`, have the rays that settings ask for."""
     if settings.response != "ray":
+        where = f"{field}.gaussians.response"
+        require(cameras[0].lidar is None, where, "RESPONSE_RAY with lidars", "RESPONSE_PICTURE")
         require(not has_rays, f"{field}.cameras[0].sensor.rays", "none unless the response is RESPONSE_RAY", "some")
         return
     for index, camera in enumerate(cameras):
@@ -112,6 +117,9 @@ def _camera(message: camera_pb2.Camera, field: str, *, unscented: bool) -> Camer
     # Unknown fields may have any size, and the cache would keep them beyond the call.
     message.DiscardUnknownFields()
     with arguments_of(where, elsewhere):
+        if message.sensor.HasField("lidar"):
+            # Its tables are large for the cache, and fast to read.
+            return _sensor(message.sensor, message.width, message.height)
         return _known_camera(message.SerializeToString(deterministic=True), unscented)
 
 
@@ -189,7 +197,7 @@ def _lens(message: camera_pb2.SensorCamera) -> SensorLens:
         if field.name in _ENUMS:
             given[field.name] = _ENUMS[field.name][value]
         elif field.is_repeated:
-            given[field.name] = tuple(value)
+            given[field.name] = list(value)
         elif not field.has_presence or lens.HasField(field.name):
             given[field.name] = value
     if not given.get("linear", True):

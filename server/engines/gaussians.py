@@ -161,6 +161,8 @@ _BACKWARD_BYTES = 65
 _RAY_VIEW_BYTES = 105
 _RAY_BACKWARD_BYTES = 75
 _RAY_PIXEL_BYTES = 36
+# The gradients of each return's two angles.
+_LIDAR_PIXEL_BYTES = 8
 # Outputs that backward passes keep for others.
 _SOURCES = {"expected_depth": "depth", "expected_hit_distance": "hit_distance"}
 
@@ -197,6 +199,8 @@ class GaussianPlan(Plan):
     def backward_bytes(self, wanted: Collection[str], device: torch.device) -> int:
         """Estimated bytes of a backward pass: sums over each view's pixels, then the gradients."""
         gradients = 4 * (self.count + sum(self.gradient_sizes[name] for name in wanted))
+        if "lenses" in wanted and self.cameras[0].lidar is not None:
+            gradients += _LIDAR_PIXEL_BYTES * self._pixels * self.views
         along = self._each * _RAY_BACKWARD_BYTES if self._is_on_rays else 0
         return self._each * self.views * _BACKWARD_BYTES + along + gradients
 
@@ -258,7 +262,7 @@ def gaussian_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, f
             **tensors,
             "background": prod(background),
             "cameras": _CAMERA_VALUES * len(cameras),
-            **({"lenses": _LENS_VALUES * len(cameras)} if cameras[0].is_sensor else {}),
+            **({"lenses": _lens_values(cameras[0]) * len(cameras)} if cameras[0].is_sensor else {}),
             **({"transforms": 16 * len(transforms)} if transforms else {}),
             **({"rays": RAY_VALUES * prod(output_shapes["alpha"])} if rays else {}),
             **({} if on_rays else {"means2d": per_view, "means2d_abs": per_view}),
@@ -277,6 +281,10 @@ def gaussian_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, f
         rays=rays,
         field=field,
     )
+
+
+def _lens_values(camera: Camera) -> int:
+    return _LENS_VALUES if camera.lidar is None else len(camera.lidar.table())
 
 
 def _check_views(views: int, layout: Layout, field: str) -> None:

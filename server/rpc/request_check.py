@@ -22,6 +22,9 @@ _OUTPUTS = 64
 _MATRIX = 64
 _DIMENSIONS = 256
 _VIEWS = 1 << 16
+# Tables of lidars.
+_ROWS = 1 << 12
+_COLUMNS = 1 << 16
 
 # Bounds by the name of the field, or of message and field: the maximum number of entries of repeated fields and maps,
 # of bytes of strings and bytes, and the largest integers. Strings name a limit of the worker. Integers without an entry
@@ -31,6 +34,7 @@ BOUNDS: Mapping[str, int | str] = {
     "angle_to_pixel_distance": _MATRIX,
     "background": "channels",
     "cameras": "cameras",
+    "column_azimuths": _COLUMNS,
     "content_hash": _NAME,
     "context_id": _NAME,
     "data": "payload_bytes",
@@ -60,6 +64,8 @@ BOUNDS: Mapping[str, int | str] = {
     "rates": _OUTPUTS,
     "rendezvous": _NAME,
     "rotation": _MATRIX,
+    "row_azimuth_offsets": _ROWS,
+    "row_elevations": _ROWS,
     "scene_id": _NAME,
     "shape": _DIMENSIONS,
     "size": _MATRIX,

@@ -35,8 +35,9 @@ class Views:
         """Check the messages and find the targets; SceneNotFoundError if one is missing."""
         require(len(messages) >= 1, field, "at least one view", "none")
         for index, message in enumerate(messages):
-            has_rays = message.camera.sensor.HasField("rays")
-            require(not has_rays, f"{field}[{index}].camera.sensor.rays", "none in trainings", "some")
+            for name, found in (("rays", "some"), ("lidar", "a lidar")):
+                given = message.camera.sensor.HasField(name)
+                require(not given, f"{field}[{index}].camera.sensor.{name}", "none in trainings", found)
         targets = [
             _target(message, runtime, call, f"{field}[{index}]") if message.target else None
             for index, message in enumerate(messages)

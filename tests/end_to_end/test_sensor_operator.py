@@ -17,6 +17,7 @@ from lumigrad.client import (
     Gaussians,
     InvalidArgument,
     PinholeLens,
+    SpinningLidar,
     UnscentedTransform,
     Windshield,
 )
@@ -29,10 +30,12 @@ from lumigrad.client.torch import (
     UnscentedTransformParameters,
     render_gaussians,
 )
+from support.backends.gaussian_engines import cpu
 from support.closeness import assert_image, assert_relative
 from support.files.documents import ROOT, run_code_of
 from support.gaussians import sensor_oracle
-from support.gaussians.sensor_cases import CASES, END, FOCAL, GLASS, HEIGHT, RAY_CASES, START, WIDTH, scene
+from support.gaussians.lidars import CASES as LIDARS
+from support.gaussians.sensor_cases import CASES, END, FOCAL, GLASS, HEIGHT, RAY_CASES, START, WIDTH, run, scene
 from support.spheres import oracle
 
 DATA = os.environ.get(oracle.VARIABLE)
@@ -339,6 +342,46 @@ def test_the_client_renders_and_differentiates_along_rays(client: Client) -> Non
     assert spread.backward(**stacked, wanted=("rays",)).rays.shape == (2, HEIGHT, WIDTH, 6)
 
 
+def test_the_client_renders_and_differentiates_lidars(client: Client) -> None:
+    """As the kernels do; of the largest tables, too."""
+    case = LIDARS["moving"]
+    lidar = SpinningLidar(**vars(case.lens))
+    assert case.end is not None
+    camera = Camera.sensor(
+        lidar,
+        case.start[:3, :3],
+        case.start[:3, 3],
+        *lidar.size,
+        shutter="left_to_right",
+        end_rotation=case.end[:3, :3],
+        end_translation=case.end[:3, 3],
+    )
+    cloud = Gaussians(**{name: tensor.numpy() for name, tensor in case.scene.items()})
+    names = ("color", "hit_distance")
+    frame = client.render(cloud, camera, response="ray", depth_order="distance", outputs=names, retain=True)
+    made = run(cpu(), case, {"hit_distance": torch.ones(case.height, case.width)})
+    for name in names:
+        np.testing.assert_array_equal(frame[name], made.outputs[name])
+    gradients = frame.backward(hit_distance=np.ones_like(frame.hit_distance), wanted=("lenses", "cameras"))
+    for name in ("lidar_elevations", "lidar_azimuths", "lidar_offsets", "camera_pose_end"):
+        np.testing.assert_array_equal(gradients[name], made.gradients[name][0])
+    widest = SpinningLidar(row_elevations=[0.0], column_azimuths=np.linspace(-3, 3, 65536))
+    scan = Camera.sensor(widest, np.eye(3), np.zeros(3), *widest.size)
+    found = client.render(cloud, scan, response="ray", depth_order="distance", outputs=("alpha",), retain=True)
+    assert found.alpha.shape == (1, 65536) and found.alpha.any()
+    assert found.backward(alpha=found.alpha, wanted=("lenses",)).lidar_azimuths.shape == (65536,)
+    for argument, change in {
+        "row_azimuth_offsets": {"row_azimuth_offsets": [0.0, 0.0]},
+        "column_azimuths": {"column_azimuths": []},
+        "row_elevations": {"row_elevations": [[0.0]]},
+        "direction": {"direction": "up"},
+    }.items():
+        with pytest.raises(InvalidArgument, match=f"^{argument}: expected"):
+            SpinningLidar(**{"row_elevations": [0.0], "column_azimuths": [0.0], **change})
+    with pytest.raises(InvalidArgument, match=r"^camera: expected one with focal lengths"):
+        scan.K  # noqa: B018
+
+
 def test_opencvs_cameras_are_projected_by_sigma_points_on_request(client: Client) -> None:
     tensors = {name: tensor.numpy() for name, tensor in CASES["opencv"].scene.items()}
     pose = START[:3, :3], START[:3, 3], WIDTH, HEIGHT
@@ -402,5 +445,5 @@ def test_the_code_of_the_document_runs(client: Client, monkeypatch: pytest.Monke
     names: dict[str, Any] = run_code_of(ROOT / "docs" / "sensors.md")
     assert np.abs(names["gradients"].camera_pose_end).min() > 0
     assert names["gradients"].lens_radial.shape == (6,)
-    assert names["hit"].any() and names["slopes"].gradients["camera_pose_end"].any()
+    assert names["hit"].any() and names["slopes"].camera_pose_end.any()
     assert names["radial"].grad.abs().min() > 0 and names["end"].grad[0, :3, 3].abs().min() > 0

@@ -113,8 +113,8 @@ def test_gsplat_semantics_have_gradients_of_the_scene_alone() -> None:
     assert found["means"].any()
 
 
-def test_gaussians_far_out_of_the_field_are_culled() -> None:
-    """Those that the margin holds are not, on either side."""
+def test_only_gsplats_bounds_cull_what_is_out_of_the_field() -> None:
+    """But for what the margin holds; there is none where the turn begins."""
     azimuths = np.array([-2.5, -1.0, -0.5, 0.0, 1.0, 2.5, 0.0, 0.0])
     elevations = np.array([0.0, 0.0, 0.0, -0.1, 0.0, 0.0, 0.6, -0.44])
     level = 5 * np.cos(elevations)
@@ -122,9 +122,18 @@ def test_gaussians_far_out_of_the_field_are_culled() -> None:
     tensors = {name: value[:8] for name, value in around(8).items()} | {"means": torch.tensor(means).float()}
     small = {**tensors, "scales": torch.full((8, 3), 0.01)}
     camera = Camera.sensor(ARC, np.eye(3), np.zeros(3), *ARC.size)
-    made = forward(Gaussians(**small), [camera], ALONG, outputs=("radii",))
-    shown = made.outputs["radii"][0].any(-1).tolist()
-    assert shown == [False, True, True, True, True, False, False, True]
+    for bounds, expected in (("conservative", [1] * 8), ("gsplat", [0, 0, 1, 1, 1, 0, 0, 1])):
+        made = forward(Gaussians(**small), [camera], replace(ALONG, tile_bounds=bounds), outputs=("radii",))
+        assert made.outputs["radii"][0].any(-1).int().tolist() == expected, bounds
+
+
+def test_a_single_row_sees_what_is_mostly_above_it() -> None:
+    single = SpinningLidar(row_elevations=[0.0], column_azimuths=np.linspace(-1.0, 1.0, 40))
+    tensors = {name: value[:1] for name, value in around(1).items()}
+    tensors |= {"means": torch.tensor([[5.0, 0.0, 1.0]]), "scales": torch.ones(1, 3), "opacities": torch.ones(1)}
+    camera = Camera.sensor(single, np.eye(3), np.zeros(3), *single.size)
+    alpha = forward(Gaussians(**tensors), [camera], ALONG, outputs=("alpha",)).outputs["alpha"]
+    assert float(alpha.max()) == pytest.approx(math.exp(-0.5), rel=1e-2)
 
 
 def test_the_largest_lidar_sees_in_its_last_column(gaussian_engine: Engine) -> None:

@@ -29,6 +29,7 @@ from support.calls.raw_calls import (
     with_scene,
 )
 from support.calls.raw_training import RawTraining, start_of
+from support.gaussians.lidars import CASES as LIDARS
 from support.gaussians.sensor_cases import CASES, RAY_CASES, SensorCase
 from support.workers.worker import worker
 
@@ -45,12 +46,17 @@ REFERENCES = {
     "pixel_distance_to_angle": camera_pb2.F_THETA_REFERENCE_PIXEL_DISTANCE_TO_ANGLE,
 }
 DOMAINS = {"monotone": camera_pb2.LENS_DOMAIN_MONOTONE, "gsplat": camera_pb2.LENS_DOMAIN_GSPLAT}
-ENUMS = {"domain": DOMAINS, "reference": REFERENCES}
+DIRECTIONS = {
+    "counter_clockwise": camera_pb2.SPIN_DIRECTION_COUNTER_CLOCKWISE,
+    "clockwise": camera_pb2.SPIN_DIRECTION_CLOCKWISE,
+}
+ENUMS = {"domain": DOMAINS, "reference": REFERENCES, "direction": DIRECTIONS}
 FIELDS = {
     gaussians.PinholeLens: "pinhole",
     gaussians.OrthographicLens: "orthographic",
     gaussians.FisheyeLens: "fisheye",
     gaussians.FThetaLens: "ftheta",
+    gaussians.SpinningLidar: "lidar",
 }
 
 
@@ -78,7 +84,7 @@ def message_of(case: SensorCase) -> camera_pb2.Camera:
     lens = getattr(sensor, FIELDS[type(case.lens)])
     lens.SetInParent()
     for name, value in vars(case.lens).items():
-        if isinstance(value, tuple):
+        if isinstance(value, tuple | np.ndarray):
             getattr(lens, name).extend(value)
         elif value is not None:
             setattr(lens, name, ENUMS[name][value] if name in ENUMS else value)
@@ -111,7 +117,7 @@ def arrays_of(case: SensorCase) -> Arrays:
     return {name: tensor.numpy() for name, tensor in case.scene.items()}
 
 
-@pytest.mark.parametrize("case", [*CASES.values(), *RAY_CASES.values()], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*CASES.values(), *RAY_CASES.values(), *LIDARS.values()], ids=lambda case: case.name)
 def test_sensors_are_the_kernels_own(client: RawClient, case: SensorCase) -> None:
     outputs: tuple[str, ...] = ("color", "alpha", "depth", "means2d", "radii", "depths")
     outputs += gaussians.ON_RAYS if case.on_rays else ()
@@ -215,6 +221,13 @@ def put(field: str, *values: float) -> Callable[[Any], None]:
     return change
 
 
+def changed_lidar(change: Callable[[Any], object], **settings: Any) -> render_pb2.RenderSpec:
+    """The same with a lidar."""
+    spec = gaussian_spec(message_of(LIDARS["moving"]), **{"response": gaussians_pb2.RESPONSE_RAY, **settings})
+    change(spec.cameras[0].sensor)
+    return spec
+
+
 def unchanged(sensor: Any) -> None:
     """Leaves it as it is."""
 
@@ -263,6 +276,16 @@ REFUSED: list[tuple[Any, str, str]] = [
         changed(lambda s: [s.windshield.horizontal.append(1), s.windshield.vertical.append(1)], "orthographic"),
         "sensor.windshield", "expected none with an orthographic lens, got 'one'",
     ),
+    (
+        changed_lidar(put("lidar.row_elevations", *np.linspace(0, 0.5, 14))),
+        "sensor.lidar.row_elevations", "expected elevations from the highest to the lowest",
+    ),
+    (changed_lidar(put("lidar.row_azimuth_offsets", 1)), "sensor.lidar.row_azimuth_offsets", "expected 14 angles"),
+    (changed_lidar(put("lidar.column_azimuths", *[0.0] * 65537)), "sensor.lidar.column_azimuths", "at most 65536"),
+    (changed_lidar(put("lidar.column_azimuths", np.nan)), "sensor.lidar.column_azimuths", "angles in [-100, 100]"),
+    (changed_lidar(put("lidar.direction", 9)), "sensor.lidar.direction", "expected a known value, got 9"),
+    (changed_lidar(put("lidar.column_azimuths", *[0.0] * 89)), "width", "expected 89, as many as"),
+    (changed_lidar(put("shutter", 2)), "sensor.shutter", "('global', 'left_to_right') with a lidar"),
 ]  # fmt: skip
 RAY = gaussians_pb2.RESPONSE_RAY
 GIVEN = message_of(RAY_CASES["given"])
@@ -317,6 +340,7 @@ SPECS: list[tuple[Any, str, str]] = [
         gaussian_spec(opencv_camera(48, 36), response=RAY), "gaussians.response",
         "expected the default unless Gaussians are projected by sigma points, got ray",
     ),
+    (changed_lidar(unchanged, response=0), "gaussians.response", "expected RESPONSE_RAY with lidars, got"),
     (changed(unchanged, response=9), "gaussians.response", "expected a known value, got 9"),
     (changed(unchanged, tile_size=5), "gaussians.tile_size", "expected None or one of (4, 8, 16), got 5"),
     (changed(unchanged, outputs=["normals"]), "outputs", "expected one of color, alpha"),
@@ -345,12 +369,16 @@ def test_refusals_name_field_limit_and_value(client: RawClient, spec: Any, field
 
 
 def test_trainings_take_no_rays(client: RawClient) -> None:
-    along, given = start_of(client), start_of(client)
+    along, given, scanned = start_of(client), start_of(client), start_of(client)
+    lidar = gaussians.SpinningLidar(row_elevations=np.linspace(0.2, -0.2, 32), column_azimuths=np.linspace(0, 1, 40))
+    for view in scanned.views:
+        view.camera.CopyFrom(message_of(replace(LIDARS["turn"], lens=lidar, width=40, height=32)))
     along.spec.gaussians.response = RAY
     given.views[1].camera.CopyFrom(GIVEN)
     for start, field, text in (
         (along, "spec.gaussians.response", "expected RESPONSE_PICTURE in trainings, got RESPONSE_RAY"),
         (given, "views[1].camera.sensor.rays", "expected none in trainings, got some"),
+        (scanned, "views[0].camera.sensor.lidar", "expected none in trainings, got a lidar"),
     ):
         found, description = violation(failure(RawTraining(client, start).reply))
         assert found == f"start.{field}"

@@ -119,33 +119,34 @@ struct Film {
 template <>
 struct Film<SpinningLidar> {
   const Sensor& sensor;
-  double margin, lead, steps;
-  bool staircase;
+  double margin, steps;
+  bool whole_field, staircase;
 
   LG_INLINE Film(const View& view, const Sensor& s, const Settings& settings)
       : sensor(s),
         margin(settings.unscented.margin),
-        // gsplat has no margin where the turn begins.
-        lead(settings.gsplat_bounds ? 0.0 : margin * s.azimuth_span),
         steps(view.width - 1.0),
+        // Who reaches returns is found by their rays, also for a single row; gsplat culls what is out of the field.
+        whole_field(settings.gsplat_bounds == 0),
         staircase(s.continuous == 0) {}
-  // From the beginning of the turn less `before`, radians in [0, 2 pi).
+  // From the beginning of the turn, radians in [0, 2 pi).
   template <class D>
-  LG_INLINE D turned_by(const Pair<D>& place, double before) const {
+  LG_INLINE D turned_by(const Pair<D>& place) const {
     const D azimuth = place.x * D(1.0 / kUnitsPerRadian), begin = D(sensor.azimuth);
-    const D angle = D(before) + (sensor.clockwise ? begin - azimuth : azimuth - begin);
+    const D angle = sensor.clockwise ? begin - azimuth : azimuth - begin;
     return fnma(floor_whole(angle * D(1.0 / kFullTurn)), D(kFullTurn), angle);
   }
   template <class D>
   LG_INLINE MaskOf<D> is_near(const Pair<D>& place) const {
+    if (whole_field) return place.x <= place.x;
     const D down = fnma(place.y, D(1.0 / kUnitsPerRadian), D(sensor.elevation));
     const double edge = margin * sensor.elevation_span;
-    return (turned_by(place, lead) <= D(lead + (1.0 + margin) * sensor.azimuth_span)) & (down >= D(-edge)) &
+    return (turned_by(place) <= D((1.0 + margin) * sensor.azimuth_span)) & (down >= D(-edge)) &
            (down <= D(sensor.elevation_span + edge));
   }
   template <class D>
   LG_INLINE D time(const Pair<D>& place) const {
-    const D time = turned_by(place, 0.0) * D(sensor.azimuth_span > 0.0 ? 1.0 / sensor.azimuth_span : 0.0);
+    const D time = turned_by(place) * D(sensor.azimuth_span > 0.0 ? 1.0 / sensor.azimuth_span : 0.0);
     const D whole = staircase && steps > 0.0 ? nearest_whole(time * D(steps)) * D(1.0 / steps) : time;
     return min(max(whole, D(0.0)), D(1.0));
   }

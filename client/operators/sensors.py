@@ -19,6 +19,8 @@ from lumigrad.client.values.lenses import (
     OrthographicLens,
     PinholeLens,
     Reference,
+    SpinDirection,
+    SpinningLidar,
     Windshield,
 )
 
@@ -32,7 +34,9 @@ OF_LENS = (
     "linear",
 )
 OF_WINDSHIELD = ("horizontal", "vertical", "horizontal_inverse", "vertical_inverse")
-LENS_INPUTS = (*OF_LENS, *OF_WINDSHIELD)
+# Tables, there after "lidar_".
+OF_LIDAR = ("elevations", "azimuths", "offsets")
+LENS_INPUTS = (*OF_LENS, *OF_WINDSHIELD, *OF_LIDAR)
 RAYS = "rays"
 # gsplat's calibrations of f-theta lenses count the centre of the first pixel as 0.
 _F_THETA_CENTER = 0.5
@@ -48,13 +52,14 @@ class SensorMatrices:
     Attributes:
         width: picture width, pixels.
         height: picture height, pixels.
-        model: "pinhole", "orthographic", "fisheye" or "ftheta".
+        model: "pinhole", "orthographic", "fisheye", "ftheta" or "lidar".
         shutter: how rows are exposed.
         row_time: when a point is exposed.
         domain: up to where the lens is valid.
         reference: of an f-theta lens.
         max_angle: of an f-theta lens, radians.
         counts: the number of coefficients of each input.
+        direction: of a lidar.
     """
 
     width: int
@@ -66,6 +71,7 @@ class SensorMatrices:
     reference: Reference
     max_angle: float
     counts: tuple[tuple[str, int], ...]
+    direction: SpinDirection
 
     def cameras(self, inputs: Mapping[str, Array | None]) -> tuple[Camera, ...]:
         """One camera for each pair of matrices."""
@@ -95,6 +101,14 @@ class SensorMatrices:
         return tuple(cameras)
 
     def _lens(self, k: Array, coefficients: Mapping[str, Any]) -> Lens:
+        if self.model == "lidar":
+            elevations, azimuths, offsets = (np.asarray(coefficients[name]) for name in OF_LIDAR)
+            return SpinningLidar(
+                row_elevations=elevations,
+                column_azimuths=azimuths,
+                row_azimuth_offsets=offsets,
+                direction=self.direction,
+            )
         fx, fy, cx, cy = (float(k[place]) for place in ((0, 0), (1, 1), (0, 2), (1, 2)))
         if self.model == "ftheta":
             return FThetaLens(
@@ -122,7 +136,8 @@ class SensorMatrices:
             k = arrays["projection"] = np.zeros((len(found.camera_intrinsics), 3, 3), np.float32)
             k[:, (0, 1, 0, 1), (0, 1, 2, 2)] = found.camera_intrinsics
         for name, count in self.counts:
-            theirs = f"windshield_{name}" if name in OF_WINDSHIELD else f"lens_{name}"
+            kind = "windshield" if name in OF_WINDSHIELD else "lidar" if name in OF_LIDAR else "lens"
+            theirs = f"{kind}_{name}"
             if theirs in found:
                 arrays[name] = found[theirs][:, :count]
         return arrays

@@ -30,7 +30,7 @@ from lumigrad.client.settings.engines import GaussianSemantics, GaussianSettings
 from lumigrad.client.torch.gaussian_inputs import Prepared, check_matrices, prepared
 from lumigrad.client.torch.gaussian_nodes import Layout, Rendering, draw, project
 from lumigrad.client.torch.remote import outside_graphs, run
-from lumigrad.client.torch.sensors import check_without, refuse_lidars, sensor_settings, sensors
+from lumigrad.client.torch.sensors import check_without, intrinsics_of, sensor_settings, sensors
 from lumigrad.client.values.camera import RowTime
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.lenses import LensDomain
@@ -103,7 +103,7 @@ def render_gaussians(
     backgrounds: torch.Tensor | None = None,
     covars: torch.Tensor | None = None,
     transforms: Sequence[tuple[int, int, torch.Tensor]] = (),
-    camera_model: Literal["pinhole", "orthographic", "ortho", "fisheye", "ftheta"] = "pinhole",
+    camera_model: Literal["pinhole", "orthographic", "ortho", "fisheye", "ftheta", "lidar"] = "pinhole",
     distortion: Any = None,
     with_ut: bool = False,
     with_eval3d: bool = False,
@@ -166,8 +166,8 @@ def render_gaussians(
         backgrounds: [C, D] or [D] for all cameras; None: 0.
         covars: [N, 3, 3] covariances, instead of quats and scales.
         transforms: (begin, end, matrix [4, 4]): place slices of the Gaussians rigidly in the world.
-        camera_model: of all cameras; "ortho" is "orthographic", with Ks in pixels per scene unit; "ftheta" needs
-            with_ut.
+        camera_model: of all cameras; "ortho" is "orthographic", with Ks in pixels per scene unit; "ftheta"
+            and "lidar" need with_ut.
         distortion: [k] or [C, k] coefficients k1 k2 p1 p2 [k3 [k4 k5 k6]] of a pinhole; no gradient flows to them.
         with_ut: project by sigma points, through real lenses and shutters; the arguments up to `ut_params` are for it.
             Rotations in viewmats must then be orthonormal, and there are no covars.
@@ -182,7 +182,9 @@ def render_gaussians(
         thin_prism_coeffs: [C, 4] s1 to s4 of a pinhole.
         ftheta_coeffs: FThetaCameraDistortionParameters of all cameras; Ks then give cx and cy, which count the centre
             of the first pixel as 0.
-        lidar_coeffs: must be None.
+        lidar_coeffs: RowOffsetStructuredSpinningLidarModelParameters of all cameras, with with_eval3d; x forward, y
+            left, z up. The picture then has a row for each elevation and a column for each azimuth; width, height and
+            Ks have no effect. With viewmats_rs the lidar moves while it spins.
         external_distortion_coeffs: BivariateWindshieldModelParameters of all cameras.
         rolling_shutter: RollingShutterType; None: GLOBAL.
         viewmats_rs: [C, 4, 4] the poses at the end of the exposure, with a rolling shutter; viewmats are those at its
@@ -216,9 +218,9 @@ def render_gaussians(
     check_stored(scene, "gaussians")
     one_of("gradient_dtype", gradient_dtype, get_args(WireFormat))
     tensors = prepared(
-        means=means, quats=quats, scales=scales, opacities=opacities, colors=colors, viewmats=viewmats, Ks=Ks,
-        sh_degree=sh_degree, backgrounds=backgrounds, covars=covars, matrices=[entry[2] for entry in transforms],
-        scene=scene,
+        means=means, quats=quats, scales=scales, opacities=opacities, colors=colors, viewmats=viewmats,
+        Ks=intrinsics_of(arguments), sh_degree=sh_degree, backgrounds=backgrounds, covars=covars,
+        matrices=[entry[2] for entry in transforms], scene=scene,
     )  # fmt: skip
     check_matrices(tensors.inputs)
     tensors, cameras, of_sensors = _cameras(arguments, tensors)
@@ -241,7 +243,6 @@ def _cameras(
     given: Mapping[str, Any], tensors: Prepared
 ) -> tuple[Prepared, ViewMatrices | SensorMatrices, dict[str, Any]]:
     """The inputs with those of lenses, the cameras, and the settings that sensors have."""
-    refuse_lidars(given)
     if not truth("with_ut", given["with_ut"]):
         check_without(given)
         rows = distortion_rows(given["distortion"], math.prod(tensors.views))

@@ -97,13 +97,13 @@ class SpinningDirection(Enum):
 
 @dataclass(kw_only=True)
 class RowOffsetStructuredSpinningLidarModelParameters:
-    """A spinning lidar, which workers do not render: `rasterization` and `render_gaussians` refuse it.
+    """A spinning lidar, which all cameras share; angles in radians.
 
     Attributes:
         row_elevations_rad: [R] elevations of the rows, descending.
         column_azimuths_rad: [C] azimuths of the columns, in the order of spinning.
         row_azimuth_offsets_rad: [R] added to the azimuths of a row.
-        spinning_frequency_hz: turns per second.
+        spinning_frequency_hz: turns per second; without effect.
         spinning_direction: how it turns.
     """
 

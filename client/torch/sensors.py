@@ -16,10 +16,10 @@ from lumigrad.client.torch.gaussian_inputs import Prepared
 from lumigrad.client.torch.remote import on_host
 from lumigrad.client.torch.sensor_parameters import RollingShutterType
 from lumigrad.client.values.camera import RowTime, Shutter
-from lumigrad.client.values.lenses import WINDSHIELD_LENGTHS, LensDomain, Reference
+from lumigrad.client.values.lenses import WINDSHIELD_LENGTHS, LensDomain, Reference, SpinDirection
 
 Arguments = Mapping[str, Any]
-MODELS = {"pinhole": "pinhole", "ortho": "orthographic", "fisheye": "fisheye", "ftheta": "ftheta"}
+MODELS = {"pinhole": "pinhole", "ortho": "orthographic", "fisheye": "fisheye", "ftheta": "ftheta", "lidar": "lidar"}
 _SHUTTERS: dict[str, Shutter] = {
     "ROLLING_TOP_TO_BOTTOM": "top_to_bottom",
     "ROLLING_LEFT_TO_RIGHT": "left_to_right",
@@ -33,7 +33,16 @@ _REFERENCES: dict[str, Reference] = {
 }
 # What needs with_ut=True.
 _COEFFICIENTS = ("radial_coeffs", "tangential_coeffs", "thin_prism_coeffs")
-_FOR_SENSORS = (*_COEFFICIENTS, "ftheta_coeffs", "external_distortion_coeffs", "viewmats_rs", "ut_params", "rays")
+_FOR_SENSORS = (
+    *_COEFFICIENTS,
+    "ftheta_coeffs",
+    "lidar_coeffs",
+    "external_distortion_coeffs",
+    "viewmats_rs",
+    "ut_params",
+    "rays",
+)
+_DIRECTIONS: dict[str, SpinDirection] = {"CLOCKWISE": "clockwise", "COUNTER_CLOCKWISE": "counter_clockwise"}
 # Names of coefficients in the protocol, and the numbers of them that each lens takes.
 _TAKEN: dict[str, dict[str, tuple[str, Sequence[int]]]] = {
     "pinhole": {
@@ -45,13 +54,12 @@ _TAKEN: dict[str, dict[str, tuple[str, Sequence[int]]]] = {
 }
 
 
-def refuse_lidars(given: Arguments) -> None:
-    """Raises InvalidArgument for lidars."""
-    if given["lidar_coeffs"] is not None or given["camera_model"] == "lidar":
-        name = "lidar_coeffs" if given["lidar_coeffs"] is not None else "camera_model"
-        raise InvalidArgument.of(
-            name, "expected no lidar, which workers do not render; render pinholes that cover the scan"
-        )
+def intrinsics_of(given: Arguments) -> Any:
+    """K, or what stands for it with a lidar, which has none."""
+    views = given["viewmats"]
+    if given["Ks"] is None and given["camera_model"] == "lidar" and isinstance(views, torch.Tensor):
+        return torch.eye(3, dtype=torch.float64).expand(*views.shape[:-2], 3, 3)
+    return given["Ks"]
 
 
 def check_without(given: Arguments) -> None:
@@ -65,8 +73,9 @@ def check_without(given: Arguments) -> None:
         raise InvalidArgument.of("global_z_order", "expected True without with_ut=True; pass with_ut=True")
     if truth("with_eval3d", given["with_eval3d"]):
         raise InvalidArgument.of("with_eval3d", "expected False without with_ut=True; pass with_ut=True")
-    if given["camera_model"] == "ftheta":
-        raise InvalidArgument.of("camera_model", '"ftheta" needs with_ut=True; pass with_ut=True')
+    model = given["camera_model"]
+    if model in ("ftheta", "lidar"):
+        raise InvalidArgument.of("camera_model", f'"{model}" needs with_ut=True; pass with_ut=True')
 
 
 def sensor_settings(given: Arguments, tile_bounds: Any) -> dict[str, Any]:
@@ -111,21 +120,28 @@ def sensors(
     model, shutter = MODELS[name], _shutter(given["rolling_shutter"])
     inputs = _coefficients(given, tensors, model)
     reference, max_angle = _ftheta(given["ftheta_coeffs"], tensors, model, inputs)
+    direction = _lidar(given, tensors, model, inputs)
     _windshield(given["external_distortion_coeffs"], tensors, inputs, along_rays=given["with_eval3d"])
     counts = tuple((key, tensor.shape[-1]) for key, tensor in inputs.items())
+    if model == "lidar":
+        shutter = _lidar_shutter(shutter, moving=given["viewmats_rs"] is not None)
     if (given["viewmats_rs"] is not None) != (shutter != "global"):
         expected = "None with the shutter GLOBAL" if shutter == "global" else f"poses with the shutter {shutter}"
         raise InvalidArgument.of("viewmats_rs", f"expected {expected}")
     if given["viewmats_rs"] is not None:
         ends = inputs["view_end"] = on_host("viewmats_rs", given["viewmats_rs"], torch.float64)
         check_shape("viewmats_rs", ends.shape, (*tensors.views, 4, 4))
+    # A lidar's picture has the size of its tables.
     size = given["width"], given["height"]
+    if model == "lidar":
+        size = inputs["azimuths"].shape[-1], inputs["elevations"].shape[-1]
     if given["rays"] is not None:
         if not given["with_eval3d"]:
             raise InvalidArgument.of("rays", "expected None without with_eval3d=True; pass with_eval3d=True")
         rays = inputs[RAYS] = on_host("rays", given["rays"])
         check_shape("rays", rays.shape, (*tensors.views, size[1], size[0], 6))
-    return SensorMatrices(*size, model, shutter, row_time, lens_domain, reference, max_angle, counts), inputs
+    matrices = SensorMatrices(*size, model, shutter, row_time, lens_domain, reference, max_angle, counts, direction)
+    return matrices, inputs
 
 
 def _shutter(value: Any) -> Shutter:
@@ -174,6 +190,38 @@ def _ftheta(parameters: Any, tensors: Prepared, model: str, inputs: dict[str, to
     reference = getattr(parameters.reference_poly, "name", parameters.reference_poly)
     one_of("ftheta_coeffs.reference_poly", reference, _REFERENCES)
     return _REFERENCES[reference], number("ftheta_coeffs.max_angle", parameters.max_angle)
+
+
+def _lidar(given: Arguments, tensors: Prepared, model: str, inputs: dict[str, torch.Tensor]) -> SpinDirection:
+    """Adds the tables of a lidar to `inputs`; returns how it spins."""
+    parameters = given["lidar_coeffs"]
+    if (parameters is not None) != (model == "lidar"):
+        expected = 'None unless camera_model is "lidar"'
+        if model == "lidar":
+            expected = "RowOffsetStructuredSpinningLidarModelParameters"
+        raise InvalidArgument.of("lidar_coeffs", f"expected {expected}")
+    if parameters is None:
+        return "counter_clockwise"
+    if not given["with_eval3d"]:
+        raise InvalidArgument.of("with_eval3d", "expected True with a lidar, which has no film; pass with_eval3d=True")
+    if given["external_distortion_coeffs"] is not None:
+        raise InvalidArgument.of("external_distortion_coeffs", "expected None with a lidar, got one")
+    for ours, theirs in (
+        ("elevations", "row_elevations_rad"),
+        ("azimuths", "column_azimuths_rad"),
+        ("offsets", "row_azimuth_offsets_rad"),
+    ):
+        inputs[ours] = _shared(f"lidar_coeffs.{theirs}", getattr(parameters, theirs), tensors)
+    direction = getattr(parameters.spinning_direction, "name", parameters.spinning_direction)
+    one_of("lidar_coeffs.spinning_direction", direction, _DIRECTIONS)
+    return _DIRECTIONS[direction]
+
+
+def _lidar_shutter(shutter: Shutter, *, moving: bool) -> Shutter:
+    """Columns are always scanned in order; a lidar moves if it has poses at the end, whatever the shutter."""
+    if shutter not in ("global", "left_to_right"):
+        raise InvalidArgument.of("rolling_shutter", f"expected GLOBAL or ROLLING_LEFT_TO_RIGHT, got {shutter}")
+    return "left_to_right" if moving else "global"
 
 
 def _windshield(parameters: Any, tensors: Prepared, inputs: dict[str, torch.Tensor], *, along_rays: bool) -> None:

@@ -60,11 +60,9 @@ def test_the_signature_is_the_original_s():
     [
         ("distributed", True, "expected False, got True; gsplat exchanges .* a socket"),
         ("with_eval3d", True, "expected False without with_ut=True, got True; workers evaluate"),
-        ("lidar_coeffs", object(), "expected None, got object; .* pinholes"),
         ("extra_signals", torch.zeros(3, 2), r"expected None, got a tensor \[3, 2\]; .* append them to colors"),
         ("extra_signals_sh_degree", 3, "expected None, got 3; .* a second call"),
         ("renderer_config", object(), r"expected None or RendererConfig_MixedBatch\(\), got object; "),
-        ("camera_model", "lidar", "expected one of pinhole, ortho, fisheye, ftheta, got 'lidar'; .* pinholes"),
     ],
 )
 def test_options_that_are_not_supported_are_refused_with_the_reason_and_what_to_do(name, value, facts):
@@ -77,10 +75,10 @@ def test_the_porting_guide_has_the_reasons_of_the_refusals():
     for option, *reasons in rows(GUIDE.read_text(), "option", "why it is refused", "what to do instead"):
         texts = tuple(reason.replace("`", "") for reason in reasons)
         table |= dict.fromkeys((name.partition("=")[0] for name in words(option)), texts)
-    models = {'"lidar"': options.LIDAR_MODEL, "with_eval3d": options.BY_JACOBIAN}
+    models = {"with_eval3d": options.BY_JACOBIAN}
     gradients = {f'meta["{key}"]': options.NO_GRADIENT for key in ("depths", "conics", "opacities")}
     refusals = {**options.REFUSALS, **models, **gradients, "colors": options.HARMONICS_PER_CAMERA}
-    assert set(table) - set(refusals) == {"camera_model", "sh_degree", "with_ut"}
+    assert set(table) - set(refusals) == {"sh_degree", "with_ut"}
     assert {name: table.get(name) for name in refusals} == {
         name: (refusal.why, refusal.instead) for name, refusal in refusals.items()
     }
@@ -93,7 +91,7 @@ def test_the_porting_guide_has_the_reasons_of_the_refusals():
         (
             {"camera_model": "round"},
             GsplatArgumentError,
-            "camera_model: expected one of pinhole, ortho, fisheye, ftheta, got",
+            "camera_model: expected one of pinhole, ortho, fisheye, ftheta, lidar, got",
         ),
         ({"rasterize_mode": "fast"}, GsplatArgumentError, "rasterize_mode: expected one of classic, antialiased, got"),
         ({"with_ut": True}, GsplatArgumentError, "packed: expected False with with_ut=True, got True"),

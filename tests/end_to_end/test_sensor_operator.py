@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,10 @@ def arguments_of(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor], d
             given["ftheta"]["max_angle"],
             leaves["ftheta_cde"],
         )
+    if "in_lidar_elevations" in arrays:
+        leaves |= {name: leaf(arrays[f"in_{name}"]) for name in ("lidar_elevations", "lidar_azimuths", "lidar_offsets")}
+        arguments |= {"Ks": None, "width": 1, "height": 1}
+        arguments["lidar_coeffs"] = lidar_parameters(leaves)
     if "in_windshield_h" in arrays:
         glass = BivariateWindshieldModelParameters()
         for name, field in POLYNOMIALS.items():
@@ -99,6 +104,20 @@ def arguments_of(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor], d
         "radius_clip": given["radius_clip"],
     }
     return arguments, leaves, given, found
+
+
+def lidar_parameters(tables: Mapping[str, Any], **changes: Any) -> Any:
+    """gsplat's class, clockwise."""
+    return gsplat.RowOffsetStructuredSpinningLidarModelParameters(
+        **{
+            "row_elevations_rad": tables["lidar_elevations"],
+            "column_azimuths_rad": tables["lidar_azimuths"],
+            "row_azimuth_offsets_rad": tables["lidar_offsets"],
+            "spinning_frequency_hz": 10.0,
+            "spinning_direction": gsplat.SpinningDirection.CLOCKWISE,
+            **changes,
+        }
+    )
 
 
 def compare(leaves: dict[str, torch.Tensor], arrays: Any, prefix: str) -> None:
@@ -167,8 +186,14 @@ def test_gsplats_function_reproduces_cases_computed_elsewhere(path: Path, client
     expected = found.arrays["exact_image"]
     tolerance = 5e-5 if given["with_eval3d"] else 3e-5
     assert_image(image.detach().numpy()[stable], expected[stable], tolerance * max(1.0, float(np.abs(expected).max())))
-    np.testing.assert_array_equal(meta["radii"].numpy(), found.arrays["exact_radii"])
-    assert meta["tiles_per_gauss"].sum() == len(meta["flatten_ids"]) > 0
+    radii = found.arrays["exact_radii"]
+    # Those of gsplat's lidars are a turn wide across the azimuth of half a turn.
+    whole = (radii < 1e5).all(-1)
+    np.testing.assert_array_equal(meta["radii"].numpy()[whole], radii[whole])
+    if given["camera_model"] == "lidar":
+        assert meta["tiles_per_gauss"] is None and (meta["width"], meta["height"]) == (72, 12)
+    else:
+        assert meta["tiles_per_gauss"].sum() == len(meta["flatten_ids"]) > 0
     upstream = torch.tensor(found.arrays["v_image"]).float(), torch.tensor(found.arrays["v_alpha"]).float()
     objective = (image * upstream[0]).sum() + (alpha * upstream[1]).sum()
     if given["return_normals"]:
@@ -189,16 +214,8 @@ def test_classes_of_gsplat_are_accepted_or_refused(client: Client) -> None:
     plain = {**sensor_arguments(), "packed": False, "target": client.target}
     named = gsplat.rasterization(**plain, renderer_config=gsplat.RendererConfig_MixedBatch())[0]
     assert torch.equal(named, gsplat.rasterization(**plain)[0])
-    lidar = gsplat.RowOffsetStructuredSpinningLidarModelParameters(
-        row_elevations_rad=[0.0],
-        column_azimuths_rad=[0.0],
-        row_azimuth_offsets_rad=[0.0],
-        spinning_frequency_hz=10.0,
-        spinning_direction=gsplat.SpinningDirection.CLOCKWISE,
-    )
-    for name, value in (("lidar_coeffs", lidar), ("renderer_config", gsplat.RendererConfig_ParallelBatch())):
-        with pytest.raises(NotImplementedError, match=rf"^{name} is not supported here: "):
-            gsplat.rasterization(**plain, **{name: value})
+    with pytest.raises(NotImplementedError, match=r"^renderer_config is not supported here: "):
+        gsplat.rasterization(**plain, renderer_config=gsplat.RendererConfig_ParallelBatch())
 
 
 def sensor_arguments() -> dict[str, Any]:
@@ -382,6 +399,58 @@ def test_the_client_renders_and_differentiates_lidars(client: Client) -> None:
         scan.K  # noqa: B018
 
 
+def test_the_operator_moves_lidars_as_the_kernels_do(client: Client) -> None:
+    case = LIDARS["moving"]
+    lidar = case.lens
+    tables = {
+        "lidar_elevations": leaf(lidar.row_elevations, torch.float64),
+        "lidar_azimuths": leaf(lidar.column_azimuths, torch.float64),
+        "lidar_offsets": leaf(lidar.row_azimuth_offsets, torch.float64),
+    }
+    tensors = {name: tensor.clone().requires_grad_() for name, tensor in case.scene.items()}
+    colors = tensors.pop("sh")
+    start, end = leaf(case.start[None], torch.float64), leaf(np.array(case.end)[None], torch.float64)
+    arguments: dict[str, Any] = {
+        **tensors,
+        "colors": colors,
+        "sh_degree": 2,
+        "viewmats": start,
+        "viewmats_rs": end,
+        "width": 1,
+        "height": 1,
+        "camera_model": "lidar",
+        "lidar_coeffs": lidar_parameters(tables),
+        "with_ut": True,
+        "with_eval3d": True,
+        "global_z_order": False,
+        "outputs": ("alpha", "hit_distance"),
+        "client": client,
+    }
+    result = render_gaussians(**arguments)
+    made = run(cpu(), case, {"hit_distance": torch.ones(case.height, case.width)})
+    assert result.hit_distance is not None
+    assert_image(result.hit_distance[0].detach().numpy(), made.outputs["hit_distance"], 1e-5)
+    result.hit_distance.sum().backward()
+    for name, table in tables.items():
+        assert_relative(name, table.grad.numpy(), made.gradients[name][0], 1e-5, 1e-6)
+    assert_relative("end", end.grad[0, :3, 3].numpy(), made.gradients["camera_translation_end"][0], 1e-5, 1e-6)
+    for text, change in {
+        "with_eval3d: expected True with a lidar": {"with_eval3d": False, "outputs": ("alpha",)},
+        "lidar_coeffs: expected RowOffsetStructured": {"lidar_coeffs": None},
+        "rolling_shutter: expected GLOBAL or ROLLING_LEFT": {"rolling_shutter": RollingShutterType(0)},
+        "external_distortion_coeffs: expected None with a lidar": {"external_distortion_coeffs": 1},
+        "row_elevations_rad: expected": {"lidar_coeffs": lidar_parameters(tables, row_elevations_rad=None)},
+        "spinning_direction: expected one of": {"lidar_coeffs": lidar_parameters(tables, spinning_direction="up")},
+        'camera_model: "lidar" needs with_ut=True': {
+            "with_ut": False, "with_eval3d": False, "global_z_order": True, "lidar_coeffs": None, "viewmats_rs": None,
+            "outputs": ("alpha",), "Ks": torch.eye(3)[None],
+        },
+    }.items():  # fmt: skip
+        with pytest.raises(InvalidArgument) as error:
+            render_gaussians(**{**arguments, **change})
+        assert text in str(error.value)
+
+
 def test_opencvs_cameras_are_projected_by_sigma_points_on_request(client: Client) -> None:
     tensors = {name: tensor.numpy() for name, tensor in CASES["opencv"].scene.items()}
     pose = START[:3, :3], START[:3, 3], WIDTH, HEIGHT
@@ -415,7 +484,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rays": torch.zeros(1), "with_eval3d": True}, "rays: expected shape"),
     ({"with_eval3d": True}, "horizontal_inverse: expected coefficients"),
     ({"outputs": ("normals",)}, "outputs: expected one of color"),
-    ({"camera_model": "lidar"}, "camera_model: expected no lidar"),
+    ({"camera_model": "lidar"}, "radial_coeffs: expected None with the camera model lidar"),
+    ({"lidar_coeffs": 1}, 'lidar_coeffs: expected None unless camera_model is "lidar"'),
+    (
+        {"lidar_coeffs": 1, "with_ut": False, "radial_coeffs": None, "tangential_coeffs": None},
+        "lidar_coeffs: expected None without with_ut=True",
+    ),
     ({"camera_model": "ortho"}, "radial_coeffs: expected None with the camera model ortho"),
     ({"camera_model": "ftheta", "radial_coeffs": None, "tangential_coeffs": None}, "ftheta_coeffs: expected FTheta"),
     ({"camera_model": "fisheye", "tangential_coeffs": None}, "radial_coeffs: expected 4 coefficients of each camera"),

@@ -231,7 +231,9 @@ def intermediates(
         "flatten_ids": lambda: lists().flatten_ids,
         "isect_offsets": lambda: lists().offsets.reshape(*tensors.views, tile_height, tile_width),
     }
-    return Meta(values, later)
+    # A lidar's centres are angles, and meet no tiles of its picture.
+    is_lidar = tensors.inputs["azimuths"] is not None
+    return Meta(values, {} if is_lidar else later)
 
 
 def _without_gradient(array: torch.Tensor, key: str, tensors: Prepared) -> torch.Tensor:

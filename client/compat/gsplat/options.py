@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -57,7 +57,7 @@ def gsplat_refusals() -> AbstractContextManager[None]:
 
 RENDER_MODES = ("RGB", "D", "ED", "RGB+D", "RGB+ED")
 HIT_DISTANCES = ("d", "Ed", "RGB-d", "RGB-Ed")
-_CAMERA_MODELS = ("pinhole", "ortho", "fisheye", "ftheta")
+_CAMERA_MODELS = ("pinhole", "ortho", "fisheye", "ftheta", "lidar")
 _RASTERIZE_MODES = ("classic", "antialiased")
 
 # Classes of gsplat, which need not be installed here: the default, and one for rays only. They draw the same pictures.
@@ -87,11 +87,6 @@ class Refusal:
         return NotImplementedError(f"{name} is not supported here: {self.text(value)}")
 
 
-_LIDAR = Refusal(
-    "workers have no model of lidars",
-    'render pinholes that cover the scan with render_mode="ED", and read their depths at its angles',
-)
-
 # By option, in the order in which they are checked.
 REFUSALS = {
     "distributed": Refusal(
@@ -101,7 +96,6 @@ REFUSALS = {
         "workers by lumigrad.client.torch.render_gaussians(spread=True)",
         "False",
     ),
-    "lidar_coeffs": _LIDAR,
     "extra_signals": Refusal(
         "a call blends one array, of channels or of harmonics, and they have the same weights",
         "append them to colors and split the image; beside harmonics, render them as colors of a second call",
@@ -116,7 +110,6 @@ REFUSALS = {
         f"None or {_RENDERERS[0]}()",
     ),
 }
-LIDAR_MODEL = replace(_LIDAR, expected=f"one of {', '.join(_CAMERA_MODELS)}")
 HARMONICS_PER_CAMERA = Refusal(
     "cameras share one set of coefficients, as in gsplat 1.6",
     "render each camera by a call of its own, or evaluate the harmonics for each camera and pass colors [.., C, N, D]",
@@ -171,9 +164,7 @@ def check_rays(options: Mapping[str, Any]) -> None:
 
 
 def check_modes(render_mode: str, camera_model: str, rasterize_mode: str) -> None:
-    """Raises NotImplementedError for modes that only gsplat has, GsplatArgumentError for unknown ones."""
-    if camera_model == "lidar":
-        raise LIDAR_MODEL.error("camera_model", camera_model)
+    """Raises GsplatArgumentError for unknown modes."""
     with gsplat_refusals():
         one_of("render_mode", render_mode, (*RENDER_MODES, *HIT_DISTANCES))
         one_of("camera_model", camera_model, _CAMERA_MODELS)

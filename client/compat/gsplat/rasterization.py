@@ -28,7 +28,7 @@ from lumigrad.client.torch.gaussian_inputs import Prepared, prepared
 from lumigrad.client.torch.gaussian_nodes import Layout, Rendering, draw, project
 from lumigrad.client.torch.gaussians import with_derived
 from lumigrad.client.torch.remote import outside_graphs, run
-from lumigrad.client.torch.sensors import check_without, sensor_settings, sensors
+from lumigrad.client.torch.sensors import check_without, intrinsics_of, sensor_settings, sensors
 
 _TILE_SIZE = 16
 _RAY_TILE_SIZE, _LARGE_PICTURE = 8, 1080
@@ -114,7 +114,7 @@ def rasterization(
         rasterize_mode: "classic" or "antialiased".
         channel_chunk: accepted, without effect; any number of channels is rendered at once.
         distributed: must be False.
-        camera_model: "pinhole", "ortho", "fisheye" or, with `with_ut`, "ftheta".
+        camera_model: "pinhole", "ortho", "fisheye" or, with `with_ut`, "ftheta" or "lidar".
         segmented: accepted, without effect.
         covars: [.., N, 3, 3] covariances, instead of quats and scales.
         with_ut: project by sigma points, through real lenses and shutters. Like gsplat's, these pictures have no
@@ -129,7 +129,8 @@ def rasterization(
         tangential_coeffs: [.., C, 2] of a pinhole.
         thin_prism_coeffs: [.., C, 4] of a pinhole.
         ftheta_coeffs: FThetaCameraDistortionParameters.
-        lidar_coeffs: must be None.
+        lidar_coeffs: with `with_eval3d`: RowOffsetStructuredSpinningLidarModelParameters; the picture has the size of
+            its tables.
         external_distortion_coeffs: BivariateWindshieldModelParameters.
         rolling_shutter: RollingShutterType, also gsplat's own; None: GLOBAL.
         viewmats_rs: [.., C, 4, 4] poses at the end of the exposure, with a rolling shutter.
@@ -165,8 +166,8 @@ def rasterization(
         default = _RAY_TILE_SIZE if with_eval3d and min(width, height) < _LARGE_PICTURE else _TILE_SIZE
         tile_size = whole_number("tile_size", default if tile_size is None else tile_size, 1, 1 << 15)
         tensors = prepared(
-            means=means, quats=quats, scales=scales, opacities=opacities, colors=colors, viewmats=viewmats, Ks=Ks,
-            sh_degree=sh_degree, backgrounds=backgrounds, covars=covars,
+            means=means, quats=quats, scales=scales, opacities=opacities, colors=colors, viewmats=viewmats,
+            Ks=intrinsics_of(given), sh_degree=sh_degree, backgrounds=backgrounds, covars=covars,
         )  # fmt: skip
         tensors, cameras, settings = _cameras(given, tensors)
         call = GaussianCall(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from posixpath import normpath, relpath
 
 import contract
 import reference
 import sources
+from latex2mathml.converter import convert
 from links import is_external, redirected, targets
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -16,6 +18,7 @@ from readme import Readme
 
 _ROOT = Path(__file__).parents[2]
 _README = Readme(_ROOT)
+_FORMULA = re.compile(r"^\$\$\n(.+?)\n\$\$$", re.DOTALL | re.MULTILINE)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -39,14 +42,19 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Leads links to files outside docs/ to the pages that show them."""
+    """Leads links to files outside docs/ to the pages that show them, and sets formulas in MathML, without scripts."""
     folder = str(Path(page.file.src_uri).parent)
 
     def to(target: str) -> str:
         path = _outside(target)
         return relpath(_page_of(path, target.partition("#")[2]), folder) if path else target
 
-    return redirected(markdown, to)
+    return _FORMULA.sub(_mathml, redirected(markdown, to))
+
+
+def _mathml(formula: re.Match[str]) -> str:
+    """A formula between two lines of `$$`, in LaTeX, as a block of HTML."""
+    return f'<div class="formula">{convert(formula[1], display="block")}</div>'
 
 
 def _outside(target: str) -> str:

@@ -16,8 +16,9 @@ from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians import Camera, Gaussians, Settings, SpinningLidar, Windshield, forward
 from support.backends.gaussian_engines import Engine, cpu
 from support.closeness import assert_image, assert_relative
-from support.gaussians.lidars import ARC, CASES, ROWS, TURN, around, narrowed, reference_of_lidar
+from support.gaussians.lidars import ARC, CASES, ROWS, TABLES, TURN, around, lidar_rays, narrowed, reference_of_lidar
 from support.gaussians.sensor_cases import run
+from support.gaussians.sensors import Exposure
 
 IMAGES = ("color", "alpha", "depth", "inverse_depth", "hit_distance", "normals")
 ALONG = Settings(response="ray", depth_order="distance")
@@ -164,6 +165,18 @@ def test_extreme_lidars_give_finite_results(gaussian_engine: Engine) -> None:
             made = run(gaussian_engine, case, upstream)
             for key, value in {**made.outputs, **made.gradients}.items():
                 assert np.isfinite(value).all(), f"{lidar.size}: {key}"
+
+
+def test_given_rays_replace_those_of_returns() -> None:
+    """The tables then have no gradients."""
+    case = CASES["turn"]
+    exposure = Exposure(torch.tensor(case.start))
+    tables = {name: torch.tensor(getattr(TURN, theirs)) for name, theirs in TABLES.items()}
+    rays = lidar_rays(tables, exposure).float()
+    upstream = {"alpha": torch.ones(case.height, case.width)}
+    own, given = run(cpu(), case, upstream), run(cpu(), replace(case, rays=rays), upstream)
+    assert_image(given.outputs["hit_distance"], own.outputs["hit_distance"], 1e-3)
+    assert given.gradients["rays"].any() and not given.gradients["lidar_azimuths"].any()
 
 
 def test_small_gaussians_are_hit_where_they_are() -> None:

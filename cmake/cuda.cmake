@@ -24,7 +24,8 @@ set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
 enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)
 
-file(GLOB LUMIGRAD_CUDA_SOURCES CONFIGURE_DEPENDS "${NATIVE}/*/cuda/*.cpp" "${NATIVE}/*/cuda/*.cu")
+file(GLOB LUMIGRAD_CUDA_SOURCES CONFIGURE_DEPENDS "${NATIVE}/*/cuda/*.cpp" "${NATIVE}/*/cuda/*.cu"
+     "${NATIVE}/*/cuda/*/*.cu")
 file(GLOB LUMIGRAD_CUDA_BINDINGS CONFIGURE_DEPENDS "${NATIVE}/*/bind_cuda.cpp")
 # As on the CPU nothing is fused that is not written as fma(); constexpr functions of the host also run on the device.
 set(LUMIGRAD_CUDA_FLAGS -fmad=false --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra)

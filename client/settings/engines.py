@@ -175,7 +175,7 @@ class GaussianSettings(Settings):
         tile_size: of gsplat's tiles, pixels: 4, 8 or 16. None: 16, along rays 8 for images of less than 1080 pixels in
             width or height.
         response: where the alpha of a Gaussian comes from: "picture" (None), its ellipse in the image; "ray", its
-            largest response in space along the ray of each pixel, on workers with a CPU.
+            largest response in space along the ray of each pixel.
     """
 
     semantics: GaussianSemantics = "exact"

@@ -171,8 +171,7 @@ def render_gaussians(
         distortion: [k] or [C, k] coefficients k1 k2 p1 p2 [k3 [k4 k5 k6]] of a pinhole; no gradient flows to them.
         with_ut: project by sigma points, through real lenses and shutters; the arguments up to `ut_params` are for it.
             Rotations in viewmats must then be orthonormal, and there are no covars.
-        with_eval3d: with with_ut: evaluate Gaussians along the rays of pixels, on workers with a CPU; False: in the
-            image.
+        with_eval3d: with with_ut: evaluate Gaussians along the rays of pixels; False: in the image.
         global_z_order: sort by, and measure depth along, z; False: as distance from the camera.
         tile_size: of gsplat's tiles, with tile_bounds="gsplat": 4, 8 or 16 pixels; None: as in gsplat.
         rays: [C, H, W, 6] with with_eval3d: for each pixel the origin and the direction, of any length but 0, world

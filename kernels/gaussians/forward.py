@@ -148,8 +148,6 @@ def _check_rays(
         if rays is not None:
             raise ArgumentError("rays", "None unless response is 'ray'", f"response {settings.response!r}")
         return
-    if gaussians.device.type != "cpu":
-        raise ArgumentError("response", "'picture' on CUDA: rays are computed on the CPU so far", "'ray'")
     check(not is_lidar or gaussians.device.type == "cpu", "cameras", "none that are lidars on CUDA", "a lidar")
     if rays is not None:
         shape = (len(cameras), cameras[0].height, cameras[0].width, 6)

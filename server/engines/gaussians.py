@@ -163,6 +163,10 @@ _RAY_BACKWARD_BYTES = 75
 _RAY_PIXEL_BYTES = 36
 # The gradients of each return's two angles.
 _LIDAR_PIXEL_BYTES = 8
+# On CUDA instead: what rows of sums are longer by, in each view; and the gradients of rays, per pixel of a view.
+_CUDA_RAY_ROW_BYTES = 32
+_CUDA_RAY_GRADIENT_BYTES = 24
+_THROUGH_RAYS = {"cameras", "transforms", "lenses", "rays"}
 # Outputs that backward passes keep for others.
 _SOURCES = {"expected_depth": "depth", "expected_hit_distance": "hit_distance"}
 
@@ -201,8 +205,15 @@ class GaussianPlan(Plan):
         gradients = 4 * (self.count + sum(self.gradient_sizes[name] for name in wanted))
         if "lenses" in wanted and self.cameras[0].lidar is not None:
             gradients += _LIDAR_PIXEL_BYTES * self._pixels * self.views
-        along = self._each * _RAY_BACKWARD_BYTES if self._is_on_rays else 0
+        along = self._ray_backward_bytes(wanted, device) if self._is_on_rays else 0
         return self._each * self.views * _BACKWARD_BYTES + along + gradients
+
+    def _ray_backward_bytes(self, wanted: Collection[str], device: torch.device) -> int:
+        """Bytes that rays add to a backward pass."""
+        if device.type == "cpu":
+            return self._each * _RAY_BACKWARD_BYTES
+        pixels = self._pixels * _CUDA_RAY_GRADIENT_BYTES if _THROUGH_RAYS & {*wanted} else 0
+        return self.views * (self._each * _CUDA_RAY_ROW_BYTES + pixels)
 
     @property
     def _is_on_rays(self) -> bool:
@@ -363,18 +374,16 @@ def _forward(plan: GaussianPlan, inputs: Tensors, outputs: Sequence[str], **opti
         background = values.to(inputs["means"].device)
     scene = {name: tensor for name, tensor in inputs.items() if name not in plan.rays}
     rays = stacked(inputs, plan.rays, plan.field) if plan.rays else None
-    # Rays are refused on GPUs.
-    with arguments_of(plan.field, {"response": f"{plan.field}.gaussians.response"}):
-        return gaussians.forward(
-            gaussians.Gaussians(**scene),
-            plan.cameras,
-            plan.settings,
-            background=background,
-            transforms=plan.transforms,
-            rays=rays,
-            outputs=outputs,
-            **options,
-        )
+    return gaussians.forward(
+        gaussians.Gaussians(**scene),
+        plan.cameras,
+        plan.settings,
+        background=background,
+        transforms=plan.transforms,
+        rays=rays,
+        outputs=outputs,
+        **options,
+    )
 
 
 GAUSSIANS = RenderEngine(KIND, _forward, gaussians.backward, plan=gaussian_plan)

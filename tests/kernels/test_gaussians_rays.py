@@ -1,4 +1,4 @@
-"""Gaussians along rays: images and every gradient as the reference computes them, on each instruction set."""
+"""Gaussians along rays: images and every gradient as the reference computes them, on each engine."""
 
 from __future__ import annotations
 
@@ -14,20 +14,12 @@ from torch import Tensor
 
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians import Gaussians, PinholeLens, Settings, backward, forward
-from support.backends.gaussian_engines import Engine, cpu
+from support.backends.gaussian_engines import Engine
 from support.closeness import assert_image, assert_relative
 from support.gaussians.sensor_cases import CASES, RAY_CASES, START, SensorCase, given_rays, reference, run, scene
 
 TOLERANCES = {"lens_": 2e-3, "windshield": 2e-3, "camera_intrinsics": 2e-3, "rays": 2e-3}
 IMAGES = ("color", "alpha", "depth", "inverse_depth", "hit_distance", "normals")
-
-
-@pytest.fixture(autouse=True)
-def _only_cpus(request: pytest.FixtureRequest) -> None:
-    if "gaussian_engine" in request.fixturenames:
-        engine: Engine = request.getfixturevalue("gaussian_engine")
-        if not engine.name.startswith("cpu"):
-            pytest.skip("rays are computed on CPUs")
 
 
 def upstream_of(images: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -80,10 +72,11 @@ def test_colors_alone_are_as_with_other_outputs(name: str, channels: int, gaussi
         assert_relative(key, gradient, of_together[key].numpy(), 1e-4, 1e-6)
 
 
-def test_gsplat_semantics_send_gradients_through_the_response_only() -> None:
+def test_gsplat_semantics_send_gradients_through_the_response_only(gaussian_engine: Engine) -> None:
     upstream = expected("rolling")[2]
-    found = run(cpu(), replace(RAY_CASES["rolling"], settings={"semantics": "gsplat", "response": "ray"}), upstream)
-    exact = run(cpu(), RAY_CASES["rolling"], upstream)
+    frozen = replace(RAY_CASES["rolling"], settings={"semantics": "gsplat", "response": "ray"})
+    found = run(gaussian_engine, frozen, upstream)
+    exact = run(gaussian_engine, RAY_CASES["rolling"], upstream)
     assert not found.gradients["camera_intrinsics"].any()
     for name in ("opacities", "sh", "quats", "scales"):
         np.testing.assert_allclose(found.gradients[name], exact.gradients[name], rtol=1e-4, atol=1e-5)
@@ -91,7 +84,7 @@ def test_gsplat_semantics_send_gradients_through_the_response_only() -> None:
 
 
 @pytest.mark.parametrize("response", ["picture", "ray"])
-def test_gradients_are_slopes_of_the_loss(response: str) -> None:
+def test_gradients_are_slopes_of_the_loss(response: str, gaussian_engine: Engine) -> None:
     """In one random direction of all parameters of the scene."""
     base = replace(CASES["rolling up"], settings={"response": response, "alpha_min": 1e-7, "transmittance_min": 0.0})
     random = torch.Generator().manual_seed(8)
@@ -101,11 +94,11 @@ def test_gradients_are_slopes_of_the_loss(response: str) -> None:
 
     def loss(sign: float) -> float:
         moved = {name: value + sign * step * way[name] for name, value in base.scene.items()}
-        made = run(cpu(), replace(base, scene=moved), weights)
+        made = run(gaussian_engine, replace(base, scene=moved), weights)
         return sum(float((made.outputs[name] * v.double().numpy()).sum()) for name, v in weights.items())
 
     slope = (loss(1.0) - loss(-1.0)) / (2 * step)
-    gradients = run(cpu(), base, weights).gradients
+    gradients = run(gaussian_engine, base, weights).gradients
     predicted = sum(float((gradients[name] * v.double().numpy()).sum()) for name, v in way.items())
     assert abs(predicted - slope) < 5e-3 * abs(slope), f"{predicted} instead of {slope}"
 
@@ -169,13 +162,13 @@ def test_what_makes_no_sense_along_rays_is_refused() -> None:
         Settings(tile_size=5)
 
 
-def test_rays_of_a_perfect_pinhole_are_as_the_film_for_small_gaussians() -> None:
+def test_rays_of_a_perfect_pinhole_are_as_the_film_for_small_gaussians(gaussian_engine: Engine) -> None:
     small = scene()
     small["scales"] = small["scales"] * 0.3
     lens = PinholeLens(fx=300.0, fy=300.0, cx=160.0, cy=120.0)
     case = SensorCase("small", lens, small, START, width=320, height=240)
     film, rays = (
-        cpu().forward(Gaussians(**small), [case.camera()], Settings(response=response, eps2d=0.0))[0]["color"]
+        gaussian_engine.forward(Gaussians(**small), [case.camera()], Settings(response=response, eps2d=0.0))[0]["color"]
         for response in ("picture", "ray")
     )
     assert_image(rays, film, 3e-2)

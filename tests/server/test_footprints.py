@@ -31,6 +31,8 @@ ON_CPU = [
 ON_CUDA = [
     *(("spheres", what, 4_000, 64, 64, views, views % 2 + 1) for views in (1, 4) for what in ("forward", "backward")),
     *(("gaussians", what, 4_000, 64, 64, views, 1) for views in (1, 4) for what in ("forward", "backward")),
+    *(("rays", what, 4_000, 64, 64, views, views // 4) for views in (1, 4) for what in PASSES),
+    ("rays", "retained", 200, 320, 240, 1, 0),
 ]
 
 

@@ -119,8 +119,8 @@ def rasterization(
         covars: [.., N, 3, 3] covariances, instead of quats and scales.
         with_ut: project by sigma points, through real lenses and shutters. Like gsplat's, these pictures have no
             gradients through the projection; `lumigrad.client.torch.render_gaussians` has them.
-        with_eval3d: with `with_ut`: evaluate Gaussians along the rays of pixels, on workers with a CPU; gradients then
-            reach means, quats and scales, and given rays.
+        with_eval3d: with `with_ut`: evaluate Gaussians along the rays of pixels; gradients then reach means, quats and
+            scales, and given rays.
         return_normals: with `with_eval3d`: `meta["normals"]` has the third axes [.., C, H, W, 3], turned against the
             rays and blended.
         global_z_order: with `with_ut`: sort by, and measure depth along, z; False: as distance from the camera.

@@ -1,25 +1,40 @@
 // The backward pass on the device, from the state that the forward pass retained.
 #include "common/cuda/launch.h"
-#include "gaussians/cuda/stages.h"
+#include "gaussians/cuda/rays/field.cuh"
+#include "gaussians/cuda/rays/stages.h"
 
 namespace lumigrad::gaussians {
 namespace {
 
-// Sums the gradients of every item over its pixels.
+// Sums the gradients of every item over its pixels. Along rays `to_rays` receives those of the rays, unless it is null.
 void blend_backward(const CudaCall& call, const CudaRecords& records, const CudaPass& pass, const Upstream& upstream,
-                    CudaRows& rows, cudaStream_t stream) {
+                    CudaRows& rows, float* to_rays, cudaStream_t stream) {
+  const auto run = [&] {
+    if (call.settings.rays) {
+      cuda_blend_rays_backward(call, records, pass.lists, pass.rays.data(), upstream, pass.lasts.data(), rows, to_rays,
+                               stream);
+    } else {
+      cuda_blend_backward(call, records, pass.lists, upstream, pass.lasts.data(), rows, stream);
+    }
+  };
   const auto items = static_cast<std::size_t>(call.views) * call.scene.count;
   const auto width = static_cast<std::size_t>(rows.width);
   if (!call.settings.deterministic) {
     check(cudaMemsetAsync(rows.rows, 0, items * width * sizeof(float), stream), "clearing sums");
-    cuda_blend_backward(call, records, pass.lists, upstream, pass.lasts.data(), rows, stream);
-    return;
+    return run();
   }
   DeviceBuffer<float> pair_rows(std::size_t{pass.lists.pairs} * width, stream);
   check(cudaMemsetAsync(pair_rows.data(), 0, pair_rows.bytes(), stream), "clearing sums");
   rows.pair_rows = pair_rows.data();
-  cuda_blend_backward(call, records, pass.lists, upstream, pass.lasts.data(), rows, stream);
+  run();
   cuda_sum_pairs(pass.lists, items, rows, stream);
+}
+
+// Whether gradients lead through the rays: to those that were given, or to lenses and motions.
+bool needs_rays(const Settings& settings, const Scene& scene, const Gradients& gradients) {
+  if (!settings.rays) return false;
+  return scene.rays != nullptr ? gradients.rays != nullptr
+                               : gradients.sensors != nullptr && !settings.frozen_projection;
 }
 
 }  // namespace
@@ -33,14 +48,17 @@ DeviceTimer cuda_backward(const View* views, int count, const Settings& settings
   const CudaRecords records{pass.features, feature_stride(pass.features), pass.records.data(),
                             pass.more_features.data()};
   const auto items = static_cast<std::size_t>(count) * scene.count;
-  const int width = gradient_row::kFeatures + pass.features.total();
+  const int fields = settings.rays ? kRayFields : int{gradient_row::kFeatures};
+  const int width = fields + pass.features.total();
   DeviceBuffer<float> sums(items * static_cast<std::size_t>(width), stream);
-  CudaRows rows{width, gradients.means2d_abs != nullptr, sums.data(), nullptr, gradients.touched};
+  CudaRows rows{fields, width, gradients.means2d_abs != nullptr, sums.data(), nullptr, gradients.touched};
   const std::size_t gaussians = static_cast<std::size_t>(scene.scenes) * scene.count;
   if (gaussians > 0) {
     check(cudaMemsetAsync(gradients.touched, 0, gaussians * sizeof(*gradients.touched), stream), "clearing a mask");
   }
-  blend_backward(call, records, pass, upstream, rows, stream);
+  const bool through_rays = needs_rays(settings, scene, gradients);
+  const DeviceBuffer<float> v_rays(through_rays ? pass.rays.size() : 0, stream);
+  blend_backward(call, records, pass, upstream, rows, through_rays ? v_rays.data() : nullptr, stream);
   if (gradients.background != nullptr) cuda_background_backward(call, upstream, gradients.background, stream);
   timer.mark("blend_backward");
   const bool needs_blocks = gradients.poses != nullptr || gradients.intrinsics != nullptr ||
@@ -54,6 +72,11 @@ DeviceTimer cuda_backward(const View* views, int count, const Settings& settings
   } else {
     cuda_project_backward(data, records, upstream, rows, gradients, to_blocks, stream);
   }
+  if (gradients.inverse_windshield != nullptr) {
+    const std::size_t bytes = sizeof(double) * static_cast<std::size_t>(count) * (kRaySums - kSensorSums);
+    check(cudaMemsetAsync(gradients.inverse_windshield, 0, bytes, stream), "clearing gradients");
+  }
+  if (through_rays) cuda_rays_backward(data, pass.lists, pass.rays.data(), v_rays.data(), gradients, stream);
   if (pass.features.colors > 0) cuda_colors_backward(call, records, rows, gradients, to_blocks, stream);
   if (needs_blocks) cuda_sum_blocks(call, to_blocks, gradients, stream);
   timer.mark("project_backward");

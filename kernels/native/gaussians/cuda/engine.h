@@ -30,8 +30,11 @@ struct CudaPass {
   DeviceBuffer<float4> records;       // [V, N, 4], see records.cuh
   DeviceBuffer<float> more_features;  // [V, N, stride], where they do not fit into a record
   DeviceBuffer<int> lasts;            // [V, H, W] one past a pixel's last contributor in its tile's list
+  DeviceBuffer<float> rays;           // Along rays: those of the pixels, see rays/field.cuh
 
-  std::size_t bytes() const { return tiles.bytes() + records.bytes() + more_features.bytes() + lasts.bytes(); }
+  std::size_t bytes() const {
+    return tiles.bytes() + records.bytes() + more_features.bytes() + lasts.bytes() + rays.bytes();
+  }
 };
 
 // Both work on the current device. The timer's stages are "project", "sort", "bin" and "blend".

@@ -6,8 +6,8 @@
 
 #include "common/cuda/launch.h"
 #include "common/cuda/tile_lists.cuh"
-#include "gaussians/cuda/records.cuh"
-#include "gaussians/cuda/stages.h"
+#include "gaussians/cuda/rays/field.cuh"
+#include "gaussians/cuda/rays/stages.h"
 
 namespace lumigrad::gaussians {
 namespace {
@@ -84,7 +84,8 @@ struct GaussianReach {
 };
 
 // Lists the tiles' Gaussians if there are not too many, by the counts of their tiles.
-void bin(const GaussianReach& reach, const DeviceBuffer<unsigned>& counts, bool deterministic, CudaPass& pass,
+template <class Reach>
+void bin(const Reach& reach, const DeviceBuffer<unsigned>& counts, bool deterministic, CudaPass& pass,
          const CudaWorkspace& workspace, cudaStream_t stream) {
   const std::size_t pairs = workspace.pairs.wait(), limit = workspace.pair_limit;
   if (pairs <= limit) return list_tiles<Entry::item>(reach, counts, pairs, pass.lists, pass.tiles, stream);
@@ -92,6 +93,18 @@ void bin(const GaussianReach& reach, const DeviceBuffer<unsigned>& counts, bool 
   if (!deterministic) return;
   throw DeviceMemoryError(std::to_string(pairs) + " pairs of tiles and Gaussians, each with a row of gradients, are" +
                           " more than the " + std::to_string(limit) + " that deterministic sums may have");
+}
+
+// Sorts items by depth and lists those of each tile.
+template <class Reach>
+void order(const Reach& reach, DeviceBuffer<unsigned>& keys, const CudaCall& call, CudaPass& pass,
+           CudaWorkspace& workspace, DeviceTimer& timer, cudaStream_t stream) {
+  const DeviceBuffer<unsigned> counts = count_tiles(reach, keys, workspace.pairs, stream);
+  timer.mark("project");
+  sort_by_depth(keys, call.scene.count, pass.lists, pass.tiles, stream);
+  timer.mark("sort");
+  bin(reach, counts, call.settings.deterministic, pass, workspace, stream);
+  timer.mark("bin");
 }
 
 // Items and tiles are numbered in 32 bits.
@@ -120,15 +133,20 @@ DeviceTimer cuda_forward(const View* views, int count, const Settings& settings,
   const CudaRecords records{pass.features, static_cast<int>(stride), pass.records.data(), pass.more_features.data()};
   DeviceBuffer<unsigned> keys(items, stream);
   cuda_project(data, records, outputs, keys.data(), stream);
-  cuda_colors(call, records, stream);
-  const GaussianReach reach{records, log2_positive(settings.alpha_min), settings.pixel_center};
-  const DeviceBuffer<unsigned> counts = count_tiles(reach, keys, workspace.pairs, stream);
-  timer.mark("project");
-  sort_by_depth(keys, scene.count, pass.lists, pass.tiles, stream);
-  timer.mark("sort");
-  bin(reach, counts, settings.deterministic, pass, workspace, stream);
-  timer.mark("bin");
-  cuda_draw(call, records, pass.lists, outputs, pass.lasts.data(), stream);
+  if (settings.rays) {
+    const std::size_t tiles = static_cast<std::size_t>(count) * pass.lists.tiles_x * pass.lists.tiles_y;
+    pass.rays = DeviceBuffer<float>(tiles * kTilePixels * kRayFloats, stream);
+    const DeviceBuffer<unsigned long long> masks(items, stream);
+    cuda_rays(data, pass.lists, records, pass.rays.data(), keys.data(), masks.data(), stream);
+    cuda_colors(call, records, stream);
+    order(RayReach{records, masks.data()}, keys, call, pass, workspace, timer, stream);
+    cuda_draw_rays(call, records, pass.lists, pass.rays.data(), outputs, pass.lasts.data(), stream);
+  } else {
+    cuda_colors(call, records, stream);
+    order(GaussianReach{records, log2_positive(settings.alpha_min), settings.pixel_center}, keys, call, pass, workspace,
+          timer, stream);
+    cuda_draw(call, records, pass.lists, outputs, pass.lasts.data(), stream);
+  }
   timer.mark("blend");
   return timer;
 }

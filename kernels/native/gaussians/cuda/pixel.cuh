@@ -50,7 +50,7 @@ struct GaussianBatch {
   // number. All threads of the block must call it together, and again only after a barrier.
   __device__ int fetch(const TileLists& lists, const TileList& list, const CudaRecords& records, int position) {
     const auto reaches = [&](unsigned item) {
-      const PixelRange r = range_of(records.record(item));
+      const PixelRange r = records.range(item);
       return r.x0 < list.left + kDeviceTile && r.x1 > list.left && r.y0 < list.top + kDeviceTile && r.y1 > list.top;
     };
     const auto keep = [&](int place, unsigned, unsigned, int i) { places[place] = i; };
@@ -78,12 +78,12 @@ struct GaussianBatch {
   }
 };
 
-// Loads kFeatures features, from number `first` on, of a Gaussian of the batch: from its record, or from the separate
-// array of features.
-template <int kFeatures>
+// Loads kFeatures features, from number `first` on, of a Gaussian of the batch: from its record, or, a multiple of
+// four, from the separate array of features (`kApart`).
+template <int kFeatures, bool kApart = (kFeatures > kInlineFeatures)>
 __device__ inline void load_features(const CudaRecords& records, GaussianBatch& batch, int i, int first,
                                      float (&to)[kFeatures]) {
-  if constexpr (kFeatures <= kInlineFeatures) {
+  if constexpr (!kApart) {
     const float* from = batch.record(i) + record::kFeatures;
 #pragma unroll
     for (int c = 0; c < kFeatures; ++c) to[c] = from[c];

@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kGaussianThreads)
   const GaussianPlace place = gaussian_place(call);
   if (place.number < 0) return;
   const int64_t item = place.outer * static_cast<int64_t>(call.scene.count) + place.number;
-  if (!reaches_pixels(range_of(to.record(item)))) return;
+  if (!reaches_pixels(to.range(item))) return;
   const float* from = given_colors(call, place.outer, place.number);
   float* color = to.features_of(item);
   for (int c = 0; c < call.scene.channels; ++c) color[c] = from[c];
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kGaussianThreads)
   const GaussianPlace place = gaussian_place(call);
   if (place.number < 0) return;
   const int64_t count = call.scene.count, item = place.outer * count + place.number;
-  if (!reaches_pixels(range_of(to.record(item)))) return;
+  if (!reaches_pixels(to.range(item))) return;
   const int64_t index = call.view[place.outer].scene * count + place.number;
   const Pose& pose = call.scene.poses[place.outer * call.scene.slices + place.slice];
   const Harmonics<kDegree> harmonics(direction_to(pose, mean_of(call.scene, index)).d);

@@ -13,6 +13,7 @@ inline constexpr int kGaussianWarps = static_cast<int>(kGaussianThreads) / kWarp
 // A Gaussian in a view, with the row of sums over its pixels.
 struct Receiver {
   const float* row;
+  const float* features;
   int64_t item;
   bool receives;  // Gradients of pixels, or upstream gradients of the projected means.
 
@@ -20,15 +21,16 @@ struct Receiver {
                       int number)
       : item(view * static_cast<int64_t>(call.scene.count) + number) {
     row = rows.rows + item * rows.width;
+    features = row + rows.fields;
     const float* record = records.record(item);
-    receives = extra ? !is_culled(record) : reaches_pixels(range_of(record)) && has_sums(rows.width);
+    receives = extra ? !is_culled(record) : reaches_pixels(records.range(item)) && has_sums(rows.width);
   }
   __device__ bool has_sums(int width) const {
     bool any = false;
     for (int i = 0; i < width; ++i) any |= row[i] != 0.0f;
     return any;
   }
-  __device__ float feature(int f) const { return row[gradient_row::kFeatures + f]; }
+  __device__ float feature(int f) const { return features[f]; }
 };
 
 // Writes the first term of a sum, or adds a later one (`add`).

@@ -3,7 +3,7 @@
 
 #include "gaussians/cuda/call.h"
 #include "gaussians/math/blend.h"
-#include "gaussians/math/shape.h"
+#include "gaussians/math/ray.h"
 
 namespace lumigrad::gaussians {
 
@@ -11,7 +11,14 @@ namespace lumigrad::gaussians {
 // x0 | x1 << 16 and y0 | y1 << 16. Both are 0 if it reaches none; columns are kCulled if the Gaussian was culled.
 inline constexpr int kColumns = record::kHalfWidth, kRows = record::kHalfHeight;
 inline constexpr unsigned kCulled = 0xFFFFFFFFu;
+// Along rays the last two places hold them.
+inline constexpr int kAlongRays = kRecordFloats - 2 - kColumns;
 inline constexpr int kRecordQuarters = kRecordFloats / 4;
+
+struct PixelRange {
+  int x0, x1, y0, y1;  // [x0, x1) x [y0, y1)
+  __device__ bool holds(int x, int y) const { return x >= x0 && x < x1 && y >= y0 && y < y1; }
+};
 
 // Passed to kernels by value. The record of a Gaussian in a view is number view * count + number: its item.
 struct CudaRecords {
@@ -21,6 +28,7 @@ struct CudaRecords {
   float* more_features;  // [V, N, stride]
 
   __device__ float* record(int64_t item) const { return &records[kRecordQuarters * item].x; }
+  __device__ PixelRange range(int64_t item) const;
   __device__ float* features_of(int64_t item) const {
     return stride > 0 ? more_features + item * stride : record(item) + record::kFeatures;
   }
@@ -28,18 +36,18 @@ struct CudaRecords {
 
 // Floats per item in the separate array of features, a multiple of four; 0 if the features fit into the record.
 constexpr int feature_stride(const Features& features) {
+  if (features.rays) return features.total() / 4 * 4 + 4;
   return features.total() > kInlineFeatures ? (features.total() + 3) / 4 * 4 : 0;
 }
-
-struct PixelRange {
-  int x0, x1, y0, y1;  // [x0, x1) x [y0, y1)
-};
 
 // Empty also where culled.
 __device__ inline PixelRange range_of(const float* record) {
   const unsigned columns = __float_as_uint(record[kColumns]), rows = __float_as_uint(record[kRows]);
   return {static_cast<int>(columns & 0xFFFF), static_cast<int>(columns >> 16), static_cast<int>(rows & 0xFFFF),
           static_cast<int>(rows >> 16)};
+}
+__device__ inline PixelRange CudaRecords::range(int64_t item) const {
+  return range_of(record(item) + (features.rays ? kAlongRays : 0));
 }
 __device__ inline bool is_culled(const float* record) { return __float_as_uint(record[kColumns]) == kCulled; }
 __device__ inline bool reaches_pixels(const PixelRange& r) { return r.x0 < r.x1; }

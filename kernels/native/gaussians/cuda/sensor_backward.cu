@@ -1,7 +1,10 @@
 // Computes the gradients of Gaussians, and the sums for those of poses and lenses, in views that are sensors: in
 // doubles. A thread for each scene and Gaussian processes all views of the scene.
+#include <type_traits>
+
 #include "common/cuda/launch.h"
 #include "gaussians/cuda/receivers.cuh"
+#include "gaussians/math/sensor/rays.h"
 
 namespace lumigrad::gaussians {
 namespace {
@@ -33,6 +36,23 @@ __device__ inline PixelSums<double> widened(const PixelSums<float>& s, double de
   return {s.one, s.x, s.y, s.xx, s.xy, s.yy, depth, {s.extra.x, s.extra.y}};
 }
 
+// In place of a lens: along rays no formula here depends on it.
+struct AlongRays {};
+
+template <class SensorKind>
+__device__ inline GaussianGradient<double> gaussian_backward(const SensorPlace& at, const Gaussian<double>& gaussian,
+                                                             const Receiver& from, const Upstream& up,
+                                                             const Pair<float>& depth, const ThreadSums& of_view) {
+  const double v_depth = depth.x, v_inverse_depth = depth.y;
+  if constexpr (std::is_same_v<SensorKind, AlongRays>) {
+    double fields[ray_row::kUsed];
+    for (int i = 0; i < ray_row::kUsed; ++i) fields[i] = from.row[i];
+    return along_rays_backward(at, gaussian, fields, v_depth, v_inverse_depth, of_view);
+  } else {
+    return sensor_backward<SensorKind>(at, gaussian, widened(pixel_sums(from, up), v_depth), v_inverse_depth, of_view);
+  }
+}
+
 // Sums over the block. All threads must call it together.
 __device__ inline void put_sensor_sums(const double* own, double* to) {
   for (int i = 0; i < kSensorSums; ++i) {
@@ -58,7 +78,7 @@ __global__ void __launch_bounds__(kGaussianThreads)
   for (int i = call.scene_starts[place.outer]; i < call.scene_starts[place.outer + 1]; ++i) {
     const int view = call.scene_views[i];
     const Sensor& sensor = call.scene.sensors[view];
-    if (sensor.lens != lens) continue;
+    if (!std::is_same_v<SensorKind, AlongRays> && sensor.lens != lens) continue;
     float sums[block_sum::kFields] = {};
     double own[kSensorSums];
     for (int k = 0; sensor_sums != nullptr && k < kSensorSums; ++k) own[k] = 0.0;
@@ -71,8 +91,7 @@ __global__ void __launch_bounds__(kGaussianThreads)
         const SensorPlace at{call.view[view], sensor, call.scene.slice_poses[place.slice], call.settings};
         const Pair<float> depth = depth_sums(from, records.features);
         const ThreadSums of_view{sensor_sums != nullptr ? own : nullptr};
-        const auto g = narrowed(sensor_backward<SensorKind>(at, gaussian, widened(pixel_sums(from, up), depth.x),
-                                                            static_cast<double>(depth.y), of_view));
+        const auto g = narrowed(gaussian_backward<SensorKind>(at, gaussian, from, up, depth, of_view));
         received.add(g);
         mean2d = g.mean2d;
         const Triple<float> mean = narrowed(gaussian.mean);
@@ -113,12 +132,17 @@ void cuda_sensor_backward(const CudaCallData& data, const CudaRecords& records, 
   DeviceBuffer<double> sensor_sums(wanted ? sums : 0, stream);
   if (wanted) check(cudaMemsetAsync(sensor_sums.data(), 0, sensor_sums.bytes(), stream), "clearing sums");
   bool add = false;
-  each_sensor_lens(data, [&](auto lens, SensorLens number) {
+  const auto run = [&](auto lens, SensorLens number) {
     launch(sensors_kernel<decltype(lens)>, static_cast<unsigned>(call.scene.scenes * call.blocks), kGaussianThreads, 0,
            stream, call, records, upstream, rows, gradients, block_sums, wanted ? sensor_sums.data() : nullptr, number,
            add);
     add = true;
-  });
+  };
+  if (call.settings.rays) {
+    run(AlongRays(), SensorLens::pinhole);
+  } else {
+    each_sensor_lens(data, run);
+  }
   static_assert(kSensorSums <= kGaussianThreads);
   if (wanted) {
     launch(sensor_totals_kernel, static_cast<unsigned>(call.views), kGaussianThreads, 0, stream, sensor_sums.data(),

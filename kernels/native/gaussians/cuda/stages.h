@@ -15,9 +15,13 @@ void cuda_colors(const CudaCall& call, const CudaRecords& records, cudaStream_t 
 void cuda_draw(const CudaCall& call, const CudaRecords& records, const TileLists& lists, const Outputs& outputs,
                int* lasts, cudaStream_t stream);
 
-// Sums over the pixels of each item, see math/record.h: passed to kernels by value.
+// The fields of ray_row, a power of two for sums over warps.
+inline constexpr int kRayFields = 16;
+
+// Sums over the pixels of each item: passed to kernels by value.
 struct CudaRows {
-  int width;       // Floats of a row: gradient_row::kFeatures and the features.
+  int fields;      // Of a row before the features: gradient_row's, or along rays ray_row's up to kRayFields.
+  int width;       // Floats of a row.
   bool needs_abs;  // Whether kAbsX and kAbsY are summed.
   float* rows;     // [V, N, width]
   float*

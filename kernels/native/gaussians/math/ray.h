@@ -14,10 +14,6 @@ LG_BEGIN_ENGINE(gaussians)
 namespace ray_record {
 enum Field { kUnit, kCentre = 9, kLog2Opacity = 12, kThirdScale = 13, kUsed = 14 };
 }
-// What a beam of rays is tested against: the axes of the ellipsoid on which alpha is alpha_min, and its centre.
-namespace ray_bounds {
-enum Field { kAxes, kCentre = 9, kUsed = 12 };
-}
 // Sums over the pixels for the backward pass: with n the closest point to the centre in the unit frame, v_sigma the
 // gradient of n.n / 2, d the ray's direction there and v_t that of the distance:
 //   kSquare (xx xy xz yy yz zz): v_sigma n n^T - v_t / (d.d) (d n^T + n d^T);   kOrigin: v_sigma n - v_t / (d.d) d;
@@ -64,6 +60,64 @@ LG_INLINE F log2_alpha(const Closest<F>& c, float log2_opacity) {
 template <class F>
 LG_INLINE F distance_to(const Closest<F>& c) {
   return -c.back * c.inverse;
+}
+
+// The geometric part of a row (see ray_row), in this order.
+template <class F>
+struct RayRow {
+  F xx, xy, xz, yy, yz, zz, ox, oy, oz, one, nx, ny, nz;
+};
+
+// What a pixel sends back to a Gaussian: v_sigma, the share of the weight that distances and normals have, and their
+// gradients.
+template <class F>
+struct RayPull {
+  F v_sigma, share, v_hit;
+  Triple<F> v_normal;
+};
+
+// Adds a pixel to the row; returns the gradient of the ray in the Gaussian's unit frame. Distances and normals count if
+// `kGeometry`.
+template <bool kGeometry, class F>
+LG_INLINE UnitRay<F> add_to_row(const UnitRay<F>& ray, const Closest<F>& at, const RayPull<F>& v, RayRow<F>& sums) {
+  const Triple<F>& d = ray.direction;
+  const Triple<F> n = scaled(cross(d, at.across), at.inverse);
+  Triple<F> v_origin = scaled(n, v.v_sigma);
+  F along = F(0.0f);
+  sums.one = sums.one + v.v_sigma;
+  sums.xx = fma(v_origin.x, n.x, sums.xx);
+  sums.xy = fma(v_origin.x, n.y, sums.xy);
+  sums.xz = fma(v_origin.x, n.z, sums.xz);
+  sums.yy = fma(v_origin.y, n.y, sums.yy);
+  sums.yz = fma(v_origin.y, n.z, sums.yz);
+  sums.zz = fma(v_origin.z, n.z, sums.zz);
+  if constexpr (kGeometry) {
+    along = v.share * v.v_hit * at.inverse;
+    const Triple<F> m = scaled(n, along), twice = {m.x + m.x, m.y + m.y, m.z + m.z};
+    sums.xx = fnma(d.x, twice.x, sums.xx);
+    sums.xy = fnma(d.x, m.y, fnma(d.y, m.x, sums.xy));
+    sums.xz = fnma(d.x, m.z, fnma(d.z, m.x, sums.xz));
+    sums.yy = fnma(d.y, twice.y, sums.yy);
+    sums.yz = fnma(d.y, m.z, fnma(d.z, m.y, sums.yz));
+    sums.zz = fnma(d.z, twice.z, sums.zz);
+    v_origin = {fnma(along, d.x, v_origin.x), fnma(along, d.y, v_origin.y), fnma(along, d.z, v_origin.z)};
+    sums.nx = fma(v.share, v.v_normal.x, sums.nx);
+    sums.ny = fma(v.share, v.v_normal.y, sums.ny);
+    sums.nz = fma(v.share, v.v_normal.z, sums.nz);
+  }
+  sums.ox = sums.ox + v_origin.x;
+  sums.oy = sums.oy + v_origin.y;
+  sums.oz = sums.oz + v_origin.z;
+  const F t = distance_to(at);
+  return {v_origin,
+          {fma(t, v_origin.x, -(along * n.x)), fma(t, v_origin.y, -(along * n.y)), fma(t, v_origin.z, -(along * n.z))}};
+}
+
+// To the frame of the camera at the start.
+template <class F>
+LG_INLINE UnitRay<F> from_unit(const float* r, const UnitRay<F>& v) {
+  const Matrix<F> m = {{F(r[0]), F(r[1]), F(r[2])}, {F(r[3]), F(r[4]), F(r[5])}, {F(r[6]), F(r[7]), F(r[8])}};
+  return {transposed_times(m, v.origin), transposed_times(m, v.direction)};
 }
 
 LG_END

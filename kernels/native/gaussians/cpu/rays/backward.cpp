@@ -1,10 +1,8 @@
 #include "gaussians/cpu/rays/backward.h"
 
-#include <cmath>
 #include <type_traits>
 
-#include "gaussians/math/sensor/project.h"
-#include "gaussians/math/sensor/unproject.h"
+#include "gaussians/math/sensor/rays.h"
 
 LG_BEGIN_ENGINE(gaussians)
 namespace {
@@ -36,25 +34,18 @@ void write_angles(const RayBlock& b, int part, const Triple<Pack64>& v_direction
 
 template <class Lens>
 void add_part(const RayBlock& b, int part, double* sums, float* lidar_angles) {
-  const Sensor& s = b.sensor();
   const Pair<Pack64> pixel = {widen(lane_x() + Pack(static_cast<float>(b.x) + 0.5f), part),
                               widen(lane_y() + Pack(static_cast<float>(b.y) + 0.5f), part)};
-  const Triple<Pack64> direction = part_of(b.rays, part), v_direction = part_of(b.v_direction, part);
-  const Triple<Pack64> v_origin = part_of(b.v_origin, part), t = triple_of<Pack64>(s.translation);
   const Pack64 zero = Pack64(0.0);
-  Triple<Pack64> from_eye = {-t.x, -t.y, -t.z};
-  if (!b.one_origin) from_eye = from_eye + part_of(b.rays + 3 * kLanes, part);
-  const PixelSink add{sums, dot(direction, direction) > Pack64(0.5)};
-  const Instant<Pack64> at =
-      is_rolling(s) ? instant_at(s, Clock(b.view, s).time(pixel)) : Instant<Pack64>{zero, zero, Pack64(1.0)};
-  const Triple<Pack64> spin = cross(v_origin, from_eye) + cross(v_direction, direction);
-  RayGradient<Pack64> v = {v_origin, v_direction};
-  if (is_rolling(s)) v = {turned(s, at.sine, at.cosine, v_origin), turned(s, at.sine, at.cosine, v_direction)};
-  add_motion(s, at, spin, Triple<Pack64>{-v.origin.x, -v.origin.y, -v.origin.z}, add);
+  RayGradient<Pack64> ray = {{zero, zero, zero}, part_of(b.rays, part)};
+  if (!b.one_origin) ray.origin = part_of(b.rays + 3 * kLanes, part);
+  const PixelSink add{sums, dot(ray.direction, ray.direction) > Pack64(0.5)};
+  const RayGradient<Pack64> v_start = {part_of(b.v_origin, part), part_of(b.v_direction, part)};
+  const RayGradient<Pack64> v = to_start_backward(b.view, b.sensor(), pixel, ray, v_start, add);
   if constexpr (std::is_same_v<Lens, SpinningLidar>) {
     if (lidar_angles != nullptr) write_angles(b, part, v.direction, lidar_angles);
   } else {
-    ray_of_pixel_backward<Lens>(s, pixel, v, add);
+    ray_of_pixel_backward<Lens>(b.sensor(), pixel, v, add);
   }
 }
 
@@ -84,24 +75,10 @@ void write_ray_gradients(const RayBlock& b, const float* given, float* to) {
     const int x = b.x + i % 4, y = b.y + i / 4;
     if (x >= b.view.width || y >= b.view.height) continue;
     const int64_t pixel = ((static_cast<int64_t>(b.number) * b.view.height + y) * b.view.width + x) * 6;
-    double v_o[3], v_d[3], length = 0.0, along = 0.0;
-    for (int k = 0; k < 3; ++k) {
-      v_o[k] = v_d[k] = 0.0;
-      for (int j = 0; j < 3; ++j) {
-        const double r = b.sensor().rotation[3 * j + k];
-        v_o[k] += r * static_cast<double>(b.v_origin[j * kLanes + i]);
-        v_d[k] += r * static_cast<double>(b.v_direction[j * kLanes + i]);
-      }
-      const double d = static_cast<double>(given[pixel + 3 + k]);
-      length += d * d;
-      along += d * v_d[k];
-    }
-    // The length of the direction has no effect.
-    for (int k = 0; k < 3; ++k) {
-      const double d = static_cast<double>(given[pixel + 3 + k]);
-      to[pixel + k] = static_cast<float>(v_o[k]);
-      to[pixel + 3 + k] = static_cast<float>((v_d[k] - d * along / length) / std::sqrt(length));
-    }
+    const auto lane = [&](const float* packs) {
+      return Triple<double>{packs[i], packs[kLanes + i], packs[2 * kLanes + i]};
+    };
+    given_ray_backward(b.sensor(), {lane(b.v_origin), lane(b.v_direction)}, given + pixel, to + pixel);
   }
 }
 

@@ -35,8 +35,8 @@ struct Block {
 
 // Sums over sixteen pixels, in registers; fields in the order of ray_row, then up to three features.
 template <int kFeatures>
-struct RaySums {
-  Pack xx, xy, xz, yy, yz, zz, ox, oy, oz, one, nx, ny, nz, a, b, c;
+struct RaySums : RayRow<Pack> {
+  Pack a, b, c;
   LG_INLINE void clear() { xx = xy = xz = yy = yz = zz = ox = oy = oz = one = nx = ny = nz = a = b = c = Pack(0.0f); }
   LG_INLINE void reduce(float* row) const {
     const Pack fields[kRecordFloats] = {xx, xy, xz, yy, yz, zz, ox, oy, oz, one, nx, ny, nz, a, b, c};
@@ -106,45 +106,13 @@ LG_INLINE void visit(const Visitor& g, const Limits& limits, const Block& block,
   after.store(common + kUpTransmittance * kLanes);
   rest.store(common + kUpRest * kLanes);
   const MaskPack free = live & (raw <= limits.alpha_max);
-  const Pack v_sigma = zero_unless(free, raw * against);
-  const Triple<Pack>& d = ray.direction;
-  const Triple<Pack> n = scaled(cross(d, at.across), at.inverse);
-  Triple<Pack> v_origin = scaled(n, v_sigma);
-  Pack along = zero;
-  sums.one = sums.one + v_sigma;
-  sums.xx = fma(v_origin.x, n.x, sums.xx);
-  sums.xy = fma(v_origin.x, n.y, sums.xy);
-  sums.xz = fma(v_origin.x, n.z, sums.xz);
-  sums.yy = fma(v_origin.y, n.y, sums.yy);
-  sums.yz = fma(v_origin.y, n.z, sums.yz);
-  sums.zz = fma(v_origin.z, n.z, sums.zz);
-  if constexpr (kGeometry) {
-    const Pack share = limits.dropping ? zero_unless(free, weight) : weight;
-    along = share * v_hit * at.inverse;
-    const Triple<Pack> m = scaled(n, along), twice = {m.x + m.x, m.y + m.y, m.z + m.z};
-    sums.xx = fnma(d.x, twice.x, sums.xx);
-    sums.xy = fnma(d.x, m.y, fnma(d.y, m.x, sums.xy));
-    sums.xz = fnma(d.x, m.z, fnma(d.z, m.x, sums.xz));
-    sums.yy = fnma(d.y, twice.y, sums.yy);
-    sums.yz = fnma(d.y, m.z, fnma(d.z, m.y, sums.yz));
-    sums.zz = fnma(d.z, twice.z, sums.zz);
-    v_origin = {fnma(along, d.x, v_origin.x), fnma(along, d.y, v_origin.y), fnma(along, d.z, v_origin.z)};
-    sums.nx = fma(share, v_normal.x, sums.nx);
-    sums.ny = fma(share, v_normal.y, sums.ny);
-    sums.nz = fma(share, v_normal.z, sums.nz);
-  }
-  sums.ox = sums.ox + v_origin.x;
-  sums.oy = sums.oy + v_origin.y;
-  sums.oz = sums.oz + v_origin.z;
+  const Pack share = limits.dropping ? zero_unless(free, weight) : weight;
+  const UnitRay<Pack> v_ray =
+      add_to_row<kGeometry>(ray, at, {zero_unless(free, raw * against), share, v_hit, v_normal}, sums);
   if constexpr (kRays) {
-    const float* r = g.record;
-    const Matrix<Pack> unit = {{Pack(r[0]), Pack(r[1]), Pack(r[2])},
-                               {Pack(r[3]), Pack(r[4]), Pack(r[5])},
-                               {Pack(r[6]), Pack(r[7]), Pack(r[8])}};
-    const Triple<Pack> v_direction = {fma(t, v_origin.x, -(along * n.x)), fma(t, v_origin.y, -(along * n.y)),
-                                      fma(t, v_origin.z, -(along * n.z))};
-    add_to(block.own + kVDirection * kLanes, transposed_times(unit, v_direction));
-    add_to(block.own + kVOrigin * kLanes, transposed_times(unit, v_origin));
+    const UnitRay<Pack> v_start = from_unit(g.record, v_ray);
+    add_to(block.own + kVDirection * kLanes, v_start.direction);
+    add_to(block.own + kVOrigin * kLanes, v_start.origin);
   }
   if constexpr (kFeatures > 0) {
     sums.a = fma(weight, Pack::load(v), sums.a);

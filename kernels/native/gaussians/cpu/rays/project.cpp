@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "common/cpu/transpose.h"
+#include "gaussians/math/sensor/rays.h"
 
 LG_BEGIN_ENGINE(gaussians)
 namespace {
@@ -40,22 +41,12 @@ Bounds windows_of(const RayField& f, const float* bounds) {
 
 // A Gaussian of a part of a pack, by record and by bounds.
 void describe(const SensorPlace& at, const Gaussian<Pack64>& gaussian, Pack64 reach, Pack64* record, Pack64* bounds) {
-  const Body<Pack64> body = body_of(at.sensor, at.slice, at.settings, gaussian);
-  const Matrix<Pack64> axes = product(body.to_camera, body.rotation);
-  const Triple<Pack64> centre = body.centre + triple_of<Pack64>(at.sensor.translation);
-  const Triple<Pack64> scale = scaled(gaussian.scale, Pack64(static_cast<double>(at.settings.scale_modifier)));
-  const auto inverse = [](Pack64 a) { return Pack64(1.0) / max(a, Pack64(1e-30)); };
-  const Triple<Pack64> x = scaled(Triple<Pack64>{axes.x.x, axes.y.x, axes.z.x}, inverse(scale.x));
-  const Triple<Pack64> y = scaled(Triple<Pack64>{axes.x.y, axes.y.y, axes.z.y}, inverse(scale.y));
-  const Triple<Pack64> z = scaled(Triple<Pack64>{axes.x.z, axes.y.z, axes.z.z}, inverse(scale.z));
-  const Pack64 unit[13] = {x.x, x.y, x.z, y.x, y.y, y.z, z.x, z.y, z.z, dot(x, centre), dot(y, centre), dot(z, centre)};
-  for (int i = 0; i < 12; ++i) record[i] = unit[i];
-  record[ray_record::kLog2Opacity] = Pack64(0.0);
-  record[ray_record::kThirdScale] = scale.z;
-  const Triple<Pack64> length = scaled(scale, reach);
-  const Matrix<Pack64> m = {times(axes.x, length), times(axes.y, length), times(axes.z, length)};
-  const Pack64 sides[ray_bounds::kUsed] = {m.x.x, m.x.y, m.x.z, m.y.x,    m.y.y,    m.y.z,
-                                           m.z.x, m.z.y, m.z.z, centre.x, centre.y, centre.z};
+  const RayBody<Pack64> g = ray_body(at, gaussian);
+  write_ray_record(g, record);
+  const Triple<Pack64> length = scaled(g.scale, reach);
+  const Matrix<Pack64> m = {times(g.axes.x, length), times(g.axes.y, length), times(g.axes.z, length)};
+  const Pack64 sides[ray_bounds::kUsed] = {m.x.x, m.x.y, m.x.z, m.y.x,      m.y.y,      m.y.z,
+                                           m.z.x, m.z.y, m.z.z, g.centre.x, g.centre.y, g.centre.z};
   for (int i = 0; i < ray_bounds::kUsed; ++i) bounds[i] = sides[i];
 }
 
@@ -100,42 +91,6 @@ void project_rays(const SensorPlace& at, const RayField& field, const Gaussian<P
   g.bottom = Pack::load(rectangle[3]);
 }
 
-namespace {
-
-GaussianGradient<Pack64> part_backward(const SensorPlace& at, const Gaussian<Pack64>& gaussian, const Pack64* f,
-                                       Pack64 v_depth, Pack64 v_inverse_depth, const PartSums& add) {
-  const Body<Pack64> body = body_of(at.sensor, at.slice, at.settings, gaussian);
-  const Pack64 zero = Pack64(0.0), factor = Pack64(static_cast<double>(at.settings.scale_modifier));
-  const auto positive = [](Pack64 a) { return max(a, Pack64(1e-30)); };
-  const Triple<Pack64> s = {positive(gaussian.scale.x), positive(gaussian.scale.y), positive(gaussian.scale.z)};
-  const Triple<Pack64> inverse = {Pack64(1.0) / s.x, Pack64(1.0) / s.y, Pack64(1.0) / s.z};
-  const Matrix<Pack64> square = {{f[0], f[1], f[2]}, {f[1], f[3], f[4]}, {f[2], f[4], f[5]}};
-  GaussianGradient<Pack64> to{};
-  to.opacity = -f[ray_row::kOne] / positive(gaussian.opacity);
-  to.scale = {-square.x.x * inverse.x, -square.y.y * inverse.y, -square.z.z * inverse.z};
-  const Matrix<Pack64> bare = {scaled(times(square.x, inverse), s.x), scaled(times(square.y, inverse), s.y),
-                               scaled(times(square.z, inverse), s.z)};
-  Matrix<Pack64> v_rotation = product(body.rotation, bare);
-  const Triple<Pack64> v_third = transposed_times(
-      body.to_camera, Triple<Pack64>{f[ray_row::kNormal], f[ray_row::kNormal + 1], f[ray_row::kNormal + 2]});
-  v_rotation.x.z = v_rotation.x.z + v_third.x;
-  v_rotation.y.z = v_rotation.y.z + v_third.y;
-  v_rotation.z.z = v_rotation.z.z + v_third.z;
-  const Triple<Pack64> pull =
-      times(Triple<Pack64>{f[ray_row::kOrigin], f[ray_row::kOrigin + 1], f[ray_row::kOrigin + 2]},
-            scaled(inverse, Pack64(-1.0) / factor));
-  Triple<Pack64> v_centre = body.to_camera * (body.rotation * pull);
-  if (!at.settings.frozen_projection) {
-    v_centre = v_centre + depth_backward(at, body.centre, v_depth, v_inverse_depth, add);
-  }
-  to.mean2d = {zero, zero};
-  to.fx = to.fy = to.cx = to.cy = zero;
-  place_backward(at, gaussian, body, v_centre, v_rotation, to);
-  return to;
-}
-
-}  // namespace
-
 GaussianGradient<Pack> project_rays_backward(const SensorPlace& at, const Gaussian<Pack>& gaussian, const Pack* fields,
                                              Pack v_depth, Pack v_inverse_depth, unsigned mask, double* view_sums) {
   GaussianGradient<Pack> to{};
@@ -144,7 +99,8 @@ GaussianGradient<Pack> project_rays_backward(const SensorPlace& at, const Gaussi
     Pack64 f[ray_row::kUsed];
     for (int i = 0; i < ray_row::kUsed; ++i) f[i] = widen(fields[i], part);
     const PartSums add{view_sums, mask_of_part(mask, part)};
-    put(part_backward(at, gaussian_part(gaussian, part), f, widen(v_depth, part), widen(v_inverse_depth, part), add),
+    put(along_rays_backward(at, gaussian_part(gaussian, part), f, widen(v_depth, part), widen(v_inverse_depth, part),
+                            add),
         part, to);
   }
   return to;

@@ -180,7 +180,7 @@ LG_CALLED Undistorted<D> undistort(const Sensor& s, const Pair<D>& image) {
     }
   }
   const D limit = D(std::min(s.limit, 1e18));
-  const auto valid = done & (!s.monotone ? everywhere(x.x) : fma(x.x, x.x, x.y * x.y) < limit * limit);
+  const MaskOf<D> valid = done & (!s.monotone ? everywhere(x.x) : fma(x.x, x.x, x.y * x.y) < limit * limit);
   return {{zero_unless(valid, x.x), zero_unless(valid, x.y)}, valid};
 }
 

@@ -1,0 +1,70 @@
+// What a pixel sums while it is drawn, and what it writes to the images.
+#pragma once
+
+#include "gaussians/cuda/pixel.cuh"
+#include "gaussians/math/blend.h"
+
+namespace lumigrad::gaussians {
+
+template <int kFeatures>
+struct Pixel {
+  float transmittance = 1.0f;
+  float sums[kFeatures] = {};
+  int contributors = 0;
+  int recent = -1;  // The last contributor's number in the current batch; -1: none.
+  int last = 0;     // One past the position in the list of the last contributor from earlier batches; 0: none.
+  bool active;
+};
+
+// Adds Gaussian `i` of the batch with a power of two as its alpha; returns its weight, and 0 if it ends the pixel.
+template <int kFeatures, bool kApart = (kFeatures > kInlineFeatures)>
+__device__ inline float take(const CudaRecords& records, GaussianBatch& batch, int i, int first, float power,
+                             const Limits& limits, Pixel<kFeatures>& pixel) {
+  const float alpha = min(exp2_bounded(power), limits.alpha_max);
+  const float next = fma(-alpha, pixel.transmittance, pixel.transmittance);
+  if (next < limits.ends_below) {
+    pixel.active = false;
+    return 0.0f;
+  }
+  const float weight = alpha * pixel.transmittance;
+  float features[kFeatures];
+  load_features<kFeatures, kApart>(records, batch, i, first, features);
+#pragma unroll
+  for (int c = 0; c < kFeatures; ++c) pixel.sums[c] = fma(weight, features[c], pixel.sums[c]);
+  pixel.transmittance = next;
+  pixel.recent = i;
+  ++pixel.contributors;
+  return weight;
+}
+
+__device__ inline void write_feature(const CudaCall& call, const Features& features, const Outputs& out, int view,
+                                     int64_t index, int f, float sum, float transmittance) {
+  const int channels = features.colors;
+  if (f < channels) {
+    const float* background = call.scene.background;
+    out.color[index * channels + f] =
+        background != nullptr ? fma(transmittance, background[view * static_cast<int64_t>(channels) + f], sum) : sum;
+  } else if (features.depth && f == channels) {
+    if (out.depth != nullptr) out.depth[index] = sum;
+    if (out.expected_depth != nullptr) out.expected_depth[index] = sum / max(1.0f - transmittance, kLeastAlpha);
+  } else if (f < features.total() && out.inverse_depth != nullptr) {
+    out.inverse_depth[index] = sum;
+  }
+}
+
+template <int kFeatures>
+__device__ inline void write_pixel(const CudaCall& call, const Features& features, const Outputs& out, int* lasts,
+                                   int view, int64_t index, int first, const Pixel<kFeatures>& pixel) {
+#pragma unroll
+  for (int c = 0; c < kFeatures; ++c) {
+    if (first + c >= features.total()) break;
+    write_feature(call, features, out, view, index, first + c, pixel.sums[c], pixel.transmittance);
+  }
+  if (first > 0) return;
+  if (out.alpha != nullptr) out.alpha[index] = 1.0f - pixel.transmittance;
+  if (out.transmittance != nullptr) out.transmittance[index] = pixel.transmittance;
+  if (out.contributors != nullptr) out.contributors[index] = pixel.contributors;
+  if (lasts != nullptr) lasts[index] = pixel.last;
+}
+
+}  // namespace lumigrad::gaussians

@@ -1,0 +1,99 @@
+// From the gradients of the rays to those of lenses and motions, or of rays that were given.
+#include "common/cuda/launch.h"
+#include "common/cuda/primitives.cuh"
+#include "gaussians/cuda/rays/field.cuh"
+#include "gaussians/cuda/rays/stages.h"
+#include "gaussians/math/sensor/rays.h"
+
+namespace lumigrad::gaussians {
+namespace {
+
+constexpr int kThreads = 128;
+// The parts into which a view's tiles are split; each has a block of threads.
+constexpr int kParts = 256;
+
+__device__ inline RayGradient<double> widened(const Ray& ray) {
+  return {{ray.origin.x, ray.origin.y, ray.origin.z}, {ray.direction.x, ray.direction.y, ray.direction.z}};
+}
+
+struct RaySums {
+  double* to;
+  __device__ void operator()(int index, double value) const { to[index] += value; }
+};
+
+template <class SensorKind>
+__global__ void __launch_bounds__(kThreads)
+    ray_sums_kernel(const __grid_constant__ CudaCall call, const __grid_constant__ TileLists lists, const float* rays,
+                    const float* v_rays, SensorLens lens, double* partial) {
+  const int view = static_cast<int>(blockIdx.x) / kParts, part = static_cast<int>(blockIdx.x) % kParts;
+  const Sensor& sensor = call.scene.sensors[view];
+  if (sensor.lens != lens) return;
+  double own[kRaySums];
+  for (int i = 0; i < kRaySums; ++i) own[i] = 0.0;
+  const int64_t tiles = static_cast<int64_t>(lists.tiles_x) * lists.tiles_y;
+  for (int64_t t = tiles * part / kParts; t < tiles * (part + 1) / kParts; ++t) {
+    const int tile = static_cast<int>(view * tiles + t);
+    for (int thread = static_cast<int>(threadIdx.x); thread < kTilePixels; thread += kThreads) {
+      const Ray ray = load_ray(rays, tile, thread);
+      if (!ray.exists()) continue;
+      const TilePixel place = tile_pixel(lists, call.width, call.height, tile, thread);
+      const Pair<double> pixel = {place.x + 0.5, place.y + 0.5};
+      const RaySums add{own};
+      const RayGradient<double> v =
+          to_start_backward(call.view[view], sensor, pixel, widened(ray), widened(load_ray(v_rays, tile, thread)), add);
+      ray_of_pixel_backward<SensorKind>(sensor, pixel, v, add);
+    }
+  }
+  for (int i = 0; i < kRaySums; ++i) {
+    const double total = block_total<kThreads>(own[i]);
+    if (threadIdx.x == 0) partial[static_cast<int64_t>(blockIdx.x) * kRaySums + i] = total;
+  }
+}
+
+// Sums over the parts of a view, in their order: a thread per sum.
+__global__ void ray_totals_kernel(const double* partial, double* sensors, double* inverse_windshield) {
+  const int field = static_cast<int>(threadIdx.x);
+  const auto view = static_cast<int64_t>(blockIdx.x);
+  if (field >= kRaySums) return;
+  double sum = 0.0;
+  for (int part = 0; part < kParts; ++part) sum += partial[(view * kParts + part) * kRaySums + field];
+  if (field < kSensorSums) {
+    sensors[view * kSensorSums + field] += sum;
+  } else {
+    inverse_windshield[view * (kRaySums - kSensorSums) + field - kSensorSums] = sum;
+  }
+}
+
+__global__ void __launch_bounds__(kTilePixels)
+    given_rays_backward_kernel(const __grid_constant__ CudaCall call, const __grid_constant__ TileLists lists,
+                               const float* v_rays, float* to) {
+  const TilePixel place = tile_pixel(lists, call.width, call.height);
+  if (!place.on_film) return;
+  const int64_t pixel = (static_cast<int64_t>(place.view) * call.height + place.y) * call.width + place.x;
+  const Ray v = load_ray(v_rays, static_cast<int>(blockIdx.x), static_cast<int>(threadIdx.x));
+  given_ray_backward(call.scene.sensors[place.view], widened(v), call.scene.rays + kRayFloats * pixel,
+                     to + kRayFloats * pixel);
+}
+
+}  // namespace
+
+void cuda_rays_backward(const CudaCallData& data, const TileLists& lists, const float* rays, const float* v_rays,
+                        const Gradients& gradients, cudaStream_t stream) {
+  const CudaCall& call = data.call();
+  const auto parts = static_cast<unsigned>(call.views) * kParts;
+  if (call.scene.rays != nullptr) {
+    const auto tiles = static_cast<unsigned>(lists.views * lists.tiles_x * lists.tiles_y);
+    launch(given_rays_backward_kernel, tiles, kTilePixels, 0, stream, call, lists, v_rays, gradients.rays);
+    return;
+  }
+  const DeviceBuffer<double> partial(std::size_t{parts} * kRaySums, stream);
+  each_sensor_lens(data, [&](auto lens, SensorLens number) {
+    launch(ray_sums_kernel<decltype(lens)>, parts, kThreads, 0, stream, call, lists, rays, v_rays, number,
+           partial.data());
+  });
+  static_assert(kRaySums <= kThreads);
+  launch(ray_totals_kernel, static_cast<unsigned>(call.views), kThreads, 0, stream, partial.data(), gradients.sensors,
+         gradients.inverse_windshield);
+}
+
+}  // namespace lumigrad::gaussians

@@ -1,0 +1,169 @@
+// Differentiates the blending along rays, from the last Gaussian of a tile to the first, as blend_backward.cu does on
+// the film (sensors spec section 3.1).
+#include "common/cuda/launch.h"
+#include "gaussians/cuda/rays/pixel.cuh"
+#include "gaussians/cuda/rays/stages.h"
+#include "gaussians/cuda/row_sums.cuh"
+
+namespace lumigrad::gaussians {
+namespace {
+
+// The upstream gradients of the distance and of the normal, in the frame of the camera at the start. Adds that of the
+// final transmittance to `pixel`.
+struct GeometryUpstream {
+  float distance = 0.0f;
+  Triple<float> normal{};
+
+  __device__ GeometryUpstream(const Sensor& s, PixelUpstream& pixel) {
+    const Upstream& up = pixel.up;
+    distance = value_at(up.d_hit_distance, pixel.index);
+    if (up.d_expected_hit_distance != nullptr) {
+      const auto e = expected_depth_backward(up.hit_distance[pixel.index], pixel.transmittance,
+                                             up.d_expected_hit_distance[pixel.index]);
+      distance += e.depth;
+      pixel.transmittance_only += e.transmittance;
+    }
+    if (up.d_normals == nullptr) return;
+    const float* v = up.d_normals + 3 * pixel.index;
+    const auto turned = [&](int k) {
+      const double* r = s.rotation + 3 * k;
+      return fma(static_cast<float>(r[0]), v[0], fma(static_cast<float>(r[1]), v[1], static_cast<float>(r[2]) * v[2]));
+    };
+    normal = {turned(0), turned(1), turned(2)};
+  }
+};
+
+// The constants of a block, and those of a thread's pixel.
+template <int kFeatures>
+struct Tile {
+  const CudaRecords& records;
+  const Limits& limits;
+  const RayPixel& at;
+  GaussianBatch& batch;
+  RowSums<kRayFields, kFeatures>& sums;
+  Beam<float> beam;  // Of the warp.
+  bool dropping;     // gsplat: where alpha is clamped, distances, normals and rays have no gradient.
+  int last;          // The pixel visits the positions in the list below this one.
+  int first;         // The round's first feature.
+};
+
+// Differentiates Gaussian `i` of the batch in one pixel; returns whether it contributed.
+template <int kFeatures, bool kGeometry, bool kToRays>
+__device__ inline bool visit(const Tile<kFeatures>& tile, int i, const GeometryUpstream& up,
+                             PixelRound<kFeatures>& pixel, RayRow<float>& row, float& weight, Ray& to_ray) {
+  const float* record = tile.batch.record(i);
+  const RayHit hit(record, tile.at, tile.limits);
+  if (!hit.counts) return false;
+  float features[kFeatures], toward = 0.0f;
+  load_features<kFeatures, true>(tile.records, tile.batch, i, tile.first, features);
+#pragma unroll
+  for (int c = 0; c < kFeatures; ++c) toward = fma(features[c], pixel.gradient[c], toward);
+  RayPull<float> pull{};
+  // The first round has what does not come from features.
+  if (kGeometry && tile.first == 0) {
+    pull.v_hit = up.distance;
+    pull.v_normal = hit.ray.direction.z > 0.0f ? scaled(up.normal, -1.0f) : up.normal;
+    toward = fma(distance_to(hit.at), up.distance, toward) + dot(normal_of(record, hit), up.normal);
+  }
+  const float full = exp2_bounded(hit.power);
+  const auto v = visit_backward(full, tile.limits.alpha_max, false, toward, pixel.state);
+  weight = v.weight;
+  pull.v_sigma = v.v_sigma;
+  pull.share = tile.dropping && full > tile.limits.alpha_max ? 0.0f : weight;
+  const UnitRay<float> v_ray = add_to_row<kGeometry>(hit.ray, hit.at, pull, row);
+  if constexpr (kToRays) {
+    const UnitRay<float> v_start = from_unit(record, v_ray);
+    to_ray.direction = to_ray.direction + v_start.direction;
+    to_ray.origin = to_ray.origin + v_start.origin;
+  }
+  return true;
+}
+
+// Sums the gradients of the warp's pixels for up to 32 Gaussians of the batch, from number `begin` on, the farthest
+// first.
+template <int kFeatures, bool kGeometry, bool kToRays>
+__device__ inline void visit_group(const Tile<kFeatures>& tile, int begin, int count, const GeometryUpstream& up,
+                                   PixelRound<kFeatures>& pixel, Ray& to_ray) {
+  unsigned filled = 0;
+  for (unsigned rest = reaching(tile.batch, begin, count, tile.beam, tile.limits.log2_alpha_min); rest != 0;) {
+    const int slot = kWarp - 1 - __clz(static_cast<int>(rest)), i = begin + slot;
+    rest &= ~(1u << slot);
+    RayRow<float> row{};
+    float weight = 0.0f;
+    bool took_part = false;
+    if (tile.batch.place(i) < tile.last) {
+      took_part = visit<kFeatures, kGeometry, kToRays>(tile, i, up, pixel, row, weight, to_ray);
+    }
+    if (__ballot_sync(kWholeWarp, took_part) == 0) continue;
+    float fields[kRayFields] = {row.xx, row.xy,  row.xz, row.yy, row.yz, row.zz, row.ox, row.oy,
+                                row.oz, row.one, row.nx, row.ny, row.nz, 0.0f,   0.0f,   0.0f};
+    float shares[RowSums<kRayFields, kFeatures>::kFeaturesRoom] = {};
+#pragma unroll
+    for (int c = 0; c < kFeatures; ++c) shares[c] = weight * pixel.gradient[c];
+    tile.sums.put(slot, 0, fields);
+    tile.sums.put(slot, kRayFields, shares);
+    filled |= 1u << slot;
+  }
+  if (lane_index() == 0) tile.sums.filled[static_cast<int>(threadIdx.x) / kWarp] = filled;
+}
+
+template <int kFeatures, bool kGeometry, bool kToRays>
+__global__ void __launch_bounds__(kTilePixels, 2)
+    ray_pixels_kernel(const __grid_constant__ CudaCall call, const __grid_constant__ CudaRecords records,
+                      const __grid_constant__ TileLists lists, const float* rays,
+                      const __grid_constant__ Upstream upstream, const int* lasts,
+                      const __grid_constant__ CudaRows rows, float* to_rays) {
+  __shared__ GaussianBatch batch;
+  __shared__ RowSums<kRayFields, kFeatures> sums;
+  const TilePixel place = tile_pixel(lists, call.width, call.height);
+  const PixelPlace at(call, place);
+  const RayPixel seen(call, place, rays);
+  const Limits limits(call.settings);
+  // Threads outside the image read its first pixel and visit no Gaussian.
+  PixelUpstream up(call, records.features, upstream, place.view, place.on_film ? at.index : 0);
+  const GeometryUpstream geometry(call.scene.sensors[place.view], up);
+  Tile<kFeatures> tile{records,
+                       limits,
+                       seen,
+                       batch,
+                       sums,
+                       warp_beam(seen.ray),
+                       call.settings.frozen_projection != 0,
+                       place.on_film ? lasts[at.index] : 0,
+                       0};
+  TileList list(lists);
+  list.length = block_max(tile.last);
+  Ray to_ray{};
+  for (; list.length > 0 && (tile.first == 0 || tile.first < records.features.total()); tile.first += kFeatures) {
+    PixelRound<kFeatures> pixel(up, tile.first, false);
+    for (int position = (list.length - 1) / kTilePixels * kTilePixels; position >= 0; position -= kTilePixels) {
+      const int count = batch.fetch(lists, list, records, position);
+      for (int begin = (count - 1) / kWarp * kWarp; count > 0 && begin >= 0; begin -= kWarp) {
+        visit_group<kFeatures, kGeometry, kToRays>(tile, begin, count, geometry, pixel, to_ray);
+        __syncthreads();
+        add_to_rows(call, rows, list, batch, sums, tile.first, begin, count);
+        __syncthreads();
+      }
+      // Needed even if nothing was fetched: the next batch overwrites this one.
+      __syncthreads();
+    }
+  }
+  if constexpr (kToRays) store_ray(to_ray, static_cast<int>(blockIdx.x), static_cast<int>(threadIdx.x), to_rays);
+}
+
+}  // namespace
+
+void cuda_blend_rays_backward(const CudaCall& call, const CudaRecords& records, const TileLists& lists,
+                              const float* rays, const Upstream& upstream, const int* lasts, const CudaRows& rows,
+                              float* to_rays, cudaStream_t stream) {
+  const auto tiles = static_cast<unsigned>(lists.views * lists.tiles_x * lists.tiles_y);
+  with_ray_features(records.features, [&](auto features, auto geometry) {
+    constexpr int kFeatures = decltype(features)::value;
+    constexpr bool kGeometry = decltype(geometry)::value;
+    launch(to_rays != nullptr ? &ray_pixels_kernel<kFeatures, kGeometry, true>
+                              : &ray_pixels_kernel<kFeatures, kGeometry, false>,
+           tiles, kTilePixels, 0, stream, call, records, lists, rays, upstream, lasts, rows, to_rays);
+  });
+}
+
+}  // namespace lumigrad::gaussians

@@ -1,0 +1,133 @@
+// The rays of the pixels on the device, and beams that hold those of warps and tiles.
+#pragma once
+
+#include "common/cuda/tile_batch.cuh"
+#include "gaussians/cuda/gaussian.cuh"
+#include "gaussians/math/beam.h"
+
+namespace lumigrad::gaussians {
+
+// The ray of a pixel in the frame of the camera at the start; its direction has a length of 1, or is 0 where there is
+// no ray.
+struct Ray {
+  Triple<float> direction, origin;
+
+  __device__ bool exists() const { return dot(direction, direction) > 0.5f; }
+};
+
+inline constexpr int kRayFloats = 6;
+
+// Rays, or their gradients, of a tile's pixels by thread: [V, tiles, kRayFloats, kTilePixels].
+__device__ inline Ray load_ray(const float* rays, int tile, int thread) {
+  const float* at = rays + static_cast<int64_t>(tile) * kRayFloats * kTilePixels + thread;
+  const auto field = [&](int k) { return at[k * kTilePixels]; };
+  return {{field(0), field(1), field(2)}, {field(3), field(4), field(5)}};
+}
+__device__ inline void store_ray(const Ray& ray, int tile, int thread, float* rays) {
+  const float values[kRayFloats] = {ray.direction.x, ray.direction.y, ray.direction.z,
+                                    ray.origin.x,    ray.origin.y,    ray.origin.z};
+  float* at = rays + static_cast<int64_t>(tile) * kRayFloats * kTilePixels + thread;
+#pragma unroll
+  for (int k = 0; k < kRayFloats; ++k) at[k * kTilePixels] = values[k];
+}
+
+// Beams of the tiles of a view, of windows of these and of groups of windows: [V, n, kBeamFields].
+struct CudaBeams {
+  int windows_x, windows_y, groups_x, groups_y;
+  float *tiles, *windows, *groups;
+};
+
+template <class F>
+__device__ inline Beam<F> load_beam(const float* beams, int64_t number) {
+  const float* b = beams + number * kBeamFields;
+  return {{F(b[0]), F(b[1]), F(b[2])}, F(b[3]), F(b[4]), {F(b[5]), F(b[6]), F(b[7])}, F(b[8])};
+}
+template <class F>
+__device__ inline void store_beam(const Beam<F>& b, int64_t number, float* beams) {
+  const F values[kBeamFields] = {b.axis.x,   b.axis.y,   b.axis.z,   b.cosine, b.sine,
+                                 b.centre.x, b.centre.y, b.centre.z, b.radius};
+  for (int k = 0; k < kBeamFields; ++k) beams[number * kBeamFields + k] = static_cast<float>(values[k]);
+}
+
+// The beam of the rays of several threads, which call it together: sum(value) and largest(value) return those of all of
+// them to each.
+template <class Sum, class Largest>
+__device__ inline Beam<float> beam_of(const Ray& ray, const Sum& sum, const Largest& largest) {
+  const Triple<float>& d = ray.direction;
+  const bool exists = ray.exists();
+  const float count = sum(exists ? 1.0f : 0.0f);
+  if (count == 0.0f) return empty_beam<float>();
+  const Triple<float> total = {sum(d.x), sum(d.y), sum(d.z)};
+  const float length = sqrt(dot(total, total));
+  if (length < 0.2f * count) return full_beam<float>();
+  const Triple<float> axis = scaled(total, 1.0f / length), apart = cross(axis, d);
+  if (largest(exists && dot(axis, d) < 0.1f ? 1.0f : 0.0f) > 0.0f) return full_beam<float>();
+  const auto mean = [&](float a) { return sum(exists ? a : 0.0f) / count; };
+  const Triple<float> centre = {mean(ray.origin.x), mean(ray.origin.y), mean(ray.origin.z)};
+  const Triple<float> off = {ray.origin.x - centre.x, ray.origin.y - centre.y, ray.origin.z - centre.z};
+  const float sine = min(sqrt(largest(exists ? dot(apart, apart) : 0.0f)) * 1.00001f + 2e-6f, 1.0f);
+  const float radius = sqrt(largest(exists ? dot(off, off) : 0.0f)) * 1.00001f + 1e-6f * sqrt(dot(centre, centre));
+  return {axis, sqrt(max((1.0f - sine) * (1.0f + sine), 0.0f)), sine, centre, radius};
+}
+
+// Of the calling warp.
+__device__ inline Beam<float> warp_beam(const Ray& ray) {
+  const auto largest = [](float value) {
+    for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+      value = max(value, __shfl_xor_sync(kWholeWarp, value, offset));
+    }
+    return value;
+  };
+  return beam_of(ray, [](float value) { return warp_sum(value); }, largest);
+}
+
+// The tiles of a rectangle of pixels. Of up to kMaskTiles, those that a Gaussian reaches are known, as bits, row by
+// row.
+struct RayTiles {
+  static constexpr int kMaskTiles = 64;
+  int x, y, columns, rows;
+
+  __device__ explicit RayTiles(const PixelRange& r) : x(r.x0 / kDeviceTile), y(r.y0 / kDeviceTile) {
+    columns = (r.x1 + kDeviceTile - 1) / kDeviceTile - x;
+    rows = (r.y1 + kDeviceTile - 1) / kDeviceTile - y;
+  }
+  __device__ int total() const { return columns * rows; }
+  __device__ bool has_mask() const { return total() <= kMaskTiles; }
+};
+
+// See common/cuda/tile_lists.cuh.
+struct RayReach {
+  CudaRecords records;
+  const unsigned long long* masks;  // [V, N] see RayTiles
+
+  struct Tiles {
+    RayTiles rectangle;
+    unsigned long long mask;
+
+    __device__ unsigned count() const {
+      return static_cast<unsigned>(rectangle.has_mask() ? __popcll(mask) : rectangle.total());
+    }
+    __device__ uint2 tile(unsigned place) const {
+      int index = static_cast<int>(place);
+      if (rectangle.has_mask()) {
+        unsigned long long rest = mask;
+        for (unsigned i = 0; i < place; ++i) rest &= rest - 1;
+        index = __popcll(~rest & (rest - 1));  // Of the lowest bit.
+      }
+      return make_uint2(static_cast<unsigned>(rectangle.x + index % rectangle.columns),
+                        static_cast<unsigned>(rectangle.y + index / rectangle.columns));
+    }
+  };
+  __device__ Tiles operator()(unsigned item) const { return {RayTiles(records.range(item)), masks[item]}; }
+};
+
+// Those of the 32 Gaussians of a batch from `begin` on that may reach the warp's pixels, as bits. The whole warp calls
+// it.
+template <class Batch>
+__device__ inline unsigned reaching(Batch& batch, int begin, int count, const Beam<float>& beam, float log2_alpha_min) {
+  const int i = begin + lane_index();
+  const bool reached = i < count && reaches(beam, ray_bounds_of(batch.record(i), log2_alpha_min));
+  return __ballot_sync(kWholeWarp, reached);
+}
+
+}  // namespace lumigrad::gaussians

@@ -1,0 +1,111 @@
+// Beams: cones that hold the rays of a part of the image. A Gaussian is tested against them to find the pixels that it
+// may reach, whatever the lens and the shutter.
+#pragma once
+
+#include "common/math/number64.h"
+#include "gaussians/math/project.h"
+#include "gaussians/math/ray.h"
+
+LG_BEGIN_ENGINE(gaussians)
+
+// Around an axis, of a half angle below 90 degrees, and around all origins within a radius of a point. A beam that
+// cannot be described so has an infinite radius, and one without rays the opposite.
+template <class F>
+struct Beam {
+  Triple<F> axis;
+  F cosine, sine;
+  Triple<F> centre;
+  F radius;
+};
+inline constexpr int kBeamFields = 9;
+inline constexpr float kEverywhere = 1e30f;
+
+// Beams are grouped into windows of 4 x 4, and these again.
+inline constexpr int kWindowBits = 2, kWindowSize = 1 << kWindowBits;
+
+template <class F>
+LG_INLINE Beam<F> beam_without_axis(float radius) {
+  const F zero = F(0.0f), one = F(1.0f);
+  return {{zero, zero, one}, one, zero, {zero, zero, zero}, F(radius)};
+}
+template <class F>
+LG_INLINE Beam<F> empty_beam() {
+  return beam_without_axis<F>(-kEverywhere);
+}
+template <class F>
+LG_INLINE Beam<F> full_beam() {
+  return beam_without_axis<F>(kEverywhere);
+}
+
+// A beam that holds others.
+LG_INLINE Beam<double> joined(const Beam<double>* beams, int count) {
+  const double everywhere = static_cast<double>(kEverywhere);
+  Triple<double> axis = {0.0, 0.0, 0.0}, centre = axis;
+  int used = 0;
+  for (int i = 0; i < count; ++i) {
+    if (beams[i].radius >= everywhere) return full_beam<double>();
+    if (beams[i].radius <= -everywhere) continue;
+    ++used;
+    axis = axis + beams[i].axis;
+    centre = centre + beams[i].centre;
+  }
+  if (used == 0) return empty_beam<double>();
+  const double length = sqrt(dot(axis, axis));
+  if (length < 0.05 * used) return full_beam<double>();
+  axis = scaled(axis, 1.0 / length);
+  centre = scaled(centre, 1.0 / used);
+  double sine = 0.0, radius = 0.0;
+  for (int i = 0; i < count; ++i) {
+    const Beam<double>& b = beams[i];
+    if (b.radius <= -everywhere) continue;
+    const Triple<double> apart = cross(axis, b.axis);
+    const Triple<double> off = {centre.x - b.centre.x, centre.y - b.centre.y, centre.z - b.centre.z};
+    const double c = dot(axis, b.axis), s = sqrt(dot(apart, apart));
+    if (c * b.cosine - s * b.sine < 0.05) return full_beam<double>();
+    sine = max(sine, s * b.cosine + c * b.sine);
+    radius = max(radius, sqrt(dot(off, off)) + b.radius);
+  }
+  sine = min(1.0, sine * 1.00001 + 1e-6);
+  return {axis, sqrt(1.0 - sine * sine), sine, centre, radius * 1.00001 + 1e-6 * sqrt(dot(centre, centre))};
+}
+
+// What beams are tested against: the half axes of the ellipsoid on which alpha is alpha_min, and its centre.
+template <class F>
+struct RayBounds {
+  Triple<F> axis[3], centre;
+};
+
+// From a record (see ray_record), whose rows are the axes over the lengths.
+LG_INLINE RayBounds<float> ray_bounds_of(const float* r, float log2_alpha_min) {
+  const float above = max(r[ray_record::kLog2Opacity] - log2_alpha_min, 0.0f), reach = sqrt(kTwoLn2 * above);
+  RayBounds<float> b;
+  b.centre = {0.0f, 0.0f, 0.0f};
+  for (int k = 0; k < 3; ++k) {
+    const Triple<float> row = {r[3 * k], r[3 * k + 1], r[3 * k + 2]};
+    const Triple<float> axis = scaled(row, 1.0f / dot(row, row));
+    b.axis[k] = scaled(axis, reach);
+    b.centre = b.centre + scaled(axis, r[ray_record::kCentre + k]);
+  }
+  return b;
+}
+
+// Whether a Gaussian may reach a beam. A plane through the beam's tip, along its side that faces the Gaussian,
+// separates the others.
+template <class F>
+LG_INLINE MaskOf<F> reaches(const Beam<F>& b, const RayBounds<F>& g) {
+  const Triple<F> v = {g.centre.x - b.centre.x, g.centre.y - b.centre.y, g.centre.z - b.centre.z};
+  const Triple<F>& axis = b.axis;
+  const F along = dot(axis, v);
+  const Triple<F> p = {fnma(along, axis.x, v.x), fnma(along, axis.y, v.y), fnma(along, axis.z, v.z)};
+  const F square = max(dot(p, p), F(1e-30f)), inverse = quick_inverse_sqrt(square), beside = square * inverse;
+  const F toward = b.cosine * inverse;
+  const Triple<F> normal = {fma(toward, p.x, -(b.sine * axis.x)), fma(toward, p.y, -(b.sine * axis.y)),
+                            fma(toward, p.z, -(b.sine * axis.z))};
+  const F x = dot(g.axis[0], normal), y = dot(g.axis[1], normal), z = dot(g.axis[2], normal);
+  const F half = sqrt(fma(x, x, fma(y, y, z * z)));
+  const F rounding = F(1e-6f) * (beside + abs(along));
+  const F apart = fma(b.cosine, beside, -(b.sine * along)) - b.radius;
+  return apart <= fma(half, F(1.0001f), rounding);
+}
+
+LG_END

@@ -374,16 +374,18 @@ def _forward(plan: GaussianPlan, inputs: Tensors, outputs: Sequence[str], **opti
         background = values.to(inputs["means"].device)
     scene = {name: tensor for name, tensor in inputs.items() if name not in plan.rays}
     rays = stacked(inputs, plan.rays, plan.field) if plan.rays else None
-    return gaussians.forward(
-        gaussians.Gaussians(**scene),
-        plan.cameras,
-        plan.settings,
-        background=background,
-        transforms=plan.transforms,
-        rays=rays,
-        outputs=outputs,
-        **options,
-    )
+    # Lidars are refused on GPUs.
+    with arguments_of(plan.field):
+        return gaussians.forward(
+            gaussians.Gaussians(**scene),
+            plan.cameras,
+            plan.settings,
+            background=background,
+            transforms=plan.transforms,
+            rays=rays,
+            outputs=outputs,
+            **options,
+        )
 
 
 GAUSSIANS = RenderEngine(KIND, _forward, gaussians.backward, plan=gaussian_plan)

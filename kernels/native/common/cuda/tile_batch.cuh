@@ -13,23 +13,19 @@ inline constexpr int kTileWarps = kTilePixels / kWarp;
 // Pixels of a warp: the same items mostly cover neighbouring pixels.
 inline constexpr int kWarpWidth = 8, kWarpHeight = 4;
 
-// The view and pixel of a thread of a tile.
+// The view and pixel of a thread.
 struct TilePixel {
   int view, x, y;
   bool on_film;
 };
 
-__device__ inline TilePixel tile_pixel(const TileLists& lists, int width, int height, int tile, int thread) {
-  const int warp = thread / kWarp, lane = thread % kWarp;
-  const int tile_x = tile % lists.tiles_x, row = tile / lists.tiles_x;
+__device__ inline TilePixel tile_pixel(const TileLists& lists, int width, int height) {
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = lane_index();
+  const int tile_x = static_cast<int>(blockIdx.x) % lists.tiles_x, row = static_cast<int>(blockIdx.x) / lists.tiles_x;
   constexpr int kAcross = kDeviceTile / kWarpWidth;
   const int x = tile_x * kDeviceTile + warp % kAcross * kWarpWidth + lane % kWarpWidth;
   const int y = row % lists.tiles_y * kDeviceTile + warp / kAcross * kWarpHeight + lane / kWarpWidth;
   return {row / lists.tiles_y, x, y, x < width && y < height};
-}
-// Of the calling thread, in a block for each tile.
-__device__ inline TilePixel tile_pixel(const TileLists& lists, int width, int height) {
-  return tile_pixel(lists, width, height, static_cast<int>(blockIdx.x), static_cast<int>(threadIdx.x));
 }
 
 // The items of a tile.

@@ -12,16 +12,15 @@ inline constexpr int kGaussianWarps = static_cast<int>(kGaussianThreads) / kWarp
 
 // A Gaussian in a view, with the row of sums over its pixels.
 struct Receiver {
+  const CudaRows& rows;
   const float* row;
-  const float* features;
   int64_t item;
   bool receives;  // Gradients of pixels, or upstream gradients of the projected means.
 
-  __device__ Receiver(const CudaCall& call, const CudaRecords& records, const CudaRows& rows, bool extra, int view,
+  __device__ Receiver(const CudaCall& call, const CudaRecords& records, const CudaRows& of_all, bool extra, int view,
                       int number)
-      : item(view * static_cast<int64_t>(call.scene.count) + number) {
+      : rows(of_all), item(view * static_cast<int64_t>(call.scene.count) + number) {
     row = rows.rows + item * rows.width;
-    features = row + rows.fields;
     const float* record = records.record(item);
     receives = extra ? !is_culled(record) : reaches_pixels(records.range(item)) && has_sums(rows.width);
   }
@@ -30,7 +29,7 @@ struct Receiver {
     for (int i = 0; i < width; ++i) any |= row[i] != 0.0f;
     return any;
   }
-  __device__ float feature(int f) const { return features[f]; }
+  __device__ float feature(int f) const { return row[rows.fields + f]; }
 };
 
 // Writes the first term of a sum, or adds a later one (`add`).

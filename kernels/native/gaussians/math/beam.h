@@ -82,7 +82,7 @@ LG_INLINE RayBounds<float> ray_bounds_of(const float* r, float log2_alpha_min) {
   b.centre = {0.0f, 0.0f, 0.0f};
   for (int k = 0; k < 3; ++k) {
     const Triple<float> row = {r[3 * k], r[3 * k + 1], r[3 * k + 2]};
-    const Triple<float> axis = scaled(row, 1.0f / dot(row, row));
+    const Triple<float> axis = scaled(row, quick_inverse(max(dot(row, row), 1e-30f)));
     b.axis[k] = scaled(axis, reach);
     b.centre = b.centre + scaled(axis, r[ray_record::kCentre + k]);
   }

@@ -36,8 +36,12 @@ __global__ void __launch_bounds__(kThreads)
     for (int thread = static_cast<int>(threadIdx.x); thread < kTilePixels; thread += kThreads) {
       const Ray ray = load_ray(rays, tile, thread);
       if (!ray.exists()) continue;
-      const TilePixel place = tile_pixel(lists, call.width, call.height, tile, thread);
-      const Pair<double> pixel = {place.x + 0.5, place.y + 0.5};
+      // As tile_pixel places threads.
+      constexpr int kAcross = kDeviceTile / kWarpWidth;
+      const int warp = thread / kWarp, lane = thread % kWarp;
+      const int x = warp % kAcross * kWarpWidth + lane % kWarpWidth;
+      const int y = warp / kAcross * kWarpHeight + lane / kWarpWidth;
+      const Pair<double> pixel = {t % lists.tiles_x * kDeviceTile + x + 0.5, t / lists.tiles_x * kDeviceTile + y + 0.5};
       const RaySums add{own};
       const RayGradient<double> v =
           to_start_backward(call.view[view], sensor, pixel, widened(ray), widened(load_ray(v_rays, tile, thread)), add);

@@ -52,10 +52,11 @@ __global__ void __launch_bounds__(kTilePixels, 3)
                      const __grid_constant__ TileLists lists, const float* rays,
                      const __grid_constant__ Outputs outputs, int* lasts) {
   __shared__ GaussianBatch batch;
+  __shared__ WarpBeams beams;
   const TilePixel place = tile_pixel(lists, call.width, call.height);
   const PixelPlace at(call, place);
   const RayPixel seen(call, place, rays);
-  const Beam<float> beam = warp_beam(seen.ray);
+  beams.put(warp_beam(seen.ray));
   const Limits limits(call.settings);
   const TileList list(lists);
   for (int first = 0; first == 0 || first < records.features.total(); first += kFeatures) {
@@ -65,7 +66,8 @@ __global__ void __launch_bounds__(kTilePixels, 3)
     for (int position = 0; position < list.length; position += kTilePixels) {
       const int count = batch.fetch(lists, list, records, position);
       for (int begin = 0; begin < count && __any_sync(kWholeWarp, pixel.active); begin += kWarp) {
-        for (unsigned rest = reaching(batch, begin, count, beam, limits.log2_alpha_min); rest != 0; rest &= rest - 1) {
+        for (unsigned rest = reaching(batch, begin, count, beams.own(), limits.log2_alpha_min); rest != 0;
+             rest &= rest - 1) {
           const int i = begin + __ffs(static_cast<int>(rest)) - 1;
           if (pixel.active) visit<kFeatures, kGeometry>(records, batch, i, first, seen, limits, pixel, geometry);
         }

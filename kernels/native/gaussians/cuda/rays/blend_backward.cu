@@ -41,10 +41,10 @@ struct Tile {
   const RayPixel& at;
   GaussianBatch& batch;
   RowSums<kRayFields, kFeatures>& sums;
-  Beam<float> beam;  // Of the warp.
-  bool dropping;     // gsplat: where alpha is clamped, distances, normals and rays have no gradient.
-  int last;          // The pixel visits the positions in the list below this one.
-  int first;         // The round's first feature.
+  WarpBeams& beams;
+  bool dropping;  // gsplat: where alpha is clamped, distances, normals and rays have no gradient.
+  int last;       // The pixel visits the positions in the list below this one.
+  int first;      // The round's first feature.
 };
 
 // Differentiates Gaussian `i` of the batch in one pixel; returns whether it contributed.
@@ -85,7 +85,7 @@ template <int kFeatures, bool kGeometry, bool kToRays>
 __device__ inline void visit_group(const Tile<kFeatures>& tile, int begin, int count, const GeometryUpstream& up,
                                    PixelRound<kFeatures>& pixel, Ray& to_ray) {
   unsigned filled = 0;
-  for (unsigned rest = reaching(tile.batch, begin, count, tile.beam, tile.limits.log2_alpha_min); rest != 0;) {
+  for (unsigned rest = reaching(tile.batch, begin, count, tile.beams.own(), tile.limits.log2_alpha_min); rest != 0;) {
     const int slot = kWarp - 1 - __clz(static_cast<int>(rest)), i = begin + slot;
     rest &= ~(1u << slot);
     RayRow<float> row{};
@@ -114,6 +114,7 @@ __global__ void __launch_bounds__(kTilePixels, 2)
                       const __grid_constant__ Upstream upstream, const int* lasts,
                       const __grid_constant__ CudaRows rows, float* to_rays) {
   __shared__ GaussianBatch batch;
+  __shared__ WarpBeams beams;
   __shared__ RowSums<kRayFields, kFeatures> sums;
   const TilePixel place = tile_pixel(lists, call.width, call.height);
   const PixelPlace at(call, place);
@@ -122,12 +123,13 @@ __global__ void __launch_bounds__(kTilePixels, 2)
   // Threads outside the image read its first pixel and visit no Gaussian.
   PixelUpstream up(call, records.features, upstream, place.view, place.on_film ? at.index : 0);
   const GeometryUpstream geometry(call.scene.sensors[place.view], up);
+  beams.put(warp_beam(seen.ray));
   Tile<kFeatures> tile{records,
                        limits,
                        seen,
                        batch,
                        sums,
-                       warp_beam(seen.ray),
+                       beams,
                        call.settings.frozen_projection != 0,
                        place.on_film ? lasts[at.index] : 0,
                        0};

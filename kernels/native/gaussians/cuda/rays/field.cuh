@@ -70,6 +70,25 @@ __device__ inline Beam<float> beam_of(const Ray& ray, const Sum& sum, const Larg
   return {axis, sqrt(max((1.0f - sine) * (1.0f + sine), 0.0f)), sine, centre, radius};
 }
 
+// Those of the warps of a block.
+struct WarpBeams {
+  SharedArray<float, kTileWarps * kBeamFields> fields;
+
+  // The beam of the calling warp.
+  __device__ Beam<float> own() {
+    const int first = static_cast<int>(threadIdx.x) / kWarp * kBeamFields;
+    const auto at = [&](int k) { return fields[first + k]; };
+    return {{at(0), at(1), at(2)}, at(3), at(4), {at(5), at(6), at(7)}, at(8)};
+  }
+  __device__ void put(const Beam<float>& b) {
+    const int first = static_cast<int>(threadIdx.x) / kWarp * kBeamFields;
+    const float values[kBeamFields] = {b.axis.x,   b.axis.y,   b.axis.z,   b.cosine, b.sine,
+                                       b.centre.x, b.centre.y, b.centre.z, b.radius};
+    for (int k = 0; lane_index() == 0 && k < kBeamFields; ++k) fields[first + k] = values[k];
+    __syncwarp();
+  }
+};
+
 // Of the calling warp.
 __device__ inline Beam<float> warp_beam(const Ray& ray) {
   const auto largest = [](float value) {

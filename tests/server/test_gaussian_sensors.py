@@ -14,7 +14,9 @@ from lumigrad.kernels import gaussians
 from lumigrad.protos import dtypes
 from lumigrad.protos.streams import frames_of
 from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.server.core.errors import InvalidArgumentError
 from lumigrad.v1 import camera_pb2, gaussians_pb2, render_pb2, tensor_pb2
+from support.backends.footprint import pass_of
 from support.calls.gaussian_calls import camera_of, gaussian_cloud, gaussian_spec, inria_camera, same_bits
 from support.calls.raw_calls import (
     Arrays,
@@ -381,3 +383,13 @@ def test_trainings_take_no_rays(client: RawClient) -> None:
         found, description = violation(failure(RawTraining(client, start).reply))
         assert found == f"start.{field}"
         assert text in description
+
+
+def test_gpus_refuse_lidars_as_an_argument() -> None:
+    """Before they work: the tensors are on a device that is no CPU, and have no values."""
+    one = pass_of("rays", "forward", 100, 32, 32, 1, 0)
+    lidar = gaussians.SpinningLidar(row_elevations=(0.1, 0.0), column_azimuths=(0.0, 0.1))
+    plan = replace(one.plan, cameras=[gaussians.Camera.sensor(lidar, np.eye(3), np.zeros(3), 2, 2)])
+    inputs = {name: tensor.to("meta") for name, tensor in one.inputs.items()}
+    with pytest.raises(InvalidArgumentError, match=r"^spec\.cameras: expected none that are lidars on CUDA"):
+        one.engine.forward(plan, inputs, ("color",), retain=False, before_view=int)

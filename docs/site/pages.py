@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from posixpath import normpath, relpath
+from posixpath import dirname, join, normpath, relpath
 
 import contract
 import reference
@@ -14,15 +14,17 @@ from links import is_external, redirected, targets
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from notebooks import notebook
 from readme import Readme
 
 _ROOT = Path(__file__).parents[2]
 _README = Readme(_ROOT)
+_TUTORIALS = "tutorials/"
 _FORMULA = re.compile(r"^\$\$\n(.+?)\n\$\$$", re.DOTALL | re.MULTILINE)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the README's sections, the references, and each file outside docs/ that a page links to."""
+    """Adds the README's sections, references, files outside docs/ that pages link to, and notebooks of tutorials."""
     made = {
         **_README.pages,
         **reference.pages(_ROOT),
@@ -30,26 +32,37 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "examples.md": sources.examples(_ROOT),
     }
     written = {file.src_uri: file.content_string for file in files.documentation_pages()}
-    for text in [*written.values(), *made.values()]:
+    for name, text in [*written.items(), *made.items()]:
         for target in targets(text):
-            path = _outside(target)
+            # Pages that are made have links as from docs/.
+            path = _outside(target, dirname(name) if name in written else "")
             if path and _page_of(path) == sources.page_name(path):
                 made[sources.page_name(path)] = sources.page(_ROOT, path)
     for name, text in made.items():
         files.append(File.generated(config, name, content=text))
+    for name, text in written.items():
+        if name.startswith(_TUTORIALS):
+            files.append(File.generated(config, _notebook_of(name), content=notebook(text)))
     files.append(File.generated(config, "LICENSE.txt", content=(_ROOT / "LICENSE").read_text(encoding="utf-8")))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Leads links to files outside docs/ to the pages that show them, and sets formulas in MathML, without scripts."""
-    folder = str(Path(page.file.src_uri).parent)
+    folder = dirname(page.file.src_uri)
 
     def to(target: str) -> str:
-        path = _outside(target)
-        return relpath(_page_of(path, target.partition("#")[2]), folder) if path else target
+        path = _outside(target, folder if page.file.src_uri.startswith(_TUTORIALS) else "")
+        return relpath(_page_of(path, target.partition("#")[2]), folder or ".") if path else target
 
+    if page.file.src_uri.startswith(_TUTORIALS):
+        name = Path(_notebook_of(page.file.src_uri)).name
+        markdown += f"\nThis page is also a [Jupyter notebook]({name}).\n"
     return _FORMULA.sub(_mathml, redirected(markdown, to))
+
+
+def _notebook_of(tutorial: str) -> str:
+    return str(Path(tutorial).with_suffix(".ipynb"))
 
 
 def _mathml(formula: re.Match[str]) -> str:
@@ -57,9 +70,9 @@ def _mathml(formula: re.Match[str]) -> str:
     return f'<div class="formula">{convert(formula[1], display="block")}</div>'
 
 
-def _outside(target: str) -> str:
-    """The path from the repository's root of a link out of docs/; empty: it stays there."""
-    path = normpath(target.partition("#")[0])
+def _outside(target: str, folder: str) -> str:
+    """The path from the repository's root of a link, in a page of this folder, out of docs/; empty: it stays there."""
+    path = normpath(join(folder, target.partition("#")[0]))
     return "" if is_external(target) or not path.startswith("../") else path.removeprefix("../")
 
 

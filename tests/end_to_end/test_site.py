@@ -13,7 +13,7 @@ import pytest
 from support.chromium import chromium
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("index", "spheres", "gaussians", "meshes", "gallery", "command_line", "which_call")
+PAGES = ("index", "spheres", "gaussians", "meshes", "gallery", "command_line", "which_call", "tutorials/fit_an_image")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Parses README and docs/*.md: code blocks, links, and the anchors that GitHub generates for headings."""
+"""Parses README and the pages of docs: code blocks, links, and the anchors that GitHub generates for headings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Marks a block that is not run, because tests cannot provide what it needs; it still has to compile.
 FRAGMENT = "<!-- fragment -->\n"
 _BLOCK = re.compile(rf"(?P<fragment>{FRAGMENT})?^```(?P<language>\S*)[^\n]*\n(?P<text>.*?)^```[ ]*$", re.M | re.S)

@@ -1,0 +1,71 @@
+"""The tutorials reach their results, and their notebooks hold the same code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from support.files.documents import ROOT, code_of, run_code_of
+from support.workers.worker import WorkerProcess
+
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(worker_process: WorkerProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The reader's folder, with a worker at the default address."""
+    pytest.importorskip("torch")
+    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def losses(names: Mapping[str, object]) -> tuple[float, float]:
+    found = names["losses"]
+    assert isinstance(found, list)
+    return found[0], found[-1]
+
+
+def test_a_first_picture(in_a_folder: Path) -> None:
+    run_code_of(ROOT / "docs" / "tutorials" / "first_picture.md")
+    picture, depth = (np.asarray(Image.open(in_a_folder / name), float) for name in ("vase.png", "depth.png"))
+    assert picture.shape == (480, 640, 3) and picture.std() > 30
+    # What is close is light.
+    assert depth[400, 320] > depth[240, 320] > depth[10, 10]
+
+
+def test_a_picture_is_fitted() -> None:
+    first, last = losses(run_code_of(ROOT / "docs" / "tutorials" / "fit_an_image.md"))
+    assert first > 0.15
+    assert last < 0.02
+
+
+def test_a_camera_is_refined() -> None:
+    names = run_code_of(ROOT / "docs" / "tutorials" / "refine_a_camera.md")
+    assert names["before"] > 0.3  # type: ignore[operator]
+    assert names["after"] < 0.02  # type: ignore[operator]
+
+
+def test_a_loop_of_gsplat_trains() -> None:
+    first, last = losses(run_code_of(ROOT / "docs" / "tutorials" / "gsplat_loop.md"))
+    assert first > 0.1
+    assert last < 0.03
+
+
+@pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
+def test_notebooks_have_the_code_of_their_pages(tutorial: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("nbformat")
+    monkeypatch.syspath_prepend(ROOT / "docs" / "site")
+    monkeypatch.delitem(sys.modules, "notebooks", raising=False)
+    from notebooks import notebook
+
+    cells = json.loads(notebook(tutorial.read_text(encoding="utf-8")))["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert code == [block.strip() for block in code_of(tutorial)]
+    assert cells[0]["source"][0].startswith("# ")

@@ -18,8 +18,10 @@ import pytest
 
 from lumigrad.client import Client, LumigradError
 from lumigrad.client.aio import AsyncClient
+from lumigrad.client.base.forks import is_in_grpc
 from lumigrad.client.default import default_client
 from support.workers.client_load import CAMERA, cloud
+from support.workers.slow_render import wait_until
 from support.workers.worker import WorkerProcess, worker
 
 SECONDS = 60
@@ -33,6 +35,8 @@ def process() -> Iterator[WorkerProcess]:
 
 def in_child(work: Callable[[], None]) -> None:
     """Does something in a forked process, which fails if it takes too long."""
+    # On a busy machine gRPC's thread of a call that has just ended takes a while to leave it.
+    wait_until(lambda: not any(map(is_in_grpc, sys._current_frames().values())), "the end of all calls")
     child = os.fork()
     if child == 0:
         # The parent waits no longer; and it tells where the child stood.

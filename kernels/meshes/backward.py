@@ -61,6 +61,10 @@ def backward(
 
     Raises:
         ArgumentError: A name is unknown, or a tensor has the wrong shape, type or device.
+
+    Example:
+        found = meshes.evaluate(rows, world, meshes.Settings(activation_distance=5.0), retain=True)
+        gradients = meshes.backward(found.state, {"cost": torch.ones(1, 1, 1)}, ("spheres",)).gradients
     """
     if not isinstance(state, State):
         raise ArgumentError("state", "the state of an evaluate with retain=True", type(state).__name__)

@@ -138,6 +138,13 @@ def evaluate(
 
     Raises:
         ArgumentError: An argument is invalid; the message names it.
+
+    Example:
+        mesh = meshes.Mesh.build(vertices, faces)
+        world = meshes.World([meshes.Instance(mesh)])
+        rows = torch.tensor([[[[0.0, 0.0, 2.0, 0.1]]]])
+        found = meshes.evaluate(rows, world, meshes.Settings(activation_distance=5.0), outputs=("cost", "distance"))
+        found.outputs["distance"]  # [1, 1, 1], metres
     """
     if not isinstance(world, World):
         raise ArgumentError("world", "a World", type(world).__name__)

@@ -10,40 +10,40 @@ namespace lumigrad::meshes {
 
 static_assert(2 * kWide == kWarp);
 
+// The whole warp calls each function together, both rows: the compiler knows who takes part, and need not ask at run
+// time. A row that has nothing to do takes part with values that do not matter to it.
 struct RowLanes {
-  unsigned mask;  // The lanes of the group, as bits of the warp.
-  int lane;       // Number in the group.
+  int begin;  // The first lane of the row in the warp.
+  int lane;   // Number in the row.
 
   static __device__ RowLanes of_thread() {
     const int place = lane_index();
-    return {0xFFFFu << (place & kWide), place % kWide};
+    return {place & kWide, place % kWide};
   }
-  // Returns the smallest value of the group to every lane; NaN is ignored.
+  // Whether it is true for either row of the warp.
+  static __device__ bool either(bool it) { return __any_sync(kWholeWarp, it) != 0; }
+  // Returns the smallest value of the row to every lane; NaN is ignored.
   __device__ float least(float value) const {
 #pragma unroll
     for (int offset = kWide / 2; offset > 0; offset /= 2) {
-      value = fminf(value, __shfl_xor_sync(mask, value, offset, kWide));
+      value = fminf(value, __shfl_xor_sync(kWholeWarp, value, offset));
     }
     return value;
   }
   __device__ int least(int value) const {
 #pragma unroll
     for (int offset = kWide / 2; offset > 0; offset /= 2) {
-      value = ::min(value, __shfl_xor_sync(mask, value, offset, kWide));
+      value = ::min(value, __shfl_xor_sync(kWholeWarp, value, offset));
     }
     return value;
   }
   __device__ float sum(float value) const {
 #pragma unroll
-    for (int offset = kWide / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(mask, value, offset, kWide);
+    for (int offset = kWide / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(kWholeWarp, value, offset);
     return value;
   }
-  // The first lane whose value is true; at least one must be.
-  __device__ int first(bool it) const {
-    const unsigned votes = __ballot_sync(mask, it);
-    return (__ffs(static_cast<int>(votes)) - 1) % kWide;
-  }
-  __device__ int from(int value, int source) const { return __shfl_sync(mask, value, source, kWide); }
+  // The row's lanes whose value is true, as bits.
+  __device__ unsigned votes(bool it) const { return __ballot_sync(kWholeWarp, it) >> begin & 0xFFFFu; }
 };
 
 }  // namespace lumigrad::meshes

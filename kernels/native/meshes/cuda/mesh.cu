@@ -30,49 +30,49 @@ __device__ void store_enclosing(BoxPair box, float margin, float* boxes, int64_t
   }
 }
 
-__device__ void store_missing(float* boxes, int64_t child, const RowLanes& lanes) {
-  if (lanes.lane < kBoxFloats) {
-    boxes[child / kWide * kBoxStride + lanes.lane * kWide + child % kWide] = lanes.lane < 3 ? kFar : -kFar;
-  }
-}
+// Of children that do not exist: far from everything.
+__device__ BoxPair missing_box() { return {{kFar, kFar, kFar}, {-kFar, -kFar, -kFar}}; }
 
-// Sixteen lanes for each leaf, missing ones included.
+// Sixteen lanes for each leaf, missing ones included; `places` is a multiple of kWide.
 __global__ void __launch_bounds__(kThreads)
     leaves_kernel(const float* positions, float rounder, const int32_t* corners, int64_t leaves, int64_t places,
                   float margin, float* triangles, float* boxes) {
   const int64_t leaf = int64_t{blockIdx.x} * kGroups + threadIdx.x / kWide;
   if (leaf >= places) return;
   const RowLanes lanes = RowLanes::of_thread();
-  if (leaf >= leaves) return store_missing(boxes, leaf, lanes);
-  const int32_t* at = corners + 3 * (leaf * kWide + lanes.lane);
-  float* to = triangles + leaf * kTriangleStride + lanes.lane;
-  BoxPair box;
+  BoxPair box = missing_box();
+  const bool there = leaf < leaves;
+  if (there) {
+    const int32_t* at = corners + 3 * (leaf * kWide + lanes.lane);
+    float* to = triangles + leaf * kTriangleStride + lanes.lane;
 #pragma unroll
-  for (int k = 0; k < 3; ++k) {
-    const auto corner = [&](int i) { return on_grid(positions[3 * int64_t{at[i]} + k], rounder); };
-    const float a = corner(0), b = corner(1), c = corner(2);
-    to[k * kWide] = a;
-    to[(3 + k) * kWide] = b - a;
-    to[(6 + k) * kWide] = c - a;
-    box.low[k] = fminf(fminf(a, b), c);
-    box.high[k] = fmaxf(fmaxf(a, b), c);
+    for (int k = 0; k < 3; ++k) {
+      const auto corner = [&](int i) { return on_grid(positions[3 * int64_t{at[i]} + k], rounder); };
+      const float a = corner(0), b = corner(1), c = corner(2);
+      to[k * kWide] = a;
+      to[(3 + k) * kWide] = b - a;
+      to[(6 + k) * kWide] = c - a;
+      box.low[k] = fminf(fminf(a, b), c);
+      box.high[k] = fmaxf(fmaxf(a, b), c);
+    }
   }
-  store_enclosing(box, margin, boxes, leaf, lanes);
+  store_enclosing(box, there ? margin : 0.0f, boxes, leaf, lanes);
 }
 
-// Sixteen lanes for each node of the level below, missing ones included.
+// Sixteen lanes for each node of the level below, missing ones included; `places` is a multiple of kWide.
 __global__ void __launch_bounds__(kThreads)
     nodes_kernel(const float* below, int64_t nodes, int64_t places, float* boxes) {
   const int64_t node = int64_t{blockIdx.x} * kGroups + threadIdx.x / kWide;
   if (node >= places) return;
   const RowLanes lanes = RowLanes::of_thread();
-  if (node >= nodes) return store_missing(boxes, node, lanes);
-  const float* from = below + node * kBoxStride + lanes.lane;
-  BoxPair box;
+  BoxPair box = missing_box();
+  if (node < nodes) {
+    const float* from = below + node * kBoxStride + lanes.lane;
 #pragma unroll
-  for (int k = 0; k < 3; ++k) {
-    box.low[k] = from[k * kWide];
-    box.high[k] = from[(3 + k) * kWide];
+    for (int k = 0; k < 3; ++k) {
+      box.low[k] = from[k * kWide];
+      box.high[k] = from[(3 + k) * kWide];
+    }
   }
   store_enclosing(box, 0.0f, boxes, node, lanes);
 }

@@ -48,8 +48,8 @@ struct Sample {
 };
 
 struct RowSums {
-  float cost = 0.0f;
-  float jacobian[kJacobianFloats] = {};
+  float cost;
+  float jacobian[kJacobianFloats];
 
   LG_INLINE void put(int first, float scale, Vec<float> g) {
     jacobian[first] = fma(scale, g.x, jacobian[first]);

@@ -68,6 +68,12 @@ def backward(
 
     Raises:
         ArgumentError: A name is unknown, or a tensor has the wrong shape, type or device.
+
+    Example:
+        result = spheres.forward(positions, colors, radii, [camera], settings, retain=True)
+        gradient = torch.ones_like(result.outputs["color"])
+        found = spheres.backward(result.state, {"color": gradient}, ("positions",))
+        found.gradients["positions"]  # [N, 3]
     """
     _check_wanted(state, wanted)
     upstream = _check_upstream(state, output_gradients)

@@ -105,6 +105,12 @@ def forward(
 
     Raises:
         ArgumentError: An argument is invalid; the message names it.
+
+    Example:
+        camera = spheres.Camera.opencv(80, 80, 32, 24, np.eye(3), (0, 0, 4), 64, 48)
+        settings = spheres.Settings(gamma=0.1, max_depth=10.0)
+        result = spheres.forward(positions, colors, radii, [camera], settings, retain=True)
+        result.outputs["color"]  # [1, 48, 64, 3]
     """
     inputs = check_inputs(positions, colors, radii, opacities, background)
     check_cameras(cameras)

@@ -231,8 +231,9 @@ LG_INLINE void draw_exact(const Batch& batch, const float* shapes, const Camera&
     MaskPack ends = mask_from_bits(0);
     if (limited) ends = hits > IntPack(static_cast<int>(arguments.settings->max_hits) - 1);
     if (i % kStopInterval == kStopInterval - 1) {
-      ends = ends | exact_may_stop<Pack>(camera, *arguments.settings, exact_near(record), length - place - 1, high, low,
-                                         denominator);
+      ends =
+          ends | exact_may_stop<Pack>(*arguments.settings, exact_bound(camera, *arguments.settings, exact_near(record)),
+                                      length - place - 1, high, low, denominator);
     }
     ends = ends & active;
     if (any(ends)) {

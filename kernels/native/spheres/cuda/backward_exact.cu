@@ -71,7 +71,7 @@ __device__ void add_background(const ExactView& view, const Scene& scene, PixelU
 
 // Adds the gradients of one sphere of the batch. The whole warp must call it.
 template <bool kOrthogonal, int kChannels>
-__device__ void add_sphere(const ExactView& view, const ExactRay<float>& ray, const Scene& scene,
+__device__ void add_sphere(const CudaExactView& view, const ExactRay<float>& ray, const Scene& scene,
                            const PixelUpstream<kChannels>& up, const float* record, unsigned id, bool looked,
                            const CudaRows& to, ExactPixelSums<float>& sums) {
   bool takes_part = looked && exact_hit<float, kOrthogonal>(record, ray, view);
@@ -124,11 +124,13 @@ __device__ void add_view(const Camera& camera, const TilePixel& place, float x, 
 
 template <bool kOrthogonal, int kChannels>
 __global__ void __launch_bounds__(kTilePixels)
-    pairs_kernel(Camera camera, Settings settings, Scene scene, Upstream upstream, CudaPrepared prepared, CudaRows to) {
+    pairs_kernel(const __grid_constant__ Camera camera, const __grid_constant__ Settings settings,
+                 const __grid_constant__ Scene scene, const __grid_constant__ Upstream upstream,
+                 const __grid_constant__ CudaPrepared prepared, const __grid_constant__ CudaRows to) {
   __shared__ SphereBatch batch;
   const TilePixel place = tile_pixel(prepared.lists, camera.width, camera.height);
   const int64_t index = static_cast<int64_t>(place.y) * camera.width + place.x;
-  const ExactView view = exact_view(camera, settings);
+  const CudaExactView& view = prepared.view;
   const auto ray = exact_ray<float, kOrthogonal>(view, static_cast<float>(place.x), static_cast<float>(place.y));
   PixelUpstream<kChannels> up(settings, scene, upstream, index, place.on_film);
   float background[2];

@@ -7,19 +7,19 @@ namespace {
 
 // Not inlined: it is rarely called, and inlining it would cost registers.
 template <bool kExact, bool kOrthogonal>
-__device__ __noinline__ float tracked_share(const Camera& camera, const Settings& settings, const float* record, int x,
-                                            int y, float maximum, float low, float denominator) {
+__device__ __noinline__ float tracked_share(const Camera& camera, const Settings& settings, const CudaExactView& view,
+                                            const float* record, int x, int y, float maximum, float low,
+                                            float denominator) {
   const auto px = static_cast<float>(x), py = static_cast<float>(y);
   if constexpr (kExact) {
-    const ExactView view = exact_view(camera, settings);
     const auto ray = exact_ray<float, kOrthogonal>(view, px, py);
     return exact_share<float>(record, exact_geometry<float, kOrthogonal>(record, ray, view, true), maximum, low,
                               denominator);
   } else {
-    const CompatView view = compat_view(camera, settings);
     const auto ray = compat_ray<float, kOrthogonal>(camera, px + static_cast<float>(camera.border_x),
                                                     py + static_cast<float>(camera.border_y));
-    return compat_share<float>(record, compat_geometry<float, kOrthogonal>(record, ray, view), maximum, denominator);
+    return compat_share<float>(record, compat_geometry<float, kOrthogonal>(record, ray, compat_view(camera, settings)),
+                               maximum, denominator);
   }
 }
 
@@ -45,8 +45,7 @@ __device__ void write_pixel(const Camera& camera, const Settings& settings, cons
   const float inverse = 1.0f / (kExact ? denominator : max(denominator, kFeps));
   if (out.color != nullptr) pixel.color.write(scene, out.color + index * scene.channels, inverse);
   if (out.alpha != nullptr) {
-    const float background =
-        kExact ? exact_background(exact_view(camera, settings), pixel.maximum, pixel.low) : pixel.low;
+    const float background = kExact ? exact_background(prepared.view, pixel.maximum, pixel.low) : pixel.low;
     out.alpha[index] = 1.0f - background * inverse;
   }
   if (out.info != nullptr) {
@@ -55,7 +54,8 @@ __device__ void write_pixel(const Camera& camera, const Settings& settings, cons
   const auto share = [&](int id) {
     if (id < 0) return 0.0f;
     const float* record = &prepared.records[4 * static_cast<int64_t>(id)].x;
-    return tracked_share<kExact, kOrthogonal>(camera, settings, record, x, y, pixel.maximum, pixel.low, denominator);
+    return tracked_share<kExact, kOrthogonal>(camera, settings, prepared.view, record, x, y, pixel.maximum, pixel.low,
+                                              denominator);
   };
   pixel.tracker.each([&](int t, int id, float depth) {
     if (t == 0 && out.depth != nullptr) out.depth[index] = depth;
@@ -93,10 +93,9 @@ __device__ void draw_compat_tile(const Camera& camera, const Settings& settings,
 }
 
 template <bool kOrthogonal, class Pixel>
-__device__ void draw_exact_tile(const Camera& camera, const Settings& settings, const Scene& scene,
-                                const CudaPrepared& prepared, SphereBatch& batch, const TilePixel& place,
-                                Pixel& pixel) {
-  const ExactView view = exact_view(camera, settings);
+__device__ void draw_exact_tile(const Settings& settings, const Scene& scene, const CudaPrepared& prepared,
+                                SphereBatch& batch, const TilePixel& place, Pixel& pixel) {
+  const CudaExactView& view = prepared.view;
   const auto ray = exact_ray<float, kOrthogonal>(view, static_cast<float>(place.x), static_cast<float>(place.y));
   const TileList list(prepared.lists);
   for (int position = 0; position < list.length; position += kTilePixels) {
@@ -109,7 +108,7 @@ __device__ void draw_exact_tile(const Camera& camera, const Settings& settings, 
       }
       // All later spheres of the list are behind the last one of this group.
       const int last = ::min(begin + kWarp, count) - 1, remaining = list.length - position - last - 1;
-      if (pixel.active && exact_may_stop<float>(camera, settings, exact_near(batch.record(last)), remaining,
+      if (pixel.active && exact_may_stop<float>(settings, exact_bound(view, exact_near(batch.record(last))), remaining,
                                                 pixel.maximum, pixel.low, pixel.denominator)) {
         pixel.stop = static_cast<int>(batch.ranks[last]) + 1;
         pixel.active = false;
@@ -128,16 +127,15 @@ __global__ void __launch_bounds__(kTilePixels)
   const TilePixel place = tile_pixel(prepared.lists, camera.width, camera.height);
   float maximum = settings.background_depth / settings.gamma, low = 1.0f;
   if constexpr (kExact) {
-    const ExactView view = exact_view(camera, settings);
-    maximum = view.background_high;
-    low = view.background_low;
+    maximum = prepared.view.background_high;
+    low = prepared.view.background_low;
   }
   float* image = outputs.color == nullptr || !place.on_film
                      ? nullptr
                      : outputs.color + (static_cast<int64_t>(place.y) * camera.width + place.x) * scene.channels;
   CudaPixel<kChannels, kRoom> pixel(maximum, low, scene, settings, image, place.on_film);
   if constexpr (kExact) {
-    draw_exact_tile<kOrthogonal>(camera, settings, scene, prepared, batch, place, pixel);
+    draw_exact_tile<kOrthogonal>(settings, scene, prepared, batch, place, pixel);
   } else {
     draw_compat_tile<kOrthogonal>(camera, settings, scene, prepared, batch, place, pixel);
   }

@@ -141,8 +141,8 @@ __device__ inline void draw_compat(CudaPixel<kChannels, kRoom>& pixel, const Sce
 // Blends a candidate of the pixel; a hit without weight must not raise the maximum.
 template <bool kOrthogonal, int kChannels, int kRoom>
 __device__ inline void draw_exact(CudaPixel<kChannels, kRoom>& pixel, const Scene& scene, const Settings& settings,
-                                  const ExactView& view, const ExactRay<float>& ray, const float* record, unsigned id,
-                                  unsigned rank) {
+                                  const CudaExactView& view, const ExactRay<float>& ray, const float* record,
+                                  unsigned id, unsigned rank) {
   if (!exact_hit<float, kOrthogonal>(record, ray, view)) return;
   const ExactGeometry<float> g = exact_geometry<float, kOrthogonal>(record, ray, view, true);
   if (!(g.closeness > 0.0f)) return;

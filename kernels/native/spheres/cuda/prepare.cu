@@ -88,7 +88,7 @@ CudaPrepared cuda_prepare(const Camera& camera, const Settings& settings, const 
          settings, scene, target);
   timer.mark("setup");
   CudaPrepared prepared{tile_grid(1, camera.width, camera.height), buffers.records.data(), buffers.rectangles.data(),
-                        buffers.area.data()};
+                        buffers.area.data(), CudaExactView(camera, settings)};
   const bool listed = scene.count > kFewSpheres;
   const SphereReach reach{prepared.rectangles};
   DeviceBuffer<unsigned> counts;

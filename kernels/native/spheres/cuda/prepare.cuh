@@ -4,6 +4,7 @@
 #include "common/cuda/tile_batch.cuh"
 #include "common/cuda/tiles.h"
 #include "spheres/cuda/engine.h"
+#include "spheres/cuda/exact_view.cuh"
 #include "spheres/math/setup.h"
 
 namespace lumigrad::spheres {
@@ -14,6 +15,7 @@ struct CudaPrepared {
   const float4* records;    // [N, 4] by sphere
   const uint2* rectangles;  // [N] candidate pixels: x0 | x1 << 16, y0 | y1 << 16
   const float* area;        // [N] compat: area of Pulsar's rectangle, negative if it is below 3 x 3
+  CudaExactView view;       // Of exact.
 };
 
 // Owns what CudaPrepared points to.

@@ -36,14 +36,22 @@ LG_INLINE auto exact_join(const float* record, F closeness, F exponent_low, F hi
                                                        higher};
 }
 
-// Where the pixel may stop: all `remaining` spheres are at least as far away as `near`, and none can weigh more than
-// the bound, so that together they stay below the allowed share of the denominator.
-template <class F>
-LG_INLINE auto exact_may_stop(const Camera& c, const Settings& s, float near, int remaining, F high, F low,
-                              F denominator) {
+// A bound of the exponents of spheres that are at least as far away as `near`: whole part and rest.
+struct ExactBound {
+  float whole, rest;
+};
+
+LG_INLINE ExactBound exact_bound(const Camera& c, const Settings& s, float near) {
   const double exponent = (c.z_max64 - static_cast<double>(near)) / (s.gamma64 * (c.z_max64 - c.z_min64));
   const double bound = exponent > 0.0 ? exponent : 0.0, whole = __builtin_floor(bound);
-  const F difference = (F(static_cast<float>(whole)) - high) + (F(static_cast<float>(bound - whole)) - low);
+  return {static_cast<float>(whole), static_cast<float>(bound - whole)};
+}
+
+// Where the pixel may stop: none of all `remaining` spheres can weigh more than the bound, so that together they stay
+// below the allowed share of the denominator.
+template <class F>
+LG_INLINE auto exact_may_stop(const Settings& s, ExactBound bound, int remaining, F high, F low, F denominator) {
+  const F difference = (F(bound.whole) - high) + (F(bound.rest) - low);
   const float share = s.allowed_difference > 5.9604645e-8f ? s.allowed_difference : 5.9604645e-8f;
   const F weight = exp_negative(min(difference, F(0.0f))) * F(static_cast<float>(remaining));
   return (difference < F(0.0f)) & (weight <= denominator * F(share));

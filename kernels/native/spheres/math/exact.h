@@ -7,7 +7,7 @@
 
 LG_BEGIN_ENGINE(spheres)
 
-// Pixels whose (chord / r)^2 is about this close to 1 are computed in double.
+// Pixels whose (chord / r)^2 is about this close to 1 are computed with more than float.
 inline constexpr float kOutline = 0.005f;
 
 struct ExactView {
@@ -82,7 +82,8 @@ LG_INLINE auto exact_hit(const float* rec, const ExactRay<F>& ray, const ExactVi
   return exact_offset<F, kOrthogonal>(rec, ray, view).square < F(rec[exact_record::kMaxSquare]);
 }
 
-// 1 - chord / r and (half chord / r)^2 of one pixel, in double. `excess` is (chord / p)^2 - 1, a small number.
+// 1 - chord / r and (half chord / r)^2 of one pixel, in double; on a device in pairs of floats (cuda/exact_view.cuh).
+// `excess` is (chord / p)^2 - 1, a small number.
 struct ExactOutline {
   float closeness, half2;
 };
@@ -171,8 +172,8 @@ LG_INLINE void exact_finish(const float* rec, ExactGeometry<F>& g) {
 }
 
 // `wanted`: where the result is used; it is finite elsewhere.
-template <class F, bool kOrthogonal, class Mask>
-LG_INLINE ExactGeometry<F> exact_geometry(const float* rec, const ExactRay<F>& ray, const ExactView& view, F square,
+template <class F, bool kOrthogonal, class View, class Mask>
+LG_INLINE ExactGeometry<F> exact_geometry(const float* rec, const ExactRay<F>& ray, const View& view, F square,
                                           Mask wanted) {
   F excess;
   ExactGeometry<F> g = exact_chord<F, kOrthogonal>(rec, square, excess);
@@ -188,9 +189,8 @@ LG_INLINE ExactGeometry<F> exact_geometry(const float* rec, const ExactRay<F>& r
   return g;
 }
 
-template <class F, bool kOrthogonal, class Mask>
-LG_INLINE ExactGeometry<F> exact_geometry(const float* rec, const ExactRay<F>& ray, const ExactView& view,
-                                          Mask wanted) {
+template <class F, bool kOrthogonal, class View, class Mask>
+LG_INLINE ExactGeometry<F> exact_geometry(const float* rec, const ExactRay<F>& ray, const View& view, Mask wanted) {
   return exact_geometry<F, kOrthogonal>(rec, ray, view, exact_offset<F, kOrthogonal>(rec, ray, view).square, wanted);
 }
 

@@ -12,7 +12,7 @@ from lumigrad.kernels.training.adam import (
 )
 from lumigrad.kernels.training.exposure import apply_exposure, exposure_gradient
 from lumigrad.kernels.training.image_loss import PADDINGS, REDUCTIONS, ImageLoss, image_loss
-from lumigrad.kernels.training.plane_losses import PlaneLoss, alpha_loss, depth_loss
+from lumigrad.kernels.training.plane_losses import NormalLoss, PlaneLoss, alpha_loss, depth_loss, normal_loss
 from lumigrad.kernels.training.poses import apply_pose_update
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "ArgumentError",
     "GradientStatistics",
     "ImageLoss",
+    "NormalLoss",
     "Parameter",
     "PlaneLoss",
     "PreparedStep",
@@ -33,5 +34,6 @@ __all__ = [
     "depth_loss",
     "exposure_gradient",
     "image_loss",
+    "normal_loss",
     "prepare_adam",
 ]

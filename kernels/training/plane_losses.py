@@ -1,7 +1,8 @@
-"""Losses of depth and alpha images, [C, H, W], and their gradients."""
+"""Losses of depth, alpha and normal images, and their gradients."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -54,6 +55,53 @@ def alpha_loss(alpha: torch.Tensor, target: torch.Tensor) -> PlaneLoss:
     """
     _check("alpha", alpha, target)
     return _mean_difference(alpha, target, torch.ones_like(target, dtype=torch.bool))
+
+
+@dataclass(frozen=True, eq=False)
+class NormalLoss:
+    """A loss and its gradients.
+
+    Attributes:
+        value: The loss.
+        gradients: f32, d value / d "alpha", "normals" and "surface_normals", by name.
+    """
+
+    value: float
+    gradients: Mapping[str, torch.Tensor]
+
+
+def normal_loss(alpha: torch.Tensor, normals: torch.Tensor, surface_normals: torch.Tensor) -> NormalLoss:
+    """The mean over all pixels of sum w (1 - n . N), the normal consistency of surfels.
+
+    w and n are the blending weights and normals of the surfels that a pixel sees, so the sum is alpha - normals . N,
+    and N is the normal of the surface there (Huang et al., "2D Gaussian Splatting for Geometrically Accurate Radiance
+    Fields", 2024, equation 14). Pixels without N, as on the border, count as 0.
+
+    Args:
+        alpha: f32 [C, H, W], the sums of w.
+        normals: f32 [C, H, W, 3], the sums of w n.
+        surface_normals: f32 [C, H, W, 3], N, of length 1 or 0.
+
+    Returns:
+        The loss and its gradients.
+
+    Raises:
+        ArgumentError: An argument is invalid.
+    """
+    _check("alpha", alpha, alpha)
+    for name, tensor in (("normals", normals), ("surface_normals", surface_normals)):
+        expected = (*alpha.shape, 3)
+        if tensor.shape != expected or tensor.dtype != torch.float32:
+            raise ArgumentError(name, f"a float32 tensor of shape {list(expected)}", f"{tensor.dtype} {tensor.shape}")
+    known = (surface_normals != 0).any(dim=-1)
+    count = max(alpha.numel(), 1)
+    sums = torch.where(known, alpha - (normals * surface_normals).sum(dim=-1), 0.0)
+    gradients = {
+        "alpha": known.to(torch.float32) / count,
+        "normals": -surface_normals / count,
+        "surface_normals": torch.where(known[..., None], -normals / count, 0.0),
+    }
+    return NormalLoss(float(sums.sum(dtype=torch.float64)) / count, gradients)
 
 
 def _mean_difference(plane: torch.Tensor, target: torch.Tensor, known: torch.Tensor) -> PlaneLoss:

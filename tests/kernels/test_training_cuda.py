@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from lumigrad.kernels.training import ACTIVATIONS, image_loss
+from lumigrad.kernels.training import ACTIVATIONS, adam_step, image_loss
 from lumigrad.kernels.training.engine import CudaEngine
 from support.backends.cuda_devices import CudaDevice
 from support.backends.training_engines import Engine, cpu, on_cuda
 from support.closeness import assert_relative
-from support.training.adam import assert_same, numbers, parameter, stepped, used
+from support.training.adam import BETAS, EPSILON, assert_same, copied, numbers, parameter, stepped, used
 from support.training.losses import pair
 
 
@@ -35,6 +35,23 @@ def test_the_cpu_steps_the_same(cuda: CudaDevice) -> None:
         for part, tensor in numbers(after).items():
             assert_relative(part, numbers(actual[name])[part].nan_to_num(), tensor.nan_to_num(), 1e-7)
         assert told.statistics()[name].squares == pytest.approx(wanted.statistics()[name].squares, rel=1e-6)
+
+
+def test_numbers_may_begin_where_four_cannot_be_read_at_once(cuda: CudaDevice) -> None:
+    engine = engine_on(cuda)
+    of = used(parameter("anywhere", (900, 5), "exp"))
+    expected, _ = stepped(engine, {"it": of})
+
+    def one_further(tensor: torch.Tensor) -> torch.Tensor:
+        place = torch.empty(tensor.numel() + 1, dtype=tensor.dtype, device=tensor.device)[1:].view(tensor.shape)
+        return place.copy_(tensor)
+
+    names = ("raw", "gradient", "first", "second", "value")
+    there = engine.moved({"it": copied(of)})["it"]
+    there = replace(there, **{name: one_further(getattr(there, name)) for name in names})
+    assert there.raw.data_ptr() % 16 == 4
+    engine.run(adam_step, {"it": there}, step=1, betas=BETAS, epsilon=EPSILON)
+    assert_same(there, expected["it"])
 
 
 def test_order_of_threads_does_not_matter_to_adam(thread_seed: int, emulated_cuda: CudaDevice) -> None:

@@ -12,6 +12,7 @@ from lumigrad.kernels.training import (
     apply_pose_update,
     depth_loss,
     exposure_gradient,
+    normal_loss,
 )
 from support.closeness import assert_relative
 
@@ -87,3 +88,21 @@ def test_arguments_that_do_not_fit_are_named() -> None:
         alpha_loss(made(5, 4), made(5, 4))
     with pytest.raises(ArgumentError, match="xi"):
         apply_pose_update(torch.eye(4, dtype=torch.float64)[None], torch.zeros(2, 6, dtype=torch.float64))
+
+
+def test_normals_are_consistent_where_there_is_a_surface() -> None:
+    alpha, normals, surface = made(2, 5, 6).sigmoid(), made(2, 5, 6, 3, seed=1), made(2, 5, 6, 3, seed=2)
+    surface = torch.nn.functional.normalize(surface, dim=-1)
+    surface[:, 0] = 0.0
+    exact = [tensor.double().requires_grad_() for tensor in (alpha, normals, surface)]
+    value = (exact[0] - (exact[1] * exact[2]).sum(-1))[:, 1:].sum() / alpha.numel()
+    expected = torch.autograd.grad(value, exact)
+    found = normal_loss(alpha, normals, surface)
+    assert found.value == pytest.approx(float(value), rel=1e-6)
+    for (name, gradient), wanted in zip(found.gradients.items(), expected, strict=True):
+        assert_relative(name, gradient, wanted, 1e-6)
+
+
+def test_normals_of_other_shapes_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="surface_normals"):
+        normal_loss(made(1, 4, 4), made(1, 4, 4, 3), made(1, 4, 5, 3))

@@ -1,5 +1,6 @@
 // Steps of Adam: blocks of threads take whole rows, check them for values that are not finite, then update them.
 #include <algorithm>
+#include <cstdint>
 
 #include "common/cuda/launch.h"
 #include "common/cuda/memory.h"
@@ -13,6 +14,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kNumbers = 2048;  // In a block; more only of a single row.
+constexpr int kFour = 4;        // Numbers that a thread takes at a time.
 constexpr int kGroups = 24;     // In a launch: they are its arguments.
 
 enum RowState { kSteps, kBad, kUnseen };
@@ -20,12 +22,25 @@ enum RowState { kSteps, kBad, kUnseen };
 struct Call {
   AdamGroup groups[kGroups];
   int64_t first[kGroups + 1];  // Block of each group.
+  bool aligned[kGroups];       // Blocks of the group begin where four numbers can be read at once.
   int count;
   AdamSettings settings;
 };
 
+// Fours of rows, where there is room for them, so that each block begins at a multiple of four numbers.
 __host__ __device__ inline int64_t rows_of_block(const AdamGroup& group) {
-  return group.width < kNumbers ? kNumbers / group.width : 1;
+  const int64_t rows = group.width < kNumbers ? kNumbers / group.width : 1;
+  return rows < kFour ? rows : rows - rows % kFour;
+}
+
+bool is_aligned(const AdamGroup& group) {
+  const auto is_multiple = [](const void* pointer, std::size_t bytes) {
+    return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
+  };
+  const std::size_t gradient = group.gradient_type == Real::float32 ? sizeof(float4) : sizeof(uint2);
+  return rows_of_block(group) * group.width % kFour == 0 && is_multiple(group.raw, sizeof(float4)) &&
+         is_multiple(group.first, sizeof(float4)) && is_multiple(group.second, sizeof(float4)) &&
+         is_multiple(group.value, sizeof(float4)) && is_multiple(group.gradient, gradient);
 }
 
 __device__ float chain(const AdamGroup& group, float gradient, float raw) {
@@ -40,25 +55,105 @@ __device__ float value_of(const AdamGroup& group, float raw) {
   return raw;
 }
 
-__device__ float gradient_at(const AdamGroup& group, const AdamSettings& settings, int64_t i) {
-  float gradient;
-  if (group.gradient_type == Real::float32) {
-    gradient = static_cast<const float*>(group.gradient)[i];
-  } else {
-    const int half = static_cast<const uint16_t*>(group.gradient)[i];
-    gradient = group.gradient_type == Real::float16 ? from_float16<float>(half) : from_bfloat16<float>(half);
+// Where a thread is in its group: at `count` numbers from `at` on, the first of which is in `row` of the block at
+// `column`. `wide`: there are four, and they can be read at once.
+struct Four {
+  int64_t at;
+  int row, column, count;
+  bool wide;
+
+  __device__ Four(const AdamGroup& group, bool aligned, int64_t begin, int i, int numbers)
+      : at(begin + i),
+        row(i / group.width),
+        column(i - row * group.width),
+        count(::min(kFour, numbers - i)),
+        wide(aligned && count == kFour) {}
+
+  // Calls body(k, row, column) for each number.
+  template <class Body>
+  __device__ void each(const AdamGroup& group, const Body& body) const {
+    int r = row, c = column;
+#pragma unroll
+    for (int k = 0; k < kFour; ++k) {
+      if (k < count) body(k, r, c);
+      if (++c == group.width) {
+        c = 0;
+        ++r;
+      }
+    }
   }
-  return chain(group, gradient * settings.gradient_scale, group.raw[i]);
+};
+
+__device__ void load(const float* from, const Four& four, float (&to)[kFour]) {
+  if (four.wide) {
+    const float4 all = *reinterpret_cast<const float4*>(from + four.at);
+    to[0] = all.x, to[1] = all.y, to[2] = all.z, to[3] = all.w;
+  } else {
+#pragma unroll
+    for (int k = 0; k < kFour; ++k) to[k] = k < four.count ? from[four.at + k] : 0.0f;
+  }
 }
 
-__device__ void step_number(const AdamGroup& group, const AdamSettings& settings, int64_t i, float gradient) {
-  float raw = group.raw[i], first = group.first[i], second = group.second[i];
-  const bool in_head = group.head > 0 && static_cast<int>(i % group.width) < group.head;
-  adam_update(settings, in_head ? group.head_step_size : group.step_size, gradient, raw, first, second);
-  group.raw[i] = raw;
-  group.first[i] = first;
-  group.second[i] = second;
-  if (group.value != nullptr) group.value[i] = value_of(group, raw);
+__device__ void load(const uint16_t* from, const Four& four, int (&to)[kFour]) {
+  if (four.wide) {
+    const uint2 all = *reinterpret_cast<const uint2*>(from + four.at);
+    to[0] = static_cast<int>(all.x & 0xFFFFu), to[1] = static_cast<int>(all.x >> 16);
+    to[2] = static_cast<int>(all.y & 0xFFFFu), to[3] = static_cast<int>(all.y >> 16);
+  } else {
+#pragma unroll
+    for (int k = 0; k < kFour; ++k) to[k] = k < four.count ? from[four.at + k] : 0;
+  }
+}
+
+// Of the numbers k for which `on` has bit k.
+__device__ void store(float* to, const Four& four, const float (&from)[kFour], unsigned on) {
+  if (four.wide && on == (1u << kFour) - 1) {
+    *reinterpret_cast<float4*>(to + four.at) = make_float4(from[0], from[1], from[2], from[3]);
+  } else {
+#pragma unroll
+    for (int k = 0; k < kFour; ++k) {
+      if (on >> k & 1) to[four.at + k] = from[k];
+    }
+  }
+}
+
+// With respect to raw parameters.
+__device__ void load_gradients(const AdamGroup& group, const AdamSettings& settings, const Four& four,
+                               float (&to)[kFour]) {
+  if (group.gradient_type == Real::float32) {
+    load(static_cast<const float*>(group.gradient), four, to);
+  } else {
+    int halves[kFour];
+    load(static_cast<const uint16_t*>(group.gradient), four, halves);
+#pragma unroll
+    for (int k = 0; k < kFour; ++k) {
+      to[k] = group.gradient_type == Real::float16 ? from_float16<float>(halves[k]) : from_bfloat16<float>(halves[k]);
+    }
+  }
+  float raw[kFour] = {};
+  if (group.activation != Activation::identity) load(group.raw, four, raw);
+#pragma unroll
+  for (int k = 0; k < kFour; ++k) to[k] = chain(group, to[k] * settings.gradient_scale, raw[k]);
+}
+
+// Steps the numbers k for which `on` has bit k.
+__device__ void step_numbers(const AdamGroup& group, const AdamSettings& settings, const Four& four,
+                             const float (&gradients)[kFour], unsigned on) {
+  float raw[kFour], first[kFour], second[kFour];
+  load(group.raw, four, raw);
+  load(group.first, four, first);
+  load(group.second, four, second);
+  four.each(group, [&](int k, int, int column) {
+    const float step_size = column < group.head ? group.head_step_size : group.step_size;
+    adam_update(settings, step_size, gradients[k], raw[k], first[k], second[k]);
+  });
+  store(group.raw, four, raw, on);
+  store(group.first, four, first, on);
+  store(group.second, four, second, on);
+  if (group.value == nullptr) return;
+#pragma unroll
+  for (int k = 0; k < kFour; ++k) raw[k] = value_of(group, raw[k]);
+  store(group.value, four, raw, on);
 }
 
 // What a thread, a block or all blocks of a group found.
@@ -112,23 +207,36 @@ __global__ void __launch_bounds__(kThreads) adam_kernel(const __grid_constant__ 
     state[r] = group.rows != nullptr && group.rows[row + r] == 0 ? kUnseen : kSteps;
   }
   __syncthreads();
-  for (int i = thread; i < numbers; i += kThreads) {
-    const int r = i / group.width;
-    if (state[r] == kUnseen || is_finite(gradient_at(group, call.settings, begin + i))) continue;
-    ++found.not_finite;
-    state[r] = kBad;
+  const bool aligned = call.aligned[number];
+  for (int i = kFour * thread; i < numbers; i += kFour * kThreads) {
+    const Four four(group, aligned, begin, i, numbers);
+    float gradients[kFour];
+    load_gradients(group, call.settings, four, gradients);
+    four.each(group, [&](int k, int r, int) {
+      if (is_finite(gradients[k]) || state[r] == kUnseen) return;
+      ++found.not_finite;
+      state[r] = kBad;
+    });
   }
   __syncthreads();
   for (int r = thread; r < rows; r += kThreads) {
     found.skipped += state[r] == kBad;
     found.updated += state[r] == kSteps;
   }
-  for (int i = thread; i < numbers; i += kThreads) {
-    if (state[i / group.width] != kSteps) continue;
-    const float gradient = gradient_at(group, call.settings, begin + i);
-    found.squares += static_cast<double>(gradient) * static_cast<double>(gradient);
-    found.largest = max(found.largest, abs(gradient));
-    step_number(group, call.settings, begin + i, gradient);
+  for (int i = kFour * thread; i < numbers; i += kFour * kThreads) {
+    const Four four(group, aligned, begin, i, numbers);
+    unsigned on = 0;
+    four.each(group, [&](int k, int r, int) { on |= state[r] == kSteps ? 1u << k : 0u; });
+    if (on == 0) continue;
+    float gradients[kFour];
+    load_gradients(group, call.settings, four, gradients);
+#pragma unroll
+    for (int k = 0; k < kFour; ++k) {
+      if ((on >> k & 1) == 0) continue;
+      found.squares += static_cast<double>(gradients[k]) * static_cast<double>(gradients[k]);
+      found.largest = max(found.largest, abs(gradients[k]));
+    }
+    step_numbers(group, call.settings, four, gradients, on);
   }
   found = of_block(found);
   if (thread == 0) parts[blockIdx.x] = found;
@@ -157,6 +265,7 @@ void step_some(const AdamGroup* groups, int count, const AdamSettings& settings,
   call.settings = settings;
   for (int i = 0; i < count; ++i) {
     call.groups[i] = groups[i];
+    call.aligned[i] = is_aligned(groups[i]);
     const int64_t rows = rows_of_block(groups[i]);
     call.first[i + 1] = call.first[i] + (groups[i].count + rows - 1) / rows;
   }

@@ -1,5 +1,6 @@
-// The image loss and its gradient. Blocks of threads take tiles of one channel of a view: first for the map of
-// dissimilarities and its derivatives, then for the gradient that follows from them.
+// The image loss and its gradient. Blocks of threads take tiles of a view, of three channels where there are three and
+// of one otherwise: first for the map of dissimilarities and its derivatives, then for the gradient that follows from
+// them. An image has its channels side by side, so that a block that takes all of them reads and writes whole lines.
 #include "common/cuda/launch.h"
 #include "common/cuda/memory.h"
 #include "common/cuda/primitives.cuh"
@@ -35,6 +36,7 @@ constexpr int kParts = 64;
 struct Call {
   ImageLoss loss;
   int tiles_x, tiles_y;
+  int groups;  // Of channels: blocks for a tile.
   // Of each view: what its pixels and the positions of windows count.
   const double* counts;
   // [kDerivatives, views, channels, height, width]
@@ -42,29 +44,31 @@ struct Call {
 
   __host__ __device__ int64_t pixels() const { return int64_t{loss.height} * loss.width; }
   __host__ __device__ int64_t map_size() const { return pixels() * loss.channels * loss.views; }
-  __host__ __device__ int tiles_of_view() const { return tiles_x * tiles_y * loss.channels; }
+  __host__ __device__ int tiles_of_view() const { return tiles_x * tiles_y * groups; }
 };
 
-// The tile of a block.
+// The tile of a block; `channel` is the first of kChannels.
+template <int kChannels>
 struct Place {
   int view, channel, x, y;
 
   __device__ explicit Place(const Call& call) {
-    const int block = static_cast<int>(blockIdx.x), tile = block % call.tiles_of_view() / call.loss.channels;
+    const int block = static_cast<int>(blockIdx.x), tile = block % call.tiles_of_view() / call.groups;
     view = block / call.tiles_of_view();
     // The channels of a tile run one after the other, since they share the lines of memory that an image has there.
-    channel = block % call.loss.channels;
+    channel = block % call.groups * kChannels;
     x = tile % call.tiles_x * kWidth;
     y = tile / call.tiles_x * kHeight;
   }
   __device__ int64_t pixel(const Call& call, int px, int py) const {
     return view * call.pixels() + int64_t{py} * call.loss.width + px;
   }
-  __device__ int64_t number(const Call& call, int px, int py) const {
-    return pixel(call, px, py) * call.loss.channels + channel;
+  // Of channel `c` of the block's.
+  __device__ int64_t number(const Call& call, int px, int py, int c) const {
+    return pixel(call, px, py) * call.loss.channels + channel + c;
   }
-  __device__ int64_t in_map(const Call& call, int px, int py) const {
-    return (int64_t{view} * call.loss.channels + channel) * call.pixels() + int64_t{py} * call.loss.width + px;
+  __device__ int64_t in_map(const Call& call, int px, int py, int c) const {
+    return (int64_t{view} * call.loss.channels + channel + c) * call.pixels() + int64_t{py} * call.loss.width + px;
   }
 };
 
@@ -84,8 +88,8 @@ __device__ inline float window_sum(const At& at) {
 }
 
 // Calls body(x, y) for the thread's positions of the tile that are within the image.
-template <class Body>
-__device__ inline void each_position(const Call& call, const Place& place, const Body& body) {
+template <int kChannels, class Body>
+__device__ inline void each_position(const Call& call, const Place<kChannels>& place, const Body& body) {
   for (int i = static_cast<int>(threadIdx.x); i < kWidth * kHeight; i += kThreads) {
     const int x = place.x + i % kWidth, y = place.y + i / kWidth;
     if (x < call.loss.width && y < call.loss.height) body(i % kWidth, i / kWidth);
@@ -127,61 +131,68 @@ __global__ void counts_kernel(const __grid_constant__ ImageLoss loss, const doub
   counts[2 * view + 1] = inner;
 }
 
+template <int kChannels>
 __global__ void __launch_bounds__(kThreads) map_kernel(const __grid_constant__ Call call, double* dissimilarities) {
-  __shared__ SharedArray<float, 2 * kReach> image;
+  constexpr int kNumbers = kReach * kChannels, kLine = kReachX * kChannels;
+  __shared__ SharedArray<float, 2 * kNumbers> image;
   __shared__ SharedArray<float, kMoments * kLines> lines;
-  const Place place(call);
+  const Place<kChannels> place(call);
   const ImageLoss& loss = call.loss;
   const int thread = static_cast<int>(threadIdx.x);
-  for (int i = thread; i < kReach; i += kThreads) {
-    const int x = place.x + i % kReachX - kRadius, y = place.y + i / kReachX - kRadius;
+  for (int i = thread; i < kNumbers; i += kThreads) {
+    const int x = place.x + i % kLine / kChannels - kRadius, y = place.y + i / kLine - kRadius;
     const bool there = inside(loss, x, y, 0);
-    const int64_t at = there ? place.number(call, x, y) : 0;
+    const int64_t at = there ? place.number(call, x, y, i % kChannels) : 0;
     const float value = there ? loss.image[at] : 0.0f;
     image[i] = value;
-    image[kReach + i] = there ? value - plane_at(loss.target, at) : 0.0f;
+    image[kNumbers + i] = there ? value - plane_at(loss.target, at) : 0.0f;
   }
-  __syncthreads();
-  for (int i = thread; i < kLines; i += kThreads) {
-    const int from = i / kWidth * kReachX + i % kWidth;
-    const auto x = [&](int k) { return image[from + k]; };
-    const auto difference = [&](int k) { return image[kReach + from + k]; };
-    const auto y = [&](int k) { return x(k) - difference(k); };
-    lines[i] = window_sum(x);
-    lines[kLines + i] = window_sum(difference);
-    lines[2 * kLines + i] = window_sum([&](int k) { return fma(x(k), x(k), y(k) * y(k)); });
-    lines[3 * kLines + i] = window_sum([&](int k) { return difference(k) * difference(k); });
-  }
-  __syncthreads();
   const auto factor =
       static_cast<float>(loss.view_weight * loss.dssim * inverse(call.counts[2 * place.view + 1] * loss.channels));
   double sum = 0.0;
-  each_position(call, place, [&](int x, int y) {
-    const auto across = [&](int moment) {
-      return window_sum([&](int k) { return lines[moment * kLines + (y + k) * kWidth + x]; });
-    };
-    const Dissimilarity<float> d = dissimilarity(Moments<float>{across(0), across(1), across(2), across(3)});
-    const int px = place.x + x, py = place.y + y;
-    const bool counts = inside(loss, px, py, loss.valid ? kRadius : 0);
-    const float weight = counts ? weight_at(loss.mask, place.pixel(call, px, py)) : 0.0f, scale = weight * factor;
-    sum += d.value * weight;
-    float* to = call.maps + place.in_map(call, px, py);
-    to[0] = d.by_mean * scale;
-    to[call.map_size()] = d.by_squares * scale;
-    to[2 * call.map_size()] = d.by_error * scale;
-  });
+#pragma unroll 1
+  for (int c = 0; c < kChannels; ++c) {
+    __syncthreads();
+    for (int i = thread; i < kLines; i += kThreads) {
+      const int from = (i / kWidth * kReachX + i % kWidth) * kChannels + c;
+      const auto x = [&](int k) { return image[from + k * kChannels]; };
+      const auto difference = [&](int k) { return image[kNumbers + from + k * kChannels]; };
+      const auto y = [&](int k) { return x(k) - difference(k); };
+      lines[i] = window_sum(x);
+      lines[kLines + i] = window_sum(difference);
+      lines[2 * kLines + i] = window_sum([&](int k) { return fma(x(k), x(k), y(k) * y(k)); });
+      lines[3 * kLines + i] = window_sum([&](int k) { return difference(k) * difference(k); });
+    }
+    __syncthreads();
+    each_position(call, place, [&](int x, int y) {
+      const auto across = [&](int moment) {
+        return window_sum([&](int k) { return lines[moment * kLines + (y + k) * kWidth + x]; });
+      };
+      const Dissimilarity<float> d = dissimilarity(Moments<float>{across(0), across(1), across(2), across(3)});
+      const int px = place.x + x, py = place.y + y;
+      const bool counts = inside(loss, px, py, loss.valid ? kRadius : 0);
+      const float weight = counts ? weight_at(loss.mask, place.pixel(call, px, py)) : 0.0f, scale = weight * factor;
+      sum += d.value * weight;
+      float* to = call.maps + place.in_map(call, px, py, c);
+      to[0] = d.by_mean * scale;
+      to[call.map_size()] = d.by_squares * scale;
+      to[2 * call.map_size()] = d.by_error * scale;
+    });
+  }
   sum = block_total<kThreads>(sum);
   if (threadIdx.x == 0) dissimilarities[blockIdx.x] = sum;
 }
 
-// The derivatives around a tile, filtered along the lines.
-__device__ void load_derivatives(const Call& call, const Place& place, SharedArray<float, kDerivatives * kReach>& maps,
+// The derivatives of channel `c` around a tile, filtered along the lines.
+template <int kChannels>
+__device__ void load_derivatives(const Call& call, const Place<kChannels>& place, int c,
+                                 SharedArray<float, kDerivatives * kReach>& maps,
                                  SharedArray<float, kDerivatives * kLines>& lines) {
   const int thread = static_cast<int>(threadIdx.x);
   for (int i = thread; i < kReach; i += kThreads) {
     const int x = place.x + i % kReachX - kRadius, y = place.y + i / kReachX - kRadius;
     const bool there = inside(call.loss, x, y, 0);
-    const float* from = call.maps + (there ? place.in_map(call, x, y) : 0);
+    const float* from = call.maps + (there ? place.in_map(call, x, y, c) : 0);
     for (int d = 0; d < kDerivatives; ++d) maps[d * kReach + i] = there ? from[d * call.map_size()] : 0.0f;
   }
   __syncthreads();
@@ -192,33 +203,51 @@ __device__ void load_derivatives(const Call& call, const Place& place, SharedArr
   __syncthreads();
 }
 
-template <bool kWindows>
+// The part of the gradient that is due to windows, for each number of the tile, its channels side by side.
+template <int kChannels>
+__device__ void filter_derivatives(const Call& call, const Place<kChannels>& place,
+                                   SharedArray<float, kWidth * kHeight * kChannels>& filtered) {
+  __shared__ SharedArray<float, kDerivatives * kReach> maps;
+  __shared__ SharedArray<float, kDerivatives * kLines> lines;
+#pragma unroll 1
+  for (int c = 0; c < kChannels; ++c) {
+    load_derivatives(call, place, c, maps, lines);
+    each_position(call, place, [&](int x, int y) {
+      const int64_t at = place.number(call, place.x + x, place.y + y, c);
+      const float image = call.loss.image[at], difference = image - plane_at(call.loss.target, at);
+      const auto across = [&](int derivative) {
+        return window_sum([&](int k) { return lines[derivative * kLines + (y + k) * kWidth + x]; });
+      };
+      filtered[(y * kWidth + x) * kChannels + c] = fma(difference, across(2), fma(image, across(1), across(0)));
+    });
+  }
+  __syncthreads();
+}
+
+template <bool kWindows, int kChannels>
 __global__ void __launch_bounds__(kThreads) gradient_kernel(const __grid_constant__ Call call, double* differences) {
-  __shared__ SharedArray<float, kWindows ? kDerivatives * kReach : 1> maps;
-  __shared__ SharedArray<float, kWindows ? kDerivatives * kLines : 1> lines;
-  const Place place(call);
+  constexpr int kLine = kWidth * kChannels;
+  __shared__ SharedArray<float, kLine * kHeight> filtered;
+  const Place<kChannels> place(call);
   const ImageLoss& loss = call.loss;
-  if constexpr (kWindows) load_derivatives(call, place, maps, lines);
+  if constexpr (kWindows) filter_derivatives(call, place, filtered);
   const double scale = loss.view_weight * inverse(call.counts[2 * place.view] * loss.channels);
   const auto l1 = static_cast<float>(scale * loss.l1), l2 = static_cast<float>(scale * loss.l2) * 2.0f;
   double sum_l1 = 0.0, sum_l2 = 0.0;
-  each_position(call, place, [&](int x, int y) {
-    const int64_t at = place.number(call, place.x + x, place.y + y);
-    const float image = loss.image[at], difference = image - plane_at(loss.target, at);
-    const float weight = weight_at(loss.mask, place.pixel(call, place.x + x, place.y + y));
+  for (int i = static_cast<int>(threadIdx.x); i < kLine * kHeight; i += kThreads) {
+    const int x = place.x + i % kLine / kChannels, y = place.y + i / kLine;
+    if (x >= loss.width || y >= loss.height) continue;
+    const int64_t at = place.number(call, x, y, i % kChannels);
+    const float difference = loss.image[at] - plane_at(loss.target, at);
+    const float weight = weight_at(loss.mask, place.pixel(call, x, y));
     const float weighted = difference * weight;
     sum_l1 += abs(weighted);
     sum_l2 += weighted * difference;
     const float slope = difference > 0.0f ? l1 : difference < 0.0f ? -l1 : 0.0f;
     float gradient = fma(l2, weighted, slope * weight);
-    if constexpr (kWindows) {
-      const auto across = [&](int derivative) {
-        return window_sum([&](int k) { return lines[derivative * kLines + (y + k) * kWidth + x]; });
-      };
-      gradient = gradient + fma(difference, across(2), fma(image, across(1), across(0)));
-    }
+    if constexpr (kWindows) gradient = gradient + filtered[i];
     loss.gradient[at] = gradient;
-  });
+  }
   sum_l1 = block_total<kThreads>(sum_l1);
   sum_l2 = block_total<kThreads>(sum_l2);
   if (threadIdx.x > 0) return;
@@ -261,9 +290,15 @@ DeviceBuffer<double> count_views(const ImageLoss& loss, cudaStream_t stream) {
   return counts;
 }
 
+template <int kChannels>
 void queue(const ImageLoss& loss, double* values, cudaStream_t stream) {
   const DeviceBuffer<double> counts = count_views(loss, stream);
-  Call call{loss, (loss.width + kWidth - 1) / kWidth, (loss.height + kHeight - 1) / kHeight, counts.data(), nullptr};
+  Call call{loss,
+            (loss.width + kWidth - 1) / kWidth,
+            (loss.height + kHeight - 1) / kHeight,
+            loss.channels / kChannels,
+            counts.data(),
+            nullptr};
   const auto tiles = static_cast<unsigned>(call.tiles_of_view() * loss.views);
   DeviceBuffer<double> differences(2 * std::size_t{tiles}, stream), dissimilarities;
   DeviceBuffer<float> maps;
@@ -271,10 +306,10 @@ void queue(const ImageLoss& loss, double* values, cudaStream_t stream) {
     dissimilarities = DeviceBuffer<double>(tiles, stream);
     maps = DeviceBuffer<float>(static_cast<std::size_t>(kDerivatives * call.map_size()), stream);
     call.maps = maps.data();
-    launch(map_kernel, tiles, kThreads, 0, stream, call, dissimilarities.data());
-    launch(gradient_kernel<true>, tiles, kThreads, 0, stream, call, differences.data());
+    launch(map_kernel<kChannels>, tiles, kThreads, 0, stream, call, dissimilarities.data());
+    launch(gradient_kernel<true, kChannels>, tiles, kThreads, 0, stream, call, differences.data());
   } else {
-    launch(gradient_kernel<false>, tiles, kThreads, 0, stream, call, differences.data());
+    launch(gradient_kernel<false, kChannels>, tiles, kThreads, 0, stream, call, differences.data());
   }
   launch(values_kernel, static_cast<unsigned>(loss.views), kThreads, 0, stream, call, dissimilarities.data(),
          differences.data(), values);
@@ -284,7 +319,11 @@ void queue(const ImageLoss& loss, double* values, cudaStream_t stream) {
 
 DeviceTimer cuda_image_loss(const ImageLoss& loss, double* values, cudaStream_t stream) {
   DeviceTimer timer(stream);
-  queue(loss, values, stream);
+  if (loss.channels == 3) {
+    queue<3>(loss, values, stream);
+  } else {
+    queue<1>(loss, values, stream);
+  }
   timer.mark("image_loss");
   return timer;
 }

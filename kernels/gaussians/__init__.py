@@ -3,7 +3,7 @@
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians.backward import GRADIENTS, SCENE_GRADIENTS, Backward, backward
 from lumigrad.kernels.gaussians.camera import MODELS, Camera
-from lumigrad.kernels.gaussians.forward import IMAGES, ON_RAYS, OUTPUTS, PER_GAUSSIAN, Forward, forward
+from lumigrad.kernels.gaussians.forward import IMAGES, ON_RAYS, ON_SURFELS, OUTPUTS, PER_GAUSSIAN, Forward, forward
 from lumigrad.kernels.gaussians.inputs import Gaussians, check_values
 from lumigrad.kernels.gaussians.lidar import SpinningLidar
 from lumigrad.kernels.gaussians.sensor_lenses import (
@@ -23,6 +23,7 @@ __all__ = [
     "IMAGES",
     "MODELS",
     "ON_RAYS",
+    "ON_SURFELS",
     "OUTPUTS",
     "PER_GAUSSIAN",
     "SCENE_GRADIENTS",

@@ -18,6 +18,7 @@ from lumigrad.kernels.gaussians.inputs import lidar_tables, native_shape
 from lumigrad.kernels.gaussians.lidar import lidar_gradients
 from lumigrad.kernels.gaussians.sensor import SensorSource
 from lumigrad.kernels.gaussians.state import State
+from lumigrad.kernels.gaussians.surface import SurfaceGradient, expected_depth, surface_backward
 from lumigrad.kernels.stages import Stages
 
 SCENE_GRADIENTS = ("means", "quats", "scales", "covariances", "opacities", "sh", "colors")
@@ -34,15 +35,18 @@ class Backward:
         gradients: By name, float32. Shaped as the scene's tensors and summed over the cameras of a scene: "means",
             "quats", "scales", "covariances" (an off-diagonal entry of the six counts for both entries of the matrix),
             "opacities", "sh", "colors". "background", shaped as given, [D] if none was given. "means2d" [C, N, 2], per
-            pixel; "means2d_abs" [C, N, 2], the same with absolute values summed over the pixels. On the CPU, for
+            pixel; "means2d_abs" [C, N, 2], the same with absolute values summed over the pixels; with surfels both are
+            gsplat's "gradient_2dgs", of the projected mean in the pixels' numerators alone. On the CPU, for
             "cameras": "camera_rotation" [C, 3, 3] and "camera_translation" [C, 3] (independent entries of the view
             matrix, with the eye at -R^T t), "camera_intrinsics" [C, 4] (fx, fy, cx, cy) and "camera_pose" [C, 6] (left
             perturbation exp(xi) V; rho x y z, phi x y z) for OpenCV's; "camera_view" [C, 4, 4], "camera_projection"
             [C, 4, 4] and "camera_position" [C, 3], laid out as given, for Inria's. For sensors "camera_rotation" is the
             gradient among the rotations, and "camera_rotation_end", "camera_translation_end" and "camera_pose_end" are
             those of the end of the exposure. On the CPU, for "transforms": "transforms" [T, 4, 4], with 12 independent
-            entries and the last row 0. On the CPU, for "lenses" of sensors: the lens's coefficients by name,
-            "lens_radial" [C, 6] (fisheye: [C, 4]), "lens_tangential" [C, 2], "lens_thin_prism" [C, 4],
+            entries and the last row 0; where some move, those of their `matrix_end` too, "transforms_end" [T, 4, 4], 0
+            of the others, and the gradients of both their rotations are those among the rotations. On the CPU, for
+            "lenses" of sensors: the lens's coefficients by name, "lens_radial" [C, 6] (fisheye: [C, 4]),
+            "lens_tangential" [C, 2], "lens_thin_prism" [C, 4],
             "lens_angle_to_pixel_distance" [C, 6], "lens_pixel_distance_to_angle" [C, 6], "lens_linear" [C, 3],
             "windshield_horizontal" and "windshield_vertical" [C, k], along rays with "_inverse" too; those of a lidar
             are "lidar_elevations" [C, H], "lidar_azimuths" [C, W] and "lidar_offsets" [C, H]. "rays" [C, H,
@@ -74,8 +78,9 @@ def backward(
         state: The state of a `forward` with `retain`.
         output_gradients: dL/d output by name: "color" [C, H, W, D]; "alpha" and "transmittance" [C, H, W]; "depth" and
             "expected_depth", if either was rendered, and "inverse_depth", if it was, all [C, H, W]; the same for
-            "hit_distance" and "expected_hit_distance" [C, H, W], and "normals" [C, H, W, 3]; on the film "means2d" [C,
-            N, 2], added to the gradient of the projected means that follows from the images.
+            "hit_distance" and "expected_hit_distance" [C, H, W], "normals" and "surface_normals" [C, H, W, 3],
+            "median_depth" and "distortion" [C, H, W]; on the film "means2d" [C, N, 2], added to the gradient of the
+            projected means that follows from the images.
         wanted: Names of the gradients to compute, from `GRADIENTS`; None: those of all tensors of the scene.
         before_view: Called before each camera (on CUDA: at least once); an exception that it raises ends the call.
 
@@ -84,12 +89,19 @@ def backward(
 
     Raises:
         ArgumentError: A name is unknown, or a tensor has the wrong shape, type or device.
+
+    Example:
+        result = gaussians.forward(scene, [camera], gaussians.Settings(), retain=True)
+        gradient = torch.ones_like(result.outputs["color"])
+        found = gaussians.backward(result.state, {"color": gradient}, ("means", "cameras"))
+        found.gradients["means"]  # [N, 3]
     """
     if not isinstance(state, State):
         raise ArgumentError("state", "the state of a forward with retain=True", type(state).__name__)
     names = tuple(state.gaussians.tensors()) if wanted is None else tuple(wanted)
     _check_wanted(state, names)
     upstream = _check_upstream(state, output_gradients)
+    of_surface = _surface_backward(state, upstream)
     device, scene = state.gaussians.device, state.gaussians.tensors()
     tensors = {name: empty(_shape(state, name), torch.float32, device) for name in names if name not in _POSES}
     touched = empty(scene["opacities"].shape, torch.int32, device)
@@ -99,7 +111,7 @@ def backward(
         **state.gaussians.arrays(),
         "background": state.background,
         "rays": state.rays,
-        "lidar_angles": lidar_tables(state.cameras),
+        "lidar_angles": lidar_tables(state.cameras, device),
         **state.images,
         **{f"d_{name}": tensor for name, tensor in upstream.items()},
         **{f"to_{name}": tensor for name, tensor in {**native, **sums}.items()},
@@ -110,7 +122,7 @@ def backward(
     )
     if "background" in tensors and not state.background_per_camera:
         tensors["background"] = tensors["background"].sum(dim=0)
-    return Backward({**tensors, **_poses(state, names, sums)}, touched, times)
+    return Backward({**tensors, **_poses(state, names, sums, of_surface)}, touched, times)
 
 
 def _shape(state: State, name: str) -> tuple[int, ...]:
@@ -134,7 +146,9 @@ def _pose_sums(state: State, names: Sequence[str], device: torch.device) -> dict
     views = len(state.cameras)
     shapes: dict[str, tuple[int, ...]] = {}
     if any(name in names for name in _POSES):
-        shapes["poses"] = (views, state.slices.count, _native.GAUSSIAN_POSE_FLOATS)
+        shapes["poses"] = (views, state.slices.count, _native.GAUSSIAN_POSE_SUMS)
+    if state.settings.surfels and "transforms" in names:
+        shapes["normals"] = (views, state.slices.count, 9)
     if state.cameras[0].is_sensor and shapes:
         shapes["sensors"] = (views, _native.GAUSSIAN_SENSOR_SUMS)
         if state.settings.response == "ray":
@@ -149,7 +163,21 @@ def _pose_sums(state: State, names: Sequence[str], device: torch.device) -> dict
     return sums
 
 
-def _poses(state: State, names: Sequence[str], sums: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _surface_backward(state: State, upstream: dict[str, torch.Tensor]) -> SurfaceGradient | None:
+    """Takes the gradient of the surface's normals, and adds what follows for the expected depth."""
+    given = upstream.pop("surface_normals", None)
+    if given is None:
+        return None
+    depth = expected_depth(state.images["depth"], state.images["transmittance"])
+    found = surface_backward(depth, state.cameras, given)
+    before = upstream.get("expected_depth")
+    upstream["expected_depth"] = (found.depth if before is None else found.depth + before).contiguous()
+    return found
+
+
+def _poses(
+    state: State, names: Sequence[str], sums: Mapping[str, torch.Tensor], of_surface: SurfaceGradient | None
+) -> dict[str, torch.Tensor]:
     if "poses" not in sums:
         return {}
     arrays: dict[str, Any] = {name: tensor.cpu().numpy() for name, tensor in sums.items()}
@@ -163,9 +191,15 @@ def _poses(state: State, names: Sequence[str], sums: Mapping[str, torch.Tensor])
         found.update(sensor.gradients(sensors, pose_gradient.of_eyes(state.slices, of_poses), arrays["sensors"]))
     elif "cameras" in names:
         film = arrays["intrinsics" if "intrinsics" in arrays else "projection"]
-        found.update(pose_gradient.of_cameras(state.cameras, state.slices, of_poses, film))
+        turned = None
+        if of_surface is not None:
+            film = film + of_surface.intrinsics.cpu().numpy()
+            turned = of_surface.rotation.cpu().numpy()
+        if state.settings.surfels and state.settings.semantics == "gsplat":
+            film = np.zeros_like(film)
+        found.update(pose_gradient.of_cameras(state.cameras, state.slices, of_poses, film, turned))
     if "transforms" in names:
-        found["transforms"] = pose_gradient.of_transforms(state.cameras, state.slices, of_poses)
+        found.update(pose_gradient.of_transforms(state.cameras, state.slices, of_poses, arrays.get("normals")))
     return {name: torch.from_numpy(np.ascontiguousarray(value, np.float32)) for name, value in found.items()}
 
 
@@ -198,11 +232,14 @@ def _check_upstream(state: State, given: Mapping[str, torch.Tensor]) -> dict[str
     }
     if state.settings.response != "ray":
         allowed["means2d"] = _shape(state, "means2d")
+    allowed.update({name: shape for name in ("median_depth", "distortion") if name in state.outputs})
+    if "surface_normals" in state.outputs:
+        allowed["surface_normals"] = (*shape, 3)
     if "hit_distance" in state.images:
         allowed.update(hit_distance=shape, expected_hit_distance=shape)
     if "normals" in state.images:
         allowed["normals"] = (*shape, 3)
-    if "depth" in state.images:
+    if "depth" in state.outputs or "expected_depth" in state.outputs:
         allowed.update(depth=shape, expected_depth=shape)
     if "inverse_depth" in state.images:
         allowed.update(inverse_depth=shape)

@@ -14,13 +14,18 @@ from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians import lens
 from lumigrad.kernels.gaussians.camera_sources import InriaSource, OpenCVSource
 from lumigrad.kernels.gaussians.lidar import SpinningLidar
-from lumigrad.kernels.gaussians.sensor import SensorSource, rotation_matrix
-from lumigrad.kernels.gaussians.sensor_lenses import SensorLens, Windshield
+from lumigrad.kernels.gaussians.rotation import rotation_matrix
+from lumigrad.kernels.gaussians.sensor import SensorSource
+from lumigrad.kernels.gaussians.sensor_lenses import (
+    JACOBIAN_MARGIN,
+    PinholeLens,
+    SensorLens,
+    Windshield,
+    jacobian_limits,
+)
 
 Array = np.ndarray
 MODELS = ("pinhole", "orthographic", "fisheye")
-# A pinhole's Jacobian is evaluated at the mean, clamped to this fraction of the image's size beyond its edges.
-_MARGIN = 0.15
 _CLIP_COLUMNS = [0, 1, 3]
 
 
@@ -141,7 +146,7 @@ class Camera:
         row_time: str = "continuous",
         windshield: Windshield | None = None,
     ) -> Camera:
-        """A real camera: Gaussians are projected by sigma points through its lens and its shutter.
+        """A real camera: Gaussians are projected through its lens and its shutter; see `Settings.projection_method`.
 
         Args:
             lens: The lens.
@@ -179,6 +184,11 @@ class Camera:
     def is_sensor(self) -> bool:
         """Whether this is a sensor."""
         return isinstance(self.source, SensorSource)
+
+    @property
+    def is_rolling(self) -> bool:
+        """Whether this is a sensor with a rolling shutter."""
+        return isinstance(self.source, SensorSource) and self.source.rolling
 
     @property
     def lidar(self) -> SpinningLidar | None:
@@ -230,12 +240,14 @@ class Camera:
         """The limits to which the Jacobian clamps X/Z (min, max) and Y/Z (min, max)."""
         if isinstance(self.source, InriaSource):
             tan_x, tan_y = self.source.tan_fov
-            wide_x, wide_y = (1 + 2 * _MARGIN) * tan_x, (1 + 2 * _MARGIN) * tan_y
+            wide_x, wide_y = (1 + 2 * JACOBIAN_MARGIN) * tan_x, (1 + 2 * JACOBIAN_MARGIN) * tan_y
             return -wide_x, wide_x, -wide_y, wide_y
+        if isinstance(self.source, SensorSource) and isinstance(self.source.lens, PinholeLens):
+            return jacobian_limits(self.source.lens, self.width, self.height)
         if self.model != "pinhole" or isinstance(self.source, SensorSource):
             return -math.inf, math.inf, -math.inf, math.inf
         fx, fy, cx, cy = self.source.intrinsics
-        margin_x, margin_y = _MARGIN * self.width, _MARGIN * self.height
+        margin_x, margin_y = JACOBIAN_MARGIN * self.width, JACOBIAN_MARGIN * self.height
         min_u, max_u = -(cx + margin_x) / fx, (self.width - cx + margin_x) / fx
         return min_u, max_u, -(cy + margin_y) / fy, (self.height - cy + margin_y) / fy
 

@@ -19,6 +19,7 @@ from lumigrad.kernels.gaussians.inputs import Gaussians, check_background, check
 from lumigrad.kernels.gaussians.sensor import SensorSource
 from lumigrad.kernels.gaussians.settings import Settings
 from lumigrad.kernels.gaussians.state import State
+from lumigrad.kernels.gaussians.surface import surface_normals
 from lumigrad.kernels.gaussians.transforms import Slices, Transform, cut, poses
 from lumigrad.kernels.stages import Stages
 
@@ -26,8 +27,11 @@ ON_RAYS = ("hit_distance", "expected_hit_distance", "normals")
 IMAGES = ("color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth", "contributors")
 PER_GAUSSIAN = ("radii", "means2d", "depths", "conics", "projected_opacities")
 OUTPUTS = (*IMAGES, *PER_GAUSSIAN)
+# What surfels have beside or instead of those.
+ON_SURFELS = ("median_depth", "normals", "surface_normals", "distortion")
+_NOT_ON_SURFELS = ("inverse_depth", "hit_distance", "expected_hit_distance", "conics", "projected_opacities")
 _INTEGER = ("contributors", "radii")
-_LAST = {"radii": (2,), "means2d": (2,), "conics": (3,), "normals": (3,)}
+_LAST = {"radii": (2,), "means2d": (2,), "conics": (3,), "normals": (3,), "surface_normals": (3,)}
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,12 @@ class Forward:
             it was culled: "radii" i32 [C, N, 2] pixels, "means2d" [C, N, 2] pixels,
             "depths" [C, N] along the camera's z axis (of sensors: see `Settings.depth_order`), scene units, "conics"
             [C, N, 3], the inverse of the blurred covariance (xx, xy, yy), "projected_opacities" [C, N], compensated for
-            the blur if `antialiased`.
+            the blur if `antialiased`. With surfels "depth" blends depths of their centres, "means2d" are the centres
+            of their boxes in the image, and there are also "median_depth" [C, H, W], the depth of the last Gaussian in
+            front of which more than half of the light is left, 0 where there is none; "normals" [C, H, W, 3], the third
+            axes turned to the camera, blended, world frame; "surface_normals" [C, H, W, 3], of length 1, those of the
+            surface at the expected depth (see `surface.surface_normals`); "distortion" [C, H, W], the sum over pairs of
+            Gaussians of twice their weights times the difference of their depths, scene units.
         state: For `backward`; None without `retain`.
         times: Time of each kernel stage.
     """
@@ -79,10 +88,11 @@ def forward(
         cameras: One or more, all of the same size; with S scenes S * C cameras, those of one scene consecutive.
         settings: How to project and blend.
         background: f32 [D], or per camera [C, D]; None: 0.
-        transforms: Rigid motions of disjoint slices of each scene.
+        transforms: Rigid motions of disjoint slices of each scene; with a rolling shutter they may move.
         rays: f32 [C, H, W, 6]: origins and directions of any length but 0, world frame, in place of those of the
             pixels, with `Settings.response` "ray"; which Gaussians are visible still follows from the cameras.
-        outputs: Names of the outputs to return, from `OUTPUTS`; with `Settings.response` "ray" also from `ON_RAYS`.
+        outputs: Names of the outputs to return, from `OUTPUTS`; with `Settings.response` "ray" also from `ON_RAYS`, and
+            with `Settings.primitive` "surfel" from `ON_SURFELS`.
         retain: Keep the state that `backward` needs.
         into: Tensors to write outputs to, by name; the other outputs are allocated.
         before_view: Called before each camera (on CUDA: at least once); an exception that it raises ends the call.
@@ -92,23 +102,30 @@ def forward(
 
     Raises:
         ArgumentError: An argument is invalid; the message names it.
+
+    Example:
+        camera = gaussians.Camera.opencv(80, 80, 32, 24, np.eye(3), (0, 0, 4), 64, 48)
+        scene = gaussians.Gaussians(means=means, opacities=opacities, quats=quats, scales=scales, colors=colors)
+        result = gaussians.forward(scene, [camera], gaussians.Settings(), retain=True)
+        result.outputs["color"]  # [1, 48, 64, 3]
     """
     check_cameras(gaussians, cameras, settings)
-    allowed = (*OUTPUTS, *ON_RAYS)
-    unknown = [name for name in outputs if name not in allowed]
-    if unknown:
-        raise ArgumentError("outputs", f"names of {allowed}", f"{unknown[0]!r}")
-    _check_rays(gaussians, cameras, settings, rays, outputs)
+    _check_outputs(settings, outputs)
+    _check_rays(gaussians, cameras, settings, rays)
     backgrounds = check_background(background, gaussians, len(cameras))
     slices = _slices(gaussians, cameras, transforms)
-    native_settings = settings.native(gaussians.degree(settings), cameras[0].width, cameras[0].height)
+    size, lidar = (cameras[0].width, cameras[0].height), cameras[0].lidar is not None
+    native_settings = settings.native(gaussians.degree(settings), *size, lidar=lidar)
     views = _views(gaussians, cameras, settings, slices)
     kept_names = _retained(outputs) if retain else ()
-    tensors = {name: _allocate(name, gaussians, cameras, into) for name in {*outputs, *kept_names}}
+    drawn = {*outputs, *kept_names, *(["expected_depth"] if "surface_normals" in outputs else [])}
+    tensors = {name: _allocate(name, gaussians, cameras, into) for name in drawn}
     given = None if rays is None else rays.detach().contiguous()
-    tables = lidar_tables(cameras)
+    tables = lidar_tables(cameras, gaussians.device)
     arrays = {**gaussians.arrays(), "background": backgrounds, "rays": given, "lidar_angles": tables, **tensors}
     kept, times = engine_for(gaussians.device).forward(views, native_settings, arrays, retain, before_view or _nothing)
+    if "surface_normals" in outputs:
+        tensors["surface_normals"].copy_(surface_normals(tensors["expected_depth"], cameras))
     state = None
     if kept is not None:
         state = State(
@@ -119,6 +136,7 @@ def forward(
             background=backgrounds,
             background_per_camera=background is not None and background.dim() == 2,
             rays=given,
+            outputs=tuple(outputs),
             images={name: tensors[name] for name in kept_names},
             views=views,
             native_settings=native_settings,
@@ -131,24 +149,29 @@ def _nothing() -> None:
     """The default `before_view`, which does nothing."""
 
 
-def _check_rays(
-    gaussians: Gaussians,
-    cameras: Sequence[Camera],
-    settings: Settings,
-    rays: torch.Tensor | None,
-    outputs: Sequence[str],
-) -> None:
+def _check_outputs(settings: Settings, outputs: Sequence[str]) -> None:
+    allowed: tuple[str, ...] = (*OUTPUTS, *ON_RAYS)
+    if settings.surfels:
+        allowed = (*(name for name in OUTPUTS if name not in _NOT_ON_SURFELS), *ON_SURFELS)
+    for name in outputs:
+        if name in allowed:
+            continue
+        condition = " with primitive 'surfel'" if settings.surfels else ""
+        raise ArgumentError("outputs", f"names of {allowed}{condition}", f"{name!r}")
+    if settings.response != "ray" and not settings.surfels:
+        for name in ON_RAYS:
+            if name in outputs:
+                raise ArgumentError("outputs", f"{name!r} only with response 'ray'", f"response {settings.response!r}")
+
+
+def _check_rays(gaussians: Gaussians, cameras: Sequence[Camera], settings: Settings, rays: torch.Tensor | None) -> None:
     """Raises ArgumentError unless what is asked of rays fits."""
     is_lidar = cameras[0].lidar is not None
     if settings.response != "ray":
         check(not is_lidar, "response", "'ray' with a lidar", settings.response)
-        for name in ON_RAYS:
-            if name in outputs:
-                raise ArgumentError("outputs", f"{name!r} only with response 'ray'", f"response {settings.response!r}")
         if rays is not None:
             raise ArgumentError("rays", "None unless response is 'ray'", f"response {settings.response!r}")
         return
-    check(not is_lidar or gaussians.device.type == "cpu", "cameras", "none that are lidars on CUDA", "a lidar")
     if rays is not None:
         shape = (len(cameras), cameras[0].height, cameras[0].width, 6)
         check_tensor("rays", rays, shape, gaussians.device, "means")
@@ -168,6 +191,12 @@ def _slices(gaussians: Gaussians, cameras: Sequence[Camera], transforms: Sequenc
     # Inria's full projection maps world coordinates to the film, and a slice's means are not in the world frame.
     if transforms and any(camera.projected for camera in cameras):
         raise ArgumentError("transforms", "none with Inria's cameras; use OpenCV's", f"{len(transforms)}")
+    is_moving = any(transform.matrix_end is not None for transform in transforms)
+    if is_moving and not all(camera.is_rolling for camera in cameras):
+        expected = (
+            "no matrix_end unless all cameras are sensors with a rolling shutter; place the slice by matrix alone"
+        )
+        raise ArgumentError("transforms", expected, "one for cameras of which some have a global shutter")
     return cut(transforms, gaussians.count)
 
 
@@ -185,14 +214,13 @@ def _views(gaussians: Gaussians, cameras: Sequence[Camera], settings: Settings, 
 
 def _retained(outputs: Sequence[str]) -> tuple[str, ...]:
     names = ["color", "transmittance"]
-    if "depth" in outputs or "expected_depth" in outputs:
+    if any(name in outputs for name in ("depth", "expected_depth", "median_depth", "surface_normals", "distortion")):
         names.append("depth")
     if "inverse_depth" in outputs:
         names.append("inverse_depth")
     if "hit_distance" in outputs or "expected_hit_distance" in outputs:
         names.append("hit_distance")
-    if "normals" in outputs:
-        names.append("normals")
+    names.extend(name for name in ("normals", "distortion") if name in outputs)
     return tuple(names)
 
 
@@ -202,7 +230,7 @@ def _allocate(
     views = len(cameras)
     shape: tuple[int, ...] = (views, gaussians.count)
     last = _LAST.get(name, ())
-    if name in (*IMAGES, *ON_RAYS):
+    if name not in PER_GAUSSIAN:
         shape = (views, cameras[0].height, cameras[0].width)
         last = (gaussians.channels,) if name == "color" else last
     dtype = torch.int32 if name in _INTEGER else torch.float32

@@ -8,9 +8,10 @@ from dataclasses import dataclass, fields
 import numpy as np
 import torch
 
-from lumigrad.kernels.checks import check_tensor, finite_range
+from lumigrad.kernels.checks import check, check_tensor, finite_range
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians.camera import Camera
+from lumigrad.kernels.gaussians.camera_sources import OpenCVSource
 from lumigrad.kernels.gaussians.sensor import SensorSource
 from lumigrad.kernels.gaussians.settings import Settings
 
@@ -192,7 +193,10 @@ def check_cameras(gaussians: Gaussians, cameras: Sequence[Camera], settings: Set
     if settings.inria and any(camera.model != "pinhole" or camera.distorted for camera in cameras):
         expected = f"pinhole cameras without distortion with semantics '{settings.semantics}'"
         raise ArgumentError("cameras", expected, f"{sorted({camera.model for camera in cameras})}")
-    _check_sensors(gaussians, cameras, settings)
+    if settings.surfels:
+        _check_surfels(gaussians, cameras, settings)
+    else:
+        _check_sensors(gaussians, cameras, settings)
     if gaussians.per_camera:
         colors = gaussians.colors
         assert colors is not None
@@ -200,6 +204,22 @@ def check_cameras(gaussians: Gaussians, cameras: Sequence[Camera], settings: Set
         if colors.shape[-3] != views:
             expected = f"colours for {views} cameras of a scene, shape [.., {views}, {gaussians.count}, D]"
             raise ArgumentError("colors", expected, f"shape {list(colors.shape)}")
+
+
+def _check_surfels(gaussians: Gaussians, cameras: Sequence[Camera], settings: Settings) -> None:
+    for camera in cameras:
+        perfect = isinstance(camera.source, OpenCVSource) and camera.model == "pinhole" and not camera.distorted
+        if not perfect:
+            actual = "distorted ones" if camera.distorted else type(camera.source).__name__
+            actual = camera.model if camera.model != "pinhole" else actual
+            raise ArgumentError("cameras", "OpenCV's pinholes without distortion with primitive 'surfel'", actual)
+    check(not settings.inria, "semantics", "'exact' or 'gsplat' with primitive 'surfel'", settings.semantics)
+    of_sensors = ("projection_method", "unscented", "depth_order", "tile_bounds", "response")
+    for name in (*of_sensors, "antialiased", "pixel_center"):
+        value = getattr(settings, name)
+        check(value == getattr(Settings, name), name, "the default with primitive 'surfel'", value)
+    if gaussians.covariances is not None:
+        raise ArgumentError("covariances", "quats and scales instead, with primitive 'surfel'", "covariances")
 
 
 def _check_sensors(gaussians: Gaussians, cameras: Sequence[Camera], settings: Settings) -> None:
@@ -219,14 +239,18 @@ def _check_sensors(gaussians: Gaussians, cameras: Sequence[Camera], settings: Se
         value = getattr(settings, name)
         if value != expected:
             raise ArgumentError(name, f"{expected} with sensors", f"{value}")
+    if settings.projection_method == "jacobian":
+        check(cameras[0].lidar is None, "projection_method", "'unscented' with lidars", "'jacobian'")
+        rolling = any(camera.is_rolling for camera in cameras)
+        check(not rolling, "projection_method", "'unscented' with rolling shutters", "'jacobian'")
     if gaussians.covariances is not None:
         raise ArgumentError("covariances", "quats and scales instead, with sensors", "covariances")
 
 
-def lidar_tables(cameras: Sequence[Camera]) -> torch.Tensor | None:
-    """The angles of lidars [V, 2 H + W], f64, host memory; None for other cameras."""
+def lidar_tables(cameras: Sequence[Camera], device: torch.device) -> torch.Tensor | None:
+    """The angles of lidars [V, 2 H + W], f64, on the device; None for other cameras."""
     tables = [camera.lidar.table() for camera in cameras if camera.lidar is not None]
-    return torch.from_numpy(np.stack(tables)) if tables else None
+    return torch.from_numpy(np.stack(tables)).to(device) if tables else None
 
 
 def check_background(background: torch.Tensor | None, gaussians: Gaussians, views: int) -> torch.Tensor | None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from lumigrad.kernels.gaussians.camera import Camera
 from lumigrad.kernels.gaussians.camera_sources import InriaSource, OpenCVSource
+from lumigrad.kernels.gaussians.rotation import cross_matrix, rotation_about
 from lumigrad.kernels.gaussians.transforms import Slices
 
 Array = np.ndarray
@@ -23,20 +24,27 @@ class PoseSums:
         rotation: [V, G, 3, 3] dL/d rotation of a pose.
         translation: [V, G, 3] dL/d translation of a pose.
         eye: [V, G, 3] dL/d eye of a pose.
+        motion: [V, G, 3, 3] of slices that move, see kPoseSums: turns carried to the end, translations, and these times
+            their times.
     """
 
     rotation: Array
     translation: Array
     eye: Array
+    motion: Array
 
     @staticmethod
     def of(sums: Array) -> PoseSums:
-        """Splits an array [V, G, 15] in the layout of `Gradients::poses`."""
-        shape = sums.shape[:2]
-        return PoseSums(sums[..., :9].reshape(*shape, 3, 3), sums[..., 9:12], sums[..., 12:15])
+        """Splits an array [V, G, 24] in the layout of `Gradients::poses`."""
+        matrix = (*sums.shape[:2], 3, 3)
+        return PoseSums(
+            sums[..., :9].reshape(matrix), sums[..., 9:12], sums[..., 12:15], sums[..., 15:].reshape(matrix)
+        )
 
 
-def of_cameras(cameras: Sequence[Camera], slices: Slices, sums: PoseSums, film: Array) -> dict[str, Array]:
+def of_cameras(
+    cameras: Sequence[Camera], slices: Slices, sums: PoseSums, film: Array, turned: Array | None = None
+) -> dict[str, Array]:
     """Gradients of the cameras, which must be all OpenCV's or all Inria's.
 
     Args:
@@ -44,6 +52,7 @@ def of_cameras(cameras: Sequence[Camera], slices: Slices, sums: PoseSums, film: 
         slices: The slices of the scene.
         sums: The sums of the backward pass.
         film: [V, 4] dL/d fx, fy, cx, cy for OpenCV's cameras; [V, 12] dL/d View::projection for Inria's.
+        turned: [V, 3, 3] gradients of the cameras' rotations that do not lead through those of poses; None: 0.
 
     Returns:
         By name, float64. For OpenCV's cameras "camera_rotation" [V, 3, 3], "camera_translation" [V, 3] (12 independent
@@ -52,6 +61,8 @@ def of_cameras(cameras: Sequence[Camera], slices: Slices, sums: PoseSums, film: 
     """
     # pose rotation = R Rg, pose translation = R tg + t, pose eye = Rg^T (eye - tg).
     d_rotation = np.sum(sums.rotation @ slices.rotations.swapaxes(-1, -2), axis=1)
+    if turned is not None:
+        d_rotation += turned
     d_rotation += np.einsum("vgi,gj->vij", sums.translation, slices.translations)
     d_translation = sums.translation.sum(axis=1)
     d_eye = of_eyes(slices, sums)
@@ -74,7 +85,7 @@ def of_cameras(cameras: Sequence[Camera], slices: Slices, sums: PoseSums, film: 
 def of_eyes(slices: Slices, sums: PoseSums) -> Array:
     """dL/d eye of the cameras, [V, 3], world frame."""
     # pose eye = Rg^T (eye - tg).
-    result: Array = np.einsum("gij,vgj->vi", slices.rotations, sums.eye)
+    result: Array = np.einsum("gij,vgj->vi", slices.middle()[0], sums.eye)
     return result
 
 
@@ -95,8 +106,22 @@ def _pose(rotation: Array, translation: Array, d_rotation: Array, d_translation:
     return np.concatenate([d_translation, np.stack(phi, axis=-1)], axis=-1)
 
 
-def of_transforms(cameras: Sequence[Camera], slices: Slices, sums: PoseSums) -> Array:
-    """Gradients of the transforms, [T, 4, 4] float64, in the order given: 12 independent entries, the last row 0."""
+def of_transforms(
+    cameras: Sequence[Camera], slices: Slices, sums: PoseSums, normals: Array | None = None
+) -> dict[str, Array]:
+    """Gradients of the transforms, float64, in the order given.
+
+    Args:
+        cameras: V views.
+        slices: The slices of the scene.
+        sums: The sums of the backward pass.
+        normals: [V, G, 9] gradients of the slices' rotations that lead through normals.
+
+    Returns:
+        "transforms" [T, 4, 4]: 12 independent entries, the last row 0; of those that move at the start, with the
+        gradient of the rotation among the rotations. Where some move also "transforms_end", of their ends, 0 for the
+        others.
+    """
     # Sums of sensors are those of the slices' own poses in the world.
     rotation = np.stack([np.eye(3) if camera.is_sensor else camera.source.rotation for camera in cameras])
     eye = np.stack([camera.source.eye for camera in cameras])
@@ -104,6 +129,57 @@ def of_transforms(cameras: Sequence[Camera], slices: Slices, sums: PoseSums) -> 
     gradient = np.zeros((slices.count, 4, 4))
     gradient[:, :3, :3] = np.einsum("vki,vgkj->gij", rotation, sums.rotation)
     gradient[:, :3, :3] += np.einsum("vgi,vgj->gij", from_eye, sums.eye)
+    if normals is not None:
+        gradient[:, :3, :3] += normals.sum(axis=0).reshape(-1, 3, 3)
     gradient[:, :3, 3] = np.einsum("vki,vgk->gi", rotation, sums.translation)
     gradient[:, :3, 3] -= np.einsum("gij,vgj->gi", slices.rotations, sums.eye)
-    return gradient[list(slices.of_transform)]
+    ends = np.zeros_like(gradient)
+    for index in slices.ends:
+        gradient[index], ends[index] = _of_moving(cameras, slices, sums, index)
+    order = list(slices.of_transform)
+    return {"transforms": gradient[order], **({"transforms_end": ends[order]} if slices.ends else {})}
+
+
+def _of_moving(cameras: Sequence[Camera], slices: Slices, sums: PoseSums, index: int) -> tuple[Array, Array]:
+    """The gradients [4, 4] of a moving slice's poses at the start and at the end (sensors spec section 5)."""
+    start, end = slices.rotations[index], slices.ends[index][:3, :3]
+    axis, angle = slices.turn(index)
+    # From the frames of the cameras at the start to the world.
+    to_world = np.stack([camera.source.rotation for camera in cameras]).swapaxes(-1, -2)
+    carried, push, timed = np.einsum("vij,vkj->ki", to_world, sums.motion[:, index])
+    spin = _turn_of(sums.rotation[:, index].sum(axis=0), start)
+    # The eye in the slice's frame follows from the pose at the middle.
+    middle, origin = (array[index] for array in slices.middle())
+    d_eye = sums.eye[:, index]
+    from_eye = np.stack([camera.source.eye for camera in cameras]) - origin
+    half = rotation_about(0.5 * angle * axis)
+    at_middle = half.T @ _turn_of(np.einsum("vi,vj->ij", from_eye, d_eye), middle)
+    spin, carried = spin + at_middle, carried + _carried_from_middle(axis, angle, at_middle)
+    away = -middle @ d_eye.sum(axis=0)
+    push, timed = push + away, timed + 0.5 * away
+    turn_end = rotation_about(angle * axis) @ carried
+    return _pose_matrix(spin - carried, start, push - timed), _pose_matrix(turn_end, end, timed)
+
+
+def _carried_from_middle(axis: Array, angle: float, turn: Array) -> Array:
+    """What a turn at the middle, seen from the start, is of one at the end, seen from there."""
+    parallel = axis * (axis @ turn)
+    across = turn - parallel
+    ratio = 0.5 / np.cos(0.25 * angle)
+    rotated = np.cos(0.25 * angle) * across - np.sin(0.25 * angle) * np.cross(axis, across)
+    result: Array = ratio * rotated + 0.5 * parallel
+    return result
+
+
+def _turn_of(d_rotation: Array, rotation: Array) -> Array:
+    """The gradient [3] of a turn phi before a rotation, given that of the rotation [3, 3]."""
+    m = d_rotation @ rotation.T
+    return np.array([m[2, 1] - m[1, 2], m[0, 2] - m[2, 0], m[1, 0] - m[0, 1]])
+
+
+def _pose_matrix(turn: Array, rotation: Array, d_translation: Array) -> Array:
+    """The gradient [4, 4] of a pose, among the rotations."""
+    gradient = np.zeros((4, 4))
+    gradient[:3, :3] = 0.5 * cross_matrix(turn) @ rotation
+    gradient[:3, 3] = d_translation
+    return gradient

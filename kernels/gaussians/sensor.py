@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +10,8 @@ import numpy as np
 
 from lumigrad.kernels import _native
 from lumigrad.kernels.checks import check
-from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians.lidar import SpinningLidar
+from lumigrad.kernels.gaussians.rotation import LEAST_ANGLE, axis_and_angle, cross_matrix, rotation_about
 from lumigrad.kernels.gaussians.sensor_lenses import (
     GROUPS,
     INVERSE_BEGINS,
@@ -33,9 +32,6 @@ Array = np.ndarray
 SHUTTERS = ("global", "top_to_bottom", "left_to_right", "bottom_to_top", "right_to_left")
 LIDAR_SHUTTERS = ("global", "left_to_right")
 ROW_TIMES = ("continuous", "staircase")
-_ORTHONORMAL = 1e-4
-# Poses that are closer than this are turned by it: no derivative has to divide by 0.
-_LEAST_ANGLE = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +86,7 @@ class SensorSource:
 
     def turn(self) -> tuple[Array, float]:
         """The axis [3] and the angle of the rotation from the start to the end, seen from the camera."""
-        return _axis_and_angle(self.end_rotation @ self.rotation.T)
+        return axis_and_angle(self.end_rotation @ self.rotation.T)
 
     def native(self, width: int, height: int) -> Any:
         """The extension's sensor."""
@@ -111,42 +107,11 @@ class SensorSource:
             rotation=self.rotation.reshape(-1).tolist(),
             translation=self.translation.tolist(),
             axis=axis.tolist(),
-            angle=max(angle, _LEAST_ANGLE) if self.rolling else 0.0,
+            angle=max(angle, LEAST_ANGLE) if self.rolling else 0.0,
             motion=(self.end_translation - self.translation).tolist(),
             clockwise=isinstance(lens, SpinningLidar) and lens.direction == "clockwise",
             field=lens.field() if isinstance(lens, SpinningLidar) else [0.0] * 4,
         )
-
-
-def rotation_matrix(name: str, given: Array) -> Array:
-    """The rotation nearest to a matrix [3, 3] that is orthonormal to 1e-4.
-
-    Raises:
-        ArgumentError: It is not.
-    """
-    left, _, right = np.linalg.svd(given)
-    error = float(np.abs(given @ given.T - np.eye(3)).max())
-    if error > _ORTHONORMAL or np.linalg.det(given) < 0.0:
-        expected = f"a rotation: orthonormal to {_ORTHONORMAL:g}, of determinant 1"
-        raise ArgumentError(name, expected, f"{given.tolist()}")
-    result: Array = left @ right
-    return result
-
-
-def _axis_and_angle(rotation: Array) -> tuple[Array, float]:
-    """The axis [3], of length 1, and the angle in [0, pi] of a rotation."""
-    skew = rotation - rotation.T
-    twice_sine = np.array([skew[2, 1], skew[0, 2], skew[1, 0]])
-    length = float(np.linalg.norm(twice_sine))
-    angle = math.atan2(length, float(np.trace(rotation)) - 1.0)
-    if length > 1e-6 * (1.0 + angle):
-        return twice_sine / length, angle
-    if angle < 1.0:
-        return (twice_sine / length if length > 0.0 else np.array([1.0, 0.0, 0.0])), angle
-    # Half a turn: the axis is the column of largest length of (R + 1) / 2.
-    columns = 0.5 * (rotation + np.eye(3))
-    axis: Array = columns[:, int(np.argmax(np.diag(columns)))]
-    return axis / np.linalg.norm(axis), angle
 
 
 def gradients(sources: Sequence[SensorSource], d_eye: Array, sums: Array) -> dict[str, Array]:
@@ -172,7 +137,7 @@ def gradients(sources: Sequence[SensorSource], d_eye: Array, sums: Array) -> dic
 def _poses(source: SensorSource, d_eye: Array, sums: Array) -> dict[str, Array]:
     spin, carried, push, timed = sums
     axis, angle = source.turn()
-    to_end = _exp(axis * angle) if source.rolling else np.eye(3)
+    to_end = rotation_about(axis * angle) if source.rolling else np.eye(3)
     result = {}
     for suffix, turn, d_translation, rotation, translation in (
         ("", spin - carried, push - timed, source.rotation, source.translation),
@@ -183,7 +148,7 @@ def _poses(source: SensorSource, d_eye: Array, sums: Array) -> dict[str, Array]:
         d_t = d_translation - share * rotation @ d_eye
         phi = turn + share * np.cross(translation, rotation @ d_eye)
         result["camera_translation" + suffix] = d_t
-        result["camera_rotation" + suffix] = 0.5 * _cross_matrix(phi) @ rotation
+        result["camera_rotation" + suffix] = 0.5 * cross_matrix(phi) @ rotation
         result["camera_pose" + suffix] = np.concatenate([d_t, phi + np.cross(translation, d_t)])
     return result
 
@@ -215,15 +180,3 @@ def lens_gradients(sources: Sequence[SensorSource], sums: Array, inverse: Array 
 
 def _width(lens: SensorLens, name: str, count: int) -> int:
     return 4 if lens.kind == "fisheye" and name == "radial" else count
-
-
-def _cross_matrix(v: Array) -> Array:
-    return np.array([[0.0, -v[2], v[1]], [v[2], 0.0, -v[0]], [-v[1], v[0], 0.0]])
-
-
-def _exp(v: Array) -> Array:
-    """The rotation [3, 3] by a vector [3] of axis times angle."""
-    angle = float(np.linalg.norm(v))
-    k = _cross_matrix(v / angle) if angle > 0.0 else np.zeros((3, 3))
-    result: Array = np.eye(3) + math.sin(angle) * k + (1.0 - math.cos(angle)) * k @ k
-    return result

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 
 import numpy as np
 
@@ -22,8 +23,12 @@ Numbers = tuple[float, ...]
 DOMAINS = ("monotone", "gsplat")
 REFERENCES = ("angle_to_pixel_distance", "pixel_distance_to_angle")
 WINDSHIELD_ORDER = 5
+# A pinhole's Jacobian is evaluated at the mean, clamped to this fraction of the image's size beyond its edges.
+JACOBIAN_MARGIN = 0.15
 # Beyond these numbers, powers in double overflow.
 _LARGEST = 1e6
+# Of X/Z, where a distortion never folds back.
+_WIDEST = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +87,33 @@ class PinholeLens(_Film):
         if self.domain == "gsplat":
             return math.inf
         return math.sqrt(first_fold((1.0, k1, k2, k3), (1.0, k4, k5, k6)))
+
+
+@lru_cache(maxsize=256)
+def jacobian_limits(lens: PinholeLens, width: int, height: int) -> tuple[float, float, float, float]:
+    """To what a pinhole's Jacobian clamps X/Z (min, max) and Y/Z (min, max): the image's edges and a margin.
+
+    With a radial distortion also all that it shows within these edges.
+    """
+    steps = np.linspace(-JACOBIAN_MARGIN, 1 + JACOBIAN_MARGIN, 9)
+    x, y = np.meshgrid((steps * width - lens.cx) / lens.fx, (steps * height - lens.cy) / lens.fy)
+    stretch = _stretch(lens, np.hypot(x, y)) if any(lens.radial) else np.ones_like(x)
+    x, y = np.stack([x, x * stretch]), np.stack([y, y * stretch])
+    return float(x.min()), float(x.max()), float(y.min()), float(y.max())
+
+
+def _stretch(lens: PinholeLens, distances: Array) -> Array:
+    """By which distorted distances from the axis are multiplied to undo a radial distortion."""
+    k1, k2, k3, k4, k5, k6 = (*lens.radial, *(0.0,) * (6 - len(lens.radial)))
+    fold = math.sqrt(first_fold((1.0, k1, k2, k3), (1.0, k4, k5, k6)))
+    low, high = np.zeros_like(distances), np.full_like(distances, min(fold, _WIDEST))
+    for _ in range(50):
+        middle = 0.5 * (low + high)
+        r = middle**2
+        shown = middle * (1 + r * (k1 + r * (k2 + r * k3))) / (1 + r * (k4 + r * (k5 + r * k6)))
+        low, high = np.where(shown < distances, middle, low), np.where(shown < distances, high, middle)
+    stretch: Array = low / np.maximum(distances, 1e-12)
+    return stretch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,11 @@ from lumigrad.kernels import _native
 from lumigrad.kernels.checks import check, is_number, is_whole
 
 MAX_DEGREE = 4
+PROJECTION_METHODS = ("unscented", "jacobian")
 DEPTH_ORDERS = ("z", "distance")
 TILE_BOUNDS = ("conservative", "gsplat")
 RESPONSES = ("picture", "ray")
+PRIMITIVES = ("volume", "surfel")
 TILE_SIZES = (4, 8, 16)
 # gsplat's tiles on the film; along rays those of images of at least this many pixels each way, and of others.
 _GSPLAT_TILE, _LARGE_IMAGE, _SMALL_TILE = 16, 1080, 8
@@ -77,15 +79,21 @@ class Settings:
         pixel_center: Coordinate of the centre of pixel (0, 0): 0.5 or 0.
         scale_modifier: Factor of the scales.
         deterministic: Gradients are the same bit for bit in each run, also on CUDA (on the CPU they always are).
+        projection_method: For sensors: how Gaussians become ellipses: "unscented", by sigma points; "jacobian", by the
+            Jacobian of the lens at the mean, with a global shutter. Other cameras have the second only.
         unscented: For sensors: the sigma points.
         depth_order: For sensors: Gaussians are sorted, and depths are measured, along "z" or as "distance" from the
-            camera, at the middle of the exposure.
+            camera, at the middle of the exposure. None: "distance" with lidars, which see what is behind them and below
+            them, and else "z".
         tile_bounds: For sensors: which pixels see a Gaussian: "conservative", all in which its alpha reaches
             `alpha_min`; "gsplat", those of the tiles that gsplat's box around the mean meets, which cuts some of them.
         tile_size: Of gsplat's tiles, pixels: 4, 8 or 16. None: 16, along rays 8 for images of less than 1080 pixels in
-            width or height.
+            width or height. With surfels, pixels beyond the tiles that gsplat's box of a Gaussian meets do not see it.
         response: For sensors: where a Gaussian's alpha comes from: "picture", its ellipse in the image; "ray", its
             largest response in 3D along the ray of each pixel.
+        primitive: What a Gaussian is: "volume", or "surfel", flat, without a third scale: a 2D Gaussian, whose response
+            is that where the ray of a pixel meets its plane ("2D Gaussian Splatting for Geometrically Accurate Radiance
+            Fields", Huang et al. 2024). Surfels take perfect pinhole cameras, and have no `eps2d`.
 
     Raises:
         ArgumentError: A value is out of range.
@@ -104,22 +112,28 @@ class Settings:
     pixel_center: float = 0.5
     scale_modifier: float = 1.0
     deterministic: bool = False
+    projection_method: str = "unscented"
     unscented: UnscentedTransform = UnscentedTransform()
-    depth_order: str = "z"
+    depth_order: str | None = None
     tile_bounds: str = "conservative"
     tile_size: int | None = None
     response: str = "picture"
+    primitive: str = "volume"
 
     def __post_init__(self) -> None:
         check(self.semantics in SEMANTICS, "semantics", f"one of {SEMANTICS}", self.semantics)
         for name in _NUMBERS:
             check(is_number(getattr(self, name)), name, "a number", getattr(self, name))
         check(isinstance(self.unscented, UnscentedTransform), "unscented", "an UnscentedTransform", self.unscented)
-        check(self.depth_order in DEPTH_ORDERS, "depth_order", f"one of {DEPTH_ORDERS}", self.depth_order)
+        method = self.projection_method
+        check(method in PROJECTION_METHODS, "projection_method", f"one of {PROJECTION_METHODS}", method)
+        ok = self.depth_order is None or self.depth_order in DEPTH_ORDERS
+        check(ok, "depth_order", f"None or one of {DEPTH_ORDERS}", self.depth_order)
         check(self.tile_bounds in TILE_BOUNDS, "tile_bounds", f"one of {TILE_BOUNDS}", self.tile_bounds)
         ok = self.tile_size is None or (is_whole(self.tile_size) and self.tile_size in TILE_SIZES)
         check(ok, "tile_size", f"None or one of {TILE_SIZES}", self.tile_size)
         check(self.response in RESPONSES, "response", f"one of {RESPONSES}", self.response)
+        check(self.primitive in PRIMITIVES, "primitive", f"one of {PRIMITIVES}", self.primitive)
         for name in ("antialiased", "deterministic"):
             check(isinstance(getattr(self, name), bool), name, "True or False", getattr(self, name))
         degree = self.sh_degree
@@ -143,9 +157,14 @@ class Settings:
         return self.semantics in ("inria_depth", "inria_exact")
 
     @property
+    def surfels(self) -> bool:
+        """Whether Gaussians are flat."""
+        return self.primitive == "surfel"
+
+    @property
     def sensor_settings(self) -> dict[str, object]:
         """Those that have an effect with sensors only, and are not the defaults."""
-        names = ("unscented", "depth_order", "tile_bounds", "tile_size", "response")
+        names = ("projection_method", "unscented", "depth_order", "tile_bounds", "tile_size", "response")
         return {name: getattr(self, name) for name in names if getattr(self, name) != getattr(Settings, name)}
 
     def _tile(self, width: int, height: int) -> int:
@@ -153,8 +172,9 @@ class Settings:
             return self.tile_size
         return _SMALL_TILE if self.response == "ray" and min(width, height) < _LARGE_IMAGE else _GSPLAT_TILE
 
-    def native(self, sh_degree: int, width: int, height: int) -> _native.GaussianSettings:
+    def native(self, sh_degree: int, width: int, height: int, *, lidar: bool) -> _native.GaussianSettings:
         """The extension's settings for images of a size; `sh_degree` is the one in use, -1 if colours are given."""
+        by_jacobian, rays = self.projection_method == "jacobian", self.response == "ray"
         return _native.make_gaussian_settings(
             inria=self.inria,
             fork_gradients=self.semantics == "inria_depth",
@@ -162,11 +182,14 @@ class Settings:
             sh_degree=sh_degree,
             deterministic=self.deterministic,
             unscented=self.unscented.native(),
-            distance_order=self.depth_order == "distance",
+            by_jacobian=by_jacobian,
+            distance_order=(self.depth_order or ("distance" if lidar else "z")) == "distance",
             gsplat_bounds=self.tile_bounds == "gsplat",
             tile_size=self._tile(width, height),
-            rays=self.response == "ray",
-            frozen_projection=self.semantics == "gsplat",
+            rays=rays,
+            surfels=self.surfels,
+            # gsplat differentiates its projection by the Jacobian, but not that by sigma points, nor rays.
+            frozen_projection=self.semantics == "gsplat" and (rays or not by_jacobian),
             **{name: float(getattr(self, name)) for name in _NUMBERS},
         )
 

@@ -27,8 +27,9 @@ class State:
         background: [V, D], or None for 0.
         background_per_camera: Whether the background was given as [V, D], not [D].
         rays: [V, H, W, 6] that were given, or None.
+        outputs: Names of the outputs that were rendered.
         images: The rendered images that backward needs, by name: "color", "transmittance", and "depth",
-            "inverse_depth", "hit_distance" and "normals" if they were outputs.
+            "inverse_depth", "hit_distance", "normals" and "distortion" if outputs need them.
         views, native_settings: Arguments of the extension.
         kept: The engine's state.
     """
@@ -40,6 +41,7 @@ class State:
     background: torch.Tensor | None
     background_per_camera: bool
     rays: torch.Tensor | None
+    outputs: tuple[str, ...]
     images: Mapping[str, torch.Tensor]
     views: Any
     native_settings: Any

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from lumigrad.kernels.checks import is_whole
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians.camera import Camera
+from lumigrad.kernels.gaussians.rotation import LEAST_ANGLE, axis_and_angle, rotation_about, rotation_matrix
 
 Array = np.ndarray
 
@@ -22,27 +23,32 @@ class Transform:
 
     Attributes:
         begin, end: The slice.
-        matrix: [4, 4], object to world, rigid, for column vectors; stored as float64.
+        matrix: [4, 4], object to world, rigid, for column vectors; stored as float64. With `matrix_end`: at the start
+            of the exposure.
+        matrix_end: The same at the end of the exposure, for sensors with a rolling shutter; None: the slice does not
+            move. In between translations are interpolated along a straight line, and rotations along the shorter arc
+            (sensors spec section 5).
 
     Raises:
-        ArgumentError: The slice is empty or the matrix is not rigid.
+        ArgumentError: The slice is empty or a matrix is not rigid.
     """
 
     begin: int
     end: int
     matrix: Array
+    matrix_end: Array | None = None
 
     def __post_init__(self) -> None:
         if not (is_whole(self.begin) and is_whole(self.end) and 0 <= self.begin < self.end):
             raise ArgumentError("transforms", "a slice with 0 <= begin < end", f"[{self.begin}, {self.end})")
-        try:
-            matrix = np.array(self.matrix, np.float64)
-        except (TypeError, ValueError):
-            matrix = np.zeros(0)
-        if matrix.size != 16 or not _is_rigid(matrix.reshape(4, 4)):
-            expected = "a rigid 4x4 matrix: an orthonormal rotation of determinant 1 and the last row 0 0 0 1"
-            raise ArgumentError("transforms", expected, f"{self.matrix}")
-        object.__setattr__(self, "matrix", matrix.reshape(4, 4))
+        object.__setattr__(self, "matrix", _rigid("transforms", self.matrix))
+        if self.matrix_end is not None:
+            # What moves is turned between rotations, which it must have exactly.
+            start, end = self.matrix, _rigid("transforms", self.matrix_end)
+            for name, matrix in (("matrix", start), ("matrix_end", end)):
+                turned = matrix.copy()
+                turned[:3, :3] = rotation_matrix("transforms", matrix[:3, :3])
+                object.__setattr__(self, name, turned)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,22 +60,42 @@ class Slices:
         rotations: [G, 3, 3] object to world, float64.
         translations: [G, 3] float64.
         of_transform: For each transform, in the order given, the index of its slice.
+        ends: Of the slices that move, by index: their poses [4, 4] at the end of the exposure.
     """
 
     begins: tuple[int, ...]
     rotations: Array
     translations: Array
     of_transform: tuple[int, ...]
+    ends: Mapping[int, Array]
 
     @property
     def count(self) -> int:
         """G."""
         return len(self.begins) - 1
 
+    def turn(self, index: int) -> tuple[Array, float]:
+        """The axis [3] and the angle by which a moving slice turns until the end, world frame."""
+        return axis_and_angle(self.ends[index][:3, :3] @ self.rotations[index].T)
+
+    def middle(self) -> tuple[Array, Array]:
+        """Rotations [G, 3, 3] and translations [G, 3] at the middle of the exposure."""
+        rotations, translations = self.rotations.copy(), self.translations.copy()
+        for index, end in self.ends.items():
+            axis, angle = self.turn(index)
+            rotations[index] = rotation_about(0.5 * angle * axis) @ rotations[index]
+            translations[index] = 0.5 * (translations[index] + end[:3, 3])
+        return rotations, translations
+
     def flat(self) -> Array:
-        """[G, 12] rotation, row-major, and translation; float64."""
-        rows = np.concatenate([self.rotations.reshape(-1, 9), self.translations], axis=-1)
-        return np.ascontiguousarray(rows, np.float64)
+        """[G, 19] rotation, row-major, and translation; axis, angle and motion of those that move, or 0; float64."""
+        rows = np.zeros((self.count, 19))
+        rows[:, :9], rows[:, 9:12] = self.rotations.reshape(-1, 9), self.translations
+        for index, end in self.ends.items():
+            axis, angle = self.turn(index)
+            rows[index, 12:15], rows[index, 15] = axis, max(angle, LEAST_ANGLE)
+            rows[index, 16:] = end[:3, 3] - self.translations[index]
+        return rows
 
 
 def cut(transforms: Sequence[Transform], count: int) -> Slices:
@@ -78,7 +104,7 @@ def cut(transforms: Sequence[Transform], count: int) -> Slices:
     Raises:
         ArgumentError: The transforms' slices overlap or end after `count`.
     """
-    begins, matrices, at = [0], [], 0
+    begins, matrices, ends, at = [0], [], {}, 0
     order = sorted(range(len(transforms)), key=lambda i: transforms[i].begin)
     of_transform = [0] * len(transforms)
     for i in order:
@@ -91,6 +117,8 @@ def cut(transforms: Sequence[Transform], count: int) -> Slices:
             begins.append(transform.begin)
             matrices.append(np.eye(4))
         of_transform[i] = len(matrices)
+        if transform.matrix_end is not None:
+            ends[len(matrices)] = transform.matrix_end
         begins.append(transform.end)
         matrices.append(transform.matrix)
         at = transform.end
@@ -98,25 +126,38 @@ def cut(transforms: Sequence[Transform], count: int) -> Slices:
         begins.append(count)
         matrices.append(np.eye(4))
     stacked = np.stack(matrices)
-    return Slices(tuple(begins), stacked[:, :3, :3], stacked[:, :3, 3], tuple(of_transform))
+    return Slices(tuple(begins), stacked[:, :3, :3], stacked[:, :3, 3], tuple(of_transform), ends)
 
 
 def poses(cameras: Sequence[Camera], slices: Slices) -> Array:
     """For each view and slice, [V, G, 15] float64: rotation and translation to the camera frame, and the eye.
 
-    p = rotation @ m + translation. The eye is the viewpoint for spherical harmonics in the slice's frame. Computed in
-    float64, since a scene may be far from its origin.
+    p = rotation @ m + translation. The eye is the viewpoint for spherical harmonics in the slice's frame. Of slices
+    that move it is all at the middle of the exposure. Computed in float64, since a scene may be far from its origin.
     """
+    rotations, translations = slices.middle()
     rotation = np.stack([camera.source.rotation for camera in cameras])[:, None]
     translation = np.stack([camera.source.translation for camera in cameras])[:, None]
     eye = np.stack([camera.source.eye for camera in cameras])[:, None]
     shape = (len(cameras), slices.count)
     parts = (
-        (rotation @ slices.rotations).reshape(*shape, 9),
-        (rotation @ slices.translations[..., None])[..., 0] + translation,
-        ((eye - slices.translations)[..., None, :] @ slices.rotations)[..., 0, :],
+        (rotation @ rotations).reshape(*shape, 9),
+        (rotation @ translations[..., None])[..., 0] + translation,
+        ((eye - translations)[..., None, :] @ rotations)[..., 0, :],
     )
     return np.concatenate(parts, axis=-1)
+
+
+def _rigid(name: str, given: Array) -> Array:
+    try:
+        matrix = np.array(given, np.float64)
+    except (TypeError, ValueError):
+        matrix = np.zeros(0)
+    if matrix.size != 16 or not _is_rigid(matrix.reshape(4, 4)):
+        expected = "a rigid 4x4 matrix: an orthonormal rotation of determinant 1 and the last row 0 0 0 1"
+        raise ArgumentError(name, expected, f"{given}")
+    result: Array = matrix.reshape(4, 4)
+    return result
 
 
 def _is_rigid(matrix: Array) -> bool:

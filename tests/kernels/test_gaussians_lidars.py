@@ -21,15 +21,7 @@ from support.gaussians.sensor_cases import run
 from support.gaussians.sensors import Exposure
 
 IMAGES = ("color", "alpha", "depth", "inverse_depth", "hit_distance", "normals")
-ALONG = Settings(response="ray", depth_order="distance")
-
-
-@pytest.fixture(autouse=True)
-def _only_cpus(request: pytest.FixtureRequest) -> None:
-    if "gaussian_engine" in request.fixturenames:
-        engine: Engine = request.getfixturevalue("gaussian_engine")
-        if not engine.name.startswith("cpu"):
-            pytest.skip("lidars are computed on CPUs")
+ALONG = Settings(response="ray")
 
 
 @cache

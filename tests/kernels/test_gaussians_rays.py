@@ -83,6 +83,27 @@ def test_gsplat_semantics_send_gradients_through_the_response_only(gaussian_engi
     assert found.gradients["means"].any()
 
 
+def test_gsplat_semantics_have_no_gradient_of_distances_and_normals_where_alpha_is_clamped(
+    gaussian_engine: Engine,
+) -> None:
+    """A quirk of gsplat (sensors spec section 9): saturated Gaussians have none but of what they blend."""
+    opaque = {name: value[:1].clone() for name, value in scene(1).items()}
+    opaque["means"][0], opaque["opacities"][0] = torch.tensor([0.0, 0.0, 2.0]), 1.0
+    opaque["scales"][0], opaque["quats"][0] = torch.tensor([0.5, 0.4, 0.3]), torch.tensor([0.9, 0.3, -0.2, 0.1])
+    case = replace(RAY_CASES["given"], scene=opaque)
+    gradients = {}
+    for semantics in ("exact", "gsplat"):
+        settings = {**case.settings, "semantics": semantics}
+        alpha = run(gaussian_engine, replace(case, settings=settings), {"alpha": torch.ones(36, 48)}).outputs["alpha"]
+        clamped = torch.from_numpy(alpha > 0.98999).float()
+        assert 5 < clamped.sum() < clamped.numel() / 2
+        upstream = {"hit_distance": clamped, "normals": clamped[..., None].expand(-1, -1, 3).contiguous()}
+        gradients[semantics] = run(gaussian_engine, replace(case, settings=settings), upstream).gradients
+    for name in ("means", "quats", "rays"):
+        assert np.abs(gradients["exact"][name]).max() > 1e-3, name
+        assert not gradients["gsplat"][name].any(), name
+
+
 @pytest.mark.parametrize("response", ["picture", "ray"])
 def test_gradients_are_slopes_of_the_loss(response: str, gaussian_engine: Engine) -> None:
     """In one random direction of all parameters of the scene."""

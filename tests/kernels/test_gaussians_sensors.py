@@ -13,10 +13,26 @@ from torch import Tensor
 
 from lumigrad.kernels import gaussians
 from lumigrad.kernels.gaussians import Gaussians, PinholeLens, Settings, Transform
+from lumigrad.kernels.gaussians.rotation import axis_and_angle
 from support.backends.gaussian_engines import Engine, cpu
 from support.closeness import assert_image, assert_of_maximum, assert_relative
-from support.gaussians.sensor_cases import CASES, END, OUTPUTS, PINHOLE, START, SensorCase, pose, reference, run, scene
+from support.gaussians.sensor_cases import (
+    CASES,
+    END,
+    FISHEYE,
+    FOCAL,
+    JACOBIAN_CASES,
+    OUTPUTS,
+    PINHOLE,
+    START,
+    SensorCase,
+    pose,
+    reference,
+    run,
+    scene,
+)
 
+ALL = {**CASES, **JACOBIAN_CASES}
 TOLERANCES = {"lens_": 2e-3, "windshield": 2e-3, "camera_intrinsics": 2e-3}
 
 
@@ -31,15 +47,15 @@ def upstream_of(case: SensorCase, stable: Tensor) -> dict[str, Tensor]:
 @cache
 def expected(name: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tensor]]:
     """The reference's outputs and gradients of a case, and the gradients that it was given."""
-    case = CASES[name]
+    case = ALL[name]
     upstream = upstream_of(case, reference(case)[0]["stable"])
     return *reference(case, upstream), upstream
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ALL)
 def test_images_and_gradients_are_those_of_the_reference(name: str, gaussian_engine: Engine) -> None:
     images, gradients, upstream = expected(name)
-    found = run(gaussian_engine, CASES[name], upstream)
+    found = run(gaussian_engine, ALL[name], upstream)
     stable, seen = images["stable"].numpy(), images["visible"].numpy()
     assert stable.mean() > 0.97, "most pixels count"
     assert seen.sum() > 25, "most Gaussians count"
@@ -77,7 +93,7 @@ def test_transforms_move_gaussians_with_their_slices(gaussian_engine: Engine) ->
     local = {name: value.clone() for name, value in case.scene.items()}
     means = case.scene["means"][begin:].double().numpy() @ inverse[:3, :3].T + inverse[:3, 3]
     local["means"][begin:] = torch.tensor(means, dtype=torch.float32)
-    turn = gaussians.sensor._axis_and_angle(inverse[:3, :3])
+    turn = axis_and_angle(inverse[:3, :3])
     local["quats"][begin:] = _rotated(turn, case.scene["quats"][begin:])
     del local["sh"]
     local["colors"] = scene()["colors"]
@@ -168,7 +184,11 @@ EXTREMES = {
 
 
 @pytest.mark.parametrize("extreme", EXTREMES)
-@pytest.mark.parametrize("name", ["opencv", "rolling fisheye", "rolling up", "staircase", "ftheta"])
+@pytest.mark.parametrize(
+    "name",
+    ["opencv", "rolling fisheye", "rolling up", "staircase", "ftheta", "windshield by the Jacobian",
+     "inverse ftheta by the Jacobian"],
+)  # fmt: skip
 def test_extreme_scenes_give_finite_results(name: str, extreme: str, gaussian_engine: Engine) -> None:
     tensors = {
         "means": [[0.1, -0.2, 3.0], [0.1, 0.0, 4.0]],
@@ -181,7 +201,9 @@ def test_extreme_scenes_give_finite_results(name: str, extreme: str, gaussian_en
     small = {key: torch.tensor(value, dtype=torch.float32) for key, value in tensors.items()}
     start = np.eye(4) if extreme == "axis" else START
     for bounds in ("conservative", "gsplat"):
-        case = replace(CASES[name], scene=small, start=start, settings={"tile_bounds": bounds})
+        method = ALL[name].settings.get("projection_method", "unscented")
+        settings = {"tile_bounds": bounds, "projection_method": method}
+        case = replace(ALL[name], scene=small, start=start, settings=settings)
         images = {key: v for key, v in expected(name)[2].items() if key != "inverse_depth"}
         made = run(gaussian_engine, case, images)
         for key, value in {**made.outputs, **made.gradients}.items():
@@ -200,6 +222,56 @@ def test_sharp_pinholes_without_distortion_are_as_of_the_jacobian() -> None:
     by_jacobian = cpu().forward(Gaussians(**small), [plain], Settings(), outputs=("color", "means2d"))[0]
     assert_image(by_points["color"], by_jacobian["color"], 2e-3)
     assert_image(by_points["means2d"], by_jacobian["means2d"], 5e-3)
+
+
+@pytest.mark.parametrize("kind", ["pinhole", "orthographic", "fisheye", "distorted"])
+def test_by_the_jacobian_sensors_are_opencvs_cameras(kind: str) -> None:
+    """The formulas of these are others, in single precision."""
+    radial, tangential = (-0.1, 0.02, 0.001), (0.001, -0.002)
+    lenses = {
+        "pinhole": PINHOLE,
+        "orthographic": CASES["orthographic"].lens,
+        "fisheye": replace(FISHEYE, radial=()),
+        "distorted": PinholeLens(**FOCAL, radial=radial, tangential=tangential),
+    }
+    lens: Any = lenses[kind]
+    plain = gaussians.Camera.opencv(
+        lens.fx,
+        lens.fy,
+        lens.cx,
+        lens.cy,
+        START[:3, :3],
+        START[:3, 3],
+        48,
+        36,
+        model="pinhole" if kind == "distorted" else kind,
+        distortion=(*radial[:2], *tangential, *radial[2:]) if kind == "distorted" else None,
+    )
+    case = SensorCase(kind, lens, scene(degree=2), START)
+    settings, names = Settings(), ("color", "depth", "radii", "means2d", "conics")
+    wanted = ("means", "quats", "scales", "opacities", "sh", "cameras")
+    made = []
+    for camera in (case.camera(), plain):
+        method = "jacobian" if camera.is_sensor else settings.projection_method
+        outputs, state = cpu().forward(
+            Gaussians(**case.scene), [camera], replace(settings, projection_method=method), outputs=names, retain=True
+        )
+        upstream = {"color": outputs["color"] - 0.4, "depth": 0.1 * outputs["depth"]}
+        made.append((outputs, cpu().backward(state, upstream, wanted)[0]))
+    (ours, our_gradients), (others, other_gradients) = made
+    for name in names:
+        assert_relative(name, ours[name], others[name], 1e-4, 1e-4)
+    for name in (*wanted[:-1], "camera_pose", "camera_intrinsics"):
+        assert_relative(name, our_gradients[name], other_gradients[name], 2e-3, 1e-5)
+
+
+def test_gsplat_differentiates_its_projection_by_the_jacobian(gaussian_engine: Engine) -> None:
+    case = JACOBIAN_CASES["pinhole by the Jacobian"]
+    upstream = expected(case.name)[2]
+    exact = run(gaussian_engine, case, upstream).gradients
+    found = run(gaussian_engine, replace(case, settings={**case.settings, "semantics": "gsplat"}), upstream).gradients
+    for name in ("means", "quats", "scales", "camera_pose"):
+        np.testing.assert_allclose(found[name], exact[name], rtol=1e-5, atol=1e-6)
 
 
 def test_a_barrel_shows_its_corners_only_in_the_monotone_domain() -> None:

@@ -88,6 +88,7 @@ def refused(call: Callable[[], object], argument: str, *words: str) -> None:
         (lambda: UnscentedTransform(kappa=-3.0), "unscented.kappa", ("-3",)),
         (lambda: UnscentedTransform(require_all=1), "unscented.require_all", ("True or False",)),  # type: ignore[arg-type]
         (lambda: Settings(depth_order="near"), "depth_order", ("near",)),
+        (lambda: Settings(projection_method="affine"), "projection_method", ("affine",)),
         (lambda: Settings(tile_bounds="none"), "tile_bounds", ("none",)),
         (lambda: Settings(unscented=None), "unscented", ("UnscentedTransform",)),  # type: ignore[arg-type]
         (lambda: sensor(rotation=np.eye(3) * 1.001), "rotation", ("orthonormal to 0.0001",)),
@@ -122,5 +123,9 @@ def test_calls_that_do_not_fit_sensors_are_refused() -> None:
     refused(lambda: render([sensor()], covariances), "covariances", "quats and scales")
     for name, value in (("depth_order", "distance"), ("tile_bounds", "gsplat")):
         refused(lambda name=name, value=value: render([plain], **{name: value}), name, "sensors")  # type: ignore[misc]
+    jacobian = {"projection_method": "jacobian"}
+    refused(lambda: render([plain], **jacobian), "projection_method", "sensors")
+    moving = sensor(shutter="top_to_bottom", **END_POSE)
+    refused(lambda: render([sensor(), moving], **jacobian), "projection_method", "rolling")
     state = render([plain]).state
     refused(lambda: backward(state, {"color": torch.zeros(1, 12, 16, 3)}, ["lenses"]), "wanted", "sensors")

@@ -38,8 +38,6 @@ def test_cases_computed_elsewhere_are_reproduced(path: Path, semantics: str, gau
     settings = Settings(semantics=semantics, **found.settings)
     given = torch.tensor(found.arrays["in_rays"]) if "in_rays" in found.arrays else None
     on_rays = settings.response == "ray"
-    if found.cameras[0].lidar is not None and not gaussian_engine.name.startswith("cpu"):
-        pytest.skip("lidars are computed on CPUs")
     per_gaussian = ("means2d", "conics", "radii", "depths")
     names = (*found.outputs, *per_gaussian)
     outputs, state = gaussian_engine.forward(

@@ -115,7 +115,23 @@ Unscented make_unscented(double alpha, double beta, double kappa, double margin,
 }
 
 using PoseArray = nb::ndarray<const float, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
-using SlicePoseArray = nb::ndarray<const double, nb::shape<-1, 12>, nb::c_contig, nb::device::cpu>;
+// Rotation, translation, axis, angle and motion of each slice; those that do not move have no angle.
+using SlicePoseArray = nb::ndarray<const double, nb::shape<-1, 19>, nb::c_contig, nb::device::cpu>;
+
+// Numbers those that move.
+int32_t read_slice_poses(const SlicePoseArray& from, std::vector<SlicePose>& to) {
+  int32_t moving = 0;
+  for (SlicePose& pose : to) {
+    const double* row = from.data() + 19 * (&pose - to.data());
+    std::copy(row, row + 9, pose.rotation);
+    std::copy(row + 9, row + 12, pose.translation);
+    std::copy(row + 12, row + 15, pose.axis);
+    pose.angle = row[15];
+    std::copy(row + 16, row + 19, pose.motion);
+    pose.moving = pose.angle > 0.0 ? moving++ : -1;
+  }
+  return moving;
+}
 
 Views make_views(const std::vector<View>& views, const std::vector<int32_t>& slice_begins, const PoseArray& poses,
                  const std::vector<Sensor>& sensors, const SlicePoseArray& slice_poses) {
@@ -126,20 +142,19 @@ Views make_views(const std::vector<View>& views, const std::vector<int32_t>& sli
     throw std::invalid_argument("poses must be [views, slices, 15], and slice_begins [slices + 1]");
   }
   if ((!sensors.empty() && sensors.size() != views.size()) || slice_poses.shape(0) != slices) {
-    throw std::invalid_argument("sensors must be [views] or none, and slice_poses [slices, 12]");
+    throw std::invalid_argument("sensors must be [views] or none, and slice_poses [slices, 19]");
   }
-  static_assert(sizeof(SlicePose) == 12 * sizeof(double));
   Views result{views, slice_begins, std::vector<Pose>(views.size() * slices), sensors, std::vector<SlicePose>(slices)};
   std::memcpy(static_cast<void*>(result.poses.data()), poses.data(), poses.nbytes());
-  std::memcpy(static_cast<void*>(result.slice_poses.data()), slice_poses.data(), slice_poses.nbytes());
+  result.moving_slices = read_slice_poses(slice_poses, result.slice_poses);
   return result;
 }
 
 Settings make_settings(bool inria, bool fork_gradients, bool antialiased, int sh_degree, bool deterministic,
                        double alpha_min, double alpha_max, double transmittance_min, double eps2d, double near,
                        double far, double radius_clip, double pixel_center, double scale_modifier,
-                       const Unscented& unscented, bool distance_order, bool gsplat_bounds, int tile_size,
-                       bool frozen_projection, bool rays) {
+                       const Unscented& unscented, bool by_jacobian, bool distance_order, bool gsplat_bounds,
+                       int tile_size, bool frozen_projection, bool rays, bool surfels) {
   Settings s{};
   s.inria = inria;
   s.fork_gradients = fork_gradients;
@@ -155,13 +170,15 @@ Settings make_settings(bool inria, bool fork_gradients, bool antialiased, int sh
   s.radius_clip = static_cast<float>(radius_clip);
   s.pixel_center = static_cast<float>(pixel_center);
   s.scale_modifier = static_cast<float>(scale_modifier);
-  s.rectangles = inria || gsplat_bounds;
+  s.rectangles = inria || gsplat_bounds || surfels;
   s.unscented = unscented;
+  s.by_jacobian = by_jacobian;
   s.distance_order = distance_order;
   s.gsplat_bounds = gsplat_bounds;
   s.tile_size = tile_size;
   s.frozen_projection = frozen_projection;
   s.rays = rays;
+  s.surfels = surfels;
   return s;
 }
 
@@ -197,7 +214,7 @@ void bind_settings(nb::module_& m) {
   nb::class_<View>(m, "GaussianView");
   nb::class_<Views>(m, "GaussianViews").def("__len__", &Views::count);
   nb::class_<Settings>(m, "GaussianSettings");
-  m.attr("GAUSSIAN_POSE_FLOATS") = kPoseFloats;
+  m.attr("GAUSSIAN_POSE_SUMS") = kPoseSums;
   m.def("make_gaussian_view", &make_view, nb::kw_only(), "width"_a, "height"_a, "scene"_a, "model"_a, "intrinsics"_a,
         "limits"_a, "distorted"_a, "distortion"_a, "max_radius_squared"_a, "projected"_a, "projection"_a);
   nb::class_<Sensor>(m, "GaussianSensor");
@@ -212,8 +229,8 @@ void bind_settings(nb::module_& m) {
   m.def("make_gaussian_views", &make_views, "views"_a, "slice_begins"_a, "poses"_a, "sensors"_a, "slice_poses"_a);
   m.def("make_gaussian_settings", &make_settings, nb::kw_only(), "inria"_a, "fork_gradients"_a, "antialiased"_a,
         "sh_degree"_a, "deterministic"_a, "alpha_min"_a, "alpha_max"_a, "transmittance_min"_a, "eps2d"_a, "near"_a,
-        "far"_a, "radius_clip"_a, "pixel_center"_a, "scale_modifier"_a, "unscented"_a, "distance_order"_a,
-        "gsplat_bounds"_a, "tile_size"_a, "frozen_projection"_a, "rays"_a);
+        "far"_a, "radius_clip"_a, "pixel_center"_a, "scale_modifier"_a, "unscented"_a, "by_jacobian"_a,
+        "distance_order"_a, "gsplat_bounds"_a, "tile_size"_a, "frozen_projection"_a, "rays"_a, "surfels"_a);
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ struct Views {
   std::vector<Pose> poses;
   std::vector<Sensor> sensors;  // Of all views, or none.
   std::vector<SlicePose> slice_poses;
+  int32_t moving_slices = 0;
 
   int count() const { return static_cast<int>(views.size()); }
 };
@@ -58,6 +59,7 @@ inline Scene make_scene(const Views& views, const nanobind::kwargs& arrays) {
   s.poses = views.poses.data();
   s.sensors = views.sensors.empty() ? nullptr : views.sensors.data();
   s.slice_poses = views.slice_poses.data();
+  s.moving_slices = views.moving_slices;
   s.rays = find<float>(arrays, "rays");
   s.lidar_angles = find<double>(arrays, "lidar_angles");
   return s;
@@ -74,6 +76,8 @@ inline Outputs make_outputs(const nanobind::kwargs& arrays) {
   o.hit_distance = find<float>(arrays, "hit_distance");
   o.expected_hit_distance = find<float>(arrays, "expected_hit_distance");
   o.normals = find<float>(arrays, "normals");
+  o.median_depth = find<float>(arrays, "median_depth");
+  o.distortion = find<float>(arrays, "distortion");
   o.contributors = find<int32_t>(arrays, "contributors");
   o.radii = find<int32_t>(arrays, "radii");
   o.means2d = find<float>(arrays, "means2d");
@@ -91,6 +95,7 @@ inline Upstream make_upstream(const nanobind::kwargs& arrays) {
   u.inverse_depth = find<float>(arrays, "inverse_depth");
   u.hit_distance = find<float>(arrays, "hit_distance");
   u.normals = find<float>(arrays, "normals");
+  u.distortion = find<float>(arrays, "distortion");
   u.d_color = find<float>(arrays, "d_color");
   u.d_alpha = find<float>(arrays, "d_alpha");
   u.d_transmittance = find<float>(arrays, "d_transmittance");
@@ -100,6 +105,8 @@ inline Upstream make_upstream(const nanobind::kwargs& arrays) {
   u.d_hit_distance = find<float>(arrays, "d_hit_distance");
   u.d_expected_hit_distance = find<float>(arrays, "d_expected_hit_distance");
   u.d_normals = find<float>(arrays, "d_normals");
+  u.d_median_depth = find<float>(arrays, "d_median_depth");
+  u.d_distortion = find<float>(arrays, "d_distortion");
   u.d_means2d = find<float>(arrays, "d_means2d");
   return u;
 }
@@ -118,6 +125,7 @@ inline Gradients make_gradients(const nanobind::kwargs& arrays) {
   g.means2d_abs = find<float>(arrays, "to_means2d_abs");
   g.touched = find<int32_t>(arrays, "touched");
   g.poses = find<double>(arrays, "to_poses");
+  g.normals = find<double>(arrays, "to_normals");
   g.intrinsics = find<double>(arrays, "to_intrinsics");
   g.projection = find<double>(arrays, "to_projection");
   g.sensors = find<double>(arrays, "to_sensors");

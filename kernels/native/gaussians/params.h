@@ -21,6 +21,12 @@ struct Pose {
   float eye[3];
 };
 inline constexpr int kPoseFloats = 15;
+inline constexpr int kRotationFloats = 9;
+// The sums of a slice for its gradients in a view: those of its pose, each as if the others were fixed; then, if it
+// moves, in the frame of the camera at the start, of turns of its pose at each point's own time about its origin
+// carried to the end of the exposure (without the turn until then), of translations, and these times the point's time.
+inline constexpr int kSliceMotionSums = 9;
+inline constexpr int kPoseSums = kPoseFloats + kSliceMotionSums;
 
 struct View {
   int32_t width, height;
@@ -87,9 +93,12 @@ struct Sensor {
   double azimuth, azimuth_span, elevation, elevation_span;
 };
 
-// From a slice's frame to the world.
+// From a slice's frame to the world: at the start of the exposure, if it moves; at a time t it is turned further by t *
+// angle about `axis`, and translated by t * motion.
 struct SlicePose {
   double rotation[9], translation[3];
+  double axis[3], angle, motion[3];
+  int32_t moving;  // Its number among the slices that move; -1: it does not.
 };
 
 // The sums over the Gaussians of a sensor's view, for its gradients: the lens's parameters; then, in the camera's frame
@@ -125,11 +134,13 @@ struct Settings {
   int32_t rectangles;  // Pixels outside a Gaussian's rectangle do not see it.
   // Of sensors.
   Unscented unscented;
+  int32_t by_jacobian;        // Projected by the Jacobian of the lens instead of by sigma points.
   int32_t distance_order;     // Depth is the distance instead of z.
   int32_t gsplat_bounds;      // Rectangles are gsplat's, of whole tiles.
   int32_t tile_size;          // Of these, pixels.
   int32_t rays;               // Gaussians respond along the rays of pixels in 3D, instead of on the film.
   int32_t frozen_projection;  // gsplat's gradients: none through the projection.
+  int32_t surfels;            // Gaussians are flat: 2D Gaussians, whose third scale has no effect.
 };
 
 struct Scene {
@@ -153,6 +164,7 @@ struct Scene {
   // Host memory also on CUDA; null unless the views are sensors.
   const Sensor* sensors;         // [V]
   const SlicePose* slice_poses;  // [slices]
+  int32_t moving_slices;
   const float* rays;  // [V, H, W, 6] origins and directions in the world, instead of the pixels' own; or null
   // Of lidars: [V, 2 H + W] elevations of rows, azimuths added to these, azimuths of columns, radians; or null
   const double* lidar_angles;
@@ -168,7 +180,9 @@ struct Outputs {
   float* inverse_depth;   // Accumulated 1 / Z.
   float* hit_distance;    // With rays: accumulated distances to the largest response.
   float* expected_hit_distance;
-  float* normals;              // [3] With rays: accumulated, in the world.
+  float* normals;              // [3] With rays, or of surfels: accumulated, in the world.
+  float* median_depth;         // Of surfels: the depth of the last one in front of which more than half is left.
+  float* distortion;           // Of surfels: how far the depths of a pixel lie apart.
   int32_t* contributors;       //
   int32_t* radii;              // [V, N, 2] pixels
   float* means2d;              // [V, N, 2] pixels
@@ -185,6 +199,7 @@ struct Upstream {
   const float* inverse_depth;  // Rendered, with d_inverse_depth.
   const float* hit_distance;   // Rendered, with its gradient or that of the expected one.
   const float* normals;        // Rendered, with d_normals.
+  const float* distortion;     // Rendered, with d_distortion.
   const float* d_color;
   const float* d_alpha;
   const float* d_transmittance;
@@ -194,6 +209,8 @@ struct Upstream {
   const float* d_hit_distance;
   const float* d_expected_hit_distance;
   const float* d_normals;
+  const float* d_median_depth;
+  const float* d_distortion;
   const float* d_means2d;  // [V, N, 2] added to the gradients from the images
 };
 
@@ -210,7 +227,8 @@ struct Gradients {
   float* means2d;      // [V, N, 2] pixels
   float* means2d_abs;  // [V, N, 2]: sums of absolute values over the pixels
   int32_t* touched;    // [S, N] 1 where a Gaussian took part in a pixel of any view (or had a d_means2d), else 0
-  double* poses;       // [V, slices, 15]: rotation, translation, eye, each as if the others were fixed
+  double* poses;       // [V, slices, kPoseSums]
+  double* normals;     // [V, slices, 9]: of the slices' rotations, through the normals of surfels alone
   double* intrinsics;  // [V, 4]: fx, fy, cx, cy
   double* projection;  // [V, 12]
   double* sensors;     // [V, kSensorSums]
@@ -219,22 +237,29 @@ struct Gradients {
   float* lidar_angles;         // [V, H, W, 2] of the azimuth and the elevation of each return
 };
 
-// What a pixel blends: the channels, then depth and inverse depth where they are asked for.
+// What a pixel blends: the channels, then depth and inverse depth where they are asked for, then normals of surfels.
 struct Features {
   int colors = 0;
   bool depth = false, inverse_depth = false;
   // With rays: what follows from the ray and the Gaussian. Features are then apart from the records.
   bool rays = false, hit_distance = false, normals = false;
-  constexpr int total() const { return colors + depth + inverse_depth; }
+  // With surfels: what follows from the depths of a pixel.
+  bool surfels = false, median_depth = false, distortion = false;
+  constexpr int total() const { return colors + depth + inverse_depth + (surfels && normals ? 3 : 0); }
+  constexpr bool of_depths() const { return median_depth || distortion; }
 };
 
 inline Features features_of(const Settings& settings, const Scene& scene, const Outputs& outputs) {
   return {outputs.color != nullptr ? scene.channels : 0,
-          outputs.depth != nullptr || outputs.expected_depth != nullptr,
+          outputs.depth != nullptr || outputs.expected_depth != nullptr || outputs.median_depth != nullptr ||
+              outputs.distortion != nullptr,
           outputs.inverse_depth != nullptr,
           settings.rays != 0,
           outputs.hit_distance != nullptr || outputs.expected_hit_distance != nullptr,
-          outputs.normals != nullptr};
+          outputs.normals != nullptr,
+          settings.surfels != 0,
+          outputs.median_depth != nullptr,
+          outputs.distortion != nullptr};
 }
 
 }  // namespace lumigrad::gaussians

@@ -93,7 +93,7 @@ _EMULATED: dict[str, tuple[Any, Any]] = {
 
 def pass_of(kind: str, what: str, *sizes: int) -> Pass:
     """A "forward", "retained" or "backward" pass of one of `MAKE`."""
-    engine: Any = DISTANCES if kind == "meshes" else ENGINES["gaussians" if kind == "rays" else kind]
+    engine: Any = DISTANCES if kind == "meshes" else ENGINES["gaussians" if kind in ("rays", "surfels") else kind]
     return Pass(engine, *MAKE[kind](*sizes), retain=what != "forward", backward=what == "backward")
 
 
@@ -124,7 +124,7 @@ def _on_rays(count: int, width: int, height: int, views: int, rolls: int) -> tup
     return ENGINES["gaussians"].plan(spec, shapes_of(inputs), LIMITS, "spec"), inputs
 
 
-def _gaussians(count: int, width: int, height: int, views: int, semantics: int) -> tuple[Plan, Any]:
+def _gaussians(count: int, width: int, height: int, views: int, semantics: int, **options: Any) -> tuple[Plan, Any]:
     one = gaussian_scene.scene(count, width, height)
     inputs = {name: torch.from_numpy(array) for name, array in one.tensors.items()}
     camera = camera_pb2.Camera(width=width, height=height)
@@ -132,9 +132,17 @@ def _gaussians(count: int, width: int, height: int, views: int, semantics: int) 
     opencv = camera_pb2.OpenCVCamera(fx=fx, fy=fy, cx=cx, cy=cy, translation=one.translation)
     opencv.rotation.extend(one.rotation.ravel().tolist())
     camera.opencv.CopyFrom(opencv)
-    settings = gaussians_pb2.GaussianSettings(semantics=semantics)
-    spec = render_pb2.RenderSpec(cameras=[camera] * views, gaussians=settings)
+    outputs = options.pop("outputs", ())
+    settings = gaussians_pb2.GaussianSettings(semantics=semantics, **options)
+    spec = render_pb2.RenderSpec(cameras=[camera] * views, gaussians=settings, outputs=outputs)
     return ENGINES["gaussians"].plan(spec, shapes_of(inputs), LIMITS, "spec"), inputs
+
+
+def _surfels(count: int, width: int, height: int, views: int, surfaces: int) -> tuple[Plan, Any]:
+    """With `surfaces` more outputs, but for normals of surfaces, whose memory is torch's."""
+    outputs = ["color", "expected_depth", "median_depth", "normals", "distortion"] if surfaces else []
+    surfel = gaussians_pb2.PRIMITIVE_SURFEL
+    return _gaussians(count, width, height, views, 1, primitive=surfel, outputs=outputs)
 
 
 def _meshes(batches: int, horizon: int, spheres: int, sweep: int, costs: int) -> tuple[Plan, Any]:
@@ -155,5 +163,6 @@ MAKE: dict[str, Callable[..., tuple[Plan, Any]]] = {
     "spheres": _spheres,
     "gaussians": _gaussians,
     "rays": _on_rays,
+    "surfels": _surfels,
     "meshes": _meshes,
 }

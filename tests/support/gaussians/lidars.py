@@ -13,8 +13,8 @@ from torch import Tensor
 
 from lumigrad.kernels.gaussians import SpinningLidar
 from support.gaussians.rays import render_rays
-from support.gaussians.sensor_cases import Doubles, SensorCase, moved, pose, pose_leaves, scene
-from support.gaussians.sensors import Exposure, Optics, pose_at, seen_colors_of
+from support.gaussians.sensor_cases import Doubles, SensorCase, moved, pose, pose_leaves, scene, slices_of
+from support.gaussians.sensors import Exposure, Optics, placed_at, pose_at, seen_colors_of
 
 TABLES = {"elevations": "row_elevations", "azimuths": "column_azimuths", "offsets": "row_azimuth_offsets"}
 
@@ -48,19 +48,22 @@ def reference_of_lidar(
     exposure = Exposure(moved(case.start, xi["camera_pose"]), end, case.shutter, case.row_time)
     middle = torch.full((), 0.5 if end is not None else 0.0, dtype=torch.float64)
     rotation, translation = pose_at(exposure, middle)
-    depths = (leaves["means"] @ rotation.T + translation).norm(dim=-1)
+    turns, slices = slices_of(case)
+    turn, shift = placed_at(slices, middle.expand(len(leaves["means"])))
+    centres = (turn @ leaves["means"][..., None])[..., 0] + shift
+    depths = (centres @ rotation.T + translation).norm(dim=-1)
     film = {
         "alpha": torch.zeros(case.height, case.width),
         "visible": torch.ones(len(depths), dtype=torch.bool),
         "reached": None,
         "depths": depths,
-        "features": torch.cat([seen_colors_of(leaves, exposure), depths[:, None], 1 / depths[:, None]], -1),
+        "features": torch.cat([seen_colors_of(leaves, exposure, slices), depths[:, None], 1 / depths[:, None]], -1),
     }
-    result = render_rays(leaves, Optics("lidar", tables), exposure, lidar_rays(tables, exposure), film)
+    result = render_rays(leaves, Optics("lidar", tables), exposure, lidar_rays(tables, exposure), film, slices)
     if upstream is None:
         return result, {}
     sum((result[name] * v.double()).sum() for name, v in upstream.items()).backward()
-    inputs = {**leaves, **xi, **{f"lidar_{name}": value for name, value in tables.items()}}
+    inputs = {**leaves, **xi, **turns, **{f"lidar_{name}": value for name, value in tables.items()}}
     return result, {
         name: np.zeros(value.shape) if value.grad is None else value.grad.numpy() for name, value in inputs.items()
     }

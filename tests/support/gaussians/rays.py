@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from support.gaussians.blending import MARGIN, pixel_centres
-from support.gaussians.sensors import Exposure, Optics, bent, pixels_of, pose_at, rotations, time_of
+from support.gaussians.sensors import Exposure, Optics, Slices, bent, pixels_of, placed_at, pose_at, rotations, time_of
 
 LEAST, MOST, END = 1 / 255, 0.99, 1e-4
 
@@ -47,6 +47,13 @@ def directions_of(lens: Optics, pixels: Tensor) -> tuple[Tensor, Tensor]:
     return d, valid
 
 
+def times_of(lens: Optics, exposure: Exposure, width: int, height: int) -> Tensor:
+    """When all pixels [P], or the returns of a lidar, are exposed."""
+    if lens.kind == "lidar":
+        return (torch.arange(width, dtype=torch.float64) / (width - 1)).repeat(height)
+    return time_of(exposure, pixel_centres(width, height, 0.5), width, height)
+
+
 def rays_of(lens: Optics, exposure: Exposure, width: int, height: int) -> tuple[Tensor, Tensor, Tensor]:
     """Origins and directions [P, 3] in the world of all pixels, and which there are."""
     pixels = pixel_centres(width, height, 0.5)
@@ -67,7 +74,12 @@ def rays_of(lens: Optics, exposure: Exposure, width: int, height: int) -> tuple[
 
 
 def render_rays(
-    scene: Mapping[str, Tensor], lens: Optics, exposure: Exposure, rays: Tensor | None, film: Mapping[str, Any]
+    scene: Mapping[str, Tensor],
+    lens: Optics,
+    exposure: Exposure,
+    rays: Tensor | None,
+    film: Mapping[str, Any],
+    slices: Slices = (),
 ) -> dict[str, Any]:
     """The images along rays [H, W, 6], or those of the pixels, of the Gaussians that `film` says are visible."""
     height, width = film["alpha"].shape
@@ -78,14 +90,23 @@ def render_rays(
         o, d, valid = rays_of(lens, exposure, width, height)
     axes = rotations(scene["quats"])
     unit = (axes / scene["scales"][:, None, :]).mT
-    start = torch.einsum("nij,pnj->pni", unit, o[:, None] - scene["means"])
-    along = torch.einsum("nij,pj->pni", unit, d)
+    if slices:
+        times, row = torch.unique(times_of(lens, exposure, width, height), return_inverse=True)
+        turn, shift = (each[:, row] for each in placed_at(slices, times.expand(len(unit), len(times))))
+        local = (turn.mT @ (o - shift)[..., None])[..., 0].swapaxes(0, 1)
+        ways = (turn.mT @ d[..., None])[..., 0].swapaxes(0, 1)
+    else:
+        local, ways = o[:, None], d[:, None].expand(len(d), len(unit), 3)
+    start = torch.einsum("nij,pnj->pni", unit, local - scene["means"])
+    along = torch.einsum("nij,pnj->pni", unit, ways)
     t = -(start * along).sum(-1) / (along * along).sum(-1)
     closest = start + t[..., None] * along
     raw = scene["opacities"] * torch.exp(-0.5 * (closest * closest).sum(-1))
     third = axes[:, :, 2]
-    facing = (d @ third.T).detach() > 0
-    normals = torch.where(facing[..., None], -third, third)
+    across = (ways * third).sum(-1)
+    if slices:
+        third = (turn @ third[:, None, :, None])[..., 0].swapaxes(0, 1)
+    normals = torch.where(across.detach()[..., None] > 0, -third, third)
     reached = film["visible"] if film["reached"] is None else film["visible"] & film["reached"]
     shown = (reached & valid[:, None]) & (t >= 0)
     order = torch.argsort(film["depths"].detach(), stable=True)
@@ -97,7 +118,7 @@ def render_rays(
     before = torch.cumprod(torch.cat([torch.ones_like(shares[:, :1]), 1 - shares], -1), -1)
     weights = shares * before[:, :-1]
     near = [(value - limit).abs() < MARGIN * limit for value, limit in ((raw, LEAST), (raw, MOST), (passing, END))]
-    turning = (t.abs() < 1e-3) | ((d @ third[order].T).abs() < 1e-3 * d.norm(dim=-1, keepdim=True))
+    turning = (t.abs() < 1e-3) | (across[:, order].abs() < 1e-3 * d.norm(dim=-1, keepdim=True))
     doubtful = (
         (shown & (near[0] | near[1])) | (eligible & near[2]) | (reached[..., order] & (raw > LEAST / 2) & turning)
     )

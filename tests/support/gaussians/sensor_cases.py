@@ -21,18 +21,21 @@ from lumigrad.kernels.gaussians import (
     PinholeLens,
     SensorLens,
     Settings,
+    Transform,
     UnscentedTransform,
     Windshield,
 )
+from lumigrad.kernels.gaussians.sensor_lenses import jacobian_limits
 from support.backends.gaussian_engines import Engine
 from support.gaussians.rays import render_rays
 from support.gaussians.rotation import turned
-from support.gaussians.sensors import Exposure, Optics, Rules, render
+from support.gaussians.sensors import Exposure, Optics, Rules, Slices, render
 
 Doubles = NDArray[np.float64]
 WIDTH, HEIGHT = 48, 36
 CENTER = (23.1, 18.4)
 POSE6 = ("camera_pose", "camera_pose_end")
+MATRICES = ("transforms", "transforms_end")
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class SensorCase:
     height: int = HEIGHT
     # [H, W, 6], in place of those of the pixels.
     rays: Tensor | None = None
+    transforms: tuple[Transform, ...] = ()
 
     @property
     def on_rays(self) -> bool:
@@ -96,7 +100,19 @@ class SensorCase:
             lens.limit(self.width, self.height),
             getattr(lens, "domain", "monotone"),
             getattr(lens, "reference", ""),
+            self._edges(),
         )
+
+    def _edges(self) -> tuple[tuple[float, float], tuple[float, float]] | None:
+        lens = self.lens
+        if not isinstance(lens, PinholeLens):
+            return None
+        if lens.kind == "pinhole":
+            x, y = 0.15 * self.width, 0.15 * self.height
+            return (-x, -y), (self.width + x, self.height + y)
+        min_u, max_u, min_v, max_v = jacobian_limits(lens, self.width, self.height)
+        pixels = [(u * lens.fx + lens.cx, v * lens.fy + lens.cy) for u, v in ((min_u, min_v), (max_u, max_v))]
+        return pixels[0], pixels[1]
 
 
 def scene(
@@ -187,6 +203,32 @@ CASES = {
         ),
     )
 }
+
+
+def by_jacobian(name: str, **changes: Any) -> SensorCase:
+    case = CASES[name]
+    settings = {name: value for name, value in case.settings.items() if name != "unscented"}
+    settings["projection_method"] = "jacobian"
+    return replace(case, name=f"{name} by the Jacobian", settings=settings, **changes)
+
+
+def beyond_the_image() -> dict[str, Tensor]:
+    """Gaussians of which many centres lie so far outside the image that the Jacobian is clamped."""
+    around = scene(90, seed=6)
+    around["means"][:, :2] *= 2.0
+    around["scales"] *= 2.0
+    return around
+
+
+JACOBIAN_CASES = {
+    case.name: case
+    for case in (
+        *(by_jacobian(name) for name, case in CASES.items() if case.end is None),
+        by_jacobian("fisheye", windshield=GLASS),
+        replace(by_jacobian("pinhole", scene=beyond_the_image()), name="pinhole beyond the image"),
+        replace(by_jacobian("opencv", scene=beyond_the_image()), name="opencv beyond the image"),
+    )
+}
 # The same glass with a way back; one needs it along rays.
 BACK = Windshield(
     horizontal=GLASS.horizontal,
@@ -211,7 +253,17 @@ def on_rays(name: str, **changes: Any) -> SensorCase:
     return replace(case, name=f"{name} on rays", settings={**case.settings, "response": "ray"}, **changes)
 
 
+# Slices that turn and move by several pixels, one that rests, and some Gaussians of the world around them.
+SLICES = (
+    Transform(8, 24, pose(0.1, -0.05, 0.02, (0.1, 0.0, -0.2)), pose(-0.05, 0.15, 0.1, (-0.2, 0.1, 0.1))),
+    Transform(30, 40, pose(t=(0.2, 0.0, 0.0))),
+    Transform(25, 29, pose(0.0, 0.0, 0.3, (0.0, 0.1, 0.2)), pose(0.0, 0.0, -0.4, (0.0, 0.1, 0.2))),
+)
 RAY_CASES = {name: on_rays(name) for name in CASES} | {"given": on_rays("opencv", rays=given_rays())}
+RAY_CASES |= {
+    f"{name} by the Jacobian": replace(on_rays(name), settings={**by_jacobian(name).settings, "response": "ray"})
+    for name in ("pinhole", "ftheta", "windshield", "tiles")
+}
 
 
 @dataclass(frozen=True)
@@ -233,9 +285,11 @@ def run(engine: Engine, case: SensorCase, upstream: Mapping[str, Tensor], wanted
     names = (*OUTPUTS, *RAY_IMAGES) if case.on_rays else OUTPUTS
     rays = None if case.rays is None else case.rays[None]
     scene = Gaussians(**case.scene)
-    outputs, state = engine.forward(scene, [case.camera()], settings, rays=rays, outputs=names, retain=True)
+    outputs, state = engine.forward(
+        scene, [case.camera()], settings, transforms=case.transforms, rays=rays, outputs=names, retain=True
+    )
     colors = "sh" if "sh" in case.scene else "colors"
-    extra = () if rays is None else ("rays",)
+    extra = (*(() if rays is None else ("rays",)), *(("transforms",) if case.transforms else ()))
     gradients, _ = engine.backward(state, {name: v[None] for name, v in upstream.items()}, (*wanted, *extra, colors))
     return Made(
         {name: value[0].double().numpy() for name, value in outputs.items()},
@@ -268,13 +322,14 @@ def reference(
     end = None if case.end is None else moved(case.end, xi["camera_pose_end"])
     exposure = Exposure(moved(case.start, xi["camera_pose"]), end, case.shutter, case.row_time)
     rays = None if case.rays is None else case.rays.double().requires_grad_()
-    result = render(leaves, lens, exposure, case.width, case.height, rules_of(case.settings))
+    turns, slices = slices_of(case)
+    result = render(leaves, lens, exposure, case.width, case.height, rules_of(case.settings), slices)
     if case.on_rays:
-        result = render_rays(leaves, lens, exposure, rays, result)
+        result = render_rays(leaves, lens, exposure, rays, result, slices)
     if upstream is None:
         return result, {}
     sum((result[name] * v.double()).sum() for name, v in upstream.items()).backward()
-    inputs = {**leaves, **xi, **({} if rays is None else {"rays": rays})}
+    inputs = {**leaves, **xi, **turns, **({} if rays is None else {"rays": rays})}
     names = {item.name: f"windshield_{item.name}" for item in fields(Windshield)}
     inputs |= {names.get(name, f"lens_{name}"): value for name, value in lens.parameters.items()}
     found = {
@@ -283,6 +338,24 @@ def reference(
     focal = found.pop("lens_focal", np.zeros(2))
     found["camera_intrinsics"] = np.concatenate([focal, found.pop("lens_center")])
     return result, found
+
+
+def slices_of(case: SensorCase) -> tuple[dict[str, Tensor], Slices]:
+    """The slices of the reference; and perturbations [T, 6] of their poses, by the names of the gradients."""
+    leaves = {name: torch.zeros(len(case.transforms), 6, dtype=torch.float64) for name in MATRICES}
+    slices = []
+    for k, transform in enumerate(case.transforms):
+        first, last = (leaves[name].requires_grad_()[k] for name in MATRICES)
+        end = None if transform.matrix_end is None else moved(transform.matrix_end, last)
+        slices.append((transform.begin, transform.end, Exposure(moved(transform.matrix, first), end)))
+    return (leaves if slices else {}), slices
+
+
+def pose6_of(gradient: Doubles, matrix: Doubles) -> Doubles:
+    """The gradient [6] of xi at 0 for a pose exp(xi) M, given that of M [4, 4]."""
+    m, push = gradient[:3, :3] @ matrix[:3, :3].T, gradient[:3, 3]
+    turn = np.array([m[2, 1] - m[1, 2], m[0, 2] - m[2, 0], m[1, 0] - m[0, 1]])
+    return np.concatenate([push, turn + np.cross(matrix[:3, 3], push)])
 
 
 def rules_of(settings: Mapping[str, Any]) -> Rules:

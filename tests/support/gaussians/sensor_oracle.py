@@ -84,10 +84,18 @@ class SensorFile:
         return gradients
 
 
+def _all_files(folder: Path | None) -> list[Path]:
+    return sorted(folder.glob("s[0-9][0-9]_*.npz")) if folder is not None and folder.is_dir() else []
+
+
 def files(folder: Path | None) -> list[Path]:
     """The cases of sensors."""
-    found = sorted(folder.glob("s[0-9][0-9]_*.npz")) if folder is not None and folder.is_dir() else []
-    return [path for path in found if not settings_of(path).get("two")]
+    return [path for path in _all_files(folder) if not settings_of(path).get("two")]
+
+
+def surfel_files(folder: Path | None) -> list[Path]:
+    """The cases of 2D Gaussians."""
+    return [path for path in _all_files(folder) if settings_of(path).get("two")]
 
 
 def settings_of(path: Path) -> dict[str, Any]:

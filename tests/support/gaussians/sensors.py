@@ -1,4 +1,5 @@
-"""Sensors in float64 torch: lenses, shutters, sigma points and blending by their formulas; autograd differentiates.
+"""Sensors in float64 torch: lenses, shutters, sigma points or Jacobians, and blending by their formulas; autograd
+differentiates.
 
 One camera at a time, all Gaussians with all pixels. Fixed points and inverses are iterated with gradients until these
 have converged, too.
@@ -7,7 +8,7 @@ have converged, too.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,6 +32,8 @@ class Optics:
     limit: float = math.inf
     domain: str = "monotone"
     reference: str = "angle_to_pixel_distance"
+    # Where a pinhole's Jacobian is clamped, pixels without distortion: the least x and y, and the largest.
+    edges: tuple[tuple[float, float], tuple[float, float]] | None = None
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,10 @@ class Exposure:
     row_time: str = "continuous"
 
 
+# The Gaussians [begin, end) and the poses of their slice, object to world.
+Slices = Sequence[tuple[int, int, Exposure]]
+
+
 @dataclass(frozen=True)
 class Rules:
     """The settings of sensors beside the blending's."""
@@ -52,6 +59,7 @@ class Rules:
     kappa: float = 0.0
     margin: float = 0.1
     require_all: bool = False
+    projection_method: str = "unscented"
     depth_order: str = "z"
     tile_bounds: str = "conservative"
     response: str = "picture"
@@ -186,6 +194,17 @@ def pose_at(exposure: Exposure, time: Tensor) -> tuple[Tensor, Tensor]:
     return rotations(q), (1 - t) * start[:3, 3] + t * end[:3, 3]
 
 
+def placed_at(slices: Slices, time: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotations [N, .., 3, 3] and translations [N, .., 3] of the Gaussians' slices, in order, at times [N, ..]."""
+    still = Exposure(torch.eye(4, dtype=torch.float64))
+    parts, at = [], 0
+    for begin, end, poses in (*sorted(slices, key=lambda each: each[0]), (len(time), len(time), still)):
+        parts += [pose_at(still, time[at:begin]), pose_at(poses, time[begin:end])]
+        at = end
+    rotations, translations = zip(*parts, strict=True)
+    return torch.cat(rotations), torch.cat(translations)
+
+
 def time_of(exposure: Exposure, pixels: Tensor, width: int, height: int) -> Tensor:
     """When pixels [.., 2] are exposed."""
     rows = exposure.shutter in ("top_to_bottom", "bottom_to_top")
@@ -201,13 +220,15 @@ def time_of(exposure: Exposure, pixels: Tensor, width: int, height: int) -> Tens
 
 
 def seen(
-    lens: Optics, exposure: Exposure, points: Tensor, width: int, height: int, margin: float
+    lens: Optics, exposure: Exposure, points: Tensor, width: int, height: int, margin: float, slices: Slices
 ) -> tuple[Tensor, Tensor]:
-    """Pixels of points [.., 3] in the world, each at the time of its own row, and which are valid."""
+    """Pixels of points [N, .., 3] of slices, each at the time of its own row, and which are valid."""
 
     def at(time: Tensor) -> tuple[Tensor, Tensor]:
         rotation, translation = pose_at(exposure, time)
-        pixels, shown = pixels_of(lens, (rotation @ points[..., None])[..., 0] + translation)
+        turn, shift = placed_at(slices, time)
+        world = turn @ points[..., None] + shift[..., None]
+        pixels, shown = pixels_of(lens, (rotation @ world)[..., 0] + translation)
         size, edge = torch.tensor([width, height]), margin * torch.tensor([width, height])
         return pixels, shown & ((pixels >= -edge) & (pixels < size + edge)).all(-1)
 
@@ -236,28 +257,55 @@ def sigma_points(means: Tensor, quats: Tensor, scales: Tensor, rules: Rules) -> 
     return points, mean, covariance
 
 
+def jacobian_ellipses(scene: Mapping[str, Tensor], lens: Optics, start: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Pixels [N, 2] of the means, covariances [N, 2, 2] by the Jacobian there, and which means [N] the lens shows."""
+    points = scene["means"] @ start[:3, :3].T + start[:3, 3]
+    pixels, shown = pixels_of(lens, points)
+    base = points
+    if lens.edges is not None:
+        depth = torch.where(points[:, 2:] > 0, points[:, 2:], torch.ones_like(points[:, 2:]))
+        at = points[:, :2] / depth
+        low, high = ((torch.tensor(edge) - lens.parameters["center"]) / lens.parameters["focal"] for edge in lens.edges)
+        base = torch.cat([torch.minimum(torch.maximum(at, low), high) * points[:, 2:], points[:, 2:]], 1)
+    image = pixels_of(lens, base)[0]
+    rows = [torch.autograd.grad(image[:, k].sum(), base, create_graph=True)[0] for k in (0, 1)]
+    across = torch.stack(rows, 1) @ start[:3, :3] @ (rotations(scene["quats"]) * scene["scales"][:, None, :])
+    return pixels, across @ across.mT, shown
+
+
 def render(
-    scene: Mapping[str, Tensor], lens: Optics, exposure: Exposure, width: int, height: int, rules: Rules
+    scene: Mapping[str, Tensor],
+    lens: Optics,
+    exposure: Exposure,
+    width: int,
+    height: int,
+    rules: Rules,
+    slices: Slices = (),
 ) -> dict[str, Any]:
     """The images "color", "alpha", "transmittance", "depth" and "inverse_depth", [H, W, ..]; "stable" pixels; and what
     each Gaussian becomes: "means2d", "conics", "depths", "visible", "radii"."""
     o = rules.options
-    points, w, c = sigma_points(scene["means"], scene["quats"], scene["scales"], rules)
-    pixels, valid = seen(lens, exposure, points, width, height, rules.margin)
-    mean = (w[:, None] * pixels).sum(1)
-    apart = pixels - mean[:, None]
-    sharp = (c[:, None, None] * apart[..., None] * apart[..., None, :]).sum(1)
+    if rules.projection_method == "jacobian":
+        mean, sharp, shown = jacobian_ellipses(scene, lens, exposure.start)
+    else:
+        points, w, c = sigma_points(scene["means"], scene["quats"], scene["scales"], rules)
+        pixels, valid = seen(lens, exposure, points, width, height, rules.margin, slices)
+        mean = (w[:, None] * pixels).sum(1)
+        apart = pixels - mean[:, None]
+        sharp = (c[:, None, None] * apart[..., None] * apart[..., None, :]).sum(1)
+        shown = valid.all(1) if rules.require_all else valid.any(1)
     blurred = sharp + o.eps2d * torch.eye(2, dtype=torch.float64)
     determinant = torch.linalg.det(blurred)
     conics = torch.stack([blurred[:, 1, 1], -blurred[:, 0, 1], blurred[:, 0, 0]], -1) / determinant[:, None]
     half = torch.full((), 0.5 if exposure.end is not None else 0.0, dtype=torch.float64)
     rotation, translation = pose_at(exposure, half)
-    centre = scene["means"] @ rotation.T + translation
+    turn, shift = placed_at(slices, half.expand(len(mean)))
+    centre = ((turn @ scene["means"][..., None])[..., 0] + shift) @ rotation.T + translation
     distance = centre.norm(dim=-1)
     by_distance = rules.depth_order == "distance"
     depths = distance if by_distance else centre[:, 2]
     ranged = distance if by_distance and lens.kind == "ftheta" else centre[:, 2]
-    visible = (valid.all(1) if rules.require_all else valid.any(1)) & (ranged >= o.near) & (ranged <= o.far)
+    visible = shown & (ranged >= o.near) & (ranged <= o.far)
     visible &= (determinant > 0) & (blurred[:, 0, 0] > 0) & (blurred[:, 1, 1] > 0)
     grid = pixel_centres(width, height, 0.5)
     reached, radii, inside = _reach(scene["opacities"], mean, sharp, blurred, grid, width, height, rules)
@@ -267,7 +315,7 @@ def render(
         conics,
         scene["opacities"],
         depths,
-        torch.cat([seen_colors_of(scene, exposure), depths[:, None], 1 / depths[:, None]], -1),
+        torch.cat([seen_colors_of(scene, exposure, slices), depths[:, None], 1 / depths[:, None]], -1),
         visible,
         torch.zeros_like(visible),
         reached,
@@ -292,12 +340,14 @@ def render(
     }
 
 
-def seen_colors_of(scene: Mapping[str, Tensor], exposure: Exposure) -> Tensor:
-    """Colours [N, D] as seen from the mean of the centres at both ends."""
+def seen_colors_of(scene: Mapping[str, Tensor], exposure: Exposure, slices: Slices = ()) -> Tensor:
+    """Colours [N, D] as seen from the mean of the centres at both ends, by slices at the middle of the exposure."""
     if "sh" not in scene:
         return scene["colors"]
     ends = [exposure.start] if exposure.end is None else [exposure.start, exposure.end]
     eye = sum((-pose[:3, :3].T @ pose[:3, 3] for pose in ends), torch.zeros(3, dtype=torch.float64)) / len(ends)
+    turn, shift = placed_at(slices, torch.full((len(scene["means"]),), 0.5, dtype=torch.float64))
+    eye = (turn.mT @ (eye - shift)[..., None])[..., 0]
     return seen_colors(scene["sh"], scene["means"], eye, math.isqrt(scene["sh"].shape[1]) - 1)[0]
 
 
@@ -315,7 +365,8 @@ def _reach(
     """Pixels [P, N] within gsplat's tiles (None: all), radii [N, 2], and which Gaussians [N] they leave."""
     ratio = (torch.linalg.det(sharp) / torch.linalg.det(blurred)).clamp_min(LEAST_RATIO)
     gsplat = rules.tile_bounds == "gsplat"
-    shown = opacities * (torch.sqrt(ratio) if gsplat else 1.0)
+    sharper = gsplat and rules.projection_method == "unscented"
+    shown = opacities * (torch.sqrt(ratio) if sharper else 1.0)
     reach = torch.sqrt(2 * torch.log((shown / rules.options.alpha_min).clamp_min(1.0)))
     if gsplat:
         reach = reach.clamp_max(EXTENT)

@@ -13,6 +13,9 @@
 
 #if defined(__CUDACC__)
 #define LG_INLINE __host__ __device__ inline __attribute__((always_inline))
+#elif defined(__SANITIZE_ADDRESS__)
+// A whole projection in one function, with a check of each access, takes the compiler more than ten minutes.
+#define LG_INLINE inline
 #else
 #define LG_INLINE inline __attribute__((always_inline))
 #endif

@@ -10,9 +10,11 @@ LG_BEGIN_ENGINE(gaussians)
 inline constexpr int kMaxBands = 256;
 
 // The features that have room in a row of sums.
-inline int row_features(const Features& features) {
-  return features.rays ? kRecordFloats - ray_row::kUsed : kInlineFeatures;
+inline int first_row_feature(const Features& features) {
+  if (features.surfels) return surfel_row::kUsed;
+  return features.rays ? int{ray_row::kUsed} : int{gradient_row::kFeatures};
 }
+inline int row_features(const Features& features) { return kRecordFloats - first_row_feature(features); }
 
 struct Bands {
   int count;

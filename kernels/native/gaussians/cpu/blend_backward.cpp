@@ -1,20 +1,10 @@
-// Differentiates the blending, ellipse by ellipse, nearest first (spec section 3.1). Instead of going back from the
-// last contributor, each pixel keeps the remaining part: v . (its image) minus v . (what has been added).
-#include <cstring>
+// Differentiates the blending of ellipses.
+#include "gaussians/cpu/blend_backward.h"
 
-#include "gaussians/cpu/bands.h"
 #include "gaussians/cpu/rays/backward.h"
-#include "gaussians/cpu/upstream.h"
-#include "gaussians/math/blend.h"
 
 LG_BEGIN_ENGINE(gaussians)
 namespace {
-
-struct Limits {
-  Pack log2_alpha_min, alpha_max, transmittance_min;
-  bool strict;   // The pixel ends below the limit, not at it.
-  bool passing;  // The depth fork's gradient passes through the limit of alpha.
-};
 
 // Sums over sixteen pixels, in registers.
 template <bool kAbsolute, int kFeatures>
@@ -75,16 +65,35 @@ LG_INLINE Pack light(const float* f, const float* v, int total) {
   return sum;
 }
 
-struct Visitor {
+template <bool kAbsolute, int kFeatures>
+struct EllipseVisitor {
   Ellipse<Pack> ellipse;
   Pack conic_a, conic_b, conic_c;  // For absolute gradients.
   const float* features;
   int total;
   float* feature_sums;  // [features, 16] where features are not in registers.
+
+  LG_INLINE EllipseVisitor(const Differentiation& d, uint32_t id, float* memory) {
+    const float* record = d.data.records + static_cast<int64_t>(id) * kRecordFloats;
+    ellipse = ellipse_of<Pack>(record);
+    if constexpr (kAbsolute) {
+      const float ux = record[record::kUx], uy = record[record::kUy], vy = record[record::kVy];
+      conic_a = Pack(ux * ux / kHalfLog2E);
+      conic_b = Pack(ux * uy / kHalfLog2E);
+      conic_c = Pack((uy * uy + vy * vy) / kHalfLog2E);
+    }
+    features = kFeatures > 0 ? record + record::kFeatures : d.data.features_of(id);
+    total = d.data.features.total();
+    feature_sums = memory;
+    if constexpr (kFeatures == 0) {
+      for (int f = 0; f < total; ++f) Pack(0.0f).store(feature_sums + f * kLanes);
+    }
+  }
 };
 
 template <bool kAbsolute, int kFeatures>
-LG_INLINE void visit(const Visitor& g, const Limits& limits, float* block, Moments<kAbsolute, kFeatures>& sums) {
+LG_INLINE void visit_ellipse(const EllipseVisitor<kAbsolute, kFeatures>& g, const BackLimits& limits, float* block,
+                             Moments<kAbsolute, kFeatures>& sums) {
   const Pack px = Pack::load(block + kUpX * kLanes);
   const Pack dx = g.ellipse.x - px, dy = g.ellipse.y - Pack::load(block + kUpY * kLanes);
   const Pack power = log2_alpha(g.ellipse, dx, dy), raw = exp2_bounded(power);
@@ -129,85 +138,41 @@ LG_INLINE void visit(const Visitor& g, const Limits& limits, float* block, Momen
   }
 }
 
-struct Differentiation {
-  const ViewData& data;
-  const RowData& rows;
-  const Bands& bands;
-  const UpstreamSource& source;
-  Limits limits;
+template <bool kAbsolute, int kFeatures>
+struct EllipseShape {
+  using Visitor = EllipseVisitor<kAbsolute, kFeatures>;
+
+  struct Sums : Moments<kAbsolute, kFeatures> {
+    LG_INLINE void add_to(const Visitor& g, const RowTarget& to) const {
+      this->reduce(to.fields);
+      if constexpr (kFeatures == 0) {
+        float* features = to.features != nullptr ? to.features : to.fields + gradient_row::kFeatures;
+        for (int f = 0; f < g.total; ++f) features[f] += sum(Pack::load(g.feature_sums + f * kLanes));
+      }
+    }
+  };
+
+  static LG_INLINE void load(const Differentiation& d, int x, int y, float* block, double* background) {
+    load_block(d.source, x, y, block, background);
+  }
+  static LG_INLINE void visit(const Visitor& g, const BackLimits& limits, float* block, Sums& sums) {
+    visit_ellipse(g, limits, block, sums);
+  }
 };
-
-template <bool kAbsolute, int kFeatures>
-LG_INLINE void add_to_row(const Moments<kAbsolute, kFeatures>& sums, const Visitor& g, const RowTarget& to) {
-  if (*to.touched == 0) {
-    *to.touched = 1;
-    Pack(0.0f).store(to.fields);
-    if (to.features != nullptr) std::memset(to.features, 0, sizeof(float) * static_cast<std::size_t>(g.total));
-  }
-  sums.reduce(to.fields);
-  if constexpr (kFeatures == 0) {
-    float* features = to.features != nullptr ? to.features : to.fields + gradient_row::kFeatures;
-    for (int f = 0; f < g.total; ++f) features[f] += sum(Pack::load(g.feature_sums + f * kLanes));
-  }
-}
-
-template <bool kAbsolute, int kFeatures>
-void differentiate_tile(const Differentiation& d, int band, int tile, float* blocks, int block_floats,
-                        float* feature_sums, double* background) {
-  const int left = tile % d.data.tiles_x * kTileWidth, top = tile / d.data.tiles_x * kTileHeight;
-  for (int b = 0; b < kBlocks; ++b) {
-    load_block(d.source, left + b % kBlocksX * 4, top + b / kBlocksX * 4, blocks + b * block_floats, background);
-  }
-  const int total = d.data.features.total();
-  const uint32_t end = d.data.tile_starts[tile + 1];
-  constexpr uint32_t kAhead = 6;
-  for (uint32_t i = d.data.tile_starts[tile]; i < end; ++i) {
-    if (i + kAhead < end) {
-      // The ellipses of a tile, and their rows, lie anywhere in memory.
-      const int64_t ahead = d.data.entries[i + kAhead];
-      __builtin_prefetch(d.data.records + ahead * kRecordFloats);
-      __builtin_prefetch(d.rows.row(ahead), 1);
-    }
-    uint32_t mask = d.data.masks[i];
-    if (mask == 0) continue;
-    const uint32_t id = d.data.entries[i];
-    const float* record = d.data.records + static_cast<int64_t>(id) * kRecordFloats;
-    Visitor g;
-    g.ellipse = ellipse_of<Pack>(record);
-    if constexpr (kAbsolute) {
-      const float ux = record[record::kUx], uy = record[record::kUy], vy = record[record::kVy];
-      g.conic_a = Pack(ux * ux / kHalfLog2E);
-      g.conic_b = Pack(ux * uy / kHalfLog2E);
-      g.conic_c = Pack((uy * uy + vy * vy) / kHalfLog2E);
-    }
-    g.features = kFeatures > 0 ? record + record::kFeatures : d.data.features_of(id);
-    g.total = total;
-    g.feature_sums = feature_sums;
-    if constexpr (kFeatures == 0) {
-      for (int f = 0; f < total; ++f) Pack(0.0f).store(feature_sums + f * kLanes);
-    }
-    Moments<kAbsolute, kFeatures> sums;
-    sums.clear();
-    for (; mask != 0; mask &= mask - 1) visit(g, d.limits, blocks + __builtin_ctz(mask) * block_floats, sums);
-    add_to_row(sums, g, row_target(d.bands, d.rows, d.data, band, id));
-  }
-}
-
-using DifferentiateTile = void (*)(const Differentiation&, int, int, float*, int, float*, double*);
 
 template <bool kAbsolute>
 DifferentiateTile choose(int features) {
   switch (features) {
     case 1:
-      return &differentiate_tile<kAbsolute, 1>;
+      return &differentiate_tile<EllipseShape<kAbsolute, 1>>;
     case 3:
-      return &differentiate_tile<kAbsolute, 3>;
+      return &differentiate_tile<EllipseShape<kAbsolute, 3>>;
     case 4:
-      return &differentiate_tile<kAbsolute, 4>;
+      return &differentiate_tile<EllipseShape<kAbsolute, 4>>;
     case 5:
-      return &differentiate_tile<kAbsolute, 5>;
+      return &differentiate_tile<EllipseShape<kAbsolute, 5>>;
     default:
-      return &differentiate_tile<kAbsolute, 0>;
+      return &differentiate_tile<EllipseShape<kAbsolute, 0>>;
   }
 }
 
@@ -215,16 +180,15 @@ void clear_touched(uint8_t* touched, int64_t count) { std::memset(touched, 0, st
 
 }  // namespace
 
-void blend_backward(const View* views, int view, const Settings& settings, const Scene& scene, const Upstream& up,
-                    const Gradients& gradients, Pass& pass, Workspace& w) {
-  if (settings.rays) return blend_rays_backward(views, view, settings, scene, up, gradients, pass, w);
+void differentiate_view(const View* views, int view, const Settings& settings, const Scene& scene, const Upstream& up,
+                        const Gradients& gradients, Pass& pass, DifferentiateTile run, int block_packs, Workspace& w) {
   StageClock clock(w.milliseconds);
   ViewState& state = pass.view(view);
   const ViewData data = view_data(state, scene.count);
   const RowData rows = row_data(pass, view, scene, gradients);
   clear_touched(rows.touched, scene.count);
   const Bands bands = make_bands(data, scene.count, w);
-  const int total = data.features.total(), block_floats = (kUpFeatures + total) * kLanes;
+  const int total = data.features.total(), block_floats = block_packs * kLanes;
   const std::size_t part_floats = static_cast<std::size_t>(kBlocks) * block_floats + (total + 1) * kLanes;
   float* memory = w.scratch.ensure<float>(part_floats * bands.count);
   const int channels = data.features.colors;
@@ -236,8 +200,8 @@ void blend_backward(const View* views, int view, const Settings& settings, const
                           bands,
                           source,
                           {Pack(log2_positive(settings.alpha_min)), Pack(settings.alpha_max),
-                           Pack(settings.transmittance_min), settings.inria != 0, settings.fork_gradients != 0}};
-  const DifferentiateTile run = gradients.means2d_abs != nullptr ? choose<true>(total) : choose<false>(total);
+                           Pack(settings.transmittance_min), settings.inria != 0, settings.fork_gradients != 0},
+                          gradients.means2d_abs != nullptr};
   for_parts(bands.count, [&](int band) {
     float* blocks = memory + band * part_floats;
     double* background = backgrounds + static_cast<std::size_t>(band) * (channels + 8);
@@ -257,6 +221,15 @@ void blend_backward(const View* views, int view, const Settings& settings, const
     }
   }
   clock.stage(kBackBlendStage);
+}
+
+void blend_backward(const View* views, int view, const Settings& settings, const Scene& scene, const Upstream& up,
+                    const Gradients& gradients, Pass& pass, Workspace& w) {
+  if (settings.rays) return blend_rays_backward(views, view, settings, scene, up, gradients, pass, w);
+  if (settings.surfels) return blend_surfels_backward(views, view, settings, scene, up, gradients, pass, w);
+  const int total = pass.view(view).features.total();
+  const DifferentiateTile run = gradients.means2d_abs != nullptr ? choose<true>(total) : choose<false>(total);
+  differentiate_view(views, view, settings, scene, up, gradients, pass, run, kUpFeatures + total, w);
 }
 
 LG_END

@@ -26,18 +26,21 @@ struct ViewState {
   Buffer tile_starts;    // [tiles + 1]
   Buffer entries;        // By tile, nearest first.
   Buffer masks;          // Beside the entries: blocks of the tile that were drawn, as bits.
-  // Along rays: the Gaussians' bounds [N, kRecordFloats], and the pixels' rays and beams, see cpu/rays/field.h.
-  Buffer bounds, rays, beams;
+  Buffer bounds;         // [N, kRecordFloats] along rays, and of surfels, see cpu/view.h
+  // Along rays: the pixels' rays and beams, and the motions of slices, see cpu/rays/field.h.
+  Buffer rays, beams, motions;
   // Sums over the pixels of this view, written by blend_backward and read by project_backward.
-  Buffer touched;        // [N] bytes: 1 where there are sums
-  Buffer rows;           // [N, kRecordFloats], see math/record.h
-  Buffer feature_rows;   // [N, features], where they do not fit into a row
-  Buffer ray_gradients;  // Along rays: [kRaySums] doubles, those of the lens and the motion that lead through rays
+  Buffer touched;       // [N] bytes: 1 where there are sums
+  Buffer rows;          // [N, kRecordFloats], see math/record.h
+  Buffer feature_rows;  // [N, features], where they do not fit into a row
+  // Along rays: doubles that lead through rays, [kRaySums] of the lens and the motion, and [moving slices,
+  // kSliceMotionSums].
+  Buffer ray_gradients, slice_gradients;
 
   std::size_t bytes() const {
     return rectangles.bytes() + records.bytes() + more_features.bytes() + tile_starts.bytes() + entries.bytes() +
-           masks.bytes() + bounds.bytes() + rays.bytes() + beams.bytes() + touched.bytes() + rows.bytes() +
-           feature_rows.bytes() + ray_gradients.bytes();
+           masks.bytes() + bounds.bytes() + rays.bytes() + beams.bytes() + motions.bytes() + touched.bytes() +
+           rows.bytes() + feature_rows.bytes() + ray_gradients.bytes() + slice_gradients.bytes();
   }
 };
 

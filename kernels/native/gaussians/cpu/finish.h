@@ -58,6 +58,11 @@ LG_INLINE void write_block(const ImageTarget& t, int x, int y, Pack transmittanc
   if (t.features.normals) {
     const auto part = [&](int k) { return Pack::load(next + k * kLanes); };
     store_colors_3(block, {part(0), part(1), part(2)}, out.normals);
+    next += 3 * kLanes;
+  }
+  if (t.features.of_depths()) {
+    store_plane(block, Pack::load(next), out.median_depth);
+    store_plane(block, Pack::load(next + kLanes), out.distortion);
   }
   if (out.contributors != nullptr) {
     alignas(64) int lanes[kLanes];
@@ -72,7 +77,7 @@ class TileImages {
  public:
   static constexpr int kPixels = kTileWidth * kTileHeight;
   // Floats of memory that a tile needs.
-  static std::size_t floats(int channels) { return static_cast<std::size_t>(kPixels) * (channels + 11); }
+  static std::size_t floats(int channels) { return static_cast<std::size_t>(kPixels) * (channels + 13); }
 
   TileImages(const ImageTarget& images, float* memory) : images_(images), tile_(images) {
     tile_.view.width = kTileWidth;
@@ -94,6 +99,8 @@ class TileImages {
     plane(own.hit_distance, 1);
     plane(own.expected_hit_distance, 1);
     plane(own.normals, 3);
+    plane(own.median_depth, 1);
+    plane(own.distortion, 1);
     plane(own.contributors, 1);
   }
 
@@ -110,6 +117,8 @@ class TileImages {
     write_plane(from.hit_distance, to.hit_distance, 1, left, top);
     write_plane(from.expected_hit_distance, to.expected_hit_distance, 1, left, top);
     write_plane(from.normals, to.normals, 3, left, top);
+    write_plane(from.median_depth, to.median_depth, 1, left, top);
+    write_plane(from.distortion, to.distortion, 1, left, top);
     write_plane(from.contributors, to.contributors, 1, left, top);
   }
 

@@ -56,7 +56,7 @@ void bin_view(const Settings& settings, const ViewData& data, const uint64_t* pa
       if (i + kAhead < end) {
         const uint32_t ahead = static_cast<uint32_t>(pairs[i + kAhead]);
         __builtin_prefetch(data.rectangles + ahead);
-        if (counting) __builtin_prefetch(data.records + static_cast<int64_t>(ahead) * kRecordFloats);
+        if (counting) __builtin_prefetch(data.ellipse(ahead));
       }
       const uint32_t id = static_cast<uint32_t>(pairs[i]);
       const TileRange range = tiles_of(data.rectangles[id]);
@@ -65,7 +65,7 @@ void bin_view(const Settings& settings, const ViewData& data, const uint64_t* pa
         visit(first, id);
         continue;
       }
-      const float* record = data.records + static_cast<int64_t>(id) * kRecordFloats;
+      const float* record = data.ellipse(id);
       if (range.x1 - range.x0 < kWindow && range.y1 - range.y0 < kWindow) {
         if (counting) {
           masks[i] = static_cast<uint16_t>(
@@ -97,7 +97,7 @@ void forward_view(const View* views, int view, const Settings& settings, const S
   RayField field{};
   if (settings.rays) {
     make_rays(views, view, scene, state);
-    field = ray_field(state, scene, view);
+    field = ray_field(state, scene, views[view], view);
   }
   const RayField* rays = settings.rays ? &field : nullptr;
   uint64_t* pairs = project_view(views, view, settings, scene, outputs, data, rays, w, segments);
@@ -114,6 +114,8 @@ void forward_view(const View* views, int view, const Settings& settings, const S
   clock.stage(kBinStage);
   if (rays != nullptr) {
     draw_rays(views, view, settings, scene, outputs, data, field, w);
+  } else if (settings.surfels) {
+    draw_surfels(views, view, settings, scene, outputs, data, w);
   } else {
     draw_view(views, view, settings, scene, outputs, data, w);
   }

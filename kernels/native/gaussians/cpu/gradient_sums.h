@@ -64,18 +64,21 @@ inline void write_columns(const Gradients& to, const Columns* c, bool harmonics,
 inline constexpr int kIntrinsics = 4, kProjection = 12;
 
 struct ViewSums {
-  double* poses;       // [slices, kPoseFloats]
+  double* poses;       // [slices, kPoseSums]
   double* intrinsics;  // [4]
   double* projection;  // [12]
   double* sensor;      // [kSensorSums], if the views are sensors
+  double* normals;     // [slices, 9], see Gradients::normals
 
   static int doubles(const Scene& scene) {
-    return scene.slices * kPoseFloats + kIntrinsics + kProjection + (scene.sensors != nullptr ? kSensorSums : 0);
+    const int own = kIntrinsics + kProjection + (scene.sensors != nullptr ? kSensorSums : 0);
+    return scene.slices * (kPoseSums + kRotationFloats) + own;
   }
 
   ViewSums(double* sums, const Scene& scene, int view) {
     poses = sums + static_cast<int64_t>(view) * doubles(scene);
-    intrinsics = poses + scene.slices * kPoseFloats;
+    normals = poses + scene.slices * kPoseSums;
+    intrinsics = normals + scene.slices * kRotationFloats;
     projection = intrinsics + kIntrinsics;
     sensor = projection + kProjection;
   }
@@ -88,7 +91,7 @@ LG_INLINE void add_sum(double* to, MaskPack mask, Pack value) {
 LG_INLINE void add_view_sums(const ViewSums& sums, int slice, MaskPack mask, const GaussianGradient<Pack>& g,
                              const Triple<Pack>& v_direction, const Triple<Pack>& v_h, const Triple<Pack>& mean,
                              bool projected) {
-  double* pose = sums.poses + slice * kPoseFloats;
+  double* pose = sums.poses + slice * kPoseSums;
   const Matrix<Pack>& r = g.rotation;
   const Pack rotation[9] = {r.x.x, r.x.y, r.x.z, r.y.x, r.y.y, r.y.z, r.z.x, r.z.y, r.z.z};
   for (int i = 0; i < 9; ++i) add_sum(pose + i, mask, rotation[i]);
@@ -105,10 +108,20 @@ LG_INLINE void add_view_sums(const ViewSums& sums, int slice, MaskPack mask, con
   for (int i = 0; i < kProjection; ++i) add_sum(sums.projection + i, mask, h[i / 4] * point[i % 4]);
 }
 
+// The gradient of a slice's rotation through the normals of surfels: `v` is that of a normal in the world, `normal` the
+// normal in the slice's frame.
+LG_INLINE void add_normal_sums(const ViewSums& sums, int slice, MaskPack mask, const Triple<Pack>& v,
+                               const Triple<Pack>& normal) {
+  const Matrix<Pack> m = outer(v, normal);
+  const Pack nine[kRotationFloats] = {m.x.x, m.x.y, m.x.z, m.y.x, m.y.y, m.y.z, m.z.x, m.z.y, m.z.z};
+  for (int i = 0; i < kRotationFloats; ++i) add_sum(sums.normals + slice * kRotationFloats + i, mask, nine[i]);
+}
+
 // Adds the parts' sums up, in their order.
 inline void write_view_sums(const Scene& scene, int view_count, const Gradients& to, const double* sums, int parts,
                             int part_doubles) {
-  const int poses = scene.slices * kPoseFloats, per_view = ViewSums::doubles(scene);
+  const int poses = scene.slices * kPoseSums, normals = scene.slices * kRotationFloats, first = poses + normals;
+  const int per_view = ViewSums::doubles(scene);
   for (int v = 0; v < view_count; ++v) {
     const auto total = [&](int index) {
       double sum = 0.0;
@@ -120,9 +133,10 @@ inline void write_view_sums(const Scene& scene, int view_count, const Gradients&
       for (int i = 0; i < count; ++i) array[v * count + i] = total(first + i);
     };
     write(to.poses, 0, poses);
-    write(to.intrinsics, poses, kIntrinsics);
-    write(to.projection, poses + kIntrinsics, kProjection);
-    write(to.sensors, poses + kIntrinsics + kProjection, kSensorSums);
+    write(to.normals, poses, normals);
+    write(to.intrinsics, first, kIntrinsics);
+    write(to.projection, first + kIntrinsics, kProjection);
+    write(to.sensors, first + kIntrinsics + kProjection, kSensorSums);
   }
 }
 

@@ -3,6 +3,7 @@
 #include "gaussians/cpu/gaussians.h"
 #include "gaussians/cpu/rays/project.h"
 #include "gaussians/cpu/sensor.h"
+#include "gaussians/math/surfel_project.h"
 
 LG_BEGIN_ENGINE(gaussians)
 namespace {
@@ -137,15 +138,12 @@ LG_INLINE void load_colors(const Target& t, const Pose& pose, int64_t first, con
   }
 }
 
-LG_INLINE void store_inline_records(const Target& t, int64_t local, int used, const Projected<Pack>& g, unsigned mask,
-                                    const float* features) {
-  const int total = t.data.features.total();
-  const bool is_inline = t.data.more_features == nullptr;
-  const auto feature = [&](int f) { return is_inline && f < total ? column(features, f) : Pack(0.0f); };
-  // Fields in the order of math/record.h.
-  Pack fields[kRecordFloats] = {g.x,          g.y,           g.ux,       g.uy,       g.vy,       g.log2_opacity,
-                                g.half_width, g.half_height, feature(0), feature(1), feature(2), feature(3),
-                                feature(4),   feature(5),    feature(6), feature(7)};
+// The records of sixteen Gaussians: `fields`, and from number `first` on the features that have room.
+LG_INLINE void store_inline_records(const Target& t, int64_t local, int used, Pack (&fields)[kRecordFloats], int first,
+                                    unsigned mask, const float* features) {
+  const int total = t.data.more_features == nullptr ? t.data.features.total() : 0;
+#pragma GCC unroll 8
+  for (int f = 0; f < kRecordFloats - first; ++f) fields[first + f] = f < total ? column(features, f) : Pack(0.0f);
   transpose_16(fields);
   float* to = t.data.records + local * kRecordFloats;
   if (used == kLanes && __builtin_popcount(mask) > kLanes / 2) {
@@ -160,9 +158,7 @@ LG_INLINE void store_inline_records(const Target& t, int64_t local, int used, co
   }
 }
 
-LG_INLINE void store_records(const Target& t, int64_t local, int used, const Projected<Pack>& g, unsigned mask,
-                             const float* features) {
-  if (t.rays == nullptr) store_inline_records(t, local, used, g, mask, features);
+LG_INLINE void store_features(const Target& t, int64_t local, unsigned mask, const float* features) {
   if (t.data.more_features == nullptr) return;
   const int total = t.data.features.total();
   each_lane(mask_from_bits(mask), [&](int i) {
@@ -184,9 +180,12 @@ LG_INLINE int store_keys(Pack depth, int64_t local, unsigned mask, int used, uin
   return count;
 }
 
-// Stores the record of sixteen projected Gaussians, and the keys of those that reach pixels.
+// Stores what is known of sixteen projected Gaussians, and the keys of those that reach pixels. records(mask, features)
+// stores those of these; `normal` is null unless it is a feature.
+template <class StoreRecords>
 LG_INLINE int store_chunk(const Target& t, const Pose& pose, int64_t local, int used, const Triple<Pack>& mean,
-                          const Projected<Pack>& g, float* features, uint64_t* pairs) {
+                          const Projected<Pack>& g, const Triple<Pack>* normal, float* features, uint64_t* pairs,
+                          const StoreRecords& records) {
   if (t.has_outputs) {
     // A copy, so that `g` itself can stay in registers.
     const Projected<Pack> all = g;
@@ -199,9 +198,22 @@ LG_INLINE int store_chunk(const Target& t, const Pose& pose, int64_t local, int 
   if (wanted.colors > 0) load_colors(t, pose, first, mean, used, features);
   int next = wanted.colors;
   if (wanted.depth) g.depth.store(features + next++ * kLanes);
-  if (wanted.inverse_depth) (Pack(1.0f) / g.depth).store(features + next * kLanes);
-  store_records(t, local, used, g, mask, features);
+  if (wanted.inverse_depth) (Pack(1.0f) / g.depth).store(features + next++ * kLanes);
+  if (normal != nullptr && wanted.normals) {
+    normal->x.store(features + next * kLanes);
+    normal->y.store(features + (next + 1) * kLanes);
+    normal->z.store(features + (next + 2) * kLanes);
+  }
+  records(mask, features);
+  store_features(t, local, mask, features);
   return store_keys(g.depth, local, mask, used, pairs);
+}
+
+LG_INLINE void store_ellipses(const Target& t, int64_t local, int used, const Projected<Pack>& g, unsigned mask,
+                              const float* features) {
+  // Fields in the order of math/record.h.
+  Pack fields[kRecordFloats] = {g.x, g.y, g.ux, g.uy, g.vy, g.log2_opacity, g.half_width, g.half_height};
+  store_inline_records(t, local, used, fields, record::kFeatures, mask, features);
 }
 
 template <Lens kLens, bool kCovariance>
@@ -213,7 +225,40 @@ int project_chunk(const Target& t, int slice, int64_t local, int used, float* fe
   const Gaussian<Pack> gaussian = load_gaussians<kCovariance>(t.scene, first, used);
   Projected<Pack> g = project<kLens, kCovariance>(view, pose, t.settings, gaussian);
   g.visible = g.visible & mask_from_bits((1u << used) - 1u);
-  return store_chunk(t, pose, local, used, gaussian.mean, g, features, pairs);
+  return store_chunk(t, pose, local, used, gaussian.mean, g, nullptr, features, pairs,
+                     [&](unsigned mask, const float* of) { store_ellipses(t, local, used, g, mask, of); });
+}
+
+// In the world, from the frame of a slice.
+LG_INLINE Triple<Pack> turned_to_world(const SlicePose& slice, const Triple<Pack>& v) {
+  const auto row = [&](int k) {
+    const double* r = slice.rotation + 3 * k;
+    return Triple<Pack>{Pack(static_cast<float>(r[0])), Pack(static_cast<float>(r[1])), Pack(static_cast<float>(r[2]))};
+  };
+  return {dot(row(0), v), dot(row(1), v), dot(row(2), v)};
+}
+
+int project_surfel_chunk(const Target& t, int slice, int64_t local, int used, float* features, uint64_t* pairs) {
+  const View& view = t.views[t.view];
+  const Pose& pose = t.scene.poses[static_cast<int64_t>(t.view) * t.scene.slices + slice];
+  const int64_t first = static_cast<int64_t>(view.scene) * t.scene.count + local;
+  prefetch_harmonics(t.scene, first + kLanes);
+  const Gaussian<Pack> gaussian = load_gaussians<false>(t.scene, first, used);
+  ProjectedSurfel<Pack> s = project_surfel(view, pose, t.settings, gaussian);
+  s.g.visible = s.g.visible & mask_from_bits((1u << used) - 1u);
+  const Triple<Pack> normal = turned_to_world(t.scene.slice_poses[slice], s.shape.normal);
+  const auto records = [&](unsigned mask, const float* of) {
+    const Pair<Pack> tilt = s.tilt();
+    Pack fields[kRecordFloats] = {};
+    // An ellipse, and in place of its extent the tilt.
+    Pack reach[kRecordFloats] = {s.reach_x, s.reach_y, s.g.ux, s.g.uy, s.g.vy, s.g.log2_opacity, tilt.x, tilt.y};
+    s.write_record(fields);
+    store_inline_records(t, local, used, fields, surfel_record::kFeatures, mask, of);
+    transpose_16(reach);
+    float* to = t.data.bounds + local * kRecordFloats;
+    each_lane(mask_from_bits(mask), [&](int i) { reach[i].store(to + i * kRecordFloats); });
+  };
+  return store_chunk(t, pose, local, used, gaussian.mean, s.g, &normal, features, pairs, records);
 }
 
 int project_sensor_chunk(const Target& t, int slice, int64_t local, int used, float* features, uint64_t* pairs) {
@@ -228,12 +273,16 @@ int project_sensor_chunk(const Target& t, int slice, int64_t local, int used, fl
     project_rays(at, *t.rays, gaussian, used, g, t.data.records + row, t.data.bounds + row);
   }
   const Pose& pose = t.scene.poses[static_cast<int64_t>(t.view) * t.scene.slices + slice];
-  return store_chunk(t, pose, local, used, gaussian.mean, g, features, pairs);
+  return store_chunk(t, pose, local, used, gaussian.mean, g, nullptr, features, pairs,
+                     [&](unsigned mask, const float* of) {
+                       if (t.rays == nullptr) store_ellipses(t, local, used, g, mask, of);
+                     });
 }
 
 using ProjectChunk = int (*)(const Target&, int, int64_t, int, float*, uint64_t*);
 
-ProjectChunk chunk_projection(const View& view, const Scene& scene) {
+ProjectChunk chunk_projection(const View& view, const Settings& settings, const Scene& scene) {
+  if (settings.surfels) return &project_surfel_chunk;
   if (scene.sensors != nullptr) return &project_sensor_chunk;
   ProjectChunk run = nullptr;
   with_lens(view, [&](auto lens) {
@@ -254,7 +303,7 @@ uint64_t* project_view(const View* views, int view, const Settings& settings, co
                            outputs.conics != nullptr || outputs.projected_opacities != nullptr;
   const Target target{
       views, view, settings, scene, outputs, data, has_outputs, harmonics_evaluation(scene, settings.sh_degree), rays};
-  const ProjectChunk run = chunk_projection(views[view], scene);
+  const ProjectChunk run = chunk_projection(views[view], settings, scene);
   segments.parts = parts_of(n);
   const std::size_t feature_floats = static_cast<std::size_t>(data.features.total() + 1) * kLanes;
   float* features = w.scratch.ensure<float>(feature_floats * segments.parts);

@@ -4,6 +4,7 @@
 #include "gaussians/cpu/gradient_sums.h"
 #include "gaussians/cpu/rays/project.h"
 #include "gaussians/cpu/sensor.h"
+#include "gaussians/math/surfel_project.h"
 
 LG_BEGIN_ENGINE(gaussians)
 namespace {
@@ -31,8 +32,7 @@ LG_INLINE void load_sums(const RowData& rows, int64_t local, unsigned mask, Pack
 // The gradient of feature f of the Gaussians in `mask`.
 LG_INLINE Pack feature_gradient(const RowData& rows, const Features& features, const Pack* fields, int64_t local,
                                 unsigned mask, int f) {
-  const int first = features.rays ? int{ray_row::kUsed} : int{gradient_row::kFeatures};
-  if (rows.feature_rows == nullptr) return fields[first + f];
+  if (rows.feature_rows == nullptr) return fields[first_row_feature(features) + f];
   alignas(64) float lanes[kLanes] = {};
   for (unsigned rest = mask; rest != 0; rest &= rest - 1) {
     const int i = __builtin_ctz(rest);
@@ -69,7 +69,8 @@ LG_INLINE void load_features(const Sight& s, int count, float* columns) {
       fields[i] = drawn ? Pack::load(s.data().records + (s.local + i) * kRecordFloats) : Pack(0.0f);
     }
     transpose_16(fields);
-    for (int c = 0; c < count; ++c) fields[record::kFeatures + c].store(columns + c * kLanes);
+    const int first = first_feature(s.data().features);
+    for (int c = 0; c < count; ++c) fields[first + c].store(columns + c * kLanes);
     return;
   }
   memset(columns, 0, sizeof(float) * kLanes * static_cast<std::size_t>(count));
@@ -148,7 +149,8 @@ Triple<Pack> colors_backward(const Sight& s, const Triple<Pack>& direction, Mask
   return to;
 }
 
-LG_INLINE void store_means2d(const Sight& s, int used, MaskPack mask, const Pair<Pack>& v) {
+// `absolute`: sums of absolute gradients.
+LG_INLINE void store_means2d(const Sight& s, int used, MaskPack mask, const Pair<Pack>& v, const Pair<Pack>& absolute) {
   const int64_t row = static_cast<int64_t>(s.view) * s.task.scene.count + s.local;
   const auto store = [&](Pack value, float* to) {
     alignas(64) float lanes[kLanes];
@@ -160,21 +162,23 @@ LG_INLINE void store_means2d(const Sight& s, int used, MaskPack mask, const Pair
     store(v.y, s.task.to.means2d + 2 * row + 1);
   }
   if (s.task.to.means2d_abs != nullptr) {
-    store(s.fields[gradient_row::kAbsX], s.task.to.means2d_abs + 2 * row);
-    store(s.fields[gradient_row::kAbsY], s.task.to.means2d_abs + 2 * row + 1);
+    store(absolute.x, s.task.to.means2d_abs + 2 * row);
+    store(absolute.y, s.task.to.means2d_abs + 2 * row + 1);
   }
+}
+
+// The gradients of the projected means that came from elsewhere.
+LG_INLINE Pair<Pack> given_means2d(const Sight& s, int used) {
+  const Task& t = s.task;
+  if (t.up.d_means2d == nullptr) return {Pack(0.0f), Pack(0.0f)};
+  const RowPacks<2> given(t.up.d_means2d, static_cast<int64_t>(s.view) * t.scene.count + s.local, used);
+  return {given.at[0], given.at[1]};
 }
 
 // The sums over the pixels, without the gradients of depths.
 LG_INLINE PixelSums<Pack> pixel_sums(const Sight& s, int used) {
-  const Task& t = s.task;
-  PixelSums<Pack> pixel = {s.fields[0], s.fields[1], s.fields[2], s.fields[3],
-                           s.fields[4], s.fields[5], Pack(0.0f),  {Pack(0.0f), Pack(0.0f)}};
-  if (t.up.d_means2d != nullptr) {
-    const RowPacks<2> extra(t.up.d_means2d, static_cast<int64_t>(s.view) * t.scene.count + s.local, used);
-    pixel.extra = {extra.at[0], extra.at[1]};
-  }
-  return pixel;
+  return {s.fields[0], s.fields[1], s.fields[2], s.fields[3],
+          s.fields[4], s.fields[5], Pack(0.0f),  given_means2d(s, used)};
 }
 
 // Adds the gradients from a view to the columns and to the sums of the view.
@@ -203,7 +207,9 @@ LG_INLINE void add_gradients(const Sight& s, int used, MaskPack mask, const Trip
     for (int i = 0; i < 4; ++i) add_column(to.quat, i, mask, four[i]);
     add_triple(to.scale, mask, g.scale);
   }
-  store_means2d(s, used, mask, g.mean2d);
+  Pair<Pack> absolute = {s.fields[gradient_row::kAbsX], s.fields[gradient_row::kAbsY]};
+  if (features.surfels) absolute = absolute_mean2d(s.fields);
+  store_means2d(s, used, mask, g.mean2d, absolute);
   if (t.poses) add_view_sums(sums, s.slice, mask, g, v_direction, v_h, mean, t.views[s.view].projected != 0);
 }
 
@@ -226,6 +232,29 @@ void sight_backward(const Sight& s, const Gaussian<Pack>& gaussian, int used, co
   add_gradients<kCovariance>(s, used, mask, gaussian.mean, g, v_h, sums, to);
 }
 
+void surfel_sight_backward(const Sight& s, const Gaussian<Pack>& gaussian, int used, const ViewSums& sums,
+                           Columns& to) {
+  const Task& t = s.task;
+  const Features& features = s.data().features;
+  const Pack zero = Pack(0.0f);
+  int next = features.colors;
+  SurfelUpstream<Pack> pixel = {
+      s.fields, features.depth ? s.feature(next++) : zero, {zero, zero, zero}, given_means2d(s, used)};
+  Triple<Pack> v_normal = pixel.normal;
+  if (features.normals) v_normal = {s.feature(next), s.feature(next + 1), s.feature(next + 2)};
+  const double* r = t.scene.slice_poses[s.slice].rotation;
+  const auto column = [&](int k) {
+    return fma(Pack(static_cast<float>(r[k])), v_normal.x,
+               fma(Pack(static_cast<float>(r[3 + k])), v_normal.y, Pack(static_cast<float>(r[6 + k])) * v_normal.z));
+  };
+  pixel.normal = {column(0), column(1), column(2)};
+  Triple<Pack> normal;
+  const GaussianGradient<Pack> g = surfel_backward(t.views[s.view], s.pose(), t.settings, gaussian, pixel, normal);
+  const MaskPack mask = mask_from_bits(s.mask);
+  if (t.poses && features.normals) add_normal_sums(sums, s.slice, mask, v_normal, normal);
+  add_gradients<false>(s, used, mask, gaussian.mean, g, {zero, zero, zero}, sums, to);
+}
+
 void sensor_sight_backward(const Sight& s, const Gaussian<Pack>& gaussian, int used, const ViewSums& sums,
                            Columns& to) {
   const Task& t = s.task;
@@ -235,7 +264,7 @@ void sensor_sight_backward(const Sight& s, const Gaussian<Pack>& gaussian, int u
   const Pack v_depth = features.depth ? s.feature(next++) : zero;
   const Pack v_inverse_depth = features.inverse_depth ? s.feature(next) : zero;
   const SensorPlace at{t.views[s.view], t.scene.sensors[s.view], t.scene.slice_poses[s.slice], t.settings};
-  double* view_sums = t.poses ? sums.sensor : nullptr;
+  const SensorSums view_sums = {t.poses ? sums.sensor : nullptr, sums.poses + s.slice * kPoseSums + kPoseFloats};
   GaussianGradient<Pack> g;
   if (features.rays) {
     g = project_rays_backward(at, gaussian, s.fields, v_depth, v_inverse_depth, s.mask, view_sums);
@@ -295,7 +324,7 @@ void chunk_backward(const Task& t, int scene_number, int slice, int64_t local, i
     Sight sight{t, v, slice, local, first, used, mask, fields};
     if (mask == 0) {
       for (int f = 0; f < kRecordFloats; ++f) fields[f] = Pack(0.0f);
-      store_means2d(sight, used, mask_from_bits(0), {Pack(0.0f), Pack(0.0f)});
+      store_means2d(sight, used, mask_from_bits(0), {Pack(0.0f), Pack(0.0f)}, {Pack(0.0f), Pack(0.0f)});
       write_view_colors(sight, used);
       continue;
     }
@@ -310,7 +339,9 @@ void chunk_backward(const Task& t, int scene_number, int slice, int64_t local, i
     load_sums(t.rows[v], local, touched, fields);
     sight.mask = mask;
     const ViewSums sums(part.sums, scene, v);
-    if (scene.sensors != nullptr) {
+    if (t.settings.surfels) {
+      surfel_sight_backward(sight, gaussian, used, sums, columns);
+    } else if (scene.sensors != nullptr) {
       sensor_sight_backward(sight, gaussian, used, sums, columns);
     } else {
       with_lens(t.views[v], [&](auto lens) {
@@ -328,7 +359,16 @@ void chunk_backward(const Task& t, int scene_number, int slice, int64_t local, i
 }
 
 // Adds the gradients that lead through the rays of pixels.
-void add_ray_totals(int view_count, const Gradients& to, Pass& pass) {
+void add_ray_totals(int view_count, const Scene& scene, const Gradients& to, Pass& pass) {
+  for (int v = 0; to.poses != nullptr && scene.moving_slices > 0 && v < view_count; ++v) {
+    for (int g = 0; g < scene.slices; ++g) {
+      const int moving = scene.slice_poses[g].moving;
+      if (moving < 0) continue;
+      const double* from = pass.view(v).slice_gradients.ensure<double>(1) + moving * kSliceMotionSums;
+      double* pose = to.poses + (static_cast<int64_t>(v) * scene.slices + g) * kPoseSums + kPoseFloats;
+      for (int i = 0; i < kSliceMotionSums; ++i) pose[i] += from[i];
+    }
+  }
   if (to.sensors == nullptr) return;
   constexpr int kInverse = kRaySums - kSensorSums;
   for (int v = 0; v < view_count; ++v) {
@@ -349,8 +389,8 @@ void project_backward(const View* views, int view_count, const Settings& setting
     data.push_back(view_data(pass.view(v), scene.count));
     rows.push_back(row_data(pass, v, scene, to));
   }
-  const bool sums_wanted =
-      to.poses != nullptr || to.intrinsics != nullptr || to.projection != nullptr || to.sensors != nullptr;
+  const bool sums_wanted = to.poses != nullptr || to.normals != nullptr || to.intrinsics != nullptr ||
+                           to.projection != nullptr || to.sensors != nullptr;
   const Task task{views, view_count, settings, scene, up, to, data.data(), rows.data(), sums_wanted};
   const int parts = parts_of(scene.count);
   const int width = (scene.sh != nullptr ? scene.coefficients : 1) * scene.channels + kLanes;
@@ -374,7 +414,7 @@ void project_backward(const View* views, int view_count, const Settings& setting
     }
   });
   write_view_sums(scene, view_count, to, sums, parts, part_doubles);
-  if (settings.rays) add_ray_totals(view_count, to, pass);
+  if (settings.rays) add_ray_totals(view_count, scene, to, pass);
   clock.stage(kBackProjectStage);
 }
 

@@ -48,7 +48,7 @@ Projected<Pack> project_sensor(const SensorPlace& at, const Gaussian<Pack>& gaus
 
 GaussianGradient<Pack> project_sensor_backward(const SensorPlace& at, const Gaussian<Pack>& gaussian,
                                                const PixelSums<Pack>& sums, Pack v_inverse_depth, unsigned mask,
-                                               double* view_sums) {
+                                               const SensorSums& view_sums) {
   GaussianGradient<Pack> to{};
   with_sensor_lens(at.sensor.lens, [&](auto lens) {
     using Lens = decltype(lens);

@@ -43,20 +43,26 @@ LG_INLINE void put(const GaussianGradient<Pack64>& g, int part, GaussianGradient
 
 inline constexpr unsigned kPartBits = (1u << kLanes64) - 1u;
 
-// Sums over the Gaussians of a part.
+// The sums over the Gaussians of a slice for its gradients and those of the sensor.
+struct SensorSums {
+  double* sensor;  // [kSensorSums]; null if they are not wanted.
+  double* slice;   // [kSliceMotionSums]
+};
+// Of a part of the Gaussians.
 struct PartSums {
-  double* to;  // Null if they are not wanted.
+  SensorSums to;
   MaskPack64 mask;
-  LG_INLINE bool wanted() const { return to != nullptr; }
-  LG_INLINE void operator()(int index, Pack64 value) const { to[index] += sum(zero_unless(mask, value)); }
+  LG_INLINE bool wanted() const { return to.sensor != nullptr; }
+  LG_INLINE void operator()(int index, Pack64 value) const {
+    (index < kRaySums ? to.sensor[index] : to.slice[index - kRaySums]) += sum(zero_unless(mask, value));
+  }
 };
 
 // `used`: the lanes that hold a Gaussian, as bits.
 Projected<Pack> project_sensor(const SensorPlace& at, const Gaussian<Pack>& gaussian, unsigned used);
-// For the Gaussians of `mask`, which must be visible. Adds to the sums of the view (see kSensorSums) unless they are
-// null.
+// For the Gaussians of `mask`, which must be visible.
 GaussianGradient<Pack> project_sensor_backward(const SensorPlace& at, const Gaussian<Pack>& gaussian,
                                                const PixelSums<Pack>& sums, Pack v_inverse_depth, unsigned mask,
-                                               double* view_sums);
+                                               const SensorSums& view_sums);
 
 LG_END

@@ -52,10 +52,12 @@ LG_INLINE Pack best_log2_alpha(const Ellipse<Pack>& e, const Side& column, const
   return max(fnma(beside, beside, fnma(v, v, e.log2_opacity)), fnma(above, above, row.rest));
 }
 
-// Appends those of the sixteen records from number `first` on that reach a block to its list.
-LG_INLINE void deal(Batch& batch, const TileOrigin& tile, int first, int used) {
+// Appends those of the sixteen ellipses from number `first` on that reach a block to its list; ellipse(number) is the
+// record of one.
+template <class EllipseAt>
+LG_INLINE void deal(Batch& batch, const EllipseAt& ellipse, const TileOrigin& tile, int first, int used) {
   Pack f[kLanes];
-  for (int i = 0; i < kLanes; ++i) f[i] = Pack::load(batch.records[first + (i < used ? i : used - 1)]);
+  for (int i = 0; i < kLanes; ++i) f[i] = Pack::load(ellipse(first + (i < used ? i : used - 1)));
   transpose_16(f);
   const Ellipse<Pack> e = {f[record::kX],  f[record::kY],  f[record::kUx],
                            f[record::kUy], f[record::kVy], f[record::kLog2Opacity]};
@@ -104,11 +106,21 @@ inline void fill_batch(Batch& batch, const ViewData& data, const TileOrigin& til
   constexpr int kAhead = 16;
   for (int i = 0; i < count; ++i) {
     // The ellipses of a tile lie anywhere in memory.
-    if (i + kAhead < count)
-      __builtin_prefetch(data.records + static_cast<int64_t>(entries[i + kAhead]) * kRecordFloats);
+    if (i + kAhead < count) {
+      const int64_t ahead = static_cast<int64_t>(entries[i + kAhead]) * kRecordFloats;
+      __builtin_prefetch(data.records + ahead);
+      if (data.bounds != nullptr) __builtin_prefetch(data.bounds + ahead);
+    }
     Pack::load(data.records + static_cast<int64_t>(entries[i]) * kRecordFloats).store(batch.records[i]);
   }
-  for (int i = 0; i < count; i += kLanes) deal(batch, tile, i, count - i < kLanes ? count - i : kLanes);
+  const auto all = [&](const auto& ellipse) {
+    for (int i = 0; i < count; i += kLanes) deal(batch, ellipse, tile, i, count - i < kLanes ? count - i : kLanes);
+  };
+  if (data.bounds != nullptr) {
+    all([&](int i) { return data.ellipse(entries[i]); });
+  } else {
+    all([&](int i) { return batch.records[i]; });
+  }
   if (rectangles) drop_outside(batch, tile, data.rectangles, entries);
 }
 

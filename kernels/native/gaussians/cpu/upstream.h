@@ -73,6 +73,16 @@ LG_INLINE void load_block(const UpstreamSource& s, int x, int y, float* to, doub
   }
   if (s.features.inverse_depth) {
     load_feature(load_plane(block, up.d_inverse_depth), load_plane(block, up.inverse_depth), next, rest);
+    next += kLanes;
+  }
+  if (s.features.surfels && s.features.normals) {
+    for (int k = 0; k < 3; ++k) zero.store(next + k * kLanes);
+    if (up.d_normals != nullptr) {
+      const Colors3 v = load_colors_3(block, up.d_normals), rendered = load_colors_3(block, up.normals);
+      load_feature(v.r, rendered.r, next, rest);
+      load_feature(v.g, rendered.g, next + kLanes, rest);
+      load_feature(v.b, rendered.b, next + 2 * kLanes, rest);
+    }
   }
   fma(left, v_left, rest).store(to + kUpRest * kLanes);
   if (background == nullptr) return;

@@ -5,6 +5,7 @@
 #include "gaussians/cpu/engine.h"
 #include "gaussians/math/camera.h"
 #include "gaussians/math/record.h"
+#include "gaussians/math/surfel.h"
 
 LG_BEGIN_ENGINE(gaussians)
 
@@ -15,21 +16,33 @@ inline constexpr PixelRectangle kCulled{0, 0, 0, 0}, kNoPixels{0, 0, 0, 1};
 LG_INLINE bool is_culled(const PixelRectangle& r) { return r.y1 == 0; }
 LG_INLINE bool has_pixels(const PixelRectangle& r) { return r.x1 != 0; }
 
+// Where in a record its features begin, and how many have room there; along rays they are apart.
+constexpr int first_feature(const Features& features) {
+  return features.surfels ? int{surfel_record::kFeatures} : int{record::kFeatures};
+}
+constexpr int inline_features(const Features& features) {
+  return features.rays ? -1 : kRecordFloats - first_feature(features);
+}
+
 // Where a view's state lies.
 struct ViewData {
   Features features;
   int tiles_x, tiles_y;
   PixelRectangle* rectangles;
-  float* records;        // Of ellipses, or along rays, see math/ray.h.
+  float* records;        // Of ellipses, surfels, or along rays: see math/record.h, math/surfel.h, math/ray.h.
   float* more_features;  // Null where features are in the records.
-  float* bounds;         // Along rays.
+  float* bounds;         // Along rays; of surfels: ellipses that hold them, as records. Else null.
   const uint32_t* tile_starts;
   const uint32_t* entries;
   uint32_t* masks;
 
   LG_INLINE const float* features_of(uint32_t id) const {
     return more_features != nullptr ? more_features + static_cast<int64_t>(id) * features.total()
-                                    : records + static_cast<int64_t>(id) * kRecordFloats + record::kFeatures;
+                                    : records + static_cast<int64_t>(id) * kRecordFloats + first_feature(features);
+  }
+  // What the tiles and blocks are found by, on the film.
+  LG_INLINE const float* ellipse(uint32_t id) const {
+    return (bounds != nullptr ? bounds : records) + static_cast<int64_t>(id) * kRecordFloats;
   }
 };
 
@@ -43,9 +56,10 @@ inline ViewData view_data(ViewState& state, int64_t count) {
   data.rectangles = state.rectangles.ensure<PixelRectangle>(n);
   data.records = state.records.ensure<float>(n * kRecordFloats);
   const int total = state.features.total();
-  const bool apart = state.features.rays || total > kInlineFeatures;
+  const bool apart = total > inline_features(state.features);
   data.more_features = apart ? state.more_features.ensure<float>(n * total + 1) : nullptr;
-  data.bounds = state.features.rays ? state.bounds.ensure<float>(n * kRecordFloats) : nullptr;
+  const bool bounded = state.features.rays || state.features.surfels;
+  data.bounds = bounded ? state.bounds.ensure<float>(n * kRecordFloats) : nullptr;
   data.tile_starts = state.tile_starts.ensure<uint32_t>(tiles + 1);
   data.entries = state.entries.ensure<uint32_t>(1);
   data.masks = state.masks.ensure<uint32_t>(1);
@@ -97,5 +111,7 @@ void bin_view(const Settings& settings, const ViewData& data, const uint64_t* pa
               ViewState& state, Workspace& workspace);
 void draw_view(const View* views, int view, const Settings& settings, const Scene& scene, const Outputs& outputs,
                const ViewData& data, Workspace& workspace);
+void draw_surfels(const View* views, int view, const Settings& settings, const Scene& scene, const Outputs& outputs,
+                  const ViewData& data, Workspace& workspace);
 
 LG_END

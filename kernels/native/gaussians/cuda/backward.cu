@@ -2,21 +2,14 @@
 #include "common/cuda/launch.h"
 #include "gaussians/cuda/rays/field.cuh"
 #include "gaussians/cuda/rays/stages.h"
+#include "gaussians/cuda/surfels/stages.h"
 
 namespace lumigrad::gaussians {
 namespace {
 
-// Sums the gradients of every item over its pixels. Along rays `to_rays` receives those of the rays, unless it is null.
-void blend_backward(const CudaCall& call, const CudaRecords& records, const CudaPass& pass, const Upstream& upstream,
-                    CudaRows& rows, float* to_rays, cudaStream_t stream) {
-  const auto run = [&] {
-    if (call.settings.rays) {
-      cuda_blend_rays_backward(call, records, pass.lists, pass.rays.data(), upstream, pass.lasts.data(), rows, to_rays,
-                               stream);
-    } else {
-      cuda_blend_backward(call, records, pass.lists, upstream, pass.lasts.data(), rows, stream);
-    }
-  };
+// Sums over the pixels of every item into rows, by `run`.
+template <class Run>
+void sum_rows(const CudaCall& call, const CudaPass& pass, CudaRows& rows, const Run& run, cudaStream_t stream) {
   const auto items = static_cast<std::size_t>(call.views) * call.scene.count;
   const auto width = static_cast<std::size_t>(rows.width);
   if (!call.settings.deterministic) {
@@ -28,6 +21,32 @@ void blend_backward(const CudaCall& call, const CudaRecords& records, const Cuda
   rows.pair_rows = pair_rows.data();
   run();
   cuda_sum_pairs(pass.lists, items, rows, stream);
+}
+
+// Sums the gradients of every item over its pixels. Along rays `to_rays` receives those of the rays, unless it is null.
+void blend_backward(const CudaCall& call, const CudaRecords& records, const CudaPass& pass, const Upstream& upstream,
+                    CudaRows& rows, float* to_rays, cudaStream_t stream) {
+  const auto run = [&] {
+    if (call.settings.rays) {
+      cuda_blend_rays_backward(call, records, pass.lists, pass.rays.data(), upstream, pass.lasts.data(), rows, to_rays,
+                               stream);
+    } else if (call.settings.surfels) {
+      cuda_blend_surfels_backward(call, records, pass.lists, upstream, pass.lasts.data(), pass.medians.data(), rows,
+                                  stream);
+    } else {
+      cuda_blend_backward(call, records, pass.lists, upstream, pass.lasts.data(), rows, stream);
+    }
+  };
+  sum_rows(call, pass, rows, run, stream);
+}
+
+// The same for moving slices along rays.
+void blend_slices_backward(const CudaCall& call, const CudaRecords& records, const CudaPass& pass,
+                           const Upstream& upstream, CudaRows& rows, cudaStream_t stream) {
+  const auto run = [&] {
+    cuda_blend_slices_backward(call, records, pass.lists, pass.rays.data(), upstream, pass.lasts.data(), rows, stream);
+  };
+  sum_rows(call, pass, rows, run, stream);
 }
 
 // Whether gradients lead through the rays: to those that were given, or to lenses and motions.
@@ -48,7 +67,8 @@ DeviceTimer cuda_backward(const View* views, int count, const Settings& settings
   const CudaRecords records{pass.features, feature_stride(pass.features), pass.records.data(),
                             pass.more_features.data()};
   const auto items = static_cast<std::size_t>(count) * scene.count;
-  const int fields = settings.rays ? kRayFields : int{gradient_row::kFeatures};
+  static_assert(kRayFields == kSurfelFields);
+  const int fields = settings.rays || settings.surfels ? kRayFields : int{gradient_row::kFeatures};
   const int width = fields + pass.features.total();
   DeviceBuffer<float> sums(items * static_cast<std::size_t>(width), stream);
   CudaRows rows{fields, width, gradients.means2d_abs != nullptr, sums.data(), nullptr, gradients.touched};
@@ -59,16 +79,26 @@ DeviceTimer cuda_backward(const View* views, int count, const Settings& settings
   const bool through_rays = needs_rays(settings, scene, gradients);
   const DeviceBuffer<float> v_rays(through_rays ? pass.rays.size() : 0, stream);
   blend_backward(call, records, pass, upstream, rows, through_rays ? v_rays.data() : nullptr, stream);
+  const bool through_slices = settings.rays && scene.moving_slices > 0 && gradients.poses != nullptr;
+  const DeviceBuffer<float> motion_rows(through_slices ? items * kRayFields : 0, stream);
+  if (through_slices) {
+    CudaRows of_slices{kRayFields, kRayFields, false, motion_rows.data(), nullptr, gradients.touched};
+    blend_slices_backward(call, records, pass, upstream, of_slices, stream);
+  }
   if (gradients.background != nullptr) cuda_background_backward(call, upstream, gradients.background, stream);
   timer.mark("blend_backward");
-  const bool needs_blocks = gradients.poses != nullptr || gradients.intrinsics != nullptr ||
-                            gradients.projection != nullptr || gradients.sensors != nullptr;
+  const bool needs_blocks = gradients.poses != nullptr || gradients.normals != nullptr ||
+                            gradients.intrinsics != nullptr || gradients.projection != nullptr ||
+                            gradients.sensors != nullptr;
   const std::size_t blocks = needs_blocks ? static_cast<std::size_t>(count) * call.blocks * block_sum::kFields : 0;
   DeviceBuffer<double> block_sums(blocks, stream);
   double* to_blocks = needs_blocks ? block_sums.data() : nullptr;
   if (needs_blocks) check(cudaMemsetAsync(to_blocks, 0, block_sums.bytes(), stream), "clearing sums");
   if (call.scene.sensors != nullptr) {
-    cuda_sensor_backward(data, records, upstream, rows, gradients, to_blocks, stream);
+    cuda_sensor_backward(data, records, upstream, rows, through_slices ? motion_rows.data() : nullptr, gradients,
+                         to_blocks, stream);
+  } else if (settings.surfels) {
+    cuda_project_surfels_backward(call, records, upstream, rows, gradients, to_blocks, stream);
   } else {
     cuda_project_backward(data, records, upstream, rows, gradients, to_blocks, stream);
   }

@@ -40,6 +40,18 @@ std::vector<int32_t> blocks_before(const Scene& scene) {
   return blocks;
 }
 
+// Those of all views, one after another, of the slices that move.
+std::vector<SliceMotion<float>> slice_motions(const Scene& scene, int views) {
+  std::vector<SliceMotion<float>> motions;
+  for (int v = 0; scene.sensors != nullptr && v < views; ++v) {
+    for (int g = 0; g < scene.slices; ++g) {
+      const SlicePose& slice = scene.slice_poses[g];
+      if (slice.moving >= 0) motions.push_back(ray_slice_motion(scene.sensors[v], slice));
+    }
+  }
+  return motions;
+}
+
 }  // namespace
 
 CudaCallData::CudaCallData(const View* views, int count, const Settings& settings, const Scene& scene,
@@ -67,6 +79,7 @@ CudaCallData::CudaCallData(const View* views, int count, const Settings& setting
   const std::size_t sensors = scene.sensors != nullptr ? static_cast<std::size_t>(count) : 0;
   const std::size_t at_sensors = packed.add(scene.sensors, sensors);
   const std::size_t at_slice_poses = packed.add(scene.slice_poses, static_cast<std::size_t>(scene.slices));
+  const std::size_t at_motions = packed.add(slice_motions(scene, count));
   data_ = DeviceBuffer<unsigned char>(packed.bytes().size(), stream);
   staging.copy(data_.data(), packed.bytes().data(), packed.bytes().size(), stream);
   const auto ints = [&](std::size_t at) { return reinterpret_cast<const int32_t*>(data_.data() + at); };
@@ -85,6 +98,7 @@ CudaCallData::CudaCallData(const View* views, int count, const Settings& setting
   call_.scene_views = ints(at_scene_views);
   call_.slice_blocks = ints(at_blocks);
   call_.blocks = blocks.back();
+  call_.motions = reinterpret_cast<const SliceMotion<float>*>(data_.data() + at_motions);
 }
 
 }  // namespace lumigrad::gaussians

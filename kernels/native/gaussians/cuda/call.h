@@ -2,7 +2,7 @@
 #pragma once
 
 #include "gaussians/cuda/engine.h"
-#include "gaussians/math/camera.h"
+#include "gaussians/math/sensor/slice_motion.h"
 
 namespace lumigrad::gaussians {
 
@@ -14,12 +14,13 @@ struct CudaCall {
   Settings settings;
   Scene scene;  // Its slices and poses, like the arrays below, are in the device's memory.
   int views, width, height;
-  const View* view;             // [views]
-  const int32_t* lenses;        // [views] the Lens of each view
-  const int32_t* scene_starts;  // [scenes + 1] into `scene_views`
-  const int32_t* scene_views;   // [views] the views of each scene, one scene after another
-  const int32_t* slice_blocks;  // [slices + 1] blocks before each slice
-  int blocks;                   // Per scene.
+  const View* view;                   // [views]
+  const int32_t* lenses;              // [views] the Lens of each view
+  const int32_t* scene_starts;        // [scenes + 1] into `scene_views`
+  const int32_t* scene_views;         // [views] the views of each scene, one scene after another
+  const int32_t* slice_blocks;        // [slices + 1] blocks before each slice
+  int blocks;                         // Per scene.
+  const SliceMotion<float>* motions;  // Along rays: [views, moving slices]
 };
 
 // Owns the memory that CudaCall points to, and lists the lenses in use.
@@ -40,6 +41,6 @@ class CudaCallData {
 
 inline constexpr Lens kLenses[] = {Lens::pinhole, Lens::distorted, Lens::orthographic, Lens::fisheye};
 inline constexpr SensorLens kSensorLenses[] = {SensorLens::pinhole, SensorLens::opencv, SensorLens::orthographic,
-                                               SensorLens::fisheye, SensorLens::ftheta};
+                                               SensorLens::fisheye, SensorLens::ftheta, SensorLens::lidar};
 
 }  // namespace lumigrad::gaussians

@@ -37,6 +37,8 @@ __device__ inline float take(const CudaRecords& records, GaussianBatch& batch, i
   return weight;
 }
 
+// `kSurfels`: normals may follow the depth.
+template <bool kSurfels>
 __device__ inline void write_feature(const CudaCall& call, const Features& features, const Outputs& out, int view,
                                      int64_t index, int f, float sum, float transmittance) {
   const int channels = features.colors;
@@ -47,18 +49,21 @@ __device__ inline void write_feature(const CudaCall& call, const Features& featu
   } else if (features.depth && f == channels) {
     if (out.depth != nullptr) out.depth[index] = sum;
     if (out.expected_depth != nullptr) out.expected_depth[index] = sum / max(1.0f - transmittance, kLeastAlpha);
+  } else if (kSurfels) {
+    const int axis = f - channels - features.depth;
+    if (features.normals && axis < 3) out.normals[3 * index + axis] = sum;
   } else if (f < features.total() && out.inverse_depth != nullptr) {
     out.inverse_depth[index] = sum;
   }
 }
 
-template <int kFeatures>
+template <bool kSurfels = false, int kFeatures>
 __device__ inline void write_pixel(const CudaCall& call, const Features& features, const Outputs& out, int* lasts,
                                    int view, int64_t index, int first, const Pixel<kFeatures>& pixel) {
 #pragma unroll
   for (int c = 0; c < kFeatures; ++c) {
     if (first + c >= features.total()) break;
-    write_feature(call, features, out, view, index, first + c, pixel.sums[c], pixel.transmittance);
+    write_feature<kSurfels>(call, features, out, view, index, first + c, pixel.sums[c], pixel.transmittance);
   }
   if (first > 0) return;
   if (out.alpha != nullptr) out.alpha[index] = 1.0f - pixel.transmittance;

@@ -31,9 +31,10 @@ struct CudaPass {
   DeviceBuffer<float> more_features;  // [V, N, stride], where they do not fit into a record
   DeviceBuffer<int> lasts;            // [V, H, W] one past a pixel's last contributor in its tile's list
   DeviceBuffer<float> rays;           // Along rays: those of the pixels, see rays/field.cuh
+  DeviceBuffer<int> medians;          // Of surfels: [V, H, W] as lasts, of the median depth; or none
 
   std::size_t bytes() const {
-    return tiles.bytes() + records.bytes() + more_features.bytes() + lasts.bytes() + rays.bytes();
+    return tiles.bytes() + records.bytes() + more_features.bytes() + lasts.bytes() + rays.bytes() + medians.bytes();
   }
 };
 

@@ -8,6 +8,7 @@
 #include "common/cuda/tile_lists.cuh"
 #include "gaussians/cuda/rays/field.cuh"
 #include "gaussians/cuda/rays/stages.h"
+#include "gaussians/cuda/surfels/stages.h"
 
 namespace lumigrad::gaussians {
 namespace {
@@ -75,11 +76,12 @@ struct EllipseTiles {
 };
 
 struct GaussianReach {
-  CudaRecords records;
+  const float4* ellipses;  // The first quarters of records.
+  int quarters;            // From one to the next.
   float log2_alpha_min, pixel_center;
 
   __device__ EllipseTiles operator()(unsigned item) const {
-    return EllipseTiles(records.record(item), log2_alpha_min, pixel_center);
+    return EllipseTiles(&ellipses[static_cast<int64_t>(item) * quarters].x, log2_alpha_min, pixel_center);
   }
 };
 
@@ -132,6 +134,19 @@ DeviceTimer cuda_forward(const View* views, int count, const Settings& settings,
   pass.lasts = DeviceBuffer<int>(static_cast<std::size_t>(count) * call.width * call.height, stream);
   const CudaRecords records{pass.features, static_cast<int>(stride), pass.records.data(), pass.more_features.data()};
   DeviceBuffer<unsigned> keys(items, stream);
+  if (settings.surfels) {
+    const DeviceBuffer<float4> ellipses(items * kEllipseQuarters, stream);
+    const std::size_t pixels = static_cast<std::size_t>(count) * call.width * call.height;
+    pass.medians = DeviceBuffer<int>(pass.features.median_depth ? pixels : 0, stream);
+    cuda_project_surfels(call, records, outputs, keys.data(), ellipses.data(), stream);
+    cuda_colors(call, records, stream);
+    const GaussianReach reach{ellipses.data(), kEllipseQuarters, log2_positive(settings.alpha_min),
+                              settings.pixel_center};
+    order(reach, keys, call, pass, workspace, timer, stream);
+    cuda_draw_surfels(call, records, pass.lists, outputs, pass.lasts.data(), pass.medians.data(), stream);
+    timer.mark("blend");
+    return timer;
+  }
   cuda_project(data, records, outputs, keys.data(), stream);
   if (settings.rays) {
     const std::size_t tiles = static_cast<std::size_t>(count) * pass.lists.tiles_x * pass.lists.tiles_y;
@@ -143,8 +158,9 @@ DeviceTimer cuda_forward(const View* views, int count, const Settings& settings,
     cuda_draw_rays(call, records, pass.lists, pass.rays.data(), outputs, pass.lasts.data(), stream);
   } else {
     cuda_colors(call, records, stream);
-    order(GaussianReach{records, log2_positive(settings.alpha_min), settings.pixel_center}, keys, call, pass, workspace,
-          timer, stream);
+    const GaussianReach reach{records.records, kRecordQuarters, log2_positive(settings.alpha_min),
+                              settings.pixel_center};
+    order(reach, keys, call, pass, workspace, timer, stream);
     cuda_draw(call, records, pass.lists, outputs, pass.lasts.data(), stream);
   }
   timer.mark("blend");

@@ -35,11 +35,11 @@ __device__ inline Gaussian<double> gaussian64_of(const Scene& scene, int64_t ind
   return to;
 }
 
-// Calls run(lens, number), an object of a lens's type and its name, for each lens that the sensors have.
+// Calls run(lens, number), an object of a lens's type and its name, for each lens that the sensors have, lidars too.
 template <class Run>
 void each_sensor_lens(const CudaCallData& data, const Run& run) {
   for (const SensorLens number : kSensorLenses) {
-    if (data.has(number)) with_sensor_lens(number, [&](auto lens) { run(lens, number); });
+    if (data.has(number)) with_any_sensor_lens(number, [&](auto lens) { run(lens, number); });
   }
 }
 

@@ -1,37 +1,13 @@
 // Computes records from the scene on the device: a thread for each view and Gaussian projects it and evaluates its
 // colours.
+#include <type_traits>
+
 #include "common/cuda/launch.h"
-#include "gaussians/cuda/gaussian.cuh"
+#include "gaussians/cuda/projected.cuh"
 #include "gaussians/cuda/stages.h"
 
 namespace lumigrad::gaussians {
 namespace {
-
-// A key that sorts like the float, negative ones included.
-__device__ inline unsigned sortable(float depth) {
-  const unsigned b = __float_as_uint(depth);
-  return b ^ ((b >> 31) != 0 ? 0xFFFFFFFFu : 0x80000000u);
-}
-
-// Writes the outputs per Gaussian that callers may request beside the images; 0 where it is culled.
-__device__ inline void write_outputs(const Outputs& out, int64_t item, const Projected<float>& g) {
-  const auto seen = [&](float value) { return g.visible ? value : 0.0f; };
-  if (out.radii != nullptr) {
-    out.radii[2 * item] = truncate(seen(g.radius_x));
-    out.radii[2 * item + 1] = truncate(seen(g.radius_y));
-  }
-  if (out.means2d != nullptr) {
-    out.means2d[2 * item] = seen(g.x);
-    out.means2d[2 * item + 1] = seen(g.y);
-  }
-  if (out.depths != nullptr) out.depths[item] = seen(g.depth);
-  if (out.conics != nullptr) {
-    out.conics[3 * item] = seen(g.a);
-    out.conics[3 * item + 1] = seen(g.b);
-    out.conics[3 * item + 2] = seen(g.c);
-  }
-  if (out.projected_opacities != nullptr) out.projected_opacities[item] = seen(g.opacity);
-}
 
 // Writes a record without its colours, which are written later.
 __device__ inline void write_record(const CudaRecords& to, int64_t item, const Projected<float>& g, unsigned columns,
@@ -51,14 +27,9 @@ __device__ inline void write_record(const CudaRecords& to, int64_t item, const P
 __device__ inline void store_projected(const CudaRecords& to, const Outputs& outputs, unsigned* keys, int64_t item,
                                        const Projected<float>& g) {
   write_outputs(outputs, item, g);
-  const bool reaches = g.visible && g.left < g.right && g.top < g.bottom;
-  unsigned columns = g.visible ? 0 : kCulled, rows = 0;
-  if (reaches) {
-    columns = static_cast<unsigned>(truncate(g.left)) | static_cast<unsigned>(truncate(g.right)) << 16;
-    rows = static_cast<unsigned>(truncate(g.top)) | static_cast<unsigned>(truncate(g.bottom)) << 16;
-  }
-  write_record(to, item, g, columns, rows);
-  keys[item] = reaches ? sortable(g.depth) : kBehindAll;
+  const DrawnRange range(g);
+  write_record(to, item, g, range.columns, range.rows);
+  keys[item] = range.reaches ? sortable(g.depth) : kBehindAll;
 }
 
 template <Lens kLens, bool kCovariance>
@@ -91,7 +62,8 @@ __global__ void __launch_bounds__(kGaussianThreads)
   const SensorFootprint<float> film = {
       static_cast<float>(f.x), static_cast<float>(f.y), static_cast<float>(f.depth), static_cast<float>(f.a),
       static_cast<float>(f.b), static_cast<float>(f.c), static_cast<float>(f.sharp), static_cast<float>(f.schur)};
-  finish_sensor(at.view, at.settings, film, static_cast<float>(gaussian.opacity), g);
+  constexpr bool kFilm = !std::is_same_v<SensorKind, SpinningLidar>;
+  finish_sensor<kFilm>(at.view, at.settings, film, static_cast<float>(gaussian.opacity), g);
   store_projected(to, outputs, keys, view * count + place.number, g);
 }
 

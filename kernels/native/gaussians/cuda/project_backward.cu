@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kGaussianThreads)
         if (block_sums != nullptr) fill_block_sums(g, v_h, gaussian.mean, sums);
       }
       touched |= receives && extra;
-      write_means2d(to, from, mean2d);
+      write_means2d(to, from, mean2d, {from.row[gradient_row::kAbsX], from.row[gradient_row::kAbsY]});
     }
     if (block_sums != nullptr && __syncthreads_or(receives)) {
       double* of_block = block_sums + (static_cast<int64_t>(view) * call.blocks + place.block) * block_sum::kFields;

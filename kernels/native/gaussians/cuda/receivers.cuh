@@ -21,8 +21,8 @@ struct Receiver {
                       int number)
       : rows(of_all), item(view * static_cast<int64_t>(call.scene.count) + number) {
     row = rows.rows + item * rows.width;
-    const float* record = records.record(item);
-    receives = extra ? !is_culled(record) : reaches_pixels(records.range(item)) && has_sums(rows.width);
+    receives =
+        extra ? !is_culled(records.range_fields(item)) : reaches_pixels(records.range(item)) && has_sums(rows.width);
   }
   __device__ bool has_sums(int width) const {
     bool any = false;
@@ -124,14 +124,16 @@ __device__ inline void fill_block_sums(const GaussianGradient<float>& g, const T
   for (int i = 0; i < 12; ++i) to[block_sum::kProjection + i] = h[i / 4] * point[i % 4];
 }
 
-__device__ inline void write_means2d(const Gradients& to, const Receiver& from, const Pair<float>& mean2d) {
+// `absolute`: sums of absolute gradients.
+__device__ inline void write_means2d(const Gradients& to, const Receiver& from, const Pair<float>& mean2d,
+                                     const Pair<float>& absolute) {
   if (to.means2d != nullptr) {
     to.means2d[2 * from.item] = mean2d.x;
     to.means2d[2 * from.item + 1] = mean2d.y;
   }
   if (to.means2d_abs != nullptr) {
-    to.means2d_abs[2 * from.item] = from.receives ? from.row[gradient_row::kAbsX] : 0.0f;
-    to.means2d_abs[2 * from.item + 1] = from.receives ? from.row[gradient_row::kAbsY] : 0.0f;
+    to.means2d_abs[2 * from.item] = from.receives ? absolute.x : 0.0f;
+    to.means2d_abs[2 * from.item + 1] = from.receives ? absolute.y : 0.0f;
   }
 }
 

@@ -11,9 +11,12 @@ namespace lumigrad::gaussians {
 // x0 | x1 << 16 and y0 | y1 << 16. Both are 0 if it reaches none; columns are kCulled if the Gaussian was culled.
 inline constexpr int kColumns = record::kHalfWidth, kRows = record::kHalfHeight;
 inline constexpr unsigned kCulled = 0xFFFFFFFFu;
-// Along rays the last two places hold them.
-inline constexpr int kAlongRays = kRecordFloats - 2 - kColumns;
+// Along rays and of surfels the last two places hold them.
+inline constexpr int kRangeAtEnd = kRecordFloats - 2 - kColumns;
 inline constexpr int kRecordQuarters = kRecordFloats / 4;
+
+// Of a range; a lidar has one column more, which is in a tile that begins before.
+inline constexpr int kLargestEdge = 65535;
 
 struct PixelRange {
   int x0, x1, y0, y1;  // [x0, x1) x [y0, y1)
@@ -28,6 +31,9 @@ struct CudaRecords {
   float* more_features;  // [V, N, stride]
 
   __device__ float* record(int64_t item) const { return &records[kRecordQuarters * item].x; }
+  __device__ const float* range_fields(int64_t item) const {
+    return record(item) + (features.rays || features.surfels ? kRangeAtEnd : 0);
+  }
   __device__ PixelRange range(int64_t item) const;
   __device__ float* features_of(int64_t item) const {
     return stride > 0 ? more_features + item * stride : record(item) + record::kFeatures;
@@ -36,7 +42,7 @@ struct CudaRecords {
 
 // Floats per item in the separate array of features, a multiple of four; 0 if the features fit into the record.
 constexpr int feature_stride(const Features& features) {
-  if (features.rays) return features.total() / 4 * 4 + 4;
+  if (features.rays || features.surfels) return features.total() / 4 * 4 + 4;
   return features.total() > kInlineFeatures ? (features.total() + 3) / 4 * 4 : 0;
 }
 
@@ -46,9 +52,7 @@ __device__ inline PixelRange range_of(const float* record) {
   return {static_cast<int>(columns & 0xFFFF), static_cast<int>(columns >> 16), static_cast<int>(rows & 0xFFFF),
           static_cast<int>(rows >> 16)};
 }
-__device__ inline PixelRange CudaRecords::range(int64_t item) const {
-  return range_of(record(item) + (features.rays ? kAlongRays : 0));
-}
+__device__ inline PixelRange CudaRecords::range(int64_t item) const { return range_of(range_fields(item)); }
 __device__ inline bool is_culled(const float* record) { return __float_as_uint(record[kColumns]) == kCulled; }
 __device__ inline bool reaches_pixels(const PixelRange& r) { return r.x0 < r.x1; }
 

@@ -82,8 +82,9 @@ __device__ inline int block_max(int value) {
 
 __device__ inline float value_at(const float* image, int64_t index) { return image != nullptr ? image[index] : 0.0f; }
 
-// The upstream gradients of a pixel.
-struct PixelUpstream {
+// The upstream gradients of a pixel. `kSurfels`: normals may follow the depth.
+template <bool kSurfels>
+struct PixelUpstreamOf {
   const Upstream& up;
   Features features;
   const float* background;  // [D] or null: 0
@@ -92,8 +93,8 @@ struct PixelUpstream {
   float depth;               // Gradient of the accumulated depth.
   float transmittance_only;  // Gradient of the final transmittance, without the background's part.
 
-  __device__ PixelUpstream(const CudaCall& call, const Features& blended, const Upstream& upstream, int view,
-                           int64_t pixel)
+  __device__ PixelUpstreamOf(const CudaCall& call, const Features& blended, const Upstream& upstream, int view,
+                             int64_t pixel)
       : up(upstream), features(blended), background(call.scene.background), index(pixel) {
     if (background != nullptr) background += view * static_cast<int64_t>(features.colors);
     transmittance = up.transmittance[index];
@@ -108,12 +109,18 @@ struct PixelUpstream {
     const int channels = features.colors;
     if (f < channels) return up.d_color != nullptr ? up.d_color[index * channels + f] : 0.0f;
     if (f == channels && features.depth) return depth;
+    if constexpr (kSurfels) {
+      const int axis = f - channels - features.depth;
+      return features.normals && axis < 3 && up.d_normals != nullptr ? up.d_normals[3 * index + axis] : 0.0f;
+    }
     return f < features.total() ? value_at(up.d_inverse_depth, index) : 0.0f;
   }
   __device__ float toward_background(int f) const {
     return background != nullptr && f < features.colors ? gradient(f) * background[f] : 0.0f;
   }
 };
+
+using PixelUpstream = PixelUpstreamOf<false>;
 
 // The state of a pixel in the round that begins at feature `first`. Gradients are linear in those of the features, so
 // that rounds add up; the first round includes the gradient of the final transmittance. Absolute values do not add up:
@@ -123,7 +130,8 @@ struct PixelRound {
   float gradient[kFeatures];
   PixelBackward<float> state, whole;
 
-  __device__ PixelRound(const PixelUpstream& up, int first, bool needs_whole) {
+  template <class Up>
+  __device__ PixelRound(const Up& up, int first, bool needs_whole) {
     float behind = first == 0 ? up.transmittance_only : 0.0f, rest = 0.0f;
 #pragma unroll
     for (int c = 0; c < kFeatures; ++c) {

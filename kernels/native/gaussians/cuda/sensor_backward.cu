@@ -9,11 +9,14 @@
 namespace lumigrad::gaussians {
 namespace {
 
-// The sums of a thread (see kSensorSums); null if they are not wanted.
+// The sums of a thread, of its sensor (see kSensorSums) and its slice (see kSliceMotionSums); null if they are not
+// wanted.
 struct ThreadSums {
-  double* to;
-  __device__ bool wanted() const { return to != nullptr; }
-  __device__ void operator()(int index, double value) const { to[index] += value; }
+  double *sensor, *slice;
+  __device__ bool wanted() const { return sensor != nullptr; }
+  __device__ void operator()(int index, double value) const {
+    (index < kRaySums ? sensor[index] : slice[index - kRaySums]) += value;
+  }
 };
 
 __device__ inline Triple<float> narrowed(const Triple<double>& v) {
@@ -61,13 +64,19 @@ __device__ inline void put_sensor_sums(const double* own, double* to) {
   }
 }
 
-// `block_sums` and `sensor_sums` [V, blocks, kSensorSums] are null if no sums are wanted.
+// The sums that lead from pixels to a slice.
+__device__ inline void add_motion_row(const float* row, double* to) {
+  for (int k = 0; k < kSliceMotionSums; ++k) to[k] += static_cast<double>(row[k]);
+}
+
+// `block_sums` and `sensor_sums` [V, blocks, kSensorSums] are null if no sums are wanted; `motion_rows` [V, N,
+// kRayFields] where no slice moves.
 template <class SensorKind>
 __global__ void __launch_bounds__(kGaussianThreads)
     sensors_kernel(const __grid_constant__ CudaCall call, const __grid_constant__ CudaRecords records,
                    const __grid_constant__ Upstream up, const __grid_constant__ CudaRows rows,
                    const __grid_constant__ Gradients to, double* block_sums, double* sensor_sums, SensorLens lens,
-                   bool add) {
+                   const float* motion_rows, bool add) {
   const GaussianPlace place = gaussian_place(call);
   const bool present = place.number >= 0, extra = up.d_means2d != nullptr;
   const int64_t index = place.outer * static_cast<int64_t>(call.scene.count) + place.number;
@@ -80,7 +89,7 @@ __global__ void __launch_bounds__(kGaussianThreads)
     const Sensor& sensor = call.scene.sensors[view];
     if (!std::is_same_v<SensorKind, AlongRays> && sensor.lens != lens) continue;
     float sums[block_sum::kFields] = {};
-    double own[kSensorSums];
+    double own[kSensorSums], motion[kSliceMotionSums] = {};
     for (int k = 0; sensor_sums != nullptr && k < kSensorSums; ++k) own[k] = 0.0;
     bool receives = false;
     if (present) {
@@ -90,15 +99,17 @@ __global__ void __launch_bounds__(kGaussianThreads)
       if (receives) {
         const SensorPlace at{call.view[view], sensor, call.scene.slice_poses[place.slice], call.settings};
         const Pair<float> depth = depth_sums(from, records.features);
-        const ThreadSums of_view{sensor_sums != nullptr ? own : nullptr};
+        const ThreadSums of_view{sensor_sums != nullptr ? own : nullptr, motion};
         const auto g = narrowed(gaussian_backward<SensorKind>(at, gaussian, from, up, depth, of_view));
         received.add(g);
         mean2d = g.mean2d;
         const Triple<float> mean = narrowed(gaussian.mean);
         if (block_sums != nullptr) fill_block_sums(g, Triple<float>{}, mean, sums);
+        if (motion_rows != nullptr) add_motion_row(motion_rows + from.item * kRayFields, motion);
+        for (int k = 0; k < kSliceMotionSums; ++k) sums[block_sum::kMotion + k] = static_cast<float>(motion[k]);
       }
       touched |= receives && extra;
-      write_means2d(to, from, mean2d);
+      write_means2d(to, from, mean2d, {from.row[gradient_row::kAbsX], from.row[gradient_row::kAbsY]});
     }
     if (block_sums != nullptr && __syncthreads_or(receives)) {
       const int64_t block = static_cast<int64_t>(view) * call.blocks + place.block;
@@ -125,7 +136,8 @@ __global__ void sensor_totals_kernel(const double* sensor_sums, int blocks, doub
 }  // namespace
 
 void cuda_sensor_backward(const CudaCallData& data, const CudaRecords& records, const Upstream& upstream,
-                          const CudaRows& rows, const Gradients& gradients, double* block_sums, cudaStream_t stream) {
+                          const CudaRows& rows, const float* motion_rows, const Gradients& gradients,
+                          double* block_sums, cudaStream_t stream) {
   const CudaCall& call = data.call();
   const bool wanted = gradients.sensors != nullptr;
   const std::size_t sums = static_cast<std::size_t>(call.views) * call.blocks * kSensorSums;
@@ -135,13 +147,15 @@ void cuda_sensor_backward(const CudaCallData& data, const CudaRecords& records, 
   const auto run = [&](auto lens, SensorLens number) {
     launch(sensors_kernel<decltype(lens)>, static_cast<unsigned>(call.scene.scenes * call.blocks), kGaussianThreads, 0,
            stream, call, records, upstream, rows, gradients, block_sums, wanted ? sensor_sums.data() : nullptr, number,
-           add);
+           motion_rows, add);
     add = true;
   };
   if (call.settings.rays) {
     run(AlongRays(), SensorLens::pinhole);
   } else {
-    each_sensor_lens(data, run);
+    each_sensor_lens(data, [&](auto lens, SensorLens number) {
+      if constexpr (!std::is_same_v<decltype(lens), SpinningLidar>) run(lens, number);
+    });
   }
   static_assert(kSensorSums <= kGaussianThreads);
   if (wanted) {

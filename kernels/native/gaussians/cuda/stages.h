@@ -15,12 +15,12 @@ void cuda_colors(const CudaCall& call, const CudaRecords& records, cudaStream_t 
 void cuda_draw(const CudaCall& call, const CudaRecords& records, const TileLists& lists, const Outputs& outputs,
                int* lasts, cudaStream_t stream);
 
-// The fields of ray_row, a power of two for sums over warps.
-inline constexpr int kRayFields = 16;
+// The fields of ray_row and of surfel_row, a power of two for sums over warps.
+inline constexpr int kRayFields = 16, kSurfelFields = 16;
 
 // Sums over the pixels of each item: passed to kernels by value.
 struct CudaRows {
-  int fields;      // Of a row before the features: gradient_row's, or along rays ray_row's up to kRayFields.
+  int fields;      // Of a row before the features: gradient_row's, or ray_row's or surfel_row's up to kRayFields.
   int width;       // Floats of a row.
   bool needs_abs;  // Whether kAbsX and kAbsY are summed.
   float* rows;     // [V, N, width]
@@ -37,17 +37,21 @@ void cuda_sum_pairs(const TileLists& lists, std::size_t items, const CudaRows& r
 void cuda_background_backward(const CudaCall& call, const Upstream& upstream, float* background, cudaStream_t stream);
 
 // Sums over a block of Gaussians (see GaussianPlace) for the gradients of poses, lenses and projections, in this order:
-// rotation (9), translation (3), fx, fy, cx, cy, projection (12), eye (3).
+// rotation (9), translation (3), fx, fy, cx, cy, projection (12; of surfels Gradients::normals, 9), eye (3).
 namespace block_sum {
 enum Field { kRotation = 0, kTranslation = 9, kIntrinsics = 12, kProjection = 16, kEye = 28, kFields = 32 };
-}
+// Of sensors, whose lenses have other sums, in place of intrinsics and projection: see kSliceMotionSums.
+inline constexpr int kMotion = kIntrinsics;
+}  // namespace block_sum
 
 // Computes gradients of the scene from rows, and block sums [V, blocks, block_sum::kFields] unless they are null.
 void cuda_project_backward(const CudaCallData& data, const CudaRecords& records, const Upstream& upstream,
                            const CudaRows& rows, const Gradients& gradients, double* block_sums, cudaStream_t stream);
-// The same for views that are sensors, and the sums Gradients::sensors.
+// The same for views that are sensors, and the sums Gradients::sensors. `motion_rows` [V, N, kRayFields] are the sums
+// of the pixels of each item for its slice (see kSliceMotionSums), or null.
 void cuda_sensor_backward(const CudaCallData& data, const CudaRecords& records, const Upstream& upstream,
-                          const CudaRows& rows, const Gradients& gradients, double* block_sums, cudaStream_t stream);
+                          const CudaRows& rows, const float* motion_rows, const Gradients& gradients,
+                          double* block_sums, cudaStream_t stream);
 // Computes gradients of colours or spherical harmonics. Those of the direction to the camera are added to the gradients
 // of the means.
 void cuda_colors_backward(const CudaCall& call, const CudaRecords& records, const CudaRows& rows,

@@ -80,10 +80,15 @@ __global__ void views_kernel(const __grid_constant__ CudaCall call, const double
     const int64_t row = static_cast<int64_t>(view) * call.scene.slices + g;
     const double* sums = slice_sums + row * block_sum::kFields;
     for (int i = 0; i < kOfView; ++i) of_view[i] += sums[kIntrinsics + i];
+    for (int i = 0; to.normals != nullptr && i < kRotationFloats; ++i) {
+      to.normals[row * kRotationFloats + i] = sums[block_sum::kProjection + i];
+    }
     if (to.poses == nullptr) continue;
-    double* pose = to.poses + row * kPoseFloats;
+    double* pose = to.poses + row * kPoseSums;
     for (int i = 0; i < kIntrinsics; ++i) pose[i] = sums[i];
     for (int i = 0; i < 3; ++i) pose[kIntrinsics + i] = sums[kEye + i];
+    const bool moves = call.scene.slice_poses[g].moving >= 0;
+    for (int i = 0; i < kSliceMotionSums; ++i) pose[kPoseFloats + i] = moves ? sums[block_sum::kMotion + i] : 0.0;
   }
   for (int i = 0; to.intrinsics != nullptr && i < 4; ++i) to.intrinsics[4 * view + i] = of_view[i];
   for (int i = 0; to.projection != nullptr && i < 12; ++i) to.projection[12 * view + i] = of_view[4 + i];

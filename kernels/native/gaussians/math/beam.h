@@ -16,8 +16,9 @@ struct Beam {
   F cosine, sine;
   Triple<F> centre;
   F radius;
+  F begin, end;  // The time in which its rays are exposed.
 };
-inline constexpr int kBeamFields = 9;
+inline constexpr int kBeamFields = 11;
 inline constexpr float kEverywhere = 1e30f;
 
 // Beams are grouped into windows of 4 x 4, and these again.
@@ -26,7 +27,7 @@ inline constexpr int kWindowBits = 2, kWindowSize = 1 << kWindowBits;
 template <class F>
 LG_INLINE Beam<F> beam_without_axis(float radius) {
   const F zero = F(0.0f), one = F(1.0f);
-  return {{zero, zero, one}, one, zero, {zero, zero, zero}, F(radius)};
+  return {{zero, zero, one}, one, zero, {zero, zero, zero}, F(radius), zero, one};
 }
 template <class F>
 LG_INLINE Beam<F> empty_beam() {
@@ -54,7 +55,7 @@ LG_INLINE Beam<double> joined(const Beam<double>* beams, int count) {
   if (length < 0.05 * used) return full_beam<double>();
   axis = scaled(axis, 1.0 / length);
   centre = scaled(centre, 1.0 / used);
-  double sine = 0.0, radius = 0.0;
+  double sine = 0.0, radius = 0.0, begin = 1.0, end = 0.0;
   for (int i = 0; i < count; ++i) {
     const Beam<double>& b = beams[i];
     if (b.radius <= -everywhere) continue;
@@ -64,9 +65,31 @@ LG_INLINE Beam<double> joined(const Beam<double>* beams, int count) {
     if (c * b.cosine - s * b.sine < 0.05) return full_beam<double>();
     sine = max(sine, s * b.cosine + c * b.sine);
     radius = max(radius, sqrt(dot(off, off)) + b.radius);
+    begin = min(begin, b.begin);
+    end = max(end, b.end);
   }
   sine = min(1.0, sine * 1.00001 + 1e-6);
-  return {axis, sqrt(1.0 - sine * sine), sine, centre, radius * 1.00001 + 1e-6 * sqrt(dot(centre, centre))};
+  const double around = radius * 1.00001 + 1e-6 * sqrt(dot(centre, centre));
+  return {axis, sqrt(1.0 - sine * sine), sine, centre, around, begin, end};
+}
+
+// One that holds a beam's rays as a moving slice sees them: where they are at the middle of their time, and around it
+// by as far as the slice moves until they end.
+template <class F>
+LG_INLINE Beam<F> unmoved(const SliceMotion<float>& m, const Beam<F>& b) {
+  const F half = F(0.5f), time = half * (b.begin + b.end), rest = half * (b.end - b.begin) + F(1e-6f);
+  const UnitRay<F> at = unmoved(m, time, b.centre, b.axis);
+  const SineCosine<F> wider = sine_cosine_of_small(rest * F(2.0f * m.half_angle));
+  const F cosine = fma(b.cosine, wider.cosine, -(b.sine * wider.sine));
+  const F sine = fma(b.sine, wider.cosine, b.cosine * wider.sine);
+  const Triple<F> motion = triple_of<F>(m.motion), arm = difference(at.origin, triple_of<F>(m.origin));
+  const F far = sqrt(dot(arm, arm)), speed = sqrt(dot(motion, motion)), turn = F(2.0f * m.half_angle);
+  const F path = fma(turn, fma(rest, speed, far), speed) * rest;
+  const F rounding = F(1e-6f) * (far + sqrt(dot(at.origin, at.origin)));
+  const F radius = select(cosine < F(0.05f), F(kEverywhere), fma(path, F(1.0001f), b.radius + rounding));
+  // Beams without rays stay so.
+  return {at.direction, cosine, sine, at.origin, select(b.radius < F(-0.5f * kEverywhere), b.radius, radius),
+          b.begin,      b.end};
 }
 
 // What beams are tested against: the half axes of the ellipsoid on which alpha is alpha_min, and its centre.

@@ -5,14 +5,14 @@
 
 #include "common/math/exp.h"
 #include "gaussians/math/record.h"
-#include "gaussians/math/shape.h"
+#include "gaussians/math/sensor/slice_motion.h"
 
 LG_BEGIN_ENGINE(gaussians)
 
 // The record of a Gaussian: `kUnit`, the matrix to the frame in which it is a unit sphere, row by row; its centre
-// there; and the length of the third axis, by which the matrix's third row becomes the normal.
+// there; and the number of its slice among those that move, or -1.
 namespace ray_record {
-enum Field { kUnit, kCentre = 9, kLog2Opacity = 12, kThirdScale = 13, kUsed = 14 };
+enum Field { kUnit, kCentre = 9, kLog2Opacity = 12, kMotion, kUsed };
 }
 // Sums over the pixels for the backward pass: with n the closest point to the centre in the unit frame, v_sigma the
 // gradient of n.n / 2, d the ray's direction there and v_t that of the distance:
@@ -26,6 +26,35 @@ template <class F>
 struct UnitRay {
   Triple<F> origin, direction;
 };
+
+// A ray as a moving slice sees it, whose Gaussians stay where they are at the start of the exposure.
+template <class F>
+LG_INLINE UnitRay<F> unmoved(const SliceMotion<float>& m, F time, const Triple<F>& origin, const Triple<F>& direction) {
+  const SineCosine<F> half = half_turn(m, time);
+  const Triple<F> axis = triple_of<F>(m.axis), here = difference(origin, scaled(triple_of<F>(m.motion), time));
+  const Triple<F> from_origin = difference(here, triple_of<F>(m.origin));
+  return {here + turn_of(axis, -half.sine, half.cosine, from_origin), turned_back(m, half, direction)};
+}
+
+// Adds to the sums of a moving slice (see kSliceMotionSums), given a ray as it sees it and the gradient of that, and
+// those of a normal, which the slice turns; returns the gradient of the ray.
+template <class F, class Add>
+LG_INLINE UnitRay<F> unmoved_backward(const SliceMotion<float>& m, F time, const UnitRay<F>& ray, const UnitRay<F>& v,
+                                      const Triple<F>& normal, const Triple<F>& v_normal, const Add& add) {
+  const SineCosine<F> half = half_turn(m, time);
+  const UnitRay<F> to = {turned_by(m, half, v.origin), turned_by(m, half, v.direction)};
+  const Triple<F> from_origin = difference(ray.origin, triple_of<F>(m.origin));
+  const Triple<F> spin =
+      difference(cross(normal, v_normal), cross(from_origin, v.origin) + cross(ray.direction, v.direction));
+  add_slice_motion(m, time, half, spin, Triple<F>{-to.origin.x, -to.origin.y, -to.origin.z}, add);
+  return to;
+}
+
+// The third axis of a Gaussian, from its record.
+LG_INLINE Triple<float> third_axis(const float* r) {
+  const Triple<float> row = {r[6], r[7], r[8]};
+  return scaled(row, 1.0f / sqrt(dot(row, row)));
+}
 
 // The origin is the frame's if `kOneOrigin`.
 template <bool kOneOrigin, class F>

@@ -26,7 +26,7 @@ void bin_rays(const ViewData& data, const RayField& field, const uint64_t* pairs
         for (int wx = x0 >> kWindowBits; wx <= x1 >> kWindowBits; ++wx) {
           const int64_t window = static_cast<int64_t>(wy) * field.windows_x + wx;
           const bool known = single && !counting;
-          unsigned hit = known ? masks[i] : to_bits(reached(field.tiles + window * kBeamFloats, bounds));
+          unsigned hit = known ? masks[i] : to_bits(reached(field, field.tiles + window * kBeamFloats, bounds));
           if (single) masks[i] = static_cast<uint16_t>(hit);
           for (; hit != 0; hit &= hit - 1) {
             const int bit = __builtin_ctz(hit);

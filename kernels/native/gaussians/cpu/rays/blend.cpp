@@ -43,10 +43,39 @@ struct Geometry {
   }
 };
 
+// A block's rays, and when they are exposed.
+struct BlockRays {
+  const RayField& field;
+  const float* rays;
+  int x, y;
+
+  // As a Gaussian sees them, whose slice may move; given where they start and their directions.
+  template <bool kOneOrigin>
+  LG_INLINE UnitRay<Pack> at(const float* record, const Triple<Pack>& origin, const Triple<Pack>& direction) const {
+    if constexpr (!kOneOrigin) {
+      const SliceMotion<float>* motion = motion_of(field, record);
+      if (__builtin_expect(motion != nullptr, 0)) {
+        const UnitRay<Pack> seen = unmoved_block(*motion, field.times.block(x, y), rays);
+        return unit_ray<false>(record, seen.origin, seen.direction);
+      }
+    }
+    return unit_ray<kOneOrigin>(record, origin, direction);
+  }
+  // The third axis of such a Gaussian.
+  template <bool kOneOrigin>
+  LG_INLINE Triple<Pack> axis(const float* record) const {
+    const Triple<float> third = third_axis(record);
+    const Triple<Pack> packs = {Pack(third.x), Pack(third.y), Pack(third.z)};
+    const SliceMotion<float>* motion = kOneOrigin ? nullptr : motion_of(field, record);
+    return motion == nullptr ? packs : turned_by(*motion, half_turn(*motion, field.times.block(x, y)), packs);
+  }
+};
+
 // Draws a block's list.
 template <int kFeatures, bool kOneOrigin, bool kGeometry>
-LG_INLINE void draw_list(const RayBatch& batch, const ViewData& data, const uint32_t* entries, const float* rays,
+LG_INLINE void draw_list(const RayBatch& batch, const ViewData& data, const uint32_t* entries, const BlockRays& from,
                          int block, const Limits& limits, float* state, uint32_t* masks) {
+  const float* rays = from.rays;
   const Triple<Pack> direction = {Pack::load(rays), Pack::load(rays + kLanes), Pack::load(rays + 2 * kLanes)};
   Triple<Pack> origin = direction;
   if constexpr (!kOneOrigin) {
@@ -79,7 +108,7 @@ LG_INLINE void draw_list(const RayBatch& batch, const ViewData& data, const uint
 #pragma GCC unroll 4
         for (int k = 0; k < kStride; ++k) {
           const float* r = batch.records[list[i + k]];
-          const Closest<Pack> at = closest_of(unit_ray<kOneOrigin>(r, origin, direction));
+          const Closest<Pack> at = closest_of(from.at<kOneOrigin>(r, origin, direction));
           const Pack power = log2_alpha(at, r[ray_record::kLog2Opacity]);
           const MaskPack live = (power >= limit) & (at.back <= zero);
           drawn[k] = any(live) ? 1u : 0u;
@@ -100,7 +129,7 @@ LG_INLINE void draw_list(const RayBatch& batch, const ViewData& data, const uint
     }
     const int number = list[i++];
     const float* r = batch.records[number];
-    const UnitRay<Pack> ray = unit_ray<kOneOrigin>(r, origin, direction);
+    const UnitRay<Pack> ray = from.at<kOneOrigin>(r, origin, direction);
     const Closest<Pack> at = closest_of(ray);
     const Pack power = log2_alpha(at, r[ray_record::kLog2Opacity]);
     MaskPack live = (power >= limit) & (at.back <= zero);
@@ -123,11 +152,11 @@ LG_INLINE void draw_list(const RayBatch& batch, const ViewData& data, const uint
     if constexpr (kGeometry) {
       if (geometry.distance) geometry.hit = fma(weight, distance_to(at), geometry.hit);
       if (geometry.normals) {
-        const float third = r[ray_record::kThirdScale];
+        const Triple<Pack> axis = from.axis<kOneOrigin>(r);
         const Pack facing = select(ray.direction.z > zero, -weight, weight);
-        geometry.x = fma(facing, Pack(r[6] * third), geometry.x);
-        geometry.y = fma(facing, Pack(r[7] * third), geometry.y);
-        geometry.z = fma(facing, Pack(r[8] * third), geometry.z);
+        geometry.x = fma(facing, axis.x, geometry.x);
+        geometry.y = fma(facing, axis.y, geometry.y);
+        geometry.z = fma(facing, axis.z, geometry.z);
       }
     }
   }
@@ -191,8 +220,8 @@ void draw_tile(const Drawing& d, int tile_x, int tile_y, RayBatch& batch, float*
       if (is_done(state)) continue;
       open = true;
       if (batch.lengths[b] > 0) {
-        draw_list<kFeatures, kOneOrigin, kGeometry>(batch, d.data, entries, d.field.block(tile, b), b, limits, state,
-                                                    masks);
+        const BlockRays rays{d.field, d.field.block(tile, b), left + b % kBlocksX * 4, top + b / kBlocksX * 4};
+        draw_list<kFeatures, kOneOrigin, kGeometry>(batch, d.data, entries, rays, b, limits, state, masks);
       }
     }
   }

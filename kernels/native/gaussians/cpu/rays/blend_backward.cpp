@@ -23,7 +23,8 @@ enum RayBlockField {
   kUpNormal,
   kVDirection = kUpNormal + 3,
   kVOrigin = kVDirection + 3,
-  kRayFields = kVOrigin + 3
+  kTime = kVOrigin + 3,
+  kRayFields
 };
 constexpr int kUpLimit = kUpX;
 
@@ -44,7 +45,12 @@ struct RaySums : RayRow<Pack> {
   }
 };
 
+// The sums of the moving slices over a tile (see kSliceMotionSums), then whether there are some: packs.
+inline constexpr int kSlicePacks = kSliceMotionSums + 1;
+
 struct Visitor {
+  const SliceMotion<float>* motion;  // Of the Gaussian's slice; null if it does not move.
+  float* slice;                      // [kSlicePacks, 16]; null if they are not wanted.
   const float* record;
   const float* features;
   int total;
@@ -58,14 +64,54 @@ LG_INLINE void add_to(float* to, const Triple<Pack>& v) {
   (Pack::load(to + 2 * kLanes) + v.z).store(to + 2 * kLanes);
 }
 
+// The gradients of the features, given those of the pixels.
+template <int kFeatures>
+LG_INLINE void add_features(const Visitor& g, Pack weight, const float* v, RaySums<kFeatures>& sums) {
+  if constexpr (kFeatures > 0) {
+    sums.a = fma(weight, Pack::load(v), sums.a);
+    if constexpr (kFeatures > 1) sums.b = fma(weight, Pack::load(v + kLanes), sums.b);
+    if constexpr (kFeatures > 2) sums.c = fma(weight, Pack::load(v + 2 * kLanes), sums.c);
+  } else {
+    for (int f = 0; f < g.total; ++f) {
+      float* to = g.feature_sums + f * kLanes;
+      fma(weight, Pack::load(v + f * kLanes), Pack::load(to)).store(to);
+    }
+  }
+}
+
+LG_INLINE Triple<Pack> load_triple(const float* from) {
+  return {Pack::load(from), Pack::load(from + kLanes), Pack::load(from + 2 * kLanes)};
+}
+
+// From the gradients of a block's rays as a moving slice sees them, and of the normal, to those of the rays.
+LG_CALLED UnitRay<Pack> slice_backward(const Visitor& g, const Block& block, const UnitRay<Pack>& v,
+                                       const Triple<Pack>& v_normal) {
+  const Pack time = Pack::load(block.own + kTime * kLanes);
+  const Triple<float> third = third_axis(g.record);
+  const Triple<Pack> axis = {Pack(third.x), Pack(third.y), Pack(third.z)};
+  if (g.slice != nullptr && g.slice[kSliceMotionSums * kLanes] == 0.0f) {
+    std::memset(g.slice, 0, sizeof(float) * kLanes * kSliceMotionSums);
+    g.slice[kSliceMotionSums * kLanes] = 1.0f;
+  }
+  const auto add = [&](int index, Pack value) {
+    if (g.slice == nullptr) return;
+    float* to = g.slice + index * kLanes;
+    (Pack::load(to) + value).store(to);
+  };
+  return unmoved_backward(*g.motion, time, unmoved_block(*g.motion, time, block.rays), v, axis, v_normal, add);
+}
+
 template <int kFeatures, bool kOneOrigin, bool kGeometry, bool kRays>
 LG_INLINE void visit(const Visitor& g, const Limits& limits, const Block& block, RaySums<kFeatures>& sums) {
-  const auto load3 = [](const float* from) {
-    return Triple<Pack>{Pack::load(from), Pack::load(from + kLanes), Pack::load(from + 2 * kLanes)};
-  };
-  const Triple<Pack> direction = load3(block.rays);
-  const UnitRay<Pack> ray =
-      unit_ray<kOneOrigin>(g.record, kOneOrigin ? direction : load3(block.rays + 3 * kLanes), direction);
+  UnitRay<Pack> seen = {load_triple(block.rays), load_triple(block.rays)};
+  if constexpr (!kOneOrigin) {
+    if (__builtin_expect(g.motion != nullptr, 0)) {
+      seen = unmoved_block(*g.motion, Pack::load(block.own + kTime * kLanes), block.rays);
+    } else {
+      seen.origin = load_triple(block.rays + 3 * kLanes);
+    }
+  }
+  const UnitRay<Pack> ray = unit_ray<kOneOrigin>(g.record, seen.origin, seen.direction);
   const Closest<Pack> at = closest_of(ray);
   const Pack power = log2_alpha(at, g.record[ray_record::kLog2Opacity]), zero = Pack(0.0f);
   float* common = block.common;
@@ -91,14 +137,17 @@ LG_INLINE void visit(const Visitor& g, const Limits& limits, const Block& block,
   Pack v_hit = zero;
   if constexpr (kGeometry) {
     v_hit = Pack::load(block.own + kUpHit * kLanes);
-    const float third = g.record[ray_record::kThirdScale];
+    const Triple<float> third = third_axis(g.record);
     const MaskPack facing = ray.direction.z > zero;
-    const Triple<Pack> up = load3(block.own + kUpNormal * kLanes);
+    Triple<Pack> up = load_triple(block.own + kUpNormal * kLanes);
+    if (!kOneOrigin && g.motion != nullptr) {
+      up = turned_back(*g.motion, half_turn(*g.motion, Pack::load(block.own + kTime * kLanes)), up);
+    }
     v_normal = {select(facing, -up.x, up.x), select(facing, -up.y, up.y), select(facing, -up.z, up.z)};
     own = fma(t, v_hit, own);
-    own = fma(v_normal.x, Pack(g.record[6] * third), own);
-    own = fma(v_normal.y, Pack(g.record[7] * third), own);
-    own = fma(v_normal.z, Pack(g.record[8] * third), own);
+    own = fma(v_normal.x, Pack(third.x), own);
+    own = fma(v_normal.y, Pack(third.y), own);
+    own = fma(v_normal.z, Pack(third.z), own);
   }
   const Pack weight = alpha * before, rest = fnma(weight, own, Pack::load(common + kUpRest * kLanes));
   // Minus the gradient of alpha.
@@ -109,21 +158,15 @@ LG_INLINE void visit(const Visitor& g, const Limits& limits, const Block& block,
   const Pack share = limits.dropping ? zero_unless(free, weight) : weight;
   const UnitRay<Pack> v_ray =
       add_to_row<kGeometry>(ray, at, {zero_unless(free, raw * against), share, v_hit, v_normal}, sums);
-  if constexpr (kRays) {
-    const UnitRay<Pack> v_start = from_unit(g.record, v_ray);
+  if constexpr (kRays || !kOneOrigin) {
+    if (!kRays && g.slice == nullptr) return add_features<kFeatures>(g, weight, v, sums);
+    UnitRay<Pack> v_start = from_unit(g.record, v_ray);
+    if (!kOneOrigin && g.motion != nullptr) v_start = slice_backward(g, block, v_start, scaled(v_normal, share));
+    if (!kRays) return add_features<kFeatures>(g, weight, v, sums);
     add_to(block.own + kVDirection * kLanes, v_start.direction);
     add_to(block.own + kVOrigin * kLanes, v_start.origin);
   }
-  if constexpr (kFeatures > 0) {
-    sums.a = fma(weight, Pack::load(v), sums.a);
-    if constexpr (kFeatures > 1) sums.b = fma(weight, Pack::load(v + kLanes), sums.b);
-    if constexpr (kFeatures > 2) sums.c = fma(weight, Pack::load(v + 2 * kLanes), sums.c);
-  } else {
-    for (int f = 0; f < g.total; ++f) {
-      float* to = g.feature_sums + f * kLanes;
-      fma(weight, Pack::load(v + f * kLanes), Pack::load(to)).store(to);
-    }
-  }
+  add_features<kFeatures>(g, weight, v, sums);
 }
 
 struct Differentiation {
@@ -144,6 +187,7 @@ void load_ray_block(const Differentiation& d, int x, int y, const Block& block, 
   const Pack length = fma(direction(0), direction(0), fma(direction(1), direction(1), direction(2) * direction(2)));
   select(length > Pack(0.5f), Pack(d.log2_alpha_min), Pack(kNowhere)).store(block.common + kUpLimit * kLanes);
   for (int f = 0; f < kRayFields; ++f) Pack(0.0f).store(block.own + f * kLanes);
+  d.field.times.block(x, y).store(block.own + kTime * kLanes);
   const UpstreamSource& s = d.source;
   if (x >= s.view.width || y >= s.view.height) return;
   const BlockPixels pixels(s.view, s.number, x, y);
@@ -173,6 +217,7 @@ struct TileMemory {
   float* blocks;
   int common_floats, block_floats;
   float* feature_sums;
+  float* slices;  // [moving slices, kSlicePacks, 16]; null if they are not wanted.
   LG_INLINE Block block(const Differentiation& d, int tile, int b) const {
     float* memory = blocks + b * block_floats;
     return {d.field.block(tile, b), memory, memory + common_floats};
@@ -198,8 +243,12 @@ void differentiate_tile(const Differentiation& d, int band, int tile, const Tile
     uint32_t mask = d.data.masks[i];
     if (mask == 0) continue;
     const uint32_t id = d.data.entries[i];
-    const Visitor g = {d.data.records + static_cast<int64_t>(id) * kRecordFloats, d.data.features_of(id), total,
-                       memory.feature_sums};
+    const float* record = d.data.records + static_cast<int64_t>(id) * kRecordFloats;
+    const SliceMotion<float>* motion = kOneOrigin ? nullptr : motion_of(d.field, record);
+    const bool counts = motion != nullptr && memory.slices != nullptr;
+    const Visitor g = {motion, counts ? memory.slices + (motion - d.field.motions) * kSlicePacks * kLanes : nullptr,
+                       record, d.data.features_of(id),
+                       total,  memory.feature_sums};
     if constexpr (kFeatures == 0)
       std::memset(g.feature_sums, 0, sizeof(float) * kLanes * static_cast<std::size_t>(total));
     RaySums<kFeatures> sums;
@@ -217,6 +266,39 @@ void differentiate_tile(const Differentiation& d, int band, int tile, const Tile
     if constexpr (kFeatures == 0) {
       float* features = to.features != nullptr ? to.features : to.fields + ray_row::kUsed;
       for (int f = 0; f < total; ++f) features[f] += sum(Pack::load(g.feature_sums + f * kLanes));
+    }
+  }
+}
+
+// The sums of the moving slices: totals [slices, kSliceMotionSums], then those of each row of tiles.
+struct SliceRows {
+  std::size_t width;
+  double* sums;
+
+  SliceRows(ViewState& state, int slices) : width(static_cast<std::size_t>(slices) * kSliceMotionSums) {
+    const std::size_t count = width * static_cast<std::size_t>(state.tiles_y + 1);
+    sums = state.slice_gradients.ensure<double>(count);
+    for (std::size_t i = 0; i < count; ++i) sums[i] = 0.0;
+  }
+  double* row(int tile_row) const { return sums + static_cast<std::size_t>(tile_row + 1) * width; }
+  void total(int rows) const {
+    for (int y = 0; y < rows; ++y) {
+      for (std::size_t i = 0; i < width; ++i) sums[i] += row(y)[i];
+    }
+  }
+};
+
+void clear_slices(float* packs, int slices) {
+  if (packs == nullptr) return;
+  for (int g = 0; g < slices; ++g) packs[(g * kSlicePacks + kSliceMotionSums) * kLanes] = 0.0f;
+}
+void add_slices(const float* packs, int slices, double* to) {
+  if (packs == nullptr) return;
+  for (int g = 0; g < slices; ++g) {
+    const float* own = packs + g * kSlicePacks * kLanes;
+    if (own[kSliceMotionSums * kLanes] == 0.0f) continue;
+    for (int i = 0; i < kSliceMotionSums; ++i) {
+      to[g * kSliceMotionSums + i] += static_cast<double>(sum(Pack::load(own + i * kLanes)));
     }
   }
 }
@@ -243,13 +325,16 @@ void blend_rays_backward(const View* views, int view, const Settings& settings, 
   StageClock clock(w.milliseconds);
   ViewState& state = pass.view(view);
   const ViewData data = view_data(state, scene.count);
-  const RayField field = ray_field(state, scene, view);
+  const RayField field = ray_field(state, scene, views[view], view);
   const RowData rows = row_data(pass, view, scene, gradients);
   std::memset(rows.touched, 0, static_cast<std::size_t>(scene.count));
   const Bands bands = make_bands(data, scene.count, w);
   const int total = data.features.total(), channels = data.features.colors;
   const int common_floats = (kUpFeatures + total) * kLanes, block_floats = common_floats + kRayFields * kLanes;
-  const std::size_t part_floats = static_cast<std::size_t>(kBlocks) * block_floats + (total + 1) * kLanes;
+  const bool of_slices = gradients.poses != nullptr && scene.moving_slices > 0;
+  const std::size_t slice_floats = of_slices ? static_cast<std::size_t>(scene.moving_slices) * kSlicePacks * kLanes : 0;
+  const std::size_t part_floats =
+      static_cast<std::size_t>(kBlocks) * block_floats + (total + 1) * kLanes + slice_floats;
   float* memory = w.scratch.ensure<float>(part_floats * bands.count);
   double* backgrounds = w.sums.ensure<double>(static_cast<std::size_t>(channels + 8) * bands.count);
   const UpstreamSource source{views[view], view, settings, up, data.features};
@@ -269,14 +354,18 @@ void blend_rays_backward(const View* views, int view, const Settings& settings, 
   const DifferentiateTile run = total == 3 ? choose<3>(data.features, field.one_origin, with_rays)
                                            : choose<0>(data.features, field.one_origin, with_rays);
   double* sums = clear_ray_sums(state);
+  const SliceRows slices(state, of_slices ? scene.moving_slices : 0);
   for_parts(bands.count, [&](int band) {
     float* own = memory + band * part_floats;
-    const TileMemory tile_memory{own, common_floats, block_floats,
-                                 own + static_cast<std::size_t>(kBlocks) * block_floats};
+    float* feature_sums = own + static_cast<std::size_t>(kBlocks) * block_floats;
+    const TileMemory tile_memory{own, common_floats, block_floats, feature_sums,
+                                 of_slices ? feature_sums + (total + 1) * kLanes : nullptr};
     double* background = backgrounds + static_cast<std::size_t>(band) * (channels + 8);
     for (int c = 0; c < channels; ++c) background[c] = 0.0;
     for (int tile = bands.first[band] * data.tiles_x; tile < bands.first[band + 1] * data.tiles_x; ++tile) {
+      clear_slices(tile_memory.slices, scene.moving_slices);
       run(d, band, tile, tile_memory, gradients.background != nullptr ? background : nullptr);
+      add_slices(tile_memory.slices, scene.moving_slices, slices.row(tile / data.tiles_x));
       if (!with_rays) continue;
       for (int b = 0; b < kBlocks; ++b) {
         const Block block = tile_memory.block(d, tile, b);
@@ -297,6 +386,7 @@ void blend_rays_backward(const View* views, int view, const Settings& settings, 
   });
   merge_bands(bands, rows, data, scene.count);
   total_ray_sums(state, sums);
+  slices.total(state.tiles_y);
   for (int c = 0; gradients.background != nullptr && c < channels; ++c) {
     double sum = 0.0;
     for (int band = 0; band < bands.count; ++band)

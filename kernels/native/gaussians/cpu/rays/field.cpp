@@ -11,14 +11,14 @@ LG_BEGIN_ENGINE(gaussians)
 namespace {
 
 void store_beam(const Beam<double>& b, float* to, int lane) {
-  const double values[beam::kFields] = {b.axis.x,   b.axis.y,   b.axis.z,   b.cosine, b.sine,
-                                        b.centre.x, b.centre.y, b.centre.z, b.radius};
+  const double values[beam::kFields] = {b.axis.x,   b.axis.y,   b.axis.z, b.cosine, b.sine, b.centre.x,
+                                        b.centre.y, b.centre.z, b.radius, b.begin,  b.end};
   for (int f = 0; f < beam::kFields; ++f) to[f * kLanes + lane] = static_cast<float>(values[f]);
 }
 Beam<double> load_beam(const float* from, int lane) {
   double v[beam::kFields];
   for (int f = 0; f < beam::kFields; ++f) v[f] = static_cast<double>(from[f * kLanes + lane]);
-  return {{v[0], v[1], v[2]}, v[3], v[4], {v[5], v[6], v[7]}, v[8]};
+  return {{v[0], v[1], v[2]}, v[3], v[4], {v[5], v[6], v[7]}, v[8], v[9], v[10]};
 }
 
 // Sixteen rays.
@@ -26,7 +26,7 @@ struct Rays {
   Triple<Pack> direction, origin;
 };
 
-Beam<double> beam_of(const Rays& rays) {
+Beam<double> beam_of(const Rays& rays, Pack times) {
   const Triple<Pack>& d = rays.direction;
   const MaskPack there = dot(d, d) > Pack(0.5f);
   if (!any(there)) return empty_beam<double>();
@@ -37,7 +37,11 @@ Beam<double> beam_of(const Rays& rays) {
   if (length < 0.2 * count) return full_beam<double>();
   const Triple<Pack>& o = rays.origin;
   const auto mean = [&](Pack a) { return static_cast<double>(sum(zero_unless(there, a))) / count; };
-  Beam<double> b = {scaled(total, 1.0 / length), 1.0, 0.0, {mean(o.x), mean(o.y), mean(o.z)}, 0.0};
+  Beam<double> b{};
+  b.axis = scaled(total, 1.0 / length);
+  b.centre = {mean(o.x), mean(o.y), mean(o.z)};
+  b.begin = static_cast<double>(lowest(times));
+  b.end = -static_cast<double>(lowest(-times));
   const auto packed = [](const Triple<double>& v) {
     return Triple<Pack>{Pack(static_cast<float>(v.x)), Pack(static_cast<float>(v.y)), Pack(static_cast<float>(v.z))};
   };
@@ -105,9 +109,11 @@ template <class MakeRays>
 void fill_tile(const RayField& field, int tile, int left, int top, const MakeRays& rays_at) {
   float* beams = field.blocks + static_cast<int64_t>(tile) * 2 * kBeamFloats;
   for (int b = 0; b < kBlocks; ++b) {
-    const Rays rays = rays_at(left + b % kBlocksX * 4, top + b / kBlocksX * 4);
+    const int x = left + b % kBlocksX * 4, y = top + b / kBlocksX * 4;
+    const Rays rays = rays_at(x, y);
     store_rays(field, rays, field.rays + (static_cast<int64_t>(tile) * kBlocks + b) * field.block_floats);
-    store_beam(beam_of(rays), beams + b / kLanes * kBeamFloats, b % kLanes);
+    const Pack times = field.times.block(x, y);
+    store_beam(beam_of(rays, times), beams + b / kLanes * kBeamFloats, b % kLanes);
   }
 }
 
@@ -125,6 +131,13 @@ void join_windows(int columns, int rows, const Child& child, float* sixteens) {
   }
 }
 
+PixelTimes pixel_times(const View& view, const Sensor& s) {
+  if (!is_rolling(s)) return {0.0f, 0.0f, false};
+  const Clock clock(view, s);
+  const auto at = [&](double pixel) { return static_cast<float>(clock.time(Pair<double>{pixel, pixel})); };
+  return {at(0.5), static_cast<float>(clock.slope), clock.by_rows};
+}
+
 Beam<double> joined_sixteen(const float* beams, int64_t first, int packs) {
   Beam<double> all[2 * kLanes];
   for (int i = 0; i < packs * kLanes; ++i) {
@@ -135,9 +148,9 @@ Beam<double> joined_sixteen(const float* beams, int64_t first, int packs) {
 
 }  // namespace
 
-RayField ray_field(ViewState& state, const Scene& scene, int view) {
+RayField ray_field(ViewState& state, const Scene& scene, const View& view, int number) {
   RayField f;
-  const Sensor& s = scene.sensors[view];
+  const Sensor& s = scene.sensors[number];
   f.one_origin = has_one_origin(scene, s);
   f.block_floats = (f.one_origin ? 3 : 6) * kLanes;
   f.windows_x = (state.tiles_x + kWindowSize - 1) >> kWindowBits;
@@ -152,13 +165,19 @@ RayField ray_field(ViewState& state, const Scene& scene, int view) {
   f.tiles = f.blocks + 2 * tiles * kBeamFloats;
   f.windows = f.tiles + windows * kBeamFloats;
   f.groups = f.windows + groups * kBeamFloats;
+  f.times = pixel_times(view, s);
+  f.motions = state.motions.ensure<SliceMotion<float>>(static_cast<std::size_t>(scene.moving_slices));
   return f;
 }
 
 void make_rays(const View* views, int view, const Scene& scene, ViewState& state) {
-  const RayField f = ray_field(state, scene, view);
   const Sensor& s = scene.sensors[view];
   const View& v = views[view];
+  const RayField f = ray_field(state, scene, v, view);
+  for (int g = 0; g < scene.slices; ++g) {
+    const SlicePose& slice = scene.slice_poses[g];
+    if (slice.moving >= 0) f.motions[slice.moving] = ray_slice_motion(s, slice);
+  }
   for_parts(state.tiles_y, [&](int y) {
     for (int x = 0; x < state.tiles_x; ++x) {
       const int tile = y * state.tiles_x + x, left = x * kTileWidth, top = y * kTileHeight;

@@ -11,16 +11,28 @@
 LG_BEGIN_ENGINE(gaussians)
 
 namespace beam {
-enum Field { kAxis, kCosine = 3, kSine, kCentre, kRadius = 8, kFields };
+enum Field { kAxis, kCosine = 3, kSine, kCentre, kRadius = 8, kBegin, kEnd, kFields };
 }
 static_assert(beam::kFields == kBeamFields);
 // Sixteen beams, field by field.
 inline constexpr int kBeamFloats = beam::kFields * kLanes;
 
-// RayBounds in memory: the axes as columns.
+// RayBounds in memory: the axes as columns; then as ray_record::kMotion.
 namespace ray_bounds {
-enum Field { kAxes, kCentre = 9, kUsed = 12 };
+enum Field { kAxes, kCentre = 9, kMotion = 12 };
 }
+
+// The times at which pixels are exposed, by their row or column.
+struct PixelTimes {
+  float first, step;
+  bool by_rows;
+
+  // Those of a block of sixteen pixels.
+  LG_INLINE Pack block(int x, int y) const {
+    const Pack at = by_rows ? lane_y() + Pack(static_cast<float>(y)) : lane_x() + Pack(static_cast<float>(x));
+    return max(min(fma(at, Pack(step), Pack(first)), Pack(1.0f)), Pack(0.0f));
+  }
+};
 
 struct RayField {
   bool one_origin;  // All rays start at the frame's origin; only directions are stored.
@@ -31,6 +43,8 @@ struct RayField {
   float* tiles;    // [windows, kBeamFloats]
   float* windows;  // [groups of windows, kBeamFloats]
   float* groups;   // [groups / 16, kBeamFloats]
+  PixelTimes times;
+  SliceMotion<float>* motions;  // Of the slices that move, by number.
 
   LG_INLINE int group_packs() const { return (groups_x * groups_y + kLanes - 1) / kLanes; }
   LG_INLINE const float* block(int tile, int number) const {
@@ -39,7 +53,7 @@ struct RayField {
 };
 
 // Room in the state; filled by make_rays.
-RayField ray_field(ViewState& state, const Scene& scene, int view);
+RayField ray_field(ViewState& state, const Scene& scene, const View& view, int number);
 void make_rays(const View* views, int view, const Scene& scene, ViewState& state);
 
 // The azimuths and elevations of a part of sixteen returns of a lidar, radians; those beyond the image as the last
@@ -58,15 +72,36 @@ LG_INLINE const double* lidar_table(const View& view, int number, const Scene& s
   return scene.lidar_angles + static_cast<int64_t>(number) * (2 * view.height + view.width);
 }
 
-// Those of sixteen beams that a Gaussian may reach.
-LG_INLINE MaskPack reached(const float* beams, const float* bounds) {
+// The motion of a record's slice; null if it does not move.
+LG_INLINE const SliceMotion<float>* motion_of(const RayField& field, const float* record) {
+  const float number = record[ray_record::kMotion];
+  return number < 0.0f ? nullptr : field.motions + static_cast<int>(number);
+}
+// The rays of a block as a moving slice sees them.
+LG_CALLED inline UnitRay<Pack> unmoved_block(const SliceMotion<float>& motion, Pack times, const float* rays) {
+  const auto at = [&](int k) { return Pack::load(rays + k * kLanes); };
+  return unmoved(motion, times, Triple<Pack>{at(3), at(4), at(5)}, Triple<Pack>{at(0), at(1), at(2)});
+}
+
+LG_INLINE Beam<Pack> load_beams(const float* beams) {
   const auto field = [&](int f) { return Pack::load(beams + f * kLanes); };
   const auto field3 = [&](int f) { return Triple<Pack>{field(f), field(f + 1), field(f + 2)}; };
+  return {field3(beam::kAxis),  field(beam::kCosine), field(beam::kSine), field3(beam::kCentre),
+          field(beam::kRadius), field(beam::kBegin),  field(beam::kEnd)};
+}
+// As a moving slice sees them.
+LG_CALLED inline Beam<Pack> unmoved_beams(const SliceMotion<float>& motion, const float* beams) {
+  return unmoved(motion, load_beams(beams));
+}
+
+// Those of sixteen beams that a Gaussian may reach.
+LG_INLINE MaskPack reached(const RayField& field, const float* beams, const float* bounds) {
   const auto column = [&](int f) { return Triple<Pack>{Pack(bounds[f]), Pack(bounds[f + 3]), Pack(bounds[f + 6])}; };
   const float* c = bounds + ray_bounds::kCentre;
-  return reaches<Pack>(
-      {field3(beam::kAxis), field(beam::kCosine), field(beam::kSine), field3(beam::kCentre), field(beam::kRadius)},
-      {{column(0), column(1), column(2)}, {Pack(c[0]), Pack(c[1]), Pack(c[2])}});
+  const float number = bounds[ray_bounds::kMotion];
+  const RayBounds<Pack> g = {{column(0), column(1), column(2)}, {Pack(c[0]), Pack(c[1]), Pack(c[2])}};
+  if (number < 0.0f) return reaches(load_beams(beams), g);
+  return reaches(unmoved_beams(field.motions[static_cast<int>(number)], beams), g);
 }
 
 LG_END

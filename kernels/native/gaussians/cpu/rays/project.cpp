@@ -26,10 +26,10 @@ struct Bounds {
 Bounds windows_of(const RayField& f, const float* bounds) {
   Bounds b = {f.windows_x, 0, f.windows_y, 0};
   for (int p = 0; p < f.group_packs(); ++p) {
-    for (unsigned groups = to_bits(reached(f.groups + p * kBeamFloats, bounds)); groups != 0; groups &= groups - 1) {
+    for (unsigned groups = to_bits(reached(f, f.groups + p * kBeamFloats, bounds)); groups != 0; groups &= groups - 1) {
       const int group = p * kLanes + __builtin_ctz(groups);
       const int x = group % f.groups_x << kWindowBits, y = group / f.groups_x << kWindowBits;
-      for (unsigned hit = to_bits(reached(f.windows + static_cast<int64_t>(group) * kBeamFloats, bounds)); hit != 0;
+      for (unsigned hit = to_bits(reached(f, f.windows + static_cast<int64_t>(group) * kBeamFloats, bounds)); hit != 0;
            hit &= hit - 1) {
         const int i = __builtin_ctz(hit);
         b.add(x + i % kWindowSize, y + i / kWindowSize);
@@ -45,9 +45,9 @@ void describe(const SensorPlace& at, const Gaussian<Pack64>& gaussian, Pack64 re
   write_ray_record(g, record);
   const Triple<Pack64> length = scaled(g.scale, reach);
   const Matrix<Pack64> m = {times(g.axes.x, length), times(g.axes.y, length), times(g.axes.z, length)};
-  const Pack64 sides[ray_bounds::kUsed] = {m.x.x, m.x.y, m.x.z, m.y.x,      m.y.y,      m.y.z,
-                                           m.z.x, m.z.y, m.z.z, g.centre.x, g.centre.y, g.centre.z};
-  for (int i = 0; i < ray_bounds::kUsed; ++i) bounds[i] = sides[i];
+  const Pack64 sides[ray_bounds::kMotion] = {m.x.x, m.x.y, m.x.z, m.y.x,      m.y.y,      m.y.z,
+                                             m.z.x, m.z.y, m.z.z, g.centre.x, g.centre.y, g.centre.z};
+  for (int i = 0; i < ray_bounds::kMotion; ++i) bounds[i] = sides[i];
 }
 
 }  // namespace
@@ -60,12 +60,13 @@ void project_rays(const SensorPlace& at, const RayField& field, const Gaussian<P
   const bool on_film = settings.gsplat_bounds && at.sensor.lens != SensorLens::lidar;
   Pack record[kRecordFloats] = {}, sides[kRecordFloats] = {};
   for (int part = 0; part < kParts64; ++part) {
-    Pack64 r[ray_record::kUsed], s[ray_bounds::kUsed];
+    Pack64 r[ray_record::kLog2Opacity], s[ray_bounds::kMotion];
     describe(at, gaussian_part(gaussian, part), widen(reach, part), r, s);
-    for (int i = 0; i < ray_record::kUsed; ++i) narrow(r[i], part, record[i]);
-    for (int i = 0; i < ray_bounds::kUsed; ++i) narrow(s[i], part, sides[i]);
+    for (int i = 0; i < ray_record::kLog2Opacity; ++i) narrow(r[i], part, record[i]);
+    for (int i = 0; i < ray_bounds::kMotion; ++i) narrow(s[i], part, sides[i]);
   }
   record[ray_record::kLog2Opacity] = g.log2_opacity;
+  record[ray_record::kMotion] = sides[ray_bounds::kMotion] = Pack(static_cast<float>(at.slice.moving));
   transpose_16(record);
   transpose_16(sides);
   alignas(64) float rectangle[4][kLanes] = {};
@@ -92,7 +93,8 @@ void project_rays(const SensorPlace& at, const RayField& field, const Gaussian<P
 }
 
 GaussianGradient<Pack> project_rays_backward(const SensorPlace& at, const Gaussian<Pack>& gaussian, const Pack* fields,
-                                             Pack v_depth, Pack v_inverse_depth, unsigned mask, double* view_sums) {
+                                             Pack v_depth, Pack v_inverse_depth, unsigned mask,
+                                             const SensorSums& view_sums) {
   GaussianGradient<Pack> to{};
   for (int part = 0; part < kParts64; ++part) {
     if ((mask >> (part * kLanes64) & kPartBits) == 0) continue;

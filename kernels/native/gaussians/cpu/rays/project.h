@@ -12,8 +12,9 @@ void project_rays(const SensorPlace& at, const RayField& field, const Gaussian<P
                   Projected<Pack>& g, float* records, float* bounds);
 
 // The gradients of the Gaussians of `mask`, given the sums of their pixels (see ray_row) by field, and those of depth
-// and 1 / depth. Adds to the sums of the view (see kSensorSums) unless they are null.
+// and 1 / depth.
 GaussianGradient<Pack> project_rays_backward(const SensorPlace& at, const Gaussian<Pack>& gaussian, const Pack* fields,
-                                             Pack v_depth, Pack v_inverse_depth, unsigned mask, double* view_sums);
+                                             Pack v_depth, Pack v_inverse_depth, unsigned mask,
+                                             const SensorSums& view_sums);
 
 LG_END

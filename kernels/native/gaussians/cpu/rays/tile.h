@@ -27,7 +27,8 @@ inline void fill_ray_batch(RayBatch& batch, const ViewData& data, const RayField
     const int64_t row = static_cast<int64_t>(entries[i]) * kRecordFloats;
     Pack::load(data.records + row).store(batch.records[i]);
     for (int half = 0; half < kBlocks / kLanes; ++half) {
-      for (unsigned hit = to_bits(reached(beams + half * kBeamFloats, data.bounds + row)); hit != 0; hit &= hit - 1) {
+      for (unsigned hit = to_bits(reached(field, beams + half * kBeamFloats, data.bounds + row)); hit != 0;
+           hit &= hit - 1) {
         const int block = half * kLanes + __builtin_ctz(hit);
         batch.lists[block][batch.lengths[block]++] = static_cast<uint8_t>(i);
       }

@@ -1,4 +1,6 @@
 // From the gradients of the rays to those of lenses and motions, or of rays that were given.
+#include <type_traits>
+
 #include "common/cuda/launch.h"
 #include "common/cuda/primitives.cuh"
 #include "gaussians/cuda/rays/field.cuh"
@@ -24,7 +26,7 @@ struct RaySums {
 template <class SensorKind>
 __global__ void __launch_bounds__(kThreads)
     ray_sums_kernel(const __grid_constant__ CudaCall call, const __grid_constant__ TileLists lists, const float* rays,
-                    const float* v_rays, SensorLens lens, double* partial) {
+                    const float* v_rays, SensorLens lens, double* partial, float* lidar_angles) {
   const int view = static_cast<int>(blockIdx.x) / kParts, part = static_cast<int>(blockIdx.x) % kParts;
   const Sensor& sensor = call.scene.sensors[view];
   if (sensor.lens != lens) return;
@@ -39,13 +41,22 @@ __global__ void __launch_bounds__(kThreads)
       // As tile_pixel places threads.
       constexpr int kAcross = kDeviceTile / kWarpWidth;
       const int warp = thread / kWarp, lane = thread % kWarp;
-      const int x = warp % kAcross * kWarpWidth + lane % kWarpWidth;
-      const int y = warp / kAcross * kWarpHeight + lane / kWarpWidth;
-      const Pair<double> pixel = {t % lists.tiles_x * kDeviceTile + x + 0.5, t / lists.tiles_x * kDeviceTile + y + 0.5};
+      const int x = static_cast<int>(t % lists.tiles_x) * kDeviceTile + warp % kAcross * kWarpWidth + lane % kWarpWidth;
+      const int y =
+          static_cast<int>(t / lists.tiles_x) * kDeviceTile + warp / kAcross * kWarpHeight + lane / kWarpWidth;
+      const Pair<double> pixel = {x + 0.5, y + 0.5};
       const RaySums add{own};
       const RayGradient<double> v =
           to_start_backward(call.view[view], sensor, pixel, widened(ray), widened(load_ray(v_rays, tile, thread)), add);
-      ray_of_pixel_backward<SensorKind>(sensor, pixel, v, add);
+      if constexpr (std::is_same_v<SensorKind, SpinningLidar>) {
+        if (lidar_angles == nullptr) continue;
+        const Pair<double> to = direction_backward(return_angles(call, view, x, y), v.direction);
+        const int64_t at = ((static_cast<int64_t>(view) * call.height + y) * call.width + x) * 2;
+        lidar_angles[at] = static_cast<float>(to.x);
+        lidar_angles[at + 1] = static_cast<float>(to.y);
+      } else {
+        ray_of_pixel_backward<SensorKind>(sensor, pixel, v, add);
+      }
     }
   }
   for (int i = 0; i < kRaySums; ++i) {
@@ -93,7 +104,7 @@ void cuda_rays_backward(const CudaCallData& data, const TileLists& lists, const 
   const DeviceBuffer<double> partial(std::size_t{parts} * kRaySums, stream);
   each_sensor_lens(data, [&](auto lens, SensorLens number) {
     launch(ray_sums_kernel<decltype(lens)>, parts, kThreads, 0, stream, call, lists, rays, v_rays, number,
-           partial.data());
+           partial.data(), gradients.lidar_angles);
   });
   static_assert(kRaySums <= kThreads);
   launch(ray_totals_kernel, static_cast<unsigned>(call.views), kThreads, 0, stream, partial.data(), gradients.sensors,

@@ -14,15 +14,17 @@ struct Geometry {
   Triple<float> normal{};
 };
 
-template <int kFeatures, bool kGeometry>
-__device__ inline void visit(const CudaRecords& records, GaussianBatch& batch, int i, int first, const RayPixel& at,
-                             const Limits& limits, Pixel<kFeatures>& pixel, Geometry& geometry) {
+template <int kFeatures, bool kGeometry, bool kMotion>
+__device__ inline void visit(const CudaRecords& records, GaussianBatch& batch, int i, int first,
+                             const RayPixel<kMotion>& at, const Limits& limits, Pixel<kFeatures>& pixel,
+                             Geometry& geometry) {
   const float* record = batch.record(i);
   const RayHit hit(record, at, limits);
   if (!hit.counts) return;
   const float weight = take<kFeatures, true>(records, batch, i, first, hit.power, limits, pixel);
   if constexpr (kGeometry) {
-    const Triple<float> n = normal_of(record, hit);
+    Triple<float> n = normal_of(record, hit);
+    if (hit.motion != nullptr) n = turned_by(*hit.motion, half_turn(*hit.motion, at.time), n);
     geometry.distance = fma(weight, distance_to(hit.at), geometry.distance);
     geometry.normal = {fma(weight, n.x, geometry.normal.x), fma(weight, n.y, geometry.normal.y),
                        fma(weight, n.z, geometry.normal.z)};
@@ -46,7 +48,7 @@ __device__ inline void write_geometry(const Sensor& s, const Features& features,
   }
 }
 
-template <int kFeatures, bool kGeometry>
+template <int kFeatures, bool kGeometry, bool kMotion>
 __global__ void __launch_bounds__(kTilePixels, 3)
     draw_rays_kernel(const __grid_constant__ CudaCall call, const __grid_constant__ CudaRecords records,
                      const __grid_constant__ TileLists lists, const float* rays,
@@ -55,8 +57,8 @@ __global__ void __launch_bounds__(kTilePixels, 3)
   __shared__ WarpBeams beams;
   const TilePixel place = tile_pixel(lists, call.width, call.height);
   const PixelPlace at(call, place);
-  const RayPixel seen(call, place, rays);
-  beams.put(warp_beam(seen.ray));
+  const RayPixel<kMotion> seen(call, place, rays);
+  beams.put(warp_beam(seen.ray, seen.time));
   const Limits limits(call.settings);
   const TileList list(lists);
   for (int first = 0; first == 0 || first < records.features.total(); first += kFeatures) {
@@ -66,7 +68,7 @@ __global__ void __launch_bounds__(kTilePixels, 3)
     for (int position = 0; position < list.length; position += kTilePixels) {
       const int count = batch.fetch(lists, list, records, position);
       for (int begin = 0; begin < count && __any_sync(kWholeWarp, pixel.active); begin += kWarp) {
-        for (unsigned rest = reaching(batch, begin, count, beams.own(), limits.log2_alpha_min); rest != 0;
+        for (unsigned rest = reaching(seen, batch, begin, count, beams.own(), limits.log2_alpha_min); rest != 0;
              rest &= rest - 1) {
           const int i = begin + __ffs(static_cast<int>(rest)) - 1;
           if (pixel.active) visit<kFeatures, kGeometry>(records, batch, i, first, seen, limits, pixel, geometry);
@@ -91,8 +93,10 @@ void cuda_draw_rays(const CudaCall& call, const CudaRecords& records, const Tile
                     const Outputs& outputs, int* lasts, cudaStream_t stream) {
   const auto tiles = static_cast<unsigned>(lists.views * lists.tiles_x * lists.tiles_y);
   with_ray_features(records.features, [&](auto features, auto geometry) {
-    launch(draw_rays_kernel<decltype(features)::value, decltype(geometry)::value>, tiles, kTilePixels, 0, stream, call,
-           records, lists, rays, outputs, lasts);
+    with_flag(call.scene.moving_slices > 0, [&](auto motion) {
+      launch(draw_rays_kernel<decltype(features)::value, decltype(geometry)::value, decltype(motion)::value>, tiles,
+             kTilePixels, 0, stream, call, records, lists, rays, outputs, lasts);
+    });
   });
 }
 

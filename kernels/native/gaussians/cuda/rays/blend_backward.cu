@@ -34,11 +34,11 @@ struct GeometryUpstream {
 };
 
 // The constants of a block, and those of a thread's pixel.
-template <int kFeatures>
+template <int kFeatures, bool kMotion>
 struct Tile {
   const CudaRecords& records;
   const Limits& limits;
-  const RayPixel& at;
+  const RayPixel<kMotion>& at;
   GaussianBatch& batch;
   RowSums<kRayFields, kFeatures>& sums;
   WarpBeams& beams;
@@ -47,10 +47,20 @@ struct Tile {
   int first;      // The round's first feature.
 };
 
+// What a pass computes: rows of Gaussians, also the gradients of rays, or in place of both the sums for moving slices.
+enum class Target { rows, rays, slices };
+
+// The sums of a pixel for a moving slice.
+struct PixelMotion {
+  float* sums;
+  __device__ void operator()(int index, float value) const { sums[index] = value; }
+};
+
 // Differentiates Gaussian `i` of the batch in one pixel; returns whether it contributed.
-template <int kFeatures, bool kGeometry, bool kToRays>
-__device__ inline bool visit(const Tile<kFeatures>& tile, int i, const GeometryUpstream& up,
-                             PixelRound<kFeatures>& pixel, RayRow<float>& row, float& weight, Ray& to_ray) {
+template <int kFeatures, bool kGeometry, Target kTarget, bool kMotion>
+__device__ inline bool visit(const Tile<kFeatures, kMotion>& tile, int i, const GeometryUpstream& up,
+                             PixelRound<kFeatures>& pixel, RayRow<float>& row, float& weight, Ray& to_ray,
+                             float* motion_sums) {
   const float* record = tile.batch.record(i);
   const RayHit hit(record, tile.at, tile.limits);
   if (!hit.counts) return false;
@@ -62,8 +72,10 @@ __device__ inline bool visit(const Tile<kFeatures>& tile, int i, const GeometryU
   // The first round has what does not come from features.
   if (kGeometry && tile.first == 0) {
     pull.v_hit = up.distance;
-    pull.v_normal = hit.ray.direction.z > 0.0f ? scaled(up.normal, -1.0f) : up.normal;
-    toward = fma(distance_to(hit.at), up.distance, toward) + dot(normal_of(record, hit), up.normal);
+    Triple<float> v_normal = up.normal;
+    if (hit.motion != nullptr) v_normal = turned_back(*hit.motion, half_turn(*hit.motion, tile.at.time), v_normal);
+    pull.v_normal = hit.ray.direction.z > 0.0f ? scaled(v_normal, -1.0f) : v_normal;
+    toward = fma(distance_to(hit.at), up.distance, toward) + dot(normal_of(record, hit), v_normal);
   }
   const float full = exp2_bounded(hit.power);
   const auto v = visit_backward(full, tile.limits.alpha_max, false, toward, pixel.state);
@@ -71,8 +83,14 @@ __device__ inline bool visit(const Tile<kFeatures>& tile, int i, const GeometryU
   pull.v_sigma = v.v_sigma;
   pull.share = tile.dropping && full > tile.limits.alpha_max ? 0.0f : weight;
   const UnitRay<float> v_ray = add_to_row<kGeometry>(hit.ray, hit.at, pull, row);
-  if constexpr (kToRays) {
-    const UnitRay<float> v_start = from_unit(record, v_ray);
+  if (kTarget == Target::rays || (kTarget == Target::slices && hit.motion != nullptr)) {
+    UnitRay<float> v_start = from_unit(record, v_ray);
+    if (hit.motion != nullptr) {
+      float unused[kSliceMotionSums];
+      const PixelMotion add{kTarget == Target::slices ? motion_sums : unused};
+      v_start = unmoved_backward(*hit.motion, tile.at.time, tile.at.seen(hit.motion), v_start, third_axis(record),
+                                 scaled(pull.v_normal, pull.share), add);
+    }
     to_ray.direction = to_ray.direction + v_start.direction;
     to_ray.origin = to_ray.origin + v_start.origin;
   }
@@ -81,20 +99,26 @@ __device__ inline bool visit(const Tile<kFeatures>& tile, int i, const GeometryU
 
 // Sums the gradients of the warp's pixels for up to 32 Gaussians of the batch, from number `begin` on, the farthest
 // first.
-template <int kFeatures, bool kGeometry, bool kToRays>
-__device__ inline void visit_group(const Tile<kFeatures>& tile, int begin, int count, const GeometryUpstream& up,
-                                   PixelRound<kFeatures>& pixel, Ray& to_ray) {
+template <int kFeatures, bool kGeometry, Target kTarget, bool kMotion>
+__device__ inline void visit_group(const Tile<kFeatures, kMotion>& tile, int begin, int count,
+                                   const GeometryUpstream& up, PixelRound<kFeatures>& pixel, Ray& to_ray) {
   unsigned filled = 0;
-  for (unsigned rest = reaching(tile.batch, begin, count, tile.beams.own(), tile.limits.log2_alpha_min); rest != 0;) {
+  for (unsigned rest = reaching(tile.at, tile.batch, begin, count, tile.beams.own(), tile.limits.log2_alpha_min);
+       rest != 0;) {
     const int slot = kWarp - 1 - __clz(static_cast<int>(rest)), i = begin + slot;
     rest &= ~(1u << slot);
     RayRow<float> row{};
-    float weight = 0.0f;
+    float weight = 0.0f, motion[kRayFields] = {};
     bool took_part = false;
     if (tile.batch.place(i) < tile.last) {
-      took_part = visit<kFeatures, kGeometry, kToRays>(tile, i, up, pixel, row, weight, to_ray);
+      took_part = visit<kFeatures, kGeometry, kTarget>(tile, i, up, pixel, row, weight, to_ray, motion);
     }
     if (__ballot_sync(kWholeWarp, took_part) == 0) continue;
+    filled |= 1u << slot;
+    if constexpr (kTarget == Target::slices) {
+      tile.sums.put(slot, 0, motion);
+      continue;
+    }
     float fields[kRayFields] = {row.xx, row.xy,  row.xz, row.yy, row.yz, row.zz, row.ox, row.oy,
                                 row.oz, row.one, row.nx, row.ny, row.nz, 0.0f,   0.0f,   0.0f};
     float shares[RowSums<kRayFields, kFeatures>::kFeaturesRoom] = {};
@@ -102,12 +126,11 @@ __device__ inline void visit_group(const Tile<kFeatures>& tile, int begin, int c
     for (int c = 0; c < kFeatures; ++c) shares[c] = weight * pixel.gradient[c];
     tile.sums.put(slot, 0, fields);
     tile.sums.put(slot, kRayFields, shares);
-    filled |= 1u << slot;
   }
   if (lane_index() == 0) tile.sums.filled[static_cast<int>(threadIdx.x) / kWarp] = filled;
 }
 
-template <int kFeatures, bool kGeometry, bool kToRays>
+template <int kFeatures, bool kGeometry, Target kTarget, bool kMotion>
 __global__ void __launch_bounds__(kTilePixels, 2)
     ray_pixels_kernel(const __grid_constant__ CudaCall call, const __grid_constant__ CudaRecords records,
                       const __grid_constant__ TileLists lists, const float* rays,
@@ -118,21 +141,21 @@ __global__ void __launch_bounds__(kTilePixels, 2)
   __shared__ RowSums<kRayFields, kFeatures> sums;
   const TilePixel place = tile_pixel(lists, call.width, call.height);
   const PixelPlace at(call, place);
-  const RayPixel seen(call, place, rays);
+  const RayPixel<kMotion> seen(call, place, rays);
   const Limits limits(call.settings);
   // Threads outside the image read its first pixel and visit no Gaussian.
   PixelUpstream up(call, records.features, upstream, place.view, place.on_film ? at.index : 0);
   const GeometryUpstream geometry(call.scene.sensors[place.view], up);
-  beams.put(warp_beam(seen.ray));
-  Tile<kFeatures> tile{records,
-                       limits,
-                       seen,
-                       batch,
-                       sums,
-                       beams,
-                       call.settings.frozen_projection != 0,
-                       place.on_film ? lasts[at.index] : 0,
-                       0};
+  beams.put(warp_beam(seen.ray, seen.time));
+  Tile<kFeatures, kMotion> tile{records,
+                                limits,
+                                seen,
+                                batch,
+                                sums,
+                                beams,
+                                call.settings.frozen_projection != 0,
+                                place.on_film ? lasts[at.index] : 0,
+                                0};
   TileList list(lists);
   list.length = block_max(tile.last);
   Ray to_ray{};
@@ -141,7 +164,7 @@ __global__ void __launch_bounds__(kTilePixels, 2)
     for (int position = (list.length - 1) / kTilePixels * kTilePixels; position >= 0; position -= kTilePixels) {
       const int count = batch.fetch(lists, list, records, position);
       for (int begin = (count - 1) / kWarp * kWarp; count > 0 && begin >= 0; begin -= kWarp) {
-        visit_group<kFeatures, kGeometry, kToRays>(tile, begin, count, geometry, pixel, to_ray);
+        visit_group<kFeatures, kGeometry, kTarget>(tile, begin, count, geometry, pixel, to_ray);
         __syncthreads();
         add_to_rows(call, rows, list, batch, sums, tile.first, begin, count);
         __syncthreads();
@@ -150,7 +173,8 @@ __global__ void __launch_bounds__(kTilePixels, 2)
       __syncthreads();
     }
   }
-  if constexpr (kToRays) store_ray(to_ray, static_cast<int>(blockIdx.x), static_cast<int>(threadIdx.x), to_rays);
+  if constexpr (kTarget == Target::rays)
+    store_ray(to_ray, static_cast<int>(blockIdx.x), static_cast<int>(threadIdx.x), to_rays);
 }
 
 }  // namespace
@@ -160,11 +184,23 @@ void cuda_blend_rays_backward(const CudaCall& call, const CudaRecords& records, 
                               float* to_rays, cudaStream_t stream) {
   const auto tiles = static_cast<unsigned>(lists.views * lists.tiles_x * lists.tiles_y);
   with_ray_features(records.features, [&](auto features, auto geometry) {
-    constexpr int kFeatures = decltype(features)::value;
-    constexpr bool kGeometry = decltype(geometry)::value;
-    launch(to_rays != nullptr ? &ray_pixels_kernel<kFeatures, kGeometry, true>
-                              : &ray_pixels_kernel<kFeatures, kGeometry, false>,
-           tiles, kTilePixels, 0, stream, call, records, lists, rays, upstream, lasts, rows, to_rays);
+    with_flag(call.scene.moving_slices > 0, [&](auto motion) {
+      constexpr int kFeatures = decltype(features)::value;
+      constexpr bool kGeometry = decltype(geometry)::value, kMotion = decltype(motion)::value;
+      launch(to_rays != nullptr ? &ray_pixels_kernel<kFeatures, kGeometry, Target::rays, kMotion>
+                                : &ray_pixels_kernel<kFeatures, kGeometry, Target::rows, kMotion>,
+             tiles, kTilePixels, 0, stream, call, records, lists, rays, upstream, lasts, rows, to_rays);
+    });
+  });
+}
+
+void cuda_blend_slices_backward(const CudaCall& call, const CudaRecords& records, const TileLists& lists,
+                                const float* rays, const Upstream& upstream, const int* lasts, const CudaRows& rows,
+                                cudaStream_t stream) {
+  const auto tiles = static_cast<unsigned>(lists.views * lists.tiles_x * lists.tiles_y);
+  with_ray_features(records.features, [&](auto features, auto geometry) {
+    launch(&ray_pixels_kernel<decltype(features)::value, decltype(geometry)::value, Target::slices, true>, tiles,
+           kTilePixels, 0, stream, call, records, lists, rays, upstream, lasts, rows, nullptr);
   });
 }
 

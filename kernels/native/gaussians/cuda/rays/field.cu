@@ -1,4 +1,6 @@
 // Makes the rays of the pixels and their beams, a block for each tile, and the records of Gaussians along rays.
+#include <type_traits>
+
 #include "common/cuda/launch.h"
 #include "gaussians/cuda/rays/field.cuh"
 #include "gaussians/cuda/rays/stages.h"
@@ -22,11 +24,11 @@ __device__ inline float over_block(float value, const Combine& combine) {
   return total;
 }
 
-__device__ inline void store_tile(const Ray& ray, float* rays, float* beams) {
+__device__ inline void store_tile(const Ray& ray, float time, float* rays, float* beams) {
   const int tile = static_cast<int>(blockIdx.x);
   store_ray(ray, tile, static_cast<int>(threadIdx.x), rays);
   const Beam<float> beam = beam_of(
-      ray, [](float value) { return over_block(value, [](float a, float b) { return a + b; }); },
+      ray, time, [](float value) { return over_block(value, [](float a, float b) { return a + b; }); },
       [](float value) { return over_block(value, [](float a, float b) { return max(a, b); }); });
   if (threadIdx.x == 0) store_beam(beam, tile, beams);
 }
@@ -46,10 +48,16 @@ __global__ void __launch_bounds__(kTilePixels)
   Ray ray{};
   if (place.on_film) {
     const Pair<double> pixel = {place.x + 0.5, place.y + 0.5};
-    const auto found = to_start(call.view[place.view], sensor, pixel, ray_of_pixel<SensorKind>(sensor, pixel));
+    CameraRay<double> own{};
+    if constexpr (std::is_same_v<SensorKind, SpinningLidar>) {
+      own.direction = direction_at(return_angles(call, place.view, place.x, place.y));
+    } else {
+      own = ray_of_pixel<SensorKind>(sensor, pixel);
+    }
+    const auto found = to_start(call.view[place.view], sensor, pixel, own);
     ray = narrowed(found.direction, found.origin);
   }
-  store_tile(ray, rays, beams);
+  store_tile(ray, pixel_time(call, place), rays, beams);
 }
 
 __global__ void __launch_bounds__(kTilePixels)
@@ -62,7 +70,7 @@ __global__ void __launch_bounds__(kTilePixels)
     const auto found = given_ray(call.scene.sensors[place.view], call.scene.rays + kRayFloats * pixel);
     ray = narrowed(found.direction, found.origin);
   }
-  store_tile(ray, rays, beams);
+  store_tile(ray, pixel_time(call, place), rays, beams);
 }
 
 // The beams of windows of 4 x 4 of what `columns` x `rows` others hold, a thread for each of all views.
@@ -94,33 +102,34 @@ struct Bounds {
 
 // The pixels of the windows that a Gaussian may reach.
 __device__ inline PixelRange reached_windows(const CudaCall& call, const CudaBeams& beams, int view,
-                                             const RayBounds<float>& g) {
+                                             const SliceMotion<float>* motion, const RayBounds<float>& g) {
   Bounds b = {call.width, 0, call.height, 0};
   const int64_t groups = static_cast<int64_t>(view) * beams.groups_x * beams.groups_y;
   const int64_t windows = static_cast<int64_t>(view) * beams.windows_x * beams.windows_y;
   for (int group = 0; group < beams.groups_x * beams.groups_y; ++group) {
-    if (!reaches(load_beam<float>(beams.groups, groups + group), g)) continue;
+    if (!reaches(load_beam<float>(beams.groups, groups + group), motion, g)) continue;
     const int left = group % beams.groups_x << kWindowBits, top = group / beams.groups_x << kWindowBits;
     for (int y = top; y < ::min(top + kWindowSize, beams.windows_y); ++y) {
       for (int x = left; x < ::min(left + kWindowSize, beams.windows_x); ++x) {
         const int64_t window = windows + y * beams.windows_x + x;
-        if (reaches(load_beam<float>(beams.windows, window), g)) b.add(x << kWindowBits, y << kWindowBits);
+        if (reaches(load_beam<float>(beams.windows, window), motion, g)) b.add(x << kWindowBits, y << kWindowBits);
       }
     }
   }
   if (b.x0 >= b.x1) return {0, 0, 0, 0};
-  return {b.x0 * kDeviceTile, ::min(b.x1 * kDeviceTile, call.width), b.y0 * kDeviceTile,
+  return {b.x0 * kDeviceTile, ::min(::min(b.x1 * kDeviceTile, call.width), kLargestEdge), b.y0 * kDeviceTile,
           ::min(b.y1 * kDeviceTile, call.height)};
 }
 
 // Those of the tiles that it may reach, if they are few enough for a mask.
 __device__ inline unsigned long long reached_tiles(const TileLists& lists, const CudaBeams& beams, int view,
-                                                   const RayTiles& tiles, const RayBounds<float>& g) {
+                                                   const RayTiles& tiles, const SliceMotion<float>* motion,
+                                                   const RayBounds<float>& g) {
   unsigned long long mask = 0;
   for (int i = 0; i < tiles.total(); ++i) {
     const int64_t row = static_cast<int64_t>(view) * lists.tiles_y + tiles.y + i / tiles.columns;
     const int64_t tile = row * lists.tiles_x + tiles.x + i % tiles.columns;
-    if (reaches(load_beam<float>(beams.tiles, tile), g)) mask |= 1ull << i;
+    if (reaches(load_beam<float>(beams.tiles, tile), motion, g)) mask |= 1ull << i;
   }
   return mask;
 }
@@ -141,16 +150,19 @@ __global__ void __launch_bounds__(kGaussianThreads)
   unsigned long long mask = 0;
   if (!culled && reaches_pixels(range)) {
     const SensorPlace at{call.view[view], call.scene.sensors[view], call.scene.slice_poses[place.slice], call.settings};
-    double fields[ray_record::kUsed];
+    double fields[ray_record::kLog2Opacity];
     write_ray_record(ray_body(at, gaussian64_of(call.scene, call.view[view].scene * count + place.number)), fields);
     float r[kRecordFloats] = {};
-    for (int i = 0; i < ray_record::kUsed; ++i) r[i] = static_cast<float>(fields[i]);
+    for (int i = 0; i < ray_record::kLog2Opacity; ++i) r[i] = static_cast<float>(fields[i]);
     r[ray_record::kLog2Opacity] = record[record::kLog2Opacity];
+    r[ray_record::kMotion] = static_cast<float>(at.slice.moving);
+    const auto* motion = motion_of(call, view, r[ray_record::kMotion]);
     const RayBounds<float> g = ray_bounds_of(r, log2_positive(call.settings.alpha_min));
-    if (!call.settings.gsplat_bounds) range = reached_windows(call, beams, view, g);
+    const bool on_film = call.settings.gsplat_bounds && at.sensor.lens != SensorLens::lidar;
+    if (!on_film) range = reached_windows(call, beams, view, motion, g);
     const RayTiles tiles(range);
     if (tiles.has_mask()) {
-      mask = reached_tiles(lists, beams, view, tiles, g);
+      mask = reached_tiles(lists, beams, view, tiles, motion, g);
       if (mask == 0) range = {0, 0, 0, 0};
     }
     for (int i = 0; i < kRecordQuarters - 1; ++i) {
@@ -161,9 +173,9 @@ __global__ void __launch_bounds__(kGaussianThreads)
   }
   if (!reaches_pixels(range)) keys[item] = kBehindAll;
   masks[item] = mask;
-  record[kColumns + kAlongRays] =
+  record[kColumns + kRangeAtEnd] =
       __uint_as_float(culled ? kCulled : static_cast<unsigned>(range.x0) | static_cast<unsigned>(range.x1) << 16);
-  record[kRows + kAlongRays] =
+  record[kRows + kRangeAtEnd] =
       __uint_as_float(culled ? 0 : static_cast<unsigned>(range.y0) | static_cast<unsigned>(range.y1) << 16);
 }
 

@@ -40,19 +40,41 @@ struct CudaBeams {
 template <class F>
 __device__ inline Beam<F> load_beam(const float* beams, int64_t number) {
   const float* b = beams + number * kBeamFields;
-  return {{F(b[0]), F(b[1]), F(b[2])}, F(b[3]), F(b[4]), {F(b[5]), F(b[6]), F(b[7])}, F(b[8])};
+  return {{F(b[0]), F(b[1]), F(b[2])}, F(b[3]), F(b[4]), {F(b[5]), F(b[6]), F(b[7])}, F(b[8]), F(b[9]), F(b[10])};
 }
 template <class F>
 __device__ inline void store_beam(const Beam<F>& b, int64_t number, float* beams) {
-  const F values[kBeamFields] = {b.axis.x,   b.axis.y,   b.axis.z,   b.cosine, b.sine,
-                                 b.centre.x, b.centre.y, b.centre.z, b.radius};
+  const F values[kBeamFields] = {b.axis.x,   b.axis.y,   b.axis.z, b.cosine, b.sine, b.centre.x,
+                                 b.centre.y, b.centre.z, b.radius, b.begin,  b.end};
   for (int k = 0; k < kBeamFields; ++k) beams[number * kBeamFields + k] = static_cast<float>(values[k]);
 }
 
-// The beam of the rays of several threads, which call it together: sum(value) and largest(value) return those of all of
-// them to each.
+// When a pixel is exposed.
+__device__ inline float pixel_time(const CudaCall& call, const TilePixel& place) {
+  const Sensor& sensor = call.scene.sensors[place.view];
+  if (!is_rolling(sensor)) return 0.0f;
+  const double time = Clock(call.view[place.view], sensor).time(Pair<double>{place.x + 0.5, place.y + 0.5});
+  return min(max(static_cast<float>(time), 0.0f), 1.0f);
+}
+
+// The azimuth and the elevation of a lidar's return, radians.
+__device__ inline Pair<double> return_angles(const CudaCall& call, int view, int x, int y) {
+  const double* table = call.scene.lidar_angles + static_cast<int64_t>(view) * (2 * call.height + call.width);
+  return {table[2 * call.height + x] + table[call.height + y], table[y]};
+}
+
+// The motion of an item's slice by its number (see ray_record::kMotion); null if it does not move.
+__device__ inline const SliceMotion<float>* motion_of(const CudaCall& call, int view, float number) {
+  return number < 0.0f ? nullptr : call.motions + view * call.scene.moving_slices + static_cast<int>(number);
+}
+__device__ inline bool reaches(const Beam<float>& beam, const SliceMotion<float>* motion, const RayBounds<float>& g) {
+  return motion == nullptr ? reaches(beam, g) : reaches(unmoved(*motion, beam), g);
+}
+
+// The beam of the rays of several threads and their times, which call it together: sum(value) and largest(value) return
+// those of all of them to each.
 template <class Sum, class Largest>
-__device__ inline Beam<float> beam_of(const Ray& ray, const Sum& sum, const Largest& largest) {
+__device__ inline Beam<float> beam_of(const Ray& ray, float time, const Sum& sum, const Largest& largest) {
   const Triple<float>& d = ray.direction;
   const bool exists = ray.exists();
   const float count = sum(exists ? 1.0f : 0.0f);
@@ -67,7 +89,8 @@ __device__ inline Beam<float> beam_of(const Ray& ray, const Sum& sum, const Larg
   const Triple<float> off = {ray.origin.x - centre.x, ray.origin.y - centre.y, ray.origin.z - centre.z};
   const float sine = min(sqrt(largest(exists ? dot(apart, apart) : 0.0f)) * 1.00001f + 2e-6f, 1.0f);
   const float radius = sqrt(largest(exists ? dot(off, off) : 0.0f)) * 1.00001f + 1e-6f * sqrt(dot(centre, centre));
-  return {axis, sqrt(max((1.0f - sine) * (1.0f + sine), 0.0f)), sine, centre, radius};
+  const float begin = 1.0f - largest(exists ? 1.0f - time : 0.0f), end = largest(exists ? time : 0.0f);
+  return {axis, sqrt(max((1.0f - sine) * (1.0f + sine), 0.0f)), sine, centre, radius, begin, end};
 }
 
 // Those of the warps of a block.
@@ -78,26 +101,26 @@ struct WarpBeams {
   __device__ Beam<float> own() {
     const int first = static_cast<int>(threadIdx.x) / kWarp * kBeamFields;
     const auto at = [&](int k) { return fields[first + k]; };
-    return {{at(0), at(1), at(2)}, at(3), at(4), {at(5), at(6), at(7)}, at(8)};
+    return {{at(0), at(1), at(2)}, at(3), at(4), {at(5), at(6), at(7)}, at(8), at(9), at(10)};
   }
   __device__ void put(const Beam<float>& b) {
     const int first = static_cast<int>(threadIdx.x) / kWarp * kBeamFields;
-    const float values[kBeamFields] = {b.axis.x,   b.axis.y,   b.axis.z,   b.cosine, b.sine,
-                                       b.centre.x, b.centre.y, b.centre.z, b.radius};
+    const float values[kBeamFields] = {b.axis.x,   b.axis.y,   b.axis.z, b.cosine, b.sine, b.centre.x,
+                                       b.centre.y, b.centre.z, b.radius, b.begin,  b.end};
     for (int k = 0; lane_index() == 0 && k < kBeamFields; ++k) fields[first + k] = values[k];
     __syncwarp();
   }
 };
 
 // Of the calling warp.
-__device__ inline Beam<float> warp_beam(const Ray& ray) {
+__device__ inline Beam<float> warp_beam(const Ray& ray, float time) {
   const auto largest = [](float value) {
     for (int offset = kWarp / 2; offset > 0; offset /= 2) {
       value = max(value, __shfl_xor_sync(kWholeWarp, value, offset));
     }
     return value;
   };
-  return beam_of(ray, [](float value) { return warp_sum(value); }, largest);
+  return beam_of(ray, time, [](float value) { return warp_sum(value); }, largest);
 }
 
 // The tiles of a rectangle of pixels. Of up to kMaskTiles, those that a Gaussian reaches are known, as bits, row by
@@ -141,11 +164,16 @@ struct RayReach {
 };
 
 // Those of the 32 Gaussians of a batch from `begin` on that may reach the warp's pixels, as bits. The whole warp calls
-// it.
-template <class Batch>
-__device__ inline unsigned reaching(Batch& batch, int begin, int count, const Beam<float>& beam, float log2_alpha_min) {
+// it, with one of its pixels.
+template <class Pixel, class Batch>
+__device__ inline unsigned reaching(const Pixel& pixel, Batch& batch, int begin, int count, const Beam<float>& beam,
+                                    float log2_alpha_min) {
   const int i = begin + lane_index();
-  const bool reached = i < count && reaches(beam, ray_bounds_of(batch.record(i), log2_alpha_min));
+  bool reached = false;
+  if (i < count) {
+    const float* record = batch.record(i);
+    reached = reaches(beam, pixel.motion(record), ray_bounds_of(record, log2_alpha_min));
+  }
   return __ballot_sync(kWholeWarp, reached);
 }
 

@@ -9,50 +9,71 @@ namespace lumigrad::gaussians {
 // Features that a pixel keeps in registers; if there are more, the tile goes through its list once for each chunk.
 inline constexpr int kFewRayFeatures = 4, kManyRayFeatures = 8;
 
-// What a thread sees.
+// What a thread sees. Slices move only if `kMotion`.
+template <bool kMotion>
 struct RayPixel {
+  const CudaCall& call;
   Ray ray;
-  int x, y;
-  bool rectangles;  // See Settings.
+  int view, x, y;
+  float time;
+  bool rectangles;  // See Settings; those of lidars cut nothing.
 
-  __device__ RayPixel(const CudaCall& call, const TilePixel& place, const float* rays)
-      : ray(load_ray(rays, static_cast<int>(blockIdx.x), static_cast<int>(threadIdx.x))),
+  __device__ RayPixel(const CudaCall& of, const TilePixel& place, const float* rays)
+      : call(of),
+        ray(load_ray(rays, static_cast<int>(blockIdx.x), static_cast<int>(threadIdx.x))),
+        view(place.view),
         x(place.x),
         y(place.y),
-        rectangles(call.settings.rectangles != 0) {}
+        time(kMotion ? pixel_time(of, place) : 0.0f),
+        rectangles(of.settings.rectangles != 0 && of.scene.sensors[place.view].lens != SensorLens::lidar) {}
+
+  // That of a Gaussian's slice; null if it does not move.
+  __device__ const SliceMotion<float>* motion(const float* record) const {
+    if constexpr (!kMotion) return nullptr;
+    return motion_of(call, view, record[ray_record::kMotion]);
+  }
+  // As such a Gaussian sees it.
+  __device__ UnitRay<float> seen(const SliceMotion<float>* motion) const {
+    if (motion == nullptr) return {ray.origin, ray.direction};
+    return unmoved(*motion, time, ray.origin, ray.direction);
+  }
 };
 
 struct RayHit {
+  const SliceMotion<float>* motion;  // Null if the slice does not move.
   UnitRay<float> ray;
   Closest<float> at;
   float power;  // log2 of alpha.
   bool counts;
 
-  __device__ RayHit(const float* record, const RayPixel& pixel, const Limits& limits)
-      : ray(unit_ray<false>(record, pixel.ray.origin, pixel.ray.direction)), at(closest_of(ray)) {
+  template <bool kMotion>
+  __device__ RayHit(const float* record, const RayPixel<kMotion>& pixel, const Limits& limits)
+      : motion(pixel.motion(record)) {
+    const UnitRay<float> seen = pixel.seen(motion);
+    ray = unit_ray<false>(record, seen.origin, seen.direction);
+    at = closest_of(ray);
     power = log2_alpha(at, record[ray_record::kLog2Opacity]);
     counts = power >= limits.log2_alpha_min && at.back <= 0.0f &&
-             (!pixel.rectangles || range_of(record + kAlongRays).holds(pixel.x, pixel.y));
+             (!pixel.rectangles || range_of(record + kRangeAtEnd).holds(pixel.x, pixel.y));
   }
 };
 
-// The third axis of a Gaussian, turned against the ray.
+// The third axis of a Gaussian, turned against the ray; as a moving slice has it at the start.
 __device__ inline Triple<float> normal_of(const float* record, const RayHit& hit) {
-  const float third = record[ray_record::kThirdScale], factor = hit.ray.direction.z > 0.0f ? -third : third;
-  return {record[6] * factor, record[7] * factor, record[8] * factor};
+  return scaled(third_axis(record), hit.ray.direction.z > 0.0f ? -1.0f : 1.0f);
+}
+
+// Calls run(constants..., flag) with a compile-time flag.
+template <class Run, class... Constants>
+void with_flag(bool flag, const Run& run, Constants... constants) {
+  flag ? run(constants..., std::true_type()) : run(constants..., std::false_type());
 }
 
 // Calls run(features, geometry), compile-time constants: how many features a pixel keeps at a time, and whether
 // distances or normals are drawn.
 template <class Run>
 void with_ray_features(const Features& features, const Run& run) {
-  const auto with = [&](auto count) {
-    if (features.hit_distance || features.normals) {
-      run(count, std::true_type());
-    } else {
-      run(count, std::false_type());
-    }
-  };
+  const auto with = [&](auto count) { with_flag(features.hit_distance || features.normals, run, count); };
   if (features.total() <= kFewRayFeatures) return with(std::integral_constant<int, kFewRayFeatures>());
   with(std::integral_constant<int, kManyRayFeatures>());
 }

@@ -16,6 +16,10 @@ void cuda_draw_rays(const CudaCall& call, const CudaRecords& records, const Tile
 void cuda_blend_rays_backward(const CudaCall& call, const CudaRecords& records, const TileLists& lists,
                               const float* rays, const Upstream& upstream, const int* lasts, const CudaRows& rows,
                               float* to_rays, cudaStream_t stream);
+// The same for rows [V, N, kRayFields] of the sums for moving slices (see kSliceMotionSums).
+void cuda_blend_slices_backward(const CudaCall& call, const CudaRecords& records, const TileLists& lists,
+                                const float* rays, const Upstream& upstream, const int* lasts, const CudaRows& rows,
+                                cudaStream_t stream);
 // From the gradients of the rays to those of rays that were given, or else of lenses and motions, which are added to
 // Gradients::sensors after cuda_sensor_backward.
 void cuda_rays_backward(const CudaCallData& data, const TileLists& lists, const float* rays, const float* v_rays,

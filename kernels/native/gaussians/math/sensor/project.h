@@ -1,11 +1,11 @@
-// Projection of a Gaussian to a sensor's film by sigma points, and its gradients. Templates on the number type of the
-// sigma points; what follows from the ellipse is that of the other views, in floats.
+// Projection of a Gaussian to a sensor's film, by sigma points or by the Jacobian of its lens, and its gradients.
+// Templates on the number type of what the lens sees; what follows from the ellipse is that of the other views, in
+// floats.
 #pragma once
 
 #include "gaussians/math/project_backward.h"
-#include "gaussians/math/sensor/opencv.h"
+#include "gaussians/math/sensor/linear.h"
 #include "gaussians/math/sensor/radial.h"
-#include "gaussians/math/sensor/sigma_points.h"
 
 LG_BEGIN_ENGINE(gaussians)
 
@@ -34,14 +34,6 @@ LG_INLINE void with_any_sensor_lens(SensorLens lens, Run&& run) {
   with_sensor_lens(lens, static_cast<Run&&>(run));
 }
 
-// A view that is a sensor, and a slice of the scene.
-struct SensorPlace {
-  const View& view;
-  const Sensor& sensor;
-  const SlicePose& slice;
-  const Settings& settings;
-};
-
 // The ellipse on the film.
 template <class F>
 struct SensorFootprint {
@@ -58,11 +50,11 @@ struct Middle {
   MaskOf<D> in_range;
 };
 template <class D>
-LG_INLINE Middle<D> middle_of(const SensorPlace& at, const Triple<D>& centre) {
+LG_INLINE Middle<D> middle_of(const SensorPlace& at, const Body<D>& body) {
   const Sensor& s = at.sensor;
   Middle<D> m;
   m.seen.at = is_rolling(s) ? instant_at(s, D(0.5)) : Instant<D>{D(0.0), D(0.0), D(1.0)};
-  m.seen.point = at_instant(s, m.seen.at, centre);
+  m.seen.point = at_instant(s, m.seen.at, moved(body.motion, m.seen.at.time, body.centre));
   const D distance = sqrt(dot(m.seen.point, m.seen.point)), z = m.seen.point.z;
   m.depth = at.settings.distance_order ? distance : z;
   const bool all_around = s.lens == SensorLens::ftheta || s.lens == SensorLens::lidar;
@@ -71,8 +63,9 @@ LG_INLINE Middle<D> middle_of(const SensorPlace& at, const Triple<D>& centre) {
   return m;
 }
 
-template <class D>
-LG_INLINE void set_ellipse(const Settings& settings, const SigmaPoints<D>& p, SensorFootprint<D>& f) {
+// Given the mean and the covariance, of sigma points or by the Jacobian.
+template <class D, class Moments>
+LG_INLINE void set_ellipse(const Settings& settings, const Moments& p, SensorFootprint<D>& f) {
   f.x = p.mean.x;
   f.y = p.mean.y;
   f.a = p.xx + D(settings.eps2d);
@@ -86,24 +79,33 @@ LG_INLINE void set_ellipse(const Settings& settings, const SigmaPoints<D>& p, Se
 // Returns whether the Gaussian is in the view, but for what follows from the ellipse.
 template <class Lens, class D>
 LG_INLINE MaskOf<D> sensor_footprint(const SensorPlace& at, const Gaussian<D>& gaussian, SensorFootprint<D>& f) {
-  const Body<D> body = body_of(at.sensor, at.slice, at.settings, gaussian);
-  const Middle<D> middle = middle_of(at, body.centre);
+  const Body<D> body = body_of(at, gaussian);
+  const Middle<D> middle = middle_of(at, body);
   f.depth = middle.depth;
   const auto visible = middle.in_range & body.solid;
   f.x = f.y = f.b = D(0.0);
   f.a = f.c = f.sharp = f.schur = D(1.0);
   if (!any(visible)) return visible;
-  const SigmaPoints<D> p = sigma_points(Sight<Lens>(at.view, at.sensor, at.settings), body);
+  if constexpr (!std::is_same_v<Lens, SpinningLidar>) {
+    if (at.settings.by_jacobian) {
+      const Linear<D> l = linear<Lens>(at, body);
+      set_ellipse(at.settings, l, f);
+      return visible & l.valid;
+    }
+  }
+  const SigmaPoints<D> p = sigma_points<Lens>(at, body);
   set_ellipse(at.settings, p, f);
   return visible & p.valid;
 }
 
-// gsplat's radii: the opacity by which it measures is that of the sharper ellipse (sensors spec section 1).
+// gsplat's radii: of sigma points, the opacity by which it measures is that of the sharper ellipse (sensors spec
+// section 1).
 template <class F>
 LG_INLINE void gsplat_radii(const Settings& settings, const SensorFootprint<F>& f, Projected<F>& g) {
   const F zero = F(0.0f);
   const F ratio = select(g.visible, f.sharp / f.schur, F(1.0f));
-  const F shown = g.opacity * sqrt(max(ratio, F(kMinCompensationSquared)));
+  const F factor = settings.by_jacobian ? F(1.0f) : sqrt(max(ratio, F(kMinCompensationSquared)));
+  const F shown = g.opacity * factor;
   const F above = log2_positive(max(shown, F(1e-30f))) - log2_positive(F(settings.alpha_min));
   const F reach = min(sqrt(F(kTwoLn2) * max(above, zero)), F(3.33f));
   g.radius_x = ceil_whole(min(reach * sqrt(max(f.a, zero)), F(1e6f)));
@@ -180,7 +182,7 @@ LG_INLINE EllipseGradient<D> ellipse_backward(const SensorFootprint<D>& f, const
 }
 
 // From the gradients of the centre at the start of the exposure and of the Gaussian's rotation to those of the mean,
-// the quaternion and the slice.
+// the quaternion and the slice; of one that moves, as if the motion from its place at the start were fixed.
 template <class D>
 LG_INLINE void place_backward(const SensorPlace& at, const Gaussian<D>& gaussian, const Body<D>& body,
                               const Triple<D>& v_centre, const Matrix<D>& v_rotation, GaussianGradient<D>& to) {
@@ -196,7 +198,7 @@ LG_INLINE void place_backward(const SensorPlace& at, const Gaussian<D>& gaussian
 template <class D>
 LG_INLINE void body_backward(const SensorPlace& at, const Gaussian<D>& gaussian, const Body<D>& body,
                              const Triple<D>& v_centre, const Triple<D> (&v_axis)[3], GaussianGradient<D>& to) {
-  const D stretch = D(std::sqrt(at.settings.unscented.spread) * at.settings.scale_modifier);
+  const D stretch = D(axis_stretch(at.settings));
   // As columns, in the slice's frame.
   const Triple<D> x = scaled(transposed_times(body.to_camera, v_axis[0]), stretch);
   const Triple<D> y = scaled(transposed_times(body.to_camera, v_axis[1]), stretch);
@@ -210,14 +212,38 @@ LG_INLINE void body_backward(const SensorPlace& at, const Gaussian<D>& gaussian,
 
 // From the gradient of the depth to that of the centre at the start of the exposure.
 template <class D, class Add>
-LG_INLINE Triple<D> depth_backward(const SensorPlace& at, const Triple<D>& centre, D v_depth, D v_inverse_depth,
+LG_INLINE Triple<D> depth_backward(const SensorPlace& at, const Body<D>& body, D v_depth, D v_inverse_depth,
                                    const Add& add) {
   const D zero = D(0.0);
-  const Middle<D> middle = middle_of(at, centre);
+  const Middle<D> middle = middle_of(at, body);
   const D inverse = D(1.0) / middle.depth, v = fma(-v_inverse_depth, inverse * inverse, v_depth);
   const Triple<D> ahead = {zero, zero, D(1.0)};
   const Triple<D> v_middle = scaled(at.settings.distance_order ? scaled(middle.seen.point, inverse) : ahead, v);
-  return motion_backward(at.sensor, middle.seen, centre, v_middle, add);
+  const Triple<D> placed = moved(body.motion, middle.seen.at.time, body.centre);
+  return motion_backward(at.sensor, body.motion, middle.seen, body.centre, placed, v_middle, add);
+}
+
+// The gradients of the centre and of the axes at the start of the exposure, by way of the sigma points.
+template <class Lens, class D, class Add>
+LG_INLINE void sigma_points_backward(const SensorPlace& at, const Body<D>& body, const SigmaPoints<D>& p,
+                                     const EllipseGradient<D>& v, const Add& add, Triple<D>& v_centre,
+                                     Triple<D> (&v_axis)[3]) {
+  const Unscented& u = at.settings.unscented;
+  const D xx = v.film.xx, xy = v.film.xy, yy = v.film.yy, zero = D(0.0);
+  const Pair<D> v_mean = mean_of_covariance(u, p, v.mean, xx, xy, yy);
+  v_centre = v_axis[0] = v_axis[1] = v_axis[2] = {zero, zero, zero};
+  for (int i = 0; i < kSigmaPoints; ++i) {
+    const Seen<D>& seen = p.seen[i];
+    const Jacobian<D> j = Optics<Lens>::jacobian(at.sensor, seen.point);
+    const Triple<D> start = sigma_point(body, i), placed = moved(body.motion, seen.at.time, start);
+    const Pair<D> v_found = sigma_backward(u, p, v_mean, xx, xy, yy, i);
+    const Pair<D> v_pixel = time_backward(at.view, at.sensor, body.motion, seen, placed, j, v_found);
+    if (add.wanted()) Optics<Lens>::parameters(at.sensor, seen.point, v_pixel, add);
+    const Triple<D> v_start =
+        motion_backward(at.sensor, body.motion, seen, start, placed, pulled_back(j, v_pixel), add);
+    v_centre = v_centre + v_start;
+    if (i > 0) v_axis[(i - 1) % 3] = v_axis[(i - 1) % 3] + scaled(v_start, D(i < 4 ? 1.0 : -1.0));
+  }
 }
 
 // All but the spherical harmonics. `v_inverse_depth` is the gradient of 1 / depth. The Gaussian must be visible. Calls
@@ -225,30 +251,27 @@ LG_INLINE Triple<D> depth_backward(const SensorPlace& at, const Triple<D>& centr
 template <class Lens, class D, class Add>
 LG_INLINE GaussianGradient<D> sensor_backward(const SensorPlace& at, const Gaussian<D>& gaussian,
                                               const PixelSums<D>& sums, D v_inverse_depth, const Add& add) {
-  const Body<D> body = body_of(at.sensor, at.slice, at.settings, gaussian);
-  const SigmaPoints<D> p = sigma_points(Sight<Lens>(at.view, at.sensor, at.settings), body);
-  SensorFootprint<D> f;
-  set_ellipse(at.settings, p, f);
-  const EllipseGradient<D> v = ellipse_backward(f, sums);
+  const Body<D> body = body_of(at, gaussian);
   GaussianGradient<D> to{};
   to.opacity = -sums.one / max(gaussian.opacity, D(1e-30));
-  to.mean2d = v.mean;
   to.fx = to.fy = to.cx = to.cy = D(0.0);
-  if (at.settings.frozen_projection) return to;
-  const Unscented& u = at.settings.unscented;
-  const D xx = v.film.xx, xy = v.film.xy, yy = v.film.yy, zero = D(0.0);
-  const Pair<D> v_mean = mean_of_covariance(u, p, v.mean, xx, xy, yy);
-  Triple<D> v_centre = {zero, zero, zero}, v_axis[3] = {v_centre, v_centre, v_centre};
-  for (int i = 0; i < kSigmaPoints; ++i) {
-    const Seen<D>& seen = p.seen[i];
-    const Jacobian<D> j = Optics<Lens>::jacobian(at.sensor, seen.point);
-    const Pair<D> v_pixel = time_backward(at.view, at.sensor, seen, j, sigma_backward(u, p, v_mean, xx, xy, yy, i));
-    if (add.wanted()) Optics<Lens>::parameters(at.sensor, seen.point, v_pixel, add);
-    const Triple<D> v_start = motion_backward(at.sensor, seen, sigma_point(body, i), pulled_back(j, v_pixel), add);
-    v_centre = v_centre + v_start;
-    if (i > 0) v_axis[(i - 1) % 3] = v_axis[(i - 1) % 3] + scaled(v_start, D(i < 4 ? 1.0 : -1.0));
+  Triple<D> v_centre, v_axis[3];
+  SensorFootprint<D> f;
+  if (at.settings.by_jacobian) {
+    const Linear<D> l = linear<Lens>(at, body);
+    set_ellipse(at.settings, l, f);
+    const EllipseGradient<D> v = ellipse_backward(f, sums);
+    to.mean2d = v.mean;
+    linear_backward<Lens>(at, body, l, v.mean, v.film, add, v_centre, v_axis);
+  } else {
+    const SigmaPoints<D> p = sigma_points<Lens>(at, body);
+    set_ellipse(at.settings, p, f);
+    const EllipseGradient<D> v = ellipse_backward(f, sums);
+    to.mean2d = v.mean;
+    if (at.settings.frozen_projection) return to;
+    sigma_points_backward<Lens>(at, body, p, v, add, v_centre, v_axis);
   }
-  v_centre = v_centre + depth_backward(at, body.centre, sums.depth, v_inverse_depth, add);
+  v_centre = v_centre + depth_backward(at, body, sums.depth, v_inverse_depth, add);
   body_backward(at, gaussian, body, v_centre, v_axis, to);
   return to;
 }

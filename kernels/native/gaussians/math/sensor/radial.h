@@ -2,7 +2,7 @@
 // f-theta. With e = (X, Y) / |(X, Y)| the image is distance(angle) * e.
 #pragma once
 
-#include "common/math/angle.h"
+#include "common/math/dual.h"
 #include "gaussians/math/sensor/lens.h"
 
 LG_BEGIN_ENGINE(gaussians)
@@ -106,6 +106,12 @@ struct FTheta {
   static LG_INLINE D solve(const Sensor& s, D angle, D x) {
     const double* c = s.parameters + lens_parameter::kDistanceToAngle;
     return s.monotone ? bracketed(s, c, angle, x) : newton(c, angle, x);
+  }
+  // Its derivative is the polynomial's inverse slope, however the iteration came there.
+  template <class D>
+  static LG_INLINE Dual<D> solve(const Sensor& s, const Dual<D>& angle, const Dual<D>& x) {
+    const D solved = solve(s, angle.value, x.value);
+    return {solved, angle.slope / polynomial<6>(s.parameters + lens_parameter::kDistanceToAngle, solved).y};
   }
   // gsplat's three steps of Newton's method; where they arrive, the iteration goes on to the last digits.
   template <class D>

@@ -75,12 +75,12 @@ struct RayBody {
 };
 template <class D>
 LG_INLINE RayBody<D> ray_body(const SensorPlace& at, const Gaussian<D>& gaussian) {
-  const Body<D> body = body_of(at.sensor, at.slice, at.settings, gaussian);
+  const Body<D> body = body_of(at, gaussian);
   return {product(body.to_camera, body.rotation),
           scaled(gaussian.scale, D(static_cast<double>(at.settings.scale_modifier))),
           body.centre + triple_of<D>(at.sensor.translation)};
 }
-// Its record (see ray_record), without the opacity.
+// The first fields of its record (see ray_record).
 template <class D>
 LG_INLINE void write_ray_record(const RayBody<D>& g, D* record) {
   const auto inverse = [](D a) { return D(1.0) / max(a, D(1e-30)); };
@@ -90,8 +90,6 @@ LG_INLINE void write_ray_record(const RayBody<D>& g, D* record) {
   const D unit[12] = {
       x.x, x.y, x.z, y.x, y.y, y.z, z.x, z.y, z.z, dot(x, g.centre), dot(y, g.centre), dot(z, g.centre)};
   for (int i = 0; i < 12; ++i) record[i] = unit[i];
-  record[ray_record::kLog2Opacity] = D(0.0);
-  record[ray_record::kThirdScale] = g.scale.z;
 }
 
 // The gradients of a Gaussian, given the sums of its pixels (see ray_row) and those of depth and 1 / depth. Calls
@@ -99,7 +97,7 @@ LG_INLINE void write_ray_record(const RayBody<D>& g, D* record) {
 template <class D, class Add>
 LG_INLINE GaussianGradient<D> along_rays_backward(const SensorPlace& at, const Gaussian<D>& gaussian, const D* f,
                                                   D v_depth, D v_inverse_depth, const Add& add) {
-  const Body<D> body = body_of(at.sensor, at.slice, at.settings, gaussian);
+  const Body<D> body = body_of(at, gaussian);
   const D zero = D(0.0), factor = D(static_cast<double>(at.settings.scale_modifier));
   const auto positive = [](D a) { return max(a, D(1e-30)); };
   const Triple<D> s = {positive(gaussian.scale.x), positive(gaussian.scale.y), positive(gaussian.scale.z)};
@@ -120,7 +118,7 @@ LG_INLINE GaussianGradient<D> along_rays_backward(const SensorPlace& at, const G
                                scaled(inverse, D(-1.0) / factor));
   Triple<D> v_centre = body.to_camera * (body.rotation * pull);
   if (!at.settings.frozen_projection) {
-    v_centre = v_centre + depth_backward(at, body.centre, v_depth, v_inverse_depth, add);
+    v_centre = v_centre + depth_backward(at, body, v_depth, v_inverse_depth, add);
   }
   to.mean2d = {zero, zero};
   to.fx = to.fy = to.cx = to.cy = zero;

@@ -2,8 +2,8 @@
 // section 5). Points are given in the camera's frame at the start of the exposure, before its translation.
 #pragma once
 
-#include "common/math/angle.h"
 #include "gaussians/math/sensor/lidar.h"
+#include "gaussians/math/sensor/slice_motion.h"
 #include "gaussians/math/sensor/windshield.h"
 
 LG_BEGIN_ENGINE(gaussians)
@@ -49,20 +49,10 @@ LG_INLINE Instant<D> instant_at(const Sensor& s, D time) {
   return {time, half.sine, half.cosine};
 }
 
-template <class D>
-LG_INLINE Triple<D> triple_of(const double* v) {
-  return {D(v[0]), D(v[1]), D(v[2])};
-}
-template <class D>
-LG_INLINE Matrix<D> matrix_of(const double* m) {
-  return {triple_of<D>(m), triple_of<D>(m + 3), triple_of<D>(m + 6)};
-}
-
 // v turned about the axis by twice the half angle.
 template <class D>
 LG_INLINE Triple<D> turned(const Sensor& s, D sine, D cosine, const Triple<D>& v) {
-  const Triple<D> axis = triple_of<D>(s.axis), across = cross(axis, v), inward = cross(axis, across);
-  return v + scaled(scaled(across, cosine) + scaled(inward, sine), D(2.0) * sine);
+  return v + turn_of(triple_of<D>(s.axis), sine, cosine, v);
 }
 
 // In the camera's frame at a time.
@@ -73,7 +63,7 @@ LG_INLINE Triple<D> at_instant(const Sensor& s, const Instant<D>& at, const Trip
   return turned(s, at.sine, at.cosine, start) + t + scaled(triple_of<D>(s.motion), at.time);
 }
 
-// The velocity of such a point, per unit of time.
+// The velocity of such a point, which is at rest in the world, per unit of time.
 template <class D>
 LG_INLINE Triple<D> velocity_at(const Sensor& s, const Instant<D>& at, const Triple<D>& point) {
   const Triple<D> m = triple_of<D>(s.motion), t = triple_of<D>(s.translation) + scaled(m, at.time);
@@ -157,16 +147,19 @@ struct Film<SpinningLidar> {
   }
 };
 
-// The path of a point in the camera's frame: it turns about the axis.
+// The path of a point in the camera's frame: it turns about the axis, and moves with its slice.
 template <class D>
 struct Path {
+  const SliceMotion<double>& slice;
   Triple<D> start, across, inward;
 
-  LG_INLINE Path(const Sensor& s, const Triple<D>& at_start) : start(at_start) {
+  LG_INLINE Path(const Sensor& s, const SliceMotion<double>& motion, const Triple<D>& at_start)
+      : slice(motion), start(at_start) {
     across = cross(triple_of<D>(s.axis), start);
     inward = cross(triple_of<D>(s.axis), across);
   }
   LG_INLINE Triple<D> at(const Sensor& s, const Instant<D>& at) const {
+    if (slice.moves) return at_instant(s, at, moved(slice, at.time, start));
     const Triple<D> turn = scaled(scaled(across, at.cosine) + scaled(inward, at.sine), D(2.0) * at.sine);
     const Triple<D> m = triple_of<D>(s.motion), t = triple_of<D>(s.translation);
     return {start.x + turn.x + fma(m.x, at.time, t.x), start.y + turn.y + fma(m.y, at.time, t.y),
@@ -185,12 +178,12 @@ struct Hint {
 template <class Lens>
 struct Sight {
   const Sensor& sensor;
-  const Settings& settings;
+  const SliceMotion<double>& slice;
   Film<Lens> film;
   SineCosine<double> end;  // Of half the turn.
 
-  LG_INLINE Sight(const View& v, const Sensor& s, const Settings& t)
-      : sensor(s), settings(t), film(v, s, t), end(sine_cosine(0.5 * s.angle)) {}
+  LG_INLINE Sight(const View& v, const Sensor& s, const Settings& t, const SliceMotion<double>& motion)
+      : sensor(s), slice(motion), film(v, s, t), end(sine_cosine(0.5 * s.angle)) {}
 
   // The first of a Gaussian's points sets `hint`, the others use it.
   template <class D>
@@ -198,7 +191,7 @@ struct Sight {
     const D zero = D(0.0), one = D(1.0);
     const Instant<D> at_start = {zero, zero, one}, at_end = {one, D(end.sine), D(end.cosine)};
     if (!is_rolling(sensor)) return judged(see(start + triple_of<D>(sensor.translation), at_start));
-    const Path<D> path(sensor, start);
+    const Path<D> path(sensor, slice, start);
     const Seen<D> first = judged(see(path.at(sensor, at_start), at_start));
     const D from_first = film.time(first.pixel);
     // The end is looked at where the start does not see the point, and once for the slope.
@@ -282,12 +275,18 @@ struct Sight {
 };
 
 // The gradient of a pixel as that of the pixel at a fixed time: with the continuous clock the time follows the pixel.
+// `placed` is the point in the frame at the start of the exposure, where its slice has moved it.
 template <class D>
-LG_INLINE Pair<D> time_backward(const View& view, const Sensor& s, const Seen<D>& seen, const Jacobian<D>& j,
-                                const Pair<D>& v) {
+LG_INLINE Pair<D> time_backward(const View& view, const Sensor& s, const SliceMotion<double>& slice,
+                                const Seen<D>& seen, const Triple<D>& placed, const Jacobian<D>& j, const Pair<D>& v) {
   if (!is_rolling(s) || s.continuous == 0) return v;
   const Clock clock(view, s);
-  const Pair<D> rate = product(j, velocity_at(s, seen.at, seen.point));
+  Triple<D> velocity = velocity_at(s, seen.at, seen.point);
+  if (slice.moves) {
+    const Triple<D> own = velocity_of(slice, seen.at.time, placed);
+    velocity = velocity + turned(s, seen.at.sine, seen.at.cosine, own);
+  }
+  const Pair<D> rate = product(j, velocity);
   const D one = D(1.0), slope = D(clock.slope);
   const D rest = fma(-slope, clock.by_rows ? rate.y : rate.x, one);
   const D safe = select(abs(rest) > D(1e-6), rest, D(1e-6));
@@ -296,9 +295,7 @@ LG_INLINE Pair<D> time_backward(const View& view, const Sensor& s, const Seen<D>
 }
 
 // Adds to the sums of the motion (see kMotionSums), given the gradients of the turn of the pose at a time, seen from
-// the start, and of its translation. With a rotation of the start by phi0 and of the end by phi1, the pose at time t is
-// turned by (1 - G) phi0 + G phi1 (each seen from the start): along the axis G is t, across it sin(t a / 2) / sin(a /
-// 2) times a turn by (t - 1) a / 2, a being the angle.
+// the start, and of its translation.
 template <class D, class Add>
 LG_INLINE void add_motion(const Sensor& s, const Instant<D>& at, const Triple<D>& spin, const Triple<D>& v,
                           const Add& add) {
@@ -311,25 +308,19 @@ LG_INLINE void add_motion(const Sensor& s, const Instant<D>& at, const Triple<D>
   put(6, v);
   if (!is_rolling(s)) return;
   const SineCosine<double> half = sine_cosine(0.5 * s.angle);
-  const Triple<D> axis = triple_of<D>(s.axis), parallel = scaled(axis, dot(axis, spin));
-  const Triple<D> across = {spin.x - parallel.x, spin.y - parallel.y, spin.z - parallel.z};
-  const D ratio = at.sine / D(half.sine);
-  // cos and sin of (t - 1) a / 2.
-  const D c = fma(at.cosine, D(half.cosine), at.sine * D(half.sine));
-  const D n = fma(at.sine, D(half.cosine), -(at.cosine * D(half.sine)));
-  const Triple<D> carried = scaled(across, ratio * c) + scaled(cross(axis, across), ratio * n);
-  put(3, carried + scaled(parallel, at.time));
+  put(3, carried_to_end(triple_of<D>(s.axis), {D(half.sine), D(half.cosine)}, {at.sine, at.cosine}, at.time, spin));
   put(9, scaled(v, at.time));
 }
 
-// Adds a point's share to these, given the gradient of the point in the camera's frame at its time; returns the
-// gradient in the frame at the start.
+// Adds a point's share to these and to those of its slice, given the gradient of the point in the camera's frame at its
+// time; returns that of the point at the start. `placed`: as in time_backward.
 template <class D, class Add>
-LG_INLINE Triple<D> motion_backward(const Sensor& s, const Seen<D>& seen, const Triple<D>& start, const Triple<D>& v,
+LG_INLINE Triple<D> motion_backward(const Sensor& s, const SliceMotion<double>& slice, const Seen<D>& seen,
+                                    const Triple<D>& start, const Triple<D>& placed, const Triple<D>& v,
                                     const Add& add) {
   const Triple<D> back = is_rolling(s) ? turned(s, -seen.at.sine, seen.at.cosine, v) : v;
-  if (add.wanted()) add_motion(s, seen.at, cross(start, back), v, add);
-  return back;
+  if (add.wanted()) add_motion(s, seen.at, cross(placed, back), v, add);
+  return moved_backward(slice, seen.at.time, start, back, add);
 }
 
 LG_END

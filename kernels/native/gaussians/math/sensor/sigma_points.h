@@ -9,28 +9,45 @@ LG_BEGIN_ENGINE(gaussians)
 
 inline constexpr int kSigmaPoints = 7;
 
-// A Gaussian's centre and its axes times their lengths, in the frame of the camera at the start of the exposure and
-// before its translation, and what they were made from.
+// A view that is a sensor, and a slice of the scene.
+struct SensorPlace {
+  const View& view;
+  const Sensor& sensor;
+  const SlicePose& slice;
+  const Settings& settings;
+};
+
+// By how many standard deviations the sigma points lie from the mean; by the Jacobian it is one.
+LG_INLINE double axis_stretch(const Settings& settings) {
+  return (settings.by_jacobian ? 1.0 : std::sqrt(settings.unscented.spread)) * settings.scale_modifier;
+}
+
+// A Gaussian's centre and its axes times their lengths at the start of the exposure, in the frame of the camera then
+// and before its translation, and what they were made from.
 template <class D>
 struct Body {
   Triple<D> centre;
-  Triple<D> axis[3];   // Times the square root of the spread.
+  Triple<D> axis[3];   // Times axis_stretch.
   Matrix<D> rotation;  // Of the Gaussian, in its slice.
   UnitQuaternion<D> unit;
-  Matrix<D> to_camera;  // From the slice.
-  MaskOf<D> solid;      // Whether gsplat draws a Gaussian of these scales.
+  Matrix<D> to_camera;  // From the slice, at the start.
+  SliceMotion<double> motion;
+  MaskOf<D> solid;  // Whether gsplat draws a Gaussian of these scales.
 };
 
 template <class D>
-LG_INLINE Body<D> body_of(const Sensor& s, const SlicePose& slice, const Settings& settings, const Gaussian<D>& g) {
+LG_INLINE Body<D> body_of(const SensorPlace& at, const Gaussian<D>& g) {
+  const Sensor& s = at.sensor;
+  const SlicePose& slice = at.slice;
   Body<D> b;
   const Matrix<D> camera = matrix_of<D>(s.rotation), world = matrix_of<D>(slice.rotation);
   b.to_camera = product(camera, world);
+  b.motion = slice_motion(s, slice);
   b.centre = camera * (world * g.mean + triple_of<D>(slice.translation));
   b.unit = normalized(g.quaternion);
   b.rotation = rotation_of(b.unit.q);
   const Matrix<D> r = product(b.to_camera, b.rotation);
-  const Triple<D> length = scaled(g.scale, D(std::sqrt(settings.unscented.spread) * settings.scale_modifier));
+  const Triple<D> length = scaled(g.scale, D(axis_stretch(at.settings)));
   b.axis[0] = scaled(Triple<D>{r.x.x, r.y.x, r.z.x}, length.x);
   b.axis[1] = scaled(Triple<D>{r.x.y, r.y.y, r.z.y}, length.y);
   b.axis[2] = scaled(Triple<D>{r.x.z, r.y.z, r.z.z}, length.z);
@@ -59,8 +76,9 @@ struct SigmaPoints {
 };
 
 template <class Lens, class D>
-LG_INLINE SigmaPoints<D> sigma_points(const Sight<Lens>& sight, const Body<D>& body) {
-  const Unscented& u = sight.settings.unscented;
+LG_INLINE SigmaPoints<D> sigma_points(const SensorPlace& at, const Body<D>& body) {
+  const Sight<Lens> sight(at.view, at.sensor, at.settings, body.motion);
+  const Unscented& u = at.settings.unscented;
   SigmaPoints<D> p;
   Hint<D> hint = {false, D(0.0), D(0.0)};
   for (int i = 0; i < kSigmaPoints; ++i) {

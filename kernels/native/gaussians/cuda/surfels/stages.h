@@ -1,0 +1,30 @@
+// The stages of a call with surfels that differ from those of ellipses; each queues its kernels and returns.
+#pragma once
+
+#include "gaussians/cuda/stages.h"
+#include "gaussians/math/surfel.h"
+
+namespace lumigrad::gaussians {
+
+// The first quarters of a record of an ellipse: all but its features.
+inline constexpr int kEllipseQuarters = record::kFeatures / 4;
+
+// Where in a record ProjectedSurfel::tilt is, in place of features.
+inline constexpr int kTilt = surfel_record::kFeatures;
+// The field of a row for the depth's gradient that does not come from its being a feature.
+inline constexpr int kMoreDepth = 14;
+
+// As cuda_project; `ellipses` [V, N, kEllipseQuarters] receives ellipses that hold the pixels that surfels may reach.
+void cuda_project_surfels(const CudaCall& call, const CudaRecords& records, const Outputs& outputs, unsigned* keys,
+                          float4* ellipses, cudaStream_t stream);
+// As cuda_draw; `medians`, if there is a median depth, receives the same for the Gaussian whose depth that is.
+void cuda_draw_surfels(const CudaCall& call, const CudaRecords& records, const TileLists& lists, const Outputs& outputs,
+                       int* lasts, int* medians, cudaStream_t stream);
+void cuda_blend_surfels_backward(const CudaCall& call, const CudaRecords& records, const TileLists& lists,
+                                 const Upstream& upstream, const int* lasts, const int* medians, const CudaRows& rows,
+                                 cudaStream_t stream);
+void cuda_project_surfels_backward(const CudaCall& call, const CudaRecords& records, const Upstream& upstream,
+                                   const CudaRows& rows, const Gradients& gradients, double* block_sums,
+                                   cudaStream_t stream);
+
+}  // namespace lumigrad::gaussians

@@ -8,14 +8,14 @@ CUDA ?= AUTO
 # ON: warnings are errors (for the wheel: BUILD_FLAGS="-C cmake.define.LUMIGRAD_WERROR=ON").
 WERROR ?= OFF
 NATIVE_SOURCES := $(shell find kernels/native -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h') CMakeLists.txt $(wildcard cmake/*.cmake)
-PROTOS := $(wildcard protos/lumigrad/v1/*.proto)
+PROTOS := $(wildcard protos/lumigrad/v1/*.proto protos/lumigrad/drive/v1/*.proto)
 
 GPU_STEPS := $(addprefix gpu-,build test bench peers profile table)
 .PHONY: setup emulation demo test test-all bench soak mutations typed lint docs format sanitize sanitize-emulation gpu-check gpu gpu-pack $(GPU_STEPS) dist test-wheel deploy-tools locks image-cpu image-cuda test-image wheels test-wheels sbom clean
 
 setup: $(VENV)/.installed
 
-BUILD_TOOLS := scikit-build-core "nanobind>=2.9,<4" grpcio-tools==1.76.0 "cmake>=3.25,<5" ninja
+BUILD_TOOLS := scikit-build-core "nanobind>=2.9,<4" grpcio-tools==1.76.0 "googleapis-common-protos>=1.70" "cmake>=3.25,<5" ninja
 TORCH := torch==2.13.0
 # The compiler's progress, every tenth step.
 PROGRESS = { grep --line-buffered -oE "^ *\[[0-9]*0/[0-9]+\]" || true; }
@@ -87,12 +87,15 @@ test-all: setup emulation sanitize sanitize-emulation
 bench: setup
 	$(BIN)/python -m tests.benchmarks.spheres
 	$(BIN)/python -m tests.benchmarks.gaussians
+	$(BIN)/python -m tests.benchmarks.sensors
 	$(BIN)/python -m tests.benchmarks.meshes
 	$(BIN)/python -m tests.benchmarks.density_kernels
 	$(BIN)/python -m tests.benchmarks.training_kernels
 	$(BIN)/python -m tests.benchmarks.training
 	$(BIN)/python -m tests.benchmarks.scaling
 	$(BIN)/python -m tests.benchmarks.lanes
+	$(BIN)/python -m tests.benchmarks.render_batch
+	$(BIN)/python -m tests.benchmarks.render_batch --write
 	$(BIN)/python -m tests.benchmarks.recovery
 
 # Mixed load and faults for a while: fails if anything grows, and writes build/bench/soak.json.
@@ -112,7 +115,8 @@ typed: setup
 	rm -rf build/typed && mkdir -p $(TYPED)
 	for room in protos kernels server client; do cp -rs $(CURDIR)/$$room $(TYPED)/$$room; done
 	cp -rs $(CURDIR)/deploy/ray $(TYPED)/ray
-	ln -s $$($(BIN)/python -c "import lumigrad.v1.tensor_pb2 as m, os; print(os.path.dirname(m.__file__))") $(TYPED)/v1
+	for package in v1 drive/v1; do mkdir -p $$(dirname $(TYPED)/$$package) && ln -s $$($(BIN)/python -c \
+		"import lumigrad.v1.tensor_pb2 as m, pathlib; print(pathlib.Path(m.__file__).parents[1])")/$$package $(TYPED)/$$package; done
 	$(BIN)/python -m nanobind.stubgen -q -m lumigrad.kernels._native -o $(TYPED)/kernels/_native.pyi
 
 lint: typed
@@ -207,7 +211,7 @@ build/deploy-tools/helm_sdkpy: $(VENV)/.dependencies
 	touch $@
 
 clean:
-	rm -rf build dist $(VENV) demo_output fit_output gallery_output turn_output sample_output .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist $(VENV) demo_output fit_output gallery_output turn_output sample_output robot_output .mypy_cache .pytest_cache .ruff_cache
 
 # The packages of the images, with hashes. The index of torch's builds for the CPU, or --find-links of a folder with one.
 TORCH_CPU ?= --index https://download.pytorch.org/whl/cpu --index-strategy unsafe-best-match

@@ -31,11 +31,21 @@ _KNOWN: tuple[type[Message], ...] = (
 
 def pack(code: int, message: str, details: Iterable[Message]) -> tuple[str, bytes]:
     """The trailing metadata entry for a status; `code` is the number of the grpc.StatusCode."""
+    return trailer(status_of(code, message, details))
+
+
+def status_of(code: int, message: str, details: Iterable[Message]) -> status_pb2.Status:
+    """A status as a message; `code` is the number of the grpc.StatusCode."""
     status = status_pb2.Status(code=code, message=message)
     for detail in details:
         packed = AnyMessage()
         packed.Pack(detail)
         status.details.append(packed)
+    return status
+
+
+def trailer(status: status_pb2.Status) -> tuple[str, bytes]:
+    """The trailing metadata entry that carries a status."""
     return TRAILER, status.SerializeToString()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,8 +30,29 @@ class LaneWriter(PayloadWriter):
         super().__init__()
         self._lease_region = lease_region
         self._is_short = is_short
+        # A region that several arrays share, and how much of it is taken.
+        self._shared: LeasedRegion | None = None
+        self._shared_bytes = 0
+
+    def reserve(self, arrays: Sequence[Array]) -> None:
+        """Lease one region for all arrays that would not get one each, if they are large together."""
+        small = [array.nbytes for array in arrays if array.nbytes < LEAST_BYTES and not self._has_place(array)]
+        total = sum(map(_aligned, small))
+        if total >= LEAST_BYTES or (self._is_short and not self._fits(total)):
+            self._shared, self._shared_bytes = self._lease_region(total), 0
+
+    def _has_place(self, array: Array) -> bool:
+        """Whether an array lies in a region already."""
+        return False
 
     def _place(self, array: Array, element: np.dtype[Any]) -> dict[str, Any]:
+        start, stop = self._shared_bytes, self._shared_bytes + array.nbytes
+        if array.nbytes < LEAST_BYTES and self._shared is not None and stop <= self._shared[1].nbytes:
+            region, memory = self._shared
+            np.copyto(memory[start:stop].view(element).reshape(array.shape), array)
+            self.lane_bytes += array.nbytes
+            self._shared_bytes = _aligned(stop)
+            return {"region": tensor_pb2.RegionSpan(region=region, offset=start, length=array.nbytes)}
         is_large = array.nbytes >= LEAST_BYTES or (self._is_short and not self._fits(array.nbytes))
         leased = self._lease_region(array.nbytes) if is_large else None
         if leased is None:
@@ -44,6 +65,10 @@ class LaneWriter(PayloadWriter):
 
     def _fits(self, nbytes: int) -> bool:
         return self.length + ALIGNMENT + nbytes <= SHORT_BYTES
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 class LaneReader(PayloadReader):

@@ -13,6 +13,7 @@ from google.protobuf.descriptor import Descriptor, MethodDescriptor, ServiceDesc
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from lumigrad.drive.v1 import frame_pb2, sensorsim_pb2
 from lumigrad.protos.wire import FrameCodec, is_framed, parse
 from lumigrad.v1 import distance_pb2, render_pb2, scene_pb2, training_pb2, worker_pb2
 
@@ -27,6 +28,8 @@ _SERVICES: Mapping[str, ServiceDescriptor] = {
         scene_pb2.DESCRIPTOR,
         training_pb2.DESCRIPTOR,
         worker_pb2.DESCRIPTOR,
+        sensorsim_pb2.DESCRIPTOR,
+        frame_pb2.DESCRIPTOR,
     )
     for service in file.services_by_name.values()
 }
@@ -36,7 +39,12 @@ DISTANCE_SERVICE = "lumigrad.v1.DistanceService"
 SCENE_SERVICE = "lumigrad.v1.SceneService"
 TRAINING_SERVICE = "lumigrad.v1.TrainingService"
 WORKER_SERVICE = "lumigrad.v1.WorkerService"
-SERVICE_NAMES = tuple(_SERVICES)
+# Of workers that serve driving simulators. Those know the first by other names.
+SENSORSIM_SERVICE = "lumigrad.drive.v1.SensorsimService"
+FRAME_SERVICE = "lumigrad.drive.v1.FrameService"
+DRIVE_SERVICES = (SENSORSIM_SERVICE, FRAME_SERVICE)
+# Of all workers.
+SERVICE_NAMES = tuple(name for name in _SERVICES if name not in DRIVE_SERVICES)
 
 # Metadata of a call whose reply is one message, which the worker then sends together with the status.
 SINGLE_REPLY = ("lumigrad-single-reply", "1")

@@ -42,6 +42,19 @@ def nbytes(tensor: tensor_pb2.Tensor, field: str) -> int:
     return itemsize * math.prod(tensor.shape)
 
 
+def rows_of(tensor: tensor_pb2.Tensor, start: int, stop: int) -> tensor_pb2.Tensor:
+    """The rows `start` to `stop` of a tensor in a payload or a region, as a tensor in the same place."""
+    rows = tensor_pb2.Tensor(dtype=tensor.dtype, shape=[stop - start, *tensor.shape[1:]])
+    row_bytes = dtypes.to_numpy(tensor.dtype, "dtype").itemsize * math.prod(tensor.shape[1:])
+    where = tensor.WhichOneof("location")
+    if where == "payload":
+        rows.payload.offset, rows.payload.length = tensor.payload.offset + start * row_bytes, nbytes(rows, "rows")
+    elif where == "region":
+        rows.region.CopyFrom(tensor.region)
+        rows.region.offset, rows.region.length = tensor.region.offset + start * row_bytes, nbytes(rows, "rows")
+    return rows
+
+
 class PayloadWriter:
     """Collects arrays and names the place of each in the payload. Keeps views, so leave the arrays alone."""
 
@@ -72,6 +85,9 @@ class PayloadWriter:
         if array.dtype.newbyteorder("<") != element:
             raise ProtocolError("dtype", f"an array of {element} for {dtypes.name(number)}", array.dtype)
         return tensor_pb2.Tensor(dtype=number, shape=array.shape, **self._place(array, element))
+
+    def reserve(self, arrays: Sequence[Array]) -> None:
+        """Announce arrays that `add` will get; outside of the payload all small ones share one place."""
 
     def _place(self, array: Array, element: np.dtype[Any]) -> dict[str, Any]:
         """Put the bytes somewhere; returns where, as a field of `Tensor`."""

@@ -213,6 +213,8 @@ class Call:
         self.tenant = ""
         self.priority = Priority.NORMAL
         self.times = StageTimes()
+        # Milliseconds of stages that `report_stages` got already.
+        self._reported: dict[str, float] = {}
         # Engine and operation, for the metrics of the kernels' stages.
         self.engine = ""
         self.operation = ""
@@ -226,6 +228,8 @@ class Call:
         self.steps = 0
         # Gradient values that are NaN or infinite.
         self.nonfinite = 0
+        # Names of the status codes of a batch's items.
+        self.item_codes: list[str] = []
         # Whether the reply must be one message; then nothing is read after the request's payload.
         self.has_single_reply = False
         # Separate, because requests and replies of a long call overlap.
@@ -284,6 +288,19 @@ class Call:
         """Call `callback` when the call ends for any reason; at once if it has ended."""
         if not self._context.add_callback(callback):
             callback()
+
+    def use_engine(self, name: str) -> None:
+        """Change the engine that the kernels' stages belong to; those so far are reported for the one before."""
+        if self.engine and name != self.engine:
+            self.report_stages(self.engine, self.operation, self.unreported)
+            self._reported = dict(self.times.milliseconds)
+        self.engine = name
+
+    @property
+    def unreported(self) -> dict[str, float]:
+        """Milliseconds of the stages since the engine changed."""
+        now, before = self.times.milliseconds, self._reported
+        return {name: ms - before.get(name, 0.0) for name, ms in now.items() if ms != before.get(name)}
 
     def stop(self) -> None:
         """Make the next `check` raise StoppingError."""

@@ -26,6 +26,7 @@ def _option(default: Any, text: str, *, choices: tuple[str, ...] | None = None, 
 _GROUPS = {
     "device": "service",
     "metrics_tls": "security",
+    "sensorsim": "driving simulators",
     "log_format": "logs and traces",
     "queue_size": "queue",
     "max_payload_mib": "limits of a call",
@@ -56,6 +57,10 @@ class Config:
     tokens_file: str = _option("", 'file with lines "tenant: token"; clients must send one of the tokens', kind="FILE")
     insecure: bool = _option(False, "allow a --host that is not loopback without TLS or without authentication")
     reflection: bool = _option(False, "enable gRPC server reflection for authenticated callers")
+    sensorsim: str = _option(
+        "", "folder with a folder for each driving scene, to serve to AlpaSim, CARLA and other simulators", kind="DIR"
+    )
+    sensorsim_preload: bool = _option(False, "load the scenes of --sensorsim at the start, not when first used")
     log_format: str = _option("plain", "format of the log on standard error", choices=("plain", "json"))
     trace_endpoint: str = _option("", "URL of an OpenTelemetry collector to send traces to, e.g. http://localhost:4317")
     queue_size: int = _option(64, "maximum number of calls that wait for the device")
@@ -128,6 +133,9 @@ class Config:
             _check(0 <= share <= whole, f"tenant_{store}_mib", f"0 to {whole}", share)
             is_enough = store in ("context", "training") or not 0 < share < payload
             _check(is_enough, f"tenant_{store}_mib", f"{least} stored", share)
+        if self.sensorsim_preload and (self.has_tenants or not self.sensorsim):
+            cause = "no tenants, since each has scenes of its own" if self.sensorsim else "--sensorsim too"
+            raise ConfigError(f"--sensorsim-preload: expected {cause}")
         self._check_security()
 
     def _check_trace_endpoint(self) -> None:

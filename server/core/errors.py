@@ -18,6 +18,32 @@ class InvalidArgumentError(ValueError):
         super().__init__(f"{field}: expected {limit}, got {self.value}")
 
 
+class UnknownNameError(InvalidArgumentError):
+    """A field of the request names something that there is not."""
+
+
+class OutOfRangeError(InvalidArgumentError):
+    """A field of the request is outside of what a scene has."""
+
+
+class UnsupportedError(InvalidArgumentError):
+    """A field of the request asks for something that no worker does."""
+
+
+@dataclass(eq=False)
+class ForbiddenError(Exception):
+    """The caller may not do this."""
+
+    why: str
+
+
+@dataclass(eq=False)
+class SceneFilesError(Exception):
+    """The files of a scene that the worker reads itself are missing or invalid."""
+
+    why: str
+
+
 @dataclass(eq=False)
 class BusyError(Exception):
     """Too little of a shared resource is left for the call.

@@ -103,6 +103,7 @@ class Metrics:
         )
         self.batch_views = histogram("batch_views", "Views per batch of calls that can be batched.", buckets=_VIEWS)
         self.bytes = counter("payload_bytes", "Payload bytes received and sent.", ["method", "direction"])
+        self.batch_items = counter("batch_items", "Items of RenderBatch calls that were answered.", ["code"])
         self.rejections = counter("rejections", "Calls refused before they reached the device.", ["reason"])
         self.evictions = counter("evictions", "Stored objects evicted for lack of memory or use.", ["store", "reason"])
         self.scene_puts = counter("scene_puts", "Scene uploads, by whether the content was already stored.", ["result"])
@@ -113,6 +114,9 @@ class Metrics:
         )
         self.tenant_calls = counter("tenant_calls", "Calls of a tenant.", ["tenant"])
         self.tenant_bytes = counter("tenant_payload_bytes", "Payload bytes of a tenant, received and sent.", ["tenant"])
+        self.unknown_tracks = counter(
+            "sensorsim_unknown_tracks", "Moved tracks in requests of driving simulators that the scene does not have."
+        )
         self.spans = counter("trace_spans", "Trace spans of calls.", ["result"])
         self.spool_writes = counter("spool_writes", "Writes to the spool.", ["kind", "result"])
         self.spool_reads = counter("spool_reads", "Reads from the spool.", ["kind", "result"])
@@ -139,6 +143,7 @@ class Metrics:
             ),
             self.rejections: [(reason,) for reason in REFUSALS],
             self.scene_puts: (("stored",), ("present",)),
+            self.batch_items: (("OK",),),
             self.context_lookups: (("found",), ("lost",)),
             self.lane_fallbacks: (("full",), ("lost",), ("refused",)),
             self.nonfinite_gradients: [(engine,) for engine in _ENGINES],
@@ -189,6 +194,11 @@ class Metrics:
         seconds.observe(milliseconds / 1e3)
         bytes_received.inc(received)
         bytes_sent.inc(sent)
+
+    def items(self, codes: Collection[str]) -> None:
+        """Record the status codes of a batch's items."""
+        for code, count in PlainCounter(codes).items():
+            self.batch_items.labels(code).inc(count)
 
     def stages(self, engine: str, op: str, milliseconds: Mapping[str, float]) -> None:
         """Record the stages of one call; names beginning with "kernel." are kernel stages."""

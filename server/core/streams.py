@@ -76,10 +76,17 @@ Backward = TypeVar("Backward", render_pb2.BackwardReply, distance_pb2.DistanceBa
 R = TypeVar(
     "R",
     render_pb2.RenderReply,
+    render_pb2.RenderBatchReply,
     render_pb2.BackwardReply,
     distance_pb2.QueryReply,
     distance_pb2.DistanceBackwardReply,
 )
+
+
+def check_room(call: Call, reply_bytes: int) -> None:
+    """Refuse a call before its work, rather than its reply afterwards, if that has to be one message and cannot be."""
+    if call.has_single_reply and reply_bytes > SHORT_BYTES:
+        call.lane.check_room(reply_bytes)
 
 
 def named_tensors(arrays: Mapping[str, Array], payload: PayloadWriter) -> list[tensor_pb2.NamedTensor]:

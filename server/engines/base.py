@@ -89,9 +89,22 @@ class Engine:
     shared: Callable[[Any], Collection[Sized]] = lambda _: ()
 
 
+def joined_views(plans: Sequence[Any]) -> Plan:
+    """The plan of the views of several plans of one kind for one scene."""
+    views = sum(plan.views for plan in plans)
+    joined: Plan = replace(
+        plans[0],
+        cameras=[camera for plan in plans for camera in plan.cameras],
+        output_shapes={name: [views, *shape[1:]] for name, shape in plans[0].output_shapes.items()},
+        views=views,
+        fill=sum(plan.fill for plan in plans),
+    )
+    return joined
+
+
 def batched_views(plans: Sequence[Any], inputs: Sequence[Any]) -> tuple[Plan, Any]:
     """Concatenate the views of several calls for one scene."""
-    return replace(plans[0], cameras=[camera for plan in plans for camera in plan.cameras]), inputs[0]
+    return joined_views(plans), inputs[0]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,14 +51,30 @@ def gaussian_cameras(spec: render_pb2.RenderSpec, field: str) -> list[Camera]:
     """Check the cameras of a request for Gaussians and create them; `field` is the spec's path."""
     where, number = f"{field}.gaussians.projection_method", spec.gaussians.projection_method
     unscented = known(_METHODS, number, where) == "unscented"
+    is_surfel = spec.gaussians.primitive == gaussians_pb2.PRIMITIVE_SURFEL
+    on_rays = spec.gaussians.response == gaussians_pb2.RESPONSE_RAY and not is_surfel
+    as_sensors = unscented or on_rays
     cameras = [
-        _camera(camera, f"{field}.cameras[{index}]", unscented=unscented) for index, camera in enumerate(spec.cameras)
+        _camera(camera, f"{field}.cameras[{index}]", as_sensor=as_sensors) for index, camera in enumerate(spec.cameras)
     ]
     _check_alike(cameras, f"{field}.cameras")
-    by_jacobian = number == gaussians_pb2.PROJECTION_METHOD_JACOBIAN
-    limit = "PROJECTION_METHOD_UNSCENTED or none with sensors"
-    require(not (by_jacobian and cameras[0].is_sensor), where, limit, "PROJECTION_METHOD_JACOBIAN")
+    if number == gaussians_pb2.PROJECTION_METHOD_JACOBIAN:
+        for kind, found in (
+            ("lidars", cameras[0].lidar is not None),
+            ("rolling shutters", any(camera.is_rolling for camera in cameras)),
+        ):
+            limit = f"PROJECTION_METHOD_UNSCENTED or none with {kind}"
+            require(not found, where, limit, "PROJECTION_METHOD_JACOBIAN")
     return cameras
+
+
+def projection_method(spec: render_pb2.RenderSpec) -> str:
+    """The kernels' method for the cameras of a checked request, where those are sensors."""
+    number = spec.gaussians.projection_method
+    is_sensor = spec.cameras[0].WhichOneof("model") == "sensor"
+    if number == gaussians_pb2.PROJECTION_METHOD_UNSPECIFIED:
+        return "unscented" if is_sensor else "jacobian"
+    return _METHODS[number]
 
 
 def check_projection(camera: Camera, settings: Settings, shapes: Shapes, field: str) -> None:
@@ -67,11 +83,13 @@ def check_projection(camera: Camera, settings: Settings, shapes: Shapes, field: 
         for name, value in settings.sensor_settings.items():
             require(False, f"{field}.{name}", "the default unless Gaussians are projected by sigma points", value)
         return
-    require(not settings.inria, f"{field}.semantics", "exact or gsplat with sigma points", settings.semantics)
-    require(not settings.antialiased, f"{field}.antialiased", "false with sigma points", True)
+    kind = "rays" if settings.response == "ray" else "sigma points"
+    kind = "sensors" if settings.projection_method == "jacobian" and settings.response != "ray" else kind
+    require(not settings.inria, f"{field}.semantics", f"exact or gsplat with {kind}", settings.semantics)
+    require(not settings.antialiased, f"{field}.antialiased", f"false with {kind}", True)
     center = settings.pixel_center
-    require(center == 0.5, f"{field}.pixel_center", "0.5 with sigma points", center)
-    limit = "a scene with quats and scales for sigma points"
+    require(center == 0.5, f"{field}.pixel_center", f"0.5 with {kind}", center)
+    limit = f"a scene with quats and scales for {kind}"
     require("covariances" not in shapes, f"{field}.projection_method", limit, "covariances")
 
 
@@ -90,8 +108,8 @@ def check_response(cameras: Sequence[Camera], settings: Settings, has_rays: bool
             require(len(getattr(glass, name)) > 0, where, "coefficients with RESPONSE_RAY", "none")
 
 
-def _camera(message: camera_pb2.Camera, field: str, *, unscented: bool) -> Camera:
-    """Check a message, whose path is `field`; with `unscented` OpenCV's cameras become sensors."""
+def _camera(message: camera_pb2.Camera, field: str, *, as_sensor: bool) -> Camera:
+    """Check a message, whose path is `field`; with `as_sensor` OpenCV's cameras become sensors."""
     model = check_model(message, MODELS, field)
     where = f"{field}.{model}"
     elsewhere = {"width": f"{field}.width", "height": f"{field}.height", "model": f"{where}.projection"}
@@ -99,7 +117,8 @@ def _camera(message: camera_pb2.Camera, field: str, *, unscented: bool) -> Camer
         check_opencv(message.opencv, where)
         projection_of(message.opencv, where)
     elif model == "inria":
-        require(not unscented, where, "opencv or sensor with PROJECTION_METHOD_UNSCENTED", "inria")
+        limit = "opencv or sensor with PROJECTION_METHOD_UNSCENTED or RESPONSE_RAY"
+        require(not as_sensor, where, limit, "inria")
         check_length(message.inria.view_matrix, 16, f"{where}.view_matrix")
         check_length(message.inria.full_projection, 16, f"{where}.full_projection")
         check_length(message.inria.position, 3, f"{where}.position")
@@ -120,7 +139,7 @@ def _camera(message: camera_pb2.Camera, field: str, *, unscented: bool) -> Camer
         if message.sensor.HasField("lidar"):
             # Its tables are large for the cache, and fast to read.
             return _sensor(message.sensor, message.width, message.height)
-        return _known_camera(message.SerializeToString(deterministic=True), unscented)
+        return _known_camera(message.SerializeToString(deterministic=True), as_sensor)
 
 
 def _check_sensor(message: camera_pb2.SensorCamera, field: str) -> str:
@@ -144,7 +163,7 @@ def _check_sensor(message: camera_pb2.SensorCamera, field: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _known_camera(serialized: bytes, unscented: bool) -> Camera:
+def _known_camera(serialized: bytes, as_sensor: bool) -> Camera:
     """Create a camera; cached, because creation is slow and trainers repeat their views."""
     message = camera_pb2.Camera.FromString(serialized)
     size = message.width, message.height
@@ -158,7 +177,7 @@ def _known_camera(serialized: bytes, unscented: bool) -> Camera:
     pose = rows(opencv.rotation, 3), list(opencv.translation)
     focal, model = (opencv.fx, opencv.fy, opencv.cx, opencv.cy), projection_of(opencv, "projection")
     camera = Camera.opencv(*focal, *pose, *size, model=model, distortion=tuple(opencv.distortion))
-    if not unscented:
+    if not as_sensor:
         return camera
     film: dict[str, Any] = dict(zip(("fx", "fy", "cx", "cy"), focal, strict=True))
     if not camera.distorted:

@@ -14,6 +14,7 @@ import torch
 from lumigrad.kernels import gaussians
 from lumigrad.kernels.gaussians import (
     ON_RAYS,
+    ON_SURFELS,
     OUTPUTS,
     SCENE_GRADIENTS,
     Camera,
@@ -24,7 +25,13 @@ from lumigrad.kernels.gaussians import (
 from lumigrad.protos.tensors import extent
 from lumigrad.server.core.limits import Limits, arguments_of, check_finite, known, names_of, require
 from lumigrad.server.engines.base import RenderEngine
-from lumigrad.server.engines.cameras import check_projection, check_response, gaussian_cameras, outline
+from lumigrad.server.engines.cameras import (
+    check_projection,
+    check_response,
+    gaussian_cameras,
+    outline,
+    projection_method,
+)
 from lumigrad.server.engines.content import Rules, Shapes, Tensors, check_shape
 from lumigrad.server.engines.rays import RAY_VALUES, given_rays, stacked
 from lumigrad.server.engines.requests import (
@@ -34,6 +41,14 @@ from lumigrad.server.engines.requests import (
     checked_outputs,
     fill_of,
     given_settings,
+)
+from lumigrad.server.engines.surfels import (
+    NORMAL_BACKWARD_BYTES,
+    NORMAL_BYTES,
+    SURFEL_BACKWARD_BYTES,
+    SURFEL_VIEW_BYTES,
+    WITHOUT,
+    check_surfels,
 )
 from lumigrad.v1 import gaussians_pb2, render_pb2, tensor_pb2
 
@@ -146,6 +161,7 @@ _SEMANTICS = names_of(gaussians_pb2.GaussianSemantics)
 _DEPTH_ORDERS = names_of(gaussians_pb2.DepthOrder)
 _TILE_BOUNDS = names_of(gaussians_pb2.TileBounds)
 _RESPONSES = names_of(gaussians_pb2.Response)
+_PRIMITIVES = names_of(gaussians_pb2.Primitive)
 _UPSTREAM = ("color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth")
 # Inria's: two matrices and a position; a sensor's: intrinsics, and at both ends pose, rotation and translation.
 _CAMERA_VALUES = 40
@@ -168,7 +184,10 @@ _CUDA_RAY_ROW_BYTES = 32
 _CUDA_RAY_GRADIENT_BYTES = 24
 _THROUGH_RAYS = {"cameras", "transforms", "lenses", "rays"}
 # Outputs that backward passes keep for others.
-_SOURCES = {"expected_depth": "depth", "expected_hit_distance": "hit_distance"}
+_SOURCES = {
+    **dict.fromkeys(("expected_depth", "median_depth", "distortion", "surface_normals"), "depth"),
+    "expected_hit_distance": "hit_distance",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +217,8 @@ class GaussianPlan(Plan):
         kept = self.views if retain or device.type != "cpu" else 1
         given = RAY_VALUES * 4 * self._pixels * self.views if self.rays else 0
         views = (self._each * self._view_bytes + self._ray_bytes) * kept
-        return self._each * _WORKSPACE_BYTES + views + given + self.image_bytes(images)
+        normals = NORMAL_BYTES * self._surface_pixels
+        return self._each * _WORKSPACE_BYTES + views + given + normals + self.image_bytes(images)
 
     def backward_bytes(self, wanted: Collection[str], device: torch.device) -> int:
         """Estimated bytes of a backward pass: sums over each view's pixels, then the gradients."""
@@ -206,7 +226,9 @@ class GaussianPlan(Plan):
         if "lenses" in wanted and self.cameras[0].lidar is not None:
             gradients += _LIDAR_PIXEL_BYTES * self._pixels * self.views
         along = self._ray_backward_bytes(wanted, device) if self._is_on_rays else 0
-        return self._each * self.views * _BACKWARD_BYTES + along + gradients
+        each = _BACKWARD_BYTES + (SURFEL_BACKWARD_BYTES if self.settings.surfels else 0)
+        normals = NORMAL_BACKWARD_BYTES * self._surface_pixels
+        return self._each * self.views * each + along + normals + gradients
 
     def _ray_backward_bytes(self, wanted: Collection[str], device: torch.device) -> int:
         """Bytes that rays add to a backward pass."""
@@ -237,7 +259,13 @@ class GaussianPlan(Plan):
     @property
     def _view_bytes(self) -> int:
         """Bytes of a view per Gaussian, without channels beyond colour."""
-        return _VIEW_BYTES + 5 * max(0, self.output_shapes["color"][-1] - 3)
+        surfel = SURFEL_VIEW_BYTES if self.settings.surfels else 0
+        return _VIEW_BYTES + surfel + 5 * max(0, self.output_shapes["color"][-1] - 3)
+
+    @property
+    def _surface_pixels(self) -> int:
+        """The number of pixels, of all views, of which there are normals of surfaces."""
+        return self._pixels * self.views if "surface_normals" in self.outputs else 0
 
 
 def gaussian_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, field: str) -> GaussianPlan:
@@ -247,7 +275,10 @@ def gaussian_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, f
     _check_views(len(spec.cameras), layout, f"{field}.cameras")
     message, where = spec.gaussians, f"{field}.gaussians"
     on_rays = known(_RESPONSES, message.response, f"{where}.response") == "ray"
-    outputs = checked_outputs(spec, (*OUTPUTS, *ON_RAYS) if on_rays else OUTPUTS, field)
+    surfels = message.primitive == gaussians_pb2.PRIMITIVE_SURFEL
+    more = ON_SURFELS if surfels else ON_RAYS if on_rays else ()
+    names = [name for name in (*OUTPUTS, *more) if not (surfels and name in WITHOUT)]
+    outputs = checked_outputs(spec, names, field)
     cameras = gaussian_cameras(spec, field)
     has_rays = any(camera.sensor.HasField("rays") for camera in spec.cameras)
     rays = given_rays(spec, limits, field) if has_rays else {}
@@ -255,12 +286,20 @@ def gaussian_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, f
     transforms = _transforms(message.transforms, layout.each, f"{where}.transforms")
     projected = bool(transforms) and any(camera.projected for camera in cameras)
     require(not projected, f"{where}.transforms", "none with Inria's cameras", len(transforms))
-    settings = _settings(message, layout, where)
-    check_projection(cameras[0], settings, shapes, where)
+    moving = sum(transform.matrix_end is not None for transform in transforms)
+    is_fit = moving == 0 or all(camera.is_rolling for camera in cameras)
+    require(is_fit, f"{where}.transforms", "no matrix_end unless all cameras have a rolling shutter", moving)
+    method = projection_method(spec) if cameras[0].is_sensor else Settings.projection_method
+    settings = _settings(message, method, layout, where)
+    if surfels:
+        check_surfels(spec, cameras, settings, shapes, field)
+    else:
+        check_projection(cameras[0], settings, shapes, where)
     check_response(cameras, settings, has_rays, field)
     output_shapes = _output_shapes(cameras, layout)
     tensors = {name: prod(shapes[name]) for name in SCENE_GRADIENTS if name in shapes}
     per_view = 2 * len(cameras) * layout.each
+    differentiable = {*_UPSTREAM, *more, *(() if on_rays else ("means2d",))}
     # What batched calls have in common, beside the settings.
     alike = cameras[0].width, cameras[0].height, outline(cameras[0])
     # Whether the cameras can be batched with those of other calls.
@@ -268,13 +307,13 @@ def gaussian_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, f
     return GaussianPlan(
         outputs=outputs,
         output_shapes=output_shapes,
-        upstream_shapes={name: output_shapes[name] for name in (*_UPSTREAM, *(ON_RAYS if on_rays else ("means2d",)))},
+        upstream_shapes={name: output_shapes[name] for name in names if name in differentiable},
         gradient_sizes={
             **tensors,
             "background": prod(background),
             "cameras": _CAMERA_VALUES * len(cameras),
             **({"lenses": _lens_values(cameras[0]) * len(cameras)} if cameras[0].is_sensor else {}),
-            **({"transforms": 16 * len(transforms)} if transforms else {}),
+            **({"transforms": 16 * (len(transforms) * (2 if moving else 1))} if transforms else {}),
             **({"rays": RAY_VALUES * prod(output_shapes["alpha"])} if rays else {}),
             **({} if on_rays else {"means2d": per_view, "means2d_abs": per_view}),
         },
@@ -313,7 +352,8 @@ def _output_shapes(cameras: Sequence[Camera], layout: Layout) -> Shapes:
         "color": [*image, layout.channels],
         **{name: image for name in ("alpha", "transmittance", "depth", "expected_depth", "inverse_depth")},
         **{name: image for name in ("hit_distance", "expected_hit_distance")},
-        "normals": [*image, 3],
+        **{name: image for name in ("median_depth", "distortion")},
+        **{name: [*image, 3] for name in ("normals", "surface_normals")},
         "contributors": image,
         "radii": [views, each, 2],
         "means2d": [views, each, 2],
@@ -335,9 +375,12 @@ def _transforms(messages: Sequence[gaussians_pb2.SliceTransform], count: int, fi
     for index, message in enumerate(messages):
         where = f"{field}[{index}]"
         check_length(message.matrix, 16, f"{where}.matrix")
+        if message.matrix_end:
+            check_length(message.matrix_end, 16, f"{where}.matrix_end")
         require(message.end <= count, f"{where}.end", f"at most {count}, the Gaussians of a scene", message.end)
         with arguments_of(field, {"transforms": where}):
-            transforms.append(Transform(message.begin, message.end, np.reshape(message.matrix, (4, 4))))
+            end = np.reshape(message.matrix_end, (4, 4)) if message.matrix_end else None
+            transforms.append(Transform(message.begin, message.end, np.reshape(message.matrix, (4, 4)), end))
     ordered = sorted(transforms, key=lambda transform: transform.begin)
     for before, after in pairwise(ordered):
         found = f"[{before.begin}, {before.end}) and [{after.begin}, {after.end})"
@@ -345,7 +388,7 @@ def _transforms(messages: Sequence[gaussians_pb2.SliceTransform], count: int, fi
     return transforms
 
 
-def _settings(message: gaussians_pb2.GaussianSettings, layout: Layout, field: str) -> Settings:
+def _settings(message: gaussians_pb2.GaussianSettings, method: str, layout: Layout, field: str) -> Settings:
     semantics = known(_SEMANTICS, message.semantics, f"{field}.semantics")
     if message.HasField("sh_degree"):
         stored = isqrt(layout.coefficients) - 1
@@ -360,10 +403,11 @@ def _settings(message: gaussians_pb2.GaussianSettings, layout: Layout, field: st
             semantics=semantics,
             antialiased=message.antialiased,
             deterministic=message.deterministic,
-            depth_order=depth_order,
+            depth_order=depth_order if message.depth_order else None,
             tile_bounds=tile_bounds,
             response=known(_RESPONSES, message.response, f"{field}.response"),
-            **{**given_settings(message), "unscented": unscented},
+            primitive=known(_PRIMITIVES, message.primitive, f"{field}.primitive"),
+            **{**given_settings(message), "projection_method": method, "unscented": unscented},
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -42,6 +42,13 @@ def png_of(levels: Array) -> bytes:
     data = isal_zlib.compress(filtered.data, 1)
     header = struct.pack(">IIBBBBB", width, height, 8, _COLOR_TYPES[channels], 0, 0, 0)
     return b"".join((_SIGNATURE, *_chunk(b"IHDR", header), *_chunk(b"IDAT", data), *_chunk(b"IEND", b"")))
+
+
+def jpeg_of(levels: Array, quality: int) -> bytes:
+    """Encode an image, uint8 [H, W, 3], as JPEG; `quality` is 1 to 100."""
+    file = io.BytesIO()
+    Image.fromarray(levels).save(file, "JPEG", quality=quality, subsampling=0 if quality >= _FINE_QUALITY else 2)
+    return file.getvalue()
 
 
 def _chunk(kind: bytes, data: bytes) -> tuple[bytes, bytes, bytes, bytes]:
@@ -115,6 +122,25 @@ class ImageFormats:
         """Append converted outputs to a payload, encoding files first; not on the device's thread."""
         return [self._named(name, array, payload, call) for name, array in arrays.items()]
 
+    @property
+    def key(self) -> Hashable:
+        """Equal for formats that encode in the same way."""
+        return frozenset((name, entry.format, entry.quality) for name, entry in self.by_name.items())
+
+    def are_files(self, name: str) -> bool:
+        """Whether the images of an output are sent as files."""
+        return self._kind(name) in _FILES
+
+    def files(self, name: str, levels: Array, call: Call) -> tuple[Array, image_pb2.EncodedImages]:
+        """Encode the images of an output, one after the other, as bytes; not on the device's thread."""
+        entry, files = self.by_name[name], []
+        with call.times.stage("compress"):
+            for view in levels:
+                call.check()
+                files.append(_file(view, entry))
+        encoded = image_pb2.EncodedImages(format=entry.format, lengths=map(len, files))
+        return np.frombuffer(b"".join(files), np.uint8), encoded
+
     def _kind(self, name: str) -> int:
         entry = self.by_name.get(name)
         return image_pb2.IMAGE_FORMAT_FLOAT32 if entry is None else entry.format
@@ -126,17 +152,10 @@ class ImageFormats:
         return _levels(output) if kind in (_UINT8, *_FILES) else output
 
     def _named(self, name: str, array: Array, payload: PayloadWriter, call: Call) -> tensor_pb2.NamedTensor:
-        entry = self.by_name.get(name)
-        if entry is None or entry.format not in _FILES:
+        if not self.are_files(name):
             return named_tensor(name, array, payload)
-        files = []
-        with call.times.stage("compress"):
-            for view in array:
-                call.check()
-                files.append(_file(view, entry))
-        encoded = image_pb2.EncodedImages(format=entry.format, lengths=map(len, files))
-        tensor = payload.add(np.frombuffer(b"".join(files), np.uint8))
-        return tensor_pb2.NamedTensor(name=name, tensor=tensor, encoded=encoded)
+        content, encoded = self.files(name, array, call)
+        return tensor_pb2.NamedTensor(name=name, tensor=payload.add(content), encoded=encoded)
 
 
 def _check(entry: image_pb2.OutputFormat, shape: Sequence[int], where: str) -> None:
@@ -173,7 +192,4 @@ def _file(levels: Array, entry: image_pb2.OutputFormat) -> bytes:
     """Encode one view, [H, W] or [H, W, K], as a file."""
     if entry.format == _PNG:
         return png_of(levels.reshape(*levels.shape[:2], -1))
-    quality = entry.quality or _DEFAULT_QUALITY
-    file = io.BytesIO()
-    Image.fromarray(levels).save(file, "JPEG", quality=quality, subsampling=0 if quality >= _FINE_QUALITY else 2)
-    return file.getvalue()
+    return jpeg_of(levels, entry.quality or _DEFAULT_QUALITY)

@@ -15,6 +15,7 @@ examples:
   lumigrad serve                                         on the first CUDA device, or on the CPU
   lumigrad serve --device cuda:0,cuda:1 --port 50051     two workers, on ports 50051 and 50052
   lumigrad serve --port 0 --metrics-port 0               on free ports, which the log reports
+  lumigrad serve --sensorsim scenes/                     driving scenes, for AlpaSim and others
   lumigrad serve --host 0.0.0.0 --tls-cert worker.pem --tls-key worker.key --tokens-file tenants
 """
 
@@ -36,6 +37,8 @@ class ServeCommand:
             # Reported here once, instead of by every worker.
             if find_spec("torch") is None:
                 raise ModuleNotFoundError("No module named 'torch'", name="torch")
+            if config.sensorsim:
+                _check_scenes(config.sensorsim)
             if not config.no_supervisor:
                 return Supervisor(config).run()
         except ConfigError as error:
@@ -45,6 +48,14 @@ class ServeCommand:
         from lumigrad.server.process.main import run
 
         return run(config.of_worker(0))
+
+
+def _check_scenes(folder: str) -> None:
+    """Raise ConfigError for scenes that no worker could serve."""
+    # Imported late: `lumigrad serve` needs none of its packages without such scenes.
+    from lumigrad.server.sensorsim.catalog import Catalog
+
+    Catalog.open(folder)
 
 
 command = ServeCommand()

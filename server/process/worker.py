@@ -14,8 +14,10 @@ import torch
 from lumigrad.kernels.device import cuda_lack, describe, resolve
 from lumigrad.protos.service import (
     DISTANCE_SERVICE,
+    FRAME_SERVICE,
     RENDER_SERVICE,
     SCENE_SERVICE,
+    SENSORSIM_SERVICE,
     TRAINING_SERVICE,
     WORKER_SERVICE,
 )
@@ -49,8 +51,11 @@ from lumigrad.server.rpc.render import RenderService
 from lumigrad.server.rpc.request_check import RequestCheck
 from lumigrad.server.rpc.scenes import SceneService
 from lumigrad.server.rpc.server import CallThreads, HealthLimiter, HealthStatus, bind, make_server
+from lumigrad.server.rpc.status import unavailable_if_busy
 from lumigrad.server.rpc.tracing import tracer_of
 from lumigrad.server.rpc.worker_info import WorkerService
+from lumigrad.server.sensorsim.catalog import Catalog
+from lumigrad.server.sensorsim.service import NAMES, FrameService, SensorsimService
 from lumigrad.server.shm.lanes import Lanes
 from lumigrad.server.storage.spool_writer import open_spool
 from lumigrad.server.storage.tenants import Tenants
@@ -102,7 +107,9 @@ class Worker:
         self._machine = make_machine(config, self._device, metrics, self._emergency.end)
         self._emergency.executor = self._machine.executor
         self._spool = open_spool(config, history, metrics)
-        self._tenants = Tenants(self._machine, config, metrics, self._spool)
+        catalog = Catalog.open(config.sensorsim) if config.sensorsim else None
+        named = None if catalog is None else catalog.named
+        self._tenants = Tenants(self._machine, config, metrics, self._spool, named)
 
         # The checks of the device.
         executor = self._machine.executor
@@ -111,7 +118,11 @@ class Worker:
 
         # The services, and the two ports.
         self._server = make_server(
-            self._threads, self._health, self._health_limiter, self._services(), max_calls + config.max_trainings
+            self._threads,
+            self._health,
+            self._health_limiter,
+            self._services(catalog, metrics),
+            max_calls + config.max_trainings,
         )
         self.port = bind(self._server, config)
         show_setup(metrics, config, self._machine, max_calls, self._threads)
@@ -179,7 +190,8 @@ class Worker:
         # Tensors must be freed before the kernels' library is unloaded.
         self._tenants.clear()
 
-    def _services(self) -> list[grpc.GenericRpcHandler]:
+    def _services(self, catalog: Catalog | None, metrics: Metrics) -> list[grpc.GenericRpcHandler]:
+        """The handlers of all services; `catalog` has the scenes of driving simulators, if there are any."""
         config, tenants = self._config, self._tenants
         servicers = {
             RENDER_SERVICE: RenderService(tenants),
@@ -191,6 +203,15 @@ class Worker:
             ),
         }
         handlers = [self._handler.serve(name, servicer) for name, servicer in servicers.items()]
+        if catalog is not None:
+            service = SensorsimService(tenants, catalog, metrics)
+            if config.sensorsim_preload:
+                service.preload()
+            # Simulators repeat only calls that were UNAVAILABLE.
+            handlers += [
+                self._handler.serve(SENSORSIM_SERVICE, service, names=NAMES, translate=unavailable_if_busy),
+                self._handler.serve(FRAME_SERVICE, FrameService(tenants, catalog)),
+            ]
         return [*handlers, self._handler.reflection()] if config.reflection else handlers
 
     def _probe(self) -> None:

@@ -84,10 +84,11 @@ class DistanceRequest(ForwardRequest):
 
     def inputs(self) -> DistanceInputs:
         """The engine's inputs; called on the device's thread."""
+        assert self.scene is not None
         content = self.scene.load()
         with self._call.times.stage("upload"):
             tensors = self._upload()
-            if self.scene.reference is None:
+            if self.task.scene is None:
                 # A forward state keeps the spheres; without the copy it would keep the scene in the same buffer too.
                 tensors["spheres"] = tensors["spheres"].clone()
             return DistanceInputs(_posed(world_of(content), self._poses, self.task.field), tensors)

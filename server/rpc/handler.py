@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -114,8 +114,17 @@ class CallHandler:
         with self._changed:
             self._changed.wait_for(lambda: not self._unsent, seconds)
 
-    def serve(self, service_name: str, servicer: object) -> grpc.GenericRpcHandler:
+    def serve(
+        self,
+        service_name: str,
+        servicer: object,
+        *,
+        names: Sequence[str] = (),
+        translate: Callable[[Answer], Answer] = lambda answer: answer,
+    ) -> grpc.GenericRpcHandler:
         """The handlers of a service: they call methods of `(request, call)`, or `(requests, call)`, of `servicer`.
+
+        Callers may know it by other full `names`, and expect other statuses, which `translate` makes of ours.
 
         gRPC calls them before a request has arrived: it would wait for one itself, however long, for any caller. And it
         leaves requests as bytes, because it would parse all of them in one thread, which every call needs.
@@ -126,11 +135,16 @@ class CallHandler:
         for method in methods(service_name):
             name, behave = f"{short}.{method.name}", _behavior(method, getattr(servicer, method.name))
             read, write = self._reader(method), method.serialize_reply
-            single = self._wrap_single(name, method, behave, read)
-            streams[method.path] = singles[method.path] = grpc.stream_unary_rpc_method_handler(single, None, write)
+            single = grpc.stream_unary_rpc_method_handler(
+                self._wrap_single(name, method, behave, read, translate), None, write
+            )
+            stream = single
             if method.server_streaming:
-                stream = self.wrap_stream(name, behave, read)
-                streams[method.path] = grpc.stream_stream_rpc_method_handler(stream, None, write)
+                wrapped = self.wrap_stream(name, behave, read)
+                stream = grpc.stream_stream_rpc_method_handler(wrapped, None, write)
+            for full_name in names or (service_name,):
+                path = f"/{full_name}/{method.name}"
+                streams[path], singles[path] = stream, single
         return _Handlers(streams, singles)
 
     def _reader(self, method: Method) -> Callable[[bytes], Any]:
@@ -141,12 +155,17 @@ class CallHandler:
         return read
 
     def _wrap_single(
-        self, name: str, method: Method, behavior: Callable[[Iterator[Any], Call], Any], read: Callable[[bytes], Any]
+        self,
+        name: str,
+        method: Method,
+        behavior: Callable[[Iterator[Any], Call], Any],
+        read: Callable[[bytes], Any],
+        translate: Callable[[Answer], Answer],
     ) -> Callable[..., Any]:
         """A method that takes a stream of bytes, which `read` parses, and returns one reply."""
 
         def single(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
-            with self._guarded(name, context) as call:
+            with self._guarded(name, context, translate) as call:
                 call.has_single_reply = True
                 answer = behavior(_messages(requests, read, call), call)
                 return _first_reply(answer, call) if method.server_streaming else answer
@@ -170,7 +189,12 @@ class CallHandler:
         return stream
 
     @contextmanager
-    def _guarded(self, method: str, context: grpc.ServicerContext) -> Iterator[Call]:
+    def _guarded(
+        self,
+        method: str,
+        context: grpc.ServicerContext,
+        translate: Callable[[Answer], Answer] = lambda answer: answer,
+    ) -> Iterator[Call]:
         """Count a call in and out, and convert its exceptions to a status."""
         call = Call(method, context)
         try:
@@ -179,7 +203,7 @@ class CallHandler:
             call.check()
             yield call
         except BaseException as error:
-            answer = _answer(call, error)
+            answer = translate(_answer(call, error))
             self.leave(call, answer, error)
             # A generator that is closed must not raise anything else.
             if isinstance(error, GeneratorExit):
@@ -258,11 +282,13 @@ class CallHandler:
         self._metrics.call(call.method, code.name, milliseconds, call.bytes_received, call.bytes_sent)
         if call.tenant:
             self._metrics.tenant_call(call.tenant, call.bytes_received + call.bytes_sent)
-        self._metrics.stages(call.engine, call.operation, call.times.milliseconds)
+        self._metrics.stages(call.engine, call.operation, call.unreported)
+        self._metrics.items(call.item_codes)
         if answer is not None and answer.reason in REFUSALS:
             self._metrics.rejections.labels(answer.reason).inc()
         if call.nonfinite:
             self._metrics.nonfinite_gradients.labels(call.engine).inc(call.nonfinite)
+        failed = sum(code != grpc.StatusCode.OK.name for code in call.item_codes)
         names = {} if self._tracer is None else self._tracer.record(call, answer)
         is_ours = code == grpc.StatusCode.INTERNAL
         logs.event(
@@ -278,6 +304,8 @@ class CallHandler:
             **({"tenant": call.tenant} if call.tenant else {}),
             **({"steps": call.steps} if call.steps else {}),
             **({"nonfinite": call.nonfinite} if call.nonfinite else {}),
+            **({"items": len(call.item_codes)} if call.item_codes else {}),
+            **({"failed_items": failed} if failed else {}),
             **names,
             **({"why": answer.text} if answer is not None else {}),
         )

@@ -6,13 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-from lumigrad.protos.chunks import SHORT_BYTES
 from lumigrad.protos.tensors import PayloadReader
 from lumigrad.protos.wire import Frame
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import InvalidArgumentError
 from lumigrad.server.core.limits import require
-from lumigrad.server.core.streams import Backward, Forward, Receiver, named_tensors, timed
+from lumigrad.server.core.streams import Backward, Forward, Receiver, check_room, named_tensors, timed
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.device.queue import BatchEntry
 from lumigrad.server.device.transfer import Transfer
@@ -21,12 +20,14 @@ from lumigrad.server.engines.gradients import Wanted
 from lumigrad.server.engines.images import ImageFormats
 from lumigrad.server.engines.requests import checked_gradients
 from lumigrad.server.engines.runner import ForwardResult, ForwardState, Task
+from lumigrad.server.rpc.render_batch import render_batch
 from lumigrad.server.scenes.lookup import CLOUDS, ENGINES, AcceptedKinds, InlineScene, find_scene
 from lumigrad.server.storage.scenes import StoredScene
 from lumigrad.server.storage.tenants import Runtime, Tenants
 from lumigrad.v1 import image_pb2, render_pb2
 
 RenderFrames = Iterator[Frame[render_pb2.RenderRequest]]
+BatchFrames = Iterator[Frame[render_pb2.RenderBatchRequest]]
 BackwardFrames = Iterator[Frame[render_pb2.BackwardRequest]]
 
 _KINDS = AcceptedKinds(ENGINES, "a scene of spheres or gaussians; DistanceService answers about a mesh or a world")
@@ -38,15 +39,18 @@ class ForwardRequest:
     def __init__(self, task: Task, scene: InlineScene | StoredScene, formats: ImageFormats | None = None) -> None:
         """`formats` are the encodings of the outputs in the reply; None: raw tensors."""
         self.task = task
-        self.scene = scene
+        # None: the stored scene of the task, which a batch finds again before the work.
+        self.scene: InlineScene | StoredScene | None = scene
         self.formats = formats or ImageFormats()
 
     def receive(self, reader: PayloadReader) -> None:
         """Check the tensors in the payload."""
-        self.scene.receive(reader)
+        if isinstance(self.scene, InlineScene):
+            self.scene.receive(reader)
 
     def inputs(self) -> Any:
         """The engine's inputs; called on the device's thread."""
+        assert self.scene is not None
         return self.scene.load().tensors
 
 
@@ -108,7 +112,7 @@ class EngineService(ABC):
             task, plan = request.task, request.task.plan
             reserved = request.formats.reply_bytes(plan, limits, task.field)
             memory = plan.forward_bytes(plan.outputs, retain=retain, device=runtime.transfer.device)
-            _check_room(call, reserved)
+            check_room(call, reserved)
             cost = _admit(receiver, runtime, call, task, "retain" if retain else "forward", memory, reserved)
             request.receive(receiver.payload(limits.payload_bytes, runtime.payload_memory))
         entry: BatchEntry[ForwardResult] | None = None if retain else runner.batch_entry(request, call)
@@ -166,12 +170,6 @@ class EngineService(ABC):
         yield from timed(reply, payload, receiver.expect_end, call)
 
 
-def _check_room(call: Call, reply_bytes: int) -> None:
-    """Refuse a call before its work, rather than its reply afterwards, if that has to be one message and cannot be."""
-    if call.has_single_reply and reply_bytes > SHORT_BYTES:
-        call.lane.check_room(reply_bytes)
-
-
 def _admit(
     receiver: Receiver[Any], runtime: Runtime, call: Call, task: Task, operation: str, memory: int, reserved: int
 ) -> Cost:
@@ -192,7 +190,7 @@ def _admit_backward(
     memory = forward_bytes + task.plan.backward_bytes(wanted.names, runtime.transfer.device)
     reserved = wanted.bytes(task.plan, runtime.limits)
     if not wanted.format.sparse:
-        _check_room(call, reserved)
+        check_room(call, reserved)
     return wanted, _admit(receiver, runtime, call, task, operation, memory, reserved)
 
 
@@ -228,6 +226,10 @@ class RenderService(EngineService):
         """Differentiate a retained forward pass, or one that is sent and computed again."""
         yield from self._backward(frames, call, render_pb2.BackwardReply())
 
+    def RenderBatch(self, frames: BatchFrames, call: Call) -> Iterator[Frame[render_pb2.RenderBatchReply]]:
+        """Render many items, each with a status of its own."""
+        yield from render_batch(frames, self._tenants.of(call), call, self._request)
+
     def _request(
         self, spec: render_pb2.RenderSpec, call: Call, field: str, formats: Sequence[image_pb2.OutputFormat] = ()
     ) -> ForwardRequest:
@@ -246,5 +248,5 @@ class RenderService(EngineService):
         task = Task(engine, engine.plan(spec, scene.outline.shapes, runtime.limits, field), field, scene.reference)
         call.facts["cameras"] = len(spec.cameras)
         call.facts["pixels"] = sum(camera.width * camera.height for camera in spec.cameras)
-        images = ImageFormats.of(formats, task.plan, "formats")
+        images = ImageFormats.of(formats, task.plan, f"{field.removesuffix('spec')}formats")
         return ImageRequest(task, scene, images, runtime.transfer, call)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from lumigrad.protos.errors import ProtocolError
-from lumigrad.protos.service import SERVICE_NAMES, methods
+from lumigrad.protos.service import DRIVE_SERVICES, SERVICE_NAMES, methods
 from lumigrad.server.core.errors import InvalidArgumentError
 from lumigrad.server.core.limits import Limits
 
@@ -32,25 +32,35 @@ _COLUMNS = 1 << 16
 # obstacles of a world. tests/faults/test_numbers.py lists both kinds.
 BOUNDS: Mapping[str, int | str] = {
     "angle_to_pixel_distance": _MATRIX,
+    "angle_to_pixeldist_poly": _MATRIX,
     "background": "channels",
+    "camera_logical_id": _NAME,
+    "camera_name": _NAME,
     "cameras": "cameras",
     "column_azimuths": _COLUMNS,
     "content_hash": _NAME,
     "context_id": _NAME,
     "data": "payload_bytes",
     "distortion": _MATRIX,
+    "dynamic_objects": "obstacles",
     "formats": _OUTPUTS,
     "full_projection": _MATRIX,
     "group": _NAME,
     "horizontal": _MATRIX,
     "horizontal_inverse": _MATRIX,
+    "horizontal_poly": _MATRIX,
+    "horizontal_poly_inverse": _MATRIX,
     "inline": "payload_bytes",
+    "items": "cameras",
     "key": _NAME,
     "lane": _NAME,
     "lease": _NAME,
     "lengths": "cameras",
+    "lidar_requests": "cameras",
     "linear": _MATRIX,
+    "logical_id": _NAME,
     "matrix": _MATRIX,
+    "matrix_end": _MATRIX,
     "mesh_id": _NAME,
     "name": _NAME,
     "obstacles": "obstacles",
@@ -59,10 +69,14 @@ BOUNDS: Mapping[str, int | str] = {
     "parameters": _MATRIX,
     "payload_bytes": "payload_bytes",
     "pixel_distance_to_angle": _MATRIX,
+    "pixeldist_to_angle_poly": _MATRIX,
     "position": _MATRIX,
     "radial": _MATRIX,
+    "radial_coeffs": _MATRIX,
     "rates": _OUTPUTS,
     "rendezvous": _NAME,
+    "rgb_requests": "cameras",
+    "rig_config_id": _NAME,
     "rotation": _MATRIX,
     "row_azimuth_offsets": _ROWS,
     "row_elevations": _ROWS,
@@ -71,9 +85,13 @@ BOUNDS: Mapping[str, int | str] = {
     "size": _MATRIX,
     "start_id": _NAME,
     "tangential": _MATRIX,
+    "tangential_coeffs": _MATRIX,
     "target": _NAME,
+    "temporary_camera_spec": _NAME,
     "tensors": _OUTPUTS,
     "thin_prism": _MATRIX,
+    "thin_prism_coeffs": _MATRIX,
+    "track_id": _NAME,
     "training_id": _NAME,
     "transforms": "obstacles",
     "translation": _MATRIX,
@@ -81,6 +99,8 @@ BOUNDS: Mapping[str, int | str] = {
     "values": _MATRIX,
     "vertical": _MATRIX,
     "vertical_inverse": _MATRIX,
+    "vertical_poly": _MATRIX,
+    "vertical_poly_inverse": _MATRIX,
     "view_matrix": _MATRIX,
     "views": "cameras",
     "TrainingStart.views": _VIEWS,
@@ -129,7 +149,7 @@ class RequestCheck:
         # By the full names of messages.
         self._rules: dict[str, _Rules] = {}
         # Built before any call, so that no thread uses incomplete rules.
-        for service in SERVICE_NAMES:
+        for service in (*SERVICE_NAMES, *DRIVE_SERVICES):
             for method in methods(service):
                 self._of(method.request)
 

@@ -14,7 +14,14 @@ from lumigrad.server.core.errors import SceneNotFoundError
 from lumigrad.server.core.limits import require
 from lumigrad.server.core.streams import Receiver
 from lumigrad.server.device.memory import Cost
-from lumigrad.server.scenes.lookup import SCENE_KINDS, kind_of, restore_meshes, stored_content, stored_scene
+from lumigrad.server.scenes.lookup import (
+    SCENE_KINDS,
+    kind_of,
+    named_scene,
+    restore_meshes,
+    stored_content,
+    stored_scene,
+)
 from lumigrad.server.storage.scenes import StoredScene
 from lumigrad.server.storage.tenants import Runtime, Tenants
 from lumigrad.v1 import scene_pb2
@@ -90,7 +97,7 @@ class SceneService:
         """Describe a scene, and send its tensors on request."""
         runtime = self._tenants.of(call)
         scene = _found(request, runtime, call)
-        reply = scene_pb2.GetReply(info=scene.info())
+        reply = scene_pb2.GetReply(info=_info(scene, runtime))
         payload = call.lane.writer()
         if request.with_tensors:
             tensors = scene.content.tensors
@@ -111,10 +118,14 @@ class SceneService:
     def List(self, _: scene_pb2.ListRequest, call: Call) -> scene_pb2.ListReply:
         """Describe every scene."""
         runtime = self._tenants.of(call)
-        infos = [scene.info() for scene in runtime.scenes.all()]
+        infos = [_info(scene, runtime) for scene in runtime.scenes.all()]
         listed = {info.scene_id for info in infos}
         if runtime.spool is not None:
             infos += [info for info in runtime.spool.infos() if info.scene_id not in listed]
+        names = {info.name for info in infos}
+        infos += [
+            scene_pb2.SceneInfo(name=named.name, kind="gaussians") for named in runtime.named if named.name not in names
+        ]
         return scene_pb2.ListReply(scenes=infos)
 
     def Delete(self, request: scene_pb2.DeleteRequest, call: Call) -> scene_pb2.DeleteReply:
@@ -123,9 +134,17 @@ class SceneService:
         return scene_pb2.DeleteReply()
 
 
+def _info(scene: StoredScene, runtime: Runtime) -> scene_pb2.SceneInfo:
+    info = scene.info()
+    info.name = runtime.named.name_of(scene.content_hash)
+    return info
+
+
 def _found(request: scene_pb2.GetRequest, runtime: Runtime, call: Call) -> StoredScene:
-    given = [name for name in ("scene_id", "content_hash") if getattr(request, name)]
-    require(len(given) == 1, "scene_id", "either scene_id or content_hash", " and ".join(given) or "neither")
+    given = [name for name in ("scene_id", "content_hash", "name") if getattr(request, name)]
+    require(len(given) == 1, "scene_id", "scene_id, content_hash or name", " and ".join(given) or "none")
+    if request.name:
+        return named_scene(runtime, call, request.name)
     if request.scene_id:
         return stored_scene(runtime, call, request.scene_id)
     scene = stored_content(runtime, call, request.content_hash)

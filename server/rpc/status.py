@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from google.protobuf.message import Message
+from google.rpc.error_details_pb2 import RetryInfo
 from grpc import RpcError, StatusCode
 
 from lumigrad.kernels.errors import ArgumentError
@@ -61,9 +62,21 @@ def _formatted(code: StatusCode, reason: str, text: str, retry_seconds: float | 
     return answer
 
 
-def _invalid(error: errors.InvalidArgumentError | ProtocolError) -> Answer:
-    violation = details.bad_request(error.field, error.limit, error.value)
-    return Answer(StatusCode.INVALID_ARGUMENT, str(error), "invalid_argument", (violation,))
+def unavailable_if_busy(answer: Answer) -> Answer:
+    """UNAVAILABLE instead of RESOURCE_EXHAUSTED, for callers that repeat only calls with that status."""
+    can_help = any(isinstance(detail, RetryInfo) for detail in answer.details)
+    return replace(answer, code=StatusCode.UNAVAILABLE) if answer.code == _EXHAUSTED and can_help else answer
+
+
+def _violated(code: StatusCode, reason: str) -> Callable[[Any], Answer]:
+    def answer(error: errors.InvalidArgumentError | ProtocolError) -> Answer:
+        violation = details.bad_request(error.field, error.limit, error.value)
+        return Answer(code, str(error), reason, (violation,))
+
+    return answer
+
+
+_invalid = _violated(StatusCode.INVALID_ARGUMENT, "invalid_argument")
 
 
 def _kernel_argument(error: ArgumentError) -> Answer:
@@ -114,6 +127,11 @@ _TOO_NEAR = (
 )
 _TABLE: Mapping[type, Callable[[Any], Answer]] = {
     errors.InvalidArgumentError: _invalid,
+    errors.UnknownNameError: _violated(StatusCode.NOT_FOUND, "unknown_name"),
+    errors.OutOfRangeError: _violated(StatusCode.OUT_OF_RANGE, "out_of_range"),
+    errors.UnsupportedError: _violated(StatusCode.UNIMPLEMENTED, "unsupported"),
+    errors.ForbiddenError: _formatted(StatusCode.PERMISSION_DENIED, "forbidden", "{why}"),
+    errors.SceneFilesError: _formatted(_PRECONDITION, "scene_files", "{why}"),
     ProtocolError: _invalid,
     ArgumentError: _kernel_argument,
     errors.BusyError: _busy,

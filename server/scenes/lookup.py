@@ -10,10 +10,11 @@ from typing import Any
 
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.protos.errors import ProtocolError
+from lumigrad.protos.hashing import content_hash
 from lumigrad.protos.tensors import PayloadReader
 from lumigrad.server.core import logs
-from lumigrad.server.core.call import Call
-from lumigrad.server.core.errors import InvalidArgumentError, SceneNotFoundError
+from lumigrad.server.core.call import Allocate, Call, StageTimes
+from lumigrad.server.core.errors import InvalidArgumentError, SceneFilesError, SceneNotFoundError
 from lumigrad.server.core.limits import require
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.base import RenderEngine
@@ -24,6 +25,7 @@ from lumigrad.server.scenes.clouds import Arrival, Cloud, SceneKind
 from lumigrad.server.scenes.mesh import MeshKind
 from lumigrad.server.scenes.target import TargetRules
 from lumigrad.server.scenes.world import WorldKind
+from lumigrad.server.storage.named import NamedScene
 from lumigrad.server.storage.scenes import SceneSpool, SpooledScene, StoredScene
 from lumigrad.server.storage.tenants import Runtime
 from lumigrad.v1 import scene_pb2
@@ -53,22 +55,55 @@ def stored_scene(runtime: Runtime, call: Call, scene_id: str, version: int = 0) 
         spool = runtime.spool
         if spool is None or not spool.touch(scene_id):
             raise
-    with _restoring(spool, call):
+    with _held(spool.restoring, call):
         if not runtime.scenes.touch(scene_id):
             _restore(runtime, spool, call, lambda allocate: spool.read(scene_id, allocate))
     return runtime.scenes.find(scene_id, version)
 
 
-def stored_content(runtime: Runtime, call: Call, content_hash: str) -> StoredScene | None:
-    """The scene with this content, if there is one."""
-    found, spool = runtime.scenes.find_content(content_hash), runtime.spool
-    if found is not None or spool is None or not spool.has_content(content_hash):
+def stored_content(runtime: Runtime, call: Call, digest: str, *, counts: bool = True) -> StoredScene | None:
+    """The scene with this content, if there is one; it `counts` as an upload if it is there."""
+    found, spool = runtime.scenes.find_content(digest, counts=counts), runtime.spool
+    if found is not None or spool is None or not spool.has_content(digest):
         return found
-    with _restoring(spool, call):
-        found = runtime.scenes.find_content(content_hash)
+    with _held(spool.restoring, call):
+        found = runtime.scenes.find_content(digest, counts=counts)
         if found is None:
-            _restore(runtime, spool, call, lambda allocate: spool.read_content(content_hash, allocate))
-    return found or runtime.scenes.find_content(content_hash)
+            _restore(runtime, spool, call, lambda allocate: spool.read_content(digest, allocate))
+    return found or runtime.scenes.find_content(digest, counts=counts)
+
+
+def named_scene(runtime: Runtime, call: Call, name: str) -> StoredScene:
+    """The scene of this name, read from its files unless it is stored as they have it."""
+    named = runtime.named.get(name)
+    if named is None:
+        raise SceneNotFoundError(name)
+
+    def present() -> StoredScene | None:
+        known = named.content_hash
+        return stored_content(runtime, call, known, counts=False) if known else None
+
+    found = present()
+    if found is not None:
+        return found
+    with _held(named.reading, call):
+        return present() or read_named(runtime, named, call)
+
+
+def read_named(runtime: Runtime, named: NamedScene, call: Call | None) -> StoredScene:
+    """Read a scene from its files, and store it. Without a call its memory is not that of a payload."""
+    times = StageTimes() if call is None else call.times
+    with times.stage("restore"):
+        take = runtime.transfer.allocate if call is None else runtime.payload_memory.allocator(call)
+        message, reader = named.read(_checked(runtime, take))
+        kind = kind_of(message, "scene")
+        try:
+            make = kind.arrival(message, runtime, kind.name).receive(reader)
+            content = runtime.executor.run(lambda: make(times), call, Cost(is_repeatable=True))
+        except (ArgumentError, InvalidArgumentError) as error:
+            raise SceneFilesError(f"scene {named.name}: {error}") from error
+        named.content_hash = content_hash(getattr(message, kind.name), reader.read)
+    return runtime.scenes.add(named.content_hash, content)[0]
 
 
 def restore_meshes(runtime: Runtime, call: Call, scene: scene_pb2.Scene) -> None:
@@ -81,13 +116,25 @@ def restore_meshes(runtime: Runtime, call: Call, scene: scene_pb2.Scene) -> None
 
 
 @contextmanager
-def _restoring(spool: SceneSpool, call: Call) -> Iterator[None]:
-    while not spool.restoring.acquire(timeout=_CHECK_SECONDS):
+def _held(lock: Any, call: Call) -> Iterator[None]:
+    """Hold a lock; waiting for it ends with the call."""
+    while not lock.acquire(timeout=_CHECK_SECONDS):
         call.check()
     try:
         yield
     finally:
-        spool.restoring.release()
+        lock.release()
+
+
+def _checked(runtime: Runtime, allocate: Allocate) -> Allocate:
+    """Refuse a scene that can never fit, before memory for it is allocated."""
+
+    def checked(nbytes: int) -> memoryview:
+        runtime.memory.check(Cost.of_payload(nbytes))
+        runtime.scenes.check(nbytes)
+        return allocate(nbytes)
+
+    return checked
 
 
 def _restore(
@@ -97,15 +144,8 @@ def _restore(
     read: Callable[[Callable[[int], memoryview]], SpooledScene | None],
 ) -> None:
     """Bring a scene into memory, if it can be read and made; one that can never fit is refused before it is read."""
-    allocate = runtime.payload_memory.allocator(call)
-
-    def checked(nbytes: int) -> memoryview:
-        runtime.memory.check(Cost.of_payload(nbytes))
-        runtime.scenes.check(nbytes)
-        return allocate(nbytes)
-
     with call.times.stage("restore"):
-        found = read(checked)
+        found = read(_checked(runtime, runtime.payload_memory.allocator(call)))
         if found is None:
             return
         try:
@@ -179,10 +219,18 @@ def find_scene(
     source, below = spec.WhichOneof("source"), f"{field}." if field else ""
     require(source is not None, field or "source", "scene_ref or scene", "neither")
     if source == "scene_ref":
-        stored = stored_scene(runtime, call, spec.scene_ref.scene_id, spec.scene_ref.version)
+        stored = _referred(spec.scene_ref, runtime, call, f"{below}scene_ref")
         require(stored.kind in accepted.kinds, f"{below}scene_ref", accepted.text, stored.kind)
         return stored
     kind = kind_of(spec.scene, f"{below}scene", expected or " or ".join(accepted.kinds))
     require(kind.name in accepted.kinds, f"{below}scene", accepted.text, kind.name)
     restore_meshes(runtime, call, spec.scene)
     return InlineScene(kind.name, kind.arrival(spec.scene, runtime, f"{below}scene.{kind.name}"), call)
+
+
+def _referred(reference: scene_pb2.SceneRef, runtime: Runtime, call: Call, field: str) -> StoredScene:
+    if not reference.name:
+        return stored_scene(runtime, call, reference.scene_id, reference.version)
+    given = [name for name in ("scene_id", "version") if getattr(reference, name)]
+    require(not given, f"{field}.name", "either name or scene_id and version", f"name and {' and '.join(given)}")
+    return named_scene(runtime, call, reference.name)

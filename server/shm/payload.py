@@ -128,6 +128,9 @@ class _ReplyWriter(LaneWriter):
         self._made_in = made_in
         self._times = times
 
+    def _has_place(self, array: Array) -> bool:
+        return self._made_in(array) is not None
+
     def _place(self, array: Array, element: np.dtype[Any]) -> dict[str, Any]:
         region = self._made_in(array)
         if region is not None:

@@ -294,12 +294,14 @@ class SceneStore(LruStore[StoredScene]):
         with self._lock:
             return self._cache.get(scene_id) is not None
 
-    def find_content(self, content_hash: str) -> StoredScene | None:
-        """The scene with this content, if it is in memory."""
+    def find_content(self, content_hash: str, *, counts: bool = True) -> StoredScene | None:
+        """The scene with this content, if it is in memory.
+
+        It `counts` as an upload where a client asks for the content instead of uploading it.
+        """
         with self._lock:
             present = self._by_hash(content_hash)
-        if present is not None:
-            # The client asks for the content instead of uploading it, so this counts as an upload.
+        if present is not None and counts:
             self._metrics.scene_puts.labels("present").inc()
         return present
 

@@ -15,6 +15,7 @@ from lumigrad.server.device.capacity import store_limits
 from lumigrad.server.device.memory import Budget
 from lumigrad.server.engines.runner import ForwardState, Machine
 from lumigrad.server.storage.contexts import ContextStore
+from lumigrad.server.storage.named import NamedScenes
 from lumigrad.server.storage.scenes import SceneSpool, SceneStore
 from lumigrad.server.storage.spool import TenantSpool
 from lumigrad.server.storage.spool_writer import SpoolWriter
@@ -35,14 +36,24 @@ class Runtime(Machine):
     trainings: TrainingStore[Any]
     # Holds snapshots of trainings; None: there is no spool.
     tenant_spool: TenantSpool | None
+    # Those that the worker reads from files.
+    named: NamedScenes
 
 
 class Tenants:
     """Creates each tenant's own stores, so that no name or hash of one tenant resolves for another."""
 
-    def __init__(self, machine: Machine, config: Config, metrics: Metrics, spool: SpoolWriter | None = None) -> None:
-        """`spool` keeps scenes and snapshots beyond the process; None: nothing is kept."""
+    def __init__(
+        self,
+        machine: Machine,
+        config: Config,
+        metrics: Metrics,
+        spool: SpoolWriter | None = None,
+        named: NamedScenes | None = None,
+    ) -> None:
+        """`spool` keeps scenes and snapshots beyond the process; None: nothing is kept. `named` are scenes in files."""
         self.machine = machine
+        self._named = named or NamedScenes()
         self._spool = spool
         self._config = config
         self._metrics = metrics
@@ -65,10 +76,14 @@ class Tenants:
 
     def of(self, call: Call) -> Runtime:
         """The caller's runtime, created on first use."""
+        return self.of_tenant(call.tenant)
+
+    def of_tenant(self, tenant: str) -> Runtime:
+        """The runtime of a tenant; "" where there are none."""
         with self._lock:
-            runtime = self._runtimes.get(call.tenant)
+            runtime = self._runtimes.get(tenant)
             if runtime is None:
-                runtime = self._runtimes[call.tenant] = self._make(call.tenant)
+                runtime = self._runtimes[tenant] = self._make(tenant)
             return runtime
 
     def gauges(self) -> Mapping[str, Callable[[], float]]:
@@ -130,4 +145,5 @@ class Tenants:
             spool=spool,
             trainings=TrainingStore[Any](self._trainings, tenant, config.training_seconds, machine.memory),
             tenant_spool=tenant_spool,
+            named=self._named.unread(),
         )

@@ -15,25 +15,10 @@ from lumigrad.server.engines.content import Tensors, shapes_of
 from lumigrad.server.scenes.lookup import ENGINES
 from lumigrad.server.training.spec import Loss
 from lumigrad.server.training.state import TrainingState
-from lumigrad.v1 import camera_pb2, render_pb2
+from lumigrad.v1 import render_pb2
 
-
-def pose_gradients(gradients: Tensors, cameras: Sequence[camera_pb2.Camera]) -> torch.Tensor:
-    """Gradients [C, 6] of xi = (translation, rotation); exp(xi) multiplies world-to-camera matrices from the left.
-
-    That of the translation is the gradient g_t of t; that of the rotation is t x g_t plus the sum of r x g_r over the
-    columns r of R.
-    """
-    if "camera_pose" in gradients:
-        return gradients["camera_pose"]
-    of_rotation, of_translation = gradients["camera_rotation"].double(), gradients["camera_translation"].double()
-    device = of_rotation.device
-    rotation = torch.tensor([list(c.opencv.rotation) for c in cameras], dtype=torch.float64, device=device)
-    translation = torch.tensor([list(c.opencv.translation) for c in cameras], dtype=torch.float64, device=device)
-    columns = rotation.reshape(-1, 3, 3)
-    turning = torch.linalg.cross(columns, of_rotation, dim=1).sum(dim=2)
-    turning = turning + torch.linalg.cross(translation, of_translation)
-    return torch.cat([of_translation, turning], dim=1).float()
+# How the names of gradients of cameras begin.
+_OF_CAMERAS = ("camera_", "lens_", "windshield_")
 
 
 @dataclass(frozen=True)
@@ -85,7 +70,7 @@ class Planned:
         state: TrainingState, views: Sequence[int], outputs: Sequence[str], limits: Limits, field: str, chosen: int = 0
     ) -> Planned:
         """Plan a step with the current parameters; InvalidArgumentError if it exceeds a limit."""
-        spec = render_pb2.RenderSpec(cameras=state.views.cameras(views), outputs=outputs)
+        spec = render_pb2.RenderSpec(cameras=state.cameras(views), outputs=outputs)
         settings = getattr(spec, state.plan.kind)
         settings.CopyFrom(state.plan.settings)
         values = state.parameters.values
@@ -93,8 +78,7 @@ class Planned:
             settings.sh_degree = state.plan.sh_degree(state.step, int(values["sh"].shape[1] ** 0.5 + 0.5) - 1)
         plan = ENGINES[state.plan.kind].plan(spec, shapes_of(values), limits, field)
         names, wanted = list(plan.outputs), list(state.parameters.wanted)
-        if state.poses is not None:
-            wanted.append("cameras")
+        wanted += state.refinement.wanted
         if state.density is not None:
             names += [name for name in state.density.outputs if name not in names]
             wanted += state.density.gradients
@@ -130,14 +114,14 @@ class Gradients:
         touched: [N], 0 for primitives that are not visible in any view.
         views: The views of the rows below.
         exposures: [C, 3, 4]; None: not optimised.
-        poses: [C, 6]; None: not optimised.
+        cameras: The engine's, of the views' cameras.
     """
 
     by_name: dict[str, torch.Tensor]
     touched: torch.Tensor
     views: Sequence[int]
     exposures: torch.Tensor | None
-    poses: torch.Tensor | None
+    cameras: Tensors
 
 
 def differentiate(
@@ -154,10 +138,32 @@ def differentiate(
         result = engine.backward(rendered.state, upstream, rendered.planned.wanted, call.check)
     call.times.add_kernel(result.stages())
     assert result.touched is not None
-    poses = None
-    if state.poses is not None:
-        poses = pose_gradients(result.gradients, state.views.cameras(rendered.views))
-    return Gradients(dict(result.gradients), result.touched, rendered.views, exposures, poses)
+    by_name, of_cameras = {}, {}
+    for name, gradient in result.gradients.items():
+        if name.startswith(_OF_CAMERAS):
+            of_cameras[name] = gradient.cpu()
+        else:
+            by_name[name] = gradient
+    return Gradients(by_name, result.touched, rendered.views, exposures, of_cameras)
+
+
+def surface_losses(
+    weights: Mapping[str, float], outputs: Mapping[str, torch.Tensor], upstream: dict[str, torch.Tensor]
+) -> dict[str, float]:
+    """The terms of the surface that surfels describe; adds their gradients to `upstream`."""
+    terms: dict[str, float] = {}
+    found: dict[str, torch.Tensor] = {}
+    if weights["normal"]:
+        normal = training.normal_loss(outputs["alpha"], outputs["normals"], outputs["surface_normals"])
+        terms["normal"] = normal.value
+        found |= {name: weights["normal"] * gradient for name, gradient in normal.gradients.items()}
+    if weights["distortion"]:
+        distortion = outputs["distortion"]
+        terms["distortion"] = float(distortion.mean(dtype=torch.float64))
+        found["distortion"] = torch.full_like(distortion, weights["distortion"] / distortion.numel())
+    for name, gradient in found.items():
+        upstream[name] = upstream[name] + gradient if name in upstream else gradient
+    return terms
 
 
 @dataclass(frozen=True)
@@ -201,4 +207,7 @@ def losses(loss: Loss, state: TrainingState, rendered: Rendered) -> Losses:
         terms["alpha"] = compared.value
         upstream["alpha"] = weights["alpha"] * compared.gradient
     require(bool(upstream), "step.views", "views whose targets have what the loss compares", "others")
+    of_surface = surface_losses(weights, rendered.outputs, upstream)
+    total += sum(weights[name] * value for name, value in of_surface.items())
+    terms |= of_surface
     return Losses(total, terms, upstream)

@@ -76,7 +76,7 @@ def _is_size(value: float) -> bool:
 
 
 class Refinement:
-    """A tensor with a row per view, its Adam moments, and each row's number of steps."""
+    """A tensor with a row per view or calibration, its Adam moments, and each row's number of steps."""
 
     def __init__(self, values: torch.Tensor) -> None:
         self.values = values
@@ -86,7 +86,7 @@ class Refinement:
 
     @staticmethod
     def row_bytes(width: int) -> int:
-        """Bytes per view with `width` values: values, moments and the number of steps."""
+        """Bytes per row with `width` values: values, moments and the number of steps."""
         return 3 * 4 * width + 8
 
     @property
@@ -99,20 +99,20 @@ class Refinement:
         self.values, self._first, self._second = tensors["values"], tensors["first"], tensors["second"]
         self._steps = tensors["steps"].cpu()
 
-    def stepped(self, views: Sequence[int], gradient: torch.Tensor, rate: float, optimizer: Optimizer) -> Refinement:
-        """A copy after a step of Adam for some views; `gradient` has a row for each."""
+    def stepped(self, rows: Sequence[int], gradient: torch.Tensor, rate: float, optimizer: Optimizer) -> Refinement:
+        """A copy after a step of Adam for some rows, each named once; `gradient` has a row for each."""
         stepped = Refinement.__new__(Refinement)
         stepped.restore({name: tensor.clone() for name, tensor in self.tensors.items()})
-        for row, view in enumerate(views):
-            stepped._steps[view] += 1
+        for place, row in enumerate(rows):
+            stepped._steps[row] += 1
             parameter = training.Parameter(
-                raw=stepped.values[view : view + 1],
-                gradient=gradient[row : row + 1].contiguous(),
-                first=stepped._first[view : view + 1],
-                second=stepped._second[view : view + 1],
+                raw=stepped.values[row : row + 1],
+                gradient=gradient[place : place + 1].contiguous(),
+                first=stepped._first[row : row + 1],
+                second=stepped._second[row : row + 1],
                 learning_rate=rate,
             )
-            number = int(stepped._steps[view])
+            number = int(stepped._steps[row])
             training.adam_step({"row": parameter}, betas=optimizer.betas, epsilon=optimizer.epsilon, step=number)
         return stepped
 
@@ -120,10 +120,15 @@ class Refinement:
         """Add the same tensor to the rows of all views, so that `mean` is their mean."""
         self.values += mean - self.values.mean(dim=0)
 
-    def clear(self, view: int) -> torch.Tensor:
-        """Return a view's values and set them to zero; the caller applies them to the camera."""
-        taken = self.values[view].clone()
-        self.values[view] = 0.0
+    def copy_row(self, other: Refinement, row: int) -> None:
+        """Replace a row, with its moments and number of steps, by another refinement's."""
+        for name, tensor in self.tensors.items():
+            tensor[row] = other.tensors[name][row]
+
+    def clear(self, row: int) -> torch.Tensor:
+        """Return a row's values and set them to zero; the caller applies them to the camera."""
+        taken = self.values[row].clone()
+        self.values[row] = 0.0
         return taken
 
 

@@ -15,11 +15,12 @@ from lumigrad.server.scenes.lookup import stored_scene
 from lumigrad.server.storage.tenants import Runtime, Tenants
 from lumigrad.server.storage.trainings import Training, counted
 from lumigrad.server.training import snapshots
+from lumigrad.server.training.cameras import check_cameras
 from lumigrad.server.training.density import DensityState
 from lumigrad.server.training.parameters import Parameters
 from lumigrad.server.training.requests import Request, Requests
 from lumigrad.server.training.session import MAX_IN_FLIGHT, Session, framed
-from lumigrad.server.training.spec import POSES, TrainingPlan
+from lumigrad.server.training.spec import TrainingPlan
 from lumigrad.server.training.state import TrainingState, footprint_of
 from lumigrad.server.training.views import Views
 from lumigrad.v1 import training_pb2
@@ -106,8 +107,7 @@ def _begun(start: training_pb2.TrainingStart, runtime: Runtime, first: Request) 
     shapes = scene.content.outline.shapes
     plan = TrainingPlan.of(copy.deepcopy(start.spec), scene.kind, shapes, runtime.limits, "start.spec")
     views = Views.of(start.views, runtime, first.part, "start.views")
-    if POSES in plan.optimizer.rates:
-        views.check_poses("start.views")
+    check_cameras(views, plan, "start.views")
     tensors = scene.content.tensors
     count = scene.content.count
     with runtime.trainings.reserved(footprint_of(plan, shapes, views), count) as reservation:

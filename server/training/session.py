@@ -96,7 +96,7 @@ class Session:
         assert loss is not None
         require(state.views.has_targets, "step.own_loss", "true: some views have no target", False)
         names = tuple(asked.outputs)
-        planned = self._planned(views, (*loss.outputs, *names), chosen)
+        planned = self._planned(views, (*loss.at(asked.number).outputs, *names), chosen)
         device = self._runtime.transfer.device
         nbytes = planned.forward_bytes(device) + planned.backward_bytes(device) + state.copied_bytes
         cost = self._admitted(nbytes, request, planned, names)
@@ -196,7 +196,12 @@ class Session:
     def _get_views(self, request: Request) -> Replies:
         state = self._state
         reply, payload = training_pb2.TrainReply(), PayloadWriter()
-        reply.views.views.extend(state.views.messages)
+        for view, camera in zip(state.views.messages, state.cameras(range(len(state.views))), strict=True):
+            reply.views.views.add(
+                target=view.target,
+                calibration=view.calibration if view.HasField("calibration") else None,
+                camera=camera,
+            )
         if state.exposures is not None:
             values, transfer = state.exposures.values, self._runtime.transfer
             cost = Cost(payload_bytes=values.nbytes, is_repeatable=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite, isqrt
 from typing import Any
 
@@ -14,21 +14,35 @@ from lumigrad.server.training.parameters import Optimizer, parameters_of
 from lumigrad.v1 import gaussians_pb2, training_pb2
 
 POSES = "poses"
+END_POSES = "end_poses"
+INTRINSICS = "intrinsics"
+LENSES = "lenses"
+# What is refined of cameras.
+OF_CAMERAS = (POSES, END_POSES, INTRINSICS, LENSES)
 EXPOSURES = "exposures"
 _KINDS = ("spheres", "gaussians")
-_TERMS = ("l1", "l2", "dssim", "depth", "alpha", "opacity", "scale")
+_TERMS = ("l1", "l2", "dssim", "depth", "alpha", "opacity", "scale", "normal", "distortion")
+# Terms of the surface that surfels describe, and the outputs that they need.
+_OF_SURFACES = {"normal": ("alpha", "normals", "surface_normals"), "distortion": ("distortion",)}
 _PADDINGS = names_of(training_pb2.Padding)
 
 
 @dataclass(frozen=True)
 class Loss:
-    """Weights of a loss's terms, and the border mode of its window."""
+    """A loss.
+
+    Attributes:
+        weights: Of its terms, by name.
+        padding: The border mode of its window.
+        surface_start: The first step in which the terms of surfaces count.
+    """
 
     weights: Mapping[str, float]
     padding: str
+    surface_start: int
 
     @staticmethod
-    def of(message: training_pb2.Loss, kind: str, field: str) -> Loss:
+    def of(message: training_pb2.Loss, kind: str, is_surfel: bool, field: str) -> Loss:
         """Check a loss message; InvalidArgumentError names fields below `field`."""
         weights = {name: float(getattr(message, name)) for name in _TERMS}
         for name, weight in weights.items():
@@ -36,17 +50,27 @@ class Loss:
         require(any(weights.values()), field, "at least one weight > 0", "none")
         has_depth = kind == "gaussians" or not weights["depth"]
         require(has_depth, f"{field}.depth", "0: spheres have no expected depth", weights["depth"])
-        return Loss(weights, known(_PADDINGS, message.padding, f"{field}.padding"))
+        for name in _OF_SURFACES:
+            fits = is_surfel or not weights[name]
+            require(fits, f"{field}.{name}", "0 unless the primitive is PRIMITIVE_SURFEL", weights[name])
+        return Loss(weights, known(_PADDINGS, message.padding, f"{field}.padding"), message.surface_start)
 
     @property
     def compares_color(self) -> bool:
         """Whether a term compares colours."""
         return any(self.weights[name] for name in ("l1", "l2", "dssim"))
 
+    def at(self, step: int) -> Loss:
+        """The loss of a step."""
+        if step >= self.surface_start:
+            return self
+        return replace(self, weights={**self.weights, **dict.fromkeys(_OF_SURFACES, 0.0)})
+
     @property
     def outputs(self) -> tuple[str, ...]:
         """The outputs that it compares."""
         wanted = {"color": True, "alpha": bool(self.weights["alpha"]), "expected_depth": bool(self.weights["depth"])}
+        wanted |= {output: True for name, outputs in _OF_SURFACES.items() if self.weights[name] for output in outputs}
         return tuple(name for name, is_wanted in wanted.items() if is_wanted)
 
 
@@ -77,16 +101,17 @@ class TrainingPlan:
             _check_gaussians(message, shapes, field)
         known = [part for name in shapes for part in parameters_of(name)]
         color = "sh" if "sh" in shapes else "colors"
-        optimizer = Optimizer.of(message.optimizer, [*known, POSES, EXPOSURES], f"{field}.optimizer")
+        optimizer = Optimizer.of(message.optimizer, [*known, *OF_CAMERAS, EXPOSURES], f"{field}.optimizer")
         if EXPOSURES in optimizer.rates:
             channels = shapes[color][-1]
             require(channels == 3, f"{field}.optimizer.rates", "no exposures: they are for 3 channels", channels)
+        is_surfel = kind == "gaussians" and message.gaussians.primitive == gaussians_pb2.PRIMITIVE_SURFEL
         return TrainingPlan(
             message=message,
             kind=kind,
             settings=getattr(message, kind),
             optimizer=optimizer,
-            loss=Loss.of(message.loss, kind, f"{field}.loss") if message.HasField("loss") else None,
+            loss=Loss.of(message.loss, kind, is_surfel, f"{field}.loss") if message.HasField("loss") else None,
             density=density_of(message, kind, shapes, optimizer, limits, f"{field}.density"),
         )
 

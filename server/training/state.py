@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from lumigrad.server.engines.content import Shapes
 from lumigrad.server.storage.trainings import Footprint, TrainingReservation
+from lumigrad.server.training.cameras import CameraRefinement
 from lumigrad.server.training.density import DensityState
 from lumigrad.server.training.parameters import Parameter, Parameters, Refinement
-from lumigrad.server.training.spec import EXPOSURES, POSES, TrainingPlan
+from lumigrad.server.training.spec import EXPOSURES, TrainingPlan
 from lumigrad.server.training.views import Views, identity_exposure
-from lumigrad.v1 import training_pb2
+from lumigrad.v1 import camera_pb2, training_pb2
 
-# Refined values per view.
-_REFINED = {POSES: 6, EXPOSURES: 12}
+# Values per view.
+_EXPOSURE_WIDTH = 12
 # The requests that a client may have in flight.
 _MOST_REPLIES = 64
 
@@ -55,9 +56,13 @@ class TrainingState:
         self.generation = 0
         device = next(iter(parameters.values.values())).device
         rates = plan.optimizer.rates
-        self.poses = Refinement(torch.zeros(len(views), 6, device=device)) if POSES in rates else None
+        self.refinement = CameraRefinement(views, rates)
         identities = identity_exposure(device).repeat(len(views), 1, 1)
         self.exposures = Refinement(identities) if EXPOSURES in rates else None
+
+    def cameras(self, numbers: Sequence[int]) -> list[camera_pb2.Camera]:
+        """The current cameras of some views."""
+        return [self.refinement.camera(self.views, number) for number in numbers]
 
     @property
     def copied_bytes(self) -> int:
@@ -72,9 +77,9 @@ class TrainingState:
             for name, parameter in self.parameters.by_name.items()
             for part, tensor in parameter.tensors.items()
         }
-        for name, refined in ((POSES, self.poses), (EXPOSURES, self.exposures)):
-            if refined is not None:
-                tensors |= {f"{name}.{part}": tensor for part, tensor in refined.tensors.items()}
+        tensors |= self.refinement.tensors()
+        if self.exposures is not None:
+            tensors |= {f"{EXPOSURES}.{part}": tensor for part, tensor in self.exposures.tensors.items()}
         if self.density is not None:
             tensors |= {f"density.{part}": tensor for part, tensor in self.density.tensors.items()}
         return tensors
@@ -86,9 +91,9 @@ class TrainingState:
             owner, _, part = name.rpartition(".")
             parts.setdefault(owner, {})[part] = tensor
         self.parameters = Parameters({name: Parameter.of(name, parts[name]) for name in self.parameters.by_name})
-        for name, refined in ((POSES, self.poses), (EXPOSURES, self.exposures)):
-            if refined is not None:
-                refined.restore(parts[name])
+        self.refinement.restore(parts)
+        if self.exposures is not None:
+            self.exposures.restore(parts[EXPOSURES])
         if self.density is not None:
             self.density.restore(parts.get("density", {}))
 
@@ -96,9 +101,10 @@ class TrainingState:
 def footprint_of(plan: TrainingPlan, shapes: Shapes, views: Views) -> Footprint:
     """The memory of a training whose scene has tensors of these shapes."""
     density = 0 if plan.density is None else DensityState.row_bytes(plan.density)
-    refined = sum(Refinement.row_bytes(_REFINED[name]) for name in _REFINED if name in plan.optimizer.rates)
+    rates = plan.optimizer.rates
+    exposures = len(views) * Refinement.row_bytes(_EXPOSURE_WIDTH) if EXPOSURES in rates else 0
     return Footprint(
         row_bytes=Parameters.row_bytes(shapes, plan.optimizer) + density,
-        fixed_bytes=views.bytes + len(views) * refined,
+        fixed_bytes=views.bytes + exposures + CameraRefinement.bytes(views, rates),
         working_bytes=Parameters.working_bytes(shapes),
     )

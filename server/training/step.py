@@ -10,10 +10,11 @@ import torch
 
 from lumigrad.kernels.training import AdamStep, GradientStatistics, PreparedStep
 from lumigrad.server.core.call import Call
+from lumigrad.server.training.cameras import CameraRefinement
 from lumigrad.server.training.density import DensityState, has_changed_rows
 from lumigrad.server.training.images import Gradients, Losses, Planned, Rendered, differentiate, losses, render
 from lumigrad.server.training.parameters import Parameters, Refinement
-from lumigrad.server.training.spec import EXPOSURES, POSES
+from lumigrad.server.training.spec import EXPOSURES
 from lumigrad.server.training.state import TrainingState
 from lumigrad.server.training.views import identity_exposure
 from lumigrad.v1 import density_pb2, training_pb2
@@ -48,7 +49,7 @@ def step(state: TrainingState, planned: Planned, call: Call, look: Callable[[Ren
     assert loss is not None
     rendered = render(state, planned, call)
     with call.times.stage("loss"):
-        found = losses(loss, state, rendered)
+        found = losses(loss.at(state.step), state, rendered)
     seen = look(rendered)
     return seen, apply(state, rendered, found.upstream, found, call)
 
@@ -98,7 +99,7 @@ class _Change:
     density: DensityState | None
     report: density_pb2.DensityReport | None
     exposures: Refinement | None
-    poses: Refinement | None
+    refinement: CameraRefinement
     views: Mapping[int, training_pb2.TrainingView]
     chosen: int
 
@@ -110,7 +111,7 @@ class _Change:
             if self.noise is not None:
                 self.noise()
         state.parameters, state.density = self.parameters, self.density
-        state.exposures, state.poses = self.exposures, self.poses
+        state.exposures, state.refinement = self.exposures, self.refinement
         for number, view in self.views.items():
             state.views.messages[number] = view
         state.generation += self.report is not None and has_changed_rows(self.report)
@@ -126,7 +127,8 @@ def _prepared(state: TrainingState, rendered: Rendered, gradients: Gradients) ->
     parameters = state.parameters.copied() if is_due else state.parameters
     rows = gradients.touched.bool() if optimizer.visible_only else None
     adam = parameters.prepared_step(gradients.by_name, optimizer, at, rows)
-    exposures, poses, views = _refined(state, gradients)
+    exposures = _exposed(state, gradients)
+    refinement, views = state.refinement.stepped(gradients.views, gradients.cameras, state.views, optimizer, at)
     noise: Callable[[], object] | None = None
     report, done = None, None
     if density is not None:
@@ -138,25 +140,19 @@ def _prepared(state: TrainingState, rendered: Rendered, gradients: Gradients) ->
         else:
             noise = density.noise(parameters, optimizer, at)
     chosen = rendered.planned.chosen
-    return _Change(adam, noise, done, parameters, density, report, exposures, poses, views, chosen)
+    return _Change(adam, noise, done, parameters, density, report, exposures, refinement, views, chosen)
 
 
-def _refined(
-    state: TrainingState, gradients: Gradients
-) -> tuple[Refinement | None, Refinement | None, Mapping[int, training_pb2.TrainingView]]:
-    """The exposures, poses and moved views after a step."""
-    optimizer, at, numbers = state.plan.optimizer, state.step, gradients.views
-    exposures, poses = state.exposures, state.poses
-    views: dict[int, training_pb2.TrainingView] = {}
+def _exposed(state: TrainingState, gradients: Gradients) -> Refinement | None:
+    """The exposures after a step."""
+    optimizer, exposures = state.plan.optimizer, state.exposures
     if exposures is not None and gradients.exposures is not None:
-        exposures = exposures.stepped(numbers, gradients.exposures, optimizer.rates[EXPOSURES].at(at), optimizer)
+        rate = optimizer.rates[EXPOSURES].at(state.step)
+        exposures = exposures.stepped(gradients.views, gradients.exposures, rate, optimizer)
         if any(name in optimizer.rates and optimizer.rates[name].initial for name in _COLORS):
             # The scene could have any colours if all exposures made up for them.
             exposures.set_mean(identity_exposure(exposures.values.device))
-    if poses is not None and gradients.poses is not None:
-        poses = poses.stepped(numbers, gradients.poses, optimizer.rates[POSES].at(at), optimizer)
-        views = {number: state.views.moved(number, poses.clear(number)) for number in numbers}
-    return exposures, poses, views
+    return exposures
 
 
 def _regularise(state: TrainingState, gradients: Gradients) -> dict[str, float]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 
-from lumigrad.kernels import training
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import SceneNotFoundError
 from lumigrad.server.core.limits import require
@@ -17,7 +15,7 @@ from lumigrad.server.engines.content import Content
 from lumigrad.server.scenes.lookup import stored_content
 from lumigrad.server.scenes.target import KIND, image_size
 from lumigrad.server.storage.tenants import Runtime
-from lumigrad.v1 import camera_pb2, training_pb2
+from lumigrad.v1 import training_pb2
 
 # Bytes of a view without its target.
 _MESSAGE_BYTES = 1024
@@ -63,33 +61,21 @@ class Views:
         """Whether all views have one size."""
         return len({(view.camera.width, view.camera.height) for view in self.messages}) == 1
 
-    def cameras(self, numbers: Sequence[int]) -> list[camera_pb2.Camera]:
-        """The current cameras of some views."""
-        return [self.messages[number].camera for number in numbers]
-
-    def check_poses(self, field: str) -> None:
-        """Raise an InvalidArgumentError for a camera whose pose cannot be refined."""
-        for index, view in enumerate(self.messages):
-            model = view.camera.WhichOneof("model")
-            require(model == "opencv", f"{field}[{index}].camera", "an opencv camera, for poses are refined", model)
-
-    def moved(self, number: int, xi: torch.Tensor) -> training_pb2.TrainingView:
-        """A view whose world-to-camera matrix is multiplied from the left by exp(xi), xi = (translation, rotation)."""
-        view = copy.deepcopy(self.messages[number])
-        camera = view.camera.opencv
-        matrix = torch.eye(4, dtype=torch.float64)
-        matrix[:3, :3] = torch.tensor(camera.rotation, dtype=torch.float64).reshape(3, 3)
-        matrix[:3, 3] = torch.tensor(camera.translation, dtype=torch.float64)
-        moved = training.apply_pose_update(matrix[None], xi.double().cpu()[None])[0]
-        camera.rotation[:] = moved[:3, :3].flatten().tolist()
-        camera.translation[:] = moved[:3, 3].tolist()
-        return view
+    @cached_property
+    def calibrations(self) -> tuple[int, ...]:
+        """For each view, the place of its calibration among all."""
+        places: dict[tuple[str, int], int] = {}
+        keys = [
+            ("shared", view.calibration) if view.HasField("calibration") else ("own", index)
+            for index, view in enumerate(self.messages)
+        ]
+        return tuple(places.setdefault(key, len(places)) for key in keys)
 
     def check(self, numbers: Sequence[int], field: str) -> None:
         """Raise an InvalidArgumentError for unknown numbers, or views of different sizes."""
         for number in numbers:
             require(number < len(self.messages), field, f"numbers below {len(self.messages)}", number)
-        sizes = {(camera.width, camera.height) for camera in self.cameras(numbers)}
+        sizes = {(self.messages[number].camera.width, self.messages[number].camera.height) for number in numbers}
         require(len(sizes) <= 1, field, "views of one size", f"{len(sizes)} sizes")
         require(len(set(numbers)) == len(numbers), field, "each view once", "some twice")
 

@@ -18,8 +18,8 @@ from support.workers.slow_render import wait_for
 from support.workers.worker import WorkerProcess, worker
 
 NAMES = [
-    *("info", "put", "update", "get", "list", "delete", "render", "render_inline", "backward", "backward_anew"),
-    *("query", "query_backward", "field"),
+    *("info", "put", "update", "get", "list", "delete", "render", "render_inline"),
+    *("render_batch", "backward", "backward_anew", "query", "query_backward", "field"),
 ]
 PLACES = 6
 SILENT_SECONDS = 3.0

@@ -93,6 +93,6 @@ def test_half_precision_that_is_too_small_is_counted(process: WorkerProcess, cli
     before = counted(process, "spheres")
     upstream = np.full(frame.color.shape, 1e9, np.float32)
     assert nonfinite(frame.backward(upstream)) == 0
-    found = nonfinite(frame.backward(upstream, wire_format="float16"))
+    found = nonfinite(frame.backward(upstream, gradient_format="float16"))
     assert found > 0
     wait_for_count(process, "spheres", before + found)

@@ -46,9 +46,9 @@ SIZES = {
         "Step.batch",
     ),
     *("World.environments", "DistanceBackwardRequest.payload_bytes", "TrainRequest.payload_bytes"),
-    *(f"{name}Request.payload_bytes" for name in ("Put", "Update", "Render", "Backward", "Query")),
+    *(f"{name}Request.payload_bytes" for name in ("Put", "Update", "Render", "RenderBatch", "Backward", "Query")),
 }
-# Numbers of steps, versions, seeds and holders, and counts beyond which nothing is added.
+# Numbers of steps, versions, seeds, holders and calibrations, and counts beyond which nothing is added.
 NO_SIZES = {
     *("DensityControl.max_count", "SphereSettings.max_hits"),
     *(
@@ -63,14 +63,20 @@ NO_SIZES = {
         "Step.number",
         "StepGradients.number",
     ),
-    *("TrainingSpec.seed", "TrainingSpec.sh_degree_every", "TrainingSpec.snapshot_every"),
-    *("TrainingStart.at_step", "TrainingStart.holder", "TrainingStart.undelivered"),
+    *("Loss.surface_start", "TrainingSpec.seed", "TrainingSpec.sh_degree_every", "TrainingSpec.snapshot_every"),
+    *("TrainingStart.at_step", "TrainingStart.holder", "TrainingStart.undelivered", "TrainingView.calibration"),
     *("Obstacle.mesh_version", "SceneRef.version", "UpdateRequest.expected_version"),
 }
 # Refused whatever they are; of shared memory, which tests of lanes try; and of JPEG, which tests of formats try.
 ELSEWHERE = {
     *("Peers.rank", "Peers.size", "RegionSpan.length", "RegionSpan.offset", "RegionSpan.region"),
     "OutputFormat.quality",
+}
+# Of driving simulators, which tests/faults/test_sensorsim.py tries.
+DRIVING = {
+    *("CameraSpec.resolution_h", "CameraSpec.resolution_w", "CameraSpec.trajectory_idx"),
+    *("LidarRenderRequest.frame_end_us", "LidarRenderRequest.frame_start_us"),
+    *(f"RGBRenderRequest.{name}" for name in ("frame_end_us", "frame_start_us", "resolution_h", "resolution_w")),
 }
 
 
@@ -115,7 +121,7 @@ def test_every_number_of_a_request_is_a_size_or_not() -> None:
         for field in kind.fields
         if not field.is_repeated and field.cpp_type in MOST
     }
-    assert found == SIZES | NO_SIZES | ELSEWHERE
+    assert found == SIZES | NO_SIZES | ELSEWHERE | DRIVING
     assert not SIZES & NO_SIZES
 
 

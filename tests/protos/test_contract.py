@@ -12,6 +12,7 @@ from pathlib import Path
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 
+from lumigrad.drive.v1 import frame_pb2, sensorsim_pb2
 from lumigrad.v1 import (
     camera_pb2,
     density_pb2,
@@ -51,6 +52,8 @@ FILES = (
     training_pb2,
     worker_pb2,
     world_pb2,
+    sensorsim_pb2,
+    frame_pb2,
 )
 TYPES = {
     value: name.removeprefix("TYPE_").lower()
@@ -106,9 +109,9 @@ def test_additions_are_written_down() -> None:
 
 
 def test_every_contract_file_is_guarded() -> None:
-    sources = Path(__file__).parents[2] / "protos" / "lumigrad" / "v1"
+    sources = Path(__file__).parents[2] / "protos" / "lumigrad"
     guarded = {Path(file.DESCRIPTOR.name).name for file in FILES}
-    assert guarded == {path.name for path in sources.glob("*.proto")}
+    assert guarded == {path.name for path in sources.rglob("*.proto")}
 
 
 if __name__ == "__main__":

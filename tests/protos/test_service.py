@@ -49,7 +49,9 @@ def echo(frames: Iterator[Any], _: grpc.ServicerContext) -> Iterator[Frame[rende
 @pytest.fixture(scope="module")
 def channel() -> Iterator[grpc.Channel]:
     server = grpc.server(ThreadPoolExecutor(2))
-    render = SimpleNamespace(Render=echo, Backward=echo, Release=lambda request, _: render_pb2.ReleaseReply())
+    render = SimpleNamespace(
+        Render=echo, RenderBatch=echo, Backward=echo, Release=lambda request, _: render_pb2.ReleaseReply()
+    )
     info = SimpleNamespace(
         Info=lambda request, _: worker_pb2.InfoReply(device=type(request).__name__),
         OpenLane=lambda request, _: worker_pb2.OpenLaneReply(socket=type(request).__name__),

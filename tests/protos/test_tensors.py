@@ -12,7 +12,8 @@ from hypothesis.extra import numpy as hnp
 
 from lumigrad.protos import dtypes
 from lumigrad.protos.errors import ProtocolError
-from lumigrad.protos.tensors import ALIGNMENT, PayloadReader, PayloadWriter
+from lumigrad.protos.lane_tensors import LEAST_BYTES, LaneReader, LaneWriter, part_of
+from lumigrad.protos.tensors import ALIGNMENT, PayloadReader, PayloadWriter, rows_of
 from lumigrad.v1 import tensor_pb2
 
 NUMPY = ("<f4", "<f2", "u1", "<i4", "<i8", "?")
@@ -156,3 +157,48 @@ def test_no_tensor_reads_outside_of_its_payload(tensor: tensor_pb2.Tensor) -> No
 def test_types_that_the_contract_lacks_are_refused() -> None:
     with pytest.raises(ProtocolError, match="dtype: expected one of bool, float16, float32, int32, int64, uint8"):
         PayloadWriter().add(np.zeros(2, np.float64))
+
+
+@given(arrays.filter(lambda array: array.ndim > 0), st.data())
+def test_rows_of_a_tensor_are_a_tensor_in_its_place(original: Any, data: st.DataObject) -> None:
+    writer = PayloadWriter()
+    writer.add(np.arange(3, dtype=np.uint8))
+    tensor = writer.add(original)
+    start = data.draw(st.integers(0, len(original)))
+    stop = data.draw(st.integers(start, len(original)))
+    back = PayloadReader(payload_of(writer)).read(rows_of(tensor, start, stop), "rows")
+    assert back.shape == original[start:stop].shape
+    assert back.tobytes() == original[start:stop].tobytes()
+
+
+@pytest.mark.parametrize("is_short", [False, True])
+def test_small_arrays_share_a_region_that_is_reserved_for_them(is_short: bool) -> None:
+    regions: list[Any] = []
+
+    def lease(nbytes: int) -> tuple[int, Any]:
+        regions.append(np.zeros(nbytes, np.uint8))
+        return len(regions) - 1, regions[-1]
+
+    originals = [np.full((40, size), size, np.float16) for size in range(1, 80)]
+    originals.append(np.ones((LEAST_BYTES,), np.uint8))
+    writer = LaneWriter(lease, is_short=is_short)
+    writer.reserve(originals)
+    tensors = [writer.add(array) for array in originals]
+    # Together 253 KB: too little for a region, unless the payload has to be short.
+    assert len(regions) == (2 if is_short else 1)
+    reader = LaneReader(payload_of(writer), lambda span, field: part_of(regions[span.region], span, field))
+    for tensor, original in zip(tensors, originals, strict=True):
+        np.testing.assert_array_equal(reader.read(tensor, "tensor"), original)
+    rows = reader.read(rows_of(tensors[5], 3, 9), "rows")
+    np.testing.assert_array_equal(rows, originals[5][3:9])
+
+
+def test_arrays_that_find_no_region_stay_in_the_payload() -> None:
+    writer = LaneWriter(lambda nbytes: None)
+    originals = [np.full(LEAST_BYTES // 2, number, np.uint8) for number in range(3)]
+    writer.reserve(originals)
+    tensors = [writer.add(array) for array in originals]
+    assert writer.lane_bytes == 0
+    reader = PayloadReader(payload_of(writer))
+    for tensor, original in zip(tensors, originals, strict=True):
+        np.testing.assert_array_equal(reader.read(tensor, "tensor"), original)

@@ -19,6 +19,8 @@ FRAMED = (
     scene_pb2.GetReply,
     render_pb2.RenderRequest,
     render_pb2.RenderReply,
+    render_pb2.RenderBatchRequest,
+    render_pb2.RenderBatchReply,
     render_pb2.BackwardRequest,
     render_pb2.BackwardReply,
 )

@@ -12,7 +12,7 @@ from support.calls.raw_calls import opencv_camera
 @pytest.mark.parametrize(
     ("create", "cache"),
     [
-        (lambda camera: cameras._camera(camera, "cameras[0]", unscented=False), cameras._known_camera),
+        (lambda camera: cameras._camera(camera, "cameras[0]", as_sensor=False), cameras._known_camera),
         (lambda camera: spheres._camera(camera, "cameras[0]"), spheres._known_camera),
     ],
     ids=["gaussians", "spheres"],

@@ -19,6 +19,8 @@ GAUSSIANS = [
 ]
 # The last says whether the camera moves; then there are more outputs too.
 RAYS = [(10_000, 512, 512, 1, 0), (100_000, 512, 512, 4, 1)]
+# The last says whether there are more outputs.
+SURFELS = [(10_000, 512, 512, 1, 0), (100_000, 512, 512, 4, 1)]
 # Trajectories, time steps, spheres, whether swept, whether costs. Their backward pass is torch's, whose memory on the
 # CPU nobody counts.
 MESHES = [(100_000, 1, 1, 0, 0), (32, 32, 61, 0, 1), (32, 32, 61, 1, 1)]
@@ -26,6 +28,7 @@ ON_CPU = [
     *(("spheres", what, *sizes) for sizes in SPHERES for what in PASSES),
     *(("gaussians", what, *sizes) for sizes in GAUSSIANS for what in PASSES),
     *(("rays", what, *sizes) for sizes in RAYS for what in PASSES),
+    *(("surfels", what, *sizes) for sizes in SURFELS for what in PASSES),
     *(("meshes", what, *sizes) for sizes in MESHES for what in PASSES[:2]),
 ]
 ON_CUDA = [

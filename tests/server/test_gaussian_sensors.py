@@ -14,9 +14,7 @@ from lumigrad.kernels import gaussians
 from lumigrad.protos import dtypes
 from lumigrad.protos.streams import frames_of
 from lumigrad.protos.tensors import PayloadWriter
-from lumigrad.server.core.errors import InvalidArgumentError
 from lumigrad.v1 import camera_pb2, gaussians_pb2, render_pb2, tensor_pb2
-from support.backends.footprint import pass_of
 from support.calls.gaussian_calls import camera_of, gaussian_cloud, gaussian_spec, inria_camera, same_bits
 from support.calls.raw_calls import (
     Arrays,
@@ -30,10 +28,11 @@ from support.calls.raw_calls import (
 )
 from support.calls.raw_training import RawTraining, start_of
 from support.gaussians.lidars import CASES as LIDARS
-from support.gaussians.sensor_cases import CASES, RAY_CASES, SensorCase
+from support.gaussians.sensor_cases import CASES, JACOBIAN_CASES, RAY_CASES, SLICES, SensorCase
 from support.workers.worker import worker
 
 UNSCENTED = gaussians_pb2.PROJECTION_METHOD_UNSCENTED
+JACOBIAN = gaussians_pb2.PROJECTION_METHOD_JACOBIAN
 SHUTTERS = {
     "global": camera_pb2.SHUTTER_GLOBAL,
     "top_to_bottom": camera_pb2.SHUTTER_TOP_TO_BOTTOM,
@@ -96,14 +95,25 @@ def message_of(case: SensorCase) -> camera_pb2.Camera:
     return camera
 
 
+def slice_of(transform: gaussians.Transform) -> gaussians_pb2.SliceTransform:
+    message = gaussians_pb2.SliceTransform(begin=transform.begin, end=transform.end, matrix=transform.matrix.ravel())
+    if transform.matrix_end is not None:
+        message.matrix_end.extend(transform.matrix_end.ravel())
+    return message
+
+
 def settings_of(case: SensorCase) -> dict[str, Any]:
     given: dict[str, Any] = {}
+    if case.settings.get("projection_method") == "jacobian":
+        given["projection_method"] = JACOBIAN
     if case.settings.get("depth_order") == "distance":
         given["depth_order"] = gaussians_pb2.DEPTH_ORDER_DISTANCE
     if case.settings.get("tile_bounds") == "gsplat":
         given["tile_bounds"] = gaussians_pb2.TILE_BOUNDS_GSPLAT
     if case.on_rays:
         given["response"] = gaussians_pb2.RESPONSE_RAY
+    if case.transforms:
+        given["transforms"] = [slice_of(transform) for transform in case.transforms]
     if "unscented" in case.settings:
         given["unscented"] = gaussians_pb2.UnscentedTransform(**vars(case.settings["unscented"]))
     return given
@@ -117,32 +127,48 @@ def arrays_of(case: SensorCase) -> Arrays:
     return {name: tensor.numpy() for name, tensor in case.scene.items()}
 
 
-@pytest.mark.parametrize("case", [*CASES.values(), *RAY_CASES.values(), *LIDARS.values()], ids=lambda case: case.name)
-def test_sensors_are_the_kernels_own(client: RawClient, case: SensorCase) -> None:
-    outputs: tuple[str, ...] = ("color", "alpha", "depth", "means2d", "radii", "depths")
-    outputs += gaussians.ON_RAYS if case.on_rays else ()
-    local = gaussians.forward(
+MOVING = tuple(
+    replace(case, name=f"{case.name}, moving slices", transforms=SLICES)
+    for case in (CASES["rolling"], RAY_CASES["rolling up"])
+)
+ALL = (*CASES.values(), *JACOBIAN_CASES.values(), *RAY_CASES.values(), *LIDARS.values(), *MOVING)
+
+
+def forward_of(case: SensorCase, outputs: tuple[str, ...]) -> gaussians.Forward:
+    """The kernels' own rendering, retained."""
+    return gaussians.forward(
         gaussians.Gaussians(**case.scene),
         [case.camera()],
         gaussians.Settings(**case.settings),
+        transforms=case.transforms,
         rays=None if case.rays is None else case.rays[None],
         outputs=outputs,
         retain=True,
     )
+
+
+@pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
+def test_sensors_are_the_kernels_own(client: RawClient, case: SensorCase) -> None:
+    outputs: tuple[str, ...] = ("color", "alpha", "depth", "means2d", "radii", "depths")
+    outputs += gaussians.ON_RAYS if case.on_rays else ()
+    local = forward_of(case, outputs)
     assert local.outputs["alpha"].max() > 0.3
     spec = spec_of(case, outputs)
     same_bits(client.render(spec, cloud=arrays_of(case)).arrays, local.outputs)
     upstream = {"color": color_gradient(1, case.height, case.width, 3)}
     if case.on_rays:
         upstream |= {"hit_distance": color_gradient(1, case.height, case.width), "normals": upstream["color"]}
-    assert local.state is not None
+    # The worker computes what the gradients need and no more, and with fewer features sums have another order.
+    state = forward_of(case, tuple(upstream)).state
+    assert state is not None
     wanted = ("means", "cameras", "lenses", *(() if case.rays is None else ("rays",)))
-    expected = gaussians.backward(
-        local.state, {name: torch.from_numpy(value) for name, value in upstream.items()}, wanted
-    )
+    wanted += ("transforms",) if case.transforms else ()
+    expected = gaussians.backward(state, {name: torch.from_numpy(value) for name, value in upstream.items()}, wanted)
     found = client.backward(upstream, spec=spec, cloud=arrays_of(case), wanted=wanted)
     same_bits(found.arrays, expected.gradients)
     assert {"camera_pose", "camera_pose_end", "camera_rotation_end", "camera_translation_end"} <= set(found.arrays)
+    if case.transforms:
+        assert found.arrays["transforms"].any() and found.arrays["transforms_end"].any()
 
 
 def test_given_rays_come_in_the_payload_and_stay_with_the_context(client: RawClient) -> None:
@@ -185,7 +211,7 @@ CLOUD = gaussian_cloud(20)
         (camera_of(camera_pb2.PROJECTION_ORTHOGRAPHIC), gaussians.OrthographicLens),
     ],
 )
-def test_opencvs_cameras_can_be_projected_by_sigma_points(client: RawClient, camera: Any, lens: Any) -> None:
+def test_opencvs_cameras_can_be_sensors(client: RawClient, camera: Any, lens: Any) -> None:
     opencv = camera.opencv
     film = {name: getattr(opencv, name) for name in ("fx", "fy", "cx", "cy")}
     if opencv.distortion:
@@ -197,6 +223,21 @@ def test_opencvs_cameras_can_be_projected_by_sigma_points(client: RawClient, cam
     expected = gaussians.forward(scene, [local], gaussians.Settings())
     reply = client.render(gaussian_spec(camera, projection_method=UNSCENTED), cloud=CLOUD)
     same_bits(reply.arrays, expected.outputs)
+    # Along rays with their own projection.
+    expected = gaussians.forward(scene, [local], gaussians.Settings(response="ray", projection_method="jacobian"))
+    reply = client.render(gaussian_spec(camera, response=RAY), cloud=CLOUD)
+    same_bits(reply.arrays, expected.outputs)
+
+
+def test_lidars_order_by_distance_unless_told_otherwise(client: RawClient) -> None:
+    case = LIDARS["turn"]
+    specs = [
+        gaussian_spec(message_of(case), response=RAY, outputs=("depth",), **order)
+        for order in ({}, {"depth_order": gaussians_pb2.DEPTH_ORDER_DISTANCE}, {"depth_order": 1})
+    ]
+    found, distance, z = (client.render(spec, cloud=arrays_of(case)).arrays["depth"] for spec in specs)
+    np.testing.assert_array_equal(found, distance)
+    assert not np.array_equal(found, z)
 
 
 def changed(change: Callable[[Any], object], name: str = "rolling", **settings: Any) -> render_pb2.RenderSpec:
@@ -301,7 +342,20 @@ def with_rays(**fields: Any) -> render_pb2.RenderSpec:
     return spec
 
 
+MATRIX, FLATTENED = np.eye(4), np.diag([1.0, 1.0, 1.0003, 1.0])
+
+
+def with_slice(name: str = "rolling", **fields: Any) -> render_pb2.RenderSpec:
+    """A spec with a moving slice of which fields are not as they should be."""
+    given = {"begin": 0, "end": 3, "matrix": MATRIX.ravel(), "matrix_end": MATRIX.ravel(), **fields}
+    return changed(unchanged, name, transforms=[gaussians_pb2.SliceTransform(**given)])
+
+
 SPECS: list[tuple[Any, str, str]] = [
+    (with_slice("pinhole"), "gaussians.transforms", "expected no matrix_end unless all cameras have a rolling shutter"),
+    (with_slice(matrix_end=[1.0]), "gaussians.transforms[0].matrix_end", "expected 16 values, got 1"),
+    (with_slice(matrix_end=FLATTENED.ravel()), "gaussians.transforms[0]", "expected a rotation: orthonormal to 0.0001"),
+    (with_slice(matrix=FLATTENED.ravel()), "gaussians.transforms[0]", "expected a rotation: orthonormal to 0.0001"),
     (gaussian_spec(*MIXED), "cameras[1].sensor", "expected a PinholeLens, as of the first camera, got FisheyeLens"),
     (
         gaussian_spec(message_of(CASES["windshield"]), GLASS),
@@ -312,8 +366,16 @@ SPECS: list[tuple[Any, str, str]] = [
         "expected sensors only, or no sensors, got sensor",
     ),
     (
-        changed(unchanged, projection_method=gaussians_pb2.PROJECTION_METHOD_JACOBIAN),
-        "gaussians.projection_method", "expected PROJECTION_METHOD_UNSCENTED or none with sensors",
+        changed(unchanged, projection_method=JACOBIAN),
+        "gaussians.projection_method", "expected PROJECTION_METHOD_UNSCENTED or none with rolling shutters",
+    ),
+    (
+        changed_lidar(unchanged, projection_method=JACOBIAN),
+        "gaussians.projection_method", "expected PROJECTION_METHOD_UNSCENTED or none with lidars",
+    ),
+    (
+        changed(unchanged, "pinhole", projection_method=JACOBIAN, antialiased=True),
+        "gaussians.antialiased", "expected false with sensors",
     ),
     (changed(unchanged, projection_method=9), "gaussians.projection_method", "expected a known value, got 9"),
     (changed(unchanged, depth_order=9), "gaussians.depth_order", "expected a known value, got 9"),
@@ -334,11 +396,15 @@ SPECS: list[tuple[Any, str, str]] = [
     ),
     (
         gaussian_spec(inria_camera(), projection_method=UNSCENTED), "cameras[0].inria",
-        "expected opencv or sensor with PROJECTION_METHOD_UNSCENTED, got inria",
+        "expected opencv or sensor with PROJECTION_METHOD_UNSCENTED or RESPONSE_RAY, got inria",
     ),
     (
-        gaussian_spec(opencv_camera(48, 36), response=RAY), "gaussians.response",
-        "expected the default unless Gaussians are projected by sigma points, got ray",
+        gaussian_spec(inria_camera(), response=RAY), "cameras[0].inria",
+        "expected opencv or sensor with PROJECTION_METHOD_UNSCENTED or RESPONSE_RAY, got inria",
+    ),
+    (
+        gaussian_spec(opencv_camera(48, 36), response=RAY, antialiased=True), "gaussians.antialiased",
+        "expected false with rays",
     ),
     (changed_lidar(unchanged, response=0), "gaussians.response", "expected RESPONSE_RAY with lidars, got"),
     (changed(unchanged, response=9), "gaussians.response", "expected a known value, got 9"),
@@ -383,13 +449,3 @@ def test_trainings_take_no_rays(client: RawClient) -> None:
         found, description = violation(failure(RawTraining(client, start).reply))
         assert found == f"start.{field}"
         assert text in description
-
-
-def test_gpus_refuse_lidars_as_an_argument() -> None:
-    """Before they work: the tensors are on a device that is no CPU, and have no values."""
-    one = pass_of("rays", "forward", 100, 32, 32, 1, 0)
-    lidar = gaussians.SpinningLidar(row_elevations=(0.1, 0.0), column_azimuths=(0.0, 0.1))
-    plan = replace(one.plan, cameras=[gaussians.Camera.sensor(lidar, np.eye(3), np.zeros(3), 2, 2)])
-    inputs = {name: tensor.to("meta") for name, tensor in one.inputs.items()}
-    with pytest.raises(InvalidArgumentError, match=r"^spec\.cameras: expected none that are lidars on CUDA"):
-        one.engine.forward(plan, inputs, ("color",), retain=False, before_view=int)

@@ -45,7 +45,7 @@ class Misbehaving:
         self.how()
         yield Frame(None, memoryview(b"ab"))
 
-    Backward = Render
+    Backward = RenderBatch = Render
 
 
 @pytest.fixture

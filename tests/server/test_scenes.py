@@ -242,7 +242,7 @@ def test_a_deleted_scene_is_gone(client: RawClient) -> None:
 
 
 def test_get_wants_one_key(client: RawClient) -> None:
-    assert violation(failure(client.get)) == ("scene_id", "expected either scene_id or content_hash, got neither")
+    assert violation(failure(client.get)) == ("scene_id", "expected scene_id, content_hash or name, got none")
     assert violation(failure(lambda: client.get(scene_id="a", content_hash="b")))[0] == "scene_id"
 
 

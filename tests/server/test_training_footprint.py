@@ -28,7 +28,7 @@ from support.workers.worker import worker
 MIB = 1 << 20
 LIMITS = Limits.of(Config())
 GAUSSIANS = {name: array for name, array in gaussian_cloud(50).items() if name != "covariances"}
-RATES = ("means", "quats", "scales", "opacities", "sh0", "poses", "exposures")
+RATES = ("means", "quats", "scales", "opacities", "sh0", "poses", "intrinsics", "exposures")
 CASES = {
     "gaussians": (GAUSSIANS, "gaussians", RATES, {}),
     "adaptive": (GAUSSIANS, "gaussians", RATES[:4], {"density": {"adaptive": {}, "extent": 1}}),

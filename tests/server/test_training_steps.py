@@ -141,7 +141,7 @@ class Wanted:
 def state_of(kind: str) -> TrainingState:
     """A training of few Gaussians that optimises everything."""
     cloud = {name: torch.from_numpy(array) for name, array in gaussian_cloud(40).items()}
-    rates = {**RATES, "poses": 1e-3, "exposures": 1e-2}
+    rates = {**RATES, "poses": 1e-3, "intrinsics": 1e-3, "exposures": 1e-2}
     spec = training_pb2.TrainingSpec(
         gaussians=gaussians_pb2.GaussianSettings(),
         optimizer=training_pb2.Optimizer(rates={name: training_pb2.Rate(initial=r) for name, r in rates.items()}),

@@ -11,7 +11,7 @@ import grpc
 
 from lumigrad.protos.service import SERVICE_NAMES, methods
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "operations.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "operations" / "monitoring.md"
 # The permitted values of labels whose values the table does not list.
 OPEN = {
     "method": {f"{name.rpartition('.')[2]}.{method.name}" for name in SERVICE_NAMES for method in methods(name)},

@@ -34,6 +34,15 @@ class Reply:
     frames: Sequence[Frame[Any]]
 
 
+@dataclass(frozen=True)
+class Batch:
+    """The reply of a batch: its items, their tensors by name (floats widened), and the timings of the call."""
+
+    items: Sequence[render_pb2.RenderedItem]
+    arrays: Sequence[dict[str, Array]]
+    timings: timings_pb2.Timings
+
+
 class RawClient:
     """The stubs of all services on one channel."""
 
@@ -82,6 +91,19 @@ class RawClient:
         request = render_pb2.RenderRequest(spec=with_scene(spec, cloud, payload), retain=retain, formats=formats)
         frames = self.render_stub.Render(frames_of(request, payload), **{"timeout": SECONDS, **options})
         return reply_of(frames, lambda header: header.outputs)
+
+    def render_batch(
+        self, *items: render_pb2.RenderItem, payload: PayloadWriter | None = None, **options: Any
+    ) -> Batch:
+        """Render items; tensors of their scenes are in `payload`."""
+        request = frames_of(render_pb2.RenderBatchRequest(items=items), payload or PayloadWriter())
+        frames = self.render_stub.RenderBatch(request, **{"timeout": SECONDS, **options})
+        header, reader, later, _ = collected(frames)
+        arrays = [
+            {it.name: _widened(reader.read(it.tensor, it.name), it.tensor.dtype) for it in item.outputs}
+            for item in header.items
+        ]
+        return Batch(header.items, arrays, (later or [header])[-1].timings)
 
     def backward(
         self,

@@ -8,14 +8,15 @@ from typing import Any
 import grpc
 
 from lumigrad.protos.service import Method
+from lumigrad.v1 import render_pb2
 
 Code = grpc.StatusCode
 # The statuses of valid, invalid and too large requests, and of requests about missing objects; never an internal error.
 CALLERS_FAULT = {Code.OK, Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.FAILED_PRECONDITION, Code.RESOURCE_EXHAUSTED}
 
 
-def send(channel: grpc.Channel, method: Method, requests: Sequence[bytes], **options: Any) -> None:
-    """Make a call, and read its reply to the end."""
+def send(channel: grpc.Channel, method: Method, requests: Sequence[bytes], **options: Any) -> list[bytes]:
+    """Make a call, and read its reply to the end; returns the messages."""
     kinds: dict[tuple[bool, bool], Callable[..., Any]] = {
         (False, False): channel.unary_unary,
         (False, True): channel.unary_stream,
@@ -24,20 +25,28 @@ def send(channel: grpc.Channel, method: Method, requests: Sequence[bytes], **opt
     }
     call = kinds[method.client_streaming, method.server_streaming](method.path, lambda raw: raw, lambda raw: raw)
     reply = call(iter(requests) if method.client_streaming else requests[0], timeout=30, **options)
-    if method.server_streaming:
-        for _ in reply:
-            pass
+    return list(reply) if method.server_streaming else [reply]
 
 
 def status_of(channel: grpc.Channel, method: Method, requests: Sequence[bytes]) -> grpc.StatusCode:
-    """The status of a call; asserts that its text reveals nothing internal."""
+    """The status of a call, of a batch that of its first item that failed; asserts that no text is internal."""
     try:
-        send(channel, method, requests)
+        header = send(channel, method, requests)[:1]
     except grpc.RpcError as error:
-        assert "Exception" not in error.details()
-        assert ".py" not in error.details(), "the text names a source file"
+        _check_text(error.details())
         return error.code()
-    return Code.OK
+    if not header or method.name != "RenderBatch":
+        return Code.OK
+    statuses = [item.status for item in render_pb2.RenderBatchReply.FromString(header[0]).items]
+    for status in statuses:
+        _check_text(status.message)
+    number = next((status.code for status in statuses if status.code), 0)
+    return next(code for code in Code if code.value[0] == number)
+
+
+def _check_text(text: str) -> None:
+    assert "Exception" not in text
+    assert ".py" not in text, "the text names a source file"
 
 
 def varint(value: int) -> bytes:

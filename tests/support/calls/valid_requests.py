@@ -9,9 +9,17 @@ import numpy as np
 from google.protobuf.descriptor import Descriptor
 
 from lumigrad.kernels.gaussians import OUTPUTS
-from lumigrad.protos.service import SERVICE_NAMES, Method, methods
+from lumigrad.protos.service import DRIVE_SERVICES, SERVICE_NAMES, Method, methods
 from lumigrad.protos.tensors import PayloadWriter
-from lumigrad.v1 import camera_pb2, distance_pb2, gaussians_pb2, render_pb2, scene_pb2, training_pb2, world_pb2
+from lumigrad.v1 import (
+    camera_pb2,
+    distance_pb2,
+    gaussians_pb2,
+    render_pb2,
+    scene_pb2,
+    training_pb2,
+    world_pb2,
+)
 from support.calls.distance_calls import DistanceClient, cuboid, grid, mesh_arrays, mesh_obstacle, pose_of, world_of
 from support.calls.gaussian_calls import camera_of, gaussian_cloud, gaussian_spec, inria_camera
 from support.calls.raw_calls import (
@@ -32,6 +40,7 @@ METHODS = {method.path.removeprefix("/lumigrad.v1."): method for method in ALL_M
 # The type of the messages that carry payloads, by path of the method.
 FRAME_OF: dict[str, Any] = {
     "/lumigrad.v1.RenderService/Render": render_pb2.RenderRequest,
+    "/lumigrad.v1.RenderService/RenderBatch": render_pb2.RenderBatchRequest,
     "/lumigrad.v1.RenderService/Backward": render_pb2.BackwardRequest,
     "/lumigrad.v1.SceneService/Put": scene_pb2.PutRequest,
     "/lumigrad.v1.DistanceService/Query": distance_pb2.QueryRequest,
@@ -50,10 +59,11 @@ def _reachable(kind: Descriptor, seen: dict[str, Descriptor]) -> dict[str, Descr
 
 
 def request_kinds() -> dict[str, Descriptor]:
-    """The messages of all requests, nested ones included, by their full names."""
+    """The messages of all requests, those of driving simulators and nested ones included, by their full names."""
     seen: dict[str, Descriptor] = {}
-    for method in ALL_METHODS:
-        _reachable(method.request, seen)
+    for service in (*SERVICE_NAMES, *DRIVE_SERVICES):
+        for method in methods(service):
+            _reachable(method.request, seen)
     return seen
 
 
@@ -77,6 +87,10 @@ def valid_requests(client: RawClient) -> Iterator[tuple[Method, bytes, bytes]]:
         request.output_gradients.add(name="color", tensor=payload.add(color_gradient(*shape)))
         header = render_pb2.BackwardRequest(spec=request, payload_bytes=payload.length)
         yield METHODS["RenderService/Backward"], header.SerializeToString(), b"".join(payload.buffers)
+    payload = PayloadWriter()
+    items = [{"spec": with_scene(spec, cloud, payload)} for spec, cloud in valid_specs()]
+    batch = render_pb2.RenderBatchRequest(items=items, payload_bytes=payload.length)
+    yield METHODS["RenderService/RenderBatch"], batch.SerializeToString(), b"".join(payload.buffers)
     clouds = sphere_cloud(30, seed=51), gaussian_cloud(30, seed=51), gaussian_cloud(30, covariances=True)
     for cloud in (*clouds, mesh_arrays(torus(6, 4))):
         payload = PayloadWriter()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lumigrad.client import Camera, Client, Cuboid, Gaussians, Mesh, Obstacle, Spheres, World
+from lumigrad.client import Camera, Client, Cuboid, Gaussians, LumigradError, Mesh, Obstacle, Spheres, World
 from support.calls.raw_calls import Array
 from support.meshes import shapes as mesh_shapes
 
@@ -93,6 +93,19 @@ def verbs(direct: Client) -> dict[str, Verb]:
     def render_inline(client: Client) -> Callable[[], Results]:
         scene = gaussians()
         return lambda: client.render(scene, CAMERA)
+
+    def render_batch(client: Client) -> Callable[[], Results]:
+        items = [(stored, CAMERA, {"max_depth": 10.0}), (cloud, CAMERA), (cloud, CAMERA, {"outputs": "depth"})]
+
+        def call() -> Results:
+            arrays = {}
+            for number, frame in enumerate(client.render_batch(items)):
+                if isinstance(frame, LumigradError):
+                    raise frame
+                arrays.update({f"{number}.{name}": array for name, array in frame.items()})
+            return arrays
+
+        return call
 
     def backward(client: Client) -> Callable[[], Results]:
         frame = client.render(cloud, CAMERA, retain=True)

@@ -1,0 +1,279 @@
+"""RenderBatch: many renderings in one call, together where they are alike, each with a status of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any, Protocol
+
+import grpc
+
+from lumigrad.kernels.errors import ArgumentError
+from lumigrad.protos import details
+from lumigrad.protos.dtypes import Array
+from lumigrad.protos.errors import ProtocolError
+from lumigrad.protos.tensors import PayloadReader, PayloadWriter, rows_of
+from lumigrad.protos.wire import Frame
+from lumigrad.server.core.call import Call
+from lumigrad.server.core.errors import (
+    DeviceMemoryError,
+    InvalidArgumentError,
+    SceneNotFoundError,
+    VersionMismatchError,
+)
+from lumigrad.server.core.limits import Limits, require
+from lumigrad.server.core.streams import Receiver, check_room, named_tensor, timed
+from lumigrad.server.device.memory import Cost
+from lumigrad.server.engines.base import joined_views
+from lumigrad.server.engines.images import ImageFormats
+from lumigrad.server.engines.runner import Task
+from lumigrad.server.rpc.status import answer_to
+from lumigrad.server.scenes.lookup import InlineScene, stored_scene
+from lumigrad.server.storage.scenes import StoredScene
+from lumigrad.server.storage.tenants import Runtime
+from lumigrad.v1 import image_pb2, render_pb2
+
+BatchFrames = Iterator[Frame[render_pb2.RenderBatchRequest]]
+
+# What is wrong with an item; any other error ends the call.
+_ERRORS_OF_ITEMS = (
+    ArgumentError,
+    DeviceMemoryError,
+    InvalidArgumentError,
+    ProtocolError,
+    SceneNotFoundError,
+    VersionMismatchError,
+)
+
+
+class ItemRequest(Protocol):
+    """The forward pass of an item.
+
+    Attributes:
+        scene: None: the stored scene of the task; a batch holds no scene while others are rendered.
+    """
+
+    task: Task
+    formats: ImageFormats
+    scene: InlineScene | StoredScene | None
+
+    def receive(self, reader: PayloadReader) -> None:
+        """Check the tensors in the payload."""
+
+    def inputs(self) -> Any:
+        """The engine's inputs; called on the device's thread."""
+
+
+# Checks the spec of an item at a path in the request, and its formats.
+MakeRequest = Callable[[render_pb2.RenderSpec, Call, str, Sequence[image_pb2.OutputFormat]], ItemRequest]
+
+
+@dataclass(frozen=True)
+class _Item:
+    """An item whose header was checked, and its place in the request."""
+
+    index: int
+    request: ItemRequest
+
+    @property
+    def key(self) -> Hashable:
+        """Items with equal keys are rendered together."""
+        task = self.request.task
+        if task.scene is None or task.plan.kind is None:
+            return self.index
+        return task.engine.name, task.scene.scene_id, task.scene.version, task.plan.kind, self.request.formats.key
+
+
+class _Group:
+    """Items of one stored scene that are alike in everything but their cameras, or a single item, as one request."""
+
+    def __init__(self, items: Sequence[_Item]) -> None:
+        self.items = items
+        self.request = items[0].request
+        self.task, self.formats = self.request.task, self.request.formats
+        if len(items) > 1:
+            self.task = replace(self.task, plan=joined_views([item.request.task.plan for item in items]))
+
+    def inputs(self) -> Any:
+        """The engine's inputs; called on the device's thread."""
+        return self.request.inputs()
+
+    def parts(self) -> list[_Group]:
+        """A group of each item."""
+        return [_Group([item]) for item in self.items]
+
+
+class _Batch:
+    """The items of one call: renders them, and collects their outputs and errors."""
+
+    def __init__(self, runtime: Runtime, call: Call, count: int) -> None:
+        self._runtime = runtime
+        self._call = call
+        self.reply = render_pb2.RenderBatchReply(items=[render_pb2.RenderedItem() for _ in range(count)])
+        self._rendered: list[tuple[_Group, dict[str, Array]]] = []
+        # Payload bytes of request and reply, which the call has reserved.
+        self._payload_bytes = 0
+
+    def checked(self, messages: Sequence[render_pb2.RenderItem], make_request: MakeRequest) -> list[_Item]:
+        """The items whose headers are valid."""
+        items = []
+        for index, message in enumerate(messages):
+            where = f"items[{index}].spec"
+            try:
+                require(not message.spec.tensors, f"{where}.tensors", "none in a batch", len(message.spec.tensors))
+                request = make_request(message.spec, self._call, where, message.formats)
+                sent = request.formats.reply_bytes(request.task.plan, self._runtime.limits, where)
+                self._runtime.memory.check(self._cost(request.task, sent))
+            except _ERRORS_OF_ITEMS as error:
+                self._fail(index, error)
+                continue
+            if request.task.scene is not None:
+                request.scene = None
+            items.append(_Item(index, request))
+        return items
+
+    def reserve(self, items: Sequence[_Item], received: int) -> int:
+        """Reserve the bytes of the reply; returns them. InvalidArgumentError if they are too many."""
+        limits = self._runtime.limits
+        sent = sum(item.request.formats.reply_bytes(item.request.task.plan, limits, "") for item in items)
+        require(sent <= limits.payload_bytes, "items", f"at most {limits.payload_bytes} bytes of reply", sent)
+        check_room(self._call, sent)
+        self._runtime.payload_memory.reserve(sent, self._call)
+        self._payload_bytes = sent + received
+        return sent
+
+    def fitting(self, items: Sequence[_Item]) -> list[_Group]:
+        """The items in groups that fit into the device's memory; those of one engine follow one another."""
+        alike: dict[Hashable, list[_Item]] = {}
+        for item in items:
+            alike.setdefault(item.key, []).append(item)
+        groups: list[_Group] = []
+        for group in map(_Group, alike.values()):
+            for part in [group] if self._fits(group) else group.parts():
+                try:
+                    self._runtime.memory.check(self._cost(part.task, self._payload_bytes))
+                    groups.append(part)
+                except DeviceMemoryError as error:
+                    self._fail(part.items[0].index, error)
+        return sorted(groups, key=lambda group: group.task.engine.name)
+
+    def receive(self, groups: Sequence[_Group], reader: PayloadReader) -> list[_Group]:
+        """Check the tensors in the payload; returns the groups whose tensors are valid."""
+        valid = []
+        for group in groups:
+            try:
+                group.request.receive(reader)
+                valid.append(group)
+            except _ERRORS_OF_ITEMS as error:
+                self._fail(group.items[0].index, error)
+        return valid
+
+    def render(self, group: _Group) -> None:
+        """Render a group; if its items fail together, one by one, so that each gets its own error."""
+        call, runtime = self._call, self._runtime
+        call.use_engine(group.task.engine.name)
+        stored = group.task.scene
+        try:
+            if stored is not None:
+                group.request.scene = stored_scene(runtime, call, stored.scene_id, stored.version)
+        except _ERRORS_OF_ITEMS as error:
+            for item in group.items:
+                self._fail(item.index, error)
+            return
+        try:
+            runner, entry = runtime.runner, runtime.runner.batch_entry(group, call)
+            work = lambda: runner.forward(group, call, retain=False)  # noqa: E731
+            result = runtime.executor.run(work, call, self._cost(group.task, self._payload_bytes), entry)
+            self._rendered.append((group, dict(result.outputs)))
+        except _ERRORS_OF_ITEMS as error:
+            if len(group.items) == 1:
+                self._fail(group.items[0].index, error)
+                return
+            for part in group.parts():
+                self.render(part)
+        finally:
+            if stored is not None:
+                group.request.scene = None
+
+    def write(self, payload: PayloadWriter) -> None:
+        """Append the outputs to a payload, those of a group one after the other, and name their places in the reply."""
+        arrays: list[tuple[str, Array, list[tuple[int, int, int]], image_pb2.EncodedImages | None]] = []
+        for group, outputs in self._rendered:
+            ends = list(accumulate(item.request.task.plan.lead for item in group.items))
+            rows = [(item.index, start, end) for item, start, end in zip(group.items, [0, *ends], ends, strict=False)]
+            for name, array in outputs.items():
+                if not group.formats.are_files(name):
+                    arrays.append((name, array, rows, None))
+                    continue
+                for index, start, end in rows:
+                    content, files = group.formats.files(name, array[start:end], self._call)
+                    arrays.append((name, content, [(index, 0, len(content))], files))
+            if group.task.scene is not None:
+                for item in group.items:
+                    self.reply.items[item.index].scene.CopyFrom(group.task.scene)
+        payload.reserve([array for _, array, _, _ in arrays])
+        for name, array, rows, encoded in arrays:
+            tensor = named_tensor(name, array, payload).tensor
+            for index, start, end in rows:
+                part = rows_of(tensor, start, end)
+                self.reply.items[index].outputs.add(name=name, tensor=part, encoded=encoded)
+
+    def note_codes(self) -> None:
+        """Note the items' status codes for metrics and log."""
+        names = {code.value[0]: code.name for code in grpc.StatusCode}
+        self._call.item_codes = [names[item.status.code] for item in self.reply.items]
+
+    def _fits(self, group: _Group) -> bool:
+        with suppress(DeviceMemoryError):
+            self._runtime.memory.check(self._cost(group.task, self._payload_bytes))
+            return True
+        return False
+
+    def _cost(self, task: Task, payload_bytes: int) -> Cost:
+        plan = task.plan
+        memory = plan.forward_bytes(plan.outputs, retain=False, device=self._runtime.transfer.device)
+        return task.cost("forward", memory + payload_bytes, payload_bytes)
+
+    def _fail(self, index: int, error: Exception) -> None:
+        answer = answer_to(error, self._call.request_id)
+        status = details.status_of(answer.code.value[0], answer.text, answer.details)
+        self.reply.items[index].status.CopyFrom(status)
+
+
+def render_batch(
+    frames: BatchFrames, runtime: Runtime, call: Call, make_request: MakeRequest
+) -> Iterator[Frame[render_pb2.RenderBatchReply]]:
+    """Render the items of a request, and send their outputs and errors."""
+    call.operation = "forward"
+    receiver = Receiver(frames, call)
+    limits, messages = runtime.limits, receiver.header.items
+    batch = _Batch(runtime, call, len(messages))
+    with call.times.stage("decode"):
+        sizes = _check_sizes(messages, limits)
+        items = batch.checked(messages, make_request)
+        call.facts.update(sizes)
+        reserved = batch.reserve(items, receiver.length(limits.payload_bytes))
+        groups = batch.fitting(items)
+        groups = batch.receive(groups, receiver.payload(limits.payload_bytes, runtime.payload_memory))
+    for group in groups:
+        batch.render(group)
+    payload = call.lane.writer(is_single=call.has_single_reply)
+    batch.write(payload)
+    batch.note_codes()
+    # Image files may be larger than the pixels that they are made of.
+    runtime.payload_memory.reserve(max(0, payload.length - reserved), call)
+    yield from timed(batch.reply, payload, receiver.expect_end, call)
+
+
+def _check_sizes(messages: Sequence[render_pb2.RenderItem], limits: Limits) -> dict[str, int]:
+    """Check the cameras and pixels of all items together, and return them."""
+    cameras = [camera for message in messages for camera in message.spec.cameras]
+    limit = f"at most {limits.cameras} cameras in all (the worker's --max-cameras)"
+    require(len(cameras) <= limits.cameras, "items", limit, len(cameras))
+    pixels = sum(camera.width * camera.height for camera in cameras)
+    require(
+        pixels <= limits.pixels, "items", f"at most {limits.pixels} pixels in all (the worker's --max-pixels)", pixels
+    )
+    return {"items": len(messages), "cameras": len(cameras), "pixels": pixels}

@@ -1,0 +1,119 @@
+"""Batches of renderings beside other calls, and batches that are given up: others take turns with their items."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from lumigrad.protos.wire import Frame
+from lumigrad.v1 import render_pb2
+from support.calls.raw_calls import RawClient, failure, opencv_camera, spec_of, sphere_cloud
+from support.workers.slow_render import wait_for
+from support.workers.tenant import tenant_client
+from support.workers.worker import WorkerProcess, worker
+
+Code = grpc.StatusCode
+ALICE, BOB = (f"{name}-0123456789abcdef" for name in ("alice", "bob"))
+ITEMS = 40
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+    tokens = tmp_path_factory.mktemp("tokens") / "tokens"
+    tokens.write_text(f"alice: {ALICE}\nbob: {BOB}\n")
+    with worker("--device", "cpu", "--tokens-file", str(tokens)) as started:
+        yield started
+
+
+def tenants(process: WorkerProcess) -> tuple[RawClient, RawClient]:
+    channel = process.channel()
+    return tenant_client(channel, ALICE), tenant_client(channel, BOB)
+
+
+def slow_items(client: RawClient, count: int = ITEMS) -> list[render_pb2.RenderItem]:
+    """Items of which each takes long, and no two are alike."""
+    scene_id = client.put(sphere_cloud(5000, radius=1.0, seed=99)).scene.scene_id
+    camera = opencv_camera(128, 128)
+    specs = [spec_of(camera, scene_id=scene_id, outputs=["alpha"], gamma=1 - 1e-3 * number) for number in range(count)]
+    return [render_pb2.RenderItem(spec=spec) for spec in specs]
+
+
+def test_a_call_of_another_tenant_waits_for_an_item_and_not_for_the_batch(process: WorkerProcess) -> None:
+    alice, bob = tenants(process)
+    items = slow_items(alice)
+    spec = spec_of(opencv_camera(16, 12), scene_id=bob.put(sphere_cloud(20)).scene.scene_id)
+    bob.render(spec)
+    batch = threading.Thread(target=lambda: alice.render_batch(*items))
+    batch.start()
+    wait_for(process, "lumigrad_calls_in_progress", 1)
+    done = 0
+    while batch.is_alive():
+        bob.render(spec)
+        done += batch.is_alive()
+    # Each call waits for one item at the most.
+    assert done >= ITEMS // 4
+
+
+def test_a_batch_that_is_cancelled_stops_between_its_items(process: WorkerProcess) -> None:
+    alice, _ = tenants(process)
+    items = slow_items(alice)
+    before = process.metric("lumigrad_batch_views_count")
+    request = iter([Frame(render_pb2.RenderBatchRequest(items=items))])
+    call = alice.render_stub.RenderBatch(request, timeout=60)
+    wait_for(process, "lumigrad_calls_in_progress", 1)
+    until = time.monotonic() + 30
+    while process.metric("lumigrad_batch_views_count") < before + 2:
+        assert time.monotonic() < until
+    call.cancel()
+    wait_for(process, "lumigrad_calls_in_progress", 0)
+    assert process.metric("lumigrad_batch_views_count") < before + ITEMS
+    process.wait_for_log("method=RenderService.RenderBatch code=CANCELLED")
+
+
+def test_a_batch_that_cannot_end_in_time_is_not_finished(process: WorkerProcess) -> None:
+    alice, _ = tenants(process)
+    items = slow_items(alice)
+    before = process.metric("lumigrad_batch_views_count")
+    error = failure(lambda: alice.render_batch(*items, timeout=0.1))
+    assert error.code() == Code.DEADLINE_EXCEEDED
+    wait_for(process, "lumigrad_calls_in_progress", 0)
+    assert process.metric("lumigrad_batch_views_count") < before + ITEMS
+
+
+def test_no_scene_of_another_tenant_is_found(process: WorkerProcess) -> None:
+    alice, bob = tenants(process)
+    mine, theirs = (client.put(sphere_cloud(20, seed=3)).scene.scene_id for client in (alice, bob))
+    assert mine != theirs
+    items = [render_pb2.RenderItem(spec=spec_of(opencv_camera(16, 12), scene_id=name)) for name in (mine, theirs)]
+    reply = alice.render_batch(*items)
+    assert [item.status.code for item in reply.items] == [0, Code.NOT_FOUND.value[0]]
+
+
+def test_a_full_reply_is_refused_before_the_work(process: WorkerProcess) -> None:
+    alice, _ = tenants(process)
+    scene_id = alice.put(sphere_cloud(20, seed=3)).scene.scene_id
+    spec = spec_of(opencv_camera(4096, 1024), scene_id=scene_id, outputs=["color", "alpha", "depth", "info"])
+    before = process.metric("lumigrad_batch_views_count")
+    error = failure(lambda: alice.render_batch(*[render_pb2.RenderItem(spec=spec)] * 16))
+    assert error.code() in (Code.INVALID_ARGUMENT, Code.RESOURCE_EXHAUSTED)
+    assert process.metric("lumigrad_batch_views_count") == before
+
+
+def test_what_does_not_fit_into_memory_together_is_rendered_one_by_one() -> None:
+    with worker("--device", "cpu", "--device-memory-mib", "24") as process:
+        client = RawClient(process.target)
+        scene_id = client.put(sphere_cloud(20, seed=3)).scene.scene_id
+        # An image of 3 MiB, which takes that much once more in the reply.
+        item = render_pb2.RenderItem(spec=spec_of(opencv_camera(512, 512), scene_id=scene_id))
+        huge = render_pb2.RenderItem(spec=spec_of(opencv_camera(1024, 512), scene_id=scene_id, outputs=["info"]))
+        before = process.metric("lumigrad_batch_views_count")
+        reply = client.render_batch(*[item] * 5)
+        assert [one.status.code for one in reply.items] == [0] * 5
+        assert process.metric("lumigrad_batch_views_count") == before + 5
+        reply = client.render_batch(item, huge)
+        assert [one.status.code for one in reply.items] == [0, Code.RESOURCE_EXHAUSTED.value[0]]
+        client.close()

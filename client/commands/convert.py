@@ -5,30 +5,36 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from lumigrad.client.commands.options import option
 from lumigrad.client.commands.scene_file import add_scene, read_gaussians
-from lumigrad.client.formats import save_gaussians
+from lumigrad.client.formats import save_scene
+from lumigrad.client.formats.save import WRITABLE
 from lumigrad.client.formats.scene_view import SceneView
 from lumigrad.client.shell.catalog import Command
 
 _EXAMPLES = """\
 examples:
-  lumigrad convert scene.ply scene.spz     about a tenth of the size, for browsers
-  lumigrad convert scene.sog scene.ply     for trainers: every number in float32
+  lumigrad convert scene.ply scene.spz                about a tenth of the size, for browsers
+  lumigrad convert scene.sog scene.ply                for trainers: every number in float32
+  lumigrad convert scene.ply scene.glb                for tools that read glTF
+  lumigrad convert scene/lod-meta.json scene.usdc --lod 2
+lumigrad info SCENE says what each format would lose.
 """
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     add_scene(parser)
-    help_text = "the file to write: .ply keeps everything, .spz and .splat round"
+    help_text = f"the file to write; its name ends in {', '.join(WRITABLE)}"
     parser.add_argument("output", metavar="OUTPUT", type=Path, help=help_text)
+    option(parser, "--sh-degree", "cut harmonics above this degree (default: keep all)", type=int, choices=range(5))
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    stored = read_gaussians(arguments.scene)
-    # A .splat file cannot store this setting.
-    antialiased = stored.antialiased and arguments.output.suffix.lower() != ".splat"
-    save_gaussians(stored.gaussians(), arguments.output, antialiased=antialiased)
+    stored = read_gaussians(arguments.scene, arguments.lod)
+    if arguments.sh_degree is not None and arguments.sh_degree < stored.degree:
+        stored = stored.of_degree(arguments.sh_degree)
+    save_scene(stored, arguments.output)
     view = SceneView.load(arguments.scene)
     if view is not None:
         view.save(arguments.output)

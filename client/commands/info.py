@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from lumigrad.client.commands.options import add_connection, connect
-from lumigrad.client.commands.scene_file import scene_path
+from lumigrad.client.commands.scene_file import add_lod, scene_path
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats import is_gaussian_scene, read_scene
+from lumigrad.client.formats.save import WRITABLE, losses
 from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.exits import json_text
 from lumigrad.client.transport.addresses import Targets
@@ -31,14 +32,15 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     help_text = "a scene file to describe instead of a worker"
     parser.add_argument("file", metavar="FILE", type=scene_path, nargs="?", help=help_text)
+    add_lod(parser)
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     add_connection(parser)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.file is not None:
-        described = _described(arguments.file)
-        print(json_text(described) if arguments.json else _text(described))
+        described = _described(arguments.file, arguments.lod)
+        print(json_text(described) if arguments.json else _scene_text(described))
         return 0
     with connect(arguments) as client:
         infos, lane = client.infos(), client.lane
@@ -55,23 +57,39 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _described(path: Path) -> dict[str, Any]:
+def _described(path: Path, lod: int | None) -> dict[str, Any]:
     """Returns the content of a scene file; the box is that of the centres, in scene units."""
     if not path.exists():
         raise InvalidArgument.of("FILE", f"no such file: {path}; name a worker with --target")
+    more: dict[str, Any] = {}
     if is_gaussian_scene(path):
-        stored = read_scene(path, skip_invalid=True)
+        stored = read_scene(path, skip_invalid=True, lod=lod)
         kind, centres = "gaussians", stored.means
         more = {"sh_degree": stored.degree, "antialiased": stored.antialiased, "not_finite": stored.skipped}
+        more |= {"color_space": stored.color_space, "details": dict(stored.details)}
+        more["would_lose"] = {suffix: losses(stored, suffix) for suffix in WRITABLE}
     else:
-        kind, centres, more = "spheres", Spheres.load(path).positions, {}
+        kind, centres = "spheres", Spheres.load(path).positions
     box = {"low": centres.min(axis=0), "high": centres.max(axis=0)} if len(centres) else {}
     corners = {name: [round(float(value), 4) for value in corner] for name, corner in box.items()}
-    return {"file": str(path), "kind": kind, "count": len(centres), **corners, **more}
+    size = {} if path.is_dir() else {"bytes": path.stat().st_size}
+    return {"file": str(path), **size, "kind": kind, "count": len(centres), **corners, **more}
+
+
+def _scene_text(described: dict[str, Any]) -> str:
+    """Returns the description as lines, with one for each group of formats that lose the same."""
+    rows = {name: value for name, value in described.items() if name not in ("details", "would_lose")}
+    rows |= described.get("details", {})
+    groups: dict[str, list[str]] = {}
+    for suffix, lost in described.get("would_lose", {}).items():
+        groups.setdefault("; ".join(lost) or "loses nothing", []).append(suffix)
+    said = [f"as {', '.join(suffixes)}: {lost}" for lost, suffixes in groups.items()]
+    return "\n".join([_text(rows), *said])
 
 
 def _text(rows: dict[str, Any]) -> str:
-    return "\n".join(f"{name:<13}{value}" for name, value in rows.items())
+    width = max(13, *(len(name) + 1 for name in rows))
+    return "\n".join(f"{name:<{width}}{value}" for name, value in rows.items())
 
 
 def _worker_text(info: WorkerInfo, lane: str) -> str:

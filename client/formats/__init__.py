@@ -1,6 +1,17 @@
-"""File formats of Gaussian scenes."""
+"""File formats of Gaussian scenes, and logs of driving simulators."""
 
-from lumigrad.client.formats.load import is_gaussian_scene, load_gaussians, read_scene, save_gaussians
+from lumigrad.client.formats.drive_log import read_drive_log
+from lumigrad.client.formats.load import check_displayed, is_gaussian_scene, load_gaussians, read_scene
+from lumigrad.client.formats.save import save_gaussians, save_scene
 from lumigrad.client.formats.scene import StoredScene
 
-__all__ = ["StoredScene", "is_gaussian_scene", "load_gaussians", "read_scene", "save_gaussians"]
+__all__ = [
+    "StoredScene",
+    "check_displayed",
+    "is_gaussian_scene",
+    "load_gaussians",
+    "read_drive_log",
+    "read_scene",
+    "save_gaussians",
+    "save_scene",
+]

@@ -1,15 +1,27 @@
-"""Gaussians in PlayCanvas' .compressed.ply: 16 bytes each, in blocks of 256 with common bounds. Read only."""
+"""Gaussians in PlayCanvas' .compressed.ply: 16 bytes each, in blocks of 256 with common bounds."""
 
 from __future__ import annotations
 
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lumigrad.client.base.arrays import Float32
+from lumigrad.client.formats.clustering import morton_order
 from lumigrad.client.formats.ply_header import PlyHeader
-from lumigrad.client.formats.scene import StoredScene, from_smallest_three, scales_from_logarithms, sh_from_colors
+from lumigrad.client.formats.scene import (
+    StoredScene,
+    colors_of_sh,
+    from_smallest_three,
+    logarithms_of_scales,
+    scales_from_logarithms,
+    sh_from_colors,
+    smallest_three,
+    unit_quats,
+)
 
 Array = npt.NDArray[Any]
 
@@ -22,6 +34,9 @@ _COLOR_BOUNDS = ("min_r", "min_g", "min_b", "max_r", "max_g", "max_b")
 _REST_COUNTS = (9, 24, 45)
 # Harmonics are in [-4, 4].
 _HARMONICS_RANGE = 8.0
+# What readers limit logarithms of scales to.
+_LARGEST_LOGARITHM = 20.0
+_VECTOR_BITS, _COLOR_BITS, _ROTATION_BITS = (11, 10, 11), (8, 8, 8, 8), (2, 10, 10, 10)
 
 
 def holds_packed_gaussians(header: PlyHeader) -> bool:
@@ -48,6 +63,7 @@ def read_compressed_ply(header: PlyHeader) -> StoredScene:
         scales=scales_from_logarithms(_between(blocks, _SCALE_BOUNDS, block_of, _vector(packed["packed_scale"]))),
         opacities=_field(color, 0, 8).astype(np.float32),
         sh=sh,
+        details={"format": "compressed PLY"},
     )
 
 
@@ -104,3 +120,51 @@ def _harmonics(header: PlyHeader) -> Float32:
     fractions = np.select([levels == 0, levels == 255], [0.0, 1.0], (levels + 0.5) / 256.0)
     higher = (fractions - 0.5) * _HARMONICS_RANGE
     return np.asarray(higher.reshape(len(levels), 3, len(names) // 3).transpose(0, 2, 1), np.float32)
+
+
+def write_compressed_ply(scene: StoredScene, path: str | PathLike[str]) -> None:
+    """Writes the Gaussians in Morton order, so that those of a block lie close together."""
+    scene = scene.reordered(morton_order(scene.means))
+    logarithms = np.clip(logarithms_of_scales(scene.scales), -_LARGEST_LOGARITHM, _LARGEST_LOGARITHM)
+    bounded = [_in_blocks(values) for values in (scene.means, logarithms, colors_of_sh(scene.sh))]
+    (positions, scales, colors), bounds = zip(*bounded, strict=True)
+    largest, others = smallest_three(unit_quats(scene.quats))
+    rotations = np.concatenate([largest[:, None] / 3.0, others / np.sqrt(2.0) + 0.5], axis=1)
+    colors = np.concatenate([colors, scene.opacities[:, None]], axis=1)
+    words = [
+        _packed(positions, _VECTOR_BITS),
+        _packed(rotations, _ROTATION_BITS),
+        _packed(scales, _VECTOR_BITS),
+        _packed(colors, _COLOR_BITS),
+    ]
+    rest = scene.sh[:, 1:].transpose(0, 2, 1).reshape(len(scene), -1)
+    # A level is the number of its interval; readers decode its middle.
+    levels = np.clip(np.floor((rest.astype(np.float64) / _HARMONICS_RANGE + 0.5) * 256.0), 0, 255).astype(np.uint8)
+    header = ["ply", "format binary_little_endian 1.0", "comment Lumigrad", f"element chunk {len(bounds[0])}"]
+    header += [f"property float {name}" for name in (*_POSITION_BOUNDS, *_SCALE_BOUNDS, *_COLOR_BOUNDS)]
+    header += [f"element vertex {len(scene)}", *(f"property uint {name}" for name in _PACKED)]
+    if scene.degree:
+        header += [f"element sh {len(scene)}", *(f"property uchar f_rest_{k}" for k in range(levels.shape[1]))]
+    with open(Path(path), "wb") as file:
+        file.write("\n".join([*header, "end_header", ""]).encode())
+        file.write(np.concatenate(bounds, axis=1).astype("<f4").tobytes())
+        file.write(np.stack(words, axis=1).astype("<u4").tobytes())
+        file.write(levels.tobytes())
+
+
+def _in_blocks(values: Float32) -> tuple[Array, Array]:
+    """Returns values [N, 3] as fractions between the bounds of their blocks, and the bounds [blocks, 6]."""
+    starts = np.arange(0, len(values), _BLOCK)
+    low, high = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
+    block_of = np.arange(len(values)) // _BLOCK
+    width = np.where(high > low, high.astype(np.float64) - low, 1.0)
+    return (values - low[block_of].astype(np.float64)) / width[block_of], np.concatenate([low, high], axis=1)
+
+
+def _packed(fractions: Array, bits: tuple[int, ...]) -> Array:
+    """Returns words [N] of fractions [N, D], the first one in the highest bits."""
+    words = np.zeros(len(fractions), np.uint32)
+    for column, width in zip(fractions.T, bits, strict=True):
+        level = np.rint(np.clip(column, 0.0, 1.0) * ((1 << width) - 1)).astype(np.uint32)
+        words = words << np.uint32(width) | level
+    return words

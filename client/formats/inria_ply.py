@@ -1,4 +1,7 @@
-"""Gaussians in PLY files as Inria's trainer writes them: logarithms of scales, logits of opacities, float32."""
+"""Gaussians in PLY files as Inria's trainer writes them: logarithms of scales, logits of opacities, float32.
+
+Those of 2D Gaussians (surfels) have two scales.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from lumigrad.client.formats.scene import (
     scales_from_logarithms,
 )
 
-_REQUIRED = ("x", "y", "z", "f_dc_0", "f_dc_1", "f_dc_2", "opacity", "scale_0", "scale_1", "scale_2")
+_REQUIRED = ("x", "y", "z", "f_dc_0", "f_dc_1", "f_dc_2", "opacity", "scale_0", "scale_1")
 _ROTATION = ("rot_0", "rot_1", "rot_2", "rot_3")
 # Numbers of coefficients beyond the constant one, all channels, for degrees 0 to 4.
 _REST_COUNTS = (0, 9, 24, 45, 72)
@@ -41,18 +44,18 @@ def read_inria_ply(header: PlyHeader) -> StoredScene:
     names = header.vertex_properties
     missing = [name for name in (*_REQUIRED, *_ROTATION) if name not in names]
     if missing:
-        hint = "; scenes of flat (2D) Gaussians are not supported" if missing == ["scale_2"] else ""
-        raise header.fail(f"expected the vertex properties {', '.join(missing)} as well{hint}")
+        raise header.fail(f"expected the vertex properties {', '.join(missing)} as well")
     lists = [name for name, kind in header.elements["vertex"].types.items() if kind == "list"]
     if lists:
         raise header.fail(f"expected numbers as vertex properties, got lists: {', '.join(lists)}")
     return StoredScene(
         means=_columns(vertices, ("x", "y", "z")),
         quats=_columns(vertices, _ROTATION),
-        scales=scales_from_logarithms(_columns(vertices, ("scale_0", "scale_1", "scale_2"))),
+        scales=_scales(vertices, is_flat="scale_2" not in names),
         opacities=opacities_from_logits(np.asarray(vertices["opacity"])),
         sh=_harmonics(header, vertices, names),
         antialiased=_antialiased(header.comments),
+        details={"format": "PLY"},
     )
 
 
@@ -65,9 +68,15 @@ def write_inria_ply(scene: StoredScene, path: str | PathLike[str]) -> None:
     columns |= {f"f_dc_{k}": scene.sh[:, 0, k] for k in range(3)}
     columns |= {f"f_rest_{k}": rest[:, k] for k in range(rest.shape[1])}
     columns["opacity"] = logits_of_opacities(scene.opacities)
-    columns |= {f"scale_{k}": logarithms_of_scales(scene.scales[:, k]) for k in range(3)}
+    columns |= {f"scale_{k}": logarithms_of_scales(scene.scales[:, k]) for k in range(2 if scene.is_flat else 3)}
     columns |= {f"rot_{k}": scene.quats[:, k] for k in range(4)}
     write_vertices(path, columns, ["SplatRenderMode: mip"] if scene.antialiased else [])
+
+
+def _scales(vertices: Any, *, is_flat: bool) -> Float32:
+    """[N, 3], the third 0 in files of surfels."""
+    found = scales_from_logarithms(_columns(vertices, ("scale_0", "scale_1", *(() if is_flat else ("scale_2",)))))
+    return np.pad(found, ((0, 0), (0, 1))) if is_flat else found
 
 
 def _harmonics(header: PlyHeader, vertices: Any, names: set[str]) -> Float32:

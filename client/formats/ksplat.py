@@ -1,14 +1,17 @@
-"""Gaussians in .ksplat files (GaussianSplats3D): sections of buckets, at three levels of compression. Read only."""
+"""Gaussians in .ksplat files (GaussianSplats3D): sections of buckets, at three levels of compression."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import struct
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lumigrad.client.formats.scene import TENSORS, StoredScene, sh_from_colors
+from lumigrad.client.formats.scene import StoredScene, colors_of_sh, joined, sh_from_colors, to_bytes, unit_quats
 from lumigrad.client.formats.source import Source
 
 Array = npt.NDArray[Any]
@@ -98,14 +101,12 @@ def read_ksplat(source: Source) -> StoredScene:
     if level >= len(_LEVELS):
         raise source.fail(f"expected compression level 0, 1 or 2 at byte 20, got {level}")
     sections = _sections(source, level)
-    degree = max((section.degree for section in sections), default=0)
     low, high = source.unpack("2f", 36, "header")
     harmonics_range = (low or _HARMONICS_RANGE[0], high or _HARMONICS_RANGE[1])
-    scenes = [_read_section(source, section, degree, harmonics_range) for section in sections if section.count]
+    scenes = [_read_section(source, section, harmonics_range) for section in sections if section.count]
     if not scenes:
         raise source.fail("expected at least one Gaussian, got none")
-    tensors: dict[str, Any] = {name: np.concatenate([getattr(scene, name) for scene in scenes]) for name in TENSORS}
-    return StoredScene(**tensors)
+    return replace(joined(scenes), details={"format": "ksplat", "compression_level": level})
 
 
 def _sections(source: Source, level: int) -> list[_Section]:
@@ -130,7 +131,7 @@ def _sections(source: Source, level: int) -> list[_Section]:
     return sections
 
 
-def _read_section(source: Source, section: _Section, degree: int, harmonics_range: tuple[float, float]) -> StoredScene:
+def _read_section(source: Source, section: _Section, harmonics_range: tuple[float, float]) -> StoredScene:
     records = source.array(section.record, (section.count,), section.records_start, "records")
     means = records["mean"].astype(np.float64)
     if section.level:
@@ -142,7 +143,7 @@ def _read_section(source: Source, section: _Section, degree: int, harmonics_rang
         quats=records["quat"].astype(np.float32),
         scales=records["scale"].astype(np.float32),
         opacities=levels[:, 3].astype(np.float32),
-        sh=np.concatenate([sh_from_colors(levels[:, :3]), _higher(section, records, degree, harmonics_range)], axis=1),
+        sh=np.concatenate([sh_from_colors(levels[:, :3]), _higher(section, records, harmonics_range)], axis=1),
     )
 
 
@@ -165,9 +166,9 @@ def _centers(source: Source, section: _Section) -> Array:
     return table[np.concatenate([whole, partial]), :3].astype(np.float64)
 
 
-def _higher(section: _Section, records: Array, degree: int, harmonics_range: tuple[float, float]) -> Array:
+def _higher(section: _Section, records: Array, harmonics_range: tuple[float, float]) -> Array:
     """Returns harmonics [count, K - 1, 3]; the file groups them by degree, then by channel."""
-    result = np.zeros((section.count, (degree + 1) ** 2 - 1, 3), np.float32)
+    result = np.empty((section.count, (section.degree + 1) ** 2 - 1, 3), np.float32)
     stored = records["harmonics"].astype(np.float32)
     if section.level == 2:
         low, high = harmonics_range
@@ -177,3 +178,25 @@ def _higher(section: _Section, records: Array, degree: int, harmonics_range: tup
         block = stored[:, 3 * first : 3 * (first + width)].reshape(section.count, 3, width)
         result[:, first : first + width] = block.transpose(0, 2, 1)
     return result
+
+
+def write_ksplat(scene: StoredScene, path: str | PathLike[str]) -> None:
+    """Writes one section of compression level 0: float32 but for base colours and opacities, which have 8 bits."""
+    records = np.empty(len(scene), _LEVELS[0].record(scene.degree))
+    records["mean"], records["scale"] = scene.means, scene.scales
+    records["quat"] = unit_quats(scene.quats)
+    records["rgba"] = to_bytes(np.concatenate([colors_of_sh(scene.sh), scene.opacities[:, None]], axis=1))
+    for band in range(1, scene.degree + 1):
+        first, width = band**2 - 1, 2 * band + 1
+        block = scene.sh[:, first + 1 : first + 1 + width].transpose(0, 2, 1)
+        records["harmonics"][:, 3 * first : 3 * (first + width)] = block.reshape(len(scene), 3 * width)
+    header, section, count = bytearray(_HEADER_BYTES), bytearray(_SECTION_BYTES), len(scene)
+    struct.pack_into("<BB2x4IH", header, 0, 0, 1, 1, 1, count, count, 0)
+    struct.pack_into("<2f", header, 36, *_HARMONICS_RANGE)
+    # Counts; no buckets, which only positions in 16 bits need; bytes of the section; degree.
+    struct.pack_into("<2I", section, 0, count, count)
+    struct.pack_into("<I", section, 28, records.nbytes)
+    struct.pack_into("<H", section, 40, scene.degree)
+    with open(Path(path), "wb") as file:
+        file.write(header + section)
+        file.write(records.tobytes())

@@ -1,56 +1,96 @@
-"""Detects the format of a scene file, and reads or writes it."""
+"""Detects the format of a scene file, and reads it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 
 import numpy as np
 
-from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.compressed_ply import holds_packed_gaussians, read_compressed_ply
-from lumigrad.client.formats.inria_ply import holds_gaussians, read_inria_ply, write_inria_ply
+from lumigrad.client.formats.gltf import GLB_MAGIC, read_gltf
+from lumigrad.client.formats.inria_ply import holds_gaussians, read_inria_ply
 from lumigrad.client.formats.ksplat import looks_like_ksplat, read_ksplat
 from lumigrad.client.formats.ply_header import PlyHeader
 from lumigrad.client.formats.sample import located
-from lumigrad.client.formats.scene import StoredScene
-from lumigrad.client.formats.sog import META_NAME, ZIP_MAGIC, read_sog
+from lumigrad.client.formats.scene import SRGB, StoredScene
+from lumigrad.client.formats.sog import META_NAME, STREAM_NAME, ZIP_MAGIC, read_sog, read_streamed_sog
 from lumigrad.client.formats.source import Source, malformed
-from lumigrad.client.formats.splat import read_splat, write_splat
-from lumigrad.client.formats.spz import GZIP_MAGIC, MAGIC, read_spz, write_spz
+from lumigrad.client.formats.splat import read_splat
+from lumigrad.client.formats.spz import GZIP_MAGIC, MAGIC, read_spz
+from lumigrad.client.formats.usd import looks_like_usd, read_usd
 from lumigrad.client.values.gaussians import Gaussians
 
 _PLY_MAGIC = b"ply"
-_WRITERS: dict[str, Callable[[StoredScene, str | PathLike[str]], None]] = {
-    ".ply": write_inria_ply,
-    ".splat": write_splat,
-    ".spz": write_spz,
-}
-_READABLE = ".ply, .compressed.ply, .splat, .spz, .ksplat, .sog, or the meta.json of an unbundled .sog"
+_LONGEST_MAGIC = 8
+_READABLE = (
+    ".ply, .compressed.ply, .splat, .spz, .ksplat, .glb, .gltf, .usd, .usda, .usdc, .usdz, .sog, the meta.json of an "
+    "unbundled .sog, or a lod-meta.json"
+)
 
 
-def load_gaussians(path: str | PathLike[str], *, skip_invalid: bool = False) -> Gaussians:
-    """Reads Gaussians from a file of any format; see `read_scene`."""
-    return read_scene(path, skip_invalid=skip_invalid).gaussians()
+def load_gaussians(path: str | PathLike[str], *, skip_invalid: bool = False, lod: int | None = None) -> Gaussians:
+    """Reads Gaussians from a file of any format; see `read_scene`.
+
+    Args:
+        path: as for `read_scene`, like the others.
+        skip_invalid: likewise.
+        lod: likewise.
+
+    Raises:
+        InvalidArgument: also for a scene whose blended colours are linear light, see `StoredScene.color_space`.
+
+    Example:
+        gaussians = load_gaussians(folder / "scene.ply")
+    """
+    scene = read_scene(path, skip_invalid=skip_invalid, lod=lod)
+    check_displayed(scene, path)
+    return scene.gaussians()
 
 
-def read_scene(path: str | PathLike[str], *, skip_invalid: bool = False) -> StoredScene:
-    """Reads a scene file: Inria's .ply, .compressed.ply, .splat, .spz, .ksplat, .sog, or a folder of an unbundled .sog.
+def check_displayed(scene: StoredScene, path: str | PathLike[str]) -> None:
+    """Raises InvalidArgument for a scene whose pictures are linear light, which would be shown too dark.
+
+    Args:
+        scene: the scene.
+        path: its file, for the error.
+
+    Raises:
+        InvalidArgument: the colours are linear light.
+
+    Example:
+        check_displayed(read_scene(folder / "scene.ply"), folder / "scene.ply")
+    """
+    if scene.color_space != SRGB:
+        raise malformed(
+            path,
+            f"expected colours as displayed ({SRGB}), got {scene.color_space}: pictures of it are linear light; "
+            "read_scene(path).gaussians() returns it, and what is rendered has to be encoded before it is shown",
+        )
+
+
+def read_scene(path: str | PathLike[str], *, skip_invalid: bool = False, lod: int | None = None) -> StoredScene:
+    """Reads a scene file of any of the formats that docs/formats.md lists, or the folder of an unbundled .sog.
 
     The format is detected by content, or by name for .splat and .ksplat.
 
     Args:
         path: the file; "sample:vase" is a scene in the package.
         skip_invalid: skip invalid Gaussians instead of rejecting the file.
+        lod: level of detail of a streamed .sog, 0 for the finest, which is the default.
 
     Raises:
         InvalidArgument: another kind of file, or a damaged one; names the file and the invalid place.
+        MissingPackage: the format needs a package that is not installed; names the extra that brings it.
+
+    Example:
+        stored = read_scene(folder / "scene.ply", skip_invalid=True)
+        gaussians = stored.gaussians()
     """
     path = located(path)
     # NumPy would warn of invalid numbers in damaged files; the results are checked below.
     with np.errstate(all="ignore"):
-        scene = _read(path)
+        scene = _read(path, lod)
     invalid = scene.invalid()
     if not invalid:
         return scene
@@ -64,27 +104,18 @@ def read_scene(path: str | PathLike[str], *, skip_invalid: bool = False) -> Stor
     )
 
 
-def save_gaussians(gaussians: Gaussians, path: str | PathLike[str], *, antialiased: bool = False) -> None:
-    """Writes Gaussians as .ply (Inria's), .spz (version 4) or .splat, by the suffix.
-
-    Only .ply keeps full float32; docs/formats.md lists what the others lose.
+def is_gaussian_scene(path: str | PathLike[str]) -> bool:
+    """Whether `read_scene` reads a file: all except PLY files without Gaussians.
 
     Args:
-        gaussians: one scene with quats and scales and 3 colour channels.
-        path: the file.
-        antialiased: record that the scene was trained with antialiasing; .splat cannot.
+        path: the file or folder.
+
+    Raises:
+        InvalidArgument: a damaged PLY file.
+
+    Example:
+        assert is_gaussian_scene(folder / "scene.ply")
     """
-    writer = _WRITERS.get(Path(path).suffix.lower())
-    if writer is None or Path(path).name.lower().endswith(".compressed.ply"):
-        raise InvalidArgument.of(
-            "path",
-            f"expected a name that ends in .ply, .spz or .splat, got {fspath(path)}; other formats are only read",
-        )
-    writer(StoredScene.of(gaussians, path, antialiased=antialiased), path)
-
-
-def is_gaussian_scene(path: str | PathLike[str]) -> bool:
-    """Whether `read_scene` reads a file: all except PLY files without Gaussians."""
     if not _start_of(Path(path)).startswith(_PLY_MAGIC):
         return True
     header = PlyHeader.read(path)
@@ -95,18 +126,26 @@ def _start_of(path: Path) -> bytes:
     if path.is_dir():
         return b""
     with open(path, "rb") as file:
-        return file.read(4)
+        return file.read(_LONGEST_MAGIC)
 
 
-def _read(path: Path) -> StoredScene:
+def _read(path: Path, lod: int | None) -> StoredScene:
     if path.is_dir():
-        if not (path / META_NAME).is_file():
-            raise malformed(path, f"expected a file, or a folder with a {META_NAME}")
-        return read_sog(path / META_NAME)
-    start = _start_of(path)
+        path = next((path / name for name in (META_NAME, STREAM_NAME) if (path / name).is_file()), path)
+    if path.is_dir():
+        raise malformed(path, f"expected a file, or a folder with a {META_NAME} or {STREAM_NAME}")
+    if path.name == STREAM_NAME:
+        return read_streamed_sog(path, lod or 0)
+    if lod is not None:
+        raise malformed(path, f"expected a {STREAM_NAME} for lod={lod}; other files have one level of detail")
+    start, suffix = _start_of(path), path.suffix.lower()
     if start.startswith(_PLY_MAGIC):
         return _read_ply(PlyHeader.read(path))
-    if start == ZIP_MAGIC or path.suffix.lower() == ".json":
+    if start.startswith(GLB_MAGIC) or suffix == ".gltf":
+        return read_gltf(path)
+    if looks_like_usd(start, path):
+        return read_usd(path)
+    if start.startswith(ZIP_MAGIC) or suffix == ".json":
         return read_sog(path)
     return _read_binary(path, start)
 
@@ -125,10 +164,10 @@ def _read_ply(header: PlyHeader) -> StoredScene:
 def _read_binary(path: Path, start: bytes) -> StoredScene:
     suffix = path.suffix.lower()
     source = Source.open(path)
-    if start == MAGIC or start.startswith(GZIP_MAGIC):
+    if start.startswith((MAGIC, GZIP_MAGIC)):
         return read_spz(source)
     if suffix == ".ksplat" or (suffix != ".splat" and looks_like_ksplat(source)):
         return read_ksplat(source)
     if suffix == ".splat":
         return read_splat(source)
-    raise source.fail(f"expected a scene of Gaussians ({_READABLE}), but it starts with {start!r}")
+    raise source.fail(f"expected a scene of Gaussians ({_READABLE}), but it starts with {start[:4]!r}")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import Any
 
@@ -97,6 +98,8 @@ def smallest_three(quats: Float64) -> tuple[Array, Float64]:
 
 Mask = npt.NDArray[np.bool_]
 TENSORS = ("means", "quats", "scales", "opacities", "sh")
+# The names that glTF and USD have for colours: as displayed, and linear light of the same primaries.
+SRGB, LINEAR = "srgb_rec709_display", "lin_rec709_display"
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,9 @@ class StoredScene:
         sh: [N, K, 3] float32 coefficients of spherical harmonics, K = 1, 4, 9, 16 or 25.
         antialiased: whether it was trained with antialiasing, so that it should be rendered with it.
         skipped: number of Gaussians that were left out, see `keep`.
+        color_space: "srgb_rec709_display", or "lin_rec709_display" if blended colours are linear light, which has to be
+            encoded before it is shown.
+        details: what else the file says, by name, e.g. its format's version; nothing is computed from it.
     """
 
     means: Float32
@@ -120,10 +126,24 @@ class StoredScene:
     sh: Float32
     antialiased: bool = False
     skipped: int = 0
+    color_space: str = SRGB
+    details: Mapping[str, Any] = field(default_factory=dict)
 
     @staticmethod
     def of(gaussians: Gaussians, path: str | PathLike[str], *, antialiased: bool = False) -> StoredScene:
-        """Converts Gaussians for writing; raises InvalidArgument for those that no format can store."""
+        """Converts Gaussians for writing; raises InvalidArgument for those that no format can store.
+
+        Args:
+            gaussians: one scene with quats and scales and 3 colour channels.
+            path: the file to write, for errors.
+            antialiased: whether it was trained with antialiasing.
+
+        Raises:
+            InvalidArgument: no format can store these Gaussians.
+
+        Example:
+            stored = StoredScene.of(gaussians, folder / "scene.ply")
+        """
         if gaussians.quats is None or gaussians.scales is None:
             raise malformed(path, "expected Gaussians with quats and scales; covariances cannot be stored")
         sh = sh_from_colors(gaussians.colors) if gaussians.colors is not None else gaussians.sh
@@ -139,6 +159,11 @@ class StoredScene:
         return len(self.means)
 
     @property
+    def is_flat(self) -> bool:
+        """Whether all third scales are 0: these are surfels. False if there are no Gaussians."""
+        return len(self) > 0 and not self.scales[:, 2].any()
+
+    @property
     def degree(self) -> int:
         """The degree of the spherical harmonics, 0 to 4."""
         return math.isqrt(self.sh.shape[1]) - 1
@@ -150,17 +175,41 @@ class StoredScene:
     def invalid(self) -> dict[str, Mask]:
         """Returns masks [N] of Gaussians that cannot be rendered, by attribute; attributes without any are omitted.
 
-        Nonfinite values and negative scales are invalid; failed trainings produce both.
+        Nonfinite values, negative scales, and opacities outside [0, 1] are invalid; failed trainings produce them.
         """
         valid = {name: np.isfinite(getattr(self, name)) for name in TENSORS}
         valid["scales"] &= self.scales >= 0
+        valid["opacities"] &= (self.opacities >= 0) & (self.opacities <= 1)
         masks = {name: ~flags.reshape(len(self), flags[:1].size).all(axis=1) for name, flags in valid.items()}
         return {name: mask for name, mask in masks.items() if mask.any()}
 
     def keep(self, mask: Mask) -> StoredScene:
         """Returns the Gaussians for which a mask [N] is true."""
-        kept = {name: getattr(self, name)[mask] for name in TENSORS}
-        return replace(self, **kept, skipped=self.skipped + int((~mask).sum()))
+        return replace(self.reordered(mask), skipped=self.skipped + int((~mask).sum()))
+
+    def reordered(self, indices: npt.NDArray[Any]) -> StoredScene:
+        """Returns the Gaussians of these indices."""
+        return replace(self, **{name: getattr(self, name)[indices] for name in TENSORS})
+
+    def of_degree(self, degree: int) -> StoredScene:
+        """Returns the scene with the harmonics of one degree; higher ones are cut, missing ones are 0."""
+        count, kept = (degree + 1) ** 2, min(degree, self.degree)
+        sh = np.zeros((len(self), count, 3), np.float32)
+        sh[:, : (kept + 1) ** 2] = self.sh[:, : (kept + 1) ** 2]
+        return replace(self, sh=sh)
+
+
+def joined(scenes: Sequence[StoredScene]) -> StoredScene:
+    """Returns the Gaussians of at least one scene, one after the other, with harmonics of the highest degree.
+
+    The rest is that of the first, but it is antialiased only if all are.
+    """
+    if len(scenes) == 1:
+        return scenes[0]
+    degree = max(scene.degree for scene in scenes)
+    whole = [scene if scene.degree == degree else scene.of_degree(degree) for scene in scenes]
+    tensors: dict[str, Any] = {name: np.concatenate([getattr(scene, name) for scene in whole]) for name in TENSORS}
+    return replace(scenes[0], **tensors, antialiased=all(scene.antialiased for scene in scenes))
 
 
 # The axes in which each harmonic up to degree 4 is odd: it changes sign if an odd number of these is flipped.

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from lumigrad.client.formats.scene import StoredScene, colors_of_sh, sh_from_colors, to_bytes, unit_quats
-from lumigrad.client.formats.source import Source, malformed
+from lumigrad.client.formats.source import Source
 
 _RECORD = np.dtype([("mean", "<f4", 3), ("scale", "<f4", 3), ("rgba", "u1", 4), ("quat", "u1", 4)])
 
@@ -27,14 +27,12 @@ def read_splat(source: Source) -> StoredScene:
         scales=records["scale"].copy(),
         opacities=levels[:, 3].astype(np.float32),
         sh=sh_from_colors(levels[:, :3]),
+        details={"format": "splat"},
     )
 
 
 def write_splat(scene: StoredScene, path: str | PathLike[str]) -> None:
     """Writes the base colours, clipped to 0..1, opacities and rotations in 8 bits; higher harmonics are lost."""
-    if not len(scene):
-        # The file would be empty, which readers reject.
-        raise malformed(path, "expected at least one Gaussian, got none; .ply and .spz can store empty scenes")
     records = np.empty(len(scene), _RECORD)
     records["mean"], records["scale"] = scene.means, scene.scales
     records["rgba"][:, :3] = to_bytes(colors_of_sh(scene.sh))

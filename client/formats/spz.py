@@ -176,8 +176,14 @@ class _Header:
         return sizes(self.version, self.count, self.degree)
 
 
-def read_spz(source: Source) -> StoredScene:
-    """Reads any version."""
+def read_spz(source: Source, default_signs: tuple[int, int, int] = _RUB_TO_RDF) -> StoredScene:
+    """Reads any version.
+
+    Args:
+        source: the file.
+        default_signs: signs that convert the file's axes, unless it names others; by default from right, up, back to
+            right, down, forward.
+    """
     if source.data[:2] == GZIP_MAGIC:
         header, parts, extensions = _read_gzip(source)
     else:
@@ -187,8 +193,9 @@ def read_spz(source: Source) -> StoredScene:
         else:
             parts, extensions = _read_streams(header, source)
     scene = decode(header.version, header.count, header.degree, header.fraction_bits, parts)
-    signs = _signs(extensions) if header.flags & _EXTENDED else _RUB_TO_RDF
-    return replace(flipped(scene, signs), antialiased=bool(header.flags & _ANTIALIASED))
+    signs = _signs(extensions, default_signs) if header.flags & _EXTENDED else default_signs
+    details = {"format": "SPZ", "version": header.version}
+    return replace(flipped(scene, signs), antialiased=bool(header.flags & _ANTIALIASED), details=details)
 
 
 def write_spz(
@@ -291,11 +298,8 @@ def _inflate(source: Source, stream: bytes, size: int, name: str) -> bytes:
     return content
 
 
-def _signs(extensions: Source) -> tuple[int, int, int]:
-    """Returns the signs that convert the file's axes to right, down, forward.
-
-    The axes are right, up, back unless an extension defines others.
-    """
+def _signs(extensions: Source, default: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Returns the signs that convert the axes that an extension names to right, down, forward; else the default."""
     offset = 0
     while offset < len(extensions):
         kind, size = extensions.unpack("II", offset, "extension header")
@@ -309,4 +313,4 @@ def _signs(extensions: Source) -> tuple[int, int, int]:
                 )
             return 1 if axes & _RIGHT else -1, -1 if axes & _UP else 1, 1 if axes & _FRONT else -1
         offset += 8 + size
-    return _RUB_TO_RDF
+    return default

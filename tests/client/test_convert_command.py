@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from lumigrad.client.formats import load_gaussians, read_scene, save_gaussians
 from support.gaussians.clouds import Cloud, assert_close, cloud, gaussians_of
+from support.gaussians.files import sog_files
 from support.workers.forks import lumigrad
 
 
@@ -36,6 +38,42 @@ def test_there_and_back_through_every_format(tmp_path: Path, made: Cloud) -> Non
     assert read_scene(tmp_path / "again.ply").antialiased
 
 
+def test_levels_of_detail_and_degrees_are_chosen(tmp_path: Path, made: Cloud) -> None:
+    (tmp_path / "part").mkdir()
+    for name, content in sog_files(made).items():
+        (tmp_path / "part" / name).write_bytes(content)
+    lods = {str(level): {"file": 0, "offset": 0, "count": 40 - 10 * level} for level in range(2)}
+    box = {"min": [-9] * 3, "max": [9] * 3}
+    meta = {"lodLevels": 2, "filenames": ["part/meta.json"], "tree": {"bound": box, "lods": lods}}
+    (tmp_path / "lod-meta.json").write_text(json.dumps(meta))
+    done = convert("lod-meta.json", "scene.glb", "--lod", "1", "--sh-degree", "1", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    read = load_gaussians(tmp_path / "scene.glb")
+    assert (len(read), read.sh_degree) == (30, 1)
+    done = convert("scene.glb", "again.ply", "--lod", "1", folder=tmp_path)
+    assert done.returncode == 1 and "expected a lod-meta.json for lod=1" in done.stderr
+
+
+def test_degrees_that_a_format_lacks_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    save_gaussians(gaussians_of(cloud(count=4, degree=4)), tmp_path / "scene.ply")
+    done = convert("scene.ply", "scene.glb", folder=tmp_path)
+    assert done.returncode == 1 and "lumigrad convert --sh-degree 3" in done.stderr
+    assert convert("scene.ply", "scene.glb", "--sh-degree", "3", folder=tmp_path).returncode == 0
+
+
+def test_info_says_what_a_file_holds_and_what_formats_would_lose(tmp_path: Path, made: Cloud) -> None:
+    save_gaussians(gaussians_of(made), tmp_path / "scene.glb")
+    done = lumigrad("info", "scene.glb", "--json", folder=tmp_path)
+    values = json.loads(done.stdout)
+    assert (values["count"], values["sh_degree"], values["color_space"]) == (len(made), 2, "srgb_rec709_display")
+    assert values["bytes"] == (tmp_path / "scene.glb").stat().st_size
+    assert values["details"] == {"format": "glTF, KHR_gaussian_splatting", "sorting": "cameraDistance"}
+    assert values["would_lose"][".ply"] == [] and values["would_lose"][".splat"]
+    done = lumigrad("info", "scene.glb", folder=tmp_path)
+    assert "\nas .ply, .glb, .gltf, .usd, .usda, .usdc, .usdz: loses nothing\n" in done.stdout
+    assert "\nas .splat: rounds base colours, opacities and rotations to 8 bits; holds" in done.stdout
+
+
 def test_what_is_not_finite_is_left_out_and_said(tmp_path: Path, made: Cloud) -> None:
     made.means[1] = np.nan
     gaussians = gaussians_of(made)
@@ -47,8 +85,8 @@ def test_what_is_not_finite_is_left_out_and_said(tmp_path: Path, made: Cloud) ->
 
 def test_refusals_are_of_the_shell(tmp_path: Path, made: Cloud) -> None:
     save_gaussians(gaussians_of(made), tmp_path / "scene.ply")
-    done = convert("scene.ply", "scene.sog", folder=tmp_path)
-    assert done.returncode != 0 and "expected a name that ends in .ply, .spz or .splat, got scene.sog" in done.stderr
+    done = convert("scene.ply", "scene.lcc", folder=tmp_path)
+    assert done.returncode != 0 and ".usdz, got scene.lcc" in done.stderr
     done = convert("absent.ply", "scene.spz", folder=tmp_path)
     assert done.returncode == 1 and "no such file: absent.ply" in done.stderr
     assert not (tmp_path / "scene.spz").exists()

@@ -76,9 +76,11 @@ def test_overwritten_words(folder, name, data):
 
 
 @pytest.mark.parametrize(
-    "start", [b"", b"ply\n", b"ply\nformat ascii 1.0\n", b"NGSP", b"\x1f\x8b\x08", b"PK\x03\x04", b"{"]
+    "start", [b"", b"ply\n", b"ply\nformat ascii 1.0\n", b"NGSP", b"\x1f\x8b\x08", b"PK\x03\x04", b"{", b"glTF\2\0\0\0"]
 )
-@pytest.mark.parametrize("name", ["file.ply", "file.splat", "file.spz", "file.ksplat", "file.sog", "meta.json", "file"])
+@pytest.mark.parametrize(
+    "name", ["file.ply", "file.splat", "file.spz", "file.ksplat", "file.sog", "file.gltf", "meta.json", "file"]
+)
 @settings(FUZZ, max_examples=15)
 @given(rest=st.binary(max_size=6000))
 def test_noise(folder, name, start, rest):

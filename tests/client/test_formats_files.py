@@ -168,8 +168,8 @@ def test_what_no_format_can_hold_is_refused(tmp_path):
     covariances = Gaussians([[0, 0, 0]], None, None, [1], colors=[[1, 1, 1]], covariances=[[1, 0, 0, 1, 0, 1]])
     with pytest.raises(InvalidArgument, match="expected Gaussians with quats and scales"):
         covariances.save(tmp_path / "scene.ply")
-    for name in ("scene.sog", "scene.compressed.ply", "scene"):
-        with pytest.raises(InvalidArgument, match=r"expected a name that ends in \.ply, \.spz or \.splat, got"):
+    for name in ("scene.lcc", "scene.json", "scene"):
+        with pytest.raises(InvalidArgument, match=r"expected a name that ends in \.ply, .*, \.usdz, got .*scene"):
             gaussians_of(cloud(count=1)).save(tmp_path / name)
 
 
@@ -236,5 +236,25 @@ def test_scenes_without_gaussians_are_stored_or_refused(tmp_path, degree):
         empty.save(tmp_path / name)
         read = Gaussians.load(tmp_path / name)
         assert len(read) == 0 and read.sh_degree == degree
-    with pytest.raises(InvalidArgument, match=r"empty\.splat: expected at least one Gaussian, got none"):
-        empty.save(tmp_path / "empty.splat")
+    for name in ("empty.splat", "empty.compressed.ply", "empty.ksplat", "empty.sog", "empty.glb", "empty.usda"):
+        with pytest.raises(InvalidArgument, match=r"empty\..*: expected at least one Gaussian, got none"):
+            empty.save(tmp_path / name)
+        assert not (tmp_path / name).exists()
+
+
+def test_ply_of_surfels_has_two_scales(tmp_path):
+    path, volumes = tmp_path / "surfels.ply", gaussians_of(cloud(20, 1))
+    surfels = Gaussians(volumes.means, volumes.quats, volumes.scales[:, :2], volumes.opacities, sh=volumes.sh)
+    surfels.save(path)
+    head = path.read_bytes().split(b"end_header")[0].decode()
+    assert "property float scale_1\nproperty float rot_0" in head
+    stored = read_scene(path)
+    assert stored.is_flat and not read_scene_of(volumes, tmp_path).is_flat
+    np.testing.assert_allclose(stored.scales, surfels.scales, rtol=1e-6)
+    assert stored.gaussians().is_flat
+
+
+def read_scene_of(scene, folder):
+    """The scene after a round trip."""
+    scene.save(folder / "volumes.ply")
+    return read_scene(folder / "volumes.ply")

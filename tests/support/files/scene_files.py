@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 from collections.abc import Callable
 from functools import cache
@@ -11,13 +12,14 @@ import numpy as np
 
 from lumigrad.client import Gaussians, InvalidArgument
 from lumigrad.client.formats import StoredScene, read_scene
+from lumigrad.client.formats.gltf import write_glb, write_gltf
 from lumigrad.client.formats.splat import write_splat
 from lumigrad.client.formats.spz import write_spz
 from support.gaussians.clouds import cloud
 from support.gaussians.files import spz_content, write_compressed_ply, write_ksplat, write_sog
 
 FORMATS = ("scene.ply", "text.ply", "scene.compressed.ply", "scene.splat", "scene.spz", "old.spz", "raw.spz")
-FORMATS += ("scene.ksplat", "scene.sog")
+FORMATS += ("scene.ksplat", "scene.sog", "scene.glb", "scene.gltf")
 
 
 @cache
@@ -37,9 +39,18 @@ def good(name: str, folder: Path) -> bytes:
         "raw.spz": lambda: path.write_bytes(spz_content(made, 3)),
         "scene.ksplat": lambda: write_ksplat(path, [made, made], 2, capacity=16),
         "scene.sog": lambda: write_sog(path, made),
+        "scene.glb": lambda: write_glb(scene, path),
+        "scene.gltf": lambda: path.write_bytes(with_data_uri(scene, path)),
     }
     writers[name]()
     return path.read_bytes()
+
+
+def with_data_uri(scene: StoredScene, path: Path) -> bytes:
+    """A glTF file with its numbers inside, so that damage hits them, too."""
+    write_gltf(scene, path)
+    content = base64.b64encode(path.with_suffix(".bin").read_bytes())
+    return path.read_bytes().rstrip().replace(b"scene.bin", b"data:;base64," + content)
 
 
 def in_text(binary: bytes) -> bytes:

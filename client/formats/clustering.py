@@ -1,0 +1,113 @@
+"""What compressing writers share: an order in which neighbours lie side by side, code books and palettes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lumigrad.client.base.arrays import Float32, Float64
+
+Integers = npt.NDArray[np.int64]
+
+# Bits of each axis in a Morton code; three axes fit into 64.
+_MORTON_BITS = 21
+_LLOYD_STEPS = 12
+_QUANTILES = 4096
+# Axes along which cells of a palette are split.
+_PRINCIPAL_AXES = 16
+# Values that a code book is fitted to; more change it by less than its own error.
+_SAMPLE = 1 << 18
+
+
+def morton_order(means: Float32) -> Integers:
+    """Returns the indices [N] that sort finite positions [N, 3] along a Z-order curve."""
+    wide = means.astype(np.float64)
+    low, high = wide.min(axis=0, initial=np.inf), wide.max(axis=0, initial=-np.inf)
+    cells = ((wide - low) / np.where(high > low, high - low, 1.0) * ((1 << _MORTON_BITS) - 1)).astype(np.uint64)
+    codes = np.zeros(len(means), np.uint64)
+    for axis in range(3):
+        codes |= _spread(cells[:, axis]) << np.uint64(axis)
+    return np.argsort(codes, kind="stable")
+
+
+def code_book(values: npt.NDArray[Any], size: int) -> Float64:
+    """Returns `size` ascending numbers for values of any shape, by Lloyd's algorithm."""
+    flat = values.ravel().astype(np.float64)
+    # Evenly spaced places of the sorted values keep the extremes in the sample.
+    flat = np.sort(flat)[np.linspace(0, flat.size - 1, min(flat.size, _SAMPLE)).astype(np.int64)]
+    # The best spacing is proportional to density^(-1/3), so between quantiles entries grow with their distance^(2/3).
+    quantiles = np.interp(np.linspace(0, flat.size - 1, _QUANTILES), np.arange(flat.size), flat)
+    shares = np.concatenate([[0.0], np.cumsum(np.diff(quantiles) ** (2 / 3))])
+    book = np.interp(np.linspace(0, shares[-1], size), shares, quantiles)
+    for _ in range(_LLOYD_STEPS):
+        # Sums of sorted values between the middles of neighbouring entries.
+        ends = np.concatenate([[0], np.searchsorted(flat, (book[1:] + book[:-1]) / 2), [flat.size]])
+        sums, counts = np.diff(np.concatenate([[0.0], np.cumsum(flat)])[ends]), np.diff(ends)
+        book = np.where(counts > 0, sums / np.maximum(counts, 1), book)
+    return np.sort(book)
+
+
+def nearest_entries(book: Float64, values: npt.NDArray[Any]) -> Integers:
+    """Returns the indices of the nearest entries of an ascending code book, in the shape of the values."""
+    return np.searchsorted((book[1:] + book[:-1]) / 2, values.astype(np.float64))
+
+
+def palette(vectors: Float32, size: int) -> tuple[Float32, Integers]:
+    """Returns at most `size` representatives [P, D] of vectors [N, D], and the index of each vector's [N].
+
+    Cells with the largest errors are split at their means along the axis of their largest spread, until there are
+    enough; the means of the cells are the representatives. Takes O(N log P) steps, where k-means takes O(N P).
+    """
+    if len(vectors) <= size:
+        return vectors, np.arange(len(vectors))
+    coordinates = _principal_coordinates(vectors)
+    order, bounds, before = np.arange(len(vectors)), np.array([0, len(vectors)]), 0
+    while before < len(bounds) <= size:
+        before = len(bounds)
+        order, bounds = _split(coordinates, order, bounds, size - (len(bounds) - 1))
+    counts = np.diff(bounds)
+    sums = np.add.reduceat(vectors[order], bounds[:-1], axis=0, dtype=np.float64)
+    labels = np.empty(len(vectors), np.int64)
+    labels[order] = np.repeat(np.arange(len(counts)), counts)
+    return np.asarray(sums / counts[:, None], np.float32), labels
+
+
+def _principal_coordinates(vectors: Float32) -> Float32:
+    """Returns [N, up to 16], the coordinates along the axes of the largest variance."""
+    sample = vectors[:: max(1, len(vectors) // _SAMPLE)].astype(np.float64)
+    _, axes = np.linalg.eigh(np.cov(sample, rowvar=False))
+    return np.asarray(vectors @ axes[:, -_PRINCIPAL_AXES:].astype(np.float32))
+
+
+def _split(coordinates: Float32, order: Integers, bounds: Integers, room: int) -> tuple[Integers, Integers]:
+    """Splits at most `room` cells, at most half of them, those with the largest errors; returns order and bounds."""
+    counts = np.diff(bounds)
+    cell = np.repeat(np.arange(len(counts)), counts)
+    rows = coordinates[order]
+    means = np.add.reduceat(rows, bounds[:-1], axis=0, dtype=np.float64) / counts[:, None]
+    rows -= means.astype(np.float32)[cell]
+    spread = np.add.reduceat(np.square(rows), bounds[:-1], axis=0, dtype=np.float64)
+    errors = spread.sum(axis=1)
+    chosen = np.zeros(len(counts), bool)
+    chosen[np.argsort(errors, kind="stable")[-min(room, (len(counts) + 1) // 2) :]] = True
+    chosen &= errors > 0
+    above = (rows[np.arange(len(rows)), spread.argmax(axis=1)[cell]] > 0) & chosen[cell]
+    order = order[np.argsort(2 * cell + above, kind="stable")]
+    middles = bounds[1:] - np.add.reduceat(above, bounds[:-1], dtype=np.int64)
+    return order, np.unique(np.concatenate([bounds, middles]))
+
+
+def _spread(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Returns the values with two zero bits between the bits."""
+    spread = values
+    for shift, mask in (
+        (32, 0x1F00000000FFFF),
+        (16, 0x1F0000FF0000FF),
+        (8, 0x100F00F00F00F00F),
+        (4, 0x10C30C30C30C30C3),
+        (2, 0x1249249249249249),
+    ):
+        spread = (spread | spread << np.uint64(shift)) & np.uint64(mask)
+    return spread

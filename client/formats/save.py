@@ -1,0 +1,150 @@
+"""Writes scene files, and knows what each format loses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from os import PathLike, fspath
+from pathlib import Path
+
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.formats.compressed_ply import write_compressed_ply
+from lumigrad.client.formats.gltf import write_glb, write_gltf
+from lumigrad.client.formats.inria_ply import write_inria_ply
+from lumigrad.client.formats.ksplat import write_ksplat
+from lumigrad.client.formats.scene import SRGB, StoredScene
+from lumigrad.client.formats.sog import write_sog
+from lumigrad.client.formats.source import malformed
+from lumigrad.client.formats.splat import write_splat
+from lumigrad.client.formats.spz import write_spz
+from lumigrad.client.formats.usd import write_usd
+from lumigrad.client.values.gaussians import Gaussians
+
+
+@dataclass(frozen=True)
+class _Format:
+    """How a format is written, and what it cannot hold.
+
+    Attributes:
+        write: the writer.
+        rounds: what it rounds, for people; empty where float32 is kept.
+        degree: the highest degree of harmonics that it holds.
+        antialiased: whether it says that a scene was trained with antialiasing.
+        linear: whether it can say that colours are linear light.
+        reorders: whether Gaussians change their order.
+        empty: whether it can hold a scene without Gaussians.
+        nonfinite: whether it can hold numbers that are not finite.
+    """
+
+    write: Callable[[StoredScene, str | PathLike[str]], None]
+    rounds: str = ""
+    degree: int = 4
+    antialiased: bool = False
+    linear: bool = False
+    reorders: bool = False
+    empty: bool = False
+    nonfinite: bool = False
+
+
+_USD = _Format(write_usd, linear=True)
+_FORMATS = {
+    ".ply": _Format(write_inria_ply, antialiased=True, empty=True, nonfinite=True),
+    ".compressed.ply": _Format(
+        write_compressed_ply, "everything, to 8 to 11 bits between the bounds of 256 neighbours", 3, reorders=True
+    ),
+    ".splat": _Format(write_splat, "base colours, opacities and rotations to 8 bits", 0),
+    # .spz refuses positions that are not finite itself, with the bound that it has.
+    ".spz": _Format(write_spz, "everything, harmonics to 5 and 4 bits", antialiased=True, empty=True, nonfinite=True),
+    ".ksplat": _Format(write_ksplat, "base colours and opacities to 8 bits", 3),
+    ".sog": _Format(
+        write_sog, "everything; more than 65,536 sets of harmonics to as many", 3, antialiased=True, reorders=True
+    ),
+    ".glb": _Format(write_glb, degree=3, linear=True),
+    ".gltf": _Format(write_gltf, degree=3, linear=True),
+    **dict.fromkeys((".usd", ".usda", ".usdc", ".usdz"), _USD),
+}
+WRITABLE = tuple(_FORMATS)
+# Formats that always cut harmonics, because they hold the base colour only.
+_BASE_COLOR_ONLY = 0
+
+
+def save_gaussians(gaussians: Gaussians, path: str | PathLike[str], *, antialiased: bool = False) -> None:
+    """Writes Gaussians in the format of the suffix, one of those in the table of docs/formats.md.
+
+    Only .ply, .glb, .gltf and USD keep full float32; docs/formats.md lists what the others lose.
+
+    Args:
+        gaussians: one scene with quats and scales and 3 colour channels.
+        path: the file.
+        antialiased: record that the scene was trained with antialiasing; only .ply, .spz and .sog can.
+
+    Raises:
+        InvalidArgument: another suffix, or Gaussians that the format cannot hold.
+
+    Example:
+        save_gaussians(gaussians, folder / "scene.ply", antialiased=True)
+    """
+    _format_of(path)
+    save_scene(StoredScene.of(gaussians, path, antialiased=antialiased), path)
+
+
+def save_scene(scene: StoredScene, path: str | PathLike[str]) -> None:
+    """Writes a scene as `save_gaussians` does, with its colour space.
+
+    Args:
+        scene: the scene.
+        path: the file.
+
+    Raises:
+        InvalidArgument: another suffix, or a scene that the format cannot hold.
+
+    Example:
+        save_scene(read_scene(folder / "scene.ply"), folder / "scene.splat")
+    """
+    kind = _format_of(path)
+    if scene.degree > kind.degree != _BASE_COLOR_ONLY:
+        raise malformed(
+            path,
+            f"expected harmonics of degree 0 to {kind.degree}, the format's limit, got {scene.degree}; cut them with "
+            f"StoredScene.of_degree({kind.degree}) or lumigrad convert --sh-degree {kind.degree}, or write .ply",
+        )
+    if scene.color_space != SRGB and not kind.linear:
+        raise malformed(
+            path,
+            f"expected colours as displayed ({SRGB}), got {scene.color_space}, which only .glb, .gltf and USD can say",
+        )
+    if not len(scene) and not kind.empty:
+        raise malformed(path, "expected at least one Gaussian, got none; .ply and .spz can store empty scenes")
+    invalid = {} if kind.nonfinite else scene.invalid()
+    if invalid:
+        raise malformed(path, f"expected finite numbers, got invalid {', '.join(invalid)}; only .ply can hold them")
+    kind.write(scene, path)
+
+
+def losses(scene: StoredScene, suffix: str) -> list[str]:
+    """Returns what a scene would lose in a format, for people; empty where nothing is lost.
+
+    Args:
+        scene: the scene.
+        suffix: one of `WRITABLE`.
+    """
+    kind = _FORMATS[suffix]
+    lost = [f"rounds {kind.rounds}"] if kind.rounds else []
+    if scene.degree > kind.degree:
+        lost.append(f"holds harmonics up to degree {kind.degree} of {scene.degree}")
+    if scene.antialiased and not kind.antialiased:
+        lost.append("does not say that the scene was trained with antialiasing")
+    if scene.color_space != SRGB and not kind.linear:
+        lost.append("cannot say that colours are linear light")
+    if kind.reorders:
+        lost.append("changes the order of the Gaussians")
+    return lost
+
+
+def _format_of(path: str | PathLike[str]) -> _Format:
+    name = Path(path).name.lower()
+    suffix = ".compressed.ply" if name.endswith(".compressed.ply") else Path(name).suffix
+    kind = _FORMATS.get(suffix)
+    if kind is None:
+        raise InvalidArgument.of("path", f"expected a name that ends in {', '.join(WRITABLE)}, got {fspath(path)}")
+    return kind

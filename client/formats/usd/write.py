@@ -1,0 +1,79 @@
+"""Writes Gaussians as USD: one prim of the type ParticleField3DGaussianSplat."""
+
+from __future__ import annotations
+
+import tempfile
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lumigrad.client.base.arrays import Float32
+from lumigrad.client.formats.placement import matrices_of_quats
+from lumigrad.client.formats.scene import SRGB, StoredScene, unit_quats
+from lumigrad.client.formats.source import malformed
+from lumigrad.client.formats.usd.layers import pxr
+
+# A zipped file's offsets are 32 bits.
+_LARGEST_PACKAGE = (1 << 32) - (1 << 20)
+
+
+def write_usd(scene: StoredScene, path: str | PathLike[str], *, up_axis: str = "Y") -> None:
+    """Writes text (.usda), binary (.usd, .usdc) or a package (.usdz) with one prim, in float32.
+
+    Args:
+        scene: the scene; its axes are kept, as trainers' exporters do.
+        path: the file.
+        up_axis: what the stage says is up, "Y" or "Z"; it turns nothing.
+    """
+    if up_axis not in ("Y", "Z"):
+        raise malformed(path, f'expected up_axis "Y" or "Z", got {up_axis!r}')
+    suffix = Path(path).suffix.lower()
+    layer = _layer(scene, ".usda" if suffix == ".usda" else ".usdc", up_axis)
+    if suffix != ".usdz":
+        layer.Export(str(path))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        inner = Path(folder, "scene.usdc")
+        layer.Export(str(inner))
+        if inner.stat().st_size > _LARGEST_PACKAGE:
+            raise malformed(path, "expected less than 4 GiB, the limit of a .usdz file; write a .usdc file")
+        asset = pxr("Sdf", "writing USD files").AssetPath(str(inner))
+        pxr("UsdUtils", "writing USD files").CreateNewUsdzPackage(asset, str(path))
+
+
+def _layer(scene: StoredScene, suffix: str, up_axis: str) -> Any:
+    """Returns a layer with one prim in a transform."""
+    sdf, usd, geometry, volumes, vt = (
+        pxr(name, "writing USD files") for name in ("Sdf", "Usd", "UsdGeom", "UsdVol", "Vt")
+    )
+    layer = sdf.Layer.CreateAnonymous(suffix)
+    stage = usd.Stage.Open(layer)
+    geometry.SetStageUpAxis(stage, up_axis)
+    geometry.SetStageMetersPerUnit(stage, 1.0)
+    world = geometry.Xform.Define(stage, "/World")
+    stage.SetDefaultPrim(world.GetPrim())
+    field = volumes.ParticleField3DGaussianSplat.Define(stage, "/World/gaussians")
+    vectors = vt.Vec3fArray.FromNumpy
+    field.CreatePositionsAttr(vectors(np.ascontiguousarray(scene.means)))
+    quats = unit_quats(scene.quats)[:, [1, 2, 3, 0]].astype(np.float32)
+    field.CreateOrientationsAttr(vt.QuatfArray.FromNumpy(np.ascontiguousarray(quats)))
+    field.CreateScalesAttr(vectors(np.ascontiguousarray(scene.scales)))
+    field.CreateOpacitiesAttr(vt.FloatArray.FromNumpy(np.ascontiguousarray(scene.opacities)))
+    field.CreateRadianceSphericalHarmonicsDegreeAttr(scene.degree)
+    coefficients = vectors(np.ascontiguousarray(scene.sh.reshape(-1, 3)))
+    field.CreateRadianceSphericalHarmonicsCoefficientsAttr(coefficients).SetMetadata("elementSize", scene.sh.shape[1])
+    # The order in which Lumigrad draws.
+    field.CreateSortingModeHintAttr("zDepth")
+    field.CreateExtentAttr(vectors(_extent(scene)))
+    name = SRGB if scene.color_space == SRGB else "lin_rec709_scene"
+    usd.ColorSpaceAPI.Apply(field.GetPrim()).CreateColorSpaceNameAttr(name)
+    return layer
+
+
+def _extent(scene: StoredScene) -> Float32:
+    """Returns the lower and the upper corner [2, 3] of the box around three standard deviations."""
+    axes = matrices_of_quats(scene.quats) * scene.scales[:, None, :]
+    reach = 3.0 * np.linalg.norm(axes, axis=2)
+    return np.asarray([(scene.means - reach).min(axis=0), (scene.means + reach).max(axis=0)], np.float32)

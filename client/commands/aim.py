@@ -16,11 +16,12 @@ import numpy as np
 from lumigrad.client.base.arrays import Float32, Float64
 from lumigrad.client.commands.options import AXES, direction, numbers, option, positive_number
 from lumigrad.client.datasets import Capture
-from lumigrad.client.datasets.fields import read_json
+from lumigrad.client.datasets.calibration import TYPE, Calibration
+from lumigrad.client.datasets.fields import Fields, checked_rotation, read_json
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.scene_view import SceneView
 from lumigrad.client.shell.parser import meant
-from lumigrad.client.values.camera import Camera, OpenCVModel
+from lumigrad.client.values.camera import Camera, OpenCVModel, SensorModel
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.rotations import axis_angle_rotation, look_rotation, orbit_direction, unit
 from lumigrad.client.values.spheres import Spheres
@@ -107,17 +108,18 @@ def depth_range(points: Float32, opacities: Float32 | None, cameras: Sequence[Ca
     Args:
         points: [N, 3] world frame.
         opacities: [N]; None: all opaque. Nearly transparent points are ignored.
-        cameras: OpenCV's cameras; others are ignored.
+        cameras: OpenCV's cameras and sensors, whose distortion is ignored; others are ignored.
     """
     visible = points if opacities is None else points[opacities > _VISIBLE]
     sample = visible[:: max(1, len(visible) // _SAMPLES)].astype(np.float64)
     found = [np.zeros(0)]
     for camera in cameras[:: max(1, len(cameras) // _SAMPLED_CAMERAS)]:
         model = camera.model
-        if isinstance(model, OpenCVModel):
+        if isinstance(model, OpenCVModel | SensorModel):
             x, y, depth = model.rotation @ sample.T + model.translation[:, None]
-            inside = (depth > 0) & (np.abs(x * model.fx) < depth * camera.width)
-            found.append(depth[inside & (np.abs(y * model.fy) < depth * camera.height)])
+            fx, fy = camera.paraxial_focal_lengths
+            inside = (depth > 0) & (np.abs(x * fx) < depth * camera.width)
+            found.append(depth[inside & (np.abs(y * fy) < depth * camera.height)])
     depths = np.concatenate(found)
     if not len(depths):
         return 0.0, 1.0
@@ -154,7 +156,8 @@ HELP = """\
 "orbit AZIMUTH,ELEVATION[,DISTANCE]" (degrees; without a distance the scene fills the picture, or it is that of the
 view beside the scene);
 "look-at X,Y,Z X,Y,Z" (eye and target); the JSON file of one camera, which has "eye" and "target", or "parameters"
-(Pulsar), or "fx", "fy", "cx", "cy", "rotation" and "translation" (OpenCV, world to camera); or a data set:
+(Pulsar), or "fx", "fy", "cx", "cy", "rotation" and "translation" (OpenCV, world to camera), or
+a camera model of NCore with rotation and translation, and both at the end of a rolling shutter; or a data set:
 cameras.json (Inria), transforms.json (nerfstudio), or a folder with either or with COLMAP's files
 (default: the view beside the scene, SCENE.view.json, which `lumigrad fit` writes, else "orbit 30,20")"""
 
@@ -257,6 +260,8 @@ class CameraFile:
         except ValueError as error:
             raise InvalidArgument.of("camera", f"expected a JSON camera in {self.path}: {error}") from error
         size = {"width": view.width, "height": view.height}
+        if isinstance(values, dict) and TYPE in values:
+            return self._sensor(Fields(self.path, values))
         try:
             if "parameters" in values:
                 return _made(Camera.pulsar, {**size, **values})
@@ -267,6 +272,19 @@ class CameraFile:
             return _made(Camera.look_at, {**look, **values})
         except (InvalidArgument, TypeError) as error:
             raise InvalidArgument.of("camera", f"expected a JSON camera in {self.path}: {error}") from error
+
+    def _sensor(self, fields: Fields) -> Camera:
+        """Returns the camera of a file with a calibration of NCore's."""
+        calibration = Calibration.read(fields)
+        ends = ("", "end_") if calibration.shutter != "global" else ("",)
+        poses = [
+            (
+                checked_rotation(fields, f"{end}rotation", fields.array(f"{end}rotation", (3, 3))),
+                fields.array(f"{end}translation", (3,)),
+            )
+            for end in ends
+        ]
+        return calibration.camera(*poses)
 
     def capture(self) -> Capture | None:
         """Returns the data set; None for a file of one camera."""

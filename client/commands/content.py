@@ -1,4 +1,4 @@
-"""The content of an image: colours, depths or alpha."""
+"""The content of an image: colours, depths, normals or alpha."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lumigrad.client.settings.image_format import ImageFormats
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres
 
-NAMES = ("color", "depth", "expected_depth", "alpha")
+NAMES = ("color", "depth", "expected_depth", "median_depth", "alpha", "normals", "surface_normals")
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,16 @@ class Content:
     @property
     def image_formats(self) -> ImageFormats:
         """The smallest formats that keep 8 bits per channel."""
-        return {} if self.name.endswith("depth") else {self.name: "uint8"}
+        return {self.name: "uint8"} if self.name in ("color", "alpha") else {}
 
     def picture(self, frame: Frame) -> Array:
         """Returns [H, W] or [H, W, K], values from 0 to 1 or levels in uint8.
 
-        Near depths are light; pixels without depth are black.
+        Near depths are light; pixels without depth are black. Components of normals from -1 to 1 become 0 to 1.
         """
         values = frame[self.name]
+        if self.name.endswith("normals"):
+            return np.asarray(0.5 + 0.5 * values, np.float32).clip(0.0, 1.0)
         if not self.name.endswith("depth"):
             return values
         closeness = (self.farthest - values) / (self.farthest - self.nearest)

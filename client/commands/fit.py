@@ -6,26 +6,41 @@ import argparse
 import json
 import sys
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from lumigrad.client.base.extras import require
 from lumigrad.client.client import Client
 from lumigrad.client.commands.options import COUNT, FILE, FOLDER, add_connection, connect, count, ending, option
-from lumigrad.client.commands.scene_file import load
+from lumigrad.client.commands.scene_file import PRIMITIVES, load
 from lumigrad.client.datasets.capture import Capture
+from lumigrad.client.datasets.points import Points
 from lumigrad.client.errors import InvalidArgument, TrainingHeld, TrainingLost
 from lumigrad.client.fitting.background import CHOICES, Background
-from lumigrad.client.fitting.beginning import Shot, divide, gaussians_at, random_points, shots_of, spheres_at
+from lumigrad.client.fitting.beginning import (
+    Shot,
+    divide,
+    gaussians_at,
+    random_points,
+    shots_of,
+    spheres_at,
+    surfels_at,
+)
+from lumigrad.client.fitting.cameras import begun, save_refined, shared_calibrations, with_refined
 from lumigrad.client.fitting.evaluation import Scores, exposures_nearby, pictures, samples, side_by_side
 from lumigrad.client.fitting.first_view import first_view
-from lumigrad.client.fitting.fit import Journal, fit, stop_on_interrupt
+from lumigrad.client.fitting.fit import Journal, Live, fit, stop_on_interrupt
 from lumigrad.client.fitting.recipe import Checkpoint, Recipe
 from lumigrad.client.fitting.report import PhotographScore, write_report
 from lumigrad.client.pictures import write_image
+from lumigrad.client.settings.engines import Primitive
 from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.exits import json_text
+from lumigrad.client.training.options import extent_of
 from lumigrad.client.training.trainer import Trainer
+from lumigrad.client.values.camera import Camera, OpenCVModel
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres
 
@@ -47,7 +62,9 @@ Ctrl-C ends it at once.
 examples:
   lumigrad fit capture/ -o scene.ply
   lumigrad fit capture/ -o scene.ply --steps 30000 --cap 500000 --logdir runs/1
+  lumigrad fit capture/ -o scene.ply --view                        watch it in a browser
   lumigrad fit capture/ -o scene.ply --resume                      continue after Ctrl-C
+  lumigrad fit capture/ -o surfels.ply --primitive surfels         flat Gaussians, for surfaces
   lumigrad fit capture/ -o spheres.ply --kind spheres --steps 2000
 """
 
@@ -59,6 +76,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", required=True, type=ending(".ply"), metavar="FILE", help=help_text)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--resume", action="store_true", help="continue a fit that was stopped")
+    parser.add_argument("--view", action="store_true", help="show the scene in a browser while it is fitted")
     _add_recipe(parser.add_argument_group("fit"))
     data = parser.add_argument_group("data")
     option(data, "--images", "folder of the photographs (default: the usual one)", **FOLDER)
@@ -71,11 +89,15 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    if arguments.view:
+        # Before the photographs are read.
+        require("viser", "viewer", "fit --view")
     output = sys.stderr if arguments.json else sys.stdout
     folder = arguments.output.with_suffix(".fit")
     checkpoint = Checkpoint.read(folder / "checkpoint.json") if arguments.resume else None
     data = arguments if checkpoint is None else checkpoint
-    capture = Capture.load(arguments.dataset, images=arguments.images)
+    refines_lenses = arguments.refine_lenses if checkpoint is None else checkpoint.recipe.lenses
+    capture = Capture.load(arguments.dataset, images=arguments.images, sensors=refines_lenses)
     shots, background = shots_of(capture, data.size, checkpoint.recipe.background if checkpoint else arguments.backdrop)
     fitted, held_out = divide(shots, data.hold_out)
     with connect(arguments) as client, stop_on_interrupt() as stopped:
@@ -86,19 +108,26 @@ def _run(arguments: argparse.Namespace) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         if checkpoint is None:
             first_view(capture, background).save(arguments.output)
-        lease = trainer.training_id, trainer.lease
-        Checkpoint(*lease, data.size, data.hold_out, recipe, before).write(folder / "checkpoint.json")
+        checkpoint = Checkpoint(trainer.training_id, trainer.lease, data.size, data.hold_out, recipe, before)
+        checkpoint.write(folder / "checkpoint.json")
         planned = f"{len(fitted)} photographs to fit, {len(held_out)} held out, {recipe.steps} steps"
         print(f"{planned}; background: {background}", file=output)
         schedule = recipe.schedule(len(fitted))
         began, first = time.perf_counter(), trainer.step_number
         every = arguments.every or max(recipe.steps // 10, 1)
-        with Journal(folder, first, recipe.steps, len(fitted), arguments.logdir) as journal:
+        with (
+            # Before the progress bar, whose line would run into that of the page.
+            _page(client, trainer, recipe, capture, arguments) as live,
+            Journal(folder, first, recipe.steps, len(fitted), arguments.logdir) as journal,
+        ):
             scene = fit(
-                client, trainer, schedule, recipe.steps, every, held_out, arguments.output, journal, stopped,
-                background.color,
+                client, trainer, recipe, schedule, every, held_out, arguments.output, journal, stopped, live,
             )  # fmt: skip
         seconds, done = time.perf_counter() - began, trainer.step_number
+        if recipe.refines_cameras:
+            found = trainer.cameras()[: len(fitted)]
+            held_out, fitted = with_refined(held_out, fitted, found), with_refined(fitted, fitted, found)
+            save_refined(capture, [*held_out, *fitted], folder)
         trainer.close(finish=done >= recipe.steps)
         if done >= recipe.steps:
             # There is nothing to resume.
@@ -132,22 +161,36 @@ def _run(arguments: argparse.Namespace) -> int:
     write_report(folder / "report.html", arguments.output.name, facts, scores, rendered, held_out)
     if arguments.json:
         print(json_text({"output": str(arguments.output), **report}))
-    _print(arguments, facts, after, background, done < recipe.steps)
+    _print(arguments, recipe, facts, after, done < recipe.steps)
     return 0
 
 
+def _page(
+    client: Client, trainer: Trainer, recipe: Recipe, capture: Capture, arguments: argparse.Namespace
+) -> AbstractContextManager[Live | None]:
+    """The page that shows the fit, which lasts as long; without --view nothing."""
+    if not arguments.view:
+        return nullcontext()
+    from lumigrad.client.commands.fit_page import watched
+
+    return watched(client, trainer, recipe, capture, arguments.output.name)
+
+
 def _print(
-    arguments: argparse.Namespace, facts: dict[str, str], after: Scores, background: Background, is_stopped: bool
+    arguments: argparse.Namespace, recipe: Recipe, facts: dict[str, str], after: Scores, is_stopped: bool
 ) -> None:
     output = sys.stderr if arguments.json else sys.stdout
     path: Path = arguments.output
     print(f"{facts['fit']}\nheld-out photographs: {facts['held-out photographs']}\n{facts['colours']}", file=output)
     print(f"scene in {path}, report and pictures in {path.with_suffix('.fit')}/report.html", file=output)
+    if recipe.refines_cameras:
+        print(f"cameras as they were refined in {path.with_suffix('.fit')}/transforms.json", file=output)
     print(f"look at it: lumigrad view {path}, or lumigrad render {path} -o scene.png", file=output)
     if after.matched_psnr - after.psnr > _MISMATCH_DB:
         print(
             f"lumigrad: colours matched, the score is {after.matched_psnr - after.psnr:.1f} dB higher: either the "
-            f"photographs differ in exposure (--exposures), or the background is not {background} (--background)",
+            f"photographs differ in exposure (--exposures), or the background is not {recipe.background} "
+            "(--background)",
             file=sys.stderr,
         )
     if is_stopped:
@@ -166,9 +209,11 @@ def _begin(
     recipe, begin = _beginning(arguments, capture, background)
     before = Scores.of(pictures(client, begin, held_out, background.color), held_out)
     shots = recipe.schedule(len(fitted)).shots(fitted)
-    cameras, targets = [shot.camera for shot in shots], [shot.target for shot in shots]
+    cameras, targets = [shot.camera for shot in begun(shots, recipe)], [shot.target for shot in shots]
+    calibrations = shared_calibrations(fitted, len(shots))
     try:
-        return client.trainer(begin, cameras, targets, **recipe.trainer_options()), recipe, before
+        options = recipe.trainer_options()
+        return client.trainer(begin, cameras, targets, calibrations=calibrations, **options), recipe, before
     except TrainingHeld as error:
         advice = "a fit of the same photographs is in progress or was killed: --resume continues it"
         raise InvalidArgument.of("dataset", f"{advice}; {error}") from error
@@ -189,18 +234,24 @@ def _beginning(
                 "what its cameras look at; --begin FILE names a better beginning",
                 file=sys.stderr,
             )
-        is_spheres = arguments.kind == "spheres"
-        begin = spheres_at(points) if is_spheres else gaussians_at(points, arguments.sh_degree)
+        begin = _begun_at(points, arguments)
     is_gaussians = isinstance(begin, Gaussians)
+    primitive = _primitive(arguments, begin, capture)
     # Half the size would blur a scene that is given, and motions of poses belong to views of one size.
-    is_coarse = is_gaussians and arguments.begin is None and not arguments.refine_poses
+    moves = arguments.refine_poses or arguments.refine_end_poses
+    is_coarse = is_gaussians and arguments.begin is None and not moves
     recipe = Recipe(
         kind="gaussians" if is_gaussians else "spheres",
+        primitive=primitive,
+        extent=extent_of([view.camera for view in capture.views]),
         steps=arguments.steps,
         sh_degree=arguments.sh_degree,
         strategy=arguments.strategy,
         cap=arguments.cap or _GROWTH * len(begin),
         poses=arguments.refine_poses,
+        end_poses=arguments.refine_end_poses,
+        intrinsics=arguments.refine_intrinsics,
+        lenses=arguments.refine_lenses,
         exposures=arguments.exposures,
         coarse=arguments.steps * 2 // 5 if is_coarse else 0,
         seed=arguments.seed,
@@ -208,6 +259,36 @@ def _beginning(
         background=background,
     )
     return recipe, begin
+
+
+def _begun_at(points: Points, arguments: argparse.Namespace) -> Gaussians | Spheres:
+    """A primitive of the kind that is fitted for each point."""
+    if arguments.kind == "spheres":
+        return spheres_at(points)
+    if arguments.primitive == "surfels":
+        return surfels_at(points, arguments.sh_degree, arguments.seed)
+    return gaussians_at(points, arguments.sh_degree)
+
+
+def _primitive(arguments: argparse.Namespace, begin: Gaussians | Spheres, capture: Capture) -> Primitive:
+    """What the Gaussians are; InvalidArgument if the scene that the fit begins with, or a camera, does not fit it."""
+    is_flat = isinstance(begin, Gaussians) and begin.is_flat
+    if arguments.primitive is not None:
+        if not isinstance(begin, Gaussians):
+            raise InvalidArgument.of("primitive", "belongs to Gaussians, but spheres are fitted; leave it out")
+        if (arguments.primitive == "surfels") != is_flat:
+            found = "surfels" if is_flat else "volumes"
+            raise InvalidArgument.of("begin", f"expected a file of {arguments.primitive}, got {found}")
+    lenses = [view.name for view in capture.views if not _is_plain_pinhole(view.camera)]
+    if is_flat and lenses:
+        text = f"surfels need pinholes without distortion, and {lenses[0]} has another lens; undistort the photographs"
+        raise InvalidArgument.of("primitive", f"{text} (colmap image_undistorter), and leave --refine-lenses out")
+    return "surfel" if is_flat else "volume"
+
+
+def _is_plain_pinhole(camera: Camera) -> bool:
+    model = camera.model
+    return isinstance(model, OpenCVModel) and model.projection == "pinhole" and not any(model.distortion)
 
 
 def _resumed(client: Client, checkpoint: Checkpoint, fitted: list[Shot]) -> Trainer:
@@ -225,12 +306,20 @@ def _resumed(client: Client, checkpoint: Checkpoint, fitted: list[Shot]) -> Trai
 
 def _add_recipe(group: argparse._ArgumentGroup) -> None:
     option(group, "--kind", "primitives to fit", "gaussians", choices=("gaussians", "spheres"))
+    help_text = "Gaussians as ellipsoids, or as flat discs, for surfaces (default: volumes, or what --begin has)"
+    option(group, "--primitive", help_text, choices=PRIMITIVES)
     option(group, "--steps", "optimiser steps", 7000, **COUNT)
     help_text = "density control: how Gaussians are added and removed"
     option(group, "--strategy", help_text, "mcmc", choices=("mcmc", "adaptive", "none"))
     option(group, "--cap", f"largest number of Gaussians (default: {_GROWTH} for each initial point)", **COUNT)
     option(group, "--sh-degree", "degree of their colours' harmonics", 3, type=int, choices=range(5))
     group.add_argument("--refine-poses", action="store_true", help="also refine the poses of the cameras")
+    help_text = "also refine the poses at the end of rolling shutters"
+    group.add_argument("--refine-end-poses", action="store_true", help=help_text)
+    help_text = "also refine focal lengths and principal points; cameras of one calibration share them"
+    group.add_argument("--refine-intrinsics", action="store_true", help=help_text)
+    help_text = "also refine the coefficients of lenses; pinholes without any get k1 and k2"
+    group.add_argument("--refine-lenses", action="store_true", help=help_text)
     help_text = "fit an affine map of each photograph's colours, for cameras with automatic exposure (default: off)"
     group.add_argument("--exposures", action=argparse.BooleanOptionalAction, default=False, help=help_text)
     option(group, "--begin", "a scene to begin with, instead of the points", **FILE)

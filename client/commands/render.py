@@ -8,6 +8,7 @@ from lumigrad.client.base.arrays import Array
 from lumigrad.client.commands import aim, scene_file
 from lumigrad.client.commands.content import NAMES, Content
 from lumigrad.client.commands.destination import destination_of, in_order, output_path, with_progress
+from lumigrad.client.commands.lenses import LensOptions, add_lens, order_settings
 from lumigrad.client.commands.options import COUNT, SIZE, add_connection, connect, ending, option, positive_number
 from lumigrad.client.commands.shots import shots_of
 from lumigrad.client.datasets import View
@@ -19,8 +20,8 @@ from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres
 
 _DESCRIPTION = """\
-Renders a scene file: Gaussians (.ply of Inria's trainer, .compressed.ply, .splat, .spz, .ksplat, .sog) or spheres (any
-other .ply with x, y, z and optional colours and radii).
+Renders a scene file: Gaussians (.ply of Inria's trainer, .compressed.ply, .splat, .spz, .ksplat, .sog, lod-meta.json,
+glTF, USD) or spheres (any other .ply with x, y, z and optional colours and radii).
 
 examples:
   lumigrad render sample:vase -o vase.png                     a scene that comes with Lumigrad
@@ -30,6 +31,9 @@ examples:
   lumigrad render scene.ply --camera transforms.json -o views/           every view of a data set
   lumigrad render scene.ply --camera colmap/ --view IMG_0042 --show expected_depth -o depth.png
   lumigrad render scene.ply --camera cameras.json --orbit 240 -o turn.mp4   around their subject
+  lumigrad render surfels.ply --show surface_normals -o normals.png      of flat Gaussians
+  lumigrad render scene.ply --camera-model fisheye --fov 150 -o fisheye.png
+  lumigrad render scene.ply --shutter top_to_bottom --motion 0.3,0,0 -o rolling.png
 """
 
 
@@ -42,6 +46,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print a summary as JSON")
     scene_file.add_kind(parser)
     _add_views(parser.add_argument_group("views"))
+    add_lens(parser.add_argument_group("lens"))
     looks = parser.add_argument_group("looks")
     option(looks, "--depth", "also write the depth: .png or .npy", type=ending(".png or .npy"), metavar="FILE")
     scene_file.add_looks(looks)
@@ -50,11 +55,16 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     scene, settings = scene_file.read(arguments)
-    shots = shots_of(arguments, scene)
+    lens = LensOptions.of(arguments)
+    arguments.size = arguments.size or lens.size
+    shots = lens.applied(shots_of(arguments, scene), scene)
+    settings |= order_settings(shots)
     if arguments.depth and len(shots) > 1:
         raise InvalidArgument.of("depth", f"expected with one picture, not with {len(shots)}; use --show depth")
     content = Content.of(arguments.show, scene, shots)
     everything = ("color", "alpha", "depth") + (("expected_depth",) if isinstance(scene, Gaussians) else ())
+    if settings.get("primitive") == "surfel":
+        everything += ("median_depth", "normals", "surface_normals")
     destination = destination_of(arguments.path, content, shots, scene.channels, everything, arguments.fps)
     with connect(arguments) as client, destination:
         # For a single image, spheres need not be stored.

@@ -9,20 +9,29 @@ from typing import Any
 
 from lumigrad.client.commands.options import numbers, option, positive_number
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.formats import StoredScene, is_gaussian_scene, read_scene
+from lumigrad.client.formats import StoredScene, check_displayed, is_gaussian_scene, read_scene
 from lumigrad.client.formats.sample import located
 from lumigrad.client.formats.scene_view import SceneView
-from lumigrad.client.settings.engines import RENDER_SETTINGS
+from lumigrad.client.settings.engines import RENDER_SETTINGS, Primitive
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres
 
 _SPHERES_GAMMA = 1e-4
+# Names of the option, and settings.
+PRIMITIVES: dict[str, Primitive] = {"volumes": "volume", "surfels": "surfel"}
 
 
 def add_scene(parser: argparse._ActionsContainer, **options: Any) -> None:
-    """Declares SCENE."""
+    """Declares SCENE and --lod."""
     help_text = "file of the scene, or the folder of an unbundled .sog; sample:vase comes with Lumigrad"
     parser.add_argument("scene", metavar="SCENE", type=scene_path, help=help_text, **options)
+    add_lod(parser)
+
+
+def add_lod(parser: argparse._ActionsContainer) -> None:
+    """Declares --lod."""
+    help_text = "level of detail of a lod-meta.json, 0 for the finest (default: 0)"
+    option(parser, "--lod", help_text, type=int, metavar="N")
 
 
 def scene_path(text: str) -> Path:
@@ -49,6 +58,8 @@ def add_looks(group: argparse._ActionsContainer) -> None:
     option(group, "--sh-degree", "degree of the harmonics to use (default: all)", type=int, metavar="D")
     help_text = "fade Gaussians that are smaller than a pixel (default: the file's setting)"
     option(group, "--antialiased", help_text, action=argparse.BooleanOptionalAction)
+    help_text = "draw Gaussians as ellipsoids, or as flat discs (default: surfels if the file has two scales for each)"
+    option(group, "--primitive", help_text, choices=PRIMITIVES)
     option(group, "--near", "least depth of Gaussians that are shown (default: 0.01)", type=positive_number)
     option(group, "--far", "largest depth of Gaussians that are shown (default: 1e10)", type=positive_number)
 
@@ -58,9 +69,9 @@ def load(path: Path) -> Spheres | Gaussians:
     return Gaussians.load(path) if is_gaussian_scene(path) else Spheres.load(path)
 
 
-def read_gaussians(path: Path) -> StoredScene:
+def read_gaussians(path: Path, lod: int | None) -> StoredScene:
     """Reads a file of Gaussians without those that cannot be rendered, and reports their number."""
-    stored = read_scene(path, skip_invalid=True)
+    stored = read_scene(path, skip_invalid=True, lod=lod)
     if stored.skipped:
         print(f"lumigrad: left out {stored.skipped:,} Gaussians that are not finite", file=sys.stderr)
     return stored
@@ -69,6 +80,8 @@ def read_gaussians(path: Path) -> StoredScene:
 def read(arguments: argparse.Namespace) -> tuple[Spheres | Gaussians, dict[str, Any]]:
     """Reads the scene; returns it with settings for `render`, which rejects those of the other kind of scene."""
     settings = {name: value for name, value in vars(arguments).items() if name in RENDER_SETTINGS}
+    if arguments.primitive is not None:
+        settings["primitive"] = PRIMITIVES[arguments.primitive]
     saved = SceneView.load(arguments.scene)
     if settings["background"] is None and saved is not None:
         settings["background"] = saved.background
@@ -78,7 +91,10 @@ def read(arguments: argparse.Namespace) -> tuple[Spheres | Gaussians, dict[str, 
         return Spheres.load(arguments.scene, radius=arguments.radius), settings
     if arguments.radius is not None:
         raise InvalidArgument.of("radius", "belongs to spheres, but this scene is Gaussians; leave it out")
-    stored = read_gaussians(arguments.scene)
+    stored = read_gaussians(arguments.scene, arguments.lod)
+    check_displayed(stored, arguments.scene)
     if arguments.antialiased is None and stored.antialiased:
         settings["antialiased"] = True
+    if arguments.primitive is None and stored.is_flat:
+        settings["primitive"] = "surfel"
     return stored.gaussians(), settings

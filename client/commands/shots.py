@@ -13,7 +13,7 @@ from lumigrad.client.commands import aim
 from lumigrad.client.datasets import Capture, View
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.scene_view import SceneView
-from lumigrad.client.values.camera import Camera, OpenCVModel
+from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.rotations import axis_angle_rotation, unit
 from lumigrad.client.values.spheres import Spheres
@@ -81,9 +81,7 @@ def _ring(arguments: argparse.Namespace, capture: Capture) -> list[View]:
 def _vertical_fov(capture: Capture) -> float:
     """Returns the first camera's vertical field of view, degrees."""
     camera = capture.views[0].camera
-    model = camera.model
-    assert isinstance(model, OpenCVModel)
-    return math.degrees(2 * math.atan(camera.height / 2 / model.fy))
+    return math.degrees(2 * math.atan(camera.height / 2 / camera.paraxial_focal_lengths[1]))
 
 
 def _angles(count: int) -> list[float]:

@@ -20,6 +20,7 @@ examples:
   lumigrad view scene.ply --up z --port 8090
   lumigrad view scene.ply --camera capture/             begins at a photograph's camera
   lumigrad view --world cell.yml --urdf robot.urdf --spheres robot.yml    distances as colours
+  lumigrad view --world part.stl --compare scan.ply --scale mm    how far a scan is from a part
 """
 
 
@@ -36,6 +37,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     option(cell, "--world", f"obstacles: {MESHES}; with or without SCENE", dest="meshes", nargs="+", **FILE)
     add_placement(cell, "mm, in, .., or metres per unit")
     cell.set_defaults(sign="auto")
+    help_text = "mesh to show in the colours of its signed distances to the obstacles"
+    option(cell, "--compare", help_text, **FILE)
     help_text = "spheres of the robot's links, in cuRobo's .yml; coloured by distance"
     option(cell, "--spheres", help_text, **FILE)
     add_robot(cell)

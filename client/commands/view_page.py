@@ -19,6 +19,7 @@ from lumigrad.client.commands.surroundings import world_of
 from lumigrad.client.datasets import Capture
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.scene_view import SceneView
+from lumigrad.client.formats.world_files import read_obstacles
 from lumigrad.client.robots import Robot
 from lumigrad.client.robots.motion import joint_values
 from lumigrad.client.values.gaussians import Gaussians
@@ -26,6 +27,7 @@ from lumigrad.client.values.rotations import unit
 from lumigrad.client.values.spheres import Spheres
 from lumigrad.client.values.world import World
 from lumigrad.client.viewer.collisions import Collisions
+from lumigrad.client.viewer.deviation import Deviation
 from lumigrad.client.viewer.lens import Viewpoint
 from lumigrad.client.viewer.obstacles import corners, show_world
 from lumigrad.client.viewer.painter import Painter
@@ -36,6 +38,8 @@ from lumigrad.client.viewer.viewer import Viewer
 _WIDTH, _HEIGHT = 1280, 720
 # The initial margin around a robot, relative to its size.
 _AROUND = 0.35
+# Of obstacles with which a mesh is compared.
+_OPACITY = 0.25
 
 
 @contextmanager
@@ -43,6 +47,8 @@ def opened(arguments: argparse.Namespace) -> Iterator[Viewer]:
     """Opens the page that the options describe, for the duration of a `with` block."""
     world = world_of(arguments) if arguments.meshes else None
     robot = _robot(arguments)
+    if arguments.compare is not None and world is None:
+        raise InvalidArgument.of("compare", "expected with --world of the obstacles to measure distances to")
     if world is None and (arguments.scene is None or robot is not None):
         raise InvalidArgument.of("world", "expected SCENE, or --world FILE, which a robot needs, or both")
     trajectory = None if robot is None else joint_values(robot, arguments.joints).reshape(-1, robot.dof)
@@ -55,7 +61,10 @@ def opened(arguments: argparse.Namespace) -> Iterator[Viewer]:
         viewer = stack.enter_context(Viewer(arguments.host, arguments.port, first))
         viewer.show_headline(_title(arguments), _facts(client, read and read[0], world, robot))
         if world is not None:
-            show_world(viewer.server, world)
+            show_world(viewer.server, world, None if arguments.compare is None else _OPACITY)
+            if arguments.compare is not None:
+                compared = read_obstacles(arguments.compare, scale=arguments.scale)
+                Deviation(viewer.server, client, world, compared)
             if robot is not None and trajectory is not None:
                 stack.enter_context(closing(Collisions(viewer.server, client, world, robot, trajectory)))
         if read is not None and stored is not None:
@@ -65,9 +74,11 @@ def opened(arguments: argparse.Namespace) -> Iterator[Viewer]:
             views = viewpoints(capture)
 
             def begin(browser: viser.ClientHandle) -> Session:
-                painter = Painter(client, stored, scene, settings)
-                target_s, is_solid = 1 / arguments.fps, world is not None
-                return Session(browser, painter, first, views, background, target_s=target_s, is_solid=is_solid)
+                painter = Painter(client, lambda: stored, stored.kind, settings)
+                return Session(
+                    browser, painter, first, views, background,
+                    title=arguments.scene.stem, scene=scene, target_s=1 / arguments.fps, is_solid=world is not None,
+                )  # fmt: skip
 
             viewer.serve(begin)
         yield viewer

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lumigrad.client.base.arguments import one_of
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.datasets.colmap import find_model, read_model
 from lumigrad.client.datasets.fields import read_json
@@ -15,6 +16,7 @@ from lumigrad.client.datasets.inria import read_cameras_json
 from lumigrad.client.datasets.nerfstudio import read_transforms_json
 from lumigrad.client.datasets.points import Points
 from lumigrad.client.datasets.polycam import find_keyframes, read_keyframes
+from lumigrad.client.datasets.save import SAVERS
 from lumigrad.client.datasets.view import View
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.source import malformed
@@ -49,11 +51,14 @@ class Capture:
         Args:
             path: the file or folder.
             images: the folder of the photographs, relative to the data set's; None: the format's default.
-            sensors: make cameras that show Gaussians by sigma points (`Camera.sensor`), with the whole calibration of
-                fisheyes; trainings refine their poses only without.
+            sensors: make all cameras sensors, which show Gaussians by sigma points (`Camera.sensor`), and whose lenses
+                trainings refine; False: those that only sensors can be, such as fisheyes with coefficients.
 
         Raises:
             InvalidArgument: no data set, or a camera that cannot be rendered; names the file and the field.
+
+        Example:
+            capture = Capture.load("captures/garden")
         """
         path = Path(path)
         folder = path if path.is_dir() else path.parent
@@ -76,8 +81,39 @@ class Capture:
             "in sparse/0, or keyframes/ of Polycam",
         )
 
+    def save(self, folder: str | PathLike[str], *, form: str = "nerfstudio") -> None:
+        """Writes cameras and points as a data set that `load`, and the program that the form is named after, read.
+
+        Photographs are named by their paths and not copied. What nerfstudio's fields cannot express has NCore's
+        `camera_model_type` and `camera_model_parameters` in transforms.json, and `transform_matrix_end` with a rolling
+        shutter, which `load` reads.
+
+        Args:
+            folder: the data set's folder; it is made if there is none.
+            form: "nerfstudio": transforms.json and points.ply. "colmap": cameras.txt, images.txt and points3D.txt in
+                sparse/0, which name photographs relative to the folder images.
+
+        Raises:
+            InvalidArgument: another form, or a camera that the files cannot express; names the view.
+
+        Example:
+            Capture(tuple(View(f"view_{k}", camera) for k, camera in enumerate(cameras))).save("capture")
+        """
+        one_of("form", form, tuple(SAVERS), quote='"')
+        SAVERS[form](Path(folder), self.views, self.points)
+
     def view(self, which: str | int) -> View:
-        """Returns a view by its name or index (also as text); negative indices count from the end."""
+        """Returns a view by its name or index (also as text); negative indices count from the end.
+
+        Args:
+            which: the name or the index.
+
+        Raises:
+            InvalidArgument: there is no such view.
+
+        Example:
+            camera = capture.view(-1).camera
+        """
         named = {view.name: view for view in self.views}
         if isinstance(which, str) and which in named:
             return named[which]

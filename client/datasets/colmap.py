@@ -48,7 +48,7 @@ def read_model(model: Path, images: Path | None, sensors: bool) -> tuple[tuple[V
         lens = cameras.get(entry.camera_id)
         if lens is None:
             raise malformed(images_file, f"image {entry.name}: no camera {entry.camera_id} is in {cameras_file.name}")
-        _check(lens, cameras_file, entry, sensors)
+        _check(lens, cameras_file, entry)
         camera = lens.camera(_rotation(entry, images_file), entry.translation, sensors)
         views.append(View(name, camera, photograph(folder, entry.name)))
     return tuple(views), _points(model)
@@ -65,8 +65,8 @@ def _dataset_folder(model: Path) -> Path:
     return model.parent if model.name == "sparse" else model
 
 
-def _check(lens: Intrinsics, file: Path, entry: ColmapImage, sensors: bool) -> None:
-    if why := lens.unrenderable(sensors):
+def _check(lens: Intrinsics, file: Path, entry: ColmapImage) -> None:
+    if why := lens.unrenderable:
         raise malformed(file, f"camera {entry.camera_id}: {why}")
     focal = min(lens.values.get(name, 1.0) for name in ("f", "fx", "fy"))
     if not focal > 0 or not np.isfinite(list(lens.values.values())).all() or min(lens.width, lens.height) < 1:

@@ -46,7 +46,7 @@ class Fields:
 
     def fail(self, name: str, expected: str, value: Any) -> InvalidArgument:
         """Returns the error for an invalid field."""
-        place = f"{self.where}.{name}" if self.where else name
+        place = ".".join(part for part in (self.where, name) if part)
         came = "nothing" if value is None else repr(value)
         return malformed(self.path, f"{place}: expected {expected}, got {came}")
 
@@ -87,6 +87,10 @@ class Fields:
         if array.shape not in shapes or not np.isfinite(array).all():
             raise self.fail(name, expected, value)
         return array
+
+    def object(self, name: str) -> Fields:
+        """Returns an object in this one."""
+        return Fields(self.path, self._value(name), f"{self.where}.{name}" if self.where else name)
 
     def objects(self, name: str) -> list[Any]:
         """Returns a list."""

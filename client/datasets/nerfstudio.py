@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +10,17 @@ import numpy as np
 
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.base.extras import require
+from lumigrad.client.datasets import calibration
 from lumigrad.client.datasets.fields import Fields, checked_rotation
 from lumigrad.client.datasets.points import Points
 from lumigrad.client.datasets.view import PARAMETERS, Intrinsics, View, photograph, unique_names
-from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.source import malformed
-from lumigrad.client.values.camera import OpenCVModel
+from lumigrad.client.values.camera import Camera
 
 # OpenGL's cameras look along -z with y up.
 _OPENGL = np.diag([1.0, -1.0, -1.0])
+# The pose when the last row of a rolling shutter is exposed.
+END_POSE = "transform_matrix_end"
 _COEFFICIENTS = ("k1", "k2", "p1", "p2", "k3")
 
 
@@ -47,17 +47,27 @@ def read_transforms_json(
         folder, wanted = (path.parent, file) if images is None else (images, Path(file).name)
         image = photograph(folder, wanted)
         mask = photograph(path.parent, frame.text("mask_path")) if "mask_path" in frame else None
+        if calibration.PARAMETERS in frame:
+            views.append(View(name, _sensor(frame), image, mask))
+            continue
         lens = _lens(frame, image)
-        if why := lens.unrenderable(sensors):
+        if why := lens.unrenderable:
             raise malformed(path, f"{frame.where}.camera_model: {why}")
-        views.append(View(name, lens.camera(*_pose(frame), sensors), image, mask))
+        views.append(View(name, lens.camera(*_pose(frame, "transform_matrix"), sensors), image, mask))
     return tuple(views), _points(top)
 
 
-def _pose(frame: Fields) -> tuple[Float64, Float64]:
+def _sensor(frame: Fields) -> Camera:
+    """Returns the camera of a frame that has a calibration of its own, see `client.datasets.calibration`."""
+    found = calibration.Calibration.read(frame)
+    end = None if found.shutter == "global" else _pose(frame, END_POSE)
+    return found.camera(_pose(frame, "transform_matrix"), end)
+
+
+def _pose(frame: Fields, name: str) -> tuple[Float64, Float64]:
     """Returns rotation [3, 3] and translation [3], world to camera."""
-    to_world = frame.array("transform_matrix", (4, 4), (3, 4))
-    rotation = (checked_rotation(frame, "transform_matrix", to_world[:3, :3]) @ _OPENGL).T
+    to_world = frame.array(name, (4, 4), (3, 4))
+    rotation = (checked_rotation(frame, name, to_world[:3, :3]) @ _OPENGL).T
     return rotation, -rotation @ to_world[:3, 3]
 
 
@@ -75,7 +85,7 @@ def _lens(frame: Fields, image: Path | None) -> Intrinsics:
     }
     values |= {name: frame.number(name, 0.0) for name in _COEFFICIENTS}
     last = frame.number("k4", 0.0)
-    if model == "OPENCV_FISHEYE":
+    if model.endswith("FISHEYE"):
         values["k4"] = last
     elif last:
         # In nerfstudio k4 belongs to a polynomial of degree 8, in OpenCV's model to the denominator.
@@ -116,27 +126,3 @@ def _focal(frame: Fields, axis: str, size: int) -> float:
 
 def _points(top: Fields) -> Points | None:
     return Points.load(top.path.parent / top.text("ply_file_path")) if "ply_file_path" in top else None
-
-
-def write_transforms_json(path: Path, views: Sequence[View], points: str | None = None) -> None:
-    """Writes pinhole cameras and the paths of their photographs, as nerfstudio and instant-ngp read them.
-
-    Args:
-        path: the file.
-        views: their photographs are in or below the file's folder.
-        points: path of a PLY file of initial points, relative to the file's folder.
-    """
-    frames = []
-    for view in views:
-        camera = view.camera
-        model = camera.model
-        if not isinstance(model, OpenCVModel) or model.projection != "pinhole" or np.any(model.distortion):
-            raise InvalidArgument.of("views", f"expected pinhole cameras without distortion, but {view.name} is none")
-        to_world = np.eye(4)
-        to_world[:3, :3], to_world[:3, 3] = model.rotation.T @ _OPENGL, model.eye
-        size = {"w": camera.width, "h": camera.height}
-        lens = {"fl_x": model.fx, "fl_y": model.fy, "cx": model.cx, "cy": model.cy}
-        image = view.name if view.image is None else view.image.relative_to(path.parent).as_posix()
-        frames.append({"file_path": image, **size, **lens, "transform_matrix": to_world.tolist()})
-    named = {} if points is None else {"ply_file_path": points}
-    path.write_text(json.dumps({"camera_model": "OPENCV", **named, "frames": frames}, indent=1), encoding="utf-8")

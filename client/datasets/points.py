@@ -42,7 +42,17 @@ class Points:
 
     @staticmethod
     def load(path: str | PathLike[str]) -> Points:
-        """Reads the vertices of a PLY file with x, y, z and optional red, green and blue, else grey."""
+        """Reads the vertices of a PLY file with x, y, z and optional red, green and blue, else grey.
+
+        Args:
+            path: the file.
+
+        Raises:
+            InvalidArgument: another kind of file, or a damaged one; names the file.
+
+        Example:
+            points = Points.load(folder / "points.ply")
+        """
         header = PlyHeader.read(path)
         vertices = header.points()
         positions = np.stack([np.asarray(vertices[axis], np.float32) for axis in "xyz"], axis=1)

@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from lumigrad.client.base.arrays import Float64
+from lumigrad.client.datasets.calibration import scaled_lens
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.camera import Camera, OpenCVModel, Projection, SensorModel
 from lumigrad.client.values.lenses import FisheyeLens, Lens, PinholeLens
@@ -21,10 +22,14 @@ PARAMETERS = {
     "OPENCV": ("fx", "fy", "cx", "cy", "k1", "k2", "p1", "p2"),
     "FULL_OPENCV": ("fx", "fy", "cx", "cy", "k1", "k2", "p1", "p2", "k3", "k4", "k5", "k6"),
     "OPENCV_FISHEYE": ("fx", "fy", "cx", "cy", "k1", "k2", "k3", "k4"),
+    "SIMPLE_RADIAL_FISHEYE": ("f", "cx", "cy", "k1"),
+    "RADIAL_FISHEYE": ("f", "cx", "cy", "k1", "k2"),
+    "THIN_PRISM_FISHEYE": ("fx", "fy", "cx", "cy", "k1", "k2", "p1", "p2", "k3", "k4", "sx1", "sy1"),
 }
 READABLE = ", ".join(PARAMETERS)
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".JPG", ".PNG", ".JPEG", ".webp")
 _DISTORTION = ("k1", "k2", "p1", "p2", "k3", "k4", "k5", "k6")
+_OF_PRISMS = ("p1", "p2", "sx1", "sy1")
 
 
 @dataclass(frozen=True)
@@ -43,23 +48,27 @@ class Intrinsics:
     height: int
     values: dict[str, float]
 
-    def unrenderable(self, sensors: bool) -> str:
-        """The reason why it cannot be rendered, as a sensor or by its Jacobian; empty if it can."""
+    @property
+    def unrenderable(self) -> str:
+        """The reason why it cannot be rendered; empty if it can."""
         if self.model not in PARAMETERS:
             return f"the camera model {self.model} is not supported; expected {READABLE}"
-        if not sensors and self._is_fisheye and any(self.values.get(name, 0.0) for name in _DISTORTION):
-            return "OPENCV_FISHEYE is supported without distortion only, k1 = k2 = k3 = k4 = 0; undistort the pictures"
+        if self._is_fisheye and any(self.values.get(name, 0.0) for name in _OF_PRISMS):
+            return f"{self.model} is supported without p1, p2, sx1 and sy1 only; undistort the pictures"
         return ""
 
     @property
     def _is_fisheye(self) -> bool:
-        return self.model == "OPENCV_FISHEYE"
+        return self.model.endswith("FISHEYE")
 
     def camera(self, rotation: Float64, translation: Float64, sensors: bool) -> Camera:
-        """Returns the camera at a pose, world to camera: x right, y down, z forward; with `sensors` as one."""
+        """Returns the camera at a pose, world to camera: x right, y down, z forward.
+
+        It is a sensor with `sensors`, and where only sensors have its lens: a fisheye with coefficients.
+        """
         values = self.values
         coefficients = [values.get(name, 0.0) for name in _DISTORTION]
-        if sensors:
+        if sensors or (self._is_fisheye and any(coefficients)):
             return Camera.sensor(self._lens(coefficients), rotation, translation, self.width, self.height)
         # OpenCV accepts 4, 5 or 8 coefficients: the smallest number that has all that are not 0.
         kept = 8 if any(coefficients[5:]) else 5 if coefficients[4] else 4 if any(coefficients) else 0
@@ -88,6 +97,8 @@ class Intrinsics:
             return FisheyeLens(**film, radial=(k1, k2, *others[:2]))
         if not any(coefficients):
             return PinholeLens(**film)
+        while others and not others[-1]:
+            others.pop()
         return PinholeLens(**film, radial=(k1, k2, *others), tangential=(p1, p2))
 
 
@@ -125,24 +136,43 @@ class View:
     mask: Path | None = None
 
     def resized(self, width: int, height: int) -> View:
-        """Returns a copy with another image size, in pixels."""
+        """Returns a copy with another image size, in pixels.
+
+        Args:
+            width: picture width in pixels.
+            height: picture height in pixels.
+
+        Raises:
+            InvalidArgument: a camera whose picture has one size only, such as a lidar's.
+
+        Example:
+            small = capture.view(0).resized(32, 24)
+        """
         return replace(self, camera=resized(self.camera, width, height))
 
 
 def resized(camera: Camera, width: int, height: int) -> Camera:
-    """Returns a camera with the same view and another image size; cameras of data sets only."""
+    """Returns a camera with the same view and another image size; cameras of data sets only.
+
+    Args:
+        camera: the camera.
+        width: picture width in pixels.
+        height: picture height in pixels.
+
+    Raises:
+        InvalidArgument: a camera whose picture has one size only, such as a lidar's.
+
+    Example:
+        small = resized(camera, 32, 24)
+    """
     if (width, height) == (camera.width, camera.height):
         return camera
     model, x, y = camera.model, width / camera.width, height / camera.height
-    film = model.lens if isinstance(model, SensorModel) else model
-    if not isinstance(film, OpenCVModel | PinholeLens | FisheyeLens):
+    if isinstance(model, SensorModel) and model.rays is None:
+        return Camera(width, height, replace(model, lens=scaled_lens(model.lens, x, y)))
+    if not isinstance(model, OpenCVModel):
         raise InvalidArgument.of("size", f"expected the camera's own, {camera.width}x{camera.height}")
-    scaled = replace(film, fx=film.fx * x, fy=film.fy * y, cx=film.cx * x, cy=film.cy * y)
-    if isinstance(model, SensorModel):
-        assert not isinstance(scaled, OpenCVModel)
-        return Camera(width, height, replace(model, lens=scaled))
-    assert isinstance(scaled, OpenCVModel)
-    return Camera(width, height, scaled)
+    return Camera(width, height, replace(model, fx=model.fx * x, fy=model.fy * y, cx=model.cx * x, cy=model.cy * y))
 
 
 def photograph(folder: Path, name: str) -> Path | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -152,6 +152,15 @@ def gaussians_at(points: Points, sh_degree: int) -> Gaussians:
         np.full(count, _OPACITY),
         sh=sh,
     )
+
+
+def surfels_at(points: Points, sh_degree: int, seed: int) -> Gaussians:
+    """The same as flat Gaussians, turned at random, so that each camera sees most of them from their front or back."""
+    round_ones = gaussians_at(points, sh_degree)
+    quats = np.random.default_rng(seed).normal(size=(len(points), 4)).astype(np.float32)
+    quats /= np.linalg.norm(quats, axis=1, keepdims=True)
+    assert round_ones.scales is not None
+    return replace(round_ones, quats=quats, scales=round_ones.scales[:, :2])
 
 
 def spheres_at(points: Points) -> Spheres:

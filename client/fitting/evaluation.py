@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from lumigrad.client.base.extras import require
 from lumigrad.client.client import Client
 from lumigrad.client.fitting.background import Color
 from lumigrad.client.fitting.beginning import Shot
+from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import Scene, SceneHandle
 
 # The radius of SSIM's Gaussian window, pixels: 11x11.
@@ -113,10 +115,14 @@ def _row(picture: Array, shot: Shot, exposure: Array | None) -> tuple[float, ...
 def pictures(
     client: Client, scene: Scene | SceneHandle, shots: Sequence[Shot], background: Color | None = None
 ) -> list[Array]:
-    """Renders each shot, [H, W, 3] from 0 to 1; a scene that is not stored is uploaded once."""
+    """Renders each shot, [H, W, 3] from 0 to 1; a scene that is not stored is uploaded once. Flat ones are surfels."""
     handle = scene if isinstance(scene, SceneHandle) else client.put(scene)
+    known = handle.scene if isinstance(scene, SceneHandle) else scene
+    settings: dict[str, Any] = {"background": background}
+    if isinstance(known, Gaussians) and known.is_flat:
+        settings["primitive"] = "surfel"
     try:
-        return [client.render(handle, shot.camera, background=background).color.clip(0, 1) for shot in shots]
+        return [client.render(handle, shot.camera, **settings).color.clip(0, 1) for shot in shots]
     finally:
         if handle is not scene:
             client.delete(handle)

@@ -10,7 +10,7 @@ from lumigrad.client.datasets.capture import Capture
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.fitting.background import Background
 from lumigrad.client.formats.scene_view import SceneView
-from lumigrad.client.values.camera import OpenCVModel
+from lumigrad.client.values.camera import OpenCVModel, SensorModel
 
 # The least distance of the point looked at, relative to that of the point that all cameras look at.
 _LEAST_DEPTH = 0.1
@@ -18,9 +18,9 @@ _LEAST_DEPTH = 0.1
 
 def first_view(capture: Capture, background: Background) -> SceneView:
     """Returns the view of the camera whose distance and height, seen from the subject, are closest to the medians."""
-    models = [view.camera.model for view in capture.views if isinstance(view.camera.model, OpenCVModel)]
+    models = [view.camera.model for view in capture.views if isinstance(view.camera.model, OpenCVModel | SensorModel)]
     if not models:
-        raise InvalidArgument.of("dataset", "expected a camera of OpenCV's model, got none")
+        raise InvalidArgument.of("dataset", "expected a camera of OpenCV's model or a sensor, got none")
     offsets = np.array([model.eye for model in models]) - capture.focus
     distances = np.maximum(np.linalg.norm(offsets, axis=1), 1e-9)
     heights = offsets @ capture.up / distances
@@ -29,11 +29,12 @@ def first_view(capture: Capture, background: Background) -> SceneView:
     model = models[index]
     view = next(view for view in capture.views if view.camera.model is model)
     depth = max(float(-offsets[index] @ model.rotation[2]), _LEAST_DEPTH * float(distances[index]))
+    tangent = view.camera.height / 2 / view.camera.paraxial_focal_lengths[1]
     return SceneView(
         eye=_rounded(model.eye),
         target=_rounded(model.eye + depth * model.rotation[2]),
         up=_rounded(capture.up),
-        fov_degrees=round(math.degrees(2 * math.atan(view.camera.height / 2 / model.fy)), 3),
+        fov_degrees=round(math.degrees(2 * math.atan(tangent)), 3),
         background=background.color if any(background.color) else None,
     )
 

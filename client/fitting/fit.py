@@ -10,16 +10,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.extras import require
 from lumigrad.client.client import Client
-from lumigrad.client.fitting.background import Color
 from lumigrad.client.fitting.beginning import Shot
 from lumigrad.client.fitting.evaluation import pictures, samples, side_by_side
+from lumigrad.client.fitting.recipe import Recipe
 from lumigrad.client.fitting.schedule import Schedule
 from lumigrad.client.pictures import write_image
 from lumigrad.client.shell.exits import naming
@@ -32,33 +32,46 @@ from lumigrad.client.values.spheres import Spheres
 _SHOWN = 2
 
 
+class Live(Protocol):
+    """Shows the scene while it is fitted.
+
+    Attributes:
+        steps: number of steps before the next `show`.
+    """
+
+    steps: int
+
+    def show(self, trainer: Trainer, psnr: float) -> None:
+        """Shows the trainer's scene between two steps; `psnr` is the mean of the latest steps, decibels."""
+
+
 def fit(
     client: Client,
     trainer: Trainer,
+    recipe: Recipe,
     schedule: Schedule,
-    last: int,
     every: int,
     shots: Sequence[Shot],
     scene_path: Path,
     journal: Journal,
     stopped: threading.Event,
-    background: Color,
+    live: Live | None = None,
 ) -> Gaussians | Spheres:
-    """Runs steps up to number `last`, or until `stopped`; returns the final scene, which is also saved.
+    """Runs the steps of a recipe, or until `stopped`; returns the final scene, which is also saved.
 
-    A preview of some shots is made, and the scene saved, `every` so many steps.
+    A preview of some shots is made, and the scene saved, `every` so many steps; `live` shows it more often.
     """
     shown = [shots[index] for index in samples(shots, _SHOWN)]
+    last, background = recipe.steps, recipe.background.color
     found: Gaussians | Spheres | None = None
     while found is None or (trainer.step_number < last and not stopped.is_set()):
         first = trainer.step_number
-        views = schedule.views(first, min(every - first % every, last - first))
-        for step in trainer.steps(len(views), views=views):
-            journal.step(step)
-            if stopped.is_set():
-                break
+        _advance(trainer, schedule, first + min(every - first % every, last - first), journal, stopped, live)
         scene = trainer.scene()
         assert isinstance(scene, Gaussians | Spheres)
+        if recipe.is_flat and isinstance(scene, Gaussians) and scene.scales is not None:
+            # A training keeps logarithms, so its third scales are not quite 0.
+            scene = replace(scene, scales=scene.scales[:, :2])
         found = scene
         with naming(scene_path):
             found.save(scene_path)
@@ -67,6 +80,21 @@ def fit(
         preview = side_by_side([pictures(client, handle, shown, background), [shot.photograph for shot in shown]])
         journal.preview(trainer.step_number, preview)
     return found
+
+
+def _advance(
+    trainer: Trainer, schedule: Schedule, end: int, journal: Journal, stopped: threading.Event, live: Live | None
+) -> None:
+    """Runs the steps before the step `end`, or until `stopped`."""
+    while trainer.step_number < end and not stopped.is_set():
+        first = trainer.step_number
+        views = schedule.views(first, min(end - first, end if live is None else live.steps))
+        for step in trainer.steps(len(views), views=views):
+            journal.step(step)
+            if stopped.is_set():
+                break
+        if live is not None:
+            live.show(trainer, journal.psnr)
 
 
 @contextmanager

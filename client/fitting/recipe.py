@@ -11,10 +11,15 @@ from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.fitting.background import Background
 from lumigrad.client.fitting.evaluation import Scores
 from lumigrad.client.fitting.schedule import Schedule
+from lumigrad.client.settings.engines import Primitive
 from lumigrad.client.training.options import AdaptiveDensity, Loss, Mcmc, Rate
 
 Kind = Literal["gaussians", "spheres"]
 Strategy = Literal["mcmc", "adaptive", "none"]
+# The weight of normal consistency that Huang et al. (2024) use for all scenes. Their distortion is of squared
+# differences between depths in clip space; ours is of differences in scene units, so the weight is for a region around
+# the cameras of radius 1. Both begin once there is a surface, as in the authors' code.
+_NORMAL, _DISTORTION, _SURFACE_START = 0.05, 0.05, 1 / 5
 # More weight on similarity, and less noise, than the papers have; docs/training.md has what they give.
 _L1, _DSSIM = 0.7, 0.3
 _NOISE = 1e5
@@ -22,8 +27,11 @@ _NOISE = 1e5
 _ALPHA = 0.5
 # Inria's rates for exposures.
 _EXPOSURES = 1e-3, 1e-4
-# The initial rate of camera motions: radians and scene units per step.
+# Rates of camera motions: radians and scene units per step.
 _POSES = 1e-4, 1e-6
+# Of intrinsics, in units of the focal length, and of coefficients of lenses.
+_INTRINSICS = 1e-4, 1e-6
+_LENSES = 2e-4, 2e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,11 +40,16 @@ class Recipe:
 
     Attributes:
         kind: "gaussians" or "spheres".
+        primitive: of Gaussians: "volume", or "surfel", which are flat.
+        extent: radius of the region around the cameras, scene units.
         steps: number of steps, each on one photograph.
         sh_degree: largest degree of the Gaussians' harmonics; degrees are added one by one.
         strategy: density control of Gaussians: "mcmc", "adaptive", or "none".
         cap: maximum number of Gaussians.
         poses: also refine the cameras' poses.
+        end_poses: also refine those at the end of rolling shutters, by themselves.
+        intrinsics: also refine focal lengths and principal points.
+        lenses: also refine the coefficients of lenses.
         exposures: also fit an affine map of the colours of each photograph.
         coarse: number of steps, from the first on, on photographs of half the width and height.
         seed: seed of all random choices.
@@ -45,11 +58,16 @@ class Recipe:
     """
 
     kind: Kind = "gaussians"
+    primitive: Primitive = "volume"
+    extent: float = 1.0
     steps: int = 7000
     sh_degree: int = 3
     strategy: Strategy = "mcmc"
     cap: int = 0
     poses: bool = False
+    end_poses: bool = False
+    intrinsics: bool = False
+    lenses: bool = False
     exposures: bool = False
     coarse: int = 0
     seed: int = 0
@@ -63,7 +81,21 @@ class Recipe:
         if self.kind == "spheres":
             return Loss(alpha=alpha)
         regulariser = 0.01 if self.moves else 0.0
-        return Loss(l1=_L1, dssim=_DSSIM, alpha=alpha, opacity=regulariser, scale=regulariser)
+        of_surface: dict[str, Any] = {}
+        if self.is_flat:
+            of_surface = {"normal": _NORMAL, "distortion": _DISTORTION / self.extent}
+            of_surface["surface_start"] = int(self.steps * _SURFACE_START)
+        return Loss(l1=_L1, dssim=_DSSIM, alpha=alpha, opacity=regulariser, scale=regulariser, **of_surface)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether surfels are fitted."""
+        return self.kind == "gaussians" and self.primitive == "surfel"
+
+    @property
+    def refines_cameras(self) -> bool:
+        """Whether anything of the cameras is refined."""
+        return self.poses or self.end_poses or self.intrinsics or self.lenses
 
     @property
     def moves(self) -> bool:
@@ -93,18 +125,21 @@ class Recipe:
     def trainer_options(self) -> dict[str, Any]:
         """Arguments of `Client.trainer`."""
         is_gaussians = self.kind == "gaussians"
-        harmonics = {"sh_degree_every": max(self.steps // 14, 1)} if is_gaussians else {}
+        of_gaussians: dict[str, Any] = {"sh_degree_every": max(self.steps // 14, 1), "primitive": self.primitive}
         return {
             "loss": self.loss,
             "density": self.density,
             # Rates of means fall to a tenth: with a hundredth, most of so few steps would hardly move them.
             "total_steps": 2 * self.steps if is_gaussians else self.steps,
             "refine_poses": Rate(*_POSES, self.steps) if self.poses else None,
+            "refine_end_poses": Rate(*_POSES, self.steps) if self.end_poses else None,
+            "refine_intrinsics": Rate(*_INTRINSICS, self.steps) if self.intrinsics else None,
+            "refine_lenses": Rate(*_LENSES, self.steps) if self.lenses else None,
             "refine_exposures": Rate(*_EXPOSURES, self.steps) if self.exposures else None,
             "seed": self.seed,
             "snapshot_every": self.snapshot_every,
             "background": self.background.color,
-            **harmonics,
+            **(of_gaussians if is_gaussians else {}),
         }
 
 

@@ -17,6 +17,7 @@ from lumigrad.client.training.options import (
     Mcmc,
     Rate,
     Rates,
+    calibrations_of,
     default_rates,
     extent_of,
     rates_message,
@@ -79,8 +80,13 @@ class Targets:
 class Views:
     """Cameras and their targets."""
 
-    def __init__(self, cameras: Sequence[Camera], targets: Sequence[Any] | None) -> None:
-        """`targets`: one for each camera, a Target, a handle of a stored one, or an image; None: there are none."""
+    def __init__(
+        self, cameras: Sequence[Camera], targets: Sequence[Any] | None, calibrations: Sequence[int] | None = None
+    ) -> None:
+        """`targets`: one for each camera, a Target, a handle of a stored one, or an image; None: there are none.
+
+        `calibrations`: for each camera a number that those of one lens share; None: equal lenses are one.
+        """
         self.cameras = tuple(cameras)
         for camera in self.cameras:
             instance("cameras", camera, (Camera,), "make one with Camera.look_at, orbit, opencv, pulsar or inria")
@@ -91,6 +97,11 @@ class Views:
             text = f"expected {len(self.cameras)}, one for each camera, got {len(self._targets)}"
             raise InvalidArgument.of("targets", text)
         self._hashes: list[str] = [""] * len(self.cameras)
+        given = calibrations_of(self.cameras) if calibrations is None else calibrations
+        self._calibrations = [whole_number("calibrations", number, 0, (1 << 32) - 1) for number in given]
+        if len(self._calibrations) != len(self.cameras):
+            text = f"expected {len(self.cameras)} numbers, one for each camera, got {len(self._calibrations)}"
+            raise InvalidArgument.of("calibrations", text)
 
     @property
     def has_targets(self) -> bool:
@@ -105,8 +116,8 @@ class Views:
     def messages(self) -> list[training_pb2.TrainingView]:
         """The protobuf messages of the views; the targets must have been put."""
         return [
-            training_pb2.TrainingView(camera=camera_message(camera), target=digest)
-            for camera, digest in zip(self.cameras, self._hashes, strict=True)
+            training_pb2.TrainingView(camera=camera_message(camera), target=digest, calibration=calibration)
+            for camera, digest, calibration in zip(self.cameras, self._hashes, self._calibrations, strict=True)
         ]
 
 
@@ -146,6 +157,10 @@ class TrainingCalls(Cancellable):
         total_steps: int = 30_000,
         rates: Rates | None = None,
         refine_poses: Rate | float | None = None,
+        refine_end_poses: Rate | float | None = None,
+        refine_intrinsics: Rate | float | None = None,
+        refine_lenses: Rate | float | None = None,
+        calibrations: Sequence[int] | None = None,
         refine_exposures: Rate | float | None = None,
         density: AdaptiveDensity | Mcmc | None = None,
         extent: float | None = None,
@@ -171,7 +186,16 @@ class TrainingCalls(Cancellable):
             rates: learning rates by parameter: of Gaussians "means", "quats", "scales" (of their logarithms),
                 "opacities" (of their logits) and "sh0", "sh_rest" or "colors"; of spheres "positions", "colors",
                 "radii" (logarithms), "opacities" (logits). Other parameters are not optimised. None: default rates.
-            refine_poses: rate for the poses of OpenCV cameras; None: they are fixed.
+            refine_poses: rate for the poses of OpenCV's cameras and sensors, radians and scene units a step; None: they
+                are fixed.
+            refine_end_poses: the same for the poses at the end of rolling shutters; None: a motion that `refine_poses`
+                finds moves both ends.
+            refine_intrinsics: rate for focal lengths and principal points, in units of the focal length: 1e-4 of 500
+                pixels is 0.05 pixels a step; None: they are fixed.
+            refine_lenses: rate for the coefficients of the lenses and windshields of sensors, see docs/training.md. A
+                lens has those that it was made with: `radial=(0, 0)` are two. None: they are fixed.
+            calibrations: for each camera a number: those with the same one share intrinsics and lens, and may differ in
+                picture size; None: cameras of one size whose intrinsics and lenses are equal share them.
             refine_exposures: rate for an affine transform of the colours of each view; None: there is none.
             density: density control, which adds and removes Gaussians; None: there is none.
             extent: the radius of the region around the cameras, scene units, for default rates and density control;
@@ -187,11 +211,17 @@ class TrainingCalls(Cancellable):
 
         Raises:
             TrainingHeld: another client is training the scene.
+
+        Example:
+            with client.trainer(scene, cameras, photographs, total_steps=100, refine_poses=1e-4) as trainer:
+                for step in trainer.steps(100):
+                    print(step.number, step.psnr)
+                fitted = trainer.scene()
         """
         method, facts = f"{TRAINING_SERVICE}/Train", partial(scene_facts, scene)
         with self._workers.begin(timeout_s, method, facts, self._cancellation) as call:
             instance("scene", scene, (Spheres, Gaussians, SceneHandle), "pass spheres, Gaussians, or a handle of them")
-            views = Views(cameras, targets)
+            views = Views(cameras, targets, calibrations)
             handle = scene if isinstance(scene, SceneHandle) else self._workers.put(scene, call)
             spec = training_pb2.TrainingSpec(
                 sh_degree_every=whole_number("sh_degree_every", sh_degree_every, 0, _MOST),
@@ -202,9 +232,11 @@ class TrainingCalls(Cancellable):
             radius = extent_of(views.cameras) if extent is None else number("extent", extent)
             tensors = _tensors_of(handle)
             chosen = dict(default_rates(handle.kind, tensors, radius, total_steps) if rates is None else rates)
-            for name, rate in (("poses", refine_poses), ("exposures", refine_exposures)):
-                if rate is not None:
-                    chosen[name] = rate
+            refined = {
+                **{"poses": refine_poses, "end_poses": refine_end_poses, "exposures": refine_exposures},
+                **{"intrinsics": refine_intrinsics, "lenses": refine_lenses},
+            }
+            chosen |= {name: rate for name, rate in refined.items() if rate is not None}
             optimizer = training_pb2.Optimizer(
                 rates=rates_message(chosen),
                 beta1=number("betas[0]", betas[0]),
@@ -235,6 +267,9 @@ class TrainingCalls(Cancellable):
 
         Raises:
             TrainingLost: the training has ended or expired, or the lease is wrong.
+
+        Example:
+            trainer = client.resume_trainer(training_id, lease)
         """
         with self._workers.begin(timeout_s, f"{TRAINING_SERVICE}/Train", None, self._cancellation) as call:
             start = training_pb2.TrainingStart(training_id=training_id, lease=lease)

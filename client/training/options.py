@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, Literal
@@ -11,7 +11,7 @@ import numpy as np
 
 from lumigrad.client.base.arguments import number, truth, values_of, whole_number
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.camera import Camera, OpenCVModel, SensorModel
 from lumigrad.v1 import density_pb2, training_pb2
 
 _MOST = 1 << 40
@@ -154,6 +154,11 @@ class Loss:
         alpha: weight of |alpha - mask|.
         opacity: weight of the mean opacity of all primitives.
         scale: weight of the mean scale of Gaussians, or radius of spheres, scene units.
+        normal: of surfels, weight of alpha - normals . surface_normals, which is 0 where each surfel lies in the
+            surface that the depth describes (Huang et al. 2024); the paper has 0.05.
+        distortion: of surfels, weight of the distortion, scene units, which is 0 where all that a ray hits is at one
+            depth.
+        surface_start: first step in which these two count.
     """
 
     l1: float = 0.8
@@ -164,13 +169,18 @@ class Loss:
     alpha: float = 0.0
     opacity: float = 0.0
     scale: float = 0.0
+    normal: float = 0.0
+    distortion: float = 0.0
+    surface_start: int = 0
 
     def message(self) -> training_pb2.Loss:
         """The protobuf message."""
         if self.padding not in _PADDINGS:
             raise InvalidArgument.of("padding", f"expected {' or '.join(_PADDINGS)}, got {self.padding!r}")
-        weights = {name: number(name, value) for name, value in vars(self).items() if name != "padding"}
-        return training_pb2.Loss(**weights, padding=_PADDINGS[self.padding])
+        start = whole_number("surface_start", self.surface_start, 0, _MOST)
+        others = ("padding", "surface_start")
+        weights = {name: number(name, value) for name, value in vars(self).items() if name not in others}
+        return training_pb2.Loss(**weights, padding=_PADDINGS[self.padding], surface_start=start)
 
 
 Rates = Mapping[str, "Rate | float"]
@@ -199,6 +209,20 @@ def default_rates(kind: str, tensors: Sequence[str], extent: float, steps: int) 
         **({"opacities": 5e-2} if "opacities" in tensors else {}),
     }
     return of_gaussians if kind == "gaussians" else of_spheres
+
+
+def calibrations_of(cameras: Sequence[Camera]) -> list[int]:
+    """For each camera a number, the same for those of one size whose intrinsics and lenses are equal."""
+    numbers: dict[Hashable, int] = {}
+    return [numbers.setdefault(_calibration(camera), len(numbers)) for camera in cameras]
+
+
+def _calibration(camera: Camera) -> Hashable:
+    model, size = camera.model, (camera.width, camera.height)
+    if isinstance(model, OpenCVModel):
+        return (model.fx, model.fy, model.cx, model.cy, model.projection, model.distortion, size)
+    # Others have nothing that could be refined.
+    return (model.lens, model.windshield, size) if isinstance(model, SensorModel) else id(camera)
 
 
 def extent_of(cameras: Sequence[Camera]) -> float:

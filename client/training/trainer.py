@@ -18,7 +18,9 @@ from lumigrad.client.training.exchange import Request, TrainReply
 from lumigrad.client.training.results import Images, StepResult
 from lumigrad.client.training.stream import ImageFormat, TrainingStream, step_message
 from lumigrad.client.transport.call import Cancellation
+from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.handle import Scene, SceneHandle
+from lumigrad.client.wire.cameras import camera_of
 from lumigrad.client.workers.scene_store import SceneStore
 from lumigrad.protos import dtypes
 from lumigrad.v1 import tensor_pb2, training_pb2
@@ -111,9 +113,22 @@ class Trainer:
             count: the number of steps.
             batch: the number of views of a step; the worker chooses them, each once before any is repeated.
             views: the views of each step, instead of `batch`.
-            outputs: images to return: "color", "alpha", "depth", "expected_depth".
+            outputs: images to return: "color", "alpha", "depth", "expected_depth", of surfels also "median_depth",
+                "normals", "distortion", "surface_normals".
             image_format: wire format of the images.
             in_flight: maximum number of steps in flight. Steps already sent are done even if the loop ends early.
+
+        Yields:
+            The result of each step, in order.
+
+        Raises:
+            InvalidArgument: an argument is wrong, or the training has no loss.
+            TrainingHeld: another client has resumed the training.
+            TrainingLost: the worker no longer has it.
+
+        Example:
+            for step in trainer.steps(3, batch=2):
+                print(step.number, step.loss, step.psnr)
         """
         if not self._has_loss:
             raise InvalidArgument.of("loss", "expected a training with targets and a loss; use `batches` without them")
@@ -128,7 +143,21 @@ class Trainer:
             yield self.receive_step(self._images() if outputs else None)
 
     def step(self, /, views: Sequence[int] = (), **options: Any) -> StepResult:
-        """Runs one step; `options` are those of `steps`."""
+        """Runs one step; `options` are those of `steps`.
+
+        Args:
+            views: the views to train with; empty: the worker chooses.
+            options: of `steps`, but `views`.
+
+        Returns:
+            The result of the step.
+
+        Raises:
+            LumigradError: as for `steps`.
+
+        Example:
+            step = trainer.step([0], outputs=("color",))
+        """
         return next(self.steps(1, views=[views] if views else None, **options))
 
     def batches(
@@ -147,10 +176,21 @@ class Trainer:
             count: the number of steps.
             batch: the number of views of a step, which the worker chooses.
             views: the views of each step, instead of `batch`.
-            outputs: images: "color", "alpha", "depth", "expected_depth".
+            outputs: images, as for `steps`.
             image_format: wire format of the images.
             in_flight: 1: each image includes all earlier steps, and `apply` returns when the step is done. 2 to 4: the
                 next images are rendered and transferred meanwhile, and miss up to `in_flight` - 1 earlier steps.
+
+        Yields:
+            The images of each step, to be completed by `apply`.
+
+        Raises:
+            InvalidArgument: an argument is wrong.
+            LumigradError: the batch before was not applied; or as for `steps`.
+
+        Example:
+            for batch in trainer.batches(2, views=[[0], [1]]):
+                batch.apply(color=2 * (batch.color - photographs[batch.views[0]]))
         """
         self._ahead = limit = whole_number("in_flight", in_flight, 1, 4)
         self._clear_up()
@@ -180,25 +220,60 @@ class Trainer:
         Raises:
             SceneNotFound: the scene was deleted or evicted; `Client.resume_trainer` resumes the training.
             VersionMismatch: the scene was updated by another call.
+
+        Example:
+            scene = trainer.publish()
         """
         self._stream.send(Request(training_pb2.TrainRequest(publish=training_pb2.Publish())))
         published = self._received("published").message.published
         return self._store.handle(published.scene, self._stream.call())
 
     def scene(self) -> Scene:
-        """Downloads the current scene."""
+        """Downloads the current scene.
+
+        Raises:
+            LumigradError: as for `publish`.
+
+        Example:
+            fitted = trainer.scene()
+        """
         handle = self.publish()
         found = self._stream.repeated(partial(self._store.get, handle.scene_id, True)).scene
         assert found is not None
         return found
 
     def snapshot(self) -> int:
-        """Writes a snapshot into the worker's spool; returns the number of the next step."""
+        """Writes a snapshot into the worker's spool; returns the number of the next step.
+
+        Raises:
+            LumigradError: the worker has no spool, or it is full; or as for `steps`.
+
+        Example:
+            next_step = trainer.snapshot()
+        """
         self._stream.send(Request(training_pb2.TrainRequest(snapshot=training_pb2.Snapshot())))
         return int(self._received("snapshotted").message.snapshotted.step)
 
+    def cameras(self) -> tuple[Camera, ...]:
+        """Downloads the current cameras of all views, with what was refined of them.
+
+        Raises:
+            LumigradError: as for `steps`.
+
+        Example:
+            refined = trainer.cameras()[0].view_matrix
+        """
+        return tuple(camera_of(view.camera) for view in self.views()[0])
+
     def views(self) -> tuple[tuple[training_pb2.TrainingView, ...], Array | None]:
-        """Downloads the current views, with refined poses, and the exposures [V, 3, 4] if they are optimised."""
+        """Downloads the current views, with refined cameras, and the exposures [V, 3, 4] if they are optimised.
+
+        Raises:
+            LumigradError: as for `steps`.
+
+        Example:
+            views, exposures = trainer.views()
+        """
         self._stream.send(Request(training_pb2.TrainRequest(get_views=training_pb2.GetViews())))
         reply = self._received("views")
         found = reply.message.views
@@ -210,6 +285,12 @@ class Trainer:
 
         Args:
             finish: remove it from the worker; unpublished changes are lost. False: the worker keeps it for a while.
+
+        Raises:
+            TrainingHeld: another client has resumed it and will end it.
+
+        Example:
+            trainer.close(finish=False)  # `Client.resume_trainer` goes on with it
         """
         has_ended, self._has_ended = self._has_ended, True
         if not has_ended and finish:
@@ -316,7 +397,14 @@ class LateResult:
         return getattr(self.result(), name)
 
     def result(self) -> StepResult:
-        """Waits for the result and returns it."""
+        """Waits for the result and returns it.
+
+        Raises:
+            LumigradError: as for `Trainer.steps`.
+
+        Example:
+            loss = late.result().loss
+        """
         if self._result is None:
             self._trainer.settle(self)
         assert self._result is not None
@@ -359,6 +447,16 @@ class Batch:
         Args:
             gradient_format: wire format of the gradients.
             gradients: dL/d output by its name, with the shape of the output.
+
+        Returns:
+            The result of the step, perhaps still pending.
+
+        Raises:
+            InvalidArgument: a gradient of another shape, or of an output that the batch lacks.
+            LumigradError: as for `Trainer.steps`.
+
+        Example:
+            result = batch.apply(color=np.ones_like(batch.color), gradient_format="float16")
         """
         encoded = {name: _encoded(name, value, gradient_format) for name, value in gradients.items()}
         return self._trainer.apply(self.images.number, encoded)

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from lumigrad.client import FisheyeLens, InvalidArgument
-from lumigrad.client.datasets import Capture, Points
+from lumigrad.client import (
+    Camera,
+    FisheyeLens,
+    FThetaLens,
+    InvalidArgument,
+    OrthographicLens,
+    PinholeLens,
+    Windshield,
+)
+from lumigrad.client.datasets import Capture, Points, View
 from lumigrad.client.datasets.colmap_binary import read_cameras
+from lumigrad.client.values.rotations import axis_angle_rotation
 from support.files.dataset_files import shots, transforms, write_cameras_json, write_colmap
 
 DATA = os.environ.get("LUMIGRAD_TEST_DATA")
@@ -50,6 +60,56 @@ def test_transforms_json_of_nerfstudio(tmp_path):
     assert_same(Capture.load(write(tmp_path / "other.json", transforms(shots(), **TOP))))
     write(tmp_path / "transforms.json", transforms(shots(), **TOP))
     assert_same(Capture.load(tmp_path))
+
+
+@pytest.mark.parametrize("form", ["nerfstudio", "colmap"])
+def test_what_is_saved_is_what_is_loaded(form, tmp_path):
+    images = tmp_path / "set" / "images"
+    images.mkdir(parents=True)
+    for shot in shots():
+        (images / Path(shot.file).name).write_bytes(b"")
+    lens = {"k1": -0.2, "k2": 0.05, "p1": 0.001, "p2": -0.002, "k3": 0.01}
+    source = write(tmp_path / "set" / "other.json", transforms(shots(), **{**TOP, "camera_model": "OPENCV", **lens}))
+    capture = Capture.load(source, images="images")
+    points = Points([[0, 1, 2], [3, 4, 5.5]], [[1, 0, 0.2], [0, 1, 0.4]])
+    Capture(capture.views, points).save(tmp_path / "set", form=form)
+    again = Capture.load(tmp_path / "set")
+    assert_same(again)
+    for before, after in zip(capture.views, again.views, strict=True):
+        assert after.image == before.image is not None
+        assert after.camera.model.distortion == before.camera.model.distortion == tuple(lens.values())
+    assert again.points is not None
+    np.testing.assert_allclose(again.points.positions, points.positions)
+    np.testing.assert_allclose(again.points.colors, points.colors, atol=1e-6)
+
+
+def test_fisheyes_are_saved_with_their_coefficients(tmp_path):
+    top = {**TOP, "camera_model": "OPENCV_FISHEYE", "k1": 0.1, "k2": -0.02, "k3": 0.003, "k4": -0.0004}
+    capture = Capture.load(write(tmp_path / "other.json", transforms(shots(), **top)), sensors=True)
+    for form in ("nerfstudio", "colmap"):
+        capture.save(tmp_path / form, form=form)
+        (view, *_) = Capture.load(tmp_path / form, sensors=True).views
+        assert isinstance(view.camera.model.lens, FisheyeLens)
+        assert view.camera.model.lens.radial == (0.1, -0.02, 0.003, -0.0004)
+
+
+def test_what_files_cannot_express_is_not_saved(tmp_path):
+    eye = np.eye(3)
+    rolling = {"shutter": "top_to_bottom", "end_rotation": eye, "end_translation": np.ones(3)}
+    lens = PinholeLens(fx=300, fy=300, cx=160, cy=120, radial=(0.1, 0, 0, 0.01))
+    cases = {
+        "rolling": (Camera.sensor(lens, eye, np.zeros(3), 320, 240, **rolling), "colmap", "shutters"),
+        "rational": (
+            Camera.opencv(9, 9, 5, 5, eye, np.zeros(3), 10, 10, distortion=(0, 0, 0, 0, 0, 0.1, 0, 0)),
+            *("nerfstudio", 'pass form="colmap"'),
+        ),
+        "parallel": (Camera.opencv(9, 9, 5, 5, eye, np.zeros(3), 10, 10, model="orthographic"), "colmap", "fisheye"),
+    }
+    for name, (camera, form, text) in cases.items():
+        with pytest.raises(InvalidArgument, match=f"'{name}' cannot be saved.*{text}"):
+            Capture((View(name, camera),)).save(tmp_path, form=form)
+    with pytest.raises(InvalidArgument, match=r"form.*\"nerfstudio\", \"colmap\", got 'ply'"):
+        Capture((View("parallel", cases["parallel"][0]),)).save(tmp_path, form="ply")
 
 
 def test_of_blender_scenes_the_photographs_for_training(tmp_path):
@@ -130,7 +190,7 @@ def test_cameras_may_be_sensors(tmp_path):
     write_colmap(tmp_path, shots(1), "FULL_OPENCV", [500, 510, 320, 240, 1, 2, 3, 4, 5, 6, 0, 0], SIZE, binary=True)
     plain, sensor = (Capture.load(tmp_path, sensors=sensors) for sensors in (False, True))
     lens = sensor.views[0].camera.model.lens
-    assert (lens.radial, lens.tangential) == ((1, 2, 5, 6, 0, 0), (3, 4))
+    assert (lens.radial, lens.tangential) == ((1, 2, 5, 6), (3, 4))
     np.testing.assert_array_equal(sensor.views[0].camera.model.rotation, plain.views[0].camera.model.rotation)
     np.testing.assert_allclose(sensor.up, plain.up)
 
@@ -140,9 +200,88 @@ def test_camera_models_that_cannot_be_rendered_are_named(tmp_path, binary):
     write_colmap(tmp_path, shots(1), "FOV", [500, 510, 320, 240, 0.5], SIZE, binary=binary)
     with pytest.raises(InvalidArgument, match=r"cameras\.(bin|txt): .*expected one of SIMPLE_PIN.* got model '?FOV"):
         Capture.load(tmp_path)
-    write_colmap(tmp_path, shots(1), "OPENCV_FISHEYE", [500, 510, 320, 240, 0.1, 0, 0, 0], SIZE, binary=binary)
-    with pytest.raises(InvalidArgument, match=r"camera 3: OPENCV_FISHEYE is supported without distortion only"):
+    values = [500, 510, 320, 240, 0.1, 0.2, 0, 0, 0.3, 0.4, 0, 0.5]
+    write_colmap(tmp_path, shots(1), "THIN_PRISM_FISHEYE", values, SIZE, binary=binary)
+    with pytest.raises(InvalidArgument, match=r"camera 3: THIN_PRISM_FISHEYE is supported without p1, p2, sx1 and sy1"):
         Capture.load(tmp_path)
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_fisheyes_with_coefficients_are_sensors(tmp_path, binary):
+    film, coefficients = {"fx": 500, "fy": 510, "cx": 320, "cy": 240}, (0.1, 0.2, 0.3, 0.4)
+    values = [*film.values(), *coefficients]
+    cases = {
+        "OPENCV_FISHEYE": (values, coefficients),
+        "THIN_PRISM_FISHEYE": ([*values[:6], 0, 0, *values[6:], 0, 0], coefficients),
+        "RADIAL_FISHEYE": ([500, 320, 240, 0.1, 0.2], (0.1, 0.2, 0, 0)),
+        "SIMPLE_RADIAL_FISHEYE": ([500, 320, 240, 0.1], (0.1, 0, 0, 0)),
+    }
+    for model, (numbers, radial) in cases.items():
+        write_colmap(tmp_path, shots(1), model, numbers, SIZE, binary=binary)
+        (view,) = Capture.load(tmp_path).views
+        expected = FisheyeLens(**film, radial=radial)
+        assert view.camera.model.lens == (expected if len(numbers) > 5 else replace(expected, fy=500))
+
+
+CALIBRATIONS = {
+    "ftheta": FThetaLens(
+        cx=31,
+        cy=25,
+        max_angle=1.2,
+        angle_to_pixel_distance=(0, 50, 1),
+        pixel_distance_to_angle=(0, 0.02),
+        linear=(1.1, 0.1, 0),
+    ),
+    "fisheye": FisheyeLens(fx=50, fy=51, cx=30, cy=24, radial=(0.1, 0, 0, 0.01), max_angle=1.1),
+    "pinhole": PinholeLens(fx=50, fy=51, cx=30, cy=24, radial=(0.1, 0, 0, 0.01), thin_prism=(0.1, 0, 0, 0)),
+    "orthographic": OrthographicLens(fx=50, fy=51, cx=30, cy=24),
+}
+
+
+@pytest.mark.parametrize("name", CALIBRATIONS)
+def test_calibrations_are_saved_and_loaded_whole(name, tmp_path):
+    turn = axis_angle_rotation(np.array([0.1, 0.2, -0.3]))
+    end = {"end_rotation": turn @ turn, "end_translation": np.array([1.0, 2, 3.5])}
+    glass = Windshield(horizontal=(0.1, 1, 0), vertical=(0,), horizontal_inverse=(0, 1, 0), vertical_inverse=(0,))
+    options = {} if name == "orthographic" else {"windshield": glass}
+    camera = Camera.sensor(CALIBRATIONS[name], turn, [1, 2, 3], 64, 48, shutter="bottom_to_top", **end, **options)
+    Capture((View("a", camera),)).save(tmp_path)
+    (view,) = Capture.load(tmp_path).views
+    found, model = view.camera.model, camera.model
+    assert (found.lens, found.windshield, found.shutter) == (model.lens, model.windshield, model.shutter)
+    for part in ("rotation", "translation", "end_rotation", "end_translation"):
+        np.testing.assert_allclose(getattr(found, part), getattr(model, part), atol=1e-12)
+    half = view.resized(32, 24).resized(64, 48).camera
+    assert half.model.lens == model.lens and half.width == 64
+
+
+def test_calibrations_are_those_of_ncore(tmp_path):
+    """The values of an f-theta camera as NCore writes them: its centre of the first pixel is 0."""
+    parameters = {
+        **{"resolution": [64, 48], "shutter_type": "GLOBAL", "principal_point": [31.5, 23.5]},
+        **{"reference_poly": "PIXELDIST_TO_ANGLE", "pixeldist_to_angle_poly": [0, 0.02, 0, 0, 0, 0]},
+        **{"angle_to_pixeldist_poly": [0, 50, 0, 0, 0, 0], "max_angle": 0.8, "linear_cde": [1, 0, 0]},
+        "external_distortion_parameters": None,
+    }
+    top = {"camera_model_type": "ftheta", "camera_model_parameters": parameters}
+    values = {**transforms(shots(2)), **top}
+    for view in Capture.load(write(tmp_path / "t.json", values)).views:
+        lens = view.camera.model.lens
+        assert (lens.cx, lens.cy, lens.reference) == (32, 24, "pixel_distance_to_angle")
+        assert lens.pixel_distance_to_angle[1] == 0.02
+    for wrong, said in (
+        ({"shutter_type": "ROLLING"}, r"camera_model_parameters\.shutter_type: expected one of GLOBAL"),
+        ({"shutter_type": "ROLLING_TOP_TO_BOTTOM"}, "transform_matrix_end: expected finite numbers"),
+        ({"reference_poly": "BOTH"}, "reference_poly: expected one of ANGLE_TO_PIXELDIST"),
+        ({"resolution": [0, 1]}, "resolution: expected a width and a height"),
+        ({"linear_cde": [1]}, "linear_cde: expected finite numbers"),
+    ):
+        values["camera_model_parameters"] = {**parameters, **wrong}
+        with pytest.raises(InvalidArgument, match=said):
+            Capture.load(write(tmp_path / "t.json", values))
+    values["camera_model_type"] = "sphere"
+    with pytest.raises(InvalidArgument, match="camera_model_type: expected one of ideal-pinhole"):
+        Capture.load(write(tmp_path / "t.json", values))
 
 
 def test_transforms_with_intrinsics_and_distortion_in_frames(tmp_path):
@@ -239,8 +378,8 @@ WRONG = [
         r"frames\[0\]\.camera_model: the camera model EQUIRECTANGULAR is not supported; expected SIMPLE_PINHOLE",
     ),
     (
-        {**transforms(shots(1), **{**TOP, "camera_model": "OPENCV_FISHEYE", "k1": 0.1})},
-        r"frames\[0\]\.camera_model: OPENCV_FISHEYE is supported without distortion only",
+        {**transforms(shots(1), **{**TOP, "camera_model": "THIN_PRISM_FISHEYE", "p1": 0.1})},
+        r"frames\[0\]\.camera_model: THIN_PRISM_FISHEYE is supported without p1",
     ),
     (
         {**transforms(shots(1), **{**TOP, "camera_model": "OPENCV", "k4": 0.1})},

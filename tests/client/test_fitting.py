@@ -8,7 +8,7 @@ import pytest
 from lumigrad.client import Camera, Client, InvalidArgument, Spheres
 from lumigrad.client.datasets import Capture, Points, View
 from lumigrad.client.fitting.background import Background
-from lumigrad.client.fitting.beginning import Shot, divide, gaussians_at, spacing, spheres_at
+from lumigrad.client.fitting.beginning import Shot, divide, gaussians_at, spacing, spheres_at, surfels_at
 from lumigrad.client.fitting.evaluation import exposures_nearby, matched, psnr, ssim
 from lumigrad.client.fitting.first_view import first_view
 from lumigrad.client.fitting.recipe import Recipe
@@ -71,6 +71,27 @@ def test_sizes_follow_the_distance_to_neighbours():
     gaussians = gaussians_at(points, 2)
     assert gaussians.sh is not None and gaussians.sh.shape == (64, 9, 3)
     assert spheres_at(points).radii == pytest.approx(0.5)
+
+
+def test_surfels_are_flat_and_turned_at_random() -> None:
+    generator = np.random.default_rng(0)
+    points = Points(generator.normal(size=(200, 3)), generator.random((200, 3)))
+    surfels, again = (surfels_at(points, 1, seed=4) for _ in range(2))
+    assert surfels.is_flat and surfels.scales is not None and (surfels.scales[:, :2] > 0).all()
+    np.testing.assert_array_equal(surfels.quats, again.quats)
+    # No direction is preferred.
+    assert np.abs(np.mean(surfels.quats, axis=0)).max() < 0.15
+
+
+def test_a_recipe_of_surfels_has_the_losses_of_surfaces() -> None:
+    recipe = Recipe(primitive="surfel", extent=4.0, steps=1000)
+    loss, options = recipe.loss, recipe.trainer_options()
+    assert loss.normal == 0.05 and loss.surface_start == 200
+    assert loss.distortion == pytest.approx(Recipe(primitive="surfel").loss.distortion / 4)
+    assert options["primitive"] == "surfel"
+    assert Recipe().loss.normal == Recipe().loss.distortion == 0
+    message = loss.message()
+    assert (message.normal, message.surface_start) == (0.05, 200)
 
 
 def test_every_photograph_is_fitted_or_held_out():

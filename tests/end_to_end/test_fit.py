@@ -90,6 +90,37 @@ def wait_for_previews(scene: Path, count: int, process: subprocess.Popen[str]) -
 
 
 @pytest.mark.slow
+def test_surfels_are_fitted_and_rendered_as_such(capture: Path, tmp_path: Path, running: WorkerProcess, client: Client):
+    scene = tmp_path / "surfels.ply"
+    options = ["--steps", "100", "--sh-degree", "0", "--strategy", "none", "--primitive", "surfels"]
+    done = fit(capture, scene, *options, target=running.target)
+    assert done.returncode == 0, done.stderr
+    report = report_of(scene)
+    assert report["held_out"]["psnr"] > report["begin"]["psnr"] + 4
+    fitted = Gaussians.load(scene)
+    assert fitted.is_flat and len(fitted) == COUNT
+    # The fitted surface is the ball's: normals point where surfels are.
+    view = Capture.load(capture).views[0]
+    frame = client.render(fitted, view.camera, primitive="surfel", outputs=("surface_normals", "median_depth", "alpha"))
+    model = view.camera.model
+    across = (np.arange(WIDTH) + 0.5 - model.cx) / model.fx
+    down = (np.arange(HEIGHT) + 0.5 - model.cy) / model.fy
+    rays = np.stack([*np.meshgrid(across, down), np.ones((HEIGHT, WIDTH))], -1)
+    points = (frame.median_depth[..., None] * rays - model.translation) @ model.rotation
+    inside = (frame.alpha > 0.9) & (np.linalg.norm(points, axis=-1) < 1.2)
+    assert inside.sum() > 200
+    radial = points / np.linalg.norm(points, axis=-1, keepdims=True)
+    assert np.median((frame.surface_normals * radial).sum(-1)[inside]) > 0.6
+    # What was saved begins another fit, of the same primitive.
+    again = fit(capture, tmp_path / "again.ply", "--begin", str(scene), "--steps", "2", target=running.target)
+    assert again.returncode == 0, again.stderr
+    assert Gaussians.load(tmp_path / "again.ply").is_flat
+    options = ["--begin", str(scene), "--primitive", "volumes"]
+    refused = fit(capture, tmp_path / "no.ply", *options, target=running.target)
+    assert refused.returncode == 2 and "begin: expected a file of volumes, got surfels" in refused.stderr
+
+
+@pytest.mark.slow
 def test_views_that_were_not_fitted_come_closer(capture: Path, tmp_path: Path, running: WorkerProcess):
     scene, log = tmp_path / "scene.ply", tmp_path / "log"
     options = ["--steps", "60", "--sh-degree", "1", "--strategy", "none", "--logdir", str(log)]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
@@ -31,6 +33,17 @@ def run_code_of(document: Path) -> dict[str, object]:
     """Runs a document's Python blocks one after the other; returns the names they leave."""
     names: dict[str, object] = {}
     exec("\n".join(code_of(document)), names)
+    return names
+
+
+def run_all_of(document: Path, environment: Mapping[str, str]) -> dict[str, object]:
+    """Runs a document's blocks of shell and Python in their order; returns the names that the latter leave."""
+    names: dict[str, object] = {}
+    for block in _BLOCK.finditer(document.read_text(encoding="utf-8")):
+        if block["language"] == "sh":
+            subprocess.run(["bash", "-euc", block["text"]], env={**os.environ, **environment}, check=True)
+        elif block["language"] == "python":
+            exec(block["text"], names)
     return names
 
 

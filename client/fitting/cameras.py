@@ -1,0 +1,72 @@
+"""The cameras of a fit: their calibrations, and what a fit has refined of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from lumigrad.client.datasets.capture import Capture
+from lumigrad.client.datasets.view import resized
+from lumigrad.client.fitting.beginning import Shot
+from lumigrad.client.fitting.recipe import Recipe
+from lumigrad.client.training.options import calibrations_of
+from lumigrad.client.values.camera import Camera, OpenCVModel, SensorModel
+from lumigrad.client.values.lenses import FisheyeLens, PinholeLens
+
+
+def begun(shots: Sequence[Shot], recipe: Recipe) -> list[Shot]:
+    """Shots whose lenses have coefficients to refine, if the recipe refines any: those without get k1 and k2, 0."""
+    return [replace(shot, camera=_with_coefficients(shot.camera)) for shot in shots] if recipe.lenses else list(shots)
+
+
+def _with_coefficients(camera: Camera) -> Camera:
+    model = camera.model
+    if not isinstance(model, SensorModel) or not isinstance(model.lens, PinholeLens | FisheyeLens) or model.lens.radial:
+        return camera
+    return replace(camera, model=replace(model, lens=replace(model.lens, radial=(0.0, 0.0))))
+
+
+def shared_calibrations(fitted: Sequence[Shot], views: int) -> list[int]:
+    """For each of a training's views its calibration; after those of full size come the same at half the size."""
+    return calibrations_of([shot.camera for shot in fitted]) * (views // len(fitted))
+
+
+def with_refined(shots: Sequence[Shot], fitted: Sequence[Shot], found: Sequence[Camera]) -> list[Shot]:
+    """Shots with what was found: those that were fitted have their cameras, others the lenses of their calibrations.
+
+    Args:
+        shots: the shots.
+        fitted: those that were fitted, before.
+        found: their cameras afterwards.
+    """
+    by_name = {shot.name: camera for shot, camera in zip(fitted, found, strict=True)}
+    numbers = calibrations_of([shot.camera for shot in (*fitted, *shots)])
+    lenses = dict(zip(numbers, found, strict=False))
+    result = []
+    for shot, number in zip(shots, numbers[len(fitted) :], strict=True):
+        camera = by_name.get(shot.name)
+        if camera is None:
+            camera = _with_lens(shot.camera, lenses[number]) if number in lenses else shot.camera
+        result.append(replace(shot, camera=camera))
+    return result
+
+
+def _with_lens(camera: Camera, other: Camera) -> Camera:
+    """A camera with the intrinsics and the lens of another."""
+    model, found = camera.model, other.model
+    if isinstance(model, SensorModel) and isinstance(found, SensorModel):
+        return replace(camera, model=replace(model, lens=found.lens, windshield=found.windshield))
+    assert isinstance(model, OpenCVModel) and isinstance(found, OpenCVModel)
+    return replace(camera, model=replace(model, fx=found.fx, fy=found.fy, cx=found.cx, cy=found.cy))
+
+
+def save_refined(capture: Capture, shots: Sequence[Shot], folder: Path) -> None:
+    """Writes a data set's cameras as they were refined, of the shots by name, into the folder's transforms.json."""
+    cameras = {shot.name: shot.camera for shot in shots}
+    views = [
+        replace(view, camera=resized(cameras[view.name], view.camera.width, view.camera.height))
+        for view in capture.views
+        if view.name in cameras
+    ]
+    Capture(tuple(views)).save(folder)

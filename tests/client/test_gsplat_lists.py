@@ -10,7 +10,8 @@ import torch
 
 from lumigrad.client import InvalidArgument
 from lumigrad.client.compat.gsplat import GsplatArgumentError, options, rasterization
-from lumigrad.client.compat.gsplat.meta import Meta, Projected, intersect
+from lumigrad.client.compat.gsplat.meta import Meta
+from lumigrad.client.compat.gsplat.tiles import Projected, intersect
 from support.calls.metrics_table import rows, words
 from support.files.documents import ROOT
 
@@ -59,10 +60,6 @@ def test_the_signature_is_the_original_s():
     ("name", "value", "facts"),
     [
         ("distributed", True, "expected False, got True; gsplat exchanges .* a socket"),
-        ("with_eval3d", True, "expected False without with_ut=True, got True; workers evaluate"),
-        ("extra_signals", torch.zeros(3, 2), r"expected None, got a tensor \[3, 2\]; .* append them to colors"),
-        ("extra_signals_sh_degree", 3, "expected None, got 3; .* a second call"),
-        ("renderer_config", object(), r"expected None or RendererConfig_MixedBatch\(\), got object; "),
     ],
 )
 def test_options_that_are_not_supported_are_refused_with_the_reason_and_what_to_do(name, value, facts):
@@ -75,10 +72,8 @@ def test_the_porting_guide_has_the_reasons_of_the_refusals():
     for option, *reasons in rows(GUIDE.read_text(), "option", "why it is refused", "what to do instead"):
         texts = tuple(reason.replace("`", "") for reason in reasons)
         table |= dict.fromkeys((name.partition("=")[0] for name in words(option)), texts)
-    models = {"with_eval3d": options.BY_JACOBIAN}
-    gradients = {f'meta["{key}"]': options.NO_GRADIENT for key in ("depths", "conics", "opacities")}
-    refusals = {**options.REFUSALS, **models, **gradients, "colors": options.HARMONICS_PER_CAMERA}
-    assert set(table) - set(refusals) == {"sh_degree", "with_ut"}
+    refusals = {**options.REFUSALS, "colors": options.HARMONICS_PER_CAMERA}
+    assert set(table) - set(refusals) == {"sh_degree"}
     assert {name: table.get(name) for name in refusals} == {
         name: (refusal.why, refusal.instead) for name, refusal in refusals.items()
     }
@@ -95,6 +90,7 @@ def test_the_porting_guide_has_the_reasons_of_the_refusals():
         ),
         ({"rasterize_mode": "fast"}, GsplatArgumentError, "rasterize_mode: expected one of classic, antialiased, got"),
         ({"with_ut": True}, GsplatArgumentError, "packed: expected False with with_ut=True, got True"),
+        ({"with_eval3d": True}, GsplatArgumentError, "packed: expected False with with_eval3d=True, got True"),
         (
             {"with_ut": True, "packed": False, "rasterize_mode": "antialiased"},
             GsplatArgumentError,
@@ -114,6 +110,17 @@ def test_the_porting_guide_has_the_reasons_of_the_refusals():
             {"with_ut": True, "packed": False, "with_eval3d": True, "tile_size": 4},
             GsplatArgumentError,
             "tile_size: expected None, 8 or 16 with with_ut=True, with_eval3d=True, got 4",
+        ),
+        (
+            {"renderer_config": object()},
+            GsplatArgumentError,
+            r"renderer_config: expected None or RendererConfig_MixedBatch\(\) with with_eval3d=False, got object",
+        ),
+        ({"extra_signals": torch.zeros(2, 2)}, GsplatArgumentError, r"extra_signals: expected shape \[3, E\], got"),
+        (
+            {"extra_signals": torch.zeros(3, 4, 2), "extra_signals_sh_degree": 2},
+            GsplatArgumentError,
+            r"extra_signals: expected at least 9 coefficients, got shape \[3, 4, 2\]; lower",
         ),
         ({"render_mode": "Ed"}, GsplatArgumentError, "render_mode: 'Ed' needs with_eval3d=True"),
         ({"return_normals": True}, GsplatArgumentError, "return_normals: True needs with_eval3d=True"),

@@ -144,15 +144,6 @@ def test_a_loss_on_the_projected_centres_has_its_gradient(rasterize, packed):
     assert not tensors["means"].grad[:, 1].any() and tensors["colors"].grad is None
 
 
-def test_what_has_no_gradient_says_so_instead_of_giving_none(rasterize):
-    for name in ("depths", "conics", "opacities"):
-        _, _, meta = rasterize(scene())
-        with pytest.raises(NotImplementedError, match=rf'^meta\["{name}"\] has no gradient here: .*; detach it'):
-            meta[name].sum().backward()
-    with torch.no_grad():
-        assert not rasterize(scene())[2]["depths"].requires_grad
-
-
 def test_colors_may_be_per_camera_and_harmonics_shared_by_scenes(rasterize):
     tensors = scene(2)
     per_camera = {**tensors, "colors": torch.stack([tensors["colors"], 2 * tensors["colors"]], dim=1)}

@@ -1,19 +1,35 @@
-"""gsplat's `meta`: intermediate results, some of which are computed when they are read."""
+"""gsplat's `meta`: intermediate results, which are computed when they are first read.
+
+No worker sends them: they are computed here from the tensors that were passed, and with sensors by a second call. Only
+the radii come with the picture, where there are gradients: strategies read them in each step, and packed shapes follow.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 
-from lumigrad.client.compat.gsplat.options import NO_GRADIENT
+from lumigrad.client.compat.gsplat.options import GsplatArgumentError
+from lumigrad.client.compat.gsplat.projection import Bodies, Ellipses, Film, locate, project
+from lumigrad.client.compat.gsplat.tiles import Intersections, Projected, intersect
+from lumigrad.client.operators.gaussians import GaussianCall
 from lumigrad.client.torch.gaussian_inputs import Prepared
-from lumigrad.client.torch.gaussian_nodes import PROJECTED, Layout, Rendering
-from lumigrad.client.torch.remote import refuse_backward
+from lumigrad.client.torch.gaussian_nodes import Layout
+from lumigrad.client.torch.remote import Tensors, run
+
+# Outputs of the worker by gsplat's names.
+OUTPUTS = {
+    "radii": "radii",
+    "means2d": "means2d",
+    "depths": "depths",
+    "conics": "conics",
+    "opacities": "projected_opacities",
+}
 
 
 class Meta(dict[str, Any]):
@@ -47,218 +63,213 @@ class _Later:
         self.compute = compute
 
 
-# gsplat cuts ellipses off at this many standard deviations.
-_LARGEST_EXTENT = 3.33
+class Snapshot:
+    """Tensors as they were when a call was made, though optimizers change parameters in place."""
+
+    def __init__(self, tensors: Tensors) -> None:
+        """Copies those that optimizers may change, and notes the versions of the others."""
+        given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+        self._tensors = tensors
+        self._versions = {name: tensor._version for name, tensor in given.items()}
+        parameters = {name: tensor for name, tensor in given.items() if tensor.is_leaf and tensor.requires_grad}
+        self._copies = {name: tensor.detach().clone() for name, tensor in parameters.items()}
+
+    def tensors(self) -> Tensors:
+        """The tensors, part of their graph unless one has been changed since."""
+        changed = [name for name, version in self._versions.items() if self._version(name) != version]
+        if not changed:
+            return self._tensors
+        for name in changed:
+            if name not in self._copies:
+                text = "expected the values of the call, but they were changed in place before meta was read"
+                raise GsplatArgumentError.of(name, f"{text}; read meta before that, or pass a copy")
+        kept = {name: None if tensor is None else tensor.detach() for name, tensor in self._tensors.items()}
+        return {**kept, **self._copies}
+
+    def _version(self, name: str) -> int:
+        tensor = self._tensors[name]
+        assert tensor is not None
+        return tensor._version
 
 
-@dataclass(frozen=True)
-class Projected:
-    """M Gaussians projected to pictures, pixels.
+@dataclass
+class Intermediates:
+    """Values for each camera and Gaussian of a call.
 
     Attributes:
-        images: int64 [M] the number of each Gaussian's picture.
-        means2d: [M, 2] centres.
-        radii: [M, 2] half extents; 0 for those that are culled.
-        conics: [M, 3] inverse covariances (xx, xy, yy).
-        opacities: [M].
-        depths: [M] depths, by which they are sorted.
+        compute: computes [.., C, N, ...] by a name of `OUTPUTS`.
+        shape: the sizes [.., C, N].
+        device: where results go.
+        packed: they hold visible Gaussians only.
+        centres: a tensor in the layout of results, part of the graph, that holds the projected centres once they are
+            read; None: they have no gradient.
+        is_read: whether they have been.
     """
 
-    images: torch.Tensor
-    means2d: torch.Tensor
-    radii: torch.Tensor
-    conics: torch.Tensor
-    opacities: torch.Tensor
-    depths: torch.Tensor
+    compute: Callable[[str], torch.Tensor]
+    shape: tuple[int, ...]
+    device: torch.device
+    packed: bool
+    centres: torch.Tensor | None = field(default=None, init=False)
+    is_read: bool = field(default=False, init=False)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Where the values of each Gaussian are in results."""
+        visible = None
+        if self.packed:
+            visible = (self.compute("radii") > 0).all(dim=-1).reshape(-1).nonzero().flatten().cpu()
+        return Layout(self.shape, visible, self.device)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        """Returns a result in gsplat's layout."""
+        if name != "means2d" or self.centres is None:
+            return self._arranged(name)
+        if not self.is_read:
+            # Not a change for autograd: the graph was made before the values were known.
+            self.centres.data.copy_(self._arranged(name).detach())
+            self.is_read = True
+        return self.centres
+
+    def _arranged(self, name: str) -> torch.Tensor:
+        values = self.compute(name)
+        return self.layout.arrange(values.reshape(-1, *values.shape[len(self.shape) - 1 :]))
+
+    def ids(self, axis: int) -> torch.Tensor | None:
+        """The scene (0), camera (1) or Gaussian (2) of each packed row; None if results are not packed."""
+        visible, (cameras, count) = self.layout.visible, self.shape[-2:]
+        if visible is None:
+            return None
+        view = visible // count
+        return (view // cameras, view % cameras, visible % count)[axis].to(self.device)
+
+    def projected(self) -> Projected:
+        """The Gaussians of all pictures in one list."""
+        axes = 1 if self.packed else len(self.shape)
+        arrays = {name: self[name].detach() for name in OUTPUTS}
+        flat = {name: array.reshape(-1, *array.shape[axes:]) for name, array in arrays.items()}
+        visible = self.layout.visible
+        rows = torch.arange(len(flat["depths"])) if visible is None else visible
+        return Projected((rows // self.shape[-1]).to(self.device), **flat)
 
 
-@dataclass(frozen=True)
-class Intersections:
-    """Pairs of tiles and Gaussians, sorted by picture, tile and depth.
+class Jacobian:
+    """Computes ellipses by the Jacobian of the camera, here and differentiably."""
 
-    Attributes:
-        tiles_per_gauss: int32 [M] the number of tiles that each Gaussian touches.
-        isect_ids: int64 [L] picture, tile and bits of the depth.
-        flatten_ids: int32 [L] the index of the Gaussian.
-        offsets: int32 [I, tile rows, tile columns] the index at which the list of each tile begins.
-    """
+    def __init__(self, snapshot: Snapshot, film: Film, radii: torch.Tensor | None) -> None:
+        """Computes nothing yet.
 
-    tiles_per_gauss: torch.Tensor
-    isect_ids: torch.Tensor
-    flatten_ids: torch.Tensor
-    offsets: torch.Tensor
+        Args:
+            snapshot: of the arguments of `rasterization` of these names: means, covars [.., N, 6], quats, scales,
+                opacities, viewmats, Ks.
+            film: which ellipses are kept.
+            radii: int32 [.., C, N, 2] if the worker sent them, else None.
+        """
+        self._snapshot, self._film, self._radii = snapshot, film, radii
 
+    def __call__(self, name: str) -> torch.Tensor:
+        """Computes values of a name of `OUTPUTS`."""
+        if name == "radii":
+            return self._ellipses.radii if self._radii is None else self._radii
+        tensors = self._tensors
+        if name == "opacities":
+            opacities = tensors["opacities"][..., None, :]
+            shown = opacities * self._ellipses.compensations if self._film.antialiased else opacities
+            return torch.where(self._visible, shown, 0.0).float()
+        if self._radii is None or name == "conics":
+            found: torch.Tensor = getattr(self._ellipses, name)
+            return found.float()
+        # Faster than whole ellipses.
+        located = locate(tensors["means"], tensors["viewmats"], tensors["Ks"], self._film)
+        values = located.depths if name == "depths" else torch.stack(located.pixels, -1)
+        return torch.where(self._visible if name == "depths" else self._visible[..., None], values, 0.0).float()
 
-def intersect(
-    projected: Projected, images: int, tile_size: int, tile_width: int, tile_height: int, *, boxes: bool = False
-) -> Intersections:
-    """Lists the tiles that each Gaussian touches: its ellipse ends where its alpha falls below 1/255.
+    @cached_property
+    def _visible(self) -> torch.Tensor:
+        return (self("radii") > 0).all(dim=-1)
 
-    Args:
-        projected: the Gaussians.
-        images: number of pictures.
-        tile_size: pixels.
-        tile_width: tiles in a row.
-        tile_height: tiles in a column.
-        boxes: list those that the box of the radii meets instead.
-    """
-    if boxes:
-        rows, (first, last) = _boxes(projected, tile_size, tile_width, tile_height)
-    else:
-        rows = _rows(projected, tile_size, tile_height)
-        first, last = _columns(projected, *rows, tile_size, tile_width)
-    widths = (last - first).clamp_min(0)
-    entry = torch.repeat_interleave(torch.arange(len(widths), device=widths.device), widths)
-    column = first[entry] + _positions(widths)
-    gaussian, row = rows[0][entry], rows[1][entry]
-    tiles_per_gauss = torch.zeros_like(projected.images).index_add_(0, rows[0], widths)
-    tile = row * tile_width + column
-    # The bits of positive floats sort like the floats.
-    bits = projected.depths[gaussian].contiguous().view(torch.int32).long()
-    image = projected.images[gaussian]
-    tile_bits = (tile_width * tile_height).bit_length()
-    keys = (((image << tile_bits) | tile) << 32) | bits
-    keys, order = torch.sort(keys, stable=True)
-    of_tile = (image * (tile_width * tile_height) + tile)[order]
-    every = torch.arange(images * tile_width * tile_height, device=of_tile.device)
-    offsets = torch.searchsorted(of_tile, every).int().reshape(images, tile_height, tile_width)
-    return Intersections(tiles_per_gauss.int(), keys, gaussian[order].int(), offsets)
+    @cached_property
+    def _tensors(self) -> dict[str, Any]:
+        tensors: dict[str, Any] = dict(self._snapshot.tensors())
+        return {**tensors, **{name: tensors[name].to(tensors["means"].device) for name in ("viewmats", "Ks")}}
+
+    @cached_property
+    def _ellipses(self) -> Ellipses:
+        bodies = Bodies(*(self._tensors[name] for name in ("means", "covars", "quats", "scales", "opacities")))
+        return project(bodies, self._tensors["viewmats"], self._tensors["Ks"], self._film)
 
 
-def _levels(projected: Projected) -> torch.Tensor:
-    """Returns [M], the quadratic form at the border of the ellipse; negative if there is no ellipse."""
-    levels = 2.0 * torch.log((255.0 * projected.opacities).clamp_min(math.exp(-1.0)))
-    return levels.clamp_max(_LARGEST_EXTENT**2)
+class SecondCall:
+    """Has the worker compute what it projects; as in gsplat with sensors, opacities alone have a gradient."""
+
+    def __init__(self, snapshot: Snapshot, call: GaussianCall, tensors: Prepared) -> None:
+        """Makes no call yet.
+
+        Args:
+            snapshot: of the inputs of the call.
+            call: the call that was made.
+            tensors: its inputs.
+        """
+        self._snapshot, self._call, self._sizes = snapshot, call, (*tensors.views, tensors.count)
+
+    def __call__(self, name: str) -> torch.Tensor:
+        """Computes values of a name of `OUTPUTS`."""
+        found = self._found
+        if name != "opacities":
+            return found[name]
+        opacities = self._snapshot.tensors()["opacities"]
+        assert opacities is not None
+        return torch.where((found["radii"] > 0).all(dim=-1), opacities[..., None, :], 0.0)
+
+    @cached_property
+    def _found(self) -> dict[str, torch.Tensor]:
+        with torch.no_grad():
+            frame = run(replace(self._call, outputs=tuple(OUTPUTS.values())), self._snapshot.tensors())
+        arrays = {name: torch.from_numpy(frame[output]) for name, output in OUTPUTS.items()}
+        return {name: array.reshape(*self._sizes, *array.shape[2:]) for name, array in arrays.items()}
 
 
-def _rows(projected: Projected, tile_size: int, tile_height: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns [R] Gaussians and rows of tiles, one for each row that the box around an ellipse touches."""
-    xx, xy, yy = projected.conics.unbind(-1)
-    seen = (projected.radii > 0).all(dim=-1) & (_levels(projected) >= 0)
-    determinants = torch.where(seen, xx * yy - xy * xy, 1.0).clamp_min(torch.finfo(torch.float32).tiny)
-    extents = torch.sqrt(_levels(projected).clamp_min(0) * xx / determinants)
-    y = projected.means2d[:, 1]
-    first = torch.floor((y - extents) / tile_size).clamp(0, tile_height).long()
-    last = (torch.floor((y + extents) / tile_size) + 1).clamp(0, tile_height).long()
-    counts = torch.where(seen, last - first, 0).clamp_min(0)
-    gaussian = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
-    return gaussian, first[gaussian] + _positions(counts)
-
-
-Pair = tuple[torch.Tensor, torch.Tensor]
-
-
-def _boxes(projected: Projected, tile_size: int, tile_width: int, tile_height: int) -> tuple[Pair, Pair]:
-    """Returns the same as `_rows` and `_columns`, of the boxes around the centres."""
-    limits = torch.tensor([tile_width, tile_height], device=projected.means2d.device)
-    first = torch.floor((projected.means2d - projected.radii) / tile_size).long().clamp_min(0).minimum(limits)
-    last = torch.ceil((projected.means2d + projected.radii) / tile_size).long().clamp_min(0).minimum(limits)
-    seen = (projected.radii > 0).all(dim=-1)
-    counts = torch.where(seen, last[:, 1] - first[:, 1], 0).clamp_min(0)
-    gaussian = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
-    return (gaussian, first[gaussian, 1] + _positions(counts)), (first[gaussian, 0], last[gaussian, 0])
-
-
-def _columns(
-    projected: Projected, gaussian: torch.Tensor, row: torch.Tensor, tile_size: int, tile_width: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns [R], the first column that an ellipse touches within a row of tiles, and the one after the last."""
-    xx, xy, yy = projected.conics[gaussian].double().unbind(-1)
-    level = _levels(projected)[gaussian].double().clamp_min(0)
-    x, y = projected.means2d[gaussian].double().unbind(-1)
-    low, high = row * tile_size - y, (row + 1) * tile_size - y
-    determinants = (xx * yy - xy * xy).clamp_min(1e-300)
-    # The ellipse's rightmost point has y = -xy / yy times its x; the leftmost point is opposite.
-    farthest = torch.sqrt(level * yy / determinants)
-    height = torch.sqrt(level * xx / determinants)
-    ends = []
-    for side in (-1.0, 1.0):
-        at = torch.clamp(-xy / yy * side * farthest, torch.maximum(low, -height), torch.minimum(high, height))
-        root = torch.sqrt((xy * xy * at * at - xx * (yy * at * at - level)).clamp_min(0))
-        ends.append(x + (-xy * at + side * root) / xx)
-    first = torch.floor(ends[0] / tile_size).clamp(0, tile_width).long()
-    last = (torch.floor(ends[1] / tile_size) + 1).clamp(0, tile_width).long()
-    return first, last
-
-
-def _positions(counts: torch.Tensor) -> torch.Tensor:
-    """Returns 0, 1, … counts[0] - 1, 0, 1, … counts[1] - 1, …."""
-    begins = torch.cumsum(counts, 0) - counts
-    return torch.arange(int(counts.sum()), device=counts.device) - torch.repeat_interleave(begins, counts)
-
-
-# Names in the contract, and those in gsplat.
-_WITHOUT_GRADIENT = {"depths": "depths", "conics": "conics", "projected_opacities": "opacities"}
-
-
-def intermediates(
-    rendering: Rendering, centres: torch.Tensor, tensors: Prepared, tile_size: int, *, boxes: bool = False
+def meta_of(
+    values: Intermediates, tensors: Prepared, size: tuple[int, int], tile_size: int, *, boxes: bool, tiles: bool
 ) -> Meta:
     """Returns the dictionary `meta` of intermediate results, [.., C, N, ...] or packed [nnz, ...].
 
     Args:
-        rendering: a finished rendering with all outputs per Gaussian.
-        centres: the projected centres, part of the graph.
+        values: those of Gaussians.
         tensors: the inputs of the rendering.
+        size: width and height of the pictures, pixels.
         tile_size: pixels.
         boxes: list the tiles of boxes, not of ellipses, as gsplat does with sigma points.
+        tiles: list them at all; a lidar's centres are angles, and meet no tiles of its picture.
     """
-    frame, layout = rendering.frame, rendering.layout
-    camera = frame.request.cameras[0]
-    tile_width, tile_height = math.ceil(camera.width / tile_size), math.ceil(camera.height / tile_size)
-    arrays = {key: layout.arrange(frame[name]) for name, key in _WITHOUT_GRADIENT.items()}
-    radii = layout.arrange(frame.radii)
-    shown = {**arrays, "radii": radii, "means2d": centres.detach()}
-    lists = cache(lambda: intersect(*_projected(shown, layout), tile_size, tile_width, tile_height, boxes=boxes))
-    shape = arrays["depths"].shape
-    values = {
-        **_ids(layout, tensors),
-        "radii": radii,
-        "means2d": centres,
-        **{key: _without_gradient(array, key, tensors) for key, array in arrays.items()},
-        "tile_width": tile_width,
-        "tile_height": tile_height,
-        **dict.fromkeys(("tiles_per_gauss", "isect_ids", "flatten_ids", "isect_offsets")),
-        "width": camera.width,
-        "height": camera.height,
-        "tile_size": tile_size,
-        "n_batches": math.prod(tensors.batch),
-        "n_cameras": tensors.cameras,
+    tile_width, tile_height = (math.ceil(extent / tile_size) for extent in size)
+    listed: list[Intersections] = []
+
+    def lists() -> Intersections:
+        if not listed:
+            count = math.prod(tensors.views)
+            listed.append(intersect(values.projected(), count, tile_size, tile_width, tile_height, boxes=boxes))
+        return listed[0]
+
+    later: dict[str, Callable[[], Any]] = {
+        **{name: partial(values.ids, axis) for axis, name in enumerate(("batch_ids", "camera_ids", "gaussian_ids"))},
+        **{name: partial(values.__getitem__, name) for name in OUTPUTS},
     }
-    later = {
-        "tiles_per_gauss": lambda: lists().tiles_per_gauss.reshape(shape),
+    of_tiles: dict[str, Callable[[], Any]] = {
+        "tiles_per_gauss": lambda: lists().tiles_per_gauss.reshape(values["depths"].shape),
         "isect_ids": lambda: lists().isect_ids,
         "flatten_ids": lambda: lists().flatten_ids,
         "isect_offsets": lambda: lists().offsets.reshape(*tensors.views, tile_height, tile_width),
     }
-    # A lidar's centres are angles, and meet no tiles of its picture.
-    is_lidar = tensors.inputs["azimuths"] is not None
-    return Meta(values, {} if is_lidar else later)
-
-
-def _without_gradient(array: torch.Tensor, key: str, tensors: Prepared) -> torch.Tensor:
-    """Returns the array; backward through it raises an error, because in gsplat it has a gradient."""
-    sources = [tensors.inputs[name] for name in (*PROJECTED, "opacities")]
-    differentiable = [tensor for tensor in sources if tensor is not None and tensor.requires_grad]
-    if not (torch.is_grad_enabled() and differentiable):
-        return array
-    error = NotImplementedError(f'meta["{key}"] has no gradient here: {NO_GRADIENT.why}; {NO_GRADIENT.instead}')
-    return refuse_backward(array, differentiable, error)
-
-
-def _ids(layout: Layout, tensors: Prepared) -> dict[str, torch.Tensor | None]:
-    """Returns the scene, camera and Gaussian of each packed row, or None for each if results are not packed."""
-    names = ("batch_ids", "camera_ids", "gaussian_ids")
-    if layout.visible is None:
-        return dict.fromkeys(names)
-    view = layout.visible // tensors.count
-    ids = (view // tensors.cameras, view % tensors.cameras, layout.visible % tensors.count)
-    return {name: values.to(layout.device) for name, values in zip(names, ids, strict=True)}
-
-
-def _projected(arrays: dict[str, torch.Tensor], layout: Layout) -> tuple[Projected, int]:
-    """Returns the Gaussians of all pictures in one list, and the number of pictures."""
-    axes = 1 if layout.visible is not None else len(layout.shape)
-    flat = {name: array.reshape(-1, *array.shape[axes:]) for name, array in arrays.items()}
-    rows = torch.arange(len(flat["depths"])) if layout.visible is None else layout.visible
-    return Projected((rows // layout.shape[-1]).to(layout.device), **flat), math.prod(layout.shape[:-1])
+    known = {
+        **dict.fromkeys(later),
+        "tile_width": tile_width,
+        "tile_height": tile_height,
+        **dict.fromkeys(of_tiles),
+        "width": size[0],
+        "height": size[1],
+        "tile_size": tile_size,
+        "n_batches": math.prod(tensors.batch),
+        "n_cameras": tensors.cameras,
+    }
+    return Meta(known, {**later, **of_tiles} if tiles else later)

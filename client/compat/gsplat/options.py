@@ -35,7 +35,7 @@ _ARGUMENTS = {
     **dict.fromkeys(("angle_to_pixel_distance", "pixel_distance_to_angle", "linear", "max_angle"), "ftheta_coeffs"),
     **dict.fromkeys(("horizontal", "vertical", "windshield"), "external_distortion_coeffs"),
     **dict.fromkeys(("horizontal_inverse", "vertical_inverse"), "external_distortion_coeffs"),
-    **{name: name for name in ("rays", "tile_size")},
+    **{name: name for name in ("rays", "tile_size", "extra_signals", "extra_signals_sh_degree")},
     "response": "with_eval3d",
     "unscented": "ut_params",
     "near": "near_plane",
@@ -96,59 +96,41 @@ REFUSALS = {
         "workers by lumigrad.client.torch.render_gaussians(spread=True)",
         "False",
     ),
-    "extra_signals": Refusal(
-        "a call blends one array, of channels or of harmonics, and they have the same weights",
-        "append them to colors and split the image; beside harmonics, render them as colors of a second call",
-    ),
-    "extra_signals_sh_degree": Refusal(
-        "the worker clamps the values of harmonics at 0, which gsplat does not for extra signals",
-        "evaluate the harmonics for each camera, and render the values as colors [.., C, N, E] of a second call",
-    ),
-    "renderer_config": Refusal(
-        "it selects one of gsplat's implementations of with_eval3d=True",
-        "leave it out",
-        f"None or {_RENDERERS[0]}()",
-    ),
 }
 HARMONICS_PER_CAMERA = Refusal(
     "cameras share one set of coefficients, as in gsplat 1.6",
     "render each camera by a call of its own, or evaluate the harmonics for each camera and pass colors [.., C, N, D]",
     "coefficients [N, K, D], or [.., N, K, D] for each scene",
 )
-NO_GRADIENT = Refusal(
-    'the worker takes gradients of images and of meta["means2d"] only, and without this error the loss would leave the '
-    "scene unchanged",
-    'detach it, and compute the loss from the tensors that were passed, the image or meta["means2d"]',
-)
-BY_JACOBIAN = Refusal(
-    "workers evaluate Gaussians along rays only where they project them by sigma points",
-    "pass with_ut=True",
-    "False without with_ut=True",
-)
 
 
 def refuse_unsupported(options: Mapping[str, Any]) -> None:
     """Raises NotImplementedError for the first unsupported option that differs from gsplat's default."""
-    renderers = _RENDERERS if options["with_eval3d"] else _RENDERERS[:1]
     for name, refusal in REFUSALS.items():
-        value = options[name]
-        is_renderer = name == "renderer_config" and type(value).__name__ in renderers
-        if not (value is None or value is False or is_renderer):
-            raise refusal.error(name, value)
-    if options["with_eval3d"] and not options["with_ut"]:
-        raise BY_JACOBIAN.error("with_eval3d", True)
+        if options[name]:
+            raise refusal.error(name, options[name])
 
 
-def check_sigma_points(options: Mapping[str, Any]) -> None:
-    """Raises for options that gsplat, or the worker, does not have with `with_ut`."""
+def check_sensors(options: Mapping[str, Any]) -> None:
+    """Raises for options that gsplat, or the worker, does not have with `with_ut` or `with_eval3d`."""
+    switch = "with_ut" if options["with_ut"] else "with_eval3d"
     for name, expected in (("packed", False), ("sparse_grad", False), ("rasterize_mode", "classic"), ("covars", None)):
         if options[name] != expected if name != "covars" else options[name] is not None:
-            text = f"expected {expected} with with_ut=True, got {_shown(options[name])}"
+            text = f"expected {expected} with {switch}=True, got {_shown(options[name])}"
             raise GsplatArgumentError.of(name, text)
     sizes = (8, 16) if options["with_eval3d"] else (4, 16)
     if options["tile_size"] not in (None, *sizes):
-        text = f"expected None, {sizes[0]} or {sizes[1]} with with_ut=True, with_eval3d={options['with_eval3d']}, "
+        switches = f"with_ut={options['with_ut']}, with_eval3d={options['with_eval3d']}"
+        text = f"expected None, {sizes[0]} or {sizes[1]} with {switches}, "
         raise GsplatArgumentError.of("tile_size", f"{text}got {_shown(options['tile_size'])}")
+
+
+def check_renderer(value: Any, with_eval3d: bool) -> None:
+    """Raises GsplatArgumentError unless `renderer_config` is None or one of gsplat's that go with `with_eval3d`."""
+    renderers = _RENDERERS if with_eval3d else _RENDERERS[:1]
+    if value is not None and type(value).__name__ not in renderers:
+        text = f"expected None or {' or '.join(f'{name}()' for name in renderers)} with with_eval3d={with_eval3d}"
+        raise GsplatArgumentError.of("renderer_config", f"{text}, got {_shown(value)}; leave it out")
 
 
 def check_rays(options: Mapping[str, Any]) -> None:

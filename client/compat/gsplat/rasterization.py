@@ -2,39 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from lumigrad.client.base.arguments import whole_number
-from lumigrad.client.compat.gsplat.meta import intermediates
+from lumigrad.client.compat.gsplat.harmonics import with_signals
+from lumigrad.client.compat.gsplat.meta import Intermediates, Jacobian, SecondCall, Snapshot, meta_of
 from lumigrad.client.compat.gsplat.options import (
     HARMONICS_PER_CAMERA,
     GsplatArgumentError,
     check_modes,
     check_rays,
-    check_sigma_points,
+    check_renderer,
+    check_sensors,
     gsplat_refusals,
     refuse_unsupported,
 )
+from lumigrad.client.compat.gsplat.projection import Film
 from lumigrad.client.default import default_client
-from lumigrad.client.operators.gaussians import GaussianCall, ViewMatrices, projection_of
+from lumigrad.client.operators.gaussians import IMAGES, GaussianCall, ViewMatrices, projection_of
+from lumigrad.client.operators.sensor_arguments import check_without, sensor_settings
 from lumigrad.client.operators.sensors import SensorMatrices
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.settings.engines import GaussianSettings
-from lumigrad.client.torch.gaussian_inputs import Prepared, prepared
-from lumigrad.client.torch.gaussian_nodes import Layout, Rendering, draw, project
+from lumigrad.client.torch.gaussian_inputs import Prepared, prepared, six_numbers
+from lumigrad.client.torch.gaussian_nodes import Rendering, draw, project
 from lumigrad.client.torch.gaussians import with_derived
-from lumigrad.client.torch.remote import outside_graphs, run
-from lumigrad.client.torch.sensors import check_without, intrinsics_of, sensor_settings, sensors
+from lumigrad.client.torch.remote import outside_graphs, requires_gradient, run
+from lumigrad.client.torch.sensors import intrinsics_of, sensors
 
 _TILE_SIZE = 16
 _RAY_TILE_SIZE, _LARGE_PICTURE = 8, 1080
-_PER_GAUSSIAN = ("radii", "means2d", "depths", "conics", "projected_opacities")
 # Replaces a near plane of 0, with which gsplat divides by zero for Gaussians in the camera's plane.
-_LEAST_NEAR = 1e-6
+LEAST_NEAR = 1e-6
 
 
 @outside_graphs
@@ -119,7 +122,7 @@ def rasterization(
         covars: [.., N, 3, 3] covariances, instead of quats and scales.
         with_ut: project by sigma points, through real lenses and shutters. Like gsplat's, these pictures have no
             gradients through the projection; `lumigrad.client.torch.render_gaussians` has them.
-        with_eval3d: with `with_ut`: evaluate Gaussians along the rays of pixels; gradients then reach means, quats and
+        with_eval3d: evaluate Gaussians along the rays of pixels; gradients then reach means, quats and
             scales, and given rays.
         return_normals: with `with_eval3d`: `meta["normals"]` has the third axes [.., C, H, W, 3], turned against the
             rays and blended.
@@ -135,8 +138,11 @@ def rasterization(
         rolling_shutter: RollingShutterType, also gsplat's own; None: GLOBAL.
         viewmats_rs: [.., C, 4, 4] poses at the end of the exposure, with a rolling shutter.
         ut_params: UnscentedTransformParameters; None: the defaults.
-        extra_signals: must be None.
-        extra_signals_sh_degree: must be None.
+        extra_signals: [.., N, E] or [.., C, N, E] channels, or with extra_signals_sh_degree [N, K, E] or [.., N, K, E]
+            coefficients, that are blended like colours into `meta["render_extra_signals"]` [.., C, H, W, E]. Their
+            background is 0 unless backgrounds have D + E channels.
+        extra_signals_sh_degree: degree in use; None: extra_signals are channels. Values are those of the harmonics
+            plus 0.5; unlike those of colors they may be negative.
         renderer_config: must be None, or gsplat's default; with `with_eval3d` either of gsplat's two.
         target: the worker's address; None: LUMIGRAD_TARGET, else localhost:50051.
 
@@ -151,56 +157,114 @@ def rasterization(
     given = locals()
     refuse_unsupported(given)
     check_modes(render_mode, camera_model, rasterize_mode)
-    if with_ut:
-        check_sigma_points(given)
+    check_renderer(renderer_config, with_eval3d)
+    if with_ut or with_eval3d:
+        check_sensors(given)
     if not with_eval3d:
         check_rays(given)
-    # gsplat uses only squares of scales, and optimisers that step them without an activation may make them negative.
-    scales = scales.abs() if isinstance(scales, torch.Tensor) else scales
-    if "RGB" not in render_mode:
-        colors, sh_degree, backgrounds = _no_colors(means), None, None
-    if sh_degree is not None and _per_camera(colors, means):
-        raise GsplatArgumentError.of("colors", HARMONICS_PER_CAMERA.text(colors))
     with gsplat_refusals():
         # gsplat has the smaller tiles along rays, but for large pictures.
         default = _RAY_TILE_SIZE if with_eval3d and min(width, height) < _LARGE_PICTURE else _TILE_SIZE
         tile_size = whole_number("tile_size", default if tile_size is None else tile_size, 1, 1 << 15)
-        tensors = prepared(
-            means=means, quats=quats, scales=scales, opacities=opacities, colors=colors, viewmats=viewmats,
-            Ks=intrinsics_of(given), sh_degree=sh_degree, backgrounds=backgrounds, covars=covars,
-        )  # fmt: skip
+        tensors = _prepared(given)
         tensors, cameras, settings = _cameras(given, tensors)
+        with_radii = requires_gradient(tensors.inputs.values()) and not with_ut
         call = GaussianCall(
             client=default_client(target),
             settings=GaussianSettings(
                 semantics="gsplat",
-                sh_degree=sh_degree,
+                sh_degree=None if tensors.inputs["sh"] is None else sh_degree,
                 antialiased=rasterize_mode == "antialiased",
                 eps2d=eps2d,
-                near=near_plane or _LEAST_NEAR,
+                near=near_plane or LEAST_NEAR,
                 far=far_plane,
                 radius_clip=radius_clip,
                 **settings,
             ),
             cameras=cameras,
             batch=tensors.batch,
-            outputs=(*_images(render_mode), *(("normals",) if return_normals else ()), *_PER_GAUSSIAN),
+            outputs=(*_images(given), *(("radii",) if with_radii else ())),
             sparse=packed and sparse_grad,
         )
         frame = run(call, tensors.inputs)
-    coordinate = ("means", "quats", "scales") if packed and sparse_grad else ()
-    rendering = Rendering(call, frame, _layout(frame, tensors, packed), absgrad, coordinate)
-    if with_eval3d:
-        # As in gsplat, the projected centres have no gradient.
-        centres = rendering.layout.arrange(frame.means2d)
-        images = with_derived(draw(replace(rendering, absgrad=False), None, None, tensors.inputs))
-    else:
-        centres, echo = project(rendering, tensors.inputs)
-        images = with_derived(draw(rendering, centres, echo, tensors.inputs))
-    meta = intermediates(rendering, centres, tensors, tile_size, boxes=with_ut)
+    values = _values(given, call, tensors, tensors.placed(torch.from_numpy(frame.radii)) if with_radii else None)
+    images = with_derived(_images_of(given, values, call, frame, tensors))
+    images = {name: tensors.placed(image) for name, image in images.items()}
+    size = frame.request.cameras[0].width, frame.request.cameras[0].height
+    meta = meta_of(values, tensors, size, tile_size, boxes=with_ut, tiles=tensors.inputs["azimuths"] is None)
+    if extra_signals is not None:
+        meta["render_extra_signals"] = images["color"][..., -extra_signals.shape[-1] :]
+        images["color"] = images["color"][..., : -extra_signals.shape[-1]]
     if return_normals:
-        meta["normals"] = tensors.placed(images["normals"])
-    return tensors.placed(_picture(images, render_mode)), tensors.placed(images["alpha"][..., None]), meta
+        meta["normals"] = images["normals"]
+    return picture(images, render_mode), images["alpha"][..., None], meta
+
+
+def _images_of(
+    given: Mapping[str, Any], values: Intermediates, call: GaussianCall, frame: Frame, tensors: Prepared
+) -> dict[str, torch.Tensor]:
+    """The images [V, H, W, ...], part of the graph if an input is."""
+    if not requires_gradient(tensors.inputs.values()):
+        return {name: torch.from_numpy(frame[name]) for name in IMAGES if name in frame}
+    is_sparse = given["packed"] and given["sparse_grad"]
+    layout, coordinate = values.layout, ("means", "quats", "scales") if is_sparse else ()
+    if given["with_eval3d"]:
+        # As in gsplat, the projected centres have no gradient along rays.
+        return draw(Rendering(call, frame, layout), None, None, tensors.inputs)
+    rendering = Rendering(call, frame, layout, given["absgrad"], coordinate)
+    empty = torch.empty(*layout.rows, 2, dtype=torch.float32, device=layout.device)
+    values.centres, echo = project(rendering, empty, tensors.inputs)
+    return draw(rendering, values.centres, echo, tensors.inputs, lambda: values.is_read)
+
+
+def _prepared(given: Mapping[str, Any]) -> Prepared:
+    """The checked inputs; extra signals are channels behind the colours."""
+    means, scales, colors = (given[name] for name in ("means", "scales", "colors"))
+    sh_degree, backgrounds, signals = (given[name] for name in ("sh_degree", "backgrounds", "extra_signals"))
+    # gsplat uses only squares of scales, and optimisers that step them without an activation may make them negative.
+    scales = scales.abs() if isinstance(scales, torch.Tensor) else scales
+    if "RGB" not in given["render_mode"]:
+        colors, sh_degree, backgrounds = None, None, None
+    if sh_degree is not None and has_harmonics_per_camera(colors, means):
+        raise GsplatArgumentError.of("colors", HARMONICS_PER_CAMERA.text(colors))
+    arguments = {**given, "scales": scales, "colors": colors, "sh_degree": sh_degree, "backgrounds": backgrounds}
+    if signals is not None:
+        _scene_of({**arguments, "backgrounds": None})
+        degree = given["extra_signals_sh_degree"]
+        views = given["viewmats"], given["viewmats_rs"]
+        arguments |= {"colors": with_signals(colors, sh_degree, signals, degree, means, views), "sh_degree": None}
+        if isinstance(backgrounds, torch.Tensor) and backgrounds.shape[-1] == colors.shape[-1]:
+            # Without a background of their own theirs is 0.
+            arguments |= {"backgrounds": torch.nn.functional.pad(backgrounds, (0, signals.shape[-1]))}
+    return _scene_of(arguments)
+
+
+def _scene_of(arguments: Mapping[str, Any]) -> Prepared:
+    names = ("means", "quats", "scales", "opacities", "viewmats", "sh_degree", "backgrounds", "covars")
+    colors = arguments["colors"]
+    if colors is None and "RGB" not in arguments["render_mode"]:
+        colors = no_colors(arguments["means"])
+    return prepared(**{name: arguments[name] for name in names}, colors=colors, Ks=intrinsics_of(arguments))
+
+
+def _values(
+    given: Mapping[str, Any], call: GaussianCall, tensors: Prepared, radii: torch.Tensor | None
+) -> Intermediates:
+    """What `meta` has of each Gaussian, to be computed when it is read."""
+    compute: Callable[[str], torch.Tensor]
+    if given["with_ut"]:
+        compute = SecondCall(Snapshot(tensors.inputs), call, tensors)
+    else:
+        film = Film(
+            given["width"], given["height"], given["eps2d"], given["near_plane"] or LEAST_NEAR, given["far_plane"],
+            given["radius_clip"], given["camera_model"], call.settings.antialiased,
+        )  # fmt: skip
+        names = ("means", "quats", "scales", "opacities", "viewmats", "Ks")
+        covars = given["covars"]
+        passed = {name: given[name] for name in names}
+        passed |= {"covars": None} if covars is None else {"covars": six_numbers(covars), "quats": None, "scales": None}
+        compute = Jacobian(Snapshot(passed), film, radii)
+    return Intermediates(compute, (*tensors.views, tensors.count), tensors.device, given["packed"])
 
 
 def _cameras(
@@ -208,38 +272,41 @@ def _cameras(
 ) -> tuple[Prepared, ViewMatrices | SensorMatrices, dict[str, Any]]:
     """The inputs with those of lenses, the cameras, and the settings that sensors have, by gsplat's conventions."""
     if not given["with_ut"]:
-        check_without(given)
-        return tensors, ViewMatrices(given["width"], given["height"], projection_of(given["camera_model"])), {}
-    cameras, inputs = sensors(given, tensors, "staircase", "gsplat")
+        check_without(given, lenses=True)
+        if not given["with_eval3d"]:
+            return tensors, ViewMatrices(given["width"], given["height"], projection_of(given["camera_model"])), {}
+    # The limits of lenses are those of sigma points: by the Jacobian a fisheye shows all that is in front of it.
+    cameras, inputs = sensors(given, tensors, "staircase", "gsplat" if given["with_ut"] else "monotone")
     tensors = replace(tensors, inputs={**tensors.inputs, **inputs})
     return tensors, cameras, sensor_settings(given, "gsplat")
 
 
-def _images(render_mode: str) -> tuple[str, ...]:
-    parts = {"color": "RGB", "depth": "D", "hit_distance": "d"}
-    return (*(name for name, sign in parts.items() if sign in render_mode), "transmittance")
+def _images(given: Mapping[str, Any]) -> tuple[str, ...]:
+    mode = given["render_mode"]
+    wanted = {
+        "color": "RGB" in mode or given["extra_signals"] is not None,
+        "depth": "D" in mode,
+        "hit_distance": "d" in mode,
+        "normals": given["return_normals"],
+    }
+    return (*(name for name, is_wanted in wanted.items() if is_wanted), "transmittance")
 
 
-def _no_colors(means: torch.Tensor) -> torch.Tensor:
+def no_colors(means: torch.Tensor) -> torch.Tensor:
     """Placeholder colours, for outputs that do not depend on colours."""
     if not isinstance(means, torch.Tensor):
         raise GsplatArgumentError.of("means", f"expected a tensor, got {type(means).__name__}")
     return torch.zeros(*means.shape[:-1], 1)
 
 
-def _per_camera(harmonics: Any, means: Any) -> bool:
+def has_harmonics_per_camera(harmonics: Any, means: Any) -> bool:
+    """Whether coefficients have an axis of cameras."""
     both = isinstance(harmonics, torch.Tensor) and isinstance(means, torch.Tensor)
     return both and harmonics.ndim == means.ndim + 2
 
 
-def _layout(frame: Frame, tensors: Prepared, packed: bool) -> Layout:
-    visible = None
-    if packed:
-        visible = (torch.from_numpy(frame.radii) > 0).all(dim=-1).reshape(-1).nonzero().flatten()
-    return Layout((*tensors.views, tensors.count), visible, tensors.device)
-
-
-def _picture(images: dict[str, torch.Tensor], render_mode: str) -> torch.Tensor:
+def picture(images: dict[str, torch.Tensor], render_mode: str) -> torch.Tensor:
+    """The picture [.., H, W, X] of a mode: colours, a depth, or both."""
     parts = [images["color"]] if "RGB" in render_mode else []
     if render_mode != "RGB":
         name = "hit_distance" if "d" in render_mode else "depth"

@@ -1,0 +1,159 @@
+"""gsplat's `spherical_harmonics` in plain torch, and the colours and extra signals of Gaussians that follow from them.
+
+The basis is that of Kerbl et al., "3D Gaussian splatting for real-time radiance field rendering", 2023.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from lumigrad.client.base.arguments import whole_number
+from lumigrad.client.base.arrays import check_shape
+from lumigrad.client.compat.gsplat.options import GsplatArgumentError, gsplat_refusals
+
+_LARGEST_DEGREE = 4
+
+
+def spherical_harmonics(
+    degrees_to_use: int,
+    means: torch.Tensor,
+    viewmats: torch.Tensor,
+    coeffs: torch.Tensor,
+    masks: torch.Tensor | None = None,
+    batch_ids: torch.Tensor | None = None,
+    camera_ids: torch.Tensor | None = None,
+    gaussian_ids: torch.Tensor | None = None,
+    viewmats_rs: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Evaluates spherical harmonics in the directions from cameras to Gaussians; no worker is called.
+
+    Colours are these values plus 0.5, and at least 0. Gradients reach the coefficients, the means and both poses.
+
+    Args:
+        degrees_to_use: degree in use, 0 to 4, whose (degree + 1)^2 coefficients `coeffs` has.
+        means: [.., N, 3] centres; float32 or float64, as the coefficients.
+        viewmats: [.., C, 4, 4] world to camera, rigid.
+        coeffs: [N, K, D], unlike the original's also [.., N, K, D]; with gaussian_ids [nnz, K, D], a row for each.
+        masks: bool [.., C, N] or [nnz]; values are 0 where it is False. None: all are evaluated.
+        batch_ids: int64 [nnz] scenes of packed results; None: a single scene.
+        camera_ids: int64 [nnz] their cameras.
+        gaussian_ids: int64 [nnz] their Gaussians; None: results for all.
+        viewmats_rs: [.., C, 4, 4] poses at the end of the exposure; directions are then from the mean of both centres.
+
+    Returns:
+        [.., C, N, D], or [nnz, D].
+
+    Raises:
+        GsplatArgumentError: an argument is invalid.
+
+    Example:
+        colors = (spherical_harmonics(3, means, viewmats, sh) + 0.5).clamp_min(0)
+    """
+    with gsplat_refusals():
+        degree = whole_number("degrees_to_use", degrees_to_use, 0, _LARGEST_DEGREE)
+        check_shape("means", means.shape, (..., "N", 3))
+        check_shape("viewmats", viewmats.shape, (*means.shape[:-2], "C", 4, 4))
+        count = means.shape[-2] if gaussian_ids is None else len(gaussian_ids)
+        check_shape("coeffs", coeffs.shape, (..., count, "K", "D"))
+        used = (degree + 1) ** 2
+        if coeffs.shape[-2] < used:
+            text = f"expected at least {used} coefficients for the degree {degree}, got shape {list(coeffs.shape)}"
+            raise GsplatArgumentError.of("coeffs", text)
+    eyes = _eyes(viewmats)
+    if viewmats_rs is not None:
+        eyes = 0.5 * (eyes + _eyes(viewmats_rs))
+    eyes = eyes.to(means.dtype)
+    if gaussian_ids is None:
+        offsets = means[..., None, :, :] - eyes[..., :, None, :]
+        coeffs = coeffs if coeffs.ndim == 3 else coeffs[..., None, :, :, :]
+    else:
+        if camera_ids is None:
+            raise GsplatArgumentError.of("camera_ids", "expected indices beside gaussian_ids, got None")
+        scenes = torch.zeros_like(gaussian_ids) if batch_ids is None else batch_ids
+        means, eyes = (values.reshape(-1, *values.shape[-2:]) for values in (means, eyes))
+        offsets = means[scenes, gaussian_ids] - eyes[scenes, camera_ids]
+    basis = _basis(degree, torch.nn.functional.normalize(offsets, dim=-1))
+    # Elementwise sums: batches of such small products are slow.
+    values = (basis[..., None] * coeffs[..., :used, :]).sum(-2)
+    return values if masks is None else torch.where(masks[..., None], values, 0.0)
+
+
+def _eyes(viewmats: torch.Tensor) -> torch.Tensor:
+    """The centres [.., 3] of cameras, whose rotations are taken to be orthonormal."""
+    return -(viewmats[..., :3, :3] * viewmats[..., :3, 3, None]).sum(-2)
+
+
+def _basis(degree: int, directions: torch.Tensor) -> torch.Tensor:
+    """The (degree + 1)^2 functions of unit vectors [..., 3], ordered and signed as in 3DGS.
+
+    With m the order within a degree l, they are products of Legendre functions of z and of the real or imaginary part
+    of (x + i y)^|m|.
+    """
+    x, y, z = directions.unbind(-1)
+    real, imaginary = [torch.ones_like(x)], [torch.zeros_like(x)]
+    for _ in range(degree):
+        real, imaginary = (
+            [*real, x * real[-1] - y * imaginary[-1]],
+            [*imaginary, x * imaginary[-1] + y * real[-1]],
+        )
+    found = [torch.empty_like(x)] * (degree + 1) ** 2
+    for order in range(degree + 1):
+        before, legendre = torch.zeros_like(x), torch.full_like(x, float(math.prod(range(1, 2 * order, 2))))
+        for l in range(order, degree + 1):  # noqa: E741
+            norm = (2 * l + 1) / (4 * math.pi) * math.factorial(l - order) / math.factorial(l + order)
+            scaled = (-1) ** order * math.sqrt(norm * (2 if order else 1)) * legendre
+            found[l * l + l - order] = scaled * imaginary[order]
+            found[l * l + l + order] = scaled * real[order]
+            following = ((2 * l + 1) * z * legendre - (l + order) * before) / (l - order + 1)
+            before, legendre = legendre, following
+    return torch.stack(found, -1)
+
+
+def with_signals(
+    colors: torch.Tensor | None,
+    sh_degree: int | None,
+    signals: torch.Tensor,
+    signals_degree: int | None,
+    means: torch.Tensor,
+    viewmats: Sequence[torch.Tensor | None],
+) -> torch.Tensor:
+    """The channels [.., N, D + E], or [.., C, N, D + E] for each camera, of colours and extra signals.
+
+    Harmonics are evaluated here: those of colours are at least 0, those of signals are not.
+
+    Args:
+        colors: [.., N, D], [.., C, N, D] or, with a degree, [.., N, K, D]; None: D is 0.
+        sh_degree: of the colours; None: they are channels.
+        signals: [.., N, E], [.., C, N, E] or, with a degree, [.., N, K, E].
+        signals_degree: of the signals.
+        means: [.., N, 3].
+        viewmats: [.., C, 4, 4], and at the end of the exposure or None.
+    """
+    views, ends = viewmats
+    assert views is not None
+    batch, count, cameras = means.shape[:-2], means.shape[-2], views.shape[-3]
+    if signals_degree is None:
+        per_camera = signals.ndim == len(batch) + 3
+        check_shape("extra_signals", signals.shape, (*batch, *((cameras,) if per_camera else ()), count, "E"))
+    else:
+        whole_number("extra_signals_sh_degree", signals_degree, 0, _LARGEST_DEGREE)
+        shared = signals.ndim == 3
+        check_shape("extra_signals", signals.shape, (*(() if shared else batch), count, "K", "E"))
+        used = (signals_degree + 1) ** 2
+        if signals.shape[-2] < used:
+            text = f"expected at least {used} coefficients, got shape {list(signals.shape)}"
+            raise GsplatArgumentError.of("extra_signals", f"{text}; lower extra_signals_sh_degree")
+        signals = spherical_harmonics(signals_degree, means, views, signals, viewmats_rs=ends) + 0.5
+    if colors is None:
+        return signals
+    if sh_degree is not None:
+        colors = (spherical_harmonics(sh_degree, means, views, colors, viewmats_rs=ends) + 0.5).clamp_min(0)
+    if colors.ndim != signals.ndim:
+        shape = (*batch, cameras, count, -1)
+        colors, signals = (
+            each if each.ndim == len(shape) else each[..., None, :, :].expand(shape) for each in (colors, signals)
+        )
+    return torch.cat([colors, signals.to(colors.device, colors.dtype)], -1)

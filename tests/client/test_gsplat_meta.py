@@ -1,0 +1,210 @@
+"""gsplat's `meta` on a worker: read late, after changes, never; gradients through it; and the bytes that travel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from lumigrad.client import Client
+from lumigrad.client.compat.gsplat import GsplatArgumentError, rasterization
+from lumigrad.client.torch import render_gaussians
+from support.fault_proxy import FaultProxy
+from support.workers.worker import WorkerProcess
+
+WIDTH, HEIGHT = 40, 30
+PER_GAUSSIAN = ("radii", "means2d", "depths", "conics", "opacities")
+Rasterize = Callable[..., tuple[torch.Tensor, torch.Tensor, dict[str, Any]]]
+
+
+def scene(count: int = 50, cameras: int = 2) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    uniform = lambda *shape: torch.rand(*shape, generator=generator)  # noqa: E731
+    views = torch.eye(4).repeat(cameras, 1, 1)
+    views[:, 0, 3] = torch.linspace(0, 0.5, cameras)
+    tensors = {
+        "means": torch.cat([3 * uniform(count, 2) - 1.5, 6 * uniform(count, 1) - 1], dim=-1),
+        "quats": uniform(count, 4) - 0.5,
+        "scales": 0.05 + 0.2 * uniform(count, 3),
+        "opacities": 0.2 + 0.7 * uniform(count),
+        "colors": uniform(count, 3),
+        "viewmats": views,
+        "Ks": torch.tensor([[40.0, 0, 20], [0, 40, 15], [0, 0, 1]]).repeat(cameras, 1, 1),
+    }
+    return {name: tensor.requires_grad_() for name, tensor in tensors.items()}
+
+
+@pytest.fixture
+def rasterize(worker_process: WorkerProcess) -> Rasterize:
+    def call(tensors: dict[str, torch.Tensor], **options: Any) -> Any:
+        return rasterization(**tensors, width=WIDTH, height=HEIGHT, target=worker_process.target, **options)
+
+    return call
+
+
+@pytest.mark.parametrize("name", ["depths", "conics", "opacities"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_losses_on_meta_have_the_gradients_of_what_the_worker_projects(
+    name: str, packed: bool, rasterize: Rasterize, worker_process: WorkerProcess
+) -> None:
+    tensors = scene()
+    _, _, meta = rasterize(tensors, packed=packed, rasterize_mode="antialiased")
+    weights = torch.rand(meta[name].shape, generator=torch.Generator().manual_seed(3))
+    (weights * meta[name]).sum().backward()
+    seen = rasterize(tensors, packed=False, rasterize_mode="antialiased")[2]["radii"].bool().all(-1)
+    dense = torch.zeros(2, 50, *weights.shape[seen.ndim if not packed else 1 :])
+    dense[seen] = weights if packed else weights[seen]
+    output = {"opacities": "projected_opacities"}.get(name, name)
+
+    def loss(changed: str, change: torch.Tensor) -> float:
+        given = {key: value.detach() for key, value in tensors.items()}
+        given[changed] = given[changed] + change
+        result = render_gaussians(
+            **given, width=WIDTH, height=HEIGHT, antialiased=True, outputs=(output,), client=worker_process.target
+        )
+        return float((dense.double() * getattr(result, output).double())[seen].sum())
+
+    generator = torch.Generator().manual_seed(4)
+    for changed in ("means", "quats", "scales", "opacities", "viewmats"):
+        gradient = tensors[changed].grad
+        direction = torch.rand(tensors[changed].shape, generator=generator) - 0.5
+        if changed == "viewmats":
+            direction[..., 3, :] = 0
+            direction[..., :3, :3] = 0
+        step = 2e-3
+        slope = (loss(changed, step * direction) - loss(changed, -step * direction)) / (2 * step)
+        if gradient is None:
+            assert slope == 0
+            continue
+        assert float((gradient * direction).sum()) == pytest.approx(slope, rel=2e-2, abs=2e-2)
+
+
+@pytest.mark.parametrize("options", [{"packed": False}, {"packed": True}, {"packed": False, "with_ut": True}], ids=str)
+def test_meta_has_the_values_of_the_call_after_an_optimizer_has_stepped(
+    options: dict[str, Any], rasterize: Rasterize
+) -> None:
+    tensors = scene()
+    expected = {name: rasterize(tensors, **options)[2][name].detach().clone() for name in PER_GAUSSIAN}
+    colors, _, meta = rasterize(tensors, **options)
+    colors.sum().backward()
+    with torch.no_grad():
+        for name in ("means", "quats", "scales", "opacities"):
+            tensors[name].mul_(0.7)
+    for name in PER_GAUSSIAN:
+        assert torch.equal(meta[name], expected[name]), name
+    with torch.no_grad():
+        assert not torch.equal(rasterize(tensors, packed=False)[2]["means2d"], expected["means2d"])
+
+
+def test_other_tensors_that_were_changed_before_meta_was_read_are_named(rasterize: Rasterize) -> None:
+    tensors = {name: tensor.detach() for name, tensor in scene().items()}
+    _, _, meta = rasterize(tensors)
+    tensors["means"] += 1
+    with pytest.raises(GsplatArgumentError, match=r"^means: expected the values of the call, but they were changed in"):
+        meta["radii"]
+
+
+def test_centres_that_are_read_late_are_the_same_and_part_of_the_graph(rasterize: Rasterize) -> None:
+    gradients = []
+    for early in (True, False):
+        tensors = scene()
+        colors, _, meta = rasterize(tensors, packed=False)
+        if early:
+            meta["means2d"].retain_grad()
+        colors.square().sum().backward(retain_graph=True)
+        if not early:
+            assert meta["means2d"].grad_fn is not None
+            meta["means2d"].retain_grad()
+            colors.square().sum().backward()
+            for tensor in tensors.values():
+                tensor.grad = tensor.grad / 2
+        gradients.append({"means2d": meta["means2d"].grad, **{name: tensor.grad for name, tensor in tensors.items()}})
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, msg=name)
+
+
+def test_hooks_change_the_gradient_of_the_centres(rasterize: Rasterize) -> None:
+    found = []
+    for factor in (1.0, 0.0):
+        tensors = scene()
+        colors, _, meta = rasterize(tensors)
+        meta["means2d"].register_hook(lambda gradient, factor=factor: factor * gradient)
+        colors.square().sum().backward()
+        found.append(tensors["means"].grad)
+    assert not torch.allclose(found[0], found[1], rtol=1e-2)
+
+
+class Counted:
+    """A client behind a proxy that counts bytes."""
+
+    def __init__(self, proxy: FaultProxy, client: Client) -> None:
+        self.proxy, self.client = proxy, client
+
+    def spent(self, run: Callable[[], Any]) -> tuple[int, int]:
+        """The bytes of requests and of replies."""
+        before = self.proxy.up.passed, self.proxy.down.passed
+        run()
+        return self.proxy.up.passed - before[0], self.proxy.down.passed - before[1]
+
+
+@pytest.fixture
+def counted(worker_process: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counted]:
+    with FaultProxy(worker_process.target) as proxy, Client(proxy.target, lane="stream") as client:
+        monkeypatch.setattr("lumigrad.client.default._CLIENTS", {proxy.target: client})
+        yield Counted(proxy, client)
+
+
+COUNT = 20_000
+SLACK = 40_000
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_is_not_read_does_not_travel(packed: bool, counted: Counted) -> None:
+    tensors = scene(COUNT, 1)
+
+    def step(read: tuple[str, ...] = (), centres: bool = False) -> None:
+        colors, _, meta = rasterization(
+            **tensors, width=WIDTH, height=HEIGHT, packed=packed, target=counted.proxy.target
+        )
+        if centres:
+            meta["means2d"].retain_grad()
+        colors.sum().backward()
+        for name in read:
+            assert len(meta[name])
+
+    step()
+    replies = {
+        key: counted.spent(lambda arguments=arguments: step(**arguments))[1]
+        for key, arguments in {
+            "nothing": {},
+            "the radii": {"read": ("radii",)},
+            "all": {"read": PER_GAUSSIAN},
+            "gradients": {"centres": True},
+        }.items()
+    }
+    # Gradients of means, quaternions, scales, opacities, and colours.
+    least = 4 * (3 + 4 + 3 + 1 + 3) * COUNT
+    radii = 8 * COUNT
+    assert least + radii <= replies["nothing"] < least + radii + SLACK
+    assert abs(replies["the radii"] - replies["nothing"]) < SLACK
+    assert abs(replies["all"] - replies["nothing"]) < SLACK
+    assert abs(replies["gradients"] - replies["nothing"] - 8 * COUNT) < SLACK
+
+
+def test_a_picture_without_gradients_comes_alone(counted: Counted) -> None:
+    tensors = {name: tensor.detach() for name, tensor in scene(COUNT, 1).items()}
+    call = lambda: rasterization(**tensors, width=WIDTH, height=HEIGHT, target=counted.proxy.target)  # noqa: E731
+    call()
+    assert counted.spent(call)[1] < SLACK
+
+
+def test_sensors_are_asked_again_when_meta_is_read(counted: Counted) -> None:
+    tensors = {name: tensor.detach() for name, tensor in scene(COUNT, 1).items()}
+    options = {"width": WIDTH, "height": HEIGHT, "with_ut": True, "with_eval3d": True, "packed": False}
+    *_, meta = rasterization(**tensors, **options, target=counted.proxy.target)
+    _, received = counted.spent(lambda: meta["radii"])
+    assert received > (8 + 8 + 4 + 12 + 4) * COUNT
+    assert counted.spent(lambda: [meta[name] for name in PER_GAUSSIAN]) == (0, 0)
+    assert (meta["radii"] > 0).any()

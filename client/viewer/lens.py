@@ -1,19 +1,17 @@
-"""The camera of a browser as a `Camera`, and cameras drawn as frusta."""
+"""The camera of a browser as a `Camera`, and the viewpoints that it can take."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import viser
 
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.robots.chain import matrix_of, poses_of
-from lumigrad.client.values.camera import Camera, OpenCVModel
+from lumigrad.client.values.camera import Camera, OpenCVModel, SensorModel
+from lumigrad.client.values.rotations import look_rotation
 
 
 @dataclass(frozen=True)
@@ -52,6 +50,7 @@ class Viewpoint:
         fov: vertical field of view, radians.
         aspect: width of its image divided by the height.
         wxyz: camera to world, a unit quaternion.
+        camera: the camera of a data set with its own lens; None: a viewpoint of a browser.
     """
 
     position: Float64
@@ -60,68 +59,37 @@ class Viewpoint:
     fov: float
     aspect: float
     wxyz: Float64
+    camera: Camera | None = None
+
+    @property
+    def lens(self) -> Lens:
+        """The pinhole at this viewpoint."""
+        w, x, y, z = map(float, self.wxyz)
+        return Lens((w, x, y, z), tuple(map(float, self.position)), self.fov, self.aspect)  # type: ignore[arg-type]
+
+    @staticmethod
+    def looking(position: Float64, look_at: Float64, up: Float64, fov: float, aspect: float) -> Viewpoint:
+        """Returns the viewpoint that looks at a point, upright."""
+        wxyz = np.asarray(poses_of(look_rotation(look_at - position, up).T, np.zeros(3))[3:], np.float64)
+        return Viewpoint(position, look_at, up, fov, aspect, wxyz)
 
     @staticmethod
     def of(camera: Camera, center: Float64) -> Viewpoint:
         """Returns the viewpoint of a camera; `look_at` is as far away as the scene's centre, if that is in front."""
         model = camera.model
-        if not isinstance(model, OpenCVModel):
-            raise InvalidArgument.of("camera", f"expected OpenCV's, got {type(model).__name__}; give eye and target")
+        if not isinstance(model, OpenCVModel | SensorModel):
+            text = f"expected OpenCV's or a sensor, got {type(model).__name__}; give eye and target"
+            raise InvalidArgument.of("camera", text)
         forward, eye = model.rotation[2], model.eye
+        fx, fy = camera.paraxial_focal_lengths
         ahead = float((center - eye) @ forward)
         distance = ahead if ahead > 0.0 else max(float(np.linalg.norm(center - eye)), 1e-3)
         return Viewpoint(
             eye,
             eye + distance * forward,
             -model.rotation[1],
-            2 * math.atan(camera.height / 2 / model.fy),
-            (camera.width / model.fx) / (camera.height / model.fy),
+            2 * math.atan(camera.height / 2 / fy),
+            (camera.width / fx) / (camera.height / fy),
             np.asarray(poses_of(model.rotation.T, np.zeros(3))[3:], np.float64),
+            camera,
         )
-
-
-# The size and line width of frusta, relative to the cameras' median distance to the points that they look at.
-_SIZE, _LINE = 0.06, 0.0015
-_COLOR = (255, 176, 59)
-
-
-class Frusta:
-    """The frusta of one browser; hidden at first."""
-
-    def __init__(
-        self, browser: viser.ClientHandle, views: Mapping[str, Viewpoint], jump: Callable[[Viewpoint], None]
-    ) -> None:
-        distance = float(np.median([np.linalg.norm(view.look_at - view.position) for view in views.values()]))
-        self._handles = [self._add(browser, index, view, distance, jump) for index, view in enumerate(views.values())]
-
-    @property
-    def is_visible(self) -> bool:
-        """Whether they are shown."""
-        return self._handles[0].visible
-
-    def show(self, is_visible: bool) -> None:
-        """Shows or hides them."""
-        for handle in self._handles:
-            handle.visible = is_visible
-
-    @staticmethod
-    def _add(
-        browser: viser.ClientHandle, index: int, view: Viewpoint, distance: float, jump: Callable[[Viewpoint], None]
-    ) -> viser.CameraFrustumHandle:
-        handle = browser.scene.add_camera_frustum(
-            f"/cameras/{index}",
-            view.fov,
-            view.aspect,
-            scale=_SIZE * distance,
-            thickness=_LINE * distance,
-            color=_COLOR,
-            wxyz=view.wxyz,
-            position=view.position,
-            visible=False,
-        )
-
-        @handle.on_click
-        def _(event: Any) -> None:
-            jump(view)
-
-        return handle

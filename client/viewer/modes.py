@@ -15,8 +15,6 @@ import numpy.typing as npt
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.settings.image_format import ImageFormats
-from lumigrad.client.values.gaussians import Gaussians
-from lumigrad.client.values.spheres import Spheres
 from lumigrad.client.viewer.picture import jpeg_of
 
 Levels = npt.NDArray[np.uint8]
@@ -119,16 +117,26 @@ class Mode(ABC):
     Attributes:
         label: its name in the panel.
         outputs: the outputs it needs.
-        formats: the outputs' image formats.
+        formats: the outputs' image formats for `levels`.
+        file_formats: those for `file`.
     """
 
     label: str
     outputs: tuple[str, ...]
     formats: ImageFormats = MappingProxyType({})
 
+    @property
+    def file_formats(self) -> ImageFormats:
+        """The outputs' image formats for `file`."""
+        return self.formats
+
     @abstractmethod
+    def levels(self, frame: Frame, look: Look, *, is_sharp: bool) -> Levels:
+        """Returns the frame as a picture, [H, W, 3]."""
+
     def file(self, frame: Frame, look: Look, *, is_sharp: bool) -> bytes:
         """Returns the frame as a JPEG."""
+        return jpeg_of(self.levels(frame, look, is_sharp=is_sharp), is_sharp=is_sharp)
 
     def legend(self) -> str:
         """Returns the legend as HTML; empty if there is none."""
@@ -139,7 +147,16 @@ class ColorMode(Mode):
     """The rendered image, compressed by the worker."""
 
     label, outputs = "colour", ("color",)
-    formats: ImageFormats = MappingProxyType({"color": "jpeg"})
+    formats: ImageFormats = MappingProxyType({"color": "uint8"})
+
+    @property
+    def file_formats(self) -> ImageFormats:
+        """The worker compresses the picture."""
+        return {"color": "jpeg"}
+
+    def levels(self, frame: Frame, look: Look, *, is_sharp: bool) -> Levels:
+        """Returns the colours unchanged."""
+        return frame.color
 
     def file(self, frame: Frame, look: Look, *, is_sharp: bool) -> bytes:
         """Returns the worker's file unchanged."""
@@ -161,7 +178,7 @@ class DepthMode(Mode):
         self._seen: tuple[float, float] | None = None
         self._shown = (0.0, 1.0)
 
-    def file(self, frame: Frame, look: Look, *, is_sharp: bool) -> bytes:
+    def levels(self, frame: Frame, look: Look, *, is_sharp: bool) -> Levels:
         """Returns the colours of depths, blended with the background by opacity."""
         depth, alpha = frame[self._output], frame.alpha
         if look.depths is None and (is_sharp or self._seen is None):
@@ -172,7 +189,7 @@ class DepthMode(Mode):
         # Spheres have depth -1 where nothing is hit. 16 bits, because this runs for every image.
         share = np.where(depth < 0.0, 0, alpha)[..., None].astype(np.uint16)
         blended = (colors * share + background * (255 - share) + 127) // 255
-        return jpeg_of(blended.astype(np.uint8), is_sharp=is_sharp)
+        return blended.astype(np.uint8)
 
     def legend(self) -> str:
         """Returns the legend of the last image's range."""
@@ -187,9 +204,9 @@ class AlphaMode(Mode):
     label, outputs = "alpha", ("alpha",)
     formats: ImageFormats = MappingProxyType({"alpha": "uint8"})
 
-    def file(self, frame: Frame, look: Look, *, is_sharp: bool) -> bytes:
+    def levels(self, frame: Frame, look: Look, *, is_sharp: bool) -> Levels:
         """Returns the opacity in grey."""
-        return jpeg_of(frame.alpha, is_sharp=is_sharp)
+        return np.repeat(frame.alpha[..., None], 3, axis=-1)
 
 
 class IdsMode(Mode):
@@ -204,17 +221,17 @@ class IdsMode(Mode):
         colors = light[:, None] * (1 - strength[:, None] * (1 - waves))
         self._palette = np.rint(255 * colors).astype(np.uint8)
 
-    def file(self, frame: Frame, look: Look, *, is_sharp: bool) -> bytes:
+    def levels(self, frame: Frame, look: Look, *, is_sharp: bool) -> Levels:
         """Returns the colours of ids over the background."""
         ids = frame.sphere_ids[..., 0]
         colors = self._palette[ids.astype(np.int64) * _SCATTER % _PALETTE_SIZE]
         background = np.rint(255.0 * np.asarray(look.background)).astype(np.uint8)
-        return jpeg_of(np.where((ids < 0)[..., None], background, colors), is_sharp=is_sharp)
+        return np.where((ids < 0)[..., None], background, colors)
 
 
-def modes_of(scene: Spheres | Gaussians) -> tuple[Mode, ...]:
-    """Returns the modes for a scene, the default first."""
-    if isinstance(scene, Gaussians):
+def modes_of(kind: str) -> tuple[Mode, ...]:
+    """Returns the modes for a kind of scenes, "gaussians" or "spheres"; the default first."""
+    if kind == "gaussians":
         return (ColorMode(), DepthMode("expected_depth"), AlphaMode())
     return (ColorMode(), DepthMode("depth"), AlphaMode(), IdsMode())
 

@@ -16,8 +16,8 @@ _AMBIENT, _LAMP, _FILL = 1.2, 2.0, 0.6
 _CORNERS = np.array([[x, y, z] for x in (-0.5, 0.5) for y in (-0.5, 0.5) for z in (-0.5, 0.5)])
 
 
-def show_world(server: viser.ViserServer, world: World) -> None:
-    """Draws the enabled obstacles, except grids of distances."""
+def show_world(server: viser.ViserServer, world: World, opacity: float | None = None) -> None:
+    """Draws the enabled obstacles, except grids of distances; with an opacity below 1 what is inside shows through."""
     server.scene.configure_default_lights(enabled=False, cast_shadow=False)
     server.scene.configure_environment_map(None)
     server.scene.add_light_ambient("/lights/all around", intensity=_AMBIENT)
@@ -32,12 +32,18 @@ def show_world(server: viser.ViserServer, world: World) -> None:
         if isinstance(obstacle.shape, Cuboid):
             x, y, z = map(float, obstacle.shape.size)
             server.scene.add_box(
-                name, color=_COLOR, dimensions=(x, y, z), wxyz=wxyz, position=position, cast_shadow=False
+                name,
+                color=_COLOR,
+                dimensions=(x, y, z),
+                wxyz=wxyz,
+                position=position,
+                cast_shadow=False,
+                opacity=opacity,
             )
         elif mesh is not None:
             server.scene.add_mesh_simple(
                 name, mesh.vertices, mesh.faces, color=_COLOR, flat_shading=True, side="double",
-                wxyz=wxyz, position=position, cast_shadow=False,
+                wxyz=wxyz, position=position, cast_shadow=False, opacity=opacity,
             )  # fmt: skip
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,16 +13,23 @@ import numpy as np
 
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.client import Client
+from lumigrad.client.datasets.view import resized
+from lumigrad.client.errors import InvalidArgument, LumigradError
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.settings.image_format import ImageFormats
 from lumigrad.client.transport.call import Cancellation
+from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.spheres import Spheres
+from lumigrad.client.viewer.crop import Box
 from lumigrad.client.viewer.lens import Lens
-from lumigrad.client.viewer.modes import Look, modes_of
-from lumigrad.client.viewer.picture import COARSE_QUALITY, SHARP_QUALITY, Picture, depth_file
+from lumigrad.client.viewer.modes import Levels, Look, modes_of
+from lumigrad.client.viewer.picture import COARSE_QUALITY, SHARP_QUALITY, Picture, depth_file, jpeg_of
 from lumigrad.client.viewer.stream import Order
+
+# How long a worker may take to delete the part inside a crop box.
+_PATIENCE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -33,6 +42,8 @@ class View:
         mode: the label of one of the painter's modes.
         look: the other choices in the panel.
         is_solid: whether the browser draws objects that mix with the scene.
+        through: a camera of a data set that takes the picture in place of the browser's, with its lens and shutter.
+        box: what is outside of it is hidden; None: nothing.
     """
 
     lens: Lens
@@ -40,45 +51,116 @@ class View:
     mode: str
     look: Look
     is_solid: bool
+    through: Camera | None = None
+    box: Box | None = None
+
+    def camera(self, width: int, height: int) -> Camera:
+        """Returns the camera that takes the picture, for an image of any size."""
+        return self.lens.camera(width, height) if self.through is None else resized(self.through, width, height)
 
 
 class Painter:
-    """Renders one stored scene for one browser.
+    """Renders one stored scene for one browser. Thread-safe.
 
     Attributes:
         modes: the scene's modes by label.
     """
 
     def __init__(
-        self, client: Client, stored: SceneHandle, scene: Spheres | Gaussians, settings: Mapping[str, Any]
+        self, client: Client, stored: Callable[[], SceneHandle], kind: str, settings: Mapping[str, Any]
     ) -> None:
+        """Renders nothing yet.
+
+        Args:
+            client: a client of the worker.
+            stored: returns the scene to render, of which crop boxes need the client's copy.
+            kind: its kind, "gaussians" or "spheres".
+            settings: settings of `Client.render`.
+        """
         self._client, self._stored, self._settings = client, stored, settings
-        self._is_gaussians = isinstance(scene, Gaussians)
-        self.modes = {mode.label: mode for mode in modes_of(scene)}
+        self._is_gaussians = kind == "gaussians"
+        self._lock = threading.Lock()
+        self._cropped: tuple[Box, SceneHandle] | None = None
+        self.modes = {mode.label: mode for mode in modes_of(kind)}
 
     def paint(self, view: View, order: Order, cancellation: Cancellation) -> Picture:
         """Renders a view at the size of the order, unless it is cancelled."""
         mode = self.modes[view.mode]
-        depth = "expected_depth" if self._is_gaussians else "depth"
-        solid = (depth, "alpha") if view.is_solid else ()
-        formats: ImageFormats = {**mode.formats, **({depth: "float16", "alpha": "uint8"} if solid else {})}
+        if view.through is not None:
+            frame = self._render(view, (order.width, order.height), mode.formats, cancellation)
+            levels = _padded(mode.levels(frame, view.look, is_sharp=order.is_sharp), view.lens.aspect)
+            return Picture(jpeg_of(levels, is_sharp=order.is_sharp), None, frame.timings)
         quality = SHARP_QUALITY if order.is_sharp else COARSE_QUALITY
+        frame = self._render(view, (order.width, order.height), mode.file_formats, cancellation, quality)
+        file = mode.file(frame, view.look, is_sharp=order.is_sharp)
+        depths = depth_file(self._along_axis(frame, view.lens), frame.alpha / 255.0) if view.is_solid else None
+        return Picture(file, depths, frame.timings)
+
+    def levels(self, view: View) -> Levels:
+        """Returns a view at its full size, [H, W, 3], without loss."""
+        mode = self.modes[view.mode]
+        frame = self._render(view, view.size, mode.formats)
+        return mode.levels(frame, view.look, is_sharp=True)
+
+    def close(self) -> None:
+        """Removes what the crop box stored."""
+        with self._lock:
+            self._forget()
+
+    def _render(
+        self,
+        view: View,
+        size: tuple[int, int],
+        formats: ImageFormats,
+        cancellation: Cancellation | None = None,
+        quality: int | None = None,
+    ) -> Frame:
+        mode, depth = self.modes[view.mode], self._depth
+        solid = (depth, "alpha") if view.is_solid else ()
+        formats = {**formats, **({depth: "float16", "alpha": "uint8"} if solid else {})}
         settings = {**self._settings, **({"n_track": 1} if "sphere_ids" in mode.outputs else {})}
-        frame = self._client._cancelled_by(cancellation).render(
-            self._stored,
-            view.lens.camera(order.width, order.height),
+        client = self._client if cancellation is None else self._client._cancelled_by(cancellation)
+        return client.render(
+            self._scene(client, view.box),
+            view.camera(*size),
             **{**settings, "background": view.look.background},
             outputs=tuple(dict.fromkeys((*mode.outputs, *solid))),
             image_format=formats,
             jpeg_quality=quality if "jpeg" in formats.values() else None,
         )
-        file = mode.file(frame, view.look, is_sharp=order.is_sharp)
-        depths = depth_file(self._along_axis(frame, depth, view.lens), frame.alpha / 255.0) if solid else None
-        return Picture(file, depths, frame.timings)
 
-    def _along_axis(self, frame: Frame, name: str, lens: Lens) -> Array:
+    @property
+    def _depth(self) -> str:
+        return "expected_depth" if self._is_gaussians else "depth"
+
+    def _scene(self, client: Client, box: Box | None) -> SceneHandle:
+        """Returns the stored scene, or the part of it inside a box, which is stored for as long as the box is kept."""
+        with self._lock:
+            if box is None:
+                self._forget()
+                return self._stored()
+            if self._cropped is None or self._cropped[0] != box:
+                whole = self._stored().scene
+                assert isinstance(whole, Gaussians | Spheres)
+                part = box.part_of(whole)
+                if not len(part):
+                    raise InvalidArgument.of("crop", "nothing is inside the box: move its sliders apart")
+                if len(part) == len(whole):
+                    return self._stored()
+                self._forget()
+                self._cropped = box, client.put(part)
+            return self._cropped[1]
+
+    def _forget(self) -> None:
+        if self._cropped is not None:
+            handle, self._cropped = self._cropped[1], None
+            # A worker that is away, or has evicted the part, keeps nothing of it.
+            with suppress(LumigradError):
+                self._client.delete(handle, timeout_s=_PATIENCE_S)
+
+    def _along_axis(self, frame: Frame, lens: Lens) -> Array:
         """Returns [H, W], depths along the view direction; the worker's depths of spheres are along the rays."""
-        depth = frame[name]
+        depth = frame[self._depth]
         if self._is_gaussians:
             return depth
         height, width = depth.shape
@@ -86,3 +168,11 @@ class Painter:
         x = np.linspace(-1, 1, width, dtype=np.float32) * lens.aspect * tangent
         y = np.linspace(-1, 1, height, dtype=np.float32) * tangent
         return np.asarray(depth / np.sqrt(1.0 + x * x + (y * y)[:, None]))
+
+
+def _padded(levels: Levels, aspect: float) -> Levels:
+    """Returns [H, W, 3] with black borders that give it the aspect of a window."""
+    height, width = levels.shape[:2]
+    x = max(round(height * aspect) - width, 0)
+    y = max(round(width / aspect) - height, 0)
+    return np.pad(levels, ((y // 2, y - y // 2), (x // 2, x - x // 2), (0, 0)))

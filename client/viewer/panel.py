@@ -6,12 +6,11 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-import numpy as np
 import viser
 
 from lumigrad.client.base.timings import Timings
@@ -119,13 +118,13 @@ class Statistics:
             return ""
         last, order, rate = records[-1], records[-1].order, self.rate
         rows = {
-            "picture": f"{order.width} x {order.height}, {'at rest' if order.is_sharp else 'moving'}",
-            "rate": "-" if rate is None else f"{rate:.1f} / s",
-            "size": f"{last.nbytes / 1000:.0f} kB",
-            "kernels": f"{last.timings.kernel_ms:.1f} ms",
-            "queue": f"{last.timings.stages.get('queue', 0.0):.1f} ms",
-            "rendering, total": f"{last.render_ms:.0f} ms",
-            "to the browser": f"{last.deliver_ms:.0f} ms",
+            "Picture": f"{order.width} x {order.height}, {'at rest' if order.is_sharp else 'moving'}",
+            "Frame rate": "-" if rate is None else f"{rate:.1f} / s",
+            "File size": f"{last.nbytes / 1000:.0f} kB",
+            "Kernel time": f"{last.timings.kernel_ms:.1f} ms",
+            "Queue time": f"{last.timings.stages.get('queue', 0.0):.1f} ms",
+            "Total render time": f"{last.render_ms:.0f} ms",
+            "Time to browser": f"{last.deliver_ms:.0f} ms",
         }
         cells = "".join(
             f'<tr><td style="padding-right:1em;opacity:0.7">{name}</td><td>{value}</td></tr>'
@@ -135,6 +134,8 @@ class Statistics:
 
 
 _WINDOW = "window"
+# After the folders that a session adds.
+STATISTICS_ORDER = 1e6
 _HEIGHTS = (1440, 1080, 720, 480, 360, 240)
 _NARROWEST, _WIDEST = 10.0, 120.0
 
@@ -148,11 +149,10 @@ class Panel:
         modes: Sequence[str],
         background: tuple[float, float, float],
         first: Viewpoint,
-        views: Mapping[str, Viewpoint],
         *,
         changed: Callable[[], None],
-        jump: Callable[[Viewpoint], None],
-        show_cameras: Callable[[bool], None],
+        reset: Callable[[], None],
+        screenshot: Callable[[], None],
     ) -> None:
         """Creates the panel.
 
@@ -161,36 +161,41 @@ class Panel:
             modes: labels of the modes, the default first.
             background: initial background, 0 to 1.
             first: initial viewpoint.
-            views: cameras of a data set, by name.
             changed: called after a choice that needs a new image.
-            jump: moves the camera to a viewpoint.
-            show_cameras: shows or hides the data set's cameras.
+            reset: moves the camera to the initial viewpoint.
+            screenshot: sends the browser a picture to save.
         """
-        self._browser, self._changed, self._jump = browser, changed, jump
+        self._browser, self._changed = browser, changed
         gui = browser.gui
-        self._mode = gui.add_dropdown("show", tuple(modes))
+        self._mode = gui.add_dropdown("Show", tuple(modes))
         self._legend = gui.add_html("", visible=False)
-        self._is_automatic = gui.add_checkbox("range of the picture", True, visible=False)
-        self._range = gui.add_vector2("nearest, farthest", (0.0, 10.0), min=(0.0, 0.0), step=0.01, visible=False)
-        self._background = gui.add_rgb("background", _levels(background))
+        self._is_automatic = gui.add_checkbox("Automatic range", True, visible=False)
+        self._range = gui.add_vector2("Nearest, farthest", (0.0, 10.0), min=(0.0, 0.0), step=0.01, visible=False)
+        self._background = gui.add_rgb("Background", _levels(background))
         degrees = min(max(math.degrees(first.fov), _NARROWEST), _WIDEST)
-        self._fov = gui.add_slider("field of view, °", _NARROWEST, _WIDEST, 0.5, round(2 * degrees) / 2)
+        self._fov = gui.add_slider("Field of view (°)", _NARROWEST, _WIDEST, 0.5, round(2 * degrees) / 2)
         self._height = gui.add_dropdown(
-            "largest height", (_WINDOW, *map(str, _HEIGHTS)), hint="of pictures at rest; lower while the camera moves"
+            "Max resolution",
+            (_WINDOW, *map(str, _HEIGHTS)),
+            hint="Lines of a picture at rest",
         )
         for choice in (self._mode, self._is_automatic, self._range, self._background, self._height):
             choice.on_update(self._on_choice)
         self._fov.on_update(self._on_fov)
-        gui.add_button("first view").on_click(lambda event: jump(first))
-        if views:
-            self._add_views(views, first, show_cameras)
-        with gui.add_folder("statistics"):
+        gui.add_button("Reset view").on_click(lambda event: reset())
+        gui.add_button("Screenshot", hint="Save the picture as a PNG").on_click(lambda event: screenshot())
+        with gui.add_folder("Statistics", order=STATISTICS_ORDER):
             self._statistics = gui.add_html("")
 
     @property
     def mode(self) -> str:
         """The label of the chosen mode."""
         return self._mode.value
+
+    def show_next(self) -> None:
+        """Chooses the next mode."""
+        modes = self._mode.options
+        self._mode.value = modes[(modes.index(self._mode.value) + 1) % len(modes)]  # type: ignore[misc]
 
     @property
     def look(self) -> Look:
@@ -215,20 +220,6 @@ class Panel:
         if abs(self._fov.value - degrees) > 0.5:
             self._fov.value = round(2 * degrees) / 2  # type: ignore[misc]
 
-    def _add_views(
-        self, views: Mapping[str, Viewpoint], first: Viewpoint, show_cameras: Callable[[bool], None]
-    ) -> None:
-        gui = self._browser.gui
-        with gui.add_folder("cameras"):
-            names = gui.add_dropdown("view", tuple(views), initial_value=_closest(views, first))
-            names.on_update(lambda event: self._jump(views[names.value]))
-            shown = gui.add_checkbox("show all", False, hint="click one to take its view")
-
-        @shown.on_update
-        def _(event: Any) -> None:
-            show_cameras(shown.value)
-            self._changed()
-
     def _on_choice(self, event: Any) -> None:
         is_depth = self._mode.value == "depth"
         self._legend.visible = self._is_automatic.visible = is_depth
@@ -238,11 +229,6 @@ class Panel:
     def _on_fov(self, event: Any) -> None:
         # The browser replies with its camera, which requests the image.
         self._browser.camera.fov = math.radians(self._fov.value)
-
-
-def _closest(views: Mapping[str, Viewpoint], first: Viewpoint) -> str:
-    """Returns the name of the view closest to the initial viewpoint."""
-    return min(views, key=lambda name: float(np.linalg.norm(views[name].position - first.position)))
 
 
 def headline(title: str, facts: Sequence[str]) -> str:

@@ -6,14 +6,24 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 
+import numpy as np
 import viser
 
 from lumigrad.client.errors import LumigradError, Unavailable
-from lumigrad.client.viewer.lens import Frusta, Lens, Viewpoint
+from lumigrad.client.values.gaussians import Gaussians
+from lumigrad.client.values.spheres import Spheres
+from lumigrad.client.viewer.cameras import CameraPanel
+from lumigrad.client.viewer.crop import CropPanel
+from lumigrad.client.viewer.keys import Key, add_keys
+from lumigrad.client.viewer.lens import Lens, Viewpoint
+from lumigrad.client.viewer.modes import Levels
 from lumigrad.client.viewer.painter import Painter, View
 from lumigrad.client.viewer.panel import Notice, Panel, Statistics
-from lumigrad.client.viewer.picture import Picture, show
+from lumigrad.client.viewer.path import Player
+from lumigrad.client.viewer.path_panel import PathPanel
+from lumigrad.client.viewer.picture import Picture, png_of, show
 from lumigrad.client.viewer.stream import Pace, Shown, Stream
 
 # A browser that does not acknowledge an image within this time shows another tab, or is suspended.
@@ -38,6 +48,8 @@ class Session:
         views: Mapping[str, Viewpoint],
         background: tuple[float, float, float],
         *,
+        title: str,
+        scene: Spheres | Gaussians | None,
         target_s: float,
         is_solid: bool,
     ) -> None:
@@ -49,19 +61,28 @@ class Session:
             first: initial viewpoint.
             views: cameras of a data set, by name.
             background: background colour, 0 to 1.
+            title: name of the files that are saved, without suffix.
+            scene: the scene, for a crop box; None: there is no crop box.
             target_s: target time between images, seconds.
             is_solid: whether the browser always draws objects that mix with the scene.
         """
         self.statistics = Statistics()
-        self._browser, self._painter, self._is_solid = browser, painter, is_solid
-        self._notice = Notice(browser)
+        self._browser, self._painter, self._is_solid, self._title = browser, painter, is_solid, title
+        self._notice, self._player = Notice(browser), Player()
         self._updated_at = 0.0
         self._is_over = threading.Event()
-        self._frusta = Frusta(browser, views, self.jump) if views else None
         self._panel = Panel(
-            browser, tuple(painter.modes), background, first, views,
-            changed=self.look, jump=self.jump, show_cameras=self._show_cameras,
+            browser, tuple(painter.modes), background, first,
+            changed=self.look, reset=lambda: self.jump(first), screenshot=self.screenshot,
         )  # fmt: skip
+        self._cameras = (
+            CameraPanel(browser, views, first, self._player, jump=self.jump, changed=self.look) if views else None
+        )
+        self._crop = None if scene is None else CropPanel(browser, scene, self.look)
+        self._path = PathPanel(
+            browser, self._player, title, here=self._here, jump=self.jump, render=self._levels, fail=self._fail
+        )
+        add_keys(browser, self._keys(first))
         self._stream = Stream[View, Picture](
             painter.paint, self._deliver, Pace(target_s), note=self._note, fail=self._fail
         )
@@ -75,12 +96,11 @@ class Session:
 
     def look(self) -> None:
         """Requests an image for the browser's camera."""
-        camera, panel = self._browser.camera, self._panel
-        w, x, y, z = map(float, camera.wxyz)
-        lens = Lens((w, x, y, z), tuple(map(float, camera.position)), camera.fov, camera.aspect)  # type: ignore[arg-type]
-        size = panel.size(camera.image_width, camera.image_height)
-        is_solid = self._is_solid or (self._frusta is not None and self._frusta.is_visible)
-        self._stream.request(View(lens, size, panel.mode, panel.look, is_solid))
+        self._stream.request(self._view())
+
+    def refresh(self) -> None:
+        """Requests another image of the same view, because the scene has changed."""
+        self._stream.refresh()
 
     def jump(self, view: Viewpoint) -> None:
         """Moves the browser's camera; it replies with its new pose."""
@@ -92,14 +112,66 @@ class Session:
             camera.fov = view.fov
         self._panel.follow(view.fov)
 
+    def screenshot(self) -> None:
+        """Sends the browser the view at full size, as a PNG."""
+        try:
+            file = png_of(self._painter.levels(self._view()))
+        except LumigradError as error:
+            self._fail(error)
+            return
+        self._browser.send_file_download(f"{self._title}.png", file, save_immediately=True)
+
     def close(self) -> None:
         """Ends the session after the browser has disconnected."""
         self._is_over.set()
+        self._path.close()
         self._stream.close()
+        self._painter.close()
 
-    def _show_cameras(self, is_visible: bool) -> None:
-        if self._frusta is not None:
-            self._frusta.show(is_visible)
+    def _view(self) -> View:
+        camera, panel, cameras = self._browser.camera, self._panel, self._cameras
+        width, height = panel.size(camera.image_width, camera.image_height)
+        through = None if cameras is None else cameras.through
+        if through is not None:
+            share = min(width / through.width, height / through.height)
+            width, height = max(1, round(share * through.width)), max(1, round(share * through.height))
+        is_solid = through is None and (self._is_solid or (cameras is not None and cameras.is_solid))
+        box = None if self._crop is None else self._crop.box
+        return View(self._lens, (width, height), panel.mode, panel.look, is_solid, through, box)
+
+    @property
+    def _lens(self) -> Lens:
+        camera = self._browser.camera
+        w, x, y, z = map(float, camera.wxyz)
+        return Lens((w, x, y, z), tuple(map(float, camera.position)), camera.fov, camera.aspect)  # type: ignore[arg-type]
+
+    def _here(self) -> Viewpoint:
+        """Returns the viewpoint of the browser's camera."""
+        camera = self._browser.camera
+        position, look_at, up = (
+            np.asarray(vector, np.float64) for vector in (camera.position, camera.look_at, camera.up_direction)
+        )
+        return Viewpoint.looking(position, look_at, up, camera.fov, camera.aspect)
+
+    def _levels(self, viewpoint: Viewpoint) -> Levels:
+        """Returns the picture from a viewpoint at full size."""
+        view = self._view()
+        size = self._panel.size(self._browser.camera.image_width, self._browser.camera.image_height)
+        return self._painter.levels(replace(view, lens=viewpoint.lens, size=size, through=None, is_solid=False))
+
+    def _keys(self, first: Viewpoint) -> list[Key]:
+        """Returns the keys and what they do."""
+        keys = [
+            Key("R", "Reset view", lambda: self.jump(first)),
+            Key("P", "Save a screenshot", self.screenshot),
+            Key("M", "Show the next of colour, depth and alpha", self._panel.show_next),
+            Key("K", "Add a key frame", self._path.add),
+            Key("space", "Play the camera path, or stop", self._path.play),
+        ]
+        if self._cameras is not None:
+            keys.append(Key("C", "Show or hide all cameras", self._cameras.toggle_all))
+            keys.append(Key("N", "Play the cameras, or stop", self._cameras.play))
+        return keys
 
     def _deliver(self, picture: Picture) -> None:
         if self._is_over.is_set():

@@ -255,6 +255,12 @@ class Stream(Generic[W, P]):
                 self._sharp_call.cancel()
             self._changed.notify_all()
 
+    def refresh(self) -> None:
+        """Shows the scene again, sharply, once the camera rests, because it has changed. Returns at once."""
+        with self._changed:
+            self._needs_sharp = True
+            self._changed.notify_all()
+
     def close(self) -> None:
         """Closes the stream and cancels the current call. Does not wait."""
         with self._changed:
@@ -286,8 +292,6 @@ class Stream(Generic[W, P]):
                 self._sharp_call = None
             with self._changed:
                 self._ready = order, picture, time.monotonic() - began
-                if order.is_sharp and not self._has_request:
-                    self._needs_sharp = False
                 self._changed.notify_all()
 
     def _next_job(self) -> tuple[W, Order] | None:
@@ -303,6 +307,7 @@ class Stream(Generic[W, P]):
                 elif rest_s > 0.0:
                     self._changed.wait(rest_s)
                 else:
+                    self._needs_sharp = False
                     return self._request, Order(*self._request.size, is_sharp=True)
             return None
 
@@ -312,6 +317,7 @@ class Stream(Generic[W, P]):
         is_retried = self._fail(error)
         with self._changed:
             if is_retried:
+                self._needs_sharp = True
                 self._changed.wait_for(lambda: self._is_closed, _PAUSE_S)
             else:
                 # The same request would fail again: wait for another one.

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import viser
+from viser import _messages
 
 from lumigrad.client.viewer.lens import Viewpoint
 from lumigrad.client.viewer.panel import headline
@@ -67,8 +69,10 @@ class Viewer:
             return tuple(self._sessions.values())
 
     def show_headline(self, title: str, facts: Mapping[str, str]) -> None:
-        """Shows a headline in every panel."""
+        """Shows a headline in every panel, and the title in the browser's tab."""
         self.title = title
+        script = f"document.title = {json.dumps(title)}"
+        self.server.gui._websock_interface.queue_message(_messages.RunJavascriptMessage(script))
         self.server.gui.add_html(headline(title, [f"{name}: {fact}" for name, fact in facts.items()]), order=-1.0)
 
     def serve(self, begin: Begin) -> None:

@@ -100,6 +100,24 @@ def test_a_wish_is_shown_coarse_at_once_and_sharp_at_rest(stream: Stream, fake: 
     assert len(fake.orders) == 2
 
 
+def test_a_scene_that_changes_is_shown_sharply_again(stream: Stream, fake: Worker) -> None:
+    stream.request(Request(1))
+    wait_for(lambda: len(fake.delivered) == 2)
+    stream.refresh()
+    wait_for(lambda: len(fake.delivered) == 3)
+    assert fake.delivered[-1] == (1, Order(64, 48, is_sharp=True))
+    # While a picture is rendered, the change after it is not lost, and does not cancel it.
+    fake.may_sharpen.clear()
+    stream.refresh()
+    wait_for(lambda: len(fake.orders) == 4)
+    stream.refresh()
+    stream.refresh()
+    fake.may_sharpen.set()
+    wait_for(lambda: len(fake.delivered) == 5)
+    time.sleep(0.3)
+    assert (len(fake.orders), fake.cancelled) == (5, [])
+
+
 def test_of_many_wishes_while_one_is_rendered_the_newest_counts(stream: Stream, fake: Worker) -> None:
     fake.may_render.clear()
     stream.request(Request(0))

@@ -5,48 +5,30 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from lumigrad.client import Client, Gaussians, Spheres
-from support.chromium import canvas_pixels, chromium, opened_page
+from lumigrad.client import Client, Spheres
+from support.chromium import chromium
 from support.workers.worker import LUMIGRAD, WorkerProcess, worker
 
 pytest.importorskip("viser", reason="no viser: pip install 'lumigrad[viewer]'")
 
 from lumigrad.client.commands.view_page import opened
-from lumigrad.client.viewer.lens import Lens
 from lumigrad.client.viewer.modes import DEPTHS
-from lumigrad.client.viewer.viewer import Viewer
-from support.viewing import SECONDS, options, wait_for
+from support.viewing import HEIGHT, SECONDS, SMOOTH_DB, WIDTH, Page, blobs, colors, options, psnr, wait_for
 
-WIDTH, HEIGHT = 900, 500
-SMOOTH_DB, DEPTH_DB = 30.0, 24.0
-
-
-def blobs(count: int = 300) -> Gaussians:
-    """Soft balls of many colours around the origin; every side looks different."""
-    generator = np.random.default_rng(3)
-    means = generator.uniform(-1, 1, (count, 3))
-    quats = generator.normal(size=(count, 4))
-    colors = 0.5 + 0.5 * np.sin(means * (2.0, 3.0, 2.5) + (0.0, 1.0, 2.0))
-    return Gaussians(means, quats, np.full((count, 3), 0.12), np.full(count, 0.9), colors=colors)
+DEPTH_DB = 24.0
 
 
 def balls(count: int = 60) -> Spheres:
     generator = np.random.default_rng(4)
     return Spheres(generator.uniform(-1, 1, (count, 3)), generator.uniform(0.2, 1, (count, 3)), np.full(count, 0.2))
-
-
-def psnr(first: np.ndarray, second: np.ndarray) -> float:
-    error = np.mean((first.astype(float) - second) ** 2)
-    return float(10 * np.log10(255.0**2 / max(error, 1e-9)))
 
 
 @pytest.fixture(scope="module")
@@ -59,73 +41,6 @@ def process() -> Iterator[WorkerProcess]:
 def browser() -> Iterator[Any]:
     with chromium() as made:
         yield made
-
-
-class Page:
-    """A page of a viewer, and what stands behind it."""
-
-    def __init__(self, browser: Any, viewer: Viewer, folder: Path) -> None:
-        self.viewer, self._folder = viewer, folder
-        before = viewer.sessions
-        self.page = opened_page(browser, viewer.url, WIDTH, HEIGHT)
-        wait_for(lambda: len(viewer.sessions) > len(before))
-        (self.session,) = set(viewer.sessions) - set(before)
-        # Before its first camera the page has the ones of other scenes, or none.
-        self.wait_until_sharp()
-
-    def wait_until_sharp(self, after: int = 0) -> None:
-        """Until the last of more than so many pictures is the one of a camera at rest."""
-        records = self.session.statistics
-
-        def rests() -> bool:
-            seen = records.records
-            return len(seen) > after and seen[-1].order.is_sharp and time.monotonic() - seen[-1].moment_s > 0.7
-
-        wait_for(rests)
-
-    @property
-    def lens(self) -> Lens:
-        (camera,) = [
-            client.camera
-            for number, client in self.viewer.server.get_clients().items()
-            if self.viewer._sessions[number] is self.session
-        ]
-        return Lens(tuple(camera.wxyz), tuple(camera.position), camera.fov, camera.aspect)
-
-    def shown(self, name: str) -> np.ndarray:
-        return canvas_pixels(self.page, self._folder / f"{name}.png")
-
-    def drag(self, steps: int = 40) -> None:
-        """Orbits a little, for a second or more."""
-        mouse = self.page.mouse
-        mouse.move(200, 300)
-        mouse.down()
-        for step in range(steps):
-            mouse.move(200 + 5 * step, 300 + step)
-            time.sleep(0.025)
-        mouse.up()
-
-    def choose(self, mode: str) -> None:
-        self.page.get_by_role("combobox", name="show").click()
-        self.page.get_by_role("option", name=mode, exact=True).click()
-
-    def matches(self, expected: Callable[[], np.ndarray], bound_db: float, name: str) -> None:
-        """Waits until the page shows a picture."""
-        found: list[float] = []
-
-        def is_close() -> bool:
-            found.append(psnr(self.shown(name), expected()))
-            return found[-1] > bound_db
-
-        try:
-            wait_for(is_close, 30)
-        except AssertionError:
-            pytest.fail(f"expected {bound_db} dB, got {found[-1]:.1f}; see {self._folder / name}.png")
-
-
-def colors(target: str, scene: Any, lens: Lens, **settings: Any) -> np.ndarray:
-    with Client(target) as client:
-        return client.render(scene, lens.camera(WIDTH, HEIGHT), image_format="uint8", **settings).color
 
 
 def test_a_scene_is_shown_sharpens_at_rest_and_outlives_its_worker(browser: Any, tmp_path: Path) -> None:

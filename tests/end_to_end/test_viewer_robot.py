@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import trimesh
 import yaml
 
 from lumigrad.client import Client, Gaussians
@@ -24,6 +25,7 @@ pytest.importorskip("viser", reason="no viser: pip install 'lumigrad[viewer]'")
 
 from lumigrad.client.commands.view_page import opened
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.viewer.deviation import Deviation
 from support.viewing import options, wait_for
 
 WIDTH, HEIGHT = 720, 420
@@ -150,6 +152,39 @@ def test_the_scene_hides_what_is_behind_it(
     scenes = {name: [str(tmp_path / f"{name}.ply"), *seen] for name in ("before", "behind")}
     assert red_behind(browser, process.target, scenes["behind"], tmp_path / "behind.png", at_least=50) >= 50
     assert red_behind(browser, process.target, scenes["before"], tmp_path / "before.png", at_least=0) == 0
+
+
+def test_a_mesh_has_the_colours_of_its_signed_distances(
+    process: WorkerProcess, browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ball, in millimetres, and a box that has its corners outside of it."""
+    ball = trimesh.creation.icosphere(subdivisions=3, radius=500.0)
+    ball.export(tmp_path / "ball.stl")
+    trimesh.creation.box((800.0, 800.0, 800.0)).export(tmp_path / "box.stl")
+    shown: list[Deviation] = []
+    begin = Deviation.__init__
+
+    def noted(self: Deviation, *given: Any) -> None:
+        shown.append(self)
+        begin(self, *given)
+
+    monkeypatch.setattr(Deviation, "__init__", noted)
+    arguments = ["--world", str(tmp_path / "box.stl"), "--compare", str(tmp_path / "ball.stl"), "--scale", "mm"]
+    with opened(options(process.target, *arguments)) as viewer:
+        page = opened_page(browser, viewer.url, WIDTH, HEIGHT)
+        page.get_by_text("signed distance to the closest obstacle, negative inside").wait_for(timeout=120_000)
+        (found,) = shown
+        outside = np.abs(found.vertices) - 0.4
+        exact = np.linalg.norm(np.maximum(outside, 0), axis=1) + np.minimum(outside.max(axis=1), 0)
+        np.testing.assert_allclose(found.distances, exact, atol=1e-5)
+        assert exact.min() < -0.05
+        assert exact.max() > 0.05
+        wait_for(lambda: redness(canvas_pixels(page, tmp_path / "compared.png")) > 100)
+        page.screenshot(path=str(tmp_path / "page.png"))
+        page.close()
+    alone = options("localhost:1", "--compare", str(tmp_path / "ball.stl"))
+    with pytest.raises(InvalidArgument, match="compare: expected with --world"), opened(alone):
+        pass
 
 
 @pytest.mark.parametrize(

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from lumigrad.client.base.arguments import instance, names
 from lumigrad.client.calls.distances import DistanceCalls
+from lumigrad.client.calls.driving import DrivingCalls
 from lumigrad.client.calls.scenes import SceneCalls, on_each
-from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.errors import LumigradError
+from lumigrad.client.rendering.batch import BatchItem, batch_facts, batch_requests, render_batch
 from lumigrad.client.rendering.frame import Frame, render, render_spread
-from lumigrad.client.rendering.request import RenderRequest
+from lumigrad.client.rendering.request import RenderRequest, request_of
 from lumigrad.client.settings.engines import (
     DepthOrder,
     GaussianSemantics,
+    Primitive,
     ProjectionMethod,
     Response,
     Semantics,
     TileBounds,
     Transform,
     UnscentedTransform,
-    settings_of,
 )
-from lumigrad.client.settings.image_format import ImageFormat, image_formats, jpeg_quality_of
+from lumigrad.client.settings.image_format import ImageFormat
 from lumigrad.client.training.calls import TrainingCalls
 from lumigrad.client.transport.addresses import Targets, WorkerTargets
 from lumigrad.client.transport.call import Call
@@ -40,7 +42,7 @@ from lumigrad.protos.service import RENDER_SERVICE, WORKER_SERVICE
 from lumigrad.v1 import worker_pb2
 
 
-class Client(SceneCalls, DistanceCalls, TrainingCalls):
+class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
     """A client of one worker or several. Connects when first used; safe to use from several threads.
 
     Calls that reach no worker are retried for a while, so a worker can be restarted while clients use it. The client
@@ -48,6 +50,10 @@ class Client(SceneCalls, DistanceCalls, TrainingCalls):
 
     With several workers, the hash of a scene's content determines its worker, in the same way for all clients. While
     that worker is unavailable or about to stop, the next one in the scene's order serves its calls.
+
+    Example:
+        with Client("localhost:50051", timeout_s=10) as client:
+            print(client.info().device)
     """
 
     def __init__(
@@ -107,11 +113,27 @@ class Client(SceneCalls, DistanceCalls, TrainingCalls):
                 return worker.connection.lane(attempts.call)
 
     def close(self) -> None:
-        """Closes the connections. Stored scenes stay on the workers."""
+        """Closes the connections. Stored scenes stay on the workers.
+
+        Example:
+            with Client(target) as client:  # closes it at the end
+                client.info()
+        """
         self._workers.close()
 
     def info(self, *, timeout_s: float | None = None) -> WorkerInfo:
-        """Returns the worker's device, limits and load; with several workers, those of one that is available."""
+        """Returns the worker's device, limits and load; with several workers, those of one that is available.
+
+        Args:
+            timeout_s: instead of the client's time-out.
+
+        Raises:
+            LumigradError: no worker answered in time.
+
+        Example:
+            info = client.info()
+            print(info.device, info.version)
+        """
         with self._workers.begin(timeout_s, f"{WORKER_SERVICE}/Info", None, self._cancellation) as call:
             attempts = RoutedAttempts(self._workers, None, call)
             while True:
@@ -119,7 +141,18 @@ class Client(SceneCalls, DistanceCalls, TrainingCalls):
                     return _info(worker, attempts.call)
 
     def infos(self, *, timeout_s: float | None = None) -> tuple[WorkerInfo, ...]:
-        """Returns each worker's info; workers that are unavailable are left out, unless all are unavailable."""
+        """Returns each worker's info; workers that are unavailable are left out, unless all are unavailable.
+
+        Args:
+            timeout_s: instead of the client's time-out.
+
+        Raises:
+            LumigradError: no worker answered in time.
+
+        Example:
+            for info in client.infos():
+                print(info.target, info.device)
+        """
         with self._workers.begin(timeout_s, f"{WORKER_SERVICE}/Info", None, self._cancellation) as call:
             return on_each(self._workers, lambda worker, _: _info(worker, call), call)
 
@@ -156,6 +189,7 @@ class Client(SceneCalls, DistanceCalls, TrainingCalls):
         tile_bounds: TileBounds | None = None,
         tile_size: int | None = None,
         response: Response | None = None,
+        primitive: Primitive | None = None,
         outputs: Sequence[str] = ("color",),
         image_format: ImageFormat | Mapping[str, ImageFormat] = "float32",
         jpeg_quality: int | None = None,
@@ -181,7 +215,7 @@ class Client(SceneCalls, DistanceCalls, TrainingCalls):
             max_hits: maximum number of spheres blended per pixel; None, 0: no limit.
             n_track: spheres recorded per pixel in "info", "sphere_ids" and "weights", up to 128; None: 5.
             background_depth: normalised closeness of the background, in (0, 1); None: 1e-6.
-            sh_degree: of Gaussians, as those up to `response`: degree of the harmonics in use; None: the stored one.
+            sh_degree: of Gaussians, as those up to `primitive`: degree of the harmonics in use; None: the stored one.
             antialiased: scale opacities to compensate for the area that the blur adds.
             eps2d: blur in the image, pixels squared; None: 0.3.
             near: least depth shown, scene units; None: 0.01.
@@ -192,18 +226,21 @@ class Client(SceneCalls, DistanceCalls, TrainingCalls):
             transmittance_min: blending of a pixel stops when its transmittance falls to this; None: 1e-4.
             pixel_center: where the centre of the first pixel is, 0.5 or 0 pixels; None: 0.5, with Inria's cameras 0.
             scale_modifier: factor on all scales; None: 1.
-            transforms: (begin, end, matrix [4, 4]): place slices of the Gaussians in the world.
+            transforms: (begin, end, matrix [4, 4]): place slices of the Gaussians in the world; with a fourth entry
+                matrix_end they move there until the end of the exposure of sensors with a rolling shutter.
             deterministic: sum gradients in a fixed order on every device.
             projection_method: "jacobian", or by sigma points "unscented"; None: what the cameras need.
-            unscented: of sigma points, as those up to `response`: where they lie; see `GaussianSettings`.
-            depth_order: sort by, and measure depth along, "z" (None) or as "distance" from the camera.
+            unscented: of sensors, as those up to `response`: where sigma points lie; see `GaussianSettings`.
+            depth_order: sort by, and measure depth along, "z" or as "distance" from the camera, with lidars None.
             tile_bounds: "conservative" (None) or "gsplat", which cuts Gaussians at its tiles.
             tile_size: of gsplat's tiles, pixels; None: as in gsplat.
             response: evaluate Gaussians in the "picture" (None), or along the "ray" of each pixel.
+            primitive: ellipsoids, "volume" (None), or flat discs, "surfel".
             outputs: of spheres any of "color", "alpha", "depth", "info", "sphere_ids", "weights", "hits"; of Gaussians
                 "color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth", "contributors", "radii",
                 "means2d", "depths", "conics", "projected_opacities", along rays also "hit_distance",
-                "expected_hit_distance", "normals"; see `Frame`.
+                "expected_hit_distance", "normals", of surfels also "median_depth", "normals", "distortion",
+                "surface_normals"; see `Frame`.
             image_format: wire format of outputs: one for all of them, or some by name, e.g. {"color": "png",
                 "depth": "float16"}. "float16" and "bfloat16" for images of floats, which are converted back to float32;
                 "uint8" and "png" for "color", "alpha" and "transmittance", rounded to 256 levels from 0 to 1; "jpeg"
@@ -212,40 +249,77 @@ class Client(SceneCalls, DistanceCalls, TrainingCalls):
             retain: keep the forward state on the worker, so that `Frame.backward` need not compute it again.
             spread: divide the cameras among several workers. Images are the same; gradients are summed.
             timeout_s: instead of the client's time-out.
+
+        Raises:
+            InvalidArgument: an argument is wrong, or belongs to another kind of scene; the text names it.
+            SceneNotFound: the worker has no scene of this handle, and the handle has no copy of it.
+            LumigradError: no worker answered in time, or none has room; see its subclasses.
+
+        Example:
+            camera = Camera.orbit(center=(0, 0, 0), distance=4, azimuth_degrees=30, elevation_degrees=20)
+            frame = client.render(scene, camera, outputs=("color", "depth"), image_format={"color": "uint8"})
+            frame.color  # [512, 512, 3] uint8
         """
-        arguments = locals()
-        advice = "pass Spheres(positions, colors, radii), Gaussians(…), or a handle from put or get"
-        instance("scene", scene, (Spheres, Gaussians, SceneHandle), advice)
-        cameras = _cameras(camera)
-        settings = settings_of(scene, cameras, arguments)
-        wanted = names("outputs", outputs)
-        formats = image_formats(image_format, wanted)
-        quality = jpeg_quality_of(jpeg_quality, formats)
-        request = RenderRequest(scene, cameras, isinstance(camera, Camera), settings, wanted, formats, quality)
+        request = request_of(scene, camera, locals())
         return self.render_request(request, retain=retain, spread=spread, timeout_s=timeout_s)
 
     def render_request(
         self, request: RenderRequest, *, retain: bool = False, spread: bool = False, timeout_s: float | None = None
     ) -> Frame:
-        """Renders a request; `render` makes one from its arguments."""
+        """Renders a request; `render` makes one from its arguments.
+
+        Args:
+            request: the request.
+            retain: as for `render`, like the others.
+            spread: likewise.
+            timeout_s: likewise.
+
+        Raises:
+            LumigradError: as for `render`.
+
+        Example:
+            again = client.render_request(frame.request)
+        """
         with self._workers.begin(timeout_s, f"{RENDER_SERVICE}/Render", request.facts, self._cancellation) as call:
             return (render_spread if spread else render)(self._workers, request, retain, call)
+
+    def render_batch(
+        self, /, items: Iterable[BatchItem], *, timeout_s: float | None = None, **arguments: Any
+    ) -> tuple[Frame | LumigradError, ...]:
+        """Renders many items in one call: any mixture of scenes, image sizes, lenses, settings and outputs.
+
+        Items of one stored scene that differ in nothing but their cameras are rendered together; one camera for each
+        item is as fast as all in one. What is wrong with an item keeps no other from being rendered. With several
+        workers each renders the items whose scenes it has.
+
+        Args:
+            items: a scene and a camera or cameras each, as in `render`, and if needed a mapping of further arguments of
+                `render` for this item alone.
+            timeout_s: of the whole call, instead of the client's time-out.
+            arguments: of `render`, for all items that have none of their own; neither `retain` nor `spread`.
+
+        Returns:
+            For each item its frame, shaped as that of `render`, or the exception that `render` would raise, whose text
+            begins with "items[index]". `Frame.backward` renders its item again.
+
+        Raises:
+            InvalidArgument: the items are malformed, or too many for one call.
+            LumigradError: the call failed as a whole, e.g. no worker answered in time.
+
+        Example:
+            results = client.render_batch(
+                [(scene, cameras[0]), (scene, cameras[1]), (gaussians, camera, {"near": 0.1})],
+                outputs=("color", "depth"),
+                image_format={"color": "uint8", "depth": "float16"},
+            )
+            results[0].color  # [H, W, 3] uint8, as of `render`
+        """
+        requests = batch_requests(items, arguments)
+        facts = partial(batch_facts, requests)
+        with self._workers.begin(timeout_s, f"{RENDER_SERVICE}/RenderBatch", facts, self._cancellation) as call:
+            return render_batch(self._workers, requests, call)
 
 
 def _info(worker: Worker, call: Call) -> WorkerInfo:
     connection = worker.connection
     return WorkerInfo.of(connection.unary(connection.worker.Info, worker_pb2.InfoRequest(), call), worker.target)
-
-
-def _cameras(camera: Any) -> tuple[Camera, ...]:
-    if isinstance(camera, Camera):
-        return (camera,)
-    advice = "make one with Camera.look_at, orbit, opencv, sensor, pulsar or inria"
-    # A string is iterable, but its letters are not what the caller passed.
-    instance("camera", camera, (Camera,) if isinstance(camera, str) else (Camera, Iterable), advice)
-    cameras = tuple(camera)
-    for entry in cameras:
-        instance("camera", entry, (Camera,), advice)
-    if not cameras:
-        raise InvalidArgument.of("camera", f"expected a Camera or a sequence of at least one, got none; {advice}")
-    return cameras

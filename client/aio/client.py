@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from typing import Any
 
 from lumigrad.client.aio.calls import Asynchronous, Calls, awaited, awaited_as
-from lumigrad.client.aio.results import AsyncDistances, AsyncFrame, in_order
+from lumigrad.client.aio.results import AsyncDistances, AsyncFrame, frames_of_batch, in_order
 from lumigrad.client.aio.trainer import begun
 from lumigrad.client.base.arguments import whole_number
 from lumigrad.client.client import Client
@@ -85,9 +85,12 @@ class AsyncClient(Asynchronous[Client]):
     delete = awaited(Client.delete)
     render = awaited_as(AsyncFrame, Client.render)
     render_request = awaited_as(AsyncFrame, Client.render_request)
+    render_batch = awaited_as(frames_of_batch, Client.render_batch)
     query = awaited_as(AsyncDistances, Client.query)
     ask = awaited_as(AsyncDistances, Client.ask)
     field = awaited(Client.field)
+    drive_frame = awaited(Client.drive_frame)
+    drive_pictures = awaited(Client.drive_pictures)
     trainer = begun(Client.trainer, is_new=True)
     resume_trainer = begun(Client.resume_trainer, is_new=False)
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from lumigrad.client.aio.calls import Asynchronous, Calls, awaited
 from lumigrad.client.base.arrays import Array, NamedArrays
 from lumigrad.client.distances.answer import Distances
+from lumigrad.client.errors import LumigradError
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.workers.result import Result
 
@@ -92,6 +93,11 @@ class AsyncFrame(_AsyncResult[Frame]):
     def decoded(self, name: str) -> Array:
         """Decodes the files in `encoded`, in the calling thread: uint8 pixels with the shape of the output."""
         return self._blocking.decoded(name)
+
+
+def frames_of_batch(results: Iterable[Frame | LumigradError], calls: Calls) -> tuple[AsyncFrame | LumigradError, ...]:
+    """The results of a batch: frames whose gradients are awaited, and errors."""
+    return tuple(AsyncFrame(result, calls) if isinstance(result, Frame) else result for result in results)
 
 
 class AsyncDistances(_AsyncResult[Distances]):

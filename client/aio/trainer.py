@@ -96,6 +96,7 @@ class AsyncTrainer(Asynchronous[Trainer]):
     scene = awaited(Trainer.scene)
     snapshot = awaited(Trainer.snapshot)
     views = awaited(Trainer.views)
+    cameras = awaited(Trainer.cameras)
 
     async def close(self, *, finish: bool = True) -> None:
         """Ends the training; calls in progress are cancelled.

@@ -45,14 +45,15 @@ class Gradients(NamedArrays):
     these were requested as `sparse`, they hold only rows that are not zero, and `index` [M] (int64, ascending) has
     their numbers, which continue from scene to scene. Colours per camera stay dense.
 
-    Others: `background` [K] (of Gaussians also [C, K], as it was given), `gamma` [], `transforms` [T, 4, 4]. Per
-    camera, without the axis C if a single camera was rendered: `cameras` [C, 8 | 10 | 11 | 13] for Pulsar's;
-    `camera_rotation` [C, 3, 3], `camera_translation` [C, 3] and `camera_intrinsics` [C, 4] (fx, fy, cx, cy) for
-    OpenCV's, with Gaussians also `camera_pose` [C, 6] (of a motion exp(xi) in front of the view matrix, translation
-    before rotation); for sensors the same of the start of the exposure and, with `_end`, of its end, and with
-    `wanted=["lenses"]` what the lens has of `lens_radial`, `lens_tangential`, `lens_thin_prism`,
-    `lens_angle_to_pixel_distance`, `lens_pixel_distance_to_angle`, `lens_linear`, `windshield_horizontal` and
-    `windshield_vertical` [C, k], of lidars `lidar_elevations` and `lidar_offsets` [C, H] and `lidar_azimuths` [C, W];
+    Others: `background` [K] (of Gaussians also [C, K], as it was given), `gamma` [], `transforms` [T, 4, 4] and, where
+    some move, `transforms_end` [T, 4, 4] of their ends, 0 of the others. Per camera, without the axis C if a single
+    camera was rendered: `cameras` [C, 8 | 10 | 11 | 13] for Pulsar's; `camera_rotation` [C, 3, 3], `camera_translation`
+    [C, 3] and `camera_intrinsics` [C, 4] (fx, fy, cx, cy) for OpenCV's, with Gaussians also `camera_pose` [C, 6] (of a
+    motion exp(xi) in front of the view matrix, translation before rotation); for sensors the same of the start of the
+    exposure and, with `_end`, of its end, and with `wanted=["lenses"]` what the lens has of `lens_radial`,
+    `lens_tangential`, `lens_thin_prism`, `lens_angle_to_pixel_distance`, `lens_pixel_distance_to_angle`, `lens_linear`,
+    `windshield_horizontal` and `windshield_vertical` [C, k], of lidars `lidar_elevations` and `lidar_offsets` [C, H]
+    and `lidar_azimuths` [C, W];
     `camera_view` and `camera_projection` [C, 4, 4] and `camera_position` [C, 3] for
     Inria's; and of the projected centres of Gaussians, in pixels, `means2d` [C, N, 2] and sums of absolute values
     `means2d_abs`.

@@ -8,13 +8,20 @@ from typing import Any, Literal
 
 from lumigrad.client.base.arguments import names, truth
 from lumigrad.client.distances.answer import Distances, ask, ask_field, ask_spread
-from lumigrad.client.distances.query import DistanceQuery, FieldQuery, Surroundings, environment_numbers, sphere_rows
+from lumigrad.client.distances.query import (
+    DistanceQuery,
+    FieldQuery,
+    Surroundings,
+    environment_numbers,
+    sphere_rows,
+    surroundings,
+)
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.settings.engines import DistanceSemantics, DistanceSettings, Reduction
 from lumigrad.client.transport.call import Cancellable
 from lumigrad.client.values.handle import scene_facts
 from lumigrad.client.values.rotations import IDENTITY
-from lumigrad.client.values.world import VoxelGrid
+from lumigrad.client.values.world import Obstacle, Shape, VoxelGrid
 from lumigrad.client.workers.pool import Pool
 from lumigrad.protos.service import DISTANCE_SERVICE
 
@@ -28,7 +35,7 @@ class DistanceCalls(Cancellable):
 
     def query(
         self,
-        world: Surroundings,
+        world: Surroundings | Obstacle | Shape | Sequence[Obstacle | Shape],
         spheres: Any,
         *,
         outputs: Sequence[str] = ("distance",),
@@ -51,8 +58,8 @@ class DistanceCalls(Cancellable):
         """Computes distances and collision costs of spheres; see `DistanceSettings` for the cost.
 
         Args:
-            world: a handle from `put`, or a `World`, which is sent with the call and not stored; its meshes are stored
-                when they are first needed. A mesh is treated as a world that contains only this mesh.
+            world: a handle from `put`; or a `World` or what it is made from, a shape, an obstacle or a list of them,
+                which is sent with the call and not stored; its meshes are stored when they are first needed.
             spheres: [B, H, S, 4], [H, S, 4] or [S, 4]: trajectories, time steps, spheres; centre x y z and radius in
                 the world, metres. A negative radius disables a sphere. With 3 instead of 4: points, of radius 0;
                 their gradients have 4 columns too.
@@ -74,13 +81,23 @@ class DistanceCalls(Cancellable):
             retain: keep the forward state on the worker, so that `Distances.backward` need not compute it again.
             spread: divide the trajectories among several workers; if there is only one, divide its spheres.
             timeout_s: instead of the client's time-out.
+
+        Raises:
+            InvalidArgument: an argument is wrong; the text names it.
+            SceneNotFound: the worker has no world of this handle, and the handle has no copy of it.
+            LumigradError: no worker answered in time, or none has room; see its subclasses.
+
+        Example:
+            world = World([Obstacle(Cuboid((1, 1, 1)), pose=(0, 0, 2))])
+            found = client.query(world, [[0, 0, 0, 0.1], [0, 0, 1, 0.1]], outputs=("distance", "closest"))
+            found.distance  # [2] of the centres, metres: 1.5, 0.5
         """
         arguments = locals()
         if positive not in ("outside", "inside"):
             raise InvalidArgument.of("positive", f'expected "outside" or "inside", got {positive!r}')
         rows, axes = sphere_rows(spheres)
         query = DistanceQuery(
-            world=world,
+            world=surroundings(world),
             spheres=rows,
             axes=axes,
             settings=DistanceSettings.of(arguments),
@@ -94,13 +111,26 @@ class DistanceCalls(Cancellable):
     def ask(
         self, query: DistanceQuery, *, retain: bool = False, spread: bool = False, timeout_s: float | None = None
     ) -> Distances:
-        """Does the same as `query`, for a given `DistanceQuery`."""
+        """Does the same as `query`, for a given `DistanceQuery`.
+
+        Args:
+            query: the query.
+            retain: as for `query`, like the others.
+            spread: likewise.
+            timeout_s: likewise.
+
+        Raises:
+            LumigradError: as for `query`.
+
+        Example:
+            again = client.ask(found.query)
+        """
         with self._workers.begin(timeout_s, f"{DISTANCE_SERVICE}/Query", query.facts, self._cancellation) as call:
             return (ask_spread if spread else ask)(self._workers, query, retain, call)
 
     def field(
         self,
-        world: Surroundings,
+        world: Surroundings | Obstacle | Shape | Sequence[Obstacle | Shape],
         pose: Any = IDENTITY,
         *,
         size: Any,
@@ -116,14 +146,26 @@ class DistanceCalls(Cancellable):
 
         Args:
             world: as for `query`; a `World` is stored.
-            pose: pose of the centre of the box, object to world: [7], [3] or [4, 4], as of an `Obstacle`.
+            pose: pose of the centre of the box, object to world: [7], [3], [3, 4] or [4, 4], as of an `Obstacle`.
             size: [3] edges of the box, metres; round(edge / voxel_size) voxels along each, at least 1.
             voxel_size: edge of a voxel, metres.
             environment: the number of the environment.
             max_distance: larger distances outside are clamped to it, metres; None: unlimited.
             semantics: "exact", or "curobo_field" for cuRobo 0.7's behaviour.
             timeout_s: instead of the client's time-out.
+
+        Returns:
+            The grid, with distances [X, Y, Z] float32.
+
+        Raises:
+            InvalidArgument: an argument is wrong, or nothing is in reach and there is no `max_distance`.
+            LumigradError: as for `query`.
+
+        Example:
+            grid = client.field(world, size=(2, 2, 2), voxel_size=0.1)
+            grid.distances  # [20, 20, 20], metres
         """
+        world = surroundings(world)
         method, facts = f"{DISTANCE_SERVICE}/Field", partial(scene_facts, world)
         with self._workers.begin(timeout_s, method, facts, self._cancellation) as call:
             query = FieldQuery(world, pose, size, voxel_size, environment, max_distance, semantics)

@@ -46,6 +46,15 @@ class SceneCalls(Cancellable):
             replicas: number of workers that share the calls for the handle; each receives the scene with its first
                 call.
             timeout_s: instead of the client's time-out.
+
+        Raises:
+            InvalidArgument: this is no scene, or the worker refuses a value; the text names it.
+            ResourceExhausted: the worker has no room for it.
+            LumigradError: no worker answered in time.
+
+        Example:
+            scene = client.put(gaussians)
+            frame = client.render(scene, camera)
         """
         advice = "make one with Spheres(…), Gaussians(…), Mesh(vertices, faces), World([Obstacle(…), …]) or Target(…)"
         method, facts = f"{SCENE_SERVICE}/Put", partial(scene_facts, scene)
@@ -69,7 +78,7 @@ class SceneCalls(Cancellable):
         Args:
             handle: names the scene and the version that the update builds on.
             poses: of a world: poses of obstacles by their names, object to world: [7] x y z (metres) and quaternion
-                w x y z, or [3] or [4, 4], as of an `Obstacle`.
+                w x y z, or [3], [3, 4] or [4, 4], as of an `Obstacle`.
             enabled: of a world: whether queries include obstacles, by their names.
             timeout_s: instead of the client's time-out.
             tensors: new tensors by name, shaped as before: "positions", "colors", "radii" and "opacities" of spheres;
@@ -78,6 +87,9 @@ class SceneCalls(Cancellable):
 
         Raises:
             VersionMismatch: another client updated the scene after this handle was made.
+
+        Example:
+            scene = client.update(scene, opacities=0.5 * gaussians.opacities)
         """
         method, facts = f"{SCENE_SERVICE}/Update", partial(scene_facts, handle)
         with self._workers.begin(timeout_s, method, facts, self._cancellation) as call:
@@ -99,7 +111,20 @@ class SceneCalls(Cancellable):
         return updated
 
     def get(self, scene_id: str, *, with_tensors: bool = False, timeout_s: float | None = None) -> SceneHandle:
-        """Returns a handle to a stored scene by its id; `with_tensors` also downloads it, as the handle's `scene`."""
+        """Returns a handle to a stored scene by its id; `with_tensors` also downloads it, as the handle's `scene`.
+
+        Args:
+            scene_id: of a handle.
+            with_tensors: also download the scene.
+            timeout_s: instead of the client's time-out.
+
+        Raises:
+            SceneNotFound: no worker has it.
+
+        Example:
+            found = client.get(scene.scene_id, with_tensors=True)
+            found.scene.means  # [N, 3] float32
+        """
         with self._workers.begin(
             timeout_s, f"{SCENE_SERVICE}/Get", lambda: {"scene_id": scene_id}, self._cancellation
         ) as call:
@@ -110,13 +135,35 @@ class SceneCalls(Cancellable):
                     return worker.store.get(scene_id, with_tensors, attempts.call)
 
     def list(self, *, timeout_s: float | None = None) -> tuple[SceneHandle, ...]:
-        """Returns handles to all scenes that the workers store."""
+        """Returns handles to all scenes that the workers store.
+
+        Args:
+            timeout_s: instead of the client's time-out.
+
+        Raises:
+            LumigradError: no worker answered in time.
+
+        Example:
+            for handle in client.list():
+                print(handle.kind, handle.count, handle.nbytes)
+        """
         with self._workers.begin(timeout_s, f"{SCENE_SERVICE}/List", None, self._cancellation) as call:
             found = on_each(self._workers, lambda worker, _: worker.store.list(call), call)
             return tuple(handle for handles in found for handle in handles)
 
     def delete(self, scene: SceneHandle | str, *, timeout_s: float | None = None) -> None:
-        """Deletes a scene, given by its handle or id, from all workers."""
+        """Deletes a scene, given by its handle or id, from all workers.
+
+        Args:
+            scene: its handle, or its id.
+            timeout_s: instead of the client's time-out.
+
+        Raises:
+            SceneNotFound: no worker has it.
+
+        Example:
+            client.delete(client.put(spheres))
+        """
         method, facts = f"{SCENE_SERVICE}/Delete", partial(scene_facts, scene)
         with self._workers.begin(timeout_s, method, facts, self._cancellation) as call:
             instance("scene", scene, (SceneHandle, str), "pass what put, update or get returned, or its scene_id")

@@ -82,6 +82,18 @@ class Distances(Result):
             wanted: any of "spheres", "poses" (of all obstacles) and "weight"; in curobo not "poses".
             release: free the forward state on the worker afterwards.
             timeout_s: instead of the client's time-out.
+
+        Returns:
+            The gradients by name, float32, shaped as their inputs.
+
+        Raises:
+            InvalidArgument: no gradient was passed, or one of another shape; or the semantics have no such derivative.
+            LumigradError: no worker answered in time, or none has room.
+
+        Example:
+            found = client.query(world, [[0, 0, 1, 0.1]], retain=True)
+            gradients = found.backward(distance=np.ones(1), wanted=("spheres", "poses"), release=True)
+            gradients.spheres  # [1, 4]
         """
         method = f"{DISTANCE_SERVICE}/Backward"
         with self._workers.begin(timeout_s, method, self.query.facts, self._cancellation) as call:

@@ -25,7 +25,7 @@ from lumigrad.client.settings.engines import DistanceSemantics, DistanceSettings
 from lumigrad.client.values.handle import SceneHandle, scene_facts
 from lumigrad.client.values.mesh import Mesh
 from lumigrad.client.values.rotations import pose_array
-from lumigrad.client.values.world import MAX_ENVIRONMENTS, World
+from lumigrad.client.values.world import MAX_ENVIRONMENTS, Cuboid, Obstacle, VoxelGrid, World
 from lumigrad.client.wire.scenes import world_message
 from lumigrad.client.workers.attempts import InlineWorld, Source
 from lumigrad.protos.tensors import ALIGNMENT, PayloadWriter
@@ -59,9 +59,6 @@ class DistanceQuery:
     poses: Float32 | None = None
     per_obstacle: bool = False
     inside: bool = False
-
-    def __post_init__(self) -> None:
-        check_surroundings(self.world)
 
     @property
     def most_reply_bytes(self) -> float:
@@ -100,12 +97,15 @@ class DistanceBackward:
     wanted: tuple[str, ...]
 
 
-def check_surroundings(world: Any) -> None:
-    """Raises InvalidArgument unless `world` is a world, a mesh, or a handle of one."""
-    advice = "pass a World([Obstacle(…), …]), a Mesh, or a handle from put"
+def surroundings(world: Any) -> Surroundings:
+    """Returns a world, a mesh or a handle as it is, a world of other obstacles; else raises InvalidArgument."""
+    if isinstance(world, Obstacle | Cuboid | VoxelGrid) or (isinstance(world, Sequence) and not isinstance(world, str)):
+        world = World(world)
+    advice = "pass a World([Obstacle(…), …]), a shape, a list of them, or a handle from put"
     instance("world", world, (World, Mesh, SceneHandle), advice)
     if isinstance(world, SceneHandle) and world.kind not in ("world", "mesh"):
         raise InvalidArgument.of("world", f"expected a handle of a world or a mesh, got one of {world.kind}; {advice}")
+    return world  # type: ignore[no-any-return]
 
 
 def sphere_rows(value: Any) -> tuple[Float32, int]:
@@ -159,7 +159,6 @@ class FieldQuery:
     semantics: DistanceSemantics = "exact"
 
     def __post_init__(self) -> None:
-        check_surroundings(self.world)
         vars(self).update(
             pose=pose_array("pose", self.pose),
             size=float64_array("size", self.size, (3,)),

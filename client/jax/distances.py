@@ -8,18 +8,20 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
 from lumigrad.client.distances.query import (
     Surroundings,
     check_rows,
-    check_surroundings,
     environment_numbers,
+    surroundings,
 )
-from lumigrad.client.jax.remote import Inputs, JaxCall, compute, optional, shaped
+from lumigrad.client.jax.remote import Inputs, JaxCall, compute, real, shaped
 from lumigrad.client.operators.call import DISTANCE_OUTPUTS, DistanceCall, chosen
 from lumigrad.client.settings.engines import DistanceSemantics, DistanceSettings, Reduction
+from lumigrad.client.values.rotations import check_rigid, pose_rows
 from lumigrad.client.values.world import Cuboid, Obstacle, Shape, World
 
 
@@ -80,7 +82,7 @@ class JaxDistanceCall(DistanceCall, JaxCall):
 
 def mesh_distance(
     spheres: Any,
-    world: Surroundings | Sequence[Obstacle | Shape],
+    world: Surroundings | Obstacle | Shape | Sequence[Obstacle | Shape],
     *,
     activation_distance: float = 0.0,
     max_distance: float | None = None,
@@ -99,16 +101,23 @@ def mesh_distance(
     """Computes distances and collision costs of spheres near meshes, boxes and grids on a worker, differentiably.
 
     The JAX version of `lumigrad.client.torch.mesh_distance`, which describes the arguments: spheres [B, H, S, 4],
-    [H, S, 4] or [S, 4], centre x y z and radius, metres, or points with 3 instead of 4; poses [I, 7] of all obstacles,
-    object to world, None: those of the world; environments [B], or one for all. An array as weight is differentiated.
+    [H, S, 4] or [S, 4], centre x y z and radius, metres, or points with 3 instead of 4; poses [I, 7], [I, 3], [I, 3, 4]
+    or [I, 4, 4] of all obstacles, object to world, None: those of the world; environments [B], or one for all. An array
+    as weight is differentiated.
 
     Arguments other than spheres, poses and an array as weight are static when a function is compiled; the settings are
     those of `lumigrad.client.DistanceSettings`. `outputs` are "cost" and "distance"; leave out those you do not use.
+
+    Raises:
+        InvalidArgument: an argument is wrong; the text names it.
+        LumigradError: no worker answered in time, or none has room; JAX may wrap it.
+
+    Example:
+        found = jax_functions.mesh_distance(np.zeros((1, 3)), Cuboid((1, 1, 1)), client=client)
+        found.distance  # [1], metres
     """
     arguments = locals()
-    if isinstance(world, Sequence):
-        world = World(world)
-    check_surroundings(world)
+    world = surroundings(world)
     wanted = chosen(outputs, DISTANCE_OUTPUTS)
     array = jnp.asarray(spheres)
     check_rows(array.shape)
@@ -128,9 +137,18 @@ def mesh_distance(
     )
     inputs = {
         "spheres": rows,
-        "poses": optional("poses", poses, (len(world) if isinstance(world, World) else "I", 7)),
+        "poses": None if poses is None else _poses(poses, world),
         "weight": shaped("weight", weight, ()) if is_array else None,
     }
     results = compute(call, inputs)
     shape = array.shape[:-1]
     return MeshDistances(*(results[name].reshape(shape) if name in wanted else None for name in DISTANCE_OUTPUTS))
+
+
+def _poses(poses: Any, world: Surroundings) -> jax.Array:
+    array = real("poses", poses)
+    rows: jax.Array = pose_rows("poses", array, len(world) if isinstance(world, World) else None, jnp.stack)
+    # Under a transformation there are no values to check.
+    if array.ndim == 3 and not isinstance(array, jax.core.Tracer):
+        check_rigid("poses", np.asarray(array, np.float64))
+    return rows

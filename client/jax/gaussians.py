@@ -13,9 +13,10 @@ import numpy as np
 from lumigrad.client.base.arguments import one_of
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
-from lumigrad.client.jax.remote import Inputs, JaxCall, compute, optional, shaped, stored_channels
+from lumigrad.client.jax.remote import Inputs, JaxCall, compute, optional, real, shaped, stored_channels
 from lumigrad.client.operators.call import check_stored, chosen
 from lumigrad.client.operators.gaussians import (
+    CAMERA_INPUTS,
     COLUMNS,
     LEAST_ALPHA,
     OUTPUTS,
@@ -27,26 +28,32 @@ from lumigrad.client.operators.gaussians import (
     travelling,
     used_coefficients,
 )
+from lumigrad.client.operators.sensor_arguments import Arrays, are_sensors, sensor_settings, sensors
+from lumigrad.client.operators.sensors import LENS_INPUTS, RAYS, SensorMatrices
 from lumigrad.client.rendering.request import WireFormat
-from lumigrad.client.settings.engines import GaussianSemantics, GaussianSettings
+from lumigrad.client.settings.engines import GaussianSemantics, GaussianSettings, TileBounds
+from lumigrad.client.values.camera import RowTime
 from lumigrad.client.values.handle import SceneHandle
+from lumigrad.client.values.lenses import LensDomain
 
 
 @dataclass(frozen=True)
 class JaxGaussianCall(GaussianCall, JaxCall):
     """See `JaxCall`."""
 
-    cameras: ViewMatrices
+    cameras: ViewMatrices | SensorMatrices
 
     def shapes(self, inputs: Inputs) -> dict[str, tuple[int, ...]]:
         """The shape [C, H, W] of each output, and [C, H, W, D] of the colour."""
         colors = inputs["colors"] if inputs["sh"] is None else inputs["sh"]
         channels = stored_channels(self.scene) if colors is None else colors.shape[-1]
         views = (len(inputs["view"]), self.cameras.height, self.cameras.width)
-        return {name: (*views, channels) if name == "color" else views for name in self.outputs}
+        last = {"color": (channels,), "normals": (3,)}
+        return {name: (*views, *last.get(name, ())) for name in self.outputs}
 
 
-MORE_OUTPUTS = ("inverse_depth",)
+MORE_OUTPUTS = ("inverse_depth", "hit_distance", "expected_hit_distance", "normals")
+_ARRAYS = Arrays(real=real, single=real, repeated=lambda array, count: jnp.broadcast_to(array, (count, array.shape[0])))
 
 
 class RenderedGaussians(NamedTuple):
@@ -59,6 +66,10 @@ class RenderedGaussians(NamedTuple):
         expected_depth: [C, H, W] depth / alpha; 0 where alpha is 0.
         transmittance: [C, H, W] weight of the background.
         inverse_depth: [C, H, W] sum of 1 / Z times blending weight.
+        hit_distance: [C, H, W] with `with_eval3d`, as the next two: sum of distances from the ray's origin to the
+            largest response times blending weight, scene units.
+        expected_hit_distance: [C, H, W] hit_distance / alpha; 0 where alpha is 0.
+        normals: [C, H, W, 3] sum of the third axes, turned against the ray, times blending weight; world frame.
     """
 
     color: jax.Array
@@ -67,6 +78,9 @@ class RenderedGaussians(NamedTuple):
     expected_depth: jax.Array | None = None
     transmittance: jax.Array | None = None
     inverse_depth: jax.Array | None = None
+    hit_distance: jax.Array | None = None
+    expected_hit_distance: jax.Array | None = None
+    normals: jax.Array | None = None
 
 
 def render_gaussians(
@@ -85,8 +99,25 @@ def render_gaussians(
     backgrounds: Any = None,
     covars: Any = None,
     transforms: Sequence[tuple[int, int, Any]] = (),
-    camera_model: Literal["pinhole", "orthographic", "ortho", "fisheye"] = "pinhole",
+    camera_model: Literal["pinhole", "orthographic", "ortho", "fisheye", "ftheta", "lidar"] = "pinhole",
     distortion: Any = None,
+    with_ut: bool = False,
+    with_eval3d: bool = False,
+    global_z_order: bool | None = None,
+    tile_size: int | None = None,
+    rays: Any = None,
+    radial_coeffs: Any = None,
+    tangential_coeffs: Any = None,
+    thin_prism_coeffs: Any = None,
+    ftheta_coeffs: Any = None,
+    lidar_coeffs: Any = None,
+    external_distortion_coeffs: Any = None,
+    rolling_shutter: Any = None,
+    viewmats_rs: Any = None,
+    row_time: RowTime = "continuous",
+    lens_domain: LensDomain = "monotone",
+    tile_bounds: TileBounds = "conservative",
+    ut_params: Any = None,
     semantics: GaussianSemantics = "exact",
     antialiased: bool = False,
     eps2d: float | None = None,
@@ -99,7 +130,7 @@ def render_gaussians(
     pixel_center: float | None = None,
     scale_modifier: float | None = None,
     deterministic: bool = False,
-    gradient_dtype: WireFormat = "float32",
+    gradient_format: WireFormat = "float32",
     outputs: Sequence[str] = OUTPUTS,
     client: Client | str | None = None,
 ) -> RenderedGaussians:
@@ -110,28 +141,41 @@ def render_gaussians(
     sh_degree coefficients [N, K, D]; viewmats [C, 4, 4] world to camera; Ks [C, 3, 3], pixels; backgrounds [C, D] or
     [D]; transforms of (begin, end, matrix [4, 4]). Lengths are in scene units. Use `jax.vmap` for several scenes.
 
+    For real cameras, projected by sigma points (`with_ut`) or the Jacobian, radial_coeffs [C, k], tangential_coeffs
+    [C, 2], thin_prism_coeffs [C, 4], viewmats_rs [C, 4, 4] at the end of a rolling_shutter, rays [C, H, W, 6] with
+    with_eval3d, and the parameters of ftheta_coeffs, lidar_coeffs and external_distortion_coeffs, which all cameras
+    share, are arrays; the rest is static. Rolling shutters and lidars need with_ut.
+
     With a stored `scene`, a handle from `Client.put`, only the arrays that are passed travel: they stand in for its own
     in this call.
 
     Gradients flow to every array that is passed. All other arguments, and the distortion, are static when a function is
     compiled; the settings are those of `lumigrad.client.GaussianSettings`. `outputs` beside the colour are chosen from
     `OUTPUTS` and `MORE_OUTPUTS`; leave out those that you do not use.
+
+    Raises:
+        InvalidArgument: an argument is wrong; the text names it.
+        LumigradError: no worker answered in time, or none has room; JAX may wrap it.
+
+    Example:
+        cameras = {"viewmats": camera.view_matrix[None], "Ks": camera.K[None]}
+        size = {"width": camera.width, "height": camera.height}
+        rendered = jax_functions.render_gaussians(scene=scene, **cameras, **size, client=client)
+        rendered.color  # [1, H, W, 3]
     """
     arguments = locals()
     check_stored(scene, "gaussians")
     wanted = chosen(outputs, (*OUTPUTS, *MORE_OUTPUTS), always=("color",))
-    one_of("gradient_dtype", gradient_dtype, get_args(WireFormat))
-    settings = GaussianSettings.of(arguments, transforms=())
-    inputs = _inputs(arguments)
+    one_of("gradient_format", gradient_format, get_args(WireFormat))
+    cameras, inputs, of_sensors = _cameras(arguments, _inputs(arguments))
     matrices = [shaped(f"transforms[{k}]", entry[2], (4, 4)) for k, entry in enumerate(transforms)]
-    rows = distortion_rows(distortion, len(inputs["view"]))
     call = JaxGaussianCall(
         client=client_of(client),
-        settings=settings,
-        cameras=ViewMatrices(width, height, projection_of(camera_model), rows, is_checked=True),
+        settings=GaussianSettings.of(arguments, transforms=(), **of_sensors),
+        cameras=cameras,
         outputs=travelling(wanted),
         slices=tuple((begin, end) for begin, end, _ in transforms),
-        wire_format=gradient_dtype,
+        gradient_format=gradient_format,
         scene=scene,
     )
     images = compute(call, {**inputs, "transforms": jnp.stack(matrices) if matrices else None})
@@ -139,7 +183,21 @@ def render_gaussians(
         images["alpha"] = 1.0 - images["transmittance"]
     if "expected_depth" in wanted:
         images["expected_depth"] = images["depth"] / jnp.maximum(images["alpha"], LEAST_ALPHA)
+    if "expected_hit_distance" in wanted:
+        images["expected_hit_distance"] = images["hit_distance"] / jnp.maximum(images["alpha"], LEAST_ALPHA)
     return RenderedGaussians(**{name: images[name] for name in wanted})
+
+
+def _cameras(given: Mapping[str, Any], inputs: Inputs) -> tuple[ViewMatrices | SensorMatrices, Inputs, dict[str, Any]]:
+    """The cameras, the inputs with those of lenses, and the settings that sensors have."""
+    none = dict.fromkeys((*CAMERA_INPUTS, *LENS_INPUTS, RAYS))
+    views = len(inputs["view"])
+    if not are_sensors(given):
+        rows, model = distortion_rows(given["distortion"], views), projection_of(given["camera_model"])
+        matrices = ViewMatrices(given["width"], given["height"], model, rows, is_checked=True)
+        return matrices, {**none, **inputs}, {"tile_bounds": None}
+    cameras, of_lenses = sensors(given, (views,), _ARRAYS, given["row_time"], given["lens_domain"])
+    return cameras, {**none, **inputs, **of_lenses}, sensor_settings(given, given["tile_bounds"])
 
 
 def _inputs(given: Mapping[str, Any]) -> Inputs:
@@ -172,8 +230,15 @@ def _inputs(given: Mapping[str, Any]) -> Inputs:
         "colors": colors,
         "background": optional("backgrounds", backgrounds, (channels,) if shared else (len(viewmats), channels)),
         "view": viewmats,
-        "projection": shaped("Ks", given["Ks"], (len(viewmats), 3, 3)),
+        "projection": _intrinsics(given, len(viewmats)),
     }
+
+
+def _intrinsics(given: Mapping[str, Any], views: int) -> Any:
+    """K, or what stands for it with a lidar, which has none."""
+    if given["Ks"] is None and given["camera_model"] == "lidar":
+        return jnp.broadcast_to(jnp.eye(3), (views, 3, 3))
+    return shaped("Ks", given["Ks"], (views, 3, 3))
 
 
 def _colors(colors: Any, sh_degree: int | None, count: int, cameras: int) -> tuple[Any, Any]:

@@ -198,11 +198,17 @@ def shaped(name: str, value: Any, shape: Sequence[int | str]) -> Any:
     refuse_scene(name, value)
     if value is None:
         raise InvalidArgument.of(name, f"expected an array of shape {shape_text(shape)}, got None")
+    array = real(name, value)
+    check_shape(name, array.shape, shape, "; use jax.vmap")
+    return array
+
+
+def real(name: str, value: Any) -> Any:
+    """`value` as a float32 JAX array of any shape; raises InvalidArgument unless it is an array of real numbers."""
     try:
         array = jnp.asarray(value)
     except (TypeError, ValueError) as error:
         raise InvalidArgument.of(name, f"expected an array, got {type(value).__name__} ({error})") from error
-    check_shape(name, array.shape, shape, "; use jax.vmap")
     if array.dtype.kind == "c":
         raise InvalidArgument.of(name, f"expected real numbers, got {array.dtype}; pass the real part")
     return array.astype(jnp.float32)

@@ -84,6 +84,15 @@ def render_spheres(
     Arguments other than arrays are static when a function is compiled; the settings are those of
     `lumigrad.client.SphereSettings`. `outputs` beside the colour are chosen from "alpha", "depth" and "info"; leave out
     those that you do not use.
+
+    Raises:
+        InvalidArgument: an argument is wrong; the text names it.
+        LumigradError: no worker answered in time, or none has room; JAX may wrap it.
+
+    Example:
+        arrays = spheres.positions, spheres.colors, spheres.radii
+        size = {"width": camera.width, "height": camera.height}
+        rendered = jax_functions.render_spheres(*arrays, camera, **size, gamma=0.1, max_depth=10.0, client=client)
     """
     arguments = locals()
     check_stored(scene, "spheres")

@@ -109,10 +109,14 @@ def _present(array: Array | None) -> Array:
 
 # The tensors of the scene, named as in the protocol.
 SCENE_INPUTS = ("means", "quats", "scales", "covariances", "opacities", "sh", "colors")
+# The matrices [T, 4, 4] of slices; at the end of the exposure, where none moves: None.
+TRANSFORM_INPUTS = ("transforms", "transforms_end")
 # All differentiable inputs of a rendering.
-INPUTS = (*SCENE_INPUTS, "background", "transforms", *CAMERA_INPUTS, *LENS_INPUTS, RAYS)
+INPUTS = (*SCENE_INPUTS, "background", *TRANSFORM_INPUTS, *CAMERA_INPUTS, *LENS_INPUTS, RAYS)
 # The images through which gradients flow.
-IMAGES = ("color", "transmittance", "depth", "inverse_depth", "hit_distance", "normals")
+IMAGES = (
+    *("color", "transmittance", "depth", "inverse_depth", "hit_distance", "normals", "median_depth", "distortion"),
+)
 # The default outputs of the operators.
 OUTPUTS = ("color", "alpha", "depth", "expected_depth", "transmittance")
 # Outputs that are cheap to compute from others and therefore not transferred.
@@ -120,6 +124,7 @@ _SOURCES = {
     "alpha": ("transmittance",),
     "expected_depth": ("depth", "transmittance"),
     "expected_hit_distance": ("hit_distance", "transmittance"),
+    "surface_normals": ("depth", "transmittance"),
 }
 # Lower bound of the divisor of expected depths.
 LEAST_ALPHA = 1e-10
@@ -138,7 +143,8 @@ class GaussianCall(RemoteCall):
         outputs: the outputs to transfer.
         batch: the leading sizes of the scene's inputs, one scene for each index; empty: a single scene.
         slices: (begin, end) of each transform.
-        wire_format: wire format of gradients per Gaussian.
+        moving: the transforms that have a matrix at the end; "transforms_end" has one for each of these.
+        gradient_format: wire format of gradients per Gaussian.
         sparse: transfer only non-zero rows of gradients.
         spread: divide the cameras among several workers.
         scene: a stored scene, which has the inputs of the scene that are None.
@@ -150,7 +156,8 @@ class GaussianCall(RemoteCall):
     outputs: tuple[str, ...]
     batch: tuple[int, ...] = ()
     slices: tuple[tuple[int, int], ...] = ()
-    wire_format: WireFormat = "float32"
+    moving: tuple[int, ...] = ()
+    gradient_format: WireFormat = "float32"
     sparse: bool = False
     spread: bool = False
     scene: SceneHandle | None = None
@@ -165,7 +172,7 @@ class GaussianCall(RemoteCall):
 
         Args:
             inputs: by the names of `INPUTS`: those of the scene with the leading sizes `batch`, float32; background [D]
-                or [.., C, D], transforms [T, 4, 4], and the arrays that `cameras` expects.
+                or [.., C, D], transforms [T, 4, 4], transforms_end [M, 4, 4], and the arrays that `cameras` expects.
             retain: keep the forward state for a backward pass.
         """
         tensors = {name: inputs[name] for name in SCENE_INPUTS}
@@ -176,31 +183,40 @@ class GaussianCall(RemoteCall):
                 for name, array in tensors.items()
             }
         scene, own = scene_of(self.scene, Gaussians, tensors)
-        background, matrices = inputs["background"], inputs["transforms"]
+        background = inputs["background"]
         settings = replace(
             self.settings,
             background=() if background is None else tuple(background.ravel().tolist()),
-            transforms=[
-                Transform(begin, end, matrix)
-                for (begin, end), matrix in zip(self.slices, () if matrices is None else matrices, strict=True)
-            ],
+            transforms=self._transforms(inputs),
         )
         cameras = self.cameras.cameras(inputs)
         request = RenderRequest(scene, cameras, False, settings, self.outputs, tensors=own)
         return self.client.render_request(request, retain=retain, spread=self.spread)
+
+    def _transforms(self, inputs: Mapping[str, Array | None]) -> list[Transform]:
+        starts, ends = (() if (given := inputs.get(name)) is None else given for name in TRANSFORM_INPUTS)
+        last = dict(zip(self.moving, ends, strict=True))
+        return [
+            Transform(begin, end, matrix, last.get(k))
+            for k, ((begin, end), matrix) in enumerate(zip(self.slices, starts, strict=True))
+        ]
 
     def gradients(
         self, result: Frame, upstream: Mapping[str, Any], wanted: Sequence[str], release: bool
     ) -> dict[str, Array]:
         """Computes dense gradients; `wanted` may also contain "means2d" and "means2d_abs"."""
         of_cameras = [name for name in wanted if name in (*CAMERA_INPUTS, *LENS_INPUTS)]
-        names = [name for name in wanted if name not in of_cameras]
-        groups = (("cameras", CAMERA_INPUTS), ("lenses", LENS_INPUTS))
-        names += [group for group, members in groups if not set(members).isdisjoint(of_cameras)]
+        names = [name for name in wanted if name not in (*of_cameras, *TRANSFORM_INPUTS)]
+        groups = (("cameras", CAMERA_INPUTS), ("lenses", LENS_INPUTS), ("transforms", TRANSFORM_INPUTS))
+        names += [group for group, members in groups if not set(members).isdisjoint(wanted)]
         sparse = self.sparse and any(name in SCENE_INPUTS for name in names)
-        found = result.backward(**upstream, wanted=names, sparse=sparse, wire_format=self.wire_format, release=release)
+        found = result.backward(
+            **upstream, wanted=names, sparse=sparse, gradient_format=self.gradient_format, release=release
+        )
         request = result.request
         arrays = {name: _dense(found, name, request) for name in names if name not in ("cameras", "lenses")}
+        if "transforms_end" in wanted:
+            arrays["transforms_end"] = found["transforms_end"][list(self.moving)]
         if of_cameras:
             every = self.cameras.gradients(found)
             arrays.update({name: every[name] for name in of_cameras})
@@ -216,6 +232,11 @@ def _dense(found: Gradients, name: str, request: RenderRequest) -> Array:
     dense: Array = np.zeros((count, *rows.shape[1:]), rows.dtype)
     dense[found.index] = rows
     return dense
+
+
+def moving_slices(transforms: Sequence[Sequence[Any]]) -> tuple[int, ...]:
+    """The numbers of the transforms (begin, end, matrix, matrix_end) that have a matrix at the end."""
+    return tuple(k for k, entry in enumerate(transforms) if len(entry) > 3 and entry[3] is not None)
 
 
 def used_coefficients(sh_degree: int, stored: int) -> int:

@@ -1,4 +1,4 @@
-"""Sensors of the torch operator: cameras from matrices and coefficients that have gradients."""
+"""Sensors of the operators: cameras from matrices and coefficients that have gradients."""
 
 from __future__ import annotations
 

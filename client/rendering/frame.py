@@ -43,7 +43,10 @@ from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import render_pb2
 
 # Outputs whose derivatives depend on their values.
-_NEEDED = ("depth", "expected_depth", "inverse_depth", "hit_distance", "expected_hit_distance", "normals")
+_NEEDED = (
+    *("depth", "expected_depth", "inverse_depth", "hit_distance", "expected_hit_distance", "normals"),
+    *("median_depth", "distortion", "surface_normals"),
+)
 
 
 class Frame(Result):
@@ -61,6 +64,11 @@ class Frame(Result):
     `projected_opacities` [C, N]. Along rays also `hit_distance` [C, H, W] (distance from the ray's origin to the
     largest response, weighted and summed, scene units), `expected_hit_distance` [C, H, W] (the same / alpha) and
     `normals` [C, H, W, 3] (third axes, turned against the ray, weighted and summed, world frame).
+
+    Of surfels not `inverse_depth`, `conics` and `projected_opacities`, but `normals`, `median_depth` [C, H, W] (depth
+    of the last surfel blended while the transmittance is above 1/2, scene units), `distortion` [C, H, W] (differences
+    of the depths of all pairs, weighted and summed, scene units) and `surface_normals` [C, H, W, 3] (unit normals of
+    the surface that `expected_depth` describes, world frame).
 
     Arrays are float32 unless stated otherwise; outputs requested as uint8 map 0 to 1 to 0 to 255. Outputs requested as
     JPEG or PNG files are in `encoded` instead. The camera axis C is absent if a single camera was passed to render
@@ -93,7 +101,18 @@ class Frame(Result):
         self.request = request
 
     def decoded(self, name: str) -> Array:
-        """The pixels of files in `encoded`, uint8, shaped as the output. Needs the extra `io`."""
+        """The pixels of files in `encoded`, uint8, shaped as the output. Needs the extra `io`.
+
+        Args:
+            name: the output.
+
+        Raises:
+            MissingPackage: Pillow is not installed.
+
+        Example:
+            frame = client.render(scene, camera, image_format="jpeg")
+            frame.decoded("color")  # [H, W, 3] uint8
+        """
         image = require("PIL.Image", "io", "decoding images")
         files = self.encoded[name]
         if isinstance(files, bytes):
@@ -113,9 +132,12 @@ class Frame(Result):
         hit_distance: Any = None,
         expected_hit_distance: Any = None,
         normals: Any = None,
+        median_depth: Any = None,
+        distortion: Any = None,
+        surface_normals: Any = None,
         wanted: Sequence[str] = (),
         sparse: bool = False,
-        wire_format: WireFormat = "float32",
+        gradient_format: WireFormat = "float32",
         release: bool = False,
         timeout_s: float | None = None,
     ) -> Gradients:
@@ -131,17 +153,33 @@ class Frame(Result):
             expected_depth: dL/dexpected_depth, of a frame that has the output.
             inverse_depth: dL/dinverse_depth, of a frame that has the output.
             means2d: dL/dmeans2d, added to the gradients that reach the projected centres through the images.
-            hit_distance: dL/dhit_distance, of a frame that has the output, as are the next two.
+            hit_distance: dL/dhit_distance, of a frame that has the output, as are those up to surface_normals.
             expected_hit_distance: dL/dexpected_hit_distance.
             normals: dL/dnormals.
+            median_depth: dL/dmedian_depth.
+            distortion: dL/ddistortion.
+            surface_normals: dL/dsurface_normals.
             wanted: for spheres, any of "positions", "colors", "radii" (these if empty), "opacities", "cameras",
                 "background", "gamma"; of Gaussians any of "means", "quats", "scales", "covariances", "opacities", "sh",
                 "colors" (those that the scene has, if empty), "cameras", "lenses", "rays", "background", "transforms",
                 "means2d" and "means2d_abs".
             sparse: transfer only rows that are not zero, with their "index".
-            wire_format: number format of transferred gradients per primitive; "float16" and "bfloat16" halve the bytes.
+            gradient_format: wire format of gradients per primitive; "float16" and "bfloat16" halve the bytes.
             release: free the forward state on the worker afterwards.
             timeout_s: instead of the client's time-out.
+
+        Returns:
+            The gradients by name, float32, shaped as their inputs.
+
+        Raises:
+            InvalidArgument: no gradient was passed, or one of another shape, or of an output that the frame lacks.
+            SceneNotFound: the worker must render the frame again, and has no such scene.
+            LumigradError: no worker answered in time, or none has room.
+
+        Example:
+            frame = client.render(scene, camera, retain=True)
+            gradients = frame.backward(frame.color - 0.5, wanted=("means", "cameras"), release=True)
+            gradients.means  # [N, 3]
         """
         passed = {"color": color, "alpha": alpha, "depth": depth}
         of_gaussians = {
@@ -152,19 +190,22 @@ class Frame(Result):
             "hit_distance": hit_distance,
             "expected_hit_distance": expected_hit_distance,
             "normals": normals,
+            "median_depth": median_depth,
+            "distortion": distortion,
+            "surface_normals": surface_normals,
         }
         method = f"{RENDER_SERVICE}/Backward"
         with self._workers.begin(timeout_s, method, self.request.facts, self._cancellation) as call:
             given = {name: value for name, value in {**passed, **of_gaussians}.items() if value is not None}
             self._check_upstream(given, of_gaussians)
             upstream = {name: self._stacked(name, value) for name, value in given.items()}
-            request = BackwardRequest(upstream, names("wanted", wanted), sparse, wire_format)
+            request = BackwardRequest(upstream, names("wanted", wanted), sparse, gradient_format)
             return self.differentiated(request, call, release)
 
     def differentiated(self, request: BackwardRequest, call: Call, release: bool) -> Gradients:
         """Does the same as `backward`, for a given request and a call that has already begun."""
         render = self.request
-        form = render_pb2.GradientFormat(dtype=WIRE_FORMATS[request.wire_format], sparse=request.sparse)
+        form = render_pb2.GradientFormat(dtype=WIRE_FORMATS[request.gradient_format], sparse=request.sparse)
 
         def begin() -> render_pb2.BackwardRequest:
             return render_pb2.BackwardRequest(spec=render_pb2.BackwardSpec(wanted=request.wanted, format=form))
@@ -248,7 +289,7 @@ def render(workers: Pool, request: RenderRequest, retain: bool, call: Call, rout
             service = worker.connection.render
             reply = worker.connection.exchange(service.Render, build, attempts.call, request.most_reply_bytes)
             kept = Kept.of(reply.header.context_id, worker, service.Release, attempts.call.affinity)
-            arrays, files = outputs_of(reply)
+            arrays, files = outputs_of(reply.header.outputs, reply.reader)
             return Frame(workers, request, arrays, files, kept, reply.timings)
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Literal, get_args
 
-from lumigrad.client.base.arguments import one_of
+from lumigrad.client.base.arguments import instance, names, one_of
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.settings.engines import GaussianSettings, SphereSettings
-from lumigrad.client.settings.image_format import ImageFormats
+from lumigrad.client.settings.engines import GaussianSettings, SphereSettings, settings_of
+from lumigrad.client.settings.image_format import ImageFormats, image_formats, jpeg_quality_of
 from lumigrad.client.transport.connection import Reply
 from lumigrad.client.values.camera import Camera, OpenCVModel, PulsarModel
 from lumigrad.client.values.gaussians import Gaussians
@@ -21,8 +21,8 @@ from lumigrad.client.values.spheres import Spheres
 from lumigrad.client.wire.cameras import camera_message, gaussian_settings_message, sphere_settings_message
 from lumigrad.client.wire.scenes import named_tensors, scene_message
 from lumigrad.protos import dtypes
-from lumigrad.protos.tensors import ALIGNMENT, PayloadWriter
-from lumigrad.v1 import render_pb2, scene_pb2
+from lumigrad.protos.tensors import ALIGNMENT, PayloadReader, PayloadWriter
+from lumigrad.v1 import render_pb2, scene_pb2, tensor_pb2
 
 WireFormat = Literal["float32", "float16", "bfloat16"]
 # Those with a fixed number of channels, besides "color".
@@ -93,6 +93,34 @@ class RenderRequest:
         return {**scene_facts(self.scene), "cameras": len(self.cameras), "pixels": pixels}
 
 
+def request_of(
+    scene: Spheres | Gaussians | SceneHandle, camera: Camera | Sequence[Camera], arguments: Mapping[str, Any]
+) -> RenderRequest:
+    """The request of a scene and its cameras, and of the other arguments of `Client.render` by their names."""
+    advice = "pass Spheres(positions, colors, radii), Gaussians(…), or a handle from put or get"
+    instance("scene", scene, (Spheres, Gaussians, SceneHandle), advice)
+    cameras = _cameras(camera)
+    settings = settings_of(scene, cameras, arguments)
+    wanted = names("outputs", arguments.get("outputs", ("color",)))
+    formats = image_formats(arguments.get("image_format", "float32"), wanted)
+    quality = jpeg_quality_of(arguments.get("jpeg_quality"), formats)
+    return RenderRequest(scene, cameras, isinstance(camera, Camera), settings, wanted, formats, quality)
+
+
+def _cameras(camera: Any) -> tuple[Camera, ...]:
+    if isinstance(camera, Camera):
+        return (camera,)
+    advice = "make one with Camera.look_at, orbit, opencv, sensor, pulsar or inria"
+    # A string is iterable, but its letters are not what the caller passed.
+    instance("camera", camera, (Camera,) if isinstance(camera, str) else (Camera, Iterable), advice)
+    cameras = tuple(camera)
+    for entry in cameras:
+        instance("camera", entry, (Camera,), advice)
+    if not cameras:
+        raise InvalidArgument.of("camera", f"expected a Camera or a sequence of at least one, got none; {advice}")
+    return cameras
+
+
 def channels_of(scene: Spheres | Gaussians | SceneHandle | None) -> int | None:
     """The number of colour channels; None for a stored scene of which the handle has no copy."""
     known = scene.scene if isinstance(scene, SceneHandle) else scene
@@ -107,16 +135,16 @@ class BackwardRequest:
         output_gradients: dL/d output by the output's name, with the axis of cameras.
         wanted: the names of the inputs to differentiate; empty: the tensors of the scene.
         sparse: transfer only rows that are not zero.
-        wire_format: number format of transferred gradients per primitive.
+        gradient_format: wire format of gradients per primitive.
     """
 
     output_gradients: Mapping[str, Array]
     wanted: tuple[str, ...]
     sparse: bool
-    wire_format: WireFormat
+    gradient_format: WireFormat
 
     def __post_init__(self) -> None:
-        one_of("wire_format", self.wire_format, get_args(WireFormat))
+        one_of("gradient_format", self.gradient_format, get_args(WireFormat))
 
 
 # Name prefixes of gradients that have one row per camera for every kind of scene.
@@ -141,12 +169,14 @@ def fill_spec(
         spec.scene.CopyFrom(scene_message(request.scene, payload))
 
 
-def outputs_of(reply: Reply[Any]) -> tuple[dict[str, Array], dict[str, tuple[bytes, ...]]]:
-    """The arrays and the image files of a reply."""
+def outputs_of(
+    outputs: Iterable[tensor_pb2.NamedTensor], reader: PayloadReader
+) -> tuple[dict[str, Array], dict[str, tuple[bytes, ...]]]:
+    """The arrays and the image files of a reply, from the tensors that it names."""
     arrays: dict[str, Array] = {}
     files: dict[str, tuple[bytes, ...]] = {}
-    for named in reply.header.outputs:
-        array = reply.reader.read(named.tensor, named.name)
+    for named in outputs:
+        array = reader.read(named.tensor, named.name)
         if named.HasField("encoded"):
             files[named.name] = _files(array, named.encoded.lengths)
         else:

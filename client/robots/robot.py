@@ -64,6 +64,9 @@ class Robot:
 
         Raises:
             InvalidArgument: an invalid file or unknown names; names the place.
+
+        Example:
+            robot = Robot.load("franka.urdf", "franka.yml")
         """
         model, given = Urdf.read(urdf), SphereFile.of(spheres)
         all_joints = (*model.joints, *given.links)
@@ -110,6 +113,12 @@ class Robot:
 
         Args:
             base: pose of the base link in the world: [7] x y z in metres, then a quaternion w x y z; or [3] or [4, 4].
+
+        Raises:
+            InvalidArgument: a pose of another shape.
+
+        Example:
+            raised = robot.at((0, 0, 0.5))
         """
         return replace(self, base=pose_array("base", base))
 
@@ -122,6 +131,12 @@ class Robot:
         Returns:
             [.., S, 4] centres in the world and radii, metres; of q's array type, floating type and device. For
             `Client.query` and `mesh_distance` q is [B, H, dof].
+
+        Raises:
+            InvalidArgument: q has another last axis than the joints.
+
+        Example:
+            spheres = robot.spheres(np.zeros((10, robot.dof)))  # [10, S, 4]
         """
         return self._body.at(self._chain.forward(self._checked(q), matrix_of("base", self.base)))
 
@@ -134,6 +149,12 @@ class Robot:
 
         Returns:
             [.., L, 7] poses, link -> world: x y z in metres, then a unit quaternion w x y z; of q's array type.
+
+        Raises:
+            InvalidArgument: q has another last axis than the joints, or there is no such link.
+
+        Example:
+            poses = robot.link_poses(np.zeros(robot.dof))  # [L, 7]
         """
         wanted = self.links if links is None else checked_names("links", links)
         for link in wanted:

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from lumigrad.client.base.arrays import Float64
-from lumigrad.client.datasets.nerfstudio import write_transforms_json
+from lumigrad.client.datasets.capture import Capture
+from lumigrad.client.datasets.points import Points
 from lumigrad.client.datasets.view import View
-from lumigrad.client.formats.ply_header import write_vertices
 from lumigrad.client.pictures import write_image
 from lumigrad.client.samples import still_life
 from lumigrad.client.samples.photographer import Exposure
@@ -62,8 +62,5 @@ def write_capture(folder: Path, taken: Iterable[tuple[View, Exposure]]) -> int:
     places, colors = (np.concatenate(parts) for parts in zip(*seen, strict=True))
     chosen = generator.choice(len(places), min(_POINTS, len(places)), replace=False)
     positions = places[chosen] + generator.normal(scale=_NOISE, size=(len(chosen), 3))
-    levels = np.rint(255 * colors[chosen]).astype(np.uint8)
-    columns = dict(zip(("x", "y", "z"), positions.T, strict=True))
-    write_vertices(folder / "points.ply", {**columns, **dict(zip(("red", "green", "blue"), levels.T, strict=True))})
-    write_transforms_json(folder / "transforms.json", written, "points.ply")
+    Capture(tuple(written), Points(positions, colors[chosen])).save(folder)
     return len(written)

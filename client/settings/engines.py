@@ -104,6 +104,7 @@ ProjectionMethod = Literal["jacobian", "unscented"]
 DepthOrder = Literal["z", "distance"]
 TileBounds = Literal["conservative", "gsplat"]
 Response = Literal["picture", "ray"]
+Primitive = Literal["volume", "surfel"]
 
 
 @dataclass(frozen=True)
@@ -137,11 +138,21 @@ class Transform(NamedTuple):
         begin: the first Gaussian of the slice.
         end: the one after its last; slices are disjoint.
         matrix: [4, 4] object to world, for column vectors; the last row is 0 0 0 1.
+        matrix_end: the same at the end of the exposure of sensors with a rolling shutter, while `matrix` is for its
+            start; None: the slice does not move. In between the translation is interpolated along a straight line, and
+            the rotation along the shorter arc.
+
+    Example:
+        >>> ahead = np.eye(4)
+        >>> ahead[2, 3] = 0.3
+        >>> Transform(0, 1000, np.eye(4), ahead).end
+        1000
     """
 
     begin: int
     end: int
     matrix: Any
+    matrix_end: Any = None
 
 
 @dataclass(frozen=True)
@@ -154,7 +165,7 @@ class GaussianSettings(Settings):
         sh_degree: degree of the spherical harmonics in use, at most the stored one; None: the stored one.
         antialiased: scale opacities to compensate for the area that the blur adds to each Gaussian.
         background: D values, or D for each camera; empty: 0.
-        transforms: places slices of the Gaussians in the world.
+        transforms: place slices of the Gaussians in the world, where they may move during an exposure.
         deterministic: sum gradients in a fixed order on every device.
         eps2d: blur in the image, pixels squared; 0.3.
         near: least depth shown, scene units; 0.01.
@@ -166,16 +177,18 @@ class GaussianSettings(Settings):
         pixel_center: where the centre of the first pixel is, pixels: 0.5 or 0; 0.5.
         scale_modifier: factor on all scales; 1.
         projection_method: "jacobian": by the camera's Jacobian; "unscented": by sigma points. None: the first, and the
-            second for sensors, which have no other. OpenCV's cameras can have both.
-        unscented: of sigma points, as all after it: where they lie.
-        depth_order: what Gaussians are sorted by, and what depths are, at the middle of the exposure: "z" (None) or
-            "distance" from the camera.
+            second for sensors. Rolling shutters and lidars have the second only.
+        unscented: of sensors, as all up to `tile_size`: where the sigma points lie.
+        depth_order: what Gaussians are sorted by, and what depths are, at the middle of the exposure: "z" or "distance"
+            from the camera. None: "distance" with lidars, else "z".
         tile_bounds: which pixels see a Gaussian: "conservative" (None), all in which its alpha reaches `alpha_min`;
             "gsplat", those of gsplat's tiles, which cut some.
         tile_size: of gsplat's tiles, pixels: 4, 8 or 16. None: 16, along rays 8 for images of less than 1080 pixels in
-            width or height.
+            width or height. Surfels are cut at such tiles, too.
         response: where the alpha of a Gaussian comes from: "picture" (None), its ellipse in the image; "ray", its
             largest response in space along the ray of each pixel.
+        primitive: "volume" (None): ellipsoids; "surfel": flat discs in the plane of the first two axes, which rays hit,
+            with OpenCV's pinholes without distortion.
     """
 
     semantics: GaussianSemantics = "exact"
@@ -199,6 +212,7 @@ class GaussianSettings(Settings):
     tile_bounds: TileBounds | None = None
     tile_size: int | None = None
     response: Response | None = None
+    primitive: Primitive | None = None
 
     def __post_init__(self) -> None:
         one_of("semantics", self.semantics, get_args(GaussianSemantics), quote='"', suffix=" for Gaussians")
@@ -220,17 +234,20 @@ _CHOICES = {
     "depth_order": DepthOrder,
     "tile_bounds": TileBounds,
     "response": Response,
+    "primitive": Primitive,
 }
 
 
 def _transform(index: int, entry: Any) -> Transform:
     field = f"transforms[{index}]"
-    if not isinstance(entry, tuple | list) or len(entry) != 3:
+    if not isinstance(entry, tuple | list) or len(entry) not in (3, 4):
         raise InvalidArgument.of(field, f"expected (begin, end, matrix), got {type(entry).__name__}; pass a Transform")
     begin, end = (whole_number(f"{field}.{name}", entry[k], 0, 2**63 - 1) for k, name in enumerate(("begin", "end")))
     if not begin < end:
         raise InvalidArgument.of(field, f"expected begin < end, got {begin} and {end}")
-    return Transform(begin, end, affine_array(f"{field}.matrix", entry[2]))
+    given = Transform(*entry)
+    last = None if given.matrix_end is None else affine_array(f"{field}.matrix_end", given.matrix_end)
+    return Transform(begin, end, affine_array(f"{field}.matrix", given.matrix), last)
 
 
 DistanceSemantics = Literal["exact", "curobo", "curobo_field"]

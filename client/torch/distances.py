@@ -9,11 +9,12 @@ import torch
 
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
-from lumigrad.client.distances.query import Surroundings, sphere_rows
+from lumigrad.client.distances.query import Surroundings, sphere_rows, surroundings
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.operators.call import DISTANCE_OUTPUTS, DistanceCall, chosen
 from lumigrad.client.settings.engines import DistanceSemantics, DistanceSettings, Reduction
 from lumigrad.client.torch.remote import compute, on_host, outside_graphs
+from lumigrad.client.values.rotations import check_rigid, pose_rows
 from lumigrad.client.values.world import Obstacle, Shape, World
 
 
@@ -33,7 +34,7 @@ class MeshDistances(NamedTuple):
 @outside_graphs
 def mesh_distance(
     spheres: torch.Tensor,
-    world: Surroundings | Sequence[Obstacle | Shape],
+    world: Surroundings | Obstacle | Shape | Sequence[Obstacle | Shape],
     *,
     activation_distance: float = 0.0,
     max_distance: float | None = None,
@@ -59,8 +60,8 @@ def mesh_distance(
     Args:
         spheres: [B, H, S, 4], [H, S, 4] or [S, 4]: trajectories, time steps, spheres; centre x y z and radius in the
             world, metres. A negative radius disables a sphere. With 3 instead of 4: points, of radius 0.
-        world: a handle from `Client.put`, which needs no upload; a World or a list of obstacles, whose meshes are
-            stored when they are first needed; or a Mesh, which is treated as a world that contains only this mesh.
+        world: a handle from `Client.put`, which needs no upload; or a `World` or what it is made from, a shape, an
+            obstacle or a list of them, whose meshes are stored when they are first needed.
         activation_distance: clearance of a sphere's surface below which it has a cost, metres, >= 0.
         max_distance: the search radius around centres, metres; None: unlimited. Penetrations of any depth are found.
         sweep: also compute costs along the path to the time steps before and after, half of the way to each.
@@ -69,7 +70,7 @@ def mesh_distance(
         client: the client to use; a target such as "localhost:50051" means the shared client of that target, None the
             shared client of the default target.
         poses: [I, 7] of all obstacles for this call, object to world: x y z (metres) and quaternion w x y z, which is
-            normalised; None: those of the world.
+            normalised; or [I, 3] x y z alone, or matrices [I, 3, 4] or [I, 4, 4]. None: those of the world.
         environments: [B] the environment of each trajectory, or one for all; None: 0.
         samples: maximum number of samples on each half of a sweep, a power of two up to 256; None: 32.
         speed_metric: multiply the costs of time steps between the first and the last by the speed there, in m/s.
@@ -77,10 +78,19 @@ def mesh_distance(
         reduction: "sum" or "max" of the costs of samples and obstacles.
         outputs: the outputs to compute, "cost" and "distance"; leave out those that you do not use.
         spread: divide the trajectories among several workers; if there is only one, divide its spheres.
+
+    Raises:
+        InvalidArgument: an argument is wrong; the text names it.
+        LumigradError: no worker answered in time, or none has room; the backward pass raises the same.
+
+    Example:
+        points = torch.zeros(1, 3, requires_grad=True)
+        found = mesh_distance(points, Cuboid((1, 1, 1)), poses=torch.tensor([[0.0, 0.0, 2.0]]), client=client)
+        found.distance.sum().backward()
+        points.grad  # [1, 3]
     """
     arguments = locals()
-    if isinstance(world, Sequence):
-        world = World(world)
+    world = surroundings(world)
     rows = on_host("spheres", spheres)
     array, axes = sphere_rows(rows)
     if rows.shape[-1] == 3:
@@ -105,12 +115,12 @@ def mesh_distance(
     return MeshDistances(on_device.get("cost"), on_device.get("distance"))
 
 
-def _poses(poses: Any, world: Any) -> torch.Tensor:
+def _poses(poses: Any, world: Surroundings) -> torch.Tensor:
     tensor = on_host("poses", poses)
-    count = len(world) if isinstance(world, World) else "I"
-    if tensor.ndim != 2 or tensor.shape[1] != 7 or count not in ("I", len(tensor)):
-        raise InvalidArgument.of("poses", f"expected shape [{count}, 7], got {list(tensor.shape)}")
-    return tensor
+    rows: torch.Tensor = pose_rows("poses", tensor, len(world) if isinstance(world, World) else None, torch.stack)
+    if tensor.ndim == 3:
+        check_rigid("poses", tensor.detach().double().numpy())
+    return rows
 
 
 def _weight(weight: torch.Tensor) -> torch.Tensor:

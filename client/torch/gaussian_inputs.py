@@ -11,7 +11,7 @@ import torch
 
 from lumigrad.client.base.arrays import check_shape, shape_text
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.operators.gaussians import COLUMNS, INPUTS, ROWS, used_coefficients
+from lumigrad.client.operators.gaussians import COLUMNS, INPUTS, ROWS, TRANSFORM_INPUTS, used_coefficients
 from lumigrad.client.torch.remote import Tensors, on_host
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import SceneHandle
@@ -57,13 +57,13 @@ def prepared(
     sh_degree: int | None,
     backgrounds: Any = None,
     covars: Any = None,
-    matrices: Sequence[Any] = (),
+    transforms: Sequence[Sequence[Any]] = (),
     scene: SceneHandle | None = None,
 ) -> Prepared:
     """Checks the shapes of the arguments of `render_gaussians` and copies them to the host.
 
-    All but backgrounds may have leading sizes; for coefficients of spherical harmonics these are optional. `matrices`
-    are those of the transforms. Tensors that a stored `scene` has may be None.
+    All but backgrounds may have leading sizes; for coefficients of spherical harmonics these are optional. Tensors that
+    a stored `scene` has may be None.
     """
     first = viewmats if means is None else means
     device = first.device if isinstance(first, torch.Tensor) else torch.device("cpu")
@@ -88,7 +88,7 @@ def prepared(
         add("quats", "quats", quats, (*batch, count, 4))
         add("scales", "scales", scales, (*batch, count, 3))
     else:
-        inputs["covariances"] = _six_numbers(_shaped("covars", covars, (*batch, count, 3, 3)))
+        inputs["covariances"] = six_numbers(_shaped("covars", covars, (*batch, count, 3, 3)))
     if scene is None or colors is not None:
         name = "colors" if sh_degree is None else "sh"
         inputs[name] = _color_inputs(colors, tuple(batch), count, cameras, sh_degree)
@@ -98,10 +98,12 @@ def prepared(
         inputs["background"] = _shaped(
             "backgrounds", shared, (channels,) if shared.ndim == 1 else (*batch, cameras, channels)
         )
-    if len(matrices):
-        inputs["transforms"] = torch.stack(
-            [_shaped(f"transforms[{k}]", matrix, (4, 4), torch.float64) for k, matrix in enumerate(matrices)]
-        )
+    for name, at in zip(TRANSFORM_INPUTS, (2, 3), strict=True):
+        given = {
+            f"transforms[{k}]": entry[at] for k, entry in enumerate(transforms) if entry[at:] and entry[at] is not None
+        }
+        if given:
+            inputs[name] = torch.stack([_shaped(key, m, (4, 4), torch.float64) for key, m in given.items()])
     return Prepared(inputs, tuple(batch), cameras, count, device)
 
 
@@ -141,7 +143,7 @@ def _shaped(name: str, value: Any, shape: Sequence[Any], dtype: torch.dtype = to
     return tensor
 
 
-def _six_numbers(matrices: torch.Tensor) -> torch.Tensor:
+def six_numbers(matrices: torch.Tensor) -> torch.Tensor:
     """[.., 6] from symmetric matrices; averages both triangles, so that the gradient is symmetric."""
     symmetric = (matrices + matrices.transpose(-1, -2)) / 2
     return symmetric[..., ROWS, COLUMNS]

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from lumigrad.client.base.arrays import Array
-from lumigrad.client.operators.gaussians import CAMERA_INPUTS, IMAGES, INPUTS, GaussianCall
+from lumigrad.client.operators.gaussians import CAMERA_INPUTS, IMAGES, INPUTS, TRANSFORM_INPUTS, GaussianCall
 from lumigrad.client.operators.sensors import LENS_INPUTS
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.torch.remote import Tensors, attach
 
 Gradients = dict[str, torch.Tensor]
 # The inputs that the projected centres depend on.
-PROJECTED = ("means", "quats", "scales", "covariances", "transforms", *CAMERA_INPUTS, *LENS_INPUTS)
+PROJECTED = ("means", "quats", "scales", "covariances", *TRANSFORM_INPUTS, *CAMERA_INPUTS, *LENS_INPUTS)
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,11 @@ class Layout:
     shape: tuple[int, ...]
     visible: torch.Tensor | None
     device: torch.device
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The leading sizes of a tensor: [.., C, N], or [M] if it is packed."""
+        return self.shape if self.visible is None else (len(self.visible),)
 
     def arrange(self, array: Array | torch.Tensor) -> torch.Tensor:
         """Converts the worker's [V, N, ...] to [.., C, N, ...], or to packed [M, ...]."""
@@ -89,7 +94,11 @@ class Rendering:
 
 
 def draw(
-    rendering: Rendering, centres: torch.Tensor | None, echo: torch.Tensor | None, inputs: Tensors
+    rendering: Rendering,
+    centres: torch.Tensor | None,
+    echo: torch.Tensor | None,
+    inputs: Tensors,
+    is_read: Callable[[], bool] = lambda: True,
 ) -> dict[str, torch.Tensor]:
     """The images of a rendering by name, [V, H, W, ...] on the CPU, part of the autograd graph.
 
@@ -100,12 +109,15 @@ def draw(
         centres: receives the gradient of the projected centres, in the layout of the rendering; None: not needed.
         echo: the second result of `project`, if the centres come from there.
         inputs: the tensors that were rendered.
+        is_read: asked in backward: whether the centres have been given to anybody. If not, their gradient is not
+            transferred, unless `absgrad` asks for it.
     """
     layout = rendering.layout
     absolute = centres if rendering.absgrad else None
 
     def differentiate(upstream: dict[str, torch.Tensor], wanted: tuple[str, ...], release: bool) -> Gradients:
-        names = [name for name in wanted if name != "echo"] + ([] if absolute is None else ["means2d_abs"])
+        names = [name for name in wanted if name != "echo" and (name != "means2d" or is_read())]
+        names += [] if absolute is None else ["means2d_abs"]
         # With an echo the node of the centres runs next and may need further gradients from the forward state.
         found = rendering.gradients(upstream, names, release and "echo" not in wanted)
         if absolute is not None:
@@ -119,7 +131,7 @@ def draw(
     return attach(images, every, differentiate)
 
 
-def project(rendering: Rendering, inputs: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
+def project(rendering: Rendering, centres: torch.Tensor, inputs: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
     """The projected centres, pixels, as a separate node of the autograd graph, and an echo of them for `draw`.
 
     A loss may use the centres directly, hooks may change their gradient, and `retain_grad` exposes it. `draw` returns
@@ -132,7 +144,8 @@ def project(rendering: Rendering, inputs: Tensors) -> tuple[torch.Tensor, torch.
                        +--------------------------------------+
 
     Args:
-        rendering: the finished rendering, with "means2d".
+        rendering: the finished rendering.
+        centres: the values, in its layout; they may be filled in later.
         inputs: the tensors that were rendered.
     """
 
@@ -147,7 +160,6 @@ def project(rendering: Rendering, inputs: Tensors) -> tuple[torch.Tensor, torch.
             return {}
         return rendering.gradients({"means2d": rendering.layout.spread(added)}, wanted, release)
 
-    centres = rendering.layout.arrange(rendering.frame.means2d)
     # An expanded scalar, which takes no memory.
     outputs = {"means2d": centres, "echo": centres.new_zeros(()).expand_as(centres)}
     results = attach(outputs, {name: inputs[name] for name in PROJECTED}, differentiate)

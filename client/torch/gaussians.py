@@ -9,10 +9,9 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 
-from lumigrad.client.base.arguments import one_of, truth
+from lumigrad.client.base.arguments import one_of
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
-from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.operators.call import check_stored, chosen
 from lumigrad.client.operators.gaussians import (
     LEAST_ALPHA,
@@ -20,9 +19,11 @@ from lumigrad.client.operators.gaussians import (
     GaussianCall,
     ViewMatrices,
     distortion_rows,
+    moving_slices,
     projection_of,
     travelling,
 )
+from lumigrad.client.operators.sensor_arguments import are_sensors, sensor_settings
 from lumigrad.client.operators.sensors import SensorMatrices
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.rendering.request import WireFormat
@@ -30,7 +31,7 @@ from lumigrad.client.settings.engines import GaussianSemantics, GaussianSettings
 from lumigrad.client.torch.gaussian_inputs import Prepared, check_matrices, prepared
 from lumigrad.client.torch.gaussian_nodes import Layout, Rendering, draw, project
 from lumigrad.client.torch.remote import outside_graphs, run
-from lumigrad.client.torch.sensors import check_without, intrinsics_of, sensor_settings, sensors
+from lumigrad.client.torch.sensors import intrinsics_of, sensors
 from lumigrad.client.values.camera import RowTime
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.lenses import LensDomain
@@ -102,12 +103,12 @@ def render_gaussians(
     sh_degree: int | None = None,
     backgrounds: torch.Tensor | None = None,
     covars: torch.Tensor | None = None,
-    transforms: Sequence[tuple[int, int, torch.Tensor]] = (),
+    transforms: Sequence[tuple[int, int, torch.Tensor] | tuple[int, int, torch.Tensor, torch.Tensor | None]] = (),
     camera_model: Literal["pinhole", "orthographic", "ortho", "fisheye", "ftheta", "lidar"] = "pinhole",
     distortion: Any = None,
     with_ut: bool = False,
     with_eval3d: bool = False,
-    global_z_order: bool = True,
+    global_z_order: bool | None = None,
     tile_size: int | None = None,
     rays: Any = None,
     radial_coeffs: Any = None,
@@ -134,7 +135,7 @@ def render_gaussians(
     pixel_center: float | None = None,
     scale_modifier: float | None = None,
     deterministic: bool = False,
-    gradient_dtype: WireFormat = "float32",
+    gradient_format: WireFormat = "float32",
     sparse_gradients: bool = False,
     outputs: Sequence[str] = OUTPUTS,
     spread: bool = False,
@@ -165,14 +166,17 @@ def render_gaussians(
             stored scene are all in use.
         backgrounds: [C, D] or [D] for all cameras; None: 0.
         covars: [N, 3, 3] covariances, instead of quats and scales.
-        transforms: (begin, end, matrix [4, 4]): place slices of the Gaussians rigidly in the world.
-        camera_model: of all cameras; "ortho" is "orthographic", with Ks in pixels per scene unit; "ftheta"
-            and "lidar" need with_ut.
+        transforms: (begin, end, matrix [4, 4]): place slices of the Gaussians rigidly in the world; with a fourth entry
+            matrix_end [4, 4] they move there until the end of the exposure, with a rolling shutter.
+        camera_model: of all cameras; "ortho" is "orthographic", with Ks in pixels per scene unit; "lidar" needs
+            with_ut.
         distortion: [k] or [C, k] coefficients k1 k2 p1 p2 [k3 [k4 k5 k6]] of a pinhole; no gradient flows to them.
-        with_ut: project by sigma points, through real lenses and shutters; the arguments up to `ut_params` are for it.
-            Rotations in viewmats must then be orthonormal, and there are no covars.
-        with_eval3d: with with_ut: evaluate Gaussians along the rays of pixels; False: in the image.
-        global_z_order: sort by, and measure depth along, z; False: as distance from the camera.
+        with_ut: project by sigma points, which rolling shutters and lidars need; False: by the Jacobian of the lens.
+            With it, and with any of the arguments up to `tile_bounds`, rotations in viewmats must be orthonormal, and
+            there are no covars.
+        with_eval3d: evaluate Gaussians along the rays of pixels; False: in the image.
+        global_z_order: sort by, and measure depth along, z; False: as distance from the camera. None: True, but False
+            with lidars.
         tile_size: of gsplat's tiles, with tile_bounds="gsplat": 4, 8 or 16 pixels; None: as in gsplat.
         rays: [C, H, W, 6] with with_eval3d: for each pixel the origin and the direction, of any length but 0, world
             frame, in place of those of the lens and pose, which still decide what is visible.
@@ -205,21 +209,33 @@ def render_gaussians(
         pixel_center: where the centre of the first pixel is, 0.5 or 0 pixels; None: 0.5.
         scale_modifier: factor on all scales; None: 1.
         deterministic: sum gradients in a fixed order on every device.
-        gradient_dtype: wire format of gradients per Gaussian; "float16" and "bfloat16" halve the bytes.
+        gradient_format: wire format of gradients per Gaussian; "float16" and "bfloat16" halve the bytes.
         sparse_gradients: transfer only non-zero rows; worthwhile if a small part of the scene is visible.
         outputs: outputs beside the colour, from `OUTPUTS` and `MORE_OUTPUTS`; leave out those that you do not use.
         spread: divide the cameras of one scene among several workers; the gradients are summed.
         client: the client to use; a target such as "localhost:50051" means the shared client of that target, None the
             shared client of the default target.
+
+    Raises:
+        InvalidArgument: an argument is wrong; the text names it.
+        LumigradError: no worker answered in time, or none has room; the backward pass raises the same.
+
+    Example:
+        viewmats = torch.from_numpy(camera.view_matrix)[None].requires_grad_()
+        Ks = torch.from_numpy(camera.K)[None]
+        size = {"width": camera.width, "height": camera.height}
+        rendered = render_gaussians(scene=scene, viewmats=viewmats, Ks=Ks, **size, client=client)
+        rendered.color.mean().backward()
+        viewmats.grad  # [1, 4, 4]
     """
     arguments = locals()
     wanted = chosen(outputs, (*OUTPUTS, *MORE_OUTPUTS), always=("color",))
     check_stored(scene, "gaussians")
-    one_of("gradient_dtype", gradient_dtype, get_args(WireFormat))
+    one_of("gradient_format", gradient_format, get_args(WireFormat))
     tensors = prepared(
         means=means, quats=quats, scales=scales, opacities=opacities, colors=colors, viewmats=viewmats,
         Ks=intrinsics_of(arguments), sh_degree=sh_degree, backgrounds=backgrounds, covars=covars,
-        matrices=[entry[2] for entry in transforms], scene=scene,
+        transforms=transforms, scene=scene,
     )  # fmt: skip
     check_matrices(tensors.inputs)
     tensors, cameras, of_sensors = _cameras(arguments, tensors)
@@ -228,9 +244,10 @@ def render_gaussians(
         settings=GaussianSettings.of(arguments, transforms=(), **of_sensors),
         cameras=cameras,
         batch=tensors.batch,
-        slices=tuple((begin, end) for begin, end, _ in transforms),
+        slices=tuple((entry[0], entry[1]) for entry in transforms),
+        moving=moving_slices(transforms),
         outputs=travelling(wanted),
-        wire_format=gradient_dtype,
+        gradient_format=gradient_format,
         sparse=sparse_gradients,
         spread=spread,
         scene=scene,
@@ -242,14 +259,10 @@ def _cameras(
     given: Mapping[str, Any], tensors: Prepared
 ) -> tuple[Prepared, ViewMatrices | SensorMatrices, dict[str, Any]]:
     """The inputs with those of lenses, the cameras, and the settings that sensors have."""
-    if not truth("with_ut", given["with_ut"]):
-        check_without(given)
+    if not are_sensors(given):
         rows = distortion_rows(given["distortion"], math.prod(tensors.views))
         projection = projection_of(given["camera_model"])
         return tensors, ViewMatrices(given["width"], given["height"], projection, rows), {"tile_bounds": None}
-    for name, instead in (("distortion", "radial_coeffs and tangential_coeffs"), ("covars", "quats and scales")):
-        if given[name] is not None:
-            raise InvalidArgument.of(name, f"expected None with with_ut=True, got one; pass {instead}")
     cameras, inputs = sensors(given, tensors, given["row_time"], given["lens_domain"])
     tensors = replace(tensors, inputs={**tensors.inputs, **inputs})
     return tensors, cameras, sensor_settings(given, given["tile_bounds"])
@@ -271,11 +284,10 @@ def _results(call: GaussianCall, frame: Frame, tensors: Prepared, wanted: Sequen
     rendering = Rendering(call, frame, layout)
     centres = echo = None
     if "means2d" in wanted:
-        if call.settings.response == "ray":
-            # They have no gradient.
-            centres = layout.arrange(frame.means2d)
-        else:
-            centres, echo = project(rendering, tensors.inputs)
+        centres = layout.arrange(frame.means2d)
+        # Along rays they have no gradient.
+        if call.settings.response != "ray":
+            centres, echo = project(rendering, centres, tensors.inputs)
     images = with_derived(draw(rendering, None if echo is None else centres, echo, tensors.inputs))
     images |= {name: torch.from_numpy(frame[name]) for name in _WITHOUT_GRADIENT if name in wanted}
     results = {name: tensors.placed(image) for name, image in images.items() if name in wanted}

@@ -1,60 +1,25 @@
-"""gsplat's arguments for sensors: checks, and the cameras and inputs that they describe."""
+"""Sensors of PyTorch's operators: gsplat's arguments, with tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 import torch
 
-from lumigrad.client.base.arguments import number, one_of, truth
-from lumigrad.client.base.arrays import check_shape
-from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.operators.sensors import RAYS, SensorMatrices
-from lumigrad.client.settings.engines import TileBounds, UnscentedTransform
+from lumigrad.client.operators.sensor_arguments import Arrays
+from lumigrad.client.operators.sensor_arguments import sensors as sensors_of
+from lumigrad.client.operators.sensors import SensorMatrices
 from lumigrad.client.torch.gaussian_inputs import Prepared
 from lumigrad.client.torch.remote import on_host
-from lumigrad.client.torch.sensor_parameters import RollingShutterType
-from lumigrad.client.values.camera import RowTime, Shutter
-from lumigrad.client.values.lenses import WINDSHIELD_LENGTHS, LensDomain, Reference, SpinDirection
 
-Arguments = Mapping[str, Any]
-MODELS = {"pinhole": "pinhole", "ortho": "orthographic", "fisheye": "fisheye", "ftheta": "ftheta", "lidar": "lidar"}
-_SHUTTERS: dict[str, Shutter] = {
-    "ROLLING_TOP_TO_BOTTOM": "top_to_bottom",
-    "ROLLING_LEFT_TO_RIGHT": "left_to_right",
-    "ROLLING_BOTTOM_TO_TOP": "bottom_to_top",
-    "ROLLING_RIGHT_TO_LEFT": "right_to_left",
-    "GLOBAL": "global",
-}
-_REFERENCES: dict[str, Reference] = {
-    "ANGLE_TO_PIXELDIST": "angle_to_pixel_distance",
-    "PIXELDIST_TO_ANGLE": "pixel_distance_to_angle",
-}
-# What needs with_ut=True.
-_COEFFICIENTS = ("radial_coeffs", "tangential_coeffs", "thin_prism_coeffs")
-_FOR_SENSORS = (
-    *_COEFFICIENTS,
-    "ftheta_coeffs",
-    "lidar_coeffs",
-    "external_distortion_coeffs",
-    "viewmats_rs",
-    "ut_params",
-    "rays",
+_TENSORS = Arrays(
+    real=partial(on_host, dtype=torch.float64), single=on_host, repeated=lambda tensor, count: tensor.expand(count, -1)
 )
-_DIRECTIONS: dict[str, SpinDirection] = {"CLOCKWISE": "clockwise", "COUNTER_CLOCKWISE": "counter_clockwise"}
-# Names of coefficients in the protocol, and the numbers of them that each lens takes.
-_TAKEN: dict[str, dict[str, tuple[str, Sequence[int]]]] = {
-    "pinhole": {
-        "radial_coeffs": ("radial", range(1, 7)),
-        "tangential_coeffs": ("tangential", (2,)),
-        "thin_prism_coeffs": ("thin_prism", (4,)),
-    },
-    "fisheye": {"radial_coeffs": ("radial", (4,))},
-}
 
 
-def intrinsics_of(given: Arguments) -> Any:
+def intrinsics_of(given: Mapping[str, Any]) -> Any:
     """K, or what stands for it with a lidar, which has none."""
     views = given["viewmats"]
     if given["Ks"] is None and given["camera_model"] == "lidar" and isinstance(views, torch.Tensor):
@@ -62,190 +27,8 @@ def intrinsics_of(given: Arguments) -> Any:
     return given["Ks"]
 
 
-def check_without(given: Arguments) -> None:
-    """Raises InvalidArgument for arguments that need `with_ut`, which is False."""
-    for name in _FOR_SENSORS:
-        if given[name] is not None:
-            raise InvalidArgument.of(name, "expected None without with_ut=True, got one; pass with_ut=True")
-    if _shutter(given["rolling_shutter"]) != "global":
-        raise InvalidArgument.of("rolling_shutter", "expected GLOBAL without with_ut=True; pass with_ut=True")
-    if not truth("global_z_order", given["global_z_order"]):
-        raise InvalidArgument.of("global_z_order", "expected True without with_ut=True; pass with_ut=True")
-    if truth("with_eval3d", given["with_eval3d"]):
-        raise InvalidArgument.of("with_eval3d", "expected False without with_ut=True; pass with_ut=True")
-    model = given["camera_model"]
-    if model in ("ftheta", "lidar"):
-        raise InvalidArgument.of("camera_model", f'"{model}" needs with_ut=True; pass with_ut=True')
-
-
-def sensor_settings(given: Arguments, tile_bounds: Any) -> dict[str, Any]:
-    """The settings of Gaussians that sensors have."""
-    one_of("tile_bounds", tile_bounds, get_args(TileBounds), quote='"')
-    found: dict[str, Any] = {"tile_bounds": tile_bounds}
-    found["tile_size"] = given["tile_size"]
-    found["response"] = "ray" if truth("with_eval3d", given["with_eval3d"]) else "picture"
-    found["depth_order"] = "z" if truth("global_z_order", given["global_z_order"]) else "distance"
-    parameters = given["ut_params"]
-    if parameters is not None:
-        try:
-            found["unscented"] = UnscentedTransform(
-                parameters.alpha,
-                parameters.beta,
-                parameters.kappa,
-                parameters.in_image_margin_factor,
-                parameters.require_all_sigma_points_valid,
-            )
-        except AttributeError as error:
-            raise InvalidArgument.of(
-                "ut_params", f"expected UnscentedTransformParameters, got {type(parameters).__name__}"
-            ) from error
-    return found
-
-
 def sensors(
-    given: Arguments, tensors: Prepared, row_time: Any, lens_domain: Any
+    given: Mapping[str, Any], tensors: Prepared, row_time: Any, lens_domain: Any
 ) -> tuple[SensorMatrices, dict[str, torch.Tensor]]:
-    """The cameras, and the inputs beside the matrices from which they are made.
-
-    Args:
-        given: the arguments of `render_gaussians` or of gsplat's function by their names.
-        tensors: their checked inputs, which have the matrices.
-        row_time: when a point is exposed.
-        lens_domain: up to where a lens is valid.
-    """
-    one_of("row_time", row_time, get_args(RowTime), quote='"')
-    one_of("lens_domain", lens_domain, get_args(LensDomain), quote='"')
-    name = "ortho" if given["camera_model"] == "orthographic" else given["camera_model"]
-    one_of("camera_model", name, MODELS)
-    model, shutter = MODELS[name], _shutter(given["rolling_shutter"])
-    inputs = _coefficients(given, tensors, model)
-    reference, max_angle = _ftheta(given["ftheta_coeffs"], tensors, model, inputs)
-    direction = _lidar(given, tensors, model, inputs)
-    _windshield(given["external_distortion_coeffs"], tensors, inputs, along_rays=given["with_eval3d"])
-    counts = tuple((key, tensor.shape[-1]) for key, tensor in inputs.items())
-    if model == "lidar":
-        shutter = _lidar_shutter(shutter, moving=given["viewmats_rs"] is not None)
-    if (given["viewmats_rs"] is not None) != (shutter != "global"):
-        expected = "None with the shutter GLOBAL" if shutter == "global" else f"poses with the shutter {shutter}"
-        raise InvalidArgument.of("viewmats_rs", f"expected {expected}")
-    if given["viewmats_rs"] is not None:
-        ends = inputs["view_end"] = on_host("viewmats_rs", given["viewmats_rs"], torch.float64)
-        check_shape("viewmats_rs", ends.shape, (*tensors.views, 4, 4))
-    # A lidar's picture has the size of its tables.
-    size = given["width"], given["height"]
-    if model == "lidar":
-        size = inputs["azimuths"].shape[-1], inputs["elevations"].shape[-1]
-    if given["rays"] is not None:
-        if not given["with_eval3d"]:
-            raise InvalidArgument.of("rays", "expected None without with_eval3d=True; pass with_eval3d=True")
-        rays = inputs[RAYS] = on_host("rays", given["rays"])
-        check_shape("rays", rays.shape, (*tensors.views, size[1], size[0], 6))
-    matrices = SensorMatrices(*size, model, shutter, row_time, lens_domain, reference, max_angle, counts, direction)
-    return matrices, inputs
-
-
-def _shutter(value: Any) -> Shutter:
-    """The name of an enum's value, of ours or of gsplat's own, or of its number."""
-    if value is None:
-        return "global"
-    name = getattr(value, "name", None)
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(RollingShutterType):
-        name = RollingShutterType(value).name
-    if name not in _SHUTTERS:
-        raise InvalidArgument.of("rolling_shutter", f"expected a RollingShutterType, got {value!r}")
-    return _SHUTTERS[name]
-
-
-def _coefficients(given: Arguments, tensors: Prepared, model: str) -> dict[str, torch.Tensor]:
-    """The coefficients of each camera, [V, k]."""
-    taken, inputs = _TAKEN.get(model, {}), {}
-    for name in _COEFFICIENTS:
-        if given[name] is None:
-            continue
-        if name not in taken:
-            raise InvalidArgument.of(name, f"expected None with the camera model {given['camera_model']}")
-        ours, counts = taken[name]
-        values = on_host(name, given[name], torch.float64)
-        check_shape(name, values.shape, (*tensors.views, "k"))
-        if values.shape[-1] not in counts:
-            allowed = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
-            raise InvalidArgument.of(name, f"expected {allowed} coefficients of each camera, got {values.shape[-1]}")
-        inputs[ours] = values.reshape(-1, values.shape[-1])
-    return inputs
-
-
-def _ftheta(parameters: Any, tensors: Prepared, model: str, inputs: dict[str, torch.Tensor]) -> tuple[Reference, float]:
-    """Adds the coefficients of an f-theta lens to `inputs`; returns its reference and its largest angle."""
-    if (parameters is not None) != (model == "ftheta"):
-        expected = "FThetaCameraDistortionParameters" if model == "ftheta" else 'None unless camera_model is "ftheta"'
-        raise InvalidArgument.of("ftheta_coeffs", f"expected {expected}")
-    if parameters is None:
-        return "angle_to_pixel_distance", 0.0
-    for ours, theirs in (
-        ("angle_to_pixel_distance", "angle_to_pixeldist_poly"),
-        ("pixel_distance_to_angle", "pixeldist_to_angle_poly"),
-        ("linear", "linear_cde"),
-    ):
-        inputs[ours] = _shared(f"ftheta_coeffs.{theirs}", getattr(parameters, theirs), tensors)
-    reference = getattr(parameters.reference_poly, "name", parameters.reference_poly)
-    one_of("ftheta_coeffs.reference_poly", reference, _REFERENCES)
-    return _REFERENCES[reference], number("ftheta_coeffs.max_angle", parameters.max_angle)
-
-
-def _lidar(given: Arguments, tensors: Prepared, model: str, inputs: dict[str, torch.Tensor]) -> SpinDirection:
-    """Adds the tables of a lidar to `inputs`; returns how it spins."""
-    parameters = given["lidar_coeffs"]
-    if (parameters is not None) != (model == "lidar"):
-        expected = 'None unless camera_model is "lidar"'
-        if model == "lidar":
-            expected = "RowOffsetStructuredSpinningLidarModelParameters"
-        raise InvalidArgument.of("lidar_coeffs", f"expected {expected}")
-    if parameters is None:
-        return "counter_clockwise"
-    if not given["with_eval3d"]:
-        raise InvalidArgument.of("with_eval3d", "expected True with a lidar, which has no film; pass with_eval3d=True")
-    if given["external_distortion_coeffs"] is not None:
-        raise InvalidArgument.of("external_distortion_coeffs", "expected None with a lidar, got one")
-    for ours, theirs in (
-        ("elevations", "row_elevations_rad"),
-        ("azimuths", "column_azimuths_rad"),
-        ("offsets", "row_azimuth_offsets_rad"),
-    ):
-        inputs[ours] = _shared(f"lidar_coeffs.{theirs}", getattr(parameters, theirs), tensors)
-    direction = getattr(parameters.spinning_direction, "name", parameters.spinning_direction)
-    one_of("lidar_coeffs.spinning_direction", direction, _DIRECTIONS)
-    return _DIRECTIONS[direction]
-
-
-def _lidar_shutter(shutter: Shutter, *, moving: bool) -> Shutter:
-    """Columns are always scanned in order; a lidar moves if it has poses at the end, whatever the shutter."""
-    if shutter not in ("global", "left_to_right"):
-        raise InvalidArgument.of("rolling_shutter", f"expected GLOBAL or ROLLING_LEFT_TO_RIGHT, got {shutter}")
-    return "left_to_right" if moving else "global"
-
-
-def _windshield(parameters: Any, tensors: Prepared, inputs: dict[str, torch.Tensor], *, along_rays: bool) -> None:
-    """Adds the polynomials of a windshield to `inputs`; those of the way back, which only rays take, with them."""
-    if parameters is None:
-        return
-    for name in ("horizontal", "vertical", *(("horizontal_inverse", "vertical_inverse") if along_rays else ())):
-        way, _, back = name.partition("_")
-        field = f"{way}_poly_{back}" if back else f"{way}_poly"
-        path = f"external_distortion_coeffs.{field}"
-        values = getattr(parameters, field)
-        if back and values is None:
-            # With given rays there is no way back; otherwise the worker asks for it.
-            continue
-        coefficients = inputs[name] = _shared(path, values, tensors)
-        if coefficients.shape[-1] not in WINDSHIELD_LENGTHS:
-            allowed = " or ".join(map(str, WINDSHIELD_LENGTHS))
-            raise InvalidArgument.of(path, f"expected {allowed} coefficients, got {coefficients.shape[-1]}")
-
-
-def _shared(name: str, values: Any, tensors: Prepared) -> torch.Tensor:
-    """Coefficients [k] that all cameras share, as [V, k]; autograd adds their gradients."""
-    if values is None:
-        raise InvalidArgument.of(name, "expected coefficients [k], got None")
-    tensor = on_host(name, values, torch.float64)
-    check_shape(name, tensor.shape, ("k",))
-    return tensor.expand(torch.Size(tensors.views).numel(), -1)
+    """The cameras of checked inputs, and the inputs beside the matrices; see `client.operators.sensor_arguments`."""
+    return sensors_of(given, tensors.views, _TENSORS, row_time, lens_domain)

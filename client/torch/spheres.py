@@ -93,6 +93,17 @@ def render_spheres(
         client: the client to use; a target such as "localhost:50051" means the shared client of that target, None the
             shared client of the default target.
         outputs: outputs beside the colour, from "alpha", "depth" and "info"; leave out those that you do not use.
+
+    Raises:
+        InvalidArgument: an argument is wrong; the text names it.
+        LumigradError: no worker answered in time, or none has room; the backward pass raises the same.
+
+    Example:
+        positions = torch.tensor(spheres.positions, requires_grad=True)
+        colors, radii = torch.tensor(spheres.colors), torch.tensor(spheres.radii)
+        size = {"width": camera.width, "height": camera.height}
+        rendered = render_spheres(positions, colors, radii, camera, **size, gamma=0.1, max_depth=10, client=client)
+        rendered.color.mean().backward()
     """
     arguments = locals()
     check_stored(scene, "spheres")

@@ -24,8 +24,10 @@ from lumigrad.protos.chunks import SHORT_BYTES, PayloadAssembler
 from lumigrad.protos.errors import ProtocolError
 from lumigrad.protos.service import (
     DISTANCE_SERVICE,
+    FRAME_SERVICE,
     RENDER_SERVICE,
     SCENE_SERVICE,
+    SENSORSIM_SERVICE,
     SINGLE_REPLY,
     TRAINING_SERVICE,
     WORKER_SERVICE,
@@ -89,6 +91,8 @@ class Connection:
         self.scenes = Stub(self.channel, SCENE_SERVICE)
         self.training = Stub(self.channel, TRAINING_SERVICE)
         self.worker = Stub(self.channel, WORKER_SERVICE)
+        self.driving = Stub(self.channel, SENSORSIM_SERVICE)
+        self.frames = Stub(self.channel, FRAME_SERVICE)
         self._buffers = PayloadBuffers(_LEAST_KEPT_BYTES, _MOST_KEPT_BYTES)
         self._lanes = Lanes(access.lane, self.target, self._lane_offer)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import grpc
-from google.rpc import error_details_pb2
+from google.rpc import error_details_pb2, status_pb2
 
 from lumigrad.client.errors import (
     Cancelled,
@@ -59,6 +59,7 @@ _RESET = "RST_STREAM"
 # Paths in requests that are not those of the caller's arguments, and what takes their place. In distance queries
 # `spec.spheres` is a tensor.
 _TO_ARGUMENTS = (
+    (re.compile(r"^items\[\d+\]\."), ""),
     (re.compile(r"^(?:\w+\.)*(?:scene\.(?:spheres|gaussians|mesh)|tensors)\."), ""),
     (re.compile(r"^(?:start\.)?spec\.(?:(?:spheres|gaussians|settings|optimizer)\.(?!shape|dtype|region))?"), ""),
     (re.compile(r"^start\.views\[(\d+)\]\.camera"), r"cameras[\1]"),
@@ -79,16 +80,27 @@ def exception_of(error: grpc.RpcError, target: str, timeout_s: float) -> Lumigra
         # Initial metadata shows that a worker began the call and ended it itself; without it, a proxy ended the call.
         return Cancelled(f"the call to {target} was cancelled: {text}", is_foreign=not call.initial_metadata())
     metadata = call.trailing_metadata() or ()
-    if call.code() in _TRANSLATIONS:
-        return _TRANSLATIONS[call.code()](text, metadata, target)
-    about = {"target": target, "text": text, "timeout_s": timeout_s, "code": call.code().name}
+    return _translated(call.code(), text, metadata, target, timeout_s)
+
+
+def exception_of_item(status: status_pb2.Status, target: str, timeout_s: float) -> LumigradError:
+    """The exception for the status of one item of a call; arguments are named without the item's index."""
+    number = status.code
+    code = next((code for code in grpc.StatusCode if code.value[0] == number), grpc.StatusCode.UNKNOWN)
+    return _translated(code, status.message, (details.trailer(status),), target, timeout_s)
+
+
+def _translated(code: grpc.StatusCode, text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
+    if code in _TRANSLATIONS:
+        return _TRANSLATIONS[code](text, metadata, target)
+    about = {"target": target, "text": text, "timeout_s": timeout_s, "code": code.name}
     for detail in details.unpack(metadata):
         if type(detail) in _DETAILS:
             kind, template = _DETAILS[type(detail)]
             facts = {field.name: getattr(detail, field.name) for field in detail.DESCRIPTOR.fields}
             attributes = {name: facts[name] for name in facts if hasattr(kind, name)}
             return kind(template.format(**about, **facts), **attributes)
-    kind, template = _CODES.get(call.code(), (Internal, "the worker at {target} answered {code}: {text}"))
+    kind, template = _CODES.get(code, (Internal, "the worker at {target} answered {code}: {text}"))
     return kind(template.format(**about))
 
 

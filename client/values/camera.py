@@ -266,6 +266,9 @@ class Camera:
         width: image width in pixels.
         height: image height in pixels.
         model: maps the world to the image.
+
+    Example:
+        camera = Camera.look_at((0, 0, -4), (0, 0, 0), width=64, height=48)
     """
 
     width: int
@@ -321,6 +324,20 @@ class Camera:
             raise InvalidArgument.of("camera", f"expected one with focal lengths in pixels, got {name}; see model")
         return np.array([[lens.fx, 0, lens.cx], [0, lens.fy, lens.cy], [0, 0, 1]])
 
+    @property
+    def paraxial_focal_lengths(self) -> tuple[float, float]:
+        """Pixels per unit of angle in x and y, on the axis; of an orthographic camera, per scene unit.
+
+        Raises:
+            InvalidArgument: of a camera of Pulsar's and a lidar, which have none.
+        """
+        lens = self.model.lens if isinstance(self.model, SensorModel) else None
+        if isinstance(lens, FThetaLens):
+            given = getattr(lens, lens.reference)[1]
+            slope = given if lens.reference == "angle_to_pixel_distance" else 1.0 / given
+            return slope * lens.linear[0], slope
+        return float(self.K[0, 0]), float(self.K[1, 1])
+
     @staticmethod
     def pulsar(
         parameters: Any,
@@ -331,7 +348,22 @@ class Camera:
         right_handed: bool = False,
         first_r_then_t: bool = False,
     ) -> Camera:
-        """Pulsar's camera from its parameter vector, see `PulsarModel`."""
+        """Pulsar's camera from its parameter vector, see `PulsarModel`.
+
+        Args:
+            parameters: [8 | 10 | 11 | 13] position, rotation, focal length, sensor width, offset.
+            width: picture width in pixels.
+            height: picture height in pixels.
+            orthogonal: parallel rays; the focal length must be 0.
+            right_handed: the view direction is -z instead of +z.
+            first_r_then_t: the eye is at rotation * position.
+
+        Raises:
+            InvalidArgument: another number of parameters, or an argument that is wrong.
+
+        Example:
+            camera = Camera.pulsar([0, 0, -4, 0, 0, 0, 5, 2], 64, 64)
+        """
         return Camera(width, height, PulsarModel(parameters, orthogonal, right_handed, first_r_then_t))
 
     @staticmethod
@@ -348,7 +380,26 @@ class Camera:
         model: Projection = "pinhole",
         distortion: Any = (),
     ) -> Camera:
-        """OpenCV's camera from its intrinsics (pixels) and world-to-camera pose, see `OpenCVModel`."""
+        """OpenCV's camera from its intrinsics (pixels) and world-to-camera pose, see `OpenCVModel`.
+
+        Args:
+            fx: focal length in x, pixels.
+            fy: focal length in y, pixels.
+            cx: principal point in x, pixels; the centre of the first pixel is at 0.5.
+            cy: principal point in y, pixels.
+            rotation: [3, 3] world to camera.
+            translation: [3] world to camera, scene units.
+            width: picture width in pixels.
+            height: picture height in pixels.
+            model: "pinhole", "orthographic" or "fisheye".
+            distortion: of a pinhole, in OpenCV's order.
+
+        Raises:
+            InvalidArgument: an argument is wrong.
+
+        Example:
+            camera = Camera.opencv(80, 80, 32, 24, np.eye(3), (0, 0, 4), 64, 48)
+        """
         fx, fy, cx, cy = (number(name, value) for name, value in {"fx": fx, "fy": fy, "cx": cx, "cy": cy}.items())
         return Camera(width, height, OpenCVModel(fx, fy, cx, cy, rotation, translation, model, distortion))
 
@@ -371,6 +422,12 @@ class Camera:
             height: picture height in pixels.
             model: "pinhole", "orthographic" or "fisheye".
             distortion: of a pinhole, OpenCV's order, see `OpenCVModel`.
+
+        Raises:
+            InvalidArgument: a matrix of another shape, with another last row, or with skew.
+
+        Example:
+            same = Camera.from_view_matrix(camera.view_matrix, camera.K, camera.width, camera.height)
         """
         view = affine_array("view_matrix", view_matrix)
         k = float64_array("intrinsics", intrinsics, (3, 3))
@@ -396,7 +453,28 @@ class Camera:
         windshield: Windshield | None = None,
         rays: Any = None,
     ) -> Camera:
-        """A real camera from its lens and its world-to-camera poses, see `SensorModel`; for Gaussians."""
+        """A real camera from its lens and its world-to-camera poses, see `SensorModel`; for Gaussians.
+
+        Args:
+            lens: the lens, or a lidar.
+            rotation: [3, 3] world to camera, when the first row or column is exposed.
+            translation: [3] world to camera, scene units.
+            width: picture width in pixels.
+            height: picture height in pixels.
+            shutter: "global", or the order in which rows or columns are exposed.
+            end_rotation: [3, 3] when the last one is exposed, with a rolling shutter.
+            end_translation: [3] likewise.
+            row_time: "continuous" or "staircase".
+            windshield: glass in front of the lens.
+            rays: [H, W, 6] origins and directions in place of those of the lens, world frame.
+
+        Raises:
+            InvalidArgument: an argument is wrong.
+
+        Example:
+            lens = FisheyeLens(fx=80, fy=80, cx=32, cy=24, radial=(0.01,))
+            camera = Camera.sensor(lens, np.eye(3), (0, 0, 4), 64, 48)
+        """
         end = end_rotation, end_translation
         model = SensorModel(lens, rotation, translation, shutter, *end, row_time, windshield, rays)
         return Camera(width, height, model)
@@ -411,7 +489,25 @@ class Camera:
         width: int,
         height: int,
     ) -> Camera:
-        """The camera of diff-gaussian-rasterization, see `InriaModel`; usually with an Inria semantics."""
+        """The camera of diff-gaussian-rasterization, see `InriaModel`; usually with an Inria semantics.
+
+        Args:
+            view_matrix: [4, 4] world to camera, for row vectors.
+            full_projection: [4, 4] world to normalised device coordinates, for row vectors.
+            position: [3] of the camera in the world, scene units.
+            tan_fov_x: tangent of half the horizontal field of view.
+            tan_fov_y: tangent of half the vertical one.
+            width: picture width in pixels.
+            height: picture height in pixels.
+
+        Raises:
+            InvalidArgument: an argument is wrong.
+
+        Example:
+            view = np.eye(4)
+            view[3, 2] = 4
+            camera = Camera.inria(view, view @ projection, (0, 0, -4), 0.5, 0.5, 64, 64)
+        """
         tangents = number("tan_fov_x", tan_fov_x), number("tan_fov_y", tan_fov_y)
         return Camera(width, height, InriaModel(view_matrix, full_projection, position, *tangents))
 
@@ -435,6 +531,13 @@ class Camera:
             fov_degrees: vertical field of view, in (0, 180).
             width: picture width in pixels.
             height: picture height in pixels.
+
+        Raises:
+            InvalidArgument: an argument is wrong, or `up` is the view direction.
+
+        Example:
+            camera = Camera.look_at((0, 0, -4), (0, 0, 0), up=(0, -1, 0), width=64, height=48)
+            camera.view_matrix, camera.K, camera.position  # [4, 4], [3, 3], [3] float64
         """
         eye = float64_array("eye", eye, (3,))
         rotation = look_rotation(float64_array("target", target, (3,)) - eye, float64_array("up", up, (3,)))
@@ -468,6 +571,12 @@ class Camera:
             fov_degrees: vertical field of view, in (0, 180).
             width: picture width in pixels.
             height: picture height in pixels.
+
+        Raises:
+            InvalidArgument: an argument is wrong.
+
+        Example:
+            cameras = [Camera.orbit((0, 0, 0), 4, 30 * k, 20, width=64, height=64) for k in range(12)]
         """
         if not -90.0 < elevation_degrees < 90.0:
             raise InvalidArgument.of("elevation_degrees", f"expected an angle in (-90, 90), got {elevation_degrees}")

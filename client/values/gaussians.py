@@ -26,11 +26,15 @@ class Gaussians(Tensors):
     Attributes:
         means: [N, 3] or [S, N, 3] centres, scene units.
         quats: [.., N, 4] rotations (w, x, y, z), of any length (0: no rotation); None with covariances.
-        scales: [.., N, 3] standard deviations along the turned axes, scene units, >= 0; None with covariances.
+        scales: [.., N, 3] standard deviations along the turned axes, scene units, >= 0; of surfels [.., N, 2], which
+            become three with 0; None with covariances.
         opacities: [.., N] in [0, 1].
         sh: [.., N, K, D] coefficients of spherical harmonics, K = 1, 4, 9, 16 or 25, of D channels; None with colors.
         colors: [.., N, D] channels, instead of sh; or for each camera [C, N, D], with S scenes [S, C, N, D].
         covariances: [.., N, 6] instead of quats and scales: xx xy xz yy yz zz, scene units squared.
+
+    Example:
+        one = Gaussians([[0, 0, 0]], [[1, 0, 0, 0]], [[0.1, 0.1, 0.1]], opacities=[0.9], colors=[[1, 0, 0]])
     """
 
     means: Float32
@@ -60,7 +64,7 @@ class Gaussians(Tensors):
         vars(self).update(
             means=means,
             quats=_optional("quats", quats, (*leading, 4)),
-            scales=_optional("scales", scales, (*leading, 3)),
+            scales=_optional("scales", _three(scales), (*leading, 3)),
             covariances=_optional("covariances", covariances, (*leading, 6)),
             opacities=float32_array("opacities", opacities, leading),
             sh=_optional("sh", sh, (*leading, "K", "D")),
@@ -84,6 +88,11 @@ class Gaussians(Tensors):
         return self.means.shape[0] if self.means.ndim == 3 else None
 
     @property
+    def is_flat(self) -> bool:
+        """Whether all third scales are 0, as those of surfels are; false if there are no Gaussians."""
+        return self.scales is not None and len(self) > 0 and not self.scales[..., 2].any()
+
+    @property
     def channels(self) -> int:
         """D, the number of colour channels."""
         array = self.colors if self.sh is None else self.sh
@@ -97,13 +106,34 @@ class Gaussians(Tensors):
 
     @staticmethod
     def load(path: str | PathLike[str]) -> Gaussians:
-        """Reads a file of any supported format, see `lumigrad.client.formats`; scales and opacities are activated."""
+        """Reads a file of any supported format, see `lumigrad.client.formats`; scales and opacities are activated.
+
+        Args:
+            path: the file, or "sample:vase".
+
+        Raises:
+            InvalidArgument: another kind of file, or a damaged one; names the file and the invalid place.
+            MissingPackage: the format needs a package that is not installed; names the extra that brings it.
+
+        Example:
+            gaussians = Gaussians.load("sample:vase")
+        """
         from lumigrad.client.formats import load_gaussians
 
         return load_gaussians(path)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes a file in the format of its suffix, see `lumigrad.client.formats`."""
+        """Writes a file in the format of its suffix, see `lumigrad.client.formats`.
+
+        Args:
+            path: the file.
+
+        Raises:
+            InvalidArgument: another suffix, or Gaussians that the format cannot hold.
+
+        Example:
+            gaussians.save(folder / "scene.ply")
+        """
         from lumigrad.client.formats import save_gaussians
 
         save_gaussians(self, path)
@@ -138,6 +168,13 @@ def _check_alternatives(quats: Any, scales: Any, covariances: Any, sh: Any, colo
         raise InvalidArgument.of("covariances", "expected either covariances or quats and scales, got both")
     if (sh is None) == (colors is None):
         raise InvalidArgument.of("sh", f"expected either sh or colors, got {'neither' if sh is None else 'both'}")
+
+
+def _three(scales: Any) -> Any:
+    """[.., N, 3] from [.., N, 2], the third 0; other values unchanged."""
+    if scales is None or not 2 <= (array := to_numpy("scales", scales)).ndim <= 3 or array.shape[-1] != 2:
+        return scales
+    return np.pad(array, ((0, 0),) * (array.ndim - 1) + ((0, 1),))
 
 
 def _optional(name: str, value: Any, shape: Sequence[int | str]) -> Float32 | None:

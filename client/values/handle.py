@@ -40,6 +40,8 @@ class SceneHandle:
         replicas: the number of workers that share the calls for this scene.
         content: checksums of the arrays of `scene` when they were stored; a changed array is not stored again under
             this id.
+        name: the name of a scene that the worker reads from files itself; empty for others. Without a `scene_id` the
+            handle refers to the scene as its files have it.
     """
 
     scene_id: str
@@ -54,6 +56,7 @@ class SceneHandle:
     address: str = field(default="", repr=False, compare=False)
     replicas: int = field(default=1, repr=False, compare=False)
     content: Mapping[str, int] | None = field(default=None, repr=False, compare=False)
+    name: str = ""
 
     @property
     def affinity_key(self) -> str:
@@ -71,10 +74,10 @@ class SceneHandle:
     ) -> SceneHandle:
         """Creates a handle from a worker's message; its calls are routed by `affinity`, by default the content hash."""
         report = MeshReport.of(info.report) if info.HasField("report") else None
-        where = affinity or info.content_hash
+        where = affinity or info.content_hash or info.name
         return SceneHandle(
             info.scene_id, info.version, info.content_hash, info.kind, info.count, info.bytes, scene, report, where,
-            address, content=content,
+            address, content=content, name=info.name,
         )  # fmt: skip
 
 

@@ -75,6 +75,9 @@ class Mesh(Tensors):
         vertices: [V, 3] float32, metres.
         faces: [F, 3] int32, the vertex indices of each triangle; at least one.
         name: default name of obstacles of this mesh; it is not stored.
+
+    Example:
+        mesh = Mesh([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]], [[0, 2, 1], [0, 1, 3], [0, 3, 2], [1, 2, 3]])
     """
 
     vertices: Float32
@@ -126,13 +129,31 @@ class Mesh(Tensors):
         Args:
             path: the file; its name without the suffix becomes the mesh's.
             scale: metres per unit of the file: 0.001 for millimetres.
+
+        Raises:
+            InvalidArgument: no such file, another kind of file, or a damaged one; names the file.
+            MissingPackage: the extra `mesh` is not installed.
+
+        Example:
+            mesh = Mesh.load(folder / "part.stl", scale=0.001)
         """
         from lumigrad.client.formats.mesh_files import load_mesh
 
         return load_mesh(path, scale)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes an STL, OBJ, PLY or GLB file, by its suffix, in metres. Needs the extra `mesh`."""
+        """Writes an STL, OBJ, PLY or GLB file, by its suffix, in metres. Needs the extra `mesh`.
+
+        Args:
+            path: the file.
+
+        Raises:
+            InvalidArgument: another suffix.
+            MissingPackage: the extra `mesh` is not installed.
+
+        Example:
+            mesh.save(folder / "part.stl")
+        """
         from lumigrad.client.formats.mesh_files import save_mesh
 
         save_mesh(self, path)

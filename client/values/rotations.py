@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from lumigrad.client.base.arrays import Float64, affine_array, float64_array, to_numpy
+from lumigrad.client.base.arrays import Float64, float64_array, to_numpy
 from lumigrad.client.errors import InvalidArgument
 
 
@@ -67,33 +68,87 @@ IDENTITY: Float64 = np.array([0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0])
 IDENTITY.flags.writeable = False
 
 
+# Shapes of a pose, as errors tell them.
+_POSE_SHAPES = ((7,), (3,), (3, 4), (4, 4))
+_LAST_ROW = (0.0, 0.0, 0.0, 1.0)
+
+
 def pose_array(name: str, value: Any) -> Float64:
     """`value` as a read-only float64 pose [7], object to world: x y z (metres) and the quaternion w x y z.
 
     Args:
         name: the argument's name, for the error message.
-        value: the seven numbers, the quaternion of any length > 0; or x y z without rotation; or a matrix [4, 4] for
-            column vectors, a rotation and a translation.
+        value: the seven numbers, the quaternion of any length > 0; or x y z without rotation; or a matrix [3, 4] or
+            [4, 4] for column vectors, a rotation and a translation.
     """
     array = to_numpy(name, value)
-    if array.shape not in ((7,), (3,), (4, 4)):
+    if array.shape not in _POSE_SHAPES:
         raise InvalidArgument.of(
-            name, f"expected [7] x y z qw qx qy qz, [3] x y z, or a matrix [4, 4], got shape {list(array.shape)}"
+            name,
+            f"expected [7] x y z qw qx qy qz, [3] x y z, or a matrix [3, 4] or [4, 4], got shape {list(array.shape)}",
         )
-    if array.shape == (4, 4):
-        pose = _of_matrix(name, affine_array(name, array))
-    else:
-        pose = float64_array(name, array, array.shape)
-    if pose.shape == (3,):
-        pose = np.concatenate([pose, IDENTITY[3:]])
-    pose.flags.writeable = False
+    pose = float64_array(name, array, array.shape)
+    if pose.ndim == 2:
+        check_rigid(name, pose[None])
+    pose = np.asarray(pose_rows(name, pose[None], 1, np.stack)[0])
     length = float(np.linalg.norm(pose[3:]))
     if length < _SHORTEST_QUATERNION:
         raise InvalidArgument.of(
             name,
             f"expected a quaternion of length 1 after x y z, got {pose[3:].tolist()}; 1 0 0 0 turns nothing",
         )
+    if array.ndim == 2:
+        pose[3:] /= length if pose[3] >= 0 else -length
+    pose.flags.writeable = False
     return pose
+
+
+def pose_rows(name: str, poses: Any, count: int | None, stack: Callable[[list[Any], int], Any]) -> Any:
+    """[I, 7] of poses in any form, with operations that NumPy, torch and JAX share and can differentiate.
+
+    Args:
+        name: the argument's name, for the error message.
+        poses: [I, 7], [I, 3], [I, 3, 4] or [I, 4, 4], as of `pose_array`; `check_rigid` checks matrices.
+        count: I; None: any number.
+        stack: the library's.
+
+    Returns:
+        Positions and quaternions; those of matrices have lengths of 2 to 4.
+
+    Raises:
+        InvalidArgument: the array has another shape.
+    """
+    check_pose_rows(name, poses.shape, count)
+    if poses.ndim == 3:
+        numbers = [*(poses[:, axis, 3] for axis in range(3)), *_quaternions(poses, stack)]
+    elif poses.shape[1] == 3:
+        none = poses[:, 0] * 0.0
+        numbers = [*(poses[:, axis] for axis in range(3)), none + 1.0, none, none, none]
+    else:
+        return poses
+    return stack(numbers, -1)
+
+
+def check_pose_rows(name: str, shape: Sequence[int], count: int | None) -> None:
+    """Raises InvalidArgument unless `shape` is that of poses in a form of `pose_rows`."""
+    if tuple(shape[1:]) not in _POSE_SHAPES or count not in (None, shape[0]):
+        i = "I" if count is None else count
+        expected = f"[{i}, 7], [{i}, 3], [{i}, 3, 4] or [{i}, 4, 4], one pose for each obstacle"
+        raise InvalidArgument.of(name, f"expected shape {expected}, got {list(shape)}")
+
+
+def check_rigid(name: str, matrices: Float64) -> None:
+    """Raises InvalidArgument unless matrices [I, 3, 4] or [I, 4, 4] are rotations with translations."""
+    if matrices.shape[1] == 4 and not np.allclose(matrices[:, 3], _LAST_ROW, atol=1e-6):
+        found = matrices[np.argmax(np.abs(matrices[:, 3] - _LAST_ROW).max(axis=1)), 3].tolist()
+        text = f"expected the last row 0 0 0 1, got {found}; transpose a matrix that is for row vectors"
+        raise InvalidArgument.of(name, text)
+    rotations = matrices[:, :3, :3]
+    deviations = np.abs(rotations @ rotations.swapaxes(1, 2) - np.eye(3)).max(axis=(1, 2), initial=0.0)
+    for index in np.flatnonzero(~(deviations <= _LARGEST_DEVIATION) | ~(np.linalg.det(rotations) >= 0)):
+        expected = "expected a rotation in the first three rows and columns"
+        why = why_no_rotation(rotations[index])
+        raise InvalidArgument.of(name, f"{expected}, {why}; take scale and mirror out of it")
 
 
 def why_no_rotation(matrix: Float64) -> str:
@@ -104,25 +159,18 @@ def why_no_rotation(matrix: Float64) -> str:
     return f"R R^T deviates from the identity by {deviation:.3g} and the determinant is {determinant:.3g}"
 
 
-def _of_matrix(name: str, matrix: Float64) -> Float64:
-    """[7] of a matrix [4, 4], object to world."""
-    rotation = matrix[:3, :3]
-    why = why_no_rotation(rotation)
-    if why:
-        expected = "expected a rotation in the first three rows and columns"
-        raise InvalidArgument.of(name, f"{expected}, {why}; take scale and mirror out of it")
-    (a, b, c), (d, e, f), (g, h, i) = rotation
-    # 4 q qT; the lower triangle is what eigh reads, and q the direction of its largest eigenvalue.
-    products = np.array(
-        [
-            [1 + a + e + i, 0, 0, 0],
-            [h - f, 1 + a - e - i, 0, 0],
-            [c - g, b + d, 1 - a + e - i, 0],
-            [d - b, c + g, f + h, 1 - a - e + i],
-        ]
-    )
-    quaternion = np.linalg.eigh(products).eigenvectors[:, -1]
-    return np.concatenate([matrix[:3, 3], quaternion if quaternion[0] >= 0 else -quaternion])
+def _quaternions(matrices: Any, stack: Callable[[list[Any], int], Any]) -> list[Any]:
+    """w, x, y and z [I] of matrices [I, 3, 4] or [I, 4, 4], times 4 of the largest of them."""
+    a, b, c, d, e, f, g, h, i = (matrices[:, row, column] for row in range(3) for column in range(3))
+    # 4 q qT. The row with the largest entry on the diagonal is the quaternion times at least 2.
+    rows = [
+        [1 + a + e + i, h - f, c - g, d - b],
+        [h - f, 1 + a - e - i, b + d, c + g],
+        [c - g, b + d, 1 - a + e - i, f + h],
+        [d - b, c + g, f + h, 1 - a - e + i],
+    ]
+    largest = stack([row[number] for number, row in enumerate(rows)], -1).argmax(-1)
+    return [sum((largest == number) * row[column] for number, row in enumerate(rows)) for column in range(4)]
 
 
 def inverse_pose(pose: Float64) -> Float64:

@@ -24,6 +24,9 @@ class Spheres(Tensors):
         colors: [N, K] channels, any K >= 1; 0 to 1 for images.
         radii: [N] scene units, > 0.
         opacities: [N] in [0, 1]; None: all 1.
+
+    Example:
+        one = Spheres(positions=[[0, 0, 0]], colors=[[1, 0, 0]], radii=[0.5])
     """
 
     positions: Float32
@@ -74,13 +77,30 @@ class Spheres(Tensors):
             path: the file.
             radius: radius of every sphere, scene units; None: the file's radii, or else a value that makes neighbours
                 touch.
+
+        Raises:
+            InvalidArgument: another kind of file, or a damaged one; names the file.
+            MissingPackage: the extra `io` is not installed.
+
+        Example:
+            spheres = Spheres.load(folder / "points.ply", radius=0.02)
         """
         from lumigrad.client.formats.points_ply import load_spheres
 
         return load_spheres(path, radius)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes a binary PLY file, which `load` reads without loss. Needs the extra `io`."""
+        """Writes a binary PLY file, which `load` reads without loss. Needs the extra `io`.
+
+        Args:
+            path: the file.
+
+        Raises:
+            MissingPackage: the extra `io` is not installed.
+
+        Example:
+            spheres.save(folder / "points.ply")
+        """
         from lumigrad.client.formats.points_ply import save_spheres
 
         save_spheres(self, path)

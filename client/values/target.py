@@ -19,6 +19,9 @@ class Target(Tensors):
         color: [H, W, K] uint8, meaning value / 255, or float32; None: colours are not compared.
         mask: [H, W] weights of the pixels, 0 to 1, also the target of alpha; uint8 means value / 255.
         depth: [H, W] camera-space depths, scene units; values <= 0 or not finite are unknown.
+
+    Example:
+        target = Target(photographs[0], mask=np.ones(photographs[0].shape[:2]))
     """
 
     color: Array | None

@@ -14,7 +14,7 @@ from lumigrad.client.base.arrays import Float32, Float64, float32_array, float64
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.mesh import Mesh
-from lumigrad.client.values.rotations import IDENTITY, pose_array
+from lumigrad.client.values.rotations import IDENTITY, check_pose_rows, pose_array
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -23,6 +23,9 @@ class Cuboid:
 
     Attributes:
         size: [3] lengths of the edges, metres, > 0.
+
+    Example:
+        box = Cuboid((1, 1, 2))
     """
 
     size: Float64
@@ -46,6 +49,9 @@ class VoxelGrid:
     Attributes:
         distances: [X, Y, Z] float32, metres, positive outside, finite; for an obstacle at least 2 along each axis.
         voxel_size: edge of a voxel, metres.
+
+    Example:
+        grid = VoxelGrid(np.ones((4, 4, 4)), voxel_size=0.1)
     """
 
     distances: Float32
@@ -92,13 +98,16 @@ class Obstacle:
     Attributes:
         shape: the mesh, its handle from `Client.put`, the cuboid or the grid.
         pose: [7] object to world: x y z (metres) and the quaternion w x y z, which is normalised when used. [3] x y z
-            alone or a matrix [4, 4] are accepted too.
+            alone or a matrix [3, 4] or [4, 4] are accepted too.
         name: identifies it in `Client.update`; None: the world chooses one.
         enabled: whether queries include it.
         environment: the number of its environment.
         sign: how the inside of a mesh is determined: "auto": "normals" if the mesh is closed and oriented (inverted if
             its volume is negative), else "winding"; "normals": by the closest surface; "rays": by votes of three rays
             along the axes of the mesh; "winding": by the generalised winding number; "unsigned": there is no inside.
+
+    Example:
+        table = Obstacle(Cuboid((1.2, 0.8, 0.05)), pose=(0, 0, 0.7), name="table")
     """
 
     shape: Shape
@@ -151,6 +160,9 @@ class World:
         obstacles: in the caller's order, which numbers them in results. Names are unique: an obstacle without one gets
             its mesh's if that is unused, else its number.
         environments: number of environments; each obstacle is in one of them, and each row of a query refers to one.
+
+    Example:
+        world = World([Obstacle(Cuboid((1, 1, 1)), pose=(0, 0, 2)), Mesh(vertices, faces)])
     """
 
     obstacles: tuple[Obstacle, ...]
@@ -183,6 +195,13 @@ class World:
             path: .yml with obstacles by name under cuboid, mesh, sphere, capsule and cylinder (the last three become
                 meshes), or what `Mesh.load` reads.
             scale: metres per unit of a mesh file; lengths in YAML files are metres.
+
+        Raises:
+            InvalidArgument: another kind of file, or a damaged one; names the file.
+            MissingPackage: an extra is not installed; names it.
+
+        Example:
+            world = World.load(folder / "part.stl", scale=0.001)
         """
         from lumigrad.client.formats.world_files import read_obstacles
 
@@ -207,7 +226,17 @@ class World:
         return np.array([obstacle.pose for obstacle in self.obstacles], np.float64).reshape(-1, 7)
 
     def index(self, name: str) -> int:
-        """The number of the obstacle with a name."""
+        """The number of the obstacle with a name.
+
+        Args:
+            name: of an obstacle.
+
+        Raises:
+            InvalidArgument: there is no obstacle of this name.
+
+        Example:
+            number = world.index(world.names[0])
+        """
         try:
             return self.names.index(name)
         except ValueError:
@@ -216,13 +245,33 @@ class World:
             ) from None
 
     def with_poses(self, poses: Mapping[str, Any] | Any) -> World:
-        """A copy with other poses: by name, or of all obstacles as [I, 7], [I, 3] or [I, 4, 4]."""
+        """A copy with other poses: by name, or of all obstacles as [I, 7], [I, 3], [I, 3, 4] or [I, 4, 4].
+
+        Args:
+            poses: by name, each as of an `Obstacle`, or an array for all obstacles in their order.
+
+        Raises:
+            InvalidArgument: an unknown name, or a pose of another shape.
+
+        Example:
+            moved = world.with_poses({world.names[0]: (0, 0, 1)})
+        """
         if not isinstance(poses, Mapping):
             poses = dict(zip(self.names, _rows(poses, len(self)), strict=True))
         return self._with("pose", poses)
 
     def with_enabled(self, enabled: Mapping[str, bool]) -> World:
-        """A copy with obstacles enabled or disabled by name."""
+        """A copy with obstacles enabled or disabled by name.
+
+        Args:
+            enabled: whether queries include an obstacle, by its name.
+
+        Raises:
+            InvalidArgument: an unknown name, or a value that is no truth value.
+
+        Example:
+            without = world.with_enabled({world.names[0]: False})
+        """
         return self._with("enabled", enabled)
 
     def _with(self, attribute: str, values: Mapping[str, Any]) -> World:
@@ -236,12 +285,7 @@ class World:
 def _rows(poses: Any, count: int) -> Any:
     """[I, ...] poses; the rows are checked later."""
     array = to_numpy("poses", poses)
-    if array.shape not in ((count, 7), (count, 3), (count, 4, 4)):
-        raise InvalidArgument.of(
-            "poses",
-            f"expected shape [{count}, 7], one row per obstacle, [{count}, 3] or [{count}, 4, 4], "
-            f"got {list(array.shape)}",
-        )
+    check_pose_rows("poses", array.shape, count)
     return array
 
 

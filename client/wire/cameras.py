@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -14,6 +15,7 @@ from lumigrad.client.settings.engines import (
     DepthOrder,
     GaussianSemantics,
     GaussianSettings,
+    Primitive,
     ProjectionMethod,
     Response,
     Semantics,
@@ -39,6 +41,7 @@ from lumigrad.client.values.lenses import (
     Reference,
     SpinDirection,
     SpinningLidar,
+    Windshield,
 )
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import camera_pb2, gaussians_pb2, spheres_pb2
@@ -49,6 +52,7 @@ _METHODS = values_of(ProjectionMethod, gaussians_pb2.ProjectionMethod)
 _DEPTH_ORDERS = values_of(DepthOrder, gaussians_pb2.DepthOrder)
 _TILE_BOUNDS = values_of(TileBounds, gaussians_pb2.TileBounds)
 _RESPONSES = values_of(Response, gaussians_pb2.Response)
+_PRIMITIVES = values_of(Primitive, gaussians_pb2.Primitive)
 _PROJECTIONS = values_of(Projection, camera_pb2.Projection)
 _SHUTTERS = values_of(Shutter, camera_pb2.Shutter)
 _ROW_TIMES = values_of(RowTime, camera_pb2.RowTime)
@@ -85,6 +89,67 @@ def camera_message(camera: Camera, payload: PayloadWriter | None = None) -> came
     return camera_pb2.Camera(width=width, height=height, pulsar=camera_pb2.PulsarCamera(**values))
 
 
+def camera_of(message: camera_pb2.Camera) -> Camera:
+    """The camera of a message; without rays that it was given."""
+    size = message.width, message.height
+    if message.HasField("sensor"):
+        return Camera(*size, _sensor_of(message.sensor))
+    if message.HasField("opencv"):
+        opencv = message.opencv
+        film, pose = (opencv.fx, opencv.fy, opencv.cx, opencv.cy), _pose_of(opencv)
+        model = _name_of(_PROJECTIONS, opencv.projection)
+        return Camera.opencv(*film, *pose, *size, model=model, distortion=tuple(opencv.distortion))
+    if message.HasField("inria"):
+        inria = message.inria
+        view, full = (np.reshape(matrix, (4, 4)) for matrix in (inria.view_matrix, inria.full_projection))
+        return Camera.inria(view, full, list(inria.position), inria.tan_fov_x, inria.tan_fov_y, *size)
+    pulsar = message.pulsar
+    kinds = {name: getattr(pulsar, name) for name in ("orthogonal", "right_handed", "first_r_then_t")}
+    return Camera.pulsar(list(pulsar.parameters), *size, **kinds)
+
+
+def _sensor_of(message: camera_pb2.SensorCamera) -> SensorModel:
+    name = str(message.WhichOneof("lens"))
+    kind, lens = next(kind for kind, (field, _) in _LENSES.items() if field == name), getattr(message, name)
+    rotation, translation = _pose_of(message.start)
+    end_rotation, end_translation = _pose_of(message.end) if message.HasField("end") else (None, None)
+    windshield = message.windshield
+    glass = {item.name: tuple(getattr(windshield, item.name)) for item in fields(Windshield)}
+    return SensorModel(
+        kind(**{item.name: _parameter_of(lens, item.name) for item in fields(kind) if _is_given(lens, item.name)}),
+        rotation,
+        translation,
+        _name_of(_SHUTTERS, message.shutter),
+        end_rotation,
+        end_translation,
+        _name_of(_ROW_TIMES, message.row_time),
+        Windshield(**glass) if message.HasField("windshield") else None,
+    )
+
+
+def _is_given(lens: Any, name: str) -> bool:
+    field = lens.DESCRIPTOR.fields_by_name[name]
+    if field.is_repeated:
+        return len(getattr(lens, name)) > 0
+    return not field.has_presence or bool(lens.HasField(name))
+
+
+def _parameter_of(lens: Any, name: str) -> Any:
+    value = getattr(lens, name)
+    if name in _ENUMS:
+        return _name_of(_ENUMS[name], value)
+    return value if isinstance(value, float) else tuple(value)
+
+
+def _pose_of(message: Any) -> tuple[Float64, Float64]:
+    return np.reshape(message.rotation, (3, 3)), np.array(message.translation)
+
+
+def _name_of(values: Mapping[Any, int], number: int) -> Any:
+    """The name of an enum's value; of the unspecified one, which is 0, the first."""
+    return next(name for name, value in values.items() if value == max(number, 1))
+
+
 def _sensor_message(model: SensorModel, payload: PayloadWriter | None) -> camera_pb2.SensorCamera:
     field, kind = _LENSES[type(model.lens)]
     parameters = {item.name: getattr(model.lens, item.name) for item in fields(model.lens)}
@@ -118,8 +183,13 @@ def sphere_settings_message(settings: SphereSettings) -> spheres_pb2.SphereSetti
 def gaussian_settings_message(settings: GaussianSettings) -> gaussians_pb2.GaussianSettings:
     """The message of Gaussian settings; fields that are None are left unset."""
     transforms = [
-        gaussians_pb2.SliceTransform(begin=begin, end=end, matrix=matrix.ravel().tolist())
-        for begin, end, matrix in settings.transforms
+        gaussians_pb2.SliceTransform(
+            begin=begin,
+            end=end,
+            matrix=matrix.ravel().tolist(),
+            matrix_end=[] if last is None else last.ravel().tolist(),
+        )
+        for begin, end, matrix, last in settings.transforms
     ]
     named: dict[str, Any] = {"semantics": _GAUSSIAN_SEMANTICS[settings.semantics], "transforms": transforms}
     for name, values in _NAMED.items():
@@ -135,4 +205,5 @@ _NAMED = {
     "depth_order": _DEPTH_ORDERS,
     "tile_bounds": _TILE_BOUNDS,
     "response": _RESPONSES,
+    "primitive": _PRIMITIVES,
 }

@@ -40,7 +40,15 @@ class Result(NamedArrays, Cancellable):
         self._context = Context(self, kept)
 
     def release(self) -> None:
-        """Releases the forward state on the worker; backward still works and computes it again."""
+        """Releases the forward state on the worker; backward still works and computes it again.
+
+        Raises:
+            LumigradError: no worker answered in time.
+
+        Example:
+            frame = client.render(scene, camera, retain=True)
+            frame.release()
+        """
         self._context.release()
         for part in self._parts:
             part.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import imageio_ffmpeg
@@ -206,3 +207,24 @@ def test_gaussians_that_are_not_finite_are_left_out_and_counted(render, scene):
     assert done.returncode == 0
     assert done.stderr == "lumigrad: left out 1 Gaussians that are not finite\n"
     assert done.stdout.startswith("out.png: 399 Gaussians, ")
+
+
+def test_files_with_two_scales_are_shown_as_surfels(render, scene, client: Client):
+    volumes = post(10)
+    assert volumes.scales is not None
+    surfels = replace(volumes, scales=volumes.scales[:, :2])
+    surfels.save(scene)
+    view = ("--camera", "look-at 0,-1,4 0,0,0", "--size", "60x40", "--fov", "50")
+    camera = Camera.look_at((0, -1, 4), (0, 0, 0), up=(0, -1, 0), fov_degrees=50, width=60, height=40)
+    for options, primitive in (((), "surfel"), (("--primitive", "volumes"), "volume")):
+        done = render("-o", "out.npy", *view, *options)
+        assert done.returncode == 0, done.stderr
+        expected = client.render(surfels, camera, primitive=primitive).color
+        np.testing.assert_allclose(np.load(scene.with_name("out.npy")), expected, atol=1e-4)
+    done = render("-o", "normals.png", "--show", "normals", *view)
+    assert done.returncode == 0, done.stderr
+    expected = client.render(surfels, camera, primitive="surfel", outputs=("normals",)).normals
+    assert np.abs(pixels(scene.with_name("normals.png")) - 255 * (0.5 + 0.5 * expected).clip(0, 1)).max() < 2
+    done = render("-o", "all.npz", *view)
+    assert done.returncode == 0, done.stderr
+    assert {"normals", "surface_normals", "median_depth"} <= set(np.load(scene.with_name("all.npz")).files)

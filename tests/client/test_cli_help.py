@@ -13,7 +13,7 @@ from support.workers.forks import lumigrad
 COMMANDS = sorted(found_commands())
 WITHOUT_WORKER = ("serve", "completion", "convert", "sample")
 # An option of one name takes one kind of value wherever it is; these are of two worlds.
-OWN = {"serve": {"--host", "--port", "--device"}, "view": {"--host", "--port"}}
+OWN = {"serve": {"--host", "--port", "--device"}, "view": {"--host", "--port"}, "fit": {"--view"}}
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])

@@ -57,7 +57,9 @@ def test_info_of_a_scene_file(scene: Path, tmp_path: Path):
     header = f"ply\nformat ascii 1.0\nelement vertex 2\n{properties}end_header\n"
     (tmp_path / "points.ply").write_text(f"{header}0 1 2\n3 4 6\n")
     values = told("info", "points.ply", cwd=tmp_path)
-    assert values == {"file": "points.ply", "kind": "spheres", "count": 2, "low": [0, 1, 2], "high": [3, 4, 6]}
+    size = (tmp_path / "points.ply").stat().st_size
+    box = {"low": [0, 1, 2], "high": [3, 4, 6]}
+    assert values == {"file": "points.ply", "bytes": size, "kind": "spheres", "count": 2, **box}
 
 
 def test_top(worker_process: WorkerProcess):

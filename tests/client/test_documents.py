@@ -67,7 +67,10 @@ def test_code_is_run_by_a_test(document: Path):
         return
     place = " / ".join(f'"{part}"' for part in document.relative_to(ROOT).parts)
     tests = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
-    assert any(f"run_code_of(ROOT / {place})" in text for text in tests), "run it, or mark it with <!-- fragment -->"
+    is_run = re.compile(
+        rf"run_(code|all)_of\(ROOT / {re.escape(place)}|\(ROOT / {re.escape(place)}\)\.read_text.*run_all_of", re.S
+    )
+    assert any(is_run.search(text) for text in tests), "run it, or mark it with <!-- fragment -->"
 
 
 def test_examples_are_run_by_a_test():
@@ -89,8 +92,20 @@ def test_tests_that_are_named_exist(document: Path):
     assert not missing
 
 
+def test_messages_of_the_page_on_troubles_are_in_the_source():
+    """Each quoted message, where its fixed parts between dots stand in one file."""
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    told = [text for row in re.findall(r"^\| (`[^|]*`) \|", page, re.M) for text in re.findall(r"`([^`]+)`", row)]
+    files = [path for room in ("client", "server", "kernels") for path in (ROOT / room).rglob("*.py")]
+    # Strings that go on in the next line, as one.
+    sources = [re.sub(r'"\s*\n\s*f?"', "", path.read_text(encoding="utf-8")) for path in files]
+    assert len(told) > 15
+    lost = [text for text in told if not any(all(part in it for part in text.split(" … ")) for it in sources)]
+    assert not lost
+
+
 def test_what_tenants_can_count_on_is_tested():
-    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "operations" / "security.md").read_text(encoding="utf-8")
     rows = text.partition("## What a tenant can count on\n")[2].partition("\n## ")[0].split("|---|---|\n")[1]
     promises = [line for line in rows.splitlines() if line.startswith("|")]
     assert len(promises) > 10
@@ -125,7 +140,11 @@ COMMANDS = sorted(entry.name for entry in entry_points(group=GROUP))
 
 @pytest.mark.parametrize(
     "name",
-    ["README.md", *(f"docs/{it}.md" for it in ("command_line", "operations", "semantics", "training", "formats"))],
+    [
+        "README.md",
+        *(f"docs/{it}.md" for it in ("command_line", "operations", "semantics", "training", "formats")),
+        *(f"docs/operations/{it}.md" for it in ("limits", "memory", "monitoring", "options", "security")),
+    ],
 )
 def test_options_in_the_text_exist(name: str):
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", prose_of(ROOT / name)))
@@ -142,6 +161,7 @@ def test_the_code_about_training_runs(worker_process: WorkerProcess, monkeypatch
     monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
     names = run_code_of(ROOT / "docs" / "training.md")
     assert names["step"].psnr > 25 and len(names["fitted"].means) == 500
+    assert abs(names["lens"].fx - 95) < 0.1 and abs(names["lens"].radial[0] + 0.2) < 0.01
     assert np.isfinite(names["value"]) and names["value"] < 0.05
     assert sum(report.added for report in names["grown"]) > 0
 
@@ -159,10 +179,12 @@ def test_each_call_moves_the_bytes_that_its_page_gives(worker_process: WorkerPro
         "pose_stored": (picture, picture),
         "camera_in_torch": (picture, picture),
         "opacities_in_torch": (picture + 4000, picture + 4000),
+        # Six bytes for each pixel of colour, depth and alpha.
+        "sensors": (0, 6 * (2 * 128 * 128 + 400 * 300)),
     }
 
     def moved(way: str) -> float:
-        methods = ("RenderService.Render", "RenderService.Backward")
+        methods = [f"RenderService.{name}" for name in ("Render", "RenderBatch", "Backward")]
         return sum(worker_process.metric("lumigrad_payload_bytes_total", method=it, direction=way) for it in methods)
 
     received, sent = moved("received"), moved("sent")
@@ -176,8 +198,8 @@ def test_each_call_moves_the_bytes_that_its_page_gives(worker_process: WorkerPro
 
 
 def test_the_table_of_options_is_that_of_the_worker():
-    """docs/operations.md has each option of `lumigrad serve`, with its default."""
-    table = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8").partition("\n## Options\n")[2]
+    """docs/operations/options.md has each option of `lumigrad serve`, with its default."""
+    table = (ROOT / "docs" / "operations" / "options.md").read_text(encoding="utf-8").partition("\n## Options\n")[2]
     rows = re.findall(r"^\| (`--[^|]+) \|([^|]*)\|", table.partition("\n## ")[0], re.M)
     told = {}
     for names, defaults in rows:
@@ -220,3 +242,14 @@ def defaults_of_the_worker() -> dict[str, str]:
         value = default[1] if default else ""
         defaults[entry.split()[0]] = "" if value in {"none", "False"} else value.removesuffix(".0")
     return defaults
+
+
+def test_each_picture_of_the_gallery_has_its_command():
+    page = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
+    pictures = re.findall(r"^!\[[^\]]+\]\((\S+)\)\n\n(?=```sh\n(?:lumigrad|python|make) )", page, re.M)
+    assert len(set(pictures)) == page.count("![") >= 20
+
+
+def test_pictures_are_small():
+    files = [path for path in (ROOT / "docs" / "images").rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 2e6

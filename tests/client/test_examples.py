@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 
 from lumigrad.client import Gaussians
+from support.deploy.tools import need_module
 from support.files.dataset_files import shots, write_cameras_json
 from support.files.documents import ROOT, run_code_of
 from support.files.robot_files import ZOO, write_urdf
@@ -279,3 +280,22 @@ def test_the_demo_installs_what_it_needs_and_leaves_the_rest_to_the_tests(tmp_pa
     for stamp in (".dependencies", ".installed"):
         (tmp_path / stamp).touch()
     assert "pip install" not in planned("demo", tmp_path)
+
+
+def test_robots_stand_before_splats(run_example, tmp_path: Path):
+    need_module("mujoco", "mujoco")
+    # MuJoCo draws its robots by the machine's OpenGL, which pip cannot install.
+    probe = "import mujoco; mujoco.GLContext(8, 8).make_current()"
+    environment = {"MUJOCO_GL": "egl", **os.environ}
+    done = subprocess.run([sys.executable, "-c", probe], env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"MuJoCo finds no OpenGL that works without a screen: {done.stderr.strip().splitlines()[-1]}")
+    options = ("--environments", 5, "--size", 48, "--steps", 2, "--output", tmp_path)
+    said = run_example("robot_cameras.py", *options)
+    assert re.search(r"^one call: [\d.]+ steps/s, .*^a loop of calls: [\d.]+ steps/s", said, re.MULTILINE | re.DOTALL)
+    pixels = np.asarray(Image.open(tmp_path / "robot_cameras.png")).astype(int)
+    assert pixels.shape == (96, 96, 3)
+    # The forearm is MuJoCo's, the wood of the table is a splat's.
+    orange = (pixels[..., 0] > 150) & (pixels[..., 2] < 60) & (pixels[..., 1] > 60) & (pixels[..., 1] < 160)
+    assert orange.any()
+    assert (pixels.max(axis=-1) > 20).mean() > 0.2

@@ -81,7 +81,7 @@ def test_a_client_opens_a_connection_of_its_own_in_a_child(process: WorkerProces
 
 
 def test_a_child_of_a_process_with_calls_under_way_says_so(process: WorkerProcess) -> None:
-    # gRPC's own handling of forks would end some of the children, see docs/operations.md.
+    # gRPC's own handling of forks would end some of the children, see docs/operations/shared_memory.md.
     environment = {**os.environ, "GRPC_ENABLE_FORK_SUPPORT": "0"}
     command = [sys.executable, "-m", "support.workers.busy_forks", process.target]
     tests = Path(__file__).parents[1]

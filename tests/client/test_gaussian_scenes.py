@@ -174,7 +174,7 @@ def test_sparse_rows_count_through_all_scenes(client):
     for name in moved.tensors:
         flat = dense[name].reshape(2 * COUNT, *dense[name].shape[2:])
         np.testing.assert_array_equal(sparse[name], flat[sparse.index])
-        short = frame.backward(upstream, wire_format="bfloat16")[name]
+        short = frame.backward(upstream, gradient_format="bfloat16")[name]
         np.testing.assert_allclose(short, dense[name], rtol=2**-8, atol=1e-6)
 
 

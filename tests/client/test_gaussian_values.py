@@ -227,3 +227,19 @@ def test_updates_name_what_they_cannot_change(tensors, text):
     if tensors:
         with pytest.raises(InvalidArgument):
             CLIENT.update(replace(HANDLE, scene=Gaussians(**arrays())), **tensors)
+
+
+@pytest.mark.parametrize("leading", [(), (2,)])
+def test_surfels_have_two_scales_and_a_third_of_0(leading: tuple[int, ...]) -> None:
+    given = arrays(*leading)
+    volumes = Gaussians(**given)
+    surfels = Gaussians(**{**given, "scales": given["scales"][..., :2]})
+    assert surfels.is_flat and not volumes.is_flat
+    assert surfels.scales is not None and surfels.scales.shape == (*leading, COUNT, 3)
+    np.testing.assert_array_equal(surfels.scales[..., :2], given["scales"][..., :2])
+    assert replace(volumes, scales=given["scales"][..., :2]).is_flat
+    assert not Gaussians(**{name: array[:0] for name, array in arrays().items()}).is_flat
+    message = gaussian_settings_message(GaussianSettings(primitive="surfel"))
+    assert message.primitive == gaussians_pb2.PRIMITIVE_SURFEL
+    with pytest.raises(InvalidArgument, match='primitive: expected one of "volume", "surfel"'):
+        GaussianSettings(primitive="disc")  # type: ignore[arg-type]

@@ -32,6 +32,7 @@ def test_the_client_needs_no_torch_and_nothing_optional():
             "torch",
             "plyfile",
             "trimesh",
+            "pxr",
             "PIL",
             "matplotlib",
             "prometheus_client",

@@ -16,6 +16,7 @@ import torch
 
 from lumigrad.client import Client, Cuboid, Distances, Obstacle, World
 from lumigrad.client import torch as operators
+from lumigrad.client.operators.gaussians import OUTPUTS
 from support.calls.jax_cases import (
     CAMERAS,
     COSTS,
@@ -88,9 +89,10 @@ def test_derived_images_are_those_of_torch(client: Client):
         **{k: torch.from_numpy(v) for k, v in arrays.items()}, **GAUSSIANS, client=client
     )
     found = functions.render_gaussians(**arrays, **GAUSSIANS, client=client)
-    assert found._fields == ("color", "alpha", "depth", "expected_depth", "transmittance", "inverse_depth")
+    along_rays = ("hit_distance", "expected_hit_distance", "normals")
+    assert found._fields == ("color", *OUTPUTS[1:], "inverse_depth", *along_rays)
     assert found.inverse_depth is None and found.color.shape == (CAMERAS, HEIGHT, WIDTH, 3)
-    for name in ("color", "alpha", "depth", "expected_depth", "transmittance"):
+    for name in OUTPUTS:
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-6, err_msg=name)
 
 
@@ -135,6 +137,9 @@ def test_spheres_are_those_of_torch(client: Client, semantics: str):
 
 def test_distances_are_those_of_torch(client: Client):
     arrays = {"spheres": rows(2, 5), "poses": world().poses.astype(np.float32)}
+    assert_same("mesh_distance", arrays, {"world": client.put(world()), "client": client, **COSTS})
+    turned = np.array([[0, -1, 0], [1, 0, 0], [0, 0, 1]], np.float32)
+    arrays["poses"] = np.stack([np.column_stack([turned, pose[:3]]) for pose in world().poses]).astype(np.float32)
     assert_same("mesh_distance", arrays, {"world": client.put(world()), "client": client, **COSTS})
     assert_same(
         "mesh_distance",
@@ -293,6 +298,7 @@ def test_the_example_fits(tmp_path: Path, worker_process: WorkerProcess):
 def test_the_code_of_the_guide_runs(worker_process: WorkerProcess, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
     names = run_code_of(ROOT / "docs" / "jax.md")
+    assert all(float(np.abs(slope).max()) > 0 for slope in names["slopes"])
     assert 0 < names["after"] < 0.7 * names["before"]
     np.testing.assert_array_equal(names["picture"], names["frame"].color)
 

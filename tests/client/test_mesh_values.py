@@ -131,7 +131,7 @@ def test_worlds_change_by_making_others():
     off = world.with_enabled({"1": False})
     assert [obstacle.enabled for obstacle in off.obstacles] == [True, False]
     with pytest.raises(
-        InvalidArgument, match=r"^poses: expected shape \[2, 7\], one row per obstacle, .* got \[1, 7\]"
+        InvalidArgument, match=r"^poses: expected shape \[2, 7\], .* one pose for each obstacle, got \[1, 7\]"
     ):
         world.with_poses([HALF_TURN])
     with pytest.raises(InvalidArgument, match=r"^name: expected one of a, 1, got 'b'"):

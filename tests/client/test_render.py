@@ -174,8 +174,8 @@ def test_sparse_and_short_gradients_are_the_dense_ones(client):
         np.testing.assert_array_equal(sparse[name], dense[name][sparse.index])
         rest = np.delete(dense[name], sparse.index, axis=0)
         np.testing.assert_array_equal(rest, 0)
-        for wire_format, precision in (("float16", 2**-10), ("bfloat16", 2**-8)):
-            short = frame.backward(upstream, wire_format=wire_format)[name]
+        for gradient_format, precision in (("float16", 2**-10), ("bfloat16", 2**-8)):
+            short = frame.backward(upstream, gradient_format=gradient_format)[name]
             assert short.dtype == np.float32
             np.testing.assert_allclose(short, dense[name], rtol=precision, atol=1e-6)
 
@@ -184,8 +184,10 @@ def test_backward_needs_something_to_start_from(client):
     frame = client.render(cloud(), orbit(1)[0], **SETTINGS)
     with pytest.raises(InvalidArgument, match="expected at least one of color, alpha and depth"):
         frame.backward()
-    with pytest.raises(InvalidArgument, match=r"^wire_format: expected one of float32, float16, bfloat16, got 'int8'"):
-        frame.backward(np.ones_like(frame.color), wire_format="int8")
+    with pytest.raises(
+        InvalidArgument, match=r"^gradient_format: expected one of float32, float16, bfloat16, got 'int8'"
+    ):
+        frame.backward(np.ones_like(frame.color), gradient_format="int8")
     with pytest.raises(
         InvalidArgument, match=r"^color: expected the shape of the output, \[30, 40, 3\], got \[2, 2, 3\]"
     ):

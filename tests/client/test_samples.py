@@ -15,7 +15,7 @@ from lumigrad.client.fitting.evaluation import psnr
 from lumigrad.client.formats.sample import located
 from lumigrad.client.formats.scene_view import SceneView
 from lumigrad.client.samples import still_life
-from lumigrad.client.samples.capture import views, write_capture
+from lumigrad.client.samples.capture import views
 from lumigrad.client.samples.photographer import photograph
 from support.workers.forks import lumigrad
 from support.workers.worker import WorkerProcess
@@ -107,13 +107,3 @@ def test_photographs_are_transparent_around_their_subject():
     # Edges are smooth.
     assert ((opacity > 0) & (opacity < 255)).sum() > 50
     assert np.abs(still_life.distances(exposure.places)[0]).max() < 2e-3
-
-
-def test_captures_of_other_cameras_are_refused(tmp_path: Path):
-    (view,) = views(1, 16, 12)
-    model = view.camera.model
-    bent = Camera.opencv(
-        20, 20, 8, 6, model.rotation, model.translation, 16, 12, distortion=(0.1, 0, 0, 0)
-    )  # fmt: skip
-    with pytest.raises(InvalidArgument, match="without distortion, but photo_000 is none"):
-        write_capture(tmp_path, [(type(view)(view.name, bent), photograph(view.camera))])

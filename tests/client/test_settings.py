@@ -63,8 +63,8 @@ def test_operators_have_the_defaults_of_the_settings(library: str) -> None:
     of_distances = arguments(found[f"{library}.mesh_distance"], DistanceSettings)
     assert of_distances == defaults(DistanceSettings)
     of_gaussians = arguments(found[f"{library}.render_gaussians"], GaussianSettings)
-    # Those of sensors have gsplat's names and values there.
-    names = ("projection_method", "unscented", "depth_order", "tile_bounds", "tile_size", "response")
+    # Those of sensors have gsplat's names and values there, and surfels have an operator of their own.
+    names = ("projection_method", "unscented", "depth_order", "tile_bounds", "tile_size", "response", "primitive")
     of_sensors = dict.fromkeys(names)
     # A tensor, with another name.
     assert {"background": (), **of_gaussians, **of_sensors} == defaults(GaussianSettings)
@@ -103,7 +103,7 @@ OTHERS: dict[type[Any], dict[str, Any]] = {
         "deterministic": True, "eps2d": 0.5, "near": 0.25, "far": 8.0, "radius_clip": 2.0, "alpha_min": 0.125,
         "alpha_max": 0.5, "transmittance_min": 0.25, "pixel_center": 0.0, "scale_modifier": 2.0,
         "projection_method": "unscented", "unscented": UnscentedTransform(0.5), "depth_order": "distance",
-        "tile_bounds": "gsplat", "tile_size": 8, "response": "ray",
+        "tile_bounds": "gsplat", "tile_size": 8, "response": "ray", "primitive": "surfel",
     },
     DistanceSettings: {
         "semantics": "curobo", "activation_distance": 0.5, "max_distance": 2.0, "sweep": True, "samples": 8,

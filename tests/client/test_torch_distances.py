@@ -40,6 +40,9 @@ def inputs() -> dict[str, torch.Tensor]:
     return {"spheres": spheres(), "poses": POSES.clone(), "weight": torch.tensor(2.0)}
 
 
+LAST = torch.zeros(4, 4).index_put((torch.tensor(3), torch.tensor(0)), torch.tensor(0.5))
+
+
 def ask(client, tensors, **options) -> MeshDistances:
     return mesh_distance(**{"world": WORLD, **tensors, "client": client, **options})
 
@@ -111,7 +114,8 @@ def test_worlds_come_in_many_forms(client):
         result = ask(client, {"spheres": spheres()}, world=world, **OPTIONS)
         assert torch.equal(result.cost, expected.cost) and torch.equal(result.distance, expected.distance)
     alone = ask(client, {"spheres": spheres()}, world=World([Obstacle(MESH)]))
-    for world in (MESH, [MESH], client.put(MESH)):
+    for world in (MESH, [MESH], Obstacle(MESH), client.put(MESH)):
+        np.testing.assert_array_equal(client.query(world, spheres()).distance, alone.distance)
         assert torch.equal(ask(client, {"spheres": spheres()}, world=world).distance, alone.distance)
 
 
@@ -134,6 +138,40 @@ def test_poses_take_the_place_of_the_worlds_own(client):
     assert torch.equal(
         ask(client, {"spheres": spheres()}, world=handle).distance, ask(client, {"spheres": spheres()}).distance
     )
+
+
+def matrices_of(poses: torch.Tensor) -> torch.Tensor:
+    """[I, 4, 4] of [I, 7], by the textbook's formula."""
+    w, x, y, z = torch.nn.functional.normalize(poses[:, 3:]).unbind(-1)
+    rotations = [
+        [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
+        [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
+        [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
+    ]
+    rows = torch.stack([torch.stack(row, -1) for row in rotations], -2)
+    last = torch.tensor([0.0, 0.0, 0.0, 1.0]).expand(len(poses), 1, 4)
+    return torch.cat([torch.cat([rows, poses[:, :3, None]], -1), last], -2)
+
+
+# Each makes another number of the quaternion the largest.
+@pytest.mark.parametrize("turn", [(4, 1, 2, 3), (1, -4, 2, 3), (1, 2, 4, -3), (-1, 2, 3, 4)])
+def test_poses_may_be_matrices(client, turn):
+    poses = torch.cat([POSES[:, :3], torch.tensor([turn, turn[::-1]], dtype=torch.float32)], -1).requires_grad_()
+    found = []
+    for form in (poses, matrices_of(poses), matrices_of(poses)[:, :3]):
+        loss = loss_of(ask(client, {"spheres": spheres(), "poses": form}, **OPTIONS))
+        found.append((loss.detach(), *torch.autograd.grad(loss, poses)))
+    for loss, gradient in found[1:]:
+        torch.testing.assert_close(loss, found[0][0], atol=1e-4, rtol=1e-5)
+        torch.testing.assert_close(gradient, found[0][1], atol=1e-4 * found[0][1].abs().max().item(), rtol=1e-3)
+
+
+def test_poses_may_be_positions(client):
+    positions = POSES[:, :3].clone().requires_grad_()
+    whole = torch.cat([POSES[:, :3], torch.tensor([[1.0, 0.0, 0.0, 0.0]]).expand(2, 4)], -1).requires_grad_()
+    for poses in (positions, whole):
+        loss_of(ask(client, {"spheres": spheres(), "poses": poses}, **OPTIONS)).backward()
+    torch.testing.assert_close(positions.grad, whole.grad[:, :3])
 
 
 def test_an_obstacle_is_found_by_the_gradient_of_its_pose(client):
@@ -228,9 +266,16 @@ def test_no_client_means_the_default_target(worker_process: WorkerProcess, monke
     [
         ({"spheres": torch.zeros(3)}, r"^spheres: expected shape \[B, H, S, 4\], \[H, S, 4\] or \[S, 4\]"),
         ({"spheres": "here"}, "^spheres: expected a tensor, got str"),
-        ({"poses": torch.zeros(1, 7)}, r"^poses: expected shape \[2, 7\], got \[1, 7\]"),
+        ({"poses": torch.zeros(1, 7)}, r"^poses: expected shape \[2, 7\], \[2, 3\], .*, got \[1, 7\]"),
+        (
+            {"poses": 2 * torch.eye(4)[:3].repeat(2, 1, 1)},
+            "^poses: expected a rotation .*; take scale and mirror out of it",
+        ),
+        ({"poses": torch.eye(4)[:3].repeat(2, 1, 1) + 1e-2}, "^poses: expected a rotation"),
+        ({"poses": torch.eye(4).repeat(2, 1, 1) + LAST}, "^poses: expected the last row 0 0 0 1, got"),
         ({"poses": torch.zeros(2, 7)}, "poses"),
         ({"weight": torch.ones(2)}, r"^weight: expected one number, got shape \[2\]"),
+        ({"world": "box"}, "^world: expected World, Mesh or SceneHandle, got 'box'"),
         ({"world": ["box"]}, r"^obstacles\[0\]: expected Obstacle, Mesh, "),
         ({"world": 3}, "^world: expected World, Mesh or SceneHandle, got 3"),
         ({"outputs": ("cost", "normal")}, "^outputs: expected some of cost, distance, got normal"),

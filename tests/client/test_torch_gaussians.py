@@ -171,7 +171,7 @@ def test_sparse_and_short_gradients_are_the_dense_ones(client, degree):
     for name, gradient in gradients(sparse_gradients=True).items():
         torch.testing.assert_close(gradient, dense[name], msg=name)
     for dtype, precision in (("float16", 2**-10), ("bfloat16", 2**-8)):
-        for name, gradient in gradients(sparse_gradients=True, gradient_dtype=dtype).items():
+        for name, gradient in gradients(sparse_gradients=True, gradient_format=dtype).items():
             largest = float(dense[name].abs().max())
             torch.testing.assert_close(gradient, dense[name], msg=name, rtol=3 * precision, atol=1e-3 * largest)
 
@@ -261,7 +261,7 @@ def test_no_gaussians_show_the_background(client):
         ({"camera_model": "panorama"}, r"camera_model: expected one of pinhole, orthographic, fisheye, got 'panorama'"),
         ({"semantics": "compat"}, r"semantics: expected one of \"exact\""),
         ({"outputs": ("hits",)}, r"outputs: expected some of color, alpha, .* got hits"),
-        ({"gradient_dtype": "int8"}, r"gradient_dtype: expected one of float32, float16, bfloat16, got 'int8'"),
+        ({"gradient_format": "int8"}, r"gradient_format: expected one of float32, float16, bfloat16, got 'int8'"),
         ({"near": 5.0, "far": 2.0}, r"^far: "),
     ],
 )  # fmt: skip

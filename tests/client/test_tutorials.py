@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 from PIL import Image
 
-from support.files.documents import ROOT, code_of, run_code_of
-from support.workers.worker import WorkerProcess
+from support.files.documents import ROOT, code_of, run_all_of, run_code_of
+from support.workers.worker import WorkerProcess, worker
 
+# The commands of the environment in which the tests run.
+ENVIRONMENT = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 
 
@@ -56,6 +62,46 @@ def test_a_loop_of_gsplat_trains() -> None:
     first, last = losses(run_code_of(ROOT / "docs" / "tutorials" / "gsplat_loop.md"))
     assert first > 0.1
     assert last < 0.03
+
+
+def test_a_capture_is_fitted() -> None:
+    names = run_all_of(ROOT / "docs" / "tutorials" / "fit_a_capture.md", ENVIRONMENT)
+    assert names["psnr"] > 22  # type: ignore[operator]
+
+
+def test_a_motion_is_planned(in_a_folder: Path) -> None:
+    pytest.importorskip("trimesh")
+    names = run_code_of(ROOT / "docs" / "tutorials" / "plan_around_a_scan.md")
+    assert names["before"].min() < -0.03 and names["after"].min() > 0.01  # type: ignore[attr-defined]
+    assert (in_a_folder / "clearance.png").exists()
+
+
+def test_jax_fits() -> None:
+    pytest.importorskip("jax")
+    first, last = losses(run_code_of(ROOT / "docs" / "tutorials" / "train_from_jax.md"))
+    assert first > 0.1
+    assert last < 0.06
+
+
+def test_tenants_share_a_worker(monkeypatch: pytest.MonkeyPatch, in_a_folder: Path, capfd: Any) -> None:
+    page = (ROOT / "docs" / "tutorials" / "a_worker_for_a_team.md").read_text(encoding="utf-8")
+    before, serve, after = re.split(r"^(lumigrad serve .*)$", page, maxsplit=1, flags=re.M)
+    run_all_of(written(in_a_folder / "before.md", before + "```"), ENVIRONMENT)
+    trusted = grpc.ssl_channel_credentials((in_a_folder / "worker.crt").read_bytes())
+    # The certificate is for this machine.
+    with worker(*serve.split()[2:], "--host", "127.0.0.1", credentials=trusted) as started:
+        monkeypatch.setenv("LUMIGRAD_TARGET", f"localhost:{started.port}")
+        after = after.replace("50051", str(started.port)).replace("9464", str(started.metrics_port))
+        run_all_of(written(in_a_folder / "after.md", "```" + after), ENVIRONMENT)
+    shown = capfd.readouterr().out
+    assert "(48, 64, 3)" in shown and re.search(r"^1 0$", shown, re.M)
+    assert "robots: " in shown and "a stranger: " in shown
+    assert 'code="UNAUTHENTICATED"' in shown
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
 
 
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)

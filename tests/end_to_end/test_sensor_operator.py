@@ -36,7 +36,20 @@ from support.closeness import assert_image, assert_relative
 from support.files.documents import ROOT, run_code_of
 from support.gaussians import sensor_oracle
 from support.gaussians.lidars import CASES as LIDARS
-from support.gaussians.sensor_cases import CASES, END, FOCAL, GLASS, HEIGHT, RAY_CASES, START, WIDTH, run, scene
+from support.gaussians.sensor_cases import (
+    CASES,
+    END,
+    FOCAL,
+    FTHETA,
+    GLASS,
+    HEIGHT,
+    RAY_CASES,
+    SLICES,
+    START,
+    WIDTH,
+    run,
+    scene,
+)
 from support.spheres import oracle
 
 DATA = os.environ.get(oracle.VARIABLE)
@@ -214,7 +227,7 @@ def test_classes_of_gsplat_are_accepted_or_refused(client: Client) -> None:
     plain = {**sensor_arguments(), "packed": False, "target": client.target}
     named = gsplat.rasterization(**plain, renderer_config=gsplat.RendererConfig_MixedBatch())[0]
     assert torch.equal(named, gsplat.rasterization(**plain)[0])
-    with pytest.raises(NotImplementedError, match=r"^renderer_config is not supported here: "):
+    with pytest.raises(gsplat.GsplatArgumentError, match=r"^renderer_config: .* with with_eval3d=False"):
         gsplat.rasterization(**plain, renderer_config=gsplat.RendererConfig_ParallelBatch())
 
 
@@ -272,6 +285,95 @@ def test_gradients_are_those_of_differences(client: Client, name: str, direction
     assert float(ahead - behind) / (2 * step) == pytest.approx(expected, rel=0.02)
     glass = arguments["external_distortion_coeffs"]
     assert glass.horizontal_poly.grad.abs().max() > 0 and glass.horizontal_poly.grad.shape == (10,)
+
+
+@pytest.mark.parametrize("model", ["pinhole", "ftheta"])
+def test_gradients_by_the_jacobian_are_those_of_differences(client: Client, model: str) -> None:
+    """To all that the lens is made of, at once; second derivatives of the lens are part of them."""
+    arguments = {name: value for name, value in sensor_arguments().items() if name not in BY_JACOBIAN}
+    leaves = {name: arguments[name] for name in ("means", "scales", "Ks", "viewmats")}
+    glass = arguments["external_distortion_coeffs"]
+    leaves |= {"horizontal": glass.horizontal_poly, "vertical": glass.vertical_poly}
+    if model == "ftheta":
+        del arguments["radial_coeffs"], arguments["tangential_coeffs"]
+        polynomial, linear = leaf(FTHETA.angle_to_pixel_distance), leaf(FTHETA.linear)
+        leaves |= {"polynomial": polynomial, "linear": linear}
+        inverse = torch.tensor(FTHETA.pixel_distance_to_angle)
+        kind = FThetaPolynomialType.ANGLE_TO_PIXELDIST
+        arguments["ftheta_coeffs"] = FThetaCameraDistortionParameters(kind, inverse, polynomial, 1.4, linear)
+        arguments["camera_model"] = model
+    else:
+        leaves |= {name: arguments[name] for name in ("radial_coeffs", "tangential_coeffs")}
+    loss(arguments, client).backward()
+    random = torch.Generator().manual_seed(7)
+    found = 0.0
+    ways = {}
+    for name, tensor in leaves.items():
+        scale = {"Ks": 20.0, "polynomial": 5.0, "viewmats": 0.0}.get(name, 0.3)
+        ways[name] = scale * torch.randn(tensor.shape, generator=random, dtype=torch.float64)
+        if name == "Ks":
+            ways[name] *= torch.tensor([[1.0, 0, 1], [0, 1, 1], [0, 0, 0]])
+        if name == "viewmats":
+            ways[name][0, :3, 3] = torch.tensor([0.5, -0.4, 0.6])
+        assert tensor.grad is not None and bool(tensor.grad.any()), name
+        found += float((tensor.grad * ways[name]).sum())
+    values = []
+    with torch.no_grad():
+        for step in (1e-3, -1e-3):
+            for name, tensor in leaves.items():
+                tensor += step * ways[name]
+            values.append(float(loss(arguments, client)))
+            for name, tensor in leaves.items():
+                tensor -= step * ways[name]
+    assert abs(found) > 0.05
+    assert (values[0] - values[1]) / 2e-3 == pytest.approx(found, rel=0.02)
+
+
+@pytest.mark.parametrize("model", ["pinhole", "ortho", "fisheye"])
+def test_rays_go_with_projection_by_the_jacobian(client: Client, model: str) -> None:
+    arguments = sensor_arguments()
+    names = ("means", "quats", "scales", "opacities", "colors", "viewmats", "Ks", "width", "height")
+    given = {name: arguments[name] for name in names} | {"camera_model": model, "with_eval3d": True}
+    # Sigma points may be far beside the image: seen in parallel, what is near the camera is not small there.
+    anywhere = UnscentedTransformParameters(in_image_margin_factor=20.0)
+    by_points = render_gaussians(
+        **given, with_ut=True, ut_params=anywhere, outputs=("alpha", "hit_distance"), client=client
+    )
+    result = render_gaussians(**given, outputs=("alpha", "hit_distance"), client=client)
+    # Both find the same Gaussians visible, so the pixels are those of the same rays.
+    assert (result.color - by_points.color).abs().max() < 1e-6 < result.color.abs().max()
+    (result.color.sum() + result.hit_distance.sum()).backward()
+    assert all(bool(given[name].grad.any()) for name in ("means", "scales", "viewmats", "Ks"))
+    image, alpha, meta = gsplat.rasterization(
+        **given, packed=False, render_mode="RGB-Ed", return_normals=True, target=client.target
+    )
+    assert (alpha[..., 0] - result.alpha).abs().mean() < 2e-3 and image.shape[-1] == 4
+    assert meta["normals"].abs().max() > 0.1 and bool((meta["radii"] > 0).any())
+    with pytest.raises(gsplat.GsplatArgumentError, match="packed: expected False with with_eval3d=True"):
+        gsplat.rasterization(**given, packed=True, target=client.target)
+
+
+def test_both_poses_of_moving_slices_have_the_gradients_of_differences(client: Client) -> None:
+    ends = [leaf(matrix, torch.float64) for matrix in (SLICES[0].matrix, SLICES[0].matrix_end)]
+    still = leaf(SLICES[1].matrix, torch.float64)
+
+    def arguments_with(*matrices: torch.Tensor) -> dict[str, Any]:
+        return {**sensor_arguments(), "transforms": [(0, 4, still), (8, 24, *matrices)]}
+
+    loss(arguments_with(*ends), client).backward()
+    assert still.grad is not None and bool(still.grad.any())
+    for k, push in enumerate(((0.6, -0.4, 0.2), (-0.3, 0.5, 0.4))):
+        toward = torch.zeros(4, 4, dtype=torch.float64)
+        toward[:3, 3] = torch.tensor(push)
+        grad = ends[k].grad
+        assert grad is not None
+        expected, values = float((grad * toward).sum()), []
+        with torch.no_grad():
+            for step in (2e-3, -2e-3):
+                changed = [end + step * toward if k == i else end for i, end in enumerate(ends)]
+                values.append(float(loss(arguments_with(*changed), client)))
+        assert abs(expected) > 0.05
+        assert (values[0] - values[1]) / 4e-3 == pytest.approx(expected, rel=0.02)
 
 
 def test_a_turn_of_the_end_pose_has_the_gradient_of_differences(client: Client) -> None:
@@ -478,8 +580,9 @@ def test_scenes_of_a_batch_have_their_own_lenses(client: Client) -> None:
     assert batched["radial_coeffs"].grad[0].abs().max() > 0 == batched["radial_coeffs"].grad[1].abs().max()
 
 
+BY_JACOBIAN = {"with_ut": False, "viewmats_rs": None, "rolling_shutter": None, "ut_params": None}
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"with_ut": False}, "radial_coeffs: expected None without with_ut=True"),
+    ({"with_ut": False}, "viewmats_rs: expected None without with_ut=True"),
     ({"rays": torch.zeros(1)}, "rays: expected None without with_eval3d=True"),
     ({"rays": torch.zeros(1), "with_eval3d": True}, "rays: expected shape"),
     ({"with_eval3d": True}, "horizontal_inverse: expected coefficients"),
@@ -487,7 +590,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"camera_model": "lidar"}, "radial_coeffs: expected None with the camera model lidar"),
     ({"lidar_coeffs": 1}, 'lidar_coeffs: expected None unless camera_model is "lidar"'),
     (
-        {"lidar_coeffs": 1, "with_ut": False, "radial_coeffs": None, "tangential_coeffs": None},
+        {"lidar_coeffs": 1, "with_ut": False},
         "lidar_coeffs: expected None without with_ut=True",
     ),
     ({"camera_model": "ortho"}, "radial_coeffs: expected None with the camera model ortho"),
@@ -499,6 +602,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rolling_shutter": "sideways"}, "rolling_shutter: expected a RollingShutterType, got 'sideways'"),
     ({"tile_size": 7}, "tile_size: expected None or one of (4, 8, 16), got 7"),
     ({"distortion": [0.1, 0, 0, 0]}, "distortion: expected None with with_ut=True"),
+    (
+        {**BY_JACOBIAN, "distortion": [0.1, 0, 0, 0]},
+        "distortion: expected None with real lenses, rays or depth by distance",
+    ),
+    ({**BY_JACOBIAN, "camera_model": "lidar"}, 'camera_model: "lidar" needs with_ut=True'),
     ({"row_time": "late"}, "row_time: expected one of"),
     ({"lens_domain": "all"}, "lens_domain: expected one of"),
     ({"tile_bounds": "none"}, "tile_bounds: expected one of"),
@@ -514,10 +622,12 @@ def test_arguments_that_do_not_fit_are_refused(client: Client, change: dict[str,
     assert text in str(error.value)
 
 
-def test_the_code_of_the_document_runs(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_of_the_document_runs(client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LUMIGRAD_TARGET", client.target)
     names: dict[str, Any] = run_code_of(ROOT / "docs" / "sensors.md")
     assert np.abs(names["gradients"].camera_pose_end).min() > 0
     assert names["gradients"].lens_radial.shape == (6,)
     assert names["hit"].any() and names["slopes"].camera_pose_end.any()
     assert names["radial"].grad.abs().min() > 0 and names["end"].grad[0, :3, 3].abs().min() > 0
+    assert 0.1 < (names["returned"].alpha > 0.5).mean() < 0.6 and Path("lidar.png").stat().st_size > 1000

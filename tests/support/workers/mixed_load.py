@@ -38,6 +38,7 @@ def use_everything(client: Client) -> None:
         frame.release()
         with client.trainer(scene, [CAMERA], [np.zeros((CAMERA.height, CAMERA.width, 3), np.uint8)]) as trainer:
             list(trainer.steps(2))
+    client.render_batch([(spheres(), CAMERA), (gaussians(), CAMERA), (gaussians(), CAMERA, {"outputs": "nothing"})])
     _use_distances(client)
     client.info()
     client.list()

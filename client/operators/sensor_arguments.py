@@ -1,0 +1,279 @@
+"""gsplat's arguments for sensors: checks, and the cameras and inputs that they describe."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from lumigrad.client.base.arguments import number, one_of, truth
+from lumigrad.client.base.arrays import check_shape
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.operators.sensor_parameters import RollingShutterType
+from lumigrad.client.operators.sensors import RAYS, SensorMatrices
+from lumigrad.client.settings.engines import TileBounds, UnscentedTransform
+from lumigrad.client.values.camera import RowTime, Shutter
+from lumigrad.client.values.lenses import WINDSHIELD_LENGTHS, LensDomain, Reference, SpinDirection
+
+Arguments = Mapping[str, Any]
+MODELS = {"pinhole": "pinhole", "ortho": "orthographic", "fisheye": "fisheye", "ftheta": "ftheta", "lidar": "lidar"}
+_SHUTTERS: dict[str, Shutter] = {
+    "ROLLING_TOP_TO_BOTTOM": "top_to_bottom",
+    "ROLLING_LEFT_TO_RIGHT": "left_to_right",
+    "ROLLING_BOTTOM_TO_TOP": "bottom_to_top",
+    "ROLLING_RIGHT_TO_LEFT": "right_to_left",
+    "GLOBAL": "global",
+}
+_REFERENCES: dict[str, Reference] = {
+    "ANGLE_TO_PIXELDIST": "angle_to_pixel_distance",
+    "PIXELDIST_TO_ANGLE": "pixel_distance_to_angle",
+}
+_COEFFICIENTS = ("radial_coeffs", "tangential_coeffs", "thin_prism_coeffs")
+_OF_LENSES = (*_COEFFICIENTS, "ftheta_coeffs", "external_distortion_coeffs")
+# What has no projection by the Jacobian.
+_OF_SIGMA_POINTS = ("lidar_coeffs", "viewmats_rs", "ut_params")
+_DIRECTIONS: dict[str, SpinDirection] = {"CLOCKWISE": "clockwise", "COUNTER_CLOCKWISE": "counter_clockwise"}
+# Names of coefficients in the protocol, and the numbers of them that each lens takes.
+_TAKEN: dict[str, dict[str, tuple[str, Sequence[int]]]] = {
+    "pinhole": {
+        "radial_coeffs": ("radial", range(1, 7)),
+        "tangential_coeffs": ("tangential", (2,)),
+        "thin_prism_coeffs": ("thin_prism", (4,)),
+    },
+    "fisheye": {"radial_coeffs": ("radial", (4,))},
+}
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """The arrays of a framework.
+
+    Attributes:
+        real: checks that an argument, by its name, is an array of real numbers; returns it, as precise as it travels.
+        single: the same, as float32.
+        repeated: an array [k] as [V, k]; gradients are added.
+    """
+
+    real: Callable[[str, Any], Any]
+    single: Callable[[str, Any], Any]
+    repeated: Callable[[Any, int], Any]
+
+
+@dataclass(frozen=True)
+class _Views:
+    """The sizes before each camera's own, and how arrays are made."""
+
+    sizes: tuple[int, ...]
+    arrays: Arrays
+
+    def shared(self, name: str, values: Any) -> Any:
+        """Coefficients [k] that all cameras share, as [V, k]."""
+        if values is None:
+            raise InvalidArgument.of(name, "expected coefficients [k], got None")
+        array = self.arrays.real(name, values)
+        check_shape(name, array.shape, ("k",))
+        return self.arrays.repeated(array, math.prod(self.sizes))
+
+
+def check_without(given: Arguments, *, lenses: bool) -> None:
+    """Raises InvalidArgument for arguments that need `with_ut`, which is False; `lenses`: as in gsplat lenses do."""
+    for name in (*(_OF_LENSES if lenses else ()), *_OF_SIGMA_POINTS):
+        if given[name] is not None:
+            raise InvalidArgument.of(name, "expected None without with_ut=True, got one; pass with_ut=True")
+    if _shutter(given["rolling_shutter"]) != "global":
+        raise InvalidArgument.of("rolling_shutter", "expected GLOBAL without with_ut=True; pass with_ut=True")
+    if lenses and not truth("global_z_order", given["global_z_order"]):
+        raise InvalidArgument.of("global_z_order", "expected True without with_ut=True; pass with_ut=True")
+    model = given["camera_model"]
+    if model in (("ftheta", "lidar") if lenses else ("lidar",)):
+        raise InvalidArgument.of("camera_model", f'"{model}" needs with_ut=True; pass with_ut=True')
+
+
+def are_sensors(given: Arguments) -> bool:
+    """Whether the cameras are sensors: by sigma points, with real lenses, along rays or ordered by distance.
+
+    Raises:
+        InvalidArgument: an argument needs `with_ut`, which is False, or does not go with sensors.
+    """
+    with_ut = truth("with_ut", given["with_ut"])
+    if not with_ut:
+        check_without(given, lenses=False)
+        by_distance = given["global_z_order"] is not None and not truth("global_z_order", given["global_z_order"])
+        rays = truth("with_eval3d", given["with_eval3d"]) or given["rays"] is not None
+        real = any(given[name] is not None for name in _OF_LENSES) or given["camera_model"] == "ftheta"
+        if not (by_distance or rays or real):
+            return False
+    kind = "with_ut=True" if with_ut else "real lenses, rays or depth by distance"
+    for name, instead in (("distortion", "radial_coeffs and tangential_coeffs"), ("covars", "quats and scales")):
+        if given[name] is not None:
+            raise InvalidArgument.of(name, f"expected None with {kind}, got one; pass {instead}")
+    return True
+
+
+def sensor_settings(given: Arguments, tile_bounds: Any) -> dict[str, Any]:
+    """The settings of Gaussians that sensors have."""
+    one_of("tile_bounds", tile_bounds, get_args(TileBounds), quote='"')
+    found: dict[str, Any] = {"tile_bounds": tile_bounds}
+    found["tile_size"] = given["tile_size"]
+    found["response"] = "ray" if truth("with_eval3d", given["with_eval3d"]) else "picture"
+    found["projection_method"] = "unscented" if given["with_ut"] else "jacobian"
+    if given["global_z_order"] is not None:
+        found["depth_order"] = "z" if truth("global_z_order", given["global_z_order"]) else "distance"
+    parameters = given["ut_params"]
+    if parameters is not None:
+        try:
+            found["unscented"] = UnscentedTransform(
+                parameters.alpha,
+                parameters.beta,
+                parameters.kappa,
+                parameters.in_image_margin_factor,
+                parameters.require_all_sigma_points_valid,
+            )
+        except AttributeError as error:
+            raise InvalidArgument.of(
+                "ut_params", f"expected UnscentedTransformParameters, got {type(parameters).__name__}"
+            ) from error
+    return found
+
+
+def sensors(
+    given: Arguments, sizes: Sequence[int], arrays: Arrays, row_time: Any, lens_domain: Any
+) -> tuple[SensorMatrices, dict[str, Any]]:
+    """The cameras, and the inputs beside the matrices from which they are made.
+
+    Args:
+        given: the arguments of `render_gaussians` or of gsplat's function by their names.
+        sizes: those before [4, 4] of `viewmats`.
+        arrays: the framework's.
+        row_time: when a point is exposed.
+        lens_domain: up to where a lens is valid.
+    """
+    one_of("row_time", row_time, get_args(RowTime), quote='"')
+    one_of("lens_domain", lens_domain, get_args(LensDomain), quote='"')
+    name = "ortho" if given["camera_model"] == "orthographic" else given["camera_model"]
+    one_of("camera_model", name, MODELS)
+    model, shutter = MODELS[name], _shutter(given["rolling_shutter"])
+    views = _Views(tuple(sizes), arrays)
+    inputs = _coefficients(given, views, model)
+    reference, max_angle = _ftheta(given["ftheta_coeffs"], views, model, inputs)
+    direction = _lidar(given, views, model, inputs)
+    _windshield(given["external_distortion_coeffs"], views, inputs, along_rays=given["with_eval3d"])
+    counts = tuple((key, tensor.shape[-1]) for key, tensor in inputs.items())
+    if model == "lidar":
+        shutter = _lidar_shutter(shutter, moving=given["viewmats_rs"] is not None)
+    if (given["viewmats_rs"] is not None) != (shutter != "global"):
+        expected = "None with the shutter GLOBAL" if shutter == "global" else f"poses with the shutter {shutter}"
+        raise InvalidArgument.of("viewmats_rs", f"expected {expected}")
+    if given["viewmats_rs"] is not None:
+        ends = inputs["view_end"] = arrays.real("viewmats_rs", given["viewmats_rs"])
+        check_shape("viewmats_rs", ends.shape, (*views.sizes, 4, 4))
+    # A lidar's picture has the size of its tables.
+    size = given["width"], given["height"]
+    if model == "lidar":
+        size = inputs["azimuths"].shape[-1], inputs["elevations"].shape[-1]
+    if given["rays"] is not None:
+        if not given["with_eval3d"]:
+            raise InvalidArgument.of("rays", "expected None without with_eval3d=True; pass with_eval3d=True")
+        rays = inputs[RAYS] = arrays.single("rays", given["rays"])
+        check_shape("rays", rays.shape, (*views.sizes, size[1], size[0], 6))
+    matrices = SensorMatrices(*size, model, shutter, row_time, lens_domain, reference, max_angle, counts, direction)
+    return matrices, inputs
+
+
+def _shutter(value: Any) -> Shutter:
+    """The name of an enum's value, of ours or of gsplat's own, or of its number."""
+    if value is None:
+        return "global"
+    name = getattr(value, "name", None)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(RollingShutterType):
+        name = RollingShutterType(value).name
+    if name not in _SHUTTERS:
+        raise InvalidArgument.of("rolling_shutter", f"expected a RollingShutterType, got {value!r}")
+    return _SHUTTERS[name]
+
+
+def _coefficients(given: Arguments, views: _Views, model: str) -> dict[str, Any]:
+    """The coefficients of each camera, [V, k]."""
+    taken, inputs = _TAKEN.get(model, {}), dict[str, Any]()
+    for name in _COEFFICIENTS:
+        if given[name] is None:
+            continue
+        if name not in taken:
+            raise InvalidArgument.of(name, f"expected None with the camera model {given['camera_model']}")
+        ours, counts = taken[name]
+        values = views.arrays.real(name, given[name])
+        check_shape(name, values.shape, (*views.sizes, "k"))
+        if values.shape[-1] not in counts:
+            allowed = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
+            raise InvalidArgument.of(name, f"expected {allowed} coefficients of each camera, got {values.shape[-1]}")
+        inputs[ours] = values.reshape(-1, values.shape[-1])
+    return inputs
+
+
+def _ftheta(parameters: Any, views: _Views, model: str, inputs: dict[str, Any]) -> tuple[Reference, float]:
+    """Adds the coefficients of an f-theta lens to `inputs`; returns its reference and its largest angle."""
+    if (parameters is not None) != (model == "ftheta"):
+        expected = "FThetaCameraDistortionParameters" if model == "ftheta" else 'None unless camera_model is "ftheta"'
+        raise InvalidArgument.of("ftheta_coeffs", f"expected {expected}")
+    if parameters is None:
+        return "angle_to_pixel_distance", 0.0
+    for ours, theirs in (
+        ("angle_to_pixel_distance", "angle_to_pixeldist_poly"),
+        ("pixel_distance_to_angle", "pixeldist_to_angle_poly"),
+        ("linear", "linear_cde"),
+    ):
+        inputs[ours] = views.shared(f"ftheta_coeffs.{theirs}", getattr(parameters, theirs))
+    reference = getattr(parameters.reference_poly, "name", parameters.reference_poly)
+    one_of("ftheta_coeffs.reference_poly", reference, _REFERENCES)
+    return _REFERENCES[reference], number("ftheta_coeffs.max_angle", parameters.max_angle)
+
+
+def _lidar(given: Arguments, views: _Views, model: str, inputs: dict[str, Any]) -> SpinDirection:
+    """Adds the tables of a lidar to `inputs`; returns how it spins."""
+    parameters = given["lidar_coeffs"]
+    if (parameters is not None) != (model == "lidar"):
+        expected = 'None unless camera_model is "lidar"'
+        if model == "lidar":
+            expected = "RowOffsetStructuredSpinningLidarModelParameters"
+        raise InvalidArgument.of("lidar_coeffs", f"expected {expected}")
+    if parameters is None:
+        return "counter_clockwise"
+    if not given["with_eval3d"]:
+        raise InvalidArgument.of("with_eval3d", "expected True with a lidar, which has no film; pass with_eval3d=True")
+    if given["external_distortion_coeffs"] is not None:
+        raise InvalidArgument.of("external_distortion_coeffs", "expected None with a lidar, got one")
+    for ours, theirs in (
+        ("elevations", "row_elevations_rad"),
+        ("azimuths", "column_azimuths_rad"),
+        ("offsets", "row_azimuth_offsets_rad"),
+    ):
+        inputs[ours] = views.shared(f"lidar_coeffs.{theirs}", getattr(parameters, theirs))
+    direction = getattr(parameters.spinning_direction, "name", parameters.spinning_direction)
+    one_of("lidar_coeffs.spinning_direction", direction, _DIRECTIONS)
+    return _DIRECTIONS[direction]
+
+
+def _lidar_shutter(shutter: Shutter, *, moving: bool) -> Shutter:
+    """Columns are always scanned in order; a lidar moves if it has poses at the end, whatever the shutter."""
+    if shutter not in ("global", "left_to_right"):
+        raise InvalidArgument.of("rolling_shutter", f"expected GLOBAL or ROLLING_LEFT_TO_RIGHT, got {shutter}")
+    return "left_to_right" if moving else "global"
+
+
+def _windshield(parameters: Any, views: _Views, inputs: dict[str, Any], *, along_rays: bool) -> None:
+    """Adds the polynomials of a windshield to `inputs`; those of the way back, which only rays take, with them."""
+    if parameters is None:
+        return
+    for name in ("horizontal", "vertical", *(("horizontal_inverse", "vertical_inverse") if along_rays else ())):
+        way, _, back = name.partition("_")
+        field = f"{way}_poly_{back}" if back else f"{way}_poly"
+        path = f"external_distortion_coeffs.{field}"
+        values = getattr(parameters, field)
+        if back and values is None:
+            # With given rays there is no way back; otherwise the worker asks for it.
+            continue
+        coefficients = inputs[name] = views.shared(path, values)
+        if coefficients.shape[-1] not in WINDSHIELD_LENGTHS:
+            allowed = " or ".join(map(str, WINDSHIELD_LENGTHS))
+            raise InvalidArgument.of(path, f"expected {allowed} coefficients, got {coefficients.shape[-1]}")

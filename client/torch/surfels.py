@@ -1,0 +1,190 @@
+"""`render_gaussians_2d`: flat Gaussians (surfels) as a differentiable torch operator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from lumigrad.client.client import Client
+from lumigrad.client.default import client_of
+from lumigrad.client.operators.call import chosen
+from lumigrad.client.operators.gaussians import GaussianCall, ViewMatrices, travelling
+from lumigrad.client.rendering.frame import Frame
+from lumigrad.client.settings.engines import GaussianSettings
+from lumigrad.client.torch.gaussian_inputs import Prepared, check_matrices, prepared
+from lumigrad.client.torch.gaussian_nodes import Layout, Rendering, draw, project
+from lumigrad.client.torch.gaussians import with_derived
+from lumigrad.client.torch.remote import outside_graphs, run
+
+SURFEL_OUTPUTS = (
+    *("color", "alpha", "depth", "expected_depth", "median_depth", "normals", "surface_normals", "distortion"),
+)
+# Outputs on request. Of these transmittance and means2d have gradients.
+MORE_SURFEL_OUTPUTS = ("transmittance", "means2d", "contributors", "radii", "depths")
+_WITHOUT_GRADIENT = ("contributors", "radii", "depths")
+# Square of the least length by which normals are divided.
+_LEAST_SQUARE = 1e-24
+
+
+class RenderedSurfels(NamedTuple):
+    """Images, on the device of the means; outputs that were not requested are None.
+
+    Batched inputs add leading sizes before C.
+
+    Attributes:
+        color: [C, H, W, D].
+        alpha: [C, H, W] 1 - transmittance.
+        depth: [C, H, W] sum of the centres' camera-space Z times blending weight, scene units.
+        expected_depth: [C, H, W] depth / alpha; 0 where alpha is 0.
+        median_depth: [C, H, W] Z of the last surfel blended while the transmittance is above 1/2; 0 where none is.
+        normals: [C, H, W, 3] sum of normals, turned to the camera, times blending weight; world frame.
+        surface_normals: [C, H, W, 3] unit normals of the surface that expected_depth describes, world frame; 0 on the
+            border.
+        distortion: [C, H, W] 2 times the sum, over pairs of surfels, of the product of their weights times the
+            difference of their depths, scene units.
+        transmittance: [C, H, W] weight of the background.
+        means2d: [C, N, 2] centres of boxes, pixels; 0 where culled. Part of the graph: `retain_grad` works.
+        contributors: int32 [C, H, W] number of surfels blended.
+        radii: int32 [C, N, 2] half extents, pixels; 0 where culled.
+        depths: [C, N] camera-space Z of the centres.
+    """
+
+    color: torch.Tensor
+    alpha: torch.Tensor | None = None
+    depth: torch.Tensor | None = None
+    expected_depth: torch.Tensor | None = None
+    median_depth: torch.Tensor | None = None
+    normals: torch.Tensor | None = None
+    surface_normals: torch.Tensor | None = None
+    distortion: torch.Tensor | None = None
+    transmittance: torch.Tensor | None = None
+    means2d: torch.Tensor | None = None
+    contributors: torch.Tensor | None = None
+    radii: torch.Tensor | None = None
+    depths: torch.Tensor | None = None
+
+
+@outside_graphs
+def render_gaussians_2d(
+    means: torch.Tensor,
+    quats: torch.Tensor,
+    scales: torch.Tensor,
+    opacities: torch.Tensor,
+    colors: torch.Tensor,
+    viewmats: torch.Tensor,
+    Ks: torch.Tensor,
+    *,
+    width: int,
+    height: int,
+    sh_degree: int | None = None,
+    backgrounds: torch.Tensor | None = None,
+    near: float | None = None,
+    far: float | None = None,
+    radius_clip: float | None = None,
+    eps2d: float | None = None,
+    outputs: Sequence[str] = SURFEL_OUTPUTS,
+    client: Client | str | None = None,
+) -> RenderedSurfels:
+    """Renders flat Gaussians on a worker, differentiably (Huang et al. 2024, "2D Gaussian Splatting").
+
+    Each is a disc in the plane of its first two axes, which the rays of pixels hit. Gradients flow to every tensor that
+    is passed, cameras and backgrounds included. Leading sizes on all tensors but backgrounds describe a batch of
+    scenes, each with its own cameras.
+
+    Args:
+        means: [N, 3] centres, world frame, scene units.
+        quats: [N, 4] rotations (w, x, y, z), normalised here.
+        scales: [N, 2] standard deviations along the two axes, scene units, >= 0; or [N, 3], the third of which is not
+            used.
+        opacities: [N] in [0, 1].
+        colors: [N, D] channels or [C, N, D] for each camera; with sh_degree [N, K, D] coefficients.
+        viewmats: [C, 4, 4] world to camera, for column vectors; x right, y down, z forward.
+        Ks: [C, 3, 3] intrinsics, pixels; the centre of the first pixel is at 0.5.
+        width: picture width, pixels.
+        height: picture height, pixels.
+        sh_degree: degree of the spherical harmonics in use, 0 to 4; None: colors are colours.
+        backgrounds: [C, D] or [D] for all cameras; None: 0.
+        near: least depth shown, scene units; None: 0.01.
+        far: largest depth shown; None: 1e10.
+        radius_clip: surfels with radii of at most this many pixels are not shown; None: 0.
+        eps2d: accepted, without effect: surfels are not blurred, but at least as large as a pixel.
+        outputs: outputs beside the colour, from `SURFEL_OUTPUTS` and `MORE_SURFEL_OUTPUTS`; leave out those that you do
+            not use.
+        client: the client to use; a target such as "localhost:50051" means the shared client of that target, None the
+            shared client of the default target.
+
+    Raises:
+        InvalidArgument: an argument is invalid.
+
+    Example:
+        tensors = {name: torch.tensor(array) for name, array in gaussians.tensors.items()}  # with colors, not sh
+        cameras = {"viewmats": torch.from_numpy(camera.view_matrix)[None], "Ks": torch.from_numpy(camera.K)[None]}
+        size = {"width": camera.width, "height": camera.height}
+        rendered = render_gaussians_2d(**tensors, **cameras, **size, client=client)
+        rendered.normals  # [1, H, W, 3]
+    """
+    del eps2d
+    wanted = chosen(outputs, (*SURFEL_OUTPUTS, *MORE_SURFEL_OUTPUTS), always=("color",))
+    tensors = prepared(
+        means=means, quats=quats, scales=three_scales(scales), opacities=opacities, colors=colors, viewmats=viewmats,
+        Ks=Ks, sh_degree=sh_degree, backgrounds=backgrounds,
+    )  # fmt: skip
+    check_matrices(tensors.inputs)
+    call = GaussianCall(
+        client=client_of(client),
+        settings=GaussianSettings(primitive="surfel", sh_degree=sh_degree, near=near, far=far, radius_clip=radius_clip),
+        cameras=ViewMatrices(width, height),
+        batch=tensors.batch,
+        outputs=travelling(wanted),
+    )
+    return _results(call, run(call, tensors.inputs), tensors, wanted)
+
+
+def _results(call: GaussianCall, frame: Frame, tensors: Prepared, wanted: Sequence[str]) -> RenderedSurfels:
+    layout = Layout((*tensors.views, tensors.count), None, tensors.device)
+    rendering = Rendering(call, frame, layout)
+    centres = echo = None
+    if "means2d" in wanted:
+        centres, echo = project(rendering, layout.arrange(frame.means2d), tensors.inputs)
+    images = with_derived(draw(rendering, centres, echo, tensors.inputs))
+    images |= {name: torch.from_numpy(frame[name]) for name in _WITHOUT_GRADIENT if name in wanted}
+    results = {name: tensors.placed(image) for name, image in images.items() if name in wanted}
+    if "surface_normals" in wanted:
+        results["surface_normals"] = surface_normals(tensors.placed(images["expected_depth"]), tensors)
+    if centres is not None:
+        results["means2d"] = centres
+    return RenderedSurfels(**results)
+
+
+def three_scales(scales: Any) -> Any:
+    """[.., N, 3] from [.., N, 2], the third 0; other values unchanged."""
+    if isinstance(scales, torch.Tensor) and scales.ndim and scales.shape[-1] == 2:
+        return torch.nn.functional.pad(scales, (0, 1))
+    return scales
+
+
+def surface_normals(depth: torch.Tensor, tensors: Prepared) -> torch.Tensor:
+    """[.., C, H, W, 3] unit normals, world frame, of the surface at depths [.., C, H, W]; 0 on the border.
+
+    The normal of a pixel is the cross product of the differences of its neighbours' points, vertical times horizontal.
+    It is differentiable, the cameras in `tensors` included.
+    """
+    view, k = (tensors.inputs[name] for name in ("view", "projection"))
+    assert view is not None and k is not None
+    if min(depth.shape[-2:]) < 3:
+        return depth[..., None].expand(*depth.shape, 3) * 0.0
+    view, k = view.to(depth.device), k.to(depth.device)
+    height, width = depth.shape[-2:]
+    x, y = (torch.arange(size, device=depth.device) + 0.5 for size in (width, height))
+    across = ((x - k[..., 0, 2, None]) / k[..., 0, 0, None]).to(depth)[..., None, :].expand(depth.shape)
+    down = ((y - k[..., 1, 2, None]) / k[..., 1, 1, None]).to(depth)[..., :, None].expand(depth.shape)
+    points = torch.stack([depth * across, depth * down, depth], dim=-1)
+    # The camera's centre drops out of the differences.
+    points = points @ torch.linalg.inv(view)[..., None, :3, :3].mT.to(depth)
+    vertical = points[..., 2:, 1:-1, :] - points[..., :-2, 1:-1, :]
+    horizontal = points[..., 1:-1, 2:, :] - points[..., 1:-1, :-2, :]
+    normals = torch.linalg.cross(vertical, horizontal)
+    lengths = normals.square().sum(dim=-1, keepdim=True).clamp_min(_LEAST_SQUARE).sqrt()
+    return torch.nn.functional.pad(normals / lengths, (0, 0, 1, 1, 1, 1))

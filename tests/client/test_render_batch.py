@@ -1,0 +1,234 @@
+"""Batches of renderings: frames as of single calls, an error for each item, and every way that a reply travels."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lumigrad.client import (
+    Camera,
+    Client,
+    FisheyeLens,
+    Frame,
+    Gaussians,
+    InvalidArgument,
+    PinholeLens,
+    SceneNotFound,
+    Spheres,
+    VersionMismatch,
+)
+from lumigrad.client.aio import AsyncClient, AsyncFrame
+from lumigrad.client.transport.lanes import LaneMode
+from support.workers.fleet import fleet, targets
+from support.workers.slow_render import wait_for
+from support.workers.worker import WorkerProcess
+
+SENSOR: dict[str, Any] = {
+    "outputs": ("color", "depth", "contributors"),
+    "image_format": {"color": "uint8", "depth": "float16"},
+}
+
+
+def gaussians(seed: int, count: int = 60) -> Gaussians:
+    random = np.random.default_rng(seed)
+    means, colors = random.normal(size=(count, 3)), random.random((count, 3))
+    quats = random.normal(size=(count, 4))
+    return Gaussians(means, quats, np.full((count, 3), 0.2), np.full(count, 0.6), colors=colors)
+
+
+def spheres(seed: int) -> Spheres:
+    random = np.random.default_rng(seed)
+    return Spheres(random.normal(size=(50, 3)), random.random((50, 3)), np.full(50, 0.2))
+
+
+def orbit(turn: float, width: int = 32, height: int = 24) -> Camera:
+    return Camera.orbit((0, 0, 0), 5.0, turn, 20.0, width=width, height=height)
+
+
+def sensor(lens: Any, width: int, height: int) -> Camera:
+    return Camera.sensor(lens, np.eye(3), np.array([0.0, 0, 5]), width, height)
+
+
+def mixture(client: Client) -> list[Any]:
+    first, second, balls = client.put(gaussians(1)), client.put(gaussians(2)), client.put(spheres(3))
+    pinhole = PinholeLens(fx=40, fy=40, cx=20, cy=15, radial=(-0.1, 0.02))
+    fisheye = FisheyeLens(fx=20, fy=20, cx=20, cy=15)
+    return [
+        *[(scene, orbit(30.0 * turn), SENSOR) for turn in range(4) for scene in (first, second)],
+        (first, sensor(pinhole, 40, 30), {"near": 0.5}),
+        (second, sensor(fisheye, 40, 30)),
+        (balls, [orbit(10), orbit(50)], {"outputs": ("color", "sphere_ids"), "gamma": 0.05}),
+        (gaussians(4), orbit(0, 16, 16), {"outputs": ("color", "alpha"), "image_format": {"color": "png"}}),
+        (first, orbit(0, 200, 150), {"image_format": "float32"}),
+    ]
+
+
+def assert_same(found: object, wanted: Frame) -> None:
+    assert isinstance(found, Frame), found
+    assert dict(found.encoded) == dict(wanted.encoded)
+    assert set(found) == set(wanted)
+    for name, array in wanted.items():
+        assert found[name].dtype == array.dtype
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize("lane", ["stream", "shared"])
+def test_frames_are_those_of_single_calls(worker_process: WorkerProcess, lane: LaneMode) -> None:
+    with Client(worker_process.target, lane=lane) as client:
+        assert client.lane == lane
+        items = mixture(client)
+        before = worker_process.metric("lumigrad_calls_total", method="RenderService.RenderBatch", code="OK")
+        results = client.render_batch(items)
+        count = worker_process.metric("lumigrad_calls_total", method="RenderService.RenderBatch", code="OK")
+        assert count == before + 1
+        for (scene, camera, *own), found in zip(items, results, strict=True):
+            assert_same(found, client.render(scene, camera, **(own[0] if own else {})))
+
+
+@pytest.mark.parametrize("lane", ["stream", "shared"])
+def test_small_pictures_share_their_way(worker_process: WorkerProcess, lane: LaneMode) -> None:
+    """More outputs than a lane may have regions, each of which is too small for one of its own."""
+    with Client(worker_process.target, lane=lane) as client:
+        assert client.lane == lane
+        scene = client.put(gaussians(1))
+        items = [(scene, orbit(3.0 * turn, 40 + turn % 100, 40)) for turn in range(120)]
+        results = client.render_batch(items, **SENSOR)
+        fallbacks = worker_process.metric("lumigrad_lane_fallbacks_total", reason="full")
+        held = [client.render_batch(items, **SENSOR) for _ in range(3)]
+        assert worker_process.metric("lumigrad_lane_fallbacks_total", reason="full") == fallbacks
+        for (scene, camera), found in list(zip(items, results, strict=True))[::17]:
+            assert_same(found, client.render(scene, camera, **SENSOR))
+        for other in held:
+            for found, wanted in zip(other, results, strict=True):
+                assert isinstance(wanted, Frame)
+                assert_same(found, wanted)
+
+
+def test_gradients_are_those_of_single_calls(client: Client) -> None:
+    scene = client.put(gaussians(1))
+    single = client.render(scene, orbit(40), retain=True)
+    _, frame = client.render_batch([(scene, orbit(10)), (scene, orbit(40))])
+    assert isinstance(frame, Frame)
+    upstream = np.random.default_rng(0).normal(size=single.color.shape)
+    wanted, found = (one.backward(upstream, wanted=("means", "cameras")) for one in (single, frame))
+    for name in wanted:
+        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def test_what_is_wrong_with_an_item_is_its_result(worker_process: WorkerProcess, client: Client) -> None:
+    scene, gone = client.put(gaussians(1)), client.put(gaussians(8))
+    client.delete(gone)
+    stranger = replace(scene, scene_id="none", scene=None)
+    old = client.put(gaussians(9))
+    client.update(old, opacities=np.full(60, 0.5))
+    items = [
+        (scene, orbit(0)),
+        (stranger, orbit(0)),
+        (scene, orbit(0), {"alpha_max": 2.0}),
+        (scene, orbit(0), {"gamma": 0.1}),
+        (scene, orbit(0), {"outputs": ("sphere_ids",)}),
+        (gone, orbit(0)),
+        (old, orbit(0)),
+        (scene, orbit(0), {"image_format": "png", "outputs": ("depth",)}),
+    ]
+    results = client.render_batch(items)
+    kinds = [Frame, SceneNotFound, *[InvalidArgument] * 3, Frame, VersionMismatch, InvalidArgument]
+    for index, (found, kind) in enumerate(zip(results, kinds, strict=True)):
+        assert isinstance(found, kind), found
+        if not isinstance(found, Frame):
+            assert str(found).startswith(f"items[{index}]: ")
+    assert [violation.field for violation in results[2].violations] == ["alpha_max"]
+    assert [violation.field for violation in results[3].violations] == ["gamma"]
+    assert_same(results[5], client.render(gaussians(8), orbit(0)))
+
+
+def test_items_that_are_none_are_refused(client: Client) -> None:
+    scene = client.put(gaussians(1))
+    for items, field in (
+        (scene, "items"),
+        ("items", "items"),
+        ([scene], "items[0]"),
+        ([(scene, orbit(0)), (scene, orbit(0), "near")], "items[1]"),
+        ([(scene, orbit(0), {"nea": 1.0})], "items[0].nea"),
+        ([(scene, orbit(0), {"retain": True})], "items[0].retain"),
+        ([(scene, orbit(0))] * 257, "items"),
+    ):
+        with pytest.raises(InvalidArgument) as caught:
+            client.render_batch(items)
+        assert caught.value.violations[0].field == field
+    with pytest.raises(InvalidArgument, match="spread"):
+        client.render_batch([(scene, orbit(0))], spread=True)
+    assert client.render_batch([]) == ()
+
+
+def test_a_lone_bad_item_costs_no_call(client: Client) -> None:
+    (error,) = client.render_batch([(gaussians(1), "camera")])
+    assert isinstance(error, InvalidArgument)
+    assert str(error).startswith("items[0]: camera: ")
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[list[WorkerProcess]]:
+    with fleet(2) as processes:
+        yield processes
+
+
+def test_each_worker_renders_the_items_of_its_scenes(workers: list[WorkerProcess]) -> None:
+    with Client(targets(workers)) as client, Client(workers[0].target) as lone:
+        scenes = [gaussians(seed) for seed in range(8)]
+        handles = [client.put(scene) for scene in scenes]
+        items = [(handle, orbit(20.0 * turn)) for turn in range(3) for handle in handles]
+        results = client.render_batch([*items, (handles[0], orbit(0), {"near": -1.0})], **SENSOR)
+        for process in workers:
+            assert process.metric("lumigrad_calls_total", method="RenderService.RenderBatch", code="OK") == 1
+            assert process.metric("lumigrad_batch_items_total", code="NOT_FOUND") == 0
+        for number, found in enumerate(results[:-1]):
+            assert_same(found, lone.render(scenes[number % 8], items[number][1], **SENSOR))
+        assert str(results[-1]).startswith(f"items[{len(items)}]: ")
+
+
+def test_another_worker_takes_the_items_of_one_that_is_lost() -> None:
+    with fleet(2) as processes, Client(targets(processes)) as client:
+        handles = [client.put(gaussians(seed)) for seed in range(6)]
+        items = [(handle, orbit(0)) for handle in handles]
+        before = client.render_batch(items)
+        processes[0].stop()
+        for found, wanted in zip(client.render_batch(items), before, strict=True):
+            assert isinstance(wanted, Frame)
+            assert_same(found, wanted)
+
+
+def test_coroutines_get_frames_whose_gradients_are_awaited(worker_process: WorkerProcess, client: Client) -> None:
+    async def ask() -> tuple[Any, Any]:
+        async with AsyncClient(worker_process.target) as several:
+            scene = await several.put(gaussians(1))
+            frame, error = await several.render_batch([(scene, orbit(0)), (scene, orbit(0), {"gamma": 1.0})])
+            assert isinstance(frame, AsyncFrame)
+            return (await frame.backward(np.ones_like(frame.color))), error
+
+    gradients, error = asyncio.run(ask())
+    assert np.abs(gradients.means).max() > 0
+    assert isinstance(error, InvalidArgument)
+
+
+def test_a_cancelled_task_cancels_the_batch(worker_process: WorkerProcess) -> None:
+    async def ask() -> None:
+        async with AsyncClient(worker_process.target) as client:
+            scene = await client.put(gaussians(5, count=3000))
+            items = [(scene, orbit(0, 256, 256), {"near": 0.01 + 1e-4 * number}) for number in range(200)]
+            task = asyncio.create_task(client.render_batch(items))
+            while worker_process.metric("lumigrad_calls_in_progress") < 1:
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    asyncio.run(ask())
+    wait_for(worker_process, "lumigrad_calls_in_progress", 0)
+    worker_process.wait_for_log("method=RenderService.RenderBatch code=CANCELLED")

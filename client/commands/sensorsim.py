@@ -1,0 +1,112 @@
+"""`lumigrad sensorsim`: checks driving scenes, and sends the requests of a simulator's log to a worker."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from lumigrad.client.client import Client
+from lumigrad.client.commands.options import add_connection, connect, option
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.formats import read_drive_log, read_scene
+from lumigrad.client.shell.catalog import Command
+from lumigrad.client.shell.exits import naming
+from lumigrad.drive.v1 import sensorsim_pb2
+from lumigrad.protos.drive.json_node import ManifestError
+from lumigrad.protos.drive.manifest import Manifest, read_manifests
+
+_EXAMPLES = """\
+examples:
+  lumigrad sensorsim check scenes/                       what a worker would serve
+  lumigrad sensorsim replay rollout.asl                  the requests of AlpaSim's log again
+  lumigrad sensorsim replay rollout.asl --pictures out   and keep the pictures
+"""
+_SUFFIXES = {b"\x89PNG": ".png", b"\xff\xd8\xff\xe0": ".jpg"}
+_FAILED = 1
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EXAMPLES
+    help_text = "check: read the scenes in a folder, and their files; replay: send a log's requests again"
+    parser.add_argument("action", choices=("check", "replay"), help=help_text)
+    parser.add_argument("path", metavar="PATH", type=Path, help="the folder of scenes, or the log")
+    option(parser, "--pictures", "folder for the pictures of a replay", metavar="DIR", type=Path)
+    add_connection(parser)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.action == "check":
+        for manifest in _manifests(arguments.path):
+            print("\n".join(_described(manifest)))
+        return 0
+    with connect(arguments) as client:
+        return _replay(client, arguments.path, arguments.pictures)
+
+
+def _manifests(folder: Path) -> tuple[Manifest, ...]:
+    try:
+        return read_manifests(folder)
+    except ManifestError as error:
+        raise InvalidArgument.of("path", str(error)) from error
+
+
+def _described(scene: Manifest) -> Iterator[str]:
+    """Lines about a scene; reads its files."""
+    span = "any time" if scene.time_range_us is None else "{} to {} us".format(*scene.time_range_us)
+    yield f"{scene.scene_id}: {span}"
+    tracks = {track.gaussians.path: track for track in scene.tracks}
+    for file in scene.files:
+        count = len(read_scene(file.path))
+        track = tracks.get(file.path)
+        what = "" if track is None else f" of track {track.track_id}, {track.semantic_class}"
+        yield f"  {file.path.relative_to(scene.folder)}: {count:,} Gaussians{what}"
+    for camera in scene.cameras:
+        spec = camera.intrinsics
+        model = str(spec.WhichOneof("camera_param")).removesuffix("_param")
+        shutter = sensorsim_pb2.ShutterType.Name(spec.shutter_type)
+        yield f"  {camera.logical_id}: {spec.resolution_w}x{spec.resolution_h}, {model}, {shutter}"
+    for mask in scene.ego_masks:
+        yield f"  {mask.path.relative_to(scene.folder)}: ego mask of {mask.camera_logical_id}, {mask.rig_config_id}"
+
+
+def _replay(client: Client, log: Path, folder: Path | None) -> int:
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    milliseconds: list[float] = []
+    frames, errors = 0, 0
+    started = time.perf_counter()
+    for requests in read_drive_log(log):
+        begun = time.perf_counter()
+        pictures = client.drive_pictures(requests)
+        milliseconds.append((time.perf_counter() - begun) * 1e3)
+        for request, picture in zip(requests, pictures, strict=True):
+            name = f"{frames:06d}-{request.camera_intrinsics.logical_id or 'camera'}"
+            frames += 1
+            if picture.error:
+                errors += 1
+                print(f"{name}: {picture.error}")
+            elif folder is not None:
+                path = folder / (name.replace("/", "-") + _suffix(picture.image))
+                with naming(path):
+                    path.write_bytes(picture.image)
+    seconds = time.perf_counter() - started
+    if not frames:
+        raise InvalidArgument.of("path", f"{log}: expected requests for pictures, got a log without any")
+    p50, p99 = np.percentile(milliseconds, (50, 99))
+    print(
+        f"{len(milliseconds)} calls, {frames} frames, {errors} errors; "
+        f"{p50:.1f} ms p50, {p99:.1f} ms p99 a call; {frames / seconds:.1f} frames/s"
+    )
+    return _FAILED if errors else 0
+
+
+def _suffix(image: bytes) -> str:
+    """That of a picture's file; planes of bytes have no header."""
+    return _SUFFIXES.get(image[:4], ".rgb")
+
+
+command = Command("check driving scenes, or replay the log of a simulator", _add_arguments, _run)

@@ -1,0 +1,1 @@
+"""Scenes for driving simulators: their manifests, and poses in them."""

@@ -1,0 +1,1 @@
+"""The rendering contract of driving simulators, on the scenes, jobs and limits of all calls."""

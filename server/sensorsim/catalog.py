@@ -1,0 +1,162 @@
+"""The driving scenes in the folder of --sensorsim: their manifests, files and ego masks."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
+from importlib.metadata import entry_points
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from lumigrad.protos.drive.json_node import ManifestError
+from lumigrad.protos.drive.manifest import EgoMask, GaussianFile, Manifest, read_manifests
+from lumigrad.protos.dtypes import Array
+from lumigrad.protos.tensors import PayloadReader, PayloadWriter
+from lumigrad.server.core.call import Allocate
+from lumigrad.server.core.config import ConfigError
+from lumigrad.server.core.errors import SceneFilesError
+from lumigrad.server.storage.named import NamedScene, NamedScenes
+from lumigrad.v1 import scene_pb2
+
+# Functions of a path that return an object with `tensors`, float32 arrays by the names of GaussianCloud's fields. They
+# are entry points because the server does not import the client, which has them.
+READERS = "lumigrad.scene_readers"
+_READER = "gaussians"
+_TENSORS = ("means", "quats", "scales", "opacities", "sh")
+_MASK_SIZES = 64
+
+MaskId = tuple[str, str]
+
+
+class DriveScene:
+    """One scene: its manifest, and the Gaussians of its files, one file after the other."""
+
+    def __init__(self, manifest: Manifest, read: Callable[[Path], Any]) -> None:
+        """`read` is the reader of a file of Gaussians."""
+        self.manifest = manifest
+        self.scene_id = manifest.scene_id
+        self._read = read
+        # The number of Gaussians in each file, as last read.
+        self._counts: Sequence[int] = ()
+
+    def slices(self, count: int) -> list[tuple[int, int]]:
+        """For each file the first of its Gaussians and the one after the last; `count` are those that are stored."""
+        ends = np.cumsum([0, *self._counts]).tolist()
+        if ends[-1] != count:
+            raise SceneFilesError(f"scene {self.scene_id}: its files have changed since they were read; try again")
+        return list(pairwise(ends))
+
+    def load(self, allocate: Allocate) -> tuple[scene_pb2.Scene, PayloadReader]:
+        """Read all files into one cloud, in which each file's Gaussians keep its axes."""
+        parts = [self._tensors(file) for file in self.manifest.files]
+        most = max(part["sh"].shape[1] for part in parts)
+        for part in parts:
+            # Missing harmonics of higher degrees are 0.
+            part["sh"] = np.pad(part["sh"], ((0, 0), (0, most - part["sh"].shape[1]), (0, 0)))
+        counts = [len(part["means"]) for part in parts]
+        scene, writer = scene_pb2.Scene(), PayloadWriter()
+        for name in _TENSORS:
+            shape = (sum(counts), *parts[0][name].shape[1:])
+            buffer = allocate(4 * int(np.prod(shape)))
+            whole = np.frombuffer(buffer, np.float32)[: int(np.prod(shape))].reshape(shape)
+            np.concatenate([part[name] for part in parts], out=whole)
+            getattr(scene.gaussians, name).CopyFrom(writer.add(whole))
+        self._counts = counts
+        return scene, _Buffers(writer)
+
+    def _tensors(self, file: GaussianFile) -> dict[str, Array]:
+        """The tensors of a file in metres."""
+        try:
+            tensors = dict(self._read(file.path).tensors)
+            found = {name: np.asarray(tensors[name], np.float32) for name in _TENSORS}
+        except MemoryError:
+            raise
+        except Exception as error:
+            place = file.path.relative_to(self.manifest.folder)
+            # No path of this machine is sent to callers.
+            why = str(error).removeprefix("path: ").replace(str(file.path), "").strip(": ")
+            raise SceneFilesError(f"scene {self.scene_id}: {place}: {why or type(error).__name__}") from error
+        for name in ("means", "scales"):
+            found[name] = found[name] * np.float32(file.scale)
+        return found
+
+
+class _Buffers(PayloadReader):
+    """Views the tensors of a writer where they are."""
+
+    def __init__(self, writer: PayloadWriter) -> None:
+        super().__init__()
+        self._places: dict[int, memoryview] = {}
+        at = 0
+        for buffer in writer.buffers:
+            self._places[at] = buffer
+            at += buffer.nbytes
+
+    def _bytes(self, tensor: Any, field: str) -> memoryview:
+        return self._places[tensor.payload.offset] if tensor.payload.length else memoryview(b"")
+
+
+class Catalog:
+    """All driving scenes, by their names in requests."""
+
+    def __init__(self, manifests: Sequence[Manifest], read: Callable[[Path], Any]) -> None:
+        """Raises ConfigError for ego masks that are no pictures, or of which two differ."""
+        self.scenes: Mapping[str, DriveScene] = {
+            manifest.scene_id: DriveScene(manifest, read) for manifest in manifests
+        }
+        self.named = NamedScenes(NamedScene(name, scene.load) for name, scene in self.scenes.items())
+        # Of all scenes: masks belong to cameras of rigs.
+        self._masks: dict[MaskId, bytes] = {}
+        for manifest in manifests:
+            for mask in manifest.ego_masks:
+                self._add(mask, manifest)
+        self._scaled = lru_cache(maxsize=_MASK_SIZES)(self._scale)
+
+    @staticmethod
+    def open(folder: str) -> Catalog:
+        """Read the manifests in a folder; ConfigError for one that is invalid."""
+        try:
+            manifests = read_manifests(folder)
+        except ManifestError as error:
+            raise ConfigError(f"--sensorsim: {error}") from None
+        readers = {entry.name: entry for entry in entry_points(group=READERS)}
+        if _READER not in readers:
+            what = f"an entry point {_READER} in the group {READERS}, which reads their files, as Lumigrad's client has"
+            raise ConfigError(f"--sensorsim: expected {what}")
+        return Catalog(manifests, partial(_read_with, readers[_READER]))
+
+    @property
+    def masks(self) -> Sequence[MaskId]:
+        """Camera and rig of each ego mask."""
+        return list(self._masks)
+
+    def mask(self, name: MaskId, width: int, height: int) -> Image.Image | None:
+        """An ego mask, RGBA, scaled to a size; None: there is none."""
+        return self._scaled(name, width, height) if name in self._masks else None
+
+    def _add(self, mask: EgoMask, manifest: Manifest) -> None:
+        name, raw = (mask.camera_logical_id, mask.rig_config_id), mask.path.read_bytes()
+        where = f"--sensorsim: {manifest.folder / 'scene.json'}: ego_masks"
+        if self._masks.setdefault(name, raw) != raw:
+            raise ConfigError(
+                f"{where}: expected one picture for {name[0]} of {name[1]}, got another in a second scene"
+            )
+        try:
+            with Image.open(io.BytesIO(raw)) as image:
+                image.verify()
+        except Exception as error:
+            raise ConfigError(f"{where}: {mask.path.name}: expected a picture: {error}") from None
+
+    def _scale(self, name: MaskId, width: int, height: int) -> Image.Image:
+        with Image.open(io.BytesIO(self._masks[name])) as image:
+            scaled: Image.Image = image.convert("RGBA").resize((width, height), Image.Resampling.BILINEAR)
+            return scaled
+
+
+def _read_with(entry: Any, path: Path) -> Any:
+    return entry.load()(path)

@@ -1,0 +1,204 @@
+"""Frames of driving simulators as requests of the Gaussian engine.
+
+Poses are those of camera and objects in the local frame, times microseconds. Everything is moved by a point near the
+camera first, in float64: a car may be kilometres from the origin.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lumigrad.drive.v1 import sensorsim_pb2
+from lumigrad.protos.drive.motion import LENGTH_TOLERANCE, Float64, RigidPose, unit_quat
+from lumigrad.server.core.errors import InvalidArgumentError, OutOfRangeError, UnknownNameError
+from lumigrad.server.core.limits import Limits, require
+from lumigrad.server.sensorsim.catalog import Catalog, DriveScene
+from lumigrad.server.sensorsim.lenses import Optics, Size, optics_of, size_of
+from lumigrad.server.sensorsim.pictures import PictureStyle
+from lumigrad.v1 import camera_pb2, gaussians_pb2, render_pb2
+
+# Where the Gaussians of a track are that is not there at the time of a frame: so far below that they are behind every
+# camera or beyond the far plane.
+_NOWHERE = RigidPose(np.array([0.0, 0.0, -1e15]), np.array([1.0, 0.0, 0.0, 0.0]))
+# Known ids in an error text.
+_SHOWN = 10
+
+Pair = tuple[RigidPose, RigidPose]
+
+
+@dataclass(frozen=True, eq=False)
+class DriveFrame:
+    """A checked request for one picture.
+
+    Attributes:
+        field: the path of the request, with a final ".", or empty.
+        sensor: camera to local, at the start and at the end of the frame.
+        tracks: object to local at both ends, for each track of the scene in turn; None: it is not there.
+    """
+
+    field: str
+    scene: DriveScene
+    size: Size
+    optics: Optics
+    sensor: Pair
+    tracks: Sequence[Pair | None]
+    style: PictureStyle
+
+    @property
+    def origin(self) -> Float64:
+        """Where the camera starts, [3]."""
+        return self.sensor[0].position
+
+    def spec(self, origin: Float64, count: int) -> render_pb2.RenderSpec:
+        """The request of the engine, in the local frame moved to `origin`, for a stored scene of `count` Gaussians."""
+        sensor = camera_pb2.SensorCamera()
+        sensor.CopyFrom(self.optics.sensor)
+        sensor.start.CopyFrom(_view(self.sensor[0], origin))
+        if self.optics.is_rolling:
+            sensor.end.CopyFrom(_view(self.sensor[1], origin))
+        background = self.scene.manifest.background
+        settings = gaussians_pb2.GaussianSettings(
+            background=background if any(background) else (),
+            transforms=self._transforms(origin, count),
+            depth_order=gaussians_pb2.DEPTH_ORDER_DISTANCE if self.optics.is_wide else gaussians_pb2.DEPTH_ORDER_Z,
+        )
+        spec = render_pb2.RenderSpec(gaussians=settings, outputs=["color"])
+        spec.scene_ref.name = self.scene.scene_id
+        spec.cameras.add(width=self.size.width, height=self.size.height, sensor=sensor)
+        return spec
+
+    def _transforms(self, origin: Float64, count: int) -> list[gaussians_pb2.SliceTransform]:
+        still: list[Pair | None] = [(file.pose, file.pose) for file in self.scene.manifest.gaussians]
+        transforms = []
+        for (begin, end), pair in zip(self.scene.slices(count), [*still, *self.tracks], strict=True):
+            if begin < end:
+                start, stop = pair or (_NOWHERE, _NOWHERE)
+                ends = [start, stop] if self.optics.is_rolling and stop is not start else [start]
+                matrices = [pose.matrix(origin).ravel().tolist() for pose in ends]
+                named = dict(zip(("matrix", "matrix_end"), matrices, strict=False))
+                transforms.append(gaussians_pb2.SliceTransform(begin=begin, end=end, **named))
+        return transforms
+
+
+def _view(pose: RigidPose, origin: Float64) -> camera_pb2.CameraPose:
+    """World to camera of a camera-to-local pose."""
+    rotation = pose.rotation.T
+    translation = -rotation @ (pose.position - origin)
+    return camera_pb2.CameraPose(rotation=rotation.ravel().tolist(), translation=translation.tolist())
+
+
+def scene_of(catalog: Catalog, scene_id: str, field: str) -> DriveScene:
+    """The scene of a request; `field` is the path of its id."""
+    scene = catalog.scenes.get(scene_id)
+    if scene is None:
+        names = list(catalog.scenes)
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        raise UnknownNameError(field, f"one of {', '.join(names[:_SHOWN])}{more}", scene_id or "none")
+    return scene
+
+
+def frame_of(
+    request: sensorsim_pb2.RGBRenderRequest,
+    catalog: Catalog,
+    limits: Limits,
+    field: str,
+    count_unknown: Callable[[], object],
+) -> DriveFrame:
+    """Check a request, whose path `field` is empty or ends in "."; `count_unknown` is called for unknown tracks."""
+    scene = scene_of(catalog, request.scene_id, f"{field}scene_id")
+    _check_times(request, scene, field)
+    size = size_of(request, limits, field)
+    optics = optics_of(request.camera_intrinsics, size, f"{field}camera_intrinsics")
+    ends = ("start_pose", "end_pose") if optics.is_rolling else ("start_pose",)
+    return DriveFrame(
+        field=field,
+        scene=scene,
+        size=size,
+        optics=optics,
+        sensor=_pair(request.sensor_pose, ends, f"{field}sensor_pose"),
+        tracks=_tracks(request, scene, ends, field, count_unknown),
+        style=PictureStyle.of(request, catalog, size, field),
+    )
+
+
+def _check_times(request: sensorsim_pb2.RGBRenderRequest, scene: DriveScene, field: str) -> None:
+    start, end = request.frame_start_us, request.frame_end_us
+    require(start <= end, f"{field}frame_end_us", f"a time of at least frame_start_us = {start}", end)
+    span = scene.manifest.time_range_us
+    if span is not None and not span[0] <= start <= span[1]:
+        raise OutOfRangeError(f"{field}frame_start_us", f"a time from {span[0]} to {span[1]} microseconds", start)
+
+
+def _pair(message: sensorsim_pb2.PosePair, ends: Sequence[str], field: str) -> Pair:
+    poses = [_pose(getattr(message, end), f"{field}.{end}") for end in ends]
+    return poses[0], poses[-1]
+
+
+def _pose(message: sensorsim_pb2.Pose, field: str) -> RigidPose:
+    vec, quat = message.vec, message.quat
+    position = np.array([vec.x, vec.y, vec.z])
+    require(bool(np.isfinite(position).all()), f"{field}.vec", "finite numbers, metres", position.tolist())
+    values = (quat.w, quat.x, quat.y, quat.z)
+    unit = unit_quat(values)
+    if unit is None:
+        limit = f"a quaternion of length 1 within {LENGTH_TOLERANCE:.0%}"
+        raise InvalidArgumentError(f"{field}.quat", limit, f"one of length {math.hypot(*values):.6g}")
+    return RigidPose(position, unit)
+
+
+def _tracks(
+    request: sensorsim_pb2.RGBRenderRequest,
+    scene: DriveScene,
+    ends: Sequence[str],
+    field: str,
+    count_unknown: Callable[[], object],
+) -> list[Pair | None]:
+    """The poses of each track: as the request moves it, else as recorded, while it was."""
+    known = {track.track_id for track in scene.manifest.tracks}
+    moved: dict[str, Pair] = {}
+    for index, item in enumerate(request.dynamic_objects):
+        where = f"{field}dynamic_objects[{index}]"
+        if item.track_id not in known:
+            count_unknown()
+            continue
+        require(item.track_id not in moved, f"{where}.track_id", "each track once", item.track_id)
+        moved[item.track_id] = _pair(item.pose_pair, ends, f"{where}.pose_pair")
+    start, end = request.frame_start_us, request.frame_end_us
+    return [
+        moved.get(track.track_id)
+        or ((track.motion.at(start), track.motion.at(end)) if track.motion.covers(start) else None)
+        for track in scene.manifest.tracks
+    ]
+
+
+# Paths in the engine's request, and those in the simulator's.
+_PARAMETERS: Mapping[str, str] = {
+    r"pinhole\.(radial|tangential|thin_prism)": r"camera_intrinsics.opencv_pinhole_param.\1_coeffs",
+    r"pinhole\.f([xy])": r"camera_intrinsics.opencv_pinhole_param.focal_length_\1",
+    r"pinhole\.c([xy])": r"camera_intrinsics.opencv_pinhole_param.principal_point_\1",
+    r"fisheye\.radial": r"camera_intrinsics.opencv_fisheye_param.radial_coeffs",
+    r"fisheye\.max_angle": r"camera_intrinsics.opencv_fisheye_param.max_angle",
+    r"fisheye\.f([xy])": r"camera_intrinsics.opencv_fisheye_param.focal_length_\1",
+    r"fisheye\.c([xy])": r"camera_intrinsics.opencv_fisheye_param.principal_point_\1",
+    r"ftheta\.pixel_distance_to_angle": r"camera_intrinsics.ftheta_param.pixeldist_to_angle_poly",
+    r"ftheta\.angle_to_pixel_distance": r"camera_intrinsics.ftheta_param.angle_to_pixeldist_poly",
+    r"ftheta\.max_angle": r"camera_intrinsics.ftheta_param.max_angle",
+    r"ftheta\.linear": r"camera_intrinsics.ftheta_param.linear_cde",
+    r"ftheta\.c([xy])": r"camera_intrinsics.ftheta_param.principal_point_\1",
+    r"windshield\.(horizontal|vertical)(_inverse)?": (r"camera_intrinsics.bivariate_windshield_model_param.\1_poly\2"),
+    r"(start|end)\.(rotation|translation)": r"sensor_pose.\1_pose",
+}
+
+
+def error_about(frame: DriveFrame, error: InvalidArgumentError) -> InvalidArgumentError:
+    """An error about the engine's request as one about the simulator's."""
+    for pattern, path in _PARAMETERS.items():
+        found = re.search(rf"cameras\[\d+\]\.sensor\.{pattern}$", error.field)
+        if found is not None:
+            return InvalidArgumentError(frame.field + found.expand(path), error.limit, error.value)
+    return InvalidArgumentError(f"{frame.field}camera_intrinsics", error.limit, error.value)

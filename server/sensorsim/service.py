@@ -1,0 +1,248 @@
+"""The services of driving simulators: AlpaSim's and NuRec's contract, and frames as requests of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from lumigrad.drive.v1 import frame_pb2, sensorsim_pb2
+from lumigrad.kernels.device import describe
+from lumigrad.protos.service import SENSORSIM_SERVICE
+from lumigrad.server.core.call import Call
+from lumigrad.server.core.config import ConfigError
+from lumigrad.server.core.errors import ForbiddenError, InvalidArgumentError, UnsupportedError
+from lumigrad.server.core.metrics import Metrics
+from lumigrad.server.engines.gaussians import gaussian_plan
+from lumigrad.server.rpc.status import answer_to
+from lumigrad.server.scenes.lookup import named_scene, read_named
+from lumigrad.server.sensorsim.catalog import Catalog, DriveScene
+from lumigrad.server.sensorsim.frames import DriveFrame, error_about, frame_of, scene_of
+from lumigrad.server.sensorsim.renders import FrameRenderer
+from lumigrad.server.storage.named import NamedScene
+from lumigrad.server.storage.tenants import Runtime, Tenants
+
+# The names by which it is called: by us, by AlpaSim, CARLA and NuRec up to 26.09, and by NuRec from 26.10.
+NAMES = (
+    SENSORSIM_SERVICE,
+    "nre.grpc.protos.sensorsim.SensorsimService",
+    "nurec.grpc.protos.sensorsim.SensorsimService",
+)
+# The version of the contract, of AlpaSim's.
+_API_VERSION = (0, 54, 0)
+_NO_LIDAR = "none: this worker renders no lidars"
+
+
+class SensorsimService:
+    """The methods of `lumigrad.drive.v1.SensorsimService`."""
+
+    def __init__(self, tenants: Tenants, catalog: Catalog, metrics: Metrics) -> None:
+        self._tenants = tenants
+        self._catalog = catalog
+        self._metrics = metrics
+        self._renderer = FrameRenderer()
+
+    def preload(self) -> None:
+        """Read all scenes; ConfigError if one is invalid or they do not fit."""
+        runtime = self._tenants.of_tenant("")
+        for scene in runtime.named:
+            try:
+                read_named(runtime, scene, None)
+            except Exception as error:
+                raise ConfigError(f"--sensorsim-preload: {answer_to(error, scene.name).text}") from error
+        missing = [scene.name for scene in runtime.named if not _is_loaded(scene, runtime)]
+        if missing:
+            raise ConfigError(
+                f"--sensorsim-preload: expected room for all scenes (--scene-mib), got none for {missing[0]}"
+            )
+
+    def render_rgb(self, request: sensorsim_pb2.RGBRenderRequest, call: Call) -> sensorsim_pb2.RGBRenderReturn:
+        """Render one picture."""
+        return self._rendered([self._frame(request, call, "")], call)[0]
+
+    def batch_render_rgb(
+        self, request: sensorsim_pb2.BatchRGBRenderRequest, call: Call
+    ) -> sensorsim_pb2.BatchRGBRenderReturn:
+        """Render pictures; one that is refused has an error."""
+        replies = [sensorsim_pb2.BatchRGBRenderReturnItem(camera_name=item.camera_name) for item in request.items]
+        frames: dict[int, DriveFrame] = {}
+        with call.times.stage("decode"):
+            for index, item in enumerate(request.items):
+                try:
+                    frames[index] = self._frame(item.request, call, f"items[{index}].request.")
+                except InvalidArgumentError as error:
+                    replies[index].error_message = _message(error, call)
+        outcomes = self._renderer.render(list(frames.values()), self._tenants.of(call), call)
+        for index, outcome in zip(frames, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                replies[index].error_message = _message(outcome, call)
+            else:
+                replies[index].success = True
+                replies[index].result.image_bytes = outcome
+                call.bytes_sent += len(outcome)
+        return sensorsim_pb2.BatchRGBRenderReturn(items=replies)
+
+    def render_aggregated(
+        self, request: sensorsim_pb2.AggregatedRenderRequest, call: Call
+    ) -> sensorsim_pb2.AggregatedRenderReturn:
+        """Render pictures, all or none."""
+        if request.lidar_requests:
+            raise UnsupportedError("lidar_requests", _NO_LIDAR, len(request.lidar_requests))
+        with call.times.stage("decode"):
+            frames = [
+                self._frame(item, call, f"rgb_requests[{index}].") for index, item in enumerate(request.rgb_requests)
+            ]
+        return sensorsim_pb2.AggregatedRenderReturn(rgb_returns=self._rendered(frames, call))
+
+    def render_lidar(self, request: sensorsim_pb2.LidarRenderRequest, _: Call) -> sensorsim_pb2.LidarRenderReturn:
+        """Refuse: UNIMPLEMENTED."""
+        kind = sensorsim_pb2.LidarDeviceType.DESCRIPTOR.values_by_number.get(request.lidar_config.lidar_type)
+        found = request.lidar_config.lidar_type if kind is None else kind.name
+        raise UnsupportedError("lidar_config.lidar_type", _NO_LIDAR, found)
+
+    def get_version(self, _: sensorsim_pb2.Empty, __: Call) -> sensorsim_pb2.VersionId:
+        """The version of this worker, and of the contract."""
+        major, minor, patch = _API_VERSION
+        api = sensorsim_pb2.VersionId.APIVersion(major=major, minor=minor, patch=patch)
+        return sensorsim_pb2.VersionId(version_id=f"lumigrad-{version('lumigrad')}", grpc_api_version=api)
+
+    def get_available_scenes(self, _: sensorsim_pb2.Empty, __: Call) -> sensorsim_pb2.AvailableScenesReturn:
+        """The names of all scenes."""
+        return sensorsim_pb2.AvailableScenesReturn(scene_ids=list(self._catalog.scenes))
+
+    def get_loaded_scenes(self, _: sensorsim_pb2.Empty, call: Call) -> sensorsim_pb2.LoadedScenesReturn:
+        """The scenes in memory; each serves any number of rollouts."""
+        runtime = self._tenants.of(call)
+        loaded = [
+            sensorsim_pb2.LoadedScene(scene_id=scene.name, loaded_instance_count=1, reusable_instance_count=1)
+            for scene in runtime.named
+            if _is_loaded(scene, runtime)
+        ]
+        return sensorsim_pb2.LoadedScenesReturn(scenes=loaded, loaded_instance_capacity=len(self._catalog.scenes))
+
+    def get_available_cameras(
+        self, request: sensorsim_pb2.AvailableCamerasRequest, _: Call
+    ) -> sensorsim_pb2.AvailableCamerasReturn:
+        """The cameras of a scene's rig."""
+        return sensorsim_pb2.AvailableCamerasReturn(available_cameras=self._scene(request.scene_id).manifest.cameras)
+
+    def get_available_trajectories(
+        self, request: sensorsim_pb2.AvailableTrajectoriesRequest, _: Call
+    ) -> sensorsim_pb2.AvailableTrajectoriesReturn:
+        """The recorded motions of a scene's rig."""
+        motions = enumerate(self._scene(request.scene_id).manifest.trajectories)
+        return sensorsim_pb2.AvailableTrajectoriesReturn(
+            available_trajectories=[
+                sensorsim_pb2.AvailableTrajectory(trajectory_idx=index, trajectory=motion.message())
+                for index, motion in motions
+            ]
+        )
+
+    def get_available_ego_masks(self, _: sensorsim_pb2.Empty, __: Call) -> sensorsim_pb2.AvailableEgoMasksReturn:
+        """The ego masks of all scenes."""
+        ids = [sensorsim_pb2.EgoMaskId(camera_logical_id=name, rig_config_id=rig) for name, rig in self._catalog.masks]
+        return sensorsim_pb2.AvailableEgoMasksReturn(
+            ego_mask_metadata=[sensorsim_pb2.EgoMaskMetadata(ego_mask_id=each) for each in ids]
+        )
+
+    def get_dynamic_objects(
+        self, request: sensorsim_pb2.AvailableDynamicObjectsRequest, _: Call
+    ) -> sensorsim_pb2.AvailableDynamicObjectsReturn:
+        """The tracks of a scene."""
+        tracks = []
+        for track in self._scene(request.scene_id).manifest.tracks:
+            x, y, z = track.size_m.tolist()
+            size = sensorsim_pb2.AABB(size_x=x, size_y=y, size_z=z)
+            motion, semantic_class = track.motion.message(), track.semantic_class
+            tracks.append(
+                sensorsim_pb2.DynamicObjectTrack(
+                    id=track.track_id, semantic_class=semantic_class, trajectory=motion, object_size=size
+                )
+            )
+        return sensorsim_pb2.AvailableDynamicObjectsReturn(dynamic_objects=tracks)
+
+    def get_external_asset_objects(
+        self, request: sensorsim_pb2.ExternalAssetObjectsRequest, _: Call
+    ) -> sensorsim_pb2.ExternalAssetObjectsReturn:
+        """None: every track is in the scene's own files."""
+        self._scene(request.scene_id)
+        return sensorsim_pb2.ExternalAssetObjectsReturn()
+
+    def get_server_config(self, _: sensorsim_pb2.Empty, call: Call) -> sensorsim_pb2.ServerConfig:
+        """Version, device and limits."""
+        runtime = self._tenants.of(call)
+        described, limits = describe(runtime.transfer.device), runtime.limits
+        facts = {
+            "version": version("lumigrad"),
+            "device": described.name,
+            "device_name": described.device_name,
+            "max_pixels": limits.pixels,
+            "max_cameras": limits.cameras,
+            "queue_size": limits.queue,
+        }
+        return sensorsim_pb2.ServerConfig(server_config={name: str(value) for name, value in facts.items()})
+
+    def edit_assets(self, _: sensorsim_pb2.EditAssetsRequest, __: Call) -> sensorsim_pb2.EditAssetsResponse:
+        """Edit nothing."""
+        message = "this worker does not edit scenes; change their files and start it again"
+        return sensorsim_pb2.EditAssetsResponse(success=False, message=message)
+
+    def restore_model_parameters(
+        self, request: sensorsim_pb2.RestoreModelParametersRequest, _: Call
+    ) -> sensorsim_pb2.Empty:
+        """Do nothing: nothing was edited."""
+        self._scene(request.scene_id)
+        return sensorsim_pb2.Empty()
+
+    def shut_down(self, _: sensorsim_pb2.Empty, __: Call) -> sensorsim_pb2.Empty:
+        """Refuse: PERMISSION_DENIED."""
+        raise ForbiddenError("a client does not end this worker; whoever started it does")
+
+    def _scene(self, scene_id: str) -> DriveScene:
+        return scene_of(self._catalog, scene_id, "scene_id")
+
+    def _frame(self, request: sensorsim_pb2.RGBRenderRequest, call: Call, field: str) -> DriveFrame:
+        limits = self._tenants.of(call).limits
+        return frame_of(request, self._catalog, limits, field, self._metrics.unknown_tracks.inc)
+
+    def _rendered(self, frames: Sequence[DriveFrame], call: Call) -> list[sensorsim_pb2.RGBRenderReturn]:
+        """The pictures of frames; the first error of one is that of the call."""
+        replies = []
+        for outcome in self._renderer.render(frames, self._tenants.of(call), call):
+            if isinstance(outcome, Exception):
+                raise outcome
+            call.bytes_sent += len(outcome)
+            replies.append(sensorsim_pb2.RGBRenderReturn(image_bytes=outcome))
+        return replies
+
+
+class FrameService:
+    """The methods of `lumigrad.drive.v1.FrameService`."""
+
+    def __init__(self, tenants: Tenants, catalog: Catalog) -> None:
+        self._tenants = tenants
+        self._catalog = catalog
+
+    def Describe(self, request: sensorsim_pb2.RGBRenderRequest, call: Call) -> frame_pb2.FrameDescription:
+        """Describe a frame as a request of RenderService, which takes it."""
+        runtime = self._tenants.of(call)
+        frame = frame_of(request, self._catalog, runtime.limits, "", lambda: None)
+        stored = named_scene(runtime, call, frame.scene.scene_id)
+        count = stored.content.count
+        spec = frame.spec(frame.origin, count)
+        try:
+            gaussian_plan(spec, stored.outline.shapes, runtime.limits, "spec")
+        except InvalidArgumentError as error:
+            raise error_about(frame, error) from None
+        return frame_pb2.FrameDescription(spec=spec, origin=frame.origin.tolist(), count=count)
+
+
+def _is_loaded(scene: NamedScene, runtime: Runtime) -> bool:
+    """Whether a scene is in memory; does not mark it as used."""
+    known = scene.content_hash
+    return bool(known) and any(stored.content_hash == known for stored in runtime.scenes.all())
+
+
+def _message(error: Exception, call: Call) -> str:
+    """An error of one item: its code, and the text that would be that of a call."""
+    answer = answer_to(error, call.request_id)
+    return f"{answer.code.name}: {answer.text}"

@@ -1,0 +1,400 @@
+"""Driving simulators' contract under bad requests, broken scenes, full queues, and workers that stop or die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc.error_details_pb2 import BadRequest
+
+from lumigrad.protos.details import find
+from support.calls.gaussian_calls import gaussian_spec
+from support.calls.raw_calls import opencv_camera
+from support.driving.scenes import AROUND, END_US, FRONT, SCENE, WIDE, Street, frame, moved, pose, street
+from support.driving.stubs import MESSAGES, PLANAR, TOP_TO_BOTTOM, DrivingClient
+from support.workers.slow_render import SlowRender, wait_until
+from support.workers.tenant import tenant_client
+from support.workers.worker import LUMIGRAD, WorkerProcess, worker
+
+Code = grpc.StatusCode
+CONFIG_ERROR = 2
+# AlpaSim's pauses before it repeats a call that was UNAVAILABLE.
+RETRY_SECONDS = (0.5, 2.0)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Street:
+    return street(tmp_path_factory.mktemp("scenes"))
+
+
+@pytest.fixture(scope="module")
+def process(place: Street) -> Iterator[WorkerProcess]:
+    with worker("--device", "cpu", "--sensorsim", str(place.folder), "--max-pixels", "100000") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def simulator(process: WorkerProcess) -> Iterator[DrivingClient]:
+    with DrivingClient(process.target) as client:
+        yield client
+
+
+def test_no_tenant_waits_for_a_scene_that_another_one_reads(place: Street, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"alice: {'a' * 32}\nbob: {'b' * 32}\n")
+    options = ("--device", "cpu", "--sensorsim", str(place.folder), "--tokens-file", str(tokens))
+    with worker(*options) as started, started.channel() as channel, ThreadPoolExecutor(1) as threads:
+        alice, bob = tenant_client(channel, "a" * 32), tenant_client(channel, "b" * 32)
+        spec = gaussian_spec(opencv_camera(32, 24))
+        spec.scene_ref.name = SCENE
+        slow = SlowRender(alice)
+        # Her own renders are before the work that stores what she reads.
+        views = max(1, round(0.7 / slow.seconds_per_view()))
+        for _ in range(6):
+            slow.start(views)
+        wait_until(lambda: started.metric("lumigrad_queue_depth") >= 5, "a queue")
+        hers = threads.submit(alice.render, spec)
+        time.sleep(0.3)
+        assert bob.render(spec).arrays["color"].shape == (1, 24, 32, 3)
+        assert not hers.done()
+        slow.cancel()
+        assert hers.result(60).arrays["color"].shape == (1, 24, 32, 3)
+
+
+def setting(*path: str | int, to: Any) -> Callable[[Any], None]:
+    """Changes a field of a message."""
+
+    def apply(message: Any) -> None:
+        for step in path[:-1]:
+            message = message[step] if isinstance(step, int) else getattr(message, step)
+        last = path[-1]
+        if isinstance(last, int):
+            message[last] = to
+        elif isinstance(to, list):
+            getattr(message, last)[:] = to
+        else:
+            setattr(message, last, to)
+
+    return apply
+
+
+def rolling(message: Any) -> None:
+    message.camera_intrinsics.shutter_type = TOP_TO_BOTTOM
+    message.sensor_pose.end_pose.quat.w = float("nan")
+
+
+SPEC = "camera_intrinsics"
+FTHETA, PINHOLE, FISHEYE = (f"{SPEC}.{name}_param" for name in ("ftheta", "opencv_pinhole", "opencv_fisheye"))
+# By what is wrong: the camera, the change, the status and the field that it names.
+WRONG: dict[str, tuple[str, Callable[[Any], None], Code, str]] = {
+    "no scene": (FRONT, setting("scene_id", to=""), Code.NOT_FOUND, "scene_id"),
+    "an early frame": (FRONT, setting("frame_start_us", to=1), Code.OUT_OF_RANGE, "frame_start_us"),
+    "a late frame": (
+        FRONT,
+        lambda it: [setting(name, to=END_US + 9)(it) for name in ("frame_start_us", "frame_end_us")],
+        Code.OUT_OF_RANGE,
+        "frame_start_us",
+    ),
+    "a frame that ends first": (FRONT, setting("frame_end_us", to=1), Code.INVALID_ARGUMENT, "frame_end_us"),
+    "no height": (FRONT, setting("resolution_h", to=0), Code.INVALID_ARGUMENT, "resolution_h"),
+    "a huge width": (FRONT, setting("resolution_w", to=(1 << 32) - 1), Code.INVALID_ARGUMENT, "resolution_w"),
+    "many pixels": (FRONT, setting("resolution_w", to=2000), Code.INVALID_ARGUMENT, "resolution_w"),
+    "a huge camera": (
+        FRONT,
+        lambda it: [setting(SPEC, name, to=(1 << 32) - 1)(it) for name in ("resolution_h", "resolution_w")],
+        Code.OK,
+        "",
+    ),
+    "no camera": (FRONT, lambda it: it.ClearField(SPEC), Code.INVALID_ARGUMENT, SPEC),
+    "no lens": (FRONT, lambda it: it.camera_intrinsics.ClearField("opencv_pinhole_param"), Code.INVALID_ARGUMENT, SPEC),
+    "another shutter": (FRONT, setting(SPEC, "shutter_type", to=9), Code.INVALID_ARGUMENT, f"{SPEC}.shutter_type"),
+    "an infinite lens": (
+        FRONT,
+        setting(SPEC, "opencv_pinhole_param", "focal_length_x", to=float("inf")),
+        Code.INVALID_ARGUMENT,
+        f"{PINHOLE}.focal_length_x",
+    ),
+    "no focal length": (
+        FRONT,
+        setting(SPEC, "opencv_pinhole_param", "focal_length_y", to=0.0),
+        Code.INVALID_ARGUMENT,
+        f"{PINHOLE}.focal_length_y",
+    ),
+    "seven coefficients": (
+        FRONT,
+        setting(SPEC, "opencv_pinhole_param", "radial_coeffs", to=[0.1] * 7),
+        Code.INVALID_ARGUMENT,
+        f"{PINHOLE}.radial_coeffs",
+    ),
+    "a huge coefficient": (
+        FRONT,
+        setting(SPEC, "opencv_pinhole_param", "radial_coeffs", to=[1e9]),
+        Code.INVALID_ARGUMENT,
+        f"{PINHOLE}.radial_coeffs",
+    ),
+    "a fisheye that folds": (
+        AROUND,
+        setting(SPEC, "opencv_fisheye_param", "radial_coeffs", to=[-0.3]),
+        Code.INVALID_ARGUMENT,
+        f"{FISHEYE}.max_angle",
+    ),
+    "an f-theta that folds": (
+        WIDE,
+        setting(SPEC, "ftheta_param", "pixeldist_to_angle_poly", to=[0, 0.01, -1e-4]),
+        Code.INVALID_ARGUMENT,
+        f"{FTHETA}.max_angle",
+    ),
+    "an f-theta that falls": (
+        WIDE,
+        setting(SPEC, "ftheta_param", "pixeldist_to_angle_poly", to=[0, -0.01]),
+        Code.INVALID_ARGUMENT,
+        f"{FTHETA}.pixeldist_to_angle_poly",
+    ),
+    "no reference": (
+        WIDE,
+        setting(SPEC, "ftheta_param", "reference_poly", to=0),
+        Code.INVALID_ARGUMENT,
+        f"{FTHETA}.reference_poly",
+    ),
+    "a flat map": (
+        WIDE,
+        lambda it: [setting(SPEC, "ftheta_param", "linear_cde", f"linear_{n}", to=1.0)(it) for n in "cde"],
+        Code.INVALID_ARGUMENT,
+        f"{FTHETA}.linear_cde",
+    ),
+    "a negative angle": (
+        WIDE,
+        setting(SPEC, "ftheta_param", "max_angle", to=-1.0),
+        Code.INVALID_ARGUMENT,
+        f"{FTHETA}.max_angle",
+    ),
+    "half a windshield": (
+        WIDE,
+        setting(SPEC, "bivariate_windshield_model_param", "horizontal_poly", to=[0, 1]),
+        Code.INVALID_ARGUMENT,
+        f"{SPEC}.bivariate_windshield_model_param.horizontal_poly",
+    ),
+    "no pose": (FRONT, lambda it: it.ClearField("sensor_pose"), Code.INVALID_ARGUMENT, "sensor_pose.start_pose.quat"),
+    "a long quaternion": (
+        FRONT,
+        setting("sensor_pose", "start_pose", "quat", "w", to=0.7),
+        Code.INVALID_ARGUMENT,
+        "sensor_pose.start_pose.quat",
+    ),
+    "nowhere": (
+        FRONT,
+        setting("sensor_pose", "start_pose", "vec", "y", to=float("nan")),
+        Code.INVALID_ARGUMENT,
+        "sensor_pose.start_pose.vec",
+    ),
+    "no end of a rolling shutter": (FRONT, rolling, Code.INVALID_ARGUMENT, "sensor_pose.end_pose.quat"),
+    "a track without a pose": (
+        FRONT,
+        lambda it: it.dynamic_objects.add(track_id="car"),
+        Code.INVALID_ARGUMENT,
+        "dynamic_objects[0].pose_pair.start_pose.quat",
+    ),
+    "a track twice": (
+        FRONT,
+        lambda it: it.dynamic_objects.extend([moved("car", pose((0, 0, 0)))] * 2),
+        Code.INVALID_ARGUMENT,
+        "dynamic_objects[1].track_id",
+    ),
+    "a video": (FRONT, setting("image_format", to=5), Code.INVALID_ARGUMENT, "image_format"),
+    "an unknown format": (FRONT, setting("image_format", to=77), Code.INVALID_ARGUMENT, "image_format"),
+    "too good": (FRONT, setting("image_quality", to=101.0), Code.INVALID_ARGUMENT, "image_quality"),
+    "too bad": (FRONT, setting("image_quality", to=-0.5), Code.INVALID_ARGUMENT, "image_quality"),
+    "no number": (FRONT, setting("image_quality", to=float("nan")), Code.INVALID_ARGUMENT, "image_quality"),
+    "no mask": (FRONT, setting("insert_ego_mask", to=True), Code.NOT_FOUND, "ego_mask_id"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_with_a_frame_is_named_by_its_path(simulator: DrivingClient, name: str) -> None:
+    camera, spoil, code, field = WRONG[name]
+    request = frame(camera)
+    spoil(request)
+    batch = MESSAGES["Batch"](items=[{"camera_name": "x", "request": request}])
+    if code == Code.OK:
+        simulator.call("render_rgb", request)
+        return
+    with pytest.raises(grpc.RpcError) as refused:
+        simulator.call("render_rgb", request)
+    error = refused.value
+    assert (error.code(), error.details().split(": expected")[0]) == (code, field)
+    detail = find(error.trailing_metadata(), BadRequest)
+    assert [violation.field for violation in detail.field_violations] == [field]
+    (reply,) = simulator.call("batch_render_rgb", batch).items
+    assert reply.error_message.startswith(f"{code.name}: items[0].request.{field}: expected")
+
+
+def test_what_is_not_served_says_so(simulator: DrivingClient) -> None:
+    for method, fields, code, text in (
+        (
+            "render_lidar",
+            {"lidar_config": {"lidar_type": 1}},
+            Code.UNIMPLEMENTED,
+            "lidar_config.lidar_type: ",
+        ),
+        ("render_aggregated", {"lidar_requests": [{}]}, Code.UNIMPLEMENTED, "lidar_requests: expected none"),
+        ("shut_down", {}, Code.PERMISSION_DENIED, "a client does not end this worker"),
+        ("get_available_cameras", {"scene_id": "x"}, Code.NOT_FOUND, "scene_id: expected one of street-1, got x"),
+        ("get_dynamic_objects", {}, Code.NOT_FOUND, "scene_id: expected one of street-1, got none"),
+    ):
+        with pytest.raises(grpc.RpcError) as refused:
+            simulator.call(method, **fields)
+        assert refused.value.code() == code, method
+        assert refused.value.details().startswith(text)
+
+
+def test_huge_times_are_times(place: Street, tmp_path: Path) -> None:
+    free = street(tmp_path)
+    free.write(time_range_us=None)
+    with (
+        worker("--device", "cpu", "--sensorsim", str(tmp_path)) as process,
+        DrivingClient(process.target) as simulator,
+    ):
+        last = (1 << 64) - 1
+        for start, end in ((0, 0), (0, 1), (0, last), (last, last)):
+            assert simulator.call("render_rgb", frame(frame_start_us=start, frame_end_us=end)).image_bytes
+
+
+def test_scenes_with_broken_files_are_refused_when_they_are_used(tmp_path: Path) -> None:
+    place = street(tmp_path)
+    (tmp_path / SCENE / "car.ply").write_bytes(b"ply\nformat ascii 1.0\nelement vertex 5\nend_header\n")
+    street(tmp_path / "more", "good")
+    (tmp_path / "more" / "good").rename(tmp_path / "good")
+    with (
+        worker("--device", "cpu", "--sensorsim", str(place.folder)) as process,
+        DrivingClient(process.target) as simulator,
+    ):
+        with pytest.raises(grpc.RpcError) as refused:
+            simulator.call("render_rgb", frame())
+        assert refused.value.code() == Code.FAILED_PRECONDITION
+        assert refused.value.details().startswith("scene street-1: car.ply: ")
+        assert str(tmp_path) not in refused.value.details()
+        items = [{"request": frame()}, {"request": frame(scene_id="good")}]
+        replies = simulator.call("batch_render_rgb", items=items).items
+        assert replies[0].error_message.startswith("FAILED_PRECONDITION: scene street-1: car.ply: ")
+        assert replies[1].success
+    with pytest.raises(RuntimeError, match=r"--sensorsim-preload: scene street-1: car\.ply"):
+        WorkerProcess("--device", "cpu", "--sensorsim", str(place.folder), "--sensorsim-preload")
+
+
+def test_a_broken_manifest_ends_the_start_once(tmp_path: Path) -> None:
+    place = street(tmp_path)
+    place.write(version=7)
+    command = [LUMIGRAD, "serve", "--device", "cpu", "--port", "0", "--metrics-port", "0", "--sensorsim", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == CONFIG_ERROR
+    expected = f"lumigrad: error: --sensorsim: {place.file}: version: expected a whole number from 1 to 1, got 7\n"
+    assert done.stderr == expected
+
+
+def test_scenes_are_loaded_kept_evicted_and_loaded_again(tmp_path: Path) -> None:
+    for seed, name in enumerate(("one", "two")):
+        # 0.6 MiB each, of which one fits.
+        street(tmp_path, name, world_count=4000, seed=seed)
+    options = ("--max-payload-mib", "1", "--scene-mib", "1", "--sensorsim", str(tmp_path))
+    with worker("--device", "cpu", *options) as process, DrivingClient(process.target) as simulator:
+        assert not simulator.call("get_loaded_scenes").scenes
+        first = {name: simulator.call("render_rgb", frame(scene_id=name)).image_bytes for name in ("one", "two")}
+        assert [scene.scene_id for scene in simulator.call("get_loaded_scenes").scenes] == ["two"]
+        assert simulator.call("get_loaded_scenes").loaded_instance_capacity == 2
+        for name in ("one", "two", "one"):
+            assert simulator.call("render_rgb", frame(scene_id=name)).image_bytes == first[name]
+        assert process.metric("lumigrad_evictions_total", store="scenes", reason="room") == 4
+    with pytest.raises(RuntimeError, match=r"--sensorsim-preload: expected room for all scenes \(--scene-mib\)"):
+        WorkerProcess("--device", "cpu", *options, "--sensorsim-preload")
+    enough = ("--sensorsim", str(tmp_path), "--sensorsim-preload")
+    with worker("--device", "cpu", *enough) as process, DrivingClient(process.target) as simulator:
+        assert len(simulator.call("get_loaded_scenes").scenes) == 2
+
+
+def test_a_full_queue_is_unavailable(place: Street) -> None:
+    options = ("--queue-size", "1", "--sensorsim", str(place.folder), "--sensorsim-preload")
+    with worker("--device", "cpu", *options) as process, DrivingClient(process.target) as simulator:
+        request = frame(resolution_w=1600, resolution_h=960, image_format=PLANAR)
+
+        def ask(_: int) -> grpc.StatusCode:
+            try:
+                simulator.call("render_rgb", request)
+            except grpc.RpcError as error:
+                return error.code()
+            return Code.OK
+
+        with ThreadPoolExecutor(12) as threads:
+            codes = set(threads.map(ask, range(36)))
+        assert codes == {Code.OK, Code.UNAVAILABLE}
+
+
+def rollout(target: Callable[[], str], scene_id: str, steps: int, answered: list[float]) -> None:
+    """What AlpaSim does: a channel, cameras, masks, and batches, which it repeats twice if they are UNAVAILABLE."""
+    with DrivingClient(target()) as simulator:
+        cameras = simulator.call("get_available_cameras", scene_id=scene_id).available_cameras
+        simulator.call("get_available_ego_masks")
+        for step in range(steps):
+            at = (1.5 + 0.1 * step, 0.1, 1.4)
+            items = [
+                {"camera_name": it.logical_id, "request": frame(it.logical_id, at=at, scene_id=scene_id)}
+                for it in cameras
+            ]
+            for pause in (*RETRY_SECONDS, None):
+                try:
+                    replies = simulator.call("batch_render_rgb", items=items).items
+                    break
+                except grpc.RpcError as error:
+                    assert error.code() == Code.UNAVAILABLE, error
+                    if pause is None:
+                        raise
+                    time.sleep(pause)
+            assert all(reply.success for reply in replies), replies
+            answered.append(time.monotonic())
+
+
+def rollouts(target: Callable[[], str], steps: int, disturb: Callable[[], None], count: int = 4) -> None:
+    """Several at once; something happens to the worker when they are under way."""
+    answered: list[float] = []
+    with ThreadPoolExecutor(count) as threads:
+        running = [threads.submit(rollout, target, SCENE, steps, answered) for _ in range(count)]
+        while len(answered) < count:
+            time.sleep(0.01)
+        disturb()
+        for one in running:
+            one.result(120)
+    assert len(answered) == count * steps
+
+
+def test_four_rollouts_at_once(process: WorkerProcess) -> None:
+    rollouts(lambda: process.target, 10, lambda: None)
+
+
+def test_rollouts_survive_a_worker_that_is_killed(place: Street) -> None:
+    options = ("--sensorsim", str(place.folder), "--sensorsim-preload")
+    with worker("--device", "cpu", *options, supervised=True, is_balanced=False) as process:
+        rollouts(lambda: process.target, 10, lambda: os.kill(process.worker_pid, signal.SIGKILL))
+
+
+def test_rollouts_survive_a_worker_that_drains(place: Street) -> None:
+    """Its successor takes the port, as a container's does."""
+    options = ("--device", "cpu", "--sensorsim", str(place.folder), "--sensorsim-preload", "--lame-duck-seconds", "0")
+    first = WorkerProcess(*options)
+    successors: list[WorkerProcess] = []
+
+    def replace() -> None:
+        assert first.stop() == 0
+        successors.append(WorkerProcess(*options, port=first.port))
+
+    try:
+        rollouts(lambda: first.target, 10, replace)
+    finally:
+        for process in successors:
+            process.stop()

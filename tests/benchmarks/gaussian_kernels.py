@@ -18,6 +18,7 @@ class KernelBenchmark:
     def __init__(self, case: str, scene: Scene, views: int = 1) -> None:
         """Each of several views is moved sideways by a hundredth of the distance."""
         self._case = case
+        self._settings = Settings()
         self.gaussians = Gaussians(**{name: torch.from_numpy(value) for name, value in scene.tensors.items()})
         aside = np.array([0.01 * DISTANCE, 0.0, 0.0], np.float32)
         self.cameras = [
@@ -37,13 +38,13 @@ class KernelBenchmark:
 
     def state(self) -> State:
         """Of one forward pass."""
-        state = forward(self.gaussians, self.cameras, Settings(), retain=True).state
+        state = forward(self.gaussians, self.cameras, self._settings, retain=True).state
         assert state is not None
         return state
 
     def forward(self) -> float:
         """Milliseconds in the kernel's stages."""
-        return sum(forward(self.gaussians, self.cameras, Settings(), retain=True).stages().values())
+        return sum(forward(self.gaussians, self.cameras, self._settings, retain=True).stages().values())
 
     def backward(self, state: State) -> float:
         """Milliseconds in the kernel's stages, for gradients of every tensor of the scene."""

@@ -1,8 +1,4 @@
-"""What the CUDA kernels for Gaussians need at the least: `python -m tests.benchmarks.gaussian_roofline` from the root.
-
-Work is counted, on the CPU: the Gaussians of the standard scene, and the blending of a sample of tiles. Times follow
-from what a GPU moves and issues at its peak. Nothing is measured on a GPU.
-"""
+"""The work of the kernels for Gaussians: a million at 1920x1080, and the blending of a sample of tiles, on the CPU."""
 
 from __future__ import annotations
 
@@ -13,12 +9,10 @@ import torch
 from numpy.typing import NDArray
 
 from lumigrad.kernels.gaussians import Camera, Gaussians, Settings, forward
-from tests.benchmarks.gaussian_scene import Scene, scene
+from tests.benchmarks.gaussian_scene import Scene
+from tests.benchmarks.roofline.device import Need
 
 COUNT, WIDTH, HEIGHT = 1_000_000, 1920, 1080
-# Of an H100 SXM: bytes and instructions of warps per second; 132 processors with 4 schedulers each.
-BYTES_PER_SECOND = 3.35e12
-WARPS_PER_SECOND = 132 * 4 * 1.755e9
 TILE, WARP = 16, (4, 8)
 SAMPLED_TILES = 120
 # Instructions of a warp, counted in the compiler's listings: to see that a Gaussian is too faint, to blend it, to
@@ -40,35 +34,22 @@ class Work:
     blended: float  # Visits in which a pixel took part.
 
 
-def main() -> None:
-    """Counts and prints the table."""
-    work = count(scene(COUNT, WIDTH, HEIGHT))
-    print(f"{COUNT} Gaussians at {WIDTH}x{HEIGHT}, of which {work.visible} are seen")
-    print(f"{work.pairs / 1e6:.1f} M pairs with tiles, of which {work.fetched / 1e6:.1f} M are fetched")
-    print(f"{work.visits / 1e6:.1f} M visits of warps, of which {work.blended / 1e6:.1f} M blend")
-    print(f"\n{'stage':<18}{'MB':>8}{'M instructions':>16}{'least ms':>10}")
-    for stage, (size, instructions) in needs(work).items():
-        least = max(size / BYTES_PER_SECOND, instructions / WARPS_PER_SECOND)
-        print(f"{stage:<18}{size / 1e6:>8.0f}{instructions / 1e6:>16.0f}{1e3 * least:>10.3f}")
-
-
-def needs(work: Work) -> dict[str, tuple[float, float]]:
-    """Bytes of device memory and instructions of warps, by stage; sorting takes 8 bits of a key at a time."""
+def needs(work: Work) -> dict[str, Need]:
+    """What the stages need; sorting takes 8 bits of a key at a time."""
     n, seen, pixels = work.gaussians, work.visible, WIDTH * HEIGHT
     tests = work.fetched / 32 * 8 * TEST
     faint = (work.visits - work.blended) * FAINT
     return {
-        "project": (n * (GEOMETRY + RECORD + 4) + seen * (HARMONICS + 32), n / 32 * PROJECT),
-        "sort": (n * (4 + 4 + 4 * 16), 0),
-        "bin": (n * 16 + seen * 40 + work.pairs * (44 + 2 * 16 + 4), work.pairs / 32 * 300),
-        "blend": (work.fetched * (RECORD + 4) + pixels * 24, tests + faint + work.blended * BLEND),
-        "blend_backward": (
+        "project": Need(n * (GEOMETRY + RECORD + 4) + seen * (HARMONICS + 32), n / 32 * PROJECT),
+        "sort": Need(n * (4 + 4 + 4 * 16)),
+        "bin": Need(n * 16 + seen * 40 + work.pairs * (44 + 2 * 16 + 4), work.pairs / 32 * 300),
+        "blend": Need(work.fetched * (RECORD + 4) + pixels * 24, tests + faint + work.blended * BLEND),
+        "blend_backward": Need(
             work.fetched * (RECORD + 4) + work.pairs * 2 * ROW + pixels * 20 + n * ROW,
             tests + faint + work.blended * DIFFERENTIATE + work.fetched * 12 / 32 * 45,
         ),
-        "project_backward": (
-            n * (2 * ROW + RECORD + 2 * GEOMETRY) + seen * HARMONICS + n * HARMONICS,
-            n / 32 * PROJECT_BACKWARD,
+        "project_backward": Need(
+            n * (2 * ROW + RECORD + 2 * GEOMETRY) + seen * HARMONICS + n * HARMONICS, n / 32 * PROJECT_BACKWARD
         ),
     }
 
@@ -111,7 +92,3 @@ def _tile(values: dict[str, NDArray[np.float64]], column: int, row: int) -> tupl
     still_open = np.concatenate([np.ones((1, *reached.shape[1:]), bool), open_pixels.reshape(warps).any((2, 4))[:-1]])
     blends = (open_pixels & (alpha > 0)).reshape(warps).any((2, 4))
     return len(alpha), fetched, int((reached & still_open).sum()), int(blends.sum())
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,1 @@
+"""What the CUDA kernels need at the least, by counting their work."""

@@ -1,0 +1,36 @@
+"""What the CUDA kernels need at the least: `python -m tests.benchmarks.roofline` from the root of the repository.
+
+Work is counted on the CPU. Times follow from what a GPU moves and issues at its peak. Nothing is measured on a GPU.
+"""
+
+from __future__ import annotations
+
+from tests.benchmarks.gaussian_scene import scene
+from tests.benchmarks.roofline import gaussians, meshes, serving, spheres, training
+from tests.benchmarks.roofline.device import DEVICES, Need, print_needs, seconds
+
+
+def main() -> None:
+    """Count and print the tables."""
+    work = gaussians.count(scene(gaussians.COUNT, gaussians.WIDTH, gaussians.HEIGHT))
+    print(f"{gaussians.COUNT} Gaussians at {gaussians.WIDTH}x{gaussians.HEIGHT}, of which {work.visible} are seen")
+    print(f"{work.pairs / 1e6:.1f} M pairs with tiles, of which {work.fetched / 1e6:.1f} M are fetched")
+    print(f"{work.visits / 1e6:.1f} M visits of warps, of which {work.blended / 1e6:.1f} M blend")
+    drawn = gaussians.needs(work)
+    print_needs("A million Gaussians, one view", drawn)
+    _print_sums(drawn, {"forward": serving.FORWARD, "backward": ("blend_backward", "project_backward")})
+    print_needs("A million spheres, one view", spheres.needs())
+    print_needs("A million points, a mesh of a million triangles", meshes.needs())
+    steps = training.needs()
+    print_needs("The kernels of a training", steps)
+    _print_sums({**drawn, **steps}, {"step of a training": (*drawn, *steps)})
+    serving.print_rates(drawn, gaussians.WIDTH * gaussians.HEIGHT)
+
+
+def _print_sums(needs: dict[str, Need], sums: dict[str, tuple[str, ...]]) -> None:
+    for name, stages in sums.items():
+        print(f"{name}: " + ", ".join(f"{1e3 * seconds(needs, stages, d):.2f} ms on an {d.name}" for d in DEVICES))
+
+
+if __name__ == "__main__":
+    main()

@@ -31,6 +31,7 @@ ORDER = {
         "storage",
         "scenes",
         "training rpc",
+        "sensorsim",
         "process",
     ],
     "client": [

@@ -22,11 +22,14 @@ from grpc_tools import protoc
 
 _ABOUT = """# The contract
 
-What goes over the wire, for programs in any language: the comments of `protos/lumigrad/v1`, package `lumigrad.v1`.
-Beside these services a worker has `grpc.health.v1.Health` and, with `--reflection`, reflection.
+Services and messages, for programs in any language, with the comments of the .proto files: package `lumigrad.v1` in
+`protos/lumigrad/v1`, and `lumigrad.drive.v1`, the contract of driving simulators, in `protos/lumigrad/drive/v1`.
+A worker also serves `grpc.health.v1.Health` and, with `--reflection`, reflection.
 """
 _Field = FieldDescriptorProto
 _CODE = r"<code>\1</code>"
+# Packages of the contract by their names in descriptors, each with what its anchors begin with.
+_PACKAGES = {".lumigrad.v1.": "", ".lumigrad.drive.v1.": "drive."}
 _SCALARS = {number: name.removeprefix("TYPE_").lower() for name, number in _Field.Type.items()}
 
 
@@ -71,8 +74,9 @@ def page(root: Path) -> str:
 
 def _described(protos: Path) -> FileDescriptorSet:
     with tempfile.NamedTemporaryFile(suffix=".pb") as descriptors:
-        names = [str(path.relative_to(protos)) for path in sorted(protos.glob("lumigrad/v1/*.proto"))]
-        include = [f"-I{protos}", f"-I{files('grpc_tools') / '_proto'}"]
+        folders = [package.strip(".").replace(".", "/") for package in _PACKAGES]
+        names = [str(path.relative_to(protos)) for it in folders for path in sorted(protos.glob(f"{it}/*.proto"))]
+        include = [f"-I{protos}", f"-I{files('grpc_tools') / '_proto'}", f"-I{files('google.rpc') / '../..'}"]
         options = ["--include_source_info", f"--descriptor_set_out={descriptors.name}"]
         if protoc.main(["protoc", *include, *options, *names]) != 0:
             raise RuntimeError(f"protoc does not take the files of {protos}; it said why on standard error")
@@ -95,12 +99,11 @@ def _service(file: _File, number: int, service: ServiceDescriptorProto) -> Itera
 
 def _message(file: _File, path: tuple[int, ...], message: DescriptorProto, outer: str) -> Iterator[str]:
     name = outer + message.name
-    yield from (f"### {name} {{ #{name} }}", "", _prose(file.comment(*path)), "")
+    full = f".{file.proto.package}.{name}"
+    yield from (f"### {name} {{ #{_anchor(full)} }}", "", _prose(file.comment(*path)), "")
     if message.field:
         yield '<dl class="fields">'
-        maps = {
-            f".lumigrad.v1.{name}.{nested.name}": nested for nested in message.nested_type if nested.options.map_entry
-        }
+        maps = {f"{full}.{nested.name}": nested for nested in message.nested_type if nested.options.map_entry}
         for number, field in enumerate(message.field):
             choice = ""
             if field.HasField("oneof_index") and not field.proto3_optional:
@@ -117,7 +120,8 @@ def _message(file: _File, path: tuple[int, ...], message: DescriptorProto, outer
 
 def _enum(file: _File, path: tuple[int, ...], enum: EnumDescriptorProto, outer: str) -> Iterator[str]:
     name = outer + enum.name
-    yield from (f"### {name} {{ #{name} }}", "", _prose(file.comment(*path)), "", '<dl class="fields">')
+    anchor = _anchor(f".{file.proto.package}.{name}")
+    yield from (f"### {name} {{ #{anchor} }}", "", _prose(file.comment(*path)), "", '<dl class="fields">')
     for number, value in enumerate(enum.value):
         yield f"<dt><code>{value.name} = {value.number}</code></dt>"
         yield f"<dd>{_prose(file.comment(*path, 2, number))}</dd>"
@@ -134,10 +138,18 @@ def _type(field: FieldDescriptorProto, maps: dict[str, DescriptorProto]) -> str:
     return f"optional {name}" if field.proto3_optional else name
 
 
+def _anchor(type_name: str) -> str:
+    """Of a type of ours on this page; empty for those of other packages."""
+    found = [
+        prefix + type_name[len(package) :] for package, prefix in _PACKAGES.items() if type_name.startswith(package)
+    ]
+    return found[0] if found else ""
+
+
 def _link(type_name: str) -> str:
     """A message of ours by its anchor on this page; another package's by its name."""
-    name = type_name.removeprefix(".lumigrad.v1.")
-    return name.removeprefix(".") if name == type_name else f'<a href="#{name}">{name}</a>'
+    anchor = _anchor(type_name)
+    return f'<a href="#{anchor}">{anchor.removeprefix("drive.")}</a>' if anchor else type_name.removeprefix(".")
 
 
 def _prose(comment: str) -> str:

@@ -1,4 +1,4 @@
-"""A hook of MkDocs: adds the pages that are made from other files, and leads links out of docs/ to them."""
+"""A hook of MkDocs: adds pages made from other files, redirects links to them, and inlines formulas and diagrams."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ from readme import Readme
 _ROOT = Path(__file__).parents[2]
 _README = Readme(_ROOT)
 _TUTORIALS = "tutorials/"
+_DIAGRAM = re.compile(r"^!\[[^\]]*\]\((?:\.\./)*(images/diagrams/\w+\.svg)\)$", re.MULTILINE)
+_DARK = re.compile(r"@media \(prefers-color-scheme: dark\) \{ (.+?\}) \}")
+_SLATE = r'[data-md-color-scheme="slate"] \1'
 _FORMULA = re.compile(r"^\$\$\n(.+?)\n\$\$$", re.DOTALL | re.MULTILINE)
 
 
@@ -48,17 +51,17 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Leads links to files outside docs/ to the pages that show them, and sets formulas in MathML, without scripts."""
+    """Redirects links to files outside docs/ to their pages; inlines diagrams, and formulas as MathML."""
     folder = dirname(page.file.src_uri)
 
     def to(target: str) -> str:
-        path = _outside(target, folder if page.file.src_uri.startswith(_TUTORIALS) else "")
+        path = _outside(target, "" if page.file.generated_by else folder)
         return relpath(_page_of(path, target.partition("#")[2]), folder or ".") if path else target
 
     if page.file.src_uri.startswith(_TUTORIALS):
         name = Path(_notebook_of(page.file.src_uri)).name
         markdown += f"\nThis page is also a [Jupyter notebook]({name}).\n"
-    return _FORMULA.sub(_mathml, redirected(markdown, to))
+    return _FORMULA.sub(_mathml, _DIAGRAM.sub(_svg, redirected(markdown, to)))
 
 
 def _notebook_of(tutorial: str) -> str:
@@ -68,6 +71,12 @@ def _notebook_of(tutorial: str) -> str:
 def _mathml(formula: re.Match[str]) -> str:
     """A formula between two lines of `$$`, in LaTeX, as a block of HTML."""
     return f'<div class="formula">{convert(formula[1], display="block")}</div>'
+
+
+def _svg(diagram: re.Match[str]) -> str:
+    """A diagram as a block of HTML, so that it follows the reader's choice of light and dark on this site."""
+    text = (_ROOT / "docs" / diagram[1]).read_text(encoding="utf-8").rstrip()
+    return f'<div class="drawing">{_DARK.sub(_SLATE, text)}</div>'
 
 
 def _outside(target: str, folder: str) -> str:

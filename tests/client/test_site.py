@@ -1,19 +1,42 @@
-"""The documentation's site in a real browser: formulas are set, and no page is wider than its window."""
+"""The site in a real browser, opened from files: search, formulas, diagrams, and pages that fit their window."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from support.chromium import chromium
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("index", "spheres", "gaussians", "meshes", "gallery", "command_line", "which_call", "tutorials/fit_an_image")
+PAGES = (
+    "index",
+    "spheres",
+    "gaussians",
+    "meshes",
+    "training",
+    "gallery",
+    "command_line",
+    "which_call",
+    "tutorials/fit_an_image",
+    "operations",
+    "operations/monitoring",
+)
+
+# Whether all texts of a drawing lie within it and are at least 8 pixels high.
+INSIDE = """svg => {
+  const frame = svg.getBoundingClientRect();
+  return [...svg.querySelectorAll("text")].filter(e => e.textContent).every(e => {
+    const box = e.getBoundingClientRect();
+    return box.left >= frame.left && box.right <= frame.right && box.height >= 8;
+  });
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +62,49 @@ def test_pages_fit_their_window(site: Path, browser: Any, width: int) -> None:
     for name in PAGES:
         page.goto((site / f"{name}.html").as_uri())
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+        # Code that does not fit would be cut: it goes on in the next line.
+        cut = "[...document.querySelectorAll('pre > code')].filter(e => e.scrollWidth > e.clientWidth).length"
+        assert page.evaluate(cut) == 0, name
     page.close()
+
+
+def test_search_works_from_files(site: Path, browser: Any) -> None:
+    page = browser.new_page(viewport={"width": 1400, "height": 900})
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("requestfailed", lambda request: complaints.append(request.url))
+    # From a page in a folder too, whose links begin elsewhere.
+    for name in ("index", "operations/memory"):
+        page.goto((site / f"{name}.html").as_uri())
+        # Typed, as the page searches when a key comes up, which filling the field at once does not do.
+        page.locator("input.md-search__input").press_sequentially("lame duck")
+        first = page.locator(".md-search-result__link").first
+        first.wait_for(timeout=30_000)
+        assert any(
+            "operations" in link
+            for link in page.locator(".md-search-result__link").evaluate_all("all => all.map(e => e.href)")
+        )
+        assert all(
+            Path(urlsplit(it).path).is_file() for it in [first.get_attribute("href") or ""] if it.startswith("file:")
+        )
+    assert not complaints
+    page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_diagrams_have_the_colours_of_their_page(site: Path, browser: Any, scheme: str) -> None:
+    for width in (1400, 390):
+        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        for name in ("operations", "operations/shared_memory", "training"):
+            page.goto((site / f"{name}.html").as_uri())
+            shown = page.locator("svg.diagram")
+            assert shown.count() == 1, name
+            ink = shown.locator("text").first.evaluate("e => getComputedStyle(e).fill")
+            brightness = sum(map(int, re.findall(r"\d+", ink)[:3])) / 3
+            assert brightness > 180 if scheme == "dark" else brightness < 80, ink
+            # No text leaves its drawing, and the small ones can be read.
+            assert shown.evaluate(INSIDE), name
+        page.close()
 
 
 def test_formulas_are_set(site: Path, browser: Any) -> None:

@@ -103,5 +103,7 @@ def test_what_an_old_worker_does_not_know_is_told_as_such(present: WorkerProcess
             old.put(Mesh(2 * VERTICES, FACES))  # not one that the worker behind has
         with pytest.raises(LumigradError):
             old.trainer(spheres(), [CAMERA], [np.zeros((CAMERA.height, CAMERA.width, 3), np.uint8)])
+        with pytest.raises(LumigradError):
+            old.render_batch([(spheres(), CAMERA)])
         # And it goes on with what it knows.
         assert old.render(spheres(), CAMERA).color.any()

@@ -1,0 +1,161 @@
+"""Docstrings of the public API say what arguments are, what is raised, and give an example, which runs."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lumigrad import client as api
+from lumigrad.client import Client, Gaussians, Spheres, World, datasets, formats
+from lumigrad.client import torch as operators
+from lumigrad.kernels import gaussians as gaussian_kernels
+from lumigrad.kernels import meshes as mesh_kernels
+from lumigrad.kernels import spheres as sphere_kernels
+from support.gaussians.clouds import post
+from support.meshes.shapes import torus
+
+PACKAGES = ("", ".torch", ".jax", ".training", ".robots", ".formats", ".datasets")
+KERNELS = {"gaussians": gaussian_kernels, "spheres": sphere_kernels, "meshes": mesh_kernels}
+# Take or make messages of the protocol, or parts of a call; programs call what is above them.
+INNER = re.compile(r".*\.(of|names|message|differentiated|set_result|send_step|receive_step|settle|at)|Trainer\.apply")
+# Their line says all: they raise nothing of ours, and need no more words than their names.
+PLAIN = {
+    *("Robot.collision_meshes", "StoredScene.gaussians", "StoredScene.invalid", "StoredScene.keep"),
+    *("StoredScene.of_degree", "StoredScene.reordered"),
+}
+QUIET = {"Client.close"}
+# Values that programs make.
+MADE = ("Camera", "Client", "Cuboid", "Gaussians", "Mesh", "Obstacle", "Spheres", "Target", "VoxelGrid", "World")
+# Need files or a worker that tests elsewhere have; or begin what another example ends.
+NOT_RUN = {
+    *("Client.drive_frame", "Client.drive_pictures", "read_drive_log", "Robot.load", "Robot.at", "Robot.spheres"),
+    *("Robot.link_poses", "Capture.load", "Client.trainer", "Client.resume_trainer", "Client", "Camera.inria"),
+}
+
+
+def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Public functions and methods by their names; those of JAX begin with "jax."."""
+    seen = set()
+    for package in PACKAGES:
+        module = importlib.import_module(f"lumigrad.client{package}")
+        for name in module.__all__:
+            value = getattr(module, name)
+            members = vars(value) if inspect.isclass(value) else {}
+            members = {k: v for base in value.__mro__ for k, v in vars(base).items()} if members else {"": value}
+            for member, raw in members.items():
+                found = raw.__func__ if isinstance(raw, staticmethod) else raw
+                if not inspect.isfunction(found) or member.startswith("_") or found in seen:
+                    continue
+                if "lumigrad" in found.__module__:
+                    seen.add(found)
+                    prefix = "jax." if package == ".jax" else ""
+                    yield prefix + (f"{name}.{member}" if member else name), found
+
+
+FUNCTIONS = {name: it for name, it in functions() if name not in PLAIN and not INNER.fullmatch(name)}
+
+
+def section(documented: Any, title: str) -> str:
+    """The text of a section of a docstring; empty without it."""
+    text = inspect.getdoc(documented) or ""
+    found = re.search(rf"^{title}:\n((?:    .*\n|\n)+)", text + "\n", re.M)
+    return textwrap.dedent(found[1]) if found else ""
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_docstrings_are_complete(name: str) -> None:
+    function = FUNCTIONS[name]
+    told = re.findall(r"^(\w+): ", section(function, "Args"), re.M)
+    parameters = [it for it in inspect.signature(function).parameters if it not in ("self", "cls")]
+    if name.startswith("jax."):
+        # They refer to those of torch.
+        told = re.findall(r"^(\w+): ", section(FUNCTIONS[name.removeprefix("jax.")], "Args"), re.M)
+        parameters = [it for it in parameters if it in told or it not in ("outputs",)]
+    assert not set(parameters) - set(told), "Args"
+    assert section(function, "Raises") or name in QUIET, "Raises"
+    assert section(function, "Example"), "Example"
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_values_have_examples(name: str) -> None:
+    assert section(getattr(api, name), "Example")
+
+
+@pytest.fixture
+def names(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What examples may use. Some write files."""
+    monkeypatch.chdir(tmp_path)
+    from lumigrad.client import jax as jax_functions
+
+    shape = torus(12, 8)
+    cloud, camera = post(), api.Camera.look_at((0.0, 0.0, -4.0), (0.0, 0.0, 0.0), width=64, height=48)
+    spheres = Spheres(np.zeros((1, 3)), np.ones((1, 3)), np.ones(1))
+    world = World([api.Cuboid((1, 1, 1))])
+    cameras = [camera, api.Camera.look_at((0.5, 0.0, -4.0), (0.0, 0.0, 0.0), width=64, height=48)]
+    photographs = [np.full((48, 64, 3), 0.5, np.float32)] * 2
+    Gaussians.save(cloud, tmp_path / "scene.ply")
+    api.Mesh(shape.vertices, shape.faces).save(tmp_path / "part.stl")
+    spheres.save(tmp_path / "points.ply")
+    views = tuple(datasets.View(str(k), it) for k, it in enumerate(cameras))
+    return {
+        **{name: getattr(module, name) for module in (datasets, formats, operators, api) for name in module.__all__},
+        **{"np": np, "torch": torch, "jax_functions": jax_functions, "folder": tmp_path},
+        **{"client": client, "target": client.target, "scene": client.put(cloud), "gaussians": cloud},
+        **{"camera": camera, "cameras": cameras, "spheres": spheres, "world": world, "photographs": photographs},
+        **{"mesh": api.Mesh(shape.vertices, shape.faces), "vertices": shape.vertices, "faces": shape.faces},
+        **{"capture": datasets.Capture(views), "frame": client.render(cloud, camera)},
+        **{"found": client.query(world, [[0, 0, 1, 0.1]])},
+        "items": [(cloud, camera)],
+    }
+
+
+TRAINED = {name for name in FUNCTIONS if name.startswith(("Trainer.", "Batch.", "LateResult."))}
+RUN = [name for name in (*FUNCTIONS, *MADE) if name not in NOT_RUN | TRAINED]
+
+
+def run(documented: Any, names: dict[str, Any]) -> None:
+    exec(compile(section(documented, "Example"), documented.__qualname__, "exec"), names)
+
+
+def test_examples_run(names: dict[str, Any]) -> None:
+    failed = {}
+    for name in RUN:
+        try:
+            # Some update or delete the scene.
+            scene = names["client"].put(names["gaussians"])
+            run(FUNCTIONS.get(name) or getattr(api, name), {**names, "scene": scene})
+        except Exception as error:
+            failed[name] = repr(error)
+    assert not failed, failed
+
+
+def test_examples_of_trainings_run(names: dict[str, Any]) -> None:
+    run(Client.trainer, {**names, "print": lambda *_: None})
+    scene = names["client"].put(names["gaussians"])  # Examples publish what they train.
+    with names["client"].trainer(scene, names["cameras"], names["photographs"]) as trainer:
+        for name in sorted(TRAINED - {"Trainer.close", "Trainer.snapshot", "Batch.apply", "LateResult.result"}):
+            run(FUNCTIONS[name], {**names, "trainer": trainer, "print": lambda *_: None})
+        batch = next(trainer.batches(1))
+        run(FUNCTIONS["Batch.apply"], values := {**names, "trainer": trainer, "batch": batch})
+        run(FUNCTIONS["LateResult.result"], {"late": values["result"]})
+
+
+def test_examples_of_kernels_run(names: dict[str, Any]) -> None:
+    tensors = {name: torch.from_numpy(np.array(it)) for name, it in names["gaussians"].tensors.items()}
+    of_spheres = {name: torch.from_numpy(np.array(it)) for name, it in names["spheres"].tensors.items()}
+    mesh = {"vertices": torch.from_numpy(np.array(names["vertices"], np.float32))}
+    mesh |= {"faces": torch.from_numpy(np.array(names["faces"], np.int32))}
+    for name, given in {"gaussians": tensors, "spheres": of_spheres, "meshes": mesh}.items():
+        module = KERNELS[name]
+        values = {"np": np, "torch": torch, **given, name: module}
+        for function in (module.evaluate if name == "meshes" else module.forward, module.backward):
+            run(function, values)

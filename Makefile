@@ -19,8 +19,10 @@ BUILD_TOOLS := scikit-build-core "nanobind>=2.9,<4" grpcio-tools==1.76.0 "google
 TORCH := torch==2.13.0
 # The compiler's progress, every tenth step.
 PROGRESS = { grep --line-buffered -oE "^ *\[[0-9]*0/[0-9]+\]" || true; }
-# An argument, because the build folder may be the demo's, which remembers that it was built for the CPU alone.
-build_flags = $(if $(findstring LUMIGRAD_CUDA=,$(BUILD_FLAGS)),,-C cmake.define.LUMIGRAD_CUDA=$(1)) $(BUILD_FLAGS)
+# CUDA and the instruction sets of CPUs; arguments, because the build folder may be the demo's, which remembers what it was
+# built for.
+build_flags = $(if $(findstring LUMIGRAD_CUDA=,$(BUILD_FLAGS)),,-C cmake.define.LUMIGRAD_CUDA=$(1)) \
+	-C cmake.define.LUMIGRAD_INSTRUCTION_SETS=$(2) $(BUILD_FLAGS)
 
 $(VENV)/.dependencies: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -36,11 +38,11 @@ $(VENV)/.installed: $(VENV)/.dependencies $(NATIVE_SOURCES) $(PROTOS)
 	@echo "Compiling the kernels: some minutes, once; all output goes to build/setup.log."
 	@mkdir -p build
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash -c 'set -o pipefail; \
-	  $(BIN)/pip install --verbose --no-build-isolation $(call build_flags,$(CUDA)) -e ".[dev]" 2>&1 | tee build/setup.log | \
+	  $(BIN)/pip install --verbose --no-build-isolation $(call build_flags,$(CUDA),ALL) -e ".[dev]" 2>&1 | tee build/setup.log | \
 	  $(PROGRESS)' || { tail -50 build/setup.log; exit 1; }
 	touch $@
 
-# What the demo needs and no more: kernels for the CPU, and packages that are downloaded while they compile. Torch's wheel for the CPU is a tenth of the usual one, which comes if its index cannot be reached.
+# What the demo needs and no more: kernels for this machine's CPU, and packages that are downloaded while they compile. Torch's wheel for the CPU is a tenth of the usual one, which comes if its index cannot be reached.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 DEMO_EXTRAS := server io robot plot
 DEMO_PACKAGES = $(BIN)/python -c 'import sys; from pip._vendor import tomli; project = tomli.load(open("pyproject.toml", "rb"))["project"]; \
@@ -56,7 +58,7 @@ $(VENV)/.demo: pyproject.toml $(NATIVE_SOURCES) $(PROTOS)
 	  { $(BIN)/python -c "import torch" || \
 	    $(BIN)/pip install --no-compile --timeout 15 --retries 1 --extra-index-url $(TORCH_INDEX) $(TORCH); \
 	    $(BIN)/pip install --no-compile -r build/demo.txt $(BUILD_TOOLS); } >build/packages.log 2>&1 & packages=$$!; \
-	  $(BIN)/pip install --verbose --no-build-isolation --no-deps $(call build_flags,OFF) -e . 2>&1 | \
+	  $(BIN)/pip install --verbose --no-build-isolation --no-deps $(call build_flags,OFF,NATIVE) -e . 2>&1 | \
 	    tee build/setup.log | $(PROGRESS) || { kill $$packages; tail -50 build/setup.log; exit 1; }; \
 	  echo "The kernels are compiled; the last packages."; \
 	  wait $$packages || { tail -50 build/packages.log; exit 1; }'

@@ -1,22 +1,36 @@
 # One object library per instruction set from the same sources; isa.cpp chooses among them at run time.
+set(LUMIGRAD_INSTRUCTION_SETS "ALL" CACHE STRING "Instruction sets of the CPU loops: ALL, or NATIVE: the fastest of this machine alone")
 set(LUMIGRAD_ISAS portable)
-# All sets are the same sources. Only one is built with sanitizers, beside the portable one that must be there, which
-# nothing runs then: the compiler takes minutes for the others.
-set(LUMIGRAD_SANITIZED_ISA portable)
 # Without wide registers, GCC takes four times as long over the largest loops at -O3 as at -O2, for code that is as fast.
 set(LUMIGRAD_FLAGS_portable -Wno-psabi -O2)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
   list(APPEND LUMIGRAD_ISAS avx2 avx512)
-  set(LUMIGRAD_SANITIZED_ISA avx2)
   set(LUMIGRAD_FLAGS_avx2 -mavx2 -mfma -mbmi2 -mpopcnt)
   # GCC 12 warns about its own AVX-512 header.
   set(LUMIGRAD_FLAGS_avx512 -Wno-maybe-uninitialized -Wno-uninitialized -mavx512f -mavx512dq -mavx512bw -mavx512vl -mfma -mbmi2 -mpopcnt -mprefer-vector-width=512)
 endif()
 
-if(LUMIGRAD_SANITIZE)
-  set(LUMIGRAD_ISAS portable ${LUMIGRAD_SANITIZED_ISA})
-  list(REMOVE_DUPLICATES LUMIGRAD_ISAS)
+# All sets are the same sources, and the compiler takes minutes for each: one is enough for sanitizers, and for a machine
+# that runs what it builds.
+if(LUMIGRAD_SANITIZE AND "avx2" IN_LIST LUMIGRAD_ISAS)
+  set(LUMIGRAD_ISAS avx2)
+elseif(LUMIGRAD_INSTRUCTION_SETS STREQUAL "NATIVE")
+  if(NOT DEFINED LUMIGRAD_FASTEST_ISA)
+    file(WRITE "${CMAKE_BINARY_DIR}/fastest_isa.cpp" "#include <cstdio>\n#include \"common/isa.h\"\n"
+         "int main() { std::fputs(lumigrad::isa_name(lumigrad::available_isas().back()).c_str(), stdout); }\n")
+    list(TRANSFORM LUMIGRAD_ISAS PREPEND "-DLUMIGRAD_HAVE_" OUTPUT_VARIABLE LUMIGRAD_HAVE_ALL)
+    try_run(LUMIGRAD_FASTEST_RAN LUMIGRAD_FASTEST_BUILT
+            SOURCES "${CMAKE_BINARY_DIR}/fastest_isa.cpp" "${NATIVE}/common/isa.cpp"
+            CMAKE_FLAGS "-DINCLUDE_DIRECTORIES=${NATIVE}" COMPILE_DEFINITIONS ${LUMIGRAD_HAVE_ALL}
+            RUN_OUTPUT_VARIABLE LUMIGRAD_FASTEST)
+    if(NOT LUMIGRAD_FASTEST IN_LIST LUMIGRAD_ISAS)
+      message(FATAL_ERROR "Cannot tell this machine's instruction set; build with LUMIGRAD_INSTRUCTION_SETS=ALL")
+    endif()
+    set(LUMIGRAD_FASTEST_ISA "${LUMIGRAD_FASTEST}" CACHE INTERNAL "The fastest instruction set of this machine")
+  endif()
+  set(LUMIGRAD_ISAS "${LUMIGRAD_FASTEST_ISA}")
 endif()
+message(STATUS "Instruction sets of the CPU loops: ${LUMIGRAD_ISAS}")
 
 file(GLOB LUMIGRAD_ISA_SOURCES CONFIGURE_DEPENDS "${NATIVE}/*/cpu/*.cpp" "${NATIVE}/*/cpu/*/*.cpp")
 # What gains nothing from SIMD: compiled once, also for the CUDA engines.
@@ -34,9 +48,6 @@ foreach(isa IN LISTS LUMIGRAD_ISAS)
   add_library(lumigrad_cpu_${isa} OBJECT ${LUMIGRAD_ISA_SOURCES})
   target_include_directories(lumigrad_cpu_${isa} PRIVATE "${NATIVE}")
   target_compile_options(lumigrad_cpu_${isa} PRIVATE ${LUMIGRAD_CXX_FLAGS} ${LUMIGRAD_FLAGS_${isa}})
-  if(LUMIGRAD_SANITIZE AND NOT isa STREQUAL LUMIGRAD_SANITIZED_ISA)
-    target_compile_options(lumigrad_cpu_${isa} PRIVATE -fno-sanitize=all -g0)
-  endif()
   target_compile_definitions(lumigrad_cpu_${isa} PRIVATE LUMIGRAD_ISA=${isa} LUMIGRAD_ISA_${isa}=1)
   target_sources(lumigrad_cpu PRIVATE $<TARGET_OBJECTS:lumigrad_cpu_${isa}>)
   target_compile_definitions(lumigrad_cpu PRIVATE LUMIGRAD_HAVE_${isa}=1)

@@ -37,14 +37,25 @@ bool built(Isa isa) {
       return false;
 #endif
     case Isa::portable:
+#ifdef LUMIGRAD_HAVE_portable
       return true;
+#else
+      return false;
+#endif
   }
   return false;
 }
 
 Isa initial_isa() {
   const char* wanted = std::getenv("LUMIGRAD_ISA");
-  return wanted != nullptr && *wanted != '\0' ? parse_isa(wanted) : available_isas().back();
+  if (wanted != nullptr && *wanted != '\0') return parse_isa(wanted);
+  std::vector<Isa> isas = available_isas();
+  if (isas.empty()) {
+    throw std::runtime_error(
+        "the CPU loops were built for the instruction set of another machine alone; build them here, or with "
+        "LUMIGRAD_INSTRUCTION_SETS=ALL");
+  }
+  return isas.back();
 }
 
 std::atomic<Isa>& chosen() {

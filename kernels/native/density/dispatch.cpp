@@ -1,6 +1,8 @@
 // Selects the loops that were compiled for an instruction set.
 #include "density/cpu/engine.h"
 
+#include <stdexcept>
+
 namespace lumigrad::density {
 
 namespace portable {
@@ -23,8 +25,12 @@ CpuEngine cpu_engine(Isa isa) {
     case Isa::avx2:
       return avx2::engine();
 #endif
-    default:
+#ifdef LUMIGRAD_HAVE_portable
+    case Isa::portable:
       return portable::engine();
+#endif
+    default:
+      throw std::logic_error("the loops for " + isa_name(isa) + " are not built");
   }
 }
 

@@ -1,6 +1,8 @@
 // Selects the loops that were compiled for an instruction set.
 #include "gaussians/cpu/engine.h"
 
+#include <stdexcept>
+
 #define LUMIGRAD_DECLARE_GAUSSIANS(isa)                                                                            \
   namespace isa {                                                                                                  \
   void forward_view(const View*, int, const Settings&, const Scene&, const Outputs&, Pass&, Workspace&);           \
@@ -12,7 +14,9 @@
 
 namespace lumigrad::gaussians {
 
+#ifdef LUMIGRAD_HAVE_portable
 LUMIGRAD_DECLARE_GAUSSIANS(portable)
+#endif
 #ifdef LUMIGRAD_HAVE_avx2
 LUMIGRAD_DECLARE_GAUSSIANS(avx2)
 #endif
@@ -30,8 +34,12 @@ CpuEngine cpu_engine(Isa isa) {
     case Isa::avx2:
       return {&avx2::forward_view, &avx2::blend_backward, &avx2::project_backward};
 #endif
-    default:
+#ifdef LUMIGRAD_HAVE_portable
+    case Isa::portable:
       return {&portable::forward_view, &portable::blend_backward, &portable::project_backward};
+#endif
+    default:
+      throw std::logic_error("the loops for " + isa_name(isa) + " are not built");
   }
 }
 

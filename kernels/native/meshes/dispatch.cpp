@@ -1,6 +1,8 @@
 // Selects the loops that were compiled for an instruction set.
 #include "meshes/cpu/engine.h"
 
+#include <stdexcept>
+
 #define LUMIGRAD_DECLARE_MESHES(isa)                                                        \
   namespace isa {                                                                           \
   void evaluate(const World&, const Spheres&, const Settings&, const Outputs&, Workspace&); \
@@ -8,7 +10,9 @@
 
 namespace lumigrad::meshes {
 
+#ifdef LUMIGRAD_HAVE_portable
 LUMIGRAD_DECLARE_MESHES(portable)
+#endif
 #ifdef LUMIGRAD_HAVE_avx2
 LUMIGRAD_DECLARE_MESHES(avx2)
 #endif
@@ -26,8 +30,12 @@ CpuEngine cpu_engine(Isa isa) {
     case Isa::avx2:
       return {&avx2::evaluate};
 #endif
-    default:
+#ifdef LUMIGRAD_HAVE_portable
+    case Isa::portable:
       return {&portable::evaluate};
+#endif
+    default:
+      throw std::logic_error("the loops for " + isa_name(isa) + " are not built");
   }
 }
 

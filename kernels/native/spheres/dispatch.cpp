@@ -2,6 +2,7 @@
 #include "spheres/cpu/engine.h"
 
 #include <atomic>
+#include <stdexcept>
 
 #define LUMIGRAD_DECLARE_SPHERES(isa)                                                                      \
   namespace isa {                                                                                          \
@@ -12,7 +13,9 @@
 
 namespace lumigrad::spheres {
 
+#ifdef LUMIGRAD_HAVE_portable
 LUMIGRAD_DECLARE_SPHERES(portable)
+#endif
 #ifdef LUMIGRAD_HAVE_avx2
 LUMIGRAD_DECLARE_SPHERES(avx2)
 #endif
@@ -35,8 +38,12 @@ CpuEngine cpu_engine(Isa isa) {
     case Isa::avx2:
       return {&avx2::forward, &avx2::backward};
 #endif
-    default:
+#ifdef LUMIGRAD_HAVE_portable
+    case Isa::portable:
       return {&portable::forward, &portable::backward};
+#endif
+    default:
+      throw std::logic_error("the loops for " + isa_name(isa) + " are not built");
   }
 }
 

@@ -1,6 +1,8 @@
 // Selects the loops that were compiled for an instruction set.
 #include "training/cpu/engine.h"
 
+#include <stdexcept>
+
 #define LUMIGRAD_DECLARE_TRAINING(isa)                                        \
   namespace isa {                                                             \
   void adam(const AdamGroup*, int, const AdamSettings&, double*, Workspace&); \
@@ -9,7 +11,9 @@
 
 namespace lumigrad::training {
 
+#ifdef LUMIGRAD_HAVE_portable
 LUMIGRAD_DECLARE_TRAINING(portable)
+#endif
 #ifdef LUMIGRAD_HAVE_avx2
 LUMIGRAD_DECLARE_TRAINING(avx2)
 #endif
@@ -27,8 +31,12 @@ CpuEngine cpu_engine(Isa isa) {
     case Isa::avx2:
       return {&avx2::adam, &avx2::image_loss};
 #endif
-    default:
+#ifdef LUMIGRAD_HAVE_portable
+    case Isa::portable:
       return {&portable::adam, &portable::image_loss};
+#endif
+    default:
+      throw std::logic_error("the loops for " + isa_name(isa) + " are not built");
   }
 }
 

@@ -13,7 +13,18 @@ import torch
 from torch import Tensor
 
 from lumigrad.kernels.errors import ArgumentError
-from lumigrad.kernels.gaussians import Gaussians, PinholeLens, Settings, backward, forward
+from lumigrad.kernels.gaussians import (
+    Camera,
+    FisheyeLens,
+    FThetaLens,
+    Gaussians,
+    PinholeLens,
+    SensorLens,
+    Settings,
+    UnscentedTransform,
+    backward,
+    forward,
+)
 from support.backends.gaussian_engines import Engine
 from support.closeness import assert_image, assert_relative
 from support.gaussians.sensor_cases import CASES, RAY_CASES, START, SensorCase, given_rays, reference, run, scene
@@ -193,3 +204,35 @@ def test_rays_of_a_perfect_pinhole_are_as_the_film_for_small_gaussians(gaussian_
         for response in ("picture", "ray")
     )
     assert_image(rays, film, 3e-2)
+
+
+@pytest.mark.parametrize(
+    "lens",
+    [
+        PinholeLens(fx=250.0, fy=240.0, cx=150.0, cy=110.0, radial=(0.1, -0.05)),
+        FisheyeLens(fx=110.0, fy=110.0, cx=160.0, cy=120.0, radial=(0.02,)),
+        FThetaLens(cx=160.0, cy=120.0, max_angle=2.9, angle_to_pixel_distance=(0.0, 70.0, 0.0, -0.5)),
+    ],
+    ids=lambda lens: type(lens).__name__,
+)
+def test_large_images_are_put_together_from_small_ones(lens: SensorLens, gaussian_engine: Engine) -> None:
+    """Who reaches which pixels is found part by part of an image; other parts must give the same."""
+    random = torch.Generator().manual_seed(4)
+    tensors = {
+        "means": 3.0 * torch.randn(400, 3, generator=random),
+        "quats": torch.randn(400, 4, generator=random),
+        "scales": torch.exp(-6.0 + 6.0 * torch.rand(400, 3, generator=random)),
+        "opacities": 0.05 + 0.9 * torch.rand(400, generator=random),
+        "colors": torch.rand(400, 3, generator=random),
+    }
+    settings = Settings(response="ray", unscented=UnscentedTransform(margin=1e3))
+
+    def draw(x: int, y: int, width: int, height: int) -> np.ndarray:
+        moved = replace(lens, cx=lens.cx - x, cy=lens.cy - y)
+        camera = Camera.sensor(moved, START[:3, :3], START[:3, 3], width, height)
+        return gaussian_engine.forward(Gaussians(**tensors), [camera], settings)[0]["color"][0].numpy()
+
+    whole = draw(0, 0, 320, 240)
+    assert (whole > 0.05).mean() > 0.3, "there is something to see"
+    for x, y in ((0, 0), (117, 55), (128, 64), (250, 180), (31, 207)):
+        assert_image(draw(x, y, 40, 24), whole[y : y + 24, x : x + 40], 2e-5)

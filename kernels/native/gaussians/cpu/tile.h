@@ -21,6 +21,7 @@ struct TileOrigin {
   int left, top;  // Pixels.
   float pixel_center;
   float log2_alpha_min;
+  float margin = 0.0f;  // By how many pixels the blocks grow on each side.
 };
 
 LG_INLINE int block_left(int block) { return block % kBlocksX * 4; }
@@ -52,19 +53,19 @@ LG_INLINE Pack best_log2_alpha(const Ellipse<Pack>& e, const Side& column, const
   return max(fnma(beside, beside, fnma(v, v, e.log2_opacity)), fnma(above, above, row.rest));
 }
 
-// Appends those of the sixteen ellipses from number `first` on that reach a block to its list; ellipse(number) is the
-// record of one.
-template <class EllipseAt>
-LG_INLINE void deal(Batch& batch, const EllipseAt& ellipse, const TileOrigin& tile, int first, int used) {
-  Pack f[kLanes];
-  for (int i = 0; i < kLanes; ++i) f[i] = Pack::load(ellipse(first + (i < used ? i : used - 1)));
+// The rows of up to sixteen Gaussians from number `first` on, by field.
+template <class RowAt>
+LG_INLINE void load_fields(const RowAt& row, int first, int used, Pack f[kLanes]) {
+  for (int i = 0; i < kLanes; ++i) f[i] = Pack::load(row(first + (i < used ? i : used - 1)));
   transpose_16(f);
-  const Ellipse<Pack> e = {f[record::kX],  f[record::kY],  f[record::kUx],
-                           f[record::kUy], f[record::kVy], f[record::kLog2Opacity]};
+}
+
+// Appends those of the sixteen ellipses from number `first` on that reach a block to its list.
+LG_INLINE void deal(Batch& batch, const Ellipse<Pack>& e, const TileOrigin& tile, int first, int used) {
   const Slopes<Pack> slopes = slopes_of(e);
-  const Pack x = e.x - Pack(static_cast<float>(tile.left) + tile.pixel_center);
-  const Pack y = e.y - Pack(static_cast<float>(tile.top) + tile.pixel_center);
-  const Pack least = Pack(tile.log2_alpha_min - kReachMargin), side = Pack(3.0f);
+  const Pack x = e.x - Pack(static_cast<float>(tile.left) + tile.pixel_center - tile.margin);
+  const Pack y = e.y - Pack(static_cast<float>(tile.top) + tile.pixel_center - tile.margin);
+  const Pack least = Pack(tile.log2_alpha_min - kReachMargin), side = Pack(3.0f + 2.0f * tile.margin);
   const MaskPack present = mask_from_bits((1u << used) - 1u);
   Side columns[kBlocksX];
   for (int bx = 0; bx < kBlocksX; ++bx) {
@@ -113,8 +114,15 @@ inline void fill_batch(Batch& batch, const ViewData& data, const TileOrigin& til
     }
     Pack::load(data.records + static_cast<int64_t>(entries[i]) * kRecordFloats).store(batch.records[i]);
   }
-  const auto all = [&](const auto& ellipse) {
-    for (int i = 0; i < count; i += kLanes) deal(batch, ellipse, tile, i, count - i < kLanes ? count - i : kLanes);
+  const auto all = [&](const auto& record_at) {
+    for (int i = 0; i < count; i += kLanes) {
+      const int used = count - i < kLanes ? count - i : kLanes;
+      Pack f[kLanes];
+      load_fields(record_at, i, used, f);
+      const Ellipse<Pack> e = {f[record::kX],  f[record::kY],  f[record::kUx],
+                               f[record::kUy], f[record::kVy], f[record::kLog2Opacity]};
+      deal(batch, e, tile, i, used);
+    }
   };
   if (data.bounds != nullptr) {
     all([&](int i) { return data.ellipse(entries[i]); });

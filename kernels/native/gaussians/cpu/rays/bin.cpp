@@ -21,6 +21,10 @@ void bin_rays(const ViewData& data, const RayField& field, const uint64_t* pairs
       const float* bounds = data.bounds + static_cast<int64_t>(id) * kRecordFloats;
       const int x0 = r.x0 / kTileWidth, x1 = (r.x1 - 1) / kTileWidth, y0 = r.y0 / kTileHeight,
                 y1 = (r.y1 - 1) / kTileHeight;
+      if (x0 == x1 && y0 == y1) {
+        visit(y0 * data.tiles_x + x0, id);
+        continue;
+      }
       const bool single = x0 >> kWindowBits == x1 >> kWindowBits && y0 >> kWindowBits == y1 >> kWindowBits;
       for (int wy = y0 >> kWindowBits; wy <= y1 >> kWindowBits; ++wy) {
         for (int wx = x0 >> kWindowBits; wx <= x1 >> kWindowBits; ++wx) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "gaussians/cpu/rays/pinholes.h"
 #include "gaussians/cpu/sensor.h"
 #include "gaussians/math/sensor/rays.h"
 
@@ -161,10 +162,13 @@ RayField ray_field(ViewState& state, const Scene& scene, const View& view, int n
   const std::size_t windows = static_cast<std::size_t>(f.windows_x) * f.windows_y;
   const std::size_t groups = static_cast<std::size_t>(f.groups_x) * f.groups_y;
   f.rays = state.rays.ensure<float>(tiles * kBlocks * f.block_floats);
-  f.blocks = state.beams.ensure<float>((2 * tiles + windows + groups + f.group_packs()) * kBeamFloats);
+  const std::size_t beams = (2 * tiles + windows + groups + f.group_packs()) * kBeamFloats;
+  f.blocks = state.beams.ensure<float>(beams + (f.one_origin ? tiles + windows : 0) * kLanes);
   f.tiles = f.blocks + 2 * tiles * kBeamFloats;
   f.windows = f.tiles + windows * kBeamFloats;
   f.groups = f.windows + groups * kBeamFloats;
+  f.tile_pinholes = f.blocks + beams;
+  f.window_pinholes = f.tile_pinholes + tiles * kLanes;
   f.times = pixel_times(view, s);
   f.motions = state.motions.ensure<SliceMotion<float>>(static_cast<std::size_t>(scene.moving_slices));
   return f;
@@ -197,6 +201,7 @@ void make_rays(const View* views, int view, const Scene& scene, ViewState& state
     const Beam<double> b = i < f.groups_x * f.groups_y ? joined_sixteen(f.windows, i, 1) : empty_beam<double>();
     store_beam(b, f.groups + i / kLanes * kBeamFloats, i % kLanes);
   }
+  if (f.one_origin) make_pinholes(f, state.tiles_x, state.tiles_y);
 }
 
 LG_END

@@ -43,6 +43,7 @@ struct RayField {
   float* tiles;    // [windows, kBeamFloats]
   float* windows;  // [groups of windows, kBeamFloats]
   float* groups;   // [groups / 16, kBeamFloats]
+  float *tile_pinholes, *window_pinholes;  // [tiles, 16] and [windows, 16], see cpu/rays/pinholes.h; if `one_origin`.
   PixelTimes times;
   SliceMotion<float>* motions;  // Of the slices that move, by number.
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "common/cpu/transpose.h"
+#include "gaussians/cpu/rays/tile.h"
 #include "gaussians/math/sensor/rays.h"
 
 LG_BEGIN_ENGINE(gaussians)
@@ -39,6 +40,51 @@ Bounds windows_of(const RayField& f, const float* bounds) {
   return b;
 }
 
+// The pixels from `low` to `high` of windows that begin at `first`; both are relative to its centre.
+Pair<Pack> edges(Pack first, Pack low, Pack high, int limit) {
+  const float end = static_cast<float>(std::min(limit, kLargestEdge));
+  return {clamp(first + ceil_whole(low), 0.0f, end), clamp(first + ceil_whole(high), 0.0f, end)};
+}
+
+// Sets the rectangles of the Gaussians that are seen within one window of tiles, that of their centre; returns which.
+MaskPack fit_windows(const View& view, const RayField& field, const Pack* bounds, Projected<Pack>& g) {
+  constexpr float kWidth = kWindowSize * kTileWidth, kHeight = kWindowSize * kTileHeight;
+  const auto number = [](Pack pixel, float size, int count) {
+    return round_whole(clamp(pixel * Pack(1.0f / size) - Pack(0.5f), 0.0f, static_cast<float>(count - 1)));
+  };
+  const Pack column = number(g.x, kWidth, field.windows_x), row = number(g.y, kHeight, field.windows_y);
+  alignas(64) float columns[kLanes], rows[kLanes];
+  column.store(columns);
+  row.store(rows);
+  Pack f[kLanes];
+  load_fields(
+      [&](int i) {
+        const int64_t window = static_cast<int64_t>(rows[i]) * field.windows_x + static_cast<int64_t>(columns[i]);
+        return field.window_pinholes + window * kLanes;
+      },
+      0, kLanes, f);
+  const Outlines o = outlines_of(pinhole_matrix(f), ray_bounds_of(bounds));
+  const Pack margin = f[pinhole::kMargin], across = o.half_width + margin, along = o.half_height + margin;
+  const Pack left = o.ellipse.x - across, right = o.ellipse.x + across, top = o.ellipse.y - along,
+             bottom = o.ellipse.y + along;
+  // Nothing lies beyond the first and the last windows.
+  const auto within = [](Pack low, Pack high, float size, Pack at, int count) {
+    const MaskPack begins = (low >= Pack(-0.5f)) | (at <= Pack(0.0f));
+    return begins & ((high <= Pack(size - 0.5f)) | (at >= Pack(static_cast<float>(count - 1))));
+  };
+  const MaskPack fits = g.visible & o.whole & (margin >= Pack(0.0f)) &
+                        within(left, right, kWidth, column, field.windows_x) &
+                        within(top, bottom, kHeight, row, field.windows_y);
+  const Pair<Pack> x = edges(column * Pack(kWidth), left, right + Pack(1.0f), view.width);
+  const Pair<Pack> y = edges(row * Pack(kHeight), top, bottom + Pack(1.0f), view.height);
+  const MaskPack some = fits & (x.x < x.y) & (y.x < y.y);
+  g.left = zero_unless(some, x.x);
+  g.right = zero_unless(some, x.y);
+  g.top = zero_unless(some, y.x);
+  g.bottom = zero_unless(some, y.y);
+  return fits;
+}
+
 // A Gaussian of a part of a pack, by record and by bounds.
 void describe(const SensorPlace& at, const Gaussian<Pack64>& gaussian, Pack64 reach, Pack64* record, Pack64* bounds) {
   const RayBody<Pack64> g = ray_body(at, gaussian);
@@ -67,14 +113,22 @@ void project_rays(const SensorPlace& at, const RayField& field, const Gaussian<P
   }
   record[ray_record::kLog2Opacity] = g.log2_opacity;
   record[ray_record::kMotion] = sides[ray_bounds::kMotion] = Pack(static_cast<float>(at.slice.moving));
+  const bool by_windows = !on_film && field.one_origin && at.sensor.lens != SensorLens::lidar;
+  const unsigned known = by_windows ? to_bits(fit_windows(at.view, field, sides, g)) : 0;
   transpose_16(record);
   transpose_16(sides);
   alignas(64) float rectangle[4][kLanes] = {};
+  if (known != 0) {
+    g.left.store(rectangle[0]);
+    g.right.store(rectangle[1]);
+    g.top.store(rectangle[2]);
+    g.bottom.store(rectangle[3]);
+  }
   each_lane(g.visible, [&](int i) {
     if (i >= used) return;
     record[i].store(records + i * kRecordFloats);
     sides[i].store(bounds + i * kRecordFloats);
-    if (on_film) return;
+    if (on_film || (known >> i & 1u) != 0) return;
     const Bounds b = windows_of(field, bounds + i * kRecordFloats);
     if (b.left >= b.right) return;
     const auto pixels = [](int windows, int tile, int limit) {

@@ -61,10 +61,11 @@ def _run(arguments: argparse.Namespace) -> int:
     settings |= order_settings(shots)
     if arguments.depth and len(shots) > 1:
         raise InvalidArgument.of("depth", f"expected with one picture, not with {len(shots)}; use --show depth")
+    everything = _outputs_of(scene, settings.get("primitive") == "surfel")
+    if arguments.show not in everything:
+        hint = f"; use --primitive surfels for {arguments.show}" if isinstance(scene, Gaussians) else ""
+        raise InvalidArgument.of("show", f"expected {', '.join(everything)} of this scene, got {arguments.show}{hint}")
     content = Content.of(arguments.show, scene, shots)
-    everything = ("color", "alpha", "depth") + (("expected_depth",) if isinstance(scene, Gaussians) else ())
-    if settings.get("primitive") == "surfel":
-        everything += ("median_depth", "normals", "surface_normals")
     destination = destination_of(arguments.path, content, shots, scene.channels, everything, arguments.fps)
     with connect(arguments) as client, destination:
         # For a single image, spheres need not be stored.
@@ -87,6 +88,14 @@ def _run(arguments: argparse.Namespace) -> int:
             destination.add(encoded)
     _report(arguments, scene, len(shots), sum(times) / len(times))
     return 0
+
+
+def _outputs_of(scene: Spheres | Gaussians, surfels: bool) -> tuple[str, ...]:
+    """What pictures of a scene can show."""
+    names = ("color", "alpha", "depth")
+    if isinstance(scene, Gaussians):
+        names += ("expected_depth",)
+    return (*names, "median_depth", "normals", "surface_normals") if surfels else names
 
 
 def _report(arguments: argparse.Namespace, scene: Spheres | Gaussians, pictures: int, mean_ms: float) -> None:

@@ -87,6 +87,8 @@ def read(arguments: argparse.Namespace) -> tuple[Spheres | Gaussians, dict[str, 
         settings["background"] = saved.background
     kind = arguments.kind or ("gaussians" if is_gaussian_scene(arguments.scene) else "spheres")
     if kind == "spheres":
+        if arguments.kind is not None and arguments.scene.suffix.lower() != ".ply":
+            raise InvalidArgument.of("as", f"spheres are read from .ply files; {arguments.scene.name} has Gaussians")
         settings["gamma"] = arguments.gamma or _SPHERES_GAMMA
         return Spheres.load(arguments.scene, radius=arguments.radius), settings
     if arguments.radius is not None:

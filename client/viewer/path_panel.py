@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-import zipfile
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
-from io import BytesIO
 from pathlib import Path
 
 import viser
@@ -17,7 +14,6 @@ from lumigrad.client.video import VideoWriter
 from lumigrad.client.viewer.lens import Viewpoint
 from lumigrad.client.viewer.modes import Levels
 from lumigrad.client.viewer.path import CameraPath, Player
-from lumigrad.client.viewer.picture import png_of
 
 _FRAMES_PER_SECOND = 30.0
 
@@ -119,16 +115,9 @@ class PathPanel:
         return CameraPath(tuple(self._keys), self._seconds.value, self._is_loop.value)
 
     def _send(self, views: list[Viewpoint]) -> None:
-        pictures = self._pictures(views)
-        if find_spec("imageio_ffmpeg") is not None:
-            name, content = f"{self._title}.mp4", _video(pictures)
-        else:
-            name, content = f"{self._title}.zip", _pngs(pictures)
-            self._browser.add_notification(
-                "Frames as PNG files", "For a video instead: pip install 'lumigrad[video]'.", color="yellow"
-            )
+        content = _video(self._pictures(views))
         if not self._stop_export.is_set():
-            self._browser.send_file_download(name, content, save_immediately=True)
+            self._browser.send_file_download(f"{self._title}.mp4", content, save_immediately=True)
 
     def _pictures(self, views: list[Viewpoint]) -> Iterator[Levels]:
         for index, view in enumerate(views):
@@ -151,21 +140,14 @@ class PathPanel:
 
 
 def _video(pictures: Iterator[Levels]) -> bytes:
-    """Returns an .mp4 file."""
+    """Returns an .mp4 file; an empty one of no pictures, where the export was stopped before the first."""
+    first = next(pictures, None)
+    if first is None:
+        return b""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "path.mp4")
-        first = next(pictures)
         with VideoWriter(path, first.shape[1], first.shape[0], _FRAMES_PER_SECOND) as video:
             video.add(first)
             for picture in pictures:
                 video.add(picture)
         return path.read_bytes()
-
-
-def _pngs(pictures: Iterator[Levels]) -> bytes:
-    """Returns a .zip of numbered PNG files."""
-    file = BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        for index, picture in enumerate(pictures):
-            archive.writestr(f"frame_{index:05d}.png", png_of(picture))
-    return file.getvalue()

@@ -51,6 +51,9 @@ class CpuEngine:
             before_view()
             _native.gaussian_forward_view(self._workspace, kept, views, view, settings, **arrays)
             stages.views.append(self._times())
+            if "ids" in arrays:
+                _native.gaussian_find_ids(self._workspace, kept, views, view, settings, **arrays)
+                stages.views.append(self._times())
         return kept if retain else None, stages
 
     def backward(self, kept: Any, views: Any, settings: Any, arrays: Arrays, before_view: BeforeView) -> Stages:
@@ -85,19 +88,22 @@ class CudaEngine:
         """Queues the rendering of the views; with `retain` returns the state for `backward`."""
         before_view()
         kept = self._native.GaussianCudaPass()
-        run = self._native.gaussian_cuda_forward
-        times = run(self.session, self._current_stream(), kept, views, settings, **arrays)
-        return kept if retain else None, _stages_of(times)
+        runs = [self._native.gaussian_cuda_forward]
+        if "ids" in arrays:
+            runs.append(self._native.gaussian_cuda_find_ids)
+        times = [run(self.session, self._current_stream(), kept, views, settings, **arrays) for run in runs]
+        return kept if retain else None, Stages([_stages_of(each) for each in times])
 
     def backward(self, kept: Any, views: Any, settings: Any, arrays: Arrays, before_view: BeforeView) -> Stages:
         """Queues the differentiation of the views."""
         before_view()
         run = self._native.gaussian_cuda_backward
-        return _stages_of(run(self.session, self._current_stream(), kept, views, settings, **arrays))
+        times = run(self.session, self._current_stream(), kept, views, settings, **arrays)
+        return Stages([_stages_of(times)])
 
 
-def _stages_of(times: Any) -> Stages:
-    return Stages([lambda: dict(times.milliseconds())])
+def _stages_of(times: Any) -> StageTimes:
+    return lambda: dict(times.milliseconds())
 
 
 engine_for: PerDevice[Engine] = PerDevice(

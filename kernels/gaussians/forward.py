@@ -24,13 +24,13 @@ from lumigrad.kernels.gaussians.transforms import Slices, Transform, cut, poses
 from lumigrad.kernels.stages import Stages
 
 ON_RAYS = ("hit_distance", "expected_hit_distance", "normals")
-IMAGES = ("color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth", "contributors")
+IMAGES = ("color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth", "contributors", "ids")
 PER_GAUSSIAN = ("radii", "means2d", "depths", "conics", "projected_opacities")
 OUTPUTS = (*IMAGES, *PER_GAUSSIAN)
 # What surfels have beside or instead of those.
 ON_SURFELS = ("median_depth", "normals", "surface_normals", "distortion")
 _NOT_ON_SURFELS = ("inverse_depth", "hit_distance", "expected_hit_distance", "conics", "projected_opacities")
-_INTEGER = ("contributors", "radii")
+_INTEGER = ("contributors", "ids", "radii")
 _LAST = {"radii": (2,), "means2d": (2,), "conics": (3,), "normals": (3,), "surface_normals": (3,)}
 
 
@@ -43,18 +43,20 @@ class Forward:
             "color" [C, H, W, D]; "alpha" [C, H, W], 1 - transmittance; "transmittance" [C, H, W], the background's
             weight; "depth" [C, H, W], depths blended like a colour, scene units; "expected_depth" [C, H, W], depth /
             max(alpha, 1e-10); "inverse_depth" [C, H, W], accumulated 1 / depth; "contributors" i32 [C, H, W], Gaussians
-            blended; along rays "hit_distance" [C, H, W], distances from the ray's origin to the largest response,
-            blended, "expected_hit_distance" [C, H, W], the same / max(alpha, 1e-10), and "normals" [C, H, W, 3], the
-            third axes of the Gaussians turned against the ray, blended, world frame; and per Gaussian, 0 where
-            it was culled: "radii" i32 [C, N, 2] pixels, "means2d" [C, N, 2] pixels,
-            "depths" [C, N] along the camera's z axis (of sensors: see `Settings.depth_order`), scene units, "conics"
-            [C, N, 3], the inverse of the blurred covariance (xx, xy, yy), "projected_opacities" [C, N], compensated for
-            the blur if `antialiased`. With surfels "depth" blends depths of their centres, "means2d" are the centres
-            of their boxes in the image, and there are also "median_depth" [C, H, W], the depth of the last Gaussian in
-            front of which more than half of the light is left, 0 where there is none; "normals" [C, H, W, 3], the third
-            axes turned to the camera, blended, world frame; "surface_normals" [C, H, W, 3], of length 1, those of the
-            surface at the expected depth (see `surface.surface_normals`); "distortion" [C, H, W], the sum over pairs of
-            Gaussians of twice their weights times the difference of their depths, scene units.
+            blended; "ids" i32 [C, H, W], the index within its scene of the Gaussian with the largest weight, alpha
+            times the transmittance in front of it (of equal ones the nearest), -1 where none was blended; along rays
+            "hit_distance" [C, H, W], distances from the ray's origin to the largest response, blended,
+            "expected_hit_distance" [C, H, W], the same / max(alpha, 1e-10), and "normals" [C, H, W, 3], the third axes
+            of the Gaussians turned against the ray, blended, world frame; and per Gaussian, 0 where it was culled:
+            "radii" i32 [C, N, 2] pixels, "means2d" [C, N, 2] pixels, "depths" [C, N] along the camera's z axis (of
+            sensors: see `Settings.depth_order`), scene units, "conics" [C, N, 3], the inverse of the blurred covariance
+            (xx, xy, yy), "projected_opacities" [C, N], compensated for the blur if `antialiased`. With surfels "depth"
+            blends depths of their centres, "means2d" are the centres of their boxes in the image, and there are also
+            "median_depth" [C, H, W], the depth of the last Gaussian in front of which more than half of the light is
+            left, 0 where there is none; "normals" [C, H, W, 3], the third axes turned to the camera, blended, world
+            frame; "surface_normals" [C, H, W, 3], of length 1, those of the surface at the expected depth (see
+            `surface.surface_normals`); "distortion" [C, H, W], the sum over pairs of Gaussians of twice their weights
+            times the difference of their depths, scene units.
         state: For `backward`; None without `retain`.
         times: Time of each kernel stage.
     """

@@ -355,6 +355,7 @@ def _output_shapes(cameras: Sequence[Camera], layout: Layout) -> Shapes:
         **{name: image for name in ("median_depth", "distortion")},
         **{name: [*image, 3] for name in ("normals", "surface_normals")},
         "contributors": image,
+        "ids": image,
         "radii": [views, each, 2],
         "means2d": [views, each, 2],
         "depths": [views, each],

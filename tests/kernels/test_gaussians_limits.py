@@ -43,7 +43,8 @@ def test_nothing_to_see_is_the_background(count: int, semantics: str, gaussian_e
     color = np.broadcast_to(case.background, (40, 48, 3))  # type: ignore[arg-type]
     np.testing.assert_array_equal(result.outputs["color"][0], color)
     assert (result.outputs["transmittance"] == 1).all()
-    for name in set(OUTPUTS) - {"color", "transmittance"}:
+    assert (result.outputs["ids"] == -1).all()
+    for name in set(OUTPUTS) - {"color", "transmittance", "ids"}:
         assert not result.outputs[name].any(), name
     sums = upstream["color"].astype(np.float64).sum((0, 1, 2))
     np.testing.assert_allclose(result.gradients.pop("background"), sums, rtol=1e-5, atol=1e-4)
@@ -257,6 +258,7 @@ def test_shapes_and_types_are_those_of_the_contract(gaussian_engine: Engine) -> 
         **{name: (image, "float32") for name in IMAGES},
         "color": ((*image, 3), "float32"),
         "contributors": (image, "int32"),
+        "ids": (image, "int32"),
         "radii": ((*each, 2), "int32"),
         "means2d": ((*each, 2), "float32"),
         "depths": (each, "float32"),

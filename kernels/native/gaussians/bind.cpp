@@ -13,6 +13,7 @@
 
 #include "gaussians/bind_arrays.h"
 #include "gaussians/cpu/engine.h"
+#include "gaussians/cpu/ids.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -190,6 +191,14 @@ void forward_view(Workspace& workspace, Pass& pass, const Views& views, int view
   cpu_engine(current_isa()).forward_view(views.views.data(), view, settings, scene, outputs, pass, workspace);
 }
 
+void find_ids(Workspace& workspace, Pass& pass, const Views& views, int view, const Settings& settings,
+              const nb::kwargs& arrays) {
+  const Scene scene = make_scene(views, arrays);
+  int32_t* ids = find<int32_t>(arrays, "ids");
+  nb::gil_scoped_release unlocked;
+  cpu_ids(current_isa())(views.views.data(), view, settings, scene, ids, pass, workspace);
+}
+
 void blend_backward(Workspace& workspace, Pass& pass, const Views& views, int view, const Settings& settings,
                     const nb::kwargs& arrays) {
   const Scene scene = make_scene(views, arrays);
@@ -253,6 +262,7 @@ void bind_gaussians(nb::module_& m) {
   m.attr("GAUSSIAN_STAGES") = nb::tuple(stages);
   m.def("gaussian_forward_view", &forward_view, "workspace"_a, "state"_a, "views"_a, "view"_a, "settings"_a,
         "arrays"_a);
+  m.def("gaussian_find_ids", &find_ids, "workspace"_a, "state"_a, "views"_a, "view"_a, "settings"_a, "arrays"_a);
   m.def("gaussian_blend_backward", &blend_backward, "workspace"_a, "state"_a, "views"_a, "view"_a, "settings"_a,
         "arrays"_a);
   m.def("gaussian_project_backward", &project_backward, "workspace"_a, "state"_a, "views"_a, "settings"_a, "arrays"_a);

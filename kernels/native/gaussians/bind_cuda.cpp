@@ -9,6 +9,7 @@
 #include "common/cuda/launch.h"
 #include "gaussians/bind_arrays.h"
 #include "gaussians/cuda/engine.h"
+#include "gaussians/cuda/ids.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -44,6 +45,16 @@ CudaStages forward(CudaSession& session, std::uintptr_t stream, CudaKept& kept, 
   const DeviceGuard guard(session.device);
   return {cuda_forward(views.views.data(), views.count(), settings, scene, outputs, kept.pass, session.workspace,
                        stream_of(stream))};
+}
+
+CudaStages find_ids(CudaSession& session, std::uintptr_t stream, const CudaKept& kept, const Views& views,
+                    const Settings& settings, const nb::kwargs& arrays) {
+  const Scene scene = make_scene(views, arrays);
+  int32_t* ids = find<int32_t>(arrays, "ids");
+  nb::gil_scoped_release unlocked;
+  const DeviceGuard guard(session.device);
+  return {cuda_ids(views.views.data(), views.count(), settings, scene, ids, kept.pass, session.workspace,
+                   stream_of(stream))};
 }
 
 CudaStages backward(CudaSession& session, std::uintptr_t stream, const CudaKept& kept, const Views& views,
@@ -86,6 +97,8 @@ void bind_cuda_gaussians(nb::module_& m) {
           "milliseconds", [](const CudaStages& s) { return s.timer.milliseconds(); },
           "(stage, milliseconds) of a call; empty while the device is still at work on it.");
   m.def("gaussian_cuda_forward", &gaussians::forward, "session"_a, "stream"_a, "state"_a, "views"_a, "settings"_a,
+        "arrays"_a);
+  m.def("gaussian_cuda_find_ids", &gaussians::find_ids, "session"_a, "stream"_a, "state"_a, "views"_a, "settings"_a,
         "arrays"_a);
   m.def("gaussian_cuda_backward", &gaussians::backward, "session"_a, "stream"_a, "state"_a, "views"_a, "settings"_a,
         "arrays"_a);

@@ -1,5 +1,6 @@
 // Selects the loops that were compiled for an instruction set.
 #include "gaussians/cpu/engine.h"
+#include "gaussians/cpu/ids.h"
 
 #include <stdexcept>
 
@@ -10,6 +11,7 @@
                       Workspace&);                                                                                 \
   void project_backward(const View*, int, const Settings&, const Scene&, const Upstream&, const Gradients&, Pass&, \
                         Workspace&);                                                                               \
+  void find_ids(const View*, int, const Settings&, const Scene&, int32_t*, Pass&, Workspace&);                     \
   }
 
 namespace lumigrad::gaussians {
@@ -23,6 +25,14 @@ LUMIGRAD_DECLARE_GAUSSIANS(avx2)
 #ifdef LUMIGRAD_HAVE_avx512
 LUMIGRAD_DECLARE_GAUSSIANS(avx512)
 #endif
+
+namespace {
+
+[[noreturn]] void throw_not_built(Isa isa) {
+  throw std::logic_error("the loops for " + isa_name(isa) + " are not built");
+}
+
+}  // namespace
 
 CpuEngine cpu_engine(Isa isa) {
   switch (isa) {
@@ -39,7 +49,26 @@ CpuEngine cpu_engine(Isa isa) {
       return {&portable::forward_view, &portable::blend_backward, &portable::project_backward};
 #endif
     default:
-      throw std::logic_error("the loops for " + isa_name(isa) + " are not built");
+      throw_not_built(isa);
+  }
+}
+
+FindIds cpu_ids(Isa isa) {
+  switch (isa) {
+#ifdef LUMIGRAD_HAVE_avx512
+    case Isa::avx512:
+      return &avx512::find_ids;
+#endif
+#ifdef LUMIGRAD_HAVE_avx2
+    case Isa::avx2:
+      return &avx2::find_ids;
+#endif
+#ifdef LUMIGRAD_HAVE_portable
+    case Isa::portable:
+      return &portable::find_ids;
+#endif
+    default:
+      throw_not_built(isa);
   }
 }
 

@@ -119,7 +119,7 @@ def _on_rays(count: int, width: int, height: int, views: int, rolls: int) -> tup
         sensor.end.CopyFrom(sensor.start)
     camera = camera_pb2.Camera(width=width, height=height, sensor=sensor)
     settings = gaussians_pb2.GaussianSettings(response=gaussians_pb2.RESPONSE_RAY)
-    outputs = ["color", "hit_distance", "normals"] if rolls else []
+    outputs = ["color", "hit_distance", "normals", "ids"] if rolls else []
     spec = render_pb2.RenderSpec(cameras=[camera] * views, gaussians=settings, outputs=outputs)
     return ENGINES["gaussians"].plan(spec, shapes_of(inputs), LIMITS, "spec"), inputs
 
@@ -140,7 +140,7 @@ def _gaussians(count: int, width: int, height: int, views: int, semantics: int, 
 
 def _surfels(count: int, width: int, height: int, views: int, surfaces: int) -> tuple[Plan, Any]:
     """With `surfaces` more outputs, but for normals of surfaces, whose memory is torch's."""
-    outputs = ["color", "expected_depth", "median_depth", "normals", "distortion"] if surfaces else []
+    outputs = ["color", "expected_depth", "median_depth", "normals", "distortion", "ids"] if surfaces else []
     surfel = gaussians_pb2.PRIMITIVE_SURFEL
     return _gaussians(count, width, height, views, 1, primitive=surfel, outputs=outputs)
 

@@ -35,6 +35,7 @@ class Blended:
     """Per pixel [P]: features [P, F], transmittance, number of Gaussians blended, and whether the pixel is stable.
 
     `offsets` [P, N, 2], mean minus pixel, are in the graph: their gradients are those of the means for each pixel.
+    They and `weights` [P, N] are in the order of depth, which is `order` [N].
     """
 
     features: Tensor
@@ -42,6 +43,7 @@ class Blended:
     contributors: Tensor
     stable: Tensor
     offsets: Tensor
+    weights: Tensor
     order: Tensor
 
 
@@ -90,7 +92,7 @@ def blend(splats: Splats, pixels: Tensor, options: Options) -> Blended:
     after = torch.cumprod(1 - shares, -1)
     before = torch.cat([after.new_ones(len(pixels), 1), after], -1)
     weights = shares * before[:, :-1]
-    return Blended(weights @ splats.features, before[:, -1], blended.sum(-1), stable, offsets, order)
+    return Blended(weights @ splats.features, before[:, -1], blended.sum(-1), stable, offsets, weights, order)
 
 
 def _stable(splats: Splats, raw: Tensor, eligible: Tensor, passing: Tensor, options: Options) -> Tensor:

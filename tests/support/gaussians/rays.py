@@ -134,4 +134,6 @@ def render_rays(
         "hit_distance": (weights * t * d.norm(dim=-1, keepdim=True)).sum(-1).reshape(shape),
         "normals": (weights[..., None] * normals).sum(1).reshape(*shape, 3),
         "stable": ~doubtful.any(-1).reshape(shape),
+        "weights": weights,
+        "order": order,
     }

@@ -52,8 +52,10 @@ class Frame:
     projected_opacities: Tensor
     stable: Tensor
     sure: Tensor
-    # Mean minus pixel for every pixel and Gaussian, [H W, N, 2], in the order of depth, and that order [N].
+    # Mean minus pixel for every pixel and Gaussian, [H W, N, 2], and weights [H W, N], in the order of depth, and that
+    # order [N].
     offsets: Tensor
+    weights: Tensor
     order: Tensor
 
 
@@ -225,5 +227,6 @@ def _frame(splats: Splats, blended: Blended, radii: Tensor, sure: Tensor, backgr
         stable=blended.stable.reshape(height, width),
         sure=sure,
         offsets=blended.offsets,
+        weights=blended.weights,
         order=blended.order,
     )

@@ -15,7 +15,7 @@ from support.gaussians.case import GaussianCase, InriaView, OpenCVView
 from support.gaussians.reference_runs import IMAGES
 
 # All outputs: the images, then those per Gaussian.
-OUTPUTS = (*IMAGES, "contributors", "radii", "means2d", "depths", "conics", "projected_opacities")
+OUTPUTS = (*IMAGES, "contributors", "ids", "radii", "means2d", "depths", "conics", "projected_opacities")
 
 
 @dataclass(frozen=True)

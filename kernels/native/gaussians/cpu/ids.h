@@ -1,0 +1,14 @@
+// The Gaussian with the largest weight in each pixel of a view, found after its forward pass in what that has left.
+#pragma once
+
+#include "gaussians/cpu/engine.h"
+
+namespace lumigrad::gaussians {
+
+// Writes the view's part of `ids` [V, H, W]: numbers of Gaussians within their scene, of equal weights the nearest, and
+// -1 where none was blended. Sets Workspace::milliseconds.
+using FindIds = void (*)(const View* views, int view, const Settings&, const Scene&, int32_t* ids, Pass&, Workspace&);
+
+FindIds cpu_ids(Isa isa);
+
+}  // namespace lumigrad::gaussians

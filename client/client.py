@@ -237,8 +237,8 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
             response: evaluate Gaussians in the "picture" (None), or along the "ray" of each pixel.
             primitive: ellipsoids, "volume" (None), or flat discs, "surfel".
             outputs: of spheres any of "color", "alpha", "depth", "info", "sphere_ids", "weights", "hits"; of Gaussians
-                "color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth", "contributors", "radii",
-                "means2d", "depths", "conics", "projected_opacities", along rays also "hit_distance",
+                "color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth", "contributors", "ids",
+                "radii", "means2d", "depths", "conics", "projected_opacities", along rays also "hit_distance",
                 "expected_hit_distance", "normals", of surfels also "median_depth", "normals", "distortion",
                 "surface_normals"; see `Frame`.
             image_format: wire format of outputs: one for all of them, or some by name, e.g. {"color": "png",

@@ -59,7 +59,8 @@ class Frame(Result):
 
     Of Gaussians: `color` [C, H, W, D], `alpha` [C, H, W], `transmittance` [C, H, W] (1 - alpha), `depth` [C, H, W]
     (camera-space Z, weighted and summed, scene units), `expected_depth` [C, H, W] (depth / alpha), `inverse_depth`
-    [C, H, W] (1 / Z, weighted and summed), `contributors` int32 [C, H, W]; and per Gaussian, 0 where it is culled:
+    [C, H, W] (1 / Z, weighted and summed), `contributors` int32 [C, H, W], `ids` int32 [C, H, W] (index in the scene of
+    the Gaussian with the largest weight; -1: none was blended); and per Gaussian, 0 where it is culled:
     `radii` int32 [C, N, 2] and `means2d` [C, N, 2] (x, y; pixels), `depths` [C, N], `conics` [C, N, 3] (xx, xy, yy) and
     `projected_opacities` [C, N]. Along rays also `hit_distance` [C, H, W] (distance from the ray's origin to the
     largest response, weighted and summed, scene units), `expected_hit_distance` [C, H, W] (the same / alpha) and

@@ -8,7 +8,8 @@ import pytest
 from lumigrad.client import Camera, Gaussians, InvalidArgument, Spheres, Transform
 
 WIDTH, HEIGHT, COUNT = 32, 24, 40
-IMAGES = ("color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth", "contributors")
+IMAGES = ("color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth", "contributors", "ids")
+INTEGERS = ("radii", "contributors", "ids")
 PER_GAUSSIAN = {"radii": (2,), "means2d": (2,), "depths": (), "conics": (3,), "projected_opacities": ()}
 
 
@@ -36,7 +37,7 @@ def test_every_output_has_its_shape_and_type(client):
     for name in outputs:
         shape = (COUNT, *PER_GAUSSIAN[name]) if name in PER_GAUSSIAN else (HEIGHT, WIDTH, *(3,) * (name == "color"))
         assert single[name].shape == shape and several[name].shape == (3, *shape), name
-        assert single[name].dtype == (np.int32 if name in ("radii", "contributors") else np.float32), name
+        assert single[name].dtype == (np.int32 if name in INTEGERS else np.float32), name
         assert single[name].tobytes() == several[name][0].tobytes(), name
     np.testing.assert_allclose(single.alpha, 1 - single.transmittance)
     assert single.contributors.max() > 3
@@ -144,7 +145,7 @@ def test_inria_cameras_have_gradients_of_their_own(client):
     )
 
 
-@pytest.mark.parametrize("name", [name for name in IMAGES if name != "contributors"])
+@pytest.mark.parametrize("name", [name for name in IMAGES if name not in INTEGERS])
 def test_every_image_has_a_gradient(client, name):
     frame = client.render(cloud(), orbit(2), outputs=(name,), retain=True)
     assert frame.backward(**{name: np.ones_like(frame[name])}).means.any()

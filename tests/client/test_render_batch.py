@@ -30,7 +30,7 @@ from support.workers.slow_render import wait_for
 from support.workers.worker import WorkerProcess
 
 SENSOR: dict[str, Any] = {
-    "outputs": ("color", "depth", "contributors"),
+    "outputs": ("color", "depth", "ids"),
     "image_format": {"color": "uint8", "depth": "float16"},
 }
 
@@ -89,6 +89,33 @@ def test_frames_are_those_of_single_calls(worker_process: WorkerProcess, lane: L
         assert count == before + 1
         for (scene, camera, *own), found in zip(items, results, strict=True):
             assert_same(found, client.render(scene, camera, **(own[0] if own else {})))
+
+
+@pytest.mark.parametrize("lane", ["stream", "shared"])
+def test_sensors_segment_two_scenes_in_one_call(worker_process: WorkerProcess, lane: LaneMode) -> None:
+    """Gaussians in red, green and blue: where a channel is above one half, the id is that of its Gaussian."""
+    orders = ((0, 1, 2), (2, 0, 1))
+    means, quats = np.array([[-0.8, 0, 0], [0, 0.5, 0.3], [0.8, -0.2, -0.4]]), np.eye(4)[:3]
+    scenes = [
+        Gaussians(means, quats, np.full((3, 3), 0.35), np.full(3, 0.95), colors=np.eye(3)[list(order)])
+        for order in orders
+    ]
+    with Client(worker_process.target, lane=lane) as client:
+        assert client.lane == lane
+        handles = [client.put(scene) for scene in scenes]
+        results = client.render_batch(
+            [(handle, orbit(60.0 * turn)) for turn in range(3) for handle in handles], **SENSOR
+        )
+    seen = np.zeros((2, 3))
+    for number, frame in enumerate(results):
+        assert isinstance(frame, Frame)
+        assert [frame[name].dtype for name in SENSOR["outputs"]] == [np.uint8, np.float32, np.int32]
+        np.testing.assert_array_equal(frame.ids >= 0, frame.color.any(-1))
+        for channel in range(3):
+            mostly = frame.color[..., channel] > 128
+            np.testing.assert_array_equal(frame.ids[mostly], orders[number % 2].index(channel))
+            seen[number % 2, channel] += mostly.sum()
+    assert (seen > 10).all()
 
 
 @pytest.mark.parametrize("lane", ["stream", "shared"])

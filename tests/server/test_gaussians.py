@@ -188,6 +188,15 @@ def test_depth_is_differentiable_where_it_was_rendered(client: RawClient, scene_
     assert np.abs(reply.arrays["means"]).max() > 0
 
 
+def test_ids_have_no_gradient(client: RawClient, scene_id: str) -> None:
+    spec = gaussian_spec(scene_id=scene_id, outputs=["color", "ids"])
+    context_id = client.render(spec, retain=True).header.context_id
+    gradients = {"ids": np.zeros((1, 48, 64), np.float32)}
+    for source in ({"context_id": context_id}, {"spec": spec}):
+        field, text = violation(failure(lambda source=source: client.backward(gradients, **source)))
+        assert field == "spec.output_gradients[0].name" and text.endswith("got ids")
+
+
 @pytest.mark.parametrize("lead", [(150,), (2, 90)])
 def test_sparse_gradients_are_the_rows_that_are_not_zero(client: RawClient, lead: tuple[int, ...]) -> None:
     cloud = gaussian_cloud(*lead, seed=3)

@@ -132,6 +132,14 @@ def test_jpeg_files_look_like_the_levels(client: RawClient, kind: str) -> None:
     assert errors[-1] < 0.01
 
 
+@pytest.mark.parametrize("image_format", [FLOAT16, UINT8])
+def test_ids_are_always_whole_numbers(client: RawClient, image_format: int) -> None:
+    spec, cloud = spec_for("gaussians", ("ids",)), bright_cloud("gaussians")
+    error = failure(lambda: client.render(spec, cloud=cloud, formats=formats_of({"ids": image_format})))
+    field, text = violation(error)
+    assert field == "formats[0].format" and text.endswith("got ids")
+
+
 def test_each_output_travels_as_it_was_asked_to(client: RawClient, kind: str) -> None:
     count = "hits" if kind == "spheres" else "contributors"
     spec, cloud = spec_for(kind, ("color", "depth", count)), bright_cloud(kind)

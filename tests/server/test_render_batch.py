@@ -18,6 +18,7 @@ from support.calls.raw_calls import RawClient, failure, opencv_camera, scene_of,
 from support.workers.worker import WorkerProcess, worker
 
 FORMATS = {"color": image_pb2.IMAGE_FORMAT_UINT8, "depth": image_pb2.IMAGE_FORMAT_FLOAT16}
+SENSOR = ("color", "depth", "ids")
 MAX_CAMERAS, MAX_PIXELS = 20, 20_000
 
 
@@ -56,17 +57,18 @@ def mixture(scenes: dict[str, str]) -> list[render_pb2.RenderItem]:
     fisheye = camera_of(camera_pb2.PROJECTION_FISHEYE, width=24, height=20)
     distorted = camera_of(distortion=(-0.12, 0.05, 0.004, -0.003), width=24, height=20)
     return [
-        item(gaussian_spec(opencv_camera(32, 24), scene_id=scenes["gaussians"], outputs=["color", "depth"]), **FORMATS),
+        item(gaussian_spec(opencv_camera(32, 24), scene_id=scenes["gaussians"], outputs=SENSOR), **FORMATS),
         item(spec_of(opencv_camera(32, 24), scene_id=scenes["spheres"], outputs=["color", "sphere_ids"])),
         item(gaussian_spec(fisheye, scene_id=scenes["others"])),
         item(
             gaussian_spec(
                 *[opencv_camera(32, 24, x=0.1), opencv_camera(32, 24, x=0.2)],
                 scene_id=scenes["gaussians"],
-                outputs=["color", "depth"],
+                outputs=SENSOR,
             ),
             **FORMATS,
         ),
+        item(gaussian_spec(opencv_camera(32, 24), scene_id=scenes["others"], outputs=SENSOR), **FORMATS),
         item(gaussian_spec(distorted, scene_id=scenes["others"], outputs=["color"]), color=image_pb2.IMAGE_FORMAT_PNG),
         item(gaussian_spec(opencv_camera(16, 40), scene_id=scenes["gaussians"], outputs=["alpha"])),
     ]

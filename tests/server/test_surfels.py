@@ -42,7 +42,7 @@ def surfels(*cameras: Any, **settings: Any) -> render_pb2.RenderSpec:
 
 
 def test_surfels_are_the_kernels_own(client: RawClient) -> None:
-    outputs = ("color", "alpha", "depth", "expected_depth", "means2d", "radii", "depths", "contributors")
+    outputs = ("color", "alpha", "depth", "expected_depth", "means2d", "radii", "depths", "contributors", "ids")
     outputs += gaussians.ON_SURFELS
     camera = camera_of()
     scene = gaussians.Gaussians(**{name: torch.from_numpy(value) for name, value in CLOUD.items()})

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from lumigrad.client.base.arguments import number, one_of
+from lumigrad.client.base.arguments import number, one_of, truth
 from lumigrad.client.base.arrays import Float64, float64_array, to_numpy
 from lumigrad.client.errors import InvalidArgument
 
@@ -79,6 +79,8 @@ class FisheyeLens:
         cx, cy: principal point, pixels.
         radial: up to four of k1 to k4.
         max_angle: the largest visible angle from the axis, radians; None: as far as the polynomial rises.
+        behind: True: what lies more than 90 degrees from the axis is visible too, with `depth_order="distance"`; else z
+            must be above 0.
         domain: "monotone", or "gsplat", which also ends at the corners' distance over f.
     """
 
@@ -88,6 +90,7 @@ class FisheyeLens:
     cy: float
     radial: Numbers = ()
     max_angle: float | None = None
+    behind: bool = False
     domain: LensDomain = "monotone"
 
     def __post_init__(self) -> None:
@@ -189,6 +192,8 @@ def _check(to: Any, **counts: Collection[int]) -> None:
             vars(to)[name] = _coefficients(name, value, counts[name])
         elif name == "domain":
             one_of(name, value, get_args(LensDomain), quote='"')
+        elif name == "behind":
+            vars(to)[name] = truth(name, value)
         elif name != "reference" and value is not None:
             converted = vars(to)[name] = number(name, value)
             if not math.isfinite(converted) or (name in ("fx", "fy") and converted == 0.0):

@@ -138,7 +138,7 @@ def _parameter_of(lens: Any, name: str) -> Any:
     value = getattr(lens, name)
     if name in _ENUMS:
         return _name_of(_ENUMS[name], value)
-    return value if isinstance(value, float) else tuple(value)
+    return value if isinstance(value, float | bool) else tuple(value)
 
 
 def _pose_of(message: Any) -> tuple[Float64, Float64]:

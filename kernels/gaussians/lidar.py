@@ -40,6 +40,7 @@ class SpinningLidar:
     row_azimuth_offsets: Angles = ()
     direction: str = "counter_clockwise"
     kind = "lidar"
+    behind = True
 
     def __post_init__(self) -> None:
         check(self.direction in DIRECTIONS, "direction", f"one of {DIRECTIONS}", self.direction)

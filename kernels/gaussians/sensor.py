@@ -99,6 +99,7 @@ class SensorSource:
             monotone=getattr(lens, "domain", "monotone") == "monotone",
             inverse_reference=isinstance(lens, FThetaLens) and lens.reference == "pixel_distance_to_angle",
             windshield=self.windshield is not None,
+            behind=getattr(lens, "behind", False),
             parameters=packed(lens, self.windshield),
             inverse_windshield=packed_inverse(self.windshield),
             guess=lens.guess(width, height) if isinstance(lens, FisheyeLens) else 0.0,

@@ -144,6 +144,8 @@ class FisheyeLens(_Film):
         cx, cy: Principal point, pixels.
         radial: Up to four of k1 to k4.
         max_angle: The largest angle that is visible, radians, at most pi; None: as far as the polynomial rises.
+        behind: Whether what lies more than 90 degrees from the axis is visible too, with `Settings.depth_order`
+            "distance"; else Z must be above 0.
         domain: "monotone": angles up to where the polynomial stops rising; "gsplat": gsplat's limits, which also end at
             the corners' distance over f, and of which some are found by Newton's method.
 
@@ -153,18 +155,20 @@ class FisheyeLens(_Film):
 
     radial: Numbers = ()
     max_angle: float | None = None
+    behind: bool = False
     domain: str = "monotone"
     kind = "fisheye"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _set_numbers(self, "radial", range(5))
+        check(isinstance(self.behind, bool), "behind", "True or False", self.behind)
         _check_domain(self.domain)
         if self.max_angle is None:
             return
         _check_angle(self.max_angle)
         rises_to = math.sqrt(smallest_root(self._slope()))
-        ok = self.domain != "monotone" or self.max_angle <= rises_to
+        ok = self.domain != "monotone" or self.max_angle <= rises_to * (1 + 1e-6)
         check(ok, "max_angle", f"at most {rises_to:.6g}, up to where the polynomial rises, radians", self.max_angle)
 
     def _slope(self) -> Numbers:
@@ -228,6 +232,7 @@ class FThetaLens:
     linear: Numbers = (1.0, 0.0, 0.0)
     domain: str = "monotone"
     kind = "ftheta"
+    behind = True
 
     def __post_init__(self) -> None:
         _check_finite(self, ("cx", "cy"), "a finite principal point, in pixels")

@@ -24,7 +24,9 @@ from support.gaussians.sensor_cases import (
     JACOBIAN_CASES,
     OUTPUTS,
     PINHOLE,
+    RAY_CASES,
     START,
+    WIDE_FISHEYE,
     SensorCase,
     pose,
     reference,
@@ -33,6 +35,8 @@ from support.gaussians.sensor_cases import (
 )
 
 ALL = {**CASES, **JACOBIAN_CASES}
+# So small that no pixel comes to see another Gaussian.
+STEP = 1e-9
 TOLERANCES = {"lens_": 2e-3, "windshield": 2e-3, "camera_intrinsics": 2e-3}
 
 
@@ -170,6 +174,64 @@ def test_two_cameras_are_as_two_calls(gaussian_engine: Engine) -> None:
     assert_relative("means", gradients["means"], single[0].gradients["means"] + single[1].gradients["means"], 1e-4)
 
 
+@pytest.mark.parametrize("case", [ALL["wide fisheye"], ALL["wide fisheye by the Jacobian"], RAY_CASES["wide fisheye"]])
+def test_gradients_of_wide_fisheyes_are_differences(case: SensorCase) -> None:
+    """Of the reference, in double precision."""
+    upstream = {"color": upstream_of(case, reference(case)[0]["stable"])["color"]}
+    found = run(cpu(), case, upstream).gradients
+
+    def change(name: str, step: Any) -> float:
+        """The derivative of the loss as one of the lens's parameters, or the means, grows by steps."""
+        losses = []
+        for side in (1.0, -1.0):
+            if name == "means":
+                other = replace(case, scene={**case.scene, "means": case.scene["means"].double() + side * step})
+            else:
+                values = np.asarray(getattr(case.lens, name)) + side * step
+                value = tuple(values.tolist()) if values.ndim else float(values)
+                other = replace(case, lens=replace(case.lens, **{name: value}))
+            losses.append(float((reference(other)[0]["color"].detach() * upstream["color"].double()).sum()))
+        return (losses[0] - losses[1]) / (2 * STEP)
+
+    intrinsics = [change(name, STEP) for name in ("fx", "fy", "cx", "cy")]
+    assert_relative("intrinsics", found["camera_intrinsics"][0], intrinsics, 2e-3)
+    radial = [change("radial", STEP * unit) for unit in np.eye(4)]
+    assert_relative("radial", found["lens_radial"][0], radial, 2e-3)
+    way = torch.randn(case.scene["means"].shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    assert_relative("means", (found["means"] * way.numpy()).sum(), change("means", STEP * way), 2e-3)
+
+
+@pytest.mark.parametrize("method", ["unscented", "jacobian"])
+@pytest.mark.parametrize(
+    ("behind", "order", "limit"), [(True, "distance", 2.2), (True, "z", np.pi / 2), (False, "distance", np.pi / 2)]
+)
+def test_fisheyes_show_what_is_behind_them_if_told_to(
+    method: str, behind: bool, order: str, limit: float, gaussian_engine: Engine
+) -> None:
+    """By Gaussians much smaller than pixels, at angles from the axis and in directions around it."""
+    degrees, sides = np.meshgrid([60, 89, 91, 100, 110, 125, 127, 150], np.linspace(0, 6, 9))
+    angle, side = np.radians(degrees.ravel()), sides.ravel()
+    around = np.stack([np.cos(side), np.sin(side)], -1)
+    points = 5 * np.concatenate([np.sin(angle)[:, None] * around, np.cos(angle)[:, None]], -1)
+    count = len(points)
+    small = Gaussians(
+        means=torch.tensor(points).float(),
+        quats=torch.tensor([[1.0, 0.0, 0.0, 0.0]]).expand(count, 4),
+        scales=torch.full((count, 3), 1e-5),
+        opacities=torch.ones(count),
+        colors=torch.zeros(count, 1),
+    )
+    lens = replace(WIDE_FISHEYE, cx=32.0, cy=31.0, behind=behind)
+    camera = gaussians.Camera.sensor(lens, np.eye(3), np.zeros(3), 64, 64)
+    settings = Settings(projection_method=method, depth_order=order)
+    outputs = gaussian_engine.forward(small, [camera], settings, outputs=("means2d", "radii"))[0]
+    shown = outputs["radii"][0].numpy().any(-1)
+    np.testing.assert_array_equal(shown, angle < limit)
+    distance = np.polynomial.Polynomial([0, 1, 0, *(c for k in lens.radial for c in (k, 0))])(angle)
+    pixels = distance[:, None] * around * [lens.fx, lens.fy] + [lens.cx, lens.cy]
+    assert_image(outputs["means2d"][0].numpy()[shown], pixels[shown], 1e-4)
+
+
 EXTREMES = {
     "axis": {"means": [[0.0, 0.0, 3.0], [0.0, 0.0, 4.0]]},
     "behind": {"means": [[0.1, 0.1, -3.0], [0.1, 0.0, 4.0]]},
@@ -186,7 +248,7 @@ EXTREMES = {
 @pytest.mark.parametrize("extreme", EXTREMES)
 @pytest.mark.parametrize(
     "name",
-    ["opencv", "rolling fisheye", "rolling up", "staircase", "ftheta", "windshield by the Jacobian",
+    ["opencv", "rolling fisheye", "wide fisheye", "rolling up", "staircase", "ftheta", "windshield by the Jacobian",
      "inverse ftheta by the Jacobian"],
 )  # fmt: skip
 def test_extreme_scenes_give_finite_results(name: str, extreme: str, gaussian_engine: Engine) -> None:

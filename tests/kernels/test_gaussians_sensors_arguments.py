@@ -60,6 +60,7 @@ def refused(call: Callable[[], object], argument: str, *words: str) -> None:
         (lambda: PinholeLens(**FOCAL, domain="all"), "domain", ("monotone", "all")),
         (lambda: FisheyeLens(**FOCAL, radial=[0.1] * 5), "radial", ("0 to 4",)),
         (lambda: FisheyeLens(**FOCAL, max_angle=3.2), "max_angle", ("3.2",)),
+        (lambda: FisheyeLens(**FOCAL, behind="yes"), "behind", ("True or False", "yes")),
         (lambda: FisheyeLens(**FOCAL, radial=(-0.2,), max_angle=1.5), "max_angle", ("1.29", "1.5")),
         (
             lambda: FThetaLens(**{**FTHETA, "angle_to_pixel_distance": (0.0, -20.0)}),

@@ -75,7 +75,7 @@ void copy(double (&to)[kCount], const std::array<double, kCount>& from) {
 }
 
 Sensor make_sensor(const std::string& lens, const std::string& shutter, bool continuous, bool monotone,
-                   bool inverse_reference, bool windshield, const std::vector<double>& parameters,
+                   bool inverse_reference, bool windshield, bool behind, const std::vector<double>& parameters,
                    const std::vector<double>& inverse_windshield, double limit, double distance_limit, double guess,
                    const std::array<double, 9>& rotation, const std::array<double, 3>& translation,
                    const std::array<double, 3>& axis, double angle, const std::array<double, 3>& motion, bool clockwise,
@@ -88,6 +88,7 @@ Sensor make_sensor(const std::string& lens, const std::string& shutter, bool con
   s.monotone = monotone;
   s.inverse_reference = inverse_reference;
   s.windshield = windshield;
+  s.behind = behind;
   if (parameters.size() != lens_parameter::kCount) throw std::invalid_argument("the lens has another size");
   std::copy(parameters.begin(), parameters.end(), s.parameters);
   if (inverse_windshield.size() != 2 * lens_parameter::kWindshield) {
@@ -231,8 +232,9 @@ void bind_settings(nb::module_& m) {
   m.attr("GAUSSIAN_SENSOR_SUMS") = kSensorSums;
   m.attr("GAUSSIAN_INVERSE_WINDSHIELD") = 2 * lens_parameter::kWindshield;
   m.def("make_gaussian_sensor", &make_sensor, nb::kw_only(), "lens"_a, "shutter"_a, "continuous"_a, "monotone"_a,
-        "inverse_reference"_a, "windshield"_a, "parameters"_a, "inverse_windshield"_a, "limit"_a, "distance_limit"_a,
-        "guess"_a, "rotation"_a, "translation"_a, "axis"_a, "angle"_a, "motion"_a, "clockwise"_a, "field"_a);
+        "inverse_reference"_a, "windshield"_a, "behind"_a, "parameters"_a, "inverse_windshield"_a, "limit"_a,
+        "distance_limit"_a, "guess"_a, "rotation"_a, "translation"_a, "axis"_a, "angle"_a, "motion"_a, "clockwise"_a,
+        "field"_a);
   m.def("make_gaussian_unscented", &make_unscented, nb::kw_only(), "alpha"_a, "beta"_a, "kappa"_a, "margin"_a,
         "require_all"_a);
   m.def("make_gaussian_views", &make_views, "views"_a, "slice_begins"_a, "poses"_a, "sensors"_a, "slice_poses"_a);

@@ -80,6 +80,7 @@ struct Sensor {
   int32_t monotone;           // Valid where the radial map rises, not by gsplat's limits.
   int32_t inverse_reference;  // f-theta: distances follow from the polynomial of the angle by its inverse.
   int32_t windshield;         // Whether there is one.
+  int32_t behind;             // Also shows what is beside and behind the camera, up to `limit`.
   double parameters[lens_parameter::kCount];
   double inverse_windshield[2 * lens_parameter::kWindshield];  // From behind it to the front; needed for rays.
   double limit;           // The largest angle from the axis, or radius of (X/Z, Y/Z), that the lens shows.

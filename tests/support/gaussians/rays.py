@@ -18,16 +18,22 @@ from support.gaussians.sensors import Exposure, Optics, Slices, bent, pixels_of,
 LEAST, MOST, END = 1 / 255, 0.99, 1e-4
 
 
+def _direction(x: Tensor) -> Tensor:
+    """Unit directions [P, 3] that lie towards x [P, 2], at the angle |x| from the axis."""
+    angle = torch.sqrt((x**2).sum(-1, keepdim=True).clamp_min(1e-30))
+    return torch.cat([torch.sin(angle) / angle * x, torch.cos(angle)], -1)
+
+
 def _slopes(lens: Optics, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Pixels of the directions (x, y, 1), their Jacobian [P, 2, 2], and which the lens shows."""
+    """Pixels of the directions of x [P, 2], their Jacobian [P, 2, 2], and which the lens shows."""
     at = x.detach().requires_grad_()
-    pixels, shown = pixels_of(lens, torch.cat([at, torch.ones_like(at[:, :1])], -1))
+    pixels, shown = pixels_of(lens, _direction(at))
     rows = [torch.autograd.grad(pixels[:, i].sum(), at, retain_graph=True)[0] for i in range(2)]
     return pixels.detach(), torch.stack(rows, 1), shown
 
 
 def directions_of(lens: Optics, pixels: Tensor) -> tuple[Tensor, Tensor]:
-    """Unit directions [P, 3] of pixels [P, 2] in the camera's frame, less than 90 degrees from the axis."""
+    """Unit directions [P, 3] of pixels [P, 2] in the camera's frame."""
     back = {name: value for name, value in lens.parameters.items() if not name.startswith(("horizontal", "vertical"))}
     bare = replace(lens, parameters=back)
     focal = back["focal"] if "focal" in back else torch.tensor(42.0, dtype=torch.float64)
@@ -37,10 +43,7 @@ def directions_of(lens: Optics, pixels: Tensor) -> tuple[Tensor, Tensor]:
         x = x + torch.linalg.solve(slopes, pixels - found)
     found, slopes, shown = _slopes(bare, x)
     valid = shown & ((found - pixels).abs() < 1e-8).all(-1)
-    point = torch.cat([x, torch.ones_like(x[:, :1])], -1)
-    moved = x - torch.linalg.solve(slopes, pixels_of(bare, point)[0] - pixels)
-    d = torch.cat([moved, torch.ones_like(x[:, :1])], -1)
-    d = d / d.norm(dim=-1, keepdim=True)
+    d = _direction(x - torch.linalg.solve(slopes, pixels_of(bare, _direction(x))[0] - pixels))
     if "horizontal_inverse" in lens.parameters:
         inverse = {name: lens.parameters[f"{name}_inverse"] for name in ("horizontal", "vertical")}
         d = bent(replace(lens, parameters=inverse), d)

@@ -100,6 +100,7 @@ class SensorCase:
             lens.limit(self.width, self.height),
             getattr(lens, "domain", "monotone"),
             getattr(lens, "reference", ""),
+            getattr(lens, "behind", False),
             self._edges(),
         )
 
@@ -137,6 +138,17 @@ def scene(
     return {name: torch.tensor(value, dtype=torch.float32) for name, value in tensors.items()}
 
 
+def around(count: int = 40, seed: int = 8) -> dict[str, Tensor]:
+    """Gaussians 60 to 110 degrees from the axis of a camera at the origin, towards the corners of its image."""
+    random = np.random.default_rng(seed)
+    angle = random.uniform(math.radians(60), math.radians(110), count)
+    side = math.pi / 4 + math.pi / 2 * random.integers(0, 4, count) + random.uniform(-0.4, 0.4, count)
+    directions = np.stack([np.sin(angle) * np.cos(side), np.sin(angle) * np.sin(side), np.cos(angle)], -1)
+    means = directions * random.uniform(3.0, 7.0, (count, 1))
+    tensors = scene(count, seed)
+    return {**tensors, "means": torch.tensor(means, dtype=torch.float32), "scales": 2 * tensors["scales"]}
+
+
 def pose(x: float = 0.02, y: float = -0.03, z: float = 0.05, t: Sequence[float] = (0.1, -0.05, 0.2)) -> Doubles:
     """A pose [4, 4], world to camera."""
     matrix = np.eye(4)
@@ -154,6 +166,7 @@ OPENCV = PinholeLens(
     thin_prism=(0.002, -0.001, -0.003, 0.001),
 )
 FISHEYE = FisheyeLens(**{**FOCAL, "fx": 40.0, "fy": 41.0}, radial=(-0.04, 0.01, -0.003, 0.0004))
+WIDE_FISHEYE = FisheyeLens(fx=13.5, fy=13.7, cx=18.4, cy=17.8, radial=FISHEYE.radial, max_angle=2.2, behind=True)
 FTHETA = FThetaLens(
     cx=CENTER[0],
     cy=CENTER[1],
@@ -183,6 +196,9 @@ CASES = {
         SensorCase("pinhole", PINHOLE, scene(degree=2), START),
         SensorCase("opencv", OPENCV, scene(), START),
         SensorCase("fisheye", FISHEYE, scene(), START, settings={"depth_order": "distance"}),
+        SensorCase(
+            "wide fisheye", WIDE_FISHEYE, around(), START, settings={"depth_order": "distance"}, width=36, height=36
+        ),
         SensorCase("ftheta", FTHETA, scene(), START),
         SensorCase("inverse ftheta", INVERSE_FTHETA, scene(), START),
         SensorCase("orthographic", ORTHOGRAPHIC, scene(), START),

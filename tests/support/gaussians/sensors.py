@@ -32,6 +32,7 @@ class Optics:
     limit: float = math.inf
     domain: str = "monotone"
     reference: str = "angle_to_pixel_distance"
+    behind: bool = False
     # Where a pinhole's Jacobian is clamped, pixels without distortion: the least x and y, and the largest.
     edges: tuple[tuple[float, float], tuple[float, float]] | None = None
 
@@ -137,7 +138,7 @@ def pixels_of(lens: Optics, points: Tensor) -> tuple[Tensor, Tensor]:
     """Pixels [.., 2] of points [.., 3] in the camera's frame, and which the lens shows."""
     p = bent(lens, points)
     given = lens.parameters
-    ahead = p[..., 2] > 0
+    ahead = (p[..., 2] > 0) | lens.behind
     if lens.kind == "ftheta":
         r, angle = _polar(p)
         image = (_distance(lens, angle.clamp_max(lens.limit)) / r)[..., None] * p[..., :2]
@@ -304,7 +305,7 @@ def render(
     distance = centre.norm(dim=-1)
     by_distance = rules.depth_order == "distance"
     depths = distance if by_distance else centre[:, 2]
-    ranged = distance if by_distance and lens.kind == "ftheta" else centre[:, 2]
+    ranged = distance if by_distance and lens.behind else centre[:, 2]
     visible = shown & (ranged >= o.near) & (ranged <= o.far)
     visible &= (determinant > 0) & (blurred[:, 0, 0] > 0) & (blurred[:, 1, 1] > 0)
     grid = pixel_centres(width, height, 0.5)

@@ -57,8 +57,7 @@ LG_INLINE Middle<D> middle_of(const SensorPlace& at, const Body<D>& body) {
   m.seen.point = at_instant(s, m.seen.at, moved(body.motion, m.seen.at.time, body.centre));
   const D distance = sqrt(dot(m.seen.point, m.seen.point)), z = m.seen.point.z;
   m.depth = at.settings.distance_order ? distance : z;
-  const bool all_around = s.lens == SensorLens::ftheta || s.lens == SensorLens::lidar;
-  const D limited = at.settings.distance_order && all_around ? distance : z;
+  const D limited = at.settings.distance_order && s.behind ? distance : z;
   m.in_range = (limited >= D(at.settings.near)) & (limited <= D(at.settings.far));
   return m;
 }

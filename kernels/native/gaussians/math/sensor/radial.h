@@ -2,6 +2,8 @@
 // f-theta. With e = (X, Y) / |(X, Y)| the image is distance(angle) * e.
 #pragma once
 
+#include <cmath>
+
 #include "common/math/dual.h"
 #include "gaussians/math/sensor/lens.h"
 
@@ -9,16 +11,17 @@ LG_BEGIN_ENGINE(gaussians)
 
 template <class D>
 struct Polar {
-  D r;               // Never 0: then e is 0, and what is divided by r has its limit.
-  D ex, ey;          // 0 on the axis.
-  D angle;           // From the axis, at most the lens's limit.
-  D along, outward;  // Derivatives of the angle: with respect to r, and to Z; 0 beyond the limit.
-  MaskOf<D> within, ahead;
+  D r;                      // Never 0: then e is 0, and what is divided by r has its limit.
+  D ex, ey;                 // 0 on the axis.
+  D angle;                  // From the axis, at most the lens's limit.
+  D along, outward;         // Derivatives of the angle: with respect to r, and to Z; 0 beyond the limit.
+  MaskOf<D> within, ahead;  // `ahead`: in front of the camera, or anywhere if the lens shows what is behind.
 };
 
 template <class D>
-LG_INLINE Polar<D> polar_of(const Sensor& s, const Triple<D>& p, MaskOf<D> used) {
+LG_INLINE Polar<D> polar_of(const Sensor& s, const Triple<D>& p) {
   const D zero = D(0.0), one = D(1.0);
+  const MaskOf<D> used = p.z > D(s.behind ? -HUGE_VAL : 0.0);
   const D x = select(used, p.x, zero), y = select(used, p.y, zero), z = select(used, p.z, one);
   Polar<D> q;
   const D r2 = max(fma(x, x, y * y), D(1e-30));
@@ -58,7 +61,7 @@ struct Fisheye {
   static LG_INLINE OnFilm<D> project(const Sensor& s, const Triple<D>& p) {
     using namespace lens_parameter;
     const double* k = s.parameters;
-    const Polar<D> q = polar_of(s, p, p.z > D(0.0));
+    const Polar<D> q = polar_of(s, p);
     const D far = distance(s, q.angle).x, ratio = far / q.r;
     const auto shown = q.ahead & (far > D(0.0));
     const Pair<D> pixel = {fma(ratio * p.x, D(k[kFx]), D(k[kCx])), fma(ratio * p.y, D(k[kFy]), D(k[kCy]))};
@@ -67,7 +70,7 @@ struct Fisheye {
   }
   template <class D>
   static LG_INLINE Jacobian<D> jacobian(const Sensor& s, const Triple<D>& p) {
-    const Polar<D> q = polar_of(s, p, p.z > D(0.0));
+    const Polar<D> q = polar_of(s, p);
     const Pair<D> far = distance(s, q.angle);
     const Jacobian<D> j = radial_jacobian(q, far.x, far.y);
     const D fx = D(s.parameters[lens_parameter::kFx]), fy = D(s.parameters[lens_parameter::kFy]);
@@ -77,7 +80,7 @@ struct Fisheye {
   template <class D, class Add>
   static LG_INLINE void parameters(const Sensor& s, const Triple<D>& p, const Pair<D>& v, const Add& add) {
     using namespace lens_parameter;
-    const Polar<D> q = polar_of(s, p, p.z > D(0.0));
+    const Polar<D> q = polar_of(s, p);
     const D far = distance(s, q.angle).x;
     const Pair<D> seen = masked<D>(q.ahead & (far > D(0.0)), v);
     intrinsics_backward(Pair<D>{far * q.ex, far * q.ey}, seen, add);
@@ -147,14 +150,10 @@ struct FTheta {
   }
 
   template <class D>
-  static LG_INLINE MaskOf<D> everywhere(const Triple<D>& p) {
-    return (p.z <= D(0.0)) | (p.z > D(0.0));
-  }
-  template <class D>
   static LG_INLINE OnFilm<D> project(const Sensor& s, const Triple<D>& p) {
     using namespace lens_parameter;
     const double* k = s.parameters;
-    const Polar<D> q = polar_of(s, p, everywhere(p));
+    const Polar<D> q = polar_of(s, p);
     const D ratio = distance(s, q.angle).x / q.r, x = ratio * p.x, y = ratio * p.y;
     return {{fma(x, D(k[kLinear]), fma(y, D(k[kLinear + 1]), D(k[kCx]))), fma(x, D(k[kLinear + 2]), y + D(k[kCy]))},
             q.within};
@@ -162,7 +161,7 @@ struct FTheta {
   template <class D>
   static LG_INLINE Jacobian<D> jacobian(const Sensor& s, const Triple<D>& p) {
     const double* m = s.parameters + lens_parameter::kLinear;
-    const Polar<D> q = polar_of(s, p, everywhere(p));
+    const Polar<D> q = polar_of(s, p);
     const Pair<D> far = distance(s, q.angle);
     const Jacobian<D> j = radial_jacobian(q, far.x, far.y);
     const D c = D(m[0]), d = D(m[1]), e = D(m[2]);
@@ -173,7 +172,7 @@ struct FTheta {
   static LG_INLINE void parameters(const Sensor& s, const Triple<D>& p, const Pair<D>& v, const Add& add) {
     using namespace lens_parameter;
     const double* m = s.parameters + kLinear;
-    const Polar<D> q = polar_of(s, p, everywhere(p));
+    const Polar<D> q = polar_of(s, p);
     const Pair<D> far = distance(s, q.angle);
     const D x = far.x * q.ex, y = far.x * q.ey;
     add(kCx, v.x);

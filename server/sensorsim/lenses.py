@@ -157,16 +157,7 @@ def _fisheye(
     rising[1::2] = [1.0, *(radial or [0.0] * 4)]
     distance = max(math.hypot((x - film["cx"]) / film["fx"], (y - film["cy"]) / film["fy"]) for x, y in size.corners)
     widest = _angle(lens.max_angle, _angle_at(rising, distance), field)
-    if widest > math.pi / 2 and not any(radial[2:]):
-        # The polynomial is one of f-theta, which also sees what is beside and behind the camera.
-        polynomial = [film["fy"] * c for c in rising[:_COEFFICIENTS]]
-        linear = [film["fx"] / film["fy"], 0.0, 0.0]
-        made = camera_pb2.FThetaLens(
-            cx=film["cx"], cy=film["cy"], max_angle=widest, angle_to_pixel_distance=polynomial, linear=linear
-        )
-        sensor.ftheta.CopyFrom(made)
-    else:
-        sensor.fisheye.CopyFrom(camera_pb2.FisheyeLens(**film, radial=radial, max_angle=widest))
+    sensor.fisheye.CopyFrom(camera_pb2.FisheyeLens(**film, radial=radial, max_angle=widest, behind=True))
     return widest
 
 

@@ -361,6 +361,35 @@ def test_a_fisheye_sees_what_is_beside_and_behind_it(simulator: DrivingClient, c
     assert got[50:70, 110:].max() > 50
 
 
+def test_a_fisheye_with_all_coefficients_sees_a_car_behind_it(
+    simulator: DrivingClient, client: Client, place: Street
+) -> None:
+    spec = camera_spec(AROUND)
+    lens, radial = spec.opencv_fisheye_param, [0.01, -0.002, 0.0008, -0.0001]
+    lens.focal_length_x = lens.focal_length_y = 30.0
+    lens.max_angle = 1.9
+    lens.radial_coeffs[:] = radial
+    at = pose((1.5, 0.1, 1.4), FORWARD)
+    # To the left, 100 degrees from the axis; and where the lens does not reach.
+    angle = np.radians(100)
+    beside, gone = (
+        pose(np.array([1.5, 0.1, 1.4]) + 20 * np.array([np.cos(angle), np.sin(angle), 0])),
+        pose((-500, 0, 0)),
+    )
+    pictures = []
+    for car in (beside, gone):
+        request = frame(AROUND, at=at, camera_intrinsics=spec, dynamic_objects=[moved("car", car)])
+        pictures.append(levels_of(simulator.call("render_rgb", request).image_bytes))
+        ours = FisheyeLens(fx=30, fy=30, cx=60, cy=60, radial=radial, max_angle=1.9, behind=True)
+        same(pictures[-1], expected(client, place, Camera.sensor(ours, *view(at), 120, 120), matrix_of(car)))
+    of_car = np.abs(pictures[0].astype(float) - pictures[1]).max(-1)
+    y, x = np.mgrid[:120, :120] + 0.5
+    distance = angle + sum(k * angle ** (3 + 2 * power) for power, k in enumerate(radial))
+    assert of_car.max() > 50
+    assert abs((of_car * x).sum() / of_car.sum() - (60 - 30 * distance)) < 1
+    assert abs((of_car * y).sum() / of_car.sum() - 60) < 1
+
+
 def test_windshields_bend_rays(simulator: DrivingClient, client: Client, place: Street) -> None:
     spec, glass = camera_spec(WIDE), {"horizontal": [0.01, 0.97, 0.02], "vertical": [-0.02, 0.01, 1.03]}
     for name, values in glass.items():

@@ -5,6 +5,7 @@ The types are "ideal-pinhole", "opencv-pinhole", "opencv-fisheye" and "ftheta", 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,8 @@ class Calibration:
                     values[f"{name}_coeffs"] = list(getattr(lens, name))
             if isinstance(lens, FisheyeLens) and lens.max_angle is not None:
                 values["max_angle"] = lens.max_angle
+            elif isinstance(lens, FisheyeLens) and lens.behind:
+                raise InvalidArgument.of("max_angle", "expected an angle, by which files tell what a fisheye shows")
         if self.windshield is not None:
             ways = {f"{name}_poly": list(getattr(self.windshield, name)) for name in _GLASS}
             back = {f"{name}_poly_inverse": list(getattr(self.windshield, f"{name}_inverse")) for name in _GLASS}
@@ -156,6 +159,7 @@ def _with_film(kind: str, values: Fields) -> Lens:
     if kind == "opencv-fisheye":
         if "max_angle" in values and values.number("max_angle") > 0:
             film["max_angle"] = values.number("max_angle")
+            film["behind"] = film["max_angle"] > math.pi / 2
         return FisheyeLens(**film, radial=_numbers(values, "radial_coeffs"))
     if kind == "ideal-pinhole":
         return PinholeLens(**film)

@@ -68,7 +68,7 @@ def _needs_calibration(camera: Camera) -> bool:
         return True
     if isinstance(lens, PinholeLens):
         return any(lens.radial[3:]) or any(lens.thin_prism)
-    return not isinstance(lens, FisheyeLens) or lens.max_angle is not None
+    return not isinstance(lens, FisheyeLens) or lens.max_angle is not None or lens.behind
 
 
 def _calibrated_frame(view: View, folder: Path) -> dict[str, object]:

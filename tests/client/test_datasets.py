@@ -108,6 +108,9 @@ def test_what_files_cannot_express_is_not_saved(tmp_path):
     for name, (camera, form, text) in cases.items():
         with pytest.raises(InvalidArgument, match=f"'{name}' cannot be saved.*{text}"):
             Capture((View(name, camera),)).save(tmp_path, form=form)
+    behind = Camera.sensor(FisheyeLens(fx=9, fy=9, cx=5, cy=5, behind=True), eye, np.zeros(3), 10, 10)
+    with pytest.raises(InvalidArgument, match="max_angle: expected an angle, by which files tell"):
+        Capture((View("behind", behind),)).save(tmp_path)
     with pytest.raises(InvalidArgument, match=r"form.*\"nerfstudio\", \"colmap\", got 'ply'"):
         Capture((View("parallel", cases["parallel"][0]),)).save(tmp_path, form="ply")
 
@@ -233,6 +236,7 @@ CALIBRATIONS = {
         linear=(1.1, 0.1, 0),
     ),
     "fisheye": FisheyeLens(fx=50, fy=51, cx=30, cy=24, radial=(0.1, 0, 0, 0.01), max_angle=1.1),
+    "wide fisheye": FisheyeLens(fx=50, fy=51, cx=30, cy=24, radial=(0.1, 0, 0, 0.01), max_angle=1.9, behind=True),
     "pinhole": PinholeLens(fx=50, fy=51, cx=30, cy=24, radial=(0.1, 0, 0, 0.01), thin_prism=(0.1, 0, 0, 0)),
     "orthographic": OrthographicLens(fx=50, fy=51, cx=30, cy=24),
 }

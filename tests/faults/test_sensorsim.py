@@ -146,6 +146,15 @@ WRONG: dict[str, tuple[str, Callable[[Any], None], Code, str]] = {
         Code.INVALID_ARGUMENT,
         f"{FISHEYE}.max_angle",
     ),
+    "a fisheye that ends where it folds": (
+        AROUND,
+        lambda it: [
+            setting(SPEC, "opencv_fisheye_param", name, to=value)(it)
+            for name, value in (("radial_coeffs", [-0.13]), ("max_angle", 0.0))
+        ],
+        Code.OK,
+        "",
+    ),
     "an f-theta that folds": (
         WIDE,
         setting(SPEC, "ftheta_param", "pixeldist_to_angle_poly", to=[0, 0.01, -1e-4]),

@@ -80,7 +80,6 @@ struct Sensor {
   int32_t monotone;           // Valid where the radial map rises, not by gsplat's limits.
   int32_t inverse_reference;  // f-theta: distances follow from the polynomial of the angle by its inverse.
   int32_t windshield;         // Whether there is one.
-  int32_t behind;             // Also shows what is beside and behind the camera, up to `limit`.
   double parameters[lens_parameter::kCount];
   double inverse_windshield[2 * lens_parameter::kWindshield];  // From behind it to the front; needed for rays.
   double limit;           // The largest angle from the axis, or radius of (X/Z, Y/Z), that the lens shows.
@@ -88,6 +87,7 @@ struct Sensor {
   double guess;           // Fisheye in gsplat's domain: the angle over the distance, from which its inverse starts.
   double rotation[9], translation[3];
   double axis[3], angle, motion[3];
+  int32_t behind;  // Also shows what is beside and behind the camera, up to `limit`.
   // A lidar, which spins about z from x towards y, or the other way: the azimuth at which it begins, its highest
   // elevation, and the spans from there on, radians.
   int32_t clockwise;

@@ -92,7 +92,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _outputs_of(scene: Spheres | Gaussians, surfels: bool) -> tuple[str, ...]:
     """What pictures of a scene can show."""
-    names = ("color", "alpha", "depth")
+    names: tuple[str, ...] = ("color", "alpha", "depth")
     if isinstance(scene, Gaussians):
         names += ("expected_depth",)
     return (*names, "median_depth", "normals", "surface_normals") if surfels else names

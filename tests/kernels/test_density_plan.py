@@ -12,7 +12,7 @@ import torch
 from lumigrad.kernels import ArgumentError, _native
 from lumigrad.kernels.density import Parameters, Plan, Statistics, Thresholds, plan
 from support.backends.cuda_devices import CudaDevice
-from support.backends.density_machines import MACHINES
+from support.backends.density_machines import MACHINES, SLOWEST
 from support.training import density_growth
 from support.training.density_clouds import gaussians, spheres
 
@@ -105,7 +105,7 @@ def test_rows_that_are_no_numbers_go(density_device: torch.device) -> None:
 def test_plans_do_not_depend_on_threads_or_machines(
     density_device: torch.device, keep_threads: None, name: str
 ) -> None:
-    with MACHINES["cpu-portable"]() as device:
+    with SLOWEST() as device:
         expected = planned(gaussians(20_000, device=device), name).sources
     for threads in (1, 3):
         _native.set_thread_count(threads)

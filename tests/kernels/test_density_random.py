@@ -11,7 +11,7 @@ import torch
 
 from lumigrad.kernels import ArgumentError, _native
 from lumigrad.kernels.density import Draw, normals, random_words
-from support.backends.density_machines import MACHINES
+from support.backends.density_machines import SLOWEST
 from support.training import density_random
 from support.training.chi_square import assert_distributed
 
@@ -66,7 +66,7 @@ def test_normals_are_those_of_the_words(density_device: torch.device) -> None:
 def test_normals_have_the_same_bits_on_every_machine(density_device: torch.device) -> None:
     draw = Draw(seed=11, step=12)
     found = normals(draw, 5000, density_device)
-    with MACHINES["cpu-portable"]() as device:
+    with SLOWEST() as device:
         expected = normals(draw, 5000, device)
     np.testing.assert_array_equal(found.cpu().numpy().view(np.int32), expected.numpy().view(np.int32))
 

@@ -11,7 +11,7 @@ import torch
 
 from lumigrad.kernels import ArgumentError, _native
 from lumigrad.kernels.density import Draw, Parameters, add_gaussians, relocate
-from support.backends.density_machines import MACHINES
+from support.backends.density_machines import SLOWEST
 from support.training import density_relocation
 from support.training.chi_square import assert_distributed
 from support.training.density_clouds import copy_of, gaussians, spheres
@@ -157,7 +157,7 @@ def test_same_draw_gives_the_same_bits_everywhere(density_device: torch.device, 
         grown = add_gaussians(cloud, DRAW, cap=10**6).parameters
         return [tensor.cpu() for tensor in (*grown.tensors.values(), *grown.moments["opacities"])]
 
-    with MACHINES["cpu-portable"]() as device:
+    with SLOWEST() as device:
         expected = run(device)
     for threads in (1, 3):
         _native.set_thread_count(threads)

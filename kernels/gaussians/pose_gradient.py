@@ -134,13 +134,16 @@ def of_transforms(
     gradient[:, :3, 3] = np.einsum("vki,vgk->gi", rotation, sums.translation)
     gradient[:, :3, 3] -= np.einsum("gij,vgj->gi", slices.rotations, sums.eye)
     ends = np.zeros_like(gradient)
+    middle = slices.middle()
     for index in slices.ends:
-        gradient[index], ends[index] = _of_moving(cameras, slices, sums, index)
+        gradient[index], ends[index] = _of_moving(cameras, slices, sums, middle, index)
     order = list(slices.of_transform)
     return {"transforms": gradient[order], **({"transforms_end": ends[order]} if slices.ends else {})}
 
 
-def _of_moving(cameras: Sequence[Camera], slices: Slices, sums: PoseSums, index: int) -> tuple[Array, Array]:
+def _of_moving(
+    cameras: Sequence[Camera], slices: Slices, sums: PoseSums, middles: tuple[Array, Array], index: int
+) -> tuple[Array, Array]:
     """The gradients [4, 4] of a moving slice's poses at the start and at the end (sensors spec section 5)."""
     start, end = slices.rotations[index], slices.ends[index][:3, :3]
     axis, angle = slices.turn(index)
@@ -149,7 +152,7 @@ def _of_moving(cameras: Sequence[Camera], slices: Slices, sums: PoseSums, index:
     carried, push, timed = np.einsum("vij,vkj->ki", to_world, sums.motion[:, index])
     spin = _turn_of(sums.rotation[:, index].sum(axis=0), start)
     # The eye in the slice's frame follows from the pose at the middle.
-    middle, origin = (array[index] for array in slices.middle())
+    middle, origin = (array[index] for array in middles)
     d_eye = sums.eye[:, index]
     from_eye = np.stack([camera.source.eye for camera in cameras]) - origin
     half = rotation_about(0.5 * angle * axis)

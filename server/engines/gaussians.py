@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -182,6 +183,14 @@ _LIDAR_PIXEL_BYTES = 8
 # On CUDA instead: what rows of sums are longer by, in each view; and the gradients of rays, per pixel of a view.
 _CUDA_RAY_ROW_BYTES = 32
 _CUDA_RAY_GRADIENT_BYTES = 24
+# The sums for the pose of a view and a slice; there may be slices between those of the transforms.
+_POSE_BYTES = 168
+# Of slices that move: on the CPU, per slice and row of tiles of a view, and per slice and thread; on CUDA, per Gaussian
+# of a view.
+_MOVING_ROW_BYTES = 72
+_MOVING_THREAD_BYTES = 640
+_CUDA_MOVING_BYTES = 64
+_TILE_HEIGHT = 16
 _THROUGH_RAYS = {"cameras", "transforms", "lenses", "rays"}
 # Outputs that backward passes keep for others.
 _SOURCES = {
@@ -228,14 +237,28 @@ class GaussianPlan(Plan):
         along = self._ray_backward_bytes(wanted, device) if self._is_on_rays else 0
         each = _BACKWARD_BYTES + (SURFEL_BACKWARD_BYTES if self.settings.surfels else 0)
         normals = NORMAL_BACKWARD_BYTES * self._surface_pixels
-        return self._each * self.views * each + along + normals + gradients
+        poses = (
+            self.views * (2 * len(self.transforms) + 1) * _POSE_BYTES if {"cameras", "transforms"} & {*wanted} else 0
+        )
+        return self._each * self.views * each + along + normals + poses + gradients
 
     def _ray_backward_bytes(self, wanted: Collection[str], device: torch.device) -> int:
         """Bytes that rays add to a backward pass."""
+        moving = self._moving_bytes(device) if {"cameras", "transforms"} & {*wanted} else 0
         if device.type == "cpu":
-            return self._each * _RAY_BACKWARD_BYTES
+            return self._each * _RAY_BACKWARD_BYTES + moving
         pixels = self._pixels * _CUDA_RAY_GRADIENT_BYTES if _THROUGH_RAYS & {*wanted} else 0
-        return self.views * (self._each * _CUDA_RAY_ROW_BYTES + pixels)
+        return self.views * (self._each * _CUDA_RAY_ROW_BYTES + pixels) + moving
+
+    def _moving_bytes(self, device: torch.device) -> int:
+        """Bytes of the sums for slices that move, in a backward pass along rays."""
+        moving = sum(transform.matrix_end is not None for transform in self.transforms)
+        if moving == 0:
+            return 0
+        if device.type != "cpu":
+            return self.views * self._each * _CUDA_MOVING_BYTES
+        rows = -(-self.cameras[0].height // _TILE_HEIGHT) + 1
+        return moving * (self.views * rows * _MOVING_ROW_BYTES + (os.cpu_count() or 1) * _MOVING_THREAD_BYTES)
 
     @property
     def _is_on_rays(self) -> bool:

@@ -17,8 +17,9 @@ GAUSSIANS = [
     (100_000, 1920, 1080, 1, 1),
     (100_000, 512, 512, 4, 1),
 ]
-# The last says whether the camera moves; then there are more outputs too.
+# The fifth says whether the camera moves; then there are more outputs too. The last: how many slices move.
 RAYS = [(10_000, 512, 512, 1, 0), (100_000, 512, 512, 4, 1)]
+MOVING = [(2_000, 16, 4_000, 1, 1, 2_000), (20_000, 64, 64, 2, 1, 500)]
 # The last says whether there are more outputs.
 SURFELS = [(10_000, 512, 512, 1, 0), (100_000, 512, 512, 4, 1)]
 # Trajectories, time steps, spheres, whether swept, whether costs. Their backward pass is torch's, whose memory on the
@@ -28,6 +29,7 @@ ON_CPU = [
     *(("spheres", what, *sizes) for sizes in SPHERES for what in PASSES),
     *(("gaussians", what, *sizes) for sizes in GAUSSIANS for what in PASSES),
     *(("rays", what, *sizes) for sizes in RAYS for what in PASSES),
+    *(("rays", "backward", *sizes) for sizes in MOVING),
     *(("surfels", what, *sizes) for sizes in SURFELS for what in PASSES),
     *(("meshes", what, *sizes) for sizes in MESHES for what in PASSES[:2]),
 ]
@@ -36,6 +38,7 @@ ON_CUDA = [
     *(("gaussians", what, 4_000, 64, 64, views, 1) for views in (1, 4) for what in ("forward", "backward")),
     *(("rays", what, 4_000, 64, 64, views, views // 4) for views in (1, 4) for what in PASSES),
     ("rays", "retained", 200, 320, 240, 1, 0),
+    ("rays", "backward", 4_000, 64, 64, 2, 1, 500),
 ]
 
 

@@ -39,10 +39,15 @@ class Pass:
     retain: bool
     backward: bool
 
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """The gradients: those of the scene, and of its slices if some have transforms."""
+        return (*self.plan.default_wanted, *(["transforms"] if getattr(self.plan, "transforms", ()) else []))
+
     def predicted(self, device: torch.device) -> int:
         """The predicted bytes."""
         size = self.plan.forward_bytes(self.plan.outputs, retain=self.retain, device=device)
-        return size + (self.plan.backward_bytes(self.plan.default_wanted, device) if self.backward else 0)
+        return size + (self.plan.backward_bytes(self.wanted, device) if self.backward else 0)
 
     def run(self) -> list[Any]:
         """Runs the pass; returns all its results."""
@@ -52,7 +57,7 @@ class Pass:
             return [forward]
         name = next(name for name in plan.outputs if name in plan.upstream_shapes)
         gradient = {name: torch.ones(*plan.upstream_shapes[name])}
-        return [forward, self.engine.backward(forward.state, gradient, plan.default_wanted, int)]
+        return [forward, self.engine.backward(forward.state, gradient, self.wanted, int)]
 
     def measured(self) -> int:
         """Bytes that the kernels' pool grows by on the CPU."""
@@ -107,7 +112,8 @@ def _spheres(count: int, width: int, height: int, views: int, semantics: int) ->
     return ENGINES["spheres"].plan(spec, shapes_of(inputs), LIMITS, "spec"), inputs
 
 
-def _on_rays(count: int, width: int, height: int, views: int, rolls: int) -> tuple[Plan, Any]:
+def _on_rays(count: int, width: int, height: int, views: int, rolls: int, moving: int = 0) -> tuple[Plan, Any]:
+    """With `moving` slices, whose gradients are wanted too."""
     one = gaussian_scene.scene(count, width, height)
     inputs = {name: torch.from_numpy(array) for name, array in one.tensors.items()}
     fx, fy, cx, cy = one.intrinsics
@@ -119,6 +125,9 @@ def _on_rays(count: int, width: int, height: int, views: int, rolls: int) -> tup
         sensor.end.CopyFrom(sensor.start)
     camera = camera_pb2.Camera(width=width, height=height, sensor=sensor)
     settings = gaussians_pb2.GaussianSettings(response=gaussians_pb2.RESPONSE_RAY)
+    still = np.eye(4).ravel().tolist()
+    for i in range(moving):
+        settings.transforms.add(begin=i, end=i + 1, matrix=still, matrix_end=still)
     outputs = ["color", "hit_distance", "normals", "ids"] if rolls else []
     spec = render_pb2.RenderSpec(cameras=[camera] * views, gaussians=settings, outputs=outputs)
     return ENGINES["gaussians"].plan(spec, shapes_of(inputs), LIMITS, "spec"), inputs

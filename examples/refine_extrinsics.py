@@ -86,10 +86,16 @@ def _frames(client: Client, log: Path, pictures: Path, camera: str) -> list[tupl
     frames = []
     for number, request in enumerate(requests):
         name = request.camera_intrinsics.logical_id
-        path = pictures / f"{number:06d}-{name}.png"
+        # As `lumigrad sensorsim replay` names them.
+        path = pictures / f"{number:06d}-{(name or 'camera').replace('/', '-')}.png"
         if path.is_file() and camera in ("", name):
             seen = np.asarray(Image.open(path).convert("RGB"), np.float64) / 255
             frames.append((client.drive_frame(request), seen))
+    if not frames:
+        of_camera = f" of the camera {camera}" if camera else ""
+        raise SystemExit(
+            f"{pictures}: expected PNG pictures{of_camera}, named as `lumigrad sensorsim replay` names those of {log}"
+        )
     return frames
 
 

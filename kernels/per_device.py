@@ -60,6 +60,6 @@ class PerDevice(threading.local, Generic[E]):
         if device.type != "cuda":
             raise ArgumentError(self._argument, "tensors on the CPU or a CUDA device", f"tensors on {device}")
         if not _native.CUDA_BUILT:
-            expected = "tensors on the CPU: this build has no CUDA kernels; install with nvcc present for a GPU"
+            expected = "tensors on the CPU: this build has no CUDA kernels; for a GPU build it where nvcc is installed"
             raise ArgumentError(self._argument, expected, f"tensors on {device}")
         return self._cuda(device.index or 0, lambda: torch.cuda.current_stream(device).cuda_stream)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from lumigrad.client.commands.options import option
-from lumigrad.client.commands.scene_file import add_scene, read_gaussians
+from lumigrad.client.commands.scene_file import add_scene, read_gaussians, scene_bytes
 from lumigrad.client.formats import save_scene
 from lumigrad.client.formats.save import WRITABLE
 from lumigrad.client.formats.scene_view import SceneView
@@ -38,7 +38,7 @@ def _run(arguments: argparse.Namespace) -> int:
     view = SceneView.load(arguments.scene)
     if view is not None:
         view.save(arguments.output)
-    print(f"{arguments.output}: {len(stored):,} Gaussians, {arguments.output.stat().st_size:,} bytes")
+    print(f"{arguments.output}: {len(stored):,} Gaussians, {scene_bytes(arguments.output):,} bytes")
     return 0
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lumigrad.client.commands.options import add_connection, connect
-from lumigrad.client.commands.scene_file import add_lod, scene_path
+from lumigrad.client.commands.scene_file import add_lod, scene_bytes, scene_path
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats import is_gaussian_scene, read_scene
 from lumigrad.client.formats.save import WRITABLE, losses
@@ -72,7 +72,7 @@ def _described(path: Path, lod: int | None) -> dict[str, Any]:
         kind, centres = "spheres", Spheres.load(path).positions
     box = {"low": centres.min(axis=0), "high": centres.max(axis=0)} if len(centres) else {}
     corners = {name: [round(float(value), 4) for value in corner] for name, corner in box.items()}
-    size = {} if path.is_dir() else {"bytes": path.stat().st_size}
+    size = {} if path.is_dir() else {"bytes": scene_bytes(path)}
     return {"file": str(path), **size, "kind": kind, "count": len(centres), **corners, **more}
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from lumigrad.client.commands.options import numbers, option, positive_number
 from lumigrad.client.errors import InvalidArgument
@@ -62,6 +64,15 @@ def add_looks(group: argparse._ActionsContainer) -> None:
     option(group, "--primitive", help_text, choices=PRIMITIVES)
     option(group, "--near", "least depth of Gaussians that are shown (default: 0.01)", type=positive_number)
     option(group, "--far", "largest depth of Gaussians that are shown (default: 1e10)", type=positive_number)
+
+
+def scene_bytes(path: Path) -> int:
+    """The size of a scene's file; of a .gltf with the files that it names."""
+    size = path.stat().st_size
+    if path.suffix.lower() == ".gltf":
+        names = [buffer.get("uri", "data:") for buffer in json.loads(path.read_bytes()).get("buffers", [])]
+        size += sum((path.parent / unquote(name)).stat().st_size for name in names if not name.startswith("data:"))
+    return size
 
 
 def load(path: Path) -> Spheres | Gaussians:

@@ -58,12 +58,12 @@ def _described(scene: Manifest) -> Iterator[str]:
     """Lines about a scene; reads its files."""
     span = "any time" if scene.time_range_us is None else "{} to {} us".format(*scene.time_range_us)
     yield f"{scene.scene_id}: {span}"
-    tracks = {track.gaussians.path: track for track in scene.tracks}
-    for file in scene.files:
-        count = len(read_scene(file.path))
-        track = tracks.get(file.path)
-        what = "" if track is None else f" of track {track.track_id}, {track.semantic_class}"
-        yield f"  {file.path.relative_to(scene.folder)}: {count:,} Gaussians{what}"
+    tracks: dict[Path, list[str]] = {}
+    for track in scene.tracks:
+        tracks.setdefault(track.gaussians.path, []).append(f"track {track.track_id}, {track.semantic_class}")
+    for path in dict.fromkeys(file.path for file in scene.files):
+        what = " of " + "; ".join(tracks[path]) if path in tracks else ""
+        yield f"  {path.relative_to(scene.folder)}: {len(read_scene(path)):,} Gaussians{what}"
     for camera in scene.cameras:
         spec = camera.intrinsics
         model = str(spec.WhichOneof("camera_param")).removesuffix("_param")

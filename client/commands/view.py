@@ -56,14 +56,14 @@ def _run(arguments: argparse.Namespace) -> int:
     from lumigrad.client.commands.view_page import opened
 
     with opened(arguments) as viewer:
-        print(f"{viewer.title}: {viewer.url}\nControl-C ends it", flush=True)
+        print(f"{viewer.title}: {viewer.url}\nCtrl-C ends it", flush=True)
         _wait()
     return 0
 
 
 def _wait() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # Control-C is the normal end.
+    # Ctrl-C is the normal end.
     with suppress(KeyboardInterrupt):
         threading.Event().wait()
 

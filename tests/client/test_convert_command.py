@@ -36,6 +36,10 @@ def test_there_and_back_through_every_format(tmp_path: Path, made: Cloud) -> Non
         load_gaussians(tmp_path / "again.ply"), made, means=1e-3, scales=0.06, opacity=0.011, sh=0.07, angle=0.03
     )
     assert read_scene(tmp_path / "again.ply").antialiased
+    # The numbers of a .gltf are in a file beside it.
+    done = convert("scene.ply", "apart.gltf", folder=tmp_path)
+    size = sum(path.stat().st_size for path in tmp_path.glob("apart.*"))
+    assert done.stdout == f"apart.gltf: {len(gaussians_of(made)):,} Gaussians, {size:,} bytes\n"
 
 
 def test_levels_of_detail_and_degrees_are_chosen(tmp_path: Path, made: Cloud) -> None:

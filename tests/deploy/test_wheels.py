@@ -91,7 +91,7 @@ def test_a_workers_wheel_serves_the_clients(kind: str, environment: Callable[[st
         command = [environment("client") / "python", "-c", RENDER, process.target]
         result = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, cwd=tmp_path)
         assert result.stdout == "(48, 64, 3) True (1,) False\n", result.stderr
-        lack = "install with nvcc present" if kind == "cpu" else "there is no NVIDIA driver here"
+        lack = "build it where nvcc is installed" if kind == "cpu" else "there is no NVIDIA driver here"
         if not Path("/dev/nvidiactl").exists():
             assert lack in process.log
     finally:

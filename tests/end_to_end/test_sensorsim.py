@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import runpy
+import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -564,6 +566,14 @@ def test_the_command_checks_scenes_and_replays_logs(process: WorkerProcess, plac
         "  car.ply: 60 Gaussians of track car, automobile",
         "  camera_front_wide_120fov: 160x120, ftheta, GLOBAL",
     ]
+    # Two tracks may have the same file.
+    copied = shutil.copytree(place.folder, tmp_path / "copied")
+    (manifest,) = copied.glob("**/scene.json")
+    content = json.loads(manifest.read_text())
+    content["tracks"].append({**content["tracks"][0], "track_id": "second"})
+    manifest.write_text(json.dumps(content))
+    shared = lumigrad("sensorsim", "check", str(copied)).stdout
+    assert shared.count("car.ply") == 1 and "of track car, automobile; track second, automobile\n" in shared
     batch = MESSAGES["Batch"](items=[{"request": frame(WIDE)}, {"request": frame(scene_id="nowhere")}])
     aggregate = MESSAGES["Aggregate"](rgb_requests=[frame(FRONT, image_format=JPEG)])
     entries = ((1, MESSAGES["Empty"]()), (3, frame(FRONT)), (30, batch), (21, aggregate))
@@ -617,3 +627,6 @@ def test_the_example_finds_a_camera_that_was_moved(
     assert np.linalg.norm(found[:3] - moved_by) < 0.25 * np.linalg.norm(moved_by)
     assert np.linalg.norm(found[3:] - turned_by) < 0.2 * np.linalg.norm(turned_by)
     assert np.abs(end[:3]).max() < 0.02
+    monkeypatch.setattr(sys, "argv", ["refine_extrinsics.py", str(log), "--pictures", str(tmp_path / "none")])
+    with pytest.raises(SystemExit, match="none: expected PNG pictures, named as"):
+        runpy.run_path(str(EXAMPLES / "refine_extrinsics.py"), run_name="__main__")

@@ -167,7 +167,7 @@ def test_the_command_prints_an_address_and_ends_with_control_c(process: WorkerPr
         assert found
         with urllib.request.urlopen(found[1], timeout=30) as response:
             assert b"<html" in response.read().lower()
-        assert viewing.stdout.readline() == "Control-C ends it\n"
+        assert viewing.stdout.readline() == "Ctrl-C ends it\n"
         viewing.send_signal(signal.SIGINT)
         said, errors = viewing.communicate(timeout=60)
     finally:

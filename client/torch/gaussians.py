@@ -39,10 +39,10 @@ from lumigrad.client.values.lenses import LensDomain
 # Outputs on request. Of these inverse_depth, means2d and those along rays have gradients.
 ON_RAYS = ("hit_distance", "expected_hit_distance", "normals")
 MORE_OUTPUTS = (
-    *("inverse_depth", "contributors", "means2d", "radii", "depths", "conics", "projected_opacities"),
+    *("inverse_depth", "contributors", "ids", "means2d", "radii", "depths", "conics", "projected_opacities"),
     *ON_RAYS,
 )
-_WITHOUT_GRADIENT = ("contributors", "radii", "depths", "conics", "projected_opacities")
+_WITHOUT_GRADIENT = ("contributors", "ids", "radii", "depths", "conics", "projected_opacities")
 
 
 class RenderedGaussians(NamedTuple):
@@ -68,6 +68,7 @@ class RenderedGaussians(NamedTuple):
             largest response times blending weight, scene units.
         expected_hit_distance: [C, H, W] hit_distance / alpha; 0 where alpha is 0.
         normals: [C, H, W, 3] sum of the third axes, turned against the ray, times blending weight; world frame.
+        ids: int32 [C, H, W] index of the Gaussian with the largest blending weight; -1 where none was blended.
     """
 
     color: torch.Tensor
@@ -85,6 +86,7 @@ class RenderedGaussians(NamedTuple):
     hit_distance: torch.Tensor | None = None
     expected_hit_distance: torch.Tensor | None = None
     normals: torch.Tensor | None = None
+    ids: torch.Tensor | None = None
 
 
 @outside_graphs

@@ -22,8 +22,8 @@ SURFEL_OUTPUTS = (
     *("color", "alpha", "depth", "expected_depth", "median_depth", "normals", "surface_normals", "distortion"),
 )
 # Outputs on request. Of these transmittance and means2d have gradients.
-MORE_SURFEL_OUTPUTS = ("transmittance", "means2d", "contributors", "radii", "depths")
-_WITHOUT_GRADIENT = ("contributors", "radii", "depths")
+MORE_SURFEL_OUTPUTS = ("transmittance", "means2d", "contributors", "ids", "radii", "depths")
+_WITHOUT_GRADIENT = ("contributors", "ids", "radii", "depths")
 # Square of the least length by which normals are divided.
 _LEAST_SQUARE = 1e-24
 
@@ -49,6 +49,7 @@ class RenderedSurfels(NamedTuple):
         contributors: int32 [C, H, W] number of surfels blended.
         radii: int32 [C, N, 2] half extents, pixels; 0 where culled.
         depths: [C, N] camera-space Z of the centres.
+        ids: int32 [C, H, W] index of the surfel with the largest blending weight; -1 where none was blended.
     """
 
     color: torch.Tensor
@@ -64,6 +65,7 @@ class RenderedSurfels(NamedTuple):
     contributors: torch.Tensor | None = None
     radii: torch.Tensor | None = None
     depths: torch.Tensor | None = None
+    ids: torch.Tensor | None = None
 
 
 @outside_graphs

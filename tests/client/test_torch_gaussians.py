@@ -51,13 +51,13 @@ PER_GAUSSIAN = {"means2d": (2,), "radii": (2,), "depths": (), "conics": (3,), "p
 
 @pytest.mark.parametrize("batch", [(), (1,), (2, 3)], ids=str)
 def test_results_have_their_shapes(client, batch):
-    result = render(client, scene(*batch), outputs=(*IMAGES, *PER_GAUSSIAN, "contributors"))
+    result = render(client, scene(*batch), outputs=(*IMAGES, *PER_GAUSSIAN, "contributors", "ids"))
     assert isinstance(result, RenderedGaussians)
-    for name, last in {**IMAGES, "contributors": ()}.items():
+    for name, last in {**IMAGES, "contributors": (), "ids": ()}.items():
         assert getattr(result, name).shape == (*batch, CAMERAS, HEIGHT, WIDTH, *last), name
     for name, last in PER_GAUSSIAN.items():
         assert getattr(result, name).shape == (*batch, CAMERAS, COUNT, *last), name
-    assert result.radii.dtype == result.contributors.dtype == torch.int32
+    assert result.radii.dtype == result.contributors.dtype == result.ids.dtype == torch.int32
     assert not any(tensor.requires_grad for tensor in result if tensor is not None)
     torch.testing.assert_close(result.alpha, 1 - result.transmittance)
     torch.testing.assert_close(result.expected_depth, result.depth / result.alpha.clamp_min(1e-10))

@@ -273,10 +273,10 @@ def test_scales_may_be_two_or_three(client: Client) -> None:
 
 
 def test_the_operator_returns_what_is_asked_for(client: Client) -> None:
-    outputs = ("means2d", "radii", "depths", "contributors", "transmittance")
+    outputs = ("means2d", "radii", "depths", "contributors", "ids", "transmittance")
     found = render_gaussians_2d(**arguments(), **SIZE, outputs=outputs, client=client)
     assert found.means2d.shape == found.radii.shape == (2, 30, 2) and found.depths.shape == (2, 30)
-    assert found.alpha is None and found.contributors.dtype == torch.int32
+    assert found.alpha is None and found.contributors.dtype == found.ids.dtype == torch.int32
     found.means2d.retain_grad()
     found.color.sum().backward()
     assert found.means2d.grad.any()

@@ -19,10 +19,10 @@ enum Field { kMatrix, kMargin = 9 };
 struct Outlines {
   Ellipse<Pack> ellipse;
   Pack half_width, half_height;
-  MaskPack whole;  // Wholly ahead of the pinhole; other outlines are no ellipses, and hold everything.
+  MaskPack whole;  // The Gaussian lies ahead of the pinhole as a whole. Otherwise its ellipse covers the image.
 };
 
-// Of Gaussians before the pinholes of `matrices`, the pinhole of each in its lane; `g` as in ray_bounds.
+// The outlines of sixteen Gaussians, each through the pinhole in its lane.
 // With c the centre and the rows of A the half axes in the pinhole's frame, c c^T - A A^T is the dual of the outline.
 // The pixel of the centre is subtracted first, so that nothing cancels.
 LG_INLINE Outlines outlines_of(const Matrix<Pack>& m, const RayBounds<Pack>& g) {
@@ -60,17 +60,18 @@ LG_INLINE Outlines outlines_of(const Matrix<Pack>& m, const RayBounds<Pack>& g) 
   return to;
 }
 
-// Bounds of sixteen Gaussians, or pinholes, from their fields.
+// The bounds of sixteen Gaussians from the fields of their rows (see ray_bounds).
 LG_INLINE RayBounds<Pack> ray_bounds_of(const Pack* f) {
   const auto column = [&](int i) { return Triple<Pack>{f[i], f[i + 3], f[i + 6]}; };
   return {{column(0), column(1), column(2)},
           {f[ray_bounds::kCentre], f[ray_bounds::kCentre + 1], f[ray_bounds::kCentre + 2]}};
 }
+// The matrices of sixteen pinholes from the fields of their rows.
 LG_INLINE Matrix<Pack> pinhole_matrix(const Pack* f) {
   return {{f[0], f[1], f[2]}, {f[3], f[4], f[5]}, {f[6], f[7], f[8]}};
 }
 
-// Fills those of the tiles and windows, after the rays and beams.
+// Fits the pinholes of tiles and windows to the rays, which must be there.
 void make_pinholes(const RayField& field, int tiles_x, int tiles_y);
 
 LG_END

@@ -243,9 +243,10 @@ class _Connection:
                 length, is_last = way.take(min(rest.nbytes, way.piece_bytes))
                 free = max(free, self._loop.time() - _TICK_SECONDS) + length / way.bytes_per_second
                 await asyncio.sleep(free - self._loop.time())
+                # Counted before the receiver has them, so that it does not run ahead of the count.
+                way.passed += length
                 try:
                     await self._loop.sock_sendall(sink, rest[:length])
-                    way.passed += length
                 except OSError:
                     self.end(End.RESET)
                 if is_last:

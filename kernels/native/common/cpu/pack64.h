@@ -43,21 +43,26 @@ LG_INLINE MaskPack64 operator!(MaskPack64 a) { return {~a.v}; }
 
 LG_INLINE Pack64 select(MaskPack64 m, Pack64 a, Pack64 b) { return m.v ? a.v : b.v; }
 LG_INLINE Pack64 zero_unless(MaskPack64 m, Pack64 a) { return m.v ? a.v : Doubles{}; }
-LG_INLINE Pack64 min(Pack64 a, Pack64 b) { return a.v < b.v ? a.v : b.v; }
-LG_INLINE Pack64 max(Pack64 a, Pack64 b) { return a.v > b.v ? a.v : b.v; }
 LG_INLINE Pack64 abs(Pack64 a) { return reinterpret_cast<Doubles>(reinterpret_cast<Longs>(a.v) & INT64_MAX); }
 
 #if defined(LUMIGRAD_ISA_avx512)
+// As min and max of doubles: the second operand if either is NaN.
+LG_INLINE Pack64 min(Pack64 a, Pack64 b) { return Doubles(_mm512_min_pd(a.v, b.v)); }
+LG_INLINE Pack64 max(Pack64 a, Pack64 b) { return Doubles(_mm512_max_pd(a.v, b.v)); }
 LG_INLINE Pack64 sqrt(Pack64 a) { return Doubles(_mm512_sqrt_pd(a.v)); }
 LG_INLINE Pack64 fma(Pack64 a, Pack64 b, Pack64 c) { return Doubles(_mm512_fmadd_pd(a.v, b.v, c.v)); }
 LG_INLINE Pack64 fnma(Pack64 a, Pack64 b, Pack64 c) { return Doubles(_mm512_fnmadd_pd(a.v, b.v, c.v)); }
 LG_INLINE bool any(MaskPack64 a) { return _mm512_movepi64_mask(__m512i(a.v)) != 0; }
 #elif defined(LUMIGRAD_ISA_avx2)
+LG_INLINE Pack64 min(Pack64 a, Pack64 b) { return Doubles(_mm256_min_pd(a.v, b.v)); }
+LG_INLINE Pack64 max(Pack64 a, Pack64 b) { return Doubles(_mm256_max_pd(a.v, b.v)); }
 LG_INLINE Pack64 sqrt(Pack64 a) { return Doubles(_mm256_sqrt_pd(a.v)); }
 LG_INLINE Pack64 fma(Pack64 a, Pack64 b, Pack64 c) { return Doubles(_mm256_fmadd_pd(a.v, b.v, c.v)); }
 LG_INLINE Pack64 fnma(Pack64 a, Pack64 b, Pack64 c) { return Doubles(_mm256_fnmadd_pd(a.v, b.v, c.v)); }
 LG_INLINE bool any(MaskPack64 a) { return _mm256_movemask_pd(__m256d(a.v)) != 0; }
 #else
+LG_INLINE Pack64 min(Pack64 a, Pack64 b) { return a.v < b.v ? a.v : b.v; }
+LG_INLINE Pack64 max(Pack64 a, Pack64 b) { return a.v > b.v ? a.v : b.v; }
 LG_INLINE Pack64 sqrt(Pack64 a) {
   for (int i = 0; i < kLanes64; ++i) a.v[i] = __builtin_sqrt(a.v[i]);
   return a;

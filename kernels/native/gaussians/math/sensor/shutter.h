@@ -32,8 +32,11 @@ struct Clock {
   }
   template <class D>
   LG_INLINE D time(const Pair<D>& pixel) const {
-    D at = min(max(by_rows ? pixel.y : pixel.x, D(-1e9)), D(1e9));
-    if (staircase) at = reversed ? -floor_whole(-at) : floor_whole(at);
+    D at = by_rows ? pixel.y : pixel.x;
+    if (staircase) {
+      at = min(max(at, D(-1e9)), D(1e9));
+      at = reversed ? -floor_whole(-at) : floor_whole(at);
+    }
     return min(max(fma(at, D(slope), D(offset)), D(-kLongestTime)), D(kLongestTime));
   }
 };
@@ -150,20 +153,23 @@ struct Film<SpinningLidar> {
 // The path of a point in the camera's frame: it turns about the axis, and moves with its slice.
 template <class D>
 struct Path {
+  const Sensor& sensor;
   const SliceMotion<double>& slice;
-  Triple<D> start, across, inward;
+  Triple<D> start, begin;    // Before and after the camera's translation at the start.
+  Triple<D> across, inward;  // What a turn by an angle adds, times its sine and 1 minus its cosine.
 
   LG_INLINE Path(const Sensor& s, const SliceMotion<double>& motion, const Triple<D>& at_start)
-      : slice(motion), start(at_start) {
+      : sensor(s), slice(motion), start(at_start), begin(at_start + triple_of<D>(s.translation)) {
     across = cross(triple_of<D>(s.axis), start);
     inward = cross(triple_of<D>(s.axis), across);
   }
-  LG_INLINE Triple<D> at(const Sensor& s, const Instant<D>& at) const {
-    if (slice.moves) return at_instant(s, at, moved(slice, at.time, start));
-    const Triple<D> turn = scaled(scaled(across, at.cosine) + scaled(inward, at.sine), D(2.0) * at.sine);
-    const Triple<D> m = triple_of<D>(s.motion), t = triple_of<D>(s.translation);
-    return {start.x + turn.x + fma(m.x, at.time, t.x), start.y + turn.y + fma(m.y, at.time, t.y),
-            start.z + turn.z + fma(m.z, at.time, t.z)};
+  LG_INLINE Triple<D> at(const Instant<D>& at) const {
+    if (slice.moves) return at_instant(sensor, at, moved(slice, at.time, start));
+    const D twice = at.sine + at.sine, sine = twice * at.cosine, versine = twice * at.sine;
+    const Triple<D> m = triple_of<D>(sensor.motion);
+    return {fma(inward.x, versine, fma(across.x, sine, fma(m.x, at.time, begin.x))),
+            fma(inward.y, versine, fma(across.y, sine, fma(m.y, at.time, begin.y))),
+            fma(inward.z, versine, fma(across.z, sine, fma(m.z, at.time, begin.z)))};
   }
 };
 
@@ -171,8 +177,7 @@ struct Path {
 // the pixel is a linear function of the time, of this slope.
 template <class D>
 struct Hint {
-  bool known;
-  D offset, slope;  // The solution is offset + time at the start / (1 - slope).
+  D offset, slope, rate;  // The solution is offset + rate * time at the start; rate is 1 / (1 - slope).
 };
 
 template <class Lens>
@@ -180,92 +185,113 @@ struct Sight {
   const Sensor& sensor;
   const SliceMotion<double>& slice;
   Film<Lens> film;
-  SineCosine<double> end;  // Of half the turn.
 
   LG_INLINE Sight(const View& v, const Sensor& s, const Settings& t, const SliceMotion<double>& motion)
-      : sensor(s), slice(motion), film(v, s, t), end(sine_cosine(0.5 * s.angle)) {}
+      : sensor(s), slice(motion), film(v, s, t) {}
 
-  // The first of a Gaussian's points sets `hint`, the others use it.
+  // With a global shutter.
   template <class D>
-  LG_CALLED Seen<D> find(const Triple<D>& start, Hint<D>& hint) const {
+  LG_INLINE void at_rest(const Triple<D>& start, Seen<D>& to) const {
+    to.at = {D(0.0), D(0.0), D(1.0)};
+    to.point = start + triple_of<D>(sensor.translation);
+    const OnFilm<D> place = on_film(to.point);
+    to.pixel = place.pixel;
+    to.valid = to.found = place.valid;
+  }
+
+  // A Gaussian's centre.
+  template <class D>
+  LG_CALLED void find(const Triple<D>& start, Hint<D>& hint, Seen<D>& to) const {
     const D zero = D(0.0), one = D(1.0);
-    const Instant<D> at_start = {zero, zero, one}, at_end = {one, D(end.sine), D(end.cosine)};
-    if (!is_rolling(sensor)) return judged(see(start + triple_of<D>(sensor.translation), at_start));
+    hint = {zero, zero, one};
     const Path<D> path(sensor, slice, start);
-    const Seen<D> first = judged(see(path.at(sensor, at_start), at_start));
-    const D from_first = film.time(first.pixel);
-    // The end is looked at where the start does not see the point, and once for the slope.
-    MaskOf<D> found = first.valid;
-    D begin = from_first, line = zero;
-    const bool guessed = sensor.continuous == 0 || hint.known;
-    if (!guessed || any(select(found, zero, one) > zero)) {
-      const Seen<D> last = judged(see(path.at(sensor, at_end), at_end));
-      const D from_last = film.time(last.pixel);
-      found = found | last.valid;
-      // Points that neither end sees stay at the last one's pose.
-      begin = select(first.valid, from_first, select(last.valid, from_last, one));
-      line = zero_unless(first.valid & last.valid, from_last - from_first);
-    }
-    Seen<D> seen = sensor.continuous == 0
-                       ? settle(path, found, begin)
-                       : solve(path, found, first.valid, begin, hint.known ? hint.slope : line, hint);
-    seen = judged(seen);
-    seen.found = found;
-    seen.valid = seen.valid & found;
-    return seen;
+    const OnFilm<D> first = on_film(path.begin);
+    if (sensor.continuous == 0) return settle(path, first, to);
+    const OnFilm<D> last = at_end(path);
+    const D begin = film.time(first.pixel);
+    hint.slope = cut(zero_unless(first.valid & last.valid, film.time(last.pixel) - begin));
+    solve(path, first.valid, begin / (one - hint.slope), hint.slope, to);
+    hint.slope = zero_unless(first.valid, hint.slope);
+    hint.rate = one / (one - hint.slope);
+    hint.offset = zero_unless(first.valid, min(max(fnma(begin, hint.rate, to.at.time), -one), one));
+  }
+
+  // Another of its points, after the centre.
+  template <class D>
+  LG_CALLED void find_beside(const Hint<D>& hint, const Triple<D>& start, Seen<D>& to) const {
+    const Path<D> path(sensor, slice, start);
+    const OnFilm<D> first = on_film(path.begin);
+    if (sensor.continuous == 0) return settle(path, first, to);
+    D slope = hint.slope;
+    solve(path, first.valid, fma(film.time(first.pixel), hint.rate, hint.offset), slope, to);
   }
 
  private:
   template <class D>
-  LG_INLINE Seen<D> see(const Triple<D>& point, const Instant<D>& at) const {
-    const OnFilm<D> at_place = Optics<Lens>::project(sensor, point);
-    return {point, at_place.pixel, at, at_place.valid, at_place.valid};
+  LG_INLINE OnFilm<D> on_film(const Triple<D>& point) const {
+    const OnFilm<D> place = Optics<Lens>::project(sensor, point);
+    return {place.pixel, place.valid & film.is_near(place.pixel)};
   }
   template <class D>
-  LG_INLINE Seen<D> judged(Seen<D> seen) const {
-    seen.valid = seen.valid & film.is_near(seen.pixel);
-    return seen;
+  LG_INLINE OnFilm<D> at_end(const Path<D>& path) const {
+    return on_film(path.at(instant_at(sensor, D(1.0))));
   }
   template <class D>
-  LG_INLINE Seen<D> see_at(const Path<D>& path, D time) const {
-    const Instant<D> at = instant_at(sensor, time);
-    return see(path.at(sensor, at), at);
+  LG_INLINE D cut(D slope) const {
+    return min(max(slope, D(-0.9)), D(0.9));
+  }
+  // Returns the time of the pixel in which a point lands at a time.
+  template <class D>
+  LG_INLINE D look(const Path<D>& path, D time, Seen<D>& to) const {
+    to.at = instant_at(sensor, time);
+    to.point = path.at(to.at);
+    const OnFilm<D> place = on_film(to.point);
+    to.pixel = place.pixel;
+    to.valid = place.valid;
+    return film.time(to.pixel);
+  }
+  template <class D>
+  LG_INLINE void finish(MaskOf<D> found, Seen<D>& to) const {
+    to.found = found;
+    to.valid = to.valid & found;
   }
 
-  // Ten rounds, or until the row repeats.
+  // With the staircase: ten rounds, or until the row repeats.
   template <class D>
-  LG_INLINE Seen<D> settle(const Path<D>& path, MaskOf<D> found, D time) const {
+  LG_CALLED void settle(const Path<D>& path, const OnFilm<D>& first, Seen<D>& to) const {
+    MaskOf<D> found = first.valid;
+    D time = film.time(first.pixel);
+    if (any(!found)) {
+      const OnFilm<D> last = at_end(path);
+      time = select(found, time, select(last.valid, film.time(last.pixel), D(1.0)));
+      found = found | last.valid;
+    }
     for (int i = 1;; ++i) {
-      const Seen<D> seen = see_at(path, time);
-      const D next = select(found, film.time(seen.pixel), time);
-      if (i == 10 || !any(abs(next - time) > D(0.0))) return seen;
+      const D next = select(found, look(path, time, to), time);
+      if (i == 10 || !any(abs(next - time) > D(0.0))) return finish(found, to);
       time = next;
     }
   }
 
   // By the secant method, which takes a few rounds where the plain iteration takes many. Times are exact to 1e-10: a
-  // pixel, to far less than what a float holds.
+  // pixel, to far less than what a float holds. Begins at `time` where the start sees the point and at the end of the
+  // exposure elsewhere, and stays there where the end does not see it either.
   template <class D>
-  LG_INLINE Seen<D> solve(const Path<D>& path, MaskOf<D> found, MaskOf<D> guessed, D begin, D slope,
-                          Hint<D>& hint) const {
+  LG_INLINE void solve(const Path<D>& path, MaskOf<D> found, D time, D& slope, Seen<D>& to) const {
     constexpr int kRounds = 24;
-    const D steepest = D(0.9), one = D(1.0), offset = hint.known ? hint.offset : D(0.0);
-    slope = min(max(slope, -steepest), steepest);
-    D time = select(guessed, offset + begin / (one - slope), begin), before = time, error_before = D(0.0);
+    const D one = D(1.0);
+    time = select(found, time, one);
+    D before = time, error_before = D(0.0);
     for (int i = 1;; ++i) {
-      const Seen<D> seen = see_at(path, time);
-      const D error = zero_unless(found, film.time(seen.pixel) - time);
+      const D next = look(path, time, to);
+      if (i == 1) found = found | to.valid;
+      const D error = zero_unless(found, next - time);
       const auto moves = abs(error) > D(1e-10) * (one + abs(time));
-      const D step = time - before;
-      const auto apart = abs(step) > D(1e-9);
-      const D chord = one + (error - error_before) / select(apart, step, one);
-      slope = min(max(select(apart, chord, slope), -steepest), steepest);
-      if (i == kRounds || !any(moves)) {
-        if (!hint.known) {
-          const D missed = time - begin / (one - slope);
-          hint = {true, zero_unless(guessed, min(max(missed, -one), one)), zero_unless(guessed, slope)};
-        }
-        return seen;
+      if (i == kRounds || !any(moves)) return finish(found, to);
+      if (i > 1) {
+        const D step = time - before;
+        const auto apart = abs(step) > D(1e-9);
+        slope = cut(select(apart, one + (error - error_before) / select(apart, step, one), slope));
       }
       before = time;
       error_before = error;

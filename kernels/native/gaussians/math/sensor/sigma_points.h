@@ -80,9 +80,17 @@ LG_INLINE SigmaPoints<D> sigma_points(const SensorPlace& at, const Body<D>& body
   const Sight<Lens> sight(at.view, at.sensor, at.settings, body.motion);
   const Unscented& u = at.settings.unscented;
   SigmaPoints<D> p;
-  Hint<D> hint = {false, D(0.0), D(0.0)};
+  const bool rolls = is_rolling(at.sensor);
+  Hint<D> hint;
   for (int i = 0; i < kSigmaPoints; ++i) {
-    p.seen[i] = sight.find(sigma_point(body, i), hint);
+    const Triple<D> point = sigma_point(body, i);
+    if (!rolls) {
+      sight.at_rest(point, p.seen[i]);
+    } else if (i == 0) {
+      sight.find(point, hint, p.seen[i]);
+    } else {
+      sight.find_beside(hint, point, p.seen[i]);
+    }
     p.seen[i].pixel = sight.film.beside(p.seen[0].pixel, p.seen[i].pixel);
     const auto valid = p.seen[i].valid;
     p.valid = i == 0 ? valid : u.require_all ? p.valid & valid : p.valid | valid;

@@ -210,6 +210,8 @@ def test_rays_of_a_perfect_pinhole_are_as_the_film_for_small_gaussians(gaussian_
     "lens",
     [
         PinholeLens(fx=250.0, fy=240.0, cx=150.0, cy=110.0, radial=(0.1, -0.05)),
+        # The corners of the image are beyond what this lens shows.
+        PinholeLens(fx=250.0, fy=240.0, cx=150.0, cy=110.0, radial=(-0.3,), tangential=(0.002, -0.001)),
         FisheyeLens(fx=110.0, fy=110.0, cx=160.0, cy=120.0, radial=(0.02,)),
         FThetaLens(cx=160.0, cy=120.0, max_angle=2.9, angle_to_pixel_distance=(0.0, 70.0, 0.0, -0.5)),
     ],

@@ -27,7 +27,7 @@ struct Rays {
   Triple<Pack> direction, origin;
 };
 
-Beam<double> beam_of(const Rays& rays, Pack times) {
+Beam<double> beam_of(const Rays& rays, Pack times, bool one_origin) {
   const Triple<Pack>& d = rays.direction;
   const MaskPack there = dot(d, d) > Pack(0.5f);
   if (!any(there)) return empty_beam<double>();
@@ -36,22 +36,23 @@ Beam<double> beam_of(const Rays& rays, Pack times) {
                                 static_cast<double>(sum(d.z))};
   const double length = sqrt(dot(total, total));
   if (length < 0.2 * count) return full_beam<double>();
-  const Triple<Pack>& o = rays.origin;
-  const auto mean = [&](Pack a) { return static_cast<double>(sum(zero_unless(there, a))) / count; };
   Beam<double> b{};
   b.axis = scaled(total, 1.0 / length);
-  b.centre = {mean(o.x), mean(o.y), mean(o.z)};
   b.begin = static_cast<double>(lowest(times));
   b.end = -static_cast<double>(lowest(-times));
   const auto packed = [](const Triple<double>& v) {
     return Triple<Pack>{Pack(static_cast<float>(v.x)), Pack(static_cast<float>(v.y)), Pack(static_cast<float>(v.z))};
   };
-  const Triple<Pack> axis = packed(b.axis), centre = packed(b.centre), apart = cross(axis, d);
+  const Triple<Pack> axis = packed(b.axis), apart = cross(axis, d);
   if (any((dot(axis, d) < Pack(0.1f)) & there)) return full_beam<double>();
-  const Triple<Pack> off = {o.x - centre.x, o.y - centre.y, o.z - centre.z};
   const auto largest = [&](Pack a) { return -static_cast<double>(lowest(-zero_unless(there, a))); };
   b.sine = std::min(1.0, std::sqrt(largest(dot(apart, apart))) * 1.00001 + 2e-6);
   b.cosine = std::sqrt(1.0 - b.sine * b.sine);
+  if (one_origin) return b;
+  const Triple<Pack>& o = rays.origin;
+  const auto mean = [&](Pack a) { return static_cast<double>(sum(zero_unless(there, a))) / count; };
+  b.centre = {mean(o.x), mean(o.y), mean(o.z)};
+  const Triple<Pack> centre = packed(b.centre), off = {o.x - centre.x, o.y - centre.y, o.z - centre.z};
   b.radius = std::sqrt(largest(dot(off, off))) * 1.00001 + 1e-6 * sqrt(dot(b.centre, b.centre));
   return b;
 }
@@ -59,24 +60,24 @@ Beam<double> beam_of(const Rays& rays, Pack times) {
 // The rays of a part of sixteen pixels from (x, y) on.
 template <class Lens>
 CameraRay<Pack64> rays_of_part(const View& view, int number, const Scene& scene, int x, int y, int part,
-                               const Pair<Pack64>& pixels) {
+                               const Pair<Pack64>& pixels, Neighbour<Pack64>& near) {
   if constexpr (std::is_same_v<Lens, SpinningLidar>) {
     const Pack64 zero = Pack64(0.0);
     const Pair<Pack64> angles = return_angles(view, lidar_table(view, number, scene), x, y, part);
     return {{zero, zero, zero}, direction_at(angles), everywhere(zero)};
   } else {
-    return ray_of_pixel<Lens>(scene.sensors[number], pixels);
+    return ray_of_pixel<Lens>(scene.sensors[number], pixels, near);
   }
 }
 
 template <class Lens>
-Rays rays_of_block(const View& view, int number, const Scene& scene, int x, int y) {
+Rays rays_of_block(const View& view, int number, const Scene& scene, int x, int y, Neighbour<Pack64>& near) {
   Rays to;
   for (int part = 0; part < kParts64; ++part) {
     const Pair<Pack64> pixel = {widen(lane_x() + Pack(static_cast<float>(x) + 0.5f), part),
                                 widen(lane_y() + Pack(static_cast<float>(y) + 0.5f), part)};
     const CameraRay<Pack64> ray =
-        to_start(view, scene.sensors[number], pixel, rays_of_part<Lens>(view, number, scene, x, y, part, pixel));
+        to_start(view, scene.sensors[number], pixel, rays_of_part<Lens>(view, number, scene, x, y, part, pixel, near));
     const auto on_film = (pixel.x < Pack64(view.width)) & (pixel.y < Pack64(view.height));
     put(masked<Pack64>(on_film, ray.direction), part, to.direction);
     put(ray.origin, part, to.origin);
@@ -114,7 +115,7 @@ void fill_tile(const RayField& field, int tile, int left, int top, const MakeRay
     const Rays rays = rays_at(x, y);
     store_rays(field, rays, field.rays + (static_cast<int64_t>(tile) * kBlocks + b) * field.block_floats);
     const Pack times = field.times.block(x, y);
-    store_beam(beam_of(rays, times), beams + b / kLanes * kBeamFloats, b % kLanes);
+    store_beam(beam_of(rays, times, field.one_origin), beams + b / kLanes * kBeamFloats, b % kLanes);
   }
 }
 
@@ -189,8 +190,9 @@ void make_rays(const View* views, int view, const Scene& scene, ViewState& state
         fill_tile(f, tile, left, top, [&](int px, int py) { return given_rays(v, view, s, scene.rays, px, py); });
       } else {
         with_any_sensor_lens(s.lens, [&](auto lens) {
+          Neighbour<Pack64> near;
           fill_tile(f, tile, left, top,
-                    [&](int px, int py) { return rays_of_block<decltype(lens)>(v, view, scene, px, py); });
+                    [&](int px, int py) { return rays_of_block<decltype(lens)>(v, view, scene, px, py, near); });
         });
       }
     }

@@ -229,8 +229,9 @@ struct Sight {
  private:
   template <class D>
   LG_INLINE OnFilm<D> on_film(const Triple<D>& point) const {
-    const OnFilm<D> place = Optics<Lens>::project(sensor, point);
-    return {place.pixel, place.valid & film.is_near(place.pixel)};
+    OnFilm<D> place = Optics<Lens>::project(sensor, point);
+    place.valid = place.valid & film.is_near(place.pixel);
+    return place;
   }
   template <class D>
   LG_INLINE OnFilm<D> at_end(const Path<D>& path) const {

@@ -5,9 +5,11 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "gaussians/math/sensor/opencv.h"
 #include "gaussians/math/sensor/radial.h"
+#include "gaussians/math/sensor/undistort.h"
 #include "gaussians/math/sensor/windshield.h"
 
 LG_BEGIN_ENGINE(gaussians)
@@ -29,10 +31,6 @@ LG_INLINE Triple<D> masked(MaskOf<D> mask, const Triple<D>& v) {
 template <class D>
 LG_INLINE Triple<D> unit(const Triple<D>& v) {
   return scaled(v, D(1.0) / sqrt(dot(v, v)));
-}
-template <class D>
-LG_INLINE MaskOf<D> everywhere(D x) {
-  return x <= x;
 }
 
 // (pixel - c) / f, and the gradients of f and c given that of this.
@@ -87,23 +85,6 @@ LG_INLINE void unproject_backward(Orthographic, const Sensor& s, const Pair<D>& 
   image_backward(s, image_of(s, pixel), Pair<D>{v.origin.x, v.origin.y}, add);
 }
 
-// Solves f(x) = y for a rising f from low to high: Newton's steps, but halves where they leave what holds the solution.
-template <class D, class Function>
-LG_INLINE D rising_inverse(const Function& f, D y, D x, double top) {
-  D low = D(0.0), high = D(top);
-  for (int i = 0; i < 60; ++i) {
-    x = select((x >= low) & (x <= high), x, D(0.5) * (low + high));
-    const Pair<D> at = f(x);
-    const D error = at.x - y, next = x - error / at.y;
-    low = select(error <= D(0.0), x, low);
-    high = select(error >= D(0.0), x, high);
-    const auto moves = abs(next - x) > D(1e-14) * (abs(x) + D(1.0));
-    x = next;
-    if (!any(moves)) break;
-  }
-  return min(max(x, D(0.0)), D(top));
-}
-
 // gsplat's: so many steps of Newton's method, of which the last must be short; then to the last digits.
 template <class D>
 struct Solved {
@@ -126,67 +107,10 @@ LG_INLINE Solved<D> newton_inverse(const Function& f, D y, D x, int steps) {
   return s;
 }
 
-// OpenCV's lens with focal lengths of 1 and no centre: its pixels are the distorted (X/Z, Y/Z).
-LG_INLINE Sensor bare(const Sensor& s) {
-  using namespace lens_parameter;
-  Sensor to = s;
-  to.parameters[kFx] = to.parameters[kFy] = 1.0;
-  to.parameters[kCx] = to.parameters[kCy] = 0.0;
-  to.limit = 1e18;  // No pull on the way to the solution.
-  return to;
-}
-
 template <class D>
-struct Undistorted {
-  Pair<D> at;
-  MaskOf<D> valid;
-};
-template <class D>
-LG_CALLED Undistorted<D> undistort(const Sensor& s, const Pair<D>& image) {
-  const Sensor lens = bare(s);
-  const D one = D(1.0), zero = D(0.0), tiny = D(1e-6);
-  Pair<D> x = image;
-  auto alive = everywhere(image.x);
-  int steps = 5;
-  if (s.monotone) {
-    // From where the radial part alone has the point.
-    const double top = std::min(s.limit * (1.0 - 1e-9), 1e3);
-    const auto radial = [&](D r) {
-      const auto d = OpenCVPinhole::distorted(lens, Triple<D>{r, zero, one});
-      return Pair<D>{d.factor * r, fma(D(2.0) * d.slope * r, r, d.factor)};
-    };
-    const D distance = max(sqrt(fma(image.x, image.x, image.y * image.y)), D(1e-150));
-    alive = radial(D(top)).x > distance;
-    const D r = rising_inverse(radial, select(alive, distance, zero), distance, top);
-    x = {image.x * r / distance, image.y * r / distance};
-    steps = 20;
-  }
-  auto done = x.x < x.x;
-  for (int i = 0; i < steps + 2; ++i) {
-    const Triple<D> p = {x.x, x.y, one};
-    const auto d = OpenCVPinhole::distorted(lens, p);
-    const Jacobian<D> j = OpenCVPinhole::jacobian(lens, p);
-    const D det = fma(j.x.x, j.y.y, -(j.x.y * j.y.x));
-    const D ex = image.x - d.image.x, ey = image.y - d.image.y, inverse = one / select(abs(det) >= tiny, det, one);
-    const D dx = fma(j.y.y, ex, -(j.x.y * ey)) * inverse, dy = fma(j.x.x, ey, -(j.y.x * ex)) * inverse;
-    if (i < steps) {
-      alive = alive & (d.factor > zero) & (abs(det) >= tiny);
-      const auto moves = alive & !done;
-      x = {select(moves, x.x + dx, x.x), select(moves, x.y + dy, x.y)};
-      done = done | (alive & (abs(dx) < tiny) & (abs(dy) < tiny));
-      if (!any(alive & !done)) i = steps - 1;
-    } else {
-      x = {select(done, x.x + dx, x.x), select(done, x.y + dy, x.y)};
-    }
-  }
-  const D limit = D(std::min(s.limit, 1e18));
-  const MaskOf<D> valid = done & (!s.monotone ? everywhere(x.x) : fma(x.x, x.x, x.y * x.y) < limit * limit);
-  return {{zero_unless(valid, x.x), zero_unless(valid, x.y)}, valid};
-}
-
-template <class D>
-LG_INLINE CameraRay<D> unproject(OpenCVPinhole, const Sensor& s, const Pair<D>& pixel) {
-  const Undistorted<D> u = undistort(s, image_of(s, pixel));
+LG_INLINE CameraRay<D> unproject(OpenCVPinhole, const Sensor& s, const Pair<D>& pixel, Neighbour<D>* near = nullptr) {
+  const Pair<D> image = image_of(s, pixel);
+  const Undistorted<D> u = near == nullptr ? undistort(s, image) : undistort_beside(s, image, *near);
   const D zero = D(0.0);
   return {{zero, zero, zero}, masked(u.valid, ahead(u.at)), u.valid};
 }
@@ -195,17 +119,10 @@ LG_INLINE void unproject_backward(OpenCVPinhole, const Sensor& s, const Pair<D>&
                                   const Add& add) {
   const Pair<D> image = image_of(s, pixel);
   const Undistorted<D> u = undistort(s, image);
-  const Sensor lens = bare(s);
-  const Triple<D> p = {u.at.x, u.at.y, D(1.0)};
   const Pair<D> v_at = masked<D>(u.valid, ahead_backward(ahead(u.at), v.direction));
-  const Jacobian<D> j = OpenCVPinhole::jacobian(lens, p);
-  const D det = fma(j.x.x, j.y.y, -(j.x.y * j.y.x)), inverse = D(1.0) / select(abs(det) > D(1e-12), det, D(1.0));
-  const Pair<D> v_image = {fma(j.y.y, v_at.x, -(j.y.x * v_at.y)) * inverse,
-                           fma(j.x.x, v_at.y, -(j.x.y * v_at.x)) * inverse};
-  const auto coefficients = [&](int index, D value) {
-    if (index >= lens_parameter::kRadial) add(index, value);
-  };
-  OpenCVPinhole::parameters(lens, p, Pair<D>{-v_image.x, -v_image.y}, coefficients);
+  const Pair<D> v_image = masked<D>(u.valid, Pair<D>{fma(u.inverse.xx, v_at.x, u.inverse.yx * v_at.y),
+                                                     fma(u.inverse.xy, v_at.x, u.inverse.yy * v_at.y)});
+  OpenCVPinhole::coefficients(OpenCVPinhole::bent(s, u.at.x, u.at.y), Pair<D>{-v_image.x, -v_image.y}, add);
   image_backward(s, image, v_image, add);
 }
 
@@ -360,15 +277,24 @@ LG_INLINE Sensor from_behind(const Sensor& s) {
 }
 
 // A lens with what is in front of it.
-template <class Lens, class D>
-LG_INLINE CameraRay<D> ray_of_pixel(const Sensor& s, const Pair<D>& pixel) {
-  CameraRay<D> ray = unproject(Lens(), s, pixel);
+template <class D>
+LG_INLINE CameraRay<D> through_windshield(const Sensor& s, CameraRay<D> ray) {
   if (!s.windshield) return ray;
   const D zero = D(0.0), one = D(1.0);
   const Triple<D>& d = ray.direction;
   const Triple<D> behind = {select(ray.valid, d.x, zero), select(ray.valid, d.y, zero), select(ray.valid, d.z, one)};
   ray.direction = masked(ray.valid, bend(from_behind(s), behind).to);
   return ray;
+}
+template <class Lens, class D>
+LG_INLINE CameraRay<D> ray_of_pixel(const Sensor& s, const Pair<D>& pixel) {
+  return through_windshield(s, unproject(Lens(), s, pixel));
+}
+// Also given what was found at a pixel close by.
+template <class Lens, class D>
+LG_INLINE CameraRay<D> ray_of_pixel(const Sensor& s, const Pair<D>& pixel, Neighbour<D>& near) {
+  if constexpr (std::is_same_v<Lens, OpenCVPinhole>) return through_windshield(s, unproject(Lens(), s, pixel, &near));
+  return ray_of_pixel<Lens>(s, pixel);
 }
 template <class Lens, class D, class Add>
 LG_INLINE void ray_of_pixel_backward(const Sensor& s, const Pair<D>& pixel, const RayGradient<D>& v, const Add& add) {

@@ -14,8 +14,9 @@ LG_INLINE MaskOf<D> everywhere(D x) {
 }
 
 // Solves f(x) = y for a rising f from 0 to `top`: Newton's steps, but halves where they leave what holds the solution.
+// The error after a step is about the square of the step.
 template <class D, class Function>
-LG_INLINE D rising_inverse(const Function& f, D y, D x, double top, double accuracy = 1e-14) {
+LG_INLINE D rising_inverse(const Function& f, D y, D x, double top) {
   D low = D(0.0), high = D(top);
   for (int i = 0; i < 60; ++i) {
     x = select((x >= low) & (x <= high), x, D(0.5) * (low + high));
@@ -23,7 +24,7 @@ LG_INLINE D rising_inverse(const Function& f, D y, D x, double top, double accur
     const D error = at.x - y, next = x - error / at.y;
     low = select(error <= D(0.0), x, low);
     high = select(error >= D(0.0), x, high);
-    const auto moves = abs(next - x) > D(accuracy) * (abs(x) + D(1.0));
+    const auto moves = abs(next - x) > D(1e-9) * (abs(x) + D(1.0));
     x = next;
     if (!any(moves)) break;
   }
@@ -97,7 +98,7 @@ LG_CALLED Undistorted<D> undistort(const Sensor& s, const Pair<D>& image) {
     };
     const D distance = max(sqrt(fma(image.x, image.x, image.y * image.y)), D(1e-150));
     alive = D(widest_image(s)) > distance;
-    const D r = rising_inverse(radial, zero_unless(alive, distance), distance, widest_point(s), 1e-6);
+    const D r = rising_inverse(radial, zero_unless(alive, distance), distance, widest_point(s));
     x = {image.x * r / distance, image.y * r / distance};
     steps = 20;
   }
@@ -141,7 +142,6 @@ LG_CALLED Undistorted<D> undistort_beside(const Sensor& s, const Pair<D>& image,
   x = sum(x, first.by);
   const UndistortingStep<D> second(s, image, x);
   x = sum(x, second.by);
-  // The error after a step is about the square of the step.
   const auto done = first.regular & second.regular & second.is_below(1e-8);
   if (any(shown & !done)) return begun_anew();
   near.image = image;

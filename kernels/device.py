@@ -10,6 +10,8 @@ import torch
 
 from lumigrad.kernels import _native
 
+_MEMORY_TABLE = "/proc/meminfo"
+
 
 @dataclass(frozen=True)
 class DeviceInfo:
@@ -22,7 +24,8 @@ class DeviceInfo:
         cuda_built: Whether the extension contains CUDA kernels.
         threads: The number of threads that the CPU loops use.
         memory_bytes: The total memory of the device.
-        memory_free_bytes: The free memory of the device at the time of the call.
+        memory_free_bytes: The free memory of the device at the time of the call; of a CPU, the memory that the system
+            can provide without swapping, including its file caches.
     """
 
     name: str
@@ -120,8 +123,7 @@ def describe(device: torch.device) -> DeviceInfo:
         free, total = torch.cuda.mem_get_info(device)
         product = torch.cuda.get_device_name(device)
     else:
-        page = os.sysconf("SC_PAGE_SIZE")
-        free, total = os.sysconf("SC_AVPHYS_PAGES") * page, os.sysconf("SC_PHYS_PAGES") * page
+        free, total = _available_bytes(), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         product = _processor()
     return DeviceInfo(
         name=str(device),
@@ -132,6 +134,18 @@ def describe(device: torch.device) -> DeviceInfo:
         memory_bytes=total,
         memory_free_bytes=free,
     )
+
+
+def _available_bytes() -> int:
+    """The memory that the kernel reports as available without swapping, or the unused memory where it reports none."""
+    try:
+        with open(_MEMORY_TABLE, encoding="utf-8") as lines:
+            for line in lines:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _processor() -> str:

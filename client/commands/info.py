@@ -10,6 +10,7 @@ from typing import Any
 
 from lumigrad.client.commands.options import add_connection, connect
 from lumigrad.client.commands.scene_file import add_lod, scene_bytes, scene_path
+from lumigrad.client.commands.scene_text import aligned, counted, scene_text
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats import is_gaussian_scene, read_scene
 from lumigrad.client.formats.save import WRITABLE, losses
@@ -40,7 +41,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.file is not None:
         described = _described(arguments.file, arguments.lod)
-        print(json_text(described) if arguments.json else _scene_text(described))
+        print(json_text(described) if arguments.json else scene_text(described))
         return 0
     with connect(arguments) as client:
         infos, lane = client.infos(), client.lane
@@ -76,33 +77,18 @@ def _described(path: Path, lod: int | None) -> dict[str, Any]:
     return {"file": str(path), **size, "kind": kind, "count": len(centres), **corners, **more}
 
 
-def _scene_text(described: dict[str, Any]) -> str:
-    """Returns the description as lines, with one for each group of formats that lose the same."""
-    rows = {name: value for name, value in described.items() if name not in ("details", "would_lose")}
-    rows |= described.get("details", {})
-    groups: dict[str, list[str]] = {}
-    for suffix, lost in described.get("would_lose", {}).items():
-        groups.setdefault("; ".join(lost) or "loses nothing", []).append(suffix)
-    said = [f"as {', '.join(suffixes)}: {lost}" for lost, suffixes in groups.items()]
-    return "\n".join([_text(rows), *said])
-
-
-def _text(rows: dict[str, Any]) -> str:
-    width = max(13, *(len(name) + 1 for name in rows))
-    return "\n".join(f"{name:<{width}}{value}" for name, value in rows.items())
-
-
 def _worker_text(info: WorkerInfo, lane: str) -> str:
     limits = info.limits
     rows = {
         "target": info.target,
         "version": info.version,
         "device": f"{info.device}: {info.device_name}",
-        "CPU kernels": f"{info.instruction_set}, {info.threads} threads",
+        "CPU kernels": f"{info.instruction_set}, {counted(info.threads, 'threads')}",
         "CUDA kernels": "built" if info.cuda_built else "not built",
         "engines": ", ".join(info.engines),
         "memory": f"{_size(info.device_memory_free_bytes)} free of {_size(info.device_memory_bytes)}",
-        "load": f"{info.scenes} scenes, {info.contexts} contexts, {info.queue_depth} calls waiting",
+        "load": f"{counted(info.scenes, 'scenes')}, {counted(info.contexts, 'contexts')}, "
+        f"{counted(info.queue_depth, 'calls')} waiting",
         "limits": f"{_size(limits.max_payload_bytes)} per call, {limits.max_primitives:,} primitives, "
         f"{limits.max_pixels:,} pixels, {limits.max_cameras} cameras, {limits.max_channels} channels",
         "query limits": f"{limits.max_rows:,} spheres, {limits.max_obstacles:,} obstacles, "
@@ -111,7 +97,7 @@ def _worker_text(info: WorkerInfo, lane: str) -> str:
         "uptime": f"{info.uptime_seconds:.0f} s",
         "metrics": info.metrics_url or "at an unknown port",
     }
-    return _text(rows)
+    return aligned(rows)
 
 
 def _size(count: int) -> str:

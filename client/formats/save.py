@@ -50,14 +50,14 @@ _USD = _Format(write_usd, linear=True)
 _FORMATS = {
     ".ply": _Format(write_inria_ply, antialiased=True, empty=True, nonfinite=True),
     ".compressed.ply": _Format(
-        write_compressed_ply, "everything, to 8 to 11 bits between the bounds of 256 neighbours", 3, reorders=True
+        write_compressed_ply, "everything to 8 to 11 bits, between the bounds of 256 neighbours", 3, reorders=True
     ),
     ".splat": _Format(write_splat, "base colours, opacities and rotations to 8 bits", 0),
     # .spz refuses positions that are not finite itself, with the bound that it has.
     ".spz": _Format(write_spz, "everything, harmonics to 5 and 4 bits", antialiased=True, empty=True, nonfinite=True),
     ".ksplat": _Format(write_ksplat, "base colours and opacities to 8 bits", 3),
     ".sog": _Format(
-        write_sog, "everything; more than 65,536 sets of harmonics to as many", 3, antialiased=True, reorders=True
+        write_sog, "everything, and harmonics to at most 65,536 different sets", 3, antialiased=True, reorders=True
     ),
     ".glb": _Format(write_glb, degree=3, linear=True),
     ".gltf": _Format(write_gltf, degree=3, linear=True),
@@ -131,7 +131,7 @@ def losses(scene: StoredScene, suffix: str) -> list[str]:
     kind = _FORMATS[suffix]
     lost = [f"rounds {kind.rounds}"] if kind.rounds else []
     if scene.degree > kind.degree:
-        lost.append(f"holds harmonics up to degree {kind.degree} of {scene.degree}")
+        lost.append(f"cuts harmonics from degree {scene.degree} to {kind.degree}")
     if scene.antialiased and not kind.antialiased:
         lost.append("does not say that the scene was trained with antialiasing")
     if scene.color_space != SRGB and not kind.linear:

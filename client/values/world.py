@@ -213,7 +213,9 @@ class World:
 
     def __repr__(self) -> str:
         several = "" if self.environments == 1 else f" in {self.environments} environments"
-        return f"World({len(self)} obstacles{several}: {', '.join(self.names[:6])}{', …' if len(self) > 6 else ''})"
+        disabled = sum(not obstacle.enabled for obstacle in self.obstacles)
+        off = f", {disabled} disabled" if disabled else ""
+        return f"World({_counts(self.obstacles)}{several}{off}{_shown(self.names)})"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -280,6 +282,24 @@ class World:
             index = self.index(name)
             changed[index] = replace(changed[index], **{attribute: value})
         return World(changed, self.environments)
+
+
+_KINDS = {Mesh: ("mesh", "meshes"), Cuboid: ("cuboid", "cuboids"), VoxelGrid: ("voxel grid", "voxel grids")}
+_MOST_NAMES = 6
+
+
+def _counts(obstacles: tuple[Obstacle, ...]) -> str:
+    """The kinds of shapes and how many there are of each, for `repr`; a handle is one of a mesh."""
+    kinds = [Mesh if isinstance(obstacle.shape, SceneHandle) else type(obstacle.shape) for obstacle in obstacles]
+    counts = ((kinds.count(kind), names) for kind, names in _KINDS.items())
+    return ", ".join(f"{count} {names[count != 1]}" for count, names in counts if count) or "no obstacles"
+
+
+def _shown(names: tuple[str, ...]) -> str:
+    """The first names, for `repr`; nothing if all of them are numbers that the world chose."""
+    if all(name == str(index) for index, name in enumerate(names)):
+        return ""
+    return f": {', '.join(map(repr, names[:_MOST_NAMES]))}{', …' if len(names) > _MOST_NAMES else ''}"
 
 
 def _rows(poses: Any, count: int) -> Any:

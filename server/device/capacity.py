@@ -67,26 +67,19 @@ def default_capacity(device: torch.device) -> int:
 
 def free_bytes(device: torch.device) -> int:
     """The free memory of a GPU, or the memory that this process can still allocate on the host."""
+    free = describe(device).memory_free_bytes
     if device.type != "cpu":
-        return describe(device).memory_free_bytes
+        return free
     # These limits count virtual memory, whether it is resident or not.
     limits = {resource.RLIMIT_AS: "VmSize", resource.RLIMIT_DATA: "VmData"}
     most = {field: resource.getrlimit(limit)[0] for limit, field in limits.items()}
     left = [limit - _taken(field) for field, limit in most.items() if limit != resource.RLIM_INFINITY]
-    return max(0, min([_available(), *_control_group(), *left]))
+    return max(0, min([free, *_control_group(), *left]))
 
 
 def _taken(field: str) -> int:
     found = re.search(rf"^{field}:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
     return 0 if found is None else int(found[1]) * 1024
-
-
-def _available() -> int:
-    """The memory that the kernel reports as available without swapping."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return describe(torch.device("cpu")).memory_free_bytes
 
 
 def _control_group() -> list[int]:

@@ -83,8 +83,8 @@ def test_wrong_usage_is_status_2_and_says_what_was_expected(arguments):
 def test_info(worker_process: WorkerProcess):
     text = lumigrad("info", "--target", worker_process.target)
     assert text.returncode == 0
-    assert f"target       {worker_process.target}\n" in text.stdout
-    assert "device       cpu: " in text.stdout
+    assert f"target        {worker_process.target}\n" in text.stdout
+    assert "device        cpu: " in text.stdout
     values = json.loads(lumigrad("info", "--target", worker_process.target, "--json").stdout)
     assert values["target"] == worker_process.target
     assert values["engines"] == ["spheres", "gaussians", "meshes"]

@@ -74,8 +74,28 @@ def test_info_says_what_a_file_holds_and_what_formats_would_lose(tmp_path: Path,
     assert values["details"] == {"format": "glTF, KHR_gaussian_splatting", "sorting": "cameraDistance"}
     assert values["would_lose"][".ply"] == [] and values["would_lose"][".splat"]
     done = lumigrad("info", "scene.glb", folder=tmp_path)
-    assert "\nas .ply, .glb, .gltf, .usd, .usda, .usdc, .usdz: loses nothing\n" in done.stdout
-    assert "\nas .splat: rounds base colours, opacities and rotations to 8 bits; holds" in done.stdout
+    size = f"{(tmp_path / 'scene.glb').stat().st_size:,} bytes"
+    low, high = values["low"], values["high"]
+    sides = ", ".join(f"{axis} {low[index]:g} to {high[index]:g}" for index, axis in enumerate("xyz"))
+    lines = done.stdout.splitlines()
+    assert lines[:8] == [
+        "file           scene.glb",
+        f"size           {size}",
+        "format         glTF, KHR_gaussian_splatting",
+        f"content        {len(made)} Gaussians",
+        f"centres        {sides} scene units",
+        "harmonics      degree 2",
+        "colours        sRGB",
+        "antialiasing   not recorded",
+    ]
+    assert lines[8:11] == [
+        "drawing order  by distance to the camera",
+        "",
+        "what lumigrad convert would lose in each format:",
+    ]
+    assert "  .ply, .glb, .gltf, .usd, .usda, .usdc, .usdz  loses nothing" in lines
+    splat = "rounds base colours, opacities and rotations to 8 bits; cuts harmonics from degree 2 to 0"
+    assert f"  .splat           {splat}" in lines
 
 
 def test_what_is_not_finite_is_left_out_and_said(tmp_path: Path, made: Cloud) -> None:

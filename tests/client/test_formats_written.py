@@ -142,7 +142,7 @@ def test_losses_are_named():
     scene = StoredScene.of(gaussians_of(made), "scene.ply", antialiased=True)
     assert losses(scene, ".ply") == []
     assert losses(scene, ".glb") == [
-        "holds harmonics up to degree 3 of 4",
+        "cuts harmonics from degree 4 to 3",
         "does not say that the scene was trained with antialiasing",
     ]
     assert losses(scene, ".sog")[0].startswith("rounds everything")

@@ -63,7 +63,7 @@ def test_the_sample_needs_no_other_file(worker_process: WorkerProcess, tmp_path:
     assert rows.min() > 3 and rows.max() < 236 and rows.max() - rows.min() > 170
     assert columns.mean() == pytest.approx(160, abs=16)
     told = lumigrad("info", "sample:vase")
-    assert told.returncode == 0 and "45000" in told.stdout
+    assert told.returncode == 0 and "45,000 Gaussians\n" in told.stdout
 
 
 def test_other_samples_are_refused_with_the_names_of_those_that_exist():

@@ -60,8 +60,8 @@ def test_a_camera_is_refined() -> None:
 
 def test_a_loop_of_gsplat_trains() -> None:
     first, last = losses(run_code_of(ROOT / "docs" / "tutorials" / "gsplat_loop.md"))
-    assert first > 0.1
-    assert last < 0.03
+    assert first > 0.08
+    assert last < 0.015
 
 
 def test_a_capture_is_fitted() -> None:
@@ -80,7 +80,7 @@ def test_jax_fits() -> None:
     pytest.importorskip("jax")
     first, last = losses(run_code_of(ROOT / "docs" / "tutorials" / "train_from_jax.md"))
     assert first > 0.1
-    assert last < 0.06
+    assert last < 0.015
 
 
 def test_tenants_share_a_worker(monkeypatch: pytest.MonkeyPatch, in_a_folder: Path, capfd: Any) -> None:
@@ -97,6 +97,7 @@ def test_tenants_share_a_worker(monkeypatch: pytest.MonkeyPatch, in_a_folder: Pa
     assert "(48, 64, 3)" in shown and re.search(r"^1 0$", shown, re.M)
     assert "robots: " in shown and "a stranger: " in shown
     assert 'code="UNAUTHENTICATED"' in shown
+    assert 'lumigrad_tenant_calls_total{tenant="robots"} 2.0' in shown
 
 
 def written(path: Path, text: str) -> Path:

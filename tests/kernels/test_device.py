@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 import torch
@@ -101,3 +102,14 @@ def test_the_probe_tells_what_is_here() -> None:
     if _native.CUDA_BUILT:
         assert (probe.driver == 0) == device.cuda_lack().startswith("there is no NVIDIA driver")
         assert probe.error or probe.gpus
+
+
+def test_the_memory_of_file_caches_counts_as_free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    table = tmp_path / "meminfo"
+    table.write_text("MemTotal: 8000 kB\nMemFree: 100 kB\nMemAvailable: 7000 kB\n")
+    monkeypatch.setattr(device, "_MEMORY_TABLE", str(table))
+    assert device.describe(torch.device("cpu")).memory_free_bytes == 7000 * 1024
+    # Other systems have no such table.
+    monkeypatch.setattr(device, "_MEMORY_TABLE", str(tmp_path / "absent"))
+    told = device.describe(torch.device("cpu"))
+    assert 0 < told.memory_free_bytes <= told.memory_bytes

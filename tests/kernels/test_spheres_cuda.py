@@ -17,7 +17,7 @@ from support.backends.engines import ENGINES, Engine, emulated
 from support.closeness import assert_of_maximum
 from support.spheres.case import SphereCase
 from support.spheres.cases import POSE, Cloud, build
-from support.spheres.runs import Run, Semantics, run, wanted_of
+from support.spheres.runs import SPHERE_INPUTS, Run, Semantics, run, wanted_of
 
 OUTPUTS = ("color", "alpha", "depth", "info", "sphere_ids", "weights", "hits")
 # More spheres than may be looked at without tile lists, and more in a tile than a batch holds.
@@ -113,6 +113,27 @@ def test_order_of_threads_does_not_matter(semantics: Semantics, thread_seed: int
     expected = everything(device.engine, semantics)
     device.native.set_seed(thread_seed)
     assert_same(everything(device.engine, semantics), expected)
+
+
+# All on one tile: rows of 8, 6, 20 and 80 columns, few spheres that are tracked and many.
+TILES = [
+    build(f"tile {channels} {n_track}", Cloud(count, 0.6, channels=channels), width=15, height=13, n_track=n_track)
+    for count, channels, n_track in ((40, 3, 5), (300, 1, 2), (90, 15, 5), (33, 75, 9))
+]
+
+
+@both_semantics
+@pytest.mark.parametrize("case", TILES, ids=lambda case: case.name)
+def test_a_tile_adds_once_to_a_sphere(
+    case: SphereCase, semantics: Semantics, thread_seed: int, emulation_device: Device
+) -> None:
+    device = emulation_device
+    expected = everything(device.engine, semantics, case)
+    device.native.set_seed(thread_seed)
+    actual = everything(device.engine, semantics, case)
+    for name in SPHERE_INPUTS:
+        np.testing.assert_array_equal(actual.gradients[name], expected.gradients[name], err_msg=name)
+    assert_gradients(actual, everything(ENGINES["cpu"](), semantics, case))
 
 
 @both_semantics

@@ -114,7 +114,7 @@ DeviceTimer cuda_backward(const Camera& camera, const Settings& settings, const 
   const int width = cuda_row_width(scene.channels);
   DeviceBuffer<float> rows(n * static_cast<std::size_t>(width), stream);
   // The background's channels are added in groups of 8, so that the last group may extend beyond the channels.
-  DeviceBuffer<double> sums(kBackgroundColor + static_cast<std::size_t>(scene.channels) + kCudaRow, stream);
+  DeviceBuffer<double> sums(kBackgroundColor + static_cast<std::size_t>(scene.channels) + kWarpColumns, stream);
   const auto clear = [&](void* data, std::size_t bytes) {
     if (bytes > 0) check(cudaMemsetAsync(data, 0, bytes, stream), "clearing sums");
   };

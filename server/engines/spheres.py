@@ -195,6 +195,7 @@ def _settings(message: spheres_pb2.SphereSettings, field: str) -> Settings:
             min_depth=message.min_depth,
             semantics=semantics,
             max_hits=message.max_hits,
+            deterministic=message.deterministic,
             **tracked,
             **given_settings(message),
         )

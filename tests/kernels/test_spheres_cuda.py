@@ -16,8 +16,8 @@ from support.backends.cuda_devices import CudaDevice
 from support.backends.engines import ENGINES, Engine, emulated
 from support.closeness import assert_of_maximum
 from support.spheres.case import SphereCase
-from support.spheres.cases import POSE, Cloud, build
-from support.spheres.runs import SPHERE_INPUTS, Run, Semantics, run, wanted_of
+from support.spheres.cases import ORTHOGONAL_POSE, POSE, Cloud, build
+from support.spheres.runs import Run, Semantics, run, wanted_of
 
 OUTPUTS = ("color", "alpha", "depth", "info", "sphere_ids", "weights", "hits")
 # More spheres than may be looked at without tile lists, and more in a tile than a batch holds.
@@ -58,15 +58,20 @@ def device(cuda: CudaDevice) -> Device:
     return _device(cuda)
 
 
-def everything(engine: Engine, semantics: Semantics, case: SphereCase = CROWD) -> Run:
+def everything(engine: Engine, semantics: Semantics, case: SphereCase = CROWD, **changes: object) -> Run:
     wanted = wanted_of(case) if semantics == "compat" else (*wanted_of(case), "background", "gamma")
-    return run(engine, case, semantics, outputs=OUTPUTS, wanted=wanted)
+    return run(engine, case, semantics, outputs=OUTPUTS, wanted=wanted, **changes)
 
 
 def assert_same(actual: Run, expected: Run) -> None:
     for name, value in expected.outputs.items():
         np.testing.assert_array_equal(actual.outputs[name].view(np.int32), value.view(np.int32), err_msg=name)
     assert_gradients(actual, expected)
+
+
+def assert_same_gradients(actual: Run, expected: Run) -> None:
+    for name, gradient in expected.gradients.items():
+        np.testing.assert_array_equal(actual.gradients[name].view(np.int32), gradient.view(np.int32), err_msg=name)
 
 
 def assert_gradients(actual: Run, expected: Run) -> None:
@@ -115,6 +120,36 @@ def test_order_of_threads_does_not_matter(semantics: Semantics, thread_seed: int
     assert_same(everything(device.engine, semantics), expected)
 
 
+# More and fewer spheres than are looked at without lists; rows of 8, 6 and 22 columns; both projections.
+IN_ORDER = [
+    CROWD,
+    build("few", camera=POSE, width=67, height=45, n_track=7),
+    build("one channel", Cloud(channels=1), camera=ORTHOGONAL_POSE, orthogonal=True, width=33, height=50),
+    build("channels", Cloud(count=61, channels=17), camera=POSE, width=50, height=33),
+]
+
+
+@both_semantics
+@pytest.mark.parametrize("case", IN_ORDER, ids=lambda case: case.name)
+def test_deterministic_gradients_have_the_same_bits_in_any_order_of_threads(
+    case: SphereCase, semantics: Semantics, thread_seed: int, emulation_device: Device
+) -> None:
+    device = emulation_device
+    expected = everything(device.engine, semantics, case, deterministic=True)
+    device.native.set_seed(thread_seed)
+    actual = everything(device.engine, semantics, case, deterministic=True)
+    assert_same(actual, expected)
+    assert_same_gradients(actual, expected)
+    assert_gradients(actual, everything(ENGINES["cpu"](), semantics, case))
+
+
+@both_semantics
+def test_deterministic_sums_say_when_there_are_too_many_pairs(semantics: Semantics, device: Device) -> None:
+    device.cuda.session.set_pair_limit(1000)
+    with pytest.raises(MemoryError, match=r"\d+ pairs of tiles and spheres.* more than the 1000"):
+        everything(device.engine, semantics, deterministic=True)
+
+
 # All on one tile: rows of 8, 6, 20 and 80 columns, few spheres that are tracked and many.
 TILES = [
     build(f"tile {channels} {n_track}", Cloud(count, 0.6, channels=channels), width=15, height=13, n_track=n_track)
@@ -131,18 +166,21 @@ def test_a_tile_adds_once_to_a_sphere(
     expected = everything(device.engine, semantics, case)
     device.native.set_seed(thread_seed)
     actual = everything(device.engine, semantics, case)
-    for name in SPHERE_INPUTS:
-        np.testing.assert_array_equal(actual.gradients[name], expected.gradients[name], err_msg=name)
+    assert_same_gradients(actual, expected)
     assert_gradients(actual, everything(ENGINES["cpu"](), semantics, case))
 
 
 @both_semantics
 def test_a_steady_loop_allocates_nothing(semantics: Semantics, device: Device) -> None:
-    for _ in range(3):
+    def step() -> None:
         everything(device.engine, semantics)
+        everything(device.engine, semantics, deterministic=True)
+
+    for _ in range(3):
+        step()
     before, held = device.native.device_system_allocations(), device.native.device_bytes(0)
     for _ in range(4):
-        everything(device.engine, semantics)
+        step()
     assert device.native.device_system_allocations() == before
     assert device.native.device_bytes(0) == held
 

@@ -38,8 +38,9 @@ struct Camera {
 
 struct Settings {
   int32_t exact;
-  int32_t n_track;    // T; 0: no tracker.
-  uint32_t max_hits;  // 2^32 - 1: no limit.
+  int32_t deterministic;  // Sums in a fixed order on CUDA too.
+  int32_t n_track;        // T; 0: no tracker.
+  uint32_t max_hits;      // 2^32 - 1: no limit.
   float gamma;
   float allowed_difference;
   float background_depth;  // Normalised closeness of the background.

@@ -1,6 +1,7 @@
 // The backward pass on the device: prepares the view again, differentiates it (backward_exact.cu, backward_compat.cu),
 // and computes gradients from the sums.
 #include "common/cuda/launch.h"
+#include "common/cuda/pair_rows.h"
 #include "spheres/cuda/rows.cuh"
 
 namespace lumigrad::spheres {
@@ -10,9 +11,9 @@ constexpr unsigned kThreads = 256;
 // The most blocks that share the spheres; each adds its camera sums once.
 constexpr unsigned kMaxBlocks = 1024;
 
-// Adds the block's sums to `to`.
+// Writes the sums over the block, in a fixed order.
 template <int V>
-__device__ void add_doubles(const double (&values)[V], double* to) {
+__device__ void sum_doubles(const double (&values)[V], double* to) {
   __shared__ SharedArray<double, kThreads / kWarp * V> partial;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   for (int i = 0; i < V; ++i) {
@@ -23,7 +24,7 @@ __device__ void add_doubles(const double (&values)[V], double* to) {
   if (threadIdx.x < V) {
     double sum = 0.0;
     for (int w = 0; w < static_cast<int>(kThreads) / kWarp; ++w) sum += partial[w * V + static_cast<int>(threadIdx.x)];
-    if (sum != 0.0) atomicAdd(to + threadIdx.x, sum);
+    to[threadIdx.x] = sum;
   }
 }
 
@@ -65,14 +66,24 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < scene.count; i += gridDim.x * blockDim.x) {
     finish_sphere<kExact, kOrthogonal>(camera, scene, prepared, from, to, i, sums, contributors[0]);
   }
-  if (to.camera == nullptr) return;
-  add_doubles(sums, from.sums);
-  if (!kExact) add_doubles(contributors, from.sums + kContributors);
+  if (from.parts == nullptr) return;
+  sum_doubles(sums, from.part());
+  if (!kExact) sum_doubles(contributors, from.part() + kContributors);
+}
+
+// A block per sum of the view, which adds up the parts in a fixed order.
+__global__ void __launch_bounds__(kThreads) parts_kernel(CudaRows from, int parts, double* sums) {
+  const int column = static_cast<int>(blockIdx.x);
+  double sum = 0.0;
+  for (int p = static_cast<int>(threadIdx.x); p < parts; p += static_cast<int>(kThreads)) {
+    sum += from.parts[static_cast<int64_t>(p) * from.part_width + column];
+  }
+  sum = block_total<kThreads>(sum);
+  if (threadIdx.x == 0) sums[column] = sum;
 }
 
 // The final operations after all spheres and pixels are summed; one thread.
-__global__ void totals_kernel(Camera camera, Settings settings, Scene scene, CudaRows from, Gradients to) {
-  double* sums = from.sums;
+__global__ void totals_kernel(Camera camera, Settings settings, Scene scene, double* sums, Gradients to) {
   if (settings.exact) {
     // The sums of e dL/de. Those of the pairs are relative to M; their terms in M add up to minus the background's.
     const double range = camera.z_max64 - camera.z_min64;
@@ -96,14 +107,56 @@ FinishKernel choose(bool exact, bool orthogonal) {
 
 }  // namespace
 
+unsigned cuda_finish_blocks(const Scene& scene) {
+  return ::min(blocks_for(static_cast<std::size_t>(scene.count), kThreads), kMaxBlocks);
+}
+
 void cuda_finish(const Camera& camera, const Settings& settings, const Scene& scene, const CudaPrepared& prepared,
                  const CudaRows& rows, const Gradients& gradients, cudaStream_t stream) {
-  const unsigned blocks = ::min(blocks_for(static_cast<std::size_t>(scene.count), kThreads), kMaxBlocks);
-  launch(choose(settings.exact, camera.orthogonal), blocks, kThreads, 0, stream, camera, scene, prepared, rows,
+  const unsigned tiles = static_cast<unsigned>(prepared.lists.tiles_x * prepared.lists.tiles_y);
+  const unsigned blocks = cuda_finish_blocks(scene), parts = tiles + blocks;
+  CudaRows own = rows;
+  if (rows.parts != nullptr) own.parts += static_cast<std::size_t>(tiles) * rows.part_width;
+  launch(choose(settings.exact, camera.orthogonal), blocks, kThreads, 0, stream, camera, scene, prepared, own,
          gradients);
-  if (gradients.camera == nullptr && gradients.background == nullptr) return;
-  launch(totals_kernel, 1, 1, 0, stream, camera, settings, scene, rows, gradients);
+  if (rows.parts == nullptr) return;
+  DeviceBuffer<double> sums(static_cast<std::size_t>(rows.part_width), stream);
+  launch(parts_kernel, static_cast<unsigned>(rows.part_width), kThreads, 0, stream, rows, static_cast<int>(parts),
+         sums.data());
+  launch(totals_kernel, 1, 1, 0, stream, camera, settings, scene, sums.data(), gradients);
 }
+
+namespace {
+
+template <class T>
+void clear(const DeviceBuffer<T>& buffer, cudaStream_t stream) {
+  if (buffer.bytes() > 0) check(cudaMemsetAsync(buffer.data(), 0, buffer.bytes(), stream), "clearing sums");
+}
+
+// Fills the rows of the spheres, and the parts of the tiles.
+void sum_pairs(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& upstream,
+               const CudaPrepared& prepared, const CudaRows& to, cudaStream_t stream) {
+  if (settings.exact) {
+    cuda_exact_pairs(camera, settings, scene, upstream, prepared, to, stream);
+  } else {
+    cuda_compat_pairs(camera, settings, scene, upstream, prepared, to, stream);
+  }
+}
+
+// Fills the rows by adding up those of the pairs.
+void sum_in_order(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& upstream,
+                  const CudaPrepared& prepared, const CudaBuffers& buffers, CudaRows to, cudaStream_t stream) {
+  const std::size_t pairs = prepared.lists.pairs;
+  const DeviceBuffer<float> pair_rows(pairs * static_cast<std::size_t>(to.width), stream);
+  clear(pair_rows, stream);
+  to.pair_rows = pair_rows.data();
+  sum_pairs(camera, settings, scene, upstream, prepared, to, stream);
+  const DeviceBuffer<unsigned> spheres(pairs, stream);
+  gather(buffers.lists.order, buffers.lists.entries, spheres, stream);
+  sum_pair_rows(spheres.data(), pairs, static_cast<std::size_t>(scene.count), to.width, to.pair_rows, to.rows, stream);
+}
+
+}  // namespace
 
 DeviceTimer cuda_backward(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& upstream,
                           const Gradients& gradients, CudaWorkspace& workspace, cudaStream_t stream) {
@@ -113,19 +166,20 @@ DeviceTimer cuda_backward(const Camera& camera, const Settings& settings, const 
   const auto n = static_cast<std::size_t>(scene.count);
   const int width = cuda_row_width(scene.channels);
   DeviceBuffer<float> rows(n * static_cast<std::size_t>(width), stream);
-  // The background's channels are added in groups of 8, so that the last group may extend beyond the channels.
-  DeviceBuffer<double> sums(kBackgroundColor + static_cast<std::size_t>(scene.channels) + kWarpColumns, stream);
-  const auto clear = [&](void* data, std::size_t bytes) {
-    if (bytes > 0) check(cudaMemsetAsync(data, 0, bytes, stream), "clearing sums");
-  };
-  clear(rows.data(), rows.bytes());
-  clear(sums.data(), sums.bytes());
-  clear(gradients.touched, n * sizeof(*gradients.touched));
-  const CudaRows to{width, rows.data(), gradients.touched, sums.data()};
-  if (settings.exact) {
-    cuda_exact_pairs(camera, settings, scene, upstream, prepared, to, stream);
+  const bool wants_background = settings.exact && gradients.background != nullptr;
+  const int part_width = cuda_part_width(wants_background ? scene.channels : 0);
+  const bool wants_parts = gradients.camera != nullptr || gradients.background != nullptr;
+  const std::size_t blocks =
+      static_cast<std::size_t>(prepared.lists.tiles_x) * prepared.lists.tiles_y + cuda_finish_blocks(scene);
+  const DeviceBuffer<double> parts(wants_parts ? blocks * static_cast<std::size_t>(part_width) : 0, stream);
+  clear(parts, stream);
+  if (n > 0) check(cudaMemsetAsync(gradients.touched, 0, n * sizeof(*gradients.touched), stream), "clearing counts");
+  const CudaRows to{width, rows.data(), nullptr, gradients.touched, wants_parts ? parts.data() : nullptr, part_width};
+  if (settings.deterministic) {
+    sum_in_order(camera, settings, scene, upstream, prepared, buffers, to, stream);
   } else {
-    cuda_compat_pairs(camera, settings, scene, upstream, prepared, to, gradients.camera != nullptr, stream);
+    clear(rows, stream);
+    sum_pairs(camera, settings, scene, upstream, prepared, to, stream);
   }
   timer.mark("blend");
   cuda_finish(camera, settings, scene, prepared, to, gradients, stream);

@@ -121,7 +121,7 @@ template <bool kOrthogonal>
 __device__ void add_camera(const Camera& camera, const TilePixel& place, const float (&ray)[3], double* sums) {
   if constexpr (kOrthogonal) {
     float values[1] = {ray[0]};
-    add_block(values, sums + 12);
+    sum_block(values, sums + 12);
   } else {
     const auto x = static_cast<float>(place.x + camera.border_x), y = static_cast<float>(place.y + camera.border_y);
     float values[16] = {};
@@ -131,7 +131,7 @@ __device__ void add_camera(const Camera& camera, const TilePixel& place, const f
       values[3 + i] = ray[i] * x;
       values[6 + i] = ray[i] * y;
     }
-    add_block(values, sums + 3);
+    sum_block(values, sums + 3);
   }
 }
 
@@ -148,7 +148,6 @@ struct Tile {
   const PixelUpstream<kChannels>& up;
   Places<kRoom>& tracked;
   SphereSums<kRowColumns<kChannels>>& sums;
-  bool wants_camera;
   float ray_sums[3] = {};
 
   __device__ int id(int place) const { return static_cast<int>(prepared.lists.order[rank_at(list, place)]); }
@@ -165,7 +164,7 @@ __device__ inline void visit(Tile<kOrthogonal, kChannels, kRoom>& tile, int id, 
   const PairGradient<float> pair =
       compat_pair<float, kOrthogonal>(record, tile.ray, tile.view, tile.pixel, toward, area > 0.0f);
   part = {{pair.x, pair.y, pair.z, pair.radius, pair.opacity}, pair.share};
-  const float weight = tile.wants_camera && is_first ? camera_weight(area, tile.to.touched[id]) : 0.0f;
+  const float weight = tile.to.parts != nullptr && is_first ? camera_weight(area, tile.to.touched[id]) : 0.0f;
   tile.ray_sums[0] += pair.ray_x * weight;
   tile.ray_sums[1] += pair.ray_y * weight;
   tile.ray_sums[2] += pair.ray_z * weight;
@@ -188,7 +187,8 @@ __device__ inline void add_group(Tile<kOrthogonal, kChannels, kRoom>& tile, int 
     }
     tile.sums.close(filled);
     __syncthreads();
-    add_to_rows(tile.to, tile.sums, first, kWarp, [&](int slot) { return tile.id(begin + slot); });
+    const unsigned pair = tile.list.first + static_cast<unsigned>(begin);
+    add_to_rows(tile.to, tile.sums, first, pair, kWarp, [&](int slot) { return tile.id(begin + slot); });
     __syncthreads();
   }
 }
@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(kTilePixels, 4)
     pairs_kernel(const __grid_constant__ Camera camera, const __grid_constant__ Settings settings,
                  const __grid_constant__ Scene scene, const __grid_constant__ Upstream upstream,
                  const __grid_constant__ CudaPrepared prepared, const __grid_constant__ CudaRows to,
-                 const unsigned* ranks, bool wants_camera) {
+                 const unsigned* ranks) {
   __shared__ SphereSums<kRowColumns<kChannels>> sums;
   const TilePixel place = tile_pixel(prepared.lists, camera.width, camera.height);
   const int64_t index = static_cast<int64_t>(place.y) * camera.width + place.x;
@@ -233,13 +233,12 @@ __global__ void __launch_bounds__(kTilePixels, 4)
                                  1.0f / max(denominator * denominator, kFeps)};
   const TileList list(prepared.lists);
   Places<kRoom> tracked(info, settings.n_track, place.on_film, scene.count, list, ranks);
-  Tile<kOrthogonal, kChannels, kRoom> tile{scene, prepared, to,      list, view,        ray,
-                                           pixel, up,       tracked, sums, wants_camera};
+  Tile<kOrthogonal, kChannels, kRoom> tile{scene, prepared, to, list, view, ray, pixel, up, tracked, sums};
   add_tracked(tile);
-  if (wants_camera) add_camera<kOrthogonal>(camera, place, tile.ray_sums, to.sums);
+  if (to.parts != nullptr) add_camera<kOrthogonal>(camera, place, tile.ray_sums, to.part());
 }
 
-using PairsKernel = void (*)(Camera, Settings, Scene, Upstream, CudaPrepared, CudaRows, const unsigned*, bool);
+using PairsKernel = void (*)(Camera, Settings, Scene, Upstream, CudaPrepared, CudaRows, const unsigned*);
 
 template <int kRoom>
 PairsKernel choose(bool orthogonal, int channels) {
@@ -250,7 +249,7 @@ PairsKernel choose(bool orthogonal, int channels) {
 }  // namespace
 
 void cuda_compat_pairs(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& upstream,
-                       const CudaPrepared& prepared, const CudaRows& to, bool wants_camera, cudaStream_t stream) {
+                       const CudaPrepared& prepared, const CudaRows& to, cudaStream_t stream) {
   if (scene.count == 0) return;
   const auto tiles = static_cast<unsigned>(prepared.lists.tiles_x * prepared.lists.tiles_y);
   const auto count = static_cast<std::size_t>(scene.count);
@@ -260,8 +259,7 @@ void cuda_compat_pairs(const Camera& camera, const Settings& settings, const Sce
   launch(count_kernel, tiles, kTilePixels, 0, stream, camera, settings, scene, upstream.info, prepared, to);
   const PairsKernel kernel = settings.n_track <= kFewTracked ? choose<kFewTracked>(camera.orthogonal, scene.channels)
                                                              : choose<kMaxTrack>(camera.orthogonal, scene.channels);
-  launch(kernel, tiles, kTilePixels, 0, stream, camera, settings, scene, upstream, prepared, to, ranks.data(),
-         wants_camera);
+  launch(kernel, tiles, kTilePixels, 0, stream, camera, settings, scene, upstream, prepared, to, ranks.data());
 }
 
 }  // namespace lumigrad::spheres

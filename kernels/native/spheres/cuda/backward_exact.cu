@@ -57,7 +57,7 @@ struct PixelUpstream {
 // 1 and the background 0. Writes `view_sums`. The whole block must call it.
 template <int kChannels>
 __device__ void add_background(const ExactView& view, const Scene& scene, PixelUpstream<kChannels>& up, bool on_film,
-                               double* sums, float (&view_sums)[2]) {
+                               const CudaRows& to, float (&view_sums)[2]) {
   ExactPixel<float>& pixel = up.pixel;
   const float share = on_film ? exact_background(view, pixel.high, pixel.low) * pixel.inverse : 0.0f;
   pixel.upstream -= up.alpha * share;
@@ -67,11 +67,11 @@ __device__ void add_background(const ExactView& view, const Scene& scene, PixelU
   const float difference = (view.background_high - pixel.high) + (view.background_low - pixel.low);
   view_sums[0] = d_exponent * min(difference, 0.0f);
   view_sums[1] = d_exponent * (pixel.high + pixel.low);
-  for (int begin = 0; begin < up.channels; begin += kWarpColumns) {
+  for (int begin = 0; to.wants_background() && begin < up.channels; begin += kWarpColumns) {
     float values[kWarpColumns];
 #pragma unroll
     for (int i = 0; i < kWarpColumns; ++i) values[i] = up.of(begin + i) * share;
-    add_block(values, sums + kBackgroundColor + begin);
+    sum_block(values, to.part() + kBackgroundColor + begin);
   }
 }
 
@@ -140,14 +140,15 @@ __device__ inline void add_pixels(Tile<kOrthogonal, kChannels>& tile, int begin)
 }
 
 // Adds the sums of the block's pixels to the rows of up to 32 spheres of the batch, from number `begin` on.
+// `pair` is that of the batch's first sphere.
 template <bool kOrthogonal, int kChannels>
-__device__ inline void add_group(Tile<kOrthogonal, kChannels>& tile, int begin, int count) {
+__device__ inline void add_group(Tile<kOrthogonal, kChannels>& tile, unsigned pair, int begin, int count) {
   constexpr int kColumns = kRowColumns<kChannels>;
   for (int first = 0; first == 0 || (kChannels != 3 && first < tile.to.width); first += kColumns) {
     visit_group(tile, begin, count, first);
     __syncthreads();
     if (first == 0) add_pixels(tile, begin);
-    add_to_rows(tile.to, tile.sums, first, ::min(kWarp, count - begin),
+    add_to_rows(tile.to, tile.sums, first, pair + static_cast<unsigned>(begin), ::min(kWarp, count - begin),
                 [&](int slot) { return tile.batch.id(begin + slot); });
     __syncthreads();
   }
@@ -162,10 +163,11 @@ __device__ void add_view(const Camera& camera, const TilePixel& place, float x, 
     values[2] = x * (static_cast<float>(place.x) - static_cast<float>(camera.centre_x));
     values[3] = y * (static_cast<float>(place.y) - static_cast<float>(camera.centre_y));
   }
-  add_block(values, sums + (kOrthogonal ? 16 : 12));
+  sum_block(values, sums + (kOrthogonal ? 16 : 12));
   float rest[4] = {background[0], background[1], spread, 0.0f};
-  static_assert(kBackgroundMaximum == kBackgroundExponent + 1 && kPairExponent == kBackgroundExponent + 2);
-  add_block(rest, sums + kBackgroundExponent);
+  static_assert(kBackgroundMaximum == kBackgroundExponent + 1 && kPairExponent == kBackgroundExponent + 2 &&
+                kUnused == kBackgroundExponent + 3);
+  sum_block(rest, sums + kBackgroundExponent);
 }
 
 template <bool kOrthogonal, int kChannels>
@@ -183,18 +185,20 @@ __global__ void __launch_bounds__(kTilePixels, resident_blocks<kOrthogonal, kCha
   const auto ray = exact_ray<float, kOrthogonal>(view, static_cast<float>(place.x), static_cast<float>(place.y));
   PixelUpstream<kChannels> up(settings, scene, upstream, index, place.on_film);
   float background[2];
-  add_background(view, scene, up, place.on_film, to.sums, background);
+  add_background(view, scene, up, place.on_film, to, background);
   const TileList list(prepared.lists);
   Tile<kOrthogonal, kChannels> tile{view, scene, to, place, ray, up, batch, sums, pixels};
   for (int position = 0; position < list.length; position += kTilePixels) {
     const int count = batch.fetch(prepared, list, position);
-    for (int begin = 0; begin < count; begin += kWarp) add_group(tile, begin, count);
+    const unsigned pair = list.first + static_cast<unsigned>(position);
+    for (int begin = 0; begin < count; begin += kWarp) add_group(tile, pair, begin, count);
     const bool more = count == 0 || static_cast<int>(batch.ranks[count - 1]) < up.stop;
     if (__syncthreads_and(!more)) break;
   }
+  if (to.parts == nullptr) return;
   float ray_x, ray_y;
   exact_ray_gradient<float, kOrthogonal>(ray, view, tile.of_pixel, ray_x, ray_y);
-  add_view<kOrthogonal>(camera, place, ray_x, ray_y, tile.of_pixel.spread, background, to.sums);
+  add_view<kOrthogonal>(camera, place, ray_x, ray_y, tile.of_pixel.spread, background, to.part());
 }
 
 using PairsKernel = void (*)(Camera, Settings, Scene, Upstream, CudaPrepared, CudaRows);

@@ -1,7 +1,7 @@
 // Setup, sort by distance and binning into tiles on the device.
 #include "spheres/cuda/prepare.cuh"
 
-#include <algorithm>
+#include <string>
 
 #include "common/cuda/tile_lists.cuh"
 
@@ -89,7 +89,7 @@ CudaPrepared cuda_prepare(const Camera& camera, const Settings& settings, const 
   timer.mark("setup");
   CudaPrepared prepared{tile_grid(1, camera.width, camera.height), buffers.records.data(), buffers.rectangles.data(),
                         buffers.area.data(), CudaExactView(camera, settings)};
-  const bool listed = scene.count > kFewSpheres;
+  const bool listed = settings.deterministic || scene.count > kFewSpheres;
   const SphereReach reach{prepared.rectangles};
   DeviceBuffer<unsigned> counts;
   if (listed) counts = count_tiles(reach, keys, workspace.pairs, stream);
@@ -98,6 +98,11 @@ CudaPrepared cuda_prepare(const Camera& camera, const Settings& settings, const 
   const std::size_t pairs = listed ? workspace.pairs.wait() : 0;
   if (listed && pairs <= workspace.pair_limit) {
     list_tiles<Entry::rank>(reach, counts, pairs, prepared.lists, buffers.lists, stream);
+  } else if (settings.deterministic) {
+    // Without lists there is no row for each pair.
+    throw DeviceMemoryError(std::to_string(pairs) + " pairs of tiles and spheres, each with a row of gradients, are" +
+                            " more than the " + std::to_string(workspace.pair_limit) +
+                            " that deterministic sums may have");
   }
   timer.mark("bin");
   return prepared;

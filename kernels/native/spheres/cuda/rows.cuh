@@ -23,14 +23,27 @@ enum ViewSum {
   kBackgroundExponent,          // Exact: sum of dL/de0 (e0 - M)
   kBackgroundMaximum,           // Exact: sum of dL/de0 M
   kPairExponent,                // Exact: sum of dL/de (e - M)
+  kUnused,                      // 0: a warp sums a power of two of values.
   kBackgroundColor,
 };
 
+// `channels` are those of the background whose gradients are wanted; they are summed in whole groups.
+inline int cuda_part_width(int channels) {
+  return kBackgroundColor + (channels + kWarpColumns - 1) / kWarpColumns * kWarpColumns;
+}
+
 struct CudaRows {
   int width;
-  float* rows;   // [N, width]
-  int* touched;  // [N]
-  double* sums;  // [kBackgroundColor + K]
+  float* rows;  // [N, width]
+  float*
+      pair_rows;   // [pairs, width] if sums are deterministic: tiles write to it instead of adding to `rows`; else null
+  int* touched;    // [N]
+  double* parts;   // [blocks, part_width] the view's sums of each block of threads; null: not wanted
+  int part_width;  // kBackgroundColor, and if they are wanted the background's colours
+
+  __device__ bool wants_background() const { return part_width > kBackgroundColor; }
+  // That of the block.
+  __device__ double* part() const { return parts + static_cast<int64_t>(blockIdx.x) * part_width; }
 };
 
 // A pixel's part in the row of a sphere: the fields before the colours, and the factor of its upstream gradients that
@@ -65,22 +78,27 @@ struct SphereSums : TileSums<kColumns> {
   }
 };
 
-// Adds the tile's sums to the rows of its spheres, from column `first` on. `id_of` returns the sphere of each of the
-// `count` slots. The threads of the block share the work.
+// Adds the tile's sums to the rows of its spheres, from column `first` on, or writes them to the rows of its pairs, of
+// which that of the first slot is `pair`. `id_of` returns the sphere of each of the `count` slots. The threads of the
+// block share the work.
 template <int kColumns, class IdOf>
-__device__ inline void add_to_rows(const CudaRows& to, TileSums<kColumns>& sums, int first, int count,
+__device__ inline void add_to_rows(const CudaRows& to, TileSums<kColumns>& sums, int first, unsigned pair, int count,
                                    const IdOf& id_of) {
   for (int k = static_cast<int>(threadIdx.x); k < count * kColumns; k += kTilePixels) {
     const int slot = k / kColumns, column = first + k % kColumns;
     float sum;
     if (column >= to.width || !sums.total(slot, k % kColumns, sum) || sum == 0.0f) continue;
-    atomicAdd(to.rows + static_cast<int64_t>(id_of(slot)) * to.width + column, sum);
+    if (to.pair_rows != nullptr) {
+      to.pair_rows[(static_cast<int64_t>(pair) + slot) * to.width + column] = sum;
+    } else {
+      atomicAdd(to.rows + static_cast<int64_t>(id_of(slot)) * to.width + column, sum);
+    }
   }
 }
 
-// Adds V values of each thread of the block to `to`.
+// Writes the sums of V values over the block, in a fixed order.
 template <int V>
-__device__ inline void add_block(float (&values)[V], double* to) {
+__device__ inline void sum_block(float (&values)[V], double* to) {
   __shared__ SharedArray<float, kTileWarps * V> partial;
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = lane_index();
   const float total = warp_sums(values);
@@ -90,16 +108,18 @@ __device__ inline void add_block(float (&values)[V], double* to) {
   if (threadIdx.x < V) {
     double sum = 0.0;
     for (int w = 0; w < kTileWarps; ++w) sum += static_cast<double>(partial[w * V + static_cast<int>(threadIdx.x)]);
-    if (sum != 0.0) atomicAdd(to + threadIdx.x, sum);
+    to[threadIdx.x] = sum;
   }
 }
 
-// Backward passes of the two semantics: they fill rows, `touched` and sums, which are cleared beforehand.
+// Backward passes of the two semantics: they fill rows, `touched` and parts, which are cleared beforehand. Their blocks
+// are the tiles.
 void cuda_compat_pairs(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& upstream,
-                       const CudaPrepared& prepared, const CudaRows& to, bool wants_camera, cudaStream_t stream);
+                       const CudaPrepared& prepared, const CudaRows& to, cudaStream_t stream);
 void cuda_exact_pairs(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& upstream,
                       const CudaPrepared& prepared, const CudaRows& to, cudaStream_t stream);
-// Computes gradients from rows and sums.
+// Computes gradients from rows. The last cuda_finish_blocks parts are its own.
+unsigned cuda_finish_blocks(const Scene& scene);
 void cuda_finish(const Camera& camera, const Settings& settings, const Scene& scene, const CudaPrepared& prepared,
                  const CudaRows& rows, const Gradients& gradients, cudaStream_t stream);
 

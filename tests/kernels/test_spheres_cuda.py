@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import get_args
 
@@ -17,7 +17,7 @@ from support.backends.engines import ENGINES, Engine, emulated
 from support.closeness import assert_of_maximum
 from support.spheres.case import SphereCase
 from support.spheres.cases import ORTHOGONAL_POSE, POSE, Cloud, build
-from support.spheres.runs import Run, Semantics, run, wanted_of
+from support.spheres.runs import SPHERE_INPUTS, Run, Semantics, camera_of, run, settings_of, wanted_of
 
 OUTPUTS = ("color", "alpha", "depth", "info", "sphere_ids", "weights", "hits")
 # More spheres than may be looked at without tile lists, and more in a tile than a batch holds.
@@ -126,6 +126,7 @@ IN_ORDER = [
     build("few", camera=POSE, width=67, height=45, n_track=7),
     build("one channel", Cloud(channels=1), camera=ORTHOGONAL_POSE, orthogonal=True, width=33, height=50),
     build("channels", Cloud(count=61, channels=17), camera=POSE, width=50, height=33),
+    build("none", Cloud(count=0), camera=POSE, width=20, height=20),
 ]
 
 
@@ -148,6 +149,60 @@ def test_deterministic_sums_say_when_there_are_too_many_pairs(semantics: Semanti
     device.cuda.session.set_pair_limit(1000)
     with pytest.raises(MemoryError, match=r"\d+ pairs of tiles and spheres.* more than the 1000"):
         everything(device.engine, semantics, deterministic=True)
+
+
+def views_of(case: SphereCase, *offsets: float) -> list[spheres.Camera]:
+    """The case's camera, moved sideways."""
+    return [camera_of(replace(case, camera=case.camera + np.float32(x) * np.eye(len(case.camera))[0])) for x in offsets]
+
+
+def retained(engine: Engine, semantics: Semantics, cameras: list[spheres.Camera]) -> spheres.State:
+    arrays = (torch.from_numpy(value) for value in (CROWD.positions, CROWD.colors, CROWD.radii))
+    settings = settings_of(CROWD, semantics, deterministic=True)
+    state = engine.forward(*arrays, cameras, settings, retain=True)[1]
+    assert state is not None
+    return state
+
+
+def gradients_of(engine: Engine, state: spheres.State) -> dict[str, torch.Tensor]:
+    """Those of all views, and the numbers of pixels."""
+    count = len(state.cameras)
+    upstream = np.stack([np.roll(CROWD.output_gradient, view, axis=0) for view in range(count)])
+    gradients, touched = engine.backward(state, {"color": torch.from_numpy(upstream)}, (*SPHERE_INPUTS, "cameras"))
+    return {**gradients, "touched": touched}
+
+
+@both_semantics
+def test_backward_needs_only_what_forward_retained(semantics: Semantics, device: Device) -> None:
+    cameras = views_of(CROWD, 0.0, 0.3, -0.2)
+    expected = gradients_of(device.engine, retained(device.engine, semantics, cameras))
+    state = retained(device.engine, semantics, cameras)
+    everything(device.engine, semantics)
+    # Tiles can be listed no more.
+    device.cuda.session.set_pair_limit(0)
+    actual = gradients_of(device.engine, state)
+    for name, gradient in expected.items():
+        assert torch.equal(actual[name], gradient), name
+
+
+@both_semantics
+def test_a_state_counts_what_is_retained_of_each_view(semantics: Semantics, device: Device) -> None:
+    sizes = []
+    for count in (1, 2, 3):
+        state = retained(device.engine, semantics, views_of(CROWD, *[0.0] * count))
+        sizes.append(state.bytes - sum(image.nbytes for image in state.images.values()))
+    per_view = sizes[1] - sizes[0]
+    # A record, a rectangle, a place in the order; and the pairs.
+    assert sizes[2] - sizes[1] == per_view > 76 * len(CROWD.radii)
+
+
+@both_semantics
+def test_gradients_of_several_views_are_the_sums_of_those_of_each(semantics: Semantics, device: Device) -> None:
+    offsets = (0.0, 0.3, -0.2)
+    both = gradients_of(device.engine, retained(device.engine, semantics, views_of(CROWD, *offsets)))
+    on_cpu = gradients_of(ENGINES["cpu"](), retained(ENGINES["cpu"](), semantics, views_of(CROWD, *offsets)))
+    for name, gradient in on_cpu.items():
+        assert_of_maximum(name, both[name].numpy(), gradient.numpy(), 1e-4)
 
 
 # All on one tile: rows of 8, 6, 20 and 80 columns, few spheres that are tracked and many.
@@ -205,7 +260,7 @@ def test_stages_are_timed(device: Device) -> None:
     upstream = {"color": torch.ones_like(result.outputs["color"])}
     gradients = emulated(spheres.backward, device.cuda)(result.state, upstream)
     assert gradients.touched.cpu().any()
-    assert list(gradients.stages()) == ["setup", "sort", "bin", "blend", "finish"]
+    assert list(gradients.stages()) == ["blend", "finish"]
     assert all(milliseconds > 0 for milliseconds in gradients.stages().values())
 
 

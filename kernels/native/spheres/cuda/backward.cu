@@ -1,5 +1,5 @@
-// The backward pass on the device: prepares the view again, differentiates it (backward_exact.cu, backward_compat.cu),
-// and computes gradients from the sums.
+// The backward pass on the device, from the state that the forward pass retained: differentiates the view
+// (backward_exact.cu, backward_compat.cu), and computes gradients from the sums.
 #include "common/cuda/launch.h"
 #include "common/cuda/pair_rows.h"
 #include "spheres/cuda/rows.cuh"
@@ -50,7 +50,7 @@ __device__ void finish_sphere(const Camera& camera, const Scene& scene, const Cu
     to.colors[i * scene.channels + c] = row[kRowColor + c] * scale;
   }
   if (touched == 0) return;
-  const float area = prepared.area[i];
+  const float area = kExact ? 0.0f : prepared.area[i];
   add_camera_terms<kExact, kOrthogonal>(camera, scene.positions + 3 * i, row,
                                         kExact ? 1.0f : camera_weight(area, touched), sums);
   // In Pulsar small spheres count once per pixel (spec 7.2).
@@ -145,24 +145,23 @@ void sum_pairs(const Camera& camera, const Settings& settings, const Scene& scen
 
 // Fills the rows by adding up those of the pairs.
 void sum_in_order(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& upstream,
-                  const CudaPrepared& prepared, const CudaBuffers& buffers, CudaRows to, cudaStream_t stream) {
+                  const CudaPrepared& prepared, const CudaPass& pass, CudaRows to, cudaStream_t stream) {
   const std::size_t pairs = prepared.lists.pairs;
   const DeviceBuffer<float> pair_rows(pairs * static_cast<std::size_t>(to.width), stream);
   clear(pair_rows, stream);
   to.pair_rows = pair_rows.data();
   sum_pairs(camera, settings, scene, upstream, prepared, to, stream);
   const DeviceBuffer<unsigned> spheres(pairs, stream);
-  gather(buffers.lists.order, buffers.lists.entries, spheres, stream);
+  gather(pass.tiles.order, pass.tiles.entries, spheres, stream);
   sum_pair_rows(spheres.data(), pairs, static_cast<std::size_t>(scene.count), to.width, to.pair_rows, to.rows, stream);
 }
 
 }  // namespace
 
 DeviceTimer cuda_backward(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& upstream,
-                          const Gradients& gradients, CudaWorkspace& workspace, cudaStream_t stream) {
+                          const Gradients& gradients, const CudaPass& pass, cudaStream_t stream) {
   DeviceTimer timer(stream);
-  CudaBuffers buffers;
-  const CudaPrepared prepared = cuda_prepare(camera, settings, scene, workspace, stream, buffers, timer);
+  const CudaPrepared prepared = prepared_of(camera, settings, pass);
   const auto n = static_cast<std::size_t>(scene.count);
   const int width = cuda_row_width(scene.channels);
   DeviceBuffer<float> rows(n * static_cast<std::size_t>(width), stream);
@@ -176,7 +175,7 @@ DeviceTimer cuda_backward(const Camera& camera, const Settings& settings, const 
   if (n > 0) check(cudaMemsetAsync(gradients.touched, 0, n * sizeof(*gradients.touched), stream), "clearing counts");
   const CudaRows to{width, rows.data(), nullptr, gradients.touched, wants_parts ? parts.data() : nullptr, part_width};
   if (settings.deterministic) {
-    sum_in_order(camera, settings, scene, upstream, prepared, buffers, to, stream);
+    sum_in_order(camera, settings, scene, upstream, prepared, pass, to, stream);
   } else {
     clear(rows, stream);
     sum_pairs(camera, settings, scene, upstream, prepared, to, stream);

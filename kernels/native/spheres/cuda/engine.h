@@ -1,5 +1,5 @@
 // The sphere engine on a CUDA device: everything is queued on the caller's stream. The host waits for the device once
-// in each pass, for the number of (tile, sphere) pairs, while the device sorts.
+// in the forward pass, for the number of (tile, sphere) pairs, while the device sorts.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,6 +7,7 @@
 #include <cstddef>
 
 #include "common/cuda/pairs.h"
+#include "common/cuda/tiles.h"
 #include "common/cuda/timer.h"
 #include "spheres/params.h"
 
@@ -19,11 +20,22 @@ struct CudaWorkspace {
   std::size_t pair_limit = std::size_t{1} << 26;
 };
 
-// Both work on the current device. The timer's stages are "setup", "sort", "bin", "blend" and, of the backward pass,
-// "finish".
+// What the forward pass of a view retains on the device for the backward pass.
+struct CudaPass {
+  TileLists lists{};  // Of ranks.
+  TileBuffers tiles;
+  DeviceBuffer<float4> records;    // [N, 4]
+  DeviceBuffer<uint2> rectangles;  // [N] see CudaPrepared
+  DeviceBuffer<float> area;        // [N] of compat
+
+  std::size_t bytes() const { return tiles.bytes() + records.bytes() + rectangles.bytes() + area.bytes(); }
+};
+
+// Both work on the current device. The timer's stages are "setup", "sort", "bin" and "blend".
 DeviceTimer cuda_forward(const Camera& camera, const Settings& settings, const Scene& scene, const Outputs& outputs,
-                         CudaWorkspace& workspace, cudaStream_t stream);
+                         CudaPass& pass, CudaWorkspace& workspace, cudaStream_t stream);
+// The timer's stages are "blend" and "finish".
 DeviceTimer cuda_backward(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& upstream,
-                          const Gradients& gradients, CudaWorkspace& workspace, cudaStream_t stream);
+                          const Gradients& gradients, const CudaPass& pass, cudaStream_t stream);
 
 }  // namespace lumigrad::spheres

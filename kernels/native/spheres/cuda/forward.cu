@@ -167,10 +167,10 @@ DrawKernel choose(const Camera& camera, const Settings& settings, const Scene& s
 }  // namespace
 
 DeviceTimer cuda_forward(const Camera& camera, const Settings& settings, const Scene& scene, const Outputs& outputs,
-                         CudaWorkspace& workspace, cudaStream_t stream) {
+                         CudaPass& pass, CudaWorkspace& workspace, cudaStream_t stream) {
   DeviceTimer timer(stream);
-  CudaBuffers buffers;
-  const CudaPrepared prepared = cuda_prepare(camera, settings, scene, workspace, stream, buffers, timer);
+  cuda_prepare(camera, settings, scene, pass, workspace, timer, stream);
+  const CudaPrepared prepared = prepared_of(camera, settings, pass);
   launch(choose(camera, settings, scene), static_cast<unsigned>(prepared.lists.tiles_x * prepared.lists.tiles_y),
          kTilePixels, 0, stream, camera, settings, scene, outputs, prepared);
   timer.mark("blend");

@@ -44,7 +44,7 @@ __global__ void setup_kernel(Camera camera, Settings settings, Scene scene, Setu
   to.rectangles[i] =
       s.visible ? make_uint2(c.x0 | static_cast<unsigned>(c.x1) << 16, c.y0 | static_cast<unsigned>(c.y1) << 16)
                 : make_uint2(0, 0);
-  to.area[i] = s.wide ? s.area : -s.area;
+  if constexpr (!kExact) to.area[i] = s.wide ? s.area : -s.area;
   to.keys[i] = s.visible ? __float_as_uint(s.near) : kBehindAll;
 }
 
@@ -76,28 +76,27 @@ SetupKernel choose_setup(bool exact, bool orthogonal) {
 
 }  // namespace
 
-CudaPrepared cuda_prepare(const Camera& camera, const Settings& settings, const Scene& scene, CudaWorkspace& workspace,
-                          cudaStream_t stream, CudaBuffers& buffers, DeviceTimer& timer) {
+void cuda_prepare(const Camera& camera, const Settings& settings, const Scene& scene, CudaPass& pass,
+                  CudaWorkspace& workspace, DeviceTimer& timer, cudaStream_t stream) {
   const auto n = static_cast<std::size_t>(scene.count);
-  buffers.records = DeviceBuffer<float4>(4 * n, stream);
-  buffers.rectangles = DeviceBuffer<uint2>(n, stream);
-  buffers.area = DeviceBuffer<float>(n, stream);
+  pass.lists = tile_grid(1, camera.width, camera.height);
+  pass.records = DeviceBuffer<float4>(4 * n, stream);
+  pass.rectangles = DeviceBuffer<uint2>(n, stream);
+  pass.area = DeviceBuffer<float>(settings.exact ? 0 : n, stream);
   DeviceBuffer<unsigned> keys(n, stream);
-  const SetupTarget target{buffers.records.data(), buffers.rectangles.data(), buffers.area.data(), keys.data()};
+  const SetupTarget target{pass.records.data(), pass.rectangles.data(), pass.area.data(), keys.data()};
   launch(choose_setup(settings.exact, camera.orthogonal), blocks_for(n, kThreads), kThreads, 0, stream, camera,
          settings, scene, target);
   timer.mark("setup");
-  CudaPrepared prepared{tile_grid(1, camera.width, camera.height), buffers.records.data(), buffers.rectangles.data(),
-                        buffers.area.data(), CudaExactView(camera, settings)};
   const bool listed = settings.deterministic || scene.count > kFewSpheres;
-  const SphereReach reach{prepared.rectangles};
+  const SphereReach reach{pass.rectangles.data()};
   DeviceBuffer<unsigned> counts;
   if (listed) counts = count_tiles(reach, keys, workspace.pairs, stream);
-  sort_by_depth(keys, scene.count, prepared.lists, buffers.lists, stream);
+  sort_by_depth(keys, scene.count, pass.lists, pass.tiles, stream);
   timer.mark("sort");
   const std::size_t pairs = listed ? workspace.pairs.wait() : 0;
   if (listed && pairs <= workspace.pair_limit) {
-    list_tiles<Entry::rank>(reach, counts, pairs, prepared.lists, buffers.lists, stream);
+    list_tiles<Entry::rank>(reach, counts, pairs, pass.lists, pass.tiles, stream);
   } else if (settings.deterministic) {
     // Without lists there is no row for each pair.
     throw DeviceMemoryError(std::to_string(pairs) + " pairs of tiles and spheres, each with a row of gradients, are" +
@@ -105,7 +104,6 @@ CudaPrepared cuda_prepare(const Camera& camera, const Settings& settings, const 
                             " that deterministic sums may have");
   }
   timer.mark("bin");
-  return prepared;
 }
 
 }  // namespace lumigrad::spheres

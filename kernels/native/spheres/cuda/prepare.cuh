@@ -18,16 +18,12 @@ struct CudaPrepared {
   CudaExactView view;       // Of exact.
 };
 
-// Owns what CudaPrepared points to.
-struct CudaBuffers {
-  DeviceBuffer<float4> records;
-  DeviceBuffer<uint2> rectangles;
-  DeviceBuffer<float> area;
-  TileBuffers lists;
-};
+inline CudaPrepared prepared_of(const Camera& camera, const Settings& settings, const CudaPass& pass) {
+  return {pass.lists, pass.records.data(), pass.rectangles.data(), pass.area.data(), CudaExactView(camera, settings)};
+}
 
-CudaPrepared cuda_prepare(const Camera& camera, const Settings& settings, const Scene& scene, CudaWorkspace& workspace,
-                          cudaStream_t stream, CudaBuffers& buffers, DeviceTimer& timer);
+void cuda_prepare(const Camera& camera, const Settings& settings, const Scene& scene, CudaPass& pass,
+                  CudaWorkspace& workspace, DeviceTimer& timer, cudaStream_t stream);
 
 // Whether a rectangle (see CudaPrepared) has pixels in [x, x + width) x [y, y + height).
 __device__ inline bool overlaps(uint2 r, int x, int y, int width, int height) {

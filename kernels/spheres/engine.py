@@ -13,7 +13,7 @@ from lumigrad.kernels.buffers import empty
 from lumigrad.kernels.per_device import PerDevice
 from lumigrad.kernels.stages import Stages, StageTimes
 
-Arrays = Mapping[str, torch.Tensor | None]  # By name; None where there is none.
+Arrays = Mapping[str, Any]  # Tensors by name; None where there is none.
 BeforeView = Callable[[], object]
 # The arrays that all views share; others begin with an axis for the views.
 SCENE = ("positions", "colors", "radii", "opacities", "background")

@@ -62,7 +62,7 @@ def backward(
             rendered, "depth", both [C, H, W].
         wanted: Names of the gradients to compute, from `GRADIENTS`; "opacities" even if none were given (all 1);
             "background" and "gamma" with "exact" semantics only.
-        before_view: Called before each camera; an exception that it raises ends the call.
+        before_view: Called before each camera, on CUDA once before all; an exception that it raises ends the call.
 
     Returns:
         The gradients.

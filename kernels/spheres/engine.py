@@ -92,61 +92,6 @@ class CpuEngine:
         return lambda: times
 
 
-@dataclass(frozen=True)
-class Passes:
-    """What forward passes on a device retain.
-
-    Attributes:
-        views: By view.
-    """
-
-    views: tuple[Any, ...]
-
-    @property
-    def bytes(self) -> int:
-        """Memory in use."""
-        return sum(view.bytes for view in self.views)
-
-
-class CudaEngine:
-    """Launches the CUDA kernels, on the stream that is current at the time of the call."""
-
-    def __init__(self, native: Any, device: int, current_stream: Callable[[], int]) -> None:
-        """Calls functions of `native`; `current_stream` returns the handle of the CUDA stream to use."""
-        self._native = native
-        self._current_stream = current_stream
-        self.session = native.SphereCudaSession(device)
-
-    def forward(
-        self, cameras: Sequence[Any], settings: Any, arrays: Arrays, retain: bool, before_view: BeforeView
-    ) -> tuple[Kept | None, Stages]:
-        """Queues the rendering of the views; with `retain` returns the state for `backward`."""
-        passes = []
-
-        def run(camera: Any, mine: Arrays, view: int) -> StageTimes:
-            one = self._native.SphereCudaPass()
-            forward = self._native.sphere_cuda_forward
-            times = forward(self.session, self._current_stream(), one, camera, settings, **mine)
-            if retain:
-                passes.append(one)
-            return lambda: dict(times.milliseconds())
-
-        stages = _each_view(run, cameras, arrays, before_view)
-        return Passes(tuple(passes)) if retain else None, stages
-
-    def backward(
-        self, kept: Passes, cameras: Sequence[Any], settings: Any, arrays: Arrays, before_view: BeforeView
-    ) -> Stages:
-        """Queues the differentiation of the views, whose preparation the forward pass has retained."""
-
-        def run(camera: Any, mine: Arrays, view: int) -> StageTimes:
-            backward = self._native.sphere_cuda_backward
-            times = backward(self.session, self._current_stream(), kept.views[view], camera, settings, **mine)
-            return lambda: dict(times.milliseconds())
-
-        return _each_view(run, cameras, arrays, before_view)
-
-
 def _each_view(
     run: Callable[[Any, Arrays, int], StageTimes], cameras: Sequence[Any], arrays: Arrays, before_view: BeforeView
 ) -> Stages:
@@ -164,6 +109,38 @@ def _each_view(
         for name, addend in part.items():
             totals[name].add_(addend)
     return stages
+
+
+class CudaEngine:
+    """Launches the CUDA kernels, on the stream that is current at the time of the call."""
+
+    def __init__(self, native: Any, device: int, current_stream: Callable[[], int]) -> None:
+        """Calls functions of `native`; `current_stream` returns the handle of the CUDA stream to use."""
+        self._native = native
+        self._current_stream = current_stream
+        self.session = native.SphereCudaSession(device)
+
+    def forward(
+        self, cameras: Sequence[Any], settings: Any, arrays: Arrays, retain: bool, before_view: BeforeView
+    ) -> tuple[Kept | None, Stages]:
+        """Queues the rendering of the views; with `retain` returns the state for `backward`."""
+        before_view()
+        kept = self._native.SphereCudaPass()
+        run = self._native.sphere_cuda_forward
+        times = run(self.session, self._current_stream(), kept, cameras, settings, **arrays)
+        return kept if retain else None, Stages([_stages_of(times)])
+
+    def backward(
+        self, kept: Any, cameras: Sequence[Any], settings: Any, arrays: Arrays, before_view: BeforeView
+    ) -> Stages:
+        """Queues the differentiation of the views."""
+        before_view()
+        run = self._native.sphere_cuda_backward
+        return Stages([_stages_of(run(self.session, self._current_stream(), kept, cameras, settings, **arrays))])
+
+
+def _stages_of(times: Any) -> StageTimes:
+    return lambda: dict(times.milliseconds())
 
 
 engine_for: PerDevice[Engine] = PerDevice(

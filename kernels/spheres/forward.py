@@ -98,7 +98,7 @@ def forward(
         outputs: Names of the outputs to return, from `OUTPUTS`.
         retain: Keep the state that `backward` needs.
         into: Tensors to write outputs to, by name; the other outputs are allocated.
-        before_view: Called before each camera; an exception that it raises ends the call.
+        before_view: Called before each camera, on CUDA once before all; an exception that it raises ends the call.
 
     Returns:
         The outputs.

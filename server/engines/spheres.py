@@ -65,14 +65,13 @@ class SphereRules(Rules):
 
 _SEMANTICS = names_of(spheres_pb2.Semantics)
 _CAMERA_VALUES = 16
-# Workspace bytes per sphere. Measured on the CPU: 126 for forward and 172 for backward, which may reuse the former; on
-# CUDA: 130 to 139 and 32.
+# Workspace bytes per sphere. Measured on the CPU: 126 for forward and 172 for backward, which may reuse the former.
 _FORWARD_BYTES = 145
 _BACKWARD_BYTES = 120
-# On CUDA: per sphere of each further view that is retained, of which 80 are not for pairs; and per sphere, and channel,
-# of a backward pass.
-_CUDA_VIEW_BYTES = 90
-_CUDA_BACKWARD_BYTES = 25
+# On CUDA, per sphere of each view: measured 131 to 142; and of its backward pass, beside a row of sums of 5 values and
+# the colour.
+_CUDA_FORWARD_BYTES = 140
+_CUDA_BACKWARD_BYTES = 32
 # Bytes per pixel that `exact` keeps for backward beside the outputs.
 _EXACT_STATE_BYTES = 16
 
@@ -87,31 +86,27 @@ class SpherePlan(Plan):
     background: Sequence[float]
 
     def forward_bytes(self, outputs: Collection[str], *, retain: bool, device: torch.device) -> int:
-        """Estimated bytes of a forward pass: views share a workspace; on CUDA a retained view keeps its own."""
+        """Estimated bytes of a forward pass: views share a workspace on the CPU, and are rendered at once on CUDA."""
         images, pixels = {*outputs}, prod(self.output_shapes["hits"])
-        size = _FORWARD_BYTES * self.count + pixels // self.views
+        if device.type == "cpu":
+            size = _FORWARD_BYTES * self.count + pixels // self.views
+        else:
+            size = _CUDA_FORWARD_BYTES * self.count * self.views + pixels
         if retain and self.settings.exact:
             images |= {"color", "sphere_ids"} if "depth" in outputs else {"color"}
             size += _EXACT_STATE_BYTES * pixels
         elif retain:
             images |= {"color", "info"}
-        if retain and device.type != "cpu":
-            size += _CUDA_VIEW_BYTES * self.count * (self.views - 1)
         return size + self.image_bytes(images)
 
     def backward_bytes(self, wanted: Collection[str], device: torch.device) -> int:
-        """Estimated bytes of a backward pass: one view's gradients are added to the total."""
+        """Estimated bytes of a backward pass: one view's gradients are added to the total, or on CUDA rows of sums."""
         gradients = 4 * (self.count + sum(self.gradient_sizes[name] for name in wanted))
         if device.type == "cpu":
-            rows = _BACKWARD_BYTES * self.count
-        else:
-            # Rows of sums per sphere, and sums of doubles per tile.
-            rows = (
-                _CUDA_BACKWARD_BYTES * self.count
-                + 4 * self.gradient_sizes["colors"]
-                + prod(self.output_shapes["hits"]) // self.views
-            )
-        return rows + gradients * (2 if self.views > 1 else 1)
+            return _BACKWARD_BYTES * self.count + gradients * (2 if self.views > 1 else 1)
+        rows = _CUDA_BACKWARD_BYTES * self.count + 4 * self.gradient_sizes["colors"]
+        # Each tile of 256 pixels has some sums of doubles.
+        return rows * self.views + prod(self.output_shapes["hits"]) + gradients
 
 
 def sphere_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, field: str) -> SpherePlan:

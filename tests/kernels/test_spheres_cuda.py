@@ -188,12 +188,12 @@ def test_backward_needs_only_what_forward_retained(semantics: Semantics, device:
 @both_semantics
 def test_a_state_counts_what_is_retained_of_each_view(semantics: Semantics, device: Device) -> None:
     sizes = []
-    for count in (1, 2, 3):
+    for count in (2, 3, 4):
         state = retained(device.engine, semantics, views_of(CROWD, *[0.0] * count))
         sizes.append(state.bytes - sum(image.nbytes for image in state.images.values()))
     per_view = sizes[1] - sizes[0]
-    # A record, a rectangle, a place in the order; and the pairs.
-    assert sizes[2] - sizes[1] == per_view > 76 * len(CROWD.radii)
+    # A record, a rectangle, two places in the order; and the pairs.
+    assert sizes[2] - sizes[1] == per_view > 80 * len(CROWD.radii)
 
 
 @both_semantics
@@ -203,6 +203,33 @@ def test_gradients_of_several_views_are_the_sums_of_those_of_each(semantics: Sem
     on_cpu = gradients_of(ENGINES["cpu"](), retained(ENGINES["cpu"](), semantics, views_of(CROWD, *offsets)))
     for name, gradient in on_cpu.items():
         assert_of_maximum(name, both[name].numpy(), gradient.numpy(), 1e-4)
+
+
+@both_semantics
+@pytest.mark.parametrize("count", [2500, 61])
+def test_views_of_both_projections_are_rendered_in_one_call(count: int, semantics: Semantics, device: Device) -> None:
+    case = build("both", Cloud(count, 1.2, channels=4), min_depth=4.5, gamma=0.03, width=67, height=45, camera=POSE)
+    parallel = replace(case, camera=np.array(ORTHOGONAL_POSE, np.float32), orthogonal=True)
+    cameras = [camera_of(parallel), *views_of(case, 0.0, 0.4), *views_of(parallel, -0.3)]
+    upstream = np.random.default_rng(3).standard_normal((4, 45, 67, 4)).astype(np.float32)
+    wanted = wanted_of(case) if semantics == "compat" else (*wanted_of(case), "background", "gamma")
+
+    def of(engine: Engine, views: slice) -> Run:
+        own = {"color": upstream[views]}
+        options = {"outputs": OUTPUTS, "wanted": wanted, "cameras": cameras[views], "deterministic": True}
+        return run(engine, case, semantics, output_gradients=own, **options)  # type: ignore[arg-type]
+
+    together = of(device.engine, slice(4))
+    parts = [of(device.engine, slice(view, view + 1)) for view in range(4)]
+    for name in OUTPUTS:
+        expected = np.concatenate([part.outputs[name] for part in parts])
+        np.testing.assert_array_equal(together.outputs[name].view(np.int32), expected.view(np.int32), err_msg=name)
+    for name in SPHERE_INPUTS:
+        assert_of_maximum(name, together.gradients[name], sum(part.gradients[name] for part in parts), 1e-6)
+    on_cpu = of(ENGINES["cpu"](), slice(4))
+    for name, gradient in on_cpu.gradients.items():
+        assert_of_maximum(name, together.gradients[name], gradient, 1e-4)
+    np.testing.assert_array_equal(together.touched, on_cpu.touched)  # type: ignore[arg-type]
 
 
 # All on one tile: rows of 8, 6, 20 and 80 columns, few spheres that are tracked and many.
@@ -257,10 +284,12 @@ def test_stages_are_timed(device: Device) -> None:
     result = emulated(spheres.forward, device.cuda)(*inputs, cameras, settings, retain=True)
     assert result.outputs["color"].cpu().isfinite().all()  # Also waits for the device.
     assert list(result.stages()) == ["setup", "sort", "bin", "blend"]
+    assert len(result.times.views) == 1, "both views are in the same launches"
     upstream = {"color": torch.ones_like(result.outputs["color"])}
     gradients = emulated(spheres.backward, device.cuda)(result.state, upstream)
     assert gradients.touched.cpu().any()
     assert list(gradients.stages()) == ["blend", "finish"]
+    assert len(gradients.times.views) == 1
     assert all(milliseconds > 0 for milliseconds in gradients.stages().values())
 
 

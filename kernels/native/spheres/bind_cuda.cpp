@@ -24,7 +24,7 @@ struct CudaSession {
   CudaWorkspace workspace;
 };
 
-// The forward state of a view for a backward pass.
+// The forward state for a backward pass.
 struct CudaKept {
   CudaPass pass;
 };
@@ -89,23 +89,24 @@ Gradients make_gradients(const nb::kwargs& arrays) {
 
 cudaStream_t stream_of(std::uintptr_t handle) { return reinterpret_cast<cudaStream_t>(handle); }
 
-CudaStages forward(CudaSession& session, std::uintptr_t stream, CudaKept& kept, const Camera& camera,
+CudaStages forward(CudaSession& session, std::uintptr_t stream, CudaKept& kept, const std::vector<Camera>& cameras,
                    const Settings& settings, const nb::kwargs& arrays) {
   const Scene scene = make_scene(arrays);
   const Outputs outputs = make_outputs(arrays);
   nb::gil_scoped_release unlocked;
   const DeviceGuard guard(session.device);
-  return {cuda_forward(camera, settings, scene, outputs, kept.pass, session.workspace, stream_of(stream))};
+  return {cuda_forward(cameras, settings, scene, outputs, kept.pass, session.workspace, stream_of(stream))};
 }
 
-CudaStages backward(CudaSession& session, std::uintptr_t stream, const CudaKept& kept, const Camera& camera,
-                    const Settings& settings, const nb::kwargs& arrays) {
+CudaStages backward(CudaSession& session, std::uintptr_t stream, const CudaKept& kept,
+                    const std::vector<Camera>& cameras, const Settings& settings, const nb::kwargs& arrays) {
   const Scene scene = make_scene(arrays);
   const Upstream upstream = make_upstream(arrays);
   const Gradients gradients = make_gradients(arrays);
   nb::gil_scoped_release unlocked;
   const DeviceGuard guard(session.device);
-  return {cuda_backward(camera, settings, scene, upstream, gradients, kept.pass, stream_of(stream))};
+  return {
+      cuda_backward(cameras, settings, scene, upstream, gradients, kept.pass, session.workspace, stream_of(stream))};
 }
 
 }  // namespace
@@ -136,9 +137,9 @@ void bind_cuda_spheres(nb::module_& m) {
       .def(
           "milliseconds", [](const CudaStages& s) { return s.timer.milliseconds(); },
           "(stage, milliseconds) of a call; empty while the device is still at work on it.");
-  m.def("sphere_cuda_forward", &spheres::forward, "session"_a, "stream"_a, "state"_a, "camera"_a, "settings"_a,
+  m.def("sphere_cuda_forward", &spheres::forward, "session"_a, "stream"_a, "state"_a, "cameras"_a, "settings"_a,
         "arrays"_a);
-  m.def("sphere_cuda_backward", &spheres::backward, "session"_a, "stream"_a, "state"_a, "camera"_a, "settings"_a,
+  m.def("sphere_cuda_backward", &spheres::backward, "session"_a, "stream"_a, "state"_a, "cameras"_a, "settings"_a,
         "arrays"_a);
   m.def("device_system_allocations", &device_system_allocations);
   m.def("device_bytes", &device_bytes, "device"_a);

@@ -1,5 +1,5 @@
-// Inputs and outputs of the sphere engine for one view; plain structs, the same for CPU and CUDA.
-// Pointers are to the device's memory; null: absent (inputs) or not needed (outputs).
+// Inputs and outputs of the sphere engine for one view, on CUDA for all views of a call; plain structs, the same for
+// CPU and CUDA. Pointers are to the device's memory; null: absent (inputs) or not needed (outputs).
 #pragma once
 
 #include <cstdint>

@@ -19,23 +19,25 @@ __device__ inline int tracked_id(const float* info, int slot, bool on_film, int 
 }
 
 // Counts the pixels in which each sphere was tracked, on which the weights of camera terms depend.
-__global__ void __launch_bounds__(kTilePixels) count_kernel(Camera camera, Settings settings, Scene scene,
-                                                            const float* infos, CudaPrepared prepared, CudaRows to) {
-  const TilePixel place = tile_pixel(prepared.lists, camera.width, camera.height);
-  const int64_t index = static_cast<int64_t>(place.y) * camera.width + place.x;
-  const float* info = infos + (place.on_film ? index : 0) * (3 + 2 * settings.n_track);
+__global__ void __launch_bounds__(kTilePixels)
+    count_kernel(Settings settings, Scene scene, TileLists lists, const DifferentiatedView* views) {
+  const DifferentiatedView& view = views[view_of_block(lists)];
+  const TilePixel place = tile_pixel(lists, view.camera.width, view.camera.height);
+  const int64_t index = static_cast<int64_t>(place.y) * view.camera.width + place.x;
+  const float* info = view.upstream.info + (place.on_film ? index : 0) * (3 + 2 * settings.n_track);
+  int* touched = view.rows.touched;
   for (int t = 0; t < settings.n_track; ++t) {
     const int id = tracked_id(info, t, place.on_film, scene.count);
     if (__ballot_sync(kWholeWarp, id >= 0) == 0) break;
     const unsigned group = __match_any_sync(kWholeWarp, id);
-    if (id >= 0 && (group & lanes_below()) == 0) atomicAdd(to.touched + id, __popc(group));
+    if (id >= 0 && (group & lanes_below()) == 0) atomicAdd(touched + id, __popc(group));
   }
 }
 
 // The rank of each sphere.
-__global__ void ranks_kernel(const unsigned* order, int count, unsigned* ranks) {
-  const int rank = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (rank < count) ranks[order[rank]] = static_cast<unsigned>(rank);
+__global__ void ranks_kernel(const unsigned* order, unsigned count, unsigned* ranks) {
+  const unsigned rank = blockIdx.x * blockDim.x + threadIdx.x;
+  if (rank < count) ranks[order[rank]] = rank;
 }
 
 // The rank at a place in the list.
@@ -216,12 +218,17 @@ __device__ inline void add_tracked(Tile<kOrthogonal, kChannels, kRoom>& tile) {
 
 template <bool kOrthogonal, int kChannels, int kRoom>
 __global__ void __launch_bounds__(kTilePixels, 4)
-    pairs_kernel(const __grid_constant__ Camera camera, const __grid_constant__ Settings settings,
-                 const __grid_constant__ Scene scene, const __grid_constant__ Upstream upstream,
-                 const __grid_constant__ CudaPrepared prepared, const __grid_constant__ CudaRows to,
-                 const unsigned* ranks) {
+    pairs_kernel(const __grid_constant__ Settings settings, const __grid_constant__ Scene scene,
+                 const __grid_constant__ TileLists lists, const DifferentiatedView* views) {
+  __shared__ DifferentiatedView whole;
   __shared__ SphereSums<kRowColumns<kChannels>> sums;
-  const TilePixel place = tile_pixel(prepared.lists, camera.width, camera.height);
+  load_view(whole, views[view_of_block(lists)]);
+  const Camera& camera = whole.camera;
+  if ((camera.orthogonal != 0) != kOrthogonal) return;
+  const CudaPrepared& prepared = whole.prepared;
+  const Upstream& upstream = whole.upstream;
+  const CudaRows& to = whole.rows;
+  const TilePixel place = tile_pixel(lists, camera.width, camera.height);
   const int64_t index = static_cast<int64_t>(place.y) * camera.width + place.x;
   const float* info = upstream.info + (place.on_film ? index : 0) * (3 + 2 * settings.n_track);
   const CompatView view = compat_view(camera, settings);
@@ -231,14 +238,14 @@ __global__ void __launch_bounds__(kTilePixels, 4)
   const float denominator = place.on_film ? info[1] : 1.0f;
   const CompatPixel<float> pixel{place.on_film ? info[0] : 0.0f, denominator, 1.0f / max(denominator, kFeps),
                                  1.0f / max(denominator * denominator, kFeps)};
-  const TileList list(prepared.lists);
-  Places<kRoom> tracked(info, settings.n_track, place.on_film, scene.count, list, ranks);
+  const TileList list(lists);
+  Places<kRoom> tracked(info, settings.n_track, place.on_film, scene.count, list, whole.ranks);
   Tile<kOrthogonal, kChannels, kRoom> tile{scene, prepared, to, list, view, ray, pixel, up, tracked, sums};
   add_tracked(tile);
-  if (to.parts != nullptr) add_camera<kOrthogonal>(camera, place, tile.ray_sums, to.part());
+  if (to.parts != nullptr) add_camera<kOrthogonal>(camera, place, tile.ray_sums, to.part(blockIdx.x));
 }
 
-using PairsKernel = void (*)(Camera, Settings, Scene, Upstream, CudaPrepared, CudaRows, const unsigned*);
+using PairsKernel = void (*)(Settings, Scene, TileLists, const DifferentiatedView*);
 
 template <int kRoom>
 PairsKernel choose(bool orthogonal, int channels) {
@@ -248,18 +255,21 @@ PairsKernel choose(bool orthogonal, int channels) {
 
 }  // namespace
 
-void cuda_compat_pairs(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& upstream,
-                       const CudaPrepared& prepared, const CudaRows& to, cudaStream_t stream) {
-  if (scene.count == 0) return;
-  const auto tiles = static_cast<unsigned>(prepared.lists.tiles_x * prepared.lists.tiles_y);
-  const auto count = static_cast<std::size_t>(scene.count);
-  DeviceBuffer<unsigned> ranks(count, stream);
-  launch(ranks_kernel, blocks_for(count, kThreads), kThreads, 0, stream, prepared.lists.order, scene.count,
-         ranks.data());
-  launch(count_kernel, tiles, kTilePixels, 0, stream, camera, settings, scene, upstream.info, prepared, to);
-  const PairsKernel kernel = settings.n_track <= kFewTracked ? choose<kFewTracked>(camera.orthogonal, scene.channels)
-                                                             : choose<kMaxTrack>(camera.orthogonal, scene.channels);
-  launch(kernel, tiles, kTilePixels, 0, stream, camera, settings, scene, upstream, prepared, to, ranks.data());
+void cuda_ranks(const DeviceBuffer<unsigned>& order, unsigned* ranks, cudaStream_t stream) {
+  launch(ranks_kernel, blocks_for(order.size(), kThreads), kThreads, 0, stream, order.data(),
+         static_cast<unsigned>(order.size()), ranks);
+}
+
+void cuda_compat_pairs(const BackwardCall& call, cudaStream_t stream) {
+  if (call.scene.count == 0) return;
+  const TileLists& lists = call.pass.lists;
+  launch(count_kernel, tiles_of(lists), kTilePixels, 0, stream, call.settings, call.scene, lists, call.views);
+  const bool few = call.settings.n_track <= kFewTracked;
+  each_projection(call.cameras, [&](bool orthogonal) {
+    const PairsKernel kernel =
+        few ? choose<kFewTracked>(orthogonal, call.scene.channels) : choose<kMaxTrack>(orthogonal, call.scene.channels);
+    launch(kernel, tiles_of(lists), kTilePixels, 0, stream, call.settings, call.scene, lists, call.views);
+  });
 }
 
 }  // namespace lumigrad::spheres

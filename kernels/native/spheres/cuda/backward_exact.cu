@@ -71,7 +71,7 @@ __device__ void add_background(const ExactView& view, const Scene& scene, PixelU
     float values[kWarpColumns];
 #pragma unroll
     for (int i = 0; i < kWarpColumns; ++i) values[i] = up.of(begin + i) * share;
-    sum_block(values, to.part() + kBackgroundColor + begin);
+    sum_block(values, to.part(blockIdx.x) + kBackgroundColor + begin);
   }
 }
 
@@ -172,21 +172,26 @@ __device__ void add_view(const Camera& camera, const TilePixel& place, float x, 
 
 template <bool kOrthogonal, int kChannels>
 __global__ void __launch_bounds__(kTilePixels, resident_blocks<kOrthogonal, kChannels>())
-    pairs_kernel(const __grid_constant__ Camera camera, const __grid_constant__ Settings settings,
-                 const __grid_constant__ Scene scene, const __grid_constant__ Upstream upstream,
-                 const __grid_constant__ CudaPrepared prepared, const __grid_constant__ CudaRows to) {
+    pairs_kernel(const __grid_constant__ Settings settings, const __grid_constant__ Scene scene,
+                 const __grid_constant__ TileLists lists, const DifferentiatedView* views) {
+  __shared__ DifferentiatedView whole;
   __shared__ SphereBatch batch;
   __shared__ SphereSums<kRowColumns<kChannels>> sums;
   __shared__ SharedArray<int, kWarp> pixels;
   if (threadIdx.x < kWarp) pixels[static_cast<int>(threadIdx.x)] = 0;
-  const TilePixel place = tile_pixel(prepared.lists, camera.width, camera.height);
+  load_view(whole, views[view_of_block(lists)]);
+  const Camera& camera = whole.camera;
+  if ((camera.orthogonal != 0) != kOrthogonal) return;
+  const CudaPrepared& prepared = whole.prepared;
+  const CudaRows& to = whole.rows;
+  const TilePixel place = tile_pixel(lists, camera.width, camera.height);
   const int64_t index = static_cast<int64_t>(place.y) * camera.width + place.x;
   const CudaExactView& view = prepared.view;
   const auto ray = exact_ray<float, kOrthogonal>(view, static_cast<float>(place.x), static_cast<float>(place.y));
-  PixelUpstream<kChannels> up(settings, scene, upstream, index, place.on_film);
+  PixelUpstream<kChannels> up(settings, scene, whole.upstream, index, place.on_film);
   float background[2];
   add_background(view, scene, up, place.on_film, to, background);
-  const TileList list(prepared.lists);
+  const TileList list(lists);
   Tile<kOrthogonal, kChannels> tile{view, scene, to, place, ray, up, batch, sums, pixels};
   for (int position = 0; position < list.length; position += kTilePixels) {
     const int count = batch.fetch(prepared, list, position);
@@ -198,10 +203,10 @@ __global__ void __launch_bounds__(kTilePixels, resident_blocks<kOrthogonal, kCha
   if (to.parts == nullptr) return;
   float ray_x, ray_y;
   exact_ray_gradient<float, kOrthogonal>(ray, view, tile.of_pixel, ray_x, ray_y);
-  add_view<kOrthogonal>(camera, place, ray_x, ray_y, tile.of_pixel.spread, background, to.part());
+  add_view<kOrthogonal>(camera, place, ray_x, ray_y, tile.of_pixel.spread, background, to.part(blockIdx.x));
 }
 
-using PairsKernel = void (*)(Camera, Settings, Scene, Upstream, CudaPrepared, CudaRows);
+using PairsKernel = void (*)(Settings, Scene, TileLists, const DifferentiatedView*);
 
 PairsKernel choose(bool orthogonal, int channels) {
   if (orthogonal) return channels == 3 ? &pairs_kernel<true, 3> : &pairs_kernel<true, 0>;
@@ -210,11 +215,11 @@ PairsKernel choose(bool orthogonal, int channels) {
 
 }  // namespace
 
-void cuda_exact_pairs(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& upstream,
-                      const CudaPrepared& prepared, const CudaRows& to, cudaStream_t stream) {
-  launch(choose(camera.orthogonal, scene.channels),
-         static_cast<unsigned>(prepared.lists.tiles_x * prepared.lists.tiles_y), kTilePixels, 0, stream, camera,
-         settings, scene, upstream, prepared, to);
+void cuda_exact_pairs(const BackwardCall& call, cudaStream_t stream) {
+  each_projection(call.cameras, [&](bool orthogonal) {
+    launch(choose(orthogonal, call.scene.channels), tiles_of(call.pass.lists), kTilePixels, 0, stream, call.settings,
+           call.scene, call.pass.lists, call.views);
+  });
 }
 
 }  // namespace lumigrad::spheres

@@ -34,16 +34,34 @@ inline int cuda_part_width(int channels) {
 
 struct CudaRows {
   int width;
-  float* rows;  // [N, width]
+  float* rows;  // [N, width] of the view
   float*
-      pair_rows;   // [pairs, width] if sums are deterministic: tiles write to it instead of adding to `rows`; else null
-  int* touched;    // [N]
-  double* parts;   // [blocks, part_width] the view's sums of each block of threads; null: not wanted
+      pair_rows;  // [pairs, width] if sums are deterministic: tiles write to it instead of adding to `rows`; else null
+  int* touched;   // [N] of the view
+  // [blocks, part_width] sums of the tiles of all views, then those of blocks of spheres; null: not wanted
+  double* parts;
   int part_width;  // kBackgroundColor, and if they are wanted the background's colours
 
   __device__ bool wants_background() const { return part_width > kBackgroundColor; }
-  // That of the block.
-  __device__ double* part() const { return parts + static_cast<int64_t>(blockIdx.x) * part_width; }
+  __device__ double* part(unsigned block) const { return parts + static_cast<int64_t>(block) * part_width; }
+};
+
+// A view's part of the call.
+struct DifferentiatedView {
+  Camera camera;
+  CudaPrepared prepared;
+  Upstream upstream;
+  CudaRows rows;
+  const unsigned* ranks;  // [N] of compat: of each sphere
+};
+
+// The call, and its views in the device's memory.
+struct BackwardCall {
+  const std::vector<Camera>& cameras;
+  const Settings& settings;
+  const Scene& scene;
+  const CudaPass& pass;
+  const DifferentiatedView* views;
 };
 
 // A pixel's part in the row of a sphere: the fields before the colours, and the factor of its upstream gradients that
@@ -114,14 +132,10 @@ __device__ inline void sum_block(float (&values)[V], double* to) {
 
 // Backward passes of the two semantics: they fill rows, `touched` and parts, which are cleared beforehand. Their blocks
 // are the tiles.
-void cuda_compat_pairs(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& upstream,
-                       const CudaPrepared& prepared, const CudaRows& to, cudaStream_t stream);
-void cuda_exact_pairs(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& upstream,
-                      const CudaPrepared& prepared, const CudaRows& to, cudaStream_t stream);
-// Computes gradients from rows. The last cuda_finish_blocks parts are its own.
-unsigned cuda_finish_blocks(const Scene& scene);
-void cuda_finish(const Camera& camera, const Settings& settings, const Scene& scene, const CudaPrepared& prepared,
-                 const CudaRows& rows, const Gradients& gradients, cudaStream_t stream);
+void cuda_compat_pairs(const BackwardCall& call, cudaStream_t stream);
+void cuda_exact_pairs(const BackwardCall& call, cudaStream_t stream);
+// The ranks of all items.
+void cuda_ranks(const DeviceBuffer<unsigned>& order, unsigned* ranks, cudaStream_t stream);
 
 // Compat, spec 7.2: the factor of a sphere's camera terms.
 __device__ inline float camera_weight(float area, int touched) {

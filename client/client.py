@@ -170,6 +170,7 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
         max_hits: int | None = None,
         n_track: int | None = None,
         background_depth: float | None = None,
+        deterministic: bool | None = None,
         sh_degree: int | None = None,
         antialiased: bool | None = None,
         eps2d: float | None = None,
@@ -182,7 +183,6 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
         pixel_center: float | None = None,
         scale_modifier: float | None = None,
         transforms: Sequence[Transform] | None = None,
-        deterministic: bool | None = None,
         projection_method: ProjectionMethod | None = None,
         unscented: UnscentedTransform | None = None,
         depth_order: DepthOrder | None = None,
@@ -215,6 +215,7 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
             max_hits: maximum number of spheres blended per pixel; None, 0: no limit.
             n_track: spheres recorded per pixel in "info", "sphere_ids" and "weights", up to 128; None: 5.
             background_depth: normalised closeness of the background, in (0, 1); None: 1e-6.
+            deterministic: of both: sum gradients in a fixed order on every device.
             sh_degree: of Gaussians, as those up to `primitive`: degree of the harmonics in use; None: the stored one.
             antialiased: scale opacities to compensate for the area that the blur adds.
             eps2d: blur in the image, pixels squared; None: 0.3.
@@ -228,7 +229,6 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
             scale_modifier: factor on all scales; None: 1.
             transforms: (begin, end, matrix [4, 4]): place slices of the Gaussians in the world; with a fourth entry
                 matrix_end they move there until the end of the exposure of sensors with a rolling shutter.
-            deterministic: sum gradients in a fixed order on every device.
             projection_method: "jacobian", or by sigma points "unscented"; None: what the cameras need.
             unscented: of sensors, as those up to `response`: where sigma points lie; see `GaussianSettings`.
             depth_order: sort by, and measure depth along, "z" or as "distance" from the camera, with lidars None.

@@ -69,6 +69,7 @@ def render_spheres(
     right_handed: bool = False,
     allowed_difference: float = 0.0,
     semantics: Semantics = "exact",
+    deterministic: bool = False,
     client: Client | str | None = None,
     outputs: Sequence[str] = SPHERE_OUTPUTS,
 ) -> RenderedSpheres:

@@ -62,6 +62,7 @@ class SphereSettings(Settings):
         max_hits: maximum number of spheres blended per pixel; 0: no limit.
         n_track: spheres recorded per pixel in "info", "sphere_ids" and "weights", 1 to 128.
         background_depth: normalised closeness of the background, in (0, 1); None: 1e-6.
+        deterministic: sum gradients in a fixed order on every device.
     """
 
     gamma: float
@@ -73,12 +74,14 @@ class SphereSettings(Settings):
     max_hits: int = 0
     n_track: int = 5
     background_depth: float | None = None
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         if self.semantics not in ("exact", "compat"):
             raise InvalidArgument.of("semantics", f'expected "exact" or "compat", got {self.semantics!r}')
         for name, largest in (("max_hits", 2**32 - 1), ("n_track", 128)):
             vars(self)[name] = whole_number(name, getattr(self, name), 0, largest)
+        vars(self)["deterministic"] = truth("deterministic", self.deterministic)
         self._check_numbers()
 
 

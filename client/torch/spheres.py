@@ -60,6 +60,7 @@ def render_spheres(
     right_handed: bool = False,
     allowed_difference: float = 0.0,
     semantics: Semantics = "exact",
+    deterministic: bool = False,
     client: Client | str | None = None,
     outputs: Sequence[str] = SPHERE_OUTPUTS,
 ) -> RenderedSpheres:
@@ -90,6 +91,7 @@ def render_spheres(
         right_handed: the camera looks along -z instead of +z.
         allowed_difference: relative error of a pixel's colour allowed for stopping early, in [0, 1).
         semantics: "exact" for true derivatives, "compat" for Pulsar's behaviour.
+        deterministic: sum gradients in a fixed order on every device.
         client: the client to use; a target such as "localhost:50051" means the shared client of that target, None the
             shared client of the default target.
         outputs: outputs beside the colour, from "alpha", "depth" and "info"; leave out those that you do not use.

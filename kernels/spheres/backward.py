@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,9 +13,9 @@ from lumigrad.kernels import _native
 from lumigrad.kernels.buffers import empty
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.spheres import camera_gradient
-from lumigrad.kernels.spheres.engine import engine_for
+from lumigrad.kernels.spheres.engine import SCENE, engine_for
 from lumigrad.kernels.spheres.forward import State
-from lumigrad.kernels.stages import Stages, StageTimes
+from lumigrad.kernels.stages import Stages
 
 GRADIENTS = ("positions", "colors", "radii", "opacities", "cameras", "background", "gamma")
 _PER_SPHERE = ("positions", "colors", "radii", "opacities")
@@ -61,7 +62,7 @@ def backward(
             rendered, "depth", both [C, H, W].
         wanted: Names of the gradients to compute, from `GRADIENTS`; "opacities" even if none were given (all 1);
             "background" and "gamma" with "exact" semantics only.
-        before_view: Called before each camera; an exception that it raises ends the call.
+        before_view: Called before each camera, on CUDA once before all; an exception that it raises ends the call.
 
     Returns:
         The gradients.
@@ -77,73 +78,47 @@ def backward(
     """
     _check_wanted(state, wanted)
     upstream = _check_upstream(state, output_gradients)
-    total: _View | None = None
-    camera_sums: list[torch.Tensor] = []
-    times = Stages()
-    for index in range(len(state.cameras)):
-        if before_view is not None:
-            before_view()
-        part = _view(state, index, upstream, set(wanted))
-        times.views.append(part.times)
-        if part.camera_sums is not None:
-            camera_sums.append(part.camera_sums)
-        total = part if total is None else _added(total, part)
-    assert total is not None
-    touched = total.tensors.pop("touched")
-    gradients = dict(total.tensors)
-    if camera_sums:
-        sums = np.stack([view_sums.cpu().numpy() for view_sums in camera_sums])
+    arrays = _gradient_arrays(state, set(wanted))
+    given = {name: state.images.get(name) for name in _IMAGES}
+    times = engine_for(state.inputs.device).backward(
+        state.kept,
+        [camera.native(state.near, state.settings.max_depth) for camera in state.cameras],
+        state.settings.native(track=True),
+        {
+            **state.inputs.arrays(),
+            **given,
+            **{f"d_{name}": upstream.get(name) for name in ("color", "alpha", "depth")},
+            **arrays,
+        },
+        before_view or (lambda: None),
+    )
+    gradients = {name: arrays[f"to_{name}"] for name in SCENE if arrays[f"to_{name}"] is not None}
+    if arrays["to_camera"] is not None:
+        sums = arrays["to_camera"].cpu().numpy()
         if "gamma" in wanted:
             gradients["gamma"] = torch.tensor(float(sums[:, _GAMMA_SUM].sum()), dtype=torch.float32)
         if "cameras" in wanted:
             gradients.update(_cameras(state, sums))
-    return Backward(gradients, touched, times)
+    return Backward(gradients, arrays["touched"], times)
 
 
-@dataclass
-class _View:
-    tensors: dict[str, torch.Tensor]
-    camera_sums: torch.Tensor | None
-    times: StageTimes
-
-
-def _added(total: _View, part: _View) -> _View:
-    for name, tensor in total.tensors.items():
-        tensor.add_(part.tensors[name])
-    return total
-
-
-def _view(state: State, index: int, upstream: Mapping[str, torch.Tensor], wanted: set[str]) -> _View:
+def _gradient_arrays(state: State, wanted: set[str]) -> dict[str, Any]:
     inputs, device = state.inputs, state.inputs.device
-    shapes = {
+    shapes: dict[str, tuple[int, ...]] = {
         "positions": (inputs.count, 3),
         "colors": (inputs.count, inputs.channels),
         "radii": (inputs.count,),
         "opacities": (inputs.count,),
         "background": (inputs.channels,),
     }
-    tensors = {name: empty(shape, torch.float32, device) for name, shape in shapes.items() if name in wanted}
-    tensors["touched"] = empty((inputs.count,), torch.int32, device)
-    sums = None
-    if wanted & {"cameras", "gamma"}:
-        sums = torch.empty(_native.SPHERE_CAMERA_SUMS, dtype=torch.float64, device=device)
-    engine = engine_for(device)
-    images = {name: state.images[name][index] if name in state.images else None for name in _IMAGES}
-    grads = {f"d_{name}": upstream[name][index] if name in upstream else None for name in ("color", "alpha", "depth")}
-    times = engine.backward(
-        state.cameras[index].native(state.near, state.settings.max_depth),
-        state.settings.native(track=True),
-        {
-            **inputs.arrays(),
-            **images,
-            **grads,
-            **{f"to_{name}": tensors.get(name) for name in shapes},
-            "touched": tensors["touched"],
-            "to_camera": sums,
-        },
-        state.prepared[index],
-    )
-    return _View(tensors, sums, times)
+    arrays: dict[str, Any] = {
+        f"to_{name}": empty(shape, torch.float32, device) if name in wanted else None for name, shape in shapes.items()
+    }
+    arrays["touched"] = empty((inputs.count,), torch.int32, device)
+    sums = (len(state.cameras), _native.SPHERE_CAMERA_SUMS)
+    has_sums = wanted & {"cameras", "gamma"}
+    arrays["to_camera"] = torch.empty(sums, dtype=torch.float64, device=device) if has_sums else None
+    return arrays
 
 
 _IMAGES = ("color", "info", "blend", "stop", "ids")

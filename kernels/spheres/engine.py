@@ -2,28 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lumigrad.kernels import _native
-from lumigrad.kernels.per_device import PerDevice
-from lumigrad.kernels.stages import StageTimes
+import torch
 
-Arrays = Mapping[str, Any]  # Tensors, or None where there is none.
+from lumigrad.kernels import _native
+from lumigrad.kernels.buffers import empty
+from lumigrad.kernels.per_device import PerDevice
+from lumigrad.kernels.stages import Stages, StageTimes
+
+Arrays = Mapping[str, Any]  # Tensors by name; None where there is none.
+BeforeView = Callable[[], object]
+# The arrays that all views share; others begin with an axis for the views.
+SCENE = ("positions", "colors", "radii", "opacities", "background")
+# What is summed over the views.
+SUMMED = (*(f"to_{name}" for name in SCENE), "touched")
+
+
+class Kept(Protocol):
+    """What an engine retains of a forward pass for `backward`, beside the images."""
+
+    @property
+    def bytes(self) -> int:
+        """Memory in use."""
 
 
 class Engine(Protocol):
-    """Renders and differentiates one view at a time; used by one thread only."""
+    """Renders and differentiates the views of a call; used by one thread only."""
 
-    @property
-    def prepared(self) -> int:
-        """Identifies the workspace's state after the last forward pass; 0 if a backward pass cannot use it."""
+    def forward(
+        self, cameras: Sequence[Any], settings: Any, arrays: Arrays, retain: bool, before_view: BeforeView
+    ) -> tuple[Kept | None, Stages]:
+        """Renders the views into the given arrays; with `retain` returns the state for `backward`."""
 
-    def forward(self, camera: Any, settings: Any, arrays: Arrays) -> StageTimes:
-        """Renders a view into the given arrays."""
+    def backward(
+        self, kept: Any, cameras: Sequence[Any], settings: Any, arrays: Arrays, before_view: BeforeView
+    ) -> Stages:
+        """Writes the gradients of the views to the given arrays, those of `SUMMED` summed over the views."""
 
-    def backward(self, camera: Any, settings: Any, arrays: Arrays, prepared: int) -> StageTimes:
-        """Writes the gradients of a view to the given arrays; `prepared` is the engine's after its forward pass."""
+
+@dataclass(frozen=True)
+class Prepared:
+    """What the workspace held after the forward pass of each view: it still does for the last one, in this memory.
+
+    Attributes:
+        identities: Of the workspace's contents, by view.
+        bytes: None beside the workspace's.
+    """
+
+    identities: tuple[int, ...]
+    bytes: int = 0
 
 
 class CpuEngine:
@@ -32,30 +62,57 @@ class CpuEngine:
     def __init__(self) -> None:
         self._workspace = _native.SphereWorkspace()
 
-    @property
-    def prepared(self) -> int:
-        """Identifies the workspace's state after the last forward pass."""
-        return int(self._workspace.prepared)
+    def forward(
+        self, cameras: Sequence[Any], settings: Any, arrays: Arrays, retain: bool, before_view: BeforeView
+    ) -> tuple[Kept | None, Stages]:
+        """Renders the views into the given arrays; with `retain` returns the state for `backward`."""
+        identities = []
 
-    def forward(self, camera: Any, settings: Any, arrays: Arrays) -> StageTimes:
-        """Renders a view into the given arrays."""
-        _native.sphere_forward(self._workspace, camera, settings, **arrays)
-        return self._times()
+        def run(camera: Any, mine: Arrays, view: int) -> StageTimes:
+            _native.sphere_forward(self._workspace, camera, settings, **mine)
+            identities.append(int(self._workspace.prepared))
+            return self._times()
 
-    def backward(self, camera: Any, settings: Any, arrays: Arrays, prepared: int) -> StageTimes:
-        """Writes the gradients of a view to the given arrays."""
-        _native.sphere_backward(self._workspace, camera, settings, **arrays, prepared=prepared)
-        return self._times()
+        stages = _each_view(run, cameras, arrays, before_view)
+        return Prepared(tuple(identities)) if retain else None, stages
+
+    def backward(
+        self, kept: Prepared, cameras: Sequence[Any], settings: Any, arrays: Arrays, before_view: BeforeView
+    ) -> Stages:
+        """Writes the gradients of the views to the given arrays, those of `SUMMED` summed over the views."""
+
+        def run(camera: Any, mine: Arrays, view: int) -> StageTimes:
+            _native.sphere_backward(self._workspace, camera, settings, **mine, prepared=kept.identities[view])
+            return self._times()
+
+        return _each_view(run, cameras, arrays, before_view)
 
     def _times(self) -> StageTimes:
         times = dict(zip(_native.SPHERE_STAGES, self._workspace.milliseconds, strict=False))
         return lambda: times
 
 
+def _each_view(
+    run: Callable[[Any, Arrays, int], StageTimes], cameras: Sequence[Any], arrays: Arrays, before_view: BeforeView
+) -> Stages:
+    """Calls run(camera, its arrays, view) for all views; adds up what they write to those of `SUMMED`."""
+    stages = Stages()
+    part: dict[str, torch.Tensor] = {}
+    for view, camera in enumerate(cameras):
+        before_view()
+        if view == 1:
+            totals = {name: arrays[name] for name in SUMMED if arrays.get(name) is not None}
+            part = {name: empty(total.shape, total.dtype, total.device) for name, total in totals.items()}
+        shared = {name for name in arrays if name in SCENE or name in SUMMED}
+        mine = {n: array if array is None or n in shared else array[view] for n, array in arrays.items()}
+        stages.views.append(run(camera, {**mine, **part}, view))
+        for name, addend in part.items():
+            totals[name].add_(addend)
+    return stages
+
+
 class CudaEngine:
     """Launches the CUDA kernels, on the stream that is current at the time of the call."""
-
-    prepared = 0
 
     def __init__(self, native: Any, device: int, current_stream: Callable[[], int]) -> None:
         """Calls functions of `native`; `current_stream` returns the handle of the CUDA stream to use."""
@@ -63,18 +120,27 @@ class CudaEngine:
         self._current_stream = current_stream
         self.session = native.SphereCudaSession(device)
 
-    def forward(self, camera: Any, settings: Any, arrays: Arrays) -> StageTimes:
-        """Queues the rendering of a view."""
+    def forward(
+        self, cameras: Sequence[Any], settings: Any, arrays: Arrays, retain: bool, before_view: BeforeView
+    ) -> tuple[Kept | None, Stages]:
+        """Queues the rendering of the views; with `retain` returns the state for `backward`."""
+        before_view()
+        kept = self._native.SphereCudaPass()
         run = self._native.sphere_cuda_forward
-        return self._times(run(self.session, self._current_stream(), camera, settings, **arrays))
+        times = run(self.session, self._current_stream(), kept, cameras, settings, **arrays)
+        return kept if retain else None, Stages([_stages_of(times)])
 
-    def backward(self, camera: Any, settings: Any, arrays: Arrays, prepared: int) -> StageTimes:
-        """Queues the backward pass of a view; always prepares the view again, which is cheap on a GPU."""
+    def backward(
+        self, kept: Any, cameras: Sequence[Any], settings: Any, arrays: Arrays, before_view: BeforeView
+    ) -> Stages:
+        """Queues the differentiation of the views."""
+        before_view()
         run = self._native.sphere_cuda_backward
-        return self._times(run(self.session, self._current_stream(), camera, settings, **arrays))
+        return Stages([_stages_of(run(self.session, self._current_stream(), kept, cameras, settings, **arrays))])
 
-    def _times(self, stages: Any) -> StageTimes:
-        return lambda: dict(stages.milliseconds())
+
+def _stages_of(times: Any) -> StageTimes:
+    return lambda: dict(times.milliseconds())
 
 
 engine_for: PerDevice[Engine] = PerDevice(

@@ -10,7 +10,7 @@ import torch
 from lumigrad.kernels.buffers import output_buffer
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.spheres.camera import Camera
-from lumigrad.kernels.spheres.engine import engine_for
+from lumigrad.kernels.spheres.engine import Kept, engine_for
 from lumigrad.kernels.spheres.inputs import Inputs, check_cameras, check_inputs, depth_range
 from lumigrad.kernels.spheres.settings import Settings
 from lumigrad.kernels.stages import Stages
@@ -30,7 +30,7 @@ class State:
         settings: The settings.
         near: Near end of the depth range, scene units.
         images: By the extension's names: "color", and "info" (compat) or "blend", "stop" and, for depth, "ids" (exact).
-        prepared: For each view the `Engine.prepared` after its forward pass.
+        kept: The engine's state.
     """
 
     inputs: Inputs
@@ -38,13 +38,13 @@ class State:
     settings: Settings
     near: float
     images: Mapping[str, torch.Tensor]
-    prepared: tuple[int, ...]
+    kept: Kept
 
     @property
     def bytes(self) -> int:
         """Memory in use, the scene included."""
         tensors = [*self.inputs.arrays().values(), *self.images.values()]
-        return sum(t.numel() * t.element_size() for t in tensors if t is not None)
+        return sum(t.numel() * t.element_size() for t in tensors if t is not None) + self.kept.bytes
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def forward(
         outputs: Names of the outputs to return, from `OUTPUTS`.
         retain: Keep the state that `backward` needs.
         into: Tensors to write outputs to, by name; the other outputs are allocated.
-        before_view: Called before each camera; an exception that it raises ends the call.
+        before_view: Called before each camera, on CUDA once before all; an exception that it raises ends the call.
 
     Returns:
         The outputs.
@@ -122,18 +122,17 @@ def forward(
     track = bool(wanted & _TRACKED)
     native_settings = settings.native(track)
     images = _allocate(wanted, len(cameras), cameras[0], inputs, settings, into)
-    engine = engine_for(inputs.device)
-    times, prepared = Stages(), []
-    for index, camera in enumerate(cameras):
-        if before_view is not None:
-            before_view()
-        views = {_NATIVE_NAMES.get(name, name): image[index] for name, image in images.items()}
-        times.views.append(engine.forward(camera.native(near, far), native_settings, {**inputs.arrays(), **views}))
-        prepared.append(engine.prepared)
+    kept, times = engine_for(inputs.device).forward(
+        [camera.native(near, far) for camera in cameras],
+        native_settings,
+        {**inputs.arrays(), **{_NATIVE_NAMES.get(name, name): image for name, image in images.items()}},
+        retain,
+        before_view or (lambda: None),
+    )
     state = None
-    if retain:
-        kept = {_NATIVE_NAMES.get(name, name): images[name] for name in _retained(settings, outputs)}
-        state = State(inputs, tuple(cameras), settings, near, kept, tuple(prepared))
+    if kept is not None:
+        images_kept = {_NATIVE_NAMES.get(name, name): images[name] for name in _retained(settings, outputs)}
+        state = State(inputs, tuple(cameras), settings, near, images_kept, kept)
     return Forward({name: images[name] for name in outputs}, state, times)
 
 

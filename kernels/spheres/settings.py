@@ -31,6 +31,8 @@ class Settings:
             every 65th candidate only, as in Pulsar.
         n_track: Spheres recorded per pixel in "info", "sphere_ids" and "weights", 1 to 128.
         background_depth: Normalised closeness of the background, in (0, 1).
+        deterministic: Gradients are the same bit for bit in each run, also on CUDA (on the CPU they always are, with
+            the same number of threads).
 
     Raises:
         ArgumentError: A value is out of range.
@@ -44,6 +46,7 @@ class Settings:
     max_hits: int = 0
     n_track: int = 5
     background_depth: float = 1e-6
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         share = self.share
@@ -52,6 +55,7 @@ class Settings:
             check(is_number(value), name, "a number", value)
         for name in ("max_hits", "n_track"):
             check(is_whole(getattr(self, name)), name, "a whole number", getattr(self, name))
+        check(isinstance(self.deterministic, bool), "deterministic", "True or False", self.deterministic)
         check(self.semantics in ("exact", "compat"), "semantics", "'exact' or 'compat'", self.semantics)
         check(MIN_GAMMA <= self.gamma <= 1.0, "gamma", "a value in [1e-5, 1]", self.gamma)
         check(0.0 <= self.min_depth < math.inf, "min_depth", "a finite value >= 0", self.min_depth)
@@ -82,6 +86,7 @@ class Settings:
         """The extension's settings; without `track` no spheres are recorded."""
         return _native.make_sphere_settings(
             exact=self.exact,
+            deterministic=self.deterministic,
             n_track=self.n_track if track else 0,
             max_hits=self.max_hits or UNLIMITED_HITS,
             gamma=self.gamma,

@@ -202,7 +202,7 @@ def test_settings_of_spheres_are_refused_for_gaussians(scene, name):
         CLIENT.render(scene, CAMERA, **{name: 1})
 
 
-@pytest.mark.parametrize("name", ["sh_degree", "antialiased", "eps2d", "near", "transforms", "deterministic"])
+@pytest.mark.parametrize("name", ["sh_degree", "antialiased", "eps2d", "near", "transforms"])
 def test_settings_of_gaussians_are_refused_for_spheres(name):
     with pytest.raises(InvalidArgument, match=f"^{name}: belongs to Gaussians, but this scene is spheres; leave it ou"):
         CLIENT.render(Spheres([[0, 0, 0]], [[1, 1, 1]], [1]), CAMERA, **{name: False})

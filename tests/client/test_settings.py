@@ -97,6 +97,7 @@ OTHERS: dict[type[Any], dict[str, Any]] = {
     SphereSettings: {
         "gamma": 0.5, "max_depth": 9.0, "min_depth": 0.25, "semantics": "compat", "background": (0.5, 0.25, 0.75),
         "allowed_difference": 0.125, "max_hits": 3, "n_track": 7, "background_depth": 0.5,
+        "deterministic": True,
     },
     GaussianSettings: {
         "semantics": "gsplat", "sh_degree": 2, "antialiased": True, "background": (0.5, 0.25, 0.75),

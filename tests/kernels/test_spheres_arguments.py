@@ -108,6 +108,7 @@ def test_spoiled_argument_is_named(name: str) -> None:
         ("n_track", 129),
         ("background_depth", 0.0),
         ("background_depth", 1.0),
+        ("deterministic", "yes"),
     ],
 )
 def test_setting_out_of_range_is_named(argument: str, value: object) -> None:

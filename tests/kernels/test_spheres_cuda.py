@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import get_args
 
@@ -16,8 +16,8 @@ from support.backends.cuda_devices import CudaDevice
 from support.backends.engines import ENGINES, Engine, emulated
 from support.closeness import assert_of_maximum
 from support.spheres.case import SphereCase
-from support.spheres.cases import POSE, Cloud, build
-from support.spheres.runs import Run, Semantics, run, wanted_of
+from support.spheres.cases import ORTHOGONAL_POSE, POSE, Cloud, build
+from support.spheres.runs import SPHERE_INPUTS, Run, Semantics, camera_of, run, settings_of, wanted_of
 
 OUTPUTS = ("color", "alpha", "depth", "info", "sphere_ids", "weights", "hits")
 # More spheres than may be looked at without tile lists, and more in a tile than a batch holds.
@@ -58,15 +58,20 @@ def device(cuda: CudaDevice) -> Device:
     return _device(cuda)
 
 
-def everything(engine: Engine, semantics: Semantics, case: SphereCase = CROWD) -> Run:
+def everything(engine: Engine, semantics: Semantics, case: SphereCase = CROWD, **changes: object) -> Run:
     wanted = wanted_of(case) if semantics == "compat" else (*wanted_of(case), "background", "gamma")
-    return run(engine, case, semantics, outputs=OUTPUTS, wanted=wanted)
+    return run(engine, case, semantics, outputs=OUTPUTS, wanted=wanted, **changes)
 
 
 def assert_same(actual: Run, expected: Run) -> None:
     for name, value in expected.outputs.items():
         np.testing.assert_array_equal(actual.outputs[name].view(np.int32), value.view(np.int32), err_msg=name)
     assert_gradients(actual, expected)
+
+
+def assert_same_gradients(actual: Run, expected: Run) -> None:
+    for name, gradient in expected.gradients.items():
+        np.testing.assert_array_equal(actual.gradients[name].view(np.int32), gradient.view(np.int32), err_msg=name)
 
 
 def assert_gradients(actual: Run, expected: Run) -> None:
@@ -115,13 +120,149 @@ def test_order_of_threads_does_not_matter(semantics: Semantics, thread_seed: int
     assert_same(everything(device.engine, semantics), expected)
 
 
+# More and fewer spheres than are looked at without lists; rows of 8, 6 and 22 columns; both projections.
+IN_ORDER = [
+    CROWD,
+    build("few", camera=POSE, width=67, height=45, n_track=7),
+    build("one channel", Cloud(channels=1), camera=ORTHOGONAL_POSE, orthogonal=True, width=33, height=50),
+    build("channels", Cloud(count=61, channels=17), camera=POSE, width=50, height=33),
+    build("none", Cloud(count=0), camera=POSE, width=20, height=20),
+]
+
+
+@both_semantics
+@pytest.mark.parametrize("case", IN_ORDER, ids=lambda case: case.name)
+def test_deterministic_gradients_have_the_same_bits_in_any_order_of_threads(
+    case: SphereCase, semantics: Semantics, thread_seed: int, emulation_device: Device
+) -> None:
+    device = emulation_device
+    expected = everything(device.engine, semantics, case, deterministic=True)
+    device.native.set_seed(thread_seed)
+    actual = everything(device.engine, semantics, case, deterministic=True)
+    assert_same(actual, expected)
+    assert_same_gradients(actual, expected)
+    assert_gradients(actual, everything(ENGINES["cpu"](), semantics, case))
+
+
+@both_semantics
+def test_deterministic_sums_say_when_there_are_too_many_pairs(semantics: Semantics, device: Device) -> None:
+    device.cuda.session.set_pair_limit(1000)
+    with pytest.raises(MemoryError, match=r"\d+ pairs of tiles and spheres.* more than the 1000"):
+        everything(device.engine, semantics, deterministic=True)
+
+
+def views_of(case: SphereCase, *offsets: float) -> list[spheres.Camera]:
+    """The case's camera, moved sideways."""
+    return [camera_of(replace(case, camera=case.camera + np.float32(x) * np.eye(len(case.camera))[0])) for x in offsets]
+
+
+def retained(engine: Engine, semantics: Semantics, cameras: list[spheres.Camera]) -> spheres.State:
+    arrays = (torch.from_numpy(value) for value in (CROWD.positions, CROWD.colors, CROWD.radii))
+    settings = settings_of(CROWD, semantics, deterministic=True)
+    state = engine.forward(*arrays, cameras, settings, retain=True)[1]
+    assert state is not None
+    return state
+
+
+def gradients_of(engine: Engine, state: spheres.State) -> dict[str, torch.Tensor]:
+    """Those of all views, and the numbers of pixels."""
+    count = len(state.cameras)
+    upstream = np.stack([np.roll(CROWD.output_gradient, view, axis=0) for view in range(count)])
+    gradients, touched = engine.backward(state, {"color": torch.from_numpy(upstream)}, (*SPHERE_INPUTS, "cameras"))
+    return {**gradients, "touched": touched}
+
+
+@both_semantics
+def test_backward_needs_only_what_forward_retained(semantics: Semantics, device: Device) -> None:
+    cameras = views_of(CROWD, 0.0, 0.3, -0.2)
+    expected = gradients_of(device.engine, retained(device.engine, semantics, cameras))
+    state = retained(device.engine, semantics, cameras)
+    everything(device.engine, semantics)
+    # Tiles can be listed no more.
+    device.cuda.session.set_pair_limit(0)
+    actual = gradients_of(device.engine, state)
+    for name, gradient in expected.items():
+        assert torch.equal(actual[name], gradient), name
+
+
+@both_semantics
+def test_a_state_counts_what_is_retained_of_each_view(semantics: Semantics, device: Device) -> None:
+    sizes = []
+    for count in (2, 3, 4):
+        state = retained(device.engine, semantics, views_of(CROWD, *[0.0] * count))
+        sizes.append(state.bytes - sum(image.nbytes for image in state.images.values()))
+    per_view = sizes[1] - sizes[0]
+    # A record, a rectangle, two places in the order; and the pairs.
+    assert sizes[2] - sizes[1] == per_view > 80 * len(CROWD.radii)
+
+
+@both_semantics
+def test_gradients_of_several_views_are_the_sums_of_those_of_each(semantics: Semantics, device: Device) -> None:
+    offsets = (0.0, 0.3, -0.2)
+    both = gradients_of(device.engine, retained(device.engine, semantics, views_of(CROWD, *offsets)))
+    on_cpu = gradients_of(ENGINES["cpu"](), retained(ENGINES["cpu"](), semantics, views_of(CROWD, *offsets)))
+    for name, gradient in on_cpu.items():
+        assert_of_maximum(name, both[name].numpy(), gradient.numpy(), 1e-4)
+
+
+@both_semantics
+@pytest.mark.parametrize("count", [2500, 61])
+def test_views_of_both_projections_are_rendered_in_one_call(count: int, semantics: Semantics, device: Device) -> None:
+    case = build("both", Cloud(count, 1.2, channels=4), min_depth=4.5, gamma=0.03, width=67, height=45, camera=POSE)
+    parallel = replace(case, camera=np.array(ORTHOGONAL_POSE, np.float32), orthogonal=True)
+    cameras = [camera_of(parallel), *views_of(case, 0.0, 0.4), *views_of(parallel, -0.3)]
+    upstream = np.random.default_rng(3).standard_normal((4, 45, 67, 4)).astype(np.float32)
+    wanted = wanted_of(case) if semantics == "compat" else (*wanted_of(case), "background", "gamma")
+
+    def of(engine: Engine, views: slice) -> Run:
+        own = {"color": upstream[views]}
+        options = {"outputs": OUTPUTS, "wanted": wanted, "cameras": cameras[views], "deterministic": True}
+        return run(engine, case, semantics, output_gradients=own, **options)  # type: ignore[arg-type]
+
+    together = of(device.engine, slice(4))
+    parts = [of(device.engine, slice(view, view + 1)) for view in range(4)]
+    for name in OUTPUTS:
+        expected = np.concatenate([part.outputs[name] for part in parts])
+        np.testing.assert_array_equal(together.outputs[name].view(np.int32), expected.view(np.int32), err_msg=name)
+    for name in SPHERE_INPUTS:
+        assert_of_maximum(name, together.gradients[name], sum(part.gradients[name] for part in parts), 1e-6)
+    on_cpu = of(ENGINES["cpu"](), slice(4))
+    for name, gradient in on_cpu.gradients.items():
+        assert_of_maximum(name, together.gradients[name], gradient, 1e-4)
+    np.testing.assert_array_equal(together.touched, on_cpu.touched)  # type: ignore[arg-type]
+
+
+# All on one tile: rows of 8, 6, 20 and 80 columns, few spheres that are tracked and many.
+TILES = [
+    build(f"tile {channels} {n_track}", Cloud(count, 0.6, channels=channels), width=15, height=13, n_track=n_track)
+    for count, channels, n_track in ((40, 3, 5), (300, 1, 2), (90, 15, 5), (33, 75, 9))
+]
+
+
+@both_semantics
+@pytest.mark.parametrize("case", TILES, ids=lambda case: case.name)
+def test_a_tile_adds_once_to_a_sphere(
+    case: SphereCase, semantics: Semantics, thread_seed: int, emulation_device: Device
+) -> None:
+    device = emulation_device
+    expected = everything(device.engine, semantics, case)
+    device.native.set_seed(thread_seed)
+    actual = everything(device.engine, semantics, case)
+    assert_same_gradients(actual, expected)
+    assert_gradients(actual, everything(ENGINES["cpu"](), semantics, case))
+
+
 @both_semantics
 def test_a_steady_loop_allocates_nothing(semantics: Semantics, device: Device) -> None:
-    for _ in range(3):
+    def step() -> None:
         everything(device.engine, semantics)
+        everything(device.engine, semantics, deterministic=True)
+
+    for _ in range(3):
+        step()
     before, held = device.native.device_system_allocations(), device.native.device_bytes(0)
     for _ in range(4):
-        everything(device.engine, semantics)
+        step()
     assert device.native.device_system_allocations() == before
     assert device.native.device_bytes(0) == held
 
@@ -143,10 +284,12 @@ def test_stages_are_timed(device: Device) -> None:
     result = emulated(spheres.forward, device.cuda)(*inputs, cameras, settings, retain=True)
     assert result.outputs["color"].cpu().isfinite().all()  # Also waits for the device.
     assert list(result.stages()) == ["setup", "sort", "bin", "blend"]
+    assert len(result.times.views) == 1, "both views are in the same launches"
     upstream = {"color": torch.ones_like(result.outputs["color"])}
     gradients = emulated(spheres.backward, device.cuda)(result.state, upstream)
     assert gradients.touched.cpu().any()
-    assert list(gradients.stages()) == ["setup", "sort", "bin", "blend", "finish"]
+    assert list(gradients.stages()) == ["blend", "finish"]
+    assert len(gradients.times.views) == 1
     assert all(milliseconds > 0 for milliseconds in gradients.stages().values())
 
 

@@ -58,9 +58,9 @@ def keep_threads() -> Iterator[None]:
     _native.set_thread_count(before)
 
 
-def everything(engine: Engine, case: SphereCase, semantics: Semantics) -> Run:
+def everything(engine: Engine, case: SphereCase, semantics: Semantics, **changes: object) -> Run:
     wanted = wanted_of(case) if semantics == "compat" else (*wanted_of(case), "background", "gamma")
-    return run(engine, case, semantics, outputs=OUTPUTS, wanted=wanted)
+    return run(engine, case, semantics, outputs=OUTPUTS, wanted=wanted, **changes)
 
 
 def assert_same_outputs(first: Run, second: Run) -> None:
@@ -78,6 +78,16 @@ def test_same_call_twice_gives_the_same_bits(semantics: Semantics, engine: Engin
         else:
             # A GPU adds up gradients in no particular order.
             assert_relative(name, second.gradients[name], gradient, 1e-5)
+
+
+@both_semantics
+def test_gradients_have_the_same_bits_where_that_is_asked_for(semantics: Semantics, engine: Engine) -> None:
+    first, second = (everything(engine, CASE, semantics, deterministic=True) for _ in range(2))
+    assert_same_outputs(first, second)
+    usual = everything(engine, CASE, semantics)
+    for name, gradient in first.gradients.items():
+        np.testing.assert_array_equal(gradient.view(np.int32), second.gradients[name].view(np.int32), err_msg=name)
+        assert_relative(name, usual.gradients[name], gradient, 1e-5)
 
 
 @both_semantics

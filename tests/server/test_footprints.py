@@ -34,7 +34,7 @@ ON_CPU = [
     *(("meshes", what, *sizes) for sizes in MESHES for what in PASSES[:2]),
 ]
 ON_CUDA = [
-    *(("spheres", what, 4_000, 64, 64, views, views % 2 + 1) for views in (1, 4) for what in ("forward", "backward")),
+    *(("spheres", what, 4_000, 64, 64, views, kind) for views in (1, 4) for kind in (1, 2) for what in PASSES),
     *(("gaussians", what, 4_000, 64, 64, views, 1) for views in (1, 4) for what in ("forward", "backward")),
     *(("rays", what, 4_000, 64, 64, views, views // 4) for views in (1, 4) for what in PASSES),
     ("rays", "retained", 200, 320, 240, 1, 0),

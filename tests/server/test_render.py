@@ -16,6 +16,9 @@ from lumigrad.protos import dtypes
 from lumigrad.protos.chunks import CHUNK_BYTES
 from lumigrad.protos.service import SINGLE_REPLY
 from lumigrad.protos.wire import Frame
+from lumigrad.server.core.config import Config
+from lumigrad.server.core.limits import Limits
+from lumigrad.server.engines.spheres import sphere_plan
 from lumigrad.v1 import camera_pb2, errors_pb2, render_pb2, scene_pb2, spheres_pb2, worker_pb2
 from support.calls.raw_calls import (
     Array,
@@ -97,6 +100,13 @@ def test_several_cameras_share_the_depth_range_of_their_call(client: RawClient, 
     cameras = [pulsar_camera(focal=1.0), pulsar_camera(focal=2.0), opencv_camera(x=0.3)]
     spec = spec_of(*cameras, scene_id=scene_id, outputs=("color", "depth"), min_depth=0.0)
     same_bits(client.render(spec).arrays, kernel_forward(spec, CLOUD).outputs)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_the_order_of_sums_is_that_of_the_request(deterministic: bool) -> None:
+    spec = spec_of(deterministic=deterministic)
+    shapes = {name: list(array.shape) for name, array in CLOUD.items()}
+    assert sphere_plan(spec, shapes, Limits.of(Config()), "spec").settings.deterministic == deterministic
 
 
 def test_a_scene_may_travel_with_the_call_and_leaves_nothing_behind(client: RawClient) -> None:

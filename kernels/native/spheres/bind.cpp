@@ -73,10 +73,11 @@ Camera make_camera(int width, int height, bool orthogonal, std::array<int, 2> bo
   return c;
 }
 
-Settings make_settings(bool exact, int n_track, uint32_t max_hits, double gamma, double allowed_difference,
-                       double background_depth) {
+Settings make_settings(bool exact, bool deterministic, int n_track, uint32_t max_hits, double gamma,
+                       double allowed_difference, double background_depth) {
   Settings s{};
   s.exact = exact;
+  s.deterministic = deterministic;
   s.n_track = n_track;
   s.max_hits = max_hits;
   s.gamma = static_cast<float>(gamma);
@@ -152,8 +153,8 @@ void bind_spheres(nb::module_& m) {
         "aperture"_a, "eye"_a, "origin"_a, "pixel_x"_a, "pixel_y"_a, "forward"_a, "rotation"_a, "half_pixel"_a,
         "focal"_a, "pixels_per_unit"_a, "axis"_a, "z_min"_a, "z_max"_a, "inverse_range"_a, "eye64"_a, "rotation64"_a,
         "scale"_a, "centre"_a, "z_min64"_a, "z_max64"_a);
-  m.def("make_sphere_settings", &make_settings, nb::kw_only(), "exact"_a, "n_track"_a, "max_hits"_a, "gamma"_a,
-        "allowed_difference"_a, "background_depth"_a);
+  m.def("make_sphere_settings", &make_settings, nb::kw_only(), "exact"_a, "deterministic"_a, "n_track"_a, "max_hits"_a,
+        "gamma"_a, "allowed_difference"_a, "background_depth"_a);
   m.def("sphere_forward", &forward, "workspace"_a, "camera"_a, "settings"_a, nb::kw_only(), "positions"_a, "colors"_a,
         "radii"_a, "opacities"_a.none(), "background"_a, "color"_a.none() = nb::none(), "alpha"_a.none() = nb::none(),
         "depth"_a.none() = nb::none(), "info"_a.none() = nb::none(), "ids"_a.none() = nb::none(),

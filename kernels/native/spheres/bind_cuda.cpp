@@ -24,6 +24,11 @@ struct CudaSession {
   CudaWorkspace workspace;
 };
 
+// The forward state for a backward pass.
+struct CudaKept {
+  CudaPass pass;
+};
+
 // The times of a call's stages.
 struct CudaStages {
   DeviceTimer timer;
@@ -84,23 +89,24 @@ Gradients make_gradients(const nb::kwargs& arrays) {
 
 cudaStream_t stream_of(std::uintptr_t handle) { return reinterpret_cast<cudaStream_t>(handle); }
 
-CudaStages forward(CudaSession& session, std::uintptr_t stream, const Camera& camera, const Settings& settings,
-                   const nb::kwargs& arrays) {
+CudaStages forward(CudaSession& session, std::uintptr_t stream, CudaKept& kept, const std::vector<Camera>& cameras,
+                   const Settings& settings, const nb::kwargs& arrays) {
   const Scene scene = make_scene(arrays);
   const Outputs outputs = make_outputs(arrays);
   nb::gil_scoped_release unlocked;
   const DeviceGuard guard(session.device);
-  return {cuda_forward(camera, settings, scene, outputs, session.workspace, stream_of(stream))};
+  return {cuda_forward(cameras, settings, scene, outputs, kept.pass, session.workspace, stream_of(stream))};
 }
 
-CudaStages backward(CudaSession& session, std::uintptr_t stream, const Camera& camera, const Settings& settings,
-                    const nb::kwargs& arrays) {
+CudaStages backward(CudaSession& session, std::uintptr_t stream, const CudaKept& kept,
+                    const std::vector<Camera>& cameras, const Settings& settings, const nb::kwargs& arrays) {
   const Scene scene = make_scene(arrays);
   const Upstream upstream = make_upstream(arrays);
   const Gradients gradients = make_gradients(arrays);
   nb::gil_scoped_release unlocked;
   const DeviceGuard guard(session.device);
-  return {cuda_backward(camera, settings, scene, upstream, gradients, session.workspace, stream_of(stream))};
+  return {
+      cuda_backward(cameras, settings, scene, upstream, gradients, kept.pass, session.workspace, stream_of(stream))};
 }
 
 }  // namespace
@@ -110,6 +116,7 @@ LG_END
 namespace lumigrad {
 
 void bind_cuda_spheres(nb::module_& m) {
+  using spheres::CudaKept;
   using spheres::CudaSession;
   using spheres::CudaStages;
   nb::class_<CudaSession>(m, "SphereCudaSession")
@@ -123,12 +130,17 @@ void bind_cuda_spheres(nb::module_& m) {
       .def(
           "set_pair_limit", [](CudaSession& s, std::size_t limit) { s.workspace.pair_limit = limit; }, "limit"_a,
           "More (tile, sphere) pairs than this are not listed; drawing is slower then, but needs less memory.");
+  nb::class_<CudaKept>(m, "SphereCudaPass").def(nb::init<>()).def_prop_ro("bytes", [](const CudaKept& k) {
+    return k.pass.bytes();
+  });
   nb::class_<CudaStages>(m, "SphereCudaStages")
       .def(
           "milliseconds", [](const CudaStages& s) { return s.timer.milliseconds(); },
           "(stage, milliseconds) of a call; empty while the device is still at work on it.");
-  m.def("sphere_cuda_forward", &spheres::forward, "session"_a, "stream"_a, "camera"_a, "settings"_a, "arrays"_a);
-  m.def("sphere_cuda_backward", &spheres::backward, "session"_a, "stream"_a, "camera"_a, "settings"_a, "arrays"_a);
+  m.def("sphere_cuda_forward", &spheres::forward, "session"_a, "stream"_a, "state"_a, "cameras"_a, "settings"_a,
+        "arrays"_a);
+  m.def("sphere_cuda_backward", &spheres::backward, "session"_a, "stream"_a, "state"_a, "cameras"_a, "settings"_a,
+        "arrays"_a);
   m.def("device_system_allocations", &device_system_allocations);
   m.def("device_bytes", &device_bytes, "device"_a);
   m.def(

@@ -1,5 +1,5 @@
-// Inputs and outputs of the sphere engine for one view; plain structs, the same for CPU and CUDA.
-// Pointers are to the device's memory; null: absent (inputs) or not needed (outputs).
+// Inputs and outputs of the sphere engine for one view, on CUDA for all views of a call; plain structs, the same for
+// CPU and CUDA. Pointers are to the device's memory; null: absent (inputs) or not needed (outputs).
 #pragma once
 
 #include <cstdint>
@@ -38,8 +38,9 @@ struct Camera {
 
 struct Settings {
   int32_t exact;
-  int32_t n_track;    // T; 0: no tracker.
-  uint32_t max_hits;  // 2^32 - 1: no limit.
+  int32_t deterministic;  // Sums in a fixed order on CUDA too.
+  int32_t n_track;        // T; 0: no tracker.
+  uint32_t max_hits;      // 2^32 - 1: no limit.
   float gamma;
   float allowed_difference;
   float background_depth;  // Normalised closeness of the background.

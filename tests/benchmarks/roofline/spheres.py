@@ -42,10 +42,10 @@ def needs() -> dict[str, Need]:
         "bin": Need(COUNT * RECTANGLE + work.pairs * (2 * 16 + 4), work.pairs / 32 * 100),
         "draw": Need(work.fetched * (RECORD + RECTANGLE + 8) + pixels * 40, tests + work.visits * DRAW),
         "draw_backward": Need(
-            work.fetched * (RECORD + RECTANGLE + 8) + work.visits * 2 * ROW + pixels * 52,
+            work.fetched * (RECORD + RECTANGLE + 8 + 2 * ROW) + pixels * 52,
             tests + work.visits * DIFFERENTIATE,
         ),
-        "finish": Need(COUNT * (ROW + RECORD + 2 * SPHERE), COUNT / 32 * FINISH),
+        "finish": Need(COUNT * (3 * ROW + RECORD + 2 * SPHERE), COUNT / 32 * FINISH),
     }
 
 

@@ -84,9 +84,7 @@ class Pass:
         tensors = {**results[0].outputs, **(results[0].state.images if self.retain else {})}
         size = sum(tensor.nbytes for tensor in {id(tensor): tensor for tensor in tensors.values()}.values())
         if self.backward:
-            # Spheres add the gradients of each view to those of all.
-            times = 2 if self.plan.views > 1 and self.engine.name == "spheres" else 1
-            size += times * sum(tensor.nbytes for tensor in (*results[1].gradients.values(), results[1].touched))
+            size += sum(tensor.nbytes for tensor in (*results[1].gradients.values(), results[1].touched))
         return size
 
 

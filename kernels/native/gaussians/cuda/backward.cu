@@ -1,5 +1,6 @@
 // The backward pass on the device, from the state that the forward pass retained.
 #include "common/cuda/launch.h"
+#include "common/cuda/pair_rows.h"
 #include "gaussians/cuda/rays/field.cuh"
 #include "gaussians/cuda/rays/stages.h"
 #include "gaussians/cuda/surfels/stages.h"
@@ -20,7 +21,7 @@ void sum_rows(const CudaCall& call, const CudaPass& pass, CudaRows& rows, const 
   check(cudaMemsetAsync(pair_rows.data(), 0, pair_rows.bytes(), stream), "clearing sums");
   rows.pair_rows = pair_rows.data();
   run();
-  cuda_sum_pairs(pass.lists, items, rows, stream);
+  sum_pair_rows(pass.lists.entries, pass.lists.pairs, items, rows.width, rows.pair_rows, rows.rows, stream);
 }
 
 // Sums the gradients of every item over its pixels. Along rays `to_rays` receives those of the rays, unless it is null.

@@ -1,6 +1,7 @@
 // Sums of a tile's pixels for its Gaussians, and the upstream gradients of a pixel.
 #pragma once
 
+#include "common/cuda/tile_sums.cuh"
 #include "gaussians/cuda/pixel.cuh"
 #include "gaussians/cuda/stages.h"
 #include "gaussians/math/blend.h"
@@ -9,33 +10,11 @@ namespace lumigrad::gaussians {
 
 constexpr int power_of_two(int n) { return n <= 1 ? 1 : 2 * power_of_two((n + 1) / 2); }
 
-// Each warp's sums for the 32 Gaussians that the tile processes at a time: kFields, then those of the features.
+// A row: kFields, then the features.
 template <int kFields, int kFeatures>
-struct RowSums {
+struct RowSums : TileSums<kFields + power_of_two(kFeatures)> {
   static constexpr int kFeaturesRoom = power_of_two(kFeatures);
   static constexpr int kRow = kFields + kFeaturesRoom;
-  SharedArray<float, kTileWarps * kWarp * kRow> sums;
-  SharedArray<unsigned, kTileWarps> filled;  // The Gaussians that have sums, as bits.
-
-  template <int kCount>
-  __device__ void put(int slot, int field, float (&values)[kCount]) {
-    const float total = warp_sums(values);
-    constexpr int kShare = kWarp / kCount;
-    const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = lane_index();
-    if (lane % kShare == 0) sums[(warp * kWarp + slot) * kRow + field + lane / kShare] = total;
-  }
-
-  // The tile's sum, in the order of the warps; false if no warp has one.
-  __device__ bool total(int slot, int field, float& sum) {
-    bool any = false;
-    sum = 0.0f;
-    for (int warp = 0; warp < kTileWarps; ++warp) {
-      if ((filled[warp] >> slot & 1u) == 0) continue;
-      any = true;
-      sum += sums[(warp * kWarp + slot) * kRow + field];
-    }
-    return any;
-  }
 };
 
 // Adds the tile's sums to the rows of its Gaussians, or writes them to the rows of its pairs: those of up to 32

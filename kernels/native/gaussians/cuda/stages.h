@@ -31,8 +31,6 @@ struct CudaRows {
 
 void cuda_blend_backward(const CudaCall& call, const CudaRecords& records, const TileLists& lists,
                          const Upstream& upstream, const int* lasts, const CudaRows& rows, cudaStream_t stream);
-// Sums pair_rows into rows, in the order of the lists.
-void cuda_sum_pairs(const TileLists& lists, std::size_t items, const CudaRows& rows, cudaStream_t stream);
 // dL/d background.
 void cuda_background_backward(const CudaCall& call, const Upstream& upstream, float* background, cudaStream_t stream);
 

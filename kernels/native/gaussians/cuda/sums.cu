@@ -1,9 +1,6 @@
-// Sums in a fixed order: over a Gaussian's pairs, over pixels for the background, over blocks of Gaussians.
-#include <bit>
-
+// Sums in a fixed order: over pixels for the background, over blocks of Gaussians.
 #include "common/cuda/launch.h"
 #include "common/cuda/primitives.cuh"
-#include "common/cuda/sort.h"
 #include "gaussians/cuda/stages.h"
 
 namespace lumigrad::gaussians {
@@ -13,18 +10,6 @@ constexpr int kThreads = 256;
 constexpr int kGroups = kThreads / block_sum::kFields;
 // The parts into which a view's pixels are split; each has a block of threads.
 constexpr int kParts = 128;
-
-// A thread per float of a row; `pairs` lists the pairs of one item after another.
-__global__ void pairs_kernel(const unsigned* starts, const unsigned* pairs, std::size_t floats, CudaRows rows) {
-  const std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i >= floats) return;
-  const std::size_t item = i / rows.width, column = i % rows.width;
-  float sum = 0.0f;
-  for (unsigned p = starts[item]; p < starts[item + 1]; ++p) {
-    sum += rows.pair_rows[pairs[p] * static_cast<std::size_t>(rows.width) + column];
-  }
-  rows.rows[i] = sum;
-}
 
 // The final transmittance times the gradient of the colour: a block per part of a view's pixels.
 __global__ void __launch_bounds__(kThreads)
@@ -95,18 +80,6 @@ __global__ void views_kernel(const __grid_constant__ CudaCall call, const double
 }
 
 }  // namespace
-
-void cuda_sum_pairs(const TileLists& lists, std::size_t items, const CudaRows& rows, cudaStream_t stream) {
-  const std::size_t pairs = lists.pairs, floats = items * rows.width;
-  DeviceBuffer<unsigned> numbers(pairs, stream), sorted(pairs, stream), by_item(pairs, stream),
-      starts(items + 1, stream);
-  number(numbers, stream);
-  // Pairs are listed by tile; the sort by item is stable and keeps this order.
-  sort_pairs(lists.entries, sorted.data(), numbers.data(), by_item.data(), static_cast<int>(pairs), 0,
-             std::bit_width(items), stream);
-  find_starts(sorted, 0, static_cast<unsigned>(items + 1), starts.data(), stream);
-  launch(pairs_kernel, blocks_for(floats, kThreads), kThreads, 0, stream, starts.data(), by_item.data(), floats, rows);
-}
 
 void cuda_background_backward(const CudaCall& call, const Upstream& upstream, float* background, cudaStream_t stream) {
   const int channels = call.scene.channels, values = call.views * channels;

@@ -1,10 +1,15 @@
-// The backward pass of "compat" on the device: each pixel differentiates with respect to the spheres that it tracked.
+// The backward pass of "compat" on the device: each pixel differentiates with respect to the spheres that it tracked. A
+// tile goes through those that some pixel of it tracked, in the order of its list.
 #include "common/cuda/launch.h"
 #include "spheres/cuda/rows.cuh"
 #include "spheres/math/compat.h"
 
 namespace lumigrad::spheres {
 namespace {
+
+// Up to this many tracked spheres are kept in registers.
+constexpr int kFewTracked = 5;
+constexpr unsigned kThreads = 256;
 
 // The sphere in a pixel's slot, -1 if there is none.
 __device__ inline int tracked_id(const float* info, int slot, bool on_film, int spheres) {
@@ -14,18 +19,76 @@ __device__ inline int tracked_id(const float* info, int slot, bool on_film, int 
 }
 
 // Counts the pixels in which each sphere was tracked, on which the weights of camera terms depend.
-__global__ void __launch_bounds__(kTilePixels) count_kernel(Camera camera, Settings settings, Scene scene,
-                                                            const float* infos, CudaPrepared prepared, CudaRows to) {
-  const TilePixel place = tile_pixel(prepared.lists, camera.width, camera.height);
-  const int64_t index = static_cast<int64_t>(place.y) * camera.width + place.x;
-  const float* info = infos + (place.on_film ? index : 0) * (3 + 2 * settings.n_track);
+__global__ void __launch_bounds__(kTilePixels)
+    count_kernel(Settings settings, Scene scene, TileLists lists, const DifferentiatedView* views) {
+  const DifferentiatedView& view = views[view_of_block(lists)];
+  const TilePixel place = tile_pixel(lists, view.camera.width, view.camera.height);
+  const int64_t index = static_cast<int64_t>(place.y) * view.camera.width + place.x;
+  const float* info = view.upstream.info + (place.on_film ? index : 0) * (3 + 2 * settings.n_track);
+  int* touched = view.rows.touched;
   for (int t = 0; t < settings.n_track; ++t) {
     const int id = tracked_id(info, t, place.on_film, scene.count);
     if (__ballot_sync(kWholeWarp, id >= 0) == 0) break;
     const unsigned group = __match_any_sync(kWholeWarp, id);
-    if (id >= 0 && (group & lanes_below()) == 0) atomicAdd(to.touched + id, __popc(group));
+    if (id >= 0 && (group & lanes_below()) == 0) atomicAdd(touched + id, __popc(group));
   }
 }
+
+// The rank of each sphere.
+__global__ void ranks_kernel(const unsigned* order, unsigned count, unsigned* ranks) {
+  const unsigned rank = blockIdx.x * blockDim.x + threadIdx.x;
+  if (rank < count) ranks[order[rank]] = rank;
+}
+
+// The rank at a place in the list.
+__device__ inline unsigned rank_at(const TileList& list, int place) {
+  return list.entries != nullptr ? list.entries[place] : list.first + static_cast<unsigned>(place);
+}
+
+// The place of a rank in the list, which ascends; -1 if it is not in it.
+__device__ inline int place_of(const TileList& list, unsigned rank) {
+  int low = 0, high = list.length;
+  while (low < high) {
+    const int middle = low + (high - low) / 2;
+    if (rank_at(list, middle) < rank) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low < list.length && rank_at(list, low) == rank ? low : -1;
+}
+
+// Where the spheres that a pixel tracked are in the list of its tile. There are kRoom slots, of which the first n are
+// used; few are kept in registers.
+template <int kRoom>
+struct Places {
+  static constexpr int kUnroll = kRoom <= kFewTracked ? kRoom : 1;
+  int places[kRoom];
+  int used;
+
+  __device__ Places(const float* info, int n, bool on_film, int spheres, const TileList& list, const unsigned* ranks)
+      : used(n) {
+    each([&](int& place, int t) {
+      const int id = tracked_id(info, t, on_film && t < n, spheres);
+      place = id >= 0 ? place_of(list, ranks[id]) : -1;
+    });
+  }
+  __device__ bool has(int place) {
+    bool found = false;
+    each([&](int here, int) { found = found || here == place; });
+    return found;
+  }
+  // Calls visit(place, slot).
+  template <class Visit>
+  __device__ void each(const Visit& visit) {
+#pragma unroll kUnroll
+    for (int t = 0; t < kRoom; ++t) {
+      if (kRoom > kFewTracked && t >= used) break;
+      visit(places[t], t);
+    }
+  }
+};
 
 template <int kChannels>
 __device__ inline float channel(const Scene& scene, const float* record, int id, int c) {
@@ -56,22 +119,11 @@ struct PixelUpstream {
   __device__ float of(int c) const { return gradient != nullptr && c < channels ? gradient[c] : 0.0f; }
 };
 
-// Adds the colours that do not fit into the first 8 columns of a row. The whole warp must call it.
-template <class Up>
-__device__ inline void add_more_colors(const CudaRows& to, int id, const Up& up, float share) {
-  for (int column = kCudaRow; column < to.width; column += kCudaRow) {
-    float values[kCudaRow];
-#pragma unroll
-    for (int i = 0; i < kCudaRow; ++i) values[i] = up.of(column + i - kRowColor) * share;
-    add_rows(to, id, column, values);
-  }
-}
-
 template <bool kOrthogonal>
 __device__ void add_camera(const Camera& camera, const TilePixel& place, const float (&ray)[3], double* sums) {
   if constexpr (kOrthogonal) {
     float values[1] = {ray[0]};
-    add_block(values, sums + 12);
+    sum_block(values, sums + 12);
   } else {
     const auto x = static_cast<float>(place.x + camera.border_x), y = static_cast<float>(place.y + camera.border_y);
     float values[16] = {};
@@ -81,15 +133,102 @@ __device__ void add_camera(const Camera& camera, const TilePixel& place, const f
       values[3 + i] = ray[i] * x;
       values[6 + i] = ray[i] * y;
     }
-    add_block(values, sums + 3);
+    sum_block(values, sums + 3);
   }
 }
 
-template <bool kOrthogonal, int kChannels>
-__global__ void __launch_bounds__(kTilePixels)
-    pairs_kernel(Camera camera, Settings settings, Scene scene, Upstream upstream, CudaPrepared prepared, CudaRows to,
-                 bool wants_camera) {
-  const TilePixel place = tile_pixel(prepared.lists, camera.width, camera.height);
+// What the threads of a block share, and a thread's pixel.
+template <bool kOrthogonal, int kChannels, int kRoom>
+struct Tile {
+  const Scene& scene;
+  const CudaPrepared& prepared;
+  const CudaRows& to;
+  const TileList& list;
+  const CompatView& view;
+  const CompatRay<float>& ray;
+  const CompatPixel<float>& pixel;
+  const PixelUpstream<kChannels>& up;
+  Places<kRoom>& tracked;
+  SphereSums<kRowColumns<kChannels>>& sums;
+  float ray_sums[3] = {};
+
+  __device__ int id(int place) const { return static_cast<int>(prepared.lists.order[rank_at(list, place)]); }
+};
+
+// Differentiates a sphere that the pixel tracked. From the second round on only the part's share is needed.
+template <bool kOrthogonal, int kChannels, int kRoom>
+__device__ inline void visit(Tile<kOrthogonal, kChannels, kRoom>& tile, int id, bool is_first, RowPart& part) {
+  const float* record = &tile.prepared.records[4 * static_cast<int64_t>(id)].x;
+  const float area = tile.prepared.area[id];
+  const auto toward = [&](float weight, float inverse_rest) {
+    return is_first ? tile.up.toward(tile.scene, record, id, tile.pixel.denominator, weight, inverse_rest) : 0.0f;
+  };
+  const PairGradient<float> pair =
+      compat_pair<float, kOrthogonal>(record, tile.ray, tile.view, tile.pixel, toward, area > 0.0f);
+  part = {{pair.x, pair.y, pair.z, pair.radius, pair.opacity}, pair.share};
+  const float weight = tile.to.parts != nullptr && is_first ? camera_weight(area, tile.to.touched[id]) : 0.0f;
+  tile.ray_sums[0] += pair.ray_x * weight;
+  tile.ray_sums[1] += pair.ray_y * weight;
+  tile.ray_sums[2] += pair.ray_z * weight;
+}
+
+// Adds the sums of the block's pixels to the rows of up to 32 spheres, which are at the places begin + bit of the list.
+template <bool kOrthogonal, int kChannels, int kRoom>
+__device__ inline void add_group(Tile<kOrthogonal, kChannels, kRoom>& tile, int begin, unsigned bits) {
+  constexpr int kColumns = kRowColumns<kChannels>;
+  for (int first = 0; first == 0 || (kChannels != 3 && first < tile.to.width); first += kColumns) {
+    unsigned filled = 0;
+    for (unsigned rest = bits; rest != 0; rest &= rest - 1) {
+      const int slot = __ffs(static_cast<int>(rest)) - 1;
+      const bool takes_part = tile.tracked.has(begin + slot);
+      if (__ballot_sync(kWholeWarp, takes_part) == 0) continue;
+      RowPart part{};
+      if (takes_part) visit(tile, tile.id(begin + slot), first == 0, part);
+      tile.sums.put_part(slot, first, tile.to.width, part, tile.up);
+      filled |= 1u << slot;
+    }
+    tile.sums.close(filled);
+    __syncthreads();
+    const unsigned pair = tile.list.first + static_cast<unsigned>(begin);
+    add_to_rows(tile.to, tile.sums, first, pair, kWarp, [&](int slot) { return tile.id(begin + slot); });
+    __syncthreads();
+  }
+}
+
+// Adds the sums of the block's pixels to the rows of the spheres that they tracked.
+template <bool kOrthogonal, int kChannels, int kRoom>
+__device__ inline void add_tracked(Tile<kOrthogonal, kChannels, kRoom>& tile) {
+  constexpr int kWindow = kTilePixels * kWarp;
+  __shared__ SharedArray<unsigned, kTilePixels> tracked;  // The places of the window that a pixel tracked, as bits.
+  for (int window = 0; window < tile.list.length; window += kWindow) {
+    tracked[static_cast<int>(threadIdx.x)] = 0;
+    __syncthreads();
+    tile.tracked.each([&](int place, int) {
+      const int i = place - window;
+      if (i >= 0 && i < kWindow) atomicOr(&tracked[i / kWarp], 1u << i % kWarp);
+    });
+    __syncthreads();
+    for (int word = 0; word < kTilePixels && window + word * kWarp < tile.list.length; ++word) {
+      const unsigned bits = tracked[word];
+      if (bits != 0) add_group(tile, window + word * kWarp, bits);
+    }
+    __syncthreads();
+  }
+}
+
+template <bool kOrthogonal, int kChannels, int kRoom>
+__global__ void __launch_bounds__(kTilePixels, 4)
+    pairs_kernel(const __grid_constant__ Settings settings, const __grid_constant__ Scene scene,
+                 const __grid_constant__ TileLists lists, const DifferentiatedView* views) {
+  __shared__ DifferentiatedView whole;
+  __shared__ SphereSums<kRowColumns<kChannels>> sums;
+  load_view(whole, views[view_of_block(lists)]);
+  const Camera& camera = whole.camera;
+  if ((camera.orthogonal != 0) != kOrthogonal) return;
+  const CudaPrepared& prepared = whole.prepared;
+  const Upstream& upstream = whole.upstream;
+  const CudaRows& to = whole.rows;
+  const TilePixel place = tile_pixel(lists, camera.width, camera.height);
   const int64_t index = static_cast<int64_t>(place.y) * camera.width + place.x;
   const float* info = upstream.info + (place.on_film ? index : 0) * (3 + 2 * settings.n_track);
   const CompatView view = compat_view(camera, settings);
@@ -99,55 +238,38 @@ __global__ void __launch_bounds__(kTilePixels)
   const float denominator = place.on_film ? info[1] : 1.0f;
   const CompatPixel<float> pixel{place.on_film ? info[0] : 0.0f, denominator, 1.0f / max(denominator, kFeps),
                                  1.0f / max(denominator * denominator, kFeps)};
-  float ray_sums[3] = {};
-  for (int t = 0; t < settings.n_track; ++t) {
-    const int id = tracked_id(info, t, place.on_film, scene.count);
-    if (__ballot_sync(kWholeWarp, id >= 0) == 0) break;
-    float values[kCudaRow] = {};
-    float share = 0.0f;
-    if (id >= 0) {
-      const float* record = &prepared.records[4 * static_cast<int64_t>(id)].x;
-      const float area = prepared.area[id];
-      const PairGradient<float> pair = compat_pair<float, kOrthogonal>(
-          record, ray, view, pixel,
-          [&](float weight, float inverse_rest) {
-            return up.toward(scene, record, id, denominator, weight, inverse_rest);
-          },
-          area > 0.0f);
-      share = pair.share;
-      values[0] = pair.x;
-      values[1] = pair.y;
-      values[2] = pair.z;
-      values[3] = pair.radius;
-      values[4] = pair.opacity;
-      for (int c = 0; c < 3; ++c) values[kRowColor + c] = up.of(c) * share;
-      const float weight = wants_camera ? camera_weight(area, to.touched[id]) : 0.0f;
-      ray_sums[0] += pair.ray_x * weight;
-      ray_sums[1] += pair.ray_y * weight;
-      ray_sums[2] += pair.ray_z * weight;
-    }
-    add_rows(to, id, 0, values);
-    if (kChannels == 0) add_more_colors(to, id, up, share);
-  }
-  if (wants_camera) add_camera<kOrthogonal>(camera, place, ray_sums, to.sums);
+  const TileList list(lists);
+  Places<kRoom> tracked(info, settings.n_track, place.on_film, scene.count, list, whole.ranks);
+  Tile<kOrthogonal, kChannels, kRoom> tile{scene, prepared, to, list, view, ray, pixel, up, tracked, sums};
+  add_tracked(tile);
+  if (to.parts != nullptr) add_camera<kOrthogonal>(camera, place, tile.ray_sums, to.part(blockIdx.x));
 }
 
-using PairsKernel = void (*)(Camera, Settings, Scene, Upstream, CudaPrepared, CudaRows, bool);
+using PairsKernel = void (*)(Settings, Scene, TileLists, const DifferentiatedView*);
 
+template <int kRoom>
 PairsKernel choose(bool orthogonal, int channels) {
-  if (orthogonal) return channels == 3 ? &pairs_kernel<true, 3> : &pairs_kernel<true, 0>;
-  return channels == 3 ? &pairs_kernel<false, 3> : &pairs_kernel<false, 0>;
+  if (orthogonal) return channels == 3 ? &pairs_kernel<true, 3, kRoom> : &pairs_kernel<true, 0, kRoom>;
+  return channels == 3 ? &pairs_kernel<false, 3, kRoom> : &pairs_kernel<false, 0, kRoom>;
 }
 
 }  // namespace
 
-void cuda_compat_pairs(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& upstream,
-                       const CudaPrepared& prepared, const CudaRows& to, bool wants_camera, cudaStream_t stream) {
-  if (scene.count == 0) return;
-  const auto tiles = static_cast<unsigned>(prepared.lists.tiles_x * prepared.lists.tiles_y);
-  launch(count_kernel, tiles, kTilePixels, 0, stream, camera, settings, scene, upstream.info, prepared, to);
-  launch(choose(camera.orthogonal, scene.channels), tiles, kTilePixels, 0, stream, camera, settings, scene, upstream,
-         prepared, to, wants_camera);
+void cuda_ranks(const DeviceBuffer<unsigned>& order, unsigned* ranks, cudaStream_t stream) {
+  launch(ranks_kernel, blocks_for(order.size(), kThreads), kThreads, 0, stream, order.data(),
+         static_cast<unsigned>(order.size()), ranks);
+}
+
+void cuda_compat_pairs(const BackwardCall& call, cudaStream_t stream) {
+  if (call.scene.count == 0) return;
+  const TileLists& lists = call.pass.lists;
+  launch(count_kernel, tiles_of(lists), kTilePixels, 0, stream, call.settings, call.scene, lists, call.views);
+  const bool few = call.settings.n_track <= kFewTracked;
+  each_projection(call.cameras, [&](bool orthogonal) {
+    const PairsKernel kernel =
+        few ? choose<kFewTracked>(orthogonal, call.scene.channels) : choose<kMaxTrack>(orthogonal, call.scene.channels);
+    launch(kernel, tiles_of(lists), kTilePixels, 0, stream, call.settings, call.scene, lists, call.views);
+  });
 }
 
 }  // namespace lumigrad::spheres

@@ -1,11 +1,17 @@
-// The backward pass of "exact" on the device: tiles iterate over their spheres again, and every pixel that a sphere
-// hits adds to its row.
+// The backward pass of "exact" on the device: tiles iterate over their spheres again, and sum the gradients of the
+// pixels that a sphere hits for its row.
 #include "common/cuda/launch.h"
 #include "spheres/cuda/rows.cuh"
 #include "spheres/math/blend.h"
 
 namespace lumigrad::spheres {
 namespace {
+
+// The blocks for which a multiprocessor shall have enough registers.
+template <bool kOrthogonal, int kChannels>
+constexpr int resident_blocks() {
+  return kOrthogonal && kChannels == 3 ? 4 : 3;
+}
 
 template <int kChannels>
 __device__ inline float channel(const Scene& scene, const float* record, unsigned id, int c) {
@@ -51,7 +57,7 @@ struct PixelUpstream {
 // 1 and the background 0. Writes `view_sums`. The whole block must call it.
 template <int kChannels>
 __device__ void add_background(const ExactView& view, const Scene& scene, PixelUpstream<kChannels>& up, bool on_film,
-                               double* sums, float (&view_sums)[2]) {
+                               const CudaRows& to, float (&view_sums)[2]) {
   ExactPixel<float>& pixel = up.pixel;
   const float share = on_film ? exact_background(view, pixel.high, pixel.low) * pixel.inverse : 0.0f;
   pixel.upstream -= up.alpha * share;
@@ -61,49 +67,90 @@ __device__ void add_background(const ExactView& view, const Scene& scene, PixelU
   const float difference = (view.background_high - pixel.high) + (view.background_low - pixel.low);
   view_sums[0] = d_exponent * min(difference, 0.0f);
   view_sums[1] = d_exponent * (pixel.high + pixel.low);
-  for (int begin = 0; begin < up.channels; begin += kCudaRow) {
-    float values[kCudaRow];
+  for (int begin = 0; to.wants_background() && begin < up.channels; begin += kWarpColumns) {
+    float values[kWarpColumns];
 #pragma unroll
-    for (int i = 0; i < kCudaRow; ++i) values[i] = up.of(begin + i) * share;
-    add_block(values, sums + kBackgroundColor + begin);
+    for (int i = 0; i < kWarpColumns; ++i) values[i] = up.of(begin + i) * share;
+    sum_block(values, to.part(blockIdx.x) + kBackgroundColor + begin);
   }
 }
 
-// Adds the gradients of one sphere of the batch. The whole warp must call it.
+// What the threads of a block share, and a thread's pixel.
 template <bool kOrthogonal, int kChannels>
-__device__ void add_sphere(const CudaExactView& view, const ExactRay<float>& ray, const Scene& scene,
-                           const PixelUpstream<kChannels>& up, const float* record, unsigned id, bool looked,
-                           const CudaRows& to, ExactPixelSums<float>& sums) {
-  bool takes_part = looked && exact_hit<float, kOrthogonal>(record, ray, view);
-  if (__ballot_sync(kWholeWarp, takes_part) == 0) return;
-  float values[kCudaRow] = {};
-  float share = 0.0f;
-  if (takes_part) {
-    const ExactOffset<float> offset = exact_offset<float, kOrthogonal>(record, ray, view);
-    const ExactGeometry<float> g = exact_geometry<float, kOrthogonal>(record, ray, view, offset.square, true);
-    takes_part = g.closeness > 0.0f;
-    if (takes_part) {
-      const float d_depth = up.closest == static_cast<int>(id) ? up.depth : 0.0f;
-      ExactRow<float> pair{};
-      share = exact_add_pair<float, kOrthogonal, false>(record, ray, offset, g, up.pixel, true,
-                                                        up.toward(scene, record, id), d_depth, pair, sums);
-      values[0] = pair.x;
-      values[1] = pair.y;
-      values[2] = pair.depth;
-      values[3] = pair.radius;
-      values[4] = pair.opacity;
-      for (int c = 0; c < 3; ++c) values[kRowColor + c] = up.of(c) * share;
-    }
+struct Tile {
+  const CudaExactView& view;
+  const Scene& scene;
+  const CudaRows& to;
+  const TilePixel& place;
+  const ExactRay<float>& ray;
+  const PixelUpstream<kChannels>& up;
+  SphereBatch& batch;
+  SphereSums<kRowColumns<kChannels>>& sums;
+  SharedArray<int, kWarp>& pixels;  // Those that took part, by slot.
+  ExactPixelSums<float> of_pixel{};
+};
+
+// Differentiates sphere `i` of the batch in one pixel; returns whether it took part. From the second round on only the
+// part's share is needed.
+template <bool kOrthogonal, int kChannels>
+__device__ inline bool visit(Tile<kOrthogonal, kChannels>& tile, int i, bool is_first, RowPart& part) {
+  const float* record = tile.batch.record(i);
+  const unsigned id = tile.batch.id(i);
+  const ExactOffset<float> offset = exact_offset<float, kOrthogonal>(record, tile.ray, tile.view);
+  const ExactGeometry<float> g = exact_geometry<float, kOrthogonal>(record, tile.ray, tile.view, offset.square, true);
+  if (!(g.closeness > 0.0f)) return false;
+  const float d_depth = tile.up.closest == static_cast<int>(id) ? tile.up.depth : 0.0f;
+  const float toward = is_first ? tile.up.toward(tile.scene, record, id) : 0.0f;
+  ExactRow<float> row{};
+  ExactPixelSums<float> of_pixel = tile.of_pixel;
+  const float share = exact_add_pair<float, kOrthogonal, false>(record, tile.ray, offset, g, tile.up.pixel, true,
+                                                                toward, d_depth, row, of_pixel);
+  if (is_first) tile.of_pixel = of_pixel;
+  part = {{row.x, row.y, row.depth, row.radius, row.opacity}, share};
+  return true;
+}
+
+// Sums the gradients of the warp's pixels for up to 32 spheres of the batch, from number `begin` on.
+template <bool kOrthogonal, int kChannels>
+__device__ inline void visit_group(Tile<kOrthogonal, kChannels>& tile, int begin, int count, int first) {
+  unsigned filled = 0;
+  for (unsigned rest = tile.batch.reaching(begin, count, tile.place); rest != 0; rest &= rest - 1) {
+    const int slot = __ffs(static_cast<int>(rest)) - 1, i = begin + slot;
+    bool takes_part = static_cast<int>(tile.batch.ranks[i]) < tile.up.stop && tile.batch.reaches(i, tile.place) &&
+                      exact_hit<float, kOrthogonal>(tile.batch.record(i), tile.ray, tile.view);
+    if (__ballot_sync(kWholeWarp, takes_part) == 0) continue;
+    RowPart part{};
+    if (takes_part) takes_part = visit(tile, i, first == 0, part);
+    const unsigned pixels = __ballot_sync(kWholeWarp, takes_part);
+    if (pixels == 0) continue;
+    tile.sums.put_part(slot, first, tile.to.width, part, tile.up);
+    if (first == 0 && lane_index() == 0) atomicAdd(&tile.pixels[slot], __popc(pixels));
+    filled |= 1u << slot;
   }
-  const unsigned pixels = __ballot_sync(kWholeWarp, takes_part);
-  if (pixels == 0) return;
-  float* row = to.rows + static_cast<int64_t>(id) * to.width;
-  add_row(row, values);
-  if (lane_index() == 0) atomicAdd(to.touched + id, __popc(pixels));
-  for (int column = kCudaRow; kChannels == 0 && column < to.width; column += kCudaRow) {
-#pragma unroll
-    for (int i = 0; i < kCudaRow; ++i) values[i] = up.of(column + i - kRowColor) * share;
-    add_row(row + column, values);
+  tile.sums.close(filled);
+}
+
+// Adds the numbers of pixels that took part for the spheres of the batch from number `begin` on.
+template <bool kOrthogonal, int kChannels>
+__device__ inline void add_pixels(Tile<kOrthogonal, kChannels>& tile, int begin) {
+  const int slot = static_cast<int>(threadIdx.x);
+  if (slot >= kWarp || tile.pixels[slot] == 0) return;
+  atomicAdd(tile.to.touched + tile.batch.id(begin + slot), tile.pixels[slot]);
+  tile.pixels[slot] = 0;
+}
+
+// Adds the sums of the block's pixels to the rows of up to 32 spheres of the batch, from number `begin` on.
+// `pair` is that of the batch's first sphere.
+template <bool kOrthogonal, int kChannels>
+__device__ inline void add_group(Tile<kOrthogonal, kChannels>& tile, unsigned pair, int begin, int count) {
+  constexpr int kColumns = kRowColumns<kChannels>;
+  for (int first = 0; first == 0 || (kChannels != 3 && first < tile.to.width); first += kColumns) {
+    visit_group(tile, begin, count, first);
+    __syncthreads();
+    if (first == 0) add_pixels(tile, begin);
+    add_to_rows(tile.to, tile.sums, first, pair + static_cast<unsigned>(begin), ::min(kWarp, count - begin),
+                [&](int slot) { return tile.batch.id(begin + slot); });
+    __syncthreads();
   }
 }
 
@@ -116,45 +163,50 @@ __device__ void add_view(const Camera& camera, const TilePixel& place, float x, 
     values[2] = x * (static_cast<float>(place.x) - static_cast<float>(camera.centre_x));
     values[3] = y * (static_cast<float>(place.y) - static_cast<float>(camera.centre_y));
   }
-  add_block(values, sums + (kOrthogonal ? 16 : 12));
+  sum_block(values, sums + (kOrthogonal ? 16 : 12));
   float rest[4] = {background[0], background[1], spread, 0.0f};
-  static_assert(kBackgroundMaximum == kBackgroundExponent + 1 && kPairExponent == kBackgroundExponent + 2);
-  add_block(rest, sums + kBackgroundExponent);
+  static_assert(kBackgroundMaximum == kBackgroundExponent + 1 && kPairExponent == kBackgroundExponent + 2 &&
+                kUnused == kBackgroundExponent + 3);
+  sum_block(rest, sums + kBackgroundExponent);
 }
 
 template <bool kOrthogonal, int kChannels>
-__global__ void __launch_bounds__(kTilePixels)
-    pairs_kernel(const __grid_constant__ Camera camera, const __grid_constant__ Settings settings,
-                 const __grid_constant__ Scene scene, const __grid_constant__ Upstream upstream,
-                 const __grid_constant__ CudaPrepared prepared, const __grid_constant__ CudaRows to) {
+__global__ void __launch_bounds__(kTilePixels, resident_blocks<kOrthogonal, kChannels>())
+    pairs_kernel(const __grid_constant__ Settings settings, const __grid_constant__ Scene scene,
+                 const __grid_constant__ TileLists lists, const DifferentiatedView* views) {
+  __shared__ DifferentiatedView whole;
   __shared__ SphereBatch batch;
-  const TilePixel place = tile_pixel(prepared.lists, camera.width, camera.height);
+  __shared__ SphereSums<kRowColumns<kChannels>> sums;
+  __shared__ SharedArray<int, kWarp> pixels;
+  if (threadIdx.x < kWarp) pixels[static_cast<int>(threadIdx.x)] = 0;
+  load_view(whole, views[view_of_block(lists)]);
+  const Camera& camera = whole.camera;
+  if ((camera.orthogonal != 0) != kOrthogonal) return;
+  const CudaPrepared& prepared = whole.prepared;
+  const CudaRows& to = whole.rows;
+  const TilePixel place = tile_pixel(lists, camera.width, camera.height);
   const int64_t index = static_cast<int64_t>(place.y) * camera.width + place.x;
   const CudaExactView& view = prepared.view;
   const auto ray = exact_ray<float, kOrthogonal>(view, static_cast<float>(place.x), static_cast<float>(place.y));
-  PixelUpstream<kChannels> up(settings, scene, upstream, index, place.on_film);
+  PixelUpstream<kChannels> up(settings, scene, whole.upstream, index, place.on_film);
   float background[2];
-  add_background(view, scene, up, place.on_film, to.sums, background);
-  ExactPixelSums<float> sums{};
-  const TileList list(prepared.lists);
+  add_background(view, scene, up, place.on_film, to, background);
+  const TileList list(lists);
+  Tile<kOrthogonal, kChannels> tile{view, scene, to, place, ray, up, batch, sums, pixels};
   for (int position = 0; position < list.length; position += kTilePixels) {
     const int count = batch.fetch(prepared, list, position);
-    for (int begin = 0; begin < count; begin += kWarp) {
-      for (unsigned rest = batch.reaching(begin, count, place); rest != 0; rest &= rest - 1) {
-        const int i = begin + __ffs(static_cast<int>(rest)) - 1;
-        const bool looked = static_cast<int>(batch.ranks[i]) < up.stop && batch.reaches(i, place);
-        add_sphere<kOrthogonal, kChannels>(view, ray, scene, up, batch.record(i), batch.id(i), looked, to, sums);
-      }
-    }
+    const unsigned pair = list.first + static_cast<unsigned>(position);
+    for (int begin = 0; begin < count; begin += kWarp) add_group(tile, pair, begin, count);
     const bool more = count == 0 || static_cast<int>(batch.ranks[count - 1]) < up.stop;
     if (__syncthreads_and(!more)) break;
   }
+  if (to.parts == nullptr) return;
   float ray_x, ray_y;
-  exact_ray_gradient<float, kOrthogonal>(ray, view, sums, ray_x, ray_y);
-  add_view<kOrthogonal>(camera, place, ray_x, ray_y, sums.spread, background, to.sums);
+  exact_ray_gradient<float, kOrthogonal>(ray, view, tile.of_pixel, ray_x, ray_y);
+  add_view<kOrthogonal>(camera, place, ray_x, ray_y, tile.of_pixel.spread, background, to.part(blockIdx.x));
 }
 
-using PairsKernel = void (*)(Camera, Settings, Scene, Upstream, CudaPrepared, CudaRows);
+using PairsKernel = void (*)(Settings, Scene, TileLists, const DifferentiatedView*);
 
 PairsKernel choose(bool orthogonal, int channels) {
   if (orthogonal) return channels == 3 ? &pairs_kernel<true, 3> : &pairs_kernel<true, 0>;
@@ -163,11 +215,11 @@ PairsKernel choose(bool orthogonal, int channels) {
 
 }  // namespace
 
-void cuda_exact_pairs(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& upstream,
-                      const CudaPrepared& prepared, const CudaRows& to, cudaStream_t stream) {
-  launch(choose(camera.orthogonal, scene.channels),
-         static_cast<unsigned>(prepared.lists.tiles_x * prepared.lists.tiles_y), kTilePixels, 0, stream, camera,
-         settings, scene, upstream, prepared, to);
+void cuda_exact_pairs(const BackwardCall& call, cudaStream_t stream) {
+  each_projection(call.cameras, [&](bool orthogonal) {
+    launch(choose(orthogonal, call.scene.channels), tiles_of(call.pass.lists), kTilePixels, 0, stream, call.settings,
+           call.scene, call.pass.lists, call.views);
+  });
 }
 
 }  // namespace lumigrad::spheres

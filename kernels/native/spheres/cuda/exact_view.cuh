@@ -46,6 +46,7 @@ struct CudaExactView : ExactView {
   FloatPair unit_x2, unit_y2, aspect2, centre_x2, centre_y2;
   FloatPair z_max, per_depth;  // 1 / (gamma (z_max - z_min)): decrease of the exponent per depth.
 
+  CudaExactView() = default;
   CudaExactView(const Camera& c, const Settings& s)
       : ExactView(exact_view(c, s)),
         unit_x2(FloatPair::of(unit64_x)),

@@ -118,21 +118,39 @@ __device__ void draw_exact_tile(const Settings& settings, const Scene& scene, co
   }
 }
 
+// A view's part of the call.
+struct DrawnView {
+  Camera camera;
+  CudaPrepared prepared;
+  Outputs outputs;
+};
+
+// The blocks for which a multiprocessor shall have enough registers.
+template <bool kExact, bool kOrthogonal, int kRoom>
+constexpr int resident_blocks() {
+  return !kExact || (kOrthogonal && kRoom == 1) ? 4 : 3;
+}
+
 template <bool kExact, bool kOrthogonal, int kChannels, int kRoom>
-__global__ void __launch_bounds__(kTilePixels)
-    draw_kernel(const __grid_constant__ Camera camera, const __grid_constant__ Settings settings,
-                const __grid_constant__ Scene scene, const __grid_constant__ Outputs outputs,
-                const __grid_constant__ CudaPrepared prepared) {
+__global__ void __launch_bounds__(kTilePixels, resident_blocks<kExact, kOrthogonal, kRoom>())
+    draw_kernel(const __grid_constant__ Settings settings, const __grid_constant__ Scene scene,
+                const __grid_constant__ TileLists lists, const DrawnView* views) {
+  __shared__ DrawnView view;
   __shared__ SphereBatch batch;
-  const TilePixel place = tile_pixel(prepared.lists, camera.width, camera.height);
+  load_view(view, views[view_of_block(lists)]);
+  const Camera& camera = view.camera;
+  const CudaPrepared& prepared = view.prepared;
+  if ((camera.orthogonal != 0) != kOrthogonal) return;
+  const TilePixel place = tile_pixel(lists, camera.width, camera.height);
   float maximum = settings.background_depth / settings.gamma, low = 1.0f;
   if constexpr (kExact) {
     maximum = prepared.view.background_high;
     low = prepared.view.background_low;
   }
-  float* image = outputs.color == nullptr || !place.on_film
-                     ? nullptr
-                     : outputs.color + (static_cast<int64_t>(place.y) * camera.width + place.x) * scene.channels;
+  float* image = view.outputs.color;
+  if (image != nullptr) {
+    image = place.on_film ? image + (static_cast<int64_t>(place.y) * camera.width + place.x) * scene.channels : nullptr;
+  }
   CudaPixel<kChannels, kRoom> pixel(maximum, low, scene, settings, image, place.on_film);
   if constexpr (kExact) {
     draw_exact_tile<kOrthogonal>(settings, scene, prepared, batch, place, pixel);
@@ -140,11 +158,11 @@ __global__ void __launch_bounds__(kTilePixels)
     draw_compat_tile<kOrthogonal>(camera, settings, scene, prepared, batch, place, pixel);
   }
   if (place.on_film) {
-    write_pixel<kExact, kOrthogonal>(camera, settings, scene, outputs, prepared, pixel, place.x, place.y);
+    write_pixel<kExact, kOrthogonal>(camera, settings, scene, view.outputs, prepared, pixel, place.x, place.y);
   }
 }
 
-using DrawKernel = void (*)(Camera, Settings, Scene, Outputs, CudaPrepared);
+using DrawKernel = void (*)(Settings, Scene, TileLists, const DrawnView*);
 
 template <bool kExact, bool kOrthogonal, int kChannels>
 DrawKernel choose(int track) {
@@ -158,21 +176,41 @@ DrawKernel choose(int channels, int track) {
   return channels == 3 ? choose<kExact, kOrthogonal, 3>(track) : choose<kExact, kOrthogonal, 0>(track);
 }
 
-DrawKernel choose(const Camera& camera, const Settings& settings, const Scene& scene) {
+DrawKernel choose(bool orthogonal, const Settings& settings, const Scene& scene) {
   const int k = scene.channels, track = settings.n_track;
-  if (settings.exact) return camera.orthogonal ? choose<true, true>(k, track) : choose<true, false>(k, track);
-  return camera.orthogonal ? choose<false, true>(k, track) : choose<false, false>(k, track);
+  if (settings.exact) return orthogonal ? choose<true, true>(k, track) : choose<true, false>(k, track);
+  return orthogonal ? choose<false, true>(k, track) : choose<false, false>(k, track);
+}
+
+Outputs of_view(const Outputs& all, const Camera& camera, const Scene& scene, int track, std::size_t view) {
+  const auto part = [&](auto* image, int values) { return spheres::of_view(image, camera, view, values); };
+  return {part(all.color, scene.channels),
+          part(all.alpha, 1),
+          part(all.depth, 1),
+          part(all.info, 3 + 2 * track),
+          part(all.ids, track),
+          part(all.weights, track),
+          part(all.hits, 1),
+          part(all.blend, 3),
+          part(all.stop, 1)};
 }
 
 }  // namespace
 
-DeviceTimer cuda_forward(const Camera& camera, const Settings& settings, const Scene& scene, const Outputs& outputs,
-                         CudaWorkspace& workspace, cudaStream_t stream) {
+DeviceTimer cuda_forward(const std::vector<Camera>& cameras, const Settings& settings, const Scene& scene,
+                         const Outputs& outputs, CudaPass& pass, CudaWorkspace& workspace, cudaStream_t stream) {
   DeviceTimer timer(stream);
-  CudaBuffers buffers;
-  const CudaPrepared prepared = cuda_prepare(camera, settings, scene, workspace, stream, buffers, timer);
-  launch(choose(camera, settings, scene), static_cast<unsigned>(prepared.lists.tiles_x * prepared.lists.tiles_y),
-         kTilePixels, 0, stream, camera, settings, scene, outputs, prepared);
+  cuda_prepare(cameras, settings, scene, pass, workspace, timer, stream);
+  const std::vector<CudaPrepared> prepared = prepared_of(cameras, settings, scene, pass);
+  std::vector<DrawnView> views;
+  for (std::size_t v = 0; v < cameras.size(); ++v) {
+    views.push_back({cameras[v], prepared[v], of_view(outputs, cameras[v], scene, settings.n_track, v)});
+  }
+  const DeviceBuffer<DrawnView> on_device = uploaded(views, workspace, stream);
+  each_projection(cameras, [&](bool orthogonal) {
+    launch(choose(orthogonal, settings, scene), tiles_of(pass.lists), kTilePixels, 0, stream, settings, scene,
+           pass.lists, on_device.data());
+  });
   timer.mark("blend");
   return timer;
 }

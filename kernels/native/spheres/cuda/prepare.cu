@@ -1,7 +1,7 @@
 // Setup, sort by distance and binning into tiles on the device.
 #include "spheres/cuda/prepare.cuh"
 
-#include <algorithm>
+#include <string>
 
 #include "common/cuda/tile_lists.cuh"
 
@@ -20,9 +20,12 @@ struct SetupTarget {
 };
 
 template <bool kExact, bool kOrthogonal>
-__global__ void setup_kernel(Camera camera, Settings settings, Scene scene, SetupTarget to) {
+__global__ void setup_kernel(const Camera* cameras, Settings settings, Scene scene, SetupTarget to) {
+  __shared__ Camera camera;
+  load_view(camera, cameras[blockIdx.y]);
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (i >= scene.count) return;
+  if (i >= scene.count || (camera.orthogonal != 0) != kOrthogonal) return;
+  const int64_t item = static_cast<int64_t>(blockIdx.y) * scene.count + i;
   const float* p = scene.positions + 3 * static_cast<int64_t>(i);
   const float radius = scene.radii[i], opacity = scene.opacities != nullptr ? scene.opacities[i] : 1.0f;
   SetupResult s;
@@ -38,14 +41,19 @@ __global__ void setup_kernel(Camera camera, Settings settings, Scene scene, Setu
   }
   for (int quarter = 0; quarter < 4; ++quarter) {
     const float* r = s.record + 4 * quarter;
-    to.records[4 * static_cast<int64_t>(i) + quarter] = make_float4(r[0], r[1], r[2], r[3]);
+    to.records[4 * item + quarter] = make_float4(r[0], r[1], r[2], r[3]);
   }
   const PixelRectangle& c = s.candidates;
-  to.rectangles[i] =
+  to.rectangles[item] =
       s.visible ? make_uint2(c.x0 | static_cast<unsigned>(c.x1) << 16, c.y0 | static_cast<unsigned>(c.y1) << 16)
                 : make_uint2(0, 0);
-  to.area[i] = s.wide ? s.area : -s.area;
-  to.keys[i] = s.visible ? __float_as_uint(s.near) : kBehindAll;
+  if constexpr (!kExact) to.area[item] = s.wide ? s.area : -s.area;
+  to.keys[item] = s.visible ? __float_as_uint(s.near) : kBehindAll;
+}
+
+__global__ void spheres_kernel(const unsigned* order, unsigned items, unsigned count, unsigned* spheres) {
+  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < items) spheres[i] = order[i] % count;
 }
 
 // The tiles that a sphere's candidate pixels lie in.
@@ -67,40 +75,82 @@ struct SphereReach {
   }
 };
 
-using SetupKernel = void (*)(Camera, Settings, Scene, SetupTarget);
+using SetupKernel = void (*)(const Camera*, Settings, Scene, SetupTarget);
 
 SetupKernel choose_setup(bool exact, bool orthogonal) {
   if (exact) return orthogonal ? &setup_kernel<true, true> : &setup_kernel<true, false>;
   return orthogonal ? &setup_kernel<false, true> : &setup_kernel<false, false>;
 }
 
-}  // namespace
+// Items and tiles are numbered in 32 bits.
+void check_size(std::size_t items, std::size_t tiles) {
+  constexpr std::size_t kMost = 0x7FFFFFFF;
+  if (items <= kMost && tiles <= kMost) return;
+  throw DeviceMemoryError("views times spheres and tiles of all views must stay below 2^31, but there are " +
+                          std::to_string(items) + " and " + std::to_string(tiles) + "; render fewer views at a time");
+}
 
-CudaPrepared cuda_prepare(const Camera& camera, const Settings& settings, const Scene& scene, CudaWorkspace& workspace,
-                          cudaStream_t stream, CudaBuffers& buffers, DeviceTimer& timer) {
-  const auto n = static_cast<std::size_t>(scene.count);
-  buffers.records = DeviceBuffer<float4>(4 * n, stream);
-  buffers.rectangles = DeviceBuffer<uint2>(n, stream);
-  buffers.area = DeviceBuffer<float>(n, stream);
-  DeviceBuffer<unsigned> keys(n, stream);
-  const SetupTarget target{buffers.records.data(), buffers.rectangles.data(), buffers.area.data(), keys.data()};
-  launch(choose_setup(settings.exact, camera.orthogonal), blocks_for(n, kThreads), kThreads, 0, stream, camera,
-         settings, scene, target);
-  timer.mark("setup");
-  CudaPrepared prepared{tile_grid(1, camera.width, camera.height), buffers.records.data(), buffers.rectangles.data(),
-                        buffers.area.data(), CudaExactView(camera, settings)};
-  const bool listed = scene.count > kFewSpheres;
-  const SphereReach reach{prepared.rectangles};
+// Sorts the items by depth, and lists those of each tile.
+void order(const Settings& settings, const Scene& scene, DeviceBuffer<unsigned>& keys, CudaPass& pass,
+           CudaWorkspace& workspace, DeviceTimer& timer, cudaStream_t stream) {
+  const bool listed = settings.deterministic || scene.count > kFewSpheres;
+  const SphereReach reach{pass.rectangles.data()};
   DeviceBuffer<unsigned> counts;
   if (listed) counts = count_tiles(reach, keys, workspace.pairs, stream);
-  sort_by_depth(keys, scene.count, prepared.lists, buffers.lists, stream);
+  sort_by_depth(keys, scene.count, pass.lists, pass.tiles, stream);
   timer.mark("sort");
   const std::size_t pairs = listed ? workspace.pairs.wait() : 0;
   if (listed && pairs <= workspace.pair_limit) {
-    list_tiles<Entry::rank>(reach, counts, pairs, prepared.lists, buffers.lists, stream);
+    list_tiles<Entry::rank>(reach, counts, pairs, pass.lists, pass.tiles, stream);
+  } else if (settings.deterministic) {
+    // Without lists there is no row for each pair.
+    throw DeviceMemoryError(std::to_string(pairs) + " pairs of tiles and spheres, each with a row of gradients, are" +
+                            " more than the " + std::to_string(workspace.pair_limit) +
+                            " that deterministic sums may have");
+  }
+  if (pass.lists.views > 1) {
+    const std::size_t items = keys.size();
+    pass.spheres = DeviceBuffer<unsigned>(items, stream);
+    launch(spheres_kernel, blocks_for(items, kThreads), kThreads, 0, stream, pass.tiles.order.data(),
+           static_cast<unsigned>(items), static_cast<unsigned>(scene.count), pass.spheres.data());
   }
   timer.mark("bin");
-  return prepared;
+}
+
+}  // namespace
+
+void cuda_prepare(const std::vector<Camera>& cameras, const Settings& settings, const Scene& scene, CudaPass& pass,
+                  CudaWorkspace& workspace, DeviceTimer& timer, cudaStream_t stream) {
+  const std::size_t views = cameras.size(), items = views * scene.count;
+  pass.lists = tile_grid(static_cast<int>(views), cameras[0].width, cameras[0].height);
+  check_size(items, views * pass.lists.tiles_x * pass.lists.tiles_y);
+  pass.records = DeviceBuffer<float4>(4 * items, stream);
+  pass.rectangles = DeviceBuffer<uint2>(items, stream);
+  pass.area = DeviceBuffer<float>(settings.exact ? 0 : items, stream);
+  DeviceBuffer<unsigned> keys(items, stream);
+  const DeviceBuffer<Camera> on_device = uploaded(cameras, workspace, stream);
+  const SetupTarget target{pass.records.data(), pass.rectangles.data(), pass.area.data(), keys.data()};
+  const dim3 grid(blocks_for(static_cast<std::size_t>(scene.count), kThreads), static_cast<unsigned>(views));
+  each_projection(cameras, [&](bool orthogonal) {
+    launch(choose_setup(settings.exact, orthogonal), grid, kThreads, 0, stream, on_device.data(), settings, scene,
+           target);
+  });
+  timer.mark("setup");
+  order(settings, scene, keys, pass, workspace, timer, stream);
+}
+
+std::vector<CudaPrepared> prepared_of(const std::vector<Camera>& cameras, const Settings& settings, const Scene& scene,
+                                      const CudaPass& pass) {
+  std::vector<CudaPrepared> views;
+  TileLists lists = pass.lists;
+  if (pass.spheres.size() > 0) lists.order = pass.spheres.data();
+  for (std::size_t v = 0; v < cameras.size(); ++v) {
+    const std::size_t first = v * scene.count;
+    const float* area = settings.exact ? nullptr : pass.area.data() + first;
+    views.push_back({lists, pass.records.data() + 4 * first, pass.rectangles.data() + first, area,
+                     CudaExactView(cameras[v], settings)});
+  }
+  return views;
 }
 
 }  // namespace lumigrad::spheres

@@ -1,6 +1,9 @@
 // The results of preparing a scene for a view: records, depth order and tile lists; and the spheres that a tile loads.
 #pragma once
 
+#include <algorithm>
+#include <vector>
+
 #include "common/cuda/tile_batch.cuh"
 #include "common/cuda/tiles.h"
 #include "spheres/cuda/engine.h"
@@ -9,25 +12,62 @@
 
 namespace lumigrad::spheres {
 
-// Passed to kernels by value.
+// What was prepared for a view.
 struct CudaPrepared {
-  TileLists lists;          // Of ranks.
+  TileLists lists;          // Of ranks, of all views; its order has spheres.
   const float4* records;    // [N, 4] by sphere
   const uint2* rectangles;  // [N] candidate pixels: x0 | x1 << 16, y0 | y1 << 16
   const float* area;        // [N] compat: area of Pulsar's rectangle, negative if it is below 3 x 3
   CudaExactView view;       // Of exact.
 };
 
-// Owns what CudaPrepared points to.
-struct CudaBuffers {
-  DeviceBuffer<float4> records;
-  DeviceBuffer<uint2> rectangles;
-  DeviceBuffer<float> area;
-  TileBuffers lists;
-};
+// By view.
+std::vector<CudaPrepared> prepared_of(const std::vector<Camera>& cameras, const Settings& settings, const Scene& scene,
+                                      const CudaPass& pass);
+void cuda_prepare(const std::vector<Camera>& cameras, const Settings& settings, const Scene& scene, CudaPass& pass,
+                  CudaWorkspace& workspace, DeviceTimer& timer, cudaStream_t stream);
 
-CudaPrepared cuda_prepare(const Camera& camera, const Settings& settings, const Scene& scene, CudaWorkspace& workspace,
-                          cudaStream_t stream, CudaBuffers& buffers, DeviceTimer& timer);
+inline unsigned tiles_of(const TileLists& lists) {
+  return static_cast<unsigned>(lists.views * lists.tiles_x * lists.tiles_y);
+}
+
+// The view of the block's tile.
+__device__ inline unsigned view_of_block(const TileLists& lists) {
+  return blockIdx.x / static_cast<unsigned>(lists.tiles_x * lists.tiles_y);
+}
+
+// Where the image of a view begins; null stays null.
+template <class T>
+T* of_view(T* image, const Camera& camera, std::size_t view, int values) {
+  return image != nullptr ? image + view * camera.width * camera.height * values : nullptr;
+}
+
+// What the kernels need of each view, in the device's memory.
+template <class T>
+DeviceBuffer<T> uploaded(const std::vector<T>& views, CudaWorkspace& workspace, cudaStream_t stream) {
+  DeviceBuffer<T> to(views.size(), stream);
+  workspace.staging.copy(to.data(), views.data(), to.bytes(), stream);
+  return to;
+}
+
+// Loads it into shared memory, together with the other threads of the block.
+template <class T>
+__device__ inline void load_view(T& to, const T& from) {
+  static_assert(sizeof(T) % sizeof(unsigned) == 0);
+  for (unsigned i = threadIdx.x; i < sizeof(T) / sizeof(unsigned); i += blockDim.x) {
+    reinterpret_cast<unsigned*>(&to)[i] = reinterpret_cast<const unsigned*>(&from)[i];
+  }
+  __syncthreads();
+}
+
+// Calls launch(orthogonal) for the projections that occur; blocks whose view has the other one return.
+template <class Launch>
+void each_projection(const std::vector<Camera>& cameras, const Launch& launch) {
+  for (const bool orthogonal : {false, true}) {
+    const auto has = [&](const Camera& camera) { return (camera.orthogonal != 0) == orthogonal; };
+    if (std::any_of(cameras.begin(), cameras.end(), has)) launch(orthogonal);
+  }
+}
 
 // Whether a rectangle (see CudaPrepared) has pixels in [x, x + width) x [y, y + height).
 __device__ inline bool overlaps(uint2 r, int x, int y, int width, int height) {

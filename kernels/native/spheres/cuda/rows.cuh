@@ -1,17 +1,21 @@
 // Sums of the backward pass: a row of floats per sphere, and doubles per view.
 #pragma once
 
-#include "common/cuda/primitives.cuh"
+#include "common/cuda/tile_sums.cuh"
 #include "spheres/cuda/prepare.cuh"
 #include "spheres/math/camera.h"
 
 namespace lumigrad::spheres {
 
-// A row: dL/d centre (3), radius, opacity (exact: an ExactRow), then the colours, of which the first 8 columns hold 3.
-inline constexpr int kCudaRow = 8;
+// A row: dL/d centre (3), radius, opacity (exact: an ExactRow), then the colours.
 inline constexpr int kRowColor = 5;
+// The columns that a tile sums at a time. With 3 channels that is the whole row; with others it takes rounds.
+template <int kChannels>
+inline constexpr int kRowColumns = kChannels == 3 ? 8 : 16;
+// The values that a warp sums at a time.
+inline constexpr int kWarpColumns = 8;
 
-inline int cuda_row_width(int channels) { return (kRowColor + channels + kCudaRow - 1) / kCudaRow * kCudaRow; }
+inline int cuda_row_width(int channels) { return kRowColor + channels; }
 
 // The sums of a view that follow those of the camera; the last ones are those of the background's colours.
 enum ViewSum {
@@ -19,48 +23,100 @@ enum ViewSum {
   kBackgroundExponent,          // Exact: sum of dL/de0 (e0 - M)
   kBackgroundMaximum,           // Exact: sum of dL/de0 M
   kPairExponent,                // Exact: sum of dL/de (e - M)
+  kUnused,                      // 0: a warp sums a power of two of values.
   kBackgroundColor,
 };
 
-struct CudaRows {
-  int width;
-  float* rows;   // [N, width]
-  int* touched;  // [N]
-  double* sums;  // [kBackgroundColor + K]
-};
-
-// Adds 8 values of each lane of the warp, all for one sphere.
-__device__ inline void add_row(float* row, float (&values)[kCudaRow]) {
-  const float total = warp_sums(values);
-  constexpr int kShare = kWarp / kCudaRow;
-  if (lane_index() % kShare == 0) atomicAdd(row + lane_index() / kShare, total);
+// `channels` are those of the background whose gradients are wanted; they are summed in whole groups.
+inline int cuda_part_width(int channels) {
+  return kBackgroundColor + (channels + kWarpColumns - 1) / kWarpColumns * kWarpColumns;
 }
 
-// Adds 8 values of each lane to the row of the lane's sphere, from `column` on; id -1: no sphere. The whole warp must
-// call it. Lanes with the same sphere are summed first if there are enough of them.
-__device__ inline void add_rows(const CudaRows& to, int id, int column, const float (&values)[kCudaRow]) {
-  constexpr int kWorthSumming = 4;
-  unsigned rest = __ballot_sync(kWholeWarp, id >= 0);
-  while (rest != 0) {
-    const int leader = __shfl_sync(kWholeWarp, id, __ffs(static_cast<int>(rest)) - 1);
-    const unsigned group = __ballot_sync(kWholeWarp, id == leader);
-    float* row = to.rows + static_cast<int64_t>(leader) * to.width + column;
-    if (__popc(group) >= kWorthSumming) {
-      float own[kCudaRow];
+struct CudaRows {
+  int width;
+  float* rows;  // [N, width] of the view
+  float*
+      pair_rows;  // [pairs, width] if sums are deterministic: tiles write to it instead of adding to `rows`; else null
+  int* touched;   // [N] of the view
+  // [blocks, part_width] sums of the tiles of all views, then those of blocks of spheres; null: not wanted
+  double* parts;
+  int part_width;  // kBackgroundColor, and if they are wanted the background's colours
+
+  __device__ bool wants_background() const { return part_width > kBackgroundColor; }
+  __device__ double* part(unsigned block) const { return parts + static_cast<int64_t>(block) * part_width; }
+};
+
+// A view's part of the call.
+struct DifferentiatedView {
+  Camera camera;
+  CudaPrepared prepared;
+  Upstream upstream;
+  CudaRows rows;
+  const unsigned* ranks;  // [N] of compat: of each sphere
+};
+
+// The call, and its views in the device's memory.
+struct BackwardCall {
+  const std::vector<Camera>& cameras;
+  const Settings& settings;
+  const Scene& scene;
+  const CudaPass& pass;
+  const DifferentiatedView* views;
+};
+
+// A pixel's part in the row of a sphere: the fields before the colours, and the factor of its upstream gradients that
+// gives those of the colours.
+struct RowPart {
+  float fields[kRowColor];
+  float share;
+};
+
+// Each warp's sums for 32 spheres.
+template <int kColumns>
+struct SphereSums : TileSums<kColumns> {
+  // Sums the lanes' parts in columns of the row from `first` on. `upstream(c)` is the gradient of colour c, and 0
+  // beyond the colours. The whole warp must call it.
+  template <class Up>
+  __device__ void put_part(int slot, int first, int width, const RowPart& part, const Up& upstream) {
+#pragma unroll 1
+    for (int begin = 0; begin < kColumns && first + begin < width; begin += kWarpColumns) {
+      const int color = first + begin - kRowColor;
+      float values[kWarpColumns];
 #pragma unroll
-      for (int i = 0; i < kCudaRow; ++i) own[i] = id == leader ? values[i] : 0.0f;
-      add_row(row, own);
-    } else if (id == leader) {
-#pragma unroll
-      for (int i = 0; i < kCudaRow; ++i) atomicAdd(row + i, values[i]);
+      for (int i = 0; i < kWarpColumns; ++i) {
+        values[i] =
+            i < kRowColor && color < 0 ? part.fields[i < kRowColor ? i : 0] : upstream.of(color + i) * part.share;
+      }
+      this->put(slot, begin, values);
     }
-    rest &= ~group;
+  }
+  // Tells which spheres have sums of this warp, as bits.
+  __device__ void close(unsigned filled) {
+    if (lane_index() == 0) this->filled[static_cast<int>(threadIdx.x) / kWarp] = filled;
+  }
+};
+
+// Adds the tile's sums to the rows of its spheres, from column `first` on, or writes them to the rows of its pairs, of
+// which that of the first slot is `pair`. `id_of` returns the sphere of each of the `count` slots. The threads of the
+// block share the work.
+template <int kColumns, class IdOf>
+__device__ inline void add_to_rows(const CudaRows& to, TileSums<kColumns>& sums, int first, unsigned pair, int count,
+                                   const IdOf& id_of) {
+  for (int k = static_cast<int>(threadIdx.x); k < count * kColumns; k += kTilePixels) {
+    const int slot = k / kColumns, column = first + k % kColumns;
+    float sum;
+    if (column >= to.width || !sums.total(slot, k % kColumns, sum) || sum == 0.0f) continue;
+    if (to.pair_rows != nullptr) {
+      to.pair_rows[(static_cast<int64_t>(pair) + slot) * to.width + column] = sum;
+    } else {
+      atomicAdd(to.rows + static_cast<int64_t>(id_of(slot)) * to.width + column, sum);
+    }
   }
 }
 
-// Adds V values of each thread of the block to `to`.
+// Writes the sums of V values over the block, in a fixed order.
 template <int V>
-__device__ inline void add_block(float (&values)[V], double* to) {
+__device__ inline void sum_block(float (&values)[V], double* to) {
   __shared__ SharedArray<float, kTileWarps * V> partial;
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = lane_index();
   const float total = warp_sums(values);
@@ -70,18 +126,16 @@ __device__ inline void add_block(float (&values)[V], double* to) {
   if (threadIdx.x < V) {
     double sum = 0.0;
     for (int w = 0; w < kTileWarps; ++w) sum += static_cast<double>(partial[w * V + static_cast<int>(threadIdx.x)]);
-    if (sum != 0.0) atomicAdd(to + threadIdx.x, sum);
+    to[threadIdx.x] = sum;
   }
 }
 
-// Backward passes of the two semantics: they fill rows, `touched` and sums, which are cleared beforehand.
-void cuda_compat_pairs(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& upstream,
-                       const CudaPrepared& prepared, const CudaRows& to, bool wants_camera, cudaStream_t stream);
-void cuda_exact_pairs(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& upstream,
-                      const CudaPrepared& prepared, const CudaRows& to, cudaStream_t stream);
-// Computes gradients from rows and sums.
-void cuda_finish(const Camera& camera, const Settings& settings, const Scene& scene, const CudaPrepared& prepared,
-                 const CudaRows& rows, const Gradients& gradients, cudaStream_t stream);
+// Backward passes of the two semantics: they fill rows, `touched` and parts, which are cleared beforehand. Their blocks
+// are the tiles.
+void cuda_compat_pairs(const BackwardCall& call, cudaStream_t stream);
+void cuda_exact_pairs(const BackwardCall& call, cudaStream_t stream);
+// The ranks of all items.
+void cuda_ranks(const DeviceBuffer<unsigned>& order, unsigned* ranks, cudaStream_t stream);
 
 // Compat, spec 7.2: the factor of a sphere's camera terms.
 __device__ inline float camera_weight(float area, int touched) {

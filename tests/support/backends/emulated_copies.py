@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import queue
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import torch
 
 from lumigrad.protos.dtypes import Array
@@ -30,6 +32,10 @@ class EmulatedEvent:
             raise self.error
 
 
+# A tensor and an array, which are not kept, as CUDA keeps none.
+_Pair = tuple["weakref.ref[torch.Tensor]", "weakref.ref[Array]"]
+
+
 class EmulatedCopies:
     """Copies one after the other on its thread; sources are read only then. Pinned memory is checked as CUDA does."""
 
@@ -48,9 +54,7 @@ class EmulatedCopies:
         self.pinned: dict[int, int] = {}
         # What CUDA would have refused, or what would have been slow.
         self.mistakes: list[str] = []
-        self._queue: queue.SimpleQueue[tuple[list[tuple[torch.Tensor, torch.Tensor]], EmulatedEvent]] = (
-            queue.SimpleQueue()
-        )
+        self._queue: queue.SimpleQueue[tuple[list[_Pair], EmulatedEvent]] = queue.SimpleQueue()
         threading.Thread(target=self._copy, name="copies", daemon=True).start()
 
     def record(self) -> EmulatedEvent:
@@ -59,13 +63,15 @@ class EmulatedCopies:
         event.passed.set()
         return event
 
-    def to_host(self, pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> EmulatedEvent:
+    def to_host(self, pairs: Iterable[tuple[torch.Tensor, Array]]) -> EmulatedEvent:
         self.finish()
-        copies, event = list(pairs), EmulatedEvent()
-        for _, target in copies:
-            target.view(-1).view(torch.uint8).fill_(_UNDEFINED)
+        copies: list[_Pair] = []
+        for source, target in pairs:
+            target.reshape(-1).view(np.uint8)[:] = _UNDEFINED
             if target.nbytes and not self._is_pinned(target):
                 self.mistakes.append(f"{target.nbytes} bytes are copied to memory that is not pinned")
+            copies.append((weakref.ref(source), weakref.ref(target)))
+        event = EmulatedEvent()
         self._queue.put((copies, event))
         return event
 
@@ -85,28 +91,34 @@ class EmulatedCopies:
         if self.pinned.pop(address, None) is None:
             self.mistakes.append("memory is unpinned that is not pinned")
 
-    def _is_pinned(self, target: torch.Tensor) -> bool:
-        address = target.data_ptr()
+    def _is_pinned(self, target: Array) -> bool:
+        address = target.ctypes.data
         return any(begin <= address and address + target.nbytes <= begin + size for begin, size in self.pinned.items())
 
     def _copy(self) -> None:
         while True:
             # In a function, whose variables keep nothing while this waits for more.
-            self._copy_one(*self._queue.get())
+            self._copy_all(*self._queue.get())
 
-    def _copy_one(self, copies: list[tuple[torch.Tensor, torch.Tensor]], event: EmulatedEvent) -> None:
+    def _copy_all(self, copies: list[_Pair], event: EmulatedEvent) -> None:
         self.begun += 1
         self.go.wait(_SECONDS)
         try:
             self.before_copy()
-            for source, target in copies:
-                if target.nbytes and not self._is_pinned(target):
-                    self.mistakes.append("memory is unpinned that a copy uses")
-                target.copy_(source)
+            for pair in copies:
+                self._copy_one(*pair)
         except Exception as error:
             event.error = error
-        copies.clear()
         event.passed.set()
+
+    def _copy_one(self, source_ref: weakref.ref[torch.Tensor], target_ref: weakref.ref[Array]) -> None:
+        source, target = source_ref(), target_ref()
+        if source is None or target is None:
+            self.mistakes.append("memory was freed before a copy that uses it had ended")
+        elif target.nbytes and not self._is_pinned(target) and not self.refuses:
+            self.mistakes.append("memory was unpinned before a copy that uses it had ended")
+        else:
+            torch.from_numpy(target).copy_(source)
 
 
 def emulated_transfer(copies: EmulatedCopies, limit_bytes: int = 1 << 30) -> Any:

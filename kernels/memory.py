@@ -10,6 +10,22 @@ from lumigrad.kernels import _native
 from lumigrad.kernels.per_device import drop_engines
 
 
+def pin(device: torch.device, address: int, nbytes: int) -> str:
+    """Registers host memory with CUDA, so that copies to and from the device need no processor.
+
+    The memory begins with a page. Returns the name of CUDA's error if it refuses, "" otherwise.
+    """
+    native: Any = _native
+    name: str = native.pin_host(address, nbytes, device.index or 0)
+    return name
+
+
+def unpin(device: torch.device, address: int) -> None:
+    """Undoes `pin` for the memory at an address, once the device has finished its work."""
+    native: Any = _native
+    native.unpin_host(address, device.index or 0)
+
+
 def trim(device: torch.device) -> None:
     """Frees cached memory that is not in use; of the workspaces, only those of the calling thread.
 

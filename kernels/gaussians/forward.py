@@ -14,7 +14,7 @@ from lumigrad.kernels.buffers import output_buffer
 from lumigrad.kernels.checks import check, check_tensor
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians.camera import Camera
-from lumigrad.kernels.gaussians.engine import engine_for
+from lumigrad.kernels.gaussians.engine import CudaEngine, engine_for
 from lumigrad.kernels.gaussians.inputs import Gaussians, check_background, check_cameras, lidar_tables
 from lumigrad.kernels.gaussians.sensor import SensorSource
 from lumigrad.kernels.gaussians.settings import Settings
@@ -31,6 +31,9 @@ OUTPUTS = (*IMAGES, *PER_GAUSSIAN)
 ON_SURFELS = ("median_depth", "normals", "surface_normals", "distortion")
 _NOT_ON_SURFELS = ("inverse_depth", "hit_distance", "expected_hit_distance", "conics", "projected_opacities")
 _INTEGER = ("contributors", "ids", "radii")
+# Pixels and Gaussians of the views in one launch on a GPU, if its caller may stop between launches. Five views of
+# 1920x1080 and a million Gaussians still fill a large GPU, and should take a small one some 50 ms.
+_LAUNCH_WORK = 1 << 24
 _LAST = {"radii": (2,), "means2d": (2,), "conics": (3,), "normals": (3,), "surface_normals": (3,)}
 
 
@@ -97,7 +100,8 @@ def forward(
             with `Settings.primitive` "surfel" from `ON_SURFELS`.
         retain: Keep the state that `backward` needs.
         into: Tensors to write outputs to, by name; the other outputs are allocated.
-        before_view: Called before each camera (on CUDA: at least once); an exception that it raises ends the call.
+        before_view: Called before each camera (on CUDA before each launch, of several cameras, or of all with `retain`
+            or several scenes); an exception that it raises ends the call.
 
     Returns:
         The outputs.
@@ -118,14 +122,19 @@ def forward(
     slices = _slices(gaussians, cameras, transforms)
     size, lidar = (cameras[0].width, cameras[0].height), cameras[0].lidar is not None
     native_settings = settings.native(gaussians.degree(settings), *size, lidar=lidar)
-    views = _views(gaussians, cameras, settings, slices)
     kept_names = _retained(outputs) if retain else ()
     drawn = {*outputs, *kept_names, *(["expected_depth"] if "surface_normals" in outputs else [])}
     tensors = {name: _allocate(name, gaussians, cameras, into) for name in drawn}
     given = None if rays is None else rays.detach().contiguous()
-    tables = lidar_tables(cameras, gaussians.device)
-    arrays = {**gaussians.arrays(), "background": backgrounds, "rays": given, "lidar_angles": tables, **tensors}
-    kept, times = engine_for(gaussians.device).forward(views, native_settings, arrays, retain, before_view or _nothing)
+    engine, times = engine_for(gaussians.device), Stages()
+    by_view = {"background": backgrounds, "rays": given, **tensors}
+    is_whole = retain or before_view is None or not isinstance(engine, CudaEngine)
+    for part in _launches(gaussians, cameras, is_whole=is_whole):
+        views = _views(gaussians, cameras[part], settings, slices)
+        parts = {name: None if tensor is None else tensor[part] for name, tensor in by_view.items()}
+        arrays = {**gaussians.arrays(), **parts, "lidar_angles": lidar_tables(cameras[part], gaussians.device)}
+        kept, spent = engine.forward(views, native_settings, arrays, retain, before_view or _nothing)
+        times.views += spent.views
     if "surface_normals" in outputs:
         tensors["surface_normals"].copy_(surface_normals(tensors["expected_depth"], cameras))
     state = None
@@ -145,6 +154,15 @@ def forward(
             kept=kept,
         )
     return Forward({name: tensors[name] for name in outputs}, state, times)
+
+
+def _launches(gaussians: Gaussians, cameras: Sequence[Camera], *, is_whole: bool) -> list[slice]:
+    """The views of each call of an engine: all if `is_whole`, otherwise few, so that a caller can stop in between."""
+    views = len(cameras)
+    if is_whole or gaussians.scenes > 1:
+        return [slice(0, views)]
+    each = max(1, _LAUNCH_WORK // (cameras[0].width * cameras[0].height + gaussians.count))
+    return [slice(begin, begin + each) for begin in range(0, views, each)]
 
 
 def _nothing() -> None:

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import grpc
+import numpy as np
 
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.lanes import LANE_METADATA
@@ -150,8 +151,8 @@ class NoLane:
     def check_room(self, nbytes: int) -> None:
         """Raise LaneLostError if so many bytes were to travel through shared memory, and it has no room for them."""
 
-    def allocate(self, shape: Sequence[int]) -> Array | None:
-        """Allocate a float32 array of the reply in shared memory, which saves a copy; None: not possible."""
+    def allocate(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array | None:
+        """Allocate an array of the reply in shared memory, which the device can write to; None: not possible."""
         return None
 
     def reader(self, payload: memoryview, limit_bytes: int, allocate: Allocate) -> PayloadReader:

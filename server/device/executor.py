@@ -15,6 +15,7 @@ from lumigrad.server.core.errors import CancelledError, DeviceLostError, Stoppin
 from lumigrad.server.device.faults import is_device_lost
 from lumigrad.server.device.memory import Cost, DeviceMemory
 from lumigrad.server.device.queue import Batch, BatchEntry, DeviceQueue, Job
+from lumigrad.server.device.transfer import Delivery, Download
 
 T = TypeVar("T")
 
@@ -46,6 +47,8 @@ class DeviceExecutor:
         # The error of waiting and new jobs once the executor has ended.
         self._refusal: type[Exception] | None = None
         self._running: Batch | None = None
+        # Those that calls wait for, and since when (monotonic clock).
+        self._downloads: dict[Download, float] = {}
         self._on_lost = on_lost
         self._on_views = on_views
         # By the monotonic clock; minus infinity after a failure.
@@ -57,14 +60,16 @@ class DeviceExecutor:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a job runs or waits."""
-        return self._running is not None or bool(self._waiting)
+        """Whether a job runs or waits, or results are on their way to the host."""
+        return self._running is not None or bool(self._waiting) or bool(self._downloads)
 
     @property
     def held_seconds(self) -> float:
-        """Seconds that the device's thread has spent in the current part of a job; 0 if none runs."""
+        """Seconds that the device has spent in the current part of a job, or in a download; 0 if none runs."""
         batch = self._running
-        return 0.0 if batch is None else batch.held_seconds
+        with self._changed:
+            since = min(self._downloads.values(), default=math.inf)
+        return max(0.0 if batch is None else batch.held_seconds, time.monotonic() - since)
 
     @property
     def busy_seconds(self) -> float:
@@ -101,6 +106,36 @@ class DeviceExecutor:
         if call is not None:
             call.on_end(lambda: self._withdraw(job, call))
         return job.future.result()
+
+    def deliver(
+        self,
+        work: Callable[[], Delivery[T]],
+        call: Call,
+        cost: Cost | None = None,
+        entry: BatchEntry[Delivery[T]] | None = None,
+    ) -> T:
+        """As `run`, for work that ends with a download: the device goes on with other jobs meanwhile."""
+        delivery = self.run(work, call, cost, entry)
+        if not delivery.download.is_complete:
+            with call.times.stage("download"):
+                self._complete(delivery.download)
+        return delivery.result
+
+    def _complete(self, download: Download) -> None:
+        """Wait for a download on the calling thread."""
+        with self._changed:
+            self._downloads[download] = time.monotonic()
+        try:
+            download.wait()
+        except Exception as error:
+            if not is_device_lost(error):
+                raise
+            self._on_lost(error)
+            # The job itself has succeeded, so another worker may repeat it.
+            raise StoppingError from error
+        finally:
+            with self._changed:
+                self._downloads.pop(download, None)
 
     def close(self) -> None:
         """End the thread after the running job; waiting jobs are cancelled."""

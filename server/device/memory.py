@@ -18,6 +18,7 @@ from lumigrad.kernels.memory import trim
 from lumigrad.server.core.accounts import Account, PayloadMemory
 from lumigrad.server.core.errors import DeviceMemoryError
 from lumigrad.server.device.faults import is_out_of_memory, release_frames
+from lumigrad.server.device.transfer import Transfer
 
 
 class Store(Protocol):
@@ -186,8 +187,11 @@ class DeviceMemory:
         payload_memory: PayloadMemory | None = None,
         on_shortage: Callable[[bool], None] = lambda was_relieved: None,
         on_leak: Callable[[str], None] = lambda why: None,
+        transfer: Transfer | None = None,
     ) -> None:
         """Payloads in `payload_memory` use the same memory; None: they use other memory.
+
+        Downloads of `transfer` hold memory while later jobs run; None: there are none.
 
         `on_shortage` is called after a failed allocation, with whether a second attempt succeeded; `on_leak` is called
         with the reason when memory must be leaking.
@@ -197,6 +201,7 @@ class DeviceMemory:
         self._on_leak = on_leak
         self._device = device
         self._payload_memory = payload_memory
+        self._transfer = transfer
         self._contexts: Budget | None = None
         self._stored: Sequence[Budget] = ()
         self._trainings: Account | None = None
@@ -212,8 +217,10 @@ class DeviceMemory:
             raise DeviceMemoryError(cost.bytes, self.capacity_bytes - held_bytes)
 
     def make_room(self, cost: Cost) -> None:
-        """Evict forward states until a job fits; DeviceMemoryError if that does not suffice."""
+        """Wait for a download and evict forward states until a job fits; DeviceMemoryError if that does not suffice."""
         free = self._free(cost)
+        if cost.bytes > free - self._downloading_bytes and self._transfer is not None:
+            self._transfer.settle()
         if cost.bytes > free and self._contexts is not None:
             self._contexts.drop(cost.bytes - free)
             free = self._free(cost)
@@ -250,9 +257,15 @@ class DeviceMemory:
 
     def _relieve(self, cost: Cost) -> None:
         """Free half of the forward states, or more if the job needs more, and all cached memory."""
+        if self._transfer is not None:
+            self._transfer.settle()
         if self._contexts is not None:
             self._contexts.drop(max(cost.bytes, self._contexts.bytes // 2))
         trim(self._device)
+
+    @property
+    def _downloading_bytes(self) -> int:
+        return 0 if self._transfer is None else self._transfer.downloading_bytes
 
     def _failure(self, cost: Cost) -> DeviceMemoryError:
         self._on_shortage(False)

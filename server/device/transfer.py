@@ -2,37 +2,121 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 
 from lumigrad.protos import dtypes
 from lumigrad.protos.buffers import PayloadBuffers
 from lumigrad.protos.dtypes import Array
-from lumigrad.server.device.faults import is_out_of_memory
+from lumigrad.server.core.call import NoLane
+from lumigrad.server.core.pinned import PinnedPool, Pinner
+from lumigrad.server.device.cuda import CudaCopies, Event
 from lumigrad.v1 import tensor_pb2
+
+T = TypeVar("T")
 
 # Buffers of uploads that are cached for later ones. glibc has an arena per thread, so that it would not reuse a buffer
 # that another call's thread has freed.
 _LEAST_KEPT_BYTES = 8 << 20
 _MOST_KEPT_BYTES = 128 << 20
+# Arrays in a block of pinned memory begin at multiples of this.
+_ALIGNMENT = 64
+# Parts of a call's work that are queued on a GPU while one runs. A call that was cancelled still runs so many.
+_PARTS_AHEAD = 1
+
+
+class _Copies:
+    """Copies from the device to the host that may be in progress; keeps the memory of both until they have ended."""
+
+    def __init__(self, sources: Sequence[torch.Tensor], targets: Sequence[Array], end: Event) -> None:
+        self._memory: tuple[Sequence[torch.Tensor], Sequence[Array]] = sources, targets
+        self._end: Event | None = end
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether `wait` would return at once."""
+        return self._end is None
+
+    @property
+    def device_bytes(self) -> int:
+        """The memory of the device that they hold."""
+        sources, _ = self._memory
+        return sum(source.nbytes for source in sources)
+
+    def wait(self) -> None:
+        """Wait until they have ended, on any thread; raises if the device is lost."""
+        end = self._end
+        if end is None:
+            return
+        try:
+            end.synchronize()
+        finally:
+            self._memory = (), ()
+        self._end = None
+
+
+@dataclass(frozen=True, eq=False)
+class Download:
+    """Arrays that are on their way from the device to the host.
+
+    Attributes:
+        copies: When they have ended, the arrays are complete; None: they are.
+    """
+
+    arrays: Sequence[Array]
+    copies: _Copies | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether `wait` would return at once."""
+        return self.copies is None or self.copies.has_ended
+
+    def wait(self) -> None:
+        """Wait until the arrays are complete, on any thread; raises if the device is lost."""
+        if self.copies is not None:
+            self.copies.wait()
+
+
+@dataclass(frozen=True)
+class Delivery(Generic[T]):
+    """A result, and the download that completes its arrays."""
+
+    result: T
+    download: Download
 
 
 class Transfer:
-    """Moves arrays to and from one device. `upload` and `download` belong to the device's thread."""
+    """Moves arrays to and from the CPU, which needs no copies. All but `allocate` belong to the device's thread."""
+
+    # Registers memory that the device is to write to; None: it can write to any.
+    pinner: Pinner | None = None
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.is_cpu = device.type == "cpu"
-        # PyTorch caches pinned memory itself.
         self._buffers = PayloadBuffers(_LEAST_KEPT_BYTES, _MOST_KEPT_BYTES)
+
+    @property
+    def pinned_bytes(self) -> int:
+        """The pinned memory of the host, without shared memory."""
+        return 0
+
+    @property
+    def downloading_bytes(self) -> int:
+        """The memory of the device that a download holds."""
+        return 0
 
     def allocate(self, length: int) -> memoryview:
         """A buffer for an upload."""
-        if self.is_cpu or not length:
-            return self._buffers.lend(length)
-        buffer: memoryview = _pinned((length,), torch.uint8).numpy().data
-        return buffer
+        return self._buffers.lend(length)
 
     def upload(self, array: Array, dtype: tensor_pb2.DType) -> torch.Tensor:
         """The array on the device, as float32 if it is of another float type.
@@ -43,42 +127,147 @@ class Transfer:
         host = torch.from_numpy(array if array.flags.writeable else array.copy())
         if dtype == dtypes.BFLOAT16:
             host = host.view(torch.bfloat16)
-        tensor = host if self.is_cpu else host.to(self.device, non_blocking=True)
+        tensor = self._to_device(host)
         return tensor.float() if tensor.is_floating_point() else tensor
 
     def download(self, tensors: Sequence[torch.Tensor]) -> list[Array]:
         """The tensors on the host; bfloat16 as uint16 bits. Waits for all queued work of the device."""
-        hosts = [self._to_host(tensor.detach().contiguous()) for tensor in tensors]
-        self.finish()
-        return [host.numpy() for host in hosts]
+        download = self.start_download(tensors)
+        download.wait()
+        return list(download.arrays)
+
+    def start_download(self, tensors: Sequence[torch.Tensor], lanes: Sequence[NoLane] = ()) -> Download:
+        """As `download`, without waiting: on CUDA tensors are copied while the device goes on.
+
+        `lanes` has for each tensor the lane whose shared memory it is copied to, where that has room.
+        """
+        return Download([_bits(tensor).numpy() for tensor in tensors])
+
+    def settle(self) -> None:
+        """Wait for the last download, so that it holds no memory of the device."""
 
     def fetch(self, tensors: Sequence[torch.Tensor]) -> list[Array]:
         """As `download`, on any thread; for tensors that were complete at the last wait for the device."""
-        if self.is_cpu:
-            return [tensor.numpy() for tensor in tensors]
-        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(stream):
-            hosts = [tensor.detach().contiguous().cpu() for tensor in tensors]
-        return [host.numpy() for host in hosts]
+        return [tensor.numpy() for tensor in tensors]
 
     def finish(self) -> None:
         """Wait for the device."""
-        if not self.is_cpu:
-            torch.cuda.current_stream(self.device).synchronize()
 
-    def _to_host(self, tensor: torch.Tensor) -> torch.Tensor:
-        bits = tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
-        if bits.device.type == "cpu":
-            return bits
-        return _pinned(bits.shape, bits.dtype).copy_(bits, non_blocking=True)
+    def paced(self, check: Callable[[], object]) -> Callable[[], object]:
+        """A function to call before each part of a call's work, which may raise to stop it.
+
+        It is `check`, with a wait on CUDA so that little is queued that cannot be stopped any more.
+        """
+        return check
+
+    def trim(self) -> None:
+        """Free cached memory that was unused for some time; on any thread."""
+
+    def _to_device(self, host: torch.Tensor) -> torch.Tensor:
+        return host
 
 
-def _pinned(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """Pinned host memory; MemoryError if the host has none left."""
-    try:
-        return torch.empty(shape, dtype=dtype, pin_memory=True)
-    except RuntimeError as error:
-        # CUDA reports it as an error of the device.
-        if is_out_of_memory(error):
-            raise MemoryError("no pinned memory") from error
-        raise
+class CudaTransfer(Transfer):
+    """Moves arrays to and from a CUDA device through pinned memory.
+
+    One download may be in progress while the device works on the next job.
+    """
+
+    def __init__(self, device: torch.device, copies: CudaCopies, pinned_limit_bytes: int) -> None:
+        """At most `pinned_limit_bytes` of the host are pinned, apart from shared memory."""
+        super().__init__(device)
+        self.is_cpu = False
+        self.pinner = copies
+        self._copies = copies
+        self._pool = PinnedPool(copies, pinned_limit_bytes)
+        # The copies of the last download; None: they have ended.
+        self._last: _Copies | None = None
+
+    @property
+    def pinned_bytes(self) -> int:
+        """The pinned memory of the host, without shared memory."""
+        return self._pool.bytes
+
+    @property
+    def downloading_bytes(self) -> int:
+        """The memory of the device that a download holds."""
+        last = self._last
+        return 0 if last is None else last.device_bytes
+
+    def allocate(self, length: int) -> memoryview:
+        """A buffer for an upload."""
+        return self._pool.lend(length) if length else super().allocate(length)
+
+    def start_download(self, tensors: Sequence[torch.Tensor], lanes: Sequence[NoLane] = ()) -> Download:
+        """The tensors on their way to pinned memory, or to the shared memory of lanes."""
+        self.settle()
+        sources = [_bits(tensor) for tensor in tensors]
+        targets = self._targets(sources, lanes or [NoLane()] * len(sources))
+        end = self._copies.to_host(zip(sources, targets, strict=True))
+        self._last = _Copies(sources, targets, end)
+        return Download(targets, self._last)
+
+    def settle(self) -> None:
+        """Wait for the last download, so that it holds no memory of the device."""
+        if self._last is not None:
+            # An error is that of the call which waits for the download, too.
+            with suppress(Exception):
+                self._last.wait()
+            self._last = None
+
+    def fetch(self, tensors: Sequence[torch.Tensor]) -> list[Array]:
+        """As `download`, on any thread; for tensors that were complete at the last wait for the device."""
+        return [host.numpy() for host in self._copies.fetch(tensors)]
+
+    def finish(self) -> None:
+        """Wait for the device."""
+        self._copies.finish()
+
+    def paced(self, check: Callable[[], object]) -> Callable[[], object]:
+        """A function to call before each part of a call's work, which may raise to stop it."""
+        ends: deque[Event] = deque()
+
+        def before_part() -> None:
+            ends.append(self._copies.record())
+            if len(ends) > _PARTS_AHEAD:
+                ends.popleft().synchronize()
+            check()
+
+        return before_part
+
+    def trim(self) -> None:
+        """Free cached memory that was unused for some time; on any thread."""
+        self._pool.trim()
+
+    def _to_device(self, host: torch.Tensor) -> torch.Tensor:
+        return host.to(self.device, non_blocking=True)
+
+    def _targets(self, sources: Sequence[torch.Tensor], lanes: Sequence[NoLane]) -> list[Array]:
+        """Arrays for the tensors: in the shared memory of lanes, or together in one block of pinned memory."""
+        shared = [lane.allocate(it.shape, _numpy_type(it.dtype)) for it, lane in zip(sources, lanes, strict=True)]
+        rest = [it for it, target in zip(sources, shared, strict=True) if target is None]
+        ends = list(accumulate(-(-it.nbytes // _ALIGNMENT) * _ALIGNMENT for it in rest))
+        block = self._pool.lend(ends[-1]) if rest else memoryview(b"")
+        own: Iterator[Array] = (
+            np.ndarray(it.shape, _numpy_type(it.dtype), block, offset)
+            for it, offset in zip(rest, [0, *ends], strict=False)
+        )
+        return [next(own) if target is None else target for target in shared]
+
+
+def transfer_for(device: torch.device, pinned_limit_bytes: int) -> Transfer:
+    """The transfers of a device."""
+    if device.type == "cpu":
+        return Transfer(device)
+    return CudaTransfer(device, CudaCopies(device), pinned_limit_bytes)
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor; one of bfloat16 as uint16, since numpy has no such type."""
+    plain = tensor.detach().contiguous()
+    return plain.view(torch.uint16) if plain.dtype == torch.bfloat16 else plain
+
+
+@functools.cache
+def _numpy_type(dtype: torch.dtype) -> np.dtype[Any]:
+    return torch.empty(0, dtype=dtype).numpy().dtype

@@ -15,7 +15,7 @@ from PIL import Image
 
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.tensors import PayloadWriter
-from lumigrad.server.core.call import Call
+from lumigrad.server.core.call import Call, NoLane
 from lumigrad.server.core.limits import Limits, require
 from lumigrad.server.core.streams import named_tensor
 from lumigrad.server.engines.content import Tensors
@@ -113,6 +113,10 @@ class ImageFormats:
     def unchanged(self, names: Sequence[str]) -> list[str]:
         """The outputs that are float images and are sent unchanged."""
         return [name for name in names if name in _FLOATS and self._kind(name) == image_pb2.IMAGE_FORMAT_FLOAT32]
+
+    def lanes(self, names: Sequence[str], call: Call) -> list[NoLane]:
+        """For each output the lane that its values are sent through: none for files, which are encoded first."""
+        return [NoLane() if self.are_files(name) else call.lane for name in names]
 
     def converted(self, outputs: Tensors) -> list[torch.Tensor]:
         """Convert outputs to the values to send, or to levels for files; on the device's thread."""

@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from lumigrad.protos.dtypes import Array
 from lumigrad.server.core.accounts import PayloadMemory
-from lumigrad.server.core.call import Call
+from lumigrad.server.core.call import Call, NoLane
 from lumigrad.server.core.limits import Limits, arguments_of
 from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.device.memory import Cost, DeviceMemory
 from lumigrad.server.device.queue import BatchEntry
-from lumigrad.server.device.transfer import Transfer
+from lumigrad.server.device.transfer import Delivery, Transfer
 from lumigrad.server.engines.base import Engine, Forward, Sized
 from lumigrad.server.engines.content import Tensors
 from lumigrad.server.engines.gradients import Wanted, formatted, nonfinite
@@ -86,7 +87,7 @@ class EngineRunner:
     def __init__(self, transfer: Transfer) -> None:
         self._transfer = transfer
 
-    def forward(self, request: ForwardRequest, call: Call, *, retain: bool) -> ForwardResult:
+    def forward(self, request: ForwardRequest, call: Call, *, retain: bool) -> Delivery[ForwardResult]:
         """Compute the outputs of the plan."""
         task, names = request.task, request.task.plan.outputs
         inputs = request.inputs()
@@ -94,11 +95,12 @@ class EngineRunner:
         into = {} if retain else self._lane_buffers(task.plan, request.formats, call)
         forward = self._forward(task, inputs, names, call, retain=retain, into=into)
         with call.times.stage("download"):
-            arrays = self._transfer.download(request.formats.converted({name: forward.outputs[name] for name in names}))
-        outputs = dict(zip(names, arrays, strict=True))
-        return ForwardResult(outputs, None if forward.state is None else ForwardState(task, forward.state))
+            tensors = request.formats.converted({name: forward.outputs[name] for name in names})
+            download = self._transfer.start_download(tensors, request.formats.lanes(names, call))
+        state = None if forward.state is None else ForwardState(task, forward.state)
+        return Delivery(ForwardResult(dict(zip(names, download.arrays, strict=True)), state), download)
 
-    def batch_entry(self, request: ForwardRequest, call: Call) -> BatchEntry[ForwardResult] | None:
+    def batch_entry(self, request: ForwardRequest, call: Call) -> BatchEntry[Delivery[ForwardResult]] | None:
         """How a forward pass that is not retained runs in one batch with others; None: it runs alone."""
         task = request.task
         plan, scene = task.plan, task.scene
@@ -109,21 +111,22 @@ class EngineRunner:
 
     def backward(
         self, retained: ForwardState, output_gradients: Tensors, wanted: Wanted, call: Call
-    ) -> Mapping[str, Array]:
+    ) -> Delivery[Mapping[str, Array]]:
         """Differentiate a forward pass that was retained."""
-        task = retained.task
+        task, before_view = retained.task, self._transfer.paced(call.check)
         with arguments_of("spec"):
-            result = task.engine.backward(retained.state, output_gradients, wanted.names, call.check)
+            result = task.engine.backward(retained.state, output_gradients, wanted.names, before_view)
         self._transfer.finish()
         call.times.add_kernel(result.stages())
         with call.times.stage("download"):
             gradients = formatted(result, task.plan.row_gradients, wanted.format)
             call.nonfinite = nonfinite(gradients.values())
-            return dict(zip(gradients, self._transfer.download(list(gradients.values())), strict=True))
+            download = self._transfer.start_download(list(gradients.values()), [call.lane] * len(gradients))
+        return Delivery(dict(zip(gradients, download.arrays, strict=True)), download)
 
     def forward_backward(
         self, task: Task, inputs: Any, output_gradients: Tensors, wanted: Wanted, call: Call
-    ) -> Mapping[str, Array]:
+    ) -> Delivery[Mapping[str, Array]]:
         """Compute the outputs that have gradients again, and differentiate them."""
         forward = self._forward(task, inputs, tuple(output_gradients), call, retain=True)
         assert forward.state is not None
@@ -139,23 +142,23 @@ class EngineRunner:
         retain: bool,
         into: Tensors | None = None,
     ) -> Forward:
+        before_view = self._transfer.paced(call.check)
         with arguments_of(task.field):
-            forward = task.engine.forward(task.plan, inputs, outputs, retain=retain, before_view=call.check, into=into)
+            forward = task.engine.forward(task.plan, inputs, outputs, retain=retain, before_view=before_view, into=into)
         self._transfer.finish()
         call.times.add_kernel(forward.stages())
         return forward
 
-    def _forward_batch(self, items: Sequence[tuple[ForwardRequest, Call]]) -> list[ForwardResult]:
+    def _forward_batch(self, items: Sequence[tuple[ForwardRequest, Call]]) -> list[Delivery[ForwardResult]]:
         """Compute several calls' outputs in one forward pass; each call's timings get its share of the time."""
         requests, calls = [request for request, _ in items], [call for _, call in items]
         task = requests[0].task
         plan, inputs = task.engine.batched(
             [request.task.plan for request in requests], [request.inputs() for request in requests]
         )
+        before_view = self._transfer.paced(lambda: _check_any(calls))
         with arguments_of(task.field):
-            forward = task.engine.forward(
-                plan, inputs, plan.outputs, retain=False, before_view=lambda: _check_any(calls)
-            )
+            forward = task.engine.forward(plan, inputs, plan.outputs, retain=False, before_view=before_view)
         self._transfer.finish()
         ends = list(accumulate(request.task.plan.lead for request in requests))
         slices = [slice(end - request.task.plan.lead, end) for request, end in zip(requests, ends, strict=True)]
@@ -164,19 +167,24 @@ class EngineRunner:
             call.times.add_kernel({stage: ms * share for stage, ms in forward.stages().items()})
         started = time.perf_counter()
         converted: list[torch.Tensor] = []
-        for request, part in zip(requests, slices, strict=True):
+        lanes: list[NoLane] = []
+        for request, call, part in zip(requests, calls, slices, strict=True):
             converted += request.formats.converted({name: forward.outputs[name][part] for name in plan.outputs})
-        arrays = iter(self._transfer.download(converted))
+            lanes += request.formats.lanes(plan.outputs, call)
+        download = self._transfer.start_download(converted, lanes)
+        arrays = iter(download.arrays)
         milliseconds = (time.perf_counter() - started) * 1e3
         for call, share in zip(calls, shares, strict=True):
             call.times.add("download", milliseconds * share)
-        return [ForwardResult({name: next(arrays) for name in plan.outputs}, None) for _ in requests]
+        results = [ForwardResult({name: next(arrays) for name in plan.outputs}, None) for _ in requests]
+        return [Delivery(result, download) for result in results]
 
     def _lane_buffers(self, plan: Plan, formats: ImageFormats, call: Call) -> Tensors:
         """Buffers in shared memory for images that are sent unchanged, to which CPU kernels write directly."""
         if not self._transfer.is_cpu:
             return {}
-        buffers = {name: call.lane.allocate(plan.output_shapes[name]) for name in formats.unchanged(plan.outputs)}
+        names, float32 = formats.unchanged(plan.outputs), np.dtype(np.float32)
+        buffers = {name: call.lane.allocate(plan.output_shapes[name], float32) for name in names}
         return {name: torch.from_numpy(buffer) for name, buffer in buffers.items() if buffer is not None}
 
 

@@ -45,6 +45,7 @@ def show_state(
         "calls_in_progress": lambda: handler.in_progress,
         "call_threads_busy": lambda: threads.busy,
         "transit_bytes": lambda: machine.payload_memory.account.taken,
+        "pinned_bytes": lambda: machine.transfer.pinned_bytes,
         "lanes": lambda: len(lanes),
         "lane_bytes": lambda: lanes.memory_bytes,
         **tenants.gauges(),

@@ -40,7 +40,7 @@ from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.device.capacity import default_capacity, store_limits
 from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.device.memory import DeviceMemory
-from lumigrad.server.device.transfer import Transfer
+from lumigrad.server.device.transfer import Transfer, transfer_for
 from lumigrad.server.engines.runner import EngineRunner, Machine
 from lumigrad.server.process.liveness import Emergency, Heap, Heartbeat, Watchdog, warm_up
 from lumigrad.server.process.metrics_port import MetricsPort, show_setup, show_state
@@ -97,14 +97,16 @@ class Worker:
 
         # The common path of all calls, and the exit of the process if the device fails.
         self._tracer = tracer_of(config, str(self._device), metrics)
-        self._lanes = Lanes(config.lane_mib * MIB, metrics, has_tenants=config.has_tenants)
+        # Payloads of calls may take as much pinned memory as they may take in all.
+        transfer = transfer_for(self._device, config.transit_mib * MIB)
+        self._lanes = Lanes(config.lane_mib * MIB, metrics, transfer.pinner, has_tenants=config.has_tenants)
         self._handler = _handler(config, metrics, max_calls, self._tracer, self._lanes)
         self._health = HealthStatus()
         self._health_limiter = HealthLimiter()
         self._emergency = Emergency(self._handler, self._health.set)
 
         # The device and its stores.
-        self._machine = make_machine(config, self._device, metrics, self._emergency.end)
+        self._machine = make_machine(config, transfer, metrics, self._emergency.end)
         self._emergency.executor = self._machine.executor
         self._spool = open_spool(config, history, metrics)
         catalog = Catalog.open(config.sensorsim) if config.sensorsim else None
@@ -238,6 +240,7 @@ class Worker:
             self._heartbeat.beat()
             self._metrics_port.refresh()
             heap.tidy()
+            self._machine.transfer.trim()
 
 
 def _device(config: Config) -> torch.device:
@@ -263,12 +266,12 @@ def _handler(config: Config, metrics: Metrics, max_calls: int, tracer: SpanTrace
 
 def make_machine(
     config: Config,
-    device: torch.device,
+    transfer: Transfer,
     metrics: Metrics,
     end: Callable[[int, str, BaseException | None], None],
 ) -> Machine:
     """Create what works on the device; `end` is called with an exit code and the reason when the device fails."""
-    transfer = Transfer(device)
+    device = transfer.device
     payloads = Account(
         "bytes of payloads in progress",
         config.transit_mib * MIB,
@@ -280,9 +283,10 @@ def make_machine(
     memory = DeviceMemory(
         device,
         config.device_memory_mib * MIB or default_capacity(device),
-        payload_memory if device.type == "cpu" else None,
+        payload_memory if transfer.is_cpu else None,
         on_shortage=metrics.shortage,
         on_leak=lambda why: end(OUT_OF_MEMORY, why, None),
+        transfer=transfer,
     )
     executor = DeviceExecutor(
         device,

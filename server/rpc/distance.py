@@ -13,7 +13,7 @@ from lumigrad.server.core.call import Call
 from lumigrad.server.core.limits import Limits, renamed, require
 from lumigrad.server.core.streams import named_tensors, timed
 from lumigrad.server.device.memory import Cost
-from lumigrad.server.device.transfer import Transfer
+from lumigrad.server.device.transfer import Delivery, Transfer
 from lumigrad.server.engines.content import Outline, uploader
 from lumigrad.server.engines.distances import DISTANCES, SEMANTICS, DistanceInputs, DistancePlan, distance_plan
 from lumigrad.server.engines.runner import Task
@@ -112,7 +112,7 @@ def answer_field(
         runtime.payload_memory.reserve(cost.bytes, call)
         scene.receive(PayloadReader())
 
-    def work() -> list[Array]:
+    def work() -> Delivery[Array]:
         world = world_of(scene.load())
         with call.times.stage("kernel.query"), renamed(_name):
             values = meshes.esdf(
@@ -128,9 +128,10 @@ def answer_field(
             )
             runtime.transfer.finish()
         with call.times.stage("download"):
-            return runtime.transfer.download([values])
+            download = runtime.transfer.start_download([values], [call.lane])
+        return Delivery(download.arrays[0], download)
 
-    (values,) = runtime.executor.run(work, call, cost)
+    values = runtime.executor.deliver(work, call, cost)
     payload = call.lane.writer()
     reply = distance_pb2.QueryReply(scene=scene.reference, outputs=named_tensors({"distance": values}, payload))
     yield from timed(reply, payload, lambda: None, call)

@@ -13,13 +13,12 @@ from lumigrad.server.core.errors import InvalidArgumentError
 from lumigrad.server.core.limits import require
 from lumigrad.server.core.streams import Backward, Forward, Receiver, check_room, named_tensors, timed
 from lumigrad.server.device.memory import Cost
-from lumigrad.server.device.queue import BatchEntry
 from lumigrad.server.device.transfer import Transfer
 from lumigrad.server.engines.content import Tensors, uploader
 from lumigrad.server.engines.gradients import Wanted
 from lumigrad.server.engines.images import ImageFormats
 from lumigrad.server.engines.requests import checked_gradients
-from lumigrad.server.engines.runner import ForwardResult, ForwardState, Task
+from lumigrad.server.engines.runner import ForwardState, Task
 from lumigrad.server.rpc.render_batch import render_batch
 from lumigrad.server.scenes.lookup import CLOUDS, ENGINES, AcceptedKinds, InlineScene, find_scene
 from lumigrad.server.storage.scenes import StoredScene
@@ -115,8 +114,8 @@ class EngineService(ABC):
             check_room(call, reserved)
             cost = _admit(receiver, runtime, call, task, "retain" if retain else "forward", memory, reserved)
             request.receive(receiver.payload(limits.payload_bytes, runtime.payload_memory))
-        entry: BatchEntry[ForwardResult] | None = None if retain else runner.batch_entry(request, call)
-        result = runtime.executor.run(lambda: runner.forward(request, call, retain=retain), call, cost, entry)
+        entry = None if retain else runner.batch_entry(request, call)
+        result = runtime.executor.deliver(lambda: runner.forward(request, call, retain=retain), call, cost, entry)
         payload = call.lane.writer(is_single=call.has_single_reply)
         if task.scene is not None:
             reply.scene.CopyFrom(task.scene)
@@ -160,7 +159,7 @@ class EngineService(ABC):
                 reader, upload = _receive_gradients(receiver, runtime, call, task)
                 request.receive(reader)
                 work = lambda: runner.forward_backward(task, request.inputs(), upload(), wanted, call)  # noqa: E731
-        gradients = runtime.executor.run(work, call, cost)
+        gradients = runtime.executor.deliver(work, call, cost)
         if spec.release:
             contexts.release(spec.context_id)
         elif retained is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.hashing import content_hash
@@ -14,6 +14,7 @@ from lumigrad.server.core.errors import SceneNotFoundError
 from lumigrad.server.core.limits import require
 from lumigrad.server.core.streams import Receiver
 from lumigrad.server.device.memory import Cost
+from lumigrad.server.device.transfer import Delivery
 from lumigrad.server.scenes.lookup import (
     SCENE_KINDS,
     kind_of,
@@ -104,12 +105,13 @@ class SceneService:
             nbytes = sum(tensor.nbytes for tensor in tensors.values())
             runtime.payload_memory.reserve(nbytes, call)
 
-            def work() -> list[Array]:
+            def work() -> Delivery[Sequence[Array]]:
                 with call.times.stage("download"):
-                    return runtime.transfer.download(list(tensors.values()))
+                    download = runtime.transfer.start_download(list(tensors.values()), [call.lane] * len(tensors))
+                return Delivery(download.arrays, download)
 
             # No device memory: the tensors are already there.
-            arrays = runtime.executor.run(work, call, Cost(payload_bytes=nbytes, is_repeatable=True))
+            arrays = runtime.executor.deliver(work, call, Cost(payload_bytes=nbytes, is_repeatable=True))
             sent = {name: payload.add(array) for name, array in zip(tensors, arrays, strict=True)}
             reply.scene.CopyFrom(scene.content.message(sent))
         with call.times.stage("encode"):

@@ -110,7 +110,7 @@ class FrameRenderer:
             cost = task.cost("forward", memory, reserved)
             runtime.memory.check(cost)
             runtime.payload_memory.reserve(reserved, call)
-        result = runtime.executor.run(
+        result = runtime.executor.deliver(
             lambda: runner.forward(request, call, retain=False), call, cost, runner.batch_entry(request, call)
         )
         with call.times.stage("compress"):

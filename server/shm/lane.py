@@ -20,16 +20,10 @@ from lumigrad.protos.dtypes import Array
 from lumigrad.protos.lanes import Packet, ToCaller
 from lumigrad.server.core.accounts import Account, Reservation
 from lumigrad.server.core.errors import BusyError
+from lumigrad.server.core.pinned import PinnableMap, Pinner, block_bytes
 
 # Fixes the size: access to memory that was truncated would kill the process.
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-_MIN_REGION_BYTES = 64 << 10
-
-
-def region_bytes(length: int) -> int:
-    """The size of a region for `length` bytes: one of eight steps per power of two, so that regions can be reused."""
-    step = max(_MIN_REGION_BYTES, 1 << max(0, (length - 1).bit_length() - 4))
-    return -(-length // step) * step
 
 
 class Region:
@@ -46,8 +40,8 @@ class Region:
         try:
             os.ftruncate(self.descriptor, size)
             fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _SEALS)
-            # `mmap` duplicates the descriptor.
-            self._map = mmap.mmap(self.descriptor, size)
+            # The mapping duplicates the descriptor.
+            self._map = PinnableMap(self.descriptor, size)
         except BaseException:
             os.close(self.descriptor)
             raise
@@ -58,6 +52,10 @@ class Region:
         """Close the descriptor, once the caller has its own."""
         os.close(self.descriptor)
         self.descriptor = -1
+
+    def pin(self, pinner: Pinner) -> bool:
+        """Register the memory with CUDA, until nothing refers to it; False if CUDA refuses."""
+        return self._map.pin(pinner)
 
     def free(self) -> None:
         """Free the memory even if the caller keeps it mapped; it then reads as zeros."""
@@ -87,11 +85,15 @@ class Lane:
     Allocating memory is slow, so unused regions are kept for a while.
     """
 
-    def __init__(self, tenant: str, link: socket.socket, account: Account) -> None:
-        """`link` is the non-blocking connection to the caller; `account` counts the bytes of all lanes."""
+    def __init__(self, tenant: str, link: socket.socket, account: Account, pinner: Pinner | None = None) -> None:
+        """`link` is the non-blocking connection to the caller; `account` counts the bytes of all lanes.
+
+        `pinner` registers the memory that a device writes to; None: it can write to any.
+        """
         self.tenant = tenant
         self._link = link
         self._account = account
+        self._pinner = pinner
         self._max_bytes = account.limit // 2
         self._reserved = Reservation(account, tenant)
         self._lock = threading.Lock()
@@ -136,16 +138,21 @@ class Lane:
                 self._leases[number] = lease
             return region
 
-    def lease_region(self, lease: Lease, length: int) -> Region | None:
-        """Lease a region for part of a reply; None if there is no room."""
+    def lease_region(self, lease: Lease, length: int, *, for_device: bool = False) -> Region | None:
+        """Lease a region for part of a reply, which the device is to write if `for_device`; None if it cannot be."""
         with self._lock:
-            return None if lease.is_released else self._take(lease, length)
+            region = None if lease.is_released else self._take(lease, length)
+            if region is None or not for_device or self._pinner is None or region.pin(self._pinner):
+                return region
+            lease.regions.remove(region)
+            region.lease, region.idle_since = None, time.monotonic()
+            return None
 
     def has_room(self, length: int) -> bool:
         """Whether about that many bytes can be leased, once regions without a lease are dropped."""
         with self._lock:
             leased = sum(region.size for region in self._regions.values() if region.lease is not None)
-            wanted = leased + region_bytes(length)
+            wanted = leased + block_bytes(length)
             more = max(0, wanted - self._reserved.amount)
             return wanted <= self._max_bytes and not self._account.lacking(self.tenant, more)
 
@@ -158,7 +165,7 @@ class Lane:
     def show(self, content: bytes) -> Region | None:
         """Create a region that begins with `content`; None if there is no room."""
         with self._lock:
-            return self._new(region_bytes(len(content)), content)
+            return self._new(block_bytes(len(content)), content)
 
     def trim(self, idle_seconds: float) -> None:
         """Drop the regions that were unused for `idle_seconds`."""
@@ -194,7 +201,7 @@ class Lane:
     def _take(self, lease: Lease, length: int) -> Region | None:
         if self._is_closed or not 0 < length <= self._max_bytes:
             return None
-        size = region_bytes(length)
+        size = block_bytes(length)
         # Among equal sizes the most recently used, which may still be in the processor's caches.
         fitting = [region for region in reversed(self._idle()) if size <= region.size <= 2 * size]
         region = min(fitting, key=lambda region: region.size) if fitting else self._new(size)

@@ -29,6 +29,7 @@ from lumigrad.server.core.accounts import Account
 from lumigrad.server.core.call import Call, NoLane
 from lumigrad.server.core.errors import BusyError, NoLaneError
 from lumigrad.server.core.metrics import Metrics
+from lumigrad.server.core.pinned import Pinner
 from lumigrad.server.shm.lane import Lane, Lease, Region
 from lumigrad.server.shm.payload import LostLane, OpenLane
 from lumigrad.v1 import worker_pb2
@@ -81,8 +82,9 @@ class Lanes:
     Accepts connections of the same user, or root, with a valid token; closes those that break the protocol.
     """
 
-    def __init__(self, limit_bytes: int, metrics: Metrics, *, has_tenants: bool) -> None:
-        """`limit_bytes` 0: no lanes."""
+    def __init__(self, limit_bytes: int, metrics: Metrics, pinner: Pinner | None, *, has_tenants: bool) -> None:
+        """`limit_bytes` 0: no lanes. `pinner` registers the memory that the device writes to; None: needless."""
+        self._pinner = pinner
         share = limit_bytes // 2 if has_tenants else None
         self._account = Account("bytes of shared memory", limit_bytes, "--lane-mib", share=share)
         self._max_tenant_lanes = _MAX_TENANT_LANES if has_tenants else _MAX_LANES
@@ -218,7 +220,7 @@ class Lanes:
             if token is None or offer is None or offer.ends <= time.monotonic() or not self._may_open(offer.tenant):
                 return False
         connection.token, connection.nonce = token, offer.nonce
-        connection.lane = Lane(offer.tenant, connection.link, self._account)
+        connection.lane = Lane(offer.tenant, connection.link, self._account, self._pinner)
         connection.region = connection.lane.show(offer.nonce)
         return connection.region is not None
 

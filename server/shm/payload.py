@@ -58,14 +58,14 @@ class OpenLane(NoLane):
             self._on_fallback("full")
             raise LaneLostError
 
-    def allocate(self, shape: Sequence[int]) -> Array | None:
-        """Allocate an array in a region; None if it is too small or there is no room."""
-        nbytes = np.dtype(np.float32).itemsize * math.prod(shape)
-        region = self._lane.lease_region(self._lease, nbytes) if nbytes >= LEAST_BYTES else None
+    def allocate(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array | None:
+        """Allocate an array in a region for the device; None if it is too small or there is no room."""
+        nbytes = dtype.itemsize * math.prod(shape)
+        region = self._lane.lease_region(self._lease, nbytes, for_device=True) if nbytes >= LEAST_BYTES else None
         if region is None:
             return None
         self._made[region.memory.ctypes.data] = region
-        return region.memory[:nbytes].view(np.float32).reshape(shape)
+        return region.memory[:nbytes].view(dtype).reshape(shape)
 
     def reader(self, payload: memoryview, limit_bytes: int, allocate: Allocate) -> PayloadReader:
         """Create a reader that copies tensors from the caller's regions."""

@@ -6,6 +6,9 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
+#include <map>
+#include <mutex>
 #include <new>
 
 #include "block.h"
@@ -34,6 +37,10 @@ struct alignas(kAlignment) Header {
 thread_local cudaError_t last_error = cudaSuccess;
 std::atomic<int> failing{0};
 std::atomic<std::size_t> allocated{0};
+
+// Registered memory: its begin and its end.
+std::mutex registered_mutex;
+std::map<const char*, const char*> registered;
 
 cudaError_t answer(cudaError_t status) {
   if (status != cudaSuccess) last_error = status;
@@ -79,6 +86,10 @@ const char* cudaGetErrorName(cudaError_t status) {
       return "cudaErrorInvalidResourceHandle";
     case cudaErrorNotReady:
       return "cudaErrorNotReady";
+    case cudaErrorHostMemoryAlreadyRegistered:
+      return "cudaErrorHostMemoryAlreadyRegistered";
+    case cudaErrorHostMemoryNotRegistered:
+      return "cudaErrorHostMemoryNotRegistered";
   }
   return "unknown";
 }
@@ -99,6 +110,10 @@ const char* cudaGetErrorString(cudaError_t status) {
       return "invalid resource handle";
     case cudaErrorNotReady:
       return "device not ready";
+    case cudaErrorHostMemoryAlreadyRegistered:
+      return "part or all of the requested memory range is already mapped";
+    case cudaErrorHostMemoryNotRegistered:
+      return "pointer does not correspond to a registered memory region";
   }
   return "unknown error";
 }
@@ -182,6 +197,27 @@ cudaError_t cudaFreeHost(void* block) {
   Header* header = static_cast<Header*>(block) - 1;
   emulation::check_unused(block, header->bytes);
   ::operator delete(header, std::align_val_t{kAlignment});
+  return cudaSuccess;
+}
+
+cudaError_t cudaHostRegister(void* memory, std::size_t bytes, unsigned) {
+  if (bytes == 0) return answer(cudaErrorInvalidValue);
+  std::lock_guard lock(registered_mutex);
+  const char* begin = static_cast<char*>(memory);
+  const auto next = registered.lower_bound(begin);
+  const bool overlaps_next = next != registered.end() && next->first < begin + bytes;
+  const bool overlaps_last = next != registered.begin() && std::prev(next)->second > begin;
+  if (overlaps_next || overlaps_last) return answer(cudaErrorHostMemoryAlreadyRegistered);
+  registered.emplace(begin, begin + bytes);
+  return cudaSuccess;
+}
+
+cudaError_t cudaHostUnregister(void* memory) {
+  std::lock_guard lock(registered_mutex);
+  const auto found = registered.find(static_cast<char*>(memory));
+  if (found == registered.end()) return answer(cudaErrorHostMemoryNotRegistered);
+  emulation::check_unused(found->first, static_cast<std::size_t>(found->second - found->first));
+  registered.erase(found);
   return cudaSuccess;
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
@@ -227,3 +228,40 @@ def test_memory_is_that_of_the_scene_the_images_and_the_pairs(device: Device) ->
     # Each Gaussian that is seen lies in a tile at the least.
     pairs = int((results["radii"] > 0).all(-1).sum())
     assert state.kept.bytes < device.native.device_bytes(0) < 2 * inputs + images + 64 * pairs
+
+
+def test_launches_of_a_few_views_render_what_one_does_and_a_caller_may_stop_between_them(
+    cuda: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward = emulated(gaussians.forward, CudaEngine(cuda.native, 0, cuda.current_stream))
+    arrays = {name: value for name, value in vars(scene_of(CROWD)).items() if value is not None}
+    scene = gaussians.Gaussians(**{name: value.to(cuda.device) for name, value in arrays.items()})
+    first, second = cameras_of(CROWD)
+    views = [first, second, first, first, second]
+    background = torch.from_numpy(random_of("views").random((len(views), 3), np.float32)).to(cuda.device)
+    asked: list[int] = []
+
+    def render(last: int | None = None) -> dict[str, torch.Tensor]:
+        def ask() -> None:
+            if len(asked) == last:
+                raise InterruptedError
+            asked.append(len(asked))
+
+        asked.clear()
+        result = forward(scene, views, gaussians.Settings(), background=background, outputs=OUTPUTS, before_view=ask)
+        return {name: value.cpu() for name, value in result.outputs.items()}
+
+    whole = render()
+    assert len(asked) == 1
+    # Two views per launch.
+    work = 2 * (67 * 45 + 2500)
+    monkeypatch.setattr(sys.modules[f"{gaussians.__name__}.forward"], "_LAUNCH_WORK", work)
+    parts = render()
+    assert len(asked) == 3
+    for name, value in whole.items():
+        assert torch.equal(parts[name], value), name
+    with pytest.raises(InterruptedError):
+        render(last=2)
+    assert len(asked) == 2
+    # What was left half done does not show in what follows.
+    assert torch.equal(render()["color"], whole["color"])

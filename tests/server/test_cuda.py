@@ -1,28 +1,51 @@
-"""A worker on a CUDA device: what goes through pinned memory comes out as from the CPU."""
+"""A worker on a CUDA device, or on the emulated one: results are those of the CPU, whatever happens on the way."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 import torch
 
 from lumigrad.protos import dtypes
-from lumigrad.v1 import scene_pb2, worker_pb2, world_pb2
+from lumigrad.protos.streams import frames_of
+from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.server.core.errors import DEVICE_LOST
+from lumigrad.v1 import errors_pb2, image_pb2, render_pb2, scene_pb2, worker_pb2, world_pb2
 from support.calls.distance_calls import DistanceClient, cuboid, mesh_arrays, mesh_obstacle, pose_of, world_of
-from support.calls.raw_calls import RawClient, color_gradient, opencv_camera, spec_of, sphere_cloud
+from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
+from support.calls.raw_calls import (
+    Array,
+    RawClient,
+    color_gradient,
+    detail,
+    failure,
+    opencv_camera,
+    spec_of,
+    sphere_cloud,
+    with_scene,
+)
+from support.calls.raw_lane import RawLane
+from support.calls.raw_training import RawTraining, start_of
 from support.meshes.shapes import torus
-from support.workers.slow_render import wait_for
-from support.workers.worker import worker
+from support.workers.cuda_machines import GPU, MACHINES, Machine
+from support.workers.faults import Faults
+from support.workers.slow_render import wait_for, wait_until
+from support.workers.worker import WorkerProcess, worker
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+SEED = 7
 
-CLOUD = sphere_cloud(5000)
+
+@pytest.fixture(scope="module", params=MACHINES)
+def machine(request: pytest.FixtureRequest) -> Machine:
+    made: Machine = request.param
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +54,21 @@ def cpu(client: RawClient) -> RawClient:
 
 
 @pytest.fixture(scope="module")
-def cuda() -> Iterator[RawClient]:
-    with worker("--device", "cuda:0") as process:
-        raw = RawClient(process.target)
-        yield raw
-        raw.close()
+def process(machine: Machine) -> Iterator[WorkerProcess]:
+    with machine.worker() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def cuda(process: WorkerProcess) -> Iterator[RawClient]:
+    raw = RawClient(process.target)
+    yield raw
+    raw.close()
+
+
+@pytest.fixture(scope="module")
+def cloud(machine: Machine) -> dict[str, Array]:
+    return sphere_cloud(machine.count)
 
 
 def close(remote: np.ndarray, expected: np.ndarray, tolerance: float) -> None:
@@ -43,33 +76,38 @@ def close(remote: np.ndarray, expected: np.ndarray, tolerance: float) -> None:
     assert np.abs(remote - expected).max() <= tolerance * scale
 
 
-def test_info_names_the_device(cuda: RawClient) -> None:
-    info = cuda.worker_stub.Info(worker_pb2.InfoRequest(), timeout=10)
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_info_names_the_device() -> None:
+    with GPU.worker() as process, process.channel() as channel:
+        info = RawClient("", channel=channel).worker_stub.Info(worker_pb2.InfoRequest(), timeout=10)
     assert info.device == "cuda:0"
     assert info.cuda_built
     assert 0 < info.device_memory_free_bytes <= info.device_memory_bytes
 
 
-def test_a_scene_comes_back_bit_by_bit(cuda: RawClient) -> None:
-    scene_id = cuda.put(CLOUD).scene.scene_id
-    cuda.update(scene_id, 1, {"colors": CLOUD["colors"] / 2})
+def test_a_scene_comes_back_bit_by_bit(cuda: RawClient, cloud: dict[str, Array]) -> None:
+    scene_id = cuda.put(cloud).scene.scene_id
+    cuda.update(scene_id, 1, {"colors": cloud["colors"] / 2})
     _, tensors = cuda.get(scene_id=scene_id, with_tensors=True)
-    assert tensors["positions"].tobytes() == CLOUD["positions"].tobytes()
-    assert tensors["colors"].tobytes() == (CLOUD["colors"] / 2).tobytes()
+    assert tensors["positions"].tobytes() == cloud["positions"].tobytes()
+    assert tensors["colors"].tobytes() == (cloud["colors"] / 2).tobytes()
 
 
 @pytest.mark.parametrize("inline", [True, False])
-def test_images_and_gradients_agree_with_the_cpu(cuda: RawClient, cpu: RawClient, inline: bool) -> None:
-    cameras = [opencv_camera(256, 256), opencv_camera(256, 256, x=0.2)]
-    gradient = {"color": color_gradient(2, 256, 256, 3)}
+def test_images_and_gradients_agree_with_the_cpu(
+    machine: Machine, cuda: RawClient, cpu: RawClient, cloud: dict[str, Array], inline: bool
+) -> None:
+    cameras = [machine.camera(), machine.camera(x=0.2)]
+    gradient = {"color": color_gradient(2, machine.size, machine.size, 3)}
     replies = {}
     for name, client in (("cuda", cuda), ("cpu", cpu)):
-        cloud = CLOUD if inline else None
-        scene_id = "" if inline else client.put(CLOUD).scene.scene_id
+        sent = cloud if inline else None
+        scene_id = "" if inline else client.put(cloud).scene.scene_id
         spec = spec_of(*cameras, scene_id=scene_id, outputs=["color", "alpha", "depth"])
-        rendered = client.render(spec, cloud=cloud, retain=True)
+        rendered = client.render(spec, cloud=sent, retain=True)
         kept = client.backward(gradient, context_id=rendered.header.context_id)
-        again = client.backward(gradient, spec=spec, cloud=cloud)
+        again = client.backward(gradient, spec=spec, cloud=sent)
         replies[name] = rendered.arrays, kept.arrays, again.arrays
         stages = {stage.name for stage in rendered.timings.stages}
         assert {"kernel.blend", "download"} <= stages
@@ -79,8 +117,8 @@ def test_images_and_gradients_agree_with_the_cpu(cuda: RawClient, cpu: RawClient
             close(remote[name], expected[name], tolerance)
 
 
-def test_sparse_rows_in_bfloat16_are_the_dense_ones(cuda: RawClient) -> None:
-    spec = spec_of(opencv_camera(64, 64), scene_id=cuda.put(CLOUD).scene.scene_id)
+def test_sparse_rows_in_bfloat16_are_the_dense_ones(cuda: RawClient, cloud: dict[str, Array]) -> None:
+    spec = spec_of(opencv_camera(64, 64), scene_id=cuda.put(cloud).scene.scene_id)
     gradient = {"color": color_gradient(1, 64, 64, 3)}
     context_id = cuda.render(spec, retain=True).header.context_id
     dense = cuda.backward(gradient, context_id=context_id).arrays
@@ -123,14 +161,151 @@ def test_distances_and_their_gradients_agree_with_the_cpu(cuda: RawClient, cpu: 
         close(found[0][name], expected, 1e-5 if name in ("cost", "distance", "field") else 2e-3)
 
 
-def test_scenes_go_to_the_spool_from_the_device(tmp_path: Path) -> None:
-    options = ("--device", "cuda:0", "--spool", str(tmp_path))
-    with worker(*options) as process, process.channel() as channel:
-        scene_id = RawClient("", channel=channel).put(CLOUD).scene.scene_id
+def test_scenes_go_to_the_spool_from_the_device(machine: Machine, tmp_path: Path) -> None:
+    cloud = sphere_cloud(machine.count)
+    options = ("--spool", str(tmp_path))
+    with machine.worker(*options) as process, process.channel() as channel:
+        scene_id = RawClient("", channel=channel).put(cloud).scene.scene_id
         wait_for(process, "lumigrad_spool_waiting", 0)
-    with worker(*options) as process, process.channel() as channel:
+    with machine.worker(*options) as process, process.channel() as channel:
         header, arrays = RawClient("", channel=channel).get(scene_id=scene_id, with_tensors=True)
         assert header.info.version == 1
         assert {name: array.tobytes() for name, array in arrays.items()} == {
-            name: array.tobytes() for name, array in CLOUD.items()
+            name: array.tobytes() for name, array in cloud.items()
         }
+
+
+@pytest.mark.parametrize("kind", ["uint8", "float16", "png"])
+def test_formats_agree_with_the_cpu(
+    machine: Machine, cuda: RawClient, cpu: RawClient, cloud: dict[str, Array], kind: str
+) -> None:
+    formats = [image_pb2.OutputFormat(name="color", format=getattr(image_pb2, f"IMAGE_FORMAT_{kind.upper()}"))]
+    found = [client.render(spec_of(machine.camera()), cloud=cloud, formats=formats).arrays for client in (cuda, cpu)]
+    if kind == "png":
+        assert bytes(found[0]["color"][:8]) == bytes(found[1]["color"][:8])
+        return
+    levels = [arrays["color"].astype(np.float32) for arrays in found]
+    close(levels[0], levels[1], 1 / 255 if kind == "uint8" else 1e-3)
+
+
+def test_a_training_takes_the_steps_of_the_cpu(cuda: RawClient, cpu: RawClient) -> None:
+    losses = []
+    for client in (cuda, cpu):
+        training = RawTraining(client, start_of(client, gaussian_cloud(60, seed=SEED)))
+        training.started()
+        losses.append([training.step(number, views=[number % 2]).loss for number in range(4)])
+        training.finish()
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    assert losses[1][0] != losses[1][2], "the parameters have changed"
+
+
+def test_calls_that_wait_together_are_rendered_together(machine: Machine) -> None:
+    with machine.worker("--batch-wait-ms", "2000") as process:
+        client = RawClient(process.target)
+        scene_id = client.put(sphere_cloud(20)).scene.scene_id
+        specs = [spec_of(opencv_camera(16, 16, x=x), scene_id=scene_id) for x in (0.0, 0.1, 0.2, 0.3)]
+        alone = [client.render(spec).arrays["color"] for spec in specs]
+        before = process.metric("lumigrad_batch_views_count")
+        found: dict[int, Array] = {}
+
+        def ask(index: int) -> None:
+            found[index] = client.render(specs[index]).arrays["color"]
+
+        threads = [threading.Thread(target=ask, args=(index,)) for index in range(len(specs))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert process.metric("lumigrad_batch_views_count") - before < len(specs)
+        client.close()
+    assert [found[index].tobytes() for index in range(len(specs))] == [color.tobytes() for color in alone]
+
+
+def test_replies_are_written_to_lanes(cuda: RawClient, cpu: RawClient) -> None:
+    # 768 KiB of colours, and 256 KiB of each of the others.
+    spec = spec_of(opencv_camera(256, 256), outputs=["color", "alpha", "hits"])
+    cloud = sphere_cloud(50)
+    expected = cpu.render(spec, cloud=cloud).arrays
+    with RawLane(cuda) as lane:
+        for lease, retain in ((1, False), (2, True)):
+            payload = PayloadWriter()
+            request = render_pb2.RenderRequest(spec=with_scene(spec, cloud, payload), retain=retain)
+            call = cuda.render_stub.Render(frames_of(request, payload), metadata=lane.metadata(lease), timeout=60)
+            frames = list(call)
+            assert all(entry.tensor.HasField("region") for entry in frames[0].message.outputs)
+            for name, array in lane.arrays(iter(frames)).items():
+                close(array, expected[name], 1e-5)
+            lane.release(lease)
+
+
+def test_a_call_that_ran_out_of_memory_is_run_again_and_then_refused(machine: Machine, tmp_path: Path) -> None:
+    with machine.worker("--device-memory-mib", "256", faults=tmp_path) as process:
+        faults, client = Faults(tmp_path), RawClient(process.target)
+        cloud, spec = sphere_cloud(machine.count), spec_of(machine.camera())
+        expected = client.render(spec, cloud=cloud).arrays["color"]
+        faults.arm("shortage")
+        assert client.render(spec, cloud=cloud).arrays["color"].tobytes() == expected.tobytes()
+        assert process.metric("lumigrad_memory_shortages_total", result="relieved") == 1
+        faults.arm("shortages")
+        error = failure(lambda: client.render(spec, cloud=cloud))
+        assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert detail(error, errors_pb2.DeviceMemoryShort).available_bytes > 0
+        faults.disarm("shortages")
+        assert client.render(spec, cloud=cloud).arrays["color"].tobytes() == expected.tobytes()
+        # More than there is: refused before anything is allocated.
+        error = failure(lambda: client.render(spec_of(*[opencv_camera(1024, 1024)] * 64), cloud=cloud))
+        assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        client.close()
+
+
+def test_a_lost_device_ends_the_worker(machine: Machine, tmp_path: Path) -> None:
+    with machine.worker(faults=tmp_path) as process:
+        faults, client = Faults(tmp_path), RawClient(process.target)
+        spec, cloud = spec_of(machine.camera()), sphere_cloud(machine.count)
+        client.render(spec, cloud=cloud)
+        faults.arm("sticky" if machine.is_emulated else "assert")
+        assert failure(lambda: client.render(spec, cloud=cloud)).code() == grpc.StatusCode.INTERNAL
+        process.wait_for_log("the device is lost")
+        if machine.is_emulated:
+            assert process.wait() == DEVICE_LOST
+        else:
+            process.wait_for_log("reason=device_lost")
+        client.close()
+
+
+@pytest.mark.parametrize("kind", ["spheres", "gaussians"])
+def test_a_call_that_is_cancelled_leaves_the_device_within_a_few_views(
+    machine: Machine, process: WorkerProcess, cuda: RawClient, kind: str
+) -> None:
+    make, make_cloud = (spec_of, sphere_cloud) if kind == "spheres" else (gaussian_spec, gaussian_cloud)
+    scene_id = cuda.put(make_cloud(machine.count, seed=3)).scene.scene_id
+    spec: Any = make(*[machine.camera()] * machine.views, scene_id=scene_id, outputs=["alpha"])
+
+    def start() -> Any:
+        request = frames_of(render_pb2.RenderRequest(spec=spec), PayloadWriter())
+        return cuda.render_stub.Render(request, timeout=120)
+
+    began = time.perf_counter()
+    list(start())
+    whole = time.perf_counter() - began
+    call = start()
+    wait_until(lambda: process.metric("lumigrad_calls_in_stage", stage="device") == 1, "the call's work")
+    began = time.perf_counter()
+    call.cancel()
+    wait_for(process, "lumigrad_predicted_bytes", 0)
+    assert time.perf_counter() - began < whole / 2
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_two_gpus_serve_each_on_its_own() -> None:
+    with worker("--device", "cuda:0,cuda:1", supervised=True) as process:
+        process.wait_for_log("serving", count=2)
+        cloud, spec = sphere_cloud(5000), spec_of(opencv_camera(256, 256))
+        found = []
+        for index in range(2):
+            with grpc.insecure_channel(f"127.0.0.1:{process.port + index}") as channel:
+                client = RawClient("", channel=channel)
+                assert client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=10).device == f"cuda:{index}"
+                found.append(client.render(spec, cloud=cloud).arrays["color"])
+        assert found[0].tobytes() == found[1].tobytes()

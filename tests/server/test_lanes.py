@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 import pytest
+import torch
 
 from lumigrad.protos.chunks import allocate_bytes
 from lumigrad.protos.lanes import PACKET_BYTES, Packet, ToCaller, lane_metadata
@@ -21,6 +22,7 @@ from lumigrad.server.core.errors import LaneLostError
 from lumigrad.server.shm.lane import Lane
 from lumigrad.server.shm.payload import OpenLane
 from lumigrad.v1 import errors_pb2, render_pb2, scene_pb2, tensor_pb2
+from support.backends.emulated_copies import EmulatedCopies, emulated_transfer
 from support.calls.raw_calls import RawClient, color_gradient, detail, failure, opencv_camera, spec_of, sphere_cloud
 from support.calls.raw_lane import RawLane, offer_of
 from support.workers.worker import WorkerProcess, worker
@@ -303,6 +305,47 @@ def test_what_was_read_in_place_must_still_be_leased_when_it_was_used(ends: str)
             assert lane.grant(1, MIB) is region
         with pytest.raises(LaneLostError):
             request.check_held()
+
+
+def test_a_gpu_writes_to_regions_which_are_pinned_until_nothing_uses_them() -> None:
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with here, there:
+        copies = EmulatedCopies()
+        lane = Lane("", here, Account("bytes", 16 * MIB, "--lane-mib"), copies)
+        lease = lane.begin(1)
+        assert lease is not None
+        reply = OpenLane(lane, lease, StageTimes(), lambda _: None)
+        assert lane.lease_region(lease, MIB) is not None
+        assert copies.pinned == {}, "what the worker itself writes needs not be pinned"
+        copies.go.clear()
+        download = emulated_transfer(copies).start_download([torch.ones(MIB // 4), torch.ones(10)], [reply, reply])
+        assert lease.regions[-1].memory.ctypes.data == download.arrays[0].ctypes.data
+        assert sorted(copies.pinned.values()) == [64 << 10, MIB], "small tensors go through other pinned memory"
+        lane.close()
+        assert len(copies.pinned) == 2, "the copy goes on"
+        copies.go.set()
+        download.wait()
+        assert (download.arrays[0] == 1).all()
+        del download, reply, lease
+        assert MIB not in copies.pinned.values()
+        assert copies.mistakes == []
+
+
+def test_where_cuda_refuses_to_pin_a_region_it_stays_free() -> None:
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with here, there:
+        copies = EmulatedCopies()
+        copies.refuses = True
+        lane = Lane("", here, Account("bytes", 16 * MIB, "--lane-mib"), copies)
+        lease = lane.begin(1)
+        assert lease is not None
+        reply = OpenLane(lane, lease, StageTimes(), lambda _: None)
+        (array,) = emulated_transfer(copies).start_download([torch.ones(MIB // 4)], [reply]).arrays
+        assert lease.regions == []
+        region = lane.lease_region(lease, MIB)
+        assert region is not None and region.memory.ctypes.data != array.ctypes.data
+        assert lane.lease_region(lease, MIB) is not region
+        lane.close()
 
 
 def test_a_worker_without_shared_memory_offers_none() -> None:

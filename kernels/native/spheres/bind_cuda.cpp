@@ -150,6 +150,20 @@ void bind_cuda_spheres(nb::module_& m) {
         device_trim();
       },
       "device"_a);
+  m.def(
+      "pin_host",
+      [](std::uintptr_t address, std::size_t bytes, int device) {
+        const DeviceGuard guard(device);
+        return pin_host(reinterpret_cast<void*>(address), bytes);
+      },
+      "address"_a, "bytes"_a, "device"_a, nb::call_guard<nb::gil_scoped_release>());
+  m.def(
+      "unpin_host",
+      [](std::uintptr_t address, int device) {
+        const DeviceGuard guard(device);
+        unpin_host(reinterpret_cast<void*>(address));
+      },
+      "address"_a, "device"_a, nb::call_guard<nb::gil_scoped_release>());
 }
 
 }  // namespace lumigrad

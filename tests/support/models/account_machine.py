@@ -27,6 +27,7 @@ from lumigrad.server.core.errors import (
     TrainingHeldError,
 )
 from lumigrad.server.core.metrics import Metrics
+from lumigrad.server.device.transfer import Transfer
 from lumigrad.server.process.worker import make_machine
 from lumigrad.server.storage.tenants import Runtime, Tenants
 from lumigrad.server.storage.trainings import Footprint, Training, TrainingReservation
@@ -344,5 +345,5 @@ def _unless_busy(reserve: Callable[[], None]) -> bool:
 
 
 _MACHINE = make_machine(
-    dataclasses.replace(CONFIG, tokens_file="tokens"), torch.device("cpu"), Metrics(), lambda *_: None
+    dataclasses.replace(CONFIG, tokens_file="tokens"), Transfer(torch.device("cpu")), Metrics(), lambda *_: None
 )

@@ -66,6 +66,9 @@ class FaultyEngine:
             while faults.is_armed("not yet"):
                 time.sleep(0.01)
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        if faults.strike("assert"):
+            # On a GPU alone, a real one.
+            torch.zeros(1, device="cuda")[torch.tensor([1], device="cuda")].item()
         if faults.strike("error"):
             raise RuntimeError("something passes")
         if faults.strike("shortage") or faults.is_armed("shortages"):

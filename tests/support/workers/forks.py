@@ -28,6 +28,8 @@ _TESTS = Path(__file__).parents[2]
 _MESSAGE_BYTES = 1 << 18
 # The environment variable that holds the folder of the faults that workers meet.
 FAULTS = "LUMIGRAD_TEST_FAULTS"
+# Set: a worker without a supervisor has the emulated device.
+EMULATED = "LUMIGRAD_TEST_EMULATED"
 
 
 class ForkedProcess:
@@ -191,6 +193,8 @@ def _become(arguments: list[str], folder: str, environment: dict[str, str]) -> N
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(environment)
+        if EMULATED in environment:
+            importlib.import_module("support.workers.emulated_device")
         sys.argv = ["lumigrad", *arguments]
         code = cli.main()
     except SystemExit as error:

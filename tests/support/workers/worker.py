@@ -21,7 +21,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from support.workers.balance import wait_until_released
-from support.workers.forks import FAULTS, ForkedProcess
+from support.workers.forks import EMULATED, FAULTS, ForkedProcess
 
 LUMIGRAD = str(Path(sys.executable).with_name("lumigrad"))
 START_SECONDS = 60.0
@@ -44,12 +44,14 @@ class WorkerProcess:
         metrics_context: ssl.SSLContext | None = None,
         supervised: bool = False,
         faults: Path | None = None,
+        emulated: bool = False,
         command: Sequence[str] = (LUMIGRAD, "serve"),
     ):
         """Start it and wait until it answers; a worker that ends instead is a RuntimeError with its log.
 
         `credentials` are for one that asks for TLS, `metrics_context` for one whose metrics do. `process` is the
-        worker's own, or its supervisor's if there is to be one, whose workers meet the faults armed in a folder.
+        worker's own, or its supervisor's if there is to be one, whose workers meet the faults armed in a folder. One
+        without a supervisor may be `emulated`: its device is the emulation of CUDA, and it meets faults, too.
         """
         self.options = options
         self._credentials = credentials
@@ -59,6 +61,8 @@ class WorkerProcess:
         # An environment may matter to what is loaded.
         is_plain = environment is None and arguments[0] == LUMIGRAD
         told = {} if faults is None else {FAULTS: str(faults)}
+        if emulated:
+            told[EMULATED] = "1"
         self.process = (
             ForkedProcess(arguments[1:], environment={**os.environ, **told})
             if is_plain

@@ -132,4 +132,19 @@ void device_trim() {
   free_kept(s, device);
 }
 
+std::string pin_host(void* memory, std::size_t bytes) {
+  const cudaError_t status = cudaHostRegister(memory, bytes, cudaHostRegisterPortable);
+  if (status == cudaSuccess) return "";
+  // Otherwise the next launch would report it.
+  cudaGetLastError();
+  return cudaGetErrorName(status);
+}
+
+void unpin_host(void* memory) noexcept {
+  // They fail only if the device is lost, which others notice.
+  cudaDeviceSynchronize();
+  cudaHostUnregister(memory);
+  cudaGetLastError();
+}
+
 }  // namespace lumigrad

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <utility>
 
 namespace lumigrad {
@@ -22,6 +23,11 @@ std::uint64_t device_system_allocations();
 std::uint64_t device_bytes(int device);
 // Waits for the current device and returns its blocks that are not in use to the driver.
 void device_trim();
+// Registers host memory with CUDA ("pins" it), so that copies to and from it need no processor; the error's name if
+// CUDA refuses, "" otherwise. `memory` begins with a page.
+std::string pin_host(void* memory, std::size_t bytes);
+// Undoes it, once the current device has finished all work that may use the memory.
+void unpin_host(void* memory) noexcept;
 
 // An array from the pool, tied to one stream; growing loses the contents.
 template <class T>

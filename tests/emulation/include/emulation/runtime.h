@@ -17,6 +17,8 @@ enum cudaError_t {
   cudaErrorInvalidDevice = 101,
   cudaErrorInvalidResourceHandle = 400,
   cudaErrorNotReady = 600,
+  cudaErrorHostMemoryAlreadyRegistered = 712,
+  cudaErrorHostMemoryNotRegistered = 713,
 };
 
 enum cudaMemcpyKind {
@@ -34,6 +36,7 @@ using cudaEvent_t = EmulatedEvent*;
 
 constexpr unsigned cudaEventDefault = 0;
 constexpr unsigned cudaEventDisableTiming = 2;
+constexpr unsigned cudaHostRegisterPortable = 1;
 
 struct cudaLaunchAttribute {};
 
@@ -62,6 +65,9 @@ cudaError_t cudaMalloc(void** block, std::size_t bytes);
 cudaError_t cudaFree(void* block);
 cudaError_t cudaMallocHost(void** block, std::size_t bytes);
 cudaError_t cudaFreeHost(void* block);
+// Registers memory that no registered memory overlaps.
+cudaError_t cudaHostRegister(void* memory, std::size_t bytes, unsigned flags);
+cudaError_t cudaHostUnregister(void* memory);
 cudaError_t cudaMemGetInfo(std::size_t* available, std::size_t* total);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void* block, int value, std::size_t bytes, cudaStream_t stream);

@@ -1,0 +1,78 @@
+"""Copies between the host and a CUDA device, beside its kernels. Tests replace this class to do without a GPU."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Protocol
+
+import torch
+
+from lumigrad.kernels.memory import pin, unpin
+from lumigrad.protos.dtypes import Array
+from lumigrad.server.core import logs
+
+
+class Event(Protocol):
+    """A point in a stream."""
+
+    def synchronize(self) -> None:
+        """Wait until the stream has passed it; raises if the device is lost."""
+
+
+class CudaCopies:
+    """Copies from one device on a stream of their own, and pinned memory on the host."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._has_warned = False
+
+    def finish(self) -> None:
+        """Wait for the kernels of the calling thread."""
+        torch.cuda.current_stream(self._device).synchronize()
+
+    def record(self) -> Event:
+        """The end of the kernels that the calling thread has queued so far."""
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def to_host(self, pairs: Iterable[tuple[torch.Tensor, Array]]) -> Event:
+        """Copy each tensor to its array once the kernels queued so far have ended.
+
+        Returns the end of the copies, until which both must be kept.
+        """
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        # The threads of calls, which may be many, sleep until it rather than spin.
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        try:
+            with torch.cuda.stream(self._stream):
+                for source, target in pairs:
+                    torch.from_numpy(target).copy_(source, non_blocking=True)
+        except BaseException:
+            # The caller frees the memory.
+            with suppress(RuntimeError):
+                self._stream.synchronize()
+            raise
+        event.record(self._stream)
+        return event
+
+    def fetch(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """Copy tensors that are complete to the host, without waiting for kernels and other copies."""
+        with torch.cuda.stream(torch.cuda.Stream(self._device)):  # type: ignore[no-untyped-call]
+            return [tensor.detach().contiguous().cpu() for tensor in tensors]
+
+    def pin(self, memory: Array) -> bool:
+        """Register memory, uint8 from the start of a page on; False if CUDA refuses, with one line in the log."""
+        error = pin(self._device, memory.ctypes.data, memory.nbytes)
+        if error and not self._has_warned:
+            self._has_warned = True
+            what = "CUDA does not register host memory, so copies to and from it take longer"
+            logs.event(what, logging.WARNING, bytes=memory.nbytes, error_name=error)
+        return not error
+
+    def unpin(self, address: int) -> None:
+        """Undo `pin` for the memory at an address, after all copies that use it."""
+        unpin(self._device, address)

@@ -1,0 +1,128 @@
+"""Stands in for `CudaCopies`: a thread copies from the memory of the emulated device, as late as a test wants."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+from lumigrad.protos.dtypes import Array
+
+_SECONDS = 10.0
+# What a target holds before the copy: nobody may rely on it.
+_UNDEFINED = 0xFF
+
+
+class EmulatedEvent:
+    """A point in the stream of copies."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.passed = threading.Event()
+
+    def synchronize(self) -> None:
+        if not self.passed.wait(_SECONDS):
+            raise TimeoutError("the copies did not end")
+        if self.error is not None:
+            raise self.error
+
+
+# A tensor and an array, which are not kept, as CUDA keeps none.
+_Pair = tuple["weakref.ref[torch.Tensor]", "weakref.ref[Array]"]
+
+
+class EmulatedCopies:
+    """Copies one after the other on its thread; sources are read only then. Pinned memory is checked as CUDA does."""
+
+    def __init__(self, finish: Callable[[], None] = lambda: None) -> None:
+        """`finish` waits for the kernels."""
+        self.finish = finish
+        # Set: copies go on.
+        self.go = threading.Event()
+        self.go.set()
+        # Called before each download; what it raises is the device's error.
+        self.before_copy: Callable[[], object] = lambda: None
+        self.refuses = False
+        # Downloads that have begun.
+        self.begun = 0
+        # By address, the bytes that are pinned.
+        self.pinned: dict[int, int] = {}
+        # What CUDA would have refused, or what would have been slow.
+        self.mistakes: list[str] = []
+        self._queue: queue.SimpleQueue[tuple[list[_Pair], EmulatedEvent]] = queue.SimpleQueue()
+        threading.Thread(target=self._copy, name="copies", daemon=True).start()
+
+    def record(self) -> EmulatedEvent:
+        self.finish()
+        event = EmulatedEvent()
+        event.passed.set()
+        return event
+
+    def to_host(self, pairs: Iterable[tuple[torch.Tensor, Array]]) -> EmulatedEvent:
+        self.finish()
+        copies: list[_Pair] = []
+        for source, target in pairs:
+            target.reshape(-1).view(np.uint8)[:] = _UNDEFINED
+            if target.nbytes and not self._is_pinned(target):
+                self.mistakes.append(f"{target.nbytes} bytes are copied to memory that is not pinned")
+            copies.append((weakref.ref(source), weakref.ref(target)))
+        event = EmulatedEvent()
+        self._queue.put((copies, event))
+        return event
+
+    def fetch(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        return [tensor.detach().clone() for tensor in tensors]
+
+    def pin(self, memory: Array) -> bool:
+        if self.refuses:
+            return False
+        address, nbytes = memory.ctypes.data, memory.nbytes
+        if any(begin < address + nbytes and address < begin + size for begin, size in self.pinned.items()):
+            self.mistakes.append("memory is pinned twice")
+        self.pinned[address] = nbytes
+        return True
+
+    def unpin(self, address: int) -> None:
+        if self.pinned.pop(address, None) is None:
+            self.mistakes.append("memory is unpinned that is not pinned")
+
+    def _is_pinned(self, target: Array) -> bool:
+        address = target.ctypes.data
+        return any(begin <= address and address + target.nbytes <= begin + size for begin, size in self.pinned.items())
+
+    def _copy(self) -> None:
+        while True:
+            # In a function, whose variables keep nothing while this waits for more.
+            self._copy_all(*self._queue.get())
+
+    def _copy_all(self, copies: list[_Pair], event: EmulatedEvent) -> None:
+        self.begun += 1
+        self.go.wait(_SECONDS)
+        try:
+            self.before_copy()
+            for pair in copies:
+                self._copy_one(*pair)
+        except Exception as error:
+            event.error = error
+        event.passed.set()
+
+    def _copy_one(self, source_ref: weakref.ref[torch.Tensor], target_ref: weakref.ref[Array]) -> None:
+        source, target = source_ref(), target_ref()
+        if source is None or target is None:
+            self.mistakes.append("memory was freed before a copy that uses it had ended")
+        elif target.nbytes and not self._is_pinned(target) and not self.refuses:
+            self.mistakes.append("memory was unpinned before a copy that uses it had ended")
+        else:
+            torch.from_numpy(target).copy_(source)
+
+
+def emulated_transfer(copies: EmulatedCopies, limit_bytes: int = 1 << 30) -> Any:
+    """The transfers of a worker whose device is emulated."""
+    from lumigrad.server.device.transfer import CudaTransfer
+
+    return CudaTransfer(torch.device("cpu"), copies, limit_bytes)  # type: ignore[arg-type]

@@ -1,0 +1,60 @@
+"""Workers on a CUDA device and on the emulated one, for the same tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lumigrad.v1 import camera_pb2
+from support.backends import emulation
+from support.calls.raw_calls import opencv_camera
+from support.workers.worker import WorkerProcess, worker
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A kind of device.
+
+    Attributes:
+        count: The number of spheres or Gaussians of a scene that takes it a while.
+        size: Pixels on each side of an image, likewise.
+        views: The number of views of a call that takes it long.
+    """
+
+    name: str
+    count: int
+    size: int
+    views: int
+
+    @property
+    def is_emulated(self) -> bool:
+        """Whether a test can delay what it does."""
+        return self.name == "emulation"
+
+    @contextmanager
+    def worker(self, *options: str, faults: Path | None = None) -> Iterator[WorkerProcess]:
+        """A worker on such a device; it meets the faults armed in a folder."""
+        if self.is_emulated:
+            emulation.load("_emulation")
+            settings: dict[str, Any] = {"emulated": True}
+        else:
+            settings = {"supervised": faults is not None}
+        options = ("--device", "cpu" if self.is_emulated else "cuda:0", *options)
+        with worker(*options, faults=faults, **settings) as process:
+            yield process
+            assert "mistake: " not in process.log, process.log
+
+    def camera(self, x: float = 0.0) -> camera_pb2.Camera:
+        """A camera of the machine's size."""
+        return opencv_camera(self.size, self.size, x=x)
+
+
+EMULATION, GPU = Machine("emulation", 300, 48, 60), Machine("gpu", 5000, 256, 20_000)
+NEEDS_GPU = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))
+MACHINES = [pytest.param(EMULATION, id=EMULATION.name), pytest.param(GPU, id=GPU.name, marks=NEEDS_GPU)]

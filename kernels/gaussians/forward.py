@@ -96,7 +96,8 @@ def forward(
         outputs: Names of the outputs to return, from `OUTPUTS`; with `Settings.response` "ray" also from `ON_RAYS`, and
             with `Settings.primitive` "surfel" from `ON_SURFELS`.
         retain: Keep the state that `backward` needs.
-        into: Tensors to write outputs to, by name; the other outputs are allocated.
+        into: Tensors to write outputs to, by name; the other outputs are allocated. That of "color" may be uint8: it
+            then receives levels, see `levels.write_levels`.
         before_view: Called before each camera (on CUDA: at least once); an exception that it raises ends the call.
 
     Returns:
@@ -121,10 +122,16 @@ def forward(
     views = _views(gaussians, cameras, settings, slices)
     kept_names = _retained(outputs) if retain else ()
     drawn = {*outputs, *kept_names, *(["expected_depth"] if "surface_normals" in outputs else [])}
+    levels = _levels(gaussians, cameras, outputs, into)
+    if levels is not None:
+        # A backward pass needs the floats too.
+        into = {name: tensor for name, tensor in (into or {}).items() if name != "color"}
+        drawn -= {"color"} - {*kept_names}
     tensors = {name: _allocate(name, gaussians, cameras, into) for name in drawn}
     given = None if rays is None else rays.detach().contiguous()
     tables = lidar_tables(cameras, gaussians.device)
     arrays = {**gaussians.arrays(), "background": backgrounds, "rays": given, "lidar_angles": tables, **tensors}
+    arrays["color_levels"] = levels
     kept, times = engine_for(gaussians.device).forward(views, native_settings, arrays, retain, before_view or _nothing)
     if "surface_normals" in outputs:
         tensors["surface_normals"].copy_(surface_normals(tensors["expected_depth"], cameras))
@@ -144,7 +151,8 @@ def forward(
             native_settings=native_settings,
             kept=kept,
         )
-    return Forward({name: tensors[name] for name in outputs}, state, times)
+    found = tensors if levels is None else {**tensors, "color": levels}
+    return Forward({name: found[name] for name in outputs}, state, times)
 
 
 def _nothing() -> None:
@@ -224,6 +232,17 @@ def _retained(outputs: Sequence[str]) -> tuple[str, ...]:
         names.append("hit_distance")
     names.extend(name for name in ("normals", "distortion") if name in outputs)
     return tuple(names)
+
+
+def _levels(
+    gaussians: Gaussians, cameras: Sequence[Camera], outputs: Sequence[str], into: Mapping[str, torch.Tensor] | None
+) -> torch.Tensor | None:
+    """Where to write colours as levels; None: they are not wanted."""
+    given = None if into is None or "color" not in outputs else into.get("color")
+    if given is None or given.dtype != torch.uint8:
+        return None
+    shape = (len(cameras), cameras[0].height, cameras[0].width, gaussians.channels)
+    return output_buffer("color", into, shape, torch.uint8, gaussians.device)
 
 
 def _allocate(

@@ -92,6 +92,7 @@ class EngineRunner:
         inputs = request.inputs()
         # A retained state must not refer to memory that the caller can change.
         into = {} if retain else self._lane_buffers(task.plan, request.formats, call)
+        into = {**into, **self._level_buffers(task.engine, task.plan, [request.formats])}
         forward = self._forward(task, inputs, names, call, retain=retain, into=into)
         with call.times.stage("download"):
             arrays = self._transfer.download(request.formats.converted({name: forward.outputs[name] for name in names}))
@@ -152,9 +153,10 @@ class EngineRunner:
         plan, inputs = task.engine.batched(
             [request.task.plan for request in requests], [request.inputs() for request in requests]
         )
+        into = self._level_buffers(task.engine, plan, [request.formats for request in requests])
         with arguments_of(task.field):
             forward = task.engine.forward(
-                plan, inputs, plan.outputs, retain=False, before_view=lambda: _check_any(calls)
+                plan, inputs, plan.outputs, retain=False, before_view=lambda: _check_any(calls), into=into
             )
         self._transfer.finish()
         ends = list(accumulate(request.task.plan.lead for request in requests))
@@ -178,6 +180,12 @@ class EngineRunner:
             return {}
         buffers = {name: call.lane.allocate(plan.output_shapes[name]) for name in formats.unchanged(plan.outputs)}
         return {name: torch.from_numpy(buffer) for name, buffer in buffers.items() if buffer is not None}
+
+    def _level_buffers(self, engine: Engine, plan: Plan, formats: Sequence[ImageFormats]) -> Tensors:
+        """Buffers for images that are sent as levels to all who asked, if the kernels can write them so."""
+        names = [name for name in plan.outputs if name in engine.levels and all(f.are_levels(name) for f in formats)]
+        device = self._transfer.device
+        return {name: torch.empty(plan.output_shapes[name], dtype=torch.uint8, device=device) for name in names}
 
 
 def _check_any(calls: Sequence[Call]) -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+import torch
+
 from lumigrad.kernels import _native
+from lumigrad.kernels.buffers import empty
+from lumigrad.kernels.levels import write_levels
 from lumigrad.kernels.per_device import PerDevice
 from lumigrad.kernels.stages import Stages, StageTimes
 
-Arrays = Mapping[str, Any]  # Tensors by name; None for an absent one.
+Arrays = Mapping[str, Any]  # Tensors by name; None for an absent one. "color_levels" receives colours as levels.
 BeforeView = Callable[[], object]
 
 
@@ -47,6 +51,9 @@ class CpuEngine:
         kept = _native.GaussianPass() if retain else self._scratch
         kept.prepare(len(views), retain)
         stages = Stages()
+        levels = arrays.get("color_levels")
+        if levels is not None and arrays.get("color") is None:
+            arrays = {**arrays, "color": empty(levels.shape, torch.float32, levels.device)}
         for view in range(len(views)):
             before_view()
             _native.gaussian_forward_view(self._workspace, kept, views, view, settings, **arrays)
@@ -54,6 +61,8 @@ class CpuEngine:
             if "ids" in arrays:
                 _native.gaussian_find_ids(self._workspace, kept, views, view, settings, **arrays)
                 stages.views.append(self._times())
+            if levels is not None:
+                write_levels(arrays["color"][view], levels[view])
         return kept if retain else None, stages
 
     def backward(self, kept: Any, views: Any, settings: Any, arrays: Arrays, before_view: BeforeView) -> Stages:

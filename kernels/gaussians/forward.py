@@ -99,7 +99,8 @@ def forward(
         outputs: Names of the outputs to return, from `OUTPUTS`; with `Settings.response` "ray" also from `ON_RAYS`, and
             with `Settings.primitive` "surfel" from `ON_SURFELS`.
         retain: Keep the state that `backward` needs.
-        into: Tensors to write outputs to, by name; the other outputs are allocated.
+        into: Tensors to write outputs to, by name; the other outputs are allocated. That of "color" may be uint8: it
+            then receives levels, see `levels.write_levels`.
         before_view: Called before each camera (on CUDA before each launch, of several cameras, or of all with `retain`
             or several scenes); an exception that it raises ends the call.
 
@@ -124,10 +125,15 @@ def forward(
     native_settings = settings.native(gaussians.degree(settings), *size, lidar=lidar)
     kept_names = _retained(outputs) if retain else ()
     drawn = {*outputs, *kept_names, *(["expected_depth"] if "surface_normals" in outputs else [])}
+    levels = _levels(gaussians, cameras, outputs, into)
+    if levels is not None:
+        # A backward pass needs the floats too.
+        into = {name: tensor for name, tensor in (into or {}).items() if name != "color"}
+        drawn -= {"color"} - {*kept_names}
     tensors = {name: _allocate(name, gaussians, cameras, into) for name in drawn}
     given = None if rays is None else rays.detach().contiguous()
     engine, times = engine_for(gaussians.device), Stages()
-    by_view = {"background": backgrounds, "rays": given, **tensors}
+    by_view = {"background": backgrounds, "rays": given, "color_levels": levels, **tensors}
     is_whole = retain or before_view is None or not isinstance(engine, CudaEngine)
     for part in _launches(gaussians, cameras, is_whole=is_whole):
         views = _views(gaussians, cameras[part], settings, slices)
@@ -153,7 +159,8 @@ def forward(
             native_settings=native_settings,
             kept=kept,
         )
-    return Forward({name: tensors[name] for name in outputs}, state, times)
+    found = tensors if levels is None else {**tensors, "color": levels}
+    return Forward({name: found[name] for name in outputs}, state, times)
 
 
 def _launches(gaussians: Gaussians, cameras: Sequence[Camera], *, is_whole: bool) -> list[slice]:
@@ -242,6 +249,17 @@ def _retained(outputs: Sequence[str]) -> tuple[str, ...]:
         names.append("hit_distance")
     names.extend(name for name in ("normals", "distortion") if name in outputs)
     return tuple(names)
+
+
+def _levels(
+    gaussians: Gaussians, cameras: Sequence[Camera], outputs: Sequence[str], into: Mapping[str, torch.Tensor] | None
+) -> torch.Tensor | None:
+    """Where to write colours as levels; None: they are not wanted."""
+    given = None if into is None or "color" not in outputs else into.get("color")
+    if given is None or given.dtype != torch.uint8:
+        return None
+    shape = (len(cameras), cameras[0].height, cameras[0].width, gaussians.channels)
+    return output_buffer("color", into, shape, torch.uint8, gaussians.device)
 
 
 def _allocate(

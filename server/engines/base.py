@@ -53,7 +53,7 @@ class Backward(Protocol):
 
 
 class ForwardPass(Protocol):
-    """Computes outputs, into the tensors of `into` where the engine supports that."""
+    """Computes outputs, into the tensors of `into` where the engine supports that: float images, and its `levels`."""
 
     def __call__(
         self,
@@ -80,6 +80,7 @@ class Engine:
         name: The engine's name in metrics and messages.
         batched: Combines several plans of one kind and scene, and their inputs; the outputs are concatenated.
         shared: The parts that a state shares with others and does not count.
+        levels: The images that `forward` writes as levels where `into` has uint8 for them.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Engine:
     backward: BackwardPass
     batched: Callable[[Sequence[Any], Sequence[Any]], tuple[Plan, Any]]
     shared: Callable[[Any], Collection[Sized]] = lambda _: ()
+    levels: Collection[str] = ()
 
 
 def joined_views(plans: Sequence[Any]) -> Plan:

@@ -456,4 +456,4 @@ def _forward(plan: GaussianPlan, inputs: Tensors, outputs: Sequence[str], **opti
         )
 
 
-GAUSSIANS = RenderEngine(KIND, _forward, gaussians.backward, plan=gaussian_plan)
+GAUSSIANS = RenderEngine(KIND, _forward, gaussians.backward, levels=("color",), plan=gaussian_plan)

@@ -13,6 +13,7 @@ import torch
 from isal import isal_zlib
 from PIL import Image
 
+from lumigrad.kernels.levels import write_levels
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.server.core.call import Call, NoLane
@@ -72,8 +73,6 @@ _TAKES: Mapping[int, tuple[str, ...]] = {
 }
 _JPEG_CHANNELS = (3,)
 _DEFAULT_QUALITY = 90
-# Values that fit into a core's cache together with their results.
-_PART = 1 << 16
 # From this quality on, JPEG colours keep the full resolution.
 _FINE_QUALITY = 90
 
@@ -101,7 +100,7 @@ class ImageFormats:
         kind = self._kind(name)
         if kind in _TORCH:
             return _TORCH[kind].itemsize
-        return 1 if kind in (_UINT8, *_FILES) else plan.value_bytes(name)
+        return 1 if self.are_levels(name) else plan.value_bytes(name)
 
     def reply_bytes(self, plan: Plan, limits: Limits, field: str) -> int:
         """The size of a reply with the outputs of a plan, checked; `field` is the path of the spec in the request."""
@@ -131,6 +130,10 @@ class ImageFormats:
         """Equal for formats that encode in the same way."""
         return frozenset((name, entry.format, entry.quality) for name, entry in self.by_name.items())
 
+    def are_levels(self, name: str) -> bool:
+        """Whether an output is sent as levels, or as files of them."""
+        return self._kind(name) in (_UINT8, *_FILES)
+
     def are_files(self, name: str) -> bool:
         """Whether the images of an output are sent as files."""
         return self._kind(name) in _FILES
@@ -153,7 +156,7 @@ class ImageFormats:
         kind = self._kind(name)
         if kind in _TORCH:
             return output.to(_TORCH[kind])
-        return _levels(output) if kind in (_UINT8, *_FILES) else output
+        return _levels(output) if self.are_levels(name) else output
 
     def _named(self, name: str, array: Array, payload: PayloadWriter, call: Call) -> tensor_pb2.NamedTensor:
         if not self.are_files(name):
@@ -183,12 +186,11 @@ def _either(values: Sequence[object]) -> str:
 
 
 def _levels(values: torch.Tensor) -> torch.Tensor:
-    """Map 0..1 to 0..255, rounded, ties to even; values outside are clamped, NaN becomes 0."""
+    """The levels of an image; an image that kernels have written as levels is returned unchanged."""
+    if values.dtype == torch.uint8:
+        return values
     levels = torch.empty_like(values, dtype=torch.uint8)
-    part = _PART if values.device.type == "cpu" else max(1, values.numel())
-    for source, target in zip(torch.split(values.flatten(), part), torch.split(levels.view(-1), part), strict=True):
-        scaled = source.mul(255.0).nan_to_num_(nan=0.0, posinf=255.0, neginf=0.0)
-        target.copy_(scaled.clamp_(0.0, 255.0).round_())
+    write_levels(values, levels)
     return levels
 
 

@@ -93,6 +93,7 @@ class EngineRunner:
         inputs = request.inputs()
         # A retained state must not refer to memory that the caller can change.
         into = {} if retain else self._lane_buffers(task.plan, request.formats, call)
+        into = {**into, **self._level_buffers(task.engine, task.plan, [request.formats])}
         forward = self._forward(task, inputs, names, call, retain=retain, into=into)
         with call.times.stage("download"):
             tensors = request.formats.converted({name: forward.outputs[name] for name in names})
@@ -157,8 +158,9 @@ class EngineRunner:
             [request.task.plan for request in requests], [request.inputs() for request in requests]
         )
         before_view = self._transfer.paced(lambda: _check_any(calls))
+        into = self._level_buffers(task.engine, plan, [request.formats for request in requests])
         with arguments_of(task.field):
-            forward = task.engine.forward(plan, inputs, plan.outputs, retain=False, before_view=before_view)
+            forward = task.engine.forward(plan, inputs, plan.outputs, retain=False, before_view=before_view, into=into)
         self._transfer.finish()
         ends = list(accumulate(request.task.plan.lead for request in requests))
         slices = [slice(end - request.task.plan.lead, end) for request, end in zip(requests, ends, strict=True)]
@@ -186,6 +188,12 @@ class EngineRunner:
         names, float32 = formats.unchanged(plan.outputs), np.dtype(np.float32)
         buffers = {name: call.lane.allocate(plan.output_shapes[name], float32) for name in names}
         return {name: torch.from_numpy(buffer) for name, buffer in buffers.items() if buffer is not None}
+
+    def _level_buffers(self, engine: Engine, plan: Plan, formats: Sequence[ImageFormats]) -> Tensors:
+        """Buffers for images that are sent as levels to all who asked, if the kernels can write them so."""
+        names = [name for name in plan.outputs if name in engine.levels and all(f.are_levels(name) for f in formats)]
+        device = self._transfer.device
+        return {name: torch.empty(plan.output_shapes[name], dtype=torch.uint8, device=device) for name in names}
 
 
 def _check_any(calls: Sequence[Call]) -> None:

@@ -68,6 +68,7 @@ inline Scene make_scene(const Views& views, const nanobind::kwargs& arrays) {
 inline Outputs make_outputs(const nanobind::kwargs& arrays) {
   Outputs o{};
   o.color = find<float>(arrays, "color");
+  o.color_levels = find<uint8_t>(arrays, "color_levels");
   o.alpha = find<float>(arrays, "alpha");
   o.transmittance = find<float>(arrays, "transmittance");
   o.depth = find<float>(arrays, "depth");

@@ -174,6 +174,7 @@ struct Scene {
 // [V, H, W, ...] unless stated otherwise. Entries of culled Gaussians are 0.
 struct Outputs {
   float* color;           // [D]
+  uint8_t* color_levels;  // [D] The same from 0 to 255, on CUDA: beside `color`, or instead of it.
   float* alpha;           //
   float* transmittance;   //
   float* depth;           // Accumulated.
@@ -251,7 +252,7 @@ struct Features {
 };
 
 inline Features features_of(const Settings& settings, const Scene& scene, const Outputs& outputs) {
-  return {outputs.color != nullptr ? scene.channels : 0,
+  return {outputs.color != nullptr || outputs.color_levels != nullptr ? scene.channels : 0,
           outputs.depth != nullptr || outputs.expected_depth != nullptr || outputs.median_depth != nullptr ||
               outputs.distortion != nullptr,
           outputs.inverse_depth != nullptr,

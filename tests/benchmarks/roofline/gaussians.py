@@ -17,7 +17,7 @@ TILE, WARP = 16, (4, 8)
 SAMPLED_TILES = 120
 # Instructions of a warp, counted in the compiler's listings: to see that a Gaussian is too faint, to blend it, to
 # differentiate it; to test 32 Gaussians against a warp's pixels; to project one, to colour it, and both ways back.
-FAINT, BLEND, DIFFERENTIATE, TEST, PROJECT, PROJECT_BACKWARD = 16, 32, 115, 75, 1300, 3000
+FAINT, BLEND, DIFFERENTIATE, TEST, PROJECT, PROJECT_BACKWARD = 16, 32, 115, 75, 1500, 3000
 # Bytes of a Gaussian: geometry, spherical harmonics of degree 3, record, row of gradients.
 GEOMETRY, HARMONICS, RECORD, ROW = 44, 192, 64, 44
 
@@ -40,7 +40,7 @@ def needs(work: Work) -> dict[str, Need]:
     tests = work.fetched / 32 * 8 * TEST
     faint = (work.visits - work.blended) * FAINT
     return {
-        "project": Need(n * (GEOMETRY + RECORD + 4) + seen * (HARMONICS + 32), n / 32 * PROJECT),
+        "project": Need(n * (GEOMETRY + RECORD + 4) + seen * HARMONICS, n / 32 * PROJECT),
         "sort": Need(n * (4 + 4 + 4 * 16)),
         "bin": Need(n * 16 + seen * 40 + work.pairs * (44 + 2 * 16 + 4), work.pairs / 32 * 300),
         "blend": Need(work.fetched * (RECORD + 4) + pixels * 24, tests + faint + work.blended * BLEND),

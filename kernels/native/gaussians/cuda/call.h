@@ -31,6 +31,7 @@ class CudaCallData {
 
   const CudaCall& call() const { return call_; }
   bool has(Lens lens) const { return (lenses_ >> static_cast<int>(lens) & 1u) != 0; }
+  bool has_only(Lens lens) const { return lenses_ == 1u << static_cast<int>(lens); }
   bool has(SensorLens lens) const { return (sensor_lenses_ >> static_cast<int>(lens) & 1u) != 0; }
 
  private:

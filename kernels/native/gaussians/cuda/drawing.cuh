@@ -37,6 +37,9 @@ __device__ inline float take(const CudaRecords& records, GaussianBatch& batch, i
   return weight;
 }
 
+// 0 to 255 for 0 to 1, ties to even; values outside are clamped, and NaN becomes 0.
+__device__ inline uint8_t level_of(float value) { return static_cast<uint8_t>(rintf(__saturatef(value) * 255.0f)); }
+
 // `kSurfels`: normals may follow the depth.
 template <bool kSurfels>
 __device__ inline void write_feature(const CudaCall& call, const Features& features, const Outputs& out, int view,
@@ -44,8 +47,10 @@ __device__ inline void write_feature(const CudaCall& call, const Features& featu
   const int channels = features.colors;
   if (f < channels) {
     const float* background = call.scene.background;
-    out.color[index * channels + f] =
+    const float color =
         background != nullptr ? fma(transmittance, background[view * static_cast<int64_t>(channels) + f], sum) : sum;
+    if (out.color != nullptr) out.color[index * channels + f] = color;
+    if (out.color_levels != nullptr) out.color_levels[index * channels + f] = level_of(color);
   } else if (features.depth && f == channels) {
     if (out.depth != nullptr) out.depth[index] = sum;
     if (out.expected_depth != nullptr) out.expected_depth[index] = sum / max(1.0f - transmittance, kLeastAlpha);

@@ -147,7 +147,7 @@ DeviceTimer cuda_forward(const View* views, int count, const Settings& settings,
     timer.mark("blend");
     return timer;
   }
-  cuda_project(data, records, outputs, keys.data(), stream);
+  const bool colored = cuda_project(data, records, outputs, keys.data(), stream);
   if (settings.rays) {
     const std::size_t tiles = static_cast<std::size_t>(count) * pass.lists.tiles_x * pass.lists.tiles_y;
     pass.rays = DeviceBuffer<float>(tiles * kTilePixels * kRayFloats, stream);
@@ -157,7 +157,7 @@ DeviceTimer cuda_forward(const View* views, int count, const Settings& settings,
     order(RayReach{records, masks.data()}, keys, call, pass, workspace, timer, stream);
     cuda_draw_rays(call, records, pass.lists, pass.rays.data(), outputs, pass.lasts.data(), stream);
   } else {
-    cuda_colors(call, records, stream);
+    if (!colored) cuda_colors(call, records, stream);
     const GaussianReach reach{records.records, kRecordQuarters, log2_positive(settings.alpha_min),
                               settings.pixel_center};
     order(reach, keys, call, pass, workspace, timer, stream);

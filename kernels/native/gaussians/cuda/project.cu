@@ -4,6 +4,7 @@
 
 #include "common/cuda/launch.h"
 #include "gaussians/cuda/projected.cuh"
+#include "gaussians/cuda/sh_rows.cuh"
 #include "gaussians/cuda/stages.h"
 
 namespace lumigrad::gaussians {
@@ -23,26 +24,59 @@ __device__ inline void write_record(const CudaRecords& to, int64_t item, const P
   while (next < features + to.stride) *next++ = 0.0f;
 }
 
-// Writes all that the projection of a Gaussian in a view yields.
-__device__ inline void store_projected(const CudaRecords& to, const Outputs& outputs, unsigned* keys, int64_t item,
+// Writes all that the projection of a Gaussian in a view yields; returns whether it reaches pixels.
+__device__ inline bool store_projected(const CudaRecords& to, const Outputs& outputs, unsigned* keys, int64_t item,
                                        const Projected<float>& g) {
   write_outputs(outputs, item, g);
   const DrawnRange range(g);
   write_record(to, item, g, range.columns, range.rows);
   keys[item] = range.reaches ? sortable(g.depth) : kBehindAll;
+  return range.reaches;
 }
 
-template <Lens kLens, bool kCovariance>
+// The direction from which a view's camera sees a Gaussian.
+__device__ inline Triple<float> direction_of(const CudaCall& call, const GaussianPlace& place, int64_t index) {
+  const Pose& pose = call.scene.poses[place.outer * call.scene.slices + place.slice];
+  return direction_to(pose, mean_of(call.scene, index)).d;
+}
+
+// Writes the colours of a warp's Gaussians from spherical harmonics whose rows it fetches together. The whole warp must
+// call it; lanes that are not `seen` write none.
+template <int kDegree>
+__device__ inline void write_colors(const CudaCall& call, const CudaRecords& to, const GaussianPlace& place,
+                                    bool seen) {
+  const unsigned lanes = __ballot_sync(kWholeWarp, seen);
+  if (lanes == 0) return;
+  StagedRows<kDegree>& rows = staged_rows<kDegree>();
+  const int64_t count = call.scene.count, scene = call.view[place.outer].scene * count;
+  rows.load({call.scene.sh, scene + __shfl_sync(kWholeWarp, place.number, 0), call.scene}, lanes);
+  if (!seen) return;
+  const Harmonics<kDegree> harmonics(direction_of(call, place, scene + place.number));
+  float sums[kStagedChannels] = {0.5f, 0.5f, 0.5f};
+  rows.each_value(lane_index(), [&](int k, int c, float value) { sums[c] = fma(harmonics.value[k], value, sums[c]); });
+  float* color = to.features_of(place.outer * count + place.number);
+#pragma unroll
+  for (int c = 0; c < kStagedChannels; ++c) color[c] = max(sums[c], 0.0f);
+}
+
+inline constexpr int kWithoutColors = -1;
+
+// `kDegree`: also writes colours, from spherical harmonics that can be staged.
+template <Lens kLens, bool kCovariance, int kDegree = kWithoutColors>
 __global__ void __launch_bounds__(kGaussianThreads)
     project_kernel(const __grid_constant__ CudaCall call, CudaRecords to, Outputs outputs, unsigned* keys) {
   const GaussianPlace place = gaussian_place(call);
   const int view = place.outer;
-  if (place.number < 0 || call.lenses[view] != static_cast<int32_t>(kLens)) return;
-  const int64_t count = call.scene.count, item = view * count + place.number;
-  const Pose& pose = call.scene.poses[view * call.scene.slices + place.slice];
-  const auto gaussian = gaussian_of<kCovariance>(call.scene, call.view[view].scene * count + place.number);
-  const Projected<float> g = project<kLens, kCovariance>(call.view[view], pose, call.settings, gaussian);
-  store_projected(to, outputs, keys, item, g);
+  if (call.lenses[view] != static_cast<int32_t>(kLens)) return;
+  bool seen = false;
+  if (place.number >= 0) {
+    const int64_t count = call.scene.count, item = view * count + place.number;
+    const Pose& pose = call.scene.poses[view * call.scene.slices + place.slice];
+    const auto gaussian = gaussian_of<kCovariance>(call.scene, call.view[view].scene * count + place.number);
+    const Projected<float> g = project<kLens, kCovariance>(call.view[view], pose, call.settings, gaussian);
+    seen = store_projected(to, outputs, keys, item, g);
+  }
+  if constexpr (kDegree != kWithoutColors) write_colors<kDegree>(call, to, place, seen);
 }
 
 // Of sensors: in doubles.
@@ -67,12 +101,27 @@ __global__ void __launch_bounds__(kGaussianThreads)
   store_projected(to, outputs, keys, view * count + place.number, g);
 }
 
+// For the usual scenes and views alone, since every lens would have a kernel of each degree.
+auto coloring_kernel(int degree) {
+  auto kernel = &project_kernel<Lens::pinhole, false>;
+  with_degree(degree, [&](auto constant) {
+    constexpr int kDegree = decltype(constant)::value;
+    if constexpr (kDegree <= kMaxStagedDegree) kernel = &project_kernel<Lens::pinhole, false, kDegree>;
+  });
+  return kernel;
+}
+
 }  // namespace
 
-void cuda_project(const CudaCallData& data, const CudaRecords& records, const Outputs& outputs, unsigned* keys,
+bool cuda_project(const CudaCallData& data, const CudaRecords& records, const Outputs& outputs, unsigned* keys,
                   cudaStream_t stream) {
   const CudaCall& call = data.call();
   const auto blocks = static_cast<unsigned>(call.views * call.blocks);
+  if (records.features.colors > 0 && call.scene.sh != nullptr && call.scene.covariances == nullptr &&
+      data.has_only(Lens::pinhole) && can_stage(call.scene, nullptr)) {
+    launch(coloring_kernel(call.settings.sh_degree), blocks, kGaussianThreads, 0, stream, call, records, outputs, keys);
+    return true;
+  }
   each_sensor_lens(data, [&](auto lens, SensorLens number) {
     launch(project_sensor_kernel<decltype(lens)>, blocks, kGaussianThreads, 0, stream, call, records, outputs, keys,
            number);
@@ -81,6 +130,7 @@ void cuda_project(const CudaCallData& data, const CudaRecords& records, const Ou
     launch(project_kernel<decltype(lens)::value, decltype(covariance)::value>, blocks, kGaussianThreads, 0, stream,
            call, records, outputs, keys);
   });
+  return false;
 }
 
 // The colours of the records: the scene's colours, or spherical harmonics in the direction from the camera.
@@ -105,8 +155,7 @@ __global__ void __launch_bounds__(kGaussianThreads)
   const int64_t count = call.scene.count, item = place.outer * count + place.number;
   if (!reaches_pixels(to.range(item))) return;
   const int64_t index = call.view[place.outer].scene * count + place.number;
-  const Pose& pose = call.scene.poses[place.outer * call.scene.slices + place.slice];
-  const Harmonics<kDegree> harmonics(direction_to(pose, mean_of(call.scene, index)).d);
+  const Harmonics<kDegree> harmonics(direction_of(call, place, index));
   const int channels = call.scene.channels;
   const float* sh = call.scene.sh + index * call.scene.coefficients * channels;
   float* color = to.features_of(item);
@@ -116,6 +165,15 @@ __global__ void __launch_bounds__(kGaussianThreads)
     for (int k = 0; k < kHarmonics<kDegree>; ++k) sum = fma(harmonics.value[k], sh[k * channels + c], sum);
     color[c] = max(sum, 0.0f);
   }
+}
+
+// The same with coefficients that warps fetch together.
+template <int kDegree>
+__global__ void __launch_bounds__(kGaussianThreads)
+    staged_harmonics_kernel(const __grid_constant__ CudaCall call, CudaRecords to) {
+  const GaussianPlace place = gaussian_place(call);
+  const int64_t item = place.outer * static_cast<int64_t>(call.scene.count) + place.number;
+  write_colors<kDegree>(call, to, place, place.number >= 0 && reaches_pixels(to.range(item)));
 }
 
 }  // namespace
@@ -128,7 +186,12 @@ void cuda_colors(const CudaCall& call, const CudaRecords& records, cudaStream_t 
     return;
   }
   with_degree(call.settings.sh_degree, [&](auto degree) {
-    launch(harmonics_kernel<decltype(degree)::value>, blocks, kGaussianThreads, 0, stream, call, records);
+    constexpr int kDegree = decltype(degree)::value;
+    auto kernel = &harmonics_kernel<kDegree>;
+    if constexpr (kDegree <= kMaxStagedDegree) {
+      if (can_stage(call.scene, nullptr)) kernel = &staged_harmonics_kernel<kDegree>;
+    }
+    launch(kernel, blocks, kGaussianThreads, 0, stream, call, records);
   });
 }
 

@@ -2,6 +2,7 @@
 // scene and Gaussian processes all views of the scene, so that no two threads add to the same value.
 #include "common/cuda/launch.h"
 #include "gaussians/cuda/receivers.cuh"
+#include "gaussians/cuda/sh_rows.cuh"
 
 namespace lumigrad::gaussians {
 namespace {
@@ -104,75 +105,146 @@ __global__ void __launch_bounds__(kGaussianThreads)
   }
 }
 
-// The terms of one view: writes or adds those of the coefficients' gradients, and returns that of the mean's gradient.
-template <int kDegree>
-__device__ inline Triple<float> harmonics_backward(const CudaCall& call, const CudaRecords& records,
-                                                   const Receiver& from, const Pose& pose, int64_t index, bool add,
-                                                   float* to_sh) {
-  const int channels = call.scene.channels;
-  const int64_t row = index * call.scene.coefficients * channels;
-  const float* sh = call.scene.sh + row;
-  const float* color = records.features_of(from.item);
-  const auto direction = direction_to(pose, mean_of(call.scene, index));
-  const Harmonics<kDegree> harmonics(direction.d);
-  float along[kHarmonics<kDegree>] = {};
-  for (int c = 0; c < channels; ++c) {
-    // A colour that was clamped at 0 has no gradient.
-    const float v = color[c] > 0.0f ? from.feature(c) : 0.0f;
-#pragma unroll
-    for (int k = 0; k < kHarmonics<kDegree>; ++k) {
-      along[k] = fma(sh[k * channels + c], v, along[k]);
-      if (to_sh != nullptr) put(to_sh + row + k * channels + c, harmonics.value[k] * v, add);
-    }
+// A Gaussian in a view, for the gradients of harmonics.
+struct SeenGaussian {
+  const CudaRecords& records;
+  const Receiver& from;
+  const Direction<float> direction;
+  bool receives;
+
+  // A colour that was clamped at 0 has no gradient.
+  __device__ float gradient(int channel) const {
+    return records.features_of(from.item)[channel] > 0.0f ? from.feature(channel) : 0.0f;
   }
-  Triple<float> slope{};
-  each_harmonic<kDegree>(direction.d, [&](int k, float, const Triple<float>& g) {
-    slope = {fma(g.x, along[k], slope.x), fma(g.y, along[k], slope.y), fma(g.z, along[k], slope.z)};
-  });
-  return direction_backward(direction, slope);
-}
+};
 
-// Sets the gradients of the coefficients from number `begin` on to 0.
-__device__ inline void clear_coefficients(const Scene& scene, int64_t index, int begin, float* to_sh) {
-  if (to_sh == nullptr) return;
-  float* row = to_sh + index * scene.coefficients * scene.channels;
-  for (int i = begin * scene.channels; i < scene.coefficients * scene.channels; ++i) row[i] = 0.0f;
-}
-
+// The gradients of a lane's coefficients, which it accesses on its own.
 template <int kDegree>
+struct OwnRow {
+  const float* sh;
+  float* to;
+  int channels, width;
+  bool present, written = false;
+
+  __device__ OwnRow(const Scene& scene, int64_t index, bool is_present, float* to_sh)
+      : channels(scene.channels), width(scene.coefficients * scene.channels), present(is_present) {
+    sh = scene.sh + index * width;
+    to = to_sh == nullptr ? nullptr : to_sh + index * width;
+  }
+
+  // The terms of one view: writes or adds those of the coefficients' gradients, and returns that of the mean's.
+  __device__ Triple<float> add_view(const SeenGaussian& seen) {
+    if (!seen.receives) return {};
+    const Harmonics<kDegree> harmonics(seen.direction.d);
+    float along[kHarmonics<kDegree>] = {};
+    for (int c = 0; c < channels; ++c) {
+      const float v = seen.gradient(c);
+#pragma unroll
+      for (int k = 0; k < kHarmonics<kDegree>; ++k) {
+        along[k] = fma(sh[k * channels + c], v, along[k]);
+        if (to != nullptr) put(to + k * channels + c, harmonics.value[k] * v, written);
+      }
+    }
+    written = true;
+    Triple<float> slope{};
+    each_harmonic<kDegree>(seen.direction.d, [&](int k, float, const Triple<float>& g) {
+      slope = {fma(g.x, along[k], slope.x), fma(g.y, along[k], slope.y), fma(g.z, along[k], slope.z)};
+    });
+    return direction_backward(seen.direction, slope);
+  }
+
+  // Sets the gradients of coefficients that no view has written to 0.
+  __device__ void finish() const {
+    if (!present || to == nullptr) return;
+    for (int i = written ? kHarmonics<kDegree> * channels : 0; i < width; ++i) to[i] = 0.0f;
+  }
+};
+
+// The same, of rows that the warp fetches and writes together.
+template <int kDegree>
+struct SharedRow {
+  StagedRows<kDegree>& rows;
+  unsigned present, written = 0;  // Lanes, as bits.
+  WarpRows<const float4> sh;
+  WarpRows<float4> to;
+
+  __device__ SharedRow(const Scene& scene, int64_t index, bool is_present, float* to_sh)
+      : rows(staged_rows<kDegree>()),
+        present(__ballot_sync(kWholeWarp, is_present)),
+        sh(scene.sh, __shfl_sync(kWholeWarp, index, 0), scene),
+        to(to_sh, __shfl_sync(kWholeWarp, index, 0), scene) {}
+
+  __device__ Triple<float> add_view(const SeenGaussian& seen) {
+    const unsigned lanes = __ballot_sync(kWholeWarp, seen.receives);
+    if (lanes == 0) return {};
+    rows.load(sh, lanes);
+    Triple<float> slope{};
+    if (seen.receives) slope = replace_by_gradient(seen);
+    if (to.first != nullptr) rows.store(to, lanes, written);
+    written |= lanes;
+    return direction_backward(seen.direction, slope);
+  }
+
+  __device__ void finish() {
+    if (to.first == nullptr) return;
+    rows.clear_behind(to, present);
+    const unsigned rest = present & ~written;
+    if (rest == 0) return;
+    rows.fill(lane_index(), [](int, int) { return 0.0f; });
+    rows.store(to, rest, 0);
+  }
+
+ private:
+  // Replaces the lane's coefficients by their gradients, and returns that of the direction.
+  __device__ Triple<float> replace_by_gradient(const SeenGaussian& seen) {
+    float v[kStagedChannels], along[kHarmonics<kDegree>] = {};
+#pragma unroll
+    for (int c = 0; c < kStagedChannels; ++c) v[c] = seen.gradient(c);
+    rows.each_value(lane_index(), [&](int k, int c, float value) { along[k] = fma(value, v[c], along[k]); });
+    Triple<float> slope{};
+    float harmonics[kHarmonics<kDegree>];
+    each_harmonic<kDegree>(seen.direction.d, [&](int k, float value, const Triple<float>& g) {
+      slope = {fma(g.x, along[k], slope.x), fma(g.y, along[k], slope.y), fma(g.z, along[k], slope.z)};
+      harmonics[k] = value;
+    });
+    if (to.first != nullptr) rows.fill(lane_index(), [&](int k, int c) { return harmonics[k] * v[c]; });
+    return slope;
+  }
+};
+
+template <class Row>
 __global__ void __launch_bounds__(kGaussianThreads)
     harmonics_kernel(const __grid_constant__ CudaCall call, const __grid_constant__ CudaRecords records,
                      const __grid_constant__ CudaRows rows, float* to_sh, float* to_means, double* block_sums) {
   const GaussianPlace place = gaussian_place(call);
   const bool present = place.number >= 0;
-  const int64_t index = place.outer * static_cast<int64_t>(call.scene.count) + place.number;
+  // Of lanes without a Gaussian nothing is used.
+  const int number = ::max(place.number, 0);
+  const int64_t index = place.outer * static_cast<int64_t>(call.scene.count) + number;
+  Row row(call.scene, index, present, to_sh);
   Triple<float> mean{};
-  bool written = false;
+  bool received = false;
   for (int i = call.scene_starts[place.outer]; i < call.scene_starts[place.outer + 1]; ++i) {
     const int view = call.scene_views[i];
-    float sums[block_sum::kFields] = {};
-    bool receives = false;
-    if (present) {
-      const Receiver from(call, records, rows, false, view, place.number);
-      receives = from.receives;
+    const Receiver from(call, records, rows, false, view, number);
+    const bool receives = present && from.receives;
+    const Pose& pose = call.scene.poses[view * call.scene.slices + place.slice];
+    const auto v = row.add_view({records, from, direction_to(pose, mean_of(call.scene, index)), receives});
+    if (receives) mean = mean + v;
+    received |= receives;
+    if (block_sums != nullptr && __syncthreads_or(receives)) {
+      float sums[block_sum::kFields] = {};
       if (receives) {
-        const Pose& pose = call.scene.poses[view * call.scene.slices + place.slice];
-        const auto v = harmonics_backward<kDegree>(call, records, from, pose, index, written, to_sh);
-        written = true;
-        mean = mean + v;
         sums[block_sum::kEye] = -v.x;
         sums[block_sum::kEye + 1] = -v.y;
         sums[block_sum::kEye + 2] = -v.z;
       }
-    }
-    if (block_sums != nullptr && __syncthreads_or(receives)) {
       double* of_block = block_sums + (static_cast<int64_t>(view) * call.blocks + place.block) * block_sum::kFields;
       put_block_sums(sums, block_sum::kEye, block_sum::kFields, of_block);
     }
   }
-  if (!present) return;
-  clear_coefficients(call.scene, index, written ? kHarmonics<kDegree> : 0, to_sh);
-  if (to_means == nullptr || !written) return;
+  row.finish();
+  if (!received || to_means == nullptr) return;
   put(to_means + 3 * index, mean.x, true);
   put(to_means + 3 * index + 1, mean.y, true);
   put(to_means + 3 * index + 2, mean.z, true);
@@ -193,8 +265,12 @@ void cuda_colors_backward(const CudaCall& call, const CudaRecords& records, cons
   }
   if (gradients.sh == nullptr && gradients.means == nullptr && block_sums == nullptr) return;
   with_degree(call.settings.sh_degree, [&](auto degree) {
-    launch(harmonics_kernel<decltype(degree)::value>, scenes, kGaussianThreads, 0, stream, call, records, rows,
-           gradients.sh, gradients.means, block_sums);
+    constexpr int kDegree = decltype(degree)::value;
+    auto kernel = &harmonics_kernel<OwnRow<kDegree>>;
+    if constexpr (kDegree <= kMaxStagedDegree) {
+      if (can_stage(call.scene, gradients.sh)) kernel = &harmonics_kernel<SharedRow<kDegree>>;
+    }
+    launch(kernel, scenes, kGaussianThreads, 0, stream, call, records, rows, gradients.sh, gradients.means, block_sums);
   });
 }
 

@@ -1,14 +1,11 @@
 // What receives gradients: a Gaussian in a view, and the sums of a thread and of a block of threads.
 #pragma once
 
-#include "common/cuda/primitives.cuh"
 #include "gaussians/cuda/gaussian.cuh"
 #include "gaussians/cuda/stages.h"
 #include "gaussians/math/project_backward.h"
 
 namespace lumigrad::gaussians {
-
-inline constexpr int kGaussianWarps = static_cast<int>(kGaussianThreads) / kWarp;
 
 // A Gaussian in a view, with the row of sums over its pixels.
 struct Receiver {

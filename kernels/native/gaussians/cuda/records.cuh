@@ -1,6 +1,7 @@
 // The records of a view's Gaussians on the device, and the assignment of Gaussians to threads.
 #pragma once
 
+#include "common/cuda/primitives.cuh"
 #include "gaussians/cuda/call.h"
 #include "gaussians/math/blend.h"
 #include "gaussians/math/ray.h"
@@ -55,6 +56,8 @@ __device__ inline PixelRange range_of(const float* record) {
 __device__ inline PixelRange CudaRecords::range(int64_t item) const { return range_of(range_fields(item)); }
 __device__ inline bool is_culled(const float* record) { return __float_as_uint(record[kColumns]) == kCulled; }
 __device__ inline bool reaches_pixels(const PixelRange& r) { return r.x0 < r.x1; }
+
+inline constexpr int kGaussianWarps = static_cast<int>(kGaussianThreads) / kWarp;
 
 // The Gaussian that a thread works on, and the view or scene that its block belongs to.
 struct GaussianPlace {

@@ -5,8 +5,9 @@
 
 namespace lumigrad::gaussians {
 
-// Writes the records without their colours, the requested outputs per Gaussian, and the keys that sort items by depth.
-void cuda_project(const CudaCallData& data, const CudaRecords& records, const Outputs& outputs, unsigned* keys,
+// Writes the records, the requested outputs per Gaussian, and the keys that sort items by depth. Returns whether the
+// records have their colours.
+bool cuda_project(const CudaCallData& data, const CudaRecords& records, const Outputs& outputs, unsigned* keys,
                   cudaStream_t stream);
 // Writes the colours of the records.
 void cuda_colors(const CudaCall& call, const CudaRecords& records, cudaStream_t stream);

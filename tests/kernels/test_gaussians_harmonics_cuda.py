@@ -1,0 +1,86 @@
+"""Spherical harmonics on CUDA: warps that fetch and write rows together have the bits of lanes on their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lumigrad.kernels import gaussians
+from lumigrad.kernels.gaussians import Camera, Gaussians, Settings, Transform
+from lumigrad.kernels.gaussians.engine import CudaEngine
+from support.backends.cuda_devices import CudaDevice
+from support.backends.engines import emulated
+from support.gaussians.rotation import turned
+
+# Neither of blocks nor of warps; slices end inside of both.
+COUNT = 300
+SLICES = (Transform(5, 45, np.eye(4)), Transform(133, 300, np.eye(4)))
+WIDTH, HEIGHT = 61, 43
+
+
+def scene_of(degree: int, scenes: int) -> dict[str, Tensor]:
+    """Gaussians of which whole warps, single ones and none lie behind the cameras, and some in view of only one."""
+    random = torch.Generator().manual_seed(degree)
+    means = torch.rand(scenes, COUNT, 3, generator=random) * torch.tensor([8.0, 2.0, 4.0]) - torch.tensor([4.0, 1, 0])
+    means[..., 2] += 3.0
+    means[:, 40:110, 2] *= -1.0
+    means[:, 150:200:3, 2] *= -1.0
+    harmonics = torch.randn(scenes, COUNT, (degree + 1) ** 2, 3, generator=random) * 0.3
+    return {
+        "means": means,
+        "quats": torch.randn(scenes, COUNT, 4, generator=random),
+        "scales": torch.rand(scenes, COUNT, 3, generator=random) * 0.2 + 0.02,
+        "opacities": torch.rand(scenes, COUNT, generator=random) * 0.8 + 0.1,
+        "sh": harmonics,
+    }
+
+
+def apart(tensor: Tensor) -> Tensor:
+    """The same numbers at an address that is no multiple of sixteen, whose rows each lane reads on its own."""
+    memory = torch.empty(tensor.numel() + 1, device=tensor.device)[1:]
+    return memory.view(tensor.shape).copy_(tensor)
+
+
+def camera(model: str, x: float, turn: float) -> Camera:
+    pose = turned(0.0, turn, 0.0), (x, 0.0, 0.5)
+    return Camera.opencv(50.0, 52.0, 30.0, 21.0, *pose, WIDTH, HEIGHT, model=model)
+
+
+def results(cuda: CudaDevice, tensors: dict[str, Tensor], model: str, degree: int, **options: Any) -> dict[str, Tensor]:
+    """The colours and all gradients, which are summed in a fixed order."""
+    engine = CudaEngine(cuda.native, 0, cuda.current_stream)
+    scene = Gaussians(**tensors)
+    cameras = [camera(model, 0.4, 0.2), camera(model, -0.5, -0.4)] * scene.scenes
+    settings = Settings(sh_degree=degree, deterministic=True)
+    forward, backward = emulated(gaussians.forward, engine), emulated(gaussians.backward, engine)
+    made = forward(scene, cameras, settings, retain=True, **options)
+    weights = torch.rand(made.outputs["color"].shape, generator=torch.Generator().manual_seed(3)).to(cuda.device)
+    transforms = ("transforms",) if options else ()
+    wanted = (*tensors, "cameras", *transforms)
+    gradients = backward(made.state, {"color": weights}, wanted).gradients
+    return {"color": made.outputs["color"].cpu(), **{f"to {name}": value.cpu() for name, value in gradients.items()}}
+
+
+@pytest.mark.parametrize(("stored", "degree"), [(3, 0), (3, 1), (3, 2), (3, 3), (1, 0), (1, 1)])
+@pytest.mark.parametrize("scenes", [1, 2])
+# Of a pinhole the colours are evaluated with the projection, of others by a kernel of their own.
+@pytest.mark.parametrize("model", ["pinhole", "fisheye"])
+def test_rows_that_warps_share_have_the_same_bits(
+    stored: int, degree: int, scenes: int, model: str, cuda: CudaDevice
+) -> None:
+    tensors = {name: value.to(cuda.device) for name, value in scene_of(stored, scenes).items()}
+    options: dict[str, Any] = {"transforms": SLICES} if scenes == 1 else {}
+    together = results(cuda, tensors, model, degree, **options)
+    alone = results(cuda, {**tensors, "sh": apart(tensors["sh"])}, model, degree, **options)
+    for name, value in alone.items():
+        np.testing.assert_array_equal(together[name].numpy(), value.numpy(), err_msg=name)
+    rows = together["to sh"].flatten(0, -3)
+    active = (degree + 1) ** 2
+    assert not rows[:, active:].any()
+    seen = rows[:, :active].flatten(1).ne(0).any(1)
+    assert 0.2 < seen.float().mean() < 0.8
+    assert not seen[64:96].any()  # A warp that sees none.

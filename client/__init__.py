@@ -44,7 +44,7 @@ from lumigrad.client.values.lenses import (
 )
 from lumigrad.client.values.mesh import Mesh, MeshReport
 from lumigrad.client.values.spheres import Spheres
-from lumigrad.client.values.target import Target
+from lumigrad.client.values.target_image import TargetImage
 from lumigrad.client.values.world import Cuboid, Obstacle, VoxelGrid, World
 from lumigrad.client.workers.info import WorkerInfo
 
@@ -83,7 +83,7 @@ __all__ = [
     "Spheres",
     "SpinningLidar",
     "StepMismatch",
-    "Target",
+    "TargetImage",
     "Timings",
     "Trainer",
     "TrainingHeld",

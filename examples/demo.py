@@ -54,11 +54,11 @@ def main() -> int:
 
 
 def run(client: Client, steps: int, output: Path) -> None:
-    """Renders the target views, fits, and leaves pictures."""
+    """Renders the target images, fits, and leaves pictures."""
     scene = client.put(knot.knot())
     frame = show(client, scene, OPAQUE)
-    target = frame.color
-    write_image(output / "target.png", target)
+    target_image = frame.color
+    write_image(output / "target_image.png", target_image)
     print(f"{scene.count:,} spheres at {SHOWN.width}x{SHOWN.height} in {frame.timings.kernel_ms:.1f} ms of kernel time")
 
     cameras = knot.cameras(VIEWS, WIDTH, HEIGHT)
@@ -78,14 +78,14 @@ def run(client: Client, steps: int, output: Path) -> None:
     fitted = show(client, fit.spheres(), GAMMA_LAST).color
     write_image(output / "fit.png", fitted)
     write_image(
-        output / "demo.png", np.concatenate([picture[::2, ::2] for picture in (initial, fitted, target)], axis=1)
+        output / "demo.png", np.concatenate([picture[::2, ::2] for picture in (initial, fitted, target_image)], axis=1)
     )
     plot(fit.losses, output / "loss.png")
     fit.spheres().save(output / "fit.ply")
     print(
-        f"{steps} steps in {seconds:.0f} s; a view that was not fitted went from {decibels(initial, target):.1f} to "
-        f"{decibels(fitted, target):.1f} dB\n"
-        f"see {output}/: target.png, initial.png, fit.png, demo.png (all three), loss.png, fit.ply"
+        f"{steps} steps in {seconds:.0f} s; a view that was not fitted went from "
+        f"{decibels(initial, target_image):.1f} to {decibels(fitted, target_image):.1f} dB\n"
+        f"see {output}/: target_image.png, initial.png, fit.png, demo.png (all three), loss.png, fit.ply"
     )
 
 
@@ -98,7 +98,7 @@ class Fit:
         Args:
             client: of the worker.
             cameras: V views.
-            colors: [V, H, W, 3] target pictures.
+            colors: [V, H, W, 3] target images.
             alphas: [V, H, W] their coverage.
         """
         self.client, self.cameras, self.colors, self.alphas = client, cameras, colors, alphas
@@ -178,9 +178,9 @@ def show(client: Client, scene: Spheres | SceneHandle, gamma: float, cameras: Ca
     )
 
 
-def decibels(picture: Any, target: Any) -> float:
+def decibels(picture: Any, target_image: Any) -> float:
     """PSNR."""
-    return float(-10 * np.log10(np.mean(np.square(picture - target))))
+    return float(-10 * np.log10(np.mean(np.square(picture - target_image))))
 
 
 def plot(losses: list[float], path: Path) -> None:

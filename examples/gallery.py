@@ -82,10 +82,10 @@ def softness(client: Client, _: Request) -> list[Array]:
 
 
 def fit(client: Client, request: Request) -> list[Array]:
-    """Grey Gaussians, what a training on the worker has made of them after some steps, and the target."""
+    """Grey Gaussians, what a training on the worker has made of them after some steps, and the target image."""
     cameras, steps = knot.cameras(24, 240, 180), request.steps
-    target = client.put(gaussian_knot())
-    photographs = [client.render(target, camera, background=BACKGROUND).color for camera in cameras]
+    truth = client.put(gaussian_knot())
+    photographs = [client.render(truth, camera, background=BACKGROUND).color for camera in cameras]
     generator, count = np.random.default_rng(0), 3000
     begin = Gaussians(
         knot.knot(count).positions + generator.normal(scale=0.1, size=(count, 3)),
@@ -101,7 +101,7 @@ def fit(client: Client, request: Request) -> list[Array]:
         fitted = trainer.publish()
     print(f"fit: {made[0].psnr:.1f} to {made[-1].psnr:.1f} dB, {count} to {made[-1].count} Gaussians")
     camera = knot.camera(20.0, 20.0, WIDTH, HEIGHT)
-    return [client.render(scene, camera, background=BACKGROUND).color for scene in (begin, fitted, target)]
+    return [client.render(scene, camera, background=BACKGROUND).color for scene in (begin, fitted, truth)]
 
 
 def distances(client: Client, _: Request) -> list[Array]:

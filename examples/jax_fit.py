@@ -51,16 +51,18 @@ def fit(client: Client, steps: int, output: Path) -> tuple[float, float]:
     """Fits grey Gaussians to views of the knot; returns the PSNR of all views before and after, dB."""
     cameras = knot.cameras(VIEWS, WIDTH, HEIGHT)
     scene, depths = knot.knot(), {"min_depth": knot.NEAREST, "max_depth": knot.FARTHEST}
-    targets = jnp.from_dlpack(client.render(scene, cameras, gamma=1e-4, background=knot.BACKGROUND, **depths).color)
+    target_images = jnp.from_dlpack(
+        client.render(scene, cameras, gamma=1e-4, background=knot.BACKGROUND, **depths).color
+    )
     views, intrinsics = (jnp.asarray(matrices) for matrices in zip(*map(matrices_of, cameras), strict=True))
     show = jax.jit(partial(render, client))
 
-    def loss(parameters: Parameters, views: Any, intrinsics: Any, targets: Any) -> Any:
-        return jnp.abs(render(client, parameters, views, intrinsics) - targets).mean()
+    def loss(parameters: Parameters, views: Any, intrinsics: Any, target_images: Any) -> Any:
+        return jnp.abs(render(client, parameters, views, intrinsics) - target_images).mean()
 
     @jax.jit
     def step(number: Any, parameters: Parameters, moments: Any, chosen: Any) -> tuple[Parameters, Any]:
-        gradients = jax.grad(loss)(parameters, views[chosen], intrinsics[chosen], targets[chosen])
+        gradients = jax.grad(loss)(parameters, views[chosen], intrinsics[chosen], target_images[chosen])
         return adam(number, parameters, moments, gradients)
 
     parameters = begin(knot.knot(GAUSSIANS))
@@ -71,8 +73,10 @@ def fit(client: Client, steps: int, output: Path) -> tuple[float, float]:
         chosen = random.choice(VIEWS, BATCH, replace=False)
         parameters, moments = step(number, parameters, moments, chosen)
     last = show(parameters, views, intrinsics)
-    write_image(output / "jax_fit.png", np.concatenate([np.asarray(images[0]) for images in (first, last, targets)], 1))
-    return psnr(first, targets), psnr(last, targets)
+    write_image(
+        output / "jax_fit.png", np.concatenate([np.asarray(images[0]) for images in (first, last, target_images)], 1)
+    )
+    return psnr(first, target_images), psnr(last, target_images)
 
 
 def render(client: Client, parameters: Parameters, views: Any, intrinsics: Any) -> jax.Array:
@@ -122,9 +126,9 @@ def matrices_of(camera: Camera) -> tuple[Any, Any]:
     return camera.view_matrix.astype(np.float32), camera.K.astype(np.float32)
 
 
-def psnr(pictures: Any, targets: Any) -> float:
+def psnr(pictures: Any, target_images: Any) -> float:
     """Of all pictures together, dB."""
-    return float(-10 * jnp.log10(jnp.mean((pictures - targets) ** 2)))
+    return float(-10 * jnp.log10(jnp.mean((pictures - target_images) ** 2)))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from lumigrad.client import Client, Rate, Spheres
 from lumigrad.client.pictures import write_image
 
 Array = npt.NDArray[np.float32]
-# From a picture and its target to the loss, and its gradient with respect to the picture.
+# From a picture and its target image to the loss, and its gradient with respect to the picture.
 Loss = Callable[[Array, Array], tuple[float, Array]]
 VIEWS, WIDTH, HEIGHT = 24, 200, 150
 SPHERES = 3000
@@ -32,8 +32,8 @@ HUBER = 0.1
 def numpy_loss() -> Loss:
     """Huber's loss, and its derivative by hand."""
 
-    def loss(picture: Array, target: Array) -> tuple[float, Array]:
-        difference = picture - target
+    def loss(picture: Array, target_image: Array) -> tuple[float, Array]:
+        difference = picture - target_image
         size = np.abs(difference)
         values = np.where(size < HUBER, 0.5 * difference**2, HUBER * (size - 0.5 * HUBER))
         return float(values.mean()), np.clip(difference, -HUBER, HUBER) / np.float32(difference.size)
@@ -45,9 +45,9 @@ def torch_loss() -> Loss:
     """The same by PyTorch's autograd."""
     import torch
 
-    def loss(picture: Array, target: Array) -> tuple[float, Array]:
+    def loss(picture: Array, target_image: Array) -> tuple[float, Array]:
         tensor = torch.tensor(picture, requires_grad=True)
-        value = torch.nn.functional.huber_loss(tensor, torch.from_numpy(target), delta=HUBER)
+        value = torch.nn.functional.huber_loss(tensor, torch.from_numpy(target_image), delta=HUBER)
         (gradient,) = torch.autograd.grad(value, tensor)
         return float(value.detach()), gradient.numpy()
 
@@ -59,15 +59,15 @@ def jax_loss() -> Loss:
     import jax
     import jax.numpy as jnp
 
-    def huber(picture: Any, target: Any) -> Any:
-        difference = picture - target
+    def huber(picture: Any, target_image: Any) -> Any:
+        difference = picture - target_image
         size = jnp.abs(difference)
         return jnp.where(size < HUBER, 0.5 * difference**2, HUBER * (size - 0.5 * HUBER)).mean()
 
     compiled = jax.jit(jax.value_and_grad(huber))
 
-    def loss(picture: Array, target: Array) -> tuple[float, Array]:
-        value, gradient = compiled(picture, target)
+    def loss(picture: Array, target_image: Array) -> tuple[float, Array]:
+        value, gradient = compiled(picture, target_image)
         return float(value), np.asarray(gradient)
 
     return loss
@@ -94,7 +94,7 @@ def fit(client: Client, loss: Loss, steps: int, output: Path) -> tuple[float, fl
     """Fits grey spheres to views of the knot; returns the mean loss of the first and of the last views."""
     settings: dict[str, Any] = {"min_depth": knot.NEAREST, "max_depth": knot.FARTHEST, "background": knot.BACKGROUND}
     cameras = knot.cameras(VIEWS, WIDTH, HEIGHT)
-    targets = client.render(knot.knot(), cameras, gamma=1e-4, **settings).color
+    target_images = client.render(knot.knot(), cameras, gamma=1e-4, **settings).color
     truth = knot.knot(SPHERES)
     generator = np.random.default_rng(0)
     begin = Spheres(
@@ -107,12 +107,12 @@ def fit(client: Client, loss: Loss, steps: int, output: Path) -> tuple[float, fl
     with client.trainer(begin, cameras, rates=rates, gamma=0.01, **settings) as trainer:
         # The next picture is rendered, and travels, while the gradient of this one is computed.
         for batch in trainer.batches(steps, image_format="bfloat16", in_flight=2):
-            value, gradient = loss(batch.color, targets[list(batch.views)])
+            value, gradient = loss(batch.color, target_images[list(batch.views)])
             batch.apply(color=gradient, gradient_format="bfloat16")
             losses.append(value)
         fitted = trainer.publish()
         picture = client.render(fitted, cameras[0], gamma=1e-4, **settings).color
-    write_image(output / "own_loss.png", np.concatenate([picture, targets[0]], axis=1))
+    write_image(output / "own_loss.png", np.concatenate([picture, target_images[0]], axis=1))
     return float(np.mean(losses[:VIEWS])), float(np.mean(losses[-VIEWS:]))
 
 

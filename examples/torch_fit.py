@@ -46,7 +46,7 @@ def fit(client: Client, steps: int, output: Path) -> tuple[float, float]:
     cameras = knot.cameras(VIEWS, WIDTH, HEIGHT)
     depths = {"min_depth": knot.NEAREST, "max_depth": knot.FARTHEST}
     shown = client.render(knot.knot(), cameras, gamma=1e-4, background=knot.BACKGROUND, **depths).color
-    targets = torch.tensor(shown)
+    target_images = torch.tensor(shown)
     viewmats, intrinsics = matrices_of(cameras)
     parameters = begin()
     optimizer = torch.optim.Adam([{"params": [parameters[name]], "lr": rate} for name, rate in RATES.items()])
@@ -56,14 +56,14 @@ def fit(client: Client, steps: int, output: Path) -> tuple[float, float]:
     for _ in range(steps):
         chosen = torch.randperm(VIEWS, generator=random)[:BATCH]
         optimizer.zero_grad()
-        loss = (render(client, parameters, viewmats[chosen], intrinsics[chosen]) - targets[chosen]).abs().mean()
+        loss = (render(client, parameters, viewmats[chosen], intrinsics[chosen]) - target_images[chosen]).abs().mean()
         loss.backward()
         optimizer.step()
     with torch.no_grad():
         last = render(client, parameters, viewmats, intrinsics)
         Gaussians(**activated(parameters)).save(output / "torch_fit.ply")
-    write_image(output / "torch_fit.png", torch.cat([first[0], last[0], targets[0]], dim=1).clamp(0, 1).numpy())
-    return psnr(first, targets), psnr(last, targets)
+    write_image(output / "torch_fit.png", torch.cat([first[0], last[0], target_images[0]], dim=1).clamp(0, 1).numpy())
+    return psnr(first, target_images), psnr(last, target_images)
 
 
 def begin() -> Parameters:
@@ -107,9 +107,9 @@ def matrices_of(cameras: list[Camera]) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.tensor(views, dtype=torch.float32), torch.tensor(lenses, dtype=torch.float32)
 
 
-def psnr(pictures: torch.Tensor, targets: torch.Tensor) -> float:
+def psnr(pictures: torch.Tensor, target_images: torch.Tensor) -> float:
     """Of all pictures together, dB."""
-    return float(-10 * (pictures - targets).square().mean().log10())
+    return float(-10 * (pictures - target_images).square().mean().log10())
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import Scene, SceneHandle, scene_facts
 from lumigrad.client.values.mesh import Mesh
 from lumigrad.client.values.spheres import Spheres
-from lumigrad.client.values.target import Target
+from lumigrad.client.values.target_image import TargetImage
 from lumigrad.client.values.world import World
 from lumigrad.client.wire.scenes import SceneChanges
 from lumigrad.client.workers.attempts import RoutedAttempts
@@ -56,10 +56,12 @@ class SceneCalls(Cancellable):
             scene = client.put(gaussians)
             frame = client.render(scene, camera)
         """
-        advice = "make one with Spheres(…), Gaussians(…), Mesh(vertices, faces), World([Obstacle(…), …]) or Target(…)"
+        advice = (
+            "make one with Spheres(…), Gaussians(…), Mesh(vertices, faces), World([Obstacle(…), …]) or TargetImage(…)"
+        )
         method, facts = f"{SCENE_SERVICE}/Put", partial(scene_facts, scene)
         with self._workers.begin(timeout_s, method, facts, self._cancellation) as call:
-            instance("scene", scene, (Spheres, Gaussians, Mesh, World, Target), advice)
+            instance("scene", scene, (Spheres, Gaussians, Mesh, World, TargetImage), advice)
             copies = whole_number("replicas", replicas, 1, _MOST_REPLICAS)
             return replace(self._workers.put(scene, call), replicas=copies)
 

@@ -209,11 +209,11 @@ def _begin(
     recipe, begin = _beginning(arguments, capture, background)
     before = Scores.of(pictures(client, begin, held_out, background.color), held_out)
     shots = recipe.schedule(len(fitted)).shots(fitted)
-    cameras, targets = [shot.camera for shot in begun(shots, recipe)], [shot.target for shot in shots]
+    cameras, images = [shot.camera for shot in begun(shots, recipe)], [shot.target_image for shot in shots]
     calibrations = shared_calibrations(fitted, len(shots))
     try:
         options = recipe.trainer_options()
-        return client.trainer(begin, cameras, targets, calibrations=calibrations, **options), recipe, before
+        return client.trainer(begin, cameras, images, calibrations=calibrations, **options), recipe, before
     except TrainingHeld as error:
         advice = "a fit of the same photographs is in progress or was killed: --resume continues it"
         raise InvalidArgument.of("dataset", f"{advice}; {error}") from error
@@ -293,9 +293,9 @@ def _is_plain_pinhole(camera: Camera) -> bool:
 
 def _resumed(client: Client, checkpoint: Checkpoint, fitted: list[Shot]) -> Trainer:
     shots = checkpoint.recipe.schedule(len(fitted)).shots(fitted)
-    targets = [shot.target for shot in shots]
+    images = [shot.target_image for shot in shots]
     try:
-        return client.resume_trainer(checkpoint.training_id, checkpoint.lease, targets=targets)
+        return client.resume_trainer(checkpoint.training_id, checkpoint.lease, target_images=images)
     except TrainingLost as error:
         raise InvalidArgument.of(
             "resume",

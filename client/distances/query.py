@@ -22,7 +22,7 @@ from lumigrad.client.base.arrays import (
 )
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.settings.engines import DistanceSemantics, DistanceSettings, Reduction
-from lumigrad.client.values.handle import SceneHandle, scene_facts
+from lumigrad.client.values.handle import SceneHandle, kind_in_words, scene_facts
 from lumigrad.client.values.mesh import Mesh
 from lumigrad.client.values.rotations import pose_array
 from lumigrad.client.values.world import MAX_ENVIRONMENTS, Cuboid, Obstacle, VoxelGrid, World
@@ -104,7 +104,8 @@ def surroundings(world: Any) -> Surroundings:
     advice = "pass a World([Obstacle(…), …]), a shape, a list of them, or a handle from put"
     instance("world", world, (World, Mesh, SceneHandle), advice)
     if isinstance(world, SceneHandle) and world.kind not in ("world", "mesh"):
-        raise InvalidArgument.of("world", f"expected a handle of a world or a mesh, got one of {world.kind}; {advice}")
+        text = f"expected a handle of a world or a mesh, got one of {kind_in_words(world.kind)}; {advice}"
+        raise InvalidArgument.of("world", text)
     return world  # type: ignore[no-any-return]
 
 

@@ -19,7 +19,7 @@ from lumigrad.client.formats.scene import sh_from_colors
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres
-from lumigrad.client.values.target import Target
+from lumigrad.client.values.target_image import TargetImage
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,11 +69,11 @@ class Shot:
         return np.divide(self.pixels, 255, dtype=np.float32)
 
     @property
-    def target(self) -> Target:
-        """The target of a training's view. Where a photograph is transparent its colours do not count."""
+    def target_image(self) -> TargetImage:
+        """The target image of a training's view. Where a photograph is transparent its colours do not count."""
         if self.mask is None or self.opacity is None:
-            return Target(self.pixels, self.opacity if self.mask is None else self.mask)
-        return Target(self.pixels, np.minimum(self.mask, self.opacity))
+            return TargetImage(self.pixels, self.opacity if self.mask is None else self.mask)
+        return TargetImage(self.pixels, np.minimum(self.mask, self.opacity))
 
 
 def shots_of(capture: Capture, size: int, background: Background | str) -> tuple[list[Shot], Background]:

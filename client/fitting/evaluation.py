@@ -24,15 +24,15 @@ _C1, _C2 = 0.01**2, 0.03**2
 _LEAST_ERROR = 1e-12
 
 
-def psnr(picture: Array, target: Array, mask: Array | None = None) -> float:
+def psnr(picture: Array, target_image: Array, mask: Array | None = None) -> float:
     """PSNR in dB of images [H, W, K] with values from 0 to 1; the mask [H, W] weights their pixels."""
-    squares = np.square(np.asarray(picture, np.float64) - target).mean(axis=-1)
+    squares = np.square(np.asarray(picture, np.float64) - target_image).mean(axis=-1)
     return float(-10 * np.log10(max(float(np.average(squares, weights=_weights(mask))), _LEAST_ERROR)))
 
 
-def ssim(picture: Array, target: Array, mask: Array | None = None) -> float:
+def ssim(picture: Array, target_image: Array, mask: Array | None = None) -> float:
     """Mean structural similarity, at most 1, of images [H, W, K] with values from 0 to 1, padded with zeros."""
-    x, y = np.asarray(picture, np.float64), np.asarray(target, np.float64)
+    x, y = np.asarray(picture, np.float64), np.asarray(target_image, np.float64)
     mean_x, mean_y = _blurred(x), _blurred(y)
     variances = _blurred(x * x) - mean_x**2 + _blurred(y * y) - mean_y**2
     covariance = _blurred(x * y) - mean_x * mean_y
@@ -41,20 +41,20 @@ def ssim(picture: Array, target: Array, mask: Array | None = None) -> float:
     return float(np.average(similarity.mean(axis=-1), weights=_weights(mask)))
 
 
-def matched(picture: Array, target: Array, mask: Array | None = None) -> Array:
-    """The image [H, W, K] after the affine map of its colours that best matches the target, from 0 to 1.
+def matched(picture: Array, target_image: Array, mask: Array | None = None) -> Array:
+    """The image [H, W, K] after the affine map of its colours that best matches the target image, from 0 to 1.
 
     Removes the unknown automatic exposure of photographs that were not fitted from their score.
     """
-    return exposed(color_map(picture, target, mask), picture).clip(0, 1)
+    return exposed(color_map(picture, target_image, mask), picture).clip(0, 1)
 
 
-def color_map(picture: Array, target: Array, mask: Array | None = None) -> Array:
-    """[K, K + 1] the affine map of the image's colours that best matches the target, by least squares."""
+def color_map(picture: Array, target_image: Array, mask: Array | None = None) -> Array:
+    """[K, K + 1] the affine map of the image's colours that best matches the target image, by least squares."""
     channels = picture.shape[-1]
     colors = np.concatenate([picture.reshape(-1, channels), np.ones((picture[..., 0].size, 1))], axis=1)
     root = np.ones((len(colors), 1)) if mask is None else np.sqrt(mask.reshape(-1, 1) / 255.0)
-    solution, *_ = np.linalg.lstsq(colors * root, target.reshape(-1, channels) * root, rcond=None)
+    solution, *_ = np.linalg.lstsq(colors * root, target_image.reshape(-1, channels) * root, rcond=None)
     return np.asarray(solution.T)
 
 

@@ -14,10 +14,10 @@ from lumigrad.client.base.arrays import affine_array, to_numpy
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.camera import Camera, InriaModel
 from lumigrad.client.values.gaussians import Gaussians
-from lumigrad.client.values.handle import SceneHandle
+from lumigrad.client.values.handle import SceneHandle, kind_in_words
 from lumigrad.client.values.mesh import Mesh
 from lumigrad.client.values.spheres import Spheres
-from lumigrad.client.values.target import Target
+from lumigrad.client.values.target_image import TargetImage
 from lumigrad.client.values.world import World
 
 S = TypeVar("S", bound="Settings")
@@ -321,10 +321,11 @@ def settings_of(
         InvalidArgument: a setting was given that belongs to the other engine.
     """
     if isinstance(scene, SceneHandle) and scene.kind not in _RENDERED:
-        expected = " or ".join(_RENDERED)
-        raise InvalidArgument.of("scene", f"expected {expected}, got a {scene.kind}; pass it to query, for distances")
+        advice = "" if scene.kind == "target" else "; pass it to query, for distances"
+        text = f"expected {' or '.join(_RENDERED)}, got a {kind_in_words(scene.kind)}{advice}"
+        raise InvalidArgument.of("scene", text)
     known = scene.scene if isinstance(scene, SceneHandle) else scene
-    assert not isinstance(known, Mesh | World | Target)
+    assert not isinstance(known, Mesh | World | TargetImage)
     spheres = (scene.kind == "spheres") if isinstance(scene, SceneHandle) else isinstance(scene, Spheres)
     kind = SphereSettings if spheres else GaussianSettings
     given = {name: arguments[name] for name in RENDER_SETTINGS if arguments.get(name) is not None}

@@ -27,9 +27,9 @@ from lumigrad.client.training.trainer import Trainer
 from lumigrad.client.transport.call import Call, Cancellable
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.gaussians import Gaussians
-from lumigrad.client.values.handle import SceneHandle, scene_facts
+from lumigrad.client.values.handle import SceneHandle, kind_in_words, scene_facts
 from lumigrad.client.values.spheres import Spheres
-from lumigrad.client.values.target import Target
+from lumigrad.client.values.target_image import TargetImage
 from lumigrad.client.wire.cameras import camera_message, gaussian_settings_message, sphere_settings_message
 from lumigrad.client.workers.attempts import RoutedAttempts
 from lumigrad.client.workers.pool import Pool
@@ -45,45 +45,45 @@ U = TypeVar("U")
 _TRANSFERS = 4
 
 
-class Targets:
-    """Copies of the targets of views, to store them again if a worker has lost them."""
+class TargetImages:
+    """Copies of the target images of views, to store them again if a worker has lost them."""
 
-    def __init__(self, targets: Sequence[Any]) -> None:
-        """`targets`: for each view a Target, the handle of a stored one, or an image."""
-        self._targets = [_target(target) for target in targets]
+    def __init__(self, target_images: Sequence[Any]) -> None:
+        """`target_images`: for each view a TargetImage, the handle of a stored one, or an image."""
+        self._target_images = [_target_image(each) for each in target_images]
 
     def __len__(self) -> int:
-        return len(self._targets)
+        return len(self._target_images)
 
     @staticmethod
-    def downloaded(hashes: Sequence[str], store: SceneStore, call: Call) -> Targets:
-        """Downloads targets from the worker by their content hashes."""
+    def downloaded(hashes: Sequence[str], store: SceneStore, call: Call) -> TargetImages:
+        """Downloads target images from the worker by their content hashes."""
 
         def get(digest: str) -> list[Any]:
             try:
                 return [store.get(digest, True, call, by_content=True).scene]
             except SceneNotFound:
-                # The target was evicted from the store, but the training keeps it in memory.
+                # It was evicted from the store, but the training keeps it in memory.
                 return []
 
-        return Targets([target for found in _each(get, dict.fromkeys(hashes)) for target in found])
+        return TargetImages([image for found in _each(get, dict.fromkeys(hashes)) for image in found])
 
     def put(self, store: SceneStore, call: Call) -> list[str]:
-        """Stores the targets that the worker does not have; returns all content hashes."""
+        """Stores the target images that the worker does not have; returns all content hashes."""
 
-        def put(target: Target | SceneHandle) -> str:
-            return (store.put(target, call) if isinstance(target, Target) else target).content_hash
+        def put(image: TargetImage | SceneHandle) -> str:
+            return (store.put(image, call) if isinstance(image, TargetImage) else image).content_hash
 
-        return _each(put, self._targets)
+        return _each(put, self._target_images)
 
 
 class Views:
-    """Cameras and their targets."""
+    """Cameras and their target images."""
 
     def __init__(
-        self, cameras: Sequence[Camera], targets: Sequence[Any] | None, calibrations: Sequence[int] | None = None
+        self, cameras: Sequence[Camera], target_images: Sequence[Any] | None, calibrations: Sequence[int] | None = None
     ) -> None:
-        """`targets`: one for each camera, a Target, a handle of a stored one, or an image; None: there are none.
+        """`target_images`: one for each camera, a TargetImage, the handle of a stored one, or an image; None: none.
 
         `calibrations`: for each camera a number that those of one lens share; None: equal lenses are one.
         """
@@ -92,10 +92,10 @@ class Views:
             instance("cameras", camera, (Camera,), "make one with Camera.look_at, orbit, opencv, pulsar or inria")
         if not self.cameras:
             raise InvalidArgument.of("cameras", "expected at least one camera, got none")
-        self._targets = None if targets is None else Targets(targets)
-        if self._targets is not None and len(self._targets) != len(self.cameras):
-            text = f"expected {len(self.cameras)}, one for each camera, got {len(self._targets)}"
-            raise InvalidArgument.of("targets", text)
+        self._target_images = None if target_images is None else TargetImages(target_images)
+        if self._target_images is not None and len(self._target_images) != len(self.cameras):
+            text = f"expected {len(self.cameras)}, one for each camera, got {len(self._target_images)}"
+            raise InvalidArgument.of("target_images", text)
         self._hashes: list[str] = [""] * len(self.cameras)
         given = calibrations_of(self.cameras) if calibrations is None else calibrations
         self._calibrations = [whole_number("calibrations", number, 0, (1 << 32) - 1) for number in given]
@@ -104,17 +104,17 @@ class Views:
             raise InvalidArgument.of("calibrations", text)
 
     @property
-    def has_targets(self) -> bool:
+    def has_target_images(self) -> bool:
         """Whether the worker can compute a loss."""
-        return self._targets is not None
+        return self._target_images is not None
 
     def put(self, store: SceneStore, call: Call) -> None:
-        """Stores the targets that the worker does not have."""
-        if self._targets is not None:
-            self._hashes = self._targets.put(store, call)
+        """Stores the target images that the worker does not have."""
+        if self._target_images is not None:
+            self._hashes = self._target_images.put(store, call)
 
     def messages(self) -> list[training_pb2.TrainingView]:
-        """The protobuf messages of the views; the targets must have been put."""
+        """The protobuf messages of the views; the target images must have been put."""
         return [
             training_pb2.TrainingView(camera=camera_message(camera), target=digest, calibration=calibration)
             for camera, digest, calibration in zip(self.cameras, self._hashes, self._calibrations, strict=True)
@@ -123,16 +123,17 @@ class Views:
 
 def _each(work: Callable[[T], U], items: Iterable[T]) -> list[U]:
     """Applies `work` to each item, several at a time, and returns the results."""
-    with ThreadPoolExecutor(_TRANSFERS, "lumigrad targets") as pool:
+    with ThreadPoolExecutor(_TRANSFERS, "lumigrad target images") as pool:
         return list(pool.map(work, items))
 
 
-def _target(value: Any) -> Target | SceneHandle:
+def _target_image(value: Any) -> TargetImage | SceneHandle:
     if isinstance(value, SceneHandle):
         if value.kind != "target" or not value.content_hash:
-            raise InvalidArgument.of("targets", f"expected handles of targets, got one of a {value.kind}")
+            text = f"expected handles of target images, got one of {kind_in_words(value.kind)}"
+            raise InvalidArgument.of("target_images", text)
         return value
-    return value if isinstance(value, Target) else Target(value)
+    return value if isinstance(value, TargetImage) else TargetImage(value)
 
 
 # Trainings do not support transforms of slices.
@@ -151,7 +152,7 @@ class TrainingCalls(Cancellable):
         /,
         scene: Spheres | Gaussians | SceneHandle,
         cameras: Sequence[Camera],
-        targets: Sequence[Any] | None = None,
+        target_images: Sequence[Any] | None = None,
         *,
         loss: Loss | None = None,
         total_steps: int = 30_000,
@@ -173,15 +174,15 @@ class TrainingCalls(Cancellable):
         timeout_s: float = 60.0,
         **settings: Any,
     ) -> Trainer:
-        """Begins to train a scene on the worker, which keeps the parameters, the optimiser and, with targets, the loss.
+        """Begins to train a scene on the worker, which keeps parameters, optimiser and, with target images, the loss.
 
         Args:
             scene: the initial scene: a handle, or spheres or Gaussians, which are stored. Only one client at a time may
                 train a scene.
             cameras: the views, numbered from 0.
-            targets: the target of each view: `Target`s, their handles, or images [H, W, K], uint8 or float32; None:
-                no targets; `Trainer.batches` then returns the images for the client's own loss.
-            loss: the loss between renderings and targets; None: 0.8 L1 + 0.2 (1 - SSIM).
+            target_images: one for each view: `TargetImage`s, their handles, or images [H, W, K], uint8 or float32;
+                None: there are none, and `Trainer.batches` returns the images for the client's own loss.
+            loss: the loss between renderings and target images; None: 0.8 L1 + 0.2 (1 - SSIM).
             total_steps: the number of steps over which the default rates of positions fall to a hundredth.
             rates: learning rates by parameter: of Gaussians "means", "quats", "scales" (of their logarithms),
                 "opacities" (of their logits) and "sh0", "sh_rest" or "colors"; of spheres "positions", "colors",
@@ -221,7 +222,7 @@ class TrainingCalls(Cancellable):
         method, facts = f"{TRAINING_SERVICE}/Train", partial(scene_facts, scene)
         with self._workers.begin(timeout_s, method, facts, self._cancellation) as call:
             instance("scene", scene, (Spheres, Gaussians, SceneHandle), "pass spheres, Gaussians, or a handle of them")
-            views = Views(cameras, targets, calibrations)
+            views = Views(cameras, target_images, calibrations)
             handle = scene if isinstance(scene, SceneHandle) else self._workers.put(scene, call)
             spec = training_pb2.TrainingSpec(
                 sh_degree_every=whole_number("sh_degree_every", sh_degree_every, 0, _MOST),
@@ -245,14 +246,14 @@ class TrainingCalls(Cancellable):
                 visible_only=visible_only,
             )
             spec.optimizer.CopyFrom(optimizer)
-            if views.has_targets:
+            if views.has_target_images:
                 spec.loss.CopyFrom((loss or Loss()).message())
             if density is not None:
                 spec.density.CopyFrom(density.message(radius))
             return self._begun(handle, views, spec, call)
 
     def resume_trainer(
-        self, training_id: str, lease: str, *, targets: Sequence[Any] | None = None, timeout_s: float = 60.0
+        self, training_id: str, lease: str, *, target_images: Sequence[Any] | None = None, timeout_s: float = 60.0
     ) -> Trainer:
         """Resumes a training that was left by `close(finish=False)` or an error, or whose client was lost.
 
@@ -261,7 +262,7 @@ class TrainingCalls(Cancellable):
         Args:
             training_id: its `Trainer.training_id`.
             lease: its `Trainer.lease`.
-            targets: the targets of the views, as for `trainer`, for a worker that has lost them; None: they are
+            target_images: those of the views, as for `trainer`, for a worker that has lost them; None: they are
                 downloaded from the worker if the training has snapshots, which continue at their interval.
             timeout_s: time-out of each reply, seconds.
 
@@ -273,7 +274,7 @@ class TrainingCalls(Cancellable):
         """
         with self._workers.begin(timeout_s, f"{TRAINING_SERVICE}/Train", None, self._cancellation) as call:
             start = training_pb2.TrainingStart(training_id=training_id, lease=lease)
-            known = None if targets is None else Targets(targets)
+            known = None if target_images is None else TargetImages(target_images)
             error: LumigradError | None = None
             for worker in self._workers.present():
                 try:
@@ -284,27 +285,27 @@ class TrainingCalls(Cancellable):
             raise error
 
     def _resumed(
-        self, worker: Worker, start: training_pb2.TrainingStart, targets: Targets | None, call: Call
+        self, worker: Worker, start: training_pb2.TrainingStart, target_images: TargetImages | None, call: Call
     ) -> Trainer:
-        def put_targets(call: Call) -> None:
-            if targets is not None:
-                targets.put(worker.store, call)
+        def put_target_images(call: Call) -> None:
+            if target_images is not None:
+                target_images.put(worker.store, call)
 
-        stream = self._stream(worker, call, put_targets)
+        stream = self._stream(worker, call, put_target_images)
         try:
             stream.start(start, call)
         except SceneNotFound:
-            # The worker has the snapshot, but not the targets of its views.
-            if targets is None:
+            # The worker has the snapshot, but not the target images of its views.
+            if target_images is None:
                 raise
             stream.put_again()
             stream.start(start, call.renewed(call.timeout_s))
         started = stream.started
         trainer = Trainer(stream, worker.store, started.has_loss, int(started.snapshot_every))
         has_snapshots = started.snapshot_every > 0 or started.HasField("snapshot_step")
-        if targets is None and started.has_loss and has_snapshots:
+        if target_images is None and started.has_loss and has_snapshots:
             try:
-                targets = _downloaded(trainer, stream, worker)
+                target_images = _downloaded(trainer, stream, worker)
             except BaseException:
                 trainer.close(finish=False)
                 raise
@@ -316,14 +317,14 @@ class TrainingCalls(Cancellable):
         while True:
             with attempts as worker:
                 # From here on the training stays on this worker.
-                put_targets = partial(views.put, worker.store)
-                stream = self._stream(worker, attempts.call, put_targets)
-                put_targets(attempts.call.renewed(call.timeout_s))
+                put_target_images = partial(views.put, worker.store)
+                stream = self._stream(worker, attempts.call, put_target_images)
+                put_target_images(attempts.call.renewed(call.timeout_s))
                 start = training_pb2.TrainingStart(
                     scene=attempts.reference, spec=spec, views=views.messages(), start_id=start_id
                 )
                 stream.start(start, attempts.call.renewed(call.timeout_s))
-                return Trainer(stream, worker.store, views.has_targets, spec.snapshot_every)
+                return Trainer(stream, worker.store, views.has_target_images, spec.snapshot_every)
 
     def _stream(self, worker: Worker, call: Call, restore: Restore) -> TrainingStream:
         stream = TrainingStream(worker.connection, call.affinity, call.timeout_s, self._workers.retry_s, restore)
@@ -331,9 +332,9 @@ class TrainingCalls(Cancellable):
         return stream
 
 
-def _downloaded(trainer: Trainer, stream: TrainingStream, worker: Worker) -> Targets:
+def _downloaded(trainer: Trainer, stream: TrainingStream, worker: Worker) -> TargetImages:
     hashes = [view.target for view in trainer.views()[0]]
-    return stream.repeated(partial(Targets.downloaded, hashes, worker.store))
+    return stream.repeated(partial(TargetImages.downloaded, hashes, worker.store))
 
 
 def _set_rendering(

@@ -146,11 +146,12 @@ class Loss:
     """Weights of the terms of the loss, each a mean over pixels, channels and the views of a step.
 
     Attributes:
-        l1: weight of |color - target|.
+        l1: weight of |color - color of the target image|.
         l2: weight of its square.
         dssim: weight of 1 - SSIM (Wang et al. 2004; window 11, sigma 1.5).
         padding: "same": SSIM of every pixel, with zeros around the image; "valid": only where the window fits.
-        depth: weight of |expected depth - target depth|, scene units, where the latter is known; Gaussians only.
+        depth: weight of |expected depth - depth of the target image|, scene units, where the latter is known;
+            Gaussians only.
         alpha: weight of |alpha - mask|.
         opacity: weight of the mean opacity of all primitives.
         scale: weight of the mean scale of Gaussians, or radius of spheres, scene units.

@@ -95,7 +95,7 @@ class StepResult:
 
     @property
     def psnr(self) -> float:
-        """PSNR of the step's pictures against their targets, dB; NaN if they were not compared."""
+        """PSNR of the step's pictures against their target images, dB; NaN if they were not compared."""
         return self.terms.get("psnr", float("nan"))
 
     @staticmethod

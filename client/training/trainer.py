@@ -131,7 +131,8 @@ class Trainer:
                 print(step.number, step.loss, step.psnr)
         """
         if not self._has_loss:
-            raise InvalidArgument.of("loss", "expected a training with targets and a loss; use `batches` without them")
+            text = "expected a training with target images and a loss; use `batches` without them"
+            raise InvalidArgument.of("loss", text)
         limit = min(whole_number("in_flight", in_flight, 1, 1 << 16), int(self._stream.started.max_in_flight))
         self._clear_up()
         last, sent = self._next + count, self._next

@@ -60,9 +60,10 @@ _RESET = "RST_STREAM"
 # `spec.spheres` is a tensor.
 _TO_ARGUMENTS = (
     (re.compile(r"^items\[\d+\]\."), ""),
-    (re.compile(r"^(?:\w+\.)*(?:scene\.(?:spheres|gaussians|mesh)|tensors)\."), ""),
+    (re.compile(r"^(?:\w+\.)*(?:scene\.(?:spheres|gaussians|mesh|target)|tensors)\."), ""),
     (re.compile(r"^(?:start\.)?spec\.(?:(?:spheres|gaussians|settings|optimizer)\.(?!shape|dtype|region))?"), ""),
     (re.compile(r"^start\.views\[(\d+)\]\.camera"), r"cameras[\1]"),
+    (re.compile(r"^start\.views\[(\d+)\]\.target$"), r"target_images[\1]"),
     (re.compile(r"^formats\[\d+\]\.format$"), "image_format"),
 )
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, TypeAlias
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.mesh import Mesh, MeshReport
 from lumigrad.client.values.spheres import Spheres
-from lumigrad.client.values.target import Target
+from lumigrad.client.values.target_image import TargetImage
 from lumigrad.v1 import scene_pb2
 
 if TYPE_CHECKING:
     # Imported for the type only: worlds contain handles of meshes.
     from lumigrad.client.values.world import World
 
-Scene: TypeAlias = "Spheres | Gaussians | Mesh | World | Target"
+Scene: TypeAlias = "Spheres | Gaussians | Mesh | World | TargetImage"
 
 
 _ENGINES = {"spheres": "spheres", "gaussians": "gaussians", "mesh": "meshes", "world": "meshes"}
@@ -30,7 +30,7 @@ class SceneHandle:
         scene_id: the scene's id on the worker.
         version: 1 after put; each update increments it.
         content_hash: SHA-256 of the content as put; empty after an update.
-        kind: "spheres", "gaussians", "mesh", "world" or "target".
+        kind: "spheres", "gaussians", "mesh", "world" or "target", which is a target image; the words of the contract.
         count: number of spheres, Gaussians (of a batch: of all its scenes), triangles, obstacles or pixels.
         nbytes: memory on the worker, bytes; of a mesh with its search structure, of a world without its meshes.
         scene: the client's copy of the scene, if it keeps one; used to store the scene again if a worker has lost it.
@@ -79,6 +79,11 @@ class SceneHandle:
             info.scene_id, info.version, info.content_hash, info.kind, info.count, info.bytes, scene, report, where,
             address, content=content, name=info.name,
         )  # fmt: skip
+
+
+def kind_in_words(kind: str) -> str:
+    """A kind of scene as errors name it: the contract's "target" is a target image."""
+    return "target image" if kind == "target" else kind
 
 
 def scene_facts(scene: object) -> dict[str, str | int]:

@@ -12,7 +12,7 @@ import numpy as np
 from lumigrad.client.base.arguments import instance, number, one_of, optional_name, truth, whole_number
 from lumigrad.client.base.arrays import Float32, Float64, float32_array, float64_array, to_numpy
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.values.handle import SceneHandle
+from lumigrad.client.values.handle import SceneHandle, kind_in_words
 from lumigrad.client.values.mesh import Mesh
 from lumigrad.client.values.rotations import IDENTITY, check_pose_rows, pose_array
 
@@ -129,7 +129,7 @@ class Obstacle:
         advice = "make one with Mesh(vertices, faces), Cuboid(size) or VoxelGrid(distances, voxel_size)"
         instance("shape", shape, (Mesh, SceneHandle, Cuboid, VoxelGrid), advice)
         if isinstance(shape, SceneHandle) and shape.kind != "mesh":
-            raise InvalidArgument.of("shape", f"expected a handle of a mesh, got one of {shape.kind}")
+            raise InvalidArgument.of("shape", f"expected a handle of a mesh, got one of {kind_in_words(shape.kind)}")
         if isinstance(shape, VoxelGrid) and min(shape.distances.shape) < 2:
             raise InvalidArgument.of("shape", f"expected 2 voxels or more each way, got {shape!r}")
         one_of("sign", sign, get_args(Sign), quote='"')

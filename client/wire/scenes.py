@@ -17,7 +17,7 @@ from lumigrad.client.values.handle import Scene, SceneHandle
 from lumigrad.client.values.mesh import Mesh
 from lumigrad.client.values.rotations import pose_array
 from lumigrad.client.values.spheres import Spheres
-from lumigrad.client.values.target import Target
+from lumigrad.client.values.target_image import TargetImage
 from lumigrad.client.values.world import Cuboid, Obstacle, Shape, Sign, VoxelGrid, World
 from lumigrad.protos import worlds
 from lumigrad.protos.hashing import content_hash, tensors_of
@@ -37,11 +37,11 @@ def scene_of(message: scene_pb2.Scene, reader: PayloadReader, mesh: Callable[[st
 
 
 # Scene types that consist of tensors only, by their field names in the protobuf message.
-_KINDS: dict[str, type[Spheres | Gaussians | Mesh | Target]] = {
+_KINDS: dict[str, type[Spheres | Gaussians | Mesh | TargetImage]] = {
     "spheres": Spheres,
     "gaussians": Gaussians,
     "mesh": Mesh,
-    "target": Target,
+    "target": TargetImage,
 }
 
 

@@ -33,7 +33,7 @@ class Footprint:
 
     Attributes:
         row_bytes: Bytes per primitive.
-        fixed_bytes: Bytes of everything else: views, their targets, their refined poses and exposures.
+        fixed_bytes: Bytes of everything else: views, their target images, their refined poses and exposures.
         working_bytes: Bytes per primitive of temporary copies at the start.
     """
 

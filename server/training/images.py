@@ -176,7 +176,7 @@ class Losses:
 
 
 def losses(loss: Loss, state: TrainingState, rendered: Rendered) -> Losses:
-    """Compare rendered views with their targets."""
+    """Compare rendered views with their target images."""
     weights, views = loss.weights, state.views
     mask = views.stacked(rendered.views, "mask")
     terms: dict[str, float] = {}
@@ -184,7 +184,7 @@ def losses(loss: Loss, state: TrainingState, rendered: Rendered) -> Losses:
     total = 0.0
     if loss.compares_color:
         color = views.stacked(rendered.views, "color")
-        require(color is not None, "step.views", "views whose targets have colours", "others")
+        require(color is not None, "step.views", "views whose target images have colours", "others")
         assert color is not None
         found = training.image_loss(
             rendered.outputs["color"], color, mask,
@@ -206,7 +206,7 @@ def losses(loss: Loss, state: TrainingState, rendered: Rendered) -> Losses:
         total += weights["alpha"] * compared.value
         terms["alpha"] = compared.value
         upstream["alpha"] = weights["alpha"] * compared.gradient
-    require(bool(upstream), "step.views", "views whose targets have what the loss compares", "others")
+    require(bool(upstream), "step.views", "views whose target images have what the loss compares", "others")
     of_surface = surface_losses(weights, rendered.outputs, upstream)
     total += sum(weights[name] * value for name, value in of_surface.items())
     terms |= of_surface

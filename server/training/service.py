@@ -132,7 +132,7 @@ def _started(training: Training[TrainingState], undelivered: int) -> training_pb
     started.holder, started.snapshot_every = training.holder_number, state.plan.message.snapshot_every
     started.step, started.count, started.max_in_flight = state.step, state.parameters.count, MAX_IN_FLIGHT
     started.has_lanes = True
-    started.has_loss = state.plan.loss is not None and state.views.has_targets
+    started.has_loss = state.plan.loss is not None and state.views.has_target_images
     started.done.extend(done for done in state.recent_replies if done.number >= undelivered)
     started.scene.scene_id, started.scene.version = state.scene_id, state.version
     if state.snapshot_step >= 0:

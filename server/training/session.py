@@ -94,7 +94,7 @@ class Session:
         loss = state.plan.loss
         require(loss is not None, "step.own_loss", "true: the training has no loss of its own", False)
         assert loss is not None
-        require(state.views.has_targets, "step.own_loss", "true: some views have no target", False)
+        require(state.views.has_target_images, "step.own_loss", "true: some views have no target image", False)
         names = tuple(asked.outputs)
         planned = self._planned(views, (*loss.at(asked.number).outputs, *names), chosen)
         device = self._runtime.transfer.device

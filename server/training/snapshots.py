@@ -28,8 +28,8 @@ from lumigrad.v1 import snapshot_pb2
 _KIND = LASTING
 # The last two are kept, because a client may return to the one before the newest.
 _KEPT = 2
-# How long a snapshot waits until its targets are in the spool.
-_TARGETS_SECONDS = 10.0
+# How long a snapshot waits until its target images are in the spool.
+_TARGET_IMAGES_SECONDS = 10.0
 
 
 def write(training: Training[TrainingState], runtime: Runtime, call: Call) -> int:
@@ -42,7 +42,7 @@ def write(training: Training[TrainingState], runtime: Runtime, call: Call) -> in
     state = training.state
     names = list(state.tensors())
     # The spool writes them later than the call that stores them, and a snapshot is of no use without them.
-    runtime.scenes.wait_until_written((view.target for view in state.views.messages), _TARGETS_SECONDS, call)
+    runtime.scenes.wait_until_written((view.target for view in state.views.messages), _TARGET_IMAGES_SECONDS, call)
     nbytes = sum(tensor.nbytes for tensor in state.tensors().values())
     runtime.payload_memory.reserve(nbytes, call)
     cost = Cost(bytes=nbytes if runtime.transfer.is_cpu else 0, payload_bytes=nbytes, is_repeatable=True)

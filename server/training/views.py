@@ -13,48 +13,48 @@ from lumigrad.server.core.errors import SceneNotFoundError
 from lumigrad.server.core.limits import require
 from lumigrad.server.engines.content import Content
 from lumigrad.server.scenes.lookup import stored_content
-from lumigrad.server.scenes.target import KIND, image_size
+from lumigrad.server.scenes.target_image import KIND, image_size
 from lumigrad.server.storage.tenants import Runtime
 from lumigrad.v1 import training_pb2
 
-# Bytes of a view without its target.
+# Bytes of a view without its target image.
 _MESSAGE_BYTES = 1024
 
 
 class Views:
-    """Cameras and their targets, by number."""
+    """Cameras and their target images, by number."""
 
-    def __init__(self, messages: Sequence[training_pb2.TrainingView], targets: Sequence[Content | None]) -> None:
+    def __init__(self, messages: Sequence[training_pb2.TrainingView], target_images: Sequence[Content | None]) -> None:
         self.messages = list(messages)
-        self._targets = list(targets)
+        self._target_images = list(target_images)
 
     @staticmethod
     def of(messages: Sequence[training_pb2.TrainingView], runtime: Runtime, call: Call, field: str) -> Views:
-        """Check the messages and find the targets; SceneNotFoundError if one is missing."""
+        """Check the messages and find the target images; SceneNotFoundError if one is missing."""
         require(len(messages) >= 1, field, "at least one view", "none")
         for index, message in enumerate(messages):
             for name, found in (("rays", "some"), ("lidar", "a lidar")):
                 given = message.camera.sensor.HasField(name)
                 require(not given, f"{field}[{index}].camera.sensor.{name}", "none in trainings", found)
-        targets = [
-            _target(message, runtime, call, f"{field}[{index}]") if message.target else None
+        target_images = [
+            _target_image(message, runtime, call, f"{field}[{index}]") if message.target else None
             for index, message in enumerate(messages)
         ]
-        return Views(messages, targets)
+        return Views(messages, target_images)
 
     def __len__(self) -> int:
         return len(self.messages)
 
     @property
     def bytes(self) -> int:
-        """The memory of the messages and targets, each target counted once."""
-        targets = {id(target): target.bytes for target in self._targets if target is not None}
-        return _MESSAGE_BYTES * len(self.messages) + sum(targets.values())
+        """The memory of the messages and target images, each of these counted once."""
+        images = {id(image): image.bytes for image in self._target_images if image is not None}
+        return _MESSAGE_BYTES * len(self.messages) + sum(images.values())
 
     @property
-    def has_targets(self) -> bool:
-        """Whether every view has a target."""
-        return all(target is not None for target in self._targets)
+    def has_target_images(self) -> bool:
+        """Whether every view has a target image."""
+        return all(image is not None for image in self._target_images)
 
     @property
     def is_uniform(self) -> bool:
@@ -80,8 +80,8 @@ class Views:
         require(len(set(numbers)) == len(numbers), field, "each view once", "some twice")
 
     def stacked(self, numbers: Sequence[int], name: str) -> torch.Tensor | None:
-        """Stack a tensor of the targets; None if no target has it, InvalidArgumentError if only some do."""
-        tensors = [target.tensors.get(name) for number in numbers if (target := self._targets[number]) is not None]
+        """Stack a tensor of the target images; None if none has it, InvalidArgumentError if only some do."""
+        tensors = [image.tensors.get(name) for number in numbers if (image := self._target_images[number]) is not None]
         found = [tensor for tensor in tensors if tensor is not None]
         if not found:
             return None
@@ -114,13 +114,13 @@ def _order(seed: int, epoch: int, count: int) -> list[int]:
     return order
 
 
-def _target(message: training_pb2.TrainingView, runtime: Runtime, call: Call, field: str) -> Content:
+def _target_image(message: training_pb2.TrainingView, runtime: Runtime, call: Call, field: str) -> Content:
     stored = stored_content(runtime, call, message.target)
     if stored is None:
         raise SceneNotFoundError(message.target)
-    require(stored.kind == KIND, f"{field}.target", "the content hash of a target", stored.kind)
+    require(stored.kind == KIND, f"{field}.target", "the content hash of a target image", stored.kind)
     size = image_size(stored.content.outline.shapes)
     camera = message.camera
-    limit = f"the size of its target, {size[1]}x{size[0]}"
+    limit = f"the size of its target image, {size[1]}x{size[0]}"
     require((camera.height, camera.width) == size, f"{field}.camera", limit, f"{camera.width}x{camera.height}")
     return stored.content

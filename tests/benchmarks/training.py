@@ -164,13 +164,13 @@ def _worker_side(scene: Gaussians, camera: Camera, photograph: Bytes, client: Cl
 
 @contextmanager
 def _own_loss(scene: Gaussians, camera: Camera, photograph: Bytes, client: Client) -> Iterator[Step]:
-    target = photograph[None] / np.float32(255)
+    target_image = photograph[None] / np.float32(255)
     with client.trainer(scene, [camera]) as trainer:
         batches = iter(trainer.batches(1 << 30, image_format="bfloat16", in_flight=BATCHES_AHEAD))
 
         def step() -> None:
             batch = next(batches)
-            batch.apply(color=np.sign(batch.color - target) / target.size, gradient_format="bfloat16")
+            batch.apply(color=np.sign(batch.color - target_image) / target_image.size, gradient_format="bfloat16")
 
         yield step
 

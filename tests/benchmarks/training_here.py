@@ -30,7 +30,7 @@ class WithRemoteGradients:
     def __init__(self, scene: Gaussians, camera: Camera, photograph: Bytes, client: Client) -> None:
         self._client = client
         self._camera = camera
-        self._target = torch.tensor(photograph)[None] / 255
+        self._target_image = torch.tensor(photograph)[None] / 255
         self._raw = {name: value.requires_grad_() for name, value in _raw(scene).items()}
         groups = [{"params": [self._raw[name]], "lr": rate} for name, rate in RATES.items()]
         self._optimizer = torch.optim.Adam(groups, eps=1e-15, fused=True)
@@ -44,7 +44,7 @@ class WithRemoteGradients:
             sh_degree=3, outputs=("color",), client=self._client,
         ).color  # fmt: skip
         self._optimizer.zero_grad()
-        torch.autograd.backward(loss_of(Loss(), picture, self._target))
+        torch.autograd.backward(loss_of(Loss(), picture, self._target_image))
         self._optimizer.step()
 
 
@@ -57,7 +57,7 @@ class InProcess:
         self._camera = kernels.Camera.opencv(
             model.fx, model.fy, model.cx, model.cy, model.rotation, model.translation, camera.width, camera.height
         )
-        self._target = torch.tensor(photograph)[None]
+        self._target_image = torch.tensor(photograph)[None]
         self._raw = _raw(scene)
         self._value = {**self._raw, "scales": self._raw["scales"].exp(), "opacities": self._raw["opacities"].sigmoid()}
         self._moments = {name: (torch.zeros_like(raw), torch.zeros_like(raw)) for name, raw in self._raw.items()}
@@ -69,7 +69,7 @@ class InProcess:
         scene = kernels.Gaussians(**self._value)
         forward = kernels.forward(scene, [self._camera], kernels.Settings(), outputs=("color",), retain=True)
         assert forward.state is not None
-        found = training.image_loss(forward.outputs["color"], self._target, l1=0.8, dssim=0.2)
+        found = training.image_loss(forward.outputs["color"], self._target_image, l1=0.8, dssim=0.2)
         gradients = kernels.backward(forward.state, {"color": found.gradient}, tuple(RATES)).gradients
         parameters = {name: self._parameter(name, gradients[name], rate) for name, rate in RATES.items()}
         training.adam_step(parameters, step=self._number, betas=(0.9, 0.999), epsilon=1e-15)

@@ -66,15 +66,15 @@ def image_loss(width: int, height: int) -> tuple[Operation, Operation]:
     """The loss of a picture against bytes, and its gradient."""
     random = torch.Generator().manual_seed(0)
     picture = torch.rand(1, height, width, 3, generator=random)
-    target = torch.randint(0, 256, (1, height, width, 3), generator=random, dtype=torch.uint8)
-    scaled, loss = target / 255, Loss()
+    target_image = torch.randint(0, 256, (1, height, width, 3), generator=random, dtype=torch.uint8)
+    scaled, loss = target_image / 255, Loss()
 
     def by_torch() -> object:
         leaf = picture.clone().requires_grad_()
         torch.autograd.backward(loss_of(loss, leaf, scaled))
         return leaf.grad
 
-    return lambda: training.image_loss(picture, target, l1=loss.l1, dssim=loss.dssim), by_torch
+    return lambda: training.image_loss(picture, target_image, l1=loss.l1, dssim=loss.dssim), by_torch
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ PLAIN = {
 }
 QUIET = {"Client.close"}
 # Values that programs make.
-MADE = ("Camera", "Client", "Cuboid", "Gaussians", "Mesh", "Obstacle", "Spheres", "Target", "VoxelGrid", "World")
+MADE = ("Camera", "Client", "Cuboid", "Gaussians", "Mesh", "Obstacle", "Spheres", "TargetImage", "VoxelGrid", "World")
 # Need files or a worker that tests elsewhere have; or begin what another example ends.
 NOT_RUN = {
     *("Client.drive_frame", "Client.drive_pictures", "read_drive_log", "Robot.load", "Robot.at", "Robot.spheres"),

@@ -295,6 +295,8 @@ def test_a_call_under_way_when_the_client_is_closed_is_not_repeated(scripted):
         ("formats[0].format", "image_format"),
         ("start.spec.optimizer.rates", "rates"),
         ("start.views[3].camera", "cameras[3]"),
+        ("start.views[3].target", "target_images[3]"),
+        ("scene.target.color", "color"),
     ],
 )
 def test_invalid_arguments_have_the_names_of_the_callers(scripted, field, argument):

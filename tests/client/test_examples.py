@@ -24,7 +24,7 @@ from support.files.robot_files import ZOO, write_urdf
 from support.workers.worker import WorkerProcess
 
 EXAMPLES = ROOT / "examples"
-PICTURES = {"target.png", "initial.png", "fit.png", "demo.png", "loss.png", "plan.png", "plan_scene.png"}
+PICTURES = {"target_image.png", "initial.png", "fit.png", "demo.png", "loss.png", "plan.png", "plan_scene.png"}
 
 
 @pytest.fixture

@@ -191,7 +191,11 @@ def test_transparent_pixels_show_the_background_and_do_not_count_as_colours():
     camera = Camera.look_at((0, 0, 5), (0, 0, 0), width=32, height=24)
     shot = Shot.of(View("a", camera), taken, Background(is_transparent=True))
     assert shot.camera.width == 16 and shot.pixels[0, 1].tolist() == [0, 0, 0]
-    assert shot.target.mask is not None and shot.target.mask[0, 0] == 51 and shot.target.mask[5, 5] == 255
+    assert (
+        shot.target_image.mask is not None
+        and shot.target_image.mask[0, 0] == 51
+        and shot.target_image.mask[5, 5] == 255
+    )
     assert shot.halved.opacity is not None and shot.halved.opacity.shape == (6, 8)
     recipe = Recipe(background=Background(is_transparent=True))
     assert recipe.loss.alpha > 0 == Recipe().loss.alpha

@@ -70,7 +70,7 @@ def test_inria_is_reproduced(path: Path, semantics: str, running: WorkerProcess)
 WIDTH, HEIGHT = 48, 36
 
 
-def target_picture() -> torch.Tensor:
+def target_image() -> torch.Tensor:
     """[H, W, 3] two discs."""
     y, x = torch.meshgrid(torch.arange(HEIGHT) + 0.5, torch.arange(WIDTH) + 0.5, indexing="ij")
     picture = torch.zeros(HEIGHT, WIDTH, 3)
@@ -121,7 +121,7 @@ def test_a_training_loop_of_gsplat_runs_as_it_is(
     packed: bool, absgrad: bool, running: WorkerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LUMIGRAD_TARGET", running.target)
-    picture, splats = target_picture()[None], parameters(80)
+    picture, splats = target_image()[None], parameters(80)
     optimizers = {name: torch.optim.Adam([value], lr=0.02) for name, value in splats.items()}
     strategy = Densification(80, absgrad=absgrad, packed=packed)
     camera_to_world = torch.eye(4)[None]
@@ -164,7 +164,7 @@ def test_a_training_loop_of_gsplat_runs_as_it_is(
 
 def test_a_training_loop_of_inria_runs_as_it_is(running: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LUMIGRAD_TARGET", running.target)
-    picture, model = target_picture().permute(2, 0, 1), parameters(80)
+    picture, model = target_image().permute(2, 0, 1), parameters(80)
     tangents = (WIDTH / 80, HEIGHT / 80)
     world_view = torch.eye(4).T
     projection = torch.zeros(4, 4)

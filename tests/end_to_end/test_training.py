@@ -53,19 +53,19 @@ def order(count: int) -> list[list[int]]:
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 def test_steps_there_equal_steps_here(name: str, loss: Loss, client: Client) -> None:
     lesson, settings = LESSONS[name]
-    targets = lesson.targets(client, **settings)
+    target_images = lesson.target_images(client, **settings)
     local = LocalTraining(lesson.scene, RATES[name], client, EPSILON, **settings)
     expected = [
         local.step(
             number,
             [lesson.cameras[view] for view in views],
-            torch.from_numpy(np.stack([targets[view] for view in views])) / 255,
+            torch.from_numpy(np.stack([target_images[view] for view in views])) / 255,
             loss,
         )
         for number, views in enumerate(order(STEPS[name]))
     ]
     options = {"rates": RATES[name], "epsilon": EPSILON, **settings}
-    with client.trainer(lesson.scene, lesson.cameras, targets, loss=loss, **options) as trainer:
+    with client.trainer(lesson.scene, lesson.cameras, target_images, loss=loss, **options) as trainer:
         done = list(trainer.steps(STEPS[name], views=order(STEPS[name])))
         np.testing.assert_allclose([step.loss for step in done], expected, rtol=2e-4)
         assert_same(trainer.scene(), local.values())
@@ -74,17 +74,17 @@ def test_steps_there_equal_steps_here(name: str, loss: Loss, client: Client) -> 
 @pytest.mark.parametrize("name", LESSONS)
 def test_a_loss_of_one_s_own_gives_the_same(name: str, client: Client) -> None:
     lesson, settings = LESSONS[name]
-    targets = [torch.from_numpy(target) / 255 for target in lesson.targets(client, **settings)]
+    target_images = [torch.from_numpy(image) / 255 for image in lesson.target_images(client, **settings)]
     local = LocalTraining(lesson.scene, RATES[name], client, EPSILON, **settings)
     loss = Loss()
     with client.trainer(lesson.scene, lesson.cameras, rates=RATES[name], epsilon=EPSILON, **settings) as trainer:
         for batch in trainer.batches(8, views=order(8)):
             picture = torch.tensor(batch.color, requires_grad=True)
-            target = torch.stack([targets[view] for view in batch.views])
-            torch.autograd.backward(loss_of(loss, picture, target))
+            target_image = torch.stack([target_images[view] for view in batch.views])
+            torch.autograd.backward(loss_of(loss, picture, target_image))
             done = batch.apply(color=picture.grad)
             assert np.isnan(done.loss)
-            local.step(done.number, [lesson.cameras[view] for view in done.views], target, loss)
+            local.step(done.number, [lesson.cameras[view] for view in done.views], target_image, loss)
         assert_same(trainer.scene(), local.values())
 
 

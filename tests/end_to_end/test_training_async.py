@@ -59,13 +59,13 @@ def test_trainers_have_the_same_verbs() -> None:
 
 
 def test_steps_are_those_of_the_blocking_trainer(running: WorkerProcess, client: Client) -> None:
-    targets = LESSON.wrapped(client)
-    with client.trainer(LESSON.scene, LESSON.cameras, targets, rates=RATES, seed=2) as trainer:
+    target_images = LESSON.wrapped(client)
+    with client.trainer(LESSON.scene, LESSON.cameras, target_images, rates=RATES, seed=2) as trainer:
         expected = [step.loss for step in trainer.steps(20)]
         after = trainer.scene()
 
     async def main(own: AsyncClient) -> None:
-        async with own.trainer(LESSON.scene, LESSON.cameras, targets, rates=RATES, seed=2) as training:
+        async with own.trainer(LESSON.scene, LESSON.cameras, target_images, rates=RATES, seed=2) as training:
             assert isinstance(training, AsyncTrainer)
             losses = [step.loss async for step in training.steps(19, in_flight=4)]
             losses.append((await training.step()).loss)
@@ -73,7 +73,7 @@ def test_steps_are_those_of_the_blocking_trainer(running: WorkerProcess, client:
             assert_same(await training.scene(), after)
             assert (await training.views())[1] is None
         # It has ended: another one may begin.
-        again = await own.trainer(LESSON.scene, LESSON.cameras, targets, rates=RATES)
+        again = await own.trainer(LESSON.scene, LESSON.cameras, target_images, rates=RATES)
         await again.close(finish=False)
         async with own.resume_trainer(again.training_id, again.lease) as resumed:
             assert (await resumed.step()).number == 0
@@ -103,7 +103,7 @@ def test_errors_are_those_of_the_blocking_trainer(running: WorkerProcess) -> Non
         with pytest.raises(InvalidArgument, match="expected at least one camera"):
             await own.trainer(LESSON.scene, [])
         async with own.trainer(LESSON.scene, LESSON.cameras) as training:
-            with pytest.raises(InvalidArgument, match="targets and a loss"):
+            with pytest.raises(InvalidArgument, match="target images and a loss"):
                 await training.step()
             with pytest.raises(TrainingHeld):
                 await own.trainer(LESSON.scene, LESSON.cameras)
@@ -112,10 +112,10 @@ def test_errors_are_those_of_the_blocking_trainer(running: WorkerProcess) -> Non
 
 
 def test_steps_that_were_cancelled_are_made_before_the_next_ones(running: WorkerProcess, client: Client) -> None:
-    targets = LESSON.wrapped(client)
+    target_images = LESSON.wrapped(client)
 
     async def main(own: AsyncClient) -> None:
-        async with own.trainer(LESSON.scene, LESSON.cameras, targets, rates=RATES) as training:
+        async with own.trainer(LESSON.scene, LESSON.cameras, target_images, rates=RATES) as training:
 
             async def many() -> None:
                 async for _ in training.steps(100_000, in_flight=8):

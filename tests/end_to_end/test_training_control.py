@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from lumigrad.client import AdaptiveDensity, Camera, Client, Gaussians, InvalidArgument, Loss, Mcmc, Rate, Target
+from lumigrad.client import AdaptiveDensity, Camera, Client, Gaussians, InvalidArgument, Loss, Mcmc, Rate, TargetImage
 from support.training.scenes import Lesson, gaussian_lesson, sphere_lesson
 
 LESSON: Lesson = gaussian_lesson()
@@ -91,25 +91,25 @@ def test_cameras_find_back_to_where_the_pictures_were_taken(kind: str, client: C
 def test_exposures_take_up_what_cameras_did_to_colours(client: Client) -> None:
     shown = [client.render(LESSON.scene, camera).color for camera in LESSON.cameras]
     gains = (0.7, 0.9, 1.1, 1.3)
-    targets = [Target(gain * picture) for gain, picture in zip(gains, shown, strict=True)]
+    target_images = [TargetImage(gain * picture) for gain, picture in zip(gains, shown, strict=True)]
     trainer = client.trainer(
-        LESSON.scene, LESSON.cameras, targets, rates={"sh0": 0.0}, refine_exposures=Rate(3e-2, 1e-3, 400)
+        LESSON.scene, LESSON.cameras, target_images, rates={"sh0": 0.0}, refine_exposures=Rate(3e-2, 1e-3, 400)
     )
     with trainer:
         list(trainer.steps(400))
         _, exposures = trainer.views()
     assert exposures is not None and exposures.shape == (4, 3, 4)
     exposed = [picture @ matrix[:, :3].T + matrix[:, 3] for picture, matrix in zip(shown, exposures, strict=True)]
-    for picture, exposed_picture, target in zip(shown, exposed, targets, strict=True):
-        before, after = np.abs(picture - target.color).mean(), np.abs(exposed_picture - target.color).mean()
+    for picture, exposed_picture, target_image in zip(shown, exposed, target_images, strict=True):
+        before, after = np.abs(picture - target_image.color).mean(), np.abs(exposed_picture - target_image.color).mean()
         assert after < 0.15 * before
 
 
 def test_exposures_do_not_change_what_the_scene_and_the_loss_agree_on(client: Client) -> None:
-    targets = [client.render(LESSON.truth, camera).color for camera in LESSON.cameras]
+    target_images = [client.render(LESSON.truth, camera).color for camera in LESSON.cameras]
     # Fainter Gaussians cost less; brighter exposures would make up for that.
     trainer = client.trainer(
-        LESSON.scene, LESSON.cameras, targets, rates=RATES, loss=Loss(opacity=0.3), refine_exposures=1e-2
+        LESSON.scene, LESSON.cameras, target_images, rates=RATES, loss=Loss(opacity=0.3), refine_exposures=1e-2
     )
     with trainer:
         list(trainer.steps(80))
@@ -131,30 +131,36 @@ def test_masks_and_depths_count(client: Client) -> None:
     half = np.zeros(frame.alpha.shape, np.float32)
     half[:, : half.shape[1] // 2] = 1
     depth = np.where(frame.alpha > 0.5, frame.expected_depth, 0)
-    target = Target(frame.color, mask=half, depth=depth)
+    target_image = TargetImage(frame.color, mask=half, depth=depth)
     options = {"rates": RATES, "loss": Loss(depth=0.1, alpha=0.0)}
-    with client.trainer(LESSON.scene, [camera], [target], **options) as trainer:
+    with client.trainer(LESSON.scene, [camera], [target_image], **options) as trainer:
         steps = list(trainer.steps(30))
     assert steps[-1].terms["depth"] < steps[0].terms["depth"]
     assert steps[-1].loss < steps[0].loss
     with client.trainer(
-        LESSON.scene, [camera], [Target(mask=half)], rates=RATES, loss=Loss(0, 0, 0, alpha=1)
+        LESSON.scene, [camera], [TargetImage(mask=half)], rates=RATES, loss=Loss(0, 0, 0, alpha=1)
     ) as trainer:
         steps = list(trainer.steps(30))
     assert steps[-1].terms["alpha"] < 0.9 * steps[0].terms["alpha"]
 
 
-def test_targets_are_stored_once_and_come_back(client: Client) -> None:
+def test_target_images_are_stored_once_and_come_back(client: Client) -> None:
     picture = np.random.default_rng(0).integers(0, 256, (6, 5, 3), np.uint8)
-    handle = client.put(Target(picture, depth=np.ones((6, 5))))
+    handle = client.put(TargetImage(picture, depth=np.ones((6, 5))))
     assert handle.kind == "target" and handle.count == 30
-    assert client.put(Target(picture, depth=np.ones((6, 5)))).scene_id == handle.scene_id
+    assert client.put(TargetImage(picture, depth=np.ones((6, 5)))).scene_id == handle.scene_id
     again = client.get(handle.scene_id, with_tensors=True).scene
     assert again.color.dtype == np.uint8 and np.array_equal(again.color, picture)
-    with pytest.raises(InvalidArgument, match="target"):
+    with pytest.raises(InvalidArgument, match=r"got a target image$"):
         client.render(handle, LESSON.cameras[0])
-    with pytest.raises(InvalidArgument, match="size of its target"):
+    with pytest.raises(InvalidArgument, match="size of its target image, 5x6"):
         client.trainer(LESSON.scene, LESSON.cameras[:1], [handle])
+    with pytest.raises(InvalidArgument, match=r"^target_images: expected 4, one for each camera, got 1$"):
+        client.trainer(LESSON.scene, LESSON.cameras, target_images=[handle])
+    with pytest.raises(
+        InvalidArgument, match=r"^target_images: expected handles of target images, got one of gaussians$"
+    ):
+        client.trainer(LESSON.scene, LESSON.cameras[:1], [client.put(LESSON.scene)])
 
 
 def test_some_images_come_along(client: Client) -> None:

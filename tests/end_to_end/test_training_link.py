@@ -35,8 +35,8 @@ def seconds(work: Callable[[], object]) -> float:
 def test_the_worker_s_loss_is_nearly_as_fast_far_away(link: FaultProxy) -> None:
     """Steps take a few milliseconds, the round trip 50."""
     with Client(link.target, lane="stream") as client:
-        targets = LESSON.targets(client)
-        with client.trainer(LESSON.scene, LESSON.cameras, targets, rates=RATES) as trainer:
+        target_images = LESSON.target_images(client)
+        with client.trainer(LESSON.scene, LESSON.cameras, target_images, rates=RATES) as trainer:
             ratios = []
             for _ in range(ROUNDS):
                 link.up.delay = link.down.delay = 0.0

@@ -55,11 +55,11 @@ def test_an_error_that_leaves_the_block_keeps_the_training(
 def test_an_error_keeps_the_training_of_coroutines_too(
     is_awaited: bool, running: WorkerProcess, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    targets = LESSON.wrapped(client)
+    target_images = LESSON.wrapped(client)
 
     async def main() -> None:
         async with AsyncClient(running.target) as own:
-            begun = own.trainer(LESSON.scene, LESSON.cameras, targets, rates=RATES)
+            begun = own.trainer(LESSON.scene, LESSON.cameras, target_images, rates=RATES)
             async with await begun if is_awaited else begun as trainer:
                 await trainer.step()
                 raise RuntimeError
@@ -96,12 +96,12 @@ def test_a_worker_that_lost_the_photographs_gets_them_again(has_own: bool, tmp_p
     """The training is taken up by another process than the one that stored them."""
     options = ("--device", "cpu", "--spool", str(tmp_path))
     with worker(*options) as process, FaultProxy(process.target) as proxy, Client(process.target) as first:
-        targets = LESSON.wrapped(first)
-        trainer = first.trainer(LESSON.scene, LESSON.cameras, targets, rates=RATES, snapshot_every=1)
+        target_images = LESSON.wrapped(first)
+        trainer = first.trainer(LESSON.scene, LESSON.cameras, target_images, rates=RATES, snapshot_every=1)
         losses = [step.loss for step in trainer.steps(2, views=[[0], [1]])]
         trainer.close(finish=False)
         with Client(proxy.target, retry_s=60, lane="stream") as second:
-            given = {"targets": targets} if has_own else {}
+            given = {"target_images": target_images} if has_own else {}
             again = second.resume_trainer(trainer.training_id, trainer.lease, **given)
             assert again.step([2]).number == 2
             process.signal(signal.SIGKILL)

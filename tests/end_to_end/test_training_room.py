@@ -17,8 +17,8 @@ RATES = {"means": 1e-4, "sh0": 1e-3}
 
 
 def test_steps_go_on_when_the_scene_was_deleted(client: Client) -> None:
-    handle, targets = client.put(LESSON.scene), LESSON.targets(client)
-    trainer = client.trainer(handle, LESSON.cameras, targets, rates=RATES)
+    handle, target_images = client.put(LESSON.scene), LESSON.target_images(client)
+    trainer = client.trainer(handle, LESSON.cameras, target_images, rates=RATES)
     first = list(trainer.steps(3))
     client.delete(handle)
     assert trainer.step().number == 3

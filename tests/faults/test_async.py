@@ -203,10 +203,10 @@ def test_a_killed_worker_goes_on_with_an_awaited_training(tmp_path: Path) -> Non
         worker("--device", "cpu", "--spool", str(tmp_path / "spool"), supervised=True) as process,
         Client(process.target) as blocking,
     ):
-        targets = lesson.wrapped(blocking)
+        target_images = lesson.wrapped(blocking)
 
         async def main(client: AsyncClient) -> None:
-            async with client.trainer(lesson.scene, lesson.cameras, targets, snapshot_every=4) as trainer:
+            async with client.trainer(lesson.scene, lesson.cameras, target_images, snapshot_every=4) as trainer:
                 numbers = []
                 async for step in trainer.steps(20, in_flight=4):
                     numbers.append(step.number)

@@ -191,7 +191,7 @@ def test_a_flood_of_scenes_delays_no_snapshot_of_another_tenant(
         wait_until_written(process)
     written = [(int(path.name.rpartition("-")[2], 16), path.parent) for path in files(folder)]
     by_tenant = sorted([n for n, where in written if where == place] for place in {where for _, where in written})
-    # The files of scenes in the order in which they were written: thirty of one, and a scene and three targets.
+    # The files of scenes in the order in which they were written: thirty of one, and a scene and three target images.
     few = min(by_tenant, key=len)
     assert sorted(map(len, by_tenant)) == [4, 30]
     assert max(few) < 15
@@ -202,7 +202,7 @@ def test_a_snapshot_that_waits_for_the_disk_ends_with_its_call(
 ) -> None:
     process, _ = slow
     with process.channel() as channel, disk.hold():
-        # Targets that she has not stored before.
+        # Target images that she has not stored before.
         anna = tenant_client(channel, ANNA)
         call = RawTraining(anna, start_of(anna, gaussian_cloud(5, seed=51)))
         call.started()
@@ -211,10 +211,10 @@ def test_a_snapshot_that_waits_for_the_disk_ends_with_its_call(
         waiting = threading.Thread(target=lambda: ended.append(failure(call.reply)))
         waiting.start()
         waiting.join(0.5)
-        assert waiting.is_alive(), "it waits for its targets"
+        assert waiting.is_alive(), "it waits for its target images"
         call.close()
         waiting.join(5)
         assert ended[0].code() == grpc.StatusCode.CANCELLED
-        # Sooner than the wait for targets would end.
+        # Sooner than the wait for target images would end.
         wait_for(process, "lumigrad_account_taken", 0, seconds=5, resource="open_trainings")
         wait_for(process, "lumigrad_calls_in_progress", 0, seconds=5)

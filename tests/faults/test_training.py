@@ -135,12 +135,12 @@ def test_own_losses_survive_a_killed_worker_too(spooled: WorkerProcess) -> None:
     results = []
     for kill_at in (-1, 9):
         with Client(spooled.target, retry_s=60) as client:
-            targets = [target / np.float32(255) for target in LESSON.targets(client)]
+            target_images = [image / np.float32(255) for image in LESSON.target_images(client)]
             with client.trainer(LESSON.scene, LESSON.cameras, rates=RATES, seed=5, snapshot_every=4) as trainer:
                 for batch in trainer.batches(16):
                     if batch.images.number == kill_at:
                         os.kill(spooled.worker_pid, signal.SIGKILL)
-                    batch.apply(color=2 * (batch.color - np.stack([targets[view] for view in batch.views])))
+                    batch.apply(color=2 * (batch.color - np.stack([target_images[view] for view in batch.views])))
                 assert trainer.resumed == (kill_at > 0)
                 results.append(_scene(trainer))
     for name, array in results[0].tensors.items():
@@ -181,12 +181,12 @@ def test_a_lost_reply_to_the_start_keeps_nobody_from_the_scene() -> None:
     """A connection that ends anywhere in the replies to what a start sends."""
     with worker("--device", "cpu") as process, Client(process.target) as near:
         scene = near.put(LESSON.scene)
-        targets = [near.put(target) for target in LESSON.wrapped(near)]
+        target_images = [near.put(image) for image in LESSON.wrapped(near)]
         for position in range(0, 800, 80):
             with FaultProxy(process.target) as proxy, Client(proxy.target, lane="stream") as client:
                 client.list()
                 proxy.down.cut(after=position)
-                with client.trainer(scene, LESSON.cameras, targets, rates=RATES) as trainer:
+                with client.trainer(scene, LESSON.cameras, target_images, rates=RATES) as trainer:
                     assert trainer.step().number == 0
 
 

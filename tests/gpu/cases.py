@@ -207,16 +207,16 @@ def rows_of(device: Device, points: Any) -> torch.Tensor:
 
 def loss_calls(device: Device, width: int, height: int) -> dict[str, Call]:
     """0.8 L1 + 0.2 (1 - SSIM) and its gradient."""
-    pictures, target = pictures_of(device, width, height)
-    return {"loss and gradient": lambda number: training.image_loss(pictures[number % VARIANTS], target)}
+    pictures, target_image = pictures_of(device, width, height)
+    return {"loss and gradient": lambda number: training.image_loss(pictures[number % VARIANTS], target_image)}
 
 
 def pictures_of(device: Device, width: int, height: int) -> tuple[list[torch.Tensor], torch.Tensor]:
     """Some pictures [1, H, W, 3], and bytes of another."""
     random = torch.Generator().manual_seed(0)
     pictures = [torch.rand(1, height, width, 3, generator=random).to(device.torch) for _ in range(VARIANTS)]
-    target = torch.randint(0, 256, (1, height, width, 3), generator=random, dtype=torch.uint8)
-    return pictures, target.to(device.torch)
+    target_image = torch.randint(0, 256, (1, height, width, 3), generator=random, dtype=torch.uint8)
+    return pictures, target_image.to(device.torch)
 
 
 class Adam:
@@ -246,13 +246,13 @@ def step_calls(device: Device, count: int, width: int, height: int) -> dict[str,
     splats = Splats(device, gaussian_scene.scene(count, width, height))
     values = {name: getattr(splats.gaussians, name) for name in COLUMNS}
     raw = {**values, "scales": values["scales"].log(), "opacities": values["opacities"].clamp(1e-4, 1 - 1e-4).logit()}
-    _, target = pictures_of(device, width, height)
+    _, target_image = pictures_of(device, width, height)
     moments = {name: (torch.zeros_like(value), torch.zeros_like(value)) for name, value in raw.items()}
 
     def step(number: int) -> object:
         done = splats.forward(number)
         assert done.state is not None
-        loss = training.image_loss(done.outputs["color"], target)
+        loss = training.image_loss(done.outputs["color"], target_image)
         gradients = gaussians.backward(done.state, {"color": loss.gradient}, tuple(COLUMNS)).gradients
         parameters = {
             name: training.Parameter(

@@ -85,8 +85,8 @@ def _meshes(device: Device) -> dict[str, torch.Tensor]:
 
 def _training(device: Device) -> dict[str, torch.Tensor]:
     random = torch.Generator().manual_seed(0)
-    image, target = torch.rand(2, 1, _HEIGHT, _WIDTH, 3, generator=random).to(device.torch)
-    found = training.image_loss(image, target)
+    image, target_image = torch.rand(2, 1, _HEIGHT, _WIDTH, 3, generator=random).to(device.torch)
+    found = training.image_loss(image, target_image)
     raw, gradient = torch.randn(2, _PRIMITIVES, 3, generator=random).to(device.torch)
     moments = torch.zeros_like(raw), torch.zeros_like(raw)
     parameter = training.Parameter(

@@ -180,14 +180,14 @@ def _fused_ssim(device: Device, module: str) -> dict[str, Any]:
     from tests.gpu.cases import film_of, pictures_of
 
     fused_ssim = importlib.import_module(module).fused_ssim
-    pictures, bytes_of_target = pictures_of(device, *film_of(device))
-    target = bytes_of_target / 255
+    pictures, bytes_of_target_image = pictures_of(device, *film_of(device))
+    target_image = bytes_of_target_image / 255
     # Its layout: channels first.
     leaves = [picture.permute(0, 3, 1, 2).contiguous().requires_grad_() for picture in pictures]
-    other = target.permute(0, 3, 1, 2).contiguous()
+    other = target_image.permute(0, 3, 1, 2).contiguous()
 
     def ours(number: int) -> torch.Tensor:
-        return training.image_loss(pictures[number % len(pictures)], target, l1=0.0, dssim=1.0).gradient
+        return training.image_loss(pictures[number % len(pictures)], target_image, l1=0.0, dssim=1.0).gradient
 
     def theirs(number: int) -> torch.Tensor:
         leaf = leaves[number % len(leaves)]

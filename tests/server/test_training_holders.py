@@ -12,7 +12,7 @@ import pytest
 from lumigrad.v1 import errors_pb2, training_pb2
 from support.calls.gaussian_calls import gaussian_cloud
 from support.calls.raw_calls import Arrays, RawClient, detail, failure, violation
-from support.calls.raw_training import RawTraining, put_target, start_of, taken_up
+from support.calls.raw_training import RawTraining, put_target_image, start_of, taken_up
 from support.fault_proxy import FaultProxy
 from support.workers.worker import WorkerProcess, worker
 
@@ -96,15 +96,15 @@ def test_steps_that_were_given_up_do_not_come_back_with_another_worker(tmp_path:
     assert step_after_restart(tmp_path, started) == 2
 
 
-def test_what_is_in_a_snapshot_has_its_targets_in_the_spool_too(tmp_path: Path) -> None:
+def test_what_is_in_a_snapshot_has_its_target_images_in_the_spool_too(tmp_path: Path) -> None:
     with worker("--device", "cpu", "--spool", str(tmp_path)) as process, process.channel() as channel:
         own = RawClient("", channel=channel)
         start = start_of(own, snapshot_every=1)
         # They keep the thread busy in which scenes are written.
         for seed in range(100, 130):
-            put_target(own, seed, (512, 512))
+            put_target_image(own, seed, (512, 512))
         for index, view in enumerate(start.views):
-            view.target = put_target(own, 200 + index)
+            view.target = put_target_image(own, 200 + index)
         training = RawTraining(own, start)
         started = training.started()
         assert training.step(0).snapshotted

@@ -153,12 +153,12 @@ def state_of(kind: str) -> TrainingState:
     plan = TrainingPlan.of(spec, "gaussians", shapes, LIMITS, "spec")
     generator = np.random.default_rng(0)
     pictures = [torch.from_numpy(generator.random((SIZE[1], SIZE[0], 3), np.float32)) for _ in range(3)]
-    targets: list[Any] = [SimpleNamespace(tensors={"color": color}, bytes=color.nbytes) for color in pictures]
+    target_images: list[Any] = [SimpleNamespace(tensors={"color": color}, bytes=color.nbytes) for color in pictures]
     cameras = [training_pb2.TrainingView(camera=opencv_camera(*SIZE, x=0.1 * index)) for index in range(3)]
     parameters = Parameters.of_scene(cloud, plan.optimizer)
     density = None if plan.density is None else DensityState(plan.density, parameters)
     reservation: Any = SimpleNamespace(grow=lambda count: None)
-    return TrainingState("scene", plan, Views(cameras, targets), parameters, density, reservation)
+    return TrainingState("scene", plan, Views(cameras, target_images), parameters, density, reservation)
 
 
 def stepped(state: TrainingState, is_own: bool) -> Done:

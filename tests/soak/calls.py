@@ -156,8 +156,8 @@ class Calls:
 
     def _train(self, client: Client) -> None:
         lesson = gaussian_lesson(seed=next(self._numbers))
-        targets = lesson.targets(client)
-        with client.trainer(lesson.scene, lesson.cameras, targets, snapshot_every=2) as trainer:
+        target_images = lesson.target_images(client)
+        with client.trainer(lesson.scene, lesson.cameras, target_images, snapshot_every=2) as trainer:
             steps = list(trainer.steps(STEPS))
             assert [step.number for step in steps] == list(range(STEPS)), "steps are missing"
             assert all(np.isfinite(step.loss) for step in steps), "a loss is no number"

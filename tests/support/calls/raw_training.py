@@ -77,7 +77,7 @@ def cameras(count: int = 3) -> list[camera_pb2.Camera]:
     return [opencv_camera(40, 32, x=0.2 * index) for index in range(count)]
 
 
-def put_target(client: RawClient, seed: int = 0, size: tuple[int, int] = (32, 40)) -> str:
+def put_target_image(client: RawClient, seed: int = 0, size: tuple[int, int] = (32, 40)) -> str:
     """Store a picture, by default for one of `cameras`; returns its content hash."""
     payload = PayloadWriter()
     picture = np.random.default_rng(seed).integers(0, 256, (*size, 3), np.uint8)
@@ -99,7 +99,7 @@ def start_of(client: RawClient, cloud: Arrays | None = None, **fields: Any) -> t
         **fields,
     )
     views = [
-        training_pb2.TrainingView(camera=camera, target=put_target(client, index))
+        training_pb2.TrainingView(camera=camera, target=put_target_image(client, index))
         for index, camera in enumerate(cameras())
     ]
     reference = scene_pb2.SceneRef(scene_id=stored.scene_id, version=stored.version)

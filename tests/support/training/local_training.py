@@ -15,9 +15,9 @@ from lumigrad.client.training import Loss, Rate
 _WINDOW, _SIGMA, _C1, _C2 = 11, 1.5, 0.01**2, 0.03**2
 
 
-def ssim(picture: torch.Tensor, target: torch.Tensor, padding: str) -> torch.Tensor:
+def ssim(picture: torch.Tensor, target_image: torch.Tensor, padding: str) -> torch.Tensor:
     """Mean structural similarity of [C, H, W, K], by full two-dimensional windows."""
-    x, y = picture.movedim(-1, 1), target.movedim(-1, 1)
+    x, y = picture.movedim(-1, 1), target_image.movedim(-1, 1)
     offsets = torch.arange(_WINDOW, dtype=x.dtype) - _WINDOW // 2
     row = torch.exp(offsets.square() / (-2 * _SIGMA**2))
     row = row / row.sum()
@@ -34,11 +34,11 @@ def ssim(picture: torch.Tensor, target: torch.Tensor, padding: str) -> torch.Ten
     return (top / ((mean_x**2 + mean_y**2 + _C1) * (spread + _C2))).mean()
 
 
-def loss_of(loss: Loss, picture: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+def loss_of(loss: Loss, picture: torch.Tensor, target_image: torch.Tensor) -> torch.Tensor:
     """The weighted sum of the terms that compare colours."""
-    difference = picture - target
+    difference = picture - target_image
     total = loss.l1 * difference.abs().mean() + loss.l2 * difference.square().mean()
-    return total + loss.dssim * (1 - ssim(picture, target, loss.padding)) if loss.dssim else total
+    return total + loss.dssim * (1 - ssim(picture, target_image, loss.padding)) if loss.dssim else total
 
 
 class LocalTraining:
@@ -90,12 +90,12 @@ class LocalTraining:
             client=self._client, outputs=("color",),
         ).color  # fmt: skip
 
-    def step(self, number: int, cameras: Sequence[Camera], target: torch.Tensor, loss: Loss) -> float:
+    def step(self, number: int, cameras: Sequence[Camera], target_image: torch.Tensor, loss: Loss) -> float:
         """One step; returns the loss."""
         for group in self._optimizer.param_groups:
             group["lr"] = _rate_at(self._rates[group["name"]], number)
         self._optimizer.zero_grad()
-        total = loss_of(loss, self.render(cameras), target)
+        total = loss_of(loss, self.render(cameras), target_image)
         torch.autograd.backward(total)
         self._optimizer.step()
         return float(total.detach())

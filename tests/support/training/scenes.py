@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lumigrad.client import Camera, Client, Gaussians, Spheres, Target
+from lumigrad.client import Camera, Client, Gaussians, Spheres, TargetImage
 
 SIZE = (40, 32)
 
@@ -20,14 +20,14 @@ class Lesson:
     truth: Gaussians | Spheres
     cameras: list[Camera]
 
-    def targets(self, client: Client, **settings: Any) -> list[np.ndarray]:
+    def target_images(self, client: Client, **settings: Any) -> list[np.ndarray]:
         """uint8 images [H, W, 3] of the true scene."""
         pictures = [client.render(self.truth, camera, **settings).color for camera in self.cameras]
         return [np.rint(np.clip(picture, 0, 1) * 255).astype(np.uint8) for picture in pictures]
 
-    def wrapped(self, client: Client, **settings: Any) -> list[Target]:
-        """The images as targets."""
-        return [Target(picture) for picture in self.targets(client, **settings)]
+    def wrapped(self, client: Client, **settings: Any) -> list[TargetImage]:
+        """The same as values."""
+        return [TargetImage(picture) for picture in self.target_images(client, **settings)]
 
 
 def cameras(count: int = 4) -> list[Camera]:

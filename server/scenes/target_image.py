@@ -1,4 +1,4 @@
-"""Targets: the images that a training compares its renderings with, stored like scenes."""
+"""Target images: the images that a training compares its renderings with, stored like scenes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lumigrad.v1 import tensor_pb2
 KIND = "target"
 
 
-class TargetRules(Rules):
-    """The rules for targets."""
+class TargetImageRules(Rules):
+    """The rules for target images."""
 
     name = KIND
-    # No engine uses a target alone.
+    # No engine uses a target image alone.
     engine = ""
 
     def check_type(self, name: str, tensor: tensor_pb2.Tensor, field: str) -> None:
@@ -26,7 +26,7 @@ class TargetRules(Rules):
         check_type(tensor, field, *((dtypes.FLOAT32,) if name == "depth" else (dtypes.FLOAT32, dtypes.UINT8)))
 
     def check_shapes(self, shapes: Shapes, limits: Limits, field: str) -> None:
-        """Check the shapes in the header; `field` is the path of the target in its request."""
+        """Check the shapes in the header; `field` is the path of the target image in its request."""
         require(bool(shapes), field, "at least one of color, mask and depth", "none")
         size = image_size(shapes)
         require(prod(size) >= 1 and prod(size) <= limits.pixels, field, f"1 to {limits.pixels} pixels", list(size))

@@ -1,4 +1,4 @@
-"""The target of a view, which a training compares renderings with."""
+"""The target image of a view, which a training compares renderings with."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from lumigrad.client.errors import InvalidArgument
 
 
 @dataclass(frozen=True, eq=False, init=False)
-class Target(Tensors):
+class TargetImage(Tensors):
     """The target image of one view. uint8 arrays stay uint8; all others become float32.
 
     Attributes:
         color: [H, W, K] uint8, meaning value / 255, or float32; None: colours are not compared.
-        mask: [H, W] weights of the pixels, 0 to 1, also the target of alpha; uint8 means value / 255.
+        mask: [H, W] weights of the pixels, 0 to 1, which alpha is compared with too; uint8 means value / 255.
         depth: [H, W] camera-space depths, scene units; values <= 0 or not finite are unknown.
 
     Example:
-        target = Target(photographs[0], mask=np.ones(photographs[0].shape[:2]))
+        target_image = TargetImage(photographs[0], mask=np.ones(photographs[0].shape[:2]))
     """
 
     color: Array | None
@@ -54,7 +54,7 @@ class Target(Tensors):
         return int(next(iter(self.tensors.values())).shape[1])
 
     def __repr__(self) -> str:
-        return f"Target({self.width}x{self.height}, {', '.join(self.tensors)})"
+        return f"TargetImage({self.width}x{self.height}, {', '.join(self.tensors)})"
 
 
 def _image(name: str, value: Any, shape: tuple[str, ...]) -> Array | None:

@@ -127,15 +127,14 @@ def forward(
     drawn = {*outputs, *kept_names, *(["expected_depth"] if "surface_normals" in outputs else [])}
     levels = _levels(gaussians, cameras, outputs, into)
     if levels is not None:
-        # A backward pass needs the floats too.
         into = {name: tensor for name, tensor in (into or {}).items() if name != "color"}
+        # A backward pass needs the floats too.
         drawn -= {"color"} - {*kept_names}
     tensors = {name: _allocate(name, gaussians, cameras, into) for name in drawn}
     given = None if rays is None else rays.detach().contiguous()
     engine, times = engine_for(gaussians.device), Stages()
     by_view = {"background": backgrounds, "rays": given, "color_levels": levels, **tensors}
-    is_whole = retain or before_view is None or not isinstance(engine, CudaEngine)
-    for part in _launches(gaussians, cameras, is_whole=is_whole):
+    for part in _launches(engine, gaussians, cameras, is_whole=retain or before_view is None):
         views = _views(gaussians, cameras[part], settings, slices)
         parts = {name: None if tensor is None else tensor[part] for name, tensor in by_view.items()}
         arrays = {**gaussians.arrays(), **parts, "lidar_angles": lidar_tables(cameras[part], gaussians.device)}
@@ -163,10 +162,10 @@ def forward(
     return Forward({name: found[name] for name in outputs}, state, times)
 
 
-def _launches(gaussians: Gaussians, cameras: Sequence[Camera], *, is_whole: bool) -> list[slice]:
-    """The views of each call of an engine: all if `is_whole`, otherwise few, so that a caller can stop in between."""
+def _launches(engine: object, gaussians: Gaussians, cameras: Sequence[Camera], *, is_whole: bool) -> list[slice]:
+    """The views of each call of an engine: on CUDA few, unless `is_whole`, so that a caller can stop in between."""
     views = len(cameras)
-    if is_whole or gaussians.scenes > 1:
+    if is_whole or gaussians.scenes > 1 or not isinstance(engine, CudaEngine):
         return [slice(0, views)]
     each = max(1, _LAUNCH_WORK // (cameras[0].width * cameras[0].height + gaussians.count))
     return [slice(begin, begin + each) for begin in range(0, views, each)]

@@ -13,6 +13,21 @@ from lumigrad.kernels.errors import ArgumentError
 
 E = TypeVar("E")
 CurrentStream = Callable[[], int]  # Returns the handle of the CUDA stream on which work is queued.
+# Pixels and primitives of the views in one launch on a GPU, if its caller may stop between launches. Five views of
+# 1920x1080 and a million Gaussians still fill a large GPU, and should take a small one some 50 ms.
+_LAUNCH_WORK = 1 << 24
+
+
+def launches(views: int, view_work: int, *, is_whole: bool) -> list[slice]:
+    """Returns the views of each call of an engine: all if `is_whole`, otherwise few, so that a caller can stop between.
+
+    Args:
+        views: How many there are.
+        view_work: The pixels and primitives of each.
+        is_whole: Whether one call must have all.
+    """
+    each = views if is_whole else max(1, _LAUNCH_WORK // view_work)
+    return [slice(begin, begin + each) for begin in range(0, views, each)]
 
 
 class _OfThread(threading.local):

@@ -21,6 +21,7 @@ from lumigrad.kernels.gaussians.settings import Settings
 from lumigrad.kernels.gaussians.state import State
 from lumigrad.kernels.gaussians.surface import surface_normals
 from lumigrad.kernels.gaussians.transforms import Slices, Transform, cut, poses
+from lumigrad.kernels.per_device import launches
 from lumigrad.kernels.stages import Stages
 
 ON_RAYS = ("hit_distance", "expected_hit_distance", "normals")
@@ -31,9 +32,6 @@ OUTPUTS = (*IMAGES, *PER_GAUSSIAN)
 ON_SURFELS = ("median_depth", "normals", "surface_normals", "distortion")
 _NOT_ON_SURFELS = ("inverse_depth", "hit_distance", "expected_hit_distance", "conics", "projected_opacities")
 _INTEGER = ("contributors", "ids", "radii")
-# Pixels and Gaussians of the views in one launch on a GPU, if its caller may stop between launches. Five views of
-# 1920x1080 and a million Gaussians still fill a large GPU, and should take a small one some 50 ms.
-_LAUNCH_WORK = 1 << 24
 _LAST = {"radii": (2,), "means2d": (2,), "conics": (3,), "normals": (3,), "surface_normals": (3,)}
 
 
@@ -134,7 +132,10 @@ def forward(
     given = None if rays is None else rays.detach().contiguous()
     engine, times = engine_for(gaussians.device), Stages()
     by_view = {"background": backgrounds, "rays": given, "color_levels": levels, **tensors}
-    for part in _launches(engine, gaussians, cameras, is_whole=retain or before_view is None):
+    # What is retained is of one launch, and views of several scenes refer to all of them.
+    is_whole = retain or before_view is None or gaussians.scenes > 1 or not isinstance(engine, CudaEngine)
+    view_work = cameras[0].width * cameras[0].height + gaussians.count
+    for part in launches(len(cameras), view_work, is_whole=is_whole):
         views = _views(gaussians, cameras[part], settings, slices)
         parts = {name: None if tensor is None else tensor[part] for name, tensor in by_view.items()}
         arrays = {**gaussians.arrays(), **parts, "lidar_angles": lidar_tables(cameras[part], gaussians.device)}
@@ -160,15 +161,6 @@ def forward(
         )
     found = tensors if levels is None else {**tensors, "color": levels}
     return Forward({name: found[name] for name in outputs}, state, times)
-
-
-def _launches(engine: object, gaussians: Gaussians, cameras: Sequence[Camera], *, is_whole: bool) -> list[slice]:
-    """The views of each call of an engine: on CUDA few, unless `is_whole`, so that a caller can stop in between."""
-    views = len(cameras)
-    if is_whole or gaussians.scenes > 1 or not isinstance(engine, CudaEngine):
-        return [slice(0, views)]
-    each = max(1, _LAUNCH_WORK // (cameras[0].width * cameras[0].height + gaussians.count))
-    return [slice(begin, begin + each) for begin in range(0, views, each)]
 
 
 def _nothing() -> None:

@@ -9,8 +9,9 @@ import torch
 
 from lumigrad.kernels.buffers import output_buffer
 from lumigrad.kernels.errors import ArgumentError
+from lumigrad.kernels.per_device import launches
 from lumigrad.kernels.spheres.camera import Camera
-from lumigrad.kernels.spheres.engine import Kept, engine_for
+from lumigrad.kernels.spheres.engine import CudaEngine, Kept, engine_for
 from lumigrad.kernels.spheres.inputs import Inputs, check_cameras, check_inputs, depth_range
 from lumigrad.kernels.spheres.settings import Settings
 from lumigrad.kernels.stages import Stages
@@ -98,7 +99,8 @@ def forward(
         outputs: Names of the outputs to return, from `OUTPUTS`.
         retain: Keep the state that `backward` needs.
         into: Tensors to write outputs to, by name; the other outputs are allocated.
-        before_view: Called before each camera, on CUDA once before all; an exception that it raises ends the call.
+        before_view: Called before each camera (on CUDA before each launch, of several cameras, or of all with
+            `retain`); an exception that it raises ends the call.
 
     Returns:
         The outputs.
@@ -122,13 +124,15 @@ def forward(
     track = bool(wanted & _TRACKED)
     native_settings = settings.native(track)
     images = _allocate(wanted, len(cameras), cameras[0], inputs, settings, into)
-    kept, times = engine_for(inputs.device).forward(
-        [camera.native(near, far) for camera in cameras],
-        native_settings,
-        {**inputs.arrays(), **{_NATIVE_NAMES.get(name, name): image for name, image in images.items()}},
-        retain,
-        before_view or (lambda: None),
-    )
+    engine, times = engine_for(inputs.device), Stages()
+    is_whole = retain or before_view is None or not isinstance(engine, CudaEngine)
+    view_work = cameras[0].width * cameras[0].height + positions.shape[0]
+    for part in launches(len(cameras), view_work, is_whole=is_whole):
+        views = [camera.native(near, far) for camera in cameras[part]]
+        parts = {_NATIVE_NAMES.get(name, name): image[part] for name, image in images.items()}
+        arrays = {**inputs.arrays(), **parts}
+        kept, spent = engine.forward(views, native_settings, arrays, retain, before_view or (lambda: None))
+        times.views += spent.views
     state = None
     if kept is not None:
         images_kept = {_NATIVE_NAMES.get(name, name): images[name] for name in _retained(settings, outputs)}

@@ -232,6 +232,42 @@ def test_views_of_both_projections_are_rendered_in_one_call(count: int, semantic
     np.testing.assert_array_equal(together.touched, on_cpu.touched)  # type: ignore[arg-type]
 
 
+@both_semantics
+def test_launches_of_a_few_views_render_what_one_does_and_a_caller_may_stop_between_them(
+    semantics: Semantics, cuda: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward = emulated(spheres.forward, CudaEngine(cuda.native, 0, cuda.current_stream))
+    scene = [torch.from_numpy(value).to(cuda.device) for value in (CROWD.positions, CROWD.colors, CROWD.radii)]
+    views = views_of(CROWD, 0.0, 0.3, -0.2, 0.1, 0.4)
+    asked: list[int] = []
+
+    def render(last: int | None = None) -> dict[str, torch.Tensor]:
+        def ask() -> None:
+            if len(asked) == last:
+                raise InterruptedError
+            asked.append(len(asked))
+
+        asked.clear()
+        settings = settings_of(CROWD, semantics)
+        result = forward(*scene, views, settings, outputs=OUTPUTS, before_view=ask)
+        return {name: value.cpu() for name, value in result.outputs.items()}
+
+    whole = render()
+    assert len(asked) == 1
+    assert whole["alpha"].amax() > 0.5
+    # Two views per launch.
+    monkeypatch.setattr("lumigrad.kernels.per_device._LAUNCH_WORK", 2 * (67 * 45 + 2500))
+    parts = render()
+    assert len(asked) == 3
+    for name, value in whole.items():
+        assert torch.equal(parts[name].view(torch.int32), value.view(torch.int32)), name
+    with pytest.raises(InterruptedError):
+        render(last=2)
+    assert len(asked) == 2
+    # What was left half done does not show in what follows.
+    assert torch.equal(render()["color"], whole["color"])
+
+
 # All on one tile: rows of 8, 6, 20 and 80 columns, few spheres that are tracked and many.
 TILES = [
     build(f"tile {channels} {n_track}", Cloud(count, 0.6, channels=channels), width=15, height=13, n_track=n_track)

@@ -77,12 +77,12 @@ def rendered(*requests: Request, retain: bool = False) -> Sequence[Any]:
     """The colours of requests, of several as one batch."""
     runner = EngineRunner(Transfer(torch.device("cpu")))
     if len(requests) == 1:
-        result = runner.forward(requests[0], call_of(), retain=retain)
+        result = runner.forward(requests[0], call_of(), retain=retain).result
         assert (result.state is not None) == retain
         return [result.outputs["color"]]
     entries = [runner.batch_entry(request, call_of()) for request in requests]
     assert len({entry.key for entry in entries if entry is not None}) == 1
-    return [result.outputs["color"] for result in entries[0].run([entry.item for entry in entries])]
+    return [each.result.outputs["color"] for each in entries[0].run([entry.item for entry in entries])]
 
 
 def levels_of(values: Any) -> Any:

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lumigrad.kernels import density, gaussians, meshes, spheres, training
+from lumigrad.kernels import density, gaussians, meshes, per_device, spheres, training
 from lumigrad.kernels.per_device import PerDevice
 from lumigrad.protos.dtypes import Array
 from lumigrad.server.device.transfer import Transfer
@@ -68,7 +68,7 @@ def _use_emulation(native: Any) -> None:
         for module in users:
             module.engine_for = engines
     # A few small views, so that a call has several launches.
-    sys.modules[f"{gaussians.__name__}.forward"]._LAUNCH_WORK = 10_000  # type: ignore[attr-defined]
+    per_device._LAUNCH_WORK = 10_000
 
 
 def transfer_for(_: object, pinned_limit_bytes: int) -> Transfer:

@@ -82,16 +82,18 @@ LG_INLINE SigmaPoints<D> sigma_points(const SensorPlace& at, const Body<D>& body
   SigmaPoints<D> p;
   const bool rolls = is_rolling(at.sensor);
   Hint<D> hint;
-  for (int i = 0; i < kSigmaPoints; ++i) {
+  LG_UNROLL for (int i = 0; i < kSigmaPoints; ++i) {
     const Triple<D> point = sigma_point(body, i);
+    Seen<D> seen;
     if (!rolls) {
-      sight.at_rest(point, p.seen[i]);
+      sight.at_rest(point, seen);
     } else if (i == 0) {
-      sight.find(point, hint, p.seen[i]);
+      sight.find(point, hint, seen);
     } else {
-      sight.find_beside(hint, point, p.seen[i]);
+      sight.find_beside(hint, point, seen);
     }
-    p.seen[i].pixel = sight.film.beside(p.seen[0].pixel, p.seen[i].pixel);
+    if (i > 0) seen.pixel = sight.film.beside(p.seen[0].pixel, seen.pixel);
+    p.seen[i] = seen;
     const auto valid = p.seen[i].valid;
     p.valid = i == 0 ? valid : u.require_all ? p.valid & valid : p.valid | valid;
   }

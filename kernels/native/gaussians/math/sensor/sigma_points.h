@@ -84,16 +84,19 @@ LG_INLINE SigmaPoints<D> sigma_points(const SensorPlace& at, const Body<D>& body
   Hint<D> hint;
   LG_UNROLL for (int i = 0; i < kSigmaPoints; ++i) {
     const Triple<D> point = sigma_point(body, i);
-    Seen<D> seen;
     if (!rolls) {
-      sight.at_rest(point, seen);
-    } else if (i == 0) {
-      sight.find(point, hint, seen);
+      sight.at_rest(point, p.seen[i]);
     } else {
-      sight.find_beside(hint, point, seen);
+      // Not in place: what a call writes to is in memory, and on CUDA the array is not.
+      Seen<D> seen;
+      if (i == 0) {
+        sight.find(point, hint, seen);
+      } else {
+        sight.find_beside(hint, point, seen);
+      }
+      p.seen[i] = seen;
     }
-    if (i > 0) seen.pixel = sight.film.beside(p.seen[0].pixel, seen.pixel);
-    p.seen[i] = seen;
+    p.seen[i].pixel = sight.film.beside(p.seen[0].pixel, p.seen[i].pixel);
     const auto valid = p.seen[i].valid;
     p.valid = i == 0 ? valid : u.require_all ? p.valid & valid : p.valid | valid;
   }

@@ -322,7 +322,7 @@ def settings_of(
     """
     if isinstance(scene, SceneHandle) and scene.kind not in _RENDERED:
         advice = "" if scene.kind == "target" else "; pass it to query, for distances"
-        text = f"expected {' or '.join(_RENDERED)}, got a {kind_in_words(scene.kind)}{advice}"
+        text = f"expected {' or '.join(_RENDERED)}, got {kind_in_words(scene.kind)}{advice}"
         raise InvalidArgument.of("scene", text)
     known = scene.scene if isinstance(scene, SceneHandle) else scene
     assert not isinstance(known, Mesh | World | TargetImage)

@@ -82,8 +82,8 @@ class SceneHandle:
 
 
 def kind_in_words(kind: str) -> str:
-    """A kind of scene as errors name it: the contract's "target" is a target image."""
-    return "target image" if kind == "target" else kind
+    """A kind of scene as errors name it, with an article where one belongs: the contract's "target" is a target image."""
+    return {"target": "a target image", "mesh": "a mesh", "world": "a world"}.get(kind, kind)
 
 
 def scene_facts(scene: object) -> dict[str, str | int]:

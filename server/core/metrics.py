@@ -56,7 +56,7 @@ _GAUGES = {
     "call_threads_busy": "Threads that are processing a call.",
     "transit_bytes": "Payload bytes of calls in progress.",
     "transit_limit_bytes": "Maximum payload bytes of calls in progress.",
-    "pinned_bytes": "Bytes of host memory that is registered with CUDA for payloads, in use or kept for later ones.",
+    "pinned_bytes": "Bytes of host memory that is registered with CUDA for payloads, in use or kept, without lanes.",
     "lanes": "Open shared-memory lanes.",
     "lane_bytes": "Bytes of shared memory in lanes.",
     "lane_limit_bytes": "Maximum bytes of shared memory in lanes.",

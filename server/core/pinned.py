@@ -81,8 +81,12 @@ class PinnedPool:
         size = block_bytes(max(1, length))
         with self._lock:
             block = self._reused(size)
-            if block is None:
-                block = self._pinned(size)
+            dropped = self._make_room(size) if block is None else []
+        # CUDA waits for the device to register memory and to undo that, so not under the lock.
+        has_room = dropped is not None
+        dropped = None
+        if block is None and has_room:
+            block = self._pinned(size)
         if block is None:
             return np.empty(length, np.uint8).data
         # On the mapping itself: the base of arrays on an array's view may be that array.
@@ -93,11 +97,14 @@ class PinnedPool:
 
     def trim(self, idle_seconds: float = _IDLE_SECONDS) -> None:
         """Free the memory that nobody has used for some time."""
+        dropped = []
         with self._lock:
             self._take_back()
             oldest = time.monotonic() - idle_seconds
             while self._idle and self._idle[0][1] <= oldest:
-                self._drop_oldest()
+                dropped.append(self._drop_oldest())
+        # Freed here, see `lend`.
+        del dropped
 
     def _reused(self, size: int) -> PinnableMap | None:
         self._take_back()
@@ -109,27 +116,37 @@ class PinnedPool:
         self._idle = [other for other in self._idle if other is not entry]
         return entry[0]
 
-    def _pinned(self, size: int) -> PinnableMap | None:
+    def _make_room(self, size: int) -> list[PinnableMap] | None:
+        """Count a new block, and take out idle ones until it fits, to be freed without the lock; None: it cannot."""
+        idle = sum(len(block) for block, _ in self._idle)
+        if self._bytes - idle + size > self._limit_bytes:
+            return None
+        dropped = []
         while self._bytes + size > self._limit_bytes:
-            if not self._idle:
-                return None
-            self._drop_oldest()
+            dropped.append(self._drop_oldest())
+        self._bytes += size
+        return dropped
+
+    def _pinned(self, size: int) -> PinnableMap | None:
+        """A new block, which was counted; None, and counted no more, if there is no memory or CUDA refuses."""
         try:
             mapping = PinnableMap(-1, size, mmap.MAP_PRIVATE)
+            if mapping.pin(self._pinner):
+                return mapping
         except OSError:
-            return None
-        if not mapping.pin(self._pinner):
-            return None
-        self._bytes += size
-        return mapping
+            pass
+        with self._lock:
+            self._bytes -= size
+        return None
 
     def _take_back(self) -> None:
         while self._returned:
             self._idle.append((self._returned.popleft(), time.monotonic()))
 
-    def _drop_oldest(self) -> None:
+    def _drop_oldest(self) -> PinnableMap:
         block, _ = self._idle.pop(0)
         self._bytes -= len(block)
+        return block
 
 
 class _Lent(np.ndarray):

@@ -51,12 +51,12 @@ class CudaCopies:
             with torch.cuda.stream(self._stream):
                 for source, target in pairs:
                     torch.from_numpy(target).copy_(source, non_blocking=True)
+            event.record(self._stream)
         except BaseException:
             # The caller frees the memory.
             with suppress(RuntimeError):
                 self._stream.synchronize()
             raise
-        event.record(self._stream)
         return event
 
     def fetch(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:

@@ -142,9 +142,12 @@ class Lane:
         """Lease a region for part of a reply, which the device is to write if `for_device`; None if it cannot be."""
         with self._lock:
             region = None if lease.is_released else self._take(lease, length)
-            if region is None or not for_device or self._pinner is None or region.pin(self._pinner):
-                return region
-            lease.regions.remove(region)
+        # Without the lock, which others wait for: CUDA may take long to register memory.
+        if region is None or not for_device or self._pinner is None or region.pin(self._pinner):
+            return region
+        with self._lock:
+            if region in lease.regions:
+                lease.regions.remove(region)
             region.lease, region.idle_since = None, time.monotonic()
             return None
 
@@ -171,8 +174,12 @@ class Lane:
         """Drop the regions that were unused for `idle_seconds`."""
         with self._lock:
             oldest = time.monotonic() - idle_seconds
-            for region in [region for region in self._idle() if region.idle_since < oldest]:
+            dropped = [region for region in self._idle() if region.idle_since < oldest]
+            for region in dropped:
                 self._drop(region)
+            region = None
+        # Unmapped without the lock: CUDA waits for the device before it gives up memory.
+        del dropped
 
     def close(self) -> None:
         """Free all memory after the caller has disconnected."""

@@ -6,10 +6,13 @@
 // A function that is called in several places and too large to be part of each.
 #if defined(__CUDACC__)
 #define LG_CALLED __host__ __device__ __noinline__
-// Before a loop over an array that is to be kept in registers.
-#define LG_UNROLL _Pragma("unroll")
 #else
 #define LG_CALLED __attribute__((noinline))
+#endif
+// Before a loop over an array that is to be kept in registers.
+#if defined(__CUDA_ARCH__)
+#define LG_UNROLL _Pragma("unroll")
+#else
 #define LG_UNROLL
 #endif
 

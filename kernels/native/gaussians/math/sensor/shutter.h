@@ -101,10 +101,10 @@ struct Film {
   LG_INLINE D time(const Pair<D>& pixel) const {
     return clock.time(pixel);
   }
-  // A place as close to another as it comes.
+  // The same place, whole turns away where places are angles, that is nearest to `place`.
   template <class D>
-  LG_INLINE Pair<D> beside(const Pair<D>&, const Pair<D>& pixel) const {
-    return pixel;
+  LG_INLINE Pair<D> beside(const Pair<D>& /*place*/, const Pair<D>& other) const {
+    return other;
   }
 };
 
@@ -119,7 +119,7 @@ struct Film<SpinningLidar> {
       : sensor(s),
         margin(settings.unscented.margin),
         steps(view.width - 1.0),
-        // Who reaches returns is found by their rays, also for a single row; gsplat culls what is out of the field.
+        // Which Gaussians a return sees is decided by its ray, so none is culled here, except as gsplat does.
         whole_field(settings.gsplat_bounds == 0),
         staircase(s.continuous == 0) {}
   // From the beginning of the turn, radians in [0, 2 pi).
@@ -174,10 +174,11 @@ struct Path {
 };
 
 // What the search for a Gaussian's centre leaves for its other points, which are close: near the solution the time of
-// the pixel is a linear function of the time, of this slope.
+// the pixel is a linear function of the time, of this slope. Let s be the time of the pixel where a point lands at the
+// start of the exposure.
 template <class D>
 struct Hint {
-  D offset, slope, rate;  // The solution is offset + rate * time at the start; rate is 1 / (1 - slope).
+  D offset, slope, rate;  // The solution is offset + rate * s; rate is 1 / (1 - slope).
 };
 
 template <class Lens>
@@ -274,9 +275,9 @@ struct Sight {
     }
   }
 
-  // By the secant method, which takes a few rounds where the plain iteration takes many. Times are exact to 1e-10: a
-  // pixel, to far less than what a float holds. Begins at `time` where the start sees the point and at the end of the
-  // exposure elsewhere, and stays there where the end does not see it either.
+  // By the secant method, which takes a few rounds where the plain iteration takes many. Errors of
+  // times stay below 1e-9, which moves pixels by far less than a float can hold. Begins at `time` where the start sees
+  // the point and at the end of the exposure elsewhere, and stays there where the end does not see it either.
   template <class D>
   LG_INLINE void solve(const Path<D>& path, MaskOf<D> found, D time, D& slope, Seen<D>& to) const {
     constexpr int kRounds = 24;

@@ -13,8 +13,8 @@ LG_INLINE MaskOf<D> everywhere(D x) {
   return x <= x;
 }
 
-// Solves f(x) = y for a rising f from 0 to `top`: Newton's steps, but halves where they leave what holds the solution.
-// The error after a step is about the square of the step.
+// Solves f(x) = y for a rising f from 0 to `top`: Newton's steps, and bisections where a step leaves the interval that
+// holds the solution. The error after a step is about the square of the step.
 template <class D, class Function>
 LG_INLINE D rising_inverse(const Function& f, D y, D x, double top) {
   D low = D(0.0), high = D(top);
@@ -91,7 +91,7 @@ LG_CALLED Undistorted<D> undistort(const Sensor& s, const Pair<D>& image) {
   auto alive = everywhere(image.x);
   int steps = 5;
   if (s.monotone) {
-    // From where the radial part alone has the point.
+    // From the solution for the radial part alone.
     const auto radial = [&](D r) {
       const auto f = OpenCVPinhole::radial(s, r * r);
       return Pair<D>{f.factor * r, fma(D(2.0) * f.slope * r, r, f.factor)};
@@ -111,7 +111,7 @@ LG_CALLED Undistorted<D> undistort(const Sensor& s, const Pair<D>& image) {
     done = done | (alive & step.is_below(1e-6));
     if (!any(alive & !done)) break;
   }
-  // To the last digits.
+  // One more step, after which only rounding errors are left.
   const UndistortingStep<D> step(s, image, x);
   x = {select(done, x.x + step.by.x, x.x), select(done, x.y + step.by.y, x.y)};
   return undistorted(s, x, step.inverse, done);
@@ -126,8 +126,8 @@ struct Neighbour {
   OpenCVPinhole::Slopes<D> inverse;
 };
 
-// With a neighbour two steps are enough; where they are not, and for lenses that have points with several solutions,
-// the search begins anew.
+// With a neighbour two steps are enough. The search begins anew where they are not, where they lead beyond what the
+// lens shows, as they may near its limit, and for lenses that have points with several solutions.
 template <class D>
 LG_CALLED Undistorted<D> undistort_beside(const Sensor& s, const Pair<D>& image, Neighbour<D>& near) {
   const auto begun_anew = [&] {
@@ -142,7 +142,10 @@ LG_CALLED Undistorted<D> undistort_beside(const Sensor& s, const Pair<D>& image,
   x = sum(x, first.by);
   const UndistortingStep<D> second(s, image, x);
   x = sum(x, second.by);
-  const auto done = first.regular & second.regular & second.is_below(1e-8);
+  const auto& j = second.inverse;
+  const D limit = D(std::min(s.limit, 1e18));
+  const auto done = first.regular & first.is_below(1e-3) & second.regular & second.is_below(1e-8) &
+                    (fma(j.xx, j.yy, -(j.xy * j.yx)) > D(0.0)) & (fma(x.x, x.x, x.y * x.y) < limit * limit);
   if (any(shown & !done)) return begun_anew();
   near.image = image;
   near.at = x;

@@ -61,7 +61,7 @@ def test_gradients_refuse_half_precision(client: RawClient) -> None:
     upstream = {"color": color_gradient(1, HEIGHT, WIDTH, 3)}
     for call, field in (
         (lambda: client.render(spec_of(), cloud=CLOUD, retain=True), "spec.gaussians.precision"),
-        (lambda: client.backward(upstream, spec=spec_of(), cloud=CLOUD), "spec.forward.gaussians.precision"),
+        (lambda: client.backward(upstream, spec=spec_of(), cloud=CLOUD), "spec.render.gaussians.precision"),
     ):
         found, description = violation(failure(call))
         assert found == field and "expected 'full' with retain" in description

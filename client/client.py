@@ -16,6 +16,7 @@ from lumigrad.client.rendering.request import RenderRequest, request_of
 from lumigrad.client.settings.engines import (
     DepthOrder,
     GaussianSemantics,
+    Precision,
     Primitive,
     ProjectionMethod,
     Response,
@@ -190,6 +191,7 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
         tile_size: int | None = None,
         response: Response | None = None,
         primitive: Primitive | None = None,
+        precision: Precision | None = None,
         outputs: Sequence[str] = ("color",),
         image_format: ImageFormat | Mapping[str, ImageFormat] = "float32",
         jpeg_quality: int | None = None,
@@ -216,7 +218,7 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
             n_track: spheres recorded per pixel in "info", "sphere_ids" and "weights", up to 128; None: 5.
             background_depth: normalised closeness of the background, in (0, 1); None: 1e-6.
             deterministic: of both: sum gradients in a fixed order on every device.
-            sh_degree: of Gaussians, as those up to `primitive`: degree of the harmonics in use; None: the stored one.
+            sh_degree: of Gaussians, as those up to `precision`: degree of the harmonics in use; None: the stored one.
             antialiased: scale opacities to compensate for the area that the blur adds.
             eps2d: blur in the image, pixels squared; None: 0.3.
             near: least depth shown, scene units; None: 0.01.
@@ -236,6 +238,7 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
             tile_size: of gsplat's tiles, pixels; None: as in gsplat.
             response: evaluate Gaussians in the "picture" (None), or along the "ray" of each pixel.
             primitive: ellipsoids, "volume" (None), or flat discs, "surfel".
+            precision: "full" (None), or "half" for pictures without gradients; see `GaussianSettings`.
             outputs: of spheres any of "color", "alpha", "depth", "info", "sphere_ids", "weights", "hits"; of Gaussians
                 "color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth", "contributors", "ids",
                 "radii", "means2d", "depths", "conics", "projected_opacities", along rays also "hit_distance",

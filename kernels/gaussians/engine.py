@@ -29,9 +29,12 @@ class Engine(Protocol):
     """Renders and differentiates the views of a call; used by one thread only."""
 
     def forward(
-        self, views: Any, settings: Any, arrays: Arrays, retain: bool, before_view: BeforeView
+        self, views: Any, settings: Any, arrays: Arrays, retain: bool, before_view: BeforeView, *, half: bool
     ) -> tuple[Kept | None, Stages]:
-        """Renders the views into the given arrays; with `retain` returns the state for `backward`."""
+        """Renders the views into the given arrays; with `retain` returns the state for `backward`.
+
+        `half`: whether half precision is enough; only without `retain`.
+        """
 
     def backward(self, kept: Any, views: Any, settings: Any, arrays: Arrays, before_view: BeforeView) -> Stages:
         """Writes the gradients of the views to the given arrays."""
@@ -45,9 +48,12 @@ class CpuEngine:
         self._scratch = _native.GaussianPass()
 
     def forward(
-        self, views: Any, settings: Any, arrays: Arrays, retain: bool, before_view: BeforeView
+        self, views: Any, settings: Any, arrays: Arrays, retain: bool, before_view: BeforeView, *, half: bool
     ) -> tuple[Kept | None, Stages]:
-        """Renders the views into the given arrays; with `retain` returns the state for `backward`."""
+        """Renders the views into the given arrays; with `retain` returns the state for `backward`.
+
+        `half`: whether half precision is enough; only without `retain`.
+        """
         kept = _native.GaussianPass() if retain else self._scratch
         kept.prepare(len(views), retain)
         stages = Stages()
@@ -92,11 +98,11 @@ class CudaEngine:
         self.session = native.GaussianCudaSession(device)
 
     def forward(
-        self, views: Any, settings: Any, arrays: Arrays, retain: bool, before_view: BeforeView
+        self, views: Any, settings: Any, arrays: Arrays, retain: bool, before_view: BeforeView, *, half: bool
     ) -> tuple[Kept | None, Stages]:
         """Queues the rendering of the views; with `retain` returns the state for `backward`."""
         before_view()
-        kept = self._native.GaussianCudaPass()
+        kept = self._native.GaussianCudaPass(half_precision=half)
         runs = [self._native.gaussian_cuda_forward]
         if "ids" in arrays:
             runs.append(self._native.gaussian_cuda_find_ids)

@@ -116,6 +116,9 @@ def forward(
     """
     check_cameras(gaussians, cameras, settings)
     _check_outputs(settings, outputs)
+    if settings.half:
+        check("ids" not in outputs, "precision", "'full' with the output 'ids'", settings.precision)
+        check(not retain, "precision", "'full' with retain, which gradients and trainings need", settings.precision)
     _check_rays(gaussians, cameras, settings, rays)
     backgrounds = check_background(background, gaussians, len(cameras))
     slices = _slices(gaussians, cameras, transforms)
@@ -139,7 +142,9 @@ def forward(
         views = _views(gaussians, cameras[part], settings, slices)
         parts = {name: None if tensor is None else tensor[part] for name, tensor in by_view.items()}
         arrays = {**gaussians.arrays(), **parts, "lidar_angles": lidar_tables(cameras[part], gaussians.device)}
-        kept, spent = engine.forward(views, native_settings, arrays, retain, before_view or _nothing)
+        kept, spent = engine.forward(
+            views, native_settings, arrays, retain, before_view or _nothing, half=settings.half
+        )
         times.views += spent.views
     if "surface_normals" in outputs:
         tensors["surface_normals"].copy_(surface_normals(tensors["expected_depth"], cameras))

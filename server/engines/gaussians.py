@@ -163,6 +163,7 @@ _DEPTH_ORDERS = names_of(gaussians_pb2.DepthOrder)
 _TILE_BOUNDS = names_of(gaussians_pb2.TileBounds)
 _RESPONSES = names_of(gaussians_pb2.Response)
 _PRIMITIVES = names_of(gaussians_pb2.Primitive)
+_PRECISIONS = names_of(gaussians_pb2.Precision)
 _UPSTREAM = ("color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth")
 # Inria's: two matrices and a position; a sensor's: intrinsics, and at both ends pose, rotation and translation.
 _CAMERA_VALUES = 40
@@ -173,6 +174,8 @@ _LENS_VALUES = 99
 _WORKSPACE_BYTES = 25
 _VIEW_BYTES = 110
 _BACKWARD_BYTES = 65
+# What a view has less on CUDA in half precision, with at most 3 channels: records and ranges of pixels have 40 bytes.
+_CUDA_HALF_BYTES, _HALF_CHANNELS = 24, 3
 # What rays add: bytes per Gaussian of a view and of a backward pass, and per pixel of a view. Measured: 66 to 106, 75
 # to 80, and 20 from one origin, 36 from several.
 _RAY_VIEW_BYTES = 105
@@ -224,8 +227,10 @@ class GaussianPlan(Plan):
         if retain:
             images |= {"color", "transmittance", *(_SOURCES[name] for name in images & _SOURCES.keys())}
         kept = self.views if retain or device.type != "cpu" else 1
-        given = RAY_VALUES * 4 * self._pixels * self.views if self.rays else 0
         views = (self._each * self._view_bytes + self._ray_bytes) * kept
+        if self.settings.half and device.type != "cpu" and self.output_shapes["color"][-1] <= _HALF_CHANNELS:
+            views -= self._each * _CUDA_HALF_BYTES * kept
+        given = RAY_VALUES * 4 * self._pixels * self.views if self.rays else 0
         normals = NORMAL_BYTES * self._surface_pixels
         return self._each * _WORKSPACE_BYTES + views + given + normals + self.image_bytes(images)
 
@@ -319,6 +324,8 @@ def gaussian_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, f
     else:
         check_projection(cameras[0], settings, shapes, where)
     check_response(cameras, settings, has_rays, field)
+    if "ids" in outputs:
+        require(not settings.half, f"{where}.precision", "PRECISION_FULL with the output ids", "PRECISION_HALF")
     output_shapes = _output_shapes(cameras, layout)
     tensors = {name: prod(shapes[name]) for name in SCENE_GRADIENTS if name in shapes}
     per_view = 2 * len(cameras) * layout.each
@@ -431,6 +438,7 @@ def _settings(message: gaussians_pb2.GaussianSettings, method: str, layout: Layo
             tile_bounds=tile_bounds,
             response=known(_RESPONSES, message.response, f"{field}.response"),
             primitive=known(_PRIMITIVES, message.primitive, f"{field}.primitive"),
+            precision=known(_PRECISIONS, message.precision, f"{field}.precision"),
             **{**given_settings(message), "projection_method": method, "unscented": unscented},
         )
 
@@ -442,8 +450,8 @@ def _forward(plan: GaussianPlan, inputs: Tensors, outputs: Sequence[str], **opti
         background = values.to(inputs["means"].device)
     scene = {name: tensor for name, tensor in inputs.items() if name not in plan.rays}
     rays = stacked(inputs, plan.rays, plan.field) if plan.rays else None
-    # Lidars are refused on GPUs.
-    with arguments_of(plan.field):
+    # Lidars are refused on GPUs, and half precision with `retain`.
+    with arguments_of(plan.field, {"precision": f"{plan.field}.gaussians.precision"}):
         return gaussians.forward(
             gaussians.Gaussians(**scene),
             plan.cameras,

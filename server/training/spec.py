@@ -131,6 +131,8 @@ def _check_gaussians(message: training_pb2.TrainingSpec, shapes: Shapes, field: 
     require(transforms == 0, f"{field}.gaussians.transforms", "none", transforms)
     along = message.gaussians.response == gaussians_pb2.RESPONSE_RAY
     require(not along, f"{field}.gaussians.response", "RESPONSE_PICTURE in trainings", "RESPONSE_RAY")
+    half = message.gaussians.precision == gaussians_pb2.PRECISION_HALF
+    require(not half, f"{field}.gaussians.precision", "PRECISION_FULL in trainings", "PRECISION_HALF")
     if message.gaussians.HasField("sh_degree"):
         stored = isqrt(shapes["sh"][1]) - 1 if "sh" in shapes else -1
         limit = f"at most {stored}, the degree stored" if stored >= 0 else "no degree for colours"

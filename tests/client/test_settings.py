@@ -65,7 +65,8 @@ def test_operators_have_the_defaults_of_the_settings(library: str) -> None:
     of_gaussians = arguments(found[f"{library}.render_gaussians"], GaussianSettings)
     # Those of sensors have gsplat's names and values there, and surfels have an operator of their own.
     names = ("projection_method", "unscented", "depth_order", "tile_bounds", "tile_size", "response", "primitive")
-    of_sensors = dict.fromkeys(names)
+    # And half precision has no gradients.
+    of_sensors = dict.fromkeys((*names, "precision"))
     # A tensor, with another name.
     assert {"background": (), **of_gaussians, **of_sensors} == defaults(GaussianSettings)
     of_spheres = arguments(found[f"{library}.render_spheres"], SphereSettings)
@@ -105,6 +106,7 @@ OTHERS: dict[type[Any], dict[str, Any]] = {
         "alpha_max": 0.5, "transmittance_min": 0.25, "pixel_center": 0.0, "scale_modifier": 2.0,
         "projection_method": "unscented", "unscented": UnscentedTransform(0.5), "depth_order": "distance",
         "tile_bounds": "gsplat", "tile_size": 8, "response": "ray", "primitive": "surfel",
+        "precision": "half",
     },
     DistanceSettings: {
         "semantics": "curobo", "activation_distance": 0.5, "max_distance": 2.0, "sweep": True, "samples": 8,

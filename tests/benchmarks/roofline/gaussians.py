@@ -20,6 +20,8 @@ SAMPLED_TILES = 120
 FAINT, BLEND, DIFFERENTIATE, TEST, PROJECT, PROJECT_BACKWARD = 16, 32, 115, 75, 1500, 3000
 # Bytes of a Gaussian: geometry, spherical harmonics of degree 3, record, row of gradients.
 GEOMETRY, HARMONICS, RECORD, ROW = 44, 192, 64, 44
+# In half precision: the record, and the range of pixels beside it.
+HALF_RECORD, HALF_RANGE = 32, 8
 
 
 @dataclass
@@ -51,6 +53,19 @@ def needs(work: Work) -> dict[str, Need]:
         "project_backward": Need(
             n * (2 * ROW + RECORD + 2 * GEOMETRY) + seen * HARMONICS + n * HARMONICS, n / 32 * PROJECT_BACKWARD
         ),
+    }
+
+
+def half_needs(work: Work) -> dict[str, Need]:
+    """What the stages of a forward pass in half precision need."""
+    full = needs(work)
+    saved = {
+        "project": work.gaussians * (RECORD - HALF_RECORD - HALF_RANGE),
+        "blend": work.fetched * (RECORD - HALF_RECORD),
+    }
+    return {
+        name: Need(full[name].bytes - saved.get(name, 0), full[name].instructions)
+        for name in ("project", "sort", "bin", "blend")
     }
 
 

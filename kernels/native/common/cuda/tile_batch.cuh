@@ -61,14 +61,14 @@ struct TileBatch {
   SharedArray<unsigned, kTilePixels> items;
   SharedArray<int, kTileWarps> counts;
 
-  // Fetches those of the list's next items, from `position` on, that reach the tile, in order; returns how many. The
+  // Chooses those of the list's next items, from `position` on, that reach the tile, in order; returns how many. The
   // threads of the block call it together, and again only after a barrier.
   //   of_entry(e) returns the item of an entry of the lists; reaches(item) returns whether it reaches the tile, and is
-  //   called if the tiles were not listed; keep(place, item, entry, i) is called for each item that is fetched, where
+  //   called if the tiles were not listed; keep(place, item, entry, i) is called for each item that is chosen, where
   //   i is its position in the list, and the entry is a rank if there are no lists.
   template <class OfEntry, class Reaches, class Keep>
-  __device__ int fetch(const TileLists& lists, const TileList& list, const float4* all_records, int position,
-                       const OfEntry& of_entry, const Reaches& reaches, const Keep& keep) {
+  __device__ int choose(const TileLists& lists, const TileList& list, int position, const OfEntry& of_entry,
+                        const Reaches& reaches, const Keep& keep) {
     const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, i = position + thread;
     unsigned item = 0, entry = 0;
     bool wanted = i < list.length;
@@ -95,6 +95,15 @@ struct TileBatch {
       keep(place, item, entry, i);
     }
     __syncthreads();
+    return total;
+  }
+
+  // The same, and fetches their records.
+  template <class OfEntry, class Reaches, class Keep>
+  __device__ int fetch(const TileLists& lists, const TileList& list, const float4* all_records, int position,
+                       const OfEntry& of_entry, const Reaches& reaches, const Keep& keep) {
+    const int thread = static_cast<int>(threadIdx.x);
+    const int total = choose(lists, list, position, of_entry, reaches, keep);
     for (int k = thread; k < kQuarters * total; k += kTilePixels) {
       records[k] = all_records[kQuarters * static_cast<int64_t>(items[k / kQuarters]) + k % kQuarters];
     }

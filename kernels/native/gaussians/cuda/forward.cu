@@ -22,8 +22,8 @@ struct EllipseTiles {
   float half_height;  // Of the ellipse on which alpha is alpha_min; pixels.
   float peak;         // dy of its rightmost point; its leftmost point has -peak.
 
-  __device__ EllipseTiles(const float* record, float log2_alpha_min, float pixel_center)
-      : ellipse(ellipse_of<float>(record)), range(range_of(record)), center(pixel_center) {
+  __device__ EllipseTiles(const Ellipse<float>& of, const PixelRange& within, float log2_alpha_min, float pixel_center)
+      : ellipse(of), range(within), center(pixel_center) {
     above = max(ellipse.log2_opacity - log2_alpha_min, 0.0f) + kReachMargin;
     const float root = sqrt(above), uy = ellipse.uy, vy = ellipse.vy;
     half_height = root / vy;
@@ -81,7 +81,18 @@ struct GaussianReach {
   float log2_alpha_min, pixel_center;
 
   __device__ EllipseTiles operator()(unsigned item) const {
-    return EllipseTiles(&ellipses[static_cast<int64_t>(item) * quarters].x, log2_alpha_min, pixel_center);
+    const float* record = &ellipses[static_cast<int64_t>(item) * quarters].x;
+    return EllipseTiles(ellipse_of<float>(record), range_of(record), log2_alpha_min, pixel_center);
+  }
+};
+
+// Of HalfRecords.
+struct HalfReach {
+  CudaRecords records;
+  float log2_alpha_min, pixel_center;
+
+  __device__ EllipseTiles operator()(unsigned item) const {
+    return EllipseTiles(ellipse_of(records.half_record(item)), records.range(item), log2_alpha_min, pixel_center);
   }
 };
 
@@ -129,10 +140,13 @@ DeviceTimer cuda_forward(const View* views, int count, const Settings& settings,
   check_size(items, static_cast<std::size_t>(count) * pass.lists.tiles_x * pass.lists.tiles_y);
   pass.features = features_of(settings, scene, outputs);
   const auto stride = static_cast<std::size_t>(feature_stride(pass.features));
-  pass.records = DeviceBuffer<float4>(items * kRecordQuarters, stream);
+  const bool half = pass.half_precision && fits_half(pass.features);
+  pass.records = DeviceBuffer<float4>(items * (half ? kHalfQuarters : kRecordQuarters), stream);
+  const DeviceBuffer<uint2> ranges(half ? items : 0, stream);
   pass.more_features = DeviceBuffer<float>(items * stride, stream);
   pass.lasts = DeviceBuffer<int>(static_cast<std::size_t>(count) * call.width * call.height, stream);
-  const CudaRecords records{pass.features, static_cast<int>(stride), pass.records.data(), pass.more_features.data()};
+  const CudaRecords records{pass.features, static_cast<int>(stride), pass.records.data(), pass.more_features.data(),
+                            half ? ranges.data() : nullptr};
   DeviceBuffer<unsigned> keys(items, stream);
   if (settings.surfels) {
     const DeviceBuffer<float4> ellipses(items * kEllipseQuarters, stream);
@@ -158,9 +172,13 @@ DeviceTimer cuda_forward(const View* views, int count, const Settings& settings,
     cuda_draw_rays(call, records, pass.lists, pass.rays.data(), outputs, pass.lasts.data(), stream);
   } else {
     if (!colored) cuda_colors(call, records, stream);
-    const GaussianReach reach{records.records, kRecordQuarters, log2_positive(settings.alpha_min),
-                              settings.pixel_center};
-    order(reach, keys, call, pass, workspace, timer, stream);
+    const float log2_alpha_min = log2_positive(settings.alpha_min), center = settings.pixel_center;
+    if (half) {
+      order(HalfReach{records, log2_alpha_min, center}, keys, call, pass, workspace, timer, stream);
+    } else {
+      const GaussianReach reach{records.records, kRecordQuarters, log2_alpha_min, center};
+      order(reach, keys, call, pass, workspace, timer, stream);
+    }
     cuda_draw(call, records, pass.lists, outputs, pass.lasts.data(), stream);
   }
   timer.mark("blend");

@@ -48,13 +48,39 @@ struct GaussianBatch {
 
   // Fetches, in order, those of the list's next Gaussians, from `position` on, that reach the tile; returns their
   // number. All threads of the block must call it together, and again only after a barrier.
+  // `kHalf`: they are HalfRecords, and become records of floats here.
+  template <bool kHalf = false>
   __device__ int fetch(const TileLists& lists, const TileList& list, const CudaRecords& records, int position) {
     const auto reaches = [&](unsigned item) {
       const PixelRange r = records.range(item);
       return r.x0 < list.left + kDeviceTile && r.x1 > list.left && r.y0 < list.top + kDeviceTile && r.y1 > list.top;
     };
     const auto keep = [&](int place, unsigned, unsigned, int i) { places[place] = i; };
-    return batch.fetch(lists, list, records.records, position, [](unsigned item) { return item; }, reaches, keep);
+    const auto of_entry = [](unsigned item) { return item; };
+    if constexpr (!kHalf) return batch.fetch(lists, list, records.records, position, of_entry, reaches, keep);
+    const int total = batch.choose(lists, list, position, of_entry, reaches, keep), i = static_cast<int>(threadIdx.x);
+    if (i < total) widen(records.features, records.half_record(batch.items[i]), i);
+    __syncthreads();
+    return total;
+  }
+
+  // Writes record `i` of floats, without its range.
+  __device__ void widen(const Features& features, const HalfRecord& from, int i) {
+    const Ellipse<float> e = ellipse_of(from);
+    batch.records[kRecordQuarters * i] = make_float4(e.x, e.y, e.ux, e.uy);
+    batch.records[kRecordQuarters * i + 1] = make_float4(e.vy, e.log2_opacity, 0.0f, 0.0f);
+    const float colors[kHalfColors] = {__half2float(from.colors[0]), __half2float(from.colors[1]),
+                                       __half2float(from.colors[2])};
+    float* next = &batch.records[kRecordQuarters * i + 2].x;
+#pragma unroll
+    for (int c = 0; c < kHalfColors; ++c) {
+      if (c < features.colors) *next++ = colors[c];
+    }
+    if (features.depth) *next++ = from.depth;
+    if (features.inverse_depth) *next++ = from.inverse_depth;
+    // Pixels read a fixed number of features.
+    const float* end = &batch.records[kRecordQuarters * i + 2].x + kInlineFeatures;
+    while (next < end) *next++ = 0.0f;
   }
 
   __device__ const float* record(int i) { return batch.record(i); }

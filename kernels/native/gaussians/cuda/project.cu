@@ -13,6 +13,20 @@ namespace {
 // Writes a record without its colours, which are written later.
 __device__ inline void write_record(const CudaRecords& to, int64_t item, const Projected<float>& g, unsigned columns,
                                     unsigned rows) {
+  if (to.ranges != nullptr) {
+    const __half black = half_of(0.0f);
+    to.half_record(item) = {g.x,
+                            g.y,
+                            g.uy / g.ux,
+                            scaled_half(g.ux),
+                            scaled_half(g.vy),
+                            half_of(g.log2_opacity),
+                            {black, black, black},
+                            g.depth,
+                            1.0f / g.depth};
+    to.ranges[item] = make_uint2(columns, rows);
+    return;
+  }
   float4* record = to.records + kRecordQuarters * item;
   record[0] = make_float4(g.x, g.y, g.ux, g.uy);
   record[1] = make_float4(g.vy, g.log2_opacity, __uint_as_float(columns), __uint_as_float(rows));
@@ -54,9 +68,9 @@ __device__ inline void write_colors(const CudaCall& call, const CudaRecords& to,
   const Harmonics<kDegree> harmonics(direction_of(call, place, scene + place.number));
   float sums[kStagedChannels] = {0.5f, 0.5f, 0.5f};
   rows.each_value(lane_index(), [&](int k, int c, float value) { sums[c] = fma(harmonics.value[k], value, sums[c]); });
-  float* color = to.features_of(place.outer * count + place.number);
+  const int64_t item = place.outer * count + place.number;
 #pragma unroll
-  for (int c = 0; c < kStagedChannels; ++c) color[c] = max(sums[c], 0.0f);
+  for (int c = 0; c < kStagedChannels; ++c) to.set_color(item, c, max(sums[c], 0.0f));
 }
 
 inline constexpr int kWithoutColors = -1;
@@ -143,8 +157,7 @@ __global__ void __launch_bounds__(kGaussianThreads)
   const int64_t item = place.outer * static_cast<int64_t>(call.scene.count) + place.number;
   if (!reaches_pixels(to.range(item))) return;
   const float* from = given_colors(call, place.outer, place.number);
-  float* color = to.features_of(item);
-  for (int c = 0; c < call.scene.channels; ++c) color[c] = from[c];
+  for (int c = 0; c < call.scene.channels; ++c) to.set_color(item, c, from[c]);
 }
 
 template <int kDegree>
@@ -158,12 +171,11 @@ __global__ void __launch_bounds__(kGaussianThreads)
   const Harmonics<kDegree> harmonics(direction_of(call, place, index));
   const int channels = call.scene.channels;
   const float* sh = call.scene.sh + index * call.scene.coefficients * channels;
-  float* color = to.features_of(item);
   for (int c = 0; c < channels; ++c) {
     float sum = 0.5f;
 #pragma unroll
     for (int k = 0; k < kHarmonics<kDegree>; ++k) sum = fma(harmonics.value[k], sh[k * channels + c], sum);
-    color[c] = max(sum, 0.0f);
+    to.set_color(item, c, max(sum, 0.0f));
   }
 }
 

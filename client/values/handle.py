@@ -82,7 +82,7 @@ class SceneHandle:
 
 
 def kind_in_words(kind: str) -> str:
-    """A kind of scene as errors name it, with an article where one belongs: the contract's "target" is a target image."""
+    """A kind of scene as errors name it, with its article; the contract's "target" is a target image."""
     return {"target": "a target image", "mesh": "a mesh", "world": "a world"}.get(kind, kind)
 
 

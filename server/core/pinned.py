@@ -81,11 +81,10 @@ class PinnedPool:
         size = block_bytes(max(1, length))
         with self._lock:
             block = self._reused(size)
-            dropped = self._make_room(size) if block is None else []
-        # CUDA waits for the device to register memory and to undo that, so not under the lock.
-        has_room = dropped is not None
-        dropped = None
-        if block is None and has_room:
+            dropped = self._make_room(size) if block is None else None
+        if dropped is not None:
+            # Without the lock, which others wait for: CUDA waits for the device before it gives up memory.
+            dropped.clear()
             block = self._pinned(size)
         if block is None:
             return np.empty(length, np.uint8).data
@@ -129,15 +128,18 @@ class PinnedPool:
 
     def _pinned(self, size: int) -> PinnableMap | None:
         """A new block, which was counted; None, and counted no more, if there is no memory or CUDA refuses."""
+        block = None
         try:
             mapping = PinnableMap(-1, size, mmap.MAP_PRIVATE)
             if mapping.pin(self._pinner):
-                return mapping
+                block = mapping
         except OSError:
             pass
-        with self._lock:
-            self._bytes -= size
-        return None
+        finally:
+            if block is None:
+                with self._lock:
+                    self._bytes -= size
+        return block
 
     def _take_back(self) -> None:
         while self._returned:

@@ -238,3 +238,31 @@ def test_large_images_are_put_together_from_small_ones(lens: SensorLens, gaussia
     assert (whole > 0.05).mean() > 0.3, "there is something to see"
     for x, y in ((0, 0), (117, 55), (128, 64), (250, 180), (31, 207)):
         assert_image(draw(x, y, 40, 24), whole[y : y + 24, x : x + 40], 2e-5)
+
+
+def test_pixels_at_the_rim_of_a_lens_do_not_depend_on_where_tiles_begin() -> None:
+    """The distortion folds back beyond the rim, where a search for a pixel's direction can end on the other side."""
+    edge, radial = 1920, (-0.304, 0.03)
+    radii = np.linspace(0.0, 1.3, 10001)
+    focal = edge / 2 / (1.02 * (radii * (1 + radial[0] * radii**2 + radial[1] * radii**4)).max())
+    x, y = torch.meshgrid(torch.linspace(-6, 6, 41), torch.linspace(-6, 6, 41), indexing="xy")
+    count = x.numel()
+    scene = Gaussians(
+        means=torch.stack([x.flatten(), y.flatten(), torch.full((count,), 4.0)], dim=-1),
+        opacities=torch.full((count,), 0.9),
+        quats=torch.tensor([[1.0, 0.0, 0.0, 0.0]]).repeat(count, 1),
+        scales=torch.full((count, 3), 0.4),
+        colors=torch.ones(count, 3),
+    )
+
+    def draw(right: int, down: int) -> np.ndarray:
+        centre = {"cx": edge / 2 + right, "cy": edge / 2 + down}
+        lens = PinholeLens(fx=focal, fy=focal, **centre, radial=radial, tangential=(0.0009, -0.001))
+        camera = Camera.sensor(lens, np.eye(3), np.zeros(3), edge + right, edge + down)
+        alpha = forward(scene, [camera], Settings(response="ray"), outputs=("alpha",)).outputs["alpha"]
+        return alpha[0, down:, right:].numpy()
+
+    expected = draw(0, 0)
+    assert 0.6 < (expected > 0.05).mean() < 0.9, "the corners are beyond the rim"
+    # An alpha next to alpha_min may fall on either side.
+    assert_image(draw(5, 3), expected, 5e-3)

@@ -174,12 +174,10 @@ class Lane:
         """Drop the regions that were unused for `idle_seconds`."""
         with self._lock:
             oldest = time.monotonic() - idle_seconds
+            # Unmapped when the function ends, without the lock: CUDA waits for the device before it gives up memory.
             dropped = [region for region in self._idle() if region.idle_since < oldest]
             for region in dropped:
                 self._drop(region)
-            region = None
-        # Unmapped without the lock: CUDA waits for the device before it gives up memory.
-        del dropped
 
     def close(self) -> None:
         """Free all memory after the caller has disconnected."""

@@ -46,9 +46,9 @@ class Kernels:
         self.engine = CudaEngine(emulated().native, 0, lambda: 0)
         self.written: list[set[str]] = []
 
-    def forward(self, views: Any, settings: Any, arrays: Any, *options: Any) -> Any:
+    def forward(self, views: Any, settings: Any, arrays: Any, *options: Any, **more: Any) -> Any:
         self.written.append({name for name in (*OUTPUTS, "color_levels") if arrays.get(name) is not None})
-        return self.engine.forward(views, settings, arrays, *options)
+        return self.engine.forward(views, settings, arrays, *options, **more)
 
 
 @pytest.fixture

@@ -116,14 +116,14 @@ def _faults(net: Network, workers: list[WorkerProcess]) -> list[Fault]:
         calls = [renders(client, seed) for seed in range(SCENES)]
         with WatchedCalls(calls, rate=10) as watched:
             watched.settle()
-            seen = {"nothing": watched.during(5, lambda: None)}
-            seen["a link slowed to 50 Mbit/s"] = watched.during(8, lambda: net.slow(0, 50))
+            seen = {"nothing happens": watched.during(5, lambda: None)}
+            seen["its link is slowed to 50 Mbit/s"] = watched.during(8, lambda: net.slow(0, 50))
             net.mend(0)
             watched.settle()
-            seen["a link cut"] = watched.during(25, lambda: net.cut(1))
-            seen["the link mended"] = watched.during(8, lambda: net.mend(1))
+            seen["its link is cut"] = watched.during(25, lambda: net.cut(1))
+            seen["its link works again"] = watched.during(8, lambda: net.mend(1))
             watched.settle()
-            seen["a worker killed (SIGKILL)"] = watched.during(8, workers[2].process.kill)
+            seen["it is killed (SIGKILL)"] = watched.during(8, workers[2].process.kill)
     return [_fault(name, each) for name, each in seen.items()]
 
 
@@ -138,7 +138,7 @@ def _tables(throughputs: list[Throughput], faults: list[Fault]) -> str:
         f"{describe(resolve('cpu')).device_name}: workers of one thread each and a client with {CALLERS} callers share "
         f"{cores} cores with other programs.",
         "",
-        "| workers | renderings / s | of one worker's | simulated, / s | processors' ms for one: worker, client |",
+        "| workers | renders/s | vs one worker | simulated renders/s | processor ms per render: worker, client |",
         "|---|---|---|---|---|",
     ]
     for each in throughputs:
@@ -149,9 +149,9 @@ def _tables(throughputs: list[Throughput], faults: list[Fault]) -> str:
         )
     lines += [
         "",
-        f"Three workers, {SCENES} scenes, 10 renderings a second, each looked at:",
+        f"Three workers, {SCENES} scenes, 10 renders a second; every image is checked:",
         "",
-        "| to one of three | calls ok | failed | attempts repeated | p50, ms | p99, ms | s until none is late |",
+        "| one worker | calls answered | failed | attempts repeated | p50, ms | p99, ms | s until no call is late |",
         "|---|---|---|---|---|---|---|",
     ]
     for each in faults:

@@ -55,6 +55,6 @@ class Machine:
         return opencv_camera(self.size, self.size, x=x)
 
 
-EMULATION, GPU = Machine("emulation", 300, 48, 60), Machine("gpu", 5000, 256, 20_000)
+EMULATION, GPU = Machine("emulation", 300, 48, 200), Machine("gpu", 5000, 256, 20_000)
 NEEDS_GPU = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))
 MACHINES = [pytest.param(EMULATION, id=EMULATION.name), pytest.param(GPU, id=GPU.name, marks=NEEDS_GPU)]

@@ -289,7 +289,8 @@ def test_robots_stand_before_splats(run_example, tmp_path: Path):
     environment = {"MUJOCO_GL": "egl", **os.environ}
     done = subprocess.run([sys.executable, "-c", probe], env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        pytest.skip(f"MuJoCo finds no OpenGL that works without a screen: {done.stderr.strip().splitlines()[-1]}")
+        error = done.stderr.strip().splitlines()[-1]
+        pytest.skip(f"MuJoCo draws by the system's OpenGL (apt-get install libegl1), which does not work here: {error}")
     options = ("--environments", 5, "--size", 48, "--steps", 2, "--output", tmp_path)
     said = run_example("robot_cameras.py", *options)
     assert re.search(r"^one call: [\d.]+ steps/s, .*^a loop of calls: [\d.]+ steps/s", said, re.MULTILINE | re.DOTALL)

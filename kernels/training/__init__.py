@@ -9,9 +9,10 @@ from lumigrad.kernels.training.adam import (
     PreparedStep,
     adam_step,
     prepare_adam,
+    statistics_of,
 )
 from lumigrad.kernels.training.exposure import apply_exposure, exposure_gradient
-from lumigrad.kernels.training.image_loss import PADDINGS, REDUCTIONS, ImageLoss, image_loss
+from lumigrad.kernels.training.image_loss import PADDINGS, REDUCTIONS, ImageLoss, image_loss, image_loss_values
 from lumigrad.kernels.training.plane_losses import NormalLoss, PlaneLoss, alpha_loss, depth_loss, normal_loss
 from lumigrad.kernels.training.poses import apply_pose_update
 
@@ -34,6 +35,8 @@ __all__ = [
     "depth_loss",
     "exposure_gradient",
     "image_loss",
+    "image_loss_values",
     "normal_loss",
     "prepare_adam",
+    "statistics_of",
 ]

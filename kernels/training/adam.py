@@ -87,29 +87,38 @@ class AdamStep:
 
     def statistics(self) -> dict[str, GradientStatistics]:
         """Statistics by parameter name; on CUDA this waits for the device."""
-        rows = self.sums.tolist()
-        return {
-            name: GradientStatistics(squares, largest, *map(int, counts))
-            for name, (squares, largest, *counts) in zip(self.names, rows, strict=True)
-        }
+        return statistics_of(self.names, self.sums.tolist())
+
+
+def statistics_of(names: Sequence[str], sums: Sequence[Sequence[float]]) -> dict[str, GradientStatistics]:
+    """`AdamStep.statistics` from its names, and its sums on the host."""
+    return {
+        name: GradientStatistics(squares, largest, *map(int, counts))
+        for name, (squares, largest, *counts) in zip(names, sums, strict=True)
+    }
 
 
 @dataclass(frozen=True, eq=False)
 class PreparedStep:
-    """A step of Adam whose arguments are checked and whose memory is allocated."""
+    """A step of Adam whose arguments are checked and whose memory is allocated.
 
-    _names: tuple[str, ...]
+    Attributes:
+        names: See `AdamStep`.
+        sums: See `AdamStep`; undefined before the step.
+    """
+
+    names: tuple[str, ...]
+    sums: torch.Tensor
     _groups: Sequence[Mapping[str, Any]]
     _settings: Any
-    _sums: torch.Tensor
     _engine: Engine | None
 
     def run(self) -> AdamStep:
         """Runs the step; may be called once only."""
         if self._engine is None:
-            return AdamStep(self._names, self._sums, Stages())
-        times = self._engine.adam(list(self._groups), self._settings, self._sums)
-        return AdamStep(self._names, self._sums, Stages([times]))
+            return AdamStep(self.names, self.sums, Stages())
+        times = self._engine.adam(list(self._groups), self._settings, self.sums)
+        return AdamStep(self.names, self.sums, Stages([times]))
 
 
 def adam_step(
@@ -177,10 +186,10 @@ def prepare_adam(
         if parameter.raw.numel() > 0:
             groups[name] = _group(parameter, first_power)
     if not groups:
-        return PreparedStep((), (), settings, torch.zeros(0, _native.ADAM_SUMS, dtype=torch.float64), None)
+        return PreparedStep((), torch.zeros(0, _native.ADAM_SUMS, dtype=torch.float64), (), settings, None)
     assert device is not None
     sums = torch.empty(len(groups), _native.ADAM_SUMS, dtype=torch.float64, device=device)
-    return PreparedStep(tuple(groups), tuple(groups.values()), settings, sums, engine_for(device))
+    return PreparedStep(tuple(groups), sums, tuple(groups.values()), settings, engine_for(device))
 
 
 def _settings(step: int, betas: Sequence[float], epsilon: float, gradient_scale: float) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,24 +47,44 @@ class ImageLoss:
 
         On CUDA this waits for the device.
         """
-        return [self._view(*row) for row in self.sums.tolist()]
+        return _views(self.sums.tolist(), self.weights)
 
     def values(self) -> dict[str, float]:
-        """The means of `views()` over all views; "total" is reduced over the views by `reduction`."""
-        views = self.views()
-        means = {name: math.fsum(view[name] for view in views) / len(views) for name in views[0]}
-        if self.reduction == "sum":
-            means["total"] *= len(views)
-        return means
+        """The means of `views()` over all views; "total" is reduced over the views by `reduction`.
 
-    def _view(self, _: float, l1: float, l2: float, dssim: float) -> dict[str, float]:
-        weights = self.weights
-        total = weights["l1"] * l1 + weights["l2"] * l2
-        values = {"l1": l1, "l2": l2, "psnr": -10.0 * math.log10(l2) if l2 > 0.0 else math.inf}
-        if weights["dssim"] != 0.0:
-            values["ssim"] = 1.0 - dssim
-            total += weights["dssim"] * dssim
-        return {"total": total, **values}
+        On CUDA this waits for the device.
+        """
+        return image_loss_values(self.sums.tolist(), self.weights, self.reduction)
+
+
+def image_loss_values(
+    sums: Sequence[Sequence[float]], weights: Mapping[str, float], reduction: str = "mean"
+) -> dict[str, float]:
+    """`ImageLoss.values` from its sums on the host.
+
+    Args:
+        sums: [C][4], see `ImageLoss.sums`.
+        weights: See `ImageLoss.weights`.
+        reduction: "mean" or "sum" of the views' totals.
+    """
+    views = _views(sums, weights)
+    means = {name: math.fsum(view[name] for view in views) / len(views) for name in views[0]}
+    if reduction == "sum":
+        means["total"] *= len(views)
+    return means
+
+
+def _views(sums: Sequence[Sequence[float]], weights: Mapping[str, float]) -> list[dict[str, float]]:
+    return [_view(weights, *row) for row in sums]
+
+
+def _view(weights: Mapping[str, float], _: float, l1: float, l2: float, dssim: float) -> dict[str, float]:
+    total = weights["l1"] * l1 + weights["l2"] * l2
+    values = {"l1": l1, "l2": l2, "psnr": -10.0 * math.log10(l2) if l2 > 0.0 else math.inf}
+    if weights["dssim"] != 0.0:
+        values["ssim"] = 1.0 - dssim
+        total += weights["dssim"] * dssim
+    return {"total": total, **values}
 
 
 def image_loss(

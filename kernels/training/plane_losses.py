@@ -15,12 +15,17 @@ class PlaneLoss:
     """A loss and its gradient.
 
     Attributes:
-        value: The loss.
-        gradient: f32 [C, H, W], d value / d the first argument of the loss.
+        loss: f64 [], the loss, on the device.
+        gradient: f32 [C, H, W], d loss / d the first argument of the function.
     """
 
-    value: float
+    loss: torch.Tensor
     gradient: torch.Tensor
+
+    @property
+    def value(self) -> float:
+        """The loss; on CUDA this waits for the device."""
+        return float(self.loss)
 
 
 def depth_loss(depth: torch.Tensor, target: torch.Tensor) -> PlaneLoss:
@@ -62,12 +67,17 @@ class NormalLoss:
     """A loss and its gradients.
 
     Attributes:
-        value: The loss.
-        gradients: f32, d value / d "alpha", "normals" and "surface_normals", by name.
+        loss: f64 [], the loss, on the device.
+        gradients: f32, d loss / d "alpha", "normals" and "surface_normals", by name.
     """
 
-    value: float
+    loss: torch.Tensor
     gradients: Mapping[str, torch.Tensor]
+
+    @property
+    def value(self) -> float:
+        """The loss; on CUDA this waits for the device."""
+        return float(self.loss)
 
 
 def normal_loss(alpha: torch.Tensor, normals: torch.Tensor, surface_normals: torch.Tensor) -> NormalLoss:
@@ -101,14 +111,13 @@ def normal_loss(alpha: torch.Tensor, normals: torch.Tensor, surface_normals: tor
         "normals": -surface_normals / count,
         "surface_normals": torch.where(known[..., None], -normals / count, 0.0),
     }
-    return NormalLoss(float(sums.sum(dtype=torch.float64)) / count, gradients)
+    return NormalLoss(sums.sum(dtype=torch.float64) / count, gradients)
 
 
 def _mean_difference(plane: torch.Tensor, target: torch.Tensor, known: torch.Tensor) -> PlaneLoss:
     difference = torch.where(known, plane - target, 0.0)
-    count = max(int(known.count_nonzero()), 1)
-    value = float(difference.abs().sum(dtype=torch.float64)) / count
-    return PlaneLoss(value, difference.sign() / count)
+    count = known.count_nonzero().clamp_min(1)
+    return PlaneLoss(difference.abs().sum(dtype=torch.float64) / count, difference.sign() / count)
 
 
 def _check(name: str, plane: torch.Tensor, target: torch.Tensor) -> None:

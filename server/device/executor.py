@@ -116,17 +116,18 @@ class DeviceExecutor:
     ) -> T:
         """As `run`, for work that ends with a download: the device goes on with other jobs meanwhile."""
         delivery = self.run(work, call, cost, entry)
-        if not delivery.download.is_complete:
-            with call.times.stage("download"):
-                self._complete(delivery.download)
+        self.complete(delivery.download, call)
         return delivery.result
 
-    def _complete(self, download: Download) -> None:
+    def complete(self, download: Download, call: Call) -> None:
         """Wait for a download on the calling thread."""
+        if download.is_complete:
+            return
         with self._changed:
             self._downloads[download] = time.monotonic()
         try:
-            download.wait()
+            with call.times.stage("download"):
+                download.wait()
         except Exception as error:
             if not is_device_lost(error):
                 raise

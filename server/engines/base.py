@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
+from lumigrad.kernels.stages import Stages
 from lumigrad.server.core.limits import Limits
 from lumigrad.server.engines.content import Shapes, Tensors
 from lumigrad.server.engines.requests import Plan
@@ -33,8 +34,9 @@ class Forward(Protocol):
     def state(self) -> Sized | None:
         """The forward state; None: it was not retained."""
 
-    def stages(self) -> Mapping[str, float]:
-        """Milliseconds by kernel stage."""
+    @property
+    def times(self) -> Stages:
+        """The kernels' times, which can be read once they have ended."""
 
 
 class Backward(Protocol):
@@ -48,8 +50,9 @@ class Backward(Protocol):
     def touched(self) -> torch.Tensor | None:
         """Per primitive, 0 where it has no gradient; None: no gradient has a row per primitive."""
 
-    def stages(self) -> Mapping[str, float]:
-        """Milliseconds by kernel stage."""
+    @property
+    def times(self) -> Stages:
+        """The kernels' times, which can be read once they have ended."""
 
 
 class ForwardPass(Protocol):

@@ -9,6 +9,7 @@ from math import prod
 import torch
 
 from lumigrad.kernels import meshes
+from lumigrad.kernels.stages import Stages
 from lumigrad.protos import dtypes
 from lumigrad.protos.tensors import extent
 from lumigrad.server.core.limits import Limits, arguments_of, known, names_of, require
@@ -173,9 +174,10 @@ class _Forward:
         """The forward state; None: it was not retained."""
         return self.evaluation.state
 
-    def stages(self) -> Mapping[str, float]:
-        """Milliseconds by kernel stage."""
-        return self.evaluation.stages()
+    @property
+    def times(self) -> Stages:
+        """The kernels' times."""
+        return self.evaluation.times
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ class _Backward:
     """Gradients, none of which has a row per primitive."""
 
     gradients: Mapping[str, torch.Tensor]
-    stages: Callable[[], Mapping[str, float]]
+    times: Stages
     touched = None
 
 
@@ -214,7 +216,7 @@ def _backward(
     state: meshes.State, output_gradients: Tensors, wanted: Sequence[str], before_view: Callable[[], object]
 ) -> _Backward:
     result = meshes.backward(state, output_gradients, wanted, before_launch=before_view)
-    return _Backward(result.gradients, result.stages)
+    return _Backward(result.gradients, result.times)
 
 
 def _batched(plans: Sequence[DistancePlan], inputs: Sequence[DistanceInputs]) -> tuple[DistancePlan, DistanceInputs]:

@@ -118,7 +118,7 @@ class EngineRunner:
         with arguments_of("spec"):
             result = task.engine.backward(retained.state, output_gradients, wanted.names, before_view)
         self._transfer.finish()
-        call.times.add_kernel(result.stages())
+        call.times.add_kernel(result.times.milliseconds())
         with call.times.stage("download"):
             gradients = formatted(result, task.plan.row_gradients, wanted.format)
             call.nonfinite = nonfinite(gradients.values())
@@ -147,7 +147,7 @@ class EngineRunner:
         with arguments_of(task.field):
             forward = task.engine.forward(task.plan, inputs, outputs, retain=retain, before_view=before_view, into=into)
         self._transfer.finish()
-        call.times.add_kernel(forward.stages())
+        call.times.add_kernel(forward.times.milliseconds())
         return forward
 
     def _forward_batch(self, items: Sequence[tuple[ForwardRequest, Call]]) -> list[Delivery[ForwardResult]]:
@@ -166,7 +166,7 @@ class EngineRunner:
         slices = [slice(end - request.task.plan.lead, end) for request, end in zip(requests, ends, strict=True)]
         shares = [request.task.plan.lead / ends[-1] for request in requests]
         for call, share in zip(calls, shares, strict=True):
-            call.times.add_kernel({stage: ms * share for stage, ms in forward.stages().items()})
+            call.times.add_kernel({stage: ms * share for stage, ms in forward.times.milliseconds().items()})
         started = time.perf_counter()
         converted: list[torch.Tensor] = []
         lanes: list[NoLane] = []

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from lumigrad.kernels import training
+from lumigrad.kernels.stages import Stages
+from lumigrad.protos.dtypes import Array
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.limits import Limits, arguments_of, require
 from lumigrad.server.engines.content import Tensors, shapes_of
@@ -28,6 +30,7 @@ class Rendered:
     Attributes:
         outputs: Output tensors on the device; exposures are applied to colours.
         plain: The colours without exposures; None: there are no exposures.
+        times: The kernels' times.
     """
 
     outputs: Mapping[str, torch.Tensor]
@@ -35,6 +38,7 @@ class Rendered:
     state: Any
     planned: Planned
     generation: int
+    times: Stages
 
     @property
     def views(self) -> Sequence[int]:
@@ -98,12 +102,11 @@ def render(state: TrainingState, planned: Planned, call: Call) -> Rendered:
     engine, values, views = ENGINES[state.plan.kind], state.parameters.values, planned.views
     with arguments_of(planned.field):
         forward = engine.forward(planned.plan, values, planned.outputs, retain=True, before_view=call.check)
-    call.times.add_kernel(forward.stages())
     rendered, plain = dict(forward.outputs), None
     if state.exposures is not None and "color" in rendered:
         plain = rendered["color"]
-        rendered["color"] = training.apply_exposure(plain, state.exposures.values[list(views)])
-    return Rendered(rendered, plain, forward.state, planned, state.generation)
+        rendered["color"] = training.apply_exposure(plain, state.exposures.rows(views))
+    return Rendered(rendered, plain, forward.state, planned, state.generation, forward.times)
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,7 @@ class Gradients:
         views: The views of the rows below.
         exposures: [C, 3, 4]; None: not optimised.
         cameras: The engine's, of the views' cameras.
+        times: The kernels' times.
     """
 
     by_name: dict[str, torch.Tensor]
@@ -122,6 +126,7 @@ class Gradients:
     views: Sequence[int]
     exposures: torch.Tensor | None
     cameras: Tensors
+    times: Stages
 
 
 def differentiate(
@@ -131,12 +136,11 @@ def differentiate(
     upstream, exposures = dict(upstream), None
     if rendered.plain is not None and "color" in upstream:
         assert state.exposures is not None
-        matrices = state.exposures.values[list(rendered.views)]
+        matrices = state.exposures.rows(rendered.views)
         upstream["color"], exposures = training.exposure_gradient(rendered.plain, matrices, upstream["color"])
     engine = ENGINES[state.plan.kind]
     with arguments_of("gradients.output_gradients"):
         result = engine.backward(rendered.state, upstream, rendered.planned.wanted, call.check)
-    call.times.add_kernel(result.stages())
     assert result.touched is not None
     by_name, of_cameras = {}, {}
     for name, gradient in result.gradients.items():
@@ -144,44 +148,53 @@ def differentiate(
             of_cameras[name] = gradient.cpu()
         else:
             by_name[name] = gradient
-    return Gradients(by_name, result.touched, rendered.views, exposures, of_cameras)
+    return Gradients(by_name, result.touched, rendered.views, exposures, of_cameras, result.times)
 
 
-def surface_losses(
-    weights: Mapping[str, float], outputs: Mapping[str, torch.Tensor], upstream: dict[str, torch.Tensor]
-) -> dict[str, float]:
-    """The terms of the surface that surfels describe; adds their gradients to `upstream`."""
-    terms: dict[str, float] = {}
-    found: dict[str, torch.Tensor] = {}
-    if weights["normal"]:
-        normal = training.normal_loss(outputs["alpha"], outputs["normals"], outputs["surface_normals"])
-        terms["normal"] = normal.value
-        found |= {name: weights["normal"] * gradient for name, gradient in normal.gradients.items()}
-    if weights["distortion"]:
-        distortion = outputs["distortion"]
-        terms["distortion"] = float(distortion.mean(dtype=torch.float64))
-        found["distortion"] = torch.full_like(distortion, weights["distortion"] / distortion.numel())
-    for name, gradient in found.items():
-        upstream[name] = upstream[name] + gradient if name in upstream else gradient
-    return terms
+@dataclass(frozen=True)
+class LossPart:
+    """A part of a loss, whose numbers are on the device.
+
+    Attributes:
+        numbers: f64 [...].
+        read: Returns what the part adds to the loss, and its terms, given its numbers on the host.
+    """
+
+    numbers: torch.Tensor
+    read: Callable[[Array], tuple[float, Mapping[str, float]]]
+
+    @staticmethod
+    def of_term(name: str, weight: float, value: torch.Tensor) -> LossPart:
+        """One term, `value`, with its weight."""
+        return LossPart(value, lambda numbers: (weight * float(numbers), {name: float(numbers)}))
+
+    @staticmethod
+    def of_color(found: training.ImageLoss) -> LossPart:
+        """The terms that compare colours."""
+        # Without its gradient, which is large.
+        weights, reduction = found.weights, found.reduction
+
+        def read(numbers: Array) -> tuple[float, Mapping[str, float]]:
+            values = training.image_loss_values(numbers.tolist(), weights, reduction)
+            return values.pop("total"), values
+
+        return LossPart(found.sums, read)
 
 
 @dataclass(frozen=True)
 class Losses:
-    """A loss, its terms, and the gradients of the outputs it compares."""
+    """The parts of a loss, and the gradients of the outputs it compares."""
 
-    total: float
-    terms: Mapping[str, float]
+    parts: Sequence[LossPart]
     upstream: Mapping[str, torch.Tensor]
 
 
 def losses(loss: Loss, state: TrainingState, rendered: Rendered) -> Losses:
-    """Compare rendered views with their target images."""
+    """Compare rendered views with their target images. Nothing here waits for the device."""
     weights, views = loss.weights, state.views
     mask = views.stacked(rendered.views, "mask")
-    terms: dict[str, float] = {}
+    parts: list[LossPart] = []
     upstream: dict[str, torch.Tensor] = {}
-    total = 0.0
     if loss.compares_color:
         color = views.stacked(rendered.views, "color")
         require(color is not None, "step.views", "views whose target images have colours", "others")
@@ -190,24 +203,36 @@ def losses(loss: Loss, state: TrainingState, rendered: Rendered) -> Losses:
             rendered.outputs["color"], color, mask,
             l1=weights["l1"], l2=weights["l2"], dssim=weights["dssim"], padding=loss.padding,
         )  # fmt: skip
-        values = found.values()
-        total += values.pop("total")
-        terms |= values
+        parts.append(LossPart.of_color(found))
         upstream["color"] = found.gradient
     if weights["depth"]:
         depth = views.stacked(rendered.views, "depth")
         if depth is not None:
             compared = training.depth_loss(rendered.outputs["expected_depth"], depth)
-            total += weights["depth"] * compared.value
-            terms["depth"] = compared.value
+            parts.append(LossPart.of_term("depth", weights["depth"], compared.loss))
             upstream["expected_depth"] = weights["depth"] * compared.gradient
     if weights["alpha"] and mask is not None:
         compared = training.alpha_loss(rendered.outputs["alpha"], mask)
-        total += weights["alpha"] * compared.value
-        terms["alpha"] = compared.value
+        parts.append(LossPart.of_term("alpha", weights["alpha"], compared.loss))
         upstream["alpha"] = weights["alpha"] * compared.gradient
     require(bool(upstream), "step.views", "views whose target images have what the loss compares", "others")
-    of_surface = surface_losses(weights, rendered.outputs, upstream)
-    total += sum(weights[name] * value for name, value in of_surface.items())
-    terms |= of_surface
-    return Losses(total, terms, upstream)
+    return Losses(parts + surface_losses(weights, rendered.outputs, upstream), upstream)
+
+
+def surface_losses(
+    weights: Mapping[str, float], outputs: Mapping[str, torch.Tensor], upstream: dict[str, torch.Tensor]
+) -> list[LossPart]:
+    """The terms of the surface that surfels describe; adds their gradients to `upstream`."""
+    parts: list[LossPart] = []
+    found: dict[str, torch.Tensor] = {}
+    if weights["normal"]:
+        normal = training.normal_loss(outputs["alpha"], outputs["normals"], outputs["surface_normals"])
+        parts.append(LossPart.of_term("normal", weights["normal"], normal.loss))
+        found |= {name: weights["normal"] * gradient for name, gradient in normal.gradients.items()}
+    if weights["distortion"]:
+        distortion = outputs["distortion"]
+        parts.append(LossPart.of_term("distortion", weights["distortion"], distortion.mean(dtype=torch.float64)))
+        found["distortion"] = torch.full_like(distortion, weights["distortion"] / distortion.numel())
+    for name, gradient in found.items():
+        upstream[name] = upstream[name] + gradient if name in upstream else gradient
+    return parts

@@ -82,7 +82,7 @@ class Refinement:
         self.values = values
         self._first = torch.zeros_like(values)
         self._second = torch.zeros_like(values)
-        self._steps = torch.zeros(len(values), dtype=torch.int64)
+        self._steps = [0] * len(values)
 
     @staticmethod
     def row_bytes(width: int) -> int:
@@ -92,17 +92,24 @@ class Refinement:
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """Its tensors, by name."""
-        return {"values": self.values, "first": self._first, "second": self._second, "steps": self._steps}
+        steps = torch.tensor(self._steps, dtype=torch.int64)
+        return {"values": self.values, "first": self._first, "second": self._second, "steps": steps}
+
+    def rows(self, numbers: Sequence[int]) -> torch.Tensor:
+        """The values of some rows, in this order."""
+        # An index of torch's would have to be copied to the device, for which the host waits.
+        return torch.stack([self.values[number] for number in numbers])
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Restore the tensors that `tensors` returned."""
         self.values, self._first, self._second = tensors["values"], tensors["first"], tensors["second"]
-        self._steps = tensors["steps"].cpu()
+        self._steps = tensors["steps"].tolist()
 
     def stepped(self, rows: Sequence[int], gradient: torch.Tensor, rate: float, optimizer: Optimizer) -> Refinement:
         """A copy after a step of Adam for some rows, each named once; `gradient` has a row for each."""
         stepped = Refinement.__new__(Refinement)
-        stepped.restore({name: tensor.clone() for name, tensor in self.tensors.items()})
+        stepped.values, stepped._first, stepped._second = self.values.clone(), self._first.clone(), self._second.clone()
+        stepped._steps = list(self._steps)
         for place, row in enumerate(rows):
             stepped._steps[row] += 1
             parameter = training.Parameter(
@@ -112,7 +119,7 @@ class Refinement:
                 second=stepped._second[row : row + 1],
                 learning_rate=rate,
             )
-            number = int(stepped._steps[row])
+            number = stepped._steps[row]
             training.adam_step({"row": parameter}, betas=optimizer.betas, epsilon=optimizer.epsilon, step=number)
         return stepped
 
@@ -122,8 +129,9 @@ class Refinement:
 
     def copy_row(self, other: Refinement, row: int) -> None:
         """Replace a row, with its moments and number of steps, by another refinement's."""
-        for name, tensor in self.tensors.items():
-            tensor[row] = other.tensors[name][row]
+        for own, others in ((self.values, other.values), (self._first, other._first), (self._second, other._second)):
+            own[row] = others[row]
+        self._steps[row] = other._steps[row]
 
     def clear(self, row: int) -> torch.Tensor:
         """Return a row's values and set them to zero; the caller applies them to the camera."""

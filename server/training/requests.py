@@ -153,19 +153,22 @@ class Requests:
         threading.Thread(target=self._read, name="training requests", daemon=True).start()
 
     def __iter__(self) -> Iterator[Request]:
-        """Yield each request until the stream ends; raises an invalid request's error in its place.
+        """Yield each request until the stream ends; raises an invalid request's error in its place."""
+        while (request := self._next()) is not None:
+            yield request
 
-        A request's memory is released when the next one is requested.
-        """
-        while True:
-            request = self._next()
-            if request is None:
-                return
-            try:
-                yield request
-            finally:
-                self._parts.close(request.part)
-                self._answered()
+    @property
+    def is_next_here(self) -> bool:
+        """Whether the next request, or the end of the stream, has arrived."""
+        return not self._waiting.empty()
+
+    def close(self, request: Request) -> None:
+        """Release the memory of a request that is answered. Those left open are closed when the call ends."""
+        self._parts.close(request.part)
+        self._call.renew()
+        with self._changed:
+            self._unanswered -= 1
+            self._changed.notify_all()
 
     def expect(self, number: int, nbytes: int) -> None:
         """Accept the gradients of a step, with a payload of at most `nbytes`."""
@@ -229,11 +232,6 @@ class Requests:
             self._changed.wait_for(lambda: number in self._expected or not self._unanswered or self._has_ended)
             known = self._expected.pop(number, None)
         return None if known is None else min(known, self._runtime.limits.payload_bytes)
-
-    def _answered(self) -> None:
-        with self._changed:
-            self._unanswered -= 1
-            self._changed.notify_all()
 
     def _end(self) -> None:
         with self._changed:

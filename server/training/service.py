@@ -48,17 +48,15 @@ class TrainingService:
         runtime = self._tenants.of(call)
         call.operation = "train"
         received = Requests(frames, runtime, call)
-        requests = iter(received)
-        first = next(requests, None)
+        first = next(iter(received), None)
         require(first is not None and first.kind == "start", "kind", "start first", first and first.kind)
         assert first is not None
         with _held(first, runtime, call) as training:
             call.engine = training.state.plan.kind
             yield framed(_started(training, first.message.start.undelivered), first)
-            with closing(Session(training, runtime, received.expect)) as session:
-                for request in requests:
-                    yield from session.answer(request)
-                    call.renew()
+            received.close(first)
+            with closing(Session(training, runtime, received)) as session:
+                yield from session.answer()
 
 
 @contextmanager

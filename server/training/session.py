@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from math import prod, sqrt
 from typing import TypeVar
 
 import torch
 
+from lumigrad.kernels.stages import Stages
 from lumigrad.protos import dtypes
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.streams import frames_of
@@ -23,6 +25,7 @@ from lumigrad.server.core.errors import BusyError, DeviceMemoryError, SceneNotFo
 from lumigrad.server.core.limits import require
 from lumigrad.server.core.streams import named_tensors
 from lumigrad.server.device.memory import Cost
+from lumigrad.server.device.transfer import Download
 from lumigrad.server.engines.content import Shapes, shapes_of, uploader
 from lumigrad.server.engines.gradients import TORCH_DTYPES
 from lumigrad.server.engines.requests import checked_gradients
@@ -32,9 +35,9 @@ from lumigrad.server.storage.tenants import Runtime
 from lumigrad.server.storage.trainings import Training, counted
 from lumigrad.server.training import snapshots
 from lumigrad.server.training.images import Planned, Rendered, render
-from lumigrad.server.training.requests import Request
+from lumigrad.server.training.requests import Request, Requests
 from lumigrad.server.training.state import TrainingState
-from lumigrad.server.training.step import Done, apply, step
+from lumigrad.server.training.step import Done, StepReport, apply, step
 from lumigrad.v1 import scene_pb2, training_pb2
 
 T = TypeVar("T")
@@ -49,12 +52,13 @@ _MOST_PENDING = 4
 class Session:
     """Answers the requests of one call."""
 
-    def __init__(self, training: Training[TrainingState], runtime: Runtime, expect: Callable[[int, int], None]) -> None:
-        """`expect` is called with each step that waits for gradients, and their largest payload in bytes."""
+    def __init__(self, training: Training[TrainingState], runtime: Runtime, requests: Requests) -> None:
         self._training = training
         self._state = training.state
         self._runtime = runtime
-        self._expect = expect
+        self._requests = requests
+        # Steps whose replies have not been made, in order; one, or two while the first one's is made.
+        self._late: deque[_Queued] = deque()
         # By number, the steps whose images were sent, and each one's reservation.
         self._pending: OrderedDict[int, tuple[Rendered, Reservation]] = OrderedDict()
         self._answers: Mapping[str, Callable[[Request], Replies]] = {
@@ -70,15 +74,38 @@ class Session:
         """Release the steps whose gradients have not arrived."""
         while self._pending:
             self._pending.popitem()[1][1].release()
+        # For the client's next call, which asks for the replies that it has not received.
+        with suppress(Exception):
+            for _ in self._report():
+                pass
 
-    def answer(self, request: Request) -> Replies:
-        """Yield the replies to one request."""
+    def answer(self) -> Replies:
+        """Yield the replies to all requests.
+
+        The reply to a step is made once the next one is queued on the device, if that has been asked for.
+        """
+        try:
+            for request in self._requests:
+                yield from self._answer(request)
+                if not self._requests.is_next_here:
+                    yield from self._report()
+            yield from self._report()
+        except Exception:
+            # The last step is done, whatever was wrong with a later request.
+            yield from self._report()
+            raise
+
+    def _answer(self, request: Request) -> Replies:
         require(request.kind in self._answers, "kind", f"one of {', '.join(self._answers)}", request.kind)
         # Requests are not carried out once another call has taken the training.
         request.part.check()
         self._runtime.trainings.check_kept(self._training)
+        if request.kind != "step":
+            yield from self._report()
         with request.part.by_lane(request.message.lane):
             yield from self._answers[request.kind](request)
+        if all(late.request is not request for late in self._late):
+            self._requests.close(request)
 
     def _step(self, request: Request) -> Replies:
         asked, state = request.message.step, self._state
@@ -101,19 +128,27 @@ class Session:
         nbytes = planned.forward_bytes(device) + planned.backward_bytes(device) + state.copied_bytes
         cost = self._admitted(nbytes, request, planned, names)
 
-        def work() -> tuple[Mapping[str, Array] | None, Done]:
+        def work() -> tuple[Mapping[str, Array] | None, _Queued]:
             # Before the step: afterwards nothing may fail without a reply to the client.
-            return step(state, planned, request.part, lambda it: self._download(it, names, request) if names else None)
+            images, report = step(
+                state, planned, request.part, lambda it: self._download(it, names, request) if names else None
+            )
+            return images, self._queued(request, asked.number, report)
 
         images, done = self._run(work, request, cost)
+        self._late.append(done)
+        yield from self._report(keep=1)
+        if images is None and not self._is_snapshot_due and not done.download.is_complete:
+            return
         # Recorded first, for a client that disconnects while it receives the images.
-        reply = self._reply_done(asked.number, done, request)
+        reply = self._reply_done(self._late.popleft())
         if images is not None:
             yield from _image_frames(views, images, request)
         yield reply
 
     def _own_loss(self, request: Request, views: list[int], chosen: int) -> Replies:
         asked, state = request.message.step, self._state
+        yield from self._report()
         require(bool(asked.outputs), "step.outputs", "at least one output with own_loss", "none")
         require(
             len(self._pending) < _MOST_PENDING, "step", f"at most {_MOST_PENDING} steps that wait for gradients", "more"
@@ -127,7 +162,9 @@ class Session:
 
         def work() -> tuple[Rendered, Mapping[str, Array]]:
             rendered = render(state, planned, request.part)
-            return rendered, self._download(rendered, names, request)
+            images = self._download(rendered, names, request)
+            request.part.times.add_kernel(rendered.times.milliseconds())
+            return rendered, images
 
         try:
             with counted(nbytes):
@@ -138,7 +175,9 @@ class Session:
             raise
         self._pending[asked.number] = rendered, reserved
         reserved.resize(rendered.bytes)
-        self._expect(asked.number, sum(4 * prod(shape) + ALIGNMENT for shape in _gradient_shapes(rendered).values()))
+        self._requests.expect(
+            asked.number, sum(4 * prod(shape) + ALIGNMENT for shape in _gradient_shapes(rendered).values())
+        )
         yield from _image_frames(views, images, request)
 
     def _gradients(self, request: Request) -> Replies:
@@ -153,17 +192,20 @@ class Session:
         reader = request.part.lane.reader(request.payload, 0, self._runtime.payload_memory.allocator(request.part))
         upload = uploader(tensors, reader, self._runtime.transfer, field, in_place=True)
 
-        def work() -> Done:
+        def work() -> _Queued:
             with request.part.times.stage("upload"):
                 upstream = upload()
-            return apply(self._state, rendered, upstream, None, request.part)
+                # `apply` checks for what has been read.
+                self._runtime.transfer.finish()
+            report = apply(self._state, replace(rendered, times=Stages()), upstream, None, request.part)
+            return self._queued(request, brought.number, report)
 
         nbytes = rendered.planned.backward_bytes(self._runtime.transfer.device) + self._state.copied_bytes
         cost = self._admitted(nbytes, request)
         done = self._run(work, request, cost)
         del self._pending[brought.number]
         reserved.release()
-        yield self._reply_done(brought.number, done, request)
+        yield self._reply_done(done)
 
     def _publish(self, request: Request) -> Replies:
         self._require_none_pending("publish")
@@ -268,8 +310,27 @@ class Session:
             images = [converted(rendered.outputs[name], dtype) for name in names]
             return dict(zip(names, self._runtime.transfer.download(images), strict=True))
 
-    def _reply_done(self, number: int, done: Done, request: Request) -> Frame[training_pb2.TrainReply]:
-        reply = done_message(number, done)
+    def _queued(self, request: Request, number: int, report: StepReport) -> _Queued:
+        """Starts to download a step's numbers; called on the device's thread."""
+        if self._runtime.executor.depth:
+            # The time of this step must not count as that of a job which waits.
+            self._runtime.transfer.finish()
+        return _Queued(request, number, report, self._runtime.transfer.start_download(report.numbers))
+
+    def _report(self, keep: int = 0) -> Replies:
+        """Yield the replies to the steps that were left for later, but the last `keep`."""
+        while len(self._late) > keep:
+            late = self._late.popleft()
+            yield self._reply_done(late)
+            self._requests.close(late.request)
+
+    def _reply_done(self, done: _Queued) -> Frame[training_pb2.TrainReply]:
+        """The reply to a step, once its numbers have come from the device."""
+        request, report = done.request, done.report
+        self._runtime.executor.complete(done.download, request.part)
+        for kernels in report.times:
+            request.part.times.add_kernel(kernels.milliseconds())
+        reply = done_message(done.number, report.read(done.download.arrays))
         # The snapshot includes this reply, because the worker may die before sending it.
         reply.snapshotted = self._is_snapshot_due
         self._state.recent_replies.append(reply)
@@ -277,6 +338,16 @@ class Session:
         self._runtime.scenes.touch(self._state.scene_id)
         reply.snapshotted = reply.snapshotted and self._write_due_snapshot(request)
         return framed(training_pb2.TrainReply(done=reply), request)
+
+
+@dataclass(frozen=True)
+class _Queued:
+    """A step that has changed the training, and whose numbers are on their way from the device."""
+
+    request: Request
+    number: int
+    report: StepReport
+    download: Download
 
 
 def _gradient_shapes(rendered: Rendered) -> Shapes:
@@ -353,6 +424,6 @@ def done_message(number: int, result: Done) -> training_pb2.StepDone:
         discarded=result.discarded,
     )
     if result.loss is not None:
-        message.loss = result.loss.total
-        message.terms.update(result.loss.terms)
+        message.loss = result.loss
+        message.terms.update(result.terms)
     return message

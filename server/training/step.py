@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import torch
 
-from lumigrad.kernels.training import AdamStep, GradientStatistics, PreparedStep
+from lumigrad.kernels.stages import Stages
+from lumigrad.kernels.training import GradientStatistics, PreparedStep, statistics_of
+from lumigrad.protos.dtypes import Array
 from lumigrad.server.core.call import Call
 from lumigrad.server.training.cameras import CameraRefinement
 from lumigrad.server.training.density import DensityState, has_changed_rows
-from lumigrad.server.training.images import Gradients, Losses, Planned, Rendered, differentiate, losses, render
+from lumigrad.server.training.images import Gradients, LossPart, Planned, Rendered, differentiate, losses, render
 from lumigrad.server.training.parameters import Parameters, Refinement
 from lumigrad.server.training.spec import EXPOSURES
 from lumigrad.server.training.state import TrainingState
@@ -29,10 +32,15 @@ _REGULARISED: Mapping[str, Sequence[str]] = {"opacity": ("opacities",), "scale":
 
 @dataclass(frozen=True)
 class Done:
-    """The result of a step."""
+    """The result of a step.
+
+    Attributes:
+        loss: None: the client's own.
+    """
 
     views: Sequence[int]
-    loss: Losses | None
+    loss: float | None
+    terms: Mapping[str, float]
     count: int
     visible: int
     statistics: Mapping[str, GradientStatistics]
@@ -40,10 +48,51 @@ class Done:
     discarded: bool = False
 
 
-def step(state: TrainingState, planned: Planned, call: Call, look: Callable[[Rendered], T]) -> tuple[T, Done]:
+@dataclass(frozen=True)
+class StepReport:
+    """What a step reports, while its numbers are on the device.
+
+    Attributes:
+        numbers: f64 tensors; complete when all work that is queued on the device has ended.
+        times: Times of kernels, to be read then.
+        count: The number of primitives after the step.
+        parts: Those of the loss; None: the client's own.
+        names: Of the parameters that have statistics.
+        discarded: The step has changed nothing.
+    """
+
+    views: Sequence[int]
+    numbers: Sequence[torch.Tensor]
+    times: Sequence[Stages]
+    count: int
+    parts: Sequence[LossPart] | None = None
+    names: Sequence[str] = ()
+    density: density_pb2.DensityReport | None = None
+    discarded: bool = False
+
+    def read(self, numbers: Sequence[Array]) -> Done:
+        """The result, given `numbers` on the host."""
+        if self.discarded:
+            return Done(self.views, None, {}, self.count, 0, {}, None, discarded=True)
+        gathered, sums = numbers
+        loss: float | None = None
+        terms: dict[str, float] = {}
+        if self.parts is not None:
+            loss = 0.0
+            ends = list(accumulate((part.numbers.numel() for part in self.parts), initial=1))
+            for part, begin, end in zip(self.parts, ends, ends[1:], strict=False):
+                added, values = part.read(gathered[begin:end].reshape(tuple(part.numbers.shape)))
+                loss += added
+                terms |= values
+        statistics = statistics_of(self.names, sums.tolist())
+        return Done(self.views, loss, terms, self.count, int(gathered[0]), statistics, self.density)
+
+
+def step(state: TrainingState, planned: Planned, call: Call, look: Callable[[Rendered], T]) -> tuple[T, StepReport]:
     """Do a step with the training's own loss, whose outputs `planned` includes.
 
-    `look` is called with the rendered outputs before anything changes; its result is returned.
+    `look` is called with the rendered outputs before anything changes; its result is returned. On CUDA the step is only
+    queued, unless density is controlled or cameras are refined in it.
     """
     loss = state.plan.loss
     assert loss is not None
@@ -51,33 +100,37 @@ def step(state: TrainingState, planned: Planned, call: Call, look: Callable[[Ren
     with call.times.stage("loss"):
         found = losses(loss.at(state.step), state, rendered)
     seen = look(rendered)
-    return seen, apply(state, rendered, found.upstream, found, call)
+    return seen, apply(state, rendered, found.upstream, found.parts, call)
 
 
 def apply(
     state: TrainingState,
     rendered: Rendered,
     upstream: Mapping[str, torch.Tensor],
-    loss: Losses | None,
+    parts: Sequence[LossPart] | None,
     call: Call,
-) -> Done:
+) -> StepReport:
     """Compute the gradients and change the parameters: completely or, on an error, not at all."""
     if rendered.generation != state.generation:
         state.step += 1
         state.chosen += rendered.planned.chosen
-        return Done(rendered.views, loss, state.parameters.count, 0, {}, None, discarded=True)
+        return StepReport(rendered.views, (), (), state.parameters.count, discarded=True)
     gradients = differentiate(state, rendered, upstream, call)
-    if loss is not None and state.plan.loss is not None:
-        terms, weights = _regularise(state, gradients), state.plan.loss.weights
-        regularised = sum(weights[name] * value for name, value in terms.items())
-        loss = Losses(loss.total + regularised, {**loss.terms, **terms}, loss.upstream)
+    if parts is not None and state.plan.loss is not None:
+        parts = [*parts, *_regularised(state, gradients)]
     with call.times.stage("optimize"):
-        visible = int(gradients.touched.count_nonzero())
+        gathered = _gathered(gradients.touched.count_nonzero(), parts or ())
         change = _prepared(state, rendered, gradients)
         # Also whether the upstream gradients were whole, if they lie in the client's memory.
         call.check()
-        statistics = change.make(state)
-    return Done(rendered.views, loss, state.parameters.count, visible, statistics.statistics(), change.report)
+        change.make(state)
+    numbers, times = (gathered, change.adam.sums), (rendered.times, gradients.times)
+    return StepReport(rendered.views, numbers, times, state.parameters.count, parts, change.adam.names, change.report)
+
+
+def _gathered(visible: torch.Tensor, parts: Sequence[LossPart]) -> torch.Tensor:
+    """f64 [...], the number of visible primitives and the numbers of all parts."""
+    return torch.cat([visible.double().reshape(1), *(part.numbers.reshape(-1) for part in parts)])
 
 
 @dataclass(frozen=True)
@@ -85,8 +138,9 @@ class _Change:
     """A prepared step: everything that may fail has been done.
 
     Attributes:
-        adam: The optimiser's step on `parameters`; already run on copies.
+        adam: The optimiser's step on `parameters`.
         noise: Likewise.
+        is_done: Whether both have been done, to copies.
         parameters: The current ones, which the step changes in place, or changed copies.
         views: The moved views, by number.
         chosen: The number of views that the worker chose.
@@ -94,7 +148,7 @@ class _Change:
 
     adam: PreparedStep
     noise: Callable[[], object] | None
-    is_done: AdamStep | None
+    is_done: bool
     parameters: Parameters
     density: DensityState | None
     report: density_pb2.DensityReport | None
@@ -103,11 +157,10 @@ class _Change:
     views: Mapping[int, training_pb2.TrainingView]
     chosen: int
 
-    def make(self, state: TrainingState) -> AdamStep:
+    def make(self, state: TrainingState) -> None:
         """Change the state. Nothing here can fail, because nothing allocates or checks."""
-        done = self.is_done
-        if done is None:
-            done = self.adam.run()
+        if not self.is_done:
+            self.adam.run()
             if self.noise is not None:
                 self.noise()
         state.parameters, state.density = self.parameters, self.density
@@ -117,7 +170,6 @@ class _Change:
         state.generation += self.report is not None and has_changed_rows(self.report)
         state.chosen += self.chosen
         state.step += 1
-        return done
 
 
 def _prepared(state: TrainingState, rendered: Rendered, gradients: Gradients) -> _Change:
@@ -130,17 +182,17 @@ def _prepared(state: TrainingState, rendered: Rendered, gradients: Gradients) ->
     exposures = _exposed(state, gradients)
     refinement, views = state.refinement.stepped(gradients.views, gradients.cameras, state.views, optimizer, at)
     noise: Callable[[], object] | None = None
-    report, done = None, None
+    report = None
     if density is not None:
         density = density.observed(gradients.by_name, rendered.outputs, rendered.planned.plan.cameras[0])
         if is_due:
-            done = adam.run()
+            adam.run()
             report, density = density.controlled(parameters, at, state.reservation)
             density.noise(parameters, optimizer, at)()
         else:
             noise = density.noise(parameters, optimizer, at)
     chosen = rendered.planned.chosen
-    return _Change(adam, noise, done, parameters, density, report, exposures, refinement, views, chosen)
+    return _Change(adam, noise, is_due, parameters, density, report, exposures, refinement, views, chosen)
 
 
 def _exposed(state: TrainingState, gradients: Gradients) -> Refinement | None:
@@ -155,17 +207,17 @@ def _exposed(state: TrainingState, gradients: Gradients) -> Refinement | None:
     return exposures
 
 
-def _regularise(state: TrainingState, gradients: Gradients) -> dict[str, float]:
-    """Add the gradients of mean opacity and mean scale to `gradients`; returns the means."""
+def _regularised(state: TrainingState, gradients: Gradients) -> list[LossPart]:
+    """The means of opacities and scales as parts of the loss; adds their gradients to `gradients`."""
     loss, by_name = state.plan.loss, gradients.by_name
     assert loss is not None
-    means: dict[str, float] = {}
+    parts: list[LossPart] = []
     for term, names in _REGULARISED.items():
         weight = loss.weights[term]
         for name in names:
             parameter: Any = state.parameters.by_name.get(name)
             if weight and parameter is not None and parameter.value.numel():
-                means[term] = float(parameter.value.mean(dtype=torch.float64))
+                parts.append(LossPart.of_term(term, weight, parameter.value.mean(dtype=torch.float64)))
                 if name in by_name:
                     by_name[name].add_(weight / parameter.value.numel())
-    return means
+    return parts

@@ -17,7 +17,7 @@ from lumigrad.protos import dtypes
 from lumigrad.protos.streams import frames_of
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.server.core.errors import DEVICE_LOST
-from lumigrad.v1 import errors_pb2, image_pb2, render_pb2, scene_pb2, worker_pb2, world_pb2
+from lumigrad.v1 import errors_pb2, image_pb2, render_pb2, scene_pb2, training_pb2, worker_pb2, world_pb2
 from support.calls.distance_calls import DistanceClient, cuboid, mesh_arrays, mesh_obstacle, pose_of, world_of
 from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
 from support.calls.raw_calls import (
@@ -193,7 +193,10 @@ def test_a_training_takes_the_steps_of_the_cpu(cuda: RawClient, cpu: RawClient) 
     for client in (cuda, cpu):
         training = RawTraining(client, start_of(client, gaussian_cloud(60, seed=SEED)))
         training.started()
-        losses.append([training.step(number, views=[number % 2]).loss for number in range(4)])
+        alone = [training.step(number, views=[number % 2]).loss for number in range(4)]
+        for number in range(4, 8):
+            training.send(step=training_pb2.Step(number=number, views=[number % 2]))
+        losses.append(alone + [training.reply().done.loss for _ in range(4)])
         training.finish()
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
     assert losses[1][0] != losses[1][2], "the parameters have changed"

@@ -5,46 +5,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lumigrad.kernels import _native
-from lumigrad.server.core.call import StageTimes
-from lumigrad.server.core.config import Config
-from lumigrad.server.core.limits import Limits
-from lumigrad.server.training.density import DensityState
 from lumigrad.server.training.images import Planned, render
 from lumigrad.server.training.parameters import Parameters
 from lumigrad.server.training.session import done_message
-from lumigrad.server.training.spec import TrainingPlan
 from lumigrad.server.training.state import TrainingState
-from lumigrad.server.training.step import Done, apply, step
+from lumigrad.server.training.step import StepReport, apply, step
 from lumigrad.server.training.views import Views
-from lumigrad.v1 import density_pb2, gaussians_pb2, training_pb2
-from support.calls.gaussian_calls import gaussian_cloud
-from support.calls.raw_calls import opencv_camera
-from support.calls.raw_training import RATES
+from lumigrad.v1 import training_pb2
+from support.training.states import LIMITS, Wanted, state_of
 
-SIZE = (24, 16)
-LIMITS = Limits.of(Config())
-# At steps 2 and 4 rows come and go, at 3 opacities are cut.
-DENSITIES: dict[str, density_pb2.DensityControl | None] = {
-    "none": None,
-    "adaptive": density_pb2.DensityControl(
-        extent=2.0,
-        adaptive=density_pb2.DefaultStrategy(
-            start=0, every=2, grow_gradient=1e-7, grow_scale=0.05, prune_opacity=0.2, reset_every=3
-        ),
-    ),
-    "mcmc": density_pb2.DensityControl(
-        extent=2.0, mcmc=density_pb2.McmcStrategy(start=0, every=2, cap=50, min_opacity=0.3, noise=5e3)
-    ),
-}
 STEPS = 5
 # In these, something fails.
 FAULTY = {"none": (1,), "adaptive": (2, 3), "mcmc": (1, 2)}
@@ -128,40 +104,7 @@ def native() -> Iterator[NativeProxy]:
         yield proxy
 
 
-class Wanted:
-    """A call that nobody ends."""
-
-    def __init__(self) -> None:
-        self.times = StageTimes()
-
-    def check(self) -> None:
-        pass
-
-
-def state_of(kind: str) -> TrainingState:
-    """A training of few Gaussians that optimises everything."""
-    cloud = {name: torch.from_numpy(array) for name, array in gaussian_cloud(40).items()}
-    rates = {**RATES, "poses": 1e-3, "intrinsics": 1e-3, "exposures": 1e-2}
-    spec = training_pb2.TrainingSpec(
-        gaussians=gaussians_pb2.GaussianSettings(),
-        optimizer=training_pb2.Optimizer(rates={name: training_pb2.Rate(initial=r) for name, r in rates.items()}),
-        loss=training_pb2.Loss(l1=0.8, dssim=0.2, opacity=0.01, scale=0.01),
-        density=DENSITIES[kind],
-        seed=7,
-    )
-    shapes = {name: list(tensor.shape) for name, tensor in cloud.items()}
-    plan = TrainingPlan.of(spec, "gaussians", shapes, LIMITS, "spec")
-    generator = np.random.default_rng(0)
-    pictures = [torch.from_numpy(generator.random((SIZE[1], SIZE[0], 3), np.float32)) for _ in range(3)]
-    target_images: list[Any] = [SimpleNamespace(tensors={"color": color}, bytes=color.nbytes) for color in pictures]
-    cameras = [training_pb2.TrainingView(camera=opencv_camera(*SIZE, x=0.1 * index)) for index in range(3)]
-    parameters = Parameters.of_scene(cloud, plan.optimizer)
-    density = None if plan.density is None else DensityState(plan.density, parameters)
-    reservation: Any = SimpleNamespace(grow=lambda count: None)
-    return TrainingState("scene", plan, Views(cameras, target_images), parameters, density, reservation)
-
-
-def stepped(state: TrainingState, is_own: bool) -> Done:
+def stepped(state: TrainingState, is_own: bool) -> StepReport:
     """Make a step, with the training's loss or with one's own, of views that the worker chooses."""
     call: Any = Wanted()
     views = state.views.chosen(7, state.chosen, 2)
@@ -170,6 +113,11 @@ def stepped(state: TrainingState, is_own: bool) -> Done:
         return step(state, planned, call, lambda rendered: None)[1]
     rendered = render(state, planned, call)
     return apply(state, rendered, {"color": rendered.outputs["color"] - 0.5}, None, call)
+
+
+def told(number: int, report: StepReport) -> training_pb2.StepDone:
+    """What the client is told."""
+    return done_message(number, report.read([tensor.numpy() for tensor in report.numbers]))
 
 
 def everything(state: TrainingState) -> dict[str, Any]:
@@ -213,7 +161,7 @@ def test_a_step_that_fails_anywhere_changes_nothing(kind: str, is_own: bool, nat
                     stepped(state, is_own)
                 assert everything(state) == before, f"{caught.value}, call {place} of step {number}"
         done = stepped(state, is_own)
-        assert done_message(number, done) == done_message(number, expected)
+        assert told(number, done) == told(number, expected)
         assert everything(state) == everything(undisturbed), number
     # What is done in place comes last: nothing is allocated then, and nothing but kernels called.
     in_place = {"none": {("training_adam",)}, "adaptive": {()}, "mcmc": {("training_adam", "density_add_noise"), ()}}

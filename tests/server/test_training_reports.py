@@ -1,0 +1,178 @@
+"""Steps are queued without waiting for the device; their reports follow while the device is at the next step."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+from lumigrad.server.core.call import NoLane
+from lumigrad.server.core.errors import StepMismatchError
+from lumigrad.server.device.executor import DeviceExecutor
+from lumigrad.server.device.memory import DeviceMemory
+from lumigrad.server.device.transfer import Transfer
+from lumigrad.server.training.images import Planned
+from lumigrad.server.training.requests import Request
+from lumigrad.server.training.session import Session
+from lumigrad.server.training.state import TrainingState
+from lumigrad.server.training.step import step
+from lumigrad.v1 import training_pb2
+from support.backends.emulated_copies import EmulatedCopies, emulated_transfer
+from support.calls.raw_training import RATES
+from support.training.states import DENSITIES, LIMITS, Wanted, state_of
+from support.workers.slow_render import wait_until
+
+CPU = torch.device("cpu")
+# What makes the host wait for a GPU.
+READS = {"item", "tolist", "numpy", "cpu", "nonzero", "__bool__", "__int__", "__float__", "__index__", "is_nonzero"}
+
+
+class HostReads(TorchFunctionMode):
+    """Refuses to read a tensor's numbers on the host."""
+
+    def __torch_function__(
+        self, function: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        name = getattr(function, "__name__", "")
+        assert name not in READS, f"{name} waits for the device"
+        if name == "__getitem__":
+            assert not isinstance(args[1], list | torch.Tensor), "an index is copied to the device, or read from it"
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", DENSITIES)
+def test_a_step_reads_nothing_from_the_device(kind: str) -> None:
+    state = state_of(kind, {**RATES, "exposures": 1e-2})
+    planned = Planned.of(state, [2, 0], state.plan.loss.outputs, LIMITS, "step")  # type: ignore[union-attr]
+    with HostReads():
+        step(state, planned, Wanted(), lambda rendered: None)  # type: ignore[arg-type]
+    assert state.step == 1
+
+
+def test_what_reads_is_noticed() -> None:
+    for read in (
+        lambda t: float(t.sum()),
+        lambda t: t.tolist(),
+        lambda t: t[[0]],
+        lambda t: t.cpu(),
+        lambda t: bool(t[0]),
+    ):
+        with pytest.raises(AssertionError), HostReads():
+            read(torch.ones(3))
+
+
+class Part(Wanted):
+    """The part of one request."""
+
+    tenant, priority, remaining, checked, lane = "", 1, float("inf"), 0.0, NoLane()
+
+    def on_end(self, callback: Any) -> None:
+        pass
+
+    def by_lane(self, name: str) -> Any:
+        return nullcontext()
+
+
+class Requests:
+    """Requests that have all arrived."""
+
+    def __init__(self, *kinds: dict[str, Any]) -> None:
+        messages = [training_pb2.TrainRequest(**kind) for kind in kinds]
+        self.open: list[Any] = [Request(message, memoryview(b""), Part()) for message in messages]  # type: ignore[arg-type]
+        self._left = list(self.open)
+
+    def __iter__(self) -> Iterator[Request]:
+        while self._left:
+            yield self._left.pop(0)
+
+    @property
+    def is_next_here(self) -> bool:
+        return bool(self._left)
+
+    def close(self, request: Request) -> None:
+        self.open.remove(request)
+
+
+@contextmanager
+def session_of(state: TrainingState, requests: Requests, transfer: Transfer) -> Iterator[Session]:
+    executor = DeviceExecutor(CPU, DeviceMemory(CPU, 1 << 40, transfer=transfer), 8)
+    runtime = SimpleNamespace(
+        trainings=SimpleNamespace(check_kept=lambda training: None),
+        memory=SimpleNamespace(check=lambda cost, held: None),
+        payload_memory=SimpleNamespace(reserve=lambda nbytes, call: None),
+        scenes=SimpleNamespace(touch=lambda scene_id: None),
+        limits=LIMITS, executor=executor, transfer=transfer,
+    )  # fmt: skip
+    try:
+        yield Session(SimpleNamespace(state=state), runtime, requests)  # type: ignore[arg-type]
+    finally:
+        executor.close()
+
+
+def steps(count: int) -> list[dict[str, Any]]:
+    return [{"step": {"number": number, "views": [number % 3]}} for number in range(count)]
+
+
+def reports(replies: Sequence[Any]) -> list[training_pb2.StepDone]:
+    return [frame.message.done for frame in replies]
+
+
+def test_a_step_is_done_before_the_one_before_has_reported() -> None:
+    plain, state = state_of("none"), state_of("none")
+    requests = Requests(*steps(4))
+    with session_of(plain, Requests(*steps(4)), Transfer(CPU)) as session:
+        expected = reports(list(session.answer()))
+    copies, replies = EmulatedCopies(), []
+    copies.go.clear()
+    with session_of(state, requests, emulated_transfer(copies)) as session:
+        thread = threading.Thread(target=lambda: replies.extend(session.answer()))
+        thread.start()
+        wait_until(lambda: state.step == 2, "the second step")
+        assert not replies and copies.begun == 1 and len(requests.open) == 4
+        copies.go.set()
+        thread.join(60)
+    assert reports(replies) == expected == list(state.recent_replies)
+    assert [done.number for done in expected] == [0, 1, 2, 3] and expected[0].loss > 0
+    assert not copies.mistakes and not requests.open
+    assert {"kernel.blend", "loss", "optimize"} <= {stage.name for stage in replies[0].message.timings.stages}
+
+
+def test_steps_report_although_the_next_request_is_refused() -> None:
+    state, replies = state_of("none"), []
+    requests = Requests(*steps(2), {"step": {"number": 7}})
+    with session_of(state, requests, emulated_transfer(EmulatedCopies())) as session:
+        with pytest.raises(StepMismatchError):
+            replies.extend(session.answer())
+        assert [done.number for done in reports(replies)] == [0, 1]
+
+
+def test_a_step_whose_caller_is_gone_is_reported_to_the_next_call() -> None:
+    state, copies = state_of("none"), EmulatedCopies()
+    with session_of(state, Requests(*steps(3)), emulated_transfer(copies)) as session:
+        replies = session.answer()
+        assert next(replies).message.done.number == 0  # type: ignore[union-attr]
+        replies.close()  # type: ignore[attr-defined]
+        session.close()
+    assert state.step == 2
+    assert [done.number for done in state.recent_replies] == [0, 1]
+    assert all(done.loss > 0 for done in state.recent_replies)
+
+
+def test_nothing_is_queued_behind_a_step_while_others_wait() -> None:
+    """Their time on the device would count as theirs."""
+    state, copies = state_of("none"), EmulatedCopies()
+    waits: list[int] = []
+    copies.finish = lambda: waits.append(state.step)
+    transfer = emulated_transfer(copies)
+    with session_of(state, Requests(*steps(1)), transfer) as session:
+        queued = session._queued
+        depth = SimpleNamespace(depth=1, complete=session._runtime.executor.complete, run=session._runtime.executor.run)
+        session._runtime.executor = depth  # type: ignore[misc, assignment]
+        list(session.answer())
+    assert queued and waits.count(1) == 2

@@ -1,0 +1,72 @@
+"""Trainings in this process, without a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from lumigrad.server.core.call import StageTimes
+from lumigrad.server.core.config import Config
+from lumigrad.server.core.limits import Limits
+from lumigrad.server.training.density import DensityState
+from lumigrad.server.training.parameters import Parameters
+from lumigrad.server.training.spec import TrainingPlan
+from lumigrad.server.training.state import TrainingState
+from lumigrad.server.training.views import Views
+from lumigrad.v1 import density_pb2, gaussians_pb2, training_pb2
+from support.calls.gaussian_calls import gaussian_cloud
+from support.calls.raw_calls import opencv_camera
+from support.calls.raw_training import RATES
+
+SIZE = (24, 16)
+LIMITS = Limits.of(Config())
+# At steps 2 and 4 rows come and go, at 3 opacities are cut.
+DENSITIES: dict[str, density_pb2.DensityControl | None] = {
+    "none": None,
+    "adaptive": density_pb2.DensityControl(
+        extent=2.0,
+        adaptive=density_pb2.DefaultStrategy(
+            start=0, every=2, grow_gradient=1e-7, grow_scale=0.05, prune_opacity=0.2, reset_every=3
+        ),
+    ),
+    "mcmc": density_pb2.DensityControl(
+        extent=2.0, mcmc=density_pb2.McmcStrategy(start=0, every=2, cap=50, min_opacity=0.3, noise=5e3)
+    ),
+}
+EVERYTHING = {**RATES, "poses": 1e-3, "intrinsics": 1e-3, "exposures": 1e-2}
+
+
+class Wanted:
+    """A call that nobody ends."""
+
+    def __init__(self) -> None:
+        self.times = StageTimes()
+
+    def check(self) -> None:
+        pass
+
+
+def state_of(kind: str, rates: Mapping[str, float] = EVERYTHING) -> TrainingState:
+    """A training of few Gaussians, by default one that optimises everything."""
+    cloud = {name: torch.from_numpy(array) for name, array in gaussian_cloud(40).items()}
+    spec = training_pb2.TrainingSpec(
+        gaussians=gaussians_pb2.GaussianSettings(),
+        optimizer=training_pb2.Optimizer(rates={name: training_pb2.Rate(initial=r) for name, r in rates.items()}),
+        loss=training_pb2.Loss(l1=0.8, dssim=0.2, opacity=0.01, scale=0.01),
+        density=DENSITIES[kind],
+        seed=7,
+    )
+    shapes = {name: list(tensor.shape) for name, tensor in cloud.items()}
+    plan = TrainingPlan.of(spec, "gaussians", shapes, LIMITS, "spec")
+    generator = np.random.default_rng(0)
+    pictures = [torch.from_numpy(generator.random((SIZE[1], SIZE[0], 3), np.float32)) for _ in range(3)]
+    target_images: list[Any] = [SimpleNamespace(tensors={"color": color}, bytes=color.nbytes) for color in pictures]
+    cameras = [training_pb2.TrainingView(camera=opencv_camera(*SIZE, x=0.1 * index)) for index in range(3)]
+    parameters = Parameters.of_scene(cloud, plan.optimizer)
+    density = None if plan.density is None else DensityState(plan.density, parameters)
+    reservation: Any = SimpleNamespace(bytes=0, copied_bytes=0, grow=lambda count: None, resize=lambda count: None)
+    return TrainingState("scene", plan, Views(cameras, target_images), parameters, density, reservation)

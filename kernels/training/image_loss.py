@@ -63,7 +63,7 @@ def image_loss_values(
     """`ImageLoss.values` from its sums on the host.
 
     Args:
-        sums: [C][4], see `ImageLoss.sums`.
+        sums: [C, 4], see `ImageLoss.sums`.
         weights: See `ImageLoss.weights`.
         reduction: "mean" or "sum" of the views' totals.
     """

@@ -1,7 +1,7 @@
 """3D Gaussian splatting: images as of gsplat or diff-gaussian-rasterization, with true gradients or theirs."""
 
 from lumigrad.kernels.errors import ArgumentError
-from lumigrad.kernels.gaussians.backward import GRADIENTS, SCENE_GRADIENTS, Backward, backward
+from lumigrad.kernels.gaussians.backward import GRADIENTS, SCENE_GRADIENTS, Backward, backward, gives_sh_factors
 from lumigrad.kernels.gaussians.camera import MODELS, Camera
 from lumigrad.kernels.gaussians.forward import IMAGES, ON_RAYS, ON_SURFELS, OUTPUTS, PER_GAUSSIAN, Forward, forward
 from lumigrad.kernels.gaussians.inputs import Gaussians, check_values
@@ -47,4 +47,5 @@ __all__ = [
     "backward",
     "check_values",
     "forward",
+    "gives_sh_factors",
 ]

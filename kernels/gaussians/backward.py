@@ -22,9 +22,16 @@ from lumigrad.kernels.gaussians.surface import SurfaceGradient, expected_depth, 
 from lumigrad.kernels.stages import Stages
 
 SCENE_GRADIENTS = ("means", "quats", "scales", "covariances", "opacities", "sh", "colors")
-GRADIENTS = (*SCENE_GRADIENTS, "background", "cameras", "transforms", "lenses", "rays", "means2d", "means2d_abs")
+GRADIENTS = (
+    *SCENE_GRADIENTS,
+    *("sh_factors", "background", "cameras", "transforms", "lenses", "rays", "means2d", "means2d_abs"),
+)
 _ON_FILM = ("means2d", "means2d_abs")
 _POSES = ("cameras", "transforms", "lenses")
+# A direction, and the gradient of a colour.
+_FACTORS = 6
+# With fewer coefficients than this the factors of a gradient are larger than the gradient.
+_LEAST_COEFFICIENTS = 4
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,7 @@ class Backward:
             "lens_angle_to_pixel_distance" [C, 6], "lens_pixel_distance_to_angle" [C, 6], "lens_linear" [C, 3],
             "windshield_horizontal" and "windshield_vertical" [C, k], along rays with "_inverse" too; those of a lidar
             are "lidar_elevations" [C, H], "lidar_azimuths" [C, W] and "lidar_offsets" [C, H]. "rays" [C, H,
-            W, 6], of those that were given.
+            W, 6], of those that were given. "sh_factors" [N, 6], instead of "sh": see `gives_sh_factors`.
         touched: i32 [N] or [S, N]: 1 if a Gaussian contributed to a pixel; 0 if not: its gradients are 0.
         times: Time of each kernel stage.
     """
@@ -62,6 +69,18 @@ class Backward:
     def stages(self) -> dict[str, float]:
         """Milliseconds per kernel stage, summed over the cameras; empty while a CUDA stream is still at work."""
         return self.times.milliseconds()
+
+
+def gives_sh_factors(state: State) -> bool:
+    """Whether `backward` can return "sh_factors" [N, 6] instead of "sh": on CUDA, for one camera and three channels.
+
+    A row has the direction from the camera, of length 1, and the gradient of the colour. The gradient of coefficient k
+    is the harmonic number k of the direction times that of the colour; both are 0 of a Gaussian that is not visible.
+    `training.HarmonicsGradient` has an optimiser take a step by them.
+    """
+    sh = state.gaussians.tensors().get("sh")
+    fits = sh is not None and sh.dim() == 3 and sh.shape[1] >= _LEAST_COEFFICIENTS and sh.shape[2] == 3
+    return fits and len(state.cameras) == 1 and engine_for(state.gaussians.device).gives_sh_factors
 
 
 def backward(
@@ -127,6 +146,8 @@ def backward(
 
 def _shape(state: State, name: str) -> tuple[int, ...]:
     views = len(state.cameras)
+    if name == "sh_factors":
+        return state.gaussians.count, _FACTORS
     if name in _ON_FILM:
         return views, state.gaussians.count, 2
     if name == "rays":
@@ -210,6 +231,9 @@ def _check_wanted(state: State, names: Sequence[str]) -> None:
             raise ArgumentError("wanted", f"names of {GRADIENTS}", f"{name!r}")
         if name in SCENE_GRADIENTS and name not in scene:
             raise ArgumentError("wanted", f"of the scene's tensors {tuple(scene)}", f"{name!r}")
+    if "sh_factors" in names and not gives_sh_factors(state):
+        expected = f"'sh' where cameras are several, or channels not 3, or coefficients < {_LEAST_COEFFICIENTS}"
+        raise ArgumentError("wanted", f"{expected}, and on the CPU", "'sh_factors'")
     if "transforms" in names and not state.slices.of_transform:
         raise ArgumentError("wanted", "'transforms' only where there are some", "none were rendered")
     if "lenses" in names and not state.cameras[0].is_sensor:

@@ -26,7 +26,13 @@ class Kept(Protocol):
 
 
 class Engine(Protocol):
-    """Renders and differentiates the views of a call; used by one thread only."""
+    """Renders and differentiates the views of a call; used by one thread only.
+
+    Attributes:
+        gives_sh_factors: Whether `backward` writes "to_sh_factors".
+    """
+
+    gives_sh_factors: bool
 
     def forward(
         self, views: Any, settings: Any, arrays: Arrays, retain: bool, before_view: BeforeView, *, half: bool
@@ -42,6 +48,8 @@ class Engine(Protocol):
 
 class CpuEngine:
     """Runs the CPU loops, with a workspace that it reuses."""
+
+    gives_sh_factors = False
 
     def __init__(self) -> None:
         self._workspace = _native.GaussianWorkspace()
@@ -90,6 +98,8 @@ class CpuEngine:
 
 class CudaEngine:
     """Launches the CUDA kernels for all views at once, on the stream that is current at the time of the call."""
+
+    gives_sh_factors = True
 
     def __init__(self, native: Any, device: int, current_stream: Callable[[], int]) -> None:
         """Calls functions of `native`; `current_stream` returns the handle of the CUDA stream to use."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -22,13 +22,33 @@ _GRADIENT_TYPES = (torch.float32, torch.float16, torch.bfloat16)
 _SMALLEST_EPSILON = 2.0**-126
 
 
+@dataclass(frozen=True, eq=False)
+class HarmonicsGradient:
+    """The gradient of spherical harmonics that one view shows, on CUDA only: an eighth of the memory of the gradient.
+
+    That of coefficient k of a row is the harmonic number k of the row's direction, times the gradient of its colour; of
+    coefficients beyond the degree 0.
+
+    Attributes:
+        factors: f32 [N, 6], a unit direction and dL/d colour, as `gaussians.backward` returns for "sh_factors".
+        degree: The degree up to which colours depend on the harmonics, 0 to 4.
+    """
+
+    factors: torch.Tensor
+    degree: int
+
+
+Gradient: TypeAlias = torch.Tensor | HarmonicsGradient
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Parameter:
     """A parameter of N rows, with its gradient and optimiser state; contiguous tensors on one device.
 
     Attributes:
         raw: f32 [N, ...], the values to optimise, before the activation; updated in place.
-        gradient: f32, f16 or bf16, shaped as `raw`: dL/d value.
+        gradient: f32, f16 or bf16, shaped as `raw`: dL/d value. Or that of harmonics, for `raw` of shape [N, K, 3] with
+            K at least 4.
         first: f32, shaped as `raw`: running mean of the gradients with respect to `raw`, initially 0; updated.
         second: f32, shaped as `raw`: running mean of their squares, initially 0; updated.
         learning_rate: The learning rate of this step.
@@ -41,7 +61,7 @@ class Parameter:
     """
 
     raw: torch.Tensor
-    gradient: torch.Tensor
+    gradient: Gradient
     first: torch.Tensor
     second: torch.Tensor
     learning_rate: float
@@ -223,7 +243,10 @@ def _check(name: str, parameter: Parameter, device: torch.device | None) -> torc
     where = device or raw.device
     shape = list(raw.shape)
     check_tensor(f"{name}.raw", raw, (torch.float32,), shape, where, in_place=True)
-    check_tensor(f"{name}.gradient", parameter.gradient, _GRADIENT_TYPES, shape, where)
+    if isinstance(parameter.gradient, HarmonicsGradient):
+        _check_harmonics(f"{name}.gradient", parameter.gradient, parameter, where)
+    else:
+        check_tensor(f"{name}.gradient", parameter.gradient, _GRADIENT_TYPES, shape, where)
     written = {"raw": raw, "first": parameter.first, "second": parameter.second, "value": parameter.value}
     for part, tensor in written.items():
         if part != "value" or tensor is not None:
@@ -243,13 +266,37 @@ def _check(name: str, parameter: Parameter, device: torch.device | None) -> torc
     return where
 
 
+def _check_harmonics(name: str, gradient: HarmonicsGradient, parameter: Parameter, where: torch.device) -> None:
+    shape = list(parameter.raw.shape)
+    coefficients = shape[1] if len(shape) == 3 and shape[2] == 3 else 0
+    check(coefficients >= 4, name, "a tensor, or one of harmonics for `raw` of shape [N, 4 or more, 3]", shape)
+    check_tensor(f"{name}.factors", gradient.factors, (torch.float32,), [shape[0], 6], where)
+    degree = gradient.degree
+    fits = is_whole(degree) and 0 <= degree <= 4 and (degree + 1) ** 2 <= coefficients
+    check(fits, f"{name}.degree", f"a degree of which there are {coefficients} coefficients", degree)
+    check(parameter.activation == "identity", name, "a tensor where there is an activation", "one of harmonics")
+
+
+def _gradient(gradient: Gradient) -> dict[str, Any]:
+    """The arguments of the extension for a gradient."""
+    if isinstance(gradient, HarmonicsGradient):
+        factors = gradient.factors.detach().contiguous()
+        return {"gradient": None, "gradient_type": 0, "factors": factors, "degree": gradient.degree}
+    dense = gradient.detach().contiguous()
+    return {
+        "gradient": dense if dense.dtype == torch.float32 else dense.view(torch.int16),
+        "gradient_type": _GRADIENT_TYPES.index(dense.dtype),
+        "factors": None,
+        "degree": 0,
+    }
+
+
 def _group(parameter: Parameter, first_power: float) -> dict[str, Any]:
     """The arguments of the extension: flattened rows, with f16, bf16 and bool as integers of the same size.
 
     `first_power` corrects the bias of the first moment.
     """
     shape = (parameter.raw.shape[0], -1)
-    gradient = parameter.gradient.detach().contiguous()
     rows = parameter.rows
     flat = {
         name: getattr(parameter, name).detach().view(shape)
@@ -258,9 +305,8 @@ def _group(parameter: Parameter, first_power: float) -> dict[str, Any]:
     }
     return {
         **flat,
-        "gradient": gradient if gradient.dtype == torch.float32 else gradient.view(torch.int16),
+        **_gradient(parameter.gradient),
         "rows": None if rows is None else rows.contiguous().view(torch.uint8),
-        "gradient_type": _GRADIENT_TYPES.index(gradient.dtype),
         "activation": ACTIVATIONS.index(parameter.activation),
         "step_size": parameter.learning_rate / first_power,
         "head": parameter.head,

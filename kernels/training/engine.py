@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from lumigrad.kernels import _native
+from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.per_device import PerDevice
 from lumigrad.kernels.stages import StageTimes
 
@@ -30,6 +31,8 @@ class CpuEngine:
 
     def adam(self, groups: list[Arrays], settings: Any, sums: Any) -> StageTimes:
         """Updates all parameters in place."""
+        if any(group["factors"] is not None for group in groups):
+            raise ArgumentError("gradient", "a tensor on the CPU", "a gradient of harmonics by factors")
         _native.training_adam(self._workspace, groups, settings, sums)
         return self._times("adam")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from lumigrad.kernels import training
+from lumigrad.kernels import gaussians, training
 from lumigrad.kernels.stages import Stages
 from lumigrad.protos.dtypes import Array
 from lumigrad.server.core.call import Call
@@ -114,6 +114,7 @@ class Gradients:
     """The gradients of a step.
 
     Attributes:
+        harmonics: That of "sh", if it is not in `by_name`.
         touched: [N], 0 for primitives that are not visible in any view.
         views: The views of the rows below.
         exposures: [C, 3, 4]; None: not optimised.
@@ -122,11 +123,20 @@ class Gradients:
     """
 
     by_name: dict[str, torch.Tensor]
+    harmonics: training.HarmonicsGradient | None
     touched: torch.Tensor
     views: Sequence[int]
     exposures: torch.Tensor | None
     cameras: Tensors
     times: Stages
+
+
+def _wanted(state: TrainingState, rendered: Rendered) -> Sequence[str]:
+    """The engine's names of the gradients of a step; those of harmonics by their factors where there are such."""
+    names = rendered.planned.wanted
+    if "sh" not in names or state.plan.kind != "gaussians" or not gaussians.gives_sh_factors(rendered.state):
+        return names
+    return ["sh_factors" if name == "sh" else name for name in names]
 
 
 def differentiate(
@@ -140,15 +150,17 @@ def differentiate(
         upstream["color"], exposures = training.exposure_gradient(rendered.plain, matrices, upstream["color"])
     engine = ENGINES[state.plan.kind]
     with arguments_of("gradients.output_gradients"):
-        result = engine.backward(rendered.state, upstream, rendered.planned.wanted, call.check)
+        result = engine.backward(rendered.state, upstream, _wanted(state, rendered), call.check)
     assert result.touched is not None
-    by_name, of_cameras = {}, {}
+    by_name, of_cameras, harmonics = {}, {}, None
     for name, gradient in result.gradients.items():
         if name.startswith(_OF_CAMERAS):
             of_cameras[name] = gradient.cpu()
+        elif name == "sh_factors":
+            harmonics = training.HarmonicsGradient(gradient, rendered.planned.plan.settings.sh_degree)
         else:
             by_name[name] = gradient
-    return Gradients(by_name, result.touched, rendered.views, exposures, of_cameras, result.times)
+    return Gradients(by_name, harmonics, result.touched, rendered.views, exposures, of_cameras, result.times)
 
 
 @dataclass(frozen=True)

@@ -263,14 +263,25 @@ class Parameters:
         )
 
     def prepared_step(
-        self, gradients: Tensors, optimizer: Optimizer, step: int, rows: torch.Tensor | None
+        self,
+        gradients: Tensors,
+        harmonics: training.HarmonicsGradient | None,
+        optimizer: Optimizer,
+        step: int,
+        rows: torch.Tensor | None,
     ) -> training.PreparedStep:
-        """Prepare a step of Adam; `step` counts from 0, `rows` selects rows, None: all."""
-        groups = {name: self._group(name, gradients[name], optimizer, step, rows) for name in self.wanted}
+        """Prepare a step of Adam; `step` counts from 0, `rows` selects rows, None: all.
+
+        `harmonics` is the gradient of "sh", if that is not among the gradients.
+        """
+        known: dict[str, training.Gradient] = dict(gradients)
+        if harmonics is not None:
+            known["sh"] = harmonics
+        groups = {name: self._group(name, known[name], optimizer, step, rows) for name in self.wanted}
         return training.prepare_adam(groups, betas=optimizer.betas, epsilon=optimizer.epsilon, step=step + 1)
 
     def _group(
-        self, name: str, gradient: torch.Tensor, optimizer: Optimizer, step: int, rows: torch.Tensor | None
+        self, name: str, gradient: training.Gradient, optimizer: Optimizer, step: int, rows: torch.Tensor | None
     ) -> training.Parameter:
         parameter = self.by_name[name]
         assert parameter.first is not None and parameter.second is not None

@@ -178,7 +178,7 @@ def _prepared(state: TrainingState, rendered: Rendered, gradients: Gradients) ->
     is_due = density is not None and density.is_due(at)
     parameters = state.parameters.copied() if is_due else state.parameters
     rows = gradients.touched.bool() if optimizer.visible_only else None
-    adam = parameters.prepared_step(gradients.by_name, optimizer, at, rows)
+    adam = parameters.prepared_step(gradients.by_name, gradients.harmonics, optimizer, at, rows)
     exposures = _exposed(state, gradients)
     refinement, views = state.refinement.stepped(gradients.views, gradients.cameras, state.views, optimizer, at)
     noise: Callable[[], object] | None = None

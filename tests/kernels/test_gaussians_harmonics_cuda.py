@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from lumigrad.kernels import gaussians
-from lumigrad.kernels.gaussians import Camera, Gaussians, Settings, Transform
+from lumigrad.kernels.gaussians import ArgumentError, Camera, Gaussians, Settings, Transform
 from lumigrad.kernels.gaussians.engine import CudaEngine
 from support.backends.cuda_devices import CudaDevice
 from support.backends.engines import emulated
+from support.closeness import assert_relative
+from support.gaussians.colors import harmonics
 from support.gaussians.rotation import turned
 
 # Neither of blocks nor of warps; slices end inside of both.
@@ -84,3 +86,48 @@ def test_rows_that_warps_share_have_the_same_bits(
     seen = rows[:, :active].flatten(1).ne(0).any(1)
     assert 0.2 < seen.float().mean() < 0.8
     assert not seen[64:96].any()  # A warp that sees none.
+
+
+@pytest.mark.parametrize("degree", [0, 1, 2, 3])
+@pytest.mark.parametrize("model", ["pinhole", "fisheye"])
+def test_factors_of_gradients_are_the_gradients(degree: int, model: str, cuda: CudaDevice) -> None:
+    engine = CudaEngine(cuda.native, 0, cuda.current_stream)
+    scene = Gaussians(**{name: value[0].to(cuda.device) for name, value in scene_of(3, 1).items()})
+    eye = camera(model, 0.4, 0.2)
+    made = emulated(gaussians.forward, engine)(
+        scene, [eye], Settings(sh_degree=degree, deterministic=True), retain=True
+    )
+    upstream = {"color": torch.ones_like(made.outputs["color"])}
+    backward = emulated(gaussians.backward, engine)
+    whole = backward(made.state, upstream).gradients
+    found = backward(made.state, upstream, ("means", "sh_factors")).gradients
+    np.testing.assert_array_equal(found["means"].cpu(), whole["means"].cpu())
+    direction, color = found["sh_factors"].cpu().double().split(3, dim=1)
+    active = (degree + 1) ** 2
+    expanded = torch.zeros(COUNT, 16, 3, dtype=torch.float64)
+    expanded[:, :active] = harmonics(degree, direction)[:, :, None] * color[:, None]
+    assert_relative("sh", whole["sh"].cpu(), expanded, 1e-6)
+    seen = color.ne(0).any(1)
+    assert 0.2 < seen.double().mean() < 0.8
+    np.testing.assert_allclose(direction[seen].norm(dim=1), 1.0, atol=1e-6)
+
+
+def test_factors_are_for_one_camera_and_three_channels(cuda: CudaDevice) -> None:
+    engine = CudaEngine(cuda.native, 0, cuda.current_stream)
+    tensors = {name: value[0].to(cuda.device) for name, value in scene_of(1, 1).items()}
+    grey = {**tensors, "sh": tensors["sh"][..., :1].contiguous()}
+    few = {**tensors, "sh": tensors["sh"][:, :1].contiguous()}
+    two = [camera("pinhole", 0.4, 0.2), camera("pinhole", 0.0, 0.0)]
+    forward, backward = emulated(gaussians.forward, engine), emulated(gaussians.backward, engine)
+    for scene, cameras in ((tensors, two), (grey, two[:1]), (few, two[:1])):
+        made = forward(Gaussians(**scene), cameras, Settings(), retain=True)
+        with pytest.raises(ArgumentError, match="'sh' where cameras are several"):
+            backward(made.state, {"color": torch.ones_like(made.outputs["color"])}, ("sh_factors",))
+
+
+def test_there_are_no_factors_on_the_cpu() -> None:
+    tensors = {name: value[0] for name, value in scene_of(1, 1).items()}
+    made = gaussians.forward(Gaussians(**tensors), [camera("pinhole", 0.4, 0.2)], Settings(), retain=True)
+    assert not gaussians.gives_sh_factors(made.state)
+    with pytest.raises(ArgumentError, match="on the CPU"):
+        gaussians.backward(made.state, {"color": torch.ones_like(made.outputs["color"])}, ("sh_factors",))

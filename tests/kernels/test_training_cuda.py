@@ -8,11 +8,19 @@ import numpy as np
 import pytest
 import torch
 
-from lumigrad.kernels.training import ACTIVATIONS, adam_step, image_loss
+from lumigrad.kernels.training import (
+    ACTIVATIONS,
+    ArgumentError,
+    HarmonicsGradient,
+    Parameter,
+    adam_step,
+    image_loss,
+)
 from lumigrad.kernels.training.engine import CudaEngine
 from support.backends.cuda_devices import CudaDevice
 from support.backends.training_engines import Engine, cpu, on_cuda
 from support.closeness import assert_relative
+from support.gaussians.colors import harmonics
 from support.training.adam import BETAS, EPSILON, assert_same, copied, numbers, parameter, stepped, used
 from support.training.losses import pair
 
@@ -65,6 +73,63 @@ def test_order_of_threads_does_not_matter_to_adam(thread_seed: int, emulated_cud
     for name, after in expected.items():
         assert_same(actual[name], after)
     assert told.statistics() == wanted.statistics()
+
+
+def harmonics_parameter(coefficients: int, degree: int) -> tuple[Parameter, HarmonicsGradient]:
+    """Coefficients with their gradient, and its factors."""
+    count = 500
+    of = used(parameter(f"harmonics {coefficients} {degree}", (count, coefficients, 3)))
+    random = torch.Generator().manual_seed(degree)
+    direction = torch.nn.functional.normalize(torch.randn(count, 3, generator=random), dim=1)
+    color = torch.randn(count, 3, generator=random)
+    direction[::7], color[::7] = 0.0, 0.0
+    color[100] = torch.nan
+    gradient = torch.zeros(count, coefficients, 3)
+    active = (degree + 1) ** 2
+    gradient[:, :active] = (harmonics(degree, direction.double())[:, :, None] * color.double()[:, None]).float()
+    of = replace(of, gradient=gradient, value=None, head=3, head_learning_rate=0.03)
+    return of, HarmonicsGradient(torch.cat([direction, color], dim=1), degree)
+
+
+@pytest.mark.parametrize(("coefficients", "degree"), [(4, 0), (4, 1), (9, 2), (16, 1), (16, 3), (25, 4)])
+@pytest.mark.parametrize("some", [False, True])
+def test_a_step_by_factors_is_that_by_the_gradient(
+    coefficients: int, degree: int, some: bool, cuda: CudaDevice
+) -> None:
+    engine = engine_on(cuda)
+    of, factors = harmonics_parameter(coefficients, degree)
+    of = replace(of, rows=torch.arange(500).remainder(3) > 0 if some else None)
+    other = used(parameter("beside", (70, 4), "exp"))
+    (expected, wanted), (actual, told) = (
+        stepped(engine, {"sh": one, "other": other}, 5) for one in (of, replace(of, gradient=factors))
+    )
+    for part in ("raw", "first", "second"):
+        assert_relative(part, getattr(actual["sh"], part).cpu(), getattr(expected["sh"], part).cpu(), 1e-6)
+    assert_same(actual["other"], expected["other"])
+    for name, statistics in wanted.statistics().items():
+        mine = told.statistics()[name]
+        assert (mine.skipped, mine.updated) == (statistics.skipped, statistics.updated)
+        assert mine.not_finite == statistics.not_finite
+        assert mine.squares == pytest.approx(statistics.squares, rel=1e-6)
+        assert mine.largest == pytest.approx(statistics.largest, rel=1e-6)
+    assert told.statistics()["sh"].not_finite == 3 * (degree + 1) ** 2
+
+
+def test_factors_that_do_not_fit_are_refused(cuda: CudaDevice) -> None:
+    engine = engine_on(cuda)
+    of, factors = harmonics_parameter(4, 1)
+    flat = used(parameter("flat", (500, 5)))
+    wrong = {
+        "degree": replace(of, gradient=replace(factors, degree=2)),
+        "factors": replace(of, gradient=replace(factors, factors=factors.factors[1:])),
+        "raw": replace(flat, gradient=factors),
+        "activation": replace(of, gradient=factors, activation="exp"),
+    }
+    for name, one in wrong.items():
+        with pytest.raises(ArgumentError, match=name):
+            engine.run(adam_step, engine.moved({"sh": copied(one)}), step=1)
+    with pytest.raises(ArgumentError, match="a tensor on the CPU"):
+        cpu().run(adam_step, {"sh": replace(of, gradient=factors)}, step=1)
 
 
 IMAGES = pair("cuda", (3, 37, 45, 3))

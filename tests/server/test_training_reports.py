@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -12,17 +13,19 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
+from lumigrad.kernels.gaussians.engine import CudaEngine
 from lumigrad.server.core.call import NoLane
 from lumigrad.server.core.errors import StepMismatchError
 from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.device.memory import DeviceMemory
 from lumigrad.server.device.transfer import Transfer
-from lumigrad.server.training.images import Planned
+from lumigrad.server.training.images import Planned, differentiate, render
 from lumigrad.server.training.requests import Request
 from lumigrad.server.training.session import Session
 from lumigrad.server.training.state import TrainingState
 from lumigrad.server.training.step import step
 from lumigrad.v1 import training_pb2
+from support.backends import emulation
 from support.backends.emulated_copies import EmulatedCopies, emulated_transfer
 from support.calls.raw_training import RATES
 from support.training.states import DENSITIES, LIMITS, Wanted, state_of
@@ -65,6 +68,19 @@ def test_what_reads_is_noticed() -> None:
     ):
         with pytest.raises(AssertionError), HostReads():
             read(torch.ones(3))
+
+
+def test_gradients_of_harmonics_stay_factors_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = CudaEngine(emulation.load("_emulation"), 0, lambda: 0)
+    for name in ("forward", "backward"):
+        monkeypatch.setattr(sys.modules[f"lumigrad.kernels.gaussians.{name}"], "engine_for", lambda _: engine)
+    state, call = state_of("none"), Wanted()
+    for views in ([1], [1, 2]):
+        planned = Planned.of(state, views, ("color",), LIMITS, "step")
+        rendered = render(state, planned, call)  # type: ignore[arg-type]
+        upstream = {"color": torch.ones_like(rendered.outputs["color"])}
+        found = differentiate(state, rendered, upstream, call)  # type: ignore[arg-type]
+        assert (found.harmonics is not None, "sh" in found.by_name) == (len(views) == 1, len(views) == 2)
 
 
 class Part(Wanted):

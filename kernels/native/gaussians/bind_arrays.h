@@ -120,6 +120,7 @@ inline Gradients make_gradients(const nanobind::kwargs& arrays) {
   g.covariances = find<float>(arrays, "to_covariances");
   g.opacities = find<float>(arrays, "to_opacities");
   g.sh = find<float>(arrays, "to_sh");
+  g.sh_factors = find<float>(arrays, "to_sh_factors");
   g.colors = find<float>(arrays, "to_colors");
   g.background = find<float>(arrays, "to_background");
   g.means2d = find<float>(arrays, "to_means2d");

@@ -216,6 +216,8 @@ struct Upstream {
   const float* d_means2d;  // [V, N, 2] added to the gradients from the images
 };
 
+inline constexpr int kShFactors = 6;
+
 // Written, not added; summed over the views of a scene unless shaped [V, ...].
 struct Gradients {
   float* means;        // [S, N, 3]
@@ -224,9 +226,11 @@ struct Gradients {
   float* covariances;  // [S, N, 6]
   float* opacities;    // [S, N]
   float* sh;           // [S, N, coefficients, D]
-  float* colors;       // [S, N, D] or [V, N, D]
-  float* background;   // [V, D]
-  float* means2d;      // [V, N, 2] pixels
+  float* sh_factors;  // [N, 6] of one scene in one view, on the device: a direction, whose harmonics times the gradient
+                      // of the colour behind it are the gradients of the coefficients
+  float* colors;      // [S, N, D] or [V, N, D]
+  float* background;  // [V, D]
+  float* means2d;     // [V, N, 2] pixels
   float* means2d_abs;  // [V, N, 2]: sums of absolute values over the pixels
   int32_t* touched;    // [S, N] 1 where a Gaussian took part in a pixel of any view (or had a d_means2d), else 0
   double* poses;       // [V, slices, kPoseSums]

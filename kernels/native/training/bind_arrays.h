@@ -29,6 +29,8 @@ inline AdamGroup make_adam_group(const nanobind::dict& fields) {
   } else {
     g.gradient = find<int16_t>(arrays, "gradient");
   }
+  g.factors = find<float>(arrays, "factors");
+  g.degree = nanobind::cast<int32_t>(fields["degree"]);
   g.first = find<float>(arrays, "first");
   g.second = find<float>(arrays, "second");
   g.value = find<float>(arrays, "value");

@@ -13,7 +13,9 @@ enum class Real : int32_t { float32, float16, bfloat16 };
 // A parameter of `count` rows of `width` numbers each. Pointers are to the machine that runs the step.
 struct AdamGroup {
   float* raw;
-  const void* gradient;  // With respect to the value; numbers of type `gradient_type`.
+  const void* gradient;  // With respect to the value; numbers of type `gradient_type`. Null: given by factors.
+  const float* factors;  // On the device: for each row a unit direction, and three numbers. The gradient of a row [K,
+                         // 3] are the harmonics of the direction up to `degree`, and then 0, times these numbers.
   float* first;
   float* second;
   float* value;         // Null: not needed.
@@ -25,6 +27,7 @@ struct AdamGroup {
   float step_size;  // The learning rate over the bias correction of the first moment.
   int32_t head;     // So many numbers at the beginning of each row have another step size.
   float head_step_size;
+  int32_t degree;
 };
 
 struct AdamSettings {

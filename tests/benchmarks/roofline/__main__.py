@@ -24,9 +24,9 @@ def main() -> None:
     _print_sums(in_half, {"forward": serving.FORWARD})
     print_needs("A million spheres, one view", spheres.needs())
     print_needs("A million points, a mesh of a million triangles", meshes.needs())
-    steps = training.needs()
+    steps = training.needs(drawn)
     print_needs("The kernels of a training", steps)
-    _print_sums({**drawn, **steps}, {"step of a training": (*drawn, *steps)})
+    _print_sums({**drawn, **steps}, {"step of a training": tuple({**drawn, **steps})})
     serving.print_rates(drawn, gaussians.WIDTH * gaussians.HEIGHT)
 
 

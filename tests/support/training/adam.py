@@ -84,8 +84,8 @@ def used(of: Parameter, seed: str = "used") -> Parameter:
 
 def copied(of: Parameter) -> Parameter:
     """A copy with separate tensors."""
-    tensors = {name: getattr(of, name) for name in ("raw", "gradient", "first", "second", "value", "rows")}
-    return replace(of, **{name: None if tensor is None else tensor.clone() for name, tensor in tensors.items()})
+    found = {name: getattr(of, name) for name in ("raw", "gradient", "first", "second", "value", "rows")}
+    return replace(of, **{name: it.clone() if isinstance(it, Tensor) else it for name, it in found.items()})
 
 
 def stepped(

@@ -118,6 +118,16 @@ struct SeenGaussian {
   }
 };
 
+// Writes Gradients::sh_factors of a Gaussian.
+__device__ inline void write_factors(const SeenGaussian& seen, float* to) {
+  const Triple<float>& d = seen.direction.d;
+  to[0] = seen.receives ? d.x : 0.0f;
+  to[1] = seen.receives ? d.y : 0.0f;
+  to[2] = seen.receives ? d.z : 0.0f;
+#pragma unroll
+  for (int c = 0; c < kStagedChannels; ++c) to[3 + c] = seen.receives ? seen.gradient(c) : 0.0f;
+}
+
 // The gradients of a lane's coefficients, which it accesses on its own.
 template <int kDegree>
 struct OwnRow {
@@ -215,7 +225,8 @@ struct SharedRow {
 template <class Row>
 __global__ void __launch_bounds__(kGaussianThreads)
     harmonics_kernel(const __grid_constant__ CudaCall call, const __grid_constant__ CudaRecords records,
-                     const __grid_constant__ CudaRows rows, float* to_sh, float* to_means, double* block_sums) {
+                     const __grid_constant__ CudaRows rows, float* to_sh, float* to_factors, float* to_means,
+                     double* block_sums) {
   const GaussianPlace place = gaussian_place(call);
   const bool present = place.number >= 0;
   // Of lanes without a Gaussian nothing is used.
@@ -229,7 +240,9 @@ __global__ void __launch_bounds__(kGaussianThreads)
     const Receiver from(call, records, rows, false, view, number);
     const bool receives = present && from.receives;
     const Pose& pose = call.scene.poses[view * call.scene.slices + place.slice];
-    const auto v = row.add_view({records, from, direction_to(pose, mean_of(call.scene, index)), receives});
+    const SeenGaussian seen{records, from, direction_to(pose, mean_of(call.scene, index)), receives};
+    if (to_factors != nullptr && present) write_factors(seen, to_factors + index * kShFactors);
+    const auto v = row.add_view(seen);
     if (receives) mean = mean + v;
     received |= receives;
     if (block_sums != nullptr && __syncthreads_or(receives)) {
@@ -263,14 +276,16 @@ void cuda_colors_backward(const CudaCall& call, const CudaRecords& records, cons
            records, rows, gradients.colors);
     return;
   }
-  if (gradients.sh == nullptr && gradients.means == nullptr && block_sums == nullptr) return;
+  const bool factors = gradients.sh_factors != nullptr;
+  if (gradients.sh == nullptr && !factors && gradients.means == nullptr && block_sums == nullptr) return;
   with_degree(call.settings.sh_degree, [&](auto degree) {
     constexpr int kDegree = decltype(degree)::value;
     auto kernel = &harmonics_kernel<OwnRow<kDegree>>;
     if constexpr (kDegree <= kMaxStagedDegree) {
       if (can_stage(call.scene, gradients.sh)) kernel = &harmonics_kernel<SharedRow<kDegree>>;
     }
-    launch(kernel, scenes, kGaussianThreads, 0, stream, call, records, rows, gradients.sh, gradients.means, block_sums);
+    launch(kernel, scenes, kGaussianThreads, 0, stream, call, records, rows, gradients.sh, gradients.sh_factors,
+           gradients.means, block_sums);
   });
 }
 

@@ -5,6 +5,7 @@
 #include "common/cuda/launch.h"
 #include "common/cuda/memory.h"
 #include "common/cuda/primitives.cuh"
+#include "common/math/harmonics.h"
 #include "training/cuda/engine.h"
 #include "training/math/adam.h"
 #include "training/math/float16.h"
@@ -105,6 +106,67 @@ __device__ void load(const uint16_t* from, const Four& four, int (&to)[kFour]) {
   }
 }
 
+// A block's gradients that are given by factors: for each row its harmonics, and the numbers that they are multiplied
+// by.
+class Factors {
+ public:
+  // Fetches those of `rows` rows from `row` on. All threads call it.
+  __device__ void load(const AdamGroup& group, int64_t row, int rows) {
+    for (int r = static_cast<int>(threadIdx.x); r < rows; r += kThreads) {
+      const float* from = group.factors + (row + r) * kFactors;
+      const int to = r * stride(group);
+      const Direction d{from[0], from[1], from[2]};
+      switch (group.degree) {
+        case 0:
+          harmonics<0>(d, to);
+          break;
+        case 1:
+          harmonics<1>(d, to);
+          break;
+        case 2:
+          harmonics<2>(d, to);
+          break;
+        case 3:
+          harmonics<3>(d, to);
+          break;
+        default:
+          harmonics<4>(d, to);
+          break;
+      }
+      for (int c = 0; c < kChannels; ++c) values_[to + count(group) + c] = from[3 + c];
+    }
+  }
+
+  // The gradients of some numbers.
+  __device__ void gradients(const AdamGroup& group, const Four& four, float (&to)[kFour]) {
+    four.each(group, [&](int k, int row, int column) {
+      const int harmonic = column / kChannels, channel = column - harmonic * kChannels;
+      const int begin = row * stride(group), count = Factors::count(group);
+      to[k] = harmonic < count ? values_[begin + harmonic] * values_[begin + count + channel] : 0.0f;
+    });
+  }
+
+ private:
+  static constexpr int kChannels = 3, kFactors = 6;
+  // Rows of few coefficients need most: 168 of four.
+  static constexpr int kLeastWidth = 4 * kChannels, kMost = kNumbers / kLeastWidth * (4 + kChannels);
+
+  struct Direction {
+    float x, y, z;
+  };
+
+  __device__ static int count(const AdamGroup& group) { return (group.degree + 1) * (group.degree + 1); }
+  // Odd, so that the threads of a warp access different banks.
+  __device__ static int stride(const AdamGroup& group) { return (count(group) + kChannels) | 1; }
+
+  template <int kDegree>
+  __device__ void harmonics(const Direction& d, int to) {
+    each_harmonic<kDegree>(d, [&](int k, float value, const Direction&) { values_[to + k] = value; });
+  }
+
+  SharedArray<float, kMost> values_;
+};
+
 // Of the numbers k for which `on` has bit k.
 __device__ void store(float* to, const Four& four, const float (&from)[kFour], unsigned on) {
   if (four.wide && on == (1u << kFour) - 1) {
@@ -118,9 +180,11 @@ __device__ void store(float* to, const Four& four, const float (&from)[kFour], u
 }
 
 // With respect to raw parameters.
-__device__ void load_gradients(const AdamGroup& group, const AdamSettings& settings, const Four& four,
+__device__ void load_gradients(const AdamGroup& group, const AdamSettings& settings, Factors& factors, const Four& four,
                                float (&to)[kFour]) {
-  if (group.gradient_type == Real::float32) {
+  if (group.factors != nullptr) {
+    factors.gradients(group, four, to);
+  } else if (group.gradient_type == Real::float32) {
     load(static_cast<const float*>(group.gradient), four, to);
   } else {
     int halves[kFour];
@@ -195,6 +259,7 @@ __device__ Found of_block(const Found& found) {
 
 __global__ void __launch_bounds__(kThreads) adam_kernel(const __grid_constant__ Call call, Found* parts) {
   __shared__ SharedArray<int, kNumbers> state;
+  __shared__ Factors factors;
   int number = 0;
   while (blockIdx.x >= call.first[number + 1]) ++number;
   const AdamGroup& group = call.groups[number];
@@ -206,12 +271,13 @@ __global__ void __launch_bounds__(kThreads) adam_kernel(const __grid_constant__ 
   for (int r = thread; r < rows; r += kThreads) {
     state[r] = group.rows != nullptr && group.rows[row + r] == 0 ? kUnseen : kSteps;
   }
+  if (group.factors != nullptr) factors.load(group, row, rows);
   __syncthreads();
   const bool aligned = call.aligned[number];
   for (int i = kFour * thread; i < numbers; i += kFour * kThreads) {
     const Four four(group, aligned, begin, i, numbers);
-    float gradients[kFour];
-    load_gradients(group, call.settings, four, gradients);
+    float gradients[kFour] = {};
+    load_gradients(group, call.settings, factors, four, gradients);
     four.each(group, [&](int k, int r, int) {
       if (is_finite(gradients[k]) || state[r] == kUnseen) return;
       ++found.not_finite;
@@ -228,8 +294,8 @@ __global__ void __launch_bounds__(kThreads) adam_kernel(const __grid_constant__ 
     unsigned on = 0;
     four.each(group, [&](int k, int r, int) { on |= state[r] == kSteps ? 1u << k : 0u; });
     if (on == 0) continue;
-    float gradients[kFour];
-    load_gradients(group, call.settings, four, gradients);
+    float gradients[kFour] = {};
+    load_gradients(group, call.settings, factors, four, gradients);
 #pragma unroll
     for (int k = 0; k < kFour; ++k) {
       if ((on >> k & 1) == 0) continue;

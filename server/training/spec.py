@@ -130,7 +130,9 @@ def _check_gaussians(message: training_pb2.TrainingSpec, shapes: Shapes, field: 
     transforms = len(message.gaussians.transforms)
     require(transforms == 0, f"{field}.gaussians.transforms", "none", transforms)
     along = message.gaussians.response == gaussians_pb2.RESPONSE_RAY
-    require(not along, f"{field}.gaussians.response", "RESPONSE_PICTURE in trainings", "RESPONSE_RAY")
+    # It grows by the gradients of means in the image, which rays do not pass.
+    fits = not along or message.density.WhichOneof("strategy") != "adaptive"
+    require(fits, f"{field}.density.adaptive", "mcmc, or none, with RESPONSE_RAY", "adaptive")
     half = message.gaussians.precision == gaussians_pb2.PRECISION_HALF
     require(not half, f"{field}.gaussians.precision", "PRECISION_FULL in trainings", "PRECISION_HALF")
     if message.gaussians.HasField("sh_degree"):

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 from lumigrad.client import (
+    AdaptiveDensity,
     Camera,
     Client,
     FisheyeLens,
     FThetaLens,
     InvalidArgument,
+    Mcmc,
     OrthographicLens,
     PinholeLens,
     Rate,
@@ -155,6 +157,42 @@ def pixels(lens: Any) -> np.ndarray:
     c, d, e = lens.linear
     u, v = x * radius / np.maximum(distance, 1e-9), y * radius / np.maximum(distance, 1e-9)
     return np.stack([c * u + d * v, e * u + v])
+
+
+def test_a_lens_with_a_rolling_shutter_is_found_along_rays(client: Client) -> None:
+    lens, options = PinholeLens(**FILM, radial=(-0.2,)), {"response": "ray"}
+    moves = {"shutter": "top_to_bottom"}
+    true = [
+        dataclasses.replace(camera, model=dataclasses.replace(
+            camera.model, **moves, end_rotation=camera.model.rotation, end_translation=camera.model.translation + SHIFT
+        ))
+        for camera in cameras(lens)
+    ]  # fmt: skip
+    begun = [
+        dataclasses.replace(
+            camera, model=dataclasses.replace(camera.model, lens=dataclasses.replace(lens, radial=(0.0,)))
+        )
+        for camera in true
+    ]
+    shown = [client.render(SCENE, camera, **options).color for camera in true]
+    with client.trainer(SCENE, begun, shown, rates=STILL, refine_lenses=falling(1e-2), **options) as trainer:
+        losses = [step.loss for step in trainer.steps(150)]
+        found = trainer.cameras()
+    assert np.mean(losses[-6:]) < 0.1 * np.mean(losses[:6])
+    np.testing.assert_allclose(found[0].model.lens.radial, (-0.2,), atol=5e-3)
+
+
+def test_gaussians_are_trained_along_rays_and_density_by_mcmc(client: Client) -> None:
+    true = cameras(FisheyeLens(**FILM, radial=(0.06, -0.02)))
+    shown = [client.render(SCENE, camera, response="ray").color for camera in true]
+    begun = dataclasses.replace(SCENE, means=SCENE.means + np.float32(0.03), opacities=0.8 * SCENE.opacities)
+    mcmc = Mcmc(cap=320, start=10, every=10, noise=0.0)
+    with client.trainer(begun, true, shown, response="ray", density=mcmc, extent=2.0) as trainer:
+        losses = [step.loss for step in trainer.steps(60)]
+        assert len(trainer.scene().means) == 320
+    assert np.mean(losses[-6:]) < 0.7 * np.mean(losses[:6])
+    with pytest.raises(InvalidArgument, match=r"adaptive: expected mcmc, or none, with RESPONSE_RAY"):
+        client.trainer(begun, true, shown, response="ray", density=AdaptiveDensity(), extent=2.0)
 
 
 def test_windshields_are_found(client: Client) -> None:

@@ -156,6 +156,27 @@ def test_equal_poses_are_those_of_a_global_shutter(gaussian_engine: Engine) -> N
     assert_relative("camera_pose", both, steady.gradients["camera_pose"], 1e-3)
 
 
+# Around 2.40 some sigma points lie beyond the margin, a tenth of the image's height above it.
+@pytest.mark.parametrize("y", [-2.2, -2.35, -2.41, -2.45])
+def test_a_gaussian_across_the_margin_does_not_smear(y: float, gaussian_engine: Engine) -> None:
+    ball = Gaussians(
+        means=torch.tensor([[0.0, y, 5.0]]), quats=torch.tensor([[1.0, 0, 0, 0]]), scales=torch.full((1, 3), 0.3),
+        opacities=torch.tensor([0.9]), colors=torch.ones(1, 3),
+    )  # fmt: skip
+    radii = {}
+    for domain in ("monotone", "gsplat"):
+        lens = PinholeLens(fx=60.0, fy=60.0, cx=32.0, cy=24.0, domain=domain)
+        moving = {"shutter": "top_to_bottom", "end_rotation": np.eye(3), "end_translation": np.array([-0.02, 0, 0])}
+        seen = gaussians.Camera.sensor(lens, np.eye(3), np.zeros(3), 64, 48, **moving)
+        found, _ = gaussian_engine.forward(ball, [seen], Settings(), outputs=("radii", "means2d"))
+        radii[domain] = found["radii"][0, 0, 0]
+        if domain == "monotone":
+            # It moves by a quarter of a pixel during the exposure.
+            assert abs(found["means2d"][0, 0, 0] - 32.0) < 0.25
+    assert radii["monotone"] == 13
+    assert (radii["gsplat"] > 20) == (y < -2.3)
+
+
 def test_two_cameras_are_as_two_calls(gaussian_engine: Engine) -> None:
     cases = [CASES["rolling up"], replace(CASES["opencv"], settings=CASES["rolling up"].settings)]
     settings = Settings(**cases[0].settings)

@@ -230,20 +230,28 @@ def seen(
         turn, shift = placed_at(slices, time)
         world = turn @ points[..., None] + shift[..., None]
         pixels, shown = pixels_of(lens, (rotation @ world)[..., 0] + translation)
+        return pixels, shown
+
+    def near(pixels: Tensor) -> Tensor:
         size, edge = torch.tensor([width, height]), margin * torch.tensor([width, height])
-        return pixels, shown & ((pixels >= -edge) & (pixels < size + edge)).all(-1)
+        return ((pixels >= -edge) & (pixels < size + edge)).all(-1)
+
+    # Beyond the margin gsplat takes the end of the exposure for the time.
+    anywhere = exposure.row_time == "continuous" and lens.domain == "monotone"
 
     zeros = torch.zeros(points.shape[:-1], dtype=torch.float64)
     first, first_valid = at(zeros)
     if exposure.end is None:
-        return first, first_valid
+        return first, first_valid & near(first)
     last, last_valid = at(zeros + 1)
+    if not anywhere:
+        first_valid, last_valid = first_valid & near(first), last_valid & near(last)
     found = first_valid | last_valid
     pixels, valid = torch.where(first_valid[..., None], first, last), last_valid
     for _ in range(60 if exposure.row_time == "continuous" else 10):
         time = torch.where(found, time_of(exposure, pixels, width, height), zeros + 1)
         pixels, valid = at(time)
-    return pixels, valid & found
+    return pixels, valid & found & near(pixels)
 
 
 def sigma_points(means: Tensor, quats: Tensor, scales: Tensor, rules: Rules) -> tuple[Tensor, Tensor, Tensor]:

@@ -186,9 +186,12 @@ struct Sight {
   const Sensor& sensor;
   const SliceMotion<double>& slice;
   Film<Lens> film;
+  // The time of a point beyond the margin follows from its pixel, too. gsplat has it jump to the end of the exposure,
+  // and a Gaussian with points on both sides of the margin then smears over the picture.
+  bool follows;
 
   LG_INLINE Sight(const View& v, const Sensor& s, const Settings& t, const SliceMotion<double>& motion)
-      : sensor(s), slice(motion), film(v, s, t) {}
+      : sensor(s), slice(motion), film(v, s, t), follows(s.continuous != 0 && s.monotone != 0) {}
 
   // With a global shutter.
   template <class D>
@@ -197,7 +200,7 @@ struct Sight {
     to.point = start + triple_of<D>(sensor.translation);
     const OnFilm<D> place = on_film(to.point);
     to.pixel = place.pixel;
-    to.valid = to.found = place.valid;
+    to.valid = to.found = place.valid & film.is_near(place.pixel);
   }
 
   // A Gaussian's centre.
@@ -231,7 +234,7 @@ struct Sight {
   template <class D>
   LG_INLINE OnFilm<D> on_film(const Triple<D>& point) const {
     OnFilm<D> place = Optics<Lens>::project(sensor, point);
-    place.valid = place.valid & film.is_near(place.pixel);
+    if (!follows) place.valid = place.valid & film.is_near(place.pixel);
     return place;
   }
   template <class D>
@@ -255,7 +258,7 @@ struct Sight {
   template <class D>
   LG_INLINE void finish(MaskOf<D> found, Seen<D>& to) const {
     to.found = found;
-    to.valid = to.valid & found;
+    to.valid = to.valid & found & film.is_near(to.pixel);
   }
 
   // With the staircase: ten rounds, or until the row repeats.

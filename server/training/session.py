@@ -138,7 +138,7 @@ class Session:
         images, done = self._run(work, request, cost)
         self._late.append(done)
         yield from self._report(keep=1)
-        if images is None and not self._is_snapshot_due and not done.download.is_complete:
+        if images is None and not self._is_snapshot_due(asked.number) and not done.download.is_complete:
             return
         # Recorded first, for a client that disconnects while it receives the images.
         reply = self._reply_done(self._late.popleft())
@@ -220,10 +220,10 @@ class Session:
         snapshotted = training_pb2.Snapshotted(step=self._state.step, bytes=nbytes)
         yield framed(training_pb2.TrainReply(snapshotted=snapshotted), request)
 
-    @property
-    def _is_snapshot_due(self) -> bool:
+    def _is_snapshot_due(self, number: int) -> bool:
+        """Whether a snapshot follows a step; the reply to such a step is not left for later."""
         every = self._state.plan.message.snapshot_every
-        return every > 0 and self._state.step % every == 0 and not self._pending
+        return every > 0 and (number + 1) % every == 0 and not self._pending
 
     def _write_due_snapshot(self, request: Request) -> bool:
         """Write a snapshot; return whether it was written."""
@@ -332,7 +332,7 @@ class Session:
             request.part.times.add_kernel(kernels.milliseconds())
         reply = done_message(done.number, report.read(done.download.arrays))
         # The snapshot includes this reply, because the worker may die before sending it.
-        reply.snapshotted = self._is_snapshot_due
+        reply.snapshotted = self._is_snapshot_due(done.number)
         self._state.recent_replies.append(reply)
         # Marks the scene as used, so that others are evicted first.
         self._runtime.scenes.touch(self._state.scene_id)

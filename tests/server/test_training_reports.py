@@ -192,3 +192,19 @@ def test_nothing_is_queued_behind_a_step_while_others_wait() -> None:
         session._runtime.executor = depth  # type: ignore[misc, assignment]
         list(session.answer())
     assert queued and waits.count(1) == 2
+
+
+def test_a_snapshot_comes_after_its_step_with_its_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = state_of("none")
+    state.plan.message.snapshot_every = 2
+    written: list[tuple[int, list[int]]] = []
+
+    def write(*_: object) -> int:
+        written.append((state.step, [done.number for done in state.recent_replies]))
+        return 1
+
+    monkeypatch.setattr("lumigrad.server.training.session.snapshots.write", write)
+    with session_of(state, Requests(*steps(5)), emulated_transfer(EmulatedCopies())) as session:
+        replies = reports(list(session.answer()))
+    assert written == [(2, [0, 1]), (4, [0, 1, 2, 3])]
+    assert [done.number for done in replies if done.snapshotted] == [1, 3]

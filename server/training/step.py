@@ -15,7 +15,17 @@ from lumigrad.protos.dtypes import Array
 from lumigrad.server.core.call import Call
 from lumigrad.server.training.cameras import CameraRefinement
 from lumigrad.server.training.density import DensityState, has_changed_rows
-from lumigrad.server.training.images import Gradients, LossPart, Planned, Rendered, differentiate, losses, render
+from lumigrad.server.training.images import (
+    Gradients,
+    Losses,
+    LossPart,
+    Planned,
+    Rendered,
+    differentiate,
+    losses,
+    noted,
+    render,
+)
 from lumigrad.server.training.parameters import Parameters, Refinement
 from lumigrad.server.training.spec import EXPOSURES
 from lumigrad.server.training.state import TrainingState
@@ -98,33 +108,36 @@ def step(state: TrainingState, planned: Planned, call: Call, look: Callable[[Ren
     assert loss is not None
     rendered = render(state, planned, call)
     with call.times.stage("loss"):
-        found = losses(loss.at(state.step), state, rendered)
+        found = losses(loss.at(state.step), state, rendered, call)
     seen = look(rendered)
-    return seen, apply(state, rendered, found.upstream, found.parts, call)
+    return seen, apply(state, rendered, found.upstream, found, call)
 
 
 def apply(
     state: TrainingState,
     rendered: Rendered,
     upstream: Mapping[str, torch.Tensor],
-    parts: Sequence[LossPart] | None,
+    loss: Losses | None,
     call: Call,
 ) -> StepReport:
-    """Compute the gradients and change the parameters: completely or, on an error, not at all."""
+    """Compute the gradients and change the parameters: completely or, on an error, not at all.
+
+    `loss` is the training's own, which `upstream` is the gradient of; None: the client's.
+    """
     if rendered.generation != state.generation:
         state.step += 1
         state.chosen += rendered.planned.chosen
         return StepReport(rendered.views, (), (), state.parameters.count, discarded=True)
     gradients = differentiate(state, rendered, upstream, call)
-    if parts is not None and state.plan.loss is not None:
-        parts = [*parts, *_regularised(state, gradients)]
+    parts = None if loss is None else [*loss.parts, *_regularised(state, gradients)]
     with call.times.stage("optimize"):
         gathered = _gathered(gradients.touched.count_nonzero(), parts or ())
         change = _prepared(state, rendered, gradients)
         # Also whether the upstream gradients were whole, if they lie in the client's memory.
         call.check()
-        change.make(state)
-    numbers, times = (gathered, change.adam.sums), (rendered.times, gradients.times)
+        adam_times = noted(change.make(state), call)
+    numbers = gathered, change.adam.sums
+    times = [rendered.times, *(loss.times if loss is not None else ()), gradients.times, adam_times]
     return StepReport(rendered.views, numbers, times, state.parameters.count, parts, change.adam.names, change.report)
 
 
@@ -140,7 +153,7 @@ class _Change:
     Attributes:
         adam: The optimiser's step on `parameters`.
         noise: Likewise.
-        is_done: Whether both have been done, to copies.
+        done: The kernels' times of both, if they have been done, to copies.
         parameters: The current ones, which the step changes in place, or changed copies.
         views: The moved views, by number.
         chosen: The number of views that the worker chose.
@@ -148,7 +161,7 @@ class _Change:
 
     adam: PreparedStep
     noise: Callable[[], object] | None
-    is_done: bool
+    done: Stages | None
     parameters: Parameters
     density: DensityState | None
     report: density_pb2.DensityReport | None
@@ -157,10 +170,11 @@ class _Change:
     views: Mapping[int, training_pb2.TrainingView]
     chosen: int
 
-    def make(self, state: TrainingState) -> None:
-        """Change the state. Nothing here can fail, because nothing allocates or checks."""
-        if not self.is_done:
-            self.adam.run()
+    def make(self, state: TrainingState) -> Stages:
+        """Change the state; returns the kernels' times. Nothing here can fail, because nothing allocates or checks."""
+        times = self.done
+        if times is None:
+            times = self.adam.run().times
             if self.noise is not None:
                 self.noise()
         state.parameters, state.density = self.parameters, self.density
@@ -170,6 +184,7 @@ class _Change:
         state.generation += self.report is not None and has_changed_rows(self.report)
         state.chosen += self.chosen
         state.step += 1
+        return times
 
 
 def _prepared(state: TrainingState, rendered: Rendered, gradients: Gradients) -> _Change:
@@ -182,17 +197,17 @@ def _prepared(state: TrainingState, rendered: Rendered, gradients: Gradients) ->
     exposures = _exposed(state, gradients)
     refinement, views = state.refinement.stepped(gradients.views, gradients.cameras, state.views, optimizer, at)
     noise: Callable[[], object] | None = None
-    report = None
+    report, done = None, None
     if density is not None:
         density = density.observed(gradients.by_name, rendered.outputs, rendered.planned.plan.cameras[0])
         if is_due:
-            adam.run()
+            done = adam.run().times
             report, density = density.controlled(parameters, at, state.reservation)
             density.noise(parameters, optimizer, at)()
         else:
             noise = density.noise(parameters, optimizer, at)
     chosen = rendered.planned.chosen
-    return _Change(adam, noise, is_due, parameters, density, report, exposures, refinement, views, chosen)
+    return _Change(adam, noise, done, parameters, density, report, exposures, refinement, views, chosen)
 
 
 def _exposed(state: TrainingState, gradients: Gradients) -> Refinement | None:

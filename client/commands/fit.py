@@ -19,21 +19,14 @@ from lumigrad.client.datasets.capture import Capture
 from lumigrad.client.datasets.points import Points
 from lumigrad.client.errors import InvalidArgument, TrainingHeld, TrainingLost
 from lumigrad.client.fitting.background import CHOICES, Background
-from lumigrad.client.fitting.beginning import (
-    Shot,
-    divide,
-    gaussians_at,
-    random_points,
-    shots_of,
-    spheres_at,
-    surfels_at,
-)
+from lumigrad.client.fitting.beginning import gaussians_at, random_points, spheres_at, surfels_at
 from lumigrad.client.fitting.cameras import begun, save_refined, shared_calibrations, with_refined
-from lumigrad.client.fitting.evaluation import Scores, exposures_nearby, pictures, samples, side_by_side
+from lumigrad.client.fitting.evaluation import Scores, pictures, scored
 from lumigrad.client.fitting.first_view import first_view
 from lumigrad.client.fitting.fit import Journal, Live, fit, stop_on_interrupt
+from lumigrad.client.fitting.outcome import Outcome
 from lumigrad.client.fitting.recipe import Checkpoint, Recipe
-from lumigrad.client.fitting.report import PhotographScore, write_report
+from lumigrad.client.fitting.shot import Shot, divide, shots_of
 from lumigrad.client.pictures import write_image
 from lumigrad.client.settings.engines import Primitive
 from lumigrad.client.shell.catalog import Command
@@ -48,8 +41,6 @@ from lumigrad.client.values.spheres import Spheres
 _GROWTH = 3
 # A larger difference, with colours matched, has a reason that the user should know of.
 _MISMATCH_DB = 1.5
-# Photographs in comparison.jpg.
-_COMPARED = 3
 _DESCRIPTION = """\
 Fits Gaussians, or spheres, to posed photographs: a COLMAP reconstruction, nerfstudio's transforms.json, a Blender scene
 of NeRF, Polycam's raw data, or Inria's cameras.json. Photographs travel to the worker once; it renders, compares,
@@ -132,10 +123,8 @@ def _run(arguments: argparse.Namespace) -> int:
         if done >= recipe.steps:
             # There is nothing to resume.
             (folder / "checkpoint.json").unlink(missing_ok=True)
-        rendered = pictures(client, scene, held_out, background.color)
-        nearby = exposures_nearby(client, scene, held_out, fitted, background.color)
-    after = Scores.of(rendered, held_out, nearby)
-    scores = [PhotographScore.of(*each) for each in zip(rendered, held_out, strict=True)]
+        outcome = Outcome.of(client, scene, held_out, fitted, background.color)
+    after = outcome.scores
     report: dict[str, Any] = {
         "steps": done,
         "resumed_from": first,
@@ -144,13 +133,11 @@ def _run(arguments: argparse.Namespace) -> int:
         "count": len(scene),
         "held_out": asdict(after),
         "begin": asdict(before),
-        "photographs": [asdict(score) for score in scores],
+        "photographs": [asdict(score) for score in outcome.photographs],
         "recipe": asdict(recipe),
     }
     (folder / "report.json").write_text(json.dumps(report, indent=2))
-    shown = samples(held_out, _COMPARED)
-    columns = [[rendered[index] for index in shown], [held_out[index].photograph for index in shown]]
-    write_image(folder / "comparison.jpg", side_by_side(columns))
+    write_image(folder / "comparison.jpg", outcome.comparison)
     rate = f"{done} of {recipe.steps} steps, {seconds:.0f} s, {report['steps_per_second']:.1f} steps/s"
     facts = {
         "fit": f"{rate}; {len(scene):,} {recipe.kind}; background: {background}",
@@ -158,7 +145,7 @@ def _run(arguments: argparse.Namespace) -> int:
         "colours": f"{after.exposed_psnr:.2f} dB with neighbouring exposures, {after.matched_psnr:.2f} dB with colours "
         "matched",
     }
-    write_report(folder / "report.html", arguments.output.name, facts, scores, rendered, held_out)
+    outcome.page.write(folder / "report.html", arguments.output.name, facts)
     if arguments.json:
         print(json_text({"output": str(arguments.output), **report}))
     _print(arguments, recipe, facts, after, done < recipe.steps)
@@ -207,7 +194,7 @@ def _begin(
 ) -> tuple[Trainer, Recipe, Scores]:
     """Starts a training; returns it with its recipe and the initial scores."""
     recipe, begin = _beginning(arguments, capture, background)
-    before = Scores.of(pictures(client, begin, held_out, background.color), held_out)
+    before = scored(pictures(client, begin, held_out, background.color), held_out)
     shots = recipe.schedule(len(fitted)).shots(fitted)
     cameras, images = [shot.camera for shot in begun(shots, recipe)], [shot.target_image for shot in shots]
     calibrations = shared_calibrations(fitted, len(shots))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,11 +30,11 @@ class Background:
     is_transparent: bool = False
 
     @staticmethod
-    def of(photographs: Sequence[Array], choice: str) -> Background:
-        """Returns the background for photographs [H, W, 4] uint8.
+    def of(photographs: Iterable[Array], choice: str) -> Background:
+        """Returns the background for photographs [H, W, 3] or [H, W, 4] uint8.
 
         Args:
-            photographs: colours and opacities.
+            photographs: colours, and opacities of those that may be transparent; "auto" takes one at a time.
             choice: "white" or "black"; "image": what the photographs show is all part of the scene; "auto": that of
                 transparent photographs, or the one colour that the frames of nearly all photographs have, else "image".
         """
@@ -42,24 +42,27 @@ class Background:
             return Background(CHOICES[choice])
         if choice == "image":
             return Background()
-        clear = np.mean([float((photograph[..., 3] < 128).mean()) for photograph in photographs])
-        if clear > _TRANSPARENT:
+        clear, frames = zip(*((_clear(photograph), _frame(photograph)) for photograph in photographs), strict=True)
+        if np.mean(clear) > _TRANSPARENT:
             return Background(is_transparent=True)
-        frames = np.concatenate([_frame(photograph)[:, :3] for photograph in photographs]).astype(np.int16)
-        usual = np.median(frames, axis=0)
-        if (np.abs(frames - usual).max(axis=1) < _TOLERANCE).mean() < _SHARE:
-            return Background()
-        near = [color for color in CHOICES.values() if np.abs(usual - 255 * np.array(color)).max() < _TOLERANCE]
-        red, green, blue = near[0] if near else (round(float(level) / 255, 4) for level in usual)
-        return Background((red, green, blue))
+        return _of_frames(np.concatenate(frames).astype(np.int16))
 
     def behind(self, photograph: Array) -> Array:
-        """Returns [H, W, 3] uint8, a photograph [H, W, 4] with the colour where it is transparent."""
-        if (photograph[..., 3] == 255).all():
+        """Returns [H, W, 3] uint8, a photograph [H, W, 3] or [H, W, 4] with the colour where it is transparent."""
+        if photograph.shape[2] == 3 or (photograph[..., 3] == 255).all():
             return np.ascontiguousarray(photograph[..., :3])
         opacity = photograph[..., 3:] / np.float32(255)
-        mixed = photograph[..., :3] * opacity + (1 - opacity) * 255 * np.array(self.color, np.float32)
-        return np.asarray(np.rint(mixed).astype(np.uint8))
+        mixed = photograph[..., :3] * opacity
+        mixed += (1 - opacity) * 255 * np.array(self.color, np.float32)
+        return np.asarray(np.rint(mixed, out=mixed).astype(np.uint8))
+
+    def opacity(self, photograph: Array) -> Array | None:
+        """Returns [H, W] uint8, 0 where the scene shall be empty; None: a photograph [H, W, K] does not tell."""
+        if not self.is_transparent:
+            return None
+        if photograph.shape[2] == 3:
+            return np.full(photograph.shape[:2], 255, np.uint8)
+        return np.ascontiguousarray(photograph[..., 3])
 
     def __str__(self) -> str:
         if self.is_transparent:
@@ -68,7 +71,22 @@ class Background:
         return names.get(self.color) or ",".join(f"{value:.2f}" for value in self.color)
 
 
+def _of_frames(frames: Array) -> Background:
+    """Returns the background that has the one colour of pixels [N, 3], if they have one."""
+    usual = np.median(frames, axis=0)
+    if (np.abs(frames - usual).max(axis=1) < _TOLERANCE).mean() < _SHARE:
+        return Background()
+    near = [color for color in CHOICES.values() if np.abs(usual - 255 * np.array(color)).max() < _TOLERANCE]
+    red, green, blue = near[0] if near else (round(float(level) / 255, 4) for level in usual)
+    return Background((red, green, blue))
+
+
+def _clear(photograph: Array) -> float:
+    """Returns the share of the pixels that are transparent."""
+    return float((photograph[..., 3] < 128).mean()) if photograph.shape[2] == 4 else 0.0
+
+
 def _frame(photograph: Array) -> Array:
-    """Returns [N, 4], the outermost pixels."""
+    """Returns [N, 3], the colours of the outermost pixels."""
     sides = photograph[0], photograph[-1], photograph[:, 0], photograph[:, -1]
-    return np.concatenate(sides)
+    return np.concatenate(sides)[:, :3]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from lumigrad.client.datasets.capture import Capture
 from lumigrad.client.datasets.view import resized
-from lumigrad.client.fitting.beginning import Shot
 from lumigrad.client.fitting.recipe import Recipe
+from lumigrad.client.fitting.shot import Shot
 from lumigrad.client.training.options import calibrations_of
 from lumigrad.client.values.camera import Camera, OpenCVModel, SensorModel
 from lumigrad.client.values.lenses import FisheyeLens, PinholeLens

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,15 @@ from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.extras import require
 from lumigrad.client.client import Client
 from lumigrad.client.fitting.background import Color
-from lumigrad.client.fitting.beginning import Shot
+from lumigrad.client.fitting.photograph import Photograph
+from lumigrad.client.fitting.shot import Shot
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import Scene, SceneHandle
 
 # The radius of SSIM's Gaussian window, pixels: 11x11.
 _RADIUS, _SIGMA = 5, 1.5
+# The rows that are compared at a time.
+_BAND_ROWS = 64
 # Wang et al., "Image Quality Assessment: From Error Visibility to Structural Similarity" (2004), for values 0 to 1.
 _C1, _C2 = 0.01**2, 0.03**2
 # Limits the PSNR: equal images have 120 dB.
@@ -26,19 +29,50 @@ _LEAST_ERROR = 1e-12
 
 def psnr(picture: Array, target_image: Array, mask: Array | None = None) -> float:
     """PSNR in dB of images [H, W, K] with values from 0 to 1; the mask [H, W] weights their pixels."""
-    squares = np.square(np.asarray(picture, np.float64) - target_image).mean(axis=-1)
-    return float(-10 * np.log10(max(float(np.average(squares, weights=_weights(mask))), _LEAST_ERROR)))
+
+    def squares(rows: slice) -> Array:
+        difference = np.asarray(picture[rows], np.float64) - target_image[rows]
+        return np.asarray(np.square(difference).mean(axis=-1))
+
+    return float(-10 * np.log10(max(_mean(squares, len(picture), mask), _LEAST_ERROR)))
 
 
 def ssim(picture: Array, target_image: Array, mask: Array | None = None) -> float:
     """Mean structural similarity, at most 1, of images [H, W, K] with values from 0 to 1, padded with zeros."""
-    x, y = np.asarray(picture, np.float64), np.asarray(target_image, np.float64)
+
+    def similarity(rows: slice) -> Array:
+        # With the rows that the windows reach; beyond the image there are zeros.
+        first = max(rows.start - _RADIUS, 0)
+        seen = slice(first, rows.stop + _RADIUS)
+        found = _similarity(np.asarray(picture[seen], np.float64), np.asarray(target_image[seen], np.float64))
+        return found[rows.start - first :][: rows.stop - rows.start]
+
+    return _mean(similarity, len(picture), mask)
+
+
+def _similarity(x: Array, y: Array) -> Array:
+    """[H, W] the structural similarity of images [H, W, K], mean over the channels."""
     mean_x, mean_y = _blurred(x), _blurred(y)
     variances = _blurred(x * x) - mean_x**2 + _blurred(y * y) - mean_y**2
     covariance = _blurred(x * y) - mean_x * mean_y
     numerator = (2 * mean_x * mean_y + _C1) * (2 * covariance + _C2)
-    similarity = numerator / ((mean_x**2 + mean_y**2 + _C1) * (variances + _C2))
-    return float(np.average(similarity.mean(axis=-1), weights=_weights(mask)))
+    return np.asarray((numerator / ((mean_x**2 + mean_y**2 + _C1) * (variances + _C2))).mean(axis=-1))
+
+
+def _mean(values: Callable[[slice], Array], height: int, mask: Array | None) -> float:
+    """The mean of values [rows, W] of an image's pixels, weighted by its mask unless that is 0 everywhere."""
+    mask = mask if mask is not None and mask.any() else None
+    total = weight = 0.0
+    for rows in _bands(height):
+        found = values(rows)
+        weights = np.ones(found.shape) if mask is None else mask[rows].astype(np.float64)
+        total, weight = total + float((found * weights).sum()), weight + float(weights.sum())
+    return total / weight
+
+
+def _bands(height: int) -> Iterator[slice]:
+    """The rows of an image, some at a time, so that numbers in float64 take little memory."""
+    return (slice(first, min(first + _BAND_ROWS, height)) for first in range(0, height, _BAND_ROWS))
 
 
 def matched(picture: Array, target_image: Array, mask: Array | None = None) -> Array:
@@ -52,15 +86,21 @@ def matched(picture: Array, target_image: Array, mask: Array | None = None) -> A
 def color_map(picture: Array, target_image: Array, mask: Array | None = None) -> Array:
     """[K, K + 1] the affine map of the image's colours that best matches the target image, by least squares."""
     channels = picture.shape[-1]
-    colors = np.concatenate([picture.reshape(-1, channels), np.ones((picture[..., 0].size, 1))], axis=1)
-    root = np.ones((len(colors), 1)) if mask is None else np.sqrt(mask.reshape(-1, 1) / 255.0)
-    solution, *_ = np.linalg.lstsq(colors * root, target_image.reshape(-1, channels) * root, rcond=None)
+    squares, products = np.zeros((channels + 1, channels + 1)), np.zeros((channels + 1, channels))
+    for rows in _bands(len(picture)):
+        colors = np.asarray(picture[rows].reshape(-1, channels), np.float64)
+        colors = np.concatenate([colors, np.ones((len(colors), 1))], axis=1)
+        weighted = colors if mask is None else colors * (mask[rows].reshape(-1, 1) / 255.0)
+        squares += weighted.T @ colors
+        products += weighted.T @ target_image[rows].reshape(-1, channels)
+    solution, *_ = np.linalg.lstsq(squares, products, rcond=None)
     return np.asarray(solution.T)
 
 
 def exposed(matrix: Array, picture: Array) -> Array:
     """[H, W, K] the image's colours after an affine map [K, K + 1]."""
-    return np.asarray(picture @ matrix[:, :-1].T + matrix[:, -1], np.float32)
+    known = np.asarray(matrix, np.float32)
+    return np.asarray(np.asarray(picture, np.float32) @ known[:, :-1].T + known[:, -1])
 
 
 def _blurred(image: Array) -> Array:
@@ -70,20 +110,41 @@ def _blurred(image: Array) -> Array:
     return means
 
 
-def _weights(mask: Array | None) -> Array | None:
-    return mask if mask is not None and mask.any() else None
+@dataclass(frozen=True)
+class PhotographScore:
+    """The scores of a rendering of one photograph.
+
+    Attributes:
+        name: of the photograph.
+        psnr: decibels.
+        ssim: at most 1.
+        exposed_psnr: decibels, with the neighbouring photographs' exposure, if known.
+        matched_psnr: decibels, after the affine map of the rendering's colours that best matches the photograph.
+    """
+
+    name: str
+    psnr: float
+    ssim: float
+    exposed_psnr: float
+    matched_psnr: float
+
+    @staticmethod
+    def of(name: str, rendered: Array, photograph: Photograph, exposure: Array | None = None) -> PhotographScore:
+        """Scores a rendering [H, W, 3] of a photograph, whose `exposure` is [3, 4]; None: unknown."""
+        colors, mask = photograph.colors, photograph.mask
+        found = rendered if exposure is None else exposed(exposure, rendered).clip(0, 1)
+        return PhotographScore(
+            name,
+            psnr(rendered, colors, mask),
+            ssim(rendered, colors, mask),
+            psnr(found, colors, mask),
+            psnr(matched(rendered, colors, mask), colors, mask),
+        )
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Means over photographs.
-
-    Attributes:
-        psnr: decibels.
-        ssim: at most 1.
-        exposed_psnr: decibels, for renderings with the neighbouring photographs' exposures, if known.
-        matched_psnr: decibels, after the affine map of the rendering's colours that best matches each photograph.
-    """
+    """Means over photographs; the attributes are those of `PhotographScore`."""
 
     psnr: float
     ssim: float
@@ -91,38 +152,37 @@ class Scores:
     matched_psnr: float
 
     @staticmethod
-    def of(rendered: Sequence[Array], shots: Sequence[Shot], exposures: Array | None = None) -> Scores:
-        """Scores renderings [H, W, 3] of the shots; `exposures` [N, 3, 4] are the shots', None: unknown."""
-        maps = [None] * len(shots) if exposures is None else list(exposures)
-        rows = [_row(*each) for each in zip(rendered, shots, maps, strict=True)]
+    def of(scores: Iterable[PhotographScore]) -> Scores:
+        """The means of scores, at least one."""
+        rows = [(each.psnr, each.ssim, each.exposed_psnr, each.matched_psnr) for each in scores]
         return Scores(*(float(value) for value in np.mean(rows, axis=0)))
 
     def __str__(self) -> str:
         return f"{self.psnr:.2f} dB, SSIM {self.ssim:.3f}"
 
 
-def _row(picture: Array, shot: Shot, exposure: Array | None) -> tuple[float, ...]:
-    photograph, mask = shot.photograph, shot.mask
-    found = picture if exposure is None else exposed(exposure, picture).clip(0, 1)
-    return (
-        psnr(picture, photograph, mask),
-        ssim(picture, photograph, mask),
-        psnr(found, photograph, mask),
-        psnr(matched(picture, photograph, mask), photograph, mask),
+def scored(rendered: Iterable[Array], shots: Sequence[Shot]) -> Scores:
+    """Scores renderings [H, W, 3] of the shots, one at a time."""
+    return Scores.of(
+        PhotographScore.of(shot.name, picture, shot.read()) for picture, shot in zip(rendered, shots, strict=True)
     )
 
 
 def pictures(
     client: Client, scene: Scene | SceneHandle, shots: Sequence[Shot], background: Color | None = None
-) -> list[Array]:
-    """Renders each shot, [H, W, 3] from 0 to 1; a scene that is not stored is uploaded once. Flat ones are surfels."""
+) -> Iterator[Array]:
+    """Renders the shots one by one, [H, W, 3] from 0 to 1; a scene that is not stored is uploaded once.
+
+    Flat Gaussians are surfels.
+    """
     handle = scene if isinstance(scene, SceneHandle) else client.put(scene)
     known = handle.scene if isinstance(scene, SceneHandle) else scene
     settings: dict[str, Any] = {"background": background}
     if isinstance(known, Gaussians) and known.is_flat:
         settings["primitive"] = "surfel"
     try:
-        return [client.render(handle, shot.camera, **settings).color.clip(0, 1) for shot in shots]
+        for shot in shots:
+            yield client.render(handle, shot.camera, **settings).color.clip(0, 1)
     finally:
         if handle is not scene:
             client.delete(handle)
@@ -153,10 +213,15 @@ def exposures_nearby(
     needed = {int(known[min(max(index, 0), len(known) - 1)]) for index in [*after, *(after - 1)]}
     near = sorted((shot for shot in fitted if places[shot.name] in needed), key=lambda shot: shot.name)
     rendered = pictures(client, scene, near, background)
-    maps = [color_map(picture, shot.photograph, shot.mask) for picture, shot in zip(rendered, near, strict=True)]
+    maps = [_map_of(picture, shot) for picture, shot in zip(rendered, near, strict=True)]
     columns = np.stack(maps).reshape(len(near), -1).T
     between = [np.interp(wanted, [places[shot.name] for shot in near], column) for column in columns]
     return np.stack(between, axis=1).reshape(len(shots), *maps[0].shape)
+
+
+def _map_of(picture: Array, shot: Shot) -> Array:
+    photograph = shot.read()
+    return color_map(picture, photograph.colors, photograph.mask)
 
 
 def side_by_side(columns: Sequence[Sequence[Array]]) -> Array:

@@ -17,11 +17,11 @@ import numpy as np
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.extras import require
 from lumigrad.client.client import Client
-from lumigrad.client.fitting.beginning import Shot
 from lumigrad.client.fitting.evaluation import pictures, samples, side_by_side
 from lumigrad.client.fitting.recipe import Recipe
 from lumigrad.client.fitting.schedule import Schedule
-from lumigrad.client.pictures import write_image
+from lumigrad.client.fitting.shot import Shot
+from lumigrad.client.pictures import levels_of, write_image
 from lumigrad.client.shell.exits import naming
 from lumigrad.client.training.results import StepResult
 from lumigrad.client.training.trainer import Trainer
@@ -77,7 +77,8 @@ def fit(
             found.save(scene_path)
         # The client's copy is needed for the depth range of spheres.
         handle = replace(trainer.publish(), scene=scene)
-        preview = side_by_side([pictures(client, handle, shown, background), [shot.photograph for shot in shown]])
+        rendered = [levels_of(picture) for picture in pictures(client, handle, shown, background)]
+        preview = side_by_side([rendered, [shot.read().pixels for shot in shown]])
         journal.preview(trainer.step_number, preview)
     return found
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ import numpy as np
 
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.extras import require
-from lumigrad.client.fitting.beginning import Shot
-from lumigrad.client.fitting.evaluation import psnr, ssim
+from lumigrad.client.fitting.evaluation import PhotographScore
+from lumigrad.client.fitting.photograph import Photograph
 from lumigrad.client.pictures import levels_of, ramp_colors
 
 # Pictures are reduced to this width or height, pixels.
@@ -35,70 +34,51 @@ figcaption { opacity: .7; }
 """
 
 
-@dataclass(frozen=True)
-class PhotographScore:
-    """The score of one held-out photograph.
+class Page:
+    """The page, which keeps small pictures only."""
 
-    Attributes:
-        name: of the photograph.
-        psnr: decibels.
-        ssim: at most 1.
-    """
+    def __init__(self) -> None:
+        self._sections: list[str] = []
 
-    name: str
-    psnr: float
-    ssim: float
+    def add(self, score: PhotographScore, rendered: Array, photograph: Photograph) -> None:
+        """Adds a held-out photograph and its rendering [H, W, 3], from 0 to 1."""
+        error = _reduced(np.abs(rendered - photograph.colors).max(axis=-1) / _LARGEST_ERROR)
+        pictures = {
+            "rendered": _reduced(rendered),
+            "photograph": _reduced(photograph.pixels),
+            "largest error of a channel": levels_of(ramp_colors(error / 255)),
+        }
+        figures = "".join(
+            f'<figure><img alt="{caption}" src="{_embedded(picture)}"><figcaption>{caption}</figcaption></figure>'
+            for caption, picture in pictures.items()
+        )
+        said = f"{html.escape(score.name)}: {score.psnr:.2f} dB, SSIM {score.ssim:.3f}"
+        self._sections.append(f"<section><h2>{said}</h2>{figures}</section>")
 
-    @staticmethod
-    def of(rendered: Array, shot: Shot) -> PhotographScore:
-        """Scores a rendering [H, W, 3] of a shot."""
-        pair = rendered, shot.photograph, shot.mask
-        return PhotographScore(shot.name, psnr(*pair), ssim(*pair))
-
-
-def write_report(
-    path: Path,
-    title: str,
-    facts: Mapping[str, str],
-    scores: Sequence[PhotographScore],
-    rendered: Sequence[Array],
-    shots: Sequence[Shot],
-) -> None:
-    """Writes the page, with its pictures inside.
-
-    Args:
-        path: the .html file.
-        title: title of the page.
-        facts: values of the table at its top, by name.
-        scores: of the held-out photographs.
-        rendered: their renderings, [H, W, 3] from 0 to 1.
-        shots: the photographs.
-    """
-    rows = "".join(f"<tr><th>{html.escape(name)}</th><td>{html.escape(fact)}</td></tr>" for name, fact in facts.items())
-    parts = [_section(*each) for each in zip(scores, rendered, shots, strict=True)]
-    path.write_text(
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
-        f"<style>{_STYLE}</style><h1>{html.escape(title)}</h1><table>{rows}</table>{''.join(parts)}</html>\n",
-        encoding="utf-8",
-    )
+    def write(self, path: Path, title: str, facts: Mapping[str, str]) -> None:
+        """Writes the .html file, with its pictures inside; `facts` are values of the table at its top, by name."""
+        rows = "".join(
+            f"<tr><th>{html.escape(name)}</th><td>{html.escape(fact)}</td></tr>" for name, fact in facts.items()
+        )
+        path.write_text(
+            f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
+            f"<style>{_STYLE}</style><h1>{html.escape(title)}</h1><table>{rows}</table>"
+            f"{''.join(self._sections)}</html>\n",
+            encoding="utf-8",
+        )
 
 
-def _section(score: PhotographScore, rendered: Array, shot: Shot) -> str:
-    error = np.abs(rendered - shot.photograph).max(axis=-1) / _LARGEST_ERROR
-    pictures = {"rendered": rendered, "photograph": shot.pixels, "largest error of a channel": ramp_colors(error)}
-    figures = "".join(
-        f'<figure><img alt="{caption}" src="{_embedded(picture)}"><figcaption>{caption}</figcaption></figure>'
-        for caption, picture in pictures.items()
-    )
-    said = f"{html.escape(score.name)}: {score.psnr:.2f} dB, SSIM {score.ssim:.3f}"
-    return f"<section><h2>{said}</h2>{figures}</section>"
-
-
-def _embedded(picture: Array) -> str:
-    """Returns an image [H, W, 3] as the URL of a JPEG."""
+def _reduced(picture: Array) -> Array:
+    """Returns levels of an image [H, W] or [H, W, 3], small enough for the page."""
     image: Any = require("PIL.Image", "fit", "writing the report")
     shown = image.fromarray(levels_of(picture))
     shown.thumbnail((_SIZE, _SIZE))
+    return np.asarray(shown, np.uint8)
+
+
+def _embedded(picture: Array) -> str:
+    """Returns levels of an image [H, W, 3] as the URL of a JPEG."""
+    image: Any = require("PIL.Image", "fit", "writing the report")
     file = io.BytesIO()
-    shown.save(file, "JPEG", quality=85)
+    image.fromarray(picture).save(file, "JPEG", quality=85)
     return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lumigrad.client.fitting.beginning import Shot
+from lumigrad.client.fitting.shot import Shot
 
 
 @dataclass(frozen=True)

@@ -46,11 +46,11 @@ _TRANSFERS = 4
 
 
 class TargetImages:
-    """Copies of the target images of views, to store them again if a worker has lost them."""
+    """The target images of views, or functions that return them, to store them again if a worker has lost them."""
 
     def __init__(self, target_images: Sequence[Any]) -> None:
-        """`target_images`: for each view a TargetImage, the handle of a stored one, or an image."""
-        self._target_images = [_target_image(each) for each in target_images]
+        """`target_images`: for each view a TargetImage, the handle of a stored one, an image, or a function."""
+        self._target_images = [each if callable(each) else _target_image(each) for each in target_images]
 
     def __len__(self) -> int:
         return len(self._target_images)
@@ -71,8 +71,11 @@ class TargetImages:
     def put(self, store: SceneStore, call: Call) -> list[str]:
         """Stores the target images that the worker does not have; returns all content hashes."""
 
-        def put(image: TargetImage | SceneHandle) -> str:
-            return (store.put(image, call) if isinstance(image, TargetImage) else image).content_hash
+        def put(given: TargetImage | SceneHandle | Callable[[], Any]) -> str:
+            image = _target_image(given()) if callable(given) else given
+            # Each has its own time-out, which does not count the reading of photographs.
+            own = call.renewed(call.timeout_s)
+            return (store.put(image, own) if isinstance(image, TargetImage) else image).content_hash
 
         return _each(put, self._target_images)
 
@@ -83,7 +86,7 @@ class Views:
     def __init__(
         self, cameras: Sequence[Camera], target_images: Sequence[Any] | None, calibrations: Sequence[int] | None = None
     ) -> None:
-        """`target_images`: one for each camera, a TargetImage, the handle of a stored one, or an image; None: none.
+        """`target_images`: one for each camera, as `TargetImages` takes them; None: none.
 
         `calibrations`: for each camera a number that those of one lens share; None: equal lenses are one.
         """
@@ -180,8 +183,10 @@ class TrainingCalls(Cancellable):
             scene: the initial scene: a handle, or spheres or Gaussians, which are stored. Only one client at a time may
                 train a scene.
             cameras: the views, numbered from 0.
-            target_images: one for each view: `TargetImage`s, their handles, or images [H, W, K], uint8 or float32;
-                None: there are none, and `Trainer.batches` returns the images for the client's own loss.
+            target_images: one for each view: `TargetImage`s, their handles, or images [H, W, K], uint8 or float32. A
+                function in place of one returns it when it is sent, so that only a few are in memory; it is called in
+                other threads, and again if the worker has lost the image. None: there are none, and
+                `Trainer.batches` returns the images for the client's own loss.
             loss: the loss between renderings and target images; None: 0.8 L1 + 0.2 (1 - SSIM).
             total_steps: the number of steps over which the default rates of positions fall to a hundredth.
             rates: learning rates by parameter: of Gaussians "means", "quats", "scales" (of their logarithms),

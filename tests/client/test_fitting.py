@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from copy import copy
+from functools import partial
+from pathlib import Path
+
 import numpy as np
 import pytest
+from PIL import Image
 
 from lumigrad.client import Camera, Client, InvalidArgument, Spheres
 from lumigrad.client.datasets import Capture, Points, View
+from lumigrad.client.fitting import evaluation
 from lumigrad.client.fitting.background import Background
-from lumigrad.client.fitting.beginning import Shot, divide, gaussians_at, spacing, spheres_at, surfels_at
-from lumigrad.client.fitting.evaluation import exposures_nearby, matched, psnr, ssim
+from lumigrad.client.fitting.beginning import gaussians_at, spacing, spheres_at, surfels_at
+from lumigrad.client.fitting.evaluation import color_map, exposed, exposures_nearby, matched, psnr, scored, ssim
 from lumigrad.client.fitting.first_view import first_view
+from lumigrad.client.fitting.photograph import Photograph
 from lumigrad.client.fitting.recipe import Recipe
 from lumigrad.client.fitting.schedule import Schedule
+from lumigrad.client.fitting.shot import Shot, divide, shots_of
+from lumigrad.client.training.calls import TargetImages
+from lumigrad.client.transport.call import Call
+from lumigrad.client.values.handle import SceneHandle
+from lumigrad.client.values.target_image import TargetImage
+from support.files.dataset_files import shots as dataset_shots
+from support.files.dataset_files import write_cameras_json
 
 
 def test_ssim_is_the_mean_over_windows_of_the_definition():
@@ -117,11 +132,11 @@ def test_half_a_photograph_shows_the_same(client: Client):
     picture = np.rint(255 * client.render(scene, camera).color.clip(0, 1)).astype(np.uint8)
     mask = np.zeros((45, 64), np.uint8)
     mask[:, 32:] = 255
-    shot = Shot("a", picture, mask, camera)
-    half = shot.halved
-    assert half.pixels.shape == (22, 32, 3) and half.mask is not None and half.mask.shape == (22, 32)
-    assert not half.mask[:, :16].any() and (half.mask[:, 16:] == 255).all()
-    assert psnr(client.render(scene, half.camera).color, half.photograph) > 35
+    shot = Shot("a", camera, lambda: Photograph(picture, mask))
+    half, taken = shot.halved, shot.halved.read()
+    assert taken.pixels.shape == (22, 32, 3) and taken.mask is not None and taken.mask.shape == (22, 32)
+    assert not taken.mask[:, :16].any() and (taken.mask[:, 16:] == 255).all()
+    assert psnr(client.render(scene, half.camera).color, taken.colors) > 35
     assert [each.camera.width for each in Schedule(1, 1, 0).shots([shot])] == [64, 32]
     assert Schedule(1, 0, 0).shots([shot]) == [shot]
 
@@ -146,7 +161,8 @@ def test_exposures_lie_between_those_of_neighbours(client: Client):
     taken = []
     for camera, name, gain in zip(cameras, ("a", "b", "c"), (0.4, 0.9, 0.6), strict=True):
         picture = gain * client.render(scene, camera).color
-        taken.append(Shot(name, np.rint(255 * picture.clip(0, 1)).astype(np.uint8), None, camera))
+        levels = Photograph(np.rint(255 * picture.clip(0, 1)).astype(np.uint8))
+        taken.append(Shot(name, camera, partial(copy, levels)))
     found = exposures_nearby(client, scene, taken[1:2], [taken[2], taken[0]])
     assert found is not None and found.shape == (1, 3, 4)
     assert found[0] == pytest.approx(0.5 * np.eye(3, 4), abs=0.05)
@@ -182,23 +198,85 @@ def test_the_background_is_found_in_the_photographs(choice, photographs, color, 
     assert background.is_transparent == is_transparent
 
 
-def test_transparent_pixels_show_the_background_and_do_not_count_as_colours():
+def test_transparent_pixels_show_the_background_and_do_not_count_as_colours(tmp_path: Path):
     taken = photograph((9, 9, 9, 0), (200, 100, 0, 255))
     taken[0, 0] = (100, 100, 100, 51)
     white = Background((1.0, 1.0, 1.0)).behind(taken)
     assert white[5, 5].tolist() == [200, 100, 0] and white[0, 1].tolist() == [255, 255, 255]
     assert white[0, 0].tolist() == [224, 224, 224]
+    Image.fromarray(taken).save(tmp_path / "a.png")
     camera = Camera.look_at((0, 0, 5), (0, 0, 0), width=32, height=24)
-    shot = Shot.of(View("a", camera), taken, Background(is_transparent=True))
-    assert shot.camera.width == 16 and shot.pixels[0, 1].tolist() == [0, 0, 0]
-    assert (
-        shot.target_image.mask is not None
-        and shot.target_image.mask[0, 0] == 51
-        and shot.target_image.mask[5, 5] == 255
-    )
-    assert shot.halved.opacity is not None and shot.halved.opacity.shape == (6, 8)
+    shot = Shot.of(View("a", camera, tmp_path / "a.png"), 100, Background(is_transparent=True))
+    assert shot.camera.width == 16 and shot.read().pixels[0, 1].tolist() == [0, 0, 0]
+    target = shot.target_image()
+    assert target.mask is not None and target.mask[0, 0] == 51 and target.mask[5, 5] == 255
+    assert shot.target_bytes == sum(array.nbytes for array in target.tensors.values())
+    half = shot.halved.read()
+    assert half.opacity is not None and half.opacity.shape == (6, 8)
     recipe = Recipe(background=Background(is_transparent=True))
     assert recipe.loss.alpha > 0 == Recipe().loss.alpha
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A data set of two photographs with pinholes."""
+    for k in range(2):
+        picture = np.random.default_rng(k).integers(0, 255, (300, 500, 3), np.uint8)
+        Image.fromarray(picture).save(tmp_path / f"photo_{k}.jpg")
+    write_cameras_json(tmp_path / "cameras.json", dataset_shots(2), 500, 300, (400.0, 400.0))
+    return tmp_path
+
+
+def test_photographs_are_reduced_with_their_cameras_and_read_when_asked_for(folder: Path):
+    capture = Capture.load(folder, images=".")
+    found, background = shots_of(capture, 128, "black")
+    assert background == Background() and [(each.camera.width, each.camera.height) for each in found] == [(128, 77)] * 2
+    assert found[0].read().pixels.shape == (77, 128, 3) and found[0].halved.read().pixels.shape == (38, 64, 3)
+    whole = shots_of(capture, 500, "black")[0][0].read().pixels
+    np.testing.assert_array_equal(whole, np.asarray(Image.open(folder / "photo_0.jpg")))
+    (folder / "photo_1.jpg").write_bytes((folder / "photo_1.jpg").read_bytes()[:5000])
+    with pytest.raises(InvalidArgument, match=r"path: .*photo_1\.jpg: expected a picture: image file is truncated"):
+        found[1].read()
+
+
+class Store:
+    """Takes target images, and keeps none."""
+
+    def put(self, image: TargetImage, call: Call) -> SceneHandle:
+        assert image.color is not None
+        return SceneHandle("a", 1, f"{image.width} {image.color.sum()}", "target", 1, image.color.nbytes)
+
+
+def test_the_memory_of_a_fit_does_not_grow_with_its_photographs(tmp_path: Path):
+    """All photographs together take 65 MB, and at half the size 16 MB."""
+    for k in range(80):
+        picture = np.full((450, 600, 3), 3 * k, np.uint8)
+        Image.fromarray(picture).save(tmp_path / f"photo_{k}.jpg")
+    write_cameras_json(tmp_path / "cameras.json", dataset_shots(80), 600, 450, (400.0, 400.0))
+    tracemalloc.start()
+    try:
+        found, _ = shots_of(Capture.load(tmp_path, images="."), 600, "auto")
+        views = Schedule(len(found), 1, 0).shots(found)
+        hashes = TargetImages([shot.target_image for shot in views]).put(Store(), Call(9.0))  # type: ignore[arg-type]
+        scores = scored((np.zeros((450, 600, 3), np.float32) for _ in found[::20]), found[::20])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(set(hashes)) == 160 and scores.psnr > 0
+    assert peak < 35e6
+
+
+def test_scores_are_the_same_for_images_of_many_bands():
+    generator = np.random.default_rng(0)
+    x = generator.random((150, 20, 3)).astype(np.float32)
+    y = np.clip(x + generator.normal(scale=0.1, size=x.shape), 0, 1)
+    mask = generator.integers(0, 255, x.shape[:2], np.uint8)
+    weights = mask / mask.sum(dtype=np.float64)
+    assert psnr(x, y, mask) == pytest.approx(-10 * np.log10((weights * np.square(x - y).mean(-1)).sum()))
+    # A band's windows reach into its neighbours.
+    assert ssim(x, y) == pytest.approx(float(evaluation._similarity(x.astype(float), y).mean()), abs=1e-12)
+    matrix = np.array([[0.5, 0.1, 0, 0.2], [0, 0.7, 0.1, 0], [0.1, 0, 0.4, 0.1]])
+    assert color_map(x, exposed(matrix, x), mask) == pytest.approx(matrix, abs=1e-5)
 
 
 def test_the_first_view_is_one_from_the_middle_of_a_capture():

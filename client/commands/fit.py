@@ -44,7 +44,8 @@ _MISMATCH_DB = 1.5
 _DESCRIPTION = """\
 Fits Gaussians, or spheres, to posed photographs: a COLMAP reconstruction, nerfstudio's transforms.json, a Blender scene
 of NeRF, Polycam's raw data, or Inria's cameras.json. Photographs travel to the worker once; it renders, compares,
-differentiates and steps. Every eighth photograph is held out, to evaluate the fit.
+differentiates and steps. Every eighth photograph is held out, to evaluate the fit. Masks are black where a photograph is
+ignored: mask_path in transforms.json, or COLMAP's masks/<name of the photograph>.png.
 
 A folder beside the scene (scene.fit/) has report.html with scores and pictures, the same as report.json and
 comparison.jpg, previews, and a checkpoint for --resume. Ctrl-C ends the fit early and writes a valid scene; a second

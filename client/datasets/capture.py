@@ -50,7 +50,8 @@ class Capture:
 
         Args:
             path: the file or folder.
-            images: the folder of the photographs, relative to the data set's; None: the format's default.
+            images: the folder of the photographs, relative to the data set's; None: the format's default. Masks are
+                those of mask_path in transforms.json, or of COLMAP, masks/<name of the photograph>.png; 0 is ignored.
             sensors: make all cameras sensors, which show Gaussians by sigma points (`Camera.sensor`), and whose lenses
                 trainings refine; False: those that only sensors can be, such as fisheyes with coefficients.
 
@@ -91,7 +92,7 @@ class Capture:
         Args:
             folder: the data set's folder; it is made if there is none.
             form: "nerfstudio": transforms.json and points.ply. "colmap": cameras.txt, images.txt and points3D.txt in
-                sparse/0, which name photographs relative to the folder images.
+                sparse/0, which name photographs relative to the folder images, which is made; masks are not written.
 
         Raises:
             InvalidArgument: another form, or a camera that the files cannot express; names the view.

@@ -28,6 +28,8 @@ def find_model(folder: Path) -> Path | None:
 def read_model(model: Path, images: Path | None, sensors: bool) -> tuple[tuple[View, ...], Points | None]:
     """Reads the views, ordered by their photographs' names, and the points.
 
+    The mask of a photograph is masks/<its name>.png in the data set's folder, as COLMAP's extraction of features has it.
+
     Args:
         model: the folder of the reconstruction.
         images: the folder of the photographs; None: "images" in the data set's folder.
@@ -50,7 +52,8 @@ def read_model(model: Path, images: Path | None, sensors: bool) -> tuple[tuple[V
             raise malformed(images_file, f"image {entry.name}: no camera {entry.camera_id} is in {cameras_file.name}")
         _check(lens, cameras_file, entry)
         camera = lens.camera(_rotation(entry, images_file), entry.translation, sensors)
-        views.append(View(name, camera, photograph(folder, entry.name)))
+        mask = _dataset_folder(model) / "masks" / f"{entry.name}.png"
+        views.append(View(name, camera, photograph(folder, entry.name), mask if mask.is_file() else None))
     return tuple(views), _points(model)
 
 

@@ -97,7 +97,10 @@ def _to_world(matrix: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> list
 
 
 def save_colmap(folder: Path, views: Sequence[View], points: Points | None) -> None:
-    """Writes sparse/0/cameras.txt, images.txt and points3D.txt; photographs are named relative to folder/images."""
+    """Writes sparse/0/cameras.txt, images.txt and points3D.txt; photographs are named relative to folder/images.
+
+    Masks are left out: COLMAP's lie in one folder, and those of photographs elsewhere would have to be copied.
+    """
     lenses: dict[str, int] = {}
     images = []
     for number, view in enumerate(views, start=1):
@@ -108,7 +111,9 @@ def save_colmap(folder: Path, views: Sequence[View], points: Points | None) -> N
         pose = " ".join((*quaternion, x, y, z))
         images += [f"{number} {pose} {camera} {_photograph(view, folder / 'images')}", ""]
     model = folder / "sparse" / "0"
-    model.mkdir(parents=True, exist_ok=True)
+    # Paths that go up from a folder lead nowhere without it.
+    for made in (model, folder / "images"):
+        made.mkdir(parents=True, exist_ok=True)
     _write(model / "cameras.txt", (f"{number} {lens}" for lens, number in lenses.items()))
     _write(model / "images.txt", images)
     _write(model / "points3D.txt", () if points is None else _rows(points))

@@ -83,6 +83,26 @@ def test_what_is_saved_is_what_is_loaded(form, tmp_path):
     np.testing.assert_allclose(again.points.colors, points.colors, atol=1e-6)
 
 
+@pytest.mark.parametrize("form", ["nerfstudio", "colmap"])
+def test_photographs_elsewhere_are_found_from_a_new_folder(form, tmp_path):
+    (tmp_path / "set" / "images").mkdir(parents=True)
+    for shot in shots():
+        (tmp_path / "set" / "images" / Path(shot.file).name).write_bytes(b"")
+    write(tmp_path / "set" / "transforms.json", transforms(shots(), **TOP))
+    capture = Capture.load(tmp_path / "set")
+    capture.save(tmp_path / "new" / "deep", form=form)
+    again = Capture.load(tmp_path / "new" / "deep")
+    assert [view.image.resolve() for view in again.views] == [view.image for view in capture.views]
+
+
+def test_masks_of_colmap_have_the_names_of_photographs_and_png(tmp_path):
+    write_colmap(tmp_path / "sparse" / "0", shots(2), "PINHOLE", [*FOCAL, 320, 240], SIZE, binary=True)
+    (tmp_path / "masks").mkdir()
+    (tmp_path / "masks" / "photo_1.jpg.png").write_bytes(b"")
+    first, second = Capture.load(tmp_path).views
+    assert first.mask is None and second.mask == tmp_path / "masks" / "photo_1.jpg.png"
+
+
 def test_fisheyes_are_saved_with_their_coefficients(tmp_path):
     top = {**TOP, "camera_model": "OPENCV_FISHEYE", "k1": 0.1, "k2": -0.02, "k3": 0.003, "k4": -0.0004}
     capture = Capture.load(write(tmp_path / "other.json", transforms(shots(), **top)), sensors=True)

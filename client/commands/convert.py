@@ -26,8 +26,15 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     add_scene(parser)
     help_text = f"the file to write; its name ends in {', '.join(WRITABLE)}"
-    parser.add_argument("output", metavar="OUTPUT", type=Path, help=help_text)
+    parser.add_argument("output", metavar="OUTPUT", type=_output, help=help_text)
     option(parser, "--sh-degree", "cut harmonics above this degree (default: keep all)", type=int, choices=range(5))
+
+
+def _output(text: str) -> Path:
+    """Parses the name of a file that scenes are written to."""
+    if not text.lower().endswith(WRITABLE):
+        raise argparse.ArgumentTypeError(f"expected a name that ends in {', '.join(WRITABLE)}, got {text}")
+    return Path(text)
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -106,8 +106,8 @@ def _report(arguments: argparse.Namespace, scene: Spheres | Gaussians, pictures:
         summary = {"output": str(arguments.path), "show": arguments.show, "kind": kind.lower(), "count": len(scene)}
         print(json_text({**summary, "pictures": pictures, "round_trip_ms": mean_ms}))
         return
-    counted = f"{pictures} pictures, " if pictures > 1 else ""
-    print(f"{arguments.path}: {len(scene):,} {kind}, {counted}{mean_ms:.0f} ms")
+    counted, mean = (f"{pictures} pictures, ", " for each call to the worker") if pictures > 1 else ("", "")
+    print(f"{arguments.path}: {len(scene):,} {kind}, {counted}{mean_ms:.0f} ms{mean}")
 
 
 def _add_views(group: argparse._ArgumentGroup) -> None:

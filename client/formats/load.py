@@ -145,6 +145,10 @@ def _read(path: Path, lod: int | None) -> StoredScene:
         return read_gltf(path)
     if looks_like_usd(start, path):
         return read_usd(path)
+    if start.startswith(ZIP_MAGIC) and suffix == ".npz":
+        raise malformed(
+            path, f"expected a scene of Gaussians ({_READABLE}), got arrays of NumPy, which are no scene file"
+        )
     if start.startswith(ZIP_MAGIC) or suffix == ".json":
         return read_sog(path)
     return _read_binary(path, start)

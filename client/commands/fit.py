@@ -13,8 +13,8 @@ from typing import Any
 
 from lumigrad.client.base.extras import require
 from lumigrad.client.client import Client
-from lumigrad.client.commands.options import COUNT, FILE, FOLDER, add_connection, connect, count, ending, option
-from lumigrad.client.commands.scene_file import PRIMITIVES, load
+from lumigrad.client.commands.options import COUNT, FOLDER, add_connection, connect, count, ending, option
+from lumigrad.client.commands.scene_file import PRIMITIVES, load, scene_path
 from lumigrad.client.datasets.capture import Capture
 from lumigrad.client.datasets.points import Points
 from lumigrad.client.errors import InvalidArgument, TrainingHeld, TrainingLost
@@ -44,8 +44,8 @@ _MISMATCH_DB = 1.5
 _DESCRIPTION = """\
 Fits Gaussians, or spheres, to posed photographs: a COLMAP reconstruction, nerfstudio's transforms.json, a Blender scene
 of NeRF, Polycam's raw data, or Inria's cameras.json. Photographs travel to the worker once; it renders, compares,
-differentiates and steps. Every eighth photograph is held out, to evaluate the fit. Masks are black where a photograph is
-ignored: mask_path in transforms.json, or COLMAP's masks/<name of the photograph>.png.
+differentiates and steps. Every eighth photograph is held out, to evaluate the fit. Masks that transforms.json names,
+or COLMAP's masks/<name of the photograph>.png, are black where a photograph is ignored.
 
 A folder beside the scene (scene.fit/) has report.html with scores and pictures, the same as report.json and
 comparison.jpg, previews, and a checkpoint for --resume. Ctrl-C ends the fit early and writes a valid scene; a second
@@ -90,6 +90,7 @@ def _run(arguments: argparse.Namespace) -> int:
     data = arguments if checkpoint is None else checkpoint
     refines_lenses = arguments.refine_lenses if checkpoint is None else checkpoint.recipe.lenses
     capture = Capture.load(arguments.dataset, images=arguments.images, sensors=refines_lenses)
+    _check_photographs(arguments, capture)
     shots, background = shots_of(capture, data.size, checkpoint.recipe.background if checkpoint else arguments.backdrop)
     fitted, held_out = divide(shots, data.hold_out)
     with connect(arguments) as client, stop_on_interrupt() as stopped:
@@ -153,6 +154,25 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _check_photographs(arguments: argparse.Namespace, capture: Capture) -> None:
+    """Raises InvalidArgument, which says where they were looked for, unless there are photographs."""
+    found = sum(view.image is not None for view in capture.views)
+    if found >= 2:
+        return
+    path: Path = arguments.dataset
+    folder = path if path.is_dir() else path.parent
+    if arguments.images is None:
+        looked = f"where its files name them, in {folder} or its folder images; --images DIR names another folder"
+    elif (folder / arguments.images).is_dir():
+        looked = f"by their names in {folder / arguments.images}"
+    else:
+        looked = f"in {folder / arguments.images}, which is no folder"
+    field = "dataset" if arguments.images is None else "images"
+    views = f"the {len(capture)} views of {path}"
+    text = f"expected photographs of at least two of {views}, found {found}; looked {looked}"
+    raise InvalidArgument.of(field, text)
+
+
 def _page(
     client: Client, trainer: Trainer, recipe: Recipe, capture: Capture, arguments: argparse.Namespace
 ) -> AbstractContextManager[Live | None]:
@@ -177,7 +197,7 @@ def _print(
     if after.matched_psnr - after.psnr > _MISMATCH_DB:
         print(
             f"lumigrad: colours matched, the score is {after.matched_psnr - after.psnr:.1f} dB higher: either the "
-            f"photographs differ in exposure (--exposures), or the background is not {recipe.background} "
+            f"photographs differ in exposure (--exposures), or the background is {recipe.background.opposite} "
             "(--background)",
             file=sys.stderr,
         )
@@ -310,7 +330,8 @@ def _add_recipe(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--refine-lenses", action="store_true", help=help_text)
     help_text = "fit an affine map of each photograph's colours, for cameras with automatic exposure (default: off)"
     group.add_argument("--exposures", action=argparse.BooleanOptionalAction, default=False, help=help_text)
-    option(group, "--begin", "a scene to begin with, instead of the points", **FILE)
+    help_text = "a scene to begin with, instead of the points; sample:vase comes with Lumigrad"
+    option(group, "--begin", help_text, type=scene_path, metavar="FILE")
     option(group, "--seed", "random seed", 0, type=int)
     option(group, "--every", "steps between previews (default: a tenth of all)", **COUNT)
     help_text = (

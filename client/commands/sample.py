@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from lumigrad.client.base.extras import require
@@ -40,6 +41,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     require("PIL.Image", "io", "writing photographs")
     require("plyfile", "io", "writing points")
+    if arguments.folder.is_dir() and any(arguments.folder.iterdir()):
+        print(f"lumigrad: {arguments.folder} is not empty: replaces what has the same name in it", file=sys.stderr)
     planned = views(arguments.photographs, *(arguments.size or _SIZE))
 
     def job(index: int) -> Exposure:

@@ -65,6 +65,8 @@ class Capture:
         folder = path if path.is_dir() else path.parent
         photographs = None if images is None else folder / images
         if not path.is_dir():
+            if path.is_file() and path.suffix.lower() != ".json":
+                raise malformed(path, "expected a data set: its folder, or its .json file; a scene's file is none")
             return _load_file(path, photographs, sensors)
         for name in _TRANSFORMS:
             if (path / name).is_file():

@@ -28,7 +28,7 @@ def find_model(folder: Path) -> Path | None:
 def read_model(model: Path, images: Path | None, sensors: bool) -> tuple[tuple[View, ...], Points | None]:
     """Reads the views, ordered by their photographs' names, and the points.
 
-    The mask of a photograph is masks/<its name>.png in the data set's folder, as COLMAP's extraction of features has it.
+    The mask of a photograph is masks/<its name>.png in the data set's folder, COLMAP's own convention.
 
     Args:
         model: the folder of the reconstruction.

@@ -24,10 +24,12 @@ class Background:
     Attributes:
         color: of the renderings behind the scene, 0 to 1.
         is_transparent: whether the photographs' transparent pixels shall be empty in the scene, whatever is behind it.
+        is_image: whether all that the photographs show is part of the scene.
     """
 
     color: Color = (0.0, 0.0, 0.0)
     is_transparent: bool = False
+    is_image: bool = False
 
     @staticmethod
     def of(photographs: Iterable[Array], choice: str) -> Background:
@@ -41,7 +43,7 @@ class Background:
         if choice in CHOICES:
             return Background(CHOICES[choice])
         if choice == "image":
-            return Background()
+            return Background(is_image=True)
         clear, frames = zip(*((_clear(photograph), _frame(photograph)) for photograph in photographs), strict=True)
         if np.mean(clear) > _TRANSPARENT:
             return Background(is_transparent=True)
@@ -65,17 +67,24 @@ class Background:
         return np.ascontiguousarray(photograph[..., 3])
 
     def __str__(self) -> str:
+        if self.is_image:
+            return "image"
         if self.is_transparent:
             return "transparent"
         names = {color: name for name, color in CHOICES.items()}
         return names.get(self.color) or ",".join(f"{value:.2f}" for value in self.color)
+
+    @property
+    def opposite(self) -> str:
+        """What the background is if it was chosen wrongly, for people."""
+        return "one colour, and not part of the scene" if self.is_image else f"not {self}"
 
 
 def _of_frames(frames: Array) -> Background:
     """Returns the background that has the one colour of pixels [N, 3], if they have one."""
     usual = np.median(frames, axis=0)
     if (np.abs(frames - usual).max(axis=1) < _TOLERANCE).mean() < _SHARE:
-        return Background()
+        return Background(is_image=True)
     near = [color for color in CHOICES.values() if np.abs(usual - 255 * np.array(color)).max() < _TOLERANCE]
     red, green, blue = near[0] if near else (round(float(level) / 255, 4) for level in usual)
     return Background((red, green, blue))

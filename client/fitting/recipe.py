@@ -179,13 +179,15 @@ class Checkpoint:
         """
         try:
             values = json.loads(path.read_text())
-            color, is_transparent = values["recipe"].pop("background").values()
-            recipe = Recipe(**values["recipe"], background=Background(tuple(color), is_transparent))
+            background = values["recipe"].pop("background")
+            background = Background(**{**background, "color": tuple(background["color"])})
+            recipe = Recipe(**values["recipe"], background=background)
             parts = {"recipe": recipe, "before": Scores(**values["before"])}
             return Checkpoint(**{**values, **parts})
         except FileNotFoundError:
-            raise InvalidArgument.of(
-                "resume", f"expected {path} of a fit that was stopped, got no such file; leave --resume out"
-            ) from None
+            scene = path.parent.with_suffix(".ply")
+            begun = f"; to go on from the finished scene, name it: --begin {scene}" if scene.is_file() else ""
+            text = f"expected {path} of a fit that was stopped, got no such file; leave --resume out{begun}"
+            raise InvalidArgument.of("resume", text) from None
         except (ValueError, TypeError, KeyError) as error:
             raise InvalidArgument.of("resume", f"{path} is not a checkpoint of `lumigrad fit`: {error}") from error

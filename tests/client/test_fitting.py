@@ -16,10 +16,10 @@ from lumigrad.client.datasets import Capture, Points, View
 from lumigrad.client.fitting import evaluation
 from lumigrad.client.fitting.background import Background
 from lumigrad.client.fitting.beginning import gaussians_at, spacing, spheres_at, surfels_at
-from lumigrad.client.fitting.evaluation import color_map, exposed, exposures_nearby, matched, psnr, scored, ssim
+from lumigrad.client.fitting.evaluation import Scores, color_map, exposed, exposures_nearby, matched, psnr, scored, ssim
 from lumigrad.client.fitting.first_view import first_view
 from lumigrad.client.fitting.photograph import Photograph
-from lumigrad.client.fitting.recipe import Recipe
+from lumigrad.client.fitting.recipe import Checkpoint, Recipe
 from lumigrad.client.fitting.schedule import Schedule
 from lumigrad.client.fitting.shot import Shot, divide, shots_of
 from lumigrad.client.training.calls import TargetImages
@@ -196,6 +196,16 @@ def test_the_background_is_found_in_the_photographs(choice, photographs, color, 
     background = Background.of(photographs, choice)
     assert background.color == pytest.approx(color, abs=1e-3)
     assert background.is_transparent == is_transparent
+
+
+def test_a_background_is_told_by_its_name(tmp_path: Path):
+    walls = [photograph((51, 102, 204, 255), RED), photograph((204, 102, 51, 255), RED)]
+    found = Background.of(walls, "auto")
+    assert str(found) == str(Background.of(walls, "image")) == "image" and found.opposite.startswith("one colour")
+    assert str(Background.of(walls, "black")) == "black" and Background.of(walls, "black").opposite == "not black"
+    recipe = Recipe(background=found)
+    Checkpoint("id", "lease", 9, 8, recipe, Scores(1.0, 1.0, 1.0, 1.0)).write(tmp_path / "checkpoint.json")
+    assert Checkpoint.read(tmp_path / "checkpoint.json").recipe == recipe
 
 
 def test_transparent_pixels_show_the_background_and_do_not_count_as_colours(tmp_path: Path):

@@ -98,6 +98,13 @@ def test_a_capture_is_a_data_set_and_always_the_same(tmp_path: Path):
     assert np.square(capture.focus - still_life.FOCUS).sum() < 1e-6
 
 
+def test_a_capture_over_another_one_is_told(tmp_path: Path):
+    options = ["sample", "capture", str(tmp_path / "vase"), "--photographs", "3", "--size", "16x12"]
+    assert "not empty" not in lumigrad(*options).stderr
+    again = lumigrad(*options)
+    assert again.returncode == 0 and f"{tmp_path / 'vase'} is not empty: replaces" in again.stderr
+
+
 def test_photographs_are_transparent_around_their_subject():
     (view,) = views(1, 120, 90)
     exposure = photograph(view.camera)

@@ -24,6 +24,7 @@ from lumigrad.client.fitting.cameras import begun, save_refined, shared_calibrat
 from lumigrad.client.fitting.evaluation import Scores, pictures, scored
 from lumigrad.client.fitting.first_view import first_view
 from lumigrad.client.fitting.fit import Journal, Live, fit, stop_on_interrupt
+from lumigrad.client.fitting.memory import check_memory, memory_of, size_text
 from lumigrad.client.fitting.outcome import Outcome
 from lumigrad.client.fitting.recipe import Checkpoint, Recipe
 from lumigrad.client.fitting.shot import Shot, divide, shots_of
@@ -104,8 +105,9 @@ def _run(arguments: argparse.Namespace) -> int:
         checkpoint = Checkpoint(trainer.training_id, trainer.lease, data.size, data.hold_out, recipe, before)
         checkpoint.write(folder / "checkpoint.json")
         planned = f"{len(fitted)} photographs to fit, {len(held_out)} held out, {recipe.steps} steps"
-        print(f"{planned}; background: {background}", file=output)
         schedule = recipe.schedule(len(fitted))
+        memory = size_text(memory_of(schedule.shots(fitted)))
+        print(f"{planned}; background: {background}; photographs on the worker: {memory}", file=output)
         began, first = time.perf_counter(), trainer.step_number
         every = arguments.every or max(recipe.steps // 10, 1)
         with (
@@ -215,6 +217,7 @@ def _begin(
 ) -> tuple[Trainer, Recipe, Scores]:
     """Starts a training; returns it with its recipe and the initial scores."""
     recipe, begin = _beginning(arguments, capture, background)
+    check_memory(recipe.schedule(len(fitted)).shots(fitted), begin, client.info().target_image_bytes)
     before = scored(pictures(client, begin, held_out, background.color), held_out)
     shots = recipe.schedule(len(fitted)).shots(fitted)
     cameras, images = [shot.camera for shot in begun(shots, recipe)], [shot.target_image for shot in shots]

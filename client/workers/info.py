@@ -45,6 +45,7 @@ class WorkerInfo:
         device_memory_free_bytes: free now.
         metrics_port: port of the HTTP server with Prometheus metrics at the same host; 0: unknown.
         metrics_tls: whether that is HTTPS.
+        target_image_bytes: the most that the target images of one training may take together; 0: unknown.
     """
 
     target: str
@@ -64,6 +65,7 @@ class WorkerInfo:
     device_memory_free_bytes: int
     metrics_port: int
     metrics_tls: bool
+    target_image_bytes: int
 
     @property
     def metrics_url(self) -> str | None:

@@ -47,6 +47,7 @@ class WorkerService:
             device_memory_free_bytes=described.memory_free_bytes,
             metrics_port=self._metrics_port(),
             metrics_tls=self._metrics_tls,
+            target_image_bytes=self._tenants.target_image_bytes,
         )
 
     def OpenLane(self, _: worker_pb2.OpenLaneRequest, call: Call) -> worker_pb2.OpenLaneReply:

@@ -102,6 +102,13 @@ class Tenants:
         """The accounts of stored resources, by their names in the metrics."""
         return {"training": self._trainings}
 
+    @property
+    def target_image_bytes(self) -> int:
+        """The most that the target images of one training may take: they are all found when it begins."""
+        limits = self._limits
+        stored = limits.tenant_scene_bytes if self._spool is None else limits.tenant_training_bytes
+        return min(stored, limits.tenant_training_bytes)
+
     def expire(self) -> None:
         """Remove the forward states and trainings that were idle too long."""
         for runtime in self._all():

@@ -18,6 +18,7 @@ from lumigrad.client.fitting.background import Background
 from lumigrad.client.fitting.beginning import gaussians_at, spacing, spheres_at, surfels_at
 from lumigrad.client.fitting.evaluation import Scores, color_map, exposed, exposures_nearby, matched, psnr, scored, ssim
 from lumigrad.client.fitting.first_view import first_view
+from lumigrad.client.fitting.memory import check_memory, memory_of
 from lumigrad.client.fitting.photograph import Photograph
 from lumigrad.client.fitting.recipe import Checkpoint, Recipe
 from lumigrad.client.fitting.schedule import Schedule
@@ -274,6 +275,18 @@ def test_the_memory_of_a_fit_does_not_grow_with_its_photographs(tmp_path: Path):
         tracemalloc.stop()
     assert len(set(hashes)) == 160 and scores.psnr > 0
     assert peak < 35e6
+
+
+def test_photographs_that_the_worker_cannot_hold_are_refused_with_what_helps():
+    camera = Camera.look_at((0, 0, 5), (0, 0, 0), width=2000, height=1500)
+    shots = [Shot(str(k), camera, lambda: Photograph(np.zeros((1, 1, 3), np.uint8)), has_mask=k < 2) for k in range(4)]
+    assert memory_of(shots) == 2000 * 1500 * 14
+    scene = Spheres(np.zeros((100, 3)), np.zeros((100, 3)), np.ones(100))
+    for limit in (0, memory_of(shots) + 5600):
+        check_memory(shots, scene, limit)
+    said = r"max_size: expected .* 10\.0 MiB together, .* got 40\.1 MiB at 2000 pixels, .*--max-size 999 fits, "
+    with pytest.raises(InvalidArgument, match=said):
+        check_memory(shots, scene, 10 << 20)
 
 
 def test_scores_are_the_same_for_images_of_many_bands():

@@ -20,7 +20,7 @@ from lumigrad.client.datasets import Capture
 from lumigrad.client.pictures import write_image
 from support.files.dataset_files import shots, transforms
 from support.workers.forks import lumigrad
-from support.workers.worker import LUMIGRAD, WorkerProcess
+from support.workers.worker import LUMIGRAD, WorkerProcess, worker
 
 WIDTH, HEIGHT, FOCAL = 72, 56, 70.0
 VIEWS, COUNT = 17, 600
@@ -276,6 +276,20 @@ def test_spheres_are_fitted_too(capture: Path, tmp_path: Path, running: WorkerPr
     assert len(Spheres.load(scene)) == COUNT
     report = report_of(scene)
     assert report["held_out"]["psnr"] > report["begin"]["psnr"]
+
+
+def test_photographs_for_which_the_worker_has_no_room_are_refused_before_they_are_sent(tmp_path: Path):
+    folder, scene = tmp_path / "vase", tmp_path / "vase.ply"
+    assert lumigrad("sample", "capture", str(folder), "--photographs", "9", "--size", "320x240").returncode == 0
+    with worker("--scene-mib", "2", "--max-payload-mib", "2") as process:
+        options = ["--steps", "4", "--sh-degree", "0", "--strategy", "none"]
+        done = fit(folder, scene, *options, target=process.target)
+        assert done.returncode == 2 and "--max-size: expected photographs of at most 1." in done.stderr
+        named = re.search(r"--max-size (\d+) fits", done.stderr)
+        assert named is not None
+        done = fit(folder, scene, *options, "--max-size", named[1], target=process.target)
+        assert done.returncode == 0, done.stderr
+        assert "photographs on the worker: 1." in done.stdout
 
 
 def test_what_cannot_be_fitted_is_refused(capture: Path, tmp_path: Path, running: WorkerProcess):

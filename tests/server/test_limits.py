@@ -43,8 +43,10 @@ def client() -> Iterator[RawClient]:
 
 
 def test_info_tells_the_limits(client: RawClient) -> None:
-    limits = client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=10).limits
-    assert limits == worker_pb2.Limits(
+    info = client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=10)
+    # The default of --scene-mib, which is below that of --training-mib.
+    assert info.target_image_bytes == 4096 << 20
+    assert info.limits == worker_pb2.Limits(
         max_payload_bytes=1 << 20,
         max_pixels=10_000,
         max_primitives=100,

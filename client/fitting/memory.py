@@ -1,0 +1,44 @@
+"""The memory that photographs take on the worker."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.fitting.shot import Shot
+from lumigrad.client.values.gaussians import Gaussians
+from lumigrad.client.values.spheres import Spheres
+
+# The memory of a stored scene, relative to its numbers.
+_SCENE_SHARE = 2
+
+
+def memory_of(shots: Sequence[Shot]) -> int:
+    """The size of the shots' target images, bytes."""
+    return sum(shot.target_bytes for shot in shots)
+
+
+def size_text(size: int) -> str:
+    """A number of bytes, for people."""
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
+
+
+def check_memory(shots: Sequence[Shot], scene: Gaussians | Spheres, most: int) -> None:
+    """Raises InvalidArgument, which says what would help, if a worker cannot hold shots beside the initial scene.
+
+    `most` is the worker's limit in bytes; 0: unknown.
+    """
+    # The scene is stored with what its renderings need.
+    taken = _SCENE_SHARE * sum(tensor.nbytes for tensor in scene.tensors.values())
+    needed, limit = memory_of(shots), max(most - taken, 1)
+    if not most or needed <= limit:
+        return
+    side = max(max(shot.camera.width, shot.camera.height) for shot in shots)
+    fitting = math.floor(side * math.sqrt(limit / needed))
+    text = f"expected photographs of at most {size_text(limit)} together, the worker's room for them"
+    raise InvalidArgument.of(
+        "max_size",
+        f"{text}, got {size_text(needed)} at {side} pixels, with those of half the size that a fit may begin with; "
+        f"--max-size {fitting} fits, or start the worker with a larger --training-mib and --scene-mib",
+    )

@@ -60,7 +60,8 @@ def _run(arguments: argparse.Namespace) -> int:
     lens = LensOptions.of(arguments)
     arguments.size = arguments.size or lens.size
     shots = lens.applied(shots_of(arguments, scene), scene)
-    settings |= order_settings(shots)
+    if arguments.depth_order is None:
+        settings |= order_settings(shots)
     if arguments.depth and len(shots) > 1:
         raise InvalidArgument.of("depth", f"expected with one picture, not with {len(shots)}; use --show depth")
     everything = _outputs_of(scene, settings.get("primitive") == "surfel")

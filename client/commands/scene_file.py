@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -13,6 +14,7 @@ from lumigrad.client.commands.options import numbers, option, positive_number
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats import StoredScene, check_displayed, is_gaussian_scene, read_scene
 from lumigrad.client.formats.sample import located
+from lumigrad.client.formats.scene import BY_DEPTH
 from lumigrad.client.formats.scene_view import SceneView
 from lumigrad.client.settings.engines import RENDER_SETTINGS, Primitive
 from lumigrad.client.values.gaussians import Gaussians
@@ -62,6 +64,8 @@ def add_looks(group: argparse._ActionsContainer) -> None:
     option(group, "--antialiased", help_text, action=argparse.BooleanOptionalAction)
     help_text = "draw Gaussians as ellipsoids, or as flat discs (default: surfels if the file has two scales for each)"
     option(group, "--primitive", help_text, choices=PRIMITIVES)
+    help_text = "what Gaussians are sorted by, and what depths are (default: the file's, else z)"
+    option(group, "--depth-order", help_text, choices=("z", "distance"))
     option(group, "--near", "least depth of Gaussians that are shown (default: 0.01)", type=positive_number)
     option(group, "--far", "largest depth of Gaussians that are shown (default: 1e10)", type=positive_number)
 
@@ -110,4 +114,19 @@ def read(arguments: argparse.Namespace) -> tuple[Spheres | Gaussians, dict[str, 
         settings["antialiased"] = True
     if arguments.primitive is None and stored.is_flat:
         settings["primitive"] = "surfel"
-    return stored.gaussians(), settings
+    return stored.gaussians(), settings | _order(stored, settings)
+
+
+def _order(stored: StoredScene, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings that draw in the order that the option, else the file, asks for."""
+    by_distance = {"depth_order": "distance", "projection_method": "unscented"}
+    if settings["depth_order"] is not None:
+        # Order by z is the default of all cameras.
+        return by_distance if settings["depth_order"] == "distance" else {"depth_order": None}
+    if stored.drawing_order == BY_DEPTH:
+        return {}
+    for name, value in (("--antialiased", settings["antialiased"]), ("surfels", settings.get("primitive") == "surfel")):
+        if value:
+            print(f"lumigrad: draws by depth, not by distance as the file says, because of {name}", file=sys.stderr)
+            return {}
+    return by_distance

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from lumigrad.client.formats.save import ORDERS
 from lumigrad.client.formats.scene import SRGB
-
-_SORTING = {"cameraDistance": "by distance to the camera", "zDepth": "by depth along the view direction"}
 
 
 def scene_text(described: Mapping[str, Any]) -> str:
@@ -78,7 +77,7 @@ def _detail_rows(details: dict[str, Any]) -> dict[str, str]:
     rows = {}
     if "sorting" in details:
         methods = str(details.pop("sorting")).split(", ")
-        rows["drawing order"] = ", ".join(_SORTING.get(method, method) for method in methods)
+        rows["drawing order"] = ", ".join(ORDERS.get(method, method) for method in methods)
     if "up_axis" in details:
         rows["up axis"] = str(details.pop("up_axis")).lower()
     if "meters_per_unit" in details:

@@ -12,7 +12,7 @@ from lumigrad.client.formats.compressed_ply import write_compressed_ply
 from lumigrad.client.formats.gltf import write_glb, write_gltf
 from lumigrad.client.formats.inria_ply import write_inria_ply
 from lumigrad.client.formats.ksplat import write_ksplat
-from lumigrad.client.formats.scene import SRGB, StoredScene
+from lumigrad.client.formats.scene import BY_DEPTH, BY_DISTANCE, BY_HIT, SRGB, StoredScene
 from lumigrad.client.formats.sog import write_sog
 from lumigrad.client.formats.source import malformed
 from lumigrad.client.formats.splat import write_splat
@@ -31,6 +31,7 @@ class _Format:
         degree: the highest degree of harmonics that it holds.
         antialiased: whether it says that a scene was trained with antialiasing.
         linear: whether it can say that colours are linear light.
+        orders: the orders of drawing that it can say; where it says none, viewers draw by depth.
         reorders: whether Gaussians change their order.
         empty: whether it can hold a scene without Gaussians.
         nonfinite: whether it can hold numbers that are not finite.
@@ -41,12 +42,13 @@ class _Format:
     degree: int = 4
     antialiased: bool = False
     linear: bool = False
+    orders: tuple[str, ...] = (BY_DEPTH,)
     reorders: bool = False
     empty: bool = False
     nonfinite: bool = False
 
 
-_USD = _Format(write_usd, linear=True)
+_USD = _Format(write_usd, linear=True, orders=(BY_DEPTH, BY_DISTANCE, BY_HIT))
 _FORMATS = {
     ".ply": _Format(write_inria_ply, antialiased=True, empty=True, nonfinite=True),
     ".compressed.ply": _Format(
@@ -59,11 +61,17 @@ _FORMATS = {
     ".sog": _Format(
         write_sog, "everything, and harmonics to at most 65,536 different sets", 3, antialiased=True, reorders=True
     ),
-    ".glb": _Format(write_glb, degree=3, linear=True),
-    ".gltf": _Format(write_gltf, degree=3, linear=True),
+    ".glb": _Format(write_glb, degree=3, linear=True, orders=(BY_DISTANCE,)),
+    ".gltf": _Format(write_gltf, degree=3, linear=True, orders=(BY_DISTANCE,)),
     **dict.fromkeys((".usd", ".usda", ".usdc", ".usdz"), _USD),
 }
 WRITABLE = tuple(_FORMATS)
+# The orders of drawing, for people.
+ORDERS = {
+    BY_DEPTH: "by depth along the view direction",
+    BY_DISTANCE: "by distance to the camera",
+    BY_HIT: "by distance along each ray",
+}
 # Formats that always cut harmonics, because they hold the base colour only.
 _BASE_COLOR_ONLY = 0
 
@@ -89,7 +97,9 @@ def save_gaussians(gaussians: Gaussians, path: str | PathLike[str], *, antialias
 
 
 def save_scene(scene: StoredScene, path: str | PathLike[str]) -> None:
-    """Writes a scene as `save_gaussians` does, with its colour space.
+    """Writes a scene as `save_gaussians` does, with its colour space and its drawing order.
+
+    glTF can say neither order by depth nor the order along rays: it draws by distance to the camera.
 
     Args:
         scene: the scene.
@@ -136,6 +146,10 @@ def losses(scene: StoredScene, suffix: str) -> list[str]:
         lost.append("does not say that the scene was trained with antialiasing")
     if scene.color_space != SRGB and not kind.linear:
         lost.append("cannot say that colours are linear light")
+    if "," in str(scene.details.get("sorting", "")):
+        lost.append("keeps one drawing order for all Gaussians")
+    elif scene.drawing_order not in kind.orders:
+        lost.append(f"is drawn {ORDERS[kind.orders[0]]}, not {ORDERS[scene.drawing_order]}")
     if kind.reorders:
         lost.append("changes the order of the Gaussians")
     return lost

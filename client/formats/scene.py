@@ -100,6 +100,8 @@ Mask = npt.NDArray[np.bool_]
 TENSORS = ("means", "quats", "scales", "opacities", "sh")
 # The names that glTF and USD have for colours: as displayed, and linear light of the same primaries.
 SRGB, LINEAR = "srgb_rec709_display", "lin_rec709_display"
+# The names that they have for what Gaussians are sorted by; Lumigrad takes the last one for the distance of the centre.
+BY_DEPTH, BY_DISTANCE, BY_HIT = "zDepth", "cameraDistance", "rayHitDistance"
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ class StoredScene:
         skipped: number of Gaussians that were left out, see `keep`.
         color_space: "srgb_rec709_display", or "lin_rec709_display" if blended colours are linear light, which has to be
             encoded before it is shown.
-        details: what else the file says, by name, e.g. its format's version; nothing is computed from it.
+        details: what else the file says, by name, e.g. its format's version, and for `drawing_order` `sorting`.
     """
 
     means: Float32
@@ -157,6 +159,15 @@ class StoredScene:
 
     def __len__(self) -> int:
         return len(self.means)
+
+    @property
+    def drawing_order(self) -> str:
+        """What Gaussians are sorted by: "zDepth", "cameraDistance" or "rayHitDistance".
+
+        Files that say nothing, and files with several orders, are drawn by depth.
+        """
+        stated = self.details.get("sorting")
+        return str(stated) if stated in (BY_DISTANCE, BY_HIT) else BY_DEPTH
 
     @property
     def is_flat(self) -> bool:

@@ -159,9 +159,9 @@ class Painter:
                 self._client.delete(handle, timeout_s=_PATIENCE_S)
 
     def _along_axis(self, frame: Frame, lens: Lens) -> Array:
-        """Returns [H, W], depths along the view direction; the worker's depths of spheres are along the rays."""
+        """Returns [H, W], depths along the view direction; frames of spheres, and by distance, have those of rays."""
         depth = frame[self._depth]
-        if self._is_gaussians:
+        if self._is_gaussians and self._settings.get("depth_order") != "distance":
             return depth
         height, width = depth.shape
         tangent = math.tan(lens.fov / 2)

@@ -72,7 +72,7 @@ def test_info_says_what_a_file_holds_and_what_formats_would_lose(tmp_path: Path,
     assert (values["count"], values["sh_degree"], values["color_space"]) == (len(made), 2, "srgb_rec709_display")
     assert values["bytes"] == (tmp_path / "scene.glb").stat().st_size
     assert values["details"] == {"format": "glTF, KHR_gaussian_splatting", "sorting": "cameraDistance"}
-    assert values["would_lose"][".ply"] == [] and values["would_lose"][".splat"]
+    assert values["would_lose"][".usdc"] == [] and values["would_lose"][".splat"]
     done = lumigrad("info", "scene.glb", folder=tmp_path)
     size = f"{(tmp_path / 'scene.glb').stat().st_size:,} bytes"
     low, high = values["low"], values["high"]
@@ -93,9 +93,11 @@ def test_info_says_what_a_file_holds_and_what_formats_would_lose(tmp_path: Path,
         "",
         "what lumigrad convert would lose in each format:",
     ]
-    assert "  .ply, .glb, .gltf, .usd, .usda, .usdc, .usdz  loses nothing" in lines
+    assert "  .glb, .gltf, .usd, .usda, .usdc, .usdz  loses nothing" in lines
+    order = "is drawn by depth along the view direction, not by distance to the camera"
+    assert f"  .ply             {order}" in lines
     splat = "rounds base colours, opacities and rotations to 8 bits; cuts harmonics from degree 2 to 0"
-    assert f"  .splat           {splat}" in lines
+    assert f"  .splat           {splat}; {order}" in lines
 
 
 def test_what_is_not_finite_is_left_out_and_said(tmp_path: Path, made: Cloud) -> None:

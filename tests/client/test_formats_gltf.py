@@ -41,7 +41,8 @@ def test_another_reader_finds_the_same_gaussians_in_the_axes_of_gltf(tmp_path):
     assert file is not None and file.extensionsUsed == [NAME]
     primitive, blob = file.meshes[0].primitives[0], file.binary_blob()
     assert primitive.mode == pygltflib.POINTS
-    assert primitive.extensions == {NAME: {"kernel": "ellipse", "colorSpace": "srgb_rec709_display"}}
+    known = {"kernel": "ellipse", "colorSpace": "srgb_rec709_display", "sortingMethod": "cameraDistance"}
+    assert primitive.extensions == {NAME: known}
 
     def values(name: str) -> np.ndarray:
         accessor = file.accessors[getattr(primitive.attributes, name)]

@@ -25,7 +25,7 @@ from lumigrad.client.formats.gltf.accessors import (
 )
 from lumigrad.client.formats.gltf.document import Document, Json
 from lumigrad.client.formats.placement import half_turned, matrices_of_quats, placed
-from lumigrad.client.formats.scene import LINEAR, SRGB, StoredScene, joined
+from lumigrad.client.formats.scene import BY_DISTANCE, LINEAR, SRGB, StoredScene, joined
 from lumigrad.client.formats.spz import read_spz
 
 EXTENSION = "KHR_gaussian_splatting"
@@ -50,7 +50,7 @@ _VALUES = {
     "kernel": ("ellipse",),
     "colorSpace": (SRGB, LINEAR),
     "projection": ("perspective",),
-    "sortingMethod": ("cameraDistance",),
+    "sortingMethod": (BY_DISTANCE,),
 }
 _REQUIRED = ("kernel", "colorSpace")
 _Key = tuple[int, int]
@@ -73,7 +73,7 @@ def read_gltf(path: Path) -> StoredScene:
     if len(spaces) > 1:
         raise document.fail(f"expected one colorSpace for all primitives, got {', '.join(sorted(spaces))}")
     scene = joined([placed(decoded[key], matrix, document.fail) for key, _, matrix in uses])
-    methods = {_extension(document, primitive).get("sortingMethod", "cameraDistance") for _, primitive, _ in uses}
+    methods = {_extension(document, primitive).get("sortingMethod", BY_DISTANCE) for _, primitive, _ in uses}
     details = {"format": "glTF, KHR_gaussian_splatting", "sorting": ", ".join(sorted(methods))}
     return replace(half_turned(scene, back=True), details=details)
 

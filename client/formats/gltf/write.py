@@ -16,7 +16,7 @@ from lumigrad.client.formats.gltf.accessors import FLOAT
 from lumigrad.client.formats.gltf.document import BINARY_CHUNK, GLB_MAGIC, GLB_VERSION, JSON_CHUNK
 from lumigrad.client.formats.gltf.read import EXTENSION, PREFIX
 from lumigrad.client.formats.placement import half_turned
-from lumigrad.client.formats.scene import StoredScene, unit_quats
+from lumigrad.client.formats.scene import BY_DISTANCE, StoredScene, unit_quats
 from lumigrad.client.formats.source import malformed
 
 _TYPES = {1: "SCALAR", 3: "VEC3", 4: "VEC4"}
@@ -65,7 +65,7 @@ def _document(scene: StoredScene, uri: str | None) -> tuple[dict[str, Any], byte
     primitive = {
         "mode": 0,
         "attributes": {name: k for k, name in enumerate(arrays)},
-        "extensions": {EXTENSION: {"kernel": "ellipse", "colorSpace": scene.color_space}},
+        "extensions": {EXTENSION: {"kernel": "ellipse", "colorSpace": scene.color_space, "sortingMethod": BY_DISTANCE}},
     }
     values = {
         "asset": {"version": "2.0", "generator": "Lumigrad"},

@@ -64,8 +64,7 @@ def _layer(scene: StoredScene, suffix: str, up_axis: str) -> Any:
     field.CreateRadianceSphericalHarmonicsDegreeAttr(scene.degree)
     coefficients = vectors(np.ascontiguousarray(scene.sh.reshape(-1, 3)))
     field.CreateRadianceSphericalHarmonicsCoefficientsAttr(coefficients).SetMetadata("elementSize", scene.sh.shape[1])
-    # The order in which Lumigrad draws.
-    field.CreateSortingModeHintAttr("zDepth")
+    field.CreateSortingModeHintAttr(scene.drawing_order)
     field.CreateExtentAttr(vectors(_extent(scene)))
     name = SRGB if scene.color_space == SRGB else "lin_rec709_scene"
     usd.ColorSpaceAPI.Apply(field.GetPrim()).CreateColorSpaceNameAttr(name)

@@ -351,7 +351,7 @@ def rollout(target: Callable[[], str], scene_id: str, steps: int, answered: list
         cameras = simulator.call("get_available_cameras", scene_id=scene_id).available_cameras
         simulator.call("get_available_ego_masks")
         for step in range(steps):
-            at = (1.5 + 0.1 * step, 0.1, 1.4)
+            at = (1.5 + 0.1 * (step % 100), 0.1, 1.4)
             items = [
                 {"camera_name": it.logical_id, "request": frame(it.logical_id, at=at, scene_id=scene_id)}
                 for it in cameras
@@ -382,17 +382,23 @@ def rollouts(target: Callable[[], str], steps: int, disturb: Callable[[], None],
     assert len(answered) == count * steps
 
 
-def test_four_rollouts_at_once(process: WorkerProcess) -> None:
-    rollouts(lambda: process.target, 10, lambda: None)
+@pytest.fixture(scope="module")
+def steps(request: pytest.FixtureRequest) -> int:
+    """Of a rollout: with `--whole` as many as a simulation of 20 s has."""
+    return 200 if request.config.getoption("whole") else 10
 
 
-def test_rollouts_survive_a_worker_that_is_killed(place: Street) -> None:
+def test_four_rollouts_at_once(process: WorkerProcess, steps: int) -> None:
+    rollouts(lambda: process.target, steps, lambda: None)
+
+
+def test_rollouts_survive_a_worker_that_is_killed(place: Street, steps: int) -> None:
     options = ("--sensorsim", str(place.folder), "--sensorsim-preload")
     with worker("--device", "cpu", *options, supervised=True, is_balanced=False) as process:
-        rollouts(lambda: process.target, 10, lambda: os.kill(process.worker_pid, signal.SIGKILL))
+        rollouts(lambda: process.target, steps, lambda: os.kill(process.worker_pid, signal.SIGKILL))
 
 
-def test_rollouts_survive_a_worker_that_drains(place: Street) -> None:
+def test_rollouts_survive_a_worker_that_drains(place: Street, steps: int) -> None:
     """Its successor takes the port, as a container's does."""
     options = ("--device", "cpu", "--sensorsim", str(place.folder), "--sensorsim-preload", "--lame-duck-seconds", "0")
     first = WorkerProcess(*options)
@@ -403,7 +409,7 @@ def test_rollouts_survive_a_worker_that_drains(place: Street) -> None:
         successors.append(WorkerProcess(*options, port=first.port))
 
     try:
-        rollouts(lambda: first.target, 10, replace)
+        rollouts(lambda: first.target, steps, replace)
     finally:
         for process in successors:
             process.stop()

@@ -14,7 +14,7 @@ from lumigrad.client.base.arguments import one_of
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
 from lumigrad.client.jax.remote import Inputs, JaxCall, compute, optional, real, shaped, stored_channels
-from lumigrad.client.operators.call import check_stored, chosen
+from lumigrad.client.operators.call import check_stored, chosen, one_background
 from lumigrad.client.operators.gaussians import (
     CAMERA_INPUTS,
     COLUMNS,
@@ -97,6 +97,7 @@ def render_gaussians(
     scene: SceneHandle | None = None,
     sh_degree: int | None = None,
     backgrounds: Any = None,
+    background: Any = None,
     covars: Any = None,
     transforms: Sequence[tuple[int, int, Any]] = (),
     camera_model: Literal["pinhole", "orthographic", "ortho", "fisheye", "ftheta", "lidar"] = "pinhole",
@@ -139,7 +140,8 @@ def render_gaussians(
     The JAX version of `lumigrad.client.torch.render_gaussians`, which describes the arguments: means [N, 3], quats
     [N, 4] (w, x, y, z) and scales [N, 3], or covars [N, 3, 3]; opacities [N]; colors [N, D] or [C, N, D], with
     sh_degree coefficients [N, K, D]; viewmats [C, 4, 4] world to camera; Ks [C, 3, 3], pixels; backgrounds [C, D] or
-    [D]; transforms of (begin, end, matrix [4, 4]). Lengths are in scene units. Use `jax.vmap` for several scenes.
+    [D], which `background` may name too; transforms of (begin, end, matrix [4, 4]). Lengths are in scene units. Use
+    `jax.vmap` for several scenes.
 
     For real cameras, projected by sigma points (`with_ut`) or the Jacobian, radial_coeffs [C, k], tangential_coeffs
     [C, 2], thin_prism_coeffs [C, 4], viewmats_rs [C, 4, 4] at the end of a rolling_shutter, rays [C, H, W, 6] with
@@ -171,7 +173,7 @@ def render_gaussians(
     matrices = [shaped(f"transforms[{k}]", entry[2], (4, 4)) for k, entry in enumerate(transforms)]
     call = JaxGaussianCall(
         client=client_of(client),
-        settings=GaussianSettings.of(arguments, transforms=(), **of_sensors),
+        settings=GaussianSettings.of(arguments, transforms=(), background=(), **of_sensors),
         cameras=cameras,
         outputs=travelling(wanted),
         slices=tuple((begin, end) for begin, end, _ in transforms),
@@ -203,7 +205,8 @@ def _cameras(given: Mapping[str, Any], inputs: Inputs) -> tuple[ViewMatrices | S
 def _inputs(given: Mapping[str, Any]) -> Inputs:
     """Checks the arrays of `render_gaussians` and names them as in the protocol; a stored scene has those missing."""
     viewmats = shaped("viewmats", given["viewmats"], ("C", 4, 4))
-    scene, covars, backgrounds = (given[name] for name in ("scene", "covars", "backgrounds"))
+    scene, covars = given["scene"], given["covars"]
+    name, background = one_background(given["background"], given["backgrounds"])
     own = shaped if scene is None else optional
     means = own("means", given["means"], ("N", 3))
     count = scene.count if means is None else len(means)
@@ -219,7 +222,7 @@ def _inputs(given: Mapping[str, Any]) -> Inputs:
         colors, sh = _colors(given["colors"], given["sh_degree"], count, len(viewmats))
     shown = colors if sh is None else sh
     channels = "D" if shown is None else shown.shape[-1]
-    shared = jnp.ndim(backgrounds) == 1 if backgrounds is not None else False
+    shared = jnp.ndim(background) == 1 if background is not None else False
     return {
         "means": means,
         "quats": quats,
@@ -228,7 +231,7 @@ def _inputs(given: Mapping[str, Any]) -> Inputs:
         "opacities": own("opacities", given["opacities"], (count,)),
         "sh": sh,
         "colors": colors,
-        "background": optional("backgrounds", backgrounds, (channels,) if shared else (len(viewmats), channels)),
+        "background": optional(name, background, (channels,) if shared else (len(viewmats), channels)),
         "view": viewmats,
         "projection": _intrinsics(given, len(viewmats)),
     }

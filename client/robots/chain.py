@@ -12,7 +12,6 @@ import numpy as np
 
 from lumigrad.client.base.arrays import Float64, to_numpy
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.values.rotations import pose_array, rotated
 
 
 def is_tensor(value: Any) -> bool:
@@ -46,15 +45,6 @@ def like(value: Any, constant: Any) -> Any:
     if is_tensor(value):
         return module_of(value).as_tensor(constant, dtype=value.dtype, device=value.device)
     return np.asarray(constant, value.dtype)
-
-
-def matrix_of(name: str, pose: Any) -> Float64:
-    """Returns the matrix [4, 4] of a pose [7]; errors name the argument `name`."""
-    values = pose_array(name, pose)
-    matrix = np.eye(4)
-    matrix[:3, :3] = rotated(values[3:] / np.linalg.norm(values[3:]), np.eye(3)).T
-    matrix[:3, 3] = values[:3]
-    return matrix
 
 
 def poses_of(rotation: Any, translation: Any) -> Any:

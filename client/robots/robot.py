@@ -13,11 +13,11 @@ import numpy as np
 from lumigrad.client.base.arguments import names as checked_names
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.robots.chain import Body, Chain, Drives, Joint, floating, like, matrix_of, module_of, poses_of
+from lumigrad.client.robots.chain import Body, Chain, Drives, Joint, floating, like, module_of, poses_of
 from lumigrad.client.robots.sphere_file import SphereFile
 from lumigrad.client.robots.urdf import Urdf, mesh_of
 from lumigrad.client.values.mesh import Mesh
-from lumigrad.client.values.rotations import IDENTITY, pose_array
+from lumigrad.client.values.rotations import IDENTITY, matrix_of, pose_array
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,8 @@ import numpy as np
 from lumigrad.client.base.arrays import Float64, to_numpy
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.world_files import read_yaml
-from lumigrad.client.robots.chain import Joint, matrix_of
+from lumigrad.client.robots.chain import Joint
+from lumigrad.client.values.rotations import matrix_of
 
 _LONGEST_DESCRIPTION = 300
 

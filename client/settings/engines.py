@@ -10,12 +10,13 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 import numpy as np
 
 from lumigrad.client.base.arguments import instance, number, one_of, truth, whole_number
-from lumigrad.client.base.arrays import affine_array, to_numpy
+from lumigrad.client.base.arrays import Float64, affine_array, to_numpy
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.camera import Camera, InriaModel
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import SceneHandle, kind_in_words
 from lumigrad.client.values.mesh import Mesh
+from lumigrad.client.values.rotations import matrix_of
 from lumigrad.client.values.spheres import Spheres
 from lumigrad.client.values.target_image import TargetImage
 from lumigrad.client.values.world import World
@@ -135,28 +136,59 @@ class UnscentedTransform:
         vars(self)["require_all"] = truth("unscented.require_all", self.require_all)
 
 
-class Transform(NamedTuple):
+class _Slice(NamedTuple):
+    begin: int
+    end: int
+    matrix: Any
+    matrix_end: Any = None
+
+
+class Transform(_Slice):
     """Places a slice of the Gaussians rigidly in the world: means, covariances and spherical harmonics turn with it.
 
     Attributes:
         begin: the first Gaussian of the slice.
         end: the one after its last; slices are disjoint.
-        matrix: [4, 4] object to world, for column vectors; the last row is 0 0 0 1.
+        matrix: [4, 4] object to world, for column vectors; the last row is 0 0 0 1. It may be made from a pose as of an
+            `Obstacle`: [7] x y z qw qx qy qz, or [3] x y z.
         matrix_end: the same at the end of the exposure of sensors with a rolling shutter, while `matrix` is for its
             start; None: the slice does not move. In between the translation is interpolated along a straight line, and
             the rotation along the shorter arc.
 
+    Raises:
+        InvalidArgument: `begin` is not below `end`, or a pose is none.
+
     Example:
-        >>> ahead = np.eye(4)
-        >>> ahead[2, 3] = 0.3
-        >>> Transform(0, 1000, np.eye(4), ahead).end
-        1000
+        >>> Transform(0, 1000, np.eye(4), (0, 0, 0.3)).matrix_end[:3, 3]
+        array([0. , 0. , 0.3])
     """
 
-    begin: int
-    end: int
-    matrix: Any
-    matrix_end: Any = None
+    __slots__ = ()
+
+    def __new__(cls, begin: int, end: int, matrix: Any, matrix_end: Any = None) -> Transform:
+        """Checks the slice and makes matrices of poses."""
+        return super().__new__(cls, *_checked_slice("", (begin, end, matrix, matrix_end)))
+
+
+def _checked_slice(prefix: str, entry: Sequence[Any]) -> tuple[int, int, Any, Any]:
+    """The fields of a slice, with matrices; `prefix` is that of their names in errors.
+
+    Tensors, which may have gradients, are left as they are.
+    """
+    begin, end = (whole_number(f"{prefix}{name}", entry[k], 0, 2**63 - 1) for k, name in enumerate(("begin", "end")))
+    if not begin < end:
+        raise InvalidArgument.of(f"{prefix}begin", f"expected begin < end, got {begin} and {end}")
+    matrices = [
+        _slice_matrix(f"{prefix}{name}", it) if isinstance(it, np.ndarray | list | tuple) else it
+        for name, it in zip(("matrix", "matrix_end"), entry[2:], strict=True)
+    ]
+    return begin, end, matrices[0], matrices[1]
+
+
+def _slice_matrix(name: str, value: Any) -> Float64:
+    """[4, 4] of a matrix, which may have a scale, or of a pose."""
+    array = to_numpy(name, value)
+    return affine_array(name, array) if array.shape == (4, 4) else matrix_of(name, array)
 
 
 @dataclass(frozen=True)
@@ -251,12 +283,10 @@ def _transform(index: int, entry: Any) -> Transform:
     field = f"transforms[{index}]"
     if not isinstance(entry, tuple | list) or len(entry) not in (3, 4):
         raise InvalidArgument.of(field, f"expected (begin, end, matrix), got {type(entry).__name__}; pass a Transform")
-    begin, end = (whole_number(f"{field}.{name}", entry[k], 0, 2**63 - 1) for k, name in enumerate(("begin", "end")))
-    if not begin < end:
-        raise InvalidArgument.of(field, f"expected begin < end, got {begin} and {end}")
-    given = Transform(*entry)
-    last = None if given.matrix_end is None else affine_array(f"{field}.matrix_end", given.matrix_end)
-    return Transform(begin, end, affine_array(f"{field}.matrix", given.matrix), last)
+    begin, end, matrix, last = _checked_slice(f"{field}.", (*entry, None)[:4])
+    # What is left are tensors.
+    matrix = _slice_matrix(f"{field}.matrix", matrix)
+    return Transform(begin, end, matrix, None if last is None else _slice_matrix(f"{field}.matrix_end", last))
 
 
 DistanceSemantics = Literal["exact", "curobo", "curobo_field"]

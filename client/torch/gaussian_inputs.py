@@ -11,6 +11,7 @@ import torch
 
 from lumigrad.client.base.arrays import check_shape, shape_text
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.operators.call import one_background
 from lumigrad.client.operators.gaussians import COLUMNS, INPUTS, ROWS, TRANSFORM_INPUTS, used_coefficients
 from lumigrad.client.torch.remote import Tensors, on_host
 from lumigrad.client.values.gaussians import Gaussians
@@ -56,14 +57,15 @@ def prepared(
     Ks: Any,
     sh_degree: int | None,
     backgrounds: Any = None,
+    background: Any = None,
     covars: Any = None,
     transforms: Sequence[Sequence[Any]] = (),
     scene: SceneHandle | None = None,
 ) -> Prepared:
     """Checks the shapes of the arguments of `render_gaussians` and copies them to the host.
 
-    All but backgrounds may have leading sizes; for coefficients of spherical harmonics these are optional. Tensors that
-    a stored `scene` has may be None.
+    All but the background may have leading sizes; for coefficients of spherical harmonics these are optional. Tensors
+    that a stored `scene` has may be None.
     """
     first = viewmats if means is None else means
     device = first.device if isinstance(first, torch.Tensor) else torch.device("cpu")
@@ -92,12 +94,11 @@ def prepared(
     if scene is None or colors is not None:
         name = "colors" if sh_degree is None else "sh"
         inputs[name] = _color_inputs(colors, tuple(batch), count, cameras, sh_degree)
+    name, backgrounds = one_background(background, backgrounds)
     if backgrounds is not None:
-        shared = on_host("backgrounds", backgrounds)
+        shared = on_host(name, backgrounds)
         channels = "D" if colors is None else colors.shape[-1]
-        inputs["background"] = _shaped(
-            "backgrounds", shared, (channels,) if shared.ndim == 1 else (*batch, cameras, channels)
-        )
+        inputs["background"] = _shaped(name, shared, (channels,) if shared.ndim == 1 else (*batch, cameras, channels))
     for name, at in zip(TRANSFORM_INPUTS, (2, 3), strict=True):
         given = {
             f"transforms[{k}]": entry[at] for k, entry in enumerate(transforms) if entry[at:] and entry[at] is not None

@@ -104,6 +104,7 @@ def render_gaussians(
     scene: SceneHandle | None = None,
     sh_degree: int | None = None,
     backgrounds: torch.Tensor | None = None,
+    background: torch.Tensor | Sequence[float] | None = None,
     covars: torch.Tensor | None = None,
     transforms: Sequence[tuple[int, int, torch.Tensor] | tuple[int, int, torch.Tensor, torch.Tensor | None]] = (),
     camera_model: Literal["pinhole", "orthographic", "ortho", "fisheye", "ftheta", "lidar"] = "pinhole",
@@ -167,6 +168,7 @@ def render_gaussians(
         sh_degree: degree of the spherical harmonics in use, 0 to 4; None: colors are colours, and the harmonics of a
             stored scene are all in use.
         backgrounds: [C, D] or [D] for all cameras; None: 0.
+        background: the same, by the name that `Client.render` has; not with `backgrounds`.
         covars: [N, 3, 3] covariances, instead of quats and scales.
         transforms: (begin, end, matrix [4, 4]): place slices of the Gaussians rigidly in the world; with a fourth entry
             matrix_end [4, 4] they move there until the end of the exposure, with a rolling shutter.
@@ -236,14 +238,14 @@ def render_gaussians(
     one_of("gradient_format", gradient_format, get_args(WireFormat))
     tensors = prepared(
         means=means, quats=quats, scales=scales, opacities=opacities, colors=colors, viewmats=viewmats,
-        Ks=intrinsics_of(arguments), sh_degree=sh_degree, backgrounds=backgrounds, covars=covars,
+        Ks=intrinsics_of(arguments), sh_degree=sh_degree, backgrounds=backgrounds, background=background, covars=covars,
         transforms=transforms, scene=scene,
     )  # fmt: skip
     check_matrices(tensors.inputs)
     tensors, cameras, of_sensors = _cameras(arguments, tensors)
     call = GaussianCall(
         client=client_of(client),
-        settings=GaussianSettings.of(arguments, transforms=(), **of_sensors),
+        settings=GaussianSettings.of(arguments, transforms=(), background=(), **of_sensors),
         cameras=cameras,
         batch=tensors.batch,
         slices=tuple((entry[0], entry[1]) for entry in transforms),

@@ -82,6 +82,7 @@ def render_gaussians_2d(
     height: int,
     sh_degree: int | None = None,
     backgrounds: torch.Tensor | None = None,
+    background: torch.Tensor | Sequence[float] | None = None,
     near: float | None = None,
     far: float | None = None,
     radius_clip: float | None = None,
@@ -108,6 +109,7 @@ def render_gaussians_2d(
         height: picture height, pixels.
         sh_degree: degree of the spherical harmonics in use, 0 to 4; None: colors are colours.
         backgrounds: [C, D] or [D] for all cameras; None: 0.
+        background: the same, by the name that `Client.render` has; not with `backgrounds`.
         near: least depth shown, scene units; None: 0.01.
         far: largest depth shown; None: 1e10.
         radius_clip: surfels with radii of at most this many pixels are not shown; None: 0.
@@ -131,7 +133,7 @@ def render_gaussians_2d(
     wanted = chosen(outputs, (*SURFEL_OUTPUTS, *MORE_SURFEL_OUTPUTS), always=("color",))
     tensors = prepared(
         means=means, quats=quats, scales=three_scales(scales), opacities=opacities, colors=colors, viewmats=viewmats,
-        Ks=Ks, sh_degree=sh_degree, backgrounds=backgrounds,
+        Ks=Ks, sh_degree=sh_degree, backgrounds=backgrounds, background=background,
     )  # fmt: skip
     check_matrices(tensors.inputs)
     call = GaussianCall(

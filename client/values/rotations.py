@@ -103,6 +103,15 @@ def pose_array(name: str, value: Any) -> Float64:
     return pose
 
 
+def matrix_of(name: str, pose: Any) -> Float64:
+    """Returns the matrix [4, 4] of a pose in any form of `pose_array`; errors name the argument `name`."""
+    values = pose_array(name, pose)
+    matrix = np.eye(4)
+    matrix[:3, :3] = rotated(values[3:] / np.linalg.norm(values[3:]), np.eye(3)).T
+    matrix[:3, 3] = values[:3]
+    return matrix
+
+
 def pose_rows(name: str, poses: Any, count: int | None, stack: Callable[[list[Any], int], Any]) -> Any:
     """[I, 7] of poses in any form, with operations that NumPy, torch and JAX share and can differentiate.
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.robots.chain import matrix_of, poses_of
+from lumigrad.client.robots.chain import poses_of
 from lumigrad.client.values.camera import Camera, OpenCVModel, SensorModel
-from lumigrad.client.values.rotations import look_rotation
+from lumigrad.client.values.rotations import look_rotation, matrix_of
 
 
 @dataclass(frozen=True)

@@ -140,8 +140,14 @@ def test_refusals_name_the_argument_what_was_expected_and_what_came(change, fiel
         ({"sh_degree": 5}, "sh_degree: expected a whole number from 0 to 4, got 5"),
         ({"near": "close"}, "near: expected a number, got 'close'"),
         ({"transforms": [np.eye(4)]}, r"transforms\[0\]: expected \(begin, end, matrix\), got ndarray; pass a Transf"),
-        ({"transforms": [(0, 1, np.eye(3))]}, r"transforms\[0\].matrix: expected finite numbers of shape \[4, 4\]"),
-        ({"transforms": [(0, 1, np.eye(4)), (3, 3, np.eye(4))]}, r"transforms\[1\]: expected begin < end, got 3 and 3"),
+        (
+            {"transforms": [(0, 1, np.eye(3))]},
+            r"transforms\[0\].matrix: expected \[7\] x y z qw qx qy qz, .*, got shape \[3, 3\]",
+        ),
+        (
+            {"transforms": [(0, 1, np.eye(4)), (3, 3, np.eye(4))]},
+            r"transforms\[1\].begin: expected begin < end, got 3 and 3",
+        ),
         ({"transforms": [(0, 1, np.ones((4, 4)))]}, r"transforms\[0\].matrix: expected the last row 0 0 0 1, got"),
         ({"transforms": [(-1, 1, np.eye(4))]}, r"transforms\[0\].begin: expected a whole number from 0"),
     ],
@@ -164,6 +170,40 @@ def test_what_is_not_said_is_left_to_the_worker():
     assert message.HasField("sh_degree") and message.HasField("radius_clip") and not message.HasField("far")
     assert message.near == pytest.approx(0.2)
     assert list(message.transforms[0].matrix) == shifted.ravel().tolist()
+
+
+def test_transforms_are_made_of_poses_too():
+    ahead = np.eye(4)
+    ahead[:3, 3] = 0, 0, 0.1
+    turned = np.diag([1.0, -1.0, -1.0, 1.0])
+    for given, expected in (((0, 0, 0.1), ahead), (ahead[:3], ahead), ([0, 0, 0, 0, 2, 0, 0], turned), (ahead, ahead)):
+        for made in (Transform(0, 100, given), Transform(0, 100, np.eye(4), given)):
+            np.testing.assert_allclose(made.matrix if made.matrix_end is None else made.matrix_end, expected)
+        np.testing.assert_allclose(GaussianSettings(transforms=[(0, 100, given)]).transforms[0].matrix, expected)
+    # A scale is the file's unit.
+    scaled = np.diag([2.0, 2.0, 2.0, 1.0])
+    np.testing.assert_array_equal(Transform(0, 1, scaled).matrix, scaled)
+    # Tensors keep their gradients until they are sent.
+    tensor = torch.eye(4, requires_grad=True)
+    assert Transform(0, 1, tensor).matrix is tensor
+    assert isinstance(GaussianSettings(transforms=[Transform(0, 1, tensor)]).transforms[0].matrix, np.ndarray)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ((0, 100, (0, 0)), r"matrix: expected \[7\] x y z qw qx qy qz, \[3\] x y z, or a matrix .*, got shape \[2\]"),
+        ((0, 100, np.eye(4), np.zeros(7)), r"matrix_end: expected a quaternion of length 1 after x y z"),
+        ((0, 100, np.zeros((4, 4))), r"matrix: expected the last row 0 0 0 1"),
+        ((5, 5, np.eye(4)), r"begin: expected begin < end, got 5 and 5"),
+        ((-1, 5, np.eye(4)), r"begin: expected a whole number"),
+    ],
+)
+def test_transforms_are_checked_when_they_are_made(fields, text):
+    with pytest.raises(InvalidArgument, match=f"^{text}"):
+        Transform(*fields)
+    with pytest.raises(InvalidArgument, match=rf"^transforms\[0\]\.{text}"):
+        GaussianSettings(transforms=[fields])
 
 
 def test_scenes_become_messages_with_their_arrays():

@@ -14,7 +14,7 @@ from lumigrad.client import Camera, Client, Gaussians, InvalidArgument, Spheres
 from lumigrad.client.compat.gsplat import rasterization
 from lumigrad.client.formats import load_gaussians
 from lumigrad.client.robots.motion import Motion
-from lumigrad.client.torch import render_gaussians
+from lumigrad.client.torch import render_gaussians, render_gaussians_2d
 
 CAMERA = Camera.look_at((0.0, 0.0, -4.0), (0.0, 0.0, 0.0), width=8, height=6)
 SCENE = {
@@ -80,3 +80,30 @@ def test_an_archive_of_arrays_is_no_scene(tmp_path: Path) -> None:
         load_gaussians(path)
     members = "means.npy, quats.npy, scales.npy, opacities.npy, sh.npy"
     assert str(caught.value) == f"path: {path}: expected a member meta.json in the zip file, got {members}"
+
+
+def test_cameras_in_place_of_matrices_are_told_what_to_pass() -> None:
+    jax_functions = pytest.importorskip("lumigrad.client.jax", reason="no JAX: pip install 'lumigrad[jax]'")
+    advice = r"pass Camera\.view_matrix as viewmats and Camera\.K as Ks, each \[C, \.\.\] for C cameras"
+    for function in (render_gaussians, jax_functions.render_gaussians):
+        for given, got in ((CAMERA, "a Camera"), ([CAMERA], "cameras")):
+            with pytest.raises(InvalidArgument, match=rf"^viewmats: expected a tensor, got {got}; {advice}"):
+                function(**{**tensors(), "viewmats": given}, sh_degree=0, width=8, height=6)
+
+
+def test_the_background_has_both_names(client: Client) -> None:
+    jax_functions = pytest.importorskip("lumigrad.client.jax", reason="no JAX: pip install 'lumigrad[jax]'")
+    own = {**tensors(), "colors": torch.ones(3, 3)}
+    calls: list[Callable[..., Any]] = [render_gaussians, jax_functions.render_gaussians, render_gaussians_2d]
+    for function in calls:
+        given = {**own, "scales": own["scales"][:, :2]} if function is render_gaussians_2d else own
+        size = {"width": 8, "height": 6, "client": client}
+        pictures = [
+            np.asarray(function(**given, **size, **{name: torch.tensor([0.2, 0.4, 0.6])}).color)
+            for name in ("background", "backgrounds")
+        ]
+        np.testing.assert_array_equal(*pictures)
+        with pytest.raises(InvalidArgument, match=r"^background: expected without backgrounds, which means the same"):
+            function(**given, **size, background=torch.zeros(3), backgrounds=torch.zeros(3))
+        with pytest.raises(InvalidArgument, match=r"^background: expected shape"):
+            function(**given, **size, background=torch.zeros(4))

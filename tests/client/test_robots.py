@@ -17,7 +17,7 @@ yourdfpy = pytest.importorskip("yourdfpy", reason="needs the extra robot")
 
 from lumigrad.client import InvalidArgument  # noqa: E402
 from lumigrad.client.robots import Robot  # noqa: E402 - after the helpful skip
-from lumigrad.client.robots.chain import matrix_of  # noqa: E402
+from lumigrad.client.values.rotations import matrix_of  # noqa: E402
 
 DATA = os.environ.get("LUMIGRAD_TEST_DATA")
 with_data = pytest.mark.skipif(not DATA, reason="set LUMIGRAD_TEST_DATA to the folder that holds meshes/robot_configs")

@@ -67,8 +67,8 @@ def test_operators_have_the_defaults_of_the_settings(library: str) -> None:
     names = ("projection_method", "unscented", "depth_order", "tile_bounds", "tile_size", "response", "primitive")
     # And half precision has no gradients.
     of_sensors = dict.fromkeys((*names, "precision"))
-    # A tensor, with another name.
-    assert {"background": (), **of_gaussians, **of_sensors} == defaults(GaussianSettings)
+    # A tensor.
+    assert {**of_gaussians, **of_sensors, "background": ()} == defaults(GaussianSettings)
     of_spheres = arguments(found[f"{library}.render_spheres"], SphereSettings)
     chosen = {"background": None, "allowed_difference": 0.0}
     expected = {name: default for name, default in defaults(SphereSettings).items() if name in of_spheres}

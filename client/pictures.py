@@ -13,6 +13,8 @@ from lumigrad.client.base.arrays import Array, Float32
 from lumigrad.client.base.extras import require
 from lumigrad.client.errors import InvalidArgument
 
+__all__ = ["check_suffix", "levels_of", "ramp_colors", "write_depth", "write_image"]
+
 # Channels that a PNG can hold: grey, colour, colour with alpha.
 _PNG_CHANNELS = (1, 3, 4)
 _JPEG_CHANNELS = (3,)
@@ -30,7 +32,19 @@ _STOPS = (
 
 
 def check_suffix(path: str | PathLike[str], channels: int) -> None:
-    """Raises InvalidArgument if a file of this name cannot hold so many channels, before anything is rendered."""
+    """Checks that a file of this name can hold so many channels, before anything is rendered.
+
+    Args:
+        path: the file.
+        channels: of each pixel.
+
+    Raises:
+        InvalidArgument: it cannot.
+        MissingPackage: Pillow, which writes images, is not installed.
+
+    Example:
+        check_suffix(folder / "picture.jpg", 3)
+    """
     path = Path(path)
     fitting = {".png": _PNG_CHANNELS, ".jpg": _JPEG_CHANNELS}.get(path.suffix)
     if fitting is not None:
@@ -43,7 +57,20 @@ def check_suffix(path: str | PathLike[str], channels: int) -> None:
 
 
 def write_depth(path: str | PathLike[str], depth: Array) -> None:
-    """Writes depths [H, W]: unchanged as .npy; as .png from white (closest) to dark (farthest), black without depth."""
+    """Writes depths: unchanged as .npy; as .png from white (closest) to dark (farthest), black without depth.
+
+    Args:
+        path: the file.
+        depth: [H, W], scene units; 0 or less where nothing is.
+
+    Raises:
+        MissingPackage: Pillow, which writes images, is not installed.
+        OSError: the file cannot be written.
+
+    Example:
+        frame = client.render(gaussians, camera, outputs=("expected_depth",))
+        write_depth(folder / "depth.png", frame.expected_depth)
+    """
     path = Path(path)
     if path.suffix == ".npy":
         np.save(path, depth)
@@ -58,7 +85,20 @@ def write_depth(path: str | PathLike[str], depth: Array) -> None:
 
 
 def write_image(path: str | PathLike[str], picture: Array) -> None:
-    """Writes [H, W] or [H, W, 1 | 3 | 4], levels in uint8 or values that are clipped to 0 to 1."""
+    """Writes an image as .png, .jpg or another format that Pillow has.
+
+    Args:
+        path: the file.
+        picture: [H, W] or [H, W, 1 | 3 | 4], levels in uint8 or values that are clipped to 0 to 1.
+
+    Raises:
+        MissingPackage: Pillow, which writes images, is not installed.
+        ValueError: Pillow knows no format with this suffix.
+        OSError: the file cannot be written, or its format cannot hold these channels.
+
+    Example:
+        write_image(folder / "picture.png", client.render(gaussians, camera).color)
+    """
     path = Path(path)
     image = require("PIL.Image", "io", f"writing {path.suffix} files")
     levels = levels_of(picture)
@@ -67,14 +107,29 @@ def write_image(path: str | PathLike[str], picture: Array) -> None:
 
 
 def levels_of(picture: Array) -> Array:
-    """Returns values 0 to 1 as levels 0 to 255; others are clipped, NaN becomes 0. Levels in uint8 are unchanged."""
+    """Returns values 0 to 1 as levels 0 to 255; others are clipped, NaN becomes 0. Levels in uint8 are unchanged.
+
+    Args:
+        picture: values of any shape.
+
+    Example:
+        levels_of(np.array([0.0, 0.5, 2.0]))  # 0, 128, 255
+    """
     if picture.dtype == np.uint8:
         return picture
     return np.asarray(np.rint(np.clip(np.nan_to_num(picture), 0.0, 1.0) * 255.0), np.uint8)
 
 
 def ramp_colors(fractions: npt.NDArray[Any]) -> Float32:
-    """Returns [..., 3], colours 0 to 1 of numbers 0 (dark) to 1 (light); others are clipped, NaN is dark."""
+    """Returns [..., 3], colours 0 to 1 of numbers 0 (dark) to 1 (light); others are clipped, NaN is dark.
+
+    Args:
+        fractions: numbers of any shape.
+
+    Example:
+        frame = client.render(gaussians, camera, outputs=("alpha",))
+        write_image(folder / "alpha.png", ramp_colors(frame.alpha))
+    """
     places = np.linspace(0.0, 1.0, len(_STOPS))
     inside = np.clip(np.nan_to_num(fractions), 0.0, 1.0)
     return np.stack([np.interp(inside, places, channel) for channel in zip(*_STOPS, strict=True)], axis=-1).astype(

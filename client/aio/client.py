@@ -27,6 +27,15 @@ class AsyncClient(Asynchronous[Client]):
     All methods are awaited. They run in the client's own threads, so packing and unpacking arrays does not block the
     event loop. Cancelling the task of a call, also by a time-out of asyncio, cancels the call on the worker too.
     Coroutines of several event loops may share a client.
+
+    Example:
+        import asyncio
+
+        async def main():
+            async with AsyncClient(target) as client:
+                return await asyncio.gather(*(client.render(gaussians, camera) for camera in cameras))
+
+        frames = asyncio.run(main())
     """
 
     def __init__(
@@ -69,11 +78,33 @@ class AsyncClient(Asynchronous[Client]):
         return self._blocking.target
 
     async def lane(self) -> str:
-        """The transport of large payloads, "shared" or "stream"; contacts a worker if it is not known yet."""
+        """The transport of large payloads, "shared" or "stream"; contacts a worker if it is not known yet.
+
+        Raises:
+            LumigradError: no worker answered.
+
+        Example:
+            async def main():
+                async with AsyncClient(target) as client:
+                    return await client.lane()
+
+            asyncio.run(main())
+        """
         return await self._calls.run(lambda client: client.lane, self._blocking)
 
     async def close(self) -> None:
-        """Cancels the calls in progress, waits until they have ended, and closes the connections."""
+        """Cancels the calls in progress, waits until they have ended, and closes the connections.
+
+        Example:
+            async def main():
+                client = AsyncClient(target)
+                try:
+                    return await client.info()
+                finally:
+                    await client.close()
+
+            asyncio.run(main())
+        """
         await self._calls.close(self._blocking.close)
 
     info = awaited(Client.info)
@@ -113,6 +144,19 @@ class AsyncClient(Asynchronous[Client]):
         Yields:
             A frame for each camera, in the order of the cameras. Use `contextlib.aclosing` so that the calls in flight
             are cancelled immediately when a loop ends early.
+
+        Raises:
+            InvalidArgument: `in_flight` is no number from 1 on, or an argument of `render` is wrong.
+            LumigradError: a frame's call failed, in the place of the frame.
+
+        Example:
+            async def main():
+                async with AsyncClient(target) as client:
+                    handle = await client.put(gaussians)
+                    async for frame in client.render_stream(handle, cameras):
+                        print(frame.color.shape)
+
+            asyncio.run(main())
         """
         limit = min(whole_number("in_flight", in_flight, 1, _MOST_CALLS), self._calls.limit)
         return in_order(lambda camera: self.render(scene, camera, **options), cameras, limit)

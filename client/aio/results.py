@@ -91,7 +91,23 @@ class AsyncFrame(_AsyncResult[Frame]):
     differentiated = awaited(Frame.differentiated)
 
     def decoded(self, name: str) -> Array:
-        """Decodes the files in `encoded`, in the calling thread: uint8 pixels with the shape of the output."""
+        """Decodes the files in `encoded`, in the calling thread: uint8 pixels with the shape of the output.
+
+        Args:
+            name: the output, requested as "jpeg" or "png".
+
+        Raises:
+            InvalidArgument: the output is not encoded.
+            MissingPackage: Pillow, which decodes images, is not installed.
+
+        Example:
+            async def main():
+                async with AsyncClient(target) as client:
+                    frame = await client.render(gaussians, camera, image_format="png")
+                    return frame.decoded("color")
+
+            asyncio.run(main())
+        """
         return self._blocking.decoded(name)
 
 

@@ -103,6 +103,14 @@ class AsyncTrainer(Asynchronous[Trainer]):
 
         Args:
             finish: remove it from the worker; unpublished changes are lost. False: the worker keeps it for a while.
+
+        Example:
+            async def main():
+                async with AsyncClient(target) as client:
+                    trainer = await client.trainer(scene, cameras, photographs)
+                    await trainer.close(finish=False)
+
+            asyncio.run(main())
         """
         await self._calls.close(lambda: self._blocking._cancelled_by(None).close(finish=finish))
 

@@ -33,6 +33,10 @@ class Capture:
     Attributes:
         views: the views, at least one.
         points: the initial points; None if the data set has none.
+
+    Example:
+        capture = Capture((View("front", camera), View("back", cameras[1])))
+        capture.save(folder / "capture")
     """
 
     views: tuple[View, ...]

@@ -29,6 +29,10 @@ class Robot:
         limits: [dof, 2] lowest and highest value of each; radians or metres, infinite without limit.
         rest: [dof] default joint values: the sphere file's, else the values within the limits closest to 0.
         base: [7] pose of the base link in the world: x y z in metres, then a quaternion w x y z.
+
+    Example:
+        robot = Robot.load(folder / "robot.urdf", folder / "robot.yml")
+        client.query(world, robot.spheres(robot.rest)[None, None])
     """
 
     joint_names: tuple[str, ...]

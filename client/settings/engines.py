@@ -122,6 +122,10 @@ class UnscentedTransform:
         kappa: see alpha.
         margin: points are valid up to this fraction of the image's size outside the image.
         require_all: show Gaussians only if all seven points are valid; otherwise one is enough.
+
+    Example:
+        wide = UnscentedTransform(alpha=0.5, require_all=True)
+        client.render(gaussians, camera, projection_method="unscented", unscented=wide)
     """
 
     alpha: float = 0.1
@@ -159,8 +163,8 @@ class Transform(_Slice):
         InvalidArgument: `begin` is not below `end`, or a pose is none.
 
     Example:
-        >>> Transform(0, 1000, np.eye(4), (0, 0, 0.3)).matrix_end[:3, 3]
-        array([0. , 0. , 0.3])
+        moving = Transform(0, len(gaussians), np.eye(4), (0, 0, 0.3))
+        moving.matrix_end[:3, 3]  # 0, 0, 0.3
     """
 
     __slots__ = ()
@@ -228,6 +232,10 @@ class GaussianSettings(Settings):
         precision: "full" (None); "half" halves the bytes of a Gaussian while a GPU draws it, with an error in colours
             of at most 0.006 of their range where the same Gaussians are blended. CPUs, and more than 3 channels, have
             "full". Not with `deterministic`, "ids", `retain` or gradients, along rays or of surfels.
+
+    Example:
+        settings = client.render(gaussians, camera, near=0.1).request.settings
+        settings.near, settings.far  # 0.1, and None: the worker's default
     """
 
     semantics: GaussianSemantics = "exact"

@@ -38,6 +38,9 @@ class AdaptiveDensity:
         absolute_gradients: sum absolute values over the pixels (Ye et al. 2024); use a larger `grow_gradient`, 8e-4.
         revised_opacity: compute opacities of split Gaussians as in Bulo et al. (2024).
         max_count: maximum number of Gaussians; 0: the worker's limit.
+
+    Example:
+        density = AdaptiveDensity(stop=5_000, grow_gradient=8e-4, absolute_gradients=True, max_count=500_000)
     """
 
     start: int = 500
@@ -77,6 +80,9 @@ class Mcmc:
         noise: scale of the noise that each step adds to the means, relative to their learning rate.
         min_opacity: less opaque Gaussians are dead.
         growth: relative growth of their number each time.
+
+    Example:
+        density, loss = Mcmc(cap=100_000), Loss(opacity=0.01, scale=0.01)
     """
 
     cap: int
@@ -120,6 +126,10 @@ class Rate:
         initial: the rate of step 0.
         final: the rate of step `steps` and all later ones; None: the rate is constant.
         steps: the number of steps of the change.
+
+    Example:
+        rate = Rate(1.6e-4, final=1.6e-6, steps=30_000)
+        rate.at(15_000)  # 1.6e-5
     """
 
     initial: float
@@ -160,6 +170,9 @@ class Loss:
         distortion: of surfels, weight of the distortion, scene units, which is 0 where all that a ray hits is at one
             depth.
         surface_start: first step in which these two count.
+
+    Example:
+        loss = Loss(l1=1.0, dssim=0.0, depth=0.1)  # of photographs with depths
     """
 
     l1: float = 0.8

@@ -37,6 +37,10 @@ class PinholeLens:
         thin_prism: s1 s2 s3 s4, or none.
         domain: "monotone": points are visible up to where the distortion stops rising; "gsplat": those with a radial
             factor above 0.8.
+
+    Example:
+        lens = PinholeLens(fx=900.0, fy=900.0, cx=640.0, cy=360.0, radial=(-0.28, 0.07))
+        camera = Camera.sensor(lens, np.eye(3), np.zeros(3), 1280, 720)
     """
 
     fx: float
@@ -59,6 +63,10 @@ class OrthographicLens:
     Attributes:
         fx, fy: pixels per scene unit.
         cx, cy: principal point, pixels.
+
+    Example:
+        lens = OrthographicLens(fx=200.0, fy=200.0, cx=320.0, cy=240.0)  # shows 3.2 x 2.4 scene units in 640 x 480
+        camera = Camera.sensor(lens, np.eye(3), np.zeros(3), 640, 480)
     """
 
     fx: float
@@ -82,6 +90,11 @@ class FisheyeLens:
         behind: True: what lies more than 90 degrees from the axis is visible too, with `depth_order="distance"`; else z
             must be above 0.
         domain: "monotone", or "gsplat", which also ends at the corners' distance over f.
+
+    Example:
+        lens = FisheyeLens(fx=380.0, fy=380.0, cx=640.0, cy=640.0, radial=(0.01, -0.002), max_angle=1.7, behind=True)
+        camera = Camera.sensor(lens, np.eye(3), np.zeros(3), 1280, 1280)
+        client.render(gaussians, camera, depth_order="distance")
     """
 
     fx: float
@@ -109,6 +122,10 @@ class FThetaLens:
         pixel_distance_to_angle: up to six coefficients, of the powers 0, 1, .. of the distance.
         linear: c d e of the map [[c, d], [e, 1]] of the image.
         domain: "monotone" or "gsplat".
+
+    Example:
+        lens = FThetaLens(cx=960.0, cy=604.0, max_angle=1.1, angle_to_pixel_distance=(0.0, 920.0, 0.0, -40.0))
+        camera = Camera.sensor(lens, np.eye(3), np.zeros(3), 1920, 1208)
     """
 
     cx: float
@@ -134,6 +151,11 @@ class Windshield:
             c_01 ..; 1, 3, 6, 10, 15 or 21 of them for the orders 0 to 5.
         horizontal_inverse, vertical_inverse: the same on the way back, from behind the glass to the front; needed with
             `response="ray"` unless rays are given.
+
+    Example:
+        glass = Windshield(horizontal=(0.0, 1.01, 0.0), vertical=(0.0, 0.0, 0.99))  # 1.01 x and 0.99 y
+        lens = PinholeLens(fx=900.0, fy=900.0, cx=640.0, cy=360.0)
+        camera = Camera.sensor(lens, np.eye(3), np.zeros(3), 1280, 720, windshield=glass)
     """
 
     horizontal: Numbers
@@ -159,6 +181,11 @@ class SpinningLidar:
             whole turns.
         row_azimuth_offsets: [H]; None: 0.
         direction: seen from above.
+
+    Example:
+        lidar = SpinningLidar(row_elevations=np.linspace(0.2, -0.4, 16), column_azimuths=np.linspace(-3.1, 3.1, 90))
+        scan = Camera.sensor(lidar, np.eye(3), np.zeros(3), *lidar.size)
+        client.render(gaussians, scan, response="ray", outputs=("alpha", "expected_hit_distance"))
     """
 
     row_elevations: Float64

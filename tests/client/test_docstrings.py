@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import inspect
+import json
 import re
 import textwrap
 from collections.abc import Callable, Iterator
@@ -15,15 +17,16 @@ import pytest
 import torch
 
 from lumigrad import client as api
-from lumigrad.client import Client, Gaussians, Spheres, World, datasets, formats
+from lumigrad.client import Client, Gaussians, Spheres, World, aio, datasets, formats, pictures, robots
 from lumigrad.client import torch as operators
 from lumigrad.kernels import gaussians as gaussian_kernels
 from lumigrad.kernels import meshes as mesh_kernels
 from lumigrad.kernels import spheres as sphere_kernels
+from support.files.robot_files import ZOO, ZOO_SPHERES, write_urdf
 from support.gaussians.clouds import post
 from support.meshes.shapes import torus
 
-PACKAGES = ("", ".torch", ".jax", ".training", ".robots", ".formats", ".datasets")
+PACKAGES = ("", ".torch", ".jax", ".training", ".robots", ".formats", ".datasets", ".pictures", ".aio")
 KERNELS = {"gaussians": gaussian_kernels, "spheres": sphere_kernels, "meshes": mesh_kernels}
 # Take or make messages of the protocol, or parts of a call; programs call what is above them.
 INNER = re.compile(r".*\.(of|names|message|differentiated|set_result|send_step|receive_step|settle|at)|Trainer\.apply")
@@ -32,9 +35,14 @@ PLAIN = {
     *("Robot.collision_meshes", "StoredScene.gaussians", "StoredScene.invalid", "StoredScene.keep"),
     *("StoredScene.of_degree", "StoredScene.reordered"),
 }
-QUIET = {"Client.close"}
+QUIET = {"Client.close", "AsyncClient.close", "AsyncTrainer.close", "levels_of", "ramp_colors"}
 # Values that programs make.
-MADE = ("Camera", "Client", "Cuboid", "Gaussians", "Mesh", "Obstacle", "Spheres", "TargetImage", "VoxelGrid", "World")
+MADE = (
+    *("AdaptiveDensity", "AsyncClient", "Camera", "Capture", "Client", "Cuboid", "FThetaLens", "FisheyeLens"),
+    *("GaussianSettings", "Gaussians", "Loss", "Mcmc", "Mesh", "Obstacle", "OrthographicLens", "PinholeLens", "Rate"),
+    *("Robot", "Spheres", "SpinningLidar", "TargetImage", "Transform", "UnscentedTransform", "VoxelGrid", "Windshield"),
+    "World",
+)
 # Need files or a worker that tests elsewhere have; or begin what another example ends.
 NOT_RUN = {
     *("Client.drive_frame", "Client.drive_pictures", "read_drive_log", "Robot.load", "Robot.at", "Robot.spheres"),
@@ -55,12 +63,22 @@ def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
                 found = raw.__func__ if isinstance(raw, staticmethod) else raw
                 if not inspect.isfunction(found) or member.startswith("_") or found in seen:
                     continue
+                if package == ".aio" and hasattr(found, "__wrapped__"):
+                    # A coroutine of a method of `Client`, whose docstring it has.
+                    continue
                 if "lumigrad" in found.__module__:
                     seen.add(found)
                     prefix = "jax." if package == ".jax" else ""
                     yield prefix + (f"{name}.{member}" if member else name), found
 
 
+def public() -> dict[str, Any]:
+    """All public names of the packages; those of `lumigrad.client` itself before others."""
+    modules = [importlib.import_module(f"lumigrad.client{package}") for package in reversed(PACKAGES)]
+    return {name: getattr(module, name) for module in modules for name in module.__all__}
+
+
+VALUES = public()
 FUNCTIONS = {name: it for name, it in functions() if name not in PLAIN and not INNER.fullmatch(name)}
 
 
@@ -87,7 +105,7 @@ def test_docstrings_are_complete(name: str) -> None:
 
 @pytest.mark.parametrize("name", MADE)
 def test_values_have_examples(name: str) -> None:
-    assert section(getattr(api, name), "Example")
+    assert section(VALUES[name], "Example")
 
 
 @pytest.fixture
@@ -105,10 +123,16 @@ def names(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> di
     Gaussians.save(cloud, tmp_path / "scene.ply")
     api.Mesh(shape.vertices, shape.faces).save(tmp_path / "part.stl")
     spheres.save(tmp_path / "points.ply")
+    write_urdf(tmp_path / "robot.urdf", ZOO)
+    (tmp_path / "robot.yml").write_text(json.dumps({"collision_spheres": ZOO_SPHERES}))
     views = tuple(datasets.View(str(k), it) for k, it in enumerate(cameras))
     return {
-        **{name: getattr(module, name) for module in (datasets, formats, operators, api) for name in module.__all__},
-        **{"np": np, "torch": torch, "jax_functions": jax_functions, "folder": tmp_path},
+        **{
+            name: getattr(module, name)
+            for module in (aio, pictures, robots, datasets, formats, operators, api)
+            for name in module.__all__
+        },
+        **{"np": np, "torch": torch, "asyncio": asyncio, "jax_functions": jax_functions, "folder": tmp_path},
         **{"client": client, "target": client.target, "scene": client.put(cloud), "gaussians": cloud},
         **{"camera": camera, "cameras": cameras, "spheres": spheres, "world": world, "photographs": photographs},
         **{"mesh": api.Mesh(shape.vertices, shape.faces), "vertices": shape.vertices, "faces": shape.faces},
@@ -132,7 +156,7 @@ def test_examples_run(names: dict[str, Any]) -> None:
         try:
             # Some update or delete the scene.
             scene = names["client"].put(names["gaussians"])
-            run(FUNCTIONS.get(name) or getattr(api, name), {**names, "scene": scene})
+            run(FUNCTIONS.get(name) or VALUES[name], {**names, "scene": scene})
         except Exception as error:
             failed[name] = repr(error)
     assert not failed, failed

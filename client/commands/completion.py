@@ -37,6 +37,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _mark_files(parser: Parser, file: object, folder: object) -> None:
+    for each in parser.nested:
+        _mark_files(each, file, folder)
     for action in parser._actions:
         names = " ".join(action.metavar) if isinstance(action.metavar, tuple) else action.metavar or ""
         if _FILES.search(names):

@@ -11,6 +11,7 @@ import numpy as np
 
 from lumigrad.client.client import Client
 from lumigrad.client.commands.options import add_connection, connect, option
+from lumigrad.client.commands.scene_text import counted
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats import read_drive_log, read_scene
 from lumigrad.client.shell.catalog import Command
@@ -19,9 +20,11 @@ from lumigrad.drive.v1 import sensorsim_pb2
 from lumigrad.protos.drive.json_node import ManifestError
 from lumigrad.protos.drive.manifest import Manifest, read_manifests
 
-_EXAMPLES = """\
-examples:
+_HEADING = "examples:\n"
+_CHECK = """\
   lumigrad sensorsim check scenes/                       what a worker would serve
+"""
+_REPLAY = """\
   lumigrad sensorsim replay rollout.asl                  the requests of AlpaSim's log again
   lumigrad sensorsim replay rollout.asl --pictures out   and keep the pictures
 """
@@ -30,12 +33,16 @@ _FAILED = 1
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _EXAMPLES
-    help_text = "check: read the scenes in a folder, and their files; replay: send a log's requests again"
-    parser.add_argument("action", choices=("check", "replay"), help=help_text)
-    parser.add_argument("path", metavar="PATH", type=Path, help="the folder of scenes, or the log")
-    option(parser, "--pictures", "folder for the pictures of a replay", metavar="DIR", type=Path)
-    add_connection(parser)
+    parser.epilog = _HEADING + _CHECK + _REPLAY
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, title="actions")
+    text = "read the scenes in a folder, and their files, without a worker"
+    check = actions.add_parser("check", help=text, description=text, epilog=_HEADING + _CHECK)
+    check.add_argument("path", metavar="DIR", type=Path, help="the folder of scenes")
+    text = "send the requests of a simulator's log to a worker again"
+    replay = actions.add_parser("replay", help=text, description=text, epilog=_HEADING + _REPLAY)
+    replay.add_argument("path", metavar="FILE", type=Path, help="the log")
+    option(replay, "--pictures", "folder for the pictures", metavar="DIR", type=Path)
+    add_connection(replay)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -98,7 +105,7 @@ def _replay(client: Client, log: Path, folder: Path | None) -> int:
         raise InvalidArgument.of("path", f"{log}: expected requests for pictures, got a log without any")
     p50, p99 = np.percentile(milliseconds, (50, 99))
     print(
-        f"{len(milliseconds)} calls, {frames} frames, {errors} errors; "
+        f"{counted(len(milliseconds), 'calls')}, {counted(frames, 'frames')}, {counted(errors, 'errors')}; "
         f"{p50:.1f} ms p50, {p99:.1f} ms p99 a call; {frames / seconds:.1f} frames/s"
     )
     return _FAILED if errors else 0

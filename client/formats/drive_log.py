@@ -26,7 +26,7 @@ def read_drive_log(path: str | PathLike[str]) -> Iterator[list[Request]]:
         path: the log, a file of messages that each follow their length.
 
     Raises:
-        InvalidArgument: the file is no such log, or is cut off.
+        InvalidArgument: the file is no such log, or is cut off in a later entry than the first.
 
     Example:
         for requests in read_drive_log("rollout.asl"):
@@ -38,6 +38,10 @@ def read_drive_log(path: str | PathLike[str]) -> Iterator[list[Request]]:
         while head := file.read(_LENGTH.size):
             length = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else _LONGEST + 1
             raw = file.read(length) if length <= _LONGEST else b""
+            if at == 0 and len(raw) != length:
+                raise malformed(
+                    path, "expected a log of AlpaSim's requests, got a file that begins with no whole entry"
+                )
             if len(raw) != length:
                 raise malformed(path, f"expected an entry of {length:,} bytes at byte {at:,}, but it is cut off")
             try:

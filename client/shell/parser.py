@@ -48,9 +48,16 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def options(self) -> dict[str, str]:
-        """Long options by argument name: {"sh_degree": "--sh-degree"}."""
+        """Long options by argument name, with those of subcommands: {"sh_degree": "--sh-degree"}."""
         flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
-        return {flag[2:].replace("-", "_"): flag for flag in flags}
+        inner = {name: flag for parser in self.nested for name, flag in parser.options.items()}
+        return inner | {flag[2:].replace("-", "_"): flag for flag in flags}
+
+    @property
+    def nested(self) -> list[Parser]:
+        """The parsers of subcommands."""
+        groups = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
+        return [parser for group in groups for parser in group.choices.values()]
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

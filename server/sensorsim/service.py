@@ -29,7 +29,7 @@ NAMES = (
 )
 # The version of the contract, of AlpaSim's.
 _API_VERSION = (0, 54, 0)
-_NO_LIDAR = "none: this worker renders no lidars"
+_NO_LIDAR = "none: lidars are not rendered through this contract, but through lumigrad.v1"
 
 
 class SensorsimService:

@@ -62,3 +62,9 @@ def test_an_option_is_the_same_everywhere():
 def test_all_commands_find_their_worker_alike(command: str):
     options = all_parsers()[1][command].options
     assert {"target", "timeout", "tls", "no_tls", "tls_ca", "certificate", "token_file"} <= options.keys()
+
+
+def test_actions_have_helps_of_their_own():
+    check, replay = (lumigrad("sensorsim", action, "--help").stdout for action in ("check", "replay"))
+    assert "--target" in replay and "--pictures" in replay
+    assert "--target" not in check and "--pictures" not in check and "DIR" in check

@@ -86,11 +86,16 @@ def test_the_command_checks_scenes_and_replays_logs(process: WorkerProcess, plac
     assert replayed.returncode == 1
     lines = replayed.stdout.splitlines()
     assert lines[0].endswith("NOT_FOUND: items[1].request.scene_id: expected one of street-1, got nowhere")
-    assert lines[1].startswith("3 calls, 4 frames, 1 errors; ")
+    assert lines[1].startswith("3 calls, 4 frames, 1 error; ")
     assert sorted(path.suffix for path in pictures.iterdir()) == [".jpg", ".png", ".png"]
     log.write_bytes(log.read_bytes()[:-5])
     cut = lumigrad("sensorsim", "replay", str(log), *options)
     assert "but it is cut off" in cut.stderr
+    log.write_text("scene_id: street-1\n")
+    other = lumigrad("sensorsim", "replay", str(log), *options)
+    assert "expected a log of AlpaSim's requests, got a file that begins with no whole entry" in other.stderr
+    wrong = lumigrad("sensorsim", "replay", str(log), "--timeout", "-1")
+    assert "--timeout" in wrong.stderr
     empty = tmp_path / "scene.json"
     refused = lumigrad("sensorsim", "check", str(empty))
     assert (refused.returncode, "expected a folder" in refused.stderr) == (1, True)

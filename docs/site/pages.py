@@ -20,6 +20,9 @@ from readme import Readme
 _ROOT = Path(__file__).parents[2]
 _README = Readme(_ROOT)
 _TUTORIALS = "tutorials/"
+_LAST = ("reference/", "source/")
+# Of these pages in the results of a search, where a title counts 1000 times: nearly every word is in one there.
+_BOOST = 0.001
 _DIAGRAM = re.compile(r"^!\[[^\]]*\]\((?:\.\./)*(images/diagrams/\w+\.svg)\)$", re.MULTILINE)
 _DARK = re.compile(r"@media \(prefers-color-scheme: dark\) \{ (.+?\}) \}")
 _SLATE = r'[data-md-color-scheme="slate"] \1'
@@ -51,13 +54,18 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Redirects links to files outside docs/ to their pages; inlines diagrams, and formulas as MathML."""
+    """Redirects links to files outside docs/ to their pages; inlines diagrams, and formulas as MathML.
+
+    The reference and sources come last in the results of searches.
+    """
     folder = dirname(page.file.src_uri)
 
     def to(target: str) -> str:
         path = _outside(target, "" if page.file.generated_by else folder)
         return relpath(_page_of(path, target.partition("#")[2]), folder or ".") if path else target
 
+    if page.file.src_uri.startswith(_LAST):
+        page.meta["search"] = {"boost": _BOOST}
     if page.file.src_uri.startswith(_TUTORIALS):
         name = Path(_notebook_of(page.file.src_uri)).name
         markdown += f"\nThis page is also a [Jupyter notebook]({name}).\n"

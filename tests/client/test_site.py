@@ -27,6 +27,7 @@ PAGES = (
     "tutorials/fit_an_image",
     "operations",
     "operations/monitoring",
+    "reference/contract",
 )
 
 # Whether all texts of a drawing lie within it and are at least 8 pixels high.
@@ -45,7 +46,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not (ROOT / "build" / "typed").is_dir():
         subprocess.run(["make", "typed"], cwd=ROOT, check=True, capture_output=True)
     folder = tmp_path_factory.mktemp("site")
-    subprocess.run([sys.executable, "-m", "mkdocs", "build", "-q", "-d", str(folder)], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(folder)], cwd=ROOT, check=True)
     return folder
 
 
@@ -88,6 +89,20 @@ def test_search_works_from_files(site: Path, browser: Any) -> None:
             Path(urlsplit(it).path).is_file() for it in [first.get_attribute("href") or ""] if it.startswith("file:")
         )
     assert not complaints
+    page.close()
+
+
+def test_searches_find_explanations_before_the_reference(site: Path, browser: Any) -> None:
+    page = browser.new_page(viewport={"width": 1400, "height": 900})
+    for words, expected in (("max pixels", "operations/options"), ("lidar", "sensors.html")):
+        page.goto((site / "index.html").as_uri())
+        page.locator("input.md-search__input").press_sequentially(words)
+        pages = page.locator(".md-search-result__item > a.md-search-result__link:first-of-type")
+        pages.first.wait_for(timeout=30_000)
+        page.wait_for_timeout(1000)  # the results of the last letter
+        first = pages.evaluate_all("all => all.slice(0, 5).map(e => e.href)")
+        assert any(expected in link for link in first), (words, first)
+        assert not [link for link in first if "/reference/" in link or "/source/" in link], (words, first)
     page.close()
 
 

@@ -5,13 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, get_args
 
 from lumigrad.client.base.arguments import number, one_of, truth
 from lumigrad.client.base.arrays import check_shape
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.operators.sensor_parameters import RollingShutterType
-from lumigrad.client.operators.sensors import RAYS, SensorMatrices
+from lumigrad.client.operators.sensor_parameters import (
+    BivariateWindshieldModelParameters,
+    FThetaCameraDistortionParameters,
+    FThetaPolynomialType,
+    RollingShutterType,
+    RowOffsetStructuredSpinningLidarModelParameters,
+    SpinningDirection,
+    UnscentedTransformParameters,
+)
+from lumigrad.client.operators.sensors import OF_LIDAR, RAYS, SensorMatrices
 from lumigrad.client.settings.engines import TileBounds, UnscentedTransform
 from lumigrad.client.values.camera import RowTime, Shutter
 from lumigrad.client.values.lenses import WINDSHIELD_LENGTHS, LensDomain, Reference, SpinDirection
@@ -29,6 +38,7 @@ _REFERENCES: dict[str, Reference] = {
     "ANGLE_TO_PIXELDIST": "angle_to_pixel_distance",
     "PIXELDIST_TO_ANGLE": "pixel_distance_to_angle",
 }
+_OF_FTHETA = ("angle_to_pixel_distance", "pixel_distance_to_angle", "linear")
 _COEFFICIENTS = ("radial_coeffs", "tangential_coeffs", "thin_prism_coeffs")
 _OF_LENSES = (*_COEFFICIENTS, "ftheta_coeffs", "external_distortion_coeffs")
 # What has no projection by the Jacobian.
@@ -122,18 +132,8 @@ def sensor_settings(given: Arguments, tile_bounds: Any) -> dict[str, Any]:
         found["depth_order"] = "z" if truth("global_z_order", given["global_z_order"]) else "distance"
     parameters = given["ut_params"]
     if parameters is not None:
-        try:
-            found["unscented"] = UnscentedTransform(
-                parameters.alpha,
-                parameters.beta,
-                parameters.kappa,
-                parameters.in_image_margin_factor,
-                parameters.require_all_sigma_points_valid,
-            )
-        except AttributeError as error:
-            raise InvalidArgument.of(
-                "ut_params", f"expected UnscentedTransformParameters, got {type(parameters).__name__}"
-            ) from error
+        names = ("alpha", "beta", "kappa", "in_image_margin_factor", "require_all_sigma_points_valid")
+        found["unscented"] = UnscentedTransform(*_read("ut_params", parameters, UnscentedTransformParameters, names))
     return found
 
 
@@ -182,15 +182,27 @@ def sensors(
 
 
 def _shutter(value: Any) -> Shutter:
-    """The name of an enum's value, of ours or of gsplat's own, or of its number."""
     if value is None:
         return "global"
-    name = getattr(value, "name", None)
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(RollingShutterType):
-        name = RollingShutterType(value).name
-    if name not in _SHUTTERS:
+    name = _name_of(value, RollingShutterType)
+    if name not in tuple(_SHUTTERS):
         raise InvalidArgument.of("rolling_shutter", f"expected a RollingShutterType, got {value!r}")
     return _SHUTTERS[name]
+
+
+def _name_of(value: Any, kind: type[Enum]) -> Any:
+    """The name of an enum's value, of ours or of gsplat's own, or of its number, which gsplat's own classes return."""
+    if isinstance(value, int) and not isinstance(value, bool) and value in [member.value for member in kind]:
+        return kind(value).name
+    return getattr(value, "name", value)
+
+
+def _read(argument: str, parameters: Any, kind: type, names: Sequence[str]) -> list[Any]:
+    """The attributes of an argument; raises InvalidArgument unless it has those of `kind`, ours or gsplat's own."""
+    try:
+        return [getattr(parameters, name) for name in names]
+    except AttributeError as error:
+        raise InvalidArgument.of(argument, f"expected {kind.__name__}, got {type(parameters).__name__}") from error
 
 
 def _coefficients(given: Arguments, views: _Views, model: str) -> dict[str, Any]:
@@ -218,15 +230,13 @@ def _ftheta(parameters: Any, views: _Views, model: str, inputs: dict[str, Any]) 
         raise InvalidArgument.of("ftheta_coeffs", f"expected {expected}")
     if parameters is None:
         return "angle_to_pixel_distance", 0.0
-    for ours, theirs in (
-        ("angle_to_pixel_distance", "angle_to_pixeldist_poly"),
-        ("pixel_distance_to_angle", "pixeldist_to_angle_poly"),
-        ("linear", "linear_cde"),
-    ):
-        inputs[ours] = views.shared(f"ftheta_coeffs.{theirs}", getattr(parameters, theirs))
-    reference = getattr(parameters.reference_poly, "name", parameters.reference_poly)
+    names = ("angle_to_pixeldist_poly", "pixeldist_to_angle_poly", "linear_cde", "reference_poly", "max_angle")
+    *polynomials, kind, angle = _read("ftheta_coeffs", parameters, FThetaCameraDistortionParameters, names)
+    for ours, theirs, values in zip(_OF_FTHETA, names, polynomials, strict=False):
+        inputs[ours] = views.shared(f"ftheta_coeffs.{theirs}", values)
+    reference = _name_of(kind, FThetaPolynomialType)
     one_of("ftheta_coeffs.reference_poly", reference, _REFERENCES)
-    return _REFERENCES[reference], number("ftheta_coeffs.max_angle", parameters.max_angle)
+    return _REFERENCES[reference], number("ftheta_coeffs.max_angle", angle)
 
 
 def _lidar(given: Arguments, views: _Views, model: str, inputs: dict[str, Any]) -> SpinDirection:
@@ -243,13 +253,11 @@ def _lidar(given: Arguments, views: _Views, model: str, inputs: dict[str, Any]) 
         raise InvalidArgument.of("with_eval3d", "expected True with a lidar, which has no film; pass with_eval3d=True")
     if given["external_distortion_coeffs"] is not None:
         raise InvalidArgument.of("external_distortion_coeffs", "expected None with a lidar, got one")
-    for ours, theirs in (
-        ("elevations", "row_elevations_rad"),
-        ("azimuths", "column_azimuths_rad"),
-        ("offsets", "row_azimuth_offsets_rad"),
-    ):
-        inputs[ours] = views.shared(f"lidar_coeffs.{theirs}", getattr(parameters, theirs))
-    direction = getattr(parameters.spinning_direction, "name", parameters.spinning_direction)
+    names = ("row_elevations_rad", "column_azimuths_rad", "row_azimuth_offsets_rad", "spinning_direction")
+    *tables, spinning = _read("lidar_coeffs", parameters, RowOffsetStructuredSpinningLidarModelParameters, names)
+    for ours, theirs, values in zip(OF_LIDAR, names, tables, strict=False):
+        inputs[ours] = views.shared(f"lidar_coeffs.{theirs}", values)
+    direction = _name_of(spinning, SpinningDirection)
     one_of("lidar_coeffs.spinning_direction", direction, _DIRECTIONS)
     return _DIRECTIONS[direction]
 
@@ -265,14 +273,16 @@ def _windshield(parameters: Any, views: _Views, inputs: dict[str, Any], *, along
     """Adds the polynomials of a windshield to `inputs`; those of the way back, which only rays take, with them."""
     if parameters is None:
         return
-    for name in ("horizontal", "vertical", *(("horizontal_inverse", "vertical_inverse") if along_rays else ())):
-        way, _, back = name.partition("_")
-        field = f"{way}_poly_{back}" if back else f"{way}_poly"
-        path = f"external_distortion_coeffs.{field}"
-        values = getattr(parameters, field)
-        if back and values is None:
+    fields = {"horizontal": "horizontal_poly", "vertical": "vertical_poly"}
+    if along_rays:
+        fields |= {"horizontal_inverse": "horizontal_poly_inverse", "vertical_inverse": "vertical_poly_inverse"}
+    argument = "external_distortion_coeffs"
+    polynomials = _read(argument, parameters, BivariateWindshieldModelParameters, tuple(fields.values()))
+    for (name, field), values in zip(fields.items(), polynomials, strict=True):
+        if name.endswith("_inverse") and values is None:
             # With given rays there is no way back; otherwise the worker asks for it.
             continue
+        path = f"{argument}.{field}"
         coefficients = inputs[name] = views.shared(path, values)
         if coefficients.shape[-1] not in WINDSHIELD_LENGTHS:
             allowed = " or ".join(map(str, WINDSHIELD_LENGTHS))

@@ -1,0 +1,112 @@
+"""Parameters of sensors in gsplat's function: gsplat's own classes are accepted, and errors name its arguments."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from lumigrad.client.compat import gsplat
+from support.gaussians.sensor_arguments import lidar_parameters
+from support.workers.worker import WorkerProcess
+
+WIDTH, HEIGHT, COUNT = 40, 30, 30
+SIZE = {"width": WIDTH, "height": HEIGHT}
+TABLES = {
+    "lidar_elevations": torch.linspace(0.3, -0.3, 8),
+    "lidar_azimuths": torch.linspace(0.5, -0.5, 20),
+    "lidar_offsets": torch.zeros(8),
+}
+ALONG = {"with_ut": True, "with_eval3d": True, "packed": False}
+
+
+class Polynomial(IntEnum):
+    """As gsplat's own."""
+
+    PIXELDIST_TO_ANGLE = 0
+    ANGLE_TO_PIXELDIST = 1
+
+
+def scene() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(4)
+    uniform = lambda *shape: torch.rand(*shape, generator=generator)  # noqa: E731
+    return {
+        "means": uniform(COUNT, 3) * 2 + torch.tensor([-1.0, -1, 2]),
+        "quats": uniform(COUNT, 4) - 0.5,
+        "scales": 0.05 + 0.2 * uniform(COUNT, 3),
+        "opacities": 0.2 + 0.7 * uniform(COUNT),
+        "colors": uniform(COUNT, 3),
+        "viewmats": torch.eye(4)[None],
+        "Ks": torch.tensor([[[40.0, 0, 20], [0, 40, 15], [0, 0, 1]]]),
+    }
+
+
+def f_theta(reference: Any) -> Any:
+    """The attributes of gsplat's own class, whose reference is a number."""
+    return SimpleNamespace(
+        reference_poly=reference,
+        pixeldist_to_angle_poly=[0.0, 1 / 40, 0, 0, 0, 0],
+        angle_to_pixeldist_poly=[0.0, 44.0, 0, -2, 0, 0],
+        max_angle=0.9,
+        linear_cde=[1.0, 0.0, 0.0],
+    )
+
+
+def rendered(target: str, **options: Any) -> torch.Tensor:
+    given: dict[str, Any] = {**scene(), **SIZE, "packed": False, "with_ut": True, "target": target, **options}
+    return gsplat.rasterization(**given)[0]
+
+
+@pytest.mark.parametrize("name", ["ANGLE_TO_PIXELDIST", "PIXELDIST_TO_ANGLE"])
+def test_the_reference_of_gsplats_own_f_theta_lens_is_a_number(name: str, worker_process: WorkerProcess) -> None:
+    images = [
+        rendered(worker_process.target, camera_model="ftheta", ftheta_coeffs=f_theta(reference))
+        for reference in (gsplat.FThetaPolynomialType[name], Polynomial[name], int(Polynomial[name]))
+    ]
+    assert images[0].max() > 0.3 and torch.equal(images[0], images[1]) and torch.equal(images[0], images[2])
+    other = 1 - Polynomial[name]
+    others = rendered(worker_process.target, camera_model="ftheta", ftheta_coeffs=f_theta(other))
+    assert not torch.equal(images[0], others)
+
+
+def test_numbers_stand_for_the_other_enums(worker_process: WorkerProcess) -> None:
+    facing = torch.tensor([[0.0, -1, 0, 0], [0, 0, -1, 0], [1, 0, 0, 0], [0, 0, 0, 1]]).T[None]
+    options = {**ALONG, "camera_model": "lidar", "viewmats": facing, "global_z_order": False}
+    named, numbered = (
+        rendered(worker_process.target, lidar_coeffs=lidar_parameters(TABLES, spinning_direction=way), **options)
+        for way in (gsplat.SpinningDirection.CLOCKWISE, 0)
+    )
+    assert named.max() > 0.3 and torch.equal(named, numbered)
+    glass = [
+        SimpleNamespace(reference_poly=kind, horizontal_poly=torch.tensor([0.02, 1, 0]), vertical_poly=torch.ones(1))
+        for kind in (gsplat.ExternalDistortionReferencePolynomial.FORWARD, 1)
+    ]
+    bent = [rendered(worker_process.target, external_distortion_coeffs=kind) for kind in glass]
+    assert torch.equal(*bent)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"camera_model": "ftheta", "ftheta_coeffs": {}}, "ftheta_coeffs: expected FThetaCameraDistortionParameters"),
+        ({"external_distortion_coeffs": {}}, "external_distortion_coeffs: expected BivariateWindshieldModelParameters"),
+        (
+            {**ALONG, "camera_model": "lidar", "lidar_coeffs": {}},
+            "lidar_coeffs: expected RowOffsetStructuredSpinningLidarModelParameters",
+        ),
+        ({"ut_params": {}}, "ut_params: expected UnscentedTransformParameters"),
+    ],
+)
+def test_parameters_of_another_type_are_refused(options: dict[str, Any], expected: str) -> None:
+    with pytest.raises(gsplat.GsplatArgumentError) as error:
+        rendered("localhost:1", **options)
+    assert str(error.value) == f"{expected}, got dict"
+
+
+@pytest.mark.parametrize("reference", [2, -1, True, "sideways", None])
+def test_other_references_are_refused(reference: Any) -> None:
+    with pytest.raises(gsplat.GsplatArgumentError, match=r"^ftheta_coeffs.reference_poly: expected one of"):
+        rendered("localhost:1", camera_model="ftheta", ftheta_coeffs=f_theta(reference))

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from lumigrad.client.compat.gsplat import rasterization
-from support.gaussians.colors import seen_colors
 from support.workers.worker import WorkerProcess
 
 WIDTH, HEIGHT, COUNT, CAMERAS = 40, 30, 50, 2
@@ -156,28 +155,6 @@ def test_colors_may_be_per_camera_and_harmonics_shared_by_scenes(rasterize):
     assert torch.equal(color, each)
     color.sum().backward()
     assert shared.grad[:, :4].any() and not shared.grad[:, 4:].any()
-
-
-def test_harmonics_for_each_camera_are_rendered_by_calls_of_their_own_or_as_colors(rasterize):
-    tensors = scene()
-    harmonics = torch.rand(CAMERAS, COUNT, 4, 3, generator=torch.Generator().manual_seed(3)).requires_grad_()
-    upstream = torch.rand(CAMERAS, HEIGHT, WIDTH, 3)
-    single = [
-        rasterize(
-            {**tensors, "colors": coefficients, **{name: tensors[name][[camera]] for name in ("viewmats", "Ks")}},
-            sh_degree=1,
-        )[0]
-        for camera, coefficients in enumerate(harmonics)
-    ]
-    torch.cat(single).backward(upstream)
-    found, harmonics.grad = harmonics.grad, None
-    eyes = [-view[:3, :3].T @ view[:3, 3] for view in tensors["viewmats"].detach()]
-    seen = [seen_colors(harmonics[k], tensors["means"].detach(), eye, 1)[0] for k, eye in enumerate(eyes)]
-    both = rasterize({**tensors, "colors": torch.stack(seen)})[0]
-    both.backward(upstream)
-    torch.testing.assert_close(torch.cat(single), both, rtol=1e-4, atol=1e-5)
-    assert found.abs().max() > 0.1
-    torch.testing.assert_close(harmonics.grad, found, rtol=1e-4, atol=1e-5)
 
 
 def test_depths_are_z_of_the_means_in_the_camera_s_frame(rasterize):

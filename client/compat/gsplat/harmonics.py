@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from lumigrad.client.base.arguments import whole_number
 from lumigrad.client.base.arrays import check_shape
 from lumigrad.client.compat.gsplat.options import GsplatArgumentError, gsplat_refusals
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.operators.gaussians import used_coefficients
 
 _LARGEST_DEGREE = 4
 
@@ -36,7 +39,8 @@ def spherical_harmonics(
         degrees_to_use: degree in use, 0 to 4, whose (degree + 1)^2 coefficients `coeffs` has.
         means: [.., N, 3] centres; float32 or float64, as the coefficients.
         viewmats: [.., C, 4, 4] world to camera, rigid.
-        coeffs: [N, K, D], unlike the original's also [.., N, K, D]; with gaussian_ids [nnz, K, D], a row for each.
+        coeffs: [N, K, D], unlike the original's also [.., N, K, D] and [.., C, N, K, D]; with gaussian_ids [nnz, K, D],
+            a row for each.
         masks: bool [.., C, N] or [nnz]; values are 0 where it is False. None: all are evaluated.
         batch_ids: int64 [nnz] scenes of packed results; None: a single scene.
         camera_ids: int64 [nnz] their cameras.
@@ -68,7 +72,8 @@ def spherical_harmonics(
     eyes = eyes.to(means.dtype)
     if gaussian_ids is None:
         offsets = means[..., None, :, :] - eyes[..., :, None, :]
-        coeffs = coeffs if coeffs.ndim == 3 else coeffs[..., None, :, :, :]
+        is_for_all = coeffs.ndim == 3 or has_harmonics_per_camera(coeffs, means)
+        coeffs = coeffs if is_for_all else coeffs[..., None, :, :, :]
     else:
         if camera_ids is None:
             raise GsplatArgumentError.of("camera_ids", "expected indices beside gaussian_ids, got None")
@@ -110,6 +115,33 @@ def _basis(degree: int, directions: torch.Tensor) -> torch.Tensor:
             following = ((2 * l + 1) * z * legendre - (l + order) * before) / (l - order + 1)
             before, legendre = legendre, following
     return torch.stack(found, -1)
+
+
+def has_harmonics_per_camera(harmonics: Any, means: Any) -> bool:
+    """Whether coefficients have an axis of cameras."""
+    both = isinstance(harmonics, torch.Tensor) and isinstance(means, torch.Tensor)
+    return both and harmonics.ndim == means.ndim + 2
+
+
+def colors_per_camera(
+    coefficients: torch.Tensor, sh_degree: int, means: torch.Tensor, viewmats: Any, viewmats_rs: Any = None
+) -> torch.Tensor:
+    """The colours [.., C, N, D] of coefficients [.., C, N, K, D], which each camera has of its own.
+
+    They are evaluated here, as workers have one set of coefficients for all cameras of a scene.
+    """
+    batch, count = means.shape[:-2], means.shape[-2]
+    views = {"viewmats": viewmats} | ({} if viewmats_rs is None else {"viewmats_rs": viewmats_rs})
+    with gsplat_refusals():
+        for name, poses in views.items():
+            if not isinstance(poses, torch.Tensor):
+                raise InvalidArgument.of(name, f"expected a tensor, got {type(poses).__name__}")
+            check_shape(name, poses.shape, (*batch, "C", 4, 4))
+        check_shape("colors", coefficients.shape, (*batch, viewmats.shape[-3], count, "K", "D"))
+        used_coefficients(sh_degree, coefficients.shape[-2])
+    start, end = viewmats.to(means.device), None if viewmats_rs is None else viewmats_rs.to(means.device)
+    coefficients = coefficients.to(means.device)
+    return (spherical_harmonics(sh_degree, means, start, coefficients, viewmats_rs=end) + 0.5).clamp_min(0)
 
 
 def with_signals(

@@ -97,11 +97,6 @@ REFUSALS = {
         "False",
     ),
 }
-HARMONICS_PER_CAMERA = Refusal(
-    "cameras share one set of coefficients, as in gsplat 1.6",
-    "render each camera by a call of its own, or evaluate the harmonics for each camera and pass colors [.., C, N, D]",
-    "coefficients [N, K, D], or [.., N, K, D] for each scene",
-)
 
 
 def refuse_unsupported(options: Mapping[str, Any]) -> None:

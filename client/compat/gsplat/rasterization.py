@@ -9,10 +9,9 @@ from typing import Any
 import torch
 
 from lumigrad.client.base.arguments import whole_number
-from lumigrad.client.compat.gsplat.harmonics import with_signals
+from lumigrad.client.compat.gsplat.harmonics import colors_per_camera, has_harmonics_per_camera, with_signals
 from lumigrad.client.compat.gsplat.meta import Intermediates, Jacobian, SecondCall, Snapshot, meta_of
 from lumigrad.client.compat.gsplat.options import (
-    HARMONICS_PER_CAMERA,
     GsplatArgumentError,
     check_modes,
     check_rays,
@@ -95,8 +94,8 @@ def rasterization(
         quats: [.., N, 4] rotations (w, x, y, z), of any length.
         scales: [.., N, 3] standard deviations, scene units; the absolute values of negative ones are used.
         opacities: [.., N] in [0, 1].
-        colors: [.., N, D] or [.., C, N, D] channels; with sh_degree [N, K, D] or [.., N, K, D] coefficients. May be
-            None if only the depth is rendered.
+        colors: [.., N, D] or [.., C, N, D] channels; with sh_degree [N, K, D], [.., N, K, D] or, for each camera,
+            [.., C, N, K, D] coefficients. May be None if only the depth is rendered.
         viewmats: [.., C, 4, 4] world to camera.
         Ks: [.., C, 3, 3] intrinsics, pixels. Unlike the original's they get a gradient, if they require one.
         width: picture width, pixels.
@@ -226,7 +225,8 @@ def _prepared(given: Mapping[str, Any]) -> Prepared:
     if "RGB" not in given["render_mode"]:
         colors, sh_degree, backgrounds = None, None, None
     if sh_degree is not None and has_harmonics_per_camera(colors, means):
-        raise GsplatArgumentError.of("colors", HARMONICS_PER_CAMERA.text(colors))
+        views = given["viewmats"], given["viewmats_rs"]
+        colors, sh_degree = colors_per_camera(colors, sh_degree, means, *views), None
     arguments = {**given, "scales": scales, "colors": colors, "sh_degree": sh_degree, "backgrounds": backgrounds}
     if signals is not None:
         _scene_of({**arguments, "backgrounds": None})
@@ -297,12 +297,6 @@ def no_colors(means: torch.Tensor) -> torch.Tensor:
     if not isinstance(means, torch.Tensor):
         raise GsplatArgumentError.of("means", f"expected a tensor, got {type(means).__name__}")
     return torch.zeros(*means.shape[:-1], 1)
-
-
-def has_harmonics_per_camera(harmonics: Any, means: Any) -> bool:
-    """Whether coefficients have an axis of cameras."""
-    both = isinstance(harmonics, torch.Tensor) and isinstance(means, torch.Tensor)
-    return both and harmonics.ndim == means.ndim + 2
 
 
 def picture(images: dict[str, torch.Tensor], render_mode: str) -> torch.Tensor:

@@ -10,16 +10,15 @@ from typing import Any
 import torch
 
 from lumigrad.client.base.arguments import one_of
+from lumigrad.client.compat.gsplat.harmonics import colors_per_camera, has_harmonics_per_camera
 from lumigrad.client.compat.gsplat.meta import Meta
 from lumigrad.client.compat.gsplat.options import (
-    HARMONICS_PER_CAMERA,
     RENDER_MODES,
     GsplatArgumentError,
     gsplat_refusals,
 )
 from lumigrad.client.compat.gsplat.rasterization import (
     LEAST_NEAR,
-    has_harmonics_per_camera,
     no_colors,
     picture,
 )
@@ -73,8 +72,8 @@ def rasterization_2dgs(
         scales: [.., N, 3] standard deviations, scene units, or [.., N, 2]; the third is not used, and of negative ones
             the absolute values are.
         opacities: [.., N] in [0, 1].
-        colors: [.., N, D] or [.., C, N, D] channels; with sh_degree [.., N, K, D] coefficients. May be None if only the
-            depth is rendered.
+        colors: [.., N, D] or [.., C, N, D] channels; with sh_degree [.., N, K, D] or [.., C, N, K, D] coefficients. May
+            be None if only the depth is rendered.
         viewmats: [.., C, 4, 4] world to camera.
         Ks: [.., C, 3, 3] intrinsics, pixels.
         width: picture width, pixels.
@@ -112,7 +111,7 @@ def rasterization_2dgs(
     if "RGB" not in render_mode:
         colors, sh_degree, backgrounds = no_colors(means), None, None
     if sh_degree is not None and has_harmonics_per_camera(colors, means):
-        raise GsplatArgumentError.of("colors", HARMONICS_PER_CAMERA.text(colors))
+        colors, sh_degree = colors_per_camera(colors, sh_degree, means, viewmats), None
     with gsplat_refusals():
         one_of("tile_size", tile_size, (4, 8, 16))
         tensors = prepared(

@@ -1,0 +1,100 @@
+"""Harmonics of which each camera has a set of its own, in gsplat's functions: those of a call for each camera."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from lumigrad.client.compat.gsplat import RollingShutterType, rasterization, rasterization_2dgs
+from support.gaussians.sensor_arguments import pose6
+from support.workers.worker import WorkerProcess
+
+WIDTH, HEIGHT, COUNT, CAMERAS = 40, 30, 50, 2
+ROLLING: dict[str, Any] = {
+    "with_ut": True,
+    "packed": False,
+    "rolling_shutter": RollingShutterType.ROLLING_TOP_TO_BOTTOM,
+}
+ALONG: dict[str, Any] = {**ROLLING, "with_eval3d": True, "render_mode": "RGB-Ed"}
+CASES: list[tuple[Callable[..., Any], tuple[int, ...], dict[str, Any]]] = [
+    (rasterization, (), {"packed": False, "render_mode": "RGB+ED"}),
+    (rasterization, (2,), {"packed": True, "sparse_grad": True}),
+    (rasterization, (), ROLLING),
+    (rasterization, (2,), ALONG),
+    (rasterization_2dgs, (), {}),
+]
+
+
+def scene(*batch: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    uniform = lambda *shape: torch.rand(*batch, *shape, generator=generator)  # noqa: E731
+    views = torch.eye(4).repeat(*batch, CAMERAS, 1, 1)
+    views[..., 0, 3] = torch.linspace(0, 0.5, CAMERAS)
+    return {
+        "means": torch.cat([3 * uniform(COUNT, 2) - 1.5, 6 * uniform(COUNT, 1) - 1], dim=-1),
+        "quats": uniform(COUNT, 4) - 0.5,
+        "scales": 0.05 + 0.2 * uniform(COUNT, 3),
+        "opacities": 0.2 + 0.7 * uniform(COUNT),
+        # More coefficients than are used, and some colours are clamped at 0.
+        "colors": uniform(CAMERAS, COUNT, 16, 3) - 0.6,
+        "viewmats": views,
+        "Ks": torch.tensor([[40.0, 0, 20], [0, 40, 15], [0, 0, 1]]).repeat(*batch, CAMERAS, 1, 1),
+    }
+
+
+def of_camera(tensors: dict[str, torch.Tensor], camera: int, batch: int) -> dict[str, torch.Tensor]:
+    """The arguments of a call for one camera, with coefficients [.., N, K, D]."""
+    found = dict(tensors)
+    for name in {"viewmats", "viewmats_rs", "Ks"} & set(found):
+        found[name] = found[name].narrow(batch, camera, 1)
+    return {**found, "colors": found["colors"].select(batch, camera)}
+
+
+@pytest.mark.parametrize(("function", "batch", "options"), CASES)
+def test_harmonics_of_each_camera_are_those_of_calls_of_its_own(
+    function: Callable[..., Any], batch: tuple[int, ...], options: dict[str, Any], worker_process: WorkerProcess
+) -> None:
+    tensors = scene(*batch)
+    if "rolling_shutter" in options:
+        tensors["viewmats_rs"] = tensors["viewmats"] + 0.3 * torch.eye(4).roll(3, 1).tril(-3).T
+    leaves = {name: tensor.requires_grad_() for name, tensor in tensors.items()}
+    given = {"sh_degree": 2, "width": WIDTH, "height": HEIGHT, "target": worker_process.target, **options}
+
+    def gradients() -> dict[str, torch.Tensor]:
+        found = {name: leaf.grad.to_dense() for name, leaf in leaves.items() if leaf.grad is not None}
+        for leaf in leaves.values():
+            leaf.grad = None
+        for name in {"viewmats", "viewmats_rs"} & set(found):
+            # The worker's are tangent to the rotations of sensors; those of the matrices are not.
+            matrices = (values.detach().reshape(-1, 4, 4).numpy() for values in (leaves[name], found[name]))
+            found[name] = torch.from_numpy(pose6(*matrices))
+        return found
+
+    image = function(**leaves, **given)[0]
+    upstream = torch.rand(image.shape, generator=torch.Generator().manual_seed(8))
+    image.backward(upstream)
+    found = gradients()
+    single = [function(**of_camera(leaves, camera, len(batch)), **given)[0] for camera in range(CAMERAS)]
+    expected = torch.cat(single, len(batch))
+    torch.testing.assert_close(image, expected, rtol=1e-4, atol=1e-5)
+    expected.backward(upstream)
+    theirs = gradients()
+    assert found.keys() == theirs.keys() >= {"colors", "means", "viewmats"}
+    for name, gradient in theirs.items():
+        atol = 1e-4 * max(float(gradient.abs().max()), 1e-3)
+        torch.testing.assert_close(
+            found[name], gradient, rtol=1e-3, atol=atol, msg=lambda text, name=name: f"{name}: {text}"
+        )
+    assert all(bool(found[name].any()) for name in ("colors", "means", "viewmats"))
+
+
+def test_extra_signals_go_with_harmonics_of_each_camera(worker_process: WorkerProcess) -> None:
+    tensors, signals = scene(), torch.rand(COUNT, 2)
+    given = {"sh_degree": 1, "width": WIDTH, "height": HEIGHT, "target": worker_process.target}
+    plain = rasterization(**tensors, **given)[0]
+    image, _, meta = rasterization(**tensors, **given, extra_signals=signals, backgrounds=torch.zeros(CAMERAS, 3))
+    torch.testing.assert_close(image, plain)
+    assert meta["render_extra_signals"].max() > 0.1

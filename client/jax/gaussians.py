@@ -21,9 +21,11 @@ from lumigrad.client.operators.gaussians import (
     LEAST_ALPHA,
     OUTPUTS,
     ROWS,
+    TRANSFORM_INPUTS,
     GaussianCall,
     ViewMatrices,
     distortion_rows,
+    moving_slices,
     projection_of,
     travelling,
     used_coefficients,
@@ -99,7 +101,7 @@ def render_gaussians(
     backgrounds: Any = None,
     background: Any = None,
     covars: Any = None,
-    transforms: Sequence[tuple[int, int, Any]] = (),
+    transforms: Sequence[tuple[int, int, Any] | tuple[int, int, Any, Any]] = (),
     camera_model: Literal["pinhole", "orthographic", "ortho", "fisheye", "ftheta", "lidar"] = "pinhole",
     distortion: Any = None,
     with_ut: bool = False,
@@ -140,8 +142,8 @@ def render_gaussians(
     The JAX version of `lumigrad.client.torch.render_gaussians`, which describes the arguments: means [N, 3], quats
     [N, 4] (w, x, y, z) and scales [N, 3], or covars [N, 3, 3]; opacities [N]; colors [N, D] or [C, N, D], with
     sh_degree coefficients [N, K, D]; viewmats [C, 4, 4] world to camera; Ks [C, 3, 3], pixels; backgrounds [C, D] or
-    [D], which `background` may name too; transforms of (begin, end, matrix [4, 4]). Lengths are in scene units. Use
-    `jax.vmap` for several scenes.
+    [D], which `background` may name too; transforms of (begin, end, matrix [4, 4]), or (begin, end, matrix, matrix_end)
+    of slices that move while a rolling shutter is open. Lengths are in scene units. Use `jax.vmap` for several scenes.
 
     For real cameras, projected by sigma points (`with_ut`) or the Jacobian, radial_coeffs [C, k], tangential_coeffs
     [C, 2], thin_prism_coeffs [C, 4], viewmats_rs [C, 4, 4] at the end of a rolling_shutter, rays [C, H, W, 6] with
@@ -170,17 +172,22 @@ def render_gaussians(
     wanted = chosen(outputs, (*OUTPUTS, *MORE_OUTPUTS), always=("color",))
     one_of("gradient_format", gradient_format, get_args(WireFormat))
     cameras, inputs, of_sensors = _cameras(arguments, _inputs(arguments))
+    moving = moving_slices(transforms)
     matrices = [shaped(f"transforms[{k}]", entry[2], (4, 4)) for k, entry in enumerate(transforms)]
+    ends = [shaped(f"transforms[{k}]", transforms[k][3], (4, 4)) for k in moving]
+    poses = zip(TRANSFORM_INPUTS, (matrices, ends), strict=True)
+    placed = {name: jnp.stack(given) if given else None for name, given in poses}
     call = JaxGaussianCall(
         client=client_of(client),
         settings=GaussianSettings.of(arguments, transforms=(), background=(), **of_sensors),
         cameras=cameras,
         outputs=travelling(wanted),
-        slices=tuple((begin, end) for begin, end, _ in transforms),
+        slices=tuple((entry[0], entry[1]) for entry in transforms),
+        moving=moving,
         gradient_format=gradient_format,
         scene=scene,
     )
-    images = compute(call, {**inputs, "transforms": jnp.stack(matrices) if matrices else None})
+    images = compute(call, {**inputs, **placed})
     if "transmittance" in images:
         images["alpha"] = 1.0 - images["transmittance"]
     if "expected_depth" in wanted:

@@ -135,6 +135,35 @@ def test_pictures_and_gradients_are_those_of_torch(case: str, client: Client) ->
     assert all(np.abs(gradients[name]).max() > 0 for name in moving)
 
 
+def test_moving_slices_are_those_of_torch(client: Client) -> None:
+    starts, ends = np.tile(np.eye(4), (2, 1, 1)), np.tile(np.eye(4), (1, 1, 1))
+    starts[:, 1, 3], ends[0, :3, 3] = (0.1, -0.2), (0.3, 0.1, -0.2)
+    Ks = np.tile([[40.0, 0, WIDTH / 2], [0, 41, HEIGHT / 2], [0, 0, 1]], (VIEWS, 1, 1))
+    arrays = {**scene(), "viewmats": poses(0.0), "viewmats_rs": poses(0.1), "Ks": Ks}
+    weights = GENERATOR.normal(size=(VIEWS, HEIGHT, WIDTH, 3)).astype(np.float32)
+    fixed = {"rolling_shutter": "ROLLING_TOP_TO_BOTTOM", "outputs": ()}
+
+    def image(module: Any, values: dict[str, Any], first: Any, last: Any) -> Any:
+        transforms = [(0, 8, first[0], None), (8, 30, first[1], last[0])]
+        return rendered(module, values, {**fixed, "transforms": transforms}, client)["color"]
+
+    first, last = (torch.tensor(values, dtype=torch.float32).requires_grad_() for values in (starts, ends))
+    leaves = {name: torch.tensor(array, dtype=torch.float32) for name, array in arrays.items()}
+    expected = image(in_torch, leaves, first, last)
+    (torch.tensor(weights) * expected).sum().backward()
+    assert first.grad is not None and last.grad is not None and last.grad.abs().max() > 0.1
+
+    def loss(begin: Any, end: Any) -> tuple[Any, Any]:
+        found = image(in_jax, {name: jnp.asarray(array, jnp.float32) for name, array in arrays.items()}, begin, end)
+        return (weights * found).sum(), found
+
+    differentiated = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
+    (_, found), gradients = differentiated(jnp.asarray(starts), jnp.asarray(ends))
+    np.testing.assert_allclose(found, expected.detach(), rtol=1e-5, atol=1e-5)
+    for gradient, leaf in zip(gradients, (first, last), strict=True):
+        np.testing.assert_allclose(gradient, leaf.grad, rtol=1e-3, atol=2e-4 * float(leaf.grad.abs().max()))
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -143,6 +172,7 @@ def test_pictures_and_gradients_are_those_of_torch(case: str, client: Client) ->
         ({"with_ut": True, "distortion": (0.1, 0, 0, 0)}, "radial_coeffs and tangential_coeffs"),
         ({"with_ut": True, "rays": RAYS}, "with_eval3d=True"),
         ({"with_ut": True, "viewmats_rs": poses(0.0)}, "None with the shutter GLOBAL"),
+        ({"transforms": [(0, 5, np.eye(4), np.eye(3))]}, r"transforms\[0\]: expected shape \[4, 4\]"),
     ],
 )
 def test_what_does_not_fit_is_refused(options: dict[str, Any], text: str, client: Client) -> None:

@@ -18,7 +18,8 @@ def renamed(
 
     Args:
         kind: the drop-in's own error.
-        arguments: the drop-in's argument, by a part of a path in the request or by the client's own argument.
+        arguments: the drop-in's argument, by a part of a path in the request, by two parts that follow each other
+            ("end.rotation"), which go first, or by the client's own argument.
         numbers: positions of the drop-in's arguments, if its errors name them.
     """
     try:
@@ -30,7 +31,10 @@ def renamed(
 
 
 def _renamed(violation: Violation, arguments: Mapping[str, str], numbers: Mapping[str, int]) -> Violation:
-    known = [arguments[part] for part in re.findall(r"\w+", violation.field) if part in arguments]
+    parts = re.findall(r"\w+", violation.field)
+    pairs = (f"{first}.{second}" for first, second in zip(("", *parts), parts, strict=False))
+    known = [arguments.get(pair, arguments.get(part)) for pair, part in zip(pairs, parts, strict=True)]
+    known = [argument for argument in known if argument is not None]
     if not known:
         return violation
     number = f"invalid argument {numbers[known[-1]]}: " if known[-1] in numbers else ""

@@ -110,3 +110,44 @@ def test_parameters_of_another_type_are_refused(options: dict[str, Any], expecte
 def test_other_references_are_refused(reference: Any) -> None:
     with pytest.raises(gsplat.GsplatArgumentError, match=r"^ftheta_coeffs.reference_poly: expected one of"):
         rendered("localhost:1", camera_model="ftheta", ftheta_coeffs=f_theta(reference))
+
+
+LIDAR = {**ALONG, "camera_model": "lidar", "global_z_order": False}
+SCALED = torch.diag(torch.tensor([2.0, 2, 2, 1]))[None]
+
+
+@pytest.mark.parametrize(
+    ("tables", "text"),
+    [
+        (
+            {"row_elevations_rad": torch.linspace(-0.3, 0.3, 8)},
+            "row_elevations_rad: expected elevations from the highest to the lowest",
+        ),
+        (
+            {"spinning_direction": gsplat.SpinningDirection.COUNTER_CLOCKWISE},
+            "column_azimuths_rad: expected azimuths of at most one turn",
+        ),
+        (
+            {"column_azimuths_rad": torch.linspace(7, -7, 20)},
+            "column_azimuths_rad: expected azimuths of at most one turn, clockwise",
+        ),
+        ({"row_azimuth_offsets_rad": torch.zeros(7)}, r"row_azimuth_offsets_rad: expected .* \[8\]"),
+        ({"row_azimuth_offsets_rad": torch.full((8,), torch.nan)}, "row_azimuth_offsets_rad: expected finite"),
+        (
+            {"row_elevations_rad": torch.linspace(0.3, -0.3, 5000), "row_azimuth_offsets_rad": torch.zeros(5000)},
+            "row_elevations_rad: expected .* 4096",
+        ),
+    ],
+)
+def test_errors_of_lidars_name_their_argument(tables: dict[str, Any], text: str, worker_process: WorkerProcess) -> None:
+    with pytest.raises(gsplat.GsplatArgumentError, match=rf"^lidar_coeffs\.{text}"):
+        rendered(worker_process.target, lidar_coeffs=lidar_parameters(TABLES, **tables), **LIDAR)
+
+
+@pytest.mark.parametrize("name", ["viewmats", "viewmats_rs"])
+def test_errors_of_poses_name_their_argument(name: str, worker_process: WorkerProcess) -> None:
+    moving = {"viewmats_rs": torch.eye(4)[None], "rolling_shutter": gsplat.RollingShutterType.ROLLING_TOP_TO_BOTTOM}
+    with pytest.raises(gsplat.GsplatArgumentError, match=f"^{name}: expected a rotation: orthonormal"):
+        rendered(worker_process.target, **{**moving, name: SCALED})
+    with pytest.raises(gsplat.GsplatArgumentError, match=f"^{name}: expected finite"):
+        rendered(worker_process.target, **{**moving, name: torch.nan * SCALED})

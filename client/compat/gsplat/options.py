@@ -20,7 +20,7 @@ from lumigrad.client.base.arguments import one_of
 from lumigrad.client.compat.refusals import renamed
 from lumigrad.client.errors import InvalidArgument
 
-# The argument's name here, by a part of the path in the request or by the name of the client's own argument.
+# The argument's name here, by parts of the path in the request or by the name of the client's own argument.
 _ARGUMENTS = {
     **{name: name for name in ("means", "quats", "scales", "covars", "opacities", "colors", "sh_degree")},
     **{name: name for name in ("backgrounds", "viewmats", "Ks", "width", "height", "radius_clip", "eps2d")},
@@ -32,9 +32,13 @@ _ARGUMENTS = {
     **dict.fromkeys(("radial", "distortion"), "radial_coeffs"),
     "tangential": "tangential_coeffs",
     "thin_prism": "thin_prism_coeffs",
-    **dict.fromkeys(("angle_to_pixel_distance", "pixel_distance_to_angle", "linear", "max_angle"), "ftheta_coeffs"),
+    **dict.fromkeys(("ftheta", "angle_to_pixel_distance", "pixel_distance_to_angle"), "ftheta_coeffs"),
+    **dict.fromkeys(("linear", "max_angle"), "ftheta_coeffs"),
     **dict.fromkeys(("horizontal", "vertical", "windshield"), "external_distortion_coeffs"),
     **dict.fromkeys(("horizontal_inverse", "vertical_inverse"), "external_distortion_coeffs"),
+    "lidar": "lidar_coeffs",
+    **{name: f"lidar_coeffs.{name}_rad" for name in ("row_elevations", "column_azimuths", "row_azimuth_offsets")},
+    **dict.fromkeys(("end", "end.rotation", "end.translation", "end_rotation", "end_translation"), "viewmats_rs"),
     **{name: name for name in ("rays", "tile_size", "extra_signals", "extra_signals_sh_degree")},
     "response": "with_eval3d",
     "unscented": "ut_params",

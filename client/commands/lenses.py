@@ -23,6 +23,7 @@ from lumigrad.client.values.rotations import axis_angle_rotation
 from lumigrad.client.values.spheres import Spheres
 
 MODELS = ("pinhole", "opencv", "fisheye", "ftheta", "orthographic")
+_MOST_COEFFICIENTS = {"opencv": 12, "fisheye": 4, "ftheta": 6}
 _SHUTTERS = ("top_to_bottom", "bottom_to_top", "left_to_right", "right_to_left")
 # Beyond this angle from the axis, radians, order by z does not describe what hides what.
 _WIDE = math.radians(80)
@@ -75,8 +76,11 @@ class LensOptions:
         model, path = arguments.camera_model, arguments.lens
         if model is not None and path is not None:
             raise InvalidArgument.of("lens", "expected without --camera-model; leave one of them out")
-        if arguments.coefficients is not None and model in (None, "pinhole", "orthographic"):
+        given = arguments.coefficients or ()
+        if arguments.coefficients is not None and model not in _MOST_COEFFICIENTS:
             raise InvalidArgument.of("coefficients", "expected with --camera-model opencv, fisheye or ftheta")
+        if len(given) > (most := _MOST_COEFFICIENTS.get(model, 0)):
+            raise InvalidArgument.of("coefficients", f"expected at most {most} of the lens {model}, got {len(given)}")
         if (arguments.shutter is None) != (arguments.motion is None):
             raise InvalidArgument.of("shutter", "expected together with --motion, which is how the camera moves")
         motion = arguments.motion or (0.0,) * 6
@@ -84,7 +88,6 @@ class LensOptions:
             raise InvalidArgument.of("motion", f"expected X,Y,Z or X,Y,Z,A,B,C, got {len(motion)} numbers")
         calibration = None if path is None else Calibration.load(Path(path))
         turn = axis_angle_rotation(np.radians((*motion[3:], 0.0, 0.0, 0.0)[:3]))
-        given = arguments.coefficients or ()
         return LensOptions(model, given, calibration, arguments.shutter, np.array(motion[:3]), turn)
 
     @property

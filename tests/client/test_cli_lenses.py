@@ -94,6 +94,18 @@ def test_files_of_lenses_and_motions_during_the_exposure(render, scene, client: 
         (("--shutter", "top_to_bottom"), "--shutter: expected together with --motion"),
         (("--shutter", "top_to_bottom", "--motion", "1,2"), "--motion: expected X,Y,Z or X,Y,Z,A,B,C, got 2"),
         (("--camera-model", "opencv", "--coefficients=1,2,3"), "tangential: expected 0 or 2 finite coefficients"),
+        (
+            ("--camera-model", "opencv", "--coefficients=" + ",".join(["0"] * 14)),
+            "--coefficients: expected at most 12 of the lens opencv, got 14",
+        ),
+        (
+            ("--camera-model", "fisheye", "--coefficients=0,0,0,0,0"),
+            "--coefficients: expected at most 4 of the lens fisheye, got 5",
+        ),
+        (
+            ("--camera-model", "ftheta", "--coefficients=0,1,0,0,0,0,0"),
+            "--coefficients: expected at most 6 of the lens ftheta, got 7",
+        ),
         (("--lens", "scene.ply"), "expected a JSON file"),
         (("--camera-model", "fisheye", "--as", "spheres"), "expected with Gaussians"),
     ],

@@ -22,6 +22,7 @@ _OPENGL = np.diag([1.0, -1.0, -1.0])
 # The pose when the last row of a rolling shutter is exposed.
 END_POSE = "transform_matrix_end"
 _COEFFICIENTS = ("k1", "k2", "p1", "p2", "k3")
+_DENOMINATOR = ("k4", "k5", "k6")
 
 
 def read_transforms_json(
@@ -87,9 +88,11 @@ def _lens(frame: Fields, image: Path | None) -> Intrinsics:
     last = frame.number("k4", 0.0)
     if model.endswith("FISHEYE"):
         values["k4"] = last
+    elif model == "FULL_OPENCV":
+        values |= {name: frame.number(name, 0.0) for name in _DENOMINATOR}
     elif last:
         # In nerfstudio k4 belongs to a polynomial of degree 8, in OpenCV's model to the denominator.
-        raise frame.fail("k4", "0 unless the lens is a fisheye", last)
+        raise frame.fail("k4", "0 unless camera_model is a fisheye or FULL_OPENCV", last)
     if model in ("PINHOLE", "SIMPLE_PINHOLE"):
         # The coefficients in such files are those from before the photographs were undistorted.
         values = {name: value for name, value in values.items() if name not in _COEFFICIENTS}

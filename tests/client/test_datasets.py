@@ -103,6 +103,12 @@ def test_masks_of_colmap_have_the_names_of_photographs_and_png(tmp_path):
     assert first.mask is None and second.mask == tmp_path / "masks" / "photo_1.jpg.png"
 
 
+def test_full_opencv_lenses_have_their_denominator(tmp_path):
+    top = {**TOP, "camera_model": "FULL_OPENCV", "k1": 0.1, "p2": 0.01, "k4": 0.02, "k6": 0.003}
+    path = write(tmp_path / "transforms.json", transforms(shots(1), **top))
+    assert Capture.load(path).views[0].camera.model.distortion == (0.1, 0, 0, 0.01, 0, 0.02, 0, 0.003)
+
+
 def test_fisheyes_are_saved_with_their_coefficients(tmp_path):
     top = {**TOP, "camera_model": "OPENCV_FISHEYE", "k1": 0.1, "k2": -0.02, "k3": 0.003, "k4": -0.0004}
     capture = Capture.load(write(tmp_path / "other.json", transforms(shots(), **top)), sensors=True)
@@ -407,7 +413,7 @@ WRONG = [
     ),
     (
         {**transforms(shots(1), **{**TOP, "camera_model": "OPENCV", "k4": 0.1})},
-        r"frames\[0\]\.k4: expected 0 unless the lens is a fisheye, got 0\.1",
+        r"frames\[0\]\.k4: expected 0 unless camera_model is a fisheye or FULL_OPENCV, got 0\.1",
     ),
     ([], r"expected a list of at least one camera, got list"),
     ([{"img_name": "a", "rotation": [[2, 0, 0], [0, 1, 0], [0, 0, 1]]}], r"\[0\]\.rotation: expected an orthonormal"),

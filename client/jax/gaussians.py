@@ -30,7 +30,7 @@ from lumigrad.client.operators.gaussians import (
     travelling,
     used_coefficients,
 )
-from lumigrad.client.operators.sensor_arguments import Arrays, are_sensors, sensor_settings, sensors
+from lumigrad.client.operators.sensor_arguments import Arrays, are_sensors, check_outputs, sensor_settings, sensors
 from lumigrad.client.operators.sensors import LENS_INPUTS, RAYS, SensorMatrices
 from lumigrad.client.rendering.request import WireFormat
 from lumigrad.client.settings.engines import GaussianSemantics, GaussianSettings, TileBounds
@@ -170,6 +170,7 @@ def render_gaussians(
     arguments = locals()
     check_stored(scene, "gaussians")
     wanted = chosen(outputs, (*OUTPUTS, *MORE_OUTPUTS), always=("color",))
+    check_outputs(arguments, wanted)
     one_of("gradient_format", gradient_format, get_args(WireFormat))
     cameras, inputs, of_sensors = _cameras(arguments, _inputs(arguments))
     moving = moving_slices(transforms)

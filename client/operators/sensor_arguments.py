@@ -43,6 +43,7 @@ _COEFFICIENTS = ("radial_coeffs", "tangential_coeffs", "thin_prism_coeffs")
 _OF_LENSES = (*_COEFFICIENTS, "ftheta_coeffs", "external_distortion_coeffs")
 # What has no projection by the Jacobian.
 _OF_SIGMA_POINTS = ("lidar_coeffs", "viewmats_rs", "ut_params")
+_OF_RAYS = ("hit_distance", "expected_hit_distance", "normals")
 _DIRECTIONS: dict[str, SpinDirection] = {"CLOCKWISE": "clockwise", "COUNTER_CLOCKWISE": "counter_clockwise"}
 # Names of coefficients in the protocol, and the numbers of them that each lens takes.
 _TAKEN: dict[str, dict[str, tuple[str, Sequence[int]]]] = {
@@ -100,12 +101,22 @@ def check_without(given: Arguments, *, lenses: bool) -> None:
         raise InvalidArgument.of("camera_model", f'"{model}" needs with_ut=True; pass with_ut=True')
 
 
+def check_outputs(given: Arguments, wanted: Sequence[str]) -> None:
+    """Raises InvalidArgument for outputs that need `with_eval3d`, which is False."""
+    for name in _OF_RAYS:
+        if name in wanted and not truth("with_eval3d", given["with_eval3d"]):
+            raise InvalidArgument.of("outputs", f"{name} needs with_eval3d=True; pass with_eval3d=True")
+
+
 def are_sensors(given: Arguments) -> bool:
     """Whether the cameras are sensors: by sigma points, with real lenses, along rays or ordered by distance.
 
     Raises:
-        InvalidArgument: an argument needs `with_ut`, which is False, or does not go with sensors.
+        InvalidArgument: an argument needs `with_ut`, which is False, or does not go with sensors, or is none of its
+            values.
     """
+    for name, values in (("row_time", RowTime), ("lens_domain", LensDomain), ("tile_bounds", TileBounds)):
+        one_of(name, given[name], get_args(values), quote='"')
     with_ut = truth("with_ut", given["with_ut"])
     if not with_ut:
         check_without(given, lenses=False)
@@ -123,7 +134,6 @@ def are_sensors(given: Arguments) -> bool:
 
 def sensor_settings(given: Arguments, tile_bounds: Any) -> dict[str, Any]:
     """The settings of Gaussians that sensors have."""
-    one_of("tile_bounds", tile_bounds, get_args(TileBounds), quote='"')
     found: dict[str, Any] = {"tile_bounds": tile_bounds}
     found["tile_size"] = given["tile_size"]
     found["response"] = "ray" if truth("with_eval3d", given["with_eval3d"]) else "picture"
@@ -149,8 +159,6 @@ def sensors(
         row_time: when a point is exposed.
         lens_domain: up to where a lens is valid.
     """
-    one_of("row_time", row_time, get_args(RowTime), quote='"')
-    one_of("lens_domain", lens_domain, get_args(LensDomain), quote='"')
     name = "ortho" if given["camera_model"] == "orthographic" else given["camera_model"]
     one_of("camera_model", name, MODELS)
     model, shutter = MODELS[name], _shutter(given["rolling_shutter"])

@@ -23,7 +23,7 @@ from lumigrad.client.operators.gaussians import (
     projection_of,
     travelling,
 )
-from lumigrad.client.operators.sensor_arguments import are_sensors, sensor_settings
+from lumigrad.client.operators.sensor_arguments import are_sensors, check_outputs, sensor_settings
 from lumigrad.client.operators.sensors import SensorMatrices
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.rendering.request import WireFormat
@@ -234,6 +234,7 @@ def render_gaussians(
     """
     arguments = locals()
     wanted = chosen(outputs, (*OUTPUTS, *MORE_OUTPUTS), always=("color",))
+    check_outputs(arguments, wanted)
     check_stored(scene, "gaussians")
     one_of("gradient_format", gradient_format, get_args(WireFormat))
     tensors = prepared(

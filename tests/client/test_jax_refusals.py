@@ -34,6 +34,8 @@ REFUSED = [
     (lambda c: splat(c, camera_model="round"), "camera_model: expected one of pinhole"),
     (lambda c: splat(c, distortion=np.ones((3, 4))), r"distortion: expected \[k\] or one row"),
     (lambda c: splat(c, outputs="colour"), "outputs: expected some of color, "),
+    (lambda c: splat(c, outputs="normals"), "outputs: normals needs with_eval3d=True"),
+    (lambda c: splat(c, lens_domain="all"), "lens_domain: expected one of"),
     (lambda c: splat(c, gradient_format="int8"), "gradient_format: expected one of float32"),
     (lambda c: splat(c, means=jnp.ones((2, 30, 3))), r"means: expected shape \[N, 3\], got \[2, 30, 3\]; use jax.vmap"),
     (

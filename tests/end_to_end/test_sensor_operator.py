@@ -408,12 +408,16 @@ def test_scenes_of_a_batch_have_their_own_lenses(client: Client) -> None:
 
 
 BY_JACOBIAN = {"with_ut": False, "viewmats_rs": None, "rolling_shutter": None, "ut_params": None}
+PLAIN = {
+    **BY_JACOBIAN,
+    **dict.fromkeys(("radial_coeffs", "tangential_coeffs", "external_distortion_coeffs")),
+}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"with_ut": False}, "viewmats_rs: expected None without with_ut=True"),
     ({"rays": torch.zeros(1)}, "rays: expected None without with_eval3d=True"),
     ({"rays": torch.zeros(1), "with_eval3d": True}, "rays: expected shape"),
     ({"with_eval3d": True}, "horizontal_inverse: expected coefficients"),
-    ({"outputs": ("normals",)}, "outputs: expected one of color"),
+    ({"outputs": ("normals",)}, "outputs: normals needs with_eval3d=True"),
     ({"camera_model": "lidar"}, "radial_coeffs: expected None with the camera model lidar"),
     ({"lidar_coeffs": 1}, 'lidar_coeffs: expected None unless camera_model is "lidar"'),
     (
@@ -437,6 +441,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"row_time": "late"}, "row_time: expected one of"),
     ({"lens_domain": "all"}, "lens_domain: expected one of"),
     ({"tile_bounds": "none"}, "tile_bounds: expected one of"),
+    ({**PLAIN, "row_time": "late"}, "row_time: expected one of"),
+    ({**PLAIN, "lens_domain": "all"}, "lens_domain: expected one of"),
+    ({**PLAIN, "tile_bounds": "none"}, "tile_bounds: expected one of"),
+    ({**PLAIN, "outputs": ("hit_distance",)}, "outputs: hit_distance needs with_eval3d=True"),
     ({"ut_params": 3}, "ut_params: expected UnscentedTransformParameters, got int"),
     ({"antialiased": True}, "antialiased: expected false with sigma points"),
 ]

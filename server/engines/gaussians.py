@@ -306,7 +306,8 @@ def gaussian_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, f
     surfels = message.primitive == gaussians_pb2.PRIMITIVE_SURFEL
     more = ON_SURFELS if surfels else ON_RAYS if on_rays else ()
     names = [name for name in (*OUTPUTS, *more) if not (surfels and name in WITHOUT)]
-    outputs = checked_outputs(spec, names, field)
+    among = "" if surfels or on_rays else f" (with RESPONSE_RAY also {', '.join(ON_RAYS)})"
+    outputs = checked_outputs(spec, names, field, among=among)
     cameras = gaussian_cameras(spec, field)
     has_rays = any(camera.sensor.HasField("rays") for camera in spec.cameras)
     rays = given_rays(spec, limits, field) if has_rays else {}

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 import torch
 
 from lumigrad.protos.tensors import nbytes
+from lumigrad.server.core.errors import InvalidArgumentError
 from lumigrad.server.core.limits import Limits, require
 from lumigrad.server.engines.content import Tensors, check_shape, check_type
 from lumigrad.v1 import render_pb2, tensor_pb2
@@ -25,8 +26,9 @@ def given_rays(spec: render_pb2.RenderSpec, limits: Limits, field: str) -> Mappi
         require(given[index] == given[0], f"{field}.{path}", "rays of all cameras of a call, or of none", found)
         if given[index]:
             tensor = tensors[f"{path}.rays"] = camera.sensor.rays.rays
-            check_type(tensor, f"{field}.{path}.rays")
-            check_shape(tensor.shape, [camera.height, camera.width, RAY_VALUES], f"{field}.{path}.rays")
+            # The message holds nothing but its tensor: errors need not name both.
+            check_type(tensor, f"{field}.{path}")
+            check_shape(tensor.shape, [camera.height, camera.width, RAY_VALUES], f"{field}.{path}")
             size += nbytes(tensor, field)
     require(size <= limits.payload_bytes, f"{field}.cameras", f"at most {limits.payload_bytes} bytes of rays", size)
     return tensors
@@ -36,7 +38,11 @@ def stacked(tensors: Tensors, names: Collection[str], field: str) -> torch.Tenso
     """Check the values of uploaded rays [H, W, 6], `names` below `field`; returns a copy [C, H, W, 6]."""
     for name in names:
         rays = tensors[name]
-        is_valid = bool(torch.isfinite(rays).all()) and bool((rays[..., 3:] != 0).any(-1).all())
-        limit = "finite origins, and finite directions other than 0"
-        require(is_valid, f"{field}.{name}", limit, "others")
+        is_valid = torch.isfinite(rays).all(-1) & (rays[..., 3:] != 0).any(-1)
+        if not is_valid.all():
+            row, column = (~is_valid).nonzero()[0].tolist()
+            limit = "finite origins, and finite directions other than 0"
+            numbers = " ".join(f"{number:g}" for number in rays[row, column].tolist())
+            found = f"{numbers} at row {row}, column {column}"
+            raise InvalidArgumentError(f"{field}.{name.removesuffix('.rays')}", limit, found)
     return torch.stack([tensors[name] for name in names])

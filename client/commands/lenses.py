@@ -95,12 +95,20 @@ class LensOptions:
         """The picture size of the file's lens; None without one."""
         return None if self.calibration is None else (self.calibration.width, self.calibration.height)
 
+    def check_for_surfels(self) -> None:
+        """Raises InvalidArgument if the options change the camera, as surfels are seen by plain pinholes alone."""
+        given = {"camera_model": self.model, "lens": self.calibration, "shutter": self.shutter}
+        for name, value in given.items():
+            if value is not None:
+                need = "surfels, which need a pinhole without distortion or shutter"
+                raise InvalidArgument.of(name, f"expected none with {need}; leave it out, or pass --primitive volumes")
+
     def applied(self, views: Sequence[View], scene: Spheres | Gaussians) -> list[View]:
         """The views with this lens and shutter."""
         if self.model is None and self.calibration is None and self.shutter is None:
             return list(views)
         if not isinstance(scene, Gaussians):
-            raise InvalidArgument.of("camera-model", "expected with Gaussians; spheres are seen through pinholes")
+            raise InvalidArgument.of("camera_model", "expected with Gaussians; spheres are seen through pinholes")
         return [replace(view, camera=self._camera(view.camera, scene)) for view in views]
 
     def _camera(self, camera: Camera, scene: Gaussians) -> Camera:

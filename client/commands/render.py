@@ -58,6 +58,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     scene, settings = scene_file.read(arguments)
     lens = LensOptions.of(arguments)
+    if settings.get("primitive") == "surfel":
+        lens.check_for_surfels()
     arguments.size = arguments.size or lens.size
     shots = lens.applied(shots_of(arguments, scene), scene)
     if arguments.depth_order is None:

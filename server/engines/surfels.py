@@ -31,7 +31,12 @@ def check_surfels(
     for index, camera in enumerate(cameras):
         model = str(spec.cameras[index].WhichOneof("model"))
         path = f"{field}.cameras[{index}].{model}"
-        require(model == "opencv", path, "an opencv camera with PRIMITIVE_SURFEL", model)
+        require(
+            model == "opencv",
+            path,
+            "an opencv camera, a pinhole without distortion or shutter, with PRIMITIVE_SURFEL",
+            model,
+        )
         require(camera.model == "pinhole", f"{path}.projection", "a pinhole with PRIMITIVE_SURFEL", camera.model)
         found = "some" if camera.distorted else "none"
         require(not camera.distorted, f"{path}.distortion", "none with PRIMITIVE_SURFEL", found)

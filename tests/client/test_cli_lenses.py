@@ -106,8 +106,16 @@ def test_files_of_lenses_and_motions_during_the_exposure(render, scene, client: 
             ("--camera-model", "ftheta", "--coefficients=0,1,0,0,0,0,0"),
             "--coefficients: expected at most 6 of the lens ftheta, got 7",
         ),
+        (
+            ("--camera-model", "opencv", "--primitive", "surfels"),
+            "--camera-model: expected none with surfels, which need a pinhole without distortion or shutter",
+        ),
+        (
+            ("--shutter", "top_to_bottom", "--motion", "1,0,0", "--primitive", "surfels"),
+            "--shutter: expected none with surfels",
+        ),
         (("--lens", "scene.ply"), "expected a JSON file"),
-        (("--camera-model", "fisheye", "--as", "spheres"), "expected with Gaussians"),
+        (("--camera-model", "fisheye", "--as", "spheres"), "--camera-model: expected with Gaussians"),
     ],
 )
 def test_what_does_not_fit_is_said(options, text, render):

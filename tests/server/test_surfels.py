@@ -74,10 +74,11 @@ def sensor() -> camera_pb2.Camera:
     return camera
 
 
+PINHOLE = "an opencv camera, a pinhole without distortion or shutter,"
 REFUSED: list[tuple[Any, str, str]] = [
     (gaussian_spec(opencv_camera(WIDTH, HEIGHT), primitive=9), "gaussians.primitive", "expected a known value, got 9"),
-    (surfels(sensor()), "cameras[0].sensor", "expected an opencv camera with PRIMITIVE_SURFEL, got sensor"),
-    (surfels(inria_camera()), "cameras[0].inria", "expected an opencv camera with PRIMITIVE_SURFEL, got inria"),
+    (surfels(sensor()), "cameras[0].sensor", f"expected {PINHOLE} with PRIMITIVE_SURFEL, got sensor"),
+    (surfels(inria_camera()), "cameras[0].inria", f"expected {PINHOLE} with PRIMITIVE_SURFEL, got inria"),
     (
         surfels(camera_of(camera_pb2.PROJECTION_FISHEYE)), "cameras[0].opencv.projection",
         "expected a pinhole with PRIMITIVE_SURFEL, got fisheye",

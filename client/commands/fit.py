@@ -34,7 +34,7 @@ from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.exits import json_text
 from lumigrad.client.training.options import extent_of
 from lumigrad.client.training.trainer import Trainer
-from lumigrad.client.values.camera import Camera, OpenCVModel
+from lumigrad.client.values.camera import Camera, OpenCVModel, SensorModel
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres
 
@@ -248,6 +248,8 @@ def _beginning(
         begin = _begun_at(points, arguments)
     is_gaussians = isinstance(begin, Gaussians)
     primitive = _primitive(arguments, begin, capture)
+    if arguments.refine_end_poses:
+        _check_shutters(capture)
     # Half the size would blur a scene that is given, and motions of poses belong to views of one size.
     moves = arguments.refine_poses or arguments.refine_end_poses
     is_coarse = is_gaussians and arguments.begin is None and not moves
@@ -295,6 +297,15 @@ def _primitive(arguments: argparse.Namespace, begin: Gaussians | Spheres, captur
         text = f"surfels need pinholes without distortion, and {lenses[0]} has another lens; undistort the photographs"
         raise InvalidArgument.of("primitive", f"{text} (colmap image_undistorter), and leave --refine-lenses out")
     return "surfel" if is_flat else "volume"
+
+
+def _check_shutters(capture: Capture) -> None:
+    """Raises InvalidArgument unless all cameras have a pose at the end of the exposure, which can be refined."""
+    for view in capture.views:
+        model = view.camera.model
+        if not isinstance(model, SensorModel) or model.shutter == "global":
+            text = f"expected cameras with a rolling shutter, and {view.name} has a global one"
+            raise InvalidArgument.of("refine_end_poses", f"{text}; leave it out, or pass --refine-poses")
 
 
 def _is_plain_pinhole(camera: Camera) -> bool:

@@ -86,3 +86,14 @@ def test_rolling_shutters_are_fitted_as_they_are(tmp_path: Path, client: Client,
     assert json.loads(done.stdout)["begin"]["psnr"] > 40
     ends = [view.camera.model.end_translation for view in Capture.load(output.with_suffix(".fit")).views]
     assert all(np.abs(end - [0.15, 0.05, 3.2]).max() < 0.02 for end in ends)
+
+
+def test_end_poses_are_refined_of_rolling_shutters_alone(
+    tmp_path: Path, client: Client, running: WorkerProcess
+) -> None:
+    lens = PinholeLens(**FILM)
+    write_capture(tmp_path, lens, lens, client).save(tmp_path / "begin.ply")
+    options = ["--begin", tmp_path / "begin.ply", "--steps", 20, "--refine-end-poses"]
+    done = lumigrad(*map(str, ["fit", tmp_path, "-o", tmp_path / "scene.ply", *options]), "--target", running.target)
+    assert done.returncode != 0
+    assert "--refine-end-poses: expected cameras with a rolling shutter, and " in done.stderr

@@ -121,4 +121,4 @@ class RendererConfig_MixedBatch:
 
 @dataclass(frozen=True)
 class RendererConfig_ParallelBatch:
-    """Another implementation of it, which `rasterization` refuses."""
+    """Another implementation of it, which `rasterization` accepts with `with_eval3d`; it draws the same pictures."""

@@ -33,8 +33,8 @@ def renamed(
 def _renamed(violation: Violation, arguments: Mapping[str, str], numbers: Mapping[str, int]) -> Violation:
     parts = re.findall(r"\w+", violation.field)
     pairs = (f"{first}.{second}" for first, second in zip(("", *parts), parts, strict=False))
-    known = [arguments.get(pair, arguments.get(part)) for pair, part in zip(pairs, parts, strict=True)]
-    known = [argument for argument in known if argument is not None]
+    names = (pair if pair in arguments else part for pair, part in zip(pairs, parts, strict=True))
+    known = [arguments[name] for name in names if name in arguments]
     if not known:
         return violation
     number = f"invalid argument {numbers[known[-1]]}: " if known[-1] in numbers else ""

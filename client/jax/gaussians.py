@@ -175,7 +175,7 @@ def render_gaussians(
     cameras, inputs, of_sensors = _cameras(arguments, _inputs(arguments))
     moving = moving_slices(transforms)
     matrices = [shaped(f"transforms[{k}]", entry[2], (4, 4)) for k, entry in enumerate(transforms)]
-    ends = [shaped(f"transforms[{k}]", transforms[k][3], (4, 4)) for k in moving]
+    ends = [shaped(f"transforms[{k}]", list(transforms[k])[3], (4, 4)) for k in moving]
     poses = zip(TRANSFORM_INPUTS, (matrices, ends), strict=True)
     placed = {name: jnp.stack(given) if given else None for name, given in poses}
     call = JaxGaussianCall(

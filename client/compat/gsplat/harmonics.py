@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -117,7 +117,7 @@ def _basis(degree: int, directions: torch.Tensor) -> torch.Tensor:
     return torch.stack(found, -1)
 
 
-def has_harmonics_per_camera(harmonics: Any, means: Any) -> bool:
+def has_harmonics_per_camera(harmonics: Any, means: Any) -> TypeGuard[torch.Tensor]:
     """Whether coefficients have an axis of cameras."""
     both = isinstance(harmonics, torch.Tensor) and isinstance(means, torch.Tensor)
     return both and harmonics.ndim == means.ndim + 2

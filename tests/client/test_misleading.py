@@ -78,8 +78,8 @@ def test_an_archive_of_arrays_is_no_scene(tmp_path: Path) -> None:
     np.savez(path, **SCENE)
     with pytest.raises(InvalidArgument) as caught:
         load_gaussians(path)
-    members = "means.npy, quats.npy, scales.npy, opacities.npy, sh.npy"
-    assert str(caught.value) == f"path: {path}: expected a member meta.json in the zip file, got {members}"
+    assert str(caught.value).startswith(f"path: {path}: expected a scene of Gaussians (.ply, ")
+    assert str(caught.value).endswith(", got arrays of NumPy, which are no scene file")
 
 
 def test_cameras_in_place_of_matrices_are_told_what_to_pass() -> None:

@@ -438,15 +438,17 @@ def test_refusals_name_field_limit_and_value(client: RawClient, spec: Any, field
     assert text in description
 
 
-def test_trainings_take_no_rays(client: RawClient) -> None:
+def test_trainings_take_no_rays_that_are_given_and_no_lidars(client: RawClient) -> None:
     along, given, scanned = start_of(client), start_of(client), start_of(client)
     lidar = gaussians.SpinningLidar(row_elevations=np.linspace(0.2, -0.2, 32), column_azimuths=np.linspace(0, 1, 40))
     for view in scanned.views:
         view.camera.CopyFrom(message_of(replace(LIDARS["turn"], lens=lidar, width=40, height=32)))
     along.spec.gaussians.response = RAY
+    along.spec.density.adaptive.SetInParent()
+    along.spec.density.extent = 1.0
     given.views[1].camera.CopyFrom(GIVEN)
     for start, field, text in (
-        (along, "spec.gaussians.response", "expected RESPONSE_PICTURE in trainings, got RESPONSE_RAY"),
+        (along, "spec.density.adaptive", "expected mcmc, or none, with RESPONSE_RAY, got adaptive"),
         (given, "views[1].camera.sensor.rays", "expected none in trainings, got some"),
         (scanned, "views[0].camera.sensor.lidar", "expected none in trainings, got a lidar"),
     ):

@@ -126,7 +126,7 @@ def test_the_example_finds_a_camera_that_was_moved(
         (tmp_path / f"{number:06d}-{WIDE}.png").write_bytes(picture.image)
     log = log_of(tmp_path / "rollout.asl", *((3, request) for request in requests["wrong"]))
     monkeypatch.setenv("LUMIGRAD_TARGET", process.target)
-    options = [str(log), "--pictures", str(tmp_path), "--iterations", "100"]
+    options = [str(log), "--pictures", str(tmp_path), "--iterations", "140"]
     monkeypatch.setattr(sys, "argv", ["refine_extrinsics.py", *options])
     runpy.run_path(str(EXAMPLES / "refine_extrinsics.py"), run_name="__main__")
     lines = capsys.readouterr().out.splitlines()

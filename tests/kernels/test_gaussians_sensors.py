@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lumigrad.kernels import gaussians
 from lumigrad.kernels.gaussians import Gaussians, PinholeLens, Settings, Transform
-from lumigrad.kernels.gaussians.rotation import axis_and_angle
+from lumigrad.kernels.gaussians.rotation import axis_and_angle, rotation_about
 from support.backends.gaussian_engines import Engine, cpu
 from support.closeness import assert_image, assert_of_maximum, assert_relative
 from support.gaussians.sensor_cases import (
@@ -175,6 +175,26 @@ def test_a_gaussian_across_the_margin_does_not_smear(y: float, gaussian_engine: 
             assert abs(found["means2d"][0, 0, 0] - 32.0) < 0.25
     assert radii["monotone"] == 13
     assert (radii["gsplat"] > 20) == (y < -2.3)
+
+
+@pytest.mark.parametrize("side", [1, -1])
+def test_gaussians_far_outside_of_a_turning_view_stay_there(side: int, gaussian_engine: Engine) -> None:
+    """Some cross the plane of the camera where its turn goes on beyond the exposure."""
+    random, count = torch.Generator().manual_seed(1), 2000
+    angle = torch.deg2rad(60 + 25 * torch.rand(count, generator=random))
+    along, depth = 2 * torch.rand(count, generator=random) - 1, 1 + 4 * torch.rand(count, generator=random)
+    far = Gaussians(
+        means=torch.stack([depth * along, side * depth * torch.tan(angle), depth], 1),
+        quats=torch.tensor([[1.0, 0, 0, 0]]).repeat(count, 1), scales=torch.full((count, 3), 0.01),
+        opacities=torch.full((count,), 0.9), colors=torch.ones(count, 3),
+    )  # fmt: skip
+    lens = PinholeLens(fx=60.0, fy=60.0, cx=32.0, cy=24.0)
+    for turn in (0.02, -0.02, 0.1, -0.1, -0.3):
+        end = rotation_about(np.array([turn, 0.0, 0.0]))
+        turning = {"shutter": "top_to_bottom", "end_rotation": end, "end_translation": np.zeros(3)}
+        seen = gaussians.Camera.sensor(lens, np.eye(3), np.zeros(3), 64, 48, **turning)
+        found, _ = gaussian_engine.forward(far, [seen], Settings(), outputs=("radii", "alpha"))
+        assert not found["radii"].any() and not found["alpha"].any(), turn
 
 
 def test_two_cameras_are_as_two_calls(gaussian_engine: Engine) -> None:

@@ -239,6 +239,9 @@ def seen(
     # Beyond the margin gsplat takes the end of the exposure for the time.
     anywhere = exposure.row_time == "continuous" and lens.domain == "monotone"
 
+    # How far beyond the exposure the time of a point is looked for.
+    last_time = 2 + margin if anywhere else math.inf
+
     zeros = torch.zeros(points.shape[:-1], dtype=torch.float64)
     first, first_valid = at(zeros)
     if exposure.end is None:
@@ -249,8 +252,11 @@ def seen(
     found = first_valid | last_valid
     pixels, valid = torch.where(first_valid[..., None], first, last), last_valid
     for _ in range(60 if exposure.row_time == "continuous" else 10):
-        time = torch.where(found, time_of(exposure, pixels, width, height), zeros + 1)
+        time = torch.where(found, time_of(exposure, pixels, width, height).clamp(-last_time, last_time), zeros + 1)
         pixels, valid = at(time)
+    if anywhere:
+        moves = (time_of(exposure, pixels, width, height) - time).abs() > 1e-6
+        found = found & ~moves & (time.abs() < last_time)
     return pixels, valid & found & near(pixels)
 
 

@@ -10,6 +10,9 @@ LG_BEGIN_ENGINE(gaussians)
 
 // Times are cut to this: a point next to the plane of the camera lands anywhere.
 inline constexpr double kLongestTime = 1e4;
+// How far beyond the exposure the time of a point beyond the margin is looked for. Later, a camera that turns may see
+// a point that it never sees during the exposure.
+inline constexpr double kLastTime = 2.0;
 
 LG_INLINE bool is_rolling(const Sensor& s) { return s.shutter != Shutter::global; }
 LG_INLINE bool is_by_rows(const Sensor& s) {
@@ -186,12 +189,17 @@ struct Sight {
   const Sensor& sensor;
   const SliceMotion<double>& slice;
   Film<Lens> film;
-  // The time of a point beyond the margin follows from its pixel, too. gsplat has it jump to the end of the exposure,
-  // and a Gaussian with points on both sides of the margin then smears over the picture.
+  // The time of a point beyond the margin follows from its pixel, too. gsplat takes the pose at the end of the exposure
+  // for it, and a Gaussian with points on both sides of the margin then smears over the picture.
   bool follows;
+  double last_time;
 
   LG_INLINE Sight(const View& v, const Sensor& s, const Settings& t, const SliceMotion<double>& motion)
-      : sensor(s), slice(motion), film(v, s, t), follows(s.continuous != 0 && s.monotone != 0) {}
+      : sensor(s),
+        slice(motion),
+        film(v, s, t),
+        follows(s.continuous != 0 && s.monotone != 0),
+        last_time(follows ? kLastTime + t.unscented.margin : kLongestTime) {}
 
   // With a global shutter.
   template <class D>
@@ -212,8 +220,8 @@ struct Sight {
     const OnFilm<D> first = on_film(path.begin);
     if (sensor.continuous == 0) return settle(path, first, to);
     const OnFilm<D> last = at_end(path);
-    const D begin = film.time(first.pixel);
-    hint.slope = cut(zero_unless(first.valid & last.valid, film.time(last.pixel) - begin));
+    const D begin = time_of(first.pixel);
+    hint.slope = cut(zero_unless(first.valid & last.valid, time_of(last.pixel) - begin));
     solve(path, first.valid, begin / (one - hint.slope), hint.slope, to);
     hint.slope = zero_unless(first.valid, hint.slope);
     hint.rate = one / (one - hint.slope);
@@ -227,7 +235,7 @@ struct Sight {
     const OnFilm<D> first = on_film(path.begin);
     if (sensor.continuous == 0) return settle(path, first, to);
     D slope = hint.slope;
-    solve(path, first.valid, fma(film.time(first.pixel), hint.rate, hint.offset), slope, to);
+    solve(path, first.valid, fma(time_of(first.pixel), hint.rate, hint.offset), slope, to);
   }
 
  private:
@@ -242,6 +250,14 @@ struct Sight {
     return on_film(path.at(instant_at(sensor, D(1.0))));
   }
   template <class D>
+  LG_INLINE D within(D time) const {
+    return min(max(time, D(-last_time)), D(last_time));
+  }
+  template <class D>
+  LG_INLINE D time_of(const Pair<D>& pixel) const {
+    return within(film.time(pixel));
+  }
+  template <class D>
   LG_INLINE D cut(D slope) const {
     return min(max(slope, D(-0.9)), D(0.9));
   }
@@ -253,7 +269,7 @@ struct Sight {
     const OnFilm<D> place = on_film(to.point);
     to.pixel = place.pixel;
     to.valid = place.valid;
-    return film.time(to.pixel);
+    return time_of(to.pixel);
   }
   template <class D>
   LG_INLINE void finish(MaskOf<D> found, Seen<D>& to) const {
@@ -285,14 +301,17 @@ struct Sight {
   LG_INLINE void solve(const Path<D>& path, MaskOf<D> found, D time, D& slope, Seen<D>& to) const {
     constexpr int kRounds = 24;
     const D one = D(1.0);
-    time = select(found, time, one);
+    time = select(found, within(time), one);
     D before = time, error_before = D(0.0);
     for (int i = 1;; ++i) {
       const D next = look(path, time, to);
       if (i == 1) found = found | to.valid;
       const D error = zero_unless(found, next - time);
       const auto moves = abs(error) > D(1e-10) * (one + abs(time));
-      if (i == kRounds || !any(moves)) return finish(found, to);
+      if (i == kRounds || !any(moves)) {
+        if (follows) found = found & !moves & (abs(time) < D(last_time));
+        return finish(found, to);
+      }
       if (i > 1) {
         const D step = time - before;
         const auto apart = abs(step) > D(1e-9);
@@ -300,7 +319,7 @@ struct Sight {
       }
       before = time;
       error_before = error;
-      time = select(moves, time + error / (one - slope), time);
+      time = select(moves, within(time + error / (one - slope)), time);
     }
   }
 };

@@ -68,10 +68,15 @@ def image_loss_values(
         reduction: "mean" or "sum" of the views' totals.
     """
     views = _views(sums, weights)
-    means = {name: math.fsum(view[name] for view in views) / len(views) for name in views[0]}
+    means = {name: _mean([view[name] for view in views]) for name in views[0]}
     if reduction == "sum":
         means["total"] *= len(views)
     return means
+
+
+def _mean(values: Sequence[float]) -> float:
+    # fsum refuses infinities of both signs, as PSNRs may be.
+    return (math.fsum(values) if all(map(math.isfinite, values)) else sum(values)) / len(values)
 
 
 def _views(sums: Sequence[Sequence[float]], weights: Mapping[str, float]) -> list[dict[str, float]]:

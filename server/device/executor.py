@@ -116,11 +116,14 @@ class DeviceExecutor:
     ) -> T:
         """As `run`, for work that ends with a download: the device goes on with other jobs meanwhile."""
         delivery = self.run(work, call, cost, entry)
-        self.complete(delivery.download, call)
+        self.complete(delivery.download, call, is_repeatable=True)
         return delivery.result
 
-    def complete(self, download: Download, call: Call) -> None:
-        """Wait for a download on the calling thread."""
+    def complete(self, download: Download, call: Call, *, is_repeatable: bool) -> None:
+        """Wait for a download on the calling thread.
+
+        `is_repeatable`: the job itself has succeeded, so another worker may repeat it if the device is lost meanwhile.
+        """
         if download.is_complete:
             return
         with self._changed:
@@ -132,8 +135,7 @@ class DeviceExecutor:
             if not is_device_lost(error):
                 raise
             self._on_lost(error)
-            # The job itself has succeeded, so another worker may repeat it.
-            raise StoppingError from error
+            raise (StoppingError if is_repeatable else DeviceLostError) from error
         finally:
             with self._changed:
                 self._downloads.pop(download, None)

@@ -75,8 +75,8 @@ class Session:
             self._pending.popitem()[1][1].release()
         # For the client's next call, which asks for the replies that it has not received.
         with suppress(Exception):
-            for _ in self._report():
-                pass
+            for late in self._late:
+                self._record(late, snapshotted=False)
 
     def answer(self) -> Replies:
         """Yield the replies to all requests.
@@ -91,7 +91,8 @@ class Session:
             yield from self._report()
         except Exception:
             # The last step is done, whatever was wrong with a later request.
-            yield from self._report()
+            with suppress(Exception):
+                yield from self._report()
             raise
 
     def _answer(self, request: Request) -> Replies:
@@ -140,7 +141,8 @@ class Session:
         if images is None and not self._is_snapshot_due(asked.number) and not done.download.is_complete:
             return
         # Recorded first, for a client that disconnects while it receives the images.
-        reply = self._reply_done(self._late.popleft())
+        reply = self._reply_done(self._late[0])
+        self._late.popleft()
         if images is not None:
             yield from _image_frames(views, images, request)
         yield reply
@@ -318,24 +320,37 @@ class Session:
     def _report(self, keep: int = 0) -> Replies:
         """Yield the replies to the steps that were left for later, but the last `keep`."""
         while len(self._late) > keep:
+            # If this fails, no later step is reported: the client takes replies in order.
+            reply = self._reply_done(self._late[0])
             late = self._late.popleft()
-            yield self._reply_done(late)
+            yield reply
             self._requests.close(late.request)
 
     def _reply_done(self, done: _Queued) -> Frame[training_pb2.TrainReply]:
-        """The reply to a step, once its numbers have come from the device."""
-        request, report = done.request, done.report
-        self._runtime.executor.complete(done.download, request.part)
-        for kernels in report.times:
-            request.part.times.add_kernel(kernels.milliseconds())
-        reply = done_message(done.number, report.read(done.download.arrays))
+        """The reply to a step, once its numbers have come from the device; with the snapshot that is due after it."""
         # The snapshot includes this reply, because the worker may die before sending it.
-        reply.snapshotted = self._is_snapshot_due(done.number)
-        self._state.recent_replies.append(reply)
+        reply = self._record(done, snapshotted=self._is_snapshot_due(done.number))
         # Marks the scene as used, so that others are evicted first.
         self._runtime.scenes.touch(self._state.scene_id)
-        reply.snapshotted = reply.snapshotted and self._write_due_snapshot(request)
-        return framed(training_pb2.TrainReply(done=reply), request)
+        if reply.snapshotted:
+            written = False
+            try:
+                written = self._write_due_snapshot(done.request)
+            finally:
+                reply.snapshotted = written
+        return framed(training_pb2.TrainReply(done=reply), done.request)
+
+    def _record(self, done: _Queued, *, snapshotted: bool) -> training_pb2.StepDone:
+        """Make the message about a step, and keep it for clients that do not receive it."""
+        times = done.request.part.times
+        # Its kernels may be what has broken the device.
+        self._runtime.executor.complete(done.download, done.request.part, is_repeatable=False)
+        for kernels in done.report.times:
+            times.add_kernel(kernels.milliseconds())
+        reply = done_message(done.number, done.report.read(done.download.arrays))
+        reply.snapshotted = snapshotted
+        self._state.recent_replies.append(reply)
+        return reply
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lumigrad.kernels import _native
-from lumigrad.kernels.training import ImageLoss, image_loss
+from lumigrad.kernels.training import ImageLoss, image_loss, image_loss_values
 from support.backends.training_engines import Engine, cpu
 from support.closeness import assert_image, assert_relative
 from support.gaussians.cases import random_of
@@ -197,3 +198,9 @@ def test_the_number_of_threads_does_not_matter() -> None:
     for other in found[1:]:
         np.testing.assert_array_equal(other.gradient, found[0].gradient)
         assert other.views() == found[0].views()
+
+
+def test_means_of_views_may_be_infinite() -> None:
+    weights = {"l1": 0.8, "l2": 0.0, "dssim": 0.0}
+    values = image_loss_values([[1, 0.0, math.inf, 0], [0, 0, 0, 0]], weights)
+    assert math.isnan(values["psnr"]) and values["l2"] == math.inf

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from lumigrad.kernels.gaussians.engine import CudaEngine
 from lumigrad.server.core.call import NoLane
-from lumigrad.server.core.errors import StepMismatchError
+from lumigrad.server.core.errors import CancelledError, DeviceLostError, StepMismatchError
 from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.device.memory import DeviceMemory
 from lumigrad.server.device.transfer import Transfer
@@ -23,7 +23,7 @@ from lumigrad.server.training.images import Planned, differentiate, render
 from lumigrad.server.training.requests import Request
 from lumigrad.server.training.session import Session
 from lumigrad.server.training.state import TrainingState
-from lumigrad.server.training.step import step
+from lumigrad.server.training.step import StepReport, step
 from lumigrad.v1 import training_pb2
 from support.backends import emulation
 from support.backends.emulated_copies import EmulatedCopies, emulated_transfer
@@ -208,3 +208,47 @@ def test_a_snapshot_comes_after_its_step_with_its_reply(monkeypatch: pytest.Monk
         replies = reports(list(session.answer()))
     assert written == [(2, [0, 1]), (4, [0, 1, 2, 3])]
     assert [done.number for done in replies if done.snapshotted] == [1, 3]
+
+
+def test_a_step_that_breaks_the_device_is_not_repeatable() -> None:
+    state, copies = state_of("none"), EmulatedCopies()
+
+    def strike() -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    copies.before_copy = strike
+    with session_of(state, Requests(*steps(2)), emulated_transfer(copies)) as session, pytest.raises(DeviceLostError):
+        list(session.answer())
+    assert not state.recent_replies
+
+
+def test_no_step_is_reported_after_one_whose_report_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    state, replies, read = state_of("none"), [], StepReport.read
+
+    def fails_at_first(report: StepReport, numbers: Any) -> Any:
+        if report.views == [0]:
+            raise ValueError("no numbers")
+        return read(report, numbers)
+
+    monkeypatch.setattr(StepReport, "read", fails_at_first)
+    with session_of(state, Requests(*steps(3)), emulated_transfer(EmulatedCopies())) as session:
+        with pytest.raises(ValueError, match="no numbers"):
+            replies.extend(session.answer())
+        session.close()
+    assert not replies and not state.recent_replies
+
+
+def test_a_caller_that_leaves_at_a_snapshot_is_told_of_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = state_of("none")
+    state.plan.message.snapshot_every = 2
+
+    def write(*_: object) -> int:
+        raise CancelledError("the caller has gone")
+
+    monkeypatch.setattr("lumigrad.server.training.session.snapshots.write", write)
+    with session_of(state, Requests(*steps(2)), emulated_transfer(EmulatedCopies())) as session:
+        replies = session.answer()
+        next(replies)
+        replies.close()  # type: ignore[attr-defined]
+        session.close()
+    assert [(done.number, done.snapshotted) for done in state.recent_replies] == [(0, False), (1, False)]

@@ -64,7 +64,7 @@ def add_looks(group: argparse._ActionsContainer) -> None:
     option(group, "--antialiased", help_text, action=argparse.BooleanOptionalAction)
     help_text = "draw Gaussians as ellipsoids, or as flat discs (default: surfels if the file has two scales for each)"
     option(group, "--primitive", help_text, choices=PRIMITIVES)
-    help_text = "what Gaussians are sorted by, and what depths are (default: the file's, else z)"
+    help_text = "sort Gaussians, and measure depths, along z or by distance (default: as the file says, else z)"
     option(group, "--depth-order", help_text, choices=("z", "distance"))
     option(group, "--near", "least depth of Gaussians that are shown (default: 0.01)", type=positive_number)
     option(group, "--far", "largest depth of Gaussians that are shown (default: 1e10)", type=positive_number)
@@ -119,14 +119,16 @@ def read(arguments: argparse.Namespace) -> tuple[Spheres | Gaussians, dict[str, 
 
 def _order(stored: StoredScene, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings that draw in the order that the option, else the file, asks for."""
-    by_distance = {"depth_order": "distance", "projection_method": "unscented"}
-    if settings["depth_order"] is not None:
-        # Order by z is the default of all cameras.
-        return by_distance if settings["depth_order"] == "distance" else {"depth_order": None}
-    if stored.drawing_order == BY_DEPTH:
+    asked = settings["depth_order"]
+    if asked == "z":
+        # The default of all cameras.
+        return {"depth_order": None}
+    if asked is None and stored.drawing_order == BY_DEPTH:
         return {}
     for name, value in (("--antialiased", settings["antialiased"]), ("surfels", settings.get("primitive") == "surfel")):
+        if value and asked is not None:
+            raise InvalidArgument.of("depth_order", f"expected z with {name}, got distance")
         if value:
             print(f"lumigrad: draws by depth, not by distance as the file says, because of {name}", file=sys.stderr)
             return {}
-    return by_distance
+    return {"depth_order": "distance", "projection_method": "unscented"}

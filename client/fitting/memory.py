@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from lumigrad.client.errors import InvalidArgument
@@ -12,11 +11,18 @@ from lumigrad.client.values.spheres import Spheres
 
 # The memory of a stored scene, relative to its numbers.
 _SCENE_SHARE = 2
+# Of photographs that are worth a fit, pixels.
+_LEAST_SIDE = 64
 
 
 def memory_of(shots: Sequence[Shot]) -> int:
     """The size of the shots' target images, bytes."""
     return sum(shot.target_bytes for shot in shots)
+
+
+def _scaled_bytes(shots: Sequence[Shot], side: int) -> float:
+    """`memory_of` shots whose larger side is at most `side` pixels."""
+    return sum(shot.target_bytes * min(side / max(shot.camera.width, shot.camera.height), 1.0) ** 2 for shot in shots)
 
 
 def size_text(size: int) -> str:
@@ -34,11 +40,14 @@ def check_memory(shots: Sequence[Shot], scene: Gaussians | Spheres, most: int) -
     needed, limit = memory_of(shots), max(most - taken, 1)
     if not most or needed <= limit:
         return
-    side = max(max(shot.camera.width, shot.camera.height) for shot in shots)
-    fitting = math.floor(side * math.sqrt(limit / needed))
+    sides = [max(shot.camera.width, shot.camera.height) for shot in shots]
+    fitting = max(sides) - 1
+    while fitting >= _LEAST_SIDE and _scaled_bytes(shots, fitting) > limit:
+        fitting -= 1
+    advice = f"--max-size {fitting} fits, or " if fitting >= _LEAST_SIDE else "the scene leaves no room for any; "
     text = f"expected photographs of at most {size_text(limit)} together, the worker's room for them"
     raise InvalidArgument.of(
         "max_size",
-        f"{text}, got {size_text(needed)} at {side} pixels, with those of half the size that a fit may begin with; "
-        f"--max-size {fitting} fits, or start the worker with a larger --training-mib and --scene-mib",
+        f"{text}, got {size_text(needed)} at {max(sides)} pixels, with those of half the size that a fit may begin "
+        f"with; {advice}start the worker with a larger --training-mib and --scene-mib",
     )

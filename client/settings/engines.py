@@ -219,7 +219,7 @@ class GaussianSettings(Settings):
         projection_method: "jacobian": by the camera's Jacobian; "unscented": by sigma points. None: the first, and the
             second for sensors. Rolling shutters and lidars have the second only.
         unscented: of sensors, as all up to `tile_size`: where the sigma points lie.
-        depth_order: what Gaussians are sorted by, and what depths are, at the middle of the exposure: "z" or "distance"
+        depth_order: how Gaussians are sorted and depths measured, at the middle of the exposure: "z" or "distance"
             from the camera. None: "distance" with lidars, else "z".
         tile_bounds: which pixels see a Gaussian: "conservative" (None), all in which its alpha reaches `alpha_min`;
             "gsplat", those of gsplat's tiles, which cut some.

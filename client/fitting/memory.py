@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.fitting.shot import Shot
@@ -20,9 +20,9 @@ def memory_of(shots: Sequence[Shot]) -> int:
     return sum(shot.target_bytes for shot in shots)
 
 
-def _scaled_bytes(shots: Sequence[Shot], side: int) -> float:
-    """`memory_of` shots whose larger side is at most `side` pixels."""
-    return sum(shot.target_bytes * min(side / max(shot.camera.width, shot.camera.height), 1.0) ** 2 for shot in shots)
+def _scaled_bytes(shots: Sequence[Shot], sides: Mapping[str, int], side: int) -> float:
+    """`memory_of` shots whose photographs have at most `side` pixels along their larger side, now `sides` by name."""
+    return sum(shot.target_bytes * min(side / sides[shot.name], 1.0) ** 2 for shot in shots)
 
 
 def size_text(size: int) -> str:
@@ -40,14 +40,18 @@ def check_memory(shots: Sequence[Shot], scene: Gaussians | Spheres, most: int) -
     needed, limit = memory_of(shots), max(most - taken, 1)
     if not most or needed <= limit:
         return
-    sides = [max(shot.camera.width, shot.camera.height) for shot in shots]
-    fitting = max(sides) - 1
-    while fitting >= _LEAST_SIDE and _scaled_bytes(shots, fitting) > limit:
+    # Of photographs; a shot of half the size has the same name.
+    sides: dict[str, int] = {}
+    for shot in shots:
+        sides[shot.name] = max(sides.get(shot.name, 0), shot.camera.width, shot.camera.height)
+    largest = max(sides.values())
+    fitting = largest - 1
+    while fitting >= _LEAST_SIDE and _scaled_bytes(shots, sides, fitting) > limit:
         fitting -= 1
     advice = f"--max-size {fitting} fits, or " if fitting >= _LEAST_SIDE else "the scene leaves no room for any; "
     text = f"expected photographs of at most {size_text(limit)} together, the worker's room for them"
     raise InvalidArgument.of(
         "max_size",
-        f"{text}, got {size_text(needed)} at {max(sides)} pixels, with those of half the size that a fit may begin "
+        f"{text}, got {size_text(needed)} at {largest} pixels, with those of half the size that a fit may begin "
         f"with; {advice}start the worker with a larger --training-mib and --scene-mib",
     )

@@ -289,6 +289,21 @@ def test_photographs_that_the_worker_cannot_hold_are_refused_with_what_helps():
         check_memory(shots, scene, 10 << 20)
 
 
+def test_the_size_that_is_named_fits_photographs_of_several_sizes():
+    def shot(name: str, width: int, height: int) -> Shot:
+        camera = Camera.look_at((0, 0, 5), (0, 0, 0), width=width, height=height)
+        return Shot(name, camera, lambda: Photograph(np.zeros((1, 1, 3), np.uint8)), has_mask=False)
+
+    shots = [shot("large", 1600, 1200), *(shot(str(k), 400, 300) for k in range(100))]
+    scene = Spheres(np.zeros((100, 3)), np.zeros((100, 3)), np.ones(100))
+    with pytest.raises(InvalidArgument, match=r"--max-size (\d+) fits") as caught:
+        check_memory(shots, scene, 39_000_000)
+    side = int(str(caught.value).partition("--max-size ")[2].split()[0])
+    assert 36e6 + 3 * side * side * 0.75 < 39e6 < 36e6 + 3 * (side + 10) * (side + 10) * 0.75
+    with pytest.raises(InvalidArgument, match="the scene leaves no room for any; start the worker with"):
+        check_memory(shots, scene, 3000)
+
+
 def test_scores_are_the_same_for_images_of_many_bands():
     generator = np.random.default_rng(0)
     x = generator.random((150, 20, 3)).astype(np.float32)

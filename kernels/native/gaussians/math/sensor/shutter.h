@@ -198,7 +198,8 @@ struct Sight {
       : sensor(s),
         slice(motion),
         film(v, s, t),
-        follows(s.continuous != 0 && s.monotone != 0),
+        // A lidar has no margin, and its time jumps where a turn begins.
+        follows(s.continuous != 0 && s.monotone != 0 && s.lens != SensorLens::lidar),
         last_time(follows ? kLastTime + t.unscented.margin : kLongestTime) {}
 
   // With a global shutter.

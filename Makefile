@@ -51,6 +51,8 @@ $(VENV)/.demo: pyproject.toml $(NATIVE_SOURCES) $(PROTOS)
 	@echo "Setting up the demo in $(VENV): build tools, then the kernels and PyTorch at the same time."
 	@mkdir -p build
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	# Debian 12 has a pip that does not know -C.
+	@$(BIN)/pip install --quiet --disable-pip-version-check --upgrade "pip>=24"
 	@$(BIN)/pip install --quiet --disable-pip-version-check $(BUILD_TOOLS)
 	@$(DEMO_PACKAGES) > build/demo.txt
 	@echo "Compiling the kernels for the CPU: some minutes, once; all output goes to build/setup.log and build/packages.log."

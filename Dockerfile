@@ -45,7 +45,7 @@ ARG SOURCE_DATE_EPOCH=0
 
 FROM build AS wheel-cpu
 RUN SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH}" \
-    pip wheel --no-build-isolation --no-deps --wheel-dir /wheels -C cmake.define.LUMIGRAD_CUDA=OFF .
+    pip wheel --no-build-isolation --no-deps --wheel-dir /wheels --config-settings=cmake.define.LUMIGRAD_CUDA=OFF .
 
 # hadolint ignore=DL3006
 FROM ${CUDA} AS toolkit
@@ -54,7 +54,7 @@ FROM build AS wheel-cuda
 # nvcc runs wherever glibc does, and uses Debian's g++ 12.
 COPY --from=toolkit /usr/local/cuda /usr/local/cuda
 RUN SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH}" PATH="/usr/local/cuda/bin:${PATH}" \
-    pip wheel --no-build-isolation --no-deps --wheel-dir /wheels -C cmake.define.LUMIGRAD_CUDA=ON -C cmake.define.LUMIGRAD_CUDA_ARCHITECTURES=RELEASE .
+    pip wheel --no-build-isolation --no-deps --wheel-dir /wheels --config-settings=cmake.define.LUMIGRAD_CUDA=ON --config-settings=cmake.define.LUMIGRAD_CUDA_ARCHITECTURES=RELEASE .
 
 # The packages are a layer of their own, which changes with the lock only.
 FROM base AS cpu

@@ -91,6 +91,13 @@ def test_images_are_installed_by_their_locks_and_run_as_the_same_user(target: st
     assert f"deploy/locks/{target}.txt" in " ".join(step.value for step in steps if step.instruction == "COPY")
 
 
+def test_the_pip_of_debian_12_knows_the_options() -> None:
+    commands = [step.value for stage in STAGES.values() for step in stage.steps if "pip wheel" in step.value]
+    assert len(commands) == 2
+    # Its pip 23.0 has no -C, the short form of --config-settings.
+    assert not any(" -C" in command for command in commands)
+
+
 def test_what_is_copied_is_not_ignored() -> None:
     kept = {
         line[1:] for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line.startswith("!")

@@ -52,9 +52,9 @@ def folder_of_wheels() -> str:
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
     if os.geteuid() != 0 or not may_mount():
-        pytest.skip("builds the image in a chroot, which takes root and the right to mount; containers often lack it")
+        pytest.fail("builds the image in a chroot, which takes root and the right to mount; containers often lack it")
     if sys.version_info[:2] != (3, 11):
-        pytest.skip("the image has Python 3.11, and only that Python builds a wheel which fits it")
+        pytest.fail("the image has Python 3.11, and only that Python builds a wheel which fits it")
     folder = tmp_path_factory.mktemp("image")
     root = folder / "root"
     if not KEPT.exists():
@@ -62,7 +62,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
         program = need("debootstrap", "apt-get install debootstrap")
         done = subprocess.run([program, *DEBIAN, str(made)], capture_output=True, text=True, timeout=400)
         if done.returncode != 0:
-            pytest.skip(f"debootstrap cannot download Debian, of which the image is made: {done.stdout[-500:]}")
+            pytest.fail(f"debootstrap cannot download Debian, of which the image is made: {done.stdout[-500:]}")
         KEPT.parent.mkdir(exist_ok=True)
         shutil.move(made, KEPT)
     subprocess.run(["cp", "-a", str(KEPT), str(root)], check=True)

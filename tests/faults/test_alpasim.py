@@ -21,7 +21,7 @@ import pytest
 from lumigrad.client.formats import read_drive_log
 from support.driving.alpasim_rollouts import NEEDED
 from support.driving.scenes import SCENE, Street, street
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import replaceable_worker, worker
 
 ROLLOUTS, STEPS, CAMERAS = 4, 200, 3
 _MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
@@ -81,15 +81,5 @@ def test_a_worker_that_is_killed(place: Street, tmp_path: Path) -> None:
 def test_a_worker_that_drains(place: Street, tmp_path: Path) -> None:
     """Its successor takes the port, as a container's does."""
     options = ("--device", "cpu", "--sensorsim", str(place.folder), "--sensorsim-preload", "--lame-duck-seconds", "0")
-    first = WorkerProcess(*options)
-    successors: list[WorkerProcess] = []
-
-    def replace() -> None:
-        assert first.stop() == 0
-        successors.append(WorkerProcess(*options, port=first.port))
-
-    try:
+    with replaceable_worker(*options) as (first, replace):
         rollouts(first.target, tmp_path, replace)
-    finally:
-        for process in successors:
-            process.stop()

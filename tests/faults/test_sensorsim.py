@@ -22,7 +22,7 @@ from support.driving.scenes import AROUND, END_US, FRONT, SCENE, WIDE, Street, f
 from support.driving.stubs import MESSAGES, PLANAR, TOP_TO_BOTTOM, DrivingClient
 from support.workers.slow_render import SlowRender, wait_until
 from support.workers.tenant import tenant_client
-from support.workers.worker import LUMIGRAD, WorkerProcess, worker
+from support.workers.worker import LUMIGRAD, WorkerProcess, replaceable_worker, worker
 
 Code = grpc.StatusCode
 CONFIG_ERROR = 2
@@ -406,15 +406,5 @@ def test_rollouts_survive_a_worker_that_is_killed(place: Street, steps: int) -> 
 def test_rollouts_survive_a_worker_that_drains(place: Street, steps: int) -> None:
     """Its successor takes the port, as a container's does."""
     options = ("--device", "cpu", "--sensorsim", str(place.folder), "--sensorsim-preload", "--lame-duck-seconds", "0")
-    first = WorkerProcess(*options)
-    successors: list[WorkerProcess] = []
-
-    def replace() -> None:
-        assert first.stop() == 0
-        successors.append(WorkerProcess(*options, port=first.port))
-
-    try:
+    with replaceable_worker(*options) as (first, replace):
         rollouts(lambda: first.target, steps, replace)
-    finally:
-        for process in successors:
-            process.stop()

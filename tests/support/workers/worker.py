@@ -12,7 +12,7 @@ import threading
 import time
 import urllib.request
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -186,3 +186,19 @@ def worker(*options: str, is_balanced: bool = True, **settings: Any) -> Iterator
             wait_until_released([process])
     finally:
         process.stop()
+
+
+@contextmanager
+def replaceable_worker(*options: str) -> Iterator[tuple[WorkerProcess, Callable[[], None]]]:
+    """A worker for the length of a `with` block, and a function that drains it and starts another on its port."""
+    running = [WorkerProcess(*options)]
+
+    def replace() -> None:
+        assert running[-1].stop() == 0
+        running.append(WorkerProcess(*options, port=running[0].port))
+
+    try:
+        yield running[0], replace
+    finally:
+        if running[-1].process.poll() is None:
+            running[-1].stop()

@@ -14,8 +14,13 @@ class Stages:
 
     views: list[StageTimes] = field(default_factory=list)
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether all launches have ended."""
+        return all(view() for view in self.views)
+
     def milliseconds(self) -> dict[str, float]:
-        """Milliseconds by stage; empty while a CUDA device is still working on the call."""
+        """Milliseconds by stage; of a launch on which a CUDA device is still at work there are none."""
         total: dict[str, float] = {}
         for view in self.views:
             for stage, time in view().items():

@@ -99,9 +99,10 @@ class Planned:
 
 def noted(times: Stages, call: Call) -> Stages:
     """Add kernels' times to those of a call, or return them for later if the device is still at work."""
-    found = times.milliseconds()
-    call.times.add_kernel(found)
-    return Stages() if found else times
+    if not times.is_complete:
+        return times
+    call.times.add_kernel(times.milliseconds())
+    return Stages()
 
 
 def render(state: TrainingState, planned: Planned, call: Call) -> Rendered:

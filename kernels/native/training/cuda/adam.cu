@@ -106,8 +106,7 @@ __device__ void load(const uint16_t* from, const Four& four, int (&to)[kFour]) {
   }
 }
 
-// A block's gradients that are given by factors: for each row its harmonics, and the numbers that they are multiplied
-// by.
+// A block's gradients that are given by factors: for each row its harmonics, and the numbers that multiply them.
 class Factors {
  public:
   // Fetches those of `rows` rows from `row` on. All threads call it.

@@ -37,6 +37,12 @@ NB_MODULE(_native, m) {
   m.def("available_isas", &isa_names, "Instruction sets built in and runnable here, slowest first.");
   m.def("current_isa", [] { return lumigrad::isa_name(lumigrad::current_isa()); });
   m.def("set_isa", [](const std::string& name) { lumigrad::set_isa(lumigrad::parse_isa(name)); });
+  nb::exception<lumigrad::Stopped>(m, "Stopped");
+  nb::class_<lumigrad::StopRequest>(m, "StopRequest")
+      .def(nb::init<>())
+      .def("make", &lumigrad::StopRequest::make)
+      .def("__enter__", [](const lumigrad::StopRequest& request) { lumigrad::heed(&request); })
+      .def("__exit__", [](const lumigrad::StopRequest&, const nb::args&) { lumigrad::heed(nullptr); });
   m.def("thread_count", &lumigrad::thread_count);
   m.def("set_thread_count", &lumigrad::set_thread_count);
   m.def("pool_system_allocations", &lumigrad::pool_system_allocations);

@@ -104,7 +104,7 @@ class DeviceExecutor:
             self._waiting.admit(job, self._running)
             self._changed.notify()
         if call is not None:
-            call.on_end(lambda: self._withdraw(job, call))
+            call.on_end(lambda: self._withdraw(job))
         return job.future.result()
 
     def deliver(
@@ -163,16 +163,16 @@ class DeviceExecutor:
         for job in refused:
             job.fail(refusal())
 
-    def _withdraw(self, job: Job[Any], call: Call) -> None:
+    def _withdraw(self, job: Job[Any]) -> None:
+        """Take a job whose call has ended from the queue, or stop its kernels."""
         with self._changed:
             if not self._waiting.remove(job):
+                job.is_abandoned = True
+                if self._running is not None:
+                    self._running.stop_if_abandoned()
                 return
-        try:
-            call.check()
-        except Exception as error:
-            job.fail(error)
-        else:
-            job.fail(CancelledError())
+        job.abandon()
+        job.deliver()
 
     def _loop(self) -> None:
         if self._device.type == "cuda":

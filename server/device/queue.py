@@ -12,9 +12,16 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 import torch
 
+from lumigrad.kernels.stop import Stopped, StopRequest
 from lumigrad.server.core.accounts import CallSlots
 from lumigrad.server.core.call import Call, Priority
-from lumigrad.server.core.errors import BusyError, DeadlineTooNearError, DeviceMemoryError, InvalidArgumentError
+from lumigrad.server.core.errors import (
+    BusyError,
+    CancelledError,
+    DeadlineTooNearError,
+    DeviceMemoryError,
+    InvalidArgumentError,
+)
 from lumigrad.server.device.faults import is_out_of_memory, release_frames
 from lumigrad.server.device.memory import Cost, DeviceMemory, Estimates
 
@@ -49,6 +56,8 @@ class Job(Generic[T]):
         self.future: Future[T] = Future()
         self.error: BaseException | None = None
         self.result: T | None = None
+        # Whether its call ended after it was taken from the queue.
+        self.is_abandoned = False
         self._work = work
         self._submitted = time.perf_counter()
         self._started = math.inf
@@ -80,10 +89,7 @@ class Job(Generic[T]):
         if self.call is None:
             return True
         self.call.times.add("queue", (time.perf_counter() - self._submitted) * 1e3)
-        try:
-            self.call.check()
-        except Exception as error:
-            self.error = error
+        self.error = self._error_of_call()
         return self.error is None
 
     def work(self, memory: DeviceMemory) -> None:
@@ -91,8 +97,14 @@ class Job(Generic[T]):
         try:
             with torch.no_grad():
                 self.result = memory.run(self._work, self.cost)
+        except Stopped:
+            self.abandon()
         except BaseException as error:
             self.error = error
+
+    def abandon(self) -> None:
+        """Note the error of its call, which has ended."""
+        self.error = self._error_of_call() or CancelledError()
 
     def fail(self, error: BaseException) -> None:
         """Deliver an error to the waiting thread."""
@@ -108,6 +120,14 @@ class Job(Generic[T]):
         else:
             self.future.set_result(cast(T, self.result))
 
+    def _error_of_call(self) -> Exception | None:
+        try:
+            if self.call is not None:
+                self.call.check()
+        except Exception as error:
+            return error
+        return None
+
 
 class Batch:
     """Jobs that run together: a single one, or several with equal keys."""
@@ -116,6 +136,7 @@ class Batch:
         """Several jobs must have entries with equal keys."""
         self._jobs = jobs
         self._started = time.monotonic()
+        self._stop = StopRequest()
 
     @property
     def held_seconds(self) -> float:
@@ -156,10 +177,16 @@ class Batch:
     def run(self, memory: DeviceMemory) -> None:
         """Run the jobs whose calls have not ended, on the device's thread."""
         running = [job for job in self._jobs if job.begin()]
-        if len(running) == 1:
-            running[0].work(memory)
-        elif running:
-            self._run_together(running, memory)
+        with self._stop:
+            if len(running) == 1:
+                running[0].work(memory)
+            elif running:
+                self._run_together(running, memory)
+
+    def stop_if_abandoned(self) -> None:
+        """Stop its kernels, on any thread, if the calls of all jobs have ended and the kernels change nothing else."""
+        if all(other.cost.is_repeatable and (other.is_abandoned or other.error) for other in self._jobs):
+            self._stop.make()
 
     def fail(self, error: BaseException) -> None:
         """Deliver an error to all waiting threads."""
@@ -180,6 +207,9 @@ class Batch:
                 results = entry.run([job.entry.item for job in jobs if job.entry is not None])
             for job, result in zip(jobs, results, strict=True):
                 job.result = result
+        except Stopped:
+            for job in jobs:
+                job.abandon()
         except BaseException as error:
             if isinstance(error, InvalidArgumentError | DeviceMemoryError) or is_out_of_memory(error):
                 # One job's request, or the size of the batch, may be the cause: the jobs then run one by one.

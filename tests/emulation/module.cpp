@@ -1,6 +1,8 @@
 // The Python module _emulation: the engines for CUDA devices, on the emulation.
 #include <nanobind/nanobind.h>
 
+#include "common/threads.h"
+
 #include "emulation/approximate.h"
 #include "emulation/runtime.h"
 #include "emulator.h"
@@ -24,5 +26,10 @@ NB_MODULE(_emulation, m) {
   m.def("set_deferred", &lumigrad::emulation::set_deferred);
   m.def("set_error_seed", &lumigrad::emulation::set_error_seed);
   m.def("synchronize", [] { cudaDeviceSynchronize(); });
+  m.def("set_stopping", [](bool stopping) {
+    static lumigrad::StopRequest made;
+    made.make();
+    lumigrad::heed(stopping ? &made : nullptr);
+  });
   m.def("fail_allocations", &lumigrad::emulation::fail_allocations);
 }

@@ -1,4 +1,4 @@
-"""Work that nobody waits for any more ends within 50 ms, or with the launch that runs, and gives its memory back."""
+"""Work that nobody waits for any more ends within 50 ms, in the middle of a launch too, and gives its memory back."""
 
 from __future__ import annotations
 
@@ -152,6 +152,31 @@ def test_work_stops_between_launches(
     print(f"{kind}, {how}: stopped after {statistics.median(took) * 1e3:.0f} ms; a launch takes {part * 1e3:.0f} ms")
     assert min(took) < SECONDS + part
     assert statistics.median(took) < 5 * (SECONDS + part)
+
+
+@pytest.mark.parametrize("how", CODES)
+@pytest.mark.parametrize("kind", ["spheres", "gaussians"])
+def test_one_large_view_stops_between_tiles(process: WorkerProcess, client: RawClient, kind: str, how: str) -> None:
+    slow = SlowRender(client, kind)
+    small, took = slow.seconds_per_view(), []
+    # A view of 256 pixels a side takes `small`, and this one takes seconds.
+    size = int(256 * max(4.0, (10.0 / small) ** 0.5))
+    for number in range(TRIES):
+        request_id = f"large-{kind}-{how}-{number}"
+        seconds = OVERDUE_SECONDS if how == "overdue" else 60
+        call = client.render_stub.Render(iter([slow.request(1, size)]), timeout=seconds, metadata=named(request_id))
+        at_work(process)
+        if how == "cancelled":
+            began = time.monotonic()
+            call.cancel()
+        else:
+            failure(lambda call=call: list(call))
+            began = time.monotonic()
+        took.append(logged(process, request_id, CODES[how]) - began)
+        wait_for(process, "lumigrad_transit_bytes", 0)
+    print(f"{kind}, {how}: {size} pixels a side stopped after {statistics.median(took) * 1e3:.0f} ms")
+    assert min(took) < SECONDS
+    assert statistics.median(took) < 5 * SECONDS
 
 
 @pytest.mark.parametrize("how", CODES)

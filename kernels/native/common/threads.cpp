@@ -32,6 +32,9 @@ int initial_count() {
   return std::clamp(count > 0 ? count : processors(), 1, kMaxThreads);
 }
 
+// Helpers heed the request of the thread that they work for.
+thread_local const StopRequest* heeded = nullptr;
+
 inline void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -97,6 +100,7 @@ class Pool {
     body_ = body;
     data_ = data;
     parts_ = parts;
+    request_ = heeded;
     next_.store(0, std::memory_order_relaxed);
     door_.open(helpers);
     {
@@ -110,7 +114,9 @@ class Pool {
 
  private:
   void work() {
-    for (int part = next_.fetch_add(1); part < parts_; part = next_.fetch_add(1)) body_(data_, part);
+    for (int part = next_.fetch_add(1); part < parts_ && !is_stopping(); part = next_.fetch_add(1)) {
+      body_(data_, part);
+    }
   }
 
   void serve(std::uint64_t seen) {
@@ -120,7 +126,9 @@ class Pool {
       seen = generation_.load(std::memory_order_acquire);
       if (stop_) return;
       if (!door_.enter()) continue;
+      heed(request_);
       work();
+      heed(nullptr);
       door_.leave();
     }
   }
@@ -138,6 +146,7 @@ class Pool {
   void (*body_)(void*, int) = nullptr;
   void* data_ = nullptr;
   int parts_ = 0;
+  const StopRequest* request_ = nullptr;
   bool stop_ = false;
   Door door_;
   std::atomic<int> next_{0}, sleeping_{0};
@@ -155,14 +164,23 @@ int thread_count() { return count().load(); }
 
 void set_thread_count(int wanted) { count().store(std::clamp(wanted, 1, kMaxThreads)); }
 
+void heed(const StopRequest* request) { heeded = request; }
+
+bool is_stopping() { return heeded != nullptr && heeded->is_made(); }
+
+void check_stop() {
+  if (is_stopping()) throw Stopped();
+}
+
 void parallel(int parts, void (*body)(void*, int), void* data) {
   const int width = std::min(thread_count(), parts);
   if (width <= 1) {
-    for (int part = 0; part < parts; ++part) body(data, part);
-    return;
+    for (int part = 0; part < parts && !is_stopping(); ++part) body(data, part);
+  } else {
+    static Pool pool;
+    pool.run(parts, width, body, data);
   }
-  static Pool pool;
-  pool.run(parts, width, body, data);
+  check_stop();
 }
 
 }  // namespace lumigrad

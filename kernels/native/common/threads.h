@@ -1,16 +1,42 @@
 // A pool of threads for the CPU loops.
 #pragma once
 
+#include <atomic>
+#include <stdexcept>
 #include <type_traits>
 
 namespace lumigrad {
+
+// A request, made on any thread, that the loops of another thread end early.
+class StopRequest {
+ public:
+  void make() { made_.store(true, std::memory_order_relaxed); }
+  bool is_made() const { return made_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<bool> made_{false};
+};
+
+// The loops ended early, on request: what they were to write is incomplete.
+class Stopped : public std::runtime_error {
+ public:
+  Stopped() : std::runtime_error("the kernels were stopped before they were done") {}
+};
+
+// From now on the loops of this thread heed `request`, which must live as long; null: none.
+void heed(const StopRequest* request);
+// Whether the request that this thread heeds, or the thread for which it runs a part, was made.
+bool is_stopping();
+// Throws Stopped if it was. Loops over tiles within a part ask is_stopping() before each tile.
+void check_stop();
 
 // Number of threads that loops are split over: LUMIGRAD_NUM_THREADS, else the processors this process may use.
 int thread_count();
 void set_thread_count(int count);
 
 // Runs body(data, part) for part = 0 .. parts - 1, each once, on the pool and on the calling thread; returns when all
-// are done. Parts are started in order. Calls from several threads take turns. `body` must not throw.
+// are done. Parts are started in order. Calls from several threads take turns. `body` must not throw. Throws Stopped,
+// when no part runs any more, if this thread heeds a request that was made.
 void parallel(int parts, void (*body)(void* data, int part), void* data);
 
 // The same for a callable. Internal linkage: the callers are compiled for different instruction sets, and the linker

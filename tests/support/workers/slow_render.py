@@ -35,10 +35,10 @@ class SlowRender:
         cloud = large_gaussians() if kind == "gaussians" else sphere_cloud(5000, radius=1.0, seed=99)
         self._scene_id = client.put(cloud).scene.scene_id
 
-    def request(self, views: int = VIEWS) -> Frame[Any]:
-        """The one message of the call."""
+    def request(self, views: int = VIEWS, size: int = 256) -> Frame[Any]:
+        """The one message of the call, for square images."""
         make, settings = (gaussian_spec, {}) if self._kind == "gaussians" else (spec_of, {"gamma": 1.0})
-        cameras = [opencv_camera(256, 256)] * views
+        cameras = [opencv_camera(size, size)] * views
         spec = make(*cameras, scene_id=self._scene_id, outputs=["alpha"], **settings)
         return Frame(render_pb2.RenderRequest(spec=spec))
 

@@ -1,6 +1,7 @@
 #include "common/cuda/pairs.h"
 
 #include "common/cuda/launch.h"
+#include "common/threads.h"
 
 namespace lumigrad {
 
@@ -23,6 +24,8 @@ void PairCount::copy(const unsigned long long* pairs, cudaStream_t stream) {
 
 std::size_t PairCount::wait() const {
   check(cudaEventSynchronize(copied_), "counting the pairs of tiles and items");
+  // What follows takes most of the time, and cannot be stopped.
+  check_stop();
   return static_cast<std::size_t>(*place_);
 }
 

@@ -222,7 +222,7 @@ inline void draw_tiles(const View* views, int view, const Settings& settings, co
     float* states = own + batch_floats;
     const TileImages tile_images(images, states + states_floats);
     const Drawing drawing{views[view], settings, data, tile_images};
-    for (int run = next++; run < total; run = next++) {
+    for (int run = next++; run < total && !is_stopping(); run = next++) {
       const int y = run / runs, first = run % runs * kRun;
       for (int x = first; x < first + kRun && x < data.tiles_x; ++x) draw(drawing, x, y, batch, states, state_floats);
     }

@@ -206,7 +206,8 @@ void differentiate_view(const View* views, int view, const Settings& settings, c
     float* blocks = memory + band * part_floats;
     double* background = backgrounds + static_cast<std::size_t>(band) * (channels + 8);
     for (int c = 0; c < channels; ++c) background[c] = 0.0;
-    for (int tile = bands.first[band] * data.tiles_x; tile < bands.first[band + 1] * data.tiles_x; ++tile) {
+    const int end = bands.first[band + 1] * data.tiles_x;
+    for (int tile = bands.first[band] * data.tiles_x; tile < end && !is_stopping(); ++tile) {
       run(d, band, tile, blocks, block_floats, blocks + static_cast<std::size_t>(kBlocks) * block_floats,
           needs_background ? background : nullptr);
     }

@@ -196,7 +196,9 @@ void find_ids(const View* views, int view, const Settings& settings, const Scene
   Memory* memory = w.scratch.ensure<Memory>(static_cast<std::size_t>(parts));
   std::atomic<int> next{0};
   for_parts(parts, [&](int p) {
-    for (int tile = next++; tile < total; tile = next++) run(search, tile, memory[p].batch, memory[p].found);
+    for (int tile = next++; tile < total && !is_stopping(); tile = next++) {
+      run(search, tile, memory[p].batch, memory[p].found);
+    }
   });
   clock.stage(kBlendStage);
 }

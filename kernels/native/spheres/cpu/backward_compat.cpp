@@ -224,7 +224,7 @@ void add_band(const Arguments& a, int band, char* memory, double* camera_sums) {
                  Pack(0.0f)};
   }
   const BandRows rows(a.bands, band);
-  for (int row = a.bands.first[band]; row < a.bands.first[band + 1]; ++row) {
+  for (int row = a.bands.first[band]; row < a.bands.first[band + 1] && !is_stopping(); ++row) {
     RaySums sums;
     load_block(a, rows, 0, 4 * row, inputs[0]);
     for (int x = 0; x < a.camera.width; x += 4) {

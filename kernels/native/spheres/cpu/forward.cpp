@@ -131,7 +131,7 @@ void forward(const Camera& camera, const Settings& settings, const Scene& scene,
     };
     // One tile ahead, whose spheres arrive while the one before it is drawn.
     int drawn = 0;
-    for (int tile = take(); tile < tiles; ++drawn) {
+    for (int tile = take(); tile < tiles && !is_stopping(); ++drawn) {
       const int ahead = take();
       draw(camera, arguments, prepared, outputs, scratch, scratch.images[drawn % 2], scratch.images[1 - drawn % 2],
            tile);

@@ -270,7 +270,7 @@ void draw_rays(const View* views, int view, const Settings& settings, const Scen
     float* states = own + batch_floats;
     const TileImages tile_images(images, states + states_floats);
     const Drawing drawing{views[view], scene.sensors[view], settings, data, field, tile_images};
-    for (int tile = next++; tile < total; tile = next++) {
+    for (int tile = next++; tile < total && !is_stopping(); tile = next++) {
       draw(drawing, tile % data.tiles_x, tile / data.tiles_x, batch, states, state_floats);
     }
   });

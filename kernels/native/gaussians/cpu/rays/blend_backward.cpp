@@ -362,7 +362,8 @@ void blend_rays_backward(const View* views, int view, const Settings& settings, 
                                  of_slices ? feature_sums + (total + 1) * kLanes : nullptr};
     double* background = backgrounds + static_cast<std::size_t>(band) * (channels + 8);
     for (int c = 0; c < channels; ++c) background[c] = 0.0;
-    for (int tile = bands.first[band] * data.tiles_x; tile < bands.first[band + 1] * data.tiles_x; ++tile) {
+    const int end = bands.first[band + 1] * data.tiles_x;
+    for (int tile = bands.first[band] * data.tiles_x; tile < end && !is_stopping(); ++tile) {
       clear_slices(tile_memory.slices, scene.moving_slices);
       run(d, band, tile, tile_memory, gradients.background != nullptr ? background : nullptr);
       add_slices(tile_memory.slices, scene.moving_slices, slices.row(tile / data.tiles_x));

@@ -1,0 +1,168 @@
+"""Kernels end early at the request of another thread, and the next call gives what it always gives."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lumigrad.kernels import _native
+from lumigrad.kernels.gaussians import Gaussians, Settings
+from lumigrad.kernels.stop import Stopped, StopRequest
+from support.backends import emulation, gaussian_engines, mesh_engines
+from support.backends.engines import ENGINES
+from support.gaussians import cases as gaussian_cases
+from support.gaussians import runs as gaussian_runs
+from support.gaussians import sensor_cases
+from support.meshes import runs as mesh_runs
+from support.meshes import shapes
+from support.meshes.case import Placed
+from support.meshes.cases import TURNED, case_of
+from support.meshes.spheres import Crowd
+from support.spheres import cases as sphere_cases
+from support.spheres import runs as sphere_runs
+
+GAUSSIANS = gaussian_cases.build(
+    "stopped", gaussian_cases.Cloud(count=4000, slope=0.6, scales=(0.005, 0.2)), width=300, height=260
+)
+SPHERES = sphere_cases.build(
+    "stopped", sphere_cases.Cloud(count=3000, half_width=2.5, radii=(0.02, 0.5)), width=300, height=260
+)
+PATH = Crowd(batches=8, horizon=8, count=40, step=0.2)
+DISTANCES = case_of("stopped", Placed(shapes.torus(40, 20), TURNED), crowd=PATH, activation_distance=0.03)
+LOSS = ("color", "alpha", "depth")
+Arrays = dict[str, Any]
+# A forward pass, which returns its arrays and a function for the backward pass.
+Passes = Callable[[], tuple[Arrays, Callable[[], Arrays]]]
+
+
+def gaussians(engine: gaussian_engines.Engine) -> tuple[Arrays, Callable[[], Arrays]]:
+    cameras, scene = gaussian_runs.cameras_of(GAUSSIANS), gaussian_runs.scene_of(GAUSSIANS)
+    outputs, state = engine.forward(scene, cameras, Settings(), outputs=LOSS, retain=True)
+    upstream = {name: torch.ones_like(value) for name, value in outputs.items()}
+    return outputs, lambda: engine.backward(state, upstream, None)[0]
+
+
+def rays() -> tuple[Arrays, Callable[[], Arrays]]:
+    case, engine = next(iter(sensor_cases.RAY_CASES.values())), gaussian_engines.cpu()
+    outputs, state = engine.forward(Gaussians(**case.scene), [case.camera()], Settings(**case.settings), retain=True)
+    return outputs, lambda: engine.backward(state, {"color": torch.ones_like(outputs["color"])}, None)[0]
+
+
+def spheres(semantics: sphere_runs.Semantics) -> tuple[Arrays, Callable[[], Arrays]]:
+    engine = ENGINES["cpu"]()
+    positions, colors, radii = map(torch.from_numpy, (SPHERES.positions, SPHERES.colors, SPHERES.radii))
+    settings = sphere_runs.settings_of(SPHERES, semantics)
+    cameras = [sphere_runs.camera_of(SPHERES)]
+    outputs, state = engine.forward(positions, colors, radii, cameras, settings, retain=True)
+    upstream = {"color": torch.ones_like(outputs["color"])}
+    return outputs, lambda: engine.backward(state, upstream, sphere_runs.SPHERE_INPUTS)[0]
+
+
+def distances() -> tuple[Arrays, Callable[[], Arrays]]:
+    return dict(mesh_runs.run(mesh_engines.cpu(), DISTANCES, outputs=mesh_runs.OUTPUTS).outputs), dict
+
+
+KINDS: dict[str, Passes] = {
+    "gaussians": lambda: gaussians(gaussian_engines.cpu()),
+    "rays": rays,
+    "exact spheres": lambda: spheres("exact"),
+    "compat spheres": lambda: spheres("compat"),
+    "distances": distances,
+}
+every_kind = pytest.mark.parametrize("kind", KINDS)
+WITH_GRADIENTS = [kind for kind in KINDS if kind != "distances"]
+
+
+@pytest.fixture(params=[1, 2], autouse=True)
+def threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = _native.thread_count()
+    _native.set_thread_count(request.param)
+    yield
+    _native.set_thread_count(before)
+
+
+@pytest.fixture
+def made() -> StopRequest:
+    request = StopRequest()
+    request.make()
+    return request
+
+
+def whole(passes: Passes) -> Arrays:
+    outputs, backward = passes()
+    return {**outputs, **{f"gradient of {name}": value for name, value in backward().items()}}
+
+
+def assert_same(found: Arrays, expected: Arrays) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        np.testing.assert_array_equal(np.asarray(value), np.asarray(expected[name]), err_msg=name)
+
+
+@every_kind
+def test_request_made_before_a_call_stops_it(kind: str, made: StopRequest) -> None:
+    expected = whole(KINDS[kind])
+    with made, pytest.raises(Stopped, match="stopped before they were done"):
+        KINDS[kind]()
+    assert_same(whole(KINDS[kind]), expected)
+
+
+@pytest.mark.parametrize("kind", WITH_GRADIENTS)
+def test_stopped_backward_pass_can_be_repeated(kind: str, made: StopRequest) -> None:
+    _, backward = KINDS[kind]()
+    expected = backward()
+    with made, pytest.raises(Stopped):
+        backward()
+    assert_same(backward(), expected)
+
+
+@every_kind
+def test_call_stopped_anywhere_leaves_the_next_one_as_it_is(kind: str) -> None:
+    expected = whole(KINDS[kind])
+    began = time.perf_counter()
+    whole(KINDS[kind])
+    seconds, stopped = time.perf_counter() - began, 0
+    for fraction in np.linspace(0.02, 0.98, 25):
+        request = StopRequest()
+        timer = threading.Timer(fraction * seconds, request.make)
+        timer.start()
+        with suppress(Stopped), request:
+            whole(KINDS[kind])
+            stopped -= 1
+        stopped += 1
+        timer.join()
+        assert_same(whole(KINDS[kind]), expected)
+    assert stopped > 0
+
+
+def test_request_concerns_the_thread_that_heeds_it_alone(made: StopRequest) -> None:
+    expected = whole(KINDS["gaussians"])
+    found: list[Arrays] = []
+    other = threading.Thread(target=lambda: found.append(whole(KINDS["gaussians"])))
+    with made:
+        other.start()
+        while other.is_alive():
+            with suppress(Stopped):
+                KINDS["gaussians"]()
+        other.join()
+    assert_same(found[0], expected)
+
+
+def test_kernels_for_a_gpu_stop_where_they_wait_for_a_count() -> None:
+    engine = gaussian_engines.ENGINES["emulation"]()
+    module = emulation.load("_emulation")
+    outputs, _ = gaussians(engine)
+    module.set_stopping(True)
+    try:
+        with pytest.raises(Stopped):
+            gaussians(engine)
+    finally:
+        module.set_stopping(False)
+    assert_same(gaussians(engine)[0], outputs)

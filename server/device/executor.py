@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -18,6 +19,15 @@ from lumigrad.server.device.queue import Batch, BatchEntry, DeviceQueue, Job
 from lumigrad.server.device.transfer import Delivery, Download
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _Left:
+    """Work that a job of a tenant has left to the device."""
+
+    download: Download
+    sequence: Hashable
+    tenant: str
 
 
 class DeviceExecutor:
@@ -47,8 +57,10 @@ class DeviceExecutor:
         # The error of waiting and new jobs once the executor has ended.
         self._refusal: type[Exception] | None = None
         self._running: Batch | None = None
-        # Those that calls wait for, and since when (monotonic clock).
+        # Those that threads wait for, and since when (monotonic clock).
         self._downloads: dict[Download, float] = {}
+        # What the device may still be at work on.
+        self._left: _Left | None = None
         self._on_lost = on_lost
         self._on_views = on_views
         # By the monotonic clock; minus infinity after a failure.
@@ -126,19 +138,24 @@ class DeviceExecutor:
         """
         if download.is_complete:
             return
-        with self._changed:
-            self._downloads[download] = time.monotonic()
         try:
             with call.times.stage("download"):
-                download.wait()
+                self._wait(download)
         except Exception as error:
             if not is_device_lost(error):
                 raise
             self._on_lost(error)
             raise (StoppingError if is_repeatable else DeviceLostError) from error
-        finally:
-            with self._changed:
-                self._downloads.pop(download, None)
+
+    def leave(self, download: Download, sequence: Hashable) -> None:
+        """Called by a job that ends before the device has done its work, which ends with `download`.
+
+        Only jobs of the same sequence run before that: others would wait for this work, be charged for it, and meet its
+        errors.
+        """
+        batch = self._running
+        assert batch is not None
+        self._left = _Left(download, sequence, batch.tenant)
 
     def close(self) -> None:
         """End the thread after the running job; waiting jobs are cancelled."""
@@ -177,12 +194,7 @@ class DeviceExecutor:
     def _loop(self) -> None:
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._refusal is not None)
-                if self._refusal is not None:
-                    return
-                self._running = batch = self._next()
+        while (batch := self._take()) is not None:
             started = time.perf_counter()
             self._busy = (self._busy[0], started)
             batch.run(self._memory)
@@ -190,6 +202,51 @@ class DeviceExecutor:
             batch.deliver()
             # Drop the last call's tensors before a wait that may be long.
             del batch
+
+    def _take(self) -> Batch | None:
+        """The next jobs, once the device is free for them; None: the executor has ended."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._refusal is not None)
+                if self._refusal is not None:
+                    return None
+                left = self._left_before_next()
+                if left is None:
+                    self._running = batch = self._next()
+                    return batch
+            self._settle(left)
+
+    def _left_before_next(self) -> _Left | None:
+        """The work that was left to the device, if a job waits that must not run before its end."""
+        left = self._left
+        if left is None or all(job.cost.sequence == left.sequence for job in self._waiting):
+            return None
+        self._left = None
+        return None if left.download.is_complete else left
+
+    def _settle(self, left: _Left) -> None:
+        """Wait for work that was left to the device, and charge its tenant for it."""
+        started = time.perf_counter()
+        self._busy = (self._busy[0], started)
+        try:
+            self._wait(left.download)
+        except Exception as error:
+            # The call that has left the work waits for it too, and meets the error.
+            if is_device_lost(error):
+                self._on_lost(error)
+        seconds = time.perf_counter() - started
+        self._busy = (self._busy[0] + seconds, None)
+        with self._changed:
+            self._waiting.charge_tenant(left.tenant, seconds)
+
+    def _wait(self, download: Download) -> None:
+        with self._changed:
+            self._downloads[download] = time.monotonic()
+        try:
+            download.wait()
+        finally:
+            with self._changed:
+                self._downloads.pop(download, None)
 
     def _next(self) -> Batch:
         jobs = [self._waiting.take()]

@@ -118,6 +118,7 @@ class Cost:
         bytes: The device memory that the job needs, without stored scenes and forward states.
         payload_bytes: The part of `bytes` for the payloads of request and reply.
         is_repeatable: Whether the job may run again after a failure, since it changes nothing but its result.
+        sequence: Jobs of one sequence may run while the device is at work on the one before; None: it belongs to none.
     """
 
     kind: Hashable | None = None
@@ -125,6 +126,7 @@ class Cost:
     bytes: int = 0
     payload_bytes: int = 0
     is_repeatable: bool = False
+    sequence: Hashable | None = None
 
     @staticmethod
     def of_payload(nbytes: int) -> Cost:

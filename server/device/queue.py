@@ -149,6 +149,11 @@ class Batch:
         return time.monotonic() - self._started
 
     @property
+    def tenant(self) -> str:
+        """The tenant of its jobs."""
+        return self._jobs[0].tenant
+
+    @property
     def remaining(self) -> float:
         """Seconds until the latest deadline of its calls."""
         return max(job.remaining for job in self._jobs)
@@ -342,6 +347,10 @@ class FairQueue(Generic[W]):
             # Time used while no other tenant waited is not charged.
             self._lines.clear()
             self._floor = 0.0
+
+    def charge_tenant(self, tenant: str, seconds: float) -> None:
+        """Charge device time that an item, which is no longer the last, took while others waited."""
+        self._lines.setdefault(tenant, _Line(self._floor)).seconds += seconds
 
     def remove(self, item: W) -> bool:
         """Remove an item; False if it is not in the queue."""

@@ -274,7 +274,8 @@ class Session:
         """
         received = request.message.payload_bytes
         sent = 0 if planned is None else planned.plan.image_bytes(set(names))
-        cost = Cost(bytes=nbytes + received, payload_bytes=received + sent)
+        sequence = self._training.training_id
+        cost = Cost(bytes=nbytes + received, payload_bytes=received + sent, sequence=sequence)
         self._runtime.memory.check(cost, self._state.reservation.bytes)
         self._runtime.payload_memory.reserve(sent, request.part)
         return cost
@@ -312,10 +313,9 @@ class Session:
 
     def _queued(self, request: Request, number: int, report: StepReport) -> _Queued:
         """Starts to download a step's numbers; called on the device's thread."""
-        if self._runtime.executor.depth:
-            # The time of this step must not count as that of a job which waits.
-            self._runtime.transfer.finish()
-        return _Queued(request, number, report, self._runtime.transfer.start_download(report.numbers))
+        download = self._runtime.transfer.start_download(report.numbers)
+        self._runtime.executor.leave(download, self._training.training_id)
+        return _Queued(request, number, report, download)
 
     def _report(self, keep: int = 0) -> Replies:
         """Yield the replies to the steps that were left for later, but the last `keep`."""

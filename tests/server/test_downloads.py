@@ -32,7 +32,7 @@ class Device:
         self.transfer: CudaTransfer = emulated_transfer(self.copies)
         self.lost: list[BaseException] = []
         memory = DeviceMemory(CPU, capacity_bytes, transfer=self.transfer)
-        self.executor = DeviceExecutor(CPU, memory, queue_size=8, on_lost=self.lost.append)
+        self.executor = DeviceExecutor(CPU, memory, queue_size=8, has_tenants=True, on_lost=self.lost.append)
 
     def work(self, value: float, ran: list[float] | None = None, count: int = 1000) -> Callable[[], Delivery[Any]]:
         """Work whose result is an array of the value; notes the value in `ran`."""
@@ -58,8 +58,10 @@ def device() -> Iterator[Device]:
 class Asked:
     """Work that is delivered to a thread of its own."""
 
-    def __init__(self, device: Device, work: Callable[[], Delivery[Any]], cost: Cost | None = None) -> None:
-        self.call = StandInCall()
+    def __init__(
+        self, device: Device, work: Callable[[], Delivery[Any]], cost: Cost | None = None, tenant: str = ""
+    ) -> None:
+        self.call = StandInCall(tenant)
         self.result: Any = None
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, args=(device, work, cost))
@@ -161,6 +163,72 @@ def test_a_device_that_is_lost_during_a_copy_is_reported_and_the_call_may_be_rep
     assert [str(error) for error in device.lost] == [LOST]
     assert not device.executor.is_busy
     assert device.transfer.downloading_bytes == 0
+
+
+def leaving(device: Device, ran: list[float]) -> Callable[[], Delivery[Any]]:
+    """Work that leaves the device busy with a download."""
+
+    def run() -> Delivery[Any]:
+        delivery = device.work(1.0, ran)()
+        device.executor.leave(delivery.download, "steps")
+        return delivery
+
+    return run
+
+
+def test_only_jobs_of_its_sequence_run_before_the_end_of_what_a_job_has_left(device: Device) -> None:
+    ran: list[float] = []
+    device.copies.go.clear()
+    first = Asked(device, leaving(device, ran), Cost(sequence="steps"))
+    wait_until(lambda: ran == [1.0], "the first job")
+    device.executor.run(lambda: ran.append(2.0), StandInCall(), Cost(sequence="steps"))  # type: ignore[arg-type]
+    assert ran == [1.0, 2.0]
+    other = Asked(device, device.work(3.0, ran))
+    wait_until(lambda: device.executor.held_seconds > 0.05, "a device that is held")
+    assert ran == [1.0, 2.0] and device.executor.is_busy
+    device.copies.go.set()
+    assert other.wait().result[0] == 3.0 and first.wait().result[0] == 1.0
+    assert ran == [1.0, 2.0, 3.0]
+    assert device.executor.run(lambda: 4.0, StandInCall()) == 4.0  # type: ignore[arg-type]
+
+
+def test_what_a_job_has_left_is_charged_to_its_tenant(device: Device) -> None:
+    device.copies.go.clear()
+    first = Asked(device, leaving(device, []), Cost(sequence="steps"), tenant="trains")
+    wait_until(lambda: device.copies.begun == 1, "the first job")
+    ran: list[str] = []
+
+    def asked(tenant: str) -> Asked:
+        def work() -> Delivery[Any]:
+            ran.append(tenant)
+            return device.work(2.0)()
+
+        return Asked(device, work, tenant=tenant)
+
+    waiting = [asked("trains"), asked("trains"), asked("renders"), asked("renders")]
+    wait_until(lambda: device.executor.depth == 4, "jobs that wait")
+    time.sleep(0.2)
+    device.copies.go.set()
+    for one in (first, *waiting):
+        one.wait()
+    assert ran == ["renders", "renders", "trains", "trains"]
+
+
+def test_device_lost_by_what_a_job_has_left_is_not_the_error_of_the_next(device: Device) -> None:
+    def lose() -> None:
+        raise RuntimeError(LOST)
+
+    device.executor._on_lost = lambda error: (device.lost.append(error), device.executor.abandon())
+    device.copies.go.clear()
+    device.copies.before_copy = lose
+    Asked(device, leaving(device, []), Cost(sequence="steps"))
+    wait_until(lambda: device.copies.begun == 1, "the first job")
+    ran: list[float] = []
+    other = Asked(device, device.work(3.0, ran))
+    wait_until(lambda: device.executor.depth == 1, "a job that waits")
+    device.copies.go.set()
+    assert isinstance(other.wait().error, StoppingError)
+    assert ran == [] and {str(error) for error in device.lost} == {LOST}
 
 
 def test_an_error_that_passes_is_the_calls_own(device: Device) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
@@ -126,7 +127,7 @@ def session_of(state: TrainingState, requests: Requests, transfer: Transfer) -> 
         limits=LIMITS, executor=executor, transfer=transfer,
     )  # fmt: skip
     try:
-        yield Session(SimpleNamespace(state=state), runtime, requests)  # type: ignore[arg-type]
+        yield Session(SimpleNamespace(state=state, training_id="training"), runtime, requests)  # type: ignore[arg-type]
     finally:
         executor.close()
 
@@ -180,18 +181,22 @@ def test_a_step_whose_caller_is_gone_is_reported_to_the_next_call() -> None:
     assert all(done.loss > 0 for done in state.recent_replies)
 
 
-def test_nothing_is_queued_behind_a_step_while_others_wait() -> None:
-    """Their time on the device would count as theirs."""
-    state, copies = state_of("none"), EmulatedCopies()
-    waits: list[int] = []
-    copies.finish = lambda: waits.append(state.step)
-    transfer = emulated_transfer(copies)
-    with session_of(state, Requests(*steps(1)), transfer) as session:
-        queued = session._queued
-        depth = SimpleNamespace(depth=1, complete=session._runtime.executor.complete, run=session._runtime.executor.run)
-        session._runtime.executor = depth  # type: ignore[misc, assignment]
-        list(session.answer())
-    assert queued and waits.count(1) == 2
+def test_another_job_runs_after_the_end_of_a_step_on_the_device() -> None:
+    """Its time on the device would else contain the step's, and the step's errors would be its own."""
+    state, copies, ran = state_of("none"), EmulatedCopies(), []
+    copies.go.clear()
+    with session_of(state, Requests(*steps(1)), emulated_transfer(copies)) as session:
+        answers = threading.Thread(target=lambda: list(session.answer()))
+        answers.start()
+        wait_until(lambda: copies.begun == 1, "the step")
+        other = threading.Thread(target=lambda: session._runtime.executor.run(lambda: ran.append(1), Part()))
+        other.start()
+        time.sleep(0.1)
+        assert not ran
+        copies.go.set()
+        other.join(60)
+        answers.join(60)
+    assert ran == [1] and [done.number for done in state.recent_replies] == [0]
 
 
 def test_a_snapshot_comes_after_its_step_with_its_reply(monkeypatch: pytest.MonkeyPatch) -> None:

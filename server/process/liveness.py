@@ -136,7 +136,10 @@ _AWAY = 0.25
 
 
 def warm_up(machine: Machine) -> None:
-    """Run all engines once on the device's thread; raises if a result is wrong."""
+    """Run all engines once on the device's thread; raises if a result is wrong.
+
+    Scenes are of the usual kind, RGB with harmonics of degree 3, since CUDA loads each kernel at its first use.
+    """
     machine.executor.run(lambda: _run(machine), None)
 
 
@@ -156,7 +159,7 @@ def _run(machine: Machine) -> None:
 def _sphere(device: torch.device) -> torch.Tensor:
     forward = spheres.forward(
         torch.tensor([[0.0, 0.0, 4.0]], device=device),
-        torch.tensor([[0.5]], device=device),
+        torch.full((1, 3), 0.5, device=device),
         torch.tensor([1.0], device=device),
         [spheres.Camera.opencv(*_LENS, _IDENTITY, [0, 0, 0], _SIZE, _SIZE)],
         spheres.Settings(gamma=0.1, max_depth=10.0, min_depth=0.1),
@@ -173,7 +176,8 @@ def _gaussian(device: torch.device) -> torch.Tensor:
         quats=torch.tensor([[1.0, 0.0, 0.0, 0.0]], device=device),
         scales=torch.ones(1, 3, device=device),
         opacities=torch.tensor([0.9], device=device),
-        colors=torch.tensor([[0.5]], device=device),
+        # Of colour 0.5.
+        sh=torch.zeros(1, 16, 3, device=device),
     )
     camera = gaussians.Camera.opencv(*_LENS, _IDENTITY, [0, 0, 0], _SIZE, _SIZE)
     forward = gaussians.forward(cloud, [camera], gaussians.Settings(), retain=True)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from lumigrad.kernels.meshes import Instance, Settings, World
+from lumigrad.kernels.meshes import Instance, Mesh, Settings, World
 from lumigrad.kernels.meshes.engine import CudaEngine
+from support.backends import cuda_devices
 from support.backends.cuda_devices import CudaDevice
 from support.backends.mesh_engines import Engine, cpu, on_cuda
 from support.closeness import assert_image, assert_relative
@@ -210,3 +211,48 @@ def test_stages_are_timed(device: Device) -> None:
     times = device.engine.stages(tensor(case.spheres), world, Settings())
     assert list(times) == ["query"]
     assert times["query"] > 0
+
+
+@pytest.mark.parametrize("searches_on", [1, 3])
+def test_a_mesh_can_be_searched_on_other_streams_until_it_is_gone(searches_on: int) -> None:
+    """The emulated device runs stream 1 before stream 2, on which meshes are built, and stream 3 after it.
+
+    It is not that of the fixture, for which every function of torch waits.
+    """
+    # Elsewhere at first, for memory that is used again holds what was there.
+    emulated, stream = cuda_devices.emulated(), 4
+    native = emulated.native
+    cuda = CudaEngine(native, 0, lambda: stream)
+    engine = on_cuda("emulation", emulated.device, cuda)
+    case = BY_NAME["deep"]
+    rows, settings = tensor(case.spheres), Settings()
+    other = DEEP.moved(DEEP.vertices + 0.3)
+
+    def built(mesh: Mesh) -> Mesh:
+        mesh.solid(cuda, "auto")  # As Mesh.build does for a GPU.
+        return mesh
+
+    def moved(mesh: Mesh) -> Mesh:
+        return built(engine.moved(mesh, torch.from_numpy(DEEP.vertices)))
+
+    def distances(mesh: Mesh) -> torch.Tensor:
+        return engine.evaluate(rows, World([Instance(mesh, TURNED)]), settings, outputs=("distance",))[0]["distance"]
+
+    expected = distances(mesh_of(engine, DEEP)).clone()
+    native.set_deferred(True)
+    try:
+        stream = 2
+        mesh = built(mesh_of(engine, DEEP))
+        another = moved(mesh)
+        stream = searches_on
+        found = [distances(mesh), distances(another), distances(moved(mesh))]
+        del mesh, another
+        stream = 2
+        # Takes the memory of those that are gone.
+        later = [built(mesh_of(engine, other)) for _ in range(3)]
+        native.synchronize()
+    finally:
+        native.set_deferred(False)
+    del later
+    for values in found:
+        np.testing.assert_array_equal(values.numpy(), expected.numpy())

@@ -20,6 +20,8 @@ inline constexpr int kDipoleFloats = 23;    // See math/winding.h.
 // generalised winding number exceeds 1/2 (Jacobson et al. 2013; Barill et al. 2018).
 enum class Sign : int32_t { none, normals, rays, winding };
 
+class CudaMesh;
+
 // A hierarchy of boxes over the triangles of a mesh: an implicit complete tree. Slot s = 16 leaf + lane holds a
 // triangle. Leaf l is child l % 16 of node l / 16 of level 0; node j of level k is child j % 16 of node j / 16 of level
 // k + 1; the last level has one node. Node j of level k has number level_begin[k] + j. A missing child has a box that
@@ -42,6 +44,7 @@ struct Tree {
   const int32_t* corners;       // [slots, 3] vertices a, b, c
   const float* positions;       // [vertices, 3]
   const float* vertex_normals;  // [vertices, 3] pseudo-normals: sums of face normals, weighted by angle
+  const CudaMesh* owner;        // Of a tree on a CUDA device; in host memory.
 };
 
 enum class Shape : int32_t { mesh, cuboid, grid };

@@ -146,6 +146,7 @@ void bind_cuda_spheres(nb::module_& m) {
   m.def(
       "device_trim",
       [](int device) {
+        nb::gil_scoped_release unlocked;
         const DeviceGuard guard(device);
         device_trim();
       },

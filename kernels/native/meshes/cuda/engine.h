@@ -4,8 +4,11 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <map>
 #include <memory>
+#include <mutex>
 
+#include "common/cuda/event.h"
 #include "common/cuda/memory.h"
 #include "common/cuda/staging.h"
 #include "common/cuda/timer.h"
@@ -16,25 +19,39 @@ namespace lumigrad::meshes {
 
 // A mesh on the device. Topology, normals, dipoles and the order of triangles are copied from the host's Mesh: searches
 // visit fewer nodes with the host's splits than with an order that a device computes quickly. Triangles and boxes are
-// computed on the device from the positions. Other streams than the one that it was built on must wait for that stream
-// before they use it, and must have finished with it before it is destroyed (see DeviceBuffer).
+// computed on the device from the positions. Calls on any stream may use it between begin_use and end_use: other
+// streams than the one that it was built on wait for that one, and are waited for before its memory is given back.
 class CudaMesh {
  public:
+  CudaMesh() = default;
+  ~CudaMesh();
   static std::shared_ptr<const CudaMesh> build(const Mesh& mesh, DeviceStaging& staging, cudaStream_t stream);
   // For a Mesh that Mesh::moved() returned without rebuilding it: the topology on the device is shared.
   std::shared_ptr<const CudaMesh> moved(const Mesh& mesh, DeviceStaging& staging, cudaStream_t stream) const;
   Tree tree() const { return tree_; }  // Pointers are to the device's memory.
   std::size_t bytes() const;
 
+  // Work that is queued on `stream` from now on waits until the mesh is complete.
+  void begin_use(cudaStream_t stream) const;
+  // The work that is queued on `stream` by now is all that uses it.
+  void end_use(cudaStream_t stream) const;
+
  private:
   struct Order {
+    cudaStream_t stream;
     DeviceBuffer<int32_t> faces, neighbours, corners;
   };
+  bool is_home(cudaStream_t stream) const { return stream == stream_ && stream == order_->stream; }
   void fit(const Mesh& mesh, DeviceStaging& staging, cudaStream_t stream);
 
   std::shared_ptr<const Order> order_;
   DeviceBuffer<float> triangles_, boxes_, dipoles_, positions_, normals_, vertex_normals_;
   Tree tree_{};
+  cudaStream_t stream_ = nullptr;
+  std::unique_ptr<DeviceEvent> complete_;
+  // The last use on each other stream.
+  mutable std::mutex mutex_;
+  mutable std::map<cudaStream_t, DeviceEvent> uses_;
 };
 
 // State that the calls on a device share; only one call may use it at a time.

@@ -153,13 +153,21 @@ RowsKernel kernel_of(const Settings& settings) {
   return &rows_kernel<Mode::curobo_field, false>;
 }
 
+template <class Use>
+void each_mesh(const World& world, std::size_t obstacles, Use&& use) {
+  for (std::size_t i = 0; i < obstacles; ++i) {
+    if (world.obstacles[i].shape == Shape::mesh) use(*world.obstacles[i].tree.owner);
+  }
+}
+
 }  // namespace
 
 DeviceTimer cuda_evaluate(const World& world, const Spheres& spheres, const Settings& settings, const Outputs& outputs,
                           CudaWorkspace& workspace, cudaStream_t stream) {
-  DeviceTimer timer(stream);
   const auto environments = static_cast<std::size_t>(world.environments);
   const auto obstacles = static_cast<std::size_t>(world.begin[environments]);
+  each_mesh(world, obstacles, [&](const CudaMesh& mesh) { mesh.begin_use(stream); });
+  DeviceTimer timer(stream);
   DeviceBuffer<Obstacle> on_device(obstacles, stream);
   DeviceBuffer<int32_t> begin(environments + 1, stream);
   workspace.staging.copy(on_device.data(), world.obstacles, obstacles * sizeof(Obstacle), stream);
@@ -170,6 +178,7 @@ DeviceTimer cuda_evaluate(const World& world, const Spheres& spheres, const Sett
   launch(kernel_of(settings), blocks_for(static_cast<std::size_t>(rows), kRowsOfBlock), kSearchThreads, 0, stream,
          call);
   timer.mark("query");
+  each_mesh(world, obstacles, [&](const CudaMesh& mesh) { mesh.end_use(stream); });
   return timer;
 }
 

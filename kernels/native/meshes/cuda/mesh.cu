@@ -107,6 +107,7 @@ std::shared_ptr<const CudaMesh> CudaMesh::build(const Mesh& mesh, DeviceStaging&
   const Tree from = mesh.tree();
   const std::size_t slots = static_cast<std::size_t>(from.leaves) * kWide;
   auto order = std::make_shared<Order>();
+  order->stream = stream;
   order->faces = upload(from.faces, slots, staging, stream);
   order->neighbours = upload(from.neighbours, 3 * slots, staging, stream);
   order->corners = upload(from.corners, 3 * slots, staging, stream);
@@ -117,14 +118,32 @@ std::shared_ptr<const CudaMesh> CudaMesh::build(const Mesh& mesh, DeviceStaging&
 }
 
 std::shared_ptr<const CudaMesh> CudaMesh::moved(const Mesh& mesh, DeviceStaging& staging, cudaStream_t stream) const {
+  begin_use(stream);
   auto made = std::make_shared<CudaMesh>();
   made->order_ = order_;
   made->fit(mesh, staging, stream);
   return made;
 }
 
+CudaMesh::~CudaMesh() {
+  for (const auto& [stream, used] : uses_) used.synchronize();
+}
+
+void CudaMesh::begin_use(cudaStream_t stream) const {
+  if (!is_home(stream)) complete_->delay(stream);
+}
+
+void CudaMesh::end_use(cudaStream_t stream) const {
+  if (is_home(stream)) return;
+  const std::lock_guard lock(mutex_);
+  const auto [used, is_first] = uses_.try_emplace(stream, stream);
+  if (!is_first) used->second.record(stream);
+}
+
 void CudaMesh::fit(const Mesh& mesh, DeviceStaging& staging, cudaStream_t stream) {
+  stream_ = stream;
   tree_ = mesh.tree();
+  tree_.owner = this;
   const auto leaves = static_cast<std::size_t>(tree_.leaves);
   const auto nodes = static_cast<std::size_t>(tree_.level_begin[tree_.levels]);
   const auto& positions = mesh.surface().positions;
@@ -145,6 +164,9 @@ void CudaMesh::fit(const Mesh& mesh, DeviceStaging& staging, cudaStream_t stream
   tree_.positions = positions_.data();
   tree_.vertex_normals = vertex_normals_.data();
   fit_boxes(tree_, positions_.data(), triangles_.data(), boxes_.data(), stream);
+  complete_ = std::make_unique<DeviceEvent>(stream);
+  // Reads the order that another stream may own.
+  end_use(stream);
 }
 
 std::size_t CudaMesh::bytes() const {

@@ -67,8 +67,13 @@ def is_out_of_memory(error: BaseException) -> bool:
     return False
 
 
-def release_frames(error: BaseException) -> None:
-    """Clear the frames of an error's traceback, so that the tensors in them are freed."""
-    if error.__traceback__ is not None:
-        traceback.clear_frames(error.__traceback__)
-    error.__traceback__ = None
+def release_locals(error: BaseException) -> None:
+    """Clear the local variables of the frames that an error has left, so that the tensors in them are freed.
+
+    Errors live long: the callers' frames, which hold them, are in their tracebacks. The stack can still be printed.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        if seen.__traceback__ is not None:
+            traceback.clear_frames(seen.__traceback__)
+        seen = seen.__cause__ or seen.__context__

@@ -17,7 +17,7 @@ import torch
 from lumigrad.kernels.memory import trim
 from lumigrad.server.core.accounts import Account, PayloadMemory
 from lumigrad.server.core.errors import DeviceMemoryError
-from lumigrad.server.device.faults import is_out_of_memory, release_frames
+from lumigrad.server.device.faults import is_out_of_memory, release_locals
 from lumigrad.server.device.transfer import Transfer
 
 
@@ -252,7 +252,7 @@ class DeviceMemory:
         except BaseException as error:
             if not is_out_of_memory(error):
                 raise
-            release_frames(error)
+            release_locals(error)
             return _Shortage(error)
         self._failures = 0
         return result

@@ -22,7 +22,7 @@ from lumigrad.server.core.errors import (
     DeviceMemoryError,
     InvalidArgumentError,
 )
-from lumigrad.server.device.faults import is_out_of_memory, release_frames
+from lumigrad.server.device.faults import is_out_of_memory, release_locals
 from lumigrad.server.device.memory import Cost, DeviceMemory, Estimates
 
 T = TypeVar("T")
@@ -97,10 +97,15 @@ class Job(Generic[T]):
         try:
             with torch.no_grad():
                 self.result = memory.run(self._work, self.cost)
-        except Stopped:
-            self.abandon()
         except BaseException as error:
-            self.error = error
+            self.note(error)
+
+    def note(self, error: BaseException) -> None:
+        """Note an error of the work; if its kernels were stopped, the reason why its call has ended."""
+        release_locals(error)
+        self.error = error
+        if isinstance(error, Stopped):
+            self.abandon()
 
     def abandon(self) -> None:
         """Note the error of its call, which has ended."""
@@ -212,18 +217,15 @@ class Batch:
                 results = entry.run([job.entry.item for job in jobs if job.entry is not None])
             for job, result in zip(jobs, results, strict=True):
                 job.result = result
-        except Stopped:
-            for job in jobs:
-                job.abandon()
         except BaseException as error:
             if isinstance(error, InvalidArgumentError | DeviceMemoryError) or is_out_of_memory(error):
                 # One job's request, or the size of the batch, may be the cause: the jobs then run one by one.
-                release_frames(error)
+                release_locals(error)
                 for job in jobs:
                     job.work(memory)
                 return
             for job in jobs:
-                job.error = error
+                job.note(error)
 
 
 # More urgent calls run first for this device time while others wait ...

@@ -28,6 +28,7 @@ def main() -> None:
     print_needs("The kernels of a training", steps)
     _print_sums({**drawn, **steps}, {"step of a training": tuple({**drawn, **steps})})
     serving.print_rates(drawn, gaussians.WIDTH * gaussians.HEIGHT)
+    serving.print_batches(gaussians.needs(gaussians.count(scene(gaussians.COUNT, *serving.BATCH_SIZE))))
 
 
 def _print_sums(needs: dict[str, Need], sums: dict[str, tuple[str, ...]]) -> None:

@@ -30,6 +30,7 @@ class Work:
 
     gaussians: int
     visible: int
+    pixels: int
     pairs: float  # Of tiles and Gaussians.
     fetched: float  # Pairs before their tile has ended.
     visits: float  # Of warps at Gaussians.
@@ -38,7 +39,7 @@ class Work:
 
 def needs(work: Work) -> dict[str, Need]:
     """What the stages need; sorting takes 8 bits of a key at a time."""
-    n, seen, pixels = work.gaussians, work.visible, WIDTH * HEIGHT
+    n, seen, pixels = work.gaussians, work.visible, work.pixels
     tests = work.fetched / 32 * 8 * TEST
     faint = (work.visits - work.blended) * FAINT
     return {
@@ -82,7 +83,8 @@ def count(given: Scene) -> Work:
     columns, rows = -(-given.width // TILE), -(-given.height // TILE)
     chosen = np.linspace(0, columns * rows - 1, SAMPLED_TILES).astype(int)
     sums = np.sum([_tile(values, tile % columns, tile // columns) for tile in chosen], 0)
-    return Work(COUNT, len(seen), *(sums * columns * rows / SAMPLED_TILES))
+    pixels = given.width * given.height
+    return Work(COUNT, len(seen), pixels, *(sums * columns * rows / SAMPLED_TILES))
 
 
 def _tile(values: dict[str, NDArray[np.float64]], column: int, row: int) -> tuple[int, int, int, int]:

@@ -186,11 +186,11 @@ $(GPU_STEPS): gpu-%:
 	$(call run_gpu,$*)
 
 # What `make gpu` needs of a network, for a machine without: the git-ignored folder .gpu-pack, of at most 50 MB.
-# PEERS names a folder of further peers, HEADERS_OF a Python 3.12 for its headers.
+# PEERS names a folder of further peers, HEADERS_OF a Python 3.12 for its headers, if none that has them is found.
 PEERS ?=
-HEADERS_OF ?= python3.12
+HEADERS_OF ?=
 gpu-pack: setup
-	PYTHONPATH=tests $(BIN)/python -m tests.gpu.pack $(if $(PEERS),--peers "$(PEERS)") --python "$(HEADERS_OF)"
+	PYTHONPATH=tests $(BIN)/python -m tests.gpu.pack $(if $(PEERS),--peers "$(PEERS)") $(if $(HEADERS_OF),--python "$(HEADERS_OF)")
 
 # Wheel and sdist; then tests that together use all of the installed wheel, away from the checkout's packages.
 # The wheel is built from the checkout, where `make setup` has compiled the kernels; a test has the sdist hold all of it.

@@ -172,6 +172,7 @@ def test_the_kernels_are_compiled_for_the_device_alone(
 ) -> None:
     monkeypatch.setattr(build, "BUILD", tmp_path)
     monkeypatch.setattr(build, "_tool", lambda name: str(no_tools / name))
+    monkeypatch.setattr(build, "_headers", lambda: [])
     module = f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
     made = f"mkdir -p {tmp_path}/native; touch {tmp_path}/native/{module}"
     tool(no_tools, "cmake", f'echo "$@" >> {tmp_path}/commands; if [ "$1" = --build ]; then {made}; fi')
@@ -193,7 +194,7 @@ def test_messages_of_other_protos_are_not_used(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(site, "PACK", tmp_path)
     monkeypatch.setattr(site, "_INSTALLED", "nowhere")
     (tmp_path / "protos.sha256").write_text(site.protos_digest(), encoding="utf-8")
-    assert list(site._messages()) == [tmp_path / "v1"]
+    assert list(site._messages()) == [tmp_path / "messages"]
     (tmp_path / "protos.sha256").write_text("of yesterday", encoding="utf-8")
     assert not list(site._messages())
 

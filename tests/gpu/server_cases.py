@@ -14,7 +14,10 @@ from typing import Any
 from tests.gpu.device import Device
 from tests.gpu.runner import Case, NotHere
 
-NEEDED = ("grpc", "grpc_health", "grpc_reflection", "google.rpc", "isal", "PIL", "prometheus_client", "lumigrad.v1")
+NEEDED = (
+    "grpc", "grpc_health", "grpc_reflection", "google.rpc", "isal", "PIL", "prometheus_client", "lumigrad.v1",
+    "lumigrad.drive.v1",
+)  # fmt: skip
 _CLIENTS = (1, 2, 4, 8, 16)
 _COMMAND = (sys.executable, "-c", "import sys; from lumigrad.client.cli import main; sys.exit(main())", "serve")
 

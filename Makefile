@@ -171,14 +171,14 @@ gpu-check: setup
 	$(BIN)/python -m tests.cuda_budgets
 
 # On a machine with a GPU: builds, tests, measures, compares and profiles the CUDA kernels with the Python that is there, in
-# BUDGET seconds, and writes what it finds into the folder OUT. DEVICE=emulation is a dry run after `make emulation`.
+# BUDGET seconds, and writes what it finds into build/gpu; small results are copied to the folder OUT, if that is set.
+# DEVICE=emulation is a dry run after `make emulation`.
 BUDGET ?= 1500
-OUT ?= build/gpu
 DEVICE ?= cuda
 # Of a package `tests` that is installed Python would take the tests, for ours has no __init__.py.
 define run_gpu
 	@mkdir -p build/gpu/site/tests && echo '__path__ = ["$(CURDIR)/tests"]' > build/gpu/site/tests/__init__.py
-	PYTHONPATH="build/gpu/site:$(CURDIR)/tests:$$PYTHONPATH" $(PYTHON) -m tests.gpu $(1) --budget $(BUDGET) --out "$(OUT)" --device $(DEVICE)
+	OUT="$(OUT)" PYTHONPATH="build/gpu/site:$(CURDIR)/tests:$$PYTHONPATH" $(PYTHON) -m tests.gpu $(1) --budget $(BUDGET) --device $(DEVICE)
 endef
 gpu:
 	$(call run_gpu)
@@ -186,11 +186,11 @@ $(GPU_STEPS): gpu-%:
 	$(call run_gpu,$*)
 
 # What `make gpu` needs of a network, for a machine without: the git-ignored folder .gpu-pack, of at most 50 MB.
-# PEERS names a folder of further peers, HEADERS_OF a Python 3.12 for its headers.
+# PEERS names a folder of further peers, HEADERS_OF a Python 3.12 for its headers, if none that has them is found.
 PEERS ?=
-HEADERS_OF ?= python3.12
+HEADERS_OF ?=
 gpu-pack: setup
-	PYTHONPATH=tests $(BIN)/python -m tests.gpu.pack $(if $(PEERS),--peers "$(PEERS)") --python "$(HEADERS_OF)"
+	PYTHONPATH=tests $(BIN)/python -m tests.gpu.pack $(if $(PEERS),--peers "$(PEERS)") $(if $(HEADERS_OF),--python "$(HEADERS_OF)")
 
 # Wheel and sdist; then tests that together use all of the installed wheel, away from the checkout's packages.
 # The wheel is built from the checkout, where `make setup` has compiled the kernels; a test has the sdist hold all of it.

@@ -3,7 +3,7 @@
 set(LUMIGRAD_PROTO_PACKAGES lumigrad/v1 lumigrad/drive/v1)
 set(LUMIGRAD_MESSAGES_DIR "${CMAKE_BINARY_DIR}/messages")
 set(LUMIGRAD_PROTOS)
-set(LUMIGRAD_MESSAGES)
+set(LUMIGRAD_MESSAGE_FILES)
 foreach(package IN LISTS LUMIGRAD_PROTO_PACKAGES)
   file(GLOB protos CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/protos/${package}/*.proto")
   set(messages)
@@ -13,7 +13,7 @@ foreach(package IN LISTS LUMIGRAD_PROTO_PACKAGES)
          "${LUMIGRAD_MESSAGES_DIR}/${package}/${name}_pb2.pyi")
   endforeach()
   list(APPEND LUMIGRAD_PROTOS ${protos})
-  list(APPEND LUMIGRAD_MESSAGES ${messages})
+  list(APPEND LUMIGRAD_MESSAGE_FILES ${messages})
   install(FILES ${messages} DESTINATION ${package})
 endforeach()
 
@@ -23,11 +23,11 @@ execute_process(
   OUTPUT_VARIABLE LUMIGRAD_COMMON_PROTOS OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
 
 add_custom_command(
-  OUTPUT ${LUMIGRAD_MESSAGES}
+  OUTPUT ${LUMIGRAD_MESSAGE_FILES}
   COMMAND "${CMAKE_COMMAND}" -E make_directory "${LUMIGRAD_MESSAGES_DIR}"
   COMMAND "${Python_EXECUTABLE}" -m grpc_tools.protoc "-I${CMAKE_SOURCE_DIR}/protos" "-I${LUMIGRAD_COMMON_PROTOS}"
           "--python_out=${LUMIGRAD_MESSAGES_DIR}" "--pyi_out=${LUMIGRAD_MESSAGES_DIR}" ${LUMIGRAD_PROTOS}
   DEPENDS ${LUMIGRAD_PROTOS}
   COMMENT "Generating messages"
   VERBATIM)
-add_custom_target(lumigrad_messages ALL DEPENDS ${LUMIGRAD_MESSAGES})
+add_custom_target(lumigrad_messages ALL DEPENDS ${LUMIGRAD_MESSAGE_FILES})

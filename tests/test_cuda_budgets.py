@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.cuda_budgets.__main__ import FILE, compare, read, write
+import pytest
+
+from tests.cuda_budgets.__main__ import FILE, compare, lacking, read, release, write
 from tests.cuda_budgets.usage import Usage, demangled, instructions_of, resources_of
 
 MANGLED = "_ZN8lumigrad7density41_GLOBAL__N__543fcc79_9_gather_cu_2e8d9bbc12split_kernelILi3EEEvNS0_8ChildrenEPf"
@@ -71,3 +73,17 @@ def test_budgets_are_written_and_read(tmp_path: Path) -> None:
     toolkit, all_budgets = read(FILE)
     assert toolkit
     assert {sm for sm, _ in all_budgets} == {"80", "90"}
+
+
+def test_in_continuous_integration_all_architectures_of_the_release_are_compiled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert release() == ["75", "80", "86", "89", "90", "100", "120"]
+    monkeypatch.setenv("CI", "true")
+    assert lacking(release()) == []
+    assert lacking(["80", "90"]) == ["75", "86", "89", "100", "120"]
+    monkeypatch.delenv("CI")
+    assert lacking(["80", "90"]) == []
+    (tmp_path / "cuda.cmake").write_text("", encoding="utf-8")
+    with pytest.raises(ValueError, match="no list"):
+        release(tmp_path / "cuda.cmake")

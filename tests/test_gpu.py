@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
 import sysconfig
 import time
@@ -9,10 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
 from support import gpu_cases
+from support.workers.slow_render import wait_until
 from tests.gpu import __main__ as program
 from tests.gpu import build, checks, context, profiling, site, table
 from tests.gpu.context import OUT_OF_TIME, Context, read_json
@@ -23,9 +28,25 @@ from tests.gpu.runner import run_cases, supervise
 NCU = """==PROF== Connected to process 7
 "ID","Kernel Name","gpu__time_duration.sum","dram__throughput.avg.pct_of_peak_sustained_elapsed"
 "","","ns","%"
-"0","void lumigrad::short(int)","1,000","50"
-"1","void lumigrad::long<3>(int)","9,000","70"
-"2","void lumigrad::long<3>(int)","7,000","80"
+"0","void lumigrad::<unnamed>::draw_kernel<(int)3, (bool)0>(const float *, int)","1,000","50"
+"1","void lumigrad::<unnamed>::draw_kernel<(int)3, (bool)1>(const float *, int)","9,000","70"
+"2","void lumigrad::<unnamed>::draw_kernel<(int)3, (bool)1>(const float *, int)","7,000","80"
+"3","void lumigrad::(anonymous namespace)::sum_kernel<lumigrad::Add<(int)3>>","500","80"
+"""
+SUITE = """
+import os, signal, time
+import pytest
+
+def test_good(): time.sleep(2.1 if "KILLED" in os.environ else 0)
+
+def test_after():
+    if "KILLED" in os.environ:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def test_wrong(): assert False
+
+@pytest.mark.skip(reason="not today")
+def test_skipped(): pass
 """
 
 
@@ -83,6 +104,74 @@ def test_commands_end_in_time_and_keep_what_they_wrote(tmp_path: Path) -> None:
     assert within(tmp_path).run(["/nowhere/nvcc"]).code == 127
 
 
+def test_progress_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(context, "_PROGRESS", 0.2)
+    slow = "import time; print('[3/70] Building', flush=True); time.sleep(2)"
+    assert within(tmp_path).run([sys.executable, "-c", slow]).code == 0
+    assert capsys.readouterr().err.count("s: [3/70] Building\n") == 1
+
+
+STEPS = """
+import sys
+from tests.gpu import __main__ as program, runner
+import tests.gpu.bench
+tests.gpu.bench.supervise = lambda context, step, _: runner.supervise(context, step, "support.gpu_cases")
+sys.argv = ["gpu", "bench", "--device", "emulation", "--budget", "60", "--out", sys.argv[1]]
+sys.exit(program.main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_results_outlast_a_kill(tmp_path: Path, number: signal.Signals) -> None:
+    """They are in both folders, and a call for the table finds them; the process of the cases ends, too."""
+    out, copies = tmp_path / "out", tmp_path / "copies"
+    environment = {**os.environ, **context.environment(), "OUT": str(copies)}
+    process = subprocess.Popen([sys.executable, "-c", STEPS, str(out)], env=environment, cwd=context.ROOT)
+    try:
+        hanging = {"status": "started"}
+        wait_until(lambda: read_json(out / "bench.json").get("cases", {}).get("hanging") == hanging, "the case")
+        group = psutil.Process(process.pid).children()
+        assert group
+    finally:
+        process.send_signal(number)
+        process.wait(30)
+    assert not psutil.wait_procs(group, 30)[1]
+    found = read_json(out / "bench.json")
+    assert found["cases"]["good"]["status"] == "ok"
+    assert read_json(copies / "bench.json") == found
+    assert (copies / "table.md").is_file() == (number == signal.SIGTERM)
+    shown = subprocess.run(
+        [sys.executable, "-m", "tests.gpu", "table", "--out", str(out)],
+        env=environment, cwd=context.ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert "| good | forward | 1.0 | 2.0 | 0.5 | 100 |" in shown
+    assert "- hanging: cut off" in shown
+    assert (copies / "table.md").read_text(encoding="utf-8").strip() == shown.strip()
+
+
+def test_counts_of_tests_are_written_while_they_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was counted is there when the process is killed, and at its end the rest."""
+    suite, file = tmp_path / "test_some.py", tmp_path / "test.json"
+    suite.write_text(SUITE, encoding="utf-8")
+    broken = tmp_path / "test_broken.py"
+    broken.write_text("import no_such_module", encoding="utf-8")
+    file.write_text("{}", encoding="utf-8")
+    monkeypatch.setattr(checks, "_options", lambda: ["-c", str(tmp_path / "none.ini"), "--rootdir", str(tmp_path)])
+    (tmp_path / "none.ini").write_text("[pytest]", encoding="utf-8")
+    monkeypatch.setenv("KILLED", "1")
+    killed = checks._tests(within(tmp_path), "kernels", 1.0, [str(suite)])
+    assert killed["status"] == "exit status -9"
+    assert killed["passed"] >= 1
+    monkeypatch.delenv("KILLED")
+    context.write_json(file, {"tests": {"kernels": {"status": "started"}}})
+    found = checks._tests(within(tmp_path), "kernels", 1.0, [str(suite)])
+    assert (found["passed"], found["failed"], found["skipped"]) == (2, 1, 1)
+    assert found["failures"] == ["test_some.py::test_wrong"]
+    assert found["skipped_because"] == ["not today"]
+    found = checks._tests(within(tmp_path), "kernels", 1.0, [str(suite), str(broken)])
+    assert found["failures"][0] == "test_broken.py"
+
+
 def test_steps_share_the_time(tmp_path: Path) -> None:
     steps = list(program.SHARES)
     given = [program._context(step, steps, "cuda", tmp_path, time.monotonic() + 1000.0).left() for step in steps]
@@ -101,6 +190,21 @@ def test_tools_that_are_missing_are_reported(tmp_path: Path, no_tools: Path) -> 
     assert checks._sanitized(within(tmp_path, 0.0), "memcheck") == {"status": OUT_OF_TIME}
 
 
+@pytest.mark.parametrize(
+    ("known", "option"), [("--kernel-name arg", ["--kernel-name", "kns=lumigrad"]), ("--tool arg", [])]
+)
+def test_only_kernels_of_the_project_are_searched_for_races(
+    tmp_path: Path, no_tools: Path, known: str, option: list[str]
+) -> None:
+    told = f'if [ "$1" = --help ]; then echo "{known}"; else echo "$@" >> {tmp_path}/arguments; fi'
+    tool(no_tools, "compute-sanitizer", told)
+    for name in ("racecheck", "memcheck"):
+        assert checks._sanitized(within(tmp_path), name)["status"] == "ok"
+    races, memory = (tmp_path / "arguments").read_text(encoding="utf-8").splitlines()
+    assert races.startswith(" ".join(["--tool racecheck --error-exitcode 86", *option, sys.executable]))
+    assert "lumigrad" not in memory.split(sys.executable)[0]
+
+
 def test_a_step_writes_its_results_and_the_table_says_that_they_are_of_no_gpu(
     tmp_path: Path, no_tools: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,11 +215,13 @@ def test_a_step_writes_its_results_and_the_table_says_that_they_are_of_no_gpu(
     monkeypatch.setattr(sys, "argv", ["gpu", *arguments])
     assert program.main() == 0
     found = read_json(tmp_path / "profile.json")
-    assert list(found["kernels"]) == ["lumigrad::long<3>", "lumigrad::short"]
-    assert found["kernels"]["lumigrad::long<3>"]["duration"] == 8000
+    draw, other = (f"lumigrad::draw_kernel<(int)3, (bool){number}>" for number in (1, 0))
+    assert list(found["kernels"]) == [draw, other, "lumigrad::sum_kernel<lumigrad::Add<(int)3>>"]
+    assert found["kernels"][draw]["duration"] == 8000
+    assert set(found["engines"]) == set(profiling.ENGINES)
     shown = capsys.readouterr().out
     assert shown.startswith("# DRY RUN")
-    assert "| lumigrad::long<3> | 2 | 8000 | 75 |" in shown
+    assert f"| {draw} | {2 * len(profiling.ENGINES)} | 8000 | 75 |" in shown
     assert (tmp_path / "table.md").read_text(encoding="utf-8").strip() == shown.strip()
 
 
@@ -172,6 +278,7 @@ def test_the_kernels_are_compiled_for_the_device_alone(
 ) -> None:
     monkeypatch.setattr(build, "BUILD", tmp_path)
     monkeypatch.setattr(build, "_tool", lambda name: str(no_tools / name))
+    monkeypatch.setattr(build, "_headers", lambda: [])
     module = f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
     made = f"mkdir -p {tmp_path}/native; touch {tmp_path}/native/{module}"
     tool(no_tools, "cmake", f'echo "$@" >> {tmp_path}/commands; if [ "$1" = --build ]; then {made}; fi')
@@ -182,10 +289,8 @@ def test_the_kernels_are_compiled_for_the_device_alone(
     assert "-DLUMIGRAD_CUDA_ARCHITECTURES=90-real" in commands
     assert f"-DPython_EXECUTABLE={sys.executable}" in commands
     tool(no_tools, "cmake", 'echo "error: no kernel was compiled"; exit 1')
-    assert build._compile(within(tmp_path), [9, 0]) == (
-        None,
-        {"configure": {"status": "exit status 1", "seconds": 0.0}},
-    )
+    native, steps = build._compile(within(tmp_path), [9, 0])
+    assert (native, list(steps), steps["configure"]["status"]) == (None, ["configure"], "exit status 1")
     assert "error: no kernel was compiled" in build._errors(within(tmp_path))
 
 
@@ -193,7 +298,7 @@ def test_messages_of_other_protos_are_not_used(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(site, "PACK", tmp_path)
     monkeypatch.setattr(site, "_INSTALLED", "nowhere")
     (tmp_path / "protos.sha256").write_text(site.protos_digest(), encoding="utf-8")
-    assert list(site._messages()) == [tmp_path / "v1"]
+    assert list(site._messages()) == [tmp_path / "messages"]
     (tmp_path / "protos.sha256").write_text("of yesterday", encoding="utf-8")
     assert not list(site._messages())
 

@@ -3,6 +3,8 @@
     python -m tests.cuda_budgets            fails if a kernel uses more than budgets.csv allows, or has no budget
     python -m tests.cuda_budgets --write    makes what the kernels use now their budgets
 
+In continuous integration it also fails if the module lacks code for an architecture of the release.
+
 The budgets hold for the toolkit named in the first line of the file: another compiler allocates other registers.
 """
 
@@ -12,6 +14,8 @@ import argparse
 import csv
 import dataclasses
 import importlib.util
+import os
+import re
 import sys
 from pathlib import Path
 from typing import TypeAlias
@@ -24,6 +28,8 @@ FILE = Path(__file__).with_name("budgets.csv")
 FIELDS = [field.name for field in dataclasses.fields(Usage)]
 # Two generations; what differs among GPUs of one is their number of units, not what a kernel takes.
 ARCHITECTURES = ("80", "90")
+# The architectures for which wheels have code are listed there.
+RELEASE = Path(__file__).parents[2] / "cmake" / "cuda.cmake"
 # A GPU gives registers to threads in eights, so that only those count.
 REGISTER_STEP = 8
 
@@ -44,6 +50,14 @@ def compare(budgets: Budgets, used: Budgets) -> tuple[list[str], list[str]]:
                 if -(-here // step) != -(-allowed // step):
                     (over if here > allowed else under).append(f"{where}: {field} {here}, budget {allowed}")
     return over, under
+
+
+def release(file: Path = RELEASE) -> list[str]:
+    """The architectures of the release, as "90", as nvcc compiles it."""
+    listed = re.search(r"STREQUAL \"RELEASE\"\).*?set\(CMAKE_CUDA_ARCHITECTURES ([^)]+)\)", file.read_text(), re.DOTALL)
+    if listed is None:
+        raise ValueError(f"{file} has no list of the release's architectures")
+    return [name.removesuffix("-real") for name in listed[1].split()]
 
 
 def read(file: Path) -> tuple[str, Budgets]:
@@ -90,9 +104,18 @@ def main() -> int:
         print(f"below its budget: {line}")
     for line in over:
         print(f"OVER: {line}")
-    compiled = ", ".join(f"sm_{name}" for name in architectures_of(module, tools))
-    print(f"{len(used)} kernels checked, {len(over)} over their budgets; the module has code for {compiled}")
-    return 1 if over else 0
+    compiled = architectures_of(module, tools)
+    named = ", ".join(f"sm_{name}" for name in compiled)
+    print(f"{len(used)} kernels checked, {len(over)} over their budgets; the module has code for {named}")
+    missing = lacking(compiled)
+    if missing:
+        print(f"the module lacks code for {', '.join(f'sm_{name}' for name in missing)}; build it with RELEASE")
+    return 1 if over or missing else 0
+
+
+def lacking(compiled: list[str]) -> list[str]:
+    """The architectures of the release that are not compiled: in continuous integration none may be."""
+    return [name for name in release() if name not in compiled] if "CI" in os.environ else []
 
 
 def _tools() -> Path | None:

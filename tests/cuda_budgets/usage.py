@@ -103,7 +103,7 @@ def demangled(names: set[str]) -> dict[str, str]:
     ordered = sorted(names)
     text = "\n".join(ordered)
     lines = subprocess.run(["c++filt"], input=text, capture_output=True, text=True, check=True).stdout.splitlines()
-    return {mangled: _plain(line) + _place(mangled) for mangled, line in zip(ordered, lines, strict=True)}
+    return {mangled: plain(line) + _place(mangled) for mangled, line in zip(ordered, lines, strict=True)}
 
 
 def _place(mangled: str) -> str:
@@ -111,8 +111,11 @@ def _place(mangled: str) -> str:
     return f" in {file[1]}.cu" if file else ""
 
 
-def _plain(name: str) -> str:
-    name = name.replace("(anonymous namespace)::", "").removeprefix("void ")
+def plain(name: str) -> str:
+    """A demangled name without parameters and anonymous namespaces; those of templates stay."""
+    name = name.replace("(anonymous namespace)::", "").replace("<unnamed>::", "").removeprefix("void ")
+    if not name.endswith(")"):
+        return name
     depth = 0
     for at in range(len(name) - 1, -1, -1):
         depth += (name[at] == ")") - (name[at] == "(")

@@ -3,6 +3,8 @@
 python3 -m tests.gpu                        all of them
 python3 -m tests.gpu bench --budget 300     one, which has all of the time
 python3 -m tests.gpu table --out FOLDER     the table of what is in a folder
+
+If the environment variable OUT names another folder, small results are also copied there as soon as they are written.
 """
 
 from __future__ import annotations
@@ -10,17 +12,19 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import sys
 import time
 import traceback
 from pathlib import Path
 from typing import Any
 
-from tests.gpu.context import BUILD, PACK, ROOT, Context
+from tests.gpu.context import BUILD, PACK, ROOT, Context, copy, read_json
 from tests.gpu.table import text
 
 # The part of the time that is left which each step may take when its turn comes; what it leaves is the others'.
 SHARES = {"build": 0.35, "test": 0.4, "bench": 0.5, "peers": 0.6, "profile": 1.0}
+_SMALL = (".json", ".md", ".csv")
 MODULES = {"build": "build", "test": "checks", "bench": "bench", "peers": "peers", "profile": "profiling"}
 
 
@@ -39,17 +43,31 @@ def main() -> int:
         parser.error(f"unknown step {unknown[0]!r}; expected one of {', '.join([*SHARES, 'table'])}")
     out = arguments.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
+    _prepare_environment()
+    steps = [step for step in arguments.steps or SHARES if step != "table"]
+    deadline = time.monotonic() + arguments.budget
+    try:
+        ended = [_run(step, _context(step, steps, arguments.device, out, deadline)) for step in steps]
+    finally:
+        table = text(out, arguments.device)
+        (out / "table.md").write_text(table, encoding="utf-8")
+        for file in sorted(path for path in out.iterdir() if path.suffix in _SMALL):
+            copy(file)
+        print(table, flush=True)
+    return 0 if all(ended) else 1
+
+
+def _prepare_environment() -> None:
+    # Commands that are running end with this process.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    if os.environ.get("OUT"):
+        copies = Path(os.environ["OUT"]).resolve()
+        copies.mkdir(parents=True, exist_ok=True)
+        os.environ["OUT"] = str(copies)
     # Where the toolkit is, if its tools are not found without.
     os.environ["PATH"] += f"{os.pathsep}/usr/local/cuda/bin"
     # The scene of the benchmarks that is not generated.
     os.environ.setdefault("LUMIGRAD_TEST_DATA", str(PACK))
-    steps = [step for step in arguments.steps or SHARES if step != "table"]
-    deadline = time.monotonic() + arguments.budget
-    ended = [_run(step, _context(step, steps, arguments.device, out, deadline)) for step in steps]
-    table = text(out, arguments.device)
-    (out / "table.md").write_text(table, encoding="utf-8")
-    print(table)
-    return 0 if all(ended) else 1
 
 
 def _context(step: str, steps: list[str], device: str, out: Path, deadline: float) -> Context:
@@ -62,11 +80,12 @@ def _run(step: str, context: Context) -> bool:
     """Runs a step, writes its results, and tells whether it ended well."""
     start, budget = time.monotonic(), context.left()
     print(f"{step}: at most {budget:.0f} s ...", file=sys.stderr, flush=True)
+    (context.out / f"{step}.json").unlink(missing_ok=True)
     try:
         found: dict[str, Any] = importlib.import_module(f"tests.gpu.{MODULES[step]}").run(context)
     except Exception as error:
         traceback.print_exc()
-        found = {"status": f"{type(error).__name__}: {error}"}
+        found = {**read_json(context.out / f"{step}.json"), "status": f"{type(error).__name__}: {error}"}
     seconds = time.monotonic() - start
     found = {
         "status": _worst(found),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import sys
 import sysconfig
@@ -80,12 +81,7 @@ def _gpu(context: Context) -> dict[str, Any]:
 
 def _compile(context: Context, capability: list[int]) -> tuple[Path | None, dict[str, Any]]:
     folder = BUILD / "native"
-    architecture = f"{capability[0]}{capability[1]}-real"
-    configure = [
-        _tool("cmake"), "-S", str(ROOT), "-B", str(folder), "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
-        f"-DCMAKE_MAKE_PROGRAM={_tool('ninja')}", f"-DPython_EXECUTABLE={sys.executable}",
-        "-DLUMIGRAD_CUDA=ON", f"-DLUMIGRAD_CUDA_ARCHITECTURES={architecture}", *_headers(),
-    ]  # fmt: skip
+    configure = configured(folder, f"{capability[0]}{capability[1]}-real")
     build = [_tool("cmake"), "--build", str(folder), "--target", "_native"]
     steps: dict[str, Any] = {}
     for name, command in (("configure", configure), ("compile", build)):
@@ -97,6 +93,19 @@ def _compile(context: Context, capability: list[int]) -> tuple[Path | None, dict
     return (found[0] if found else None), steps
 
 
+def configured(folder: Path, architecture: str, program: str = sys.executable) -> list[str]:
+    """CMake's command for the native module alone, for this machine's processor and one architecture of GPUs.
+
+    The messages are those of the pack: what generates them need not be here.
+    """
+    return [
+        _tool("cmake"), "-S", str(ROOT), "-B", str(folder), "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
+        f"-DCMAKE_MAKE_PROGRAM={_tool('ninja')}", f"-DPython_EXECUTABLE={program}", "-DLUMIGRAD_MESSAGES=OFF",
+        "-DLUMIGRAD_INSTRUCTION_SETS=NATIVE", "-DLUMIGRAD_CUDA=ON", f"-DLUMIGRAD_CUDA_ARCHITECTURES={architecture}",
+        *_headers(),
+    ]  # fmt: skip
+
+
 def _tool(name: str) -> str:
     """Beside the running Python, where pip puts it, before others: a system's CMake may not know the toolkit."""
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
@@ -105,10 +114,27 @@ def _tool(name: str) -> str:
 
 def _headers() -> list[str]:
     """Python's headers from the pack, where this machine has none."""
-    packed = PACK / "include"
-    if Path(sysconfig.get_path("include"), "Python.h").is_file() or not packed.is_dir():
+    installed, packed = Path(sysconfig.get_path("include")), PACK / "include"
+    if (installed / "Python.h").is_file():
         return []
+    version = "{}.{}".format(*sys.version_info)
+    if not (packed / "Python.h").is_file():
+        raise FileNotFoundError(
+            f"Python.h is neither in {installed} nor in {packed}; install the headers of Python {version}, or run "
+            f"`make gpu-pack HEADERS_OF=a Python {version} that has them`"
+        )
+    if packed_version(packed) != version:
+        raise FileNotFoundError(
+            f"{packed} has the headers of Python {packed_version(packed)}, but this is Python {version}; run "
+            f"`make gpu-pack HEADERS_OF=a Python {version}`, or run make gpu with PYTHON=another Python"
+        )
     return [f"-DPython_INCLUDE_DIR={packed}"]
+
+
+def packed_version(headers: Path) -> str:
+    """Of Python, as its headers tell it."""
+    text = (headers / "patchlevel.h").read_text(encoding="utf-8")
+    return ".".join(re.findall(r"#define PY_M(?:AJOR|INOR)_VERSION\s+(\d+)", text))
 
 
 def _errors(context: Context) -> list[str]:

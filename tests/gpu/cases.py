@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,13 @@ from tests.benchmarks import gaussian_scene, mesh_scene, scene
 from tests.benchmarks.density_kernels import Benchmark
 from tests.gpu import oracles
 from tests.gpu.context import PACK
-from tests.gpu.device import Call, Device, in_turns
+from tests.gpu.device import VARIANTS, Call, Device, in_turns
 from tests.gpu.runner import Case, NotHere
 from tests.gpu.server_cases import server_cases
 
-# Views, or other inputs, that take turns; together they do not fit into a cache.
-VARIANTS = 4
 COLUMNS = {"means": 3, "quats": 4, "scales": 3, "opacities": 1, "sh": 48}
 ACTIVATIONS = {"scales": "exp", "opacities": "sigmoid"}
+Tensors = Mapping[str, torch.Tensor]
 BETAS, EPSILON, RATE = (0.9, 0.999), 1e-15, 1e-3
 
 
@@ -120,9 +119,18 @@ class Splats:
 
         return {"forward": self.forward, "backward": backward, "forward, not retained": self.picture}
 
+    def half(self, number: int) -> torch.Tensor:
+        """A picture in half precision."""
+        camera, settings = self.cameras[number % VARIANTS], dataclasses.replace(self.settings, precision="half")
+        return gaussians.forward(self.gaussians, [camera], settings).outputs["color"]
+
+    def all_calls(self) -> dict[str, Call]:
+        """Also those that a peer may lack."""
+        return {**self.calls(), "forward, half": self.half}
+
     def measured(self) -> dict[str, Any]:
         """With what the stages of one pass each take."""
-        calls = self.calls()
+        calls = self.all_calls()
         found = _measured(self.device, calls)
         last: list[Any] = [calls["forward"](0), calls["backward"](0)]
         self.device.synchronize()
@@ -180,21 +188,30 @@ def mesh_calls(device: Device, ring: str) -> dict[str, Call]:
     mesh = meshes.Mesh.build(vertices, faces)
     world = meshes.World([meshes.Instance(mesh)])
     count = device.size(mesh_scene.POINTS, 50)
-    near, box = (rows_of(device, mesh_scene.points(made, kind, count)) for kind in ("near", "box"))
+    near, box = (
+        [rows_of(device, points) for points in np.split(mesh_scene.points(made, kind, VARIANTS * count), VARIANTS)]
+        for kind in ("near", "box")
+    )
     robot = device.tensor(mesh_scene.trajectories()[: device.size(mesh_scene.BATCHES, 1), : device.size(32, 2)])
+    # Along the axis of the torus, so that as much is near.
+    aside = [robot + robot.new_tensor([0.0, 0.0, 0.01 * number, 0.0]) for number in range(VARIANTS)]
     still, outputs = meshes.Settings(), ("distance", "normal", "closest", "face")
     swept = meshes.Settings(
         semantics="curobo", activation_distance=0.025, max_distance=0.1, sweep=True, samples=4, speed_metric=True,
         time_step_s=0.02,
     )  # fmt: skip
-    other = [vertices * 1.01, vertices]
+    moved = [vertices * (1.0 + 0.01 * number) for number in range(VARIANTS)]
+
+    def query(points: list[torch.Tensor]) -> Call:
+        return lambda number: meshes.evaluate(points[number % VARIANTS], world, still, outputs=outputs)
+
     return {
-        f"{count} points near": lambda _: meshes.evaluate(near, world, still, outputs=outputs),
-        f"{count} points in the box": lambda _: meshes.evaluate(box, world, still, outputs=outputs),
-        f"cost, swept, {robot[..., 0].numel()} spheres": lambda _: meshes.evaluate(
-            robot, world, swept, outputs=("cost", "gradient")
+        f"{count} points near": query(near),
+        f"{count} points in the box": query(box),
+        f"cost, swept, {robot[..., 0].numel()} spheres": lambda number: meshes.evaluate(
+            aside[number % VARIANTS], world, swept, outputs=("cost", "gradient")
         ),
-        "moved vertices": lambda number: mesh.moved(other[number % 2]),
+        "moved vertices": lambda number: mesh.moved(moved[number % VARIANTS]),
     }
 
 
@@ -220,32 +237,49 @@ def pictures_of(device: Device, width: int, height: int) -> tuple[list[torch.Ten
 
 
 class Adam:
-    """Gaussians of degree 3 in training, with gradients."""
+    """Gaussians of degree 3 in training, with gradients that change from step to step; `gradients` are the first."""
 
     def __init__(self, device: Device, count: int, *, activated: bool = True) -> None:
         random = torch.Generator().manual_seed(0)
         self.raw = {n: torch.randn(count, width, generator=random).to(device.torch) for n, width in COLUMNS.items()}
         self.gradients = {name: 1e-3 * value for name, value in self.raw.items()}
-        activations = ACTIVATIONS if activated else {}
-        self.parameters = {
-            name: training.Parameter(
-                raw=raw, gradient=self.gradients[name], first=torch.zeros_like(raw), second=torch.zeros_like(raw),
-                learning_rate=RATE, activation=activations.get(name, "identity"),
-                value=torch.empty_like(raw) if name in activations else None,
+        moments = {name: (torch.zeros_like(raw), torch.zeros_like(raw)) for name, raw in self.raw.items()}
+        values = {name: torch.empty_like(self.raw[name]) for name in (ACTIVATIONS if activated else ())}
+        self._parameters = [
+            adam_parameters(
+                self.raw, {name: each.roll(number, 0) for name, each in self.gradients.items()}, moments, values
             )
-            for name, raw in self.raw.items()
-        }  # fmt: skip
+            for number in range(VARIANTS)
+        ]
 
     def step(self, number: int) -> object:
         """One step."""
-        return training.adam_step(self.parameters, step=number + 1, betas=BETAS, epsilon=EPSILON)
+        parameters = self._parameters[number % VARIANTS]
+        return training.adam_step(parameters, step=number + 1, betas=BETAS, epsilon=EPSILON)
+
+
+def adam_parameters(
+    raw: Tensors, gradients: Mapping[str, training.Gradient], moments: Mapping[str, tuple[Any, Any]], values: Tensors
+) -> dict[str, training.Parameter]:
+    """Those that are in `values` have an activation, which is written there."""
+    return {
+        name: training.Parameter(
+            raw=raw[name], gradient=gradients[name], first=first, second=second, learning_rate=RATE,
+            activation=ACTIVATIONS[name] if name in values else "identity", value=values.get(name),
+        )
+        for name, (first, second) in moments.items()
+    }  # fmt: skip
 
 
 def step_calls(device: Device, count: int, width: int, height: int) -> dict[str, Call]:
-    """A whole step of training: forward, loss, backward and Adam, on values that stay on the device."""
+    """A whole step of training: forward, loss, backward and Adam, on values that stay on the device.
+
+    As in a worker, the gradient of harmonics is that of colours where the engine gives that.
+    """
     splats = Splats(device, gaussian_scene.scene(count, width, height))
     values = {name: getattr(splats.gaussians, name) for name in COLUMNS}
     raw = {**values, "scales": values["scales"].log(), "opacities": values["opacities"].clamp(1e-4, 1 - 1e-4).logit()}
+    degree = round(values["sh"].shape[1] ** 0.5) - 1
     _, target_image = pictures_of(device, width, height)
     moments = {name: (torch.zeros_like(value), torch.zeros_like(value)) for name, value in raw.items()}
 
@@ -253,15 +287,15 @@ def step_calls(device: Device, count: int, width: int, height: int) -> dict[str,
         done = splats.forward(number)
         assert done.state is not None
         loss = training.image_loss(done.outputs["color"], target_image)
-        gradients = gaussians.backward(done.state, {"color": loss.gradient}, tuple(COLUMNS)).gradients
-        parameters = {
-            name: training.Parameter(
-                raw=raw[name], gradient=gradients[name], first=moments[name][0], second=moments[name][1],
-                learning_rate=RATE, activation=ACTIVATIONS.get(name, "identity"),
-                value=getattr(splats.gaussians, name) if name in ACTIVATIONS else None,
-            )
-            for name in COLUMNS
-        }  # fmt: skip
+        by_factors = gaussians.gives_sh_factors(done.state)
+        wanted = ["sh_factors" if name == "sh" and by_factors else name for name in COLUMNS]
+        gradients: dict[str, training.Gradient] = dict(
+            gaussians.backward(done.state, {"color": loss.gradient}, wanted).gradients
+        )
+        if by_factors:
+            gradients["sh"] = training.HarmonicsGradient(gradients.pop("sh_factors"), degree)  # type: ignore[arg-type]
+        activated = {name: values[name] for name in ACTIVATIONS}
+        parameters = adam_parameters(raw, gradients, moments, activated)
         return training.adam_step(parameters, step=number + 1, betas=BETAS, epsilon=EPSILON)
 
     return {"step": step}

@@ -5,11 +5,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import xml.etree.ElementTree as xml
-from pathlib import Path
 from typing import Any
 
-from tests.gpu.context import OUT_OF_TIME, Context, environment, python
+from tests.gpu.context import OUT_OF_TIME, STARTED, Context, environment, python, read_json
 from tests.gpu.server_cases import NEEDED
 
 # What they import, the part of the time that is left which they may take, the tests, and a few for the emulation.
@@ -29,6 +27,9 @@ _TESTS = {
 }
 _SANITIZER_TOOLS = ("memcheck", "racecheck", "synccheck")
 _FOUND_ERRORS = 86
+# Those that look at kernels of torch, too, unless they are told which; and the option's names in several versions.
+_FILTERED = ("racecheck", "synccheck")
+_FILTERS = ("--kernel-regex", "--kernel-name", "--filter")
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -37,11 +38,15 @@ def run(context: Context) -> dict[str, Any]:
     for name, (needed, share, chosen, few) in _TESTS.items():
         imported = context.run(python("-c", f"import {', '.join(needed)}"), environment=environment())
         if imported.code == 0:
-            results["tests"][name] = _tests(context, share, few if context.emulated else chosen)
+            results["tests"][name] = {"status": STARTED}
+            context.write("test", results)
+            results["tests"][name] = _tests(context, name, share, few if context.emulated else chosen)
         else:
             results["tests"][name] = {"status": "not here", "why": imported.tail(1)}
         context.write("test", results)
     for tool in _SANITIZER_TOOLS:
+        results["sanitizer"][tool] = {"status": STARTED}
+        context.write("test", results)
         results["sanitizer"][tool] = _sanitized(context, tool)
         context.write("test", results)
     several = [*results["tests"].values(), *results["sanitizer"].values()]
@@ -49,13 +54,12 @@ def run(context: Context) -> dict[str, Any]:
     return {**results, "status": "ok" if ok else "see tests and sanitizer"}
 
 
-def _tests(context: Context, share: float, chosen: list[str]) -> dict[str, Any]:
-    report = context.out / "tests.part"
-    report.unlink(missing_ok=True)
-    command = python("-m", "pytest", "-q", "-p", "no:cacheprovider", *_options(), f"--junitxml={report}", *chosen)
+def _tests(context: Context, part: str, share: float, chosen: list[str]) -> dict[str, Any]:
+    file = context.out / "test.json"
+    report = ["-p", "tests.gpu.reports", f"--results={file}", f"--part={part}"]
+    command = python("-m", "pytest", "-q", "-p", "no:cacheprovider", *report, *_options(), *chosen)
     done = context.run(command, limit=share * context.left(), environment=environment())
-    found = {"status": done.status, "seconds": done.seconds, **_counts(report)}
-    report.unlink(missing_ok=True)
+    found = {**read_json(file)["tests"][part], "status": done.status, "seconds": done.seconds}
     return found if done.code == 0 else {**found, "output": done.tail(60)}
 
 
@@ -64,23 +68,6 @@ def _options() -> list[str]:
     processes = min(8, len(os.sched_getaffinity(0)) // 2)
     several = processes > 1 and importlib.util.find_spec("xdist") is not None
     return ["-n", str(processes), "--dist", "loadfile"] if several else []
-
-
-def _counts(report: Path) -> dict[str, Any]:
-    """Of pytest's report, which it also writes when it is interrupted."""
-    if not report.is_file():
-        return {}
-    cases = list(xml.parse(report).getroot().iter("testcase"))
-    failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
-    skipped = [case for case in cases if case.find("skipped") is not None]
-    reasons = {str(case.find("skipped").get("message")) for case in skipped}  # type: ignore[union-attr]
-    return {
-        "passed": len(cases) - len(failed) - len(skipped),
-        "failed": len(failed),
-        "skipped": len(skipped),
-        "failures": [f"{case.get('classname')}::{case.get('name')}" for case in failed][:100],
-        "skipped_because": sorted(reasons)[:20],
-    }
 
 
 def _sanitized(context: Context, tool: str) -> dict[str, Any]:
@@ -92,7 +79,8 @@ def _sanitized(context: Context, tool: str) -> dict[str, Any]:
     program = python("-m", "tests.gpu.oracles", "--device", context.device)
     # Each tensor has memory of its own, so that a kernel which goes beyond one is found.
     uncached = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    command = [sanitizer, "--tool", tool, "--error-exitcode", str(_FOUND_ERRORS), *program]
+    ours = _ours(context, sanitizer) if tool in _FILTERED else []
+    command = [sanitizer, "--tool", tool, "--error-exitcode", str(_FOUND_ERRORS), *ours, *program]
     done = context.run(command, environment={**environment(), **uncached})
     found = {"status": "found errors" if done.code == _FOUND_ERRORS else done.status, "seconds": done.seconds}
     return (
@@ -100,3 +88,10 @@ def _sanitized(context: Context, tool: str) -> dict[str, Any]:
         if done.code == 0
         else {**found, "output": [line for line in done.tail(200) if "===" in line][:80] or done.tail()}
     )
+
+
+def _ours(context: Context, sanitizer: str) -> list[str]:
+    """The option by which only kernels are watched in whose names the project's is."""
+    told = context.run([sanitizer, "--help"], limit=20.0).output
+    name = next((name for name in _FILTERS if name in told), None)
+    return [name, "kns=lumigrad"] if name else []

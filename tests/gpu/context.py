@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,9 +20,12 @@ ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "gpu"
 SITE = BUILD / "site"
 PACK = ROOT / ".gpu-pack"
-OUT_OF_TIME = "out of time"
+OUT_OF_TIME, STARTED = "out of time", "started"
 # Of its time, a command that is interrupted has this long to write what it has; seconds.
 _GRACE = 15.0
+# So often the last line of a command's output is shown; seconds.
+_PROGRESS = 5.0
+_DIE_WITH_PARENT = 1
 
 
 @dataclass(frozen=True)
@@ -89,19 +94,18 @@ def _finish(command: Sequence[str], log: Any, seconds: float, environment: Mappi
     """The exit status, or None if time ran out: then the processes are interrupted, and ended if that does not help."""
     try:
         process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_begin
         )
     except OSError as error:
         log.write(f"{error}\n")
         return 127
-    code: int | None = None
     grace = min(_GRACE, 0.2 * seconds)
     try:
-        code = process.wait(seconds - grace)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGINT)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(grace)
+        code = _watch(process, Path(log.name), seconds - grace)
+        if code is None:
+            os.killpg(process.pid, signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(grace)
     finally:
         # Also what the command left running, which would disturb the measurements after it.
         with suppress(ProcessLookupError):
@@ -110,11 +114,45 @@ def _finish(command: Sequence[str], log: Any, seconds: float, environment: Mappi
     return code
 
 
+def _begin() -> None:
+    """In the new process: a group of its own, which ends with this process."""
+    os.setpgid(0, 0)
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+
+
+def _watch(process: subprocess.Popen[bytes], log: Path, seconds: float) -> int | None:
+    """Waits for the exit status, and shows on the way how far the command has come."""
+    start, shown = time.monotonic(), _last_line(log)
+    while (left := start + seconds - time.monotonic()) > 0:
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(min(_PROGRESS, left))
+        line = _last_line(log)
+        if line != shown:
+            print(f"  {time.monotonic() - start:.0f} s: {line[-120:]}", file=sys.stderr, flush=True)
+        shown = line
+    return process.poll()
+
+
+def _last_line(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 4096))
+        lines = file.read().decode(errors="replace").strip().splitlines()
+    return lines[-1].strip() if lines else ""
+
+
 def write_json(file: Path, values: Mapping[str, Any]) -> None:
     """Replaces a file as a whole."""
     part = file.with_suffix(".part")
     part.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
     part.replace(file)
+    copy(file)
+
+
+def copy(file: Path) -> None:
+    """Copies a result to the folder that the environment variable OUT names, if that is another one."""
+    folder = os.environ.get("OUT")
+    if folder and Path(folder).resolve() != file.parent.resolve():
+        shutil.copy(file, folder)
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -15,6 +15,8 @@ import torch
 
 Call = Callable[[int], object]
 N = TypeVar("N", int, float, str)
+# Views, or other inputs, that take turns; together they do not fit into a cache.
+VARIANTS = 4
 # The host waits for the device after so many rounds, so that the queue stays short and the time is known.
 _ROUNDS = 10
 

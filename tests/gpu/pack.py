@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -18,11 +19,11 @@ import numpy as np
 import tomllib
 
 from tests.gpu.context import PACK, ROOT
-from tests.gpu.site import protos_digest
+from tests.gpu.site import MESSAGES, protos_digest
 
 MOST_BYTES = 50_000_000
 # What the machine has: see `tests/gpu/__init__.py`.
-_THERE = {"numpy", "torch", "protobuf", "grpcio", "pillow", "prometheus-client"}
+_THERE = {"numpy", "torch", "pillow", "prometheus-client"}
 _FOR = ["--python-version", "3.12", "--implementation", "cp", "--only-binary=:all:"]
 _PLATFORMS = [f"--platform=manylinux{name}_x86_64" for name in ("_2_28", "_2_27", "_2_17", "2014", "1")]
 # Peers that a machine with nvcc can build from what PyPI has of them.
@@ -33,7 +34,7 @@ def main() -> int:
     """Makes the folder; 1 if it is too large."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers", type=Path, help="a folder of further peers: source distributions or wheels")
-    parser.add_argument("--python", default="python3.12", help="a Python 3.12, of which the headers are taken")
+    parser.add_argument("--python", help="a Python 3.12 whose headers are packed (default: one that is found)")
     arguments = parser.parse_args()
     shutil.rmtree(PACK, ignore_errors=True)
     PACK.mkdir()
@@ -62,20 +63,24 @@ def _try(name: str, make: Callable[[], object]) -> None:
 
 
 def server_requirements() -> list[str]:
-    """What the server needs and the machine lacks.
+    """What the server needs and the machine lacks, or may have only older.
 
-    gRPC's small packages are taken as old as they may be: each wants a grpcio that is as new as itself.
+    gRPC's packages are taken as old as they may be: each wants a grpcio that is as new as itself.
     """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = [*project["dependencies"], *project["optional-dependencies"]["server"]]
     needed = [requirement for requirement in wanted if re.split(r"[^\w-]", requirement)[0] not in _THERE]
-    return [each.replace(">=", "==") if each.startswith("grpcio-") else each for each in needed]
+    return [each.replace(">=", "==") if each.startswith("grpcio") else each for each in needed]
 
 
 def _messages() -> None:
     import lumigrad.v1.tensor_pb2 as one_of_them
 
-    shutil.copytree(Path(one_of_them.__file__).parent, PACK / "v1", ignore=shutil.ignore_patterns("__pycache__"))
+    installed = Path(one_of_them.__file__).parents[1]
+    for package in MESSAGES:
+        shutil.copytree(
+            installed / package, PACK / "messages" / package, ignore=shutil.ignore_patterns("__pycache__", "*.pyi")
+        )
     (PACK / "protos.sha256").write_text(protos_digest(), encoding="utf-8")
 
 
@@ -97,15 +102,36 @@ def _trained() -> None:
     shutil.copyfile(path, target)
 
 
-def _headers(program: str) -> None:
-    """A Python without its headers cannot be built for."""
-    ask = [
-        program,
-        "-c",
-        "import sys, sysconfig; assert sys.version_info[:2] == (3, 12); print(sysconfig.get_path('include'))",
-    ]
-    told = subprocess.run(ask, capture_output=True, text=True, check=True)
-    shutil.copytree(told.stdout.strip(), PACK / "include")
+def _headers(named: str | None) -> None:
+    """Those of a Python 3.12: without them nothing can be built for it."""
+    programs = [named] if named else _pythons()
+    found = next(filter(None, map(_include_of, programs)), None)
+    if found is None:
+        asked = ", ".join(programs) or "no program, for PATH has no python3.12"
+        raise ValueError(f"found no Python.h; run `make gpu-pack HEADERS_OF=a Python 3.12 that has it` (asked {asked})")
+    shutil.copytree(found, PACK / "include")
+    # Debian has the configuration of each architecture in a folder of its own.
+    for configuration in found.parent.glob(f"{platform.machine()}-*/{found.name}/pyconfig.h"):
+        shutil.copyfile(configuration, PACK / "include" / "pyconfig.h")
+
+
+def _pythons() -> list[str]:
+    """All on PATH, and those of pyenv, whose programs on PATH only run the versions that are chosen."""
+    folders = [Path(folder) for folder in os.environ.get("PATH", "").split(os.pathsep)]
+    versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+    folders += sorted(versions.glob("3.12.*/bin"))
+    return [str(folder / "python3.12") for folder in folders if (folder / "python3.12").is_file()]
+
+
+def _include_of(program: str) -> Path | None:
+    """The folder of the headers, if the program is a Python 3.12 that has them."""
+    ask = "import sys, sysconfig; print(sys.version_info[:2] == (3, 12), sysconfig.get_path('include'))"
+    try:
+        told = subprocess.run([program, "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    fits, _, include = told.partition(" ")
+    return Path(include) if fits == "True" and Path(include, "Python.h").is_file() else None
 
 
 def _download(requirement: str, folder: Path, *options: str) -> None:

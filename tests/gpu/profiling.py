@@ -1,6 +1,6 @@
 """gpu-profile: what Nsight Compute counts for each kernel.
 
-python -m tests.gpu.profiling     runs the kernels that are profiled
+python -m tests.gpu.profiling ENGINE     runs its kernels
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.gpu.context import Context, environment, python
+from tests.cuda_budgets.usage import plain
+from tests.gpu.context import Context, copy, environment, python
 
 METRICS = {
     "gpu__time_duration.sum": "duration",
@@ -29,38 +30,60 @@ METRICS = {
 # Of this project and of the library that sorts for it.
 _KERNELS = "regex:lumigrad|cub::|Radix|Scan"
 _MOST_LAUNCHES = 150
+ENGINES = ("gaussians", "spheres", "meshes", "training")
 
 
 def run(context: Context) -> dict[str, Any]:
-    """One pass of each engine under ncu, as a table ncu.csv and in short."""
+    """One pass of each engine under ncu, as a table ncu.csv and in short; both grow by what each engine has run."""
     ncu = shutil.which("ncu")
     if ncu is None:
         return {"status": "not here", "why": "no ncu"}
-    table = context.out / "ncu.csv"
+    table, part = context.out / "ncu.csv", context.out / "ncu.part"
     table.unlink(missing_ok=True)
-    command = [
-        ncu, "--clock-control", "none", "--target-processes", "all", "--profile-from-start", "off", "--csv",
+    found: dict[str, Any] = {"engines": {}, "kernels": {}}
+    for position, engine in enumerate(ENGINES):
+        found["engines"][engine] = {"status": "started"}
+        context.write("profile", found)
+        found["engines"][engine] = _profiled(context, ncu, engine, part, context.left() / (len(ENGINES) - position))
+        if part.is_file():
+            append(part, table)
+        found["kernels"] = summary(table) if table.is_file() else {}
+        context.write("profile", found)
+    part.unlink(missing_ok=True)
+    bad = [f"{engine}: {each['status']}" for engine, each in found["engines"].items() if each["status"] != "ok"]
+    return {**found, "status": "; ".join(bad) or ("ok" if found["kernels"] else "no kernels were profiled")}
+
+
+def _profiled(context: Context, ncu: str, engine: str, part: Path, seconds: float) -> dict[str, Any]:
+    part.unlink(missing_ok=True)
+    options = [
+        "--clock-control", "none", "--target-processes", "all", "--profile-from-start", "off", "--csv",
         "--page", "raw", "--print-units", "base", "--kernel-name-base", "demangled", "--kernel-name", _KERNELS,
-        "--launch-count", str(_MOST_LAUNCHES), "--metrics", ",".join(METRICS), "--log-file", str(table),
+        "--launch-count", str(_MOST_LAUNCHES), "--metrics", ",".join(METRICS), "--log-file", str(part),
     ]  # fmt: skip
-    done = context.run(
-        [*command, *python("-m", "tests.gpu.profiling", "--device", context.device)], environment=environment()
-    )
-    kernels = summary(table) if table.is_file() else {}
-    status = done.status if kernels or done.code != 0 else "no kernels were profiled"
-    found = {"status": status, "seconds": done.seconds, "kernels": kernels}
-    return found if status == "ok" else {**found, "output": done.tail()}
+    program = python("-m", "tests.gpu.profiling", engine, "--device", context.device)
+    done = context.run([ncu, *options, *program], limit=seconds, environment=environment())
+    found = {"status": done.status, "seconds": done.seconds}
+    return found if done.code == 0 else {**found, "output": done.tail()}
+
+
+def append(part: Path, table: Path) -> None:
+    """Adds the rows of a table to another, which has no other lines; the first has the names of the columns."""
+    rows = [line for line in part.read_text(encoding="utf-8").splitlines() if line.startswith('"')]
+    before = table.read_text(encoding="utf-8") if table.is_file() else ""
+    kept = [row for row in rows if not before or not row.startswith('"ID"')]
+    table.write_text(before + "".join(f"{row}\n" for row in kept), encoding="utf-8")
+    copy(table)
 
 
 def summary(table: Path) -> dict[str, dict[str, Any]]:
     """By kernel the number of launches, and the medians of what was counted; those that take longest come first."""
-    lines = [line for line in table.read_text(encoding="utf-8").splitlines() if line.startswith('"')]
     launches: dict[str, list[dict[str, float]]] = {}
-    for row in csv.DictReader(lines):
-        # The first row has the units.
+    for row in csv.DictReader(table.read_text(encoding="utf-8").splitlines()):
+        # A row without a number has the units.
         if row["ID"]:
-            name = row["Kernel Name"].split("(")[0].removeprefix("void ")
-            launches.setdefault(name, []).append({short: _number(row.get(long)) for long, short in METRICS.items()})
+            counted = {short: _number(row.get(long)) for long, short in METRICS.items()}
+            launches.setdefault(plain(row["Kernel Name"]), []).append(counted)
     kernels = {
         name: {"launches": len(rows), **{short: statistics.median(row[short] for row in rows) for short in rows[0]}}
         for name, rows in launches.items()
@@ -76,16 +99,18 @@ def _number(text: str | None) -> float:
 
 
 def main() -> None:
-    """Runs one pass of each engine between the profiler's start and stop, after one that warms up."""
+    """Runs one pass of an engine between the profiler's start and stop, after one that warms up."""
     import torch
 
     from tests.gpu.device import Device
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("engine", choices=ENGINES)
     parser.add_argument("--device", default="cuda")
-    device = Device(parser.parse_args().device)
+    arguments = parser.parse_args()
+    device = Device(arguments.device)
     with device.engines():
-        for call in _calls(device):
+        for call in _calls(device, arguments.engine):
             call(0)
             device.synchronize()
             if not device.on_host:
@@ -96,18 +121,22 @@ def main() -> None:
                 torch.cuda.profiler.stop()
 
 
-def _calls(device: Any) -> Iterator[Callable[[int], object]]:
-    """One engine after the other, so that only what is profiled is in memory."""
+def _calls(device: Any, engine: str) -> Iterator[Callable[[int], object]]:
+    """One after the other, so that only what is profiled is in memory."""
     from tests.benchmarks.gaussian_scene import scene
     from tests.gpu import cases
 
     film, many = cases.film_of(device), device.size(1_000_000, 300)
-    yield from cases.Splats(device, scene(many, *film)).calls().values()
-    for semantics in ("exact", "compat"):
-        yield from cases.sphere_calls(device, device.size(100_000, 200), *film, semantics).values()
-    yield from cases.mesh_calls(device, device.size("70k", "1k")).values()
-    yield from cases.loss_calls(device, *film).values()
-    yield cases.Adam(device, many).step
+    if engine == "gaussians":
+        yield from cases.Splats(device, scene(many, *film)).all_calls().values()
+    elif engine == "spheres":
+        for semantics in ("exact", "compat"):
+            yield from cases.sphere_calls(device, device.size(100_000, 200), *film, semantics).values()
+    elif engine == "meshes":
+        yield from cases.mesh_calls(device, device.size("70k", "1k")).values()
+    else:
+        yield from cases.loss_calls(device, *film).values()
+        yield cases.Adam(device, many).step
 
 
 if __name__ == "__main__":

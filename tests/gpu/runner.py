@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.gpu.context import OUT_OF_TIME, Context, environment, python, read_json, write_json
+from tests.gpu.context import OUT_OF_TIME, STARTED, Context, environment, python, read_json, write_json
 
-_NOT_RUN, _STARTED = "not run", "started"
+_NOT_RUN = "not run"
 # After an error the device does not take work of the same process any more.
 _BROKEN = 3
 CASE_SECONDS = 120.0
@@ -50,9 +50,9 @@ def supervise(context: Context, step: str, module: str) -> dict[str, Any]:
         done = context.run(child, environment=environment())
         results = read_json(file)
         for result in results["cases"].values():
-            if result["status"] == _STARTED and done.code is None:
+            if result["status"] == STARTED and done.code is None:
                 result["status"] = OUT_OF_TIME
-            elif result["status"] == _STARTED:
+            elif result["status"] == STARTED:
                 result |= {"status": f"ended the process: {done.status}", "output": done.tail()}
         if done.code is None or (done.code == 0 and context.left() == 0):
             _mark_rest(results)
@@ -84,7 +84,7 @@ def run_cases(cases: list[Case], device: Any, file: Path, end: float) -> int:
         if time.monotonic() >= end:
             _mark_rest(results)
             break
-        results["cases"][case.name] = {"status": _STARTED}
+        results["cases"][case.name] = {"status": STARTED}
         write_json(file, results)
         print(f"{case.name} ...", flush=True)
         start = time.monotonic()
@@ -94,6 +94,7 @@ def run_cases(cases: list[Case], device: Any, file: Path, end: float) -> int:
         faulthandler.cancel_dump_traceback_later()
         results["cases"][case.name] = {**result, "seconds": round(time.monotonic() - start, 1)}
         write_json(file, results)
+        print(f"{case.name}: {result['status']}", flush=True)
         if result["status"] == "failed" and not _works(device):
             return _BROKEN
     write_json(file, results)

@@ -8,14 +8,26 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from tests.gpu.device import Device
+import numpy as np
+
+from tests.benchmarks.gaussian_scene import Scene, scene
+from tests.gpu.device import VARIANTS, Device
 from tests.gpu.runner import Case, NotHere
 
-NEEDED = ("grpc", "grpc_health", "grpc_reflection", "google.rpc", "isal", "PIL", "prometheus_client", "lumigrad.v1")
-_CLIENTS = (1, 2, 4, 8, 16)
+NEEDED = (
+    "grpc", "grpc_health", "grpc_reflection", "google.rpc", "isal", "PIL", "prometheus_client", "lumigrad.v1",
+    "lumigrad.drive.v1",
+)  # fmt: skip
+# Of a call, for as many pictures as a simulator asks for at a time.
+_BATCH = 64
+_RGB_D: dict[str, Any] = {
+    "outputs": ("color", "expected_depth"),
+    "image_format": {"color": "uint8", "expected_depth": "float16"},
+}
+_STEPS_AHEAD = 8
 _COMMAND = (sys.executable, "-c", "import sys; from lumigrad.client.cli import main; sys.exit(main())", "serve")
 
 
@@ -24,7 +36,43 @@ def server_cases(device: Device) -> list[Case]:
     cases = [
         Case(f"server, formats, lane {lane}", lambda on, lane=lane: _formats(on, lane)) for lane in ("stream", "shared")
     ]
-    return [*cases, Case("server, clients at a time", _clients)]
+    pictures = Pictures(100_000, 640, 360, {"image_format": "uint8"}), (1, 2, 4, 8, 16)
+    files = Pictures(1_000_000, 1920, 1080, {"image_format": "jpeg"}), (1, 4, 16)
+    return [
+        Case("server, 1M Gaussians 1080p as JPEG", lambda on: _clients(on, *files)),
+        Case("server, training step 1M 1080p", _training),
+        Case("server, 1M Gaussians, batches of 640x480 RGB-D", _batches),
+        *cases,
+        Case("server, 100k Gaussians 640x360, clients at a time", lambda on: _clients(on, *pictures)),
+    ]
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Of Gaussians, from cameras beside each other; `options` are arguments of the client's `render`."""
+
+    gaussians: int
+    width: int
+    height: int
+    options: dict[str, Any]
+
+    def made(self, device: Device) -> Scene:
+        """The scene."""
+        size = device.size(self.width, 64), device.size(self.height, 48)
+        return scene(device.size(self.gaussians, 300), *size)
+
+
+def cameras_of(made: Scene, count: int) -> list[Any]:
+    """Moved sideways a little."""
+    from lumigrad.client import Camera
+
+    step = np.array([0.01 * np.linalg.norm(made.translation), 0, 0], np.float32)
+    return [
+        Camera.opencv(
+            *made.intrinsics, made.rotation, made.translation + number % VARIANTS * step, made.width, made.height
+        )
+        for number in range(count)
+    ]
 
 
 def _worker(device: Device) -> Any:
@@ -53,22 +101,20 @@ def _formats(device: Device, lane: str) -> dict[str, Any]:
             return {"formats": [asdict(row) for row in format_rows(client, runs=device.size(15, 1))]}
 
 
-def _clients(device: Device) -> dict[str, Any]:
-    """Calls for a picture of 640x360 of 100,000 Gaussians, as bytes, from threads with a client each."""
-    from tests.benchmarks.gaussian_scene import scene
-
+def _clients(device: Device, pictures: Pictures, counts: tuple[int, ...]) -> dict[str, Any]:
+    """Calls from threads with a client each."""
     with _worker(device) as process:
-        from lumigrad.client import Camera, Client, Gaussians
+        from lumigrad.client import Client, Gaussians
 
-        made = scene(device.size(100_000, 300), 640, 360)
-        camera = Camera.opencv(*made.intrinsics, made.rotation, made.translation, made.width, made.height)
+        made = pictures.made(device)
         with Client(process.target) as first:
             handle = first.put(Gaussians(**made.tensors))
             rows = []
-            for count in _CLIENTS[: device.size(5, 2)]:
+            for count in counts[: device.size(len(counts), 2)]:
                 clients = [Client(process.target) for _ in range(count)]
                 calls = [
-                    lambda client=client: client.render(handle, camera, image_format="uint8") for client in clients
+                    lambda client=client, camera=camera: client.render(handle, camera, **pictures.options)
+                    for client, camera in zip(clients, cameras_of(made, count), strict=True)
                 ]
                 rows.append({"clients": count, **_rate(calls, device.size(3.0, 0.2))})
                 for client in clients:
@@ -76,16 +122,65 @@ def _clients(device: Device) -> dict[str, Any]:
     return {"clients": rows}
 
 
+def _batches(device: Device) -> dict[str, Any]:
+    """Calls for many small pictures with depths."""
+    with _worker(device) as process:
+        from lumigrad.client import Client, Frame, Gaussians
+
+        made = Pictures(1_000_000, 640, 480, {}).made(device)
+        count = device.size(_BATCH, 4)
+        rows = []
+        for lane in ("stream", "shared"):
+            with Client(process.target, lane=lane) as client:
+                handle = client.put(Gaussians(**made.tensors))
+                items = [(handle, camera) for camera in cameras_of(made, count)]
+
+                def call(client: Any = client, items: Any = items) -> None:
+                    for frame in client.render_batch(items, **_RGB_D):
+                        if not isinstance(frame, Frame):
+                            raise frame
+
+                rate = _rate([call], device.size(3.0, 0.2))
+                rows.append({"clients": 1, "lane": lane, "frames_per_call": count, **rate})
+                client.delete(handle)
+    return {"clients": rows}
+
+
+def _training(device: Device) -> dict[str, Any]:
+    """Steps that the worker makes on its own: rendering, loss, gradients and Adam."""
+    with _worker(device) as process:
+        from lumigrad.client import Client, Gaussians
+
+        made = Pictures(1_000_000, 1920, 1080, {}).made(device)
+        random = np.random.default_rng(3)
+        photographs = [random.integers(0, 256, (made.height, made.width, 3), np.uint8) for _ in range(VARIANTS)]
+        cameras = cameras_of(made, VARIANTS)
+        with (
+            Client(process.target) as client,
+            client.trainer(Gaussians(**made.tensors), cameras, photographs) as trainer,
+        ):
+            steps = iter(trainer.steps(1 << 30, in_flight=_STEPS_AHEAD))
+            for _ in range(device.size(20, 2)):
+                next(steps)
+            return {"clients": [{"clients": 1, **_rate([lambda: next(steps)], device.size(6.0, 0.2))}]}
+
+
 def _rate(calls: list[Callable[[], object]], seconds: float) -> dict[str, float]:
+    """Of calls that are made at the same time, again and again, after one each that warms up."""
+    for call in calls:
+        call()
     times: list[float] = []
+    errors: list[Exception] = []
     until = time.perf_counter() + seconds
 
     def repeat(call: Callable[[], object]) -> None:
-        call()
-        while time.perf_counter() < until:
-            start = time.perf_counter()
-            call()
-            times.append((time.perf_counter() - start) * 1e3)
+        try:
+            while time.perf_counter() < until:
+                start = time.perf_counter()
+                call()
+                times.append((time.perf_counter() - start) * 1e3)
+        except Exception as error:
+            errors.append(error)
 
     threads = [threading.Thread(target=repeat, args=(call,)) for call in calls]
     start = time.perf_counter()
@@ -93,6 +188,8 @@ def _rate(calls: list[Callable[[], object]], seconds: float) -> dict[str, float]
         thread.start()
     for thread in threads:
         thread.join()
+    if errors:
+        raise errors[0]
     if not times:
         raise RuntimeError("no call ended within the time")
     return {

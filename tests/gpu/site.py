@@ -6,13 +6,19 @@ import hashlib
 import shutil
 import sysconfig
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from tests.gpu.context import PACK, ROOT, SITE
 
 _SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 _INSTALLED = ".venv/lib/python*/site-packages/lumigrad"
+# The packages of generated messages, beside each other in `lumigrad`.
+MESSAGES = ("v1", "drive/v1")
+# Unpacked only where the installed ones are missing or older than the project's metadata allows.
+_PERHAPS = ("grpcio", "protobuf")
 
 
 def assemble(native: Path) -> dict[str, str]:
@@ -31,9 +37,13 @@ def assemble(native: Path) -> dict[str, str]:
     _name_the_tests()
     messages = next(_messages(), None)
     if messages is not None:
-        (SITE / "lumigrad" / "v1").symlink_to(messages)
+        for package in MESSAGES:
+            link = SITE / "lumigrad" / package
+            link.parent.mkdir(exist_ok=True)
+            link.symlink_to(messages / package)
     _describe()
-    wheels = [_unpack(wheel) for wheel in sorted((PACK / "wheels").glob("*.whl")) if _fits(wheel)]
+    needless = {name for name in _PERHAPS if _is_new_enough(name)}
+    wheels = [_unpack(wheel) for wheel in sorted((PACK / "wheels").glob("*.whl")) if _fits(wheel, needless)]
     return {
         "native": str(native),
         "messages": str(messages or "none that fit these protos: run make gpu-pack"),
@@ -57,22 +67,21 @@ def _name_the_tests() -> None:
 
 def protos_digest() -> str:
     """Of what messages are generated from: those of other protos would break the server when it is in use."""
-    protos = sorted((ROOT / "protos" / "lumigrad" / "v1").glob("*.proto"))
+    protos = sorted((ROOT / "protos" / "lumigrad").rglob("*.proto"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in protos)).hexdigest()
 
 
 def _messages() -> Iterator[Path]:
+    """Folders that have all of MESSAGES, the best first."""
     digest = PACK / "protos.sha256"
     if digest.is_file() and digest.read_text(encoding="utf-8") == protos_digest():
-        yield PACK / "v1"
-    yield from sorted(ROOT.glob(f"{_INSTALLED}/v1"))
+        yield PACK / "messages"
+    yield from (path for path in sorted(ROOT.glob(_INSTALLED)) if all((path / each).is_dir() for each in MESSAGES))
 
 
 def _describe() -> None:
     """The metadata in which the command line finds its subcommands, and programs the version."""
-    import tomllib
-
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = _project()
     folder = SITE / f"lumigrad-{project['version']}.dist-info"
     folder.mkdir()
     metadata = f"Metadata-Version: 2.1\nName: lumigrad\nVersion: {project['version']}\n"
@@ -83,13 +92,32 @@ def _describe() -> None:
     (folder / "entry_points.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _fits(wheel: Path) -> bool:
-    """Whether a wheel is for this Python: pure, or compiled for its version."""
+def _project() -> dict[str, Any]:
+    import tomllib
+
+    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return found
+
+
+def _is_new_enough(name: str) -> bool:
+    """Whether a package is installed in a version that the project's metadata allows."""
+    from packaging.requirements import Requirement
+
+    wanted = {each.name: each.specifier for each in map(Requirement, _project()["dependencies"])}
+    try:
+        return wanted[name].contains(version(name), prereleases=True)
+    except PackageNotFoundError:
+        return False
+
+
+def _fits(wheel: Path, needless: Collection[str]) -> bool:
+    """Whether a wheel is needed, and for this Python: pure, or compiled for its version."""
     abi = wheel.stem.split("-")[-2]
-    return abi in ("none", "abi3") or f"-{abi.removeprefix('cp')}-" in str(_SUFFIX)
+    fits = abi in ("none", "abi3") or f"-{abi.removeprefix('cp')}-" in str(_SUFFIX)
+    return fits and wheel.name.split("-")[0] not in needless
 
 
 def _unpack(wheel: Path) -> str:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(SITE)
-    return wheel.name.split("-")[0]
+    return "-".join(wheel.name.split("-")[:2])

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.gpu.context import read_json
+from tests.gpu.context import STARTED, read_json
 
 _KERNELS = 16
+_CUT_OFF = "cut off"
 
 
 def text(folder: Path, device: str) -> str:
@@ -30,7 +31,7 @@ def _title(build: dict[str, Any], device: str) -> str:
 
 def _build(found: dict[str, Any]) -> Iterator[str]:
     gpu = found.get("gpu", {})
-    yield f"- {found.get('status', 'cut off')}; torch {gpu.get('torch')}, CUDA {gpu.get('torch_cuda')}"
+    yield f"- {found.get('status', _CUT_OFF)}; torch {gpu.get('torch')}, CUDA {gpu.get('torch_cuda')}"
     yield f"- copies on the device, bytes read and written: {gpu.get('copy_gb_per_s')} GB/s"
     for name, what in found.get("site", {}).items():
         yield f"- {name}: {what}"
@@ -42,10 +43,10 @@ def _build(found: dict[str, Any]) -> Iterator[str]:
 def _test(found: dict[str, Any]) -> Iterator[str]:
     for part, tests in found.get("tests", {}).items():
         counts = ", ".join(f"{tests[name]} {name}" for name in ("passed", "failed", "skipped") if name in tests)
-        yield f"- tests of the {part}: {tests['status']}; {counts or 'no counts'}"
+        yield f"- tests of the {part}: {_status(tests)}; {counts or 'no counts'}"
         yield from (f"    - {name}" for name in tests.get("failures", [])[:20])
     for tool, result in found.get("sanitizer", {}).items():
-        yield f"- {tool}: {result['status']}"
+        yield f"- {tool}: {_status(result)}"
 
 
 def _bench(found: dict[str, Any]) -> Iterator[str]:
@@ -57,7 +58,9 @@ def _bench(found: dict[str, Any]) -> Iterator[str]:
             size = f"{row['payload_bytes'] / 1e6:.1f} MB"
             yield f"| {name} | {row['format']}, {size} | {row['median_ms']:.2f} | | | {row['runs']} |"
         for row in case.get("clients", []):
-            yield f"| {name} | {row['clients']} clients, {row['calls_per_s']} calls/s | {row['median_ms']} | | | |"
+            many, rate = row.get("frames_per_call", 1), row["calls_per_s"]
+            each = f", {many * rate:.0f} frames/s by lane {row['lane']}" if many > 1 else ""
+            yield f"| {name} | {row['clients']} clients, {rate} calls/s{each} | {row['median_ms']} | | | |"
     yield from _others(found)
     for name, case in found.get("cases", {}).items():
         if "stages_ms" in case:
@@ -82,14 +85,19 @@ def _others(found: dict[str, Any]) -> Iterator[str]:
     yield ""
     for name, case in found.get("cases", {}).items():
         if case["status"] != "ok":
-            yield f"- {name}: {case['status']}" + (f": {case['why']}" if "why" in case else "")
+            yield f"- {name}: {_status(case)}" + (f": {case['why']}" if "why" in case else "")
         elif "compared" in case:
             yield f"- {name}: {case['compared']} tensors compared, all within the tolerance"
     yield from (f"    {line}" for line in found.get("failure", []))
 
 
+def _status(part: dict[str, Any]) -> str:
+    """Of a part of a step, which may have been killed in it."""
+    return _CUT_OFF if part["status"] == STARTED else str(part["status"])
+
+
 def _profile(found: dict[str, Any]) -> Iterator[str]:
-    yield f"{found['status']} {found.get('why', '')}".strip()
+    yield f"{found.get('status', _CUT_OFF)} {found.get('why', '')}".strip()
     if found.get("kernels"):
         columns = ("launches", "duration", "dram_pct", "l2_pct", "sm_pct", "occupancy_pct", "registers")
         yield from ["", f"| kernel (duration in ns) | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 import numpy as np
@@ -19,7 +18,7 @@ from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.server.core.errors import DEVICE_LOST
 from lumigrad.v1 import errors_pb2, image_pb2, render_pb2, scene_pb2, training_pb2, worker_pb2, world_pb2
 from support.calls.distance_calls import DistanceClient, cuboid, mesh_arrays, mesh_obstacle, pose_of, world_of
-from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
+from support.calls.gaussian_calls import gaussian_cloud
 from support.calls.raw_calls import (
     Array,
     RawClient,
@@ -36,7 +35,7 @@ from support.calls.raw_training import RawTraining, start_of
 from support.meshes.shapes import torus
 from support.workers.cuda_machines import GPU, MACHINES, Machine
 from support.workers.faults import Faults
-from support.workers.slow_render import wait_for, wait_until
+from support.workers.slow_render import SlowRender, wait_for, wait_until
 from support.workers.worker import WorkerProcess, worker
 
 SEED = 7
@@ -280,18 +279,12 @@ def test_a_lost_device_ends_the_worker(machine: Machine, tmp_path: Path) -> None
 def test_a_call_that_is_cancelled_leaves_the_device_within_a_few_views(
     machine: Machine, process: WorkerProcess, cuda: RawClient, kind: str
 ) -> None:
-    make, make_cloud = (spec_of, sphere_cloud) if kind == "spheres" else (gaussian_spec, gaussian_cloud)
-    scene_id = cuda.put(make_cloud(machine.count, seed=3)).scene.scene_id
-    spec: Any = make(*[machine.camera()] * machine.views, scene_id=scene_id, outputs=["alpha"])
-
-    def start() -> Any:
-        request = frames_of(render_pb2.RenderRequest(spec=spec), PayloadWriter())
-        return cuda.render_stub.Render(request, timeout=120)
-
+    count, views, size = machine.slow
+    slow = SlowRender(cuda, kind, count)
     began = time.perf_counter()
-    list(start())
+    list(slow.start(views, size=size))
     whole = time.perf_counter() - began
-    call = start()
+    call = slow.start(views, size=size)
     wait_until(lambda: process.metric("lumigrad_calls_in_stage", stage="device") == 1, "the call's work")
     began = time.perf_counter()
     call.cancel()

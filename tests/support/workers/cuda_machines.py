@@ -24,13 +24,14 @@ class Machine:
     Attributes:
         count: The number of spheres or Gaussians of a scene that takes it a while.
         size: Pixels on each side of an image, likewise.
-        views: The number of views of a call that takes it long.
+        slow: A call that takes it seconds: the number of primitives that all cover the image, one behind the other, the
+            number of views, and pixels on each side of each.
     """
 
     name: str
     count: int
     size: int
-    views: int
+    slow: tuple[int, int, int]
 
     @property
     def is_emulated(self) -> bool:
@@ -55,6 +56,8 @@ class Machine:
         return opencv_camera(self.size, self.size, x=x)
 
 
-EMULATION, GPU = Machine("emulation", 300, 48, 200), Machine("gpu", 5000, 256, 20_000)
+EMULATION = Machine("emulation", 300, 48, (40, 200, 48))
+# As many pixels and views as a worker accepts by default.
+GPU = Machine("gpu", 5000, 256, (50_000, 256, 512))
 NEEDS_GPU = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))
 MACHINES = [pytest.param(EMULATION, id=EMULATION.name), pytest.param(GPU, id=GPU.name, marks=NEEDS_GPU)]

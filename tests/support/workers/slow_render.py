@@ -14,12 +14,12 @@ from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
 from support.calls.raw_calls import Array, RawClient, opencv_camera, spec_of, sphere_cloud
 from support.workers.worker import WorkerProcess
 
-VIEWS = 100
+VIEWS, SIZE, COUNT = 100, 256, 5000
 
 
-def large_gaussians() -> dict[str, Array]:
+def large_gaussians(count: int = COUNT) -> dict[str, Array]:
     """Nearly transparent primitives, one behind the other, which all contribute."""
-    cloud = gaussian_cloud(5000, seed=99)
+    cloud = gaussian_cloud(count, seed=99)
     cloud["scales"] = np.full_like(cloud["scales"], 1.0)
     cloud["opacities"] = np.full_like(cloud["opacities"], 0.005)
     return cloud
@@ -28,23 +28,23 @@ def large_gaussians() -> dict[str, Array]:
 class SlowRender:
     """Calls of many views of a scene in which every pixel blends thousands of spheres, or of Gaussians."""
 
-    def __init__(self, client: RawClient, kind: str = "spheres") -> None:
+    def __init__(self, client: RawClient, kind: str = "spheres", count: int = COUNT) -> None:
         self._client = client
         self._started: list[Any] = []
         self._kind = kind
-        cloud = large_gaussians() if kind == "gaussians" else sphere_cloud(5000, radius=1.0, seed=99)
+        cloud = large_gaussians(count) if kind == "gaussians" else sphere_cloud(count, radius=1.0, seed=99)
         self._scene_id = client.put(cloud).scene.scene_id
 
-    def request(self, views: int = VIEWS, size: int = 256) -> Frame[Any]:
+    def request(self, views: int = VIEWS, size: int = SIZE) -> Frame[Any]:
         """The one message of the call, for square images."""
         make, settings = (gaussian_spec, {}) if self._kind == "gaussians" else (spec_of, {"gamma": 1.0})
         cameras = [opencv_camera(size, size)] * views
         spec = make(*cameras, scene_id=self._scene_id, outputs=["alpha"], **settings)
         return Frame(render_pb2.RenderRequest(spec=spec))
 
-    def start(self, views: int = VIEWS, timeout: float = 120.0) -> Any:
+    def start(self, views: int = VIEWS, timeout: float = 120.0, size: int = SIZE) -> Any:
         """Start a call; it runs until its replies are read, or until it is cancelled."""
-        call = self._client.render_stub.Render(iter([self.request(views)]), timeout=timeout)
+        call = self._client.render_stub.Render(iter([self.request(views, size)]), timeout=timeout)
         self._started.append(call)
         return call
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from lumigrad.kernels import gaussians, meshes, training
 from support.backends import emulation
 from tests.gpu import cases
 from tests.gpu.device import VARIANTS, Device
+from tests.gpu.runner import NotHere
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +80,16 @@ def test_inputs_of_meshes_and_adam_change_from_round_to_round(device: Device, mo
             call(number)
         assert len({tuple(each.flatten().tolist()) for each in given}) == VARIANTS, name
         assert given[0] is given[VARIANTS]
+
+
+def test_files_are_made_by_nvjpeg_too_where_torchvision_is(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    with pytest.raises(NotHere, match="takes torchvision"):
+        case(device, "JPEG 1080p")
+    made: list[tuple[int, ...]] = []
+    offered = ModuleType("torchvision.io")
+    offered.encode_jpeg = lambda planes, quality: made.append((*planes.shape, quality))  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
+    monkeypatch.setitem(sys.modules, "torchvision.io", offered)
+    assert list(case(device, "JPEG 1080p")["ops"]) == ["one thread", "nvJPEG"]
+    assert set(made) == {(3, 48, 64, 90)}

@@ -48,6 +48,7 @@ def cases(device: Device) -> list[Case]:
         Case("image loss", lambda on: _measured(on, loss_calls(on, *film))),
         Case("adam 1M", lambda on: _measured(on, {"adam": Adam(on, many).step})),
         Case("density control 1M", lambda on: _density(on, many)),
+        Case("JPEG 1080p", lambda on: _measured(on, jpeg_calls(on, *film))),
         *server_cases(device),
     ]
 
@@ -299,6 +300,25 @@ def step_calls(device: Device, count: int, width: int, height: int) -> dict[str,
         return training.adam_step(parameters, step=number + 1, betas=BETAS, epsilon=EPSILON)
 
     return {"step": step}
+
+
+def jpeg_calls(device: Device, width: int, height: int) -> dict[str, Call]:
+    """A picture as a file: by one thread of the host, as a worker makes it, and by nvJPEG, which torchvision offers."""
+    try:
+        from torchvision.io import encode_jpeg
+
+        from lumigrad.server.engines.images import jpeg_of
+    except (ImportError, RuntimeError) as error:
+        raise NotHere(f"JPEG takes torchvision for this torch, isal and Pillow: {error}") from error
+    y, x = np.mgrid[:height, :width] / 200.0
+    waves = [np.stack([np.sin(x + c + k) * np.cos(y * (1 + 0.3 * c)) for c in range(3)]) for k in range(VARIANTS)]
+    planes = [(127 + 100 * wave).astype(np.uint8) for wave in waves]
+    rows = [np.ascontiguousarray(plane.transpose(1, 2, 0)) for plane in planes]
+    there = [device.tensor(plane) for plane in planes]
+    return {
+        "one thread": lambda number: jpeg_of(rows[number % VARIANTS], 90),
+        "nvJPEG": lambda number: encode_jpeg(there[number % VARIANTS], quality=90),
+    }
 
 
 def _density(device: Device, count: int) -> dict[str, Any]:

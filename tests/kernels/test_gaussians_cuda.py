@@ -42,6 +42,8 @@ INRIA = build(
     pixel_center=0.0,
 )
 CASES = {case.name: case for case in (CROWD, COLORFUL, INRIA)}
+# Gaussians in more rows of tiles, and in more tiles, than a warp lists at a time.
+LARGE = build("large", Cloud(count=70, scales=(4.0, 9.0), opacities=(0.005, 0.05)), width=112, height=640)
 every_case = pytest.mark.parametrize("name", CASES)
 
 
@@ -119,6 +121,13 @@ def test_tiles_that_were_not_listed_look_the_same(name: str, device: Device, usu
     assert_same_outputs(other, listed)
     assert_gradients(other, listed)
     assert_same_touched(other, listed)
+
+
+def test_large_gaussians_are_listed_in_all_their_tiles(device: Device) -> None:
+    listed = run(device.engine, LARGE, outputs=OUTPUTS)
+    assert listed.outputs["contributors"].min() > 20
+    device.cuda.session.set_pair_limit(0)
+    assert_same_outputs(run(device.engine, LARGE, outputs=OUTPUTS), listed)
 
 
 def test_a_view_with_more_pairs_than_the_last_looks_the_same(device: Device, usual: Callable[..., Run]) -> None:

@@ -17,7 +17,9 @@ TILE, WARP = 16, (4, 8)
 SAMPLED_TILES = 120
 # Instructions of a warp, counted in the compiler's listings: to see that a Gaussian is too faint, to blend it, to
 # differentiate it; to test 32 Gaussians against a warp's pixels; to project one, to colour it, and both ways back.
-FAINT, BLEND, DIFFERENTIATE, TEST, PROJECT, PROJECT_BACKWARD = 16, 32, 115, 75, 1500, 3000
+FAINT, BLEND, DIFFERENTIATE, TEST, PROJECT, PROJECT_BACKWARD = 16, 32, 122, 75, 1500, 3000
+# The same to list 32 pairs with tiles, and to hand over a Gaussian's gradients in a tile.
+LIST, HAND_OVER = 330, 16
 # Bytes of a Gaussian: geometry, spherical harmonics of degree 3, record, row of gradients.
 GEOMETRY, HARMONICS, RECORD, ROW = 44, 192, 64, 44
 # In half precision: the record, and the range of pixels beside it.
@@ -45,11 +47,11 @@ def needs(work: Work) -> dict[str, Need]:
     return {
         "project": Need(n * (GEOMETRY + RECORD + 4) + seen * HARMONICS, n / 32 * PROJECT),
         "sort": Need(n * (4 + 4 + 4 * 16)),
-        "bin": Need(n * 16 + seen * 40 + work.pairs * (44 + 2 * 16 + 4), work.pairs / 32 * 300),
+        "bin": Need(n * 16 + seen * 40 + work.pairs * (44 + 2 * 16 + 4), work.pairs / 32 * LIST),
         "blend": Need(work.fetched * (RECORD + 4) + pixels * 24, tests + faint + work.blended * BLEND),
         "blend_backward": Need(
             work.fetched * (RECORD + 4) + work.pairs * 2 * ROW + pixels * 20 + n * ROW,
-            tests + faint + work.blended * DIFFERENTIATE + work.fetched * 12 / 32 * 45,
+            tests + faint + work.blended * DIFFERENTIATE + work.fetched * HAND_OVER,
         ),
         "project_backward": Need(
             n * (2 * ROW + RECORD + 2 * GEOMETRY) + seen * HARMONICS + n * HARMONICS, n / 32 * PROJECT_BACKWARD

@@ -1,7 +1,8 @@
 // Lists of the tiles that items overlap. The engine defines the overlap by a `Reach`:
 //   reach(item) returns the tiles of an item, with
-//     unsigned count() const            their number
-//     uint2 tile(unsigned place) const  column and row of one of them, place < count()
+//     unsigned count() const               their number
+//     unsigned runs() const                the number of runs of neighbouring tiles in a row that they form
+//     TileRun run(unsigned number) const   one of them, number < runs(); some may be empty
 #pragma once
 
 #include <algorithm>
@@ -36,36 +37,95 @@ __global__ void count_tiles_kernel(Reach reach, const unsigned* keys, unsigned i
   }
 }
 
-// The last rank in [low, high] whose pairs start at or before `pair`.
-__device__ inline unsigned rank_of(const unsigned* starts, unsigned pair, unsigned low, unsigned high) {
-  while (low < high) {
-    const unsigned middle = low + (high - low + 1) / 2;
-    if (starts[middle] <= pair) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
+// The rank in [0, ranks) of the item that has pair `pair`: the last whose pairs start at or before it. The whole warp
+// calls it with the same arguments.
+__device__ inline unsigned rank_of(const unsigned* starts, unsigned ranks, unsigned pair) {
+  unsigned low = 0, count = ranks;  // It is one of `count` from `low` on.
+  while (count > 1) {
+    const unsigned step = (count + kWarp - 1) / kWarp, at = static_cast<unsigned>(lane_index()) * step;
+    const bool before = at < count && starts[low + at] <= pair;
+    const unsigned last = static_cast<unsigned>(__popc(__ballot_sync(kWholeWarp, before)) - 1) * step;
+    low += last;
+    count = ::min(step, count - last);
   }
   return low;
 }
 
-// A thread per pair, so that an item that covers the film costs no more than many small ones: it finds its item between
-// those of the block's first and last pair.
-template <Entry kEntry, class Reach>
-__global__ void list_tiles_kernel(Reach reach, TileLists lists, unsigned items_per_view, const unsigned* starts,
-                                  unsigned* tiles, unsigned* entries) {
-  __shared__ SharedArray<unsigned, 2> ends;
-  const unsigned first = blockIdx.x * blockDim.x, pair = first + threadIdx.x;
-  if (threadIdx.x < 2) {
-    const unsigned edge = threadIdx.x == 0 ? first : ::min(first + blockDim.x, lists.pairs) - 1;
-    ends[threadIdx.x] = rank_of(starts, edge, 0, lists.view_ranks[lists.views] - 1);
+// The sum of the values of the lanes up to the calling one.
+__device__ inline unsigned sum_up_to(unsigned value) {
+#pragma unroll
+  for (int offset = 1; offset < kWarp; offset *= 2) {
+    const unsigned other = __shfl_up_sync(kWholeWarp, value, offset);
+    if (lane_index() >= offset) value += other;
   }
-  __syncthreads();
-  if (pair >= lists.pairs) return;
-  const unsigned rank = rank_of(starts, pair, ends[0], ends[1]), item = lists.order[rank];
-  const uint2 at = reach(item).tile(pair - starts[rank]);
-  tiles[pair] = (item / items_per_view * lists.tiles_y + at.y) * lists.tiles_x + at.x;
-  entries[pair] = kEntry == Entry::rank ? rank : item;
+  return value;
+}
+
+// The first lane whose `end` is larger than `number`; `end` ascends with the lanes. The last lane if there is none.
+__device__ inline int lane_of(unsigned end, unsigned number) {
+  int lane = 0;
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    if (__shfl_sync(kWholeWarp, end, lane + step - 1) <= number) lane += step;
+  }
+  return lane;
+}
+
+// Where a warp writes: the pairs [begin, end).
+struct PairWindow {
+  unsigned begin, end;
+  unsigned *tiles, *entries;
+};
+
+// Writes the pairs of the lanes' runs, which follow each other from number `first` on: `count` pairs of a lane, with
+// the tiles from `tile` on. Returns the number after the last. The whole warp calls it.
+__device__ inline unsigned write_runs(const PairWindow& to, unsigned first, unsigned count, unsigned tile,
+                                      unsigned entry) {
+  const unsigned end = first + sum_up_to(count), next = __shfl_sync(kWholeWarp, end, kWarp - 1);
+  const unsigned before = tile - (end - count);  // The tile of pair p is before + p.
+  for (unsigned at = ::max(first, to.begin); at < ::min(next, to.end); at += kWarp) {
+    const unsigned pair = at + static_cast<unsigned>(lane_index());
+    const int lane = lane_of(end, pair);
+    const unsigned its_tile = __shfl_sync(kWholeWarp, before, lane) + pair;
+    const unsigned its_entry = __shfl_sync(kWholeWarp, entry, lane);
+    if (pair < ::min(next, to.end)) {
+      to.tiles[pair] = its_tile;
+      to.entries[pair] = its_entry;
+    }
+  }
+  return next;
+}
+
+// A warp lists kWarpPairs pairs, so that an item that covers the film costs no more than many small ones. It takes 32
+// items at a time, and of these 32 runs of tiles at a time, a lane for each.
+inline constexpr unsigned kWarpPairs = 256, kBlockPairs = kListThreads / kWarp * kWarpPairs;
+
+template <Entry kEntry, class Reach>
+__global__ void __launch_bounds__(kListThreads)
+    list_tiles_kernel(Reach reach, TileLists lists, unsigned items_per_view, const unsigned* starts, unsigned* tiles,
+                      unsigned* entries) {
+  const unsigned warp = (blockIdx.x * blockDim.x + threadIdx.x) / kWarp, begin = warp * kWarpPairs;
+  if (begin >= lists.pairs) return;
+  const PairWindow window{begin, ::min(begin + kWarpPairs, lists.pairs), tiles, entries};
+  const unsigned ranks = lists.view_ranks[lists.views];
+  unsigned first_rank = rank_of(starts, ranks, begin), pair = starts[first_rank];
+  for (; pair < window.end && first_rank < ranks; first_rank += kWarp) {
+    const unsigned rank = first_rank + static_cast<unsigned>(lane_index());
+    const bool wanted = rank < ranks && starts[rank] < window.end;
+    const unsigned item = wanted ? lists.order[rank] : 0, runs = wanted ? reach(item).runs() : 0;
+    const unsigned end = sum_up_to(runs), total = __shfl_sync(kWholeWarp, end, kWarp - 1);
+    for (unsigned at = 0; at < total; at += kWarp) {
+      const unsigned number = at + static_cast<unsigned>(lane_index());
+      const int lane = lane_of(end, number);
+      const unsigned its_item = __shfl_sync(kWholeWarp, item, lane);
+      const unsigned its_first = __shfl_sync(kWholeWarp, end - runs, lane);
+      TileRun run{};
+      if (number < total) run = reach(its_item).run(number - its_first);
+      const unsigned tile = (its_item / items_per_view * lists.tiles_y + run.row) * lists.tiles_x + run.column;
+      const unsigned its_rank = first_rank + static_cast<unsigned>(lane);
+      pair = write_runs(window, pair, run.count, tile, kEntry == Entry::rank ? its_rank : its_item);
+    }
+  }
 }
 
 // Counts the pairs of items with these keys (see `sort_by_depth`), and has the total copied to the host. Returns the
@@ -92,7 +152,7 @@ void list_tiles(const Reach& reach, const DeviceBuffer<unsigned>& counts, std::s
   lists.pairs = static_cast<unsigned>(pairs);
   gather(counts, buffers.order, starts, stream);
   exclusive_sum(starts.data(), starts.data(), static_cast<int>(n), stream);
-  launch(list_tiles_kernel<kEntry, Reach>, blocks_for(pairs, kListThreads), kListThreads, 0, stream, reach, lists,
+  launch(list_tiles_kernel<kEntry, Reach>, blocks_for(pairs, kBlockPairs), kListThreads, 0, stream, reach, lists,
          static_cast<unsigned>(n / lists.views), starts.data(), tiles.data(), entries.data());
   sort_by_tile(tiles, entries, lists, buffers, stream);
 }

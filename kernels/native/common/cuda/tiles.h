@@ -12,6 +12,11 @@ inline constexpr int kDeviceTile = 16;  // Pixels along each side.
 // Larger than all numbers: the depth key of an item that is not drawn.
 inline constexpr unsigned kBehindAll = 0xFFFFFFFFu;
 
+// Neighbouring tiles of a row of tiles, from a column on.
+struct TileRun {
+  unsigned row, column, count;
+};
+
 // Passed to kernels by value. An item is one of one view: view * items per view + number; its rank is its place in the
 // order, in which the views follow each other.
 struct TileLists {

@@ -1,17 +1,21 @@
 // Differentiates the blending on the device: a tile traverses its list from the last Gaussian to the first, and sums
 // the gradients of its pixels for each (spec section 3.1). Warps sum with shuffles, and tiles in shared memory, so that
 // a tile adds once to a Gaussian's row; for deterministic sums it writes a separate row instead.
+#include <type_traits>
+
 #include "common/cuda/launch.h"
 #include "gaussians/cuda/row_sums.cuh"
 
 namespace lumigrad::gaussians {
 namespace {
 
-template <int kFeatures>
-using Sums = RowSums<gradient_row::kFeatures, kFeatures>;
+// `kOrdered`: the result does not depend on which warp comes first.
+template <int kFeatures, bool kOrdered>
+using Sums = std::conditional_t<kOrdered, RowSums<gradient_row::kFeatures, kFeatures, TileSums>,
+                                RowSums<gradient_row::kFeatures, kFeatures, BatchSums>>;
 
 // The constants of a block, and those of a thread's pixel.
-template <int kFeatures>
+template <int kFeatures, bool kOrdered>
 struct Tile {
   const CudaCall& call;
   const CudaRecords& records;
@@ -21,7 +25,7 @@ struct Tile {
   const PixelPlace& at;
   const PixelUpstream& upstream;
   GaussianBatch& batch;
-  Sums<kFeatures>& sums;
+  Sums<kFeatures, kOrdered>& sums;
   TileList list;
   int last;   // The pixel visits the positions in the list below this one.
   int first;  // The round's first feature.
@@ -30,9 +34,9 @@ struct Tile {
 };
 
 // The gradient of the exponent, all features taken into account.
-template <int kFeatures>
-__device__ inline float whole_gradient(const Tile<kFeatures>& tile, int i, float full, float toward, bool fork,
-                                       PixelRound<kFeatures>& pixel) {
+template <int kFeatures, bool kOrdered>
+__device__ inline float whole_gradient(const Tile<kFeatures, kOrdered>& tile, int i, float full, float toward,
+                                       bool fork, PixelRound<kFeatures>& pixel) {
   const float* features = tile.records.features_of(tile.batch.item(i));
   for (int f = kFeatures; f < tile.records.features.total(); ++f) {
     toward = fma(features[f], tile.upstream.gradient(f), toward);
@@ -42,8 +46,8 @@ __device__ inline float whole_gradient(const Tile<kFeatures>& tile, int i, float
 
 // Differentiates Gaussian `i` of the batch in one pixel; returns whether it contributed. `geometry` is laid out as
 // gradient_row.
-template <int kFeatures>
-__device__ inline bool visit(const Tile<kFeatures>& tile, int i, PixelRound<kFeatures>& pixel,
+template <int kFeatures, bool kOrdered>
+__device__ inline bool visit(const Tile<kFeatures, kOrdered>& tile, int i, PixelRound<kFeatures>& pixel,
                              float (&geometry)[gradient_row::kFeatures], float& weight) {
   using namespace gradient_row;
   const Ellipse<float> e = ellipse_of<float>(tile.batch.record(i));
@@ -73,8 +77,9 @@ __device__ inline bool visit(const Tile<kFeatures>& tile, int i, PixelRound<kFea
 
 // Sums the gradients of the warp's pixels for up to 32 Gaussians of the batch, from number `begin` on, the farthest
 // first.
-template <int kFeatures>
-__device__ inline void visit_group(const Tile<kFeatures>& tile, int begin, int count, PixelRound<kFeatures>& pixel) {
+template <int kFeatures, bool kOrdered>
+__device__ inline void visit_group(const Tile<kFeatures, kOrdered>& tile, int begin, int count,
+                                   PixelRound<kFeatures>& pixel) {
   unsigned filled = 0;
   for (unsigned rest = tile.batch.reaching(begin, count, tile.at, tile.limits); rest != 0;) {
     const int slot = kWarp - 1 - __clz(static_cast<int>(rest)), i = begin + slot;
@@ -85,29 +90,28 @@ __device__ inline void visit_group(const Tile<kFeatures>& tile, int begin, int c
       took_part = visit(tile, i, pixel, geometry, weight);
     }
     if (__ballot_sync(kWholeWarp, took_part) == 0) continue;
-    float shares[Sums<kFeatures>::kFeaturesRoom] = {};
+    float shares[Sums<kFeatures, kOrdered>::kFeaturesRoom] = {};
 #pragma unroll
     for (int c = 0; c < kFeatures; ++c) shares[c] = weight * pixel.gradient[c];
-    tile.sums.put(slot, 0, geometry);
-    tile.sums.put(slot, gradient_row::kFeatures, shares);
+    tile.sums.put(i, geometry, shares);
     filled |= 1u << slot;
   }
-  if (lane_index() == 0) tile.sums.filled[static_cast<int>(threadIdx.x) / kWarp] = filled;
+  tile.sums.mark(begin, filled);
 }
 
-template <int kFeatures>
+template <int kFeatures, bool kOrdered>
 __global__ void __launch_bounds__(kTilePixels, resident_blocks(kFeatures))
     pixels_kernel(const __grid_constant__ CudaCall call, const __grid_constant__ CudaRecords records,
                   const __grid_constant__ TileLists lists, const __grid_constant__ Upstream upstream, const int* lasts,
                   const __grid_constant__ CudaRows rows) {
   __shared__ GaussianBatch batch;
-  __shared__ Sums<kFeatures> sums;
+  __shared__ Sums<kFeatures, kOrdered> sums;
   const TilePixel place = tile_pixel(lists, call.width, call.height);
   const PixelPlace at(call, place);
   const Limits limits(call.settings);
   // Threads outside the image read its first pixel and visit no Gaussian.
   const PixelUpstream up(call, records.features, upstream, place.view, place.on_film ? at.index : 0);
-  Tile<kFeatures> tile{call, records, lists, rows, limits, at, up, batch, sums, TileList(lists), 0, 0};
+  Tile<kFeatures, kOrdered> tile{call, records, lists, rows, limits, at, up, batch, sums, TileList(lists), 0, 0};
   if (place.on_film) tile.last = lasts[at.index];
   tile.list.length = block_max(tile.last);
   if (tile.list.length == 0) return;
@@ -115,12 +119,14 @@ __global__ void __launch_bounds__(kTilePixels, resident_blocks(kFeatures))
   for (; tile.first < total; tile.first += kFeatures) {
     PixelRound<kFeatures> pixel(up, tile.first, tile.needs_whole());
     for (int position = (tile.list.length - 1) / kTilePixels * kTilePixels; position >= 0; position -= kTilePixels) {
+      if constexpr (!kOrdered) sums.clear();
       const int count = batch.fetch(lists, tile.list, records, position);
       for (int begin = (count - 1) / kWarp * kWarp; count > 0 && begin >= 0; begin -= kWarp) {
         visit_group(tile, begin, count, pixel);
+        if (begin % sums.kItems != 0) continue;
         __syncthreads();
         add_to_rows(call, rows, tile.list, batch, sums, tile.first, begin, count);
-        __syncthreads();
+        if (begin > 0) __syncthreads();
       }
       // Needed even if nothing was fetched: the next batch overwrites this one.
       __syncthreads();
@@ -134,8 +140,9 @@ void cuda_blend_backward(const CudaCall& call, const CudaRecords& records, const
                          const Upstream& upstream, const int* lasts, const CudaRows& rows, cudaStream_t stream) {
   const auto tiles = static_cast<unsigned>(lists.views * lists.tiles_x * lists.tiles_y);
   with_features(records.features.total(), [&](auto features) {
-    launch(pixels_kernel<decltype(features)::value>, tiles, kTilePixels, 0, stream, call, records, lists, upstream,
-           lasts, rows);
+    constexpr int kFeatures = decltype(features)::value;
+    launch(rows.pair_rows != nullptr ? &pixels_kernel<kFeatures, true> : &pixels_kernel<kFeatures, false>, tiles,
+           kTilePixels, 0, stream, call, records, lists, upstream, lasts, rows);
   });
 }
 

@@ -33,14 +33,14 @@ struct EllipseTiles {
   __device__ int first_row() const { return range.y0 / kDeviceTile; }
   __device__ int end_row() const { return (range.y1 + kDeviceTile - 1) / kDeviceTile; }
 
-  // The columns of tiles [x, y) that it overlaps in a row of tiles. With dx = x - centre and dy = y - centre its
+  // The tiles that it overlaps in a row of tiles. With dx = x - centre and dy = y - centre its
   // outline is ux dx = -uy dy +- sqrt(above - (vy dy)^2), dx being concave in dy on the right and convex on the left:
   // the outermost point within a band of rows is the peak, or the point of the band closest to it.
-  __device__ uint2 columns(int row) const {
+  __device__ TileRun in_row(int row) const {
     const int y0 = ::max(row * kDeviceTile, range.y0), y1 = ::min(row * kDeviceTile + kDeviceTile, range.y1) - 1;
     const float low = max(static_cast<float>(y0) + center - ellipse.y, -half_height);
     const float high = min(static_cast<float>(y1) + center - ellipse.y, half_height);
-    if (!(low <= high)) return make_uint2(0, 0);
+    if (!(low <= high)) return {};
     const auto edge = [&](float dy, float side) {
       const float v = ellipse.vy * dy;
       return fma(-ellipse.uy, dy, side * sqrt(max(fma(-v, v, above), 0.0f))) / ellipse.ux;
@@ -50,29 +50,18 @@ struct EllipseTiles {
     const float margin = fma(1e-6f, max(abs(left), abs(right)), 0.01f), x = ellipse.x - center;
     const float first = max(ceilf(x + left - margin), static_cast<float>(range.x0));
     const float last = min(floorf(x + right + margin), static_cast<float>(range.x1 - 1));
-    if (!(first <= last)) return make_uint2(0, 0);
-    return make_uint2(static_cast<unsigned>(truncate(first)) / kDeviceTile,
-                      static_cast<unsigned>(truncate(last)) / kDeviceTile + 1);
+    if (!(first <= last)) return {};
+    const unsigned column = static_cast<unsigned>(truncate(first)) / kDeviceTile;
+    return {static_cast<unsigned>(row), column, static_cast<unsigned>(truncate(last)) / kDeviceTile + 1 - column};
   }
 
   __device__ unsigned count() const {
     unsigned sum = 0;
-    for (int row = first_row(); row < end_row(); ++row) {
-      const uint2 run = columns(row);
-      sum += run.y - run.x;
-    }
+    for (int row = first_row(); row < end_row(); ++row) sum += in_row(row).count;
     return sum;
   }
-
-  __device__ uint2 tile(unsigned place) const {
-    int row = first_row();
-    uint2 run = columns(row);
-    while (place >= run.y - run.x && row + 1 < end_row()) {
-      place -= run.y - run.x;
-      run = columns(++row);
-    }
-    return make_uint2(run.x + place, static_cast<unsigned>(row));
-  }
+  __device__ unsigned runs() const { return static_cast<unsigned>(end_row() - first_row()); }
+  __device__ TileRun run(unsigned number) const { return in_row(first_row() + static_cast<int>(number)); }
 };
 
 struct GaussianReach {

@@ -61,7 +61,8 @@ struct RectangleTiles {
   unsigned x, y, width, height;
 
   __device__ unsigned count() const { return width * height; }
-  __device__ uint2 tile(unsigned place) const { return make_uint2(x + place % width, y + place / width); }
+  __device__ unsigned runs() const { return height; }
+  __device__ TileRun run(unsigned number) const { return {y + number, x, width}; }
 };
 
 struct SphereReach {

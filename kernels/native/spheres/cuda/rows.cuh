@@ -104,8 +104,8 @@ __device__ inline void add_to_rows(const CudaRows& to, TileSums<kColumns>& sums,
                                    const IdOf& id_of) {
   for (int k = static_cast<int>(threadIdx.x); k < count * kColumns; k += kTilePixels) {
     const int slot = k / kColumns, column = first + k % kColumns;
-    float sum;
-    if (column >= to.width || !sums.total(slot, k % kColumns, sum) || sum == 0.0f) continue;
+    const float sum = column < to.width ? sums.total(slot, k % kColumns) : 0.0f;
+    if (sum == 0.0f) continue;
     if (to.pair_rows != nullptr) {
       to.pair_rows[(static_cast<int64_t>(pair) + slot) * to.width + column] = sum;
     } else {

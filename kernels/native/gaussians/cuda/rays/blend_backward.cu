@@ -127,7 +127,7 @@ __device__ inline void visit_group(const Tile<kFeatures, kMotion>& tile, int beg
     tile.sums.put(slot, 0, fields);
     tile.sums.put(slot, kRayFields, shares);
   }
-  if (lane_index() == 0) tile.sums.filled[static_cast<int>(threadIdx.x) / kWarp] = filled;
+  tile.sums.mark(begin, filled);
 }
 
 template <int kFeatures, bool kGeometry, Target kTarget, bool kMotion>

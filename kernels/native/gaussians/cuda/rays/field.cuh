@@ -149,15 +149,18 @@ struct RayReach {
     __device__ unsigned count() const {
       return static_cast<unsigned>(rectangle.has_mask() ? __popcll(mask) : rectangle.total());
     }
-    __device__ uint2 tile(unsigned place) const {
-      int index = static_cast<int>(place);
+    // Each tile of the mask is a run.
+    __device__ unsigned runs() const { return rectangle.has_mask() ? count() : static_cast<unsigned>(rectangle.rows); }
+    __device__ TileRun run(unsigned number) const {
+      int index = static_cast<int>(number) * rectangle.columns;
       if (rectangle.has_mask()) {
         unsigned long long rest = mask;
-        for (unsigned i = 0; i < place; ++i) rest &= rest - 1;
+        for (unsigned i = 0; i < number; ++i) rest &= rest - 1;
         index = __popcll(~rest & (rest - 1));  // Of the lowest bit.
       }
-      return make_uint2(static_cast<unsigned>(rectangle.x + index % rectangle.columns),
-                        static_cast<unsigned>(rectangle.y + index / rectangle.columns));
+      return {static_cast<unsigned>(rectangle.y + index / rectangle.columns),
+              static_cast<unsigned>(rectangle.x + index % rectangle.columns),
+              static_cast<unsigned>(rectangle.has_mask() ? 1 : rectangle.columns)};
     }
   };
   __device__ Tiles operator()(unsigned item) const { return {RayTiles(records.range(item)), masks[item]}; }

@@ -118,7 +118,7 @@ __device__ inline void visit_group(const Tile<kFeatures>& tile, int begin, int c
     tile.sums.put(slot, kSurfelFields, shares);
     filled |= 1u << slot;
   }
-  if (lane_index() == 0) tile.sums.filled[static_cast<int>(threadIdx.x) / kWarp] = filled;
+  tile.sums.mark(begin, filled);
 }
 
 template <int kFeatures, bool kDepths>

@@ -123,9 +123,10 @@ def test_a_recipe_makes_packages_and_says_what_they_are_for(tmp_path: Path, monk
     source = tmp_path / "sources" / "small"
     (source / "small").mkdir(parents=True)
     (source / "small" / "__init__.py").touch()
+    files = [[source / "a.cpp"], [source / "b" / "a.cpp"], [source / "k.cu", source / "m.cu"]]
     recipe = peer_recipes.Recipe(
         "small", "1", "https://nowhere", "abc", "MIT", ["small"],
-        lambda *_: [peer_recipes.Extension("small/_C.so", [source / "a.cpp", source / "b" / "a.cpp", source / "k.cu"])],
+        lambda *_: [peer_recipes.Extension("small/_C.so", files)],
         ("small/*.py",),
     )  # fmt: skip
     folder = tmp_path / "bin"
@@ -144,7 +145,9 @@ def test_a_recipe_makes_packages_and_says_what_they_are_for(tmp_path: Path, monk
     assert (manifest["torch"], manifest["arch"], manifest["commit"]) == ("2.11.0+cu130", ["90"], "abc")
     assert (tmp_path / "out" / "small" / "small" / "__init__.py").is_file()
     steps = (tmp_path / "build.ninja").read_text(encoding="utf-8")
-    assert f"build k.cu.o: nvcc {source}/k.cu" in steps
+    together = tmp_path / "objects" / "small" / "small._C.so" / "k.and_more.cu"
+    assert f"build k.and_more.cu.o: nvcc {together}" in steps
+    assert together.read_text(encoding="utf-8") == f'#include "{source}/k.cu"\n#include "{source}/m.cu"\n'
     assert f"build b.a.cpp.o: cxx {source}/b/a.cpp" in steps
     assert "code=sm_90" in steps
     assert "-DTORCH_EXTENSION_NAME=_C" in steps

@@ -60,7 +60,8 @@ class Toolchain:
     def includes(self) -> list[Path]:
         """Headers of torch, of Python, and of the CUDA libraries that torch's headers name."""
         libraries = sorted(Path(self.python["site"]).glob("nvidia/*/include"))
-        return [*map(Path, self.python["include"]), self.cuda / "include" / "cccl", *libraries]
+        cuda = self.cuda / "include"
+        return [*map(Path, self.python["include"]), cuda, cuda / "cccl", *libraries]
 
 
 def main() -> int:
@@ -139,16 +140,26 @@ def compile_extension(extension: Extension, tools: Toolchain, objects: Path, tar
     objects.mkdir(parents=True, exist_ok=True)
     file = target / extension.target
     file.parent.mkdir(parents=True, exist_ok=True)
-    (objects / "build.ninja").write_text(ninja_file(extension, tools, file), encoding="utf-8")
+    sources = [_together(group, objects) for group in extension.sources]
+    (objects / "build.ninja").write_text(ninja_file(extension, sources, tools, file), encoding="utf-8")
     program = shutil.which("ninja") or str(Path(sys.executable).with_name("ninja"))
     subprocess.run([program, "-C", str(objects), "-j", str(tools.jobs)], check=True)
 
 
-def ninja_file(extension: Extension, tools: Toolchain, file: Path) -> str:
+def _together(group: Sequence[Path], objects: Path) -> Path:
+    """One file that includes all of a group."""
+    if len(group) == 1:
+        return group[0]
+    file = objects / f"{group[0].stem}.and_more{group[0].suffix}"
+    file.write_text("".join(f'#include "{path}"\n' for path in group), encoding="utf-8")
+    return file
+
+
+def ninja_file(extension: Extension, sources: Iterable[Path], tools: Toolchain, file: Path) -> str:
     """The rules and steps for one extension module."""
     lines = [_RULES.format(nvcc=tools.cuda / "bin" / "nvcc", arch=tools.arch)]
     torch = extension.for_torch
-    includes = [*extension.includes, *(tools.includes if torch else [tools.cuda / "include", *tools.includes[-2:]])]
+    includes = [*extension.includes, *tools.includes]
     module = Path(extension.target).name.split(".")[0]
     defines = [
         *extension.defines,
@@ -156,7 +167,7 @@ def ninja_file(extension: Extension, tools: Toolchain, file: Path) -> str:
     ]
     common = [*(f"-I{path}" for path in extension.includes), *_system(includes), *(f"-D{each}" for each in defines)]
     names: dict[str, Path] = {}
-    for source in extension.sources:
+    for source in sources:
         name = f"{source.stem}.{source.suffix[1:]}.o"
         if name in names:
             name = f"{source.parent.name}.{name}"
@@ -176,7 +187,8 @@ def _system(paths: Iterable[Path]) -> list[str]:
 
 def _link(extension: Extension, tools: Toolchain) -> Sequence[str]:
     """torch is in the process before its extensions, and has CUDA's runtime."""
-    flags = [*extension.link, f"-L{tools.cuda / 'lib64'}"]
+    libraries = [tools.cuda / "lib64", *sorted(Path(tools.python["site"]).glob("nvidia/*/lib"))]
+    flags = [*extension.link, *(f"-L{path}" for path in libraries)]
     if extension.for_torch:
         flags += [*(f"-L{path}" for path in tools.python["lib"]), *(f"-l{name}" for name in _TORCH_LIBRARIES)]
         flags.append("-lcudart")

@@ -10,10 +10,11 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Extension:
-    """One shared library, `target` within the peer's folder."""
+    """One shared library, `target` within the peer's folder; sources in a group are compiled as one file, which saves
+    reading torch's headers again for each."""
 
     target: str
-    sources: list[Path]
+    sources: list[list[Path]]
     includes: list[Path] = field(default_factory=list)
     defines: list[str] = field(default_factory=list)
     cxx: list[str] = field(default_factory=list)
@@ -56,17 +57,13 @@ class Recipe:
 _GLM = ("glm", "https://github.com/g-truc/glm", "2d4c4b4dd31fde06cfffad7915c2b3006402322f")
 # Of `rasterization` with volumes, harmonics and without packing.
 _GSPLAT_KERNELS = (
-    "IntersectTile",
-    "ProjectionEWA3DGSFused",
-    "RasterizeToPixels3DGSSerialBatchBwd",
-    "RasterizeToPixels3DGSSerialBatchFwd",
-    "SphericalHarmonicsCUDA",
-    "SphericalHarmonicsL1PlusCUDA",
-    "SphericalHarmonicsViewDirectionCUDA",
+    ("IntersectTile", "ProjectionEWA3DGSFused", "RasterizeToPixels3DGSSerialBatchBwd"),
+    ("RasterizeToPixels3DGSSerialBatchFwd", "SphericalHarmonicsCUDA", "SphericalHarmonicsViewDirectionCUDA"),
+    ("SphericalHarmonicsL1PlusCUDA",),
 )
 _GSPLAT_HOST = (
-    "DistributedCollectives", "Intersect", "Lidar", "MCMCPerturb", "Null", "Projection", "QuatScaleToCovar",
-    "Rasterization", "Rendering", "SphericalHarmonics", "Utils",
+    ("DistributedCollectives", "Intersect", "Lidar", "MCMCPerturb", "Null", "Utils"),
+    ("Projection",), ("QuatScaleToCovar",), ("Rasterization",), ("Rendering",), ("SphericalHarmonics",),
 )  # fmt: skip
 _GSPLAT_CXX = ["-std=c++20", "-O3", "-DNDEBUG", "-Wno-attributes", "-fopenmp", "-DAT_PARALLEL_OPENMP"]
 _GSPLAT_NVCC = [
@@ -90,16 +87,16 @@ def _gsplat(source: Path, work: Path, sources: Path) -> list[Extension]:
     return [
         Extension(
             "gsplat/csrc.so",
-            [*(cuda / "csrc" / f"{name}.cu" for name in _GSPLAT_KERNELS),
-             *(cuda / "csrc" / f"{name}.cpp" for name in _GSPLAT_HOST), cuda / "ext.cpp"],
+            [*([cuda / "csrc" / f"{name}.cu" for name in group] for group in _GSPLAT_KERNELS),
+             *([cuda / "csrc" / f"{name}.cpp" for name in group] for group in _GSPLAT_HOST), [cuda / "ext.cpp"]],
             headers, [*flags, "GSPLAT_NUM_CHANNELS=3"], _GSPLAT_CXX, _GSPLAT_NVCC, _LAZY,
         ),
         Extension(
-            "gsplat/experimental/render/kernels/csrc.so", [render / "ext.cpp", *sorted(inference.glob("*.cu"))],
+            "gsplat/experimental/render/kernels/csrc.so", [[render / "ext.cpp"], sorted(inference.glob("*.cu"))],
             [*headers, inference], [], _GSPLAT_CXX, _GSPLAT_NVCC,
         ),
         Extension(
-            "gsplat_scene_cuda.so", [scene / "ext.cpp", scene / "csrc" / "gaussian_scene_pack.cpp"], [],
+            "gsplat_scene_cuda.so", [[scene / "ext.cpp"], [scene / "csrc" / "gaussian_scene_pack.cpp"]], [],
             [], ["-std=c++20", "-O3", "-DNDEBUG"],
         ),
     ]  # fmt: skip
@@ -107,7 +104,7 @@ def _gsplat(source: Path, work: Path, sources: Path) -> list[Extension]:
 
 def _fused_ssim(source: Path, work: Path, sources: Path) -> list[Extension]:
     flags = ["-O3", "-DFUSED_SSIM_CUDA"]
-    files = [source / name for name in ("ssim.cu", "ssim3d.cu", "ext.cpp")]
+    files = [[source / name] for name in ("ssim.cu", "ssim3d.cu", "ext.cpp")]
     nvcc = [*flags, "--maxrregcount=32", "--use_fast_math", "--expt-relaxed-constexpr", "-std=c++20"]
     return [Extension("fused_ssim_cuda.so", files, [source], [], [*flags, "-std=c++20"], nvcc)]
 
@@ -146,7 +143,10 @@ def _pulsar(source: Path, work: Path, sources: Path) -> list[Extension]:
     pulsar = csrc / "pulsar"
     # Without the code for CPUs, which is never called.
     host = [*sorted((pulsar / "pytorch").glob("*.cpp")), pulsar / "warnings.cpp"]
-    files = [work / "pulsar.cpp", *host, *sorted(pulsar.glob("gpu/*.cu"))]
+    # Two of its headers have the same guard.
+    alone = pulsar / "gpu" / "renderer.calc_signature.gpu.cu"
+    kernels = [path for path in sorted(pulsar.glob("gpu/*.cu")) if path != alone]
+    files = [kernels, [alone], [work / "pulsar.cpp", *host]]
     return [Extension("pytorch3d/_C.so", files, [csrc], defines, ["-std=c++20", "-O3"], nvcc, _LAZY)]
 
 
@@ -207,8 +207,9 @@ def _warp(source: Path, work: Path, sources: Path) -> list[Extension]:
         native / "cuBQL" / "builder" / of / f"instantiate_builders.{end}"
         for of, end in (("cpu", "cpp"), ("cuda", "cu"))
     ]
-    files = [work / "ptx_stubs.cpp", *sorted(native.glob("*.cpp")), *sorted(native.glob("*.cu"))]
-    files += [path for path in cuBQL if path.is_file()]
+    files = [
+        [each] for each in (work / "ptx_stubs.cpp", *sorted(native.glob("*.cpp")), *sorted(native.glob("*.cu")), *cuBQL)
+    ]
     nvcc = [*flags, "--extended-lambda", *(f"--compiler-options={each}" for each in hidden)]
     link = [
         "-l:libnvrtc.so.13",

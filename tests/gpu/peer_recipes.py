@@ -203,13 +203,9 @@ def _warp(source: Path, work: Path, sources: Path) -> list[Extension]:
     ]
     flags = ["-std=c++17", "-O3"]
     hidden = ["-fvisibility=hidden", "-fvisibility-inlines-hidden"]
-    cuBQL = [
-        native / "cuBQL" / "builder" / of / f"instantiate_builders.{end}"
-        for of, end in (("cpu", "cpp"), ("cuda", "cu"))
-    ]
-    files = [
-        [each] for each in (work / "ptx_stubs.cpp", *sorted(native.glob("*.cpp")), *sorted(native.glob("*.cu")), *cuBQL)
-    ]
+    # Another of them includes it.
+    kernels = [path for path in sorted(native.glob("*.cu")) if path.name != "apic.cu"]
+    files = [[each] for each in (work / "ptx_stubs.cpp", *sorted(native.glob("*.cpp")), *kernels)]
     nvcc = [*flags, "--extended-lambda", *(f"--compiler-options={each}" for each in hidden)]
     link = [
         "-l:libnvrtc.so.13",

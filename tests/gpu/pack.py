@@ -32,7 +32,7 @@ _PEERS = ("gsplat", "fussim")
 def main() -> int:
     """Makes the folder; 1 if it is too large."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peers", type=Path, help="a folder of peers: what tests.gpu.peer_builds made, source distributions or wheels")
+    parser.add_argument("--peers", type=Path, help="a folder of peers: of tests.gpu.peer_builds, and sources")
     parser.add_argument("--python", default="python3.12", help="a Python 3.12, of which the headers are taken")
     arguments = parser.parse_args()
     shutil.rmtree(PACK, ignore_errors=True)

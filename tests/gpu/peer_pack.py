@@ -6,8 +6,7 @@ import ctypes
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -82,23 +81,13 @@ def _build(context: Context, name: str, source: Path) -> dict[str, Any]:
 def load(module: str) -> ModuleType:
     """Imports a peer's module; raises NotHere with what kept it from being here."""
     name = module.split(".", maxsplit=1)[0]
+    # Extensions may lack kernels that are never called; some are loaded only at the first call.
+    sys.setdlopenflags(sys.getdlopenflags() & ~os.RTLD_NOW | os.RTLD_LAZY)
     try:
-        with _as_built():
-            return importlib.import_module(module)
+        return importlib.import_module(module)
     except ImportError as error:
         status = read_json(SITE / _REPORT).get(name, {}).get("status", "not in the pack")
         raise NotHere(f"{error} ({name}: {status})") from None
-
-
-@contextmanager
-def _as_built() -> Iterator[None]:
-    """Within, extensions may lack kernels that are never called, and find the libraries that torch brings."""
-    flags = sys.getdlopenflags()
-    sys.setdlopenflags(os.RTLD_LAZY)
-    try:
-        yield
-    finally:
-        sys.setdlopenflags(flags)
 
 
 def load_compiler() -> None:

@@ -141,13 +141,13 @@ def _pulsar(source: Path, work: Path, sources: Path) -> list[Extension]:
         "--device-entity-has-hidden-visibility=false", "-static-global-template-stub=false",
     ]  # fmt: skip
     pulsar = csrc / "pulsar"
-    # Without the code for CPUs, which is never called.
-    host = [*sorted((pulsar / "pytorch").glob("*.cpp")), pulsar / "warnings.cpp"]
-    # Two of its headers have the same guard.
-    alone = pulsar / "gpu" / "renderer.calc_signature.gpu.cu"
-    kernels = [path for path in sorted(pulsar.glob("gpu/*.cu")) if path != alone]
-    files = [kernels, [alone], [work / "pulsar.cpp", *host]]
-    return [Extension("pytorch3d/_C.so", files, [csrc], defines, ["-std=c++20", "-O3"], nvcc, _LAZY)]
+    # A renderer is made on the CPU, and moved.
+    files = [[work / "pulsar.cpp", *sorted((pulsar / "pytorch").glob("*.cpp"))]]
+    for place, end in (("gpu", "gpu.cu"), ("host", "cpu.cpp")):
+        # Two of its headers have the same guard.
+        alone = pulsar / place / f"renderer.calc_signature.{end}"
+        files += [[path for path in sorted(pulsar.glob(f"{place}/*.{end}")) if path != alone], [alone]]
+    return [Extension("pytorch3d/_C.so", files, [csrc], defines, ["-std=c++20", "-O3"], nvcc)]
 
 
 # Warp compiles kernels with NVRTC, which the machine's torch brings; what only links other kinds of code is left out.

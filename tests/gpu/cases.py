@@ -109,6 +109,11 @@ class Splats:
         camera = self.cameras[number % VARIANTS]
         return gaussians.forward(self.gaussians, [camera], self.settings).outputs["color"]
 
+    def half_picture(self, number: int) -> torch.Tensor:
+        """The same in half precision."""
+        settings = dataclasses.replace(self.settings, precision="half")
+        return gaussians.forward(self.gaussians, [self.cameras[number % VARIANTS]], settings).outputs["color"]
+
     def calls(self) -> dict[str, Call]:
         """Forward, backward, and forward of a picture alone."""
         states = [self.forward(number).state for number in range(VARIANTS)]

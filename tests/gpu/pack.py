@@ -26,14 +26,14 @@ MOST_BYTES = 50_000_000
 _THERE = {"numpy", "torch", "pillow", "prometheus-client"}
 _FOR = ["--python-version", "3.12", "--implementation", "cp", "--only-binary=:all:"]
 _PLATFORMS = [f"--platform=manylinux{name}_x86_64" for name in ("_2_28", "_2_27", "_2_17", "2014", "1")]
-# Peers that a machine with nvcc can build from what PyPI has of them.
+# Peers that a machine with nvcc can build from what PyPI has of them, where those that were built do not fit.
 _PEERS = ("gsplat", "fussim")
 
 
 def main() -> int:
     """Makes the folder; 1 if it is too large."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peers", type=Path, help="a folder of further peers: source distributions or wheels")
+    parser.add_argument("--peers", type=Path, help="a folder of peers: of tests.gpu.peer_builds, and sources")
     parser.add_argument("--python", help="a Python 3.12 whose headers are packed (default: one that is found)")
     arguments = parser.parse_args()
     shutil.rmtree(PACK, ignore_errors=True)

@@ -41,7 +41,13 @@ NB_MODULE(_native, m) {
   nb::class_<lumigrad::StopRequest>(m, "StopRequest")
       .def(nb::init<>())
       .def("make", &lumigrad::StopRequest::make)
-      .def("__enter__", [](const lumigrad::StopRequest& request) { lumigrad::heed(&request); })
+      .def("__enter__",
+           [](const lumigrad::StopRequest& request) {
+             const lumigrad::StopRequest* before = lumigrad::heed(&request);
+             if (before == nullptr) return;
+             lumigrad::heed(before);
+             throw std::logic_error("this thread heeds another request already");
+           })
       .def("__exit__", [](const lumigrad::StopRequest&, const nb::args&) { lumigrad::heed(nullptr); });
   m.def("thread_count", &lumigrad::thread_count);
   m.def("set_thread_count", &lumigrad::set_thread_count);

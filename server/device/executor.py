@@ -7,11 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
 
-from lumigrad.server.core.call import Call
+from lumigrad.server.core.call import Call, Priority
 from lumigrad.server.core.errors import CancelledError, DeviceLostError, StoppingError
 from lumigrad.server.device.faults import is_device_lost
 from lumigrad.server.device.memory import Cost, DeviceMemory
@@ -22,12 +23,13 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class _Left:
+class _Unfinished:
     """Work that a job of a tenant has left to the device."""
 
     download: Download
     sequence: Hashable
     tenant: str
+    priority: Priority
 
 
 class DeviceExecutor:
@@ -60,7 +62,7 @@ class DeviceExecutor:
         # Those that threads wait for, and since when (monotonic clock).
         self._downloads: dict[Download, float] = {}
         # What the device may still be at work on.
-        self._left: _Left | None = None
+        self._unfinished: _Unfinished | None = None
         self._on_lost = on_lost
         self._on_views = on_views
         # By the monotonic clock; minus infinity after a failure.
@@ -116,8 +118,8 @@ class DeviceExecutor:
             self._waiting.admit(job, self._running)
             self._changed.notify()
         if call is not None:
-            call.on_end(lambda: self._withdraw(job))
-        return job.future.result()
+            call.on_end(partial(self._withdraw, job))
+        return job.wait()
 
     def deliver(
         self,
@@ -155,7 +157,7 @@ class DeviceExecutor:
         """
         batch = self._running
         assert batch is not None
-        self._left = _Left(download, sequence, batch.tenant)
+        self._unfinished = _Unfinished(download, sequence, batch.tenant, batch.priority)
 
     def close(self) -> None:
         """End the thread after the running job; waiting jobs are cancelled."""
@@ -184,9 +186,9 @@ class DeviceExecutor:
         """Take a job whose call has ended from the queue, or stop its kernels."""
         with self._changed:
             if not self._waiting.remove(job):
-                job.is_abandoned = True
-                if self._running is not None:
-                    self._running.stop_if_abandoned()
+                job.is_abandoned, running = True, self._running
+                if running is not None:
+                    running.stop_if_abandoned()
                 return
         job.abandon()
         job.deliver()
@@ -210,21 +212,21 @@ class DeviceExecutor:
                 self._changed.wait_for(lambda: self._waiting or self._refusal is not None)
                 if self._refusal is not None:
                     return None
-                left = self._left_before_next()
+                left = self._take_unfinished()
                 if left is None:
                     self._running = batch = self._next()
                     return batch
             self._settle(left)
 
-    def _left_before_next(self) -> _Left | None:
+    def _take_unfinished(self) -> _Unfinished | None:
         """The work that was left to the device, if a job waits that must not run before its end."""
-        left = self._left
+        left = self._unfinished
         if left is None or all(job.cost.sequence == left.sequence for job in self._waiting):
             return None
-        self._left = None
+        self._unfinished = None
         return None if left.download.is_complete else left
 
-    def _settle(self, left: _Left) -> None:
+    def _settle(self, left: _Unfinished) -> None:
         """Wait for work that was left to the device, and charge its tenant for it."""
         started = time.perf_counter()
         self._busy = (self._busy[0], started)
@@ -237,11 +239,11 @@ class DeviceExecutor:
         seconds = time.perf_counter() - started
         self._busy = (self._busy[0] + seconds, None)
         with self._changed:
-            self._waiting.charge_tenant(left.tenant, seconds)
+            self._waiting.charge_later(left.tenant, left.priority, seconds)
 
     def _wait(self, download: Download) -> None:
         with self._changed:
-            self._downloads[download] = time.monotonic()
+            self._downloads.setdefault(download, time.monotonic())
         try:
             download.wait()
         finally:
@@ -252,10 +254,10 @@ class DeviceExecutor:
         jobs = [self._waiting.take()]
         until = time.monotonic() + self._batch_wait_seconds
         while self._waiting.fill_up(jobs) and self._refusal is None:
-            left = until - time.monotonic()
-            if left <= 0:
+            seconds = until - time.monotonic()
+            if seconds <= 0:
                 break
-            self._changed.wait(left)
+            self._changed.wait(seconds)
         return Batch(jobs)
 
     def _record(self, batch: Batch, seconds: float) -> None:

@@ -72,8 +72,11 @@ def release_locals(error: BaseException) -> None:
 
     Errors live long: the callers' frames, which hold them, are in their tracebacks. The stack can still be printed.
     """
-    seen: BaseException | None = error
-    while seen is not None:
-        if seen.__traceback__ is not None:
-            traceback.clear_frames(seen.__traceback__)
-        seen = seen.__cause__ or seen.__context__
+    errors, seen = [error], {id(error)}
+    for one in errors:
+        if one.__traceback__ is not None:
+            traceback.clear_frames(one.__traceback__)
+        for other in (one.__cause__, one.__context__):
+            if other is not None and id(other) not in seen:
+                seen.add(id(other))
+                errors.append(other)

@@ -125,6 +125,15 @@ class Job(Generic[T]):
         else:
             self.future.set_result(cast(T, self.result))
 
+    def wait(self) -> T:
+        """Wait for the result, which is given away: an error refers to the frames that it has left, and these to it."""
+        future = self.future
+        try:
+            return future.result()
+        finally:
+            self.future, self.result, self.error = Future(), None, None
+            del future
+
     def _error_of_call(self) -> Exception | None:
         try:
             if self.call is not None:
@@ -157,6 +166,11 @@ class Batch:
     def tenant(self) -> str:
         """The tenant of its jobs."""
         return self._jobs[0].tenant
+
+    @property
+    def priority(self) -> Priority:
+        """The priority of the job for which it was taken."""
+        return self._jobs[0].priority
 
     @property
     def remaining(self) -> float:
@@ -195,7 +209,7 @@ class Batch:
 
     def stop_if_abandoned(self) -> None:
         """Stop its kernels, on any thread, if the calls of all jobs have ended and the kernels change nothing else."""
-        if all(other.cost.is_repeatable and (other.is_abandoned or other.error) for other in self._jobs):
+        if all(job.cost.is_repeatable and (job.is_abandoned or job.error) for job in self._jobs):
             self._stop.make()
 
     def fail(self, error: BaseException) -> None:
@@ -337,22 +351,17 @@ class FairQueue(Generic[W]):
         """Charge the device time of the items that were taken last."""
         if self._last is None:
             return
-        tenant, priority, offered = self._last
+        self._charge(*self._last, seconds)
         self._last = None
-        self._lines[tenant].seconds += seconds
-        for other in offered:
-            if other < priority:
-                self._ahead[other] -= _LEAD * seconds
-        if any(other > priority for other in offered):
-            self._ahead[priority] += seconds
         if not self._slots:
             # Time used while no other tenant waited is not charged.
             self._lines.clear()
             self._floor = 0.0
 
-    def charge_tenant(self, tenant: str, seconds: float) -> None:
-        """Charge device time that an item, which is no longer the last, took while others waited."""
-        self._lines.setdefault(tenant, _Line(self._floor)).seconds += seconds
+    def charge_later(self, tenant: str, priority: Priority, seconds: float) -> None:
+        """Charge device time that an item which is no longer the last took while others waited."""
+        offers = (line.offer() for line in self._lines.values())
+        self._charge(tenant, priority, frozenset(offer for offer in offers if offer is not None), seconds)
 
     def remove(self, item: W) -> bool:
         """Remove an item; False if it is not in the queue."""
@@ -377,6 +386,15 @@ class FairQueue(Generic[W]):
 
     def _seconds(self, tenant: str) -> float:
         return self._lines[tenant].seconds
+
+    def _charge(self, tenant: str, priority: Priority, offered: frozenset[Priority], seconds: float) -> None:
+        """Charge an item of a tenant and a priority, with the priorities of all candidates meanwhile."""
+        self._lines.setdefault(tenant, _Line(self._floor)).seconds += seconds
+        for other in offered:
+            if other < priority:
+                self._ahead[other] -= _LEAD * seconds
+        if any(other > priority for other in offered):
+            self._ahead[priority] += seconds
 
 
 # The weight of the newest batch in the running mean of their times.
@@ -422,6 +440,11 @@ class DeviceQueue(FairQueue[Job[Any]]):
 
         jobs += self.take_along(fits)
         return fill + self._fill(jobs[0]) <= 1
+
+    def charge_later(self, tenant: str, priority: Priority, seconds: float) -> None:
+        """Charge device time that a job took after it had ended, while others waited."""
+        self._mean_seconds += _NEWEST * seconds
+        super().charge_later(tenant, priority, seconds)
 
     def record(self, batch: Batch, seconds: float) -> None:
         """Charge the device time of a batch, and update the estimates."""

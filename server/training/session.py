@@ -282,8 +282,17 @@ class Session:
 
     def _run(self, work: Callable[[], T], request: Request, cost: Cost) -> T:
         """Run work that may change the number of primitives."""
+
+        def whole() -> T:
+            try:
+                return work()
+            except BaseException:
+                # What it has queued is still this training's.
+                self._leave([])
+                raise
+
         try:
-            return self._runtime.executor.run(work, request.part, cost)
+            return self._runtime.executor.run(whole, request.part, cost)
         finally:
             self._state.reservation.resize(self._state.parameters.count)
 
@@ -313,9 +322,13 @@ class Session:
 
     def _queued(self, request: Request, number: int, report: StepReport) -> _Queued:
         """Starts to download a step's numbers; called on the device's thread."""
-        download = self._runtime.transfer.start_download(report.numbers)
+        return _Queued(request, number, report, self._leave(report.numbers))
+
+    def _leave(self, numbers: Sequence[torch.Tensor]) -> Download:
+        """Let only steps of this training run before the device has done what is queued, up to these numbers."""
+        download = self._runtime.transfer.start_download(numbers)
         self._runtime.executor.leave(download, self._training.training_id)
-        return _Queued(request, number, report, download)
+        return download
 
     def _report(self, keep: int = 0) -> Replies:
         """Yield the replies to the steps that were left for later, but the last `keep`."""

@@ -50,22 +50,23 @@ def calls_of(client: RawClient) -> Callable[[str], tuple[Start, float]]:
 def renders(client: RawClient, kind: str) -> Start:
     slow = SlowRender(client, kind)
 
-    def start(views: int, timeout: float, request_id: str) -> Any:
-        return client.render_stub.Render(iter([slow.request(views)]), timeout=timeout, metadata=named(request_id))
+    def start(views: int, timeout: float, request_id: str, size: int = 256) -> Any:
+        return client.render_stub.Render(iter([slow.request(views, size)]), timeout=timeout, metadata=named(request_id))
 
     return start
 
 
 def backwards(client: RawClient, kind: str) -> Start:
     slow = SlowRender(client, kind)
-    contexts: dict[int, str] = {}
+    contexts: dict[tuple[int, int], str] = {}
 
-    def start(views: int, timeout: float, request_id: str) -> Any:
-        if views not in contexts:
-            contexts[views] = client.render(slow.request(views).message.spec, retain=True).header.context_id
+    def start(views: int, timeout: float, request_id: str, size: int = 256) -> Any:
+        key = views, size
+        if key not in contexts:
+            contexts[key] = client.render(slow.request(views, size).message.spec, retain=True).header.context_id
         payload = PayloadWriter()
-        request = render_pb2.BackwardSpec(context_id=contexts[views])
-        gradient = np.ones((views, 256, 256), np.float32)
+        request = render_pb2.BackwardSpec(context_id=contexts[key])
+        gradient = np.ones((views, size, size), np.float32)
         request.output_gradients.add(name="alpha", tensor=payload.add(gradient))
         frames = frames_of(render_pb2.BackwardRequest(spec=request), payload)
         return client.render_stub.Backward(frames, timeout=timeout, metadata=named(request_id))
@@ -102,6 +103,10 @@ KINDS: dict[str, tuple[Callable[[RawClient], Start], int]] = {
     "gradients of Gaussians": (lambda client: backwards(client, "gaussians"), 60),
     "distances": (queries, 60),
 }
+
+
+# Seconds that one large view of a kind is to take.
+LARGE = {"spheres": 10.0, "gaussians": 10.0, "gradients of spheres": 3.0, "gradients of Gaussians": 1.5}
 
 
 def seconds_of_a_part(start: Start) -> float:
@@ -155,16 +160,17 @@ def test_work_stops_between_launches(
 
 
 @pytest.mark.parametrize("how", CODES)
-@pytest.mark.parametrize("kind", ["spheres", "gaussians"])
-def test_one_large_view_stops_between_tiles(process: WorkerProcess, client: RawClient, kind: str, how: str) -> None:
-    slow = SlowRender(client, kind)
-    small, took = slow.seconds_per_view(), []
-    # A view of 256 pixels a side takes `small`, and this one takes seconds.
-    size = int(256 * max(4.0, (10.0 / small) ** 0.5))
+@pytest.mark.parametrize("kind", LARGE)
+def test_one_large_view_stops_between_tiles(
+    process: WorkerProcess, calls_of: Callable[[str], tuple[Any, float]], kind: str, how: str
+) -> None:
+    start, small = calls_of(kind)
+    # One of 256 pixels a side takes `small`, and this one takes seconds.
+    size, took = int(256 * max(4.0, (LARGE[kind] / small) ** 0.5)), []
+    start(1, 60, "first", size).cancel()
     for number in range(TRIES):
-        request_id = f"large-{kind}-{how}-{number}"
-        seconds = OVERDUE_SECONDS if how == "overdue" else 60
-        call = client.render_stub.Render(iter([slow.request(1, size)]), timeout=seconds, metadata=named(request_id))
+        request_id = f"large-{kind.replace(' ', '-')}-{how}-{number}"
+        call = start(1, OVERDUE_SECONDS if how == "overdue" else 60, request_id, size)
         at_work(process)
         if how == "cancelled":
             began = time.monotonic()

@@ -16,7 +16,7 @@ from lumigrad.kernels import _native
 from lumigrad.kernels.gaussians import Gaussians, Settings
 from lumigrad.kernels.stop import Stopped, StopRequest
 from support.backends import emulation, gaussian_engines, mesh_engines
-from support.backends.engines import ENGINES
+from support.backends.engines import ENGINES, Engine
 from support.gaussians import cases as gaussian_cases
 from support.gaussians import runs as gaussian_runs
 from support.gaussians import sensor_cases
@@ -55,8 +55,7 @@ def rays() -> tuple[Arrays, Callable[[], Arrays]]:
     return outputs, lambda: engine.backward(state, {"color": torch.ones_like(outputs["color"])}, None)[0]
 
 
-def spheres(semantics: sphere_runs.Semantics) -> tuple[Arrays, Callable[[], Arrays]]:
-    engine = ENGINES["cpu"]()
+def spheres(semantics: sphere_runs.Semantics, engine: Engine) -> tuple[Arrays, Callable[[], Arrays]]:
     positions, colors, radii = map(torch.from_numpy, (SPHERES.positions, SPHERES.colors, SPHERES.radii))
     settings = sphere_runs.settings_of(SPHERES, semantics)
     cameras = [sphere_runs.camera_of(SPHERES)]
@@ -72,8 +71,8 @@ def distances() -> tuple[Arrays, Callable[[], Arrays]]:
 KINDS: dict[str, Passes] = {
     "gaussians": lambda: gaussians(gaussian_engines.cpu()),
     "rays": rays,
-    "exact spheres": lambda: spheres("exact"),
-    "compat spheres": lambda: spheres("compat"),
+    "exact spheres": lambda: spheres("exact", ENGINES["cpu"]()),
+    "compat spheres": lambda: spheres("compat", ENGINES["cpu"]()),
     "distances": distances,
 }
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -133,10 +132,11 @@ def test_call_stopped_anywhere_leaves_the_next_one_as_it_is(kind: str) -> None:
         request = StopRequest()
         timer = threading.Timer(fraction * seconds, request.make)
         timer.start()
-        with suppress(Stopped), request:
-            whole(KINDS[kind])
-            stopped -= 1
-        stopped += 1
+        try:
+            with request:
+                whole(KINDS[kind])
+        except Stopped:
+            stopped += 1
         timer.join()
         assert_same(whole(KINDS[kind]), expected)
     assert stopped > 0
@@ -155,14 +155,27 @@ def test_request_concerns_the_thread_that_heeds_it_alone(made: StopRequest) -> N
     assert_same(found[0], expected)
 
 
-def test_kernels_for_a_gpu_stop_where_they_wait_for_a_count() -> None:
-    engine = gaussian_engines.ENGINES["emulation"]()
+def test_a_thread_heeds_one_request_at_a_time(made: StopRequest) -> None:
+    with made, pytest.raises(RuntimeError, match="heeds another request already"), StopRequest():
+        pass
+    with made, pytest.raises(Stopped):
+        KINDS["gaussians"]()
+
+
+@pytest.mark.parametrize("kind", ["gaussians", "exact spheres"])
+def test_kernels_for_a_gpu_stop_where_they_wait_for_a_count(kind: str) -> None:
     module = emulation.load("_emulation")
-    outputs, _ = gaussians(engine)
+
+    def passes() -> Arrays:
+        if kind == "gaussians":
+            return gaussians(gaussian_engines.ENGINES["emulation"]())[0]
+        return spheres("exact", ENGINES["emulation"]())[0]
+
+    outputs = passes()
     module.set_stopping(True)
     try:
         with pytest.raises(Stopped):
-            gaussians(engine)
+            passes()
     finally:
         module.set_stopping(False)
-    assert_same(gaussians(engine)[0], outputs)
+    assert_same(passes(), outputs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from lumigrad.server.core.errors import DeviceMemoryError, StoppingError
+from lumigrad.kernels.stop import Stopped
+from lumigrad.server.core.call import Priority
+from lumigrad.server.core.errors import CancelledError, DeviceMemoryError, StoppingError
 from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.device.memory import Cost, DeviceMemory
 from lumigrad.server.device.transfer import CudaTransfer, Delivery
@@ -214,6 +217,31 @@ def test_what_a_job_has_left_is_charged_to_its_tenant(device: Device) -> None:
     assert ran == ["renders", "renders", "trains", "trains"]
 
 
+def test_what_an_urgent_job_has_left_counts_against_its_priority(device: Device) -> None:
+    """For the turn of less urgent calls, after a second of more urgent ones."""
+    until, counts = time.monotonic() + 4.0, {"trains": 0, "renders": 0}
+    device.copies.before_copy = lambda: time.sleep(0.04)
+
+    def train() -> None:
+        while time.monotonic() < until:
+            call = StandInCall("trains", Priority.NORMAL)
+            device.executor.deliver(leaving(device, []), call, Cost(sequence="steps"))  # type: ignore[arg-type]
+            counts["trains"] += 1
+
+    def render() -> None:
+        while time.monotonic() < until:
+            call = StandInCall("renders", Priority.BATCH)
+            device.executor.run(lambda: time.sleep(0.005), call)  # type: ignore[arg-type]
+            counts["renders"] += 1
+
+    threads = [threading.Thread(target=target) for target in (train, train, render, render)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert counts["renders"] > 20 and counts["trains"] > 20, counts
+
+
 def test_device_lost_by_what_a_job_has_left_is_not_the_error_of_the_next(device: Device) -> None:
     def lose() -> None:
         raise RuntimeError(LOST)
@@ -312,3 +340,32 @@ def test_memory_is_kept_until_the_copy_has_ended_though_nobody_wants_the_result_
     device.transfer.settle()
     assert (device.transfer.download([torch.zeros(1000)])[0] == 0).all()
     assert device.copies.begun == 2
+
+
+@pytest.mark.parametrize("fault", [RuntimeError("the device failed"), Stopped("the kernels were stopped")])
+def test_what_a_job_that_fails_holds_is_freed_at_once(device: Device, fault: Exception) -> None:
+    """Not when Python next looks for cycles, since it may be the memory of a device or of a caller."""
+    alive: list[weakref.ref[np.ndarray[Any, Any]]] = []
+
+    def fail(payload: np.ndarray[Any, Any]) -> None:
+        on_device = np.ones(1000)
+        alive.extend([weakref.ref(payload), weakref.ref(on_device)])
+        raise type(fault)(*fault.args)
+
+    def ask() -> None:
+        payload = np.ones(1000)
+        try:
+            device.executor.run(lambda: fail(payload), call, Cost(is_repeatable=True))  # type: ignore[arg-type]
+        except (RuntimeError, CancelledError):
+            return
+
+    call = StandInCall()
+    gc.collect()
+    gc.disable()
+    try:
+        ask()
+        call.cancel()
+        wait_until(lambda: not device.executor.is_busy, "the end of the job")
+        assert [reference() is None for reference in alive] == [True, True]
+    finally:
+        gc.enable()

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace lumigrad {
@@ -164,7 +165,7 @@ int thread_count() { return count().load(); }
 
 void set_thread_count(int wanted) { count().store(std::clamp(wanted, 1, kMaxThreads)); }
 
-void heed(const StopRequest* request) { heeded = request; }
+const StopRequest* heed(const StopRequest* request) { return std::exchange(heeded, request); }
 
 bool is_stopping() { return heeded != nullptr && heeded->is_made(); }
 

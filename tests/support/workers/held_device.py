@@ -42,7 +42,8 @@ class StandInCall:
 
     def cancel(self) -> None:
         self._has_ended = True
-        for callback in self._on_end:
+        callbacks, self._on_end = self._on_end, []
+        for callback in callbacks:
             callback()
 
 

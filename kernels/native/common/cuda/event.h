@@ -10,10 +10,7 @@ namespace lumigrad {
 class DeviceEvent {
  public:
   // The work that is queued on `stream` now.
-  explicit DeviceEvent(cudaStream_t stream) {
-    check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "creating an event");
-    record(stream);
-  }
+  explicit DeviceEvent(cudaStream_t stream) : DeviceEvent() { record(stream); }
   DeviceEvent(const DeviceEvent&) = delete;
   DeviceEvent& operator=(const DeviceEvent&) = delete;
   ~DeviceEvent() { cudaEventDestroy(event_); }
@@ -25,6 +22,8 @@ class DeviceEvent {
   void synchronize() const noexcept { cudaEventSynchronize(event_); }
 
  private:
+  DeviceEvent() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "creating an event"); }
+
   cudaEvent_t event_ = nullptr;
 };
 

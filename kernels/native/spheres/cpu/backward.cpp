@@ -15,8 +15,8 @@ void backward_band(const PairArguments& a, const Bands& bands, int part, int tra
   const TilePixels pixels{memory, pixel_floats(channels), channels, track};
   BandRows band(a.rows, bands, part);
   BackgroundSums background{part_sums + kCameraSums, 0.0, 0.0};
-  for (int ty = bands.first[part]; ty < bands.first[part + 1] && !is_stopping(); ++ty) {
-    for (int tx = 0; tx < a.prepared.tiles_x; ++tx) {
+  for (int ty = bands.first[part]; ty < bands.first[part + 1]; ++ty) {
+    for (int tx = 0; tx < a.prepared.tiles_x && !is_stopping(); ++tx) {
       backward_tile<kOrthogonal, kChannels, kPlain, kCamera>(a, pixels, band, background, tx, ty, part_sums);
     }
   }

@@ -224,10 +224,11 @@ void add_band(const Arguments& a, int band, char* memory, double* camera_sums) {
                  Pack(0.0f)};
   }
   const BandRows rows(a.bands, band);
-  for (int row = a.bands.first[band]; row < a.bands.first[band + 1] && !is_stopping(); ++row) {
+  for (int row = a.bands.first[band]; row < a.bands.first[band + 1]; ++row) {
     RaySums sums;
     load_block(a, rows, 0, 4 * row, inputs[0]);
     for (int x = 0; x < a.camera.width; x += 4) {
+      if (x % 64 == 0 && is_stopping()) return;
       if (x + 4 < a.camera.width) load_block(a, rows, x + 4, 4 * row, inputs[(x / 4 + 1) % 2]);
       add_block<kOrthogonal, kChannels, kOpacities>(a, inputs[x / 4 % 2], rows, sums);
     }

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from lumigrad.kernels import spheres
 from lumigrad.server.core.errors import CancelledError, DeviceMemoryError, InvalidArgumentError
 from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.device.memory import Cost, DeviceMemory
@@ -154,6 +155,10 @@ def test_what_differs_in_anything_but_cameras_is_not_computed_together(
     assert [after - former for after, former in zip(launches(process), before, strict=True)] == [5, 5]
 
 
+SPHERE = torch.tensor([[0.0, 0.0, 4.0]]), torch.ones(1, 3), torch.ones(1)
+VIEW = spheres.Camera.opencv(16, 16, 8, 8, np.eye(3), np.zeros(3), 16, 16)
+
+
 class Together:
     """Work that adds up what it was given, unless a part of it makes it fail."""
 
@@ -170,12 +175,14 @@ class Together:
     def ask(self, part: Any, tenant: str = "", fill: float = 0.25) -> Asked:
         self.call = StandInCall(tenant)
         entry = BatchEntry("kind", fill, (part, self.call), self._run)
-        return Asked(self.executor, lambda: self._one(part), self.call, Cost("kind"), entry)
+        return Asked(self.executor, lambda: self._one(part), self.call, Cost("kind", is_repeatable=True), entry)
 
     def _run(self, parts: Sequence[Any]) -> list[Any]:
         self.begun.set()
         self.go.wait(20)
         self.sizes.append(len(parts))
+        # Stops if that was asked for.
+        spheres.forward(*SPHERE, [VIEW], spheres.Settings(gamma=0.1, max_depth=10.0))
         if all(call.ended() for _, call in parts):
             raise CancelledError
         return [self._one(part) for part, _ in parts]

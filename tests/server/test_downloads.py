@@ -20,7 +20,7 @@ from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.device.memory import Cost, DeviceMemory
 from lumigrad.server.device.transfer import CudaTransfer, Delivery
 from support.backends.emulated_copies import EmulatedCopies, emulated_transfer
-from support.workers.held_device import StandInCall
+from support.workers.held_device import StandInCall, held
 from support.workers.slow_render import wait_until
 
 CPU = torch.device("cpu")
@@ -193,6 +193,23 @@ def test_only_jobs_of_its_sequence_run_before_the_end_of_what_a_job_has_left(dev
     assert other.wait().result[0] == 3.0 and first.wait().result[0] == 1.0
     assert ran == [1.0, 2.0, 3.0]
     assert device.executor.run(lambda: 4.0, StandInCall()) == 4.0  # type: ignore[arg-type]
+
+
+def test_a_job_of_the_same_sequence_waits_too_if_another_waits(device: Device) -> None:
+    """The device's thread cannot tell beforehand which of them is next."""
+    ran: list[float] = []
+    device.copies.go.clear()
+    first = Asked(device, leaving(device, ran), Cost(sequence="steps"))
+    wait_until(lambda: ran == [1.0], "the first job")
+    with held(device.executor, sequence="steps"):
+        others = [Asked(device, device.work(2.0, ran)), Asked(device, device.work(3.0, ran), Cost(sequence="steps"))]
+        wait_until(lambda: device.executor.depth == 2, "jobs that wait")
+    time.sleep(0.2)
+    assert ran == [1.0]
+    device.copies.go.set()
+    for one in (first, *others):
+        one.wait()
+    assert sorted(ran) == [1.0, 2.0, 3.0]
 
 
 def test_what_a_job_has_left_is_charged_to_its_tenant(device: Device) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from lumigrad.server.core.call import Priority, StageTimes
 from lumigrad.server.core.errors import CancelledError
 from lumigrad.server.device.executor import DeviceExecutor
+from lumigrad.server.device.memory import Cost
 
 
 class StandInCall:
@@ -76,15 +77,18 @@ class Asked:
 
 
 @contextmanager
-def held(executor: DeviceExecutor) -> Iterator[None]:
-    """The device is busy for the length of a `with` block: what is asked meanwhile waits."""
+def held(executor: DeviceExecutor, sequence: str | None = None) -> Iterator[None]:
+    """The device is busy for the length of a `with` block: what is asked meanwhile waits.
+
+    It is so with a job of `sequence`, and with what jobs of that have left to it.
+    """
     go, begun = threading.Event(), threading.Event()
 
     def hold() -> None:
         begun.set()
         go.wait(30)
 
-    thread = threading.Thread(target=executor.run, args=(hold, None))
+    thread = threading.Thread(target=executor.run, args=(hold, None, Cost(sequence=sequence)))
     thread.start()
     assert begun.wait(10)
     try:

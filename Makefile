@@ -47,11 +47,11 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 DEMO_EXTRAS := server io robot plot
 DEMO_PACKAGES = $(BIN)/python -c 'import sys; from pip._vendor import tomli; project = tomli.load(open("pyproject.toml", "rb"))["project"]; \
 	print(*project["dependencies"], *sum(map(project["optional-dependencies"].get, sys.argv[1:]), []), sep="\n")' $(DEMO_EXTRAS)
+# Debian 12 has a pip that does not know -C.
 $(VENV)/.demo: pyproject.toml $(NATIVE_SOURCES) $(PROTOS)
 	@echo "Setting up the demo in $(VENV): build tools, then the kernels and PyTorch at the same time."
 	@mkdir -p build
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	# Debian 12 has a pip that does not know -C.
 	@$(BIN)/pip install --quiet --disable-pip-version-check --upgrade "pip>=24"
 	@$(BIN)/pip install --quiet --disable-pip-version-check $(BUILD_TOOLS)
 	@$(DEMO_PACKAGES) > build/demo.txt

@@ -182,7 +182,7 @@ def test_steps_share_the_time(tmp_path: Path) -> None:
 
 def test_tools_that_are_missing_are_reported(tmp_path: Path, no_tools: Path) -> None:
     assert profiling.run(within(tmp_path))["status"] == "not here"
-    assert checks._sanitized(within(tmp_path), "memcheck") == {"status": "not here"}
+    assert checks._sanitized(within(tmp_path), "memcheck") == {"status": "not here", "why": "no compute-sanitizer"}
     tool(no_tools, "compute-sanitizer", 'echo "========= Invalid __global__ write"; exit 86')
     found = checks._sanitized(within(tmp_path), "memcheck")
     assert found["status"] == "found errors"
@@ -219,6 +219,9 @@ def test_a_step_writes_its_results_and_the_table_says_that_they_are_of_no_gpu(
     assert list(found["kernels"]) == [draw, other, "lumigrad::sum_kernel<lumigrad::Add<(int)3>>"]
     assert found["kernels"][draw]["duration"] == 8000
     assert set(found["engines"]) == set(profiling.ENGINES)
+    assert capsys.readouterr().out == f"the results so far are in {tmp_path / 'table.md'}\n"
+    monkeypatch.setattr(sys, "argv", ["gpu", "table", *arguments[1:]])
+    assert program.main() == 0
     shown = capsys.readouterr().out
     assert shown.startswith("# DRY RUN")
     assert f"| {draw} | {2 * len(profiling.ENGINES)} | 8000 | 75 |" in shown

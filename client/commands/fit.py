@@ -8,6 +8,7 @@ import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -195,7 +196,8 @@ def _print(
     print(f"scene in {path}, report and pictures in {path.with_suffix('.fit')}/report.html", file=output)
     if recipe.refines_cameras:
         print(f"cameras as they were refined in {path.with_suffix('.fit')}/transforms.json", file=output)
-    print(f"look at it: lumigrad view {path}, or lumigrad render {path} -o scene.png", file=output)
+    view = f"lumigrad view {path}, or " if find_spec("viser") is not None else ""
+    print(f"look at it: {view}lumigrad render {path} -o scene.png", file=output)
     if after.matched_psnr - after.psnr > _MISMATCH_DB:
         print(
             f"lumigrad: colours matched, the score is {after.matched_psnr - after.psnr:.1f} dB higher: either the "

@@ -53,7 +53,8 @@ def main() -> int:
         (out / "table.md").write_text(table, encoding="utf-8")
         for file in sorted(path for path in out.iterdir() if path.suffix in _SMALL):
             copy(file)
-        print(table, flush=True)
+        is_whole = not arguments.steps or "table" in arguments.steps
+        print(table if is_whole else f"the results so far are in {out / 'table.md'}", flush=True)
     return 0 if all(ended) else 1
 
 

@@ -65,7 +65,7 @@ def _measured(device: Device, calls: dict[str, Call], **options: Any) -> dict[st
 def _oracles(device: Device) -> dict[str, Any]:
     file = PACK / "oracles.npz"
     if not file.is_file():
-        raise NotHere(f"no {file.name}: make gpu-pack was not run")
+        raise NotHere(f"no results of the CPU ({file.name}): run make gpu-pack")
     with np.load(file) as archive:
         expected = dict(archive)
     wrong = oracles.compare(oracles.results(device), expected)
@@ -157,7 +157,7 @@ def _jump(device: Device, made: gaussian_scene.Scene) -> dict[str, Any]:
 def _trained(device: Device) -> dict[str, Any]:
     path = gaussian_scene.trained_path()
     if path is None:
-        raise NotHere("LUMIGRAD_TEST_DATA names no folder with scenes/trained_biker")
+        raise NotHere("no scenes/trained_biker in the folder LUMIGRAD_TEST_DATA")
     made = gaussian_scene.trained(path)
     if device.on_host:
         some: Any = {name: value[::500] for name, value in made.tensors.items()}

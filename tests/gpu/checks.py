@@ -73,7 +73,7 @@ def _options() -> list[str]:
 def _sanitized(context: Context, tool: str) -> dict[str, Any]:
     sanitizer = shutil.which("compute-sanitizer")
     if sanitizer is None:
-        return {"status": "not here"}
+        return {"status": "not here", "why": "no compute-sanitizer"}
     if context.left() == 0:
         return {"status": OUT_OF_TIME}
     program = python("-m", "tests.gpu.oracles", "--device", context.device)

@@ -1,6 +1,6 @@
 """Makes .gpu-pack, which `make gpu` needs on a machine without a network: `make gpu-pack`.
 
-What cannot be had here is named, and left out.
+Lists and leaves out what could not be downloaded.
 """
 
 from __future__ import annotations

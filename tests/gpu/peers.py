@@ -166,10 +166,7 @@ def _higs(device: Device) -> dict[str, Any]:
 
 
 def _faster_gs(_: Device) -> dict[str, Any]:
-    raise NotHere(
-        "neither read nor built: its README names, as the foundation of the project, the code of 3D Gaussian Splatting,"
-        " which is licensed for research alone"
-    )
+    raise NotHere("not built: its README names code that is licensed for research alone as its foundation")
 
 
 def _fused_ssim(device: Device, module: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def text(folder: Path, device: str) -> str:
 def _title(build: dict[str, Any], device: str) -> str:
     gpu, machine = build.get("gpu", {}), build.get("machine", {})
     if device != "cuda":
-        return "DRY RUN in the emulation: these times say nothing about any GPU"
+        return "DRY RUN in the emulation, at tiny sizes whatever the names say: these times say nothing about any GPU"
     return f"{gpu.get('name', 'unknown GPU')}, driver {gpu.get('driver', 'unknown')}, {machine.get('date', 'no date')}"
 
 
@@ -46,7 +46,7 @@ def _test(found: dict[str, Any]) -> Iterator[str]:
         yield f"- tests of the {part}: {_status(tests)}; {counts or 'no counts'}"
         yield from (f"    - {name}" for name in tests.get("failures", [])[:20])
     for tool, result in found.get("sanitizer", {}).items():
-        yield f"- {tool}: {_status(result)}"
+        yield f"- {tool}: {_status(result)}" + (f": {result['why']}" if "why" in result else "")
 
 
 def _bench(found: dict[str, Any]) -> Iterator[str]:
@@ -60,7 +60,8 @@ def _bench(found: dict[str, Any]) -> Iterator[str]:
         for row in case.get("clients", []):
             many, rate = row.get("frames_per_call", 1), row["calls_per_s"]
             each = f", {many * rate:.0f} frames/s by lane {row['lane']}" if many > 1 else ""
-            yield f"| {name} | {row['clients']} clients, {rate} calls/s{each} | {row['median_ms']} | | | |"
+            clients = "1 client" if row["clients"] == 1 else f"{row['clients']} clients"
+            yield f"| {name} | {clients}, {rate} calls/s{each} | {row['median_ms']} | | | |"
     yield from _others(found)
     for name, case in found.get("cases", {}).items():
         if "stages_ms" in case:
@@ -97,7 +98,7 @@ def _status(part: dict[str, Any]) -> str:
 
 
 def _profile(found: dict[str, Any]) -> Iterator[str]:
-    yield f"{found.get('status', _CUT_OFF)} {found.get('why', '')}".strip()
+    yield f"- {found.get('status', _CUT_OFF)}" + (f": {found['why']}" if "why" in found else "")
     if found.get("kernels"):
         columns = ("launches", "duration", "dram_pct", "l2_pct", "sm_pct", "occupancy_pct", "registers")
         yield from ["", f"| kernel (duration in ns) | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]

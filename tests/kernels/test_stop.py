@@ -142,6 +142,28 @@ def test_call_stopped_anywhere_leaves_the_next_one_as_it_is(kind: str) -> None:
     assert stopped > 0
 
 
+@pytest.mark.alone
+@pytest.mark.parametrize("threads", [2], indirect=True)
+def test_all_threads_that_work_on_a_call_stop() -> None:
+    case = gaussian_cases.build("large", gaussian_cases.Cloud(count=4000, slope=0.6), width=2000, height=1600)
+    scene, cameras, engine = gaussian_runs.scene_of(case), gaussian_runs.cameras_of(case), gaussian_engines.cpu()
+
+    def seconds(stop_after: float) -> float:
+        request = StopRequest()
+        timer = threading.Timer(stop_after, request.make)
+        began = time.perf_counter()
+        timer.start()
+        with suppress(Stopped), request:
+            engine.forward(scene, cameras, Settings(), outputs=LOSS)
+        timer.cancel()
+        return time.perf_counter() - began
+
+    seconds(60.0)
+    whole_call = min(seconds(60.0) for _ in range(3))
+    # A thread that went on alone would take longer than both together.
+    assert min(seconds(0.2 * whole_call) for _ in range(3)) < 0.7 * whole_call
+
+
 def test_request_concerns_the_thread_that_heeds_it_alone(made: StopRequest) -> None:
     expected = whole(KINDS["gaussians"])
     found: list[Arrays] = []

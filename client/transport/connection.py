@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -51,6 +53,8 @@ _MOST_KEPT_BYTES = 512 << 20
 
 # The time-out of calls whose replies are ignored.
 _TELL_S = 5.0
+# For a channel to close after Ctrl-C.
+_CLOSE_S = 3.0
 _FORKED = (
     "this process was forked while its parent had calls in progress, as a trainer or a client of several workers "
     'always has; gRPC does not support that. Fork before the client is used, or start processes by "spawn"'
@@ -101,7 +105,13 @@ class Connection:
         self._closed = True
         if not self._is_parents:
             self._lanes.close()
-            self.channel.close()
+            if isinstance(sys.exc_info()[1], KeyboardInterrupt):
+                # gRPC waits for ever for a call whose start was interrupted.
+                closing = threading.Thread(target=self.channel.close, name="closing", daemon=True)
+                closing.start()
+                closing.join(_CLOSE_S)
+            else:
+                self.channel.close()
 
     def abandon(self) -> None:
         """In a forked child: leaves all resources to the parent."""

@@ -135,6 +135,20 @@ def at_work(process: WorkerProcess) -> None:
     time.sleep(0.1)
 
 
+def seconds_to_stop(process: WorkerProcess, call: Any, how: str, request_id: str) -> float:
+    """From the end of a call at work until the worker is done with it and has given its memory back."""
+    at_work(process)
+    if how == "cancelled":
+        began = time.monotonic()
+        call.cancel()
+    else:
+        failure(lambda: list(call))
+        began = time.monotonic()
+    seconds = logged(process, request_id, CODES[how]) - began
+    wait_for(process, "lumigrad_transit_bytes", 0)
+    return seconds
+
+
 @pytest.mark.parametrize("how", CODES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_work_stops_between_launches(
@@ -145,15 +159,7 @@ def test_work_stops_between_launches(
     for number in range(TRIES):
         request_id = f"{kind.replace(' ', '-')}-{how}-{number}"
         call = start(parts, OVERDUE_SECONDS if how == "overdue" else 60, request_id)
-        at_work(process)
-        if how == "cancelled":
-            began = time.monotonic()
-            call.cancel()
-        else:
-            failure(lambda call=call: list(call))
-            began = time.monotonic()
-        took.append(logged(process, request_id, CODES[how]) - began)
-        wait_for(process, "lumigrad_transit_bytes", 0)
+        took.append(seconds_to_stop(process, call, how, request_id))
     print(f"{kind}, {how}: stopped after {statistics.median(took) * 1e3:.0f} ms; a launch takes {part * 1e3:.0f} ms")
     assert min(took) < SECONDS + part
     assert statistics.median(took) < 5 * (SECONDS + part)
@@ -171,15 +177,7 @@ def test_one_large_view_stops_between_tiles(
     for number in range(TRIES):
         request_id = f"large-{kind.replace(' ', '-')}-{how}-{number}"
         call = start(1, OVERDUE_SECONDS if how == "overdue" else 60, request_id, size)
-        at_work(process)
-        if how == "cancelled":
-            began = time.monotonic()
-            call.cancel()
-        else:
-            failure(lambda call=call: list(call))
-            began = time.monotonic()
-        took.append(logged(process, request_id, CODES[how]) - began)
-        wait_for(process, "lumigrad_transit_bytes", 0)
+        took.append(seconds_to_stop(process, call, how, request_id))
     print(f"{kind}, {how}: {size} pixels a side stopped after {statistics.median(took) * 1e3:.0f} ms")
     assert min(took) < SECONDS
     assert statistics.median(took) < 5 * SECONDS

@@ -129,7 +129,7 @@ def test_the_operator_reproduces_cases_computed_elsewhere(path: Path, client: Cl
 
 
 def has_gsplats_rules(path: Path) -> bool:
-    """Whether gsplat's function can express a case: it has one rule for the time of a row, and one for a lens's domain."""
+    """Whether gsplat's function can express a case: its times of rows and domains of lenses follow one rule each."""
     given = sensor_oracle.settings_of(path)
     return given["row_time"] == "staircase" and given.get("lens_domain", "gsplat") == "gsplat"
 

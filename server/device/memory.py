@@ -246,6 +246,11 @@ class DeviceMemory:
                 return result
         raise self._failure(cost) from result.cause
 
+    def finish(self) -> None:
+        """Wait for the device; raises if it is lost."""
+        if self._transfer is not None:
+            self._transfer.finish()
+
     def _attempt(self, work: Callable[[], T]) -> T | _Shortage:
         try:
             result = work()

@@ -206,6 +206,8 @@ class Batch:
                 running[0].work(memory)
             elif running:
                 self._run_together(running, memory)
+        if any(job.error for job in running):
+            self._finish(running, memory)
 
     def stop_if_abandoned(self) -> None:
         """Stop its kernels, on any thread, if the calls of all jobs have ended and the kernels change nothing else."""
@@ -221,6 +223,14 @@ class Batch:
         """Deliver the results to the waiting threads."""
         for job in self._jobs:
             job.deliver()
+
+    def _finish(self, jobs: Sequence[Job[Any]], memory: DeviceMemory) -> None:
+        """Wait for what jobs that failed have queued on the device: its time and its errors are theirs."""
+        try:
+            memory.finish()
+        except BaseException as error:
+            for job in jobs:
+                job.note(error)
 
     def _run_together(self, jobs: Sequence[Job[Any]], memory: DeviceMemory) -> None:
         entry = jobs[0].entry

@@ -282,17 +282,8 @@ class Session:
 
     def _run(self, work: Callable[[], T], request: Request, cost: Cost) -> T:
         """Run work that may change the number of primitives."""
-
-        def whole() -> T:
-            try:
-                return work()
-            except BaseException:
-                # What it has queued is still this training's.
-                self._leave([])
-                raise
-
         try:
-            return self._runtime.executor.run(whole, request.part, cost)
+            return self._runtime.executor.run(work, request.part, cost)
         finally:
             self._state.reservation.resize(self._state.parameters.count)
 

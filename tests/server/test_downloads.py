@@ -234,6 +234,32 @@ def test_what_a_job_has_left_is_charged_to_its_tenant(device: Device) -> None:
     assert ran == ["renders", "renders", "trains", "trains"]
 
 
+def test_the_device_is_done_with_a_job_that_failed_before_the_next(device: Device) -> None:
+    ran: list[str] = []
+
+    def fail() -> None:
+        raise ValueError("after its kernels were queued")
+
+    device.copies.finish = lambda: ran.append("the device is done")
+    with pytest.raises(ValueError, match="kernels were queued"):
+        device.executor.run(fail, StandInCall())  # type: ignore[arg-type]
+    device.executor.run(lambda: ran.append("the next job"), StandInCall())  # type: ignore[arg-type]
+    assert ran == ["the device is done", "the next job"]
+
+
+def test_a_device_lost_by_what_a_job_that_failed_has_queued_is_that_jobs_error(device: Device) -> None:
+    def lose() -> None:
+        raise RuntimeError(LOST)
+
+    def fail() -> None:
+        raise ValueError("after its kernels were queued")
+
+    device.copies.finish = lose
+    with pytest.raises(RuntimeError, match=LOST):
+        device.executor.run(fail, StandInCall())  # type: ignore[arg-type]
+    assert [str(error) for error in device.lost] == [LOST]
+
+
 def test_what_an_urgent_job_has_left_counts_against_its_priority(device: Device) -> None:
     """For the turn of less urgent calls, after a second of more urgent ones."""
     until, counts = time.monotonic() + 4.0, {"trains": 0, "renders": 0}

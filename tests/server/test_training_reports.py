@@ -199,27 +199,6 @@ def test_another_job_runs_after_the_end_of_a_step_on_the_device() -> None:
     assert ran == [1] and [done.number for done in state.recent_replies] == [0]
 
 
-def test_what_a_step_that_fails_has_queued_is_still_its_trainings(monkeypatch: pytest.MonkeyPatch) -> None:
-    state, copies, ran = state_of("none"), EmulatedCopies(), []
-    copies.go.clear()
-
-    def fails(*_: object) -> None:
-        raise ValueError("after its kernels were queued")
-
-    monkeypatch.setattr("lumigrad.server.training.session.step", fails)
-    with session_of(state, Requests(*steps(1)), emulated_transfer(copies)) as session:
-        with pytest.raises(ValueError, match="kernels were queued"):
-            list(session.answer())
-        other = threading.Thread(target=lambda: session._runtime.executor.run(lambda: ran.append(1), Part()))
-        other.start()
-        wait_until(lambda: copies.begun == 1, "the end of what the step has queued")
-        time.sleep(0.1)
-        assert not ran
-        copies.go.set()
-        other.join(60)
-    assert ran == [1]
-
-
 def test_a_snapshot_comes_after_its_step_with_its_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     state = state_of("none")
     state.plan.message.snapshot_every = 2

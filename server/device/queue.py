@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 import torch
 
-from lumigrad.kernels.stop import Stopped, StopRequest
+from lumigrad.kernels.errors import Stopped, StopRequest
 from lumigrad.server.core.accounts import CallSlots
 from lumigrad.server.core.call import Call, Priority
 from lumigrad.server.core.errors import (

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from lumigrad.kernels import _native
+from lumigrad.kernels.errors import Stopped, StopRequest
 from lumigrad.kernels.gaussians import Gaussians, Settings
-from lumigrad.kernels.stop import Stopped, StopRequest
 from support.backends import emulation, gaussian_engines, mesh_engines
 from support.backends.engines import ENGINES, Engine
 from support.gaussians import cases as gaussian_cases

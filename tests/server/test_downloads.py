@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from lumigrad.kernels.stop import Stopped
+from lumigrad.kernels.errors import Stopped
 from lumigrad.server.core.call import Priority
 from lumigrad.server.core.errors import CancelledError, DeviceMemoryError, StoppingError
 from lumigrad.server.device.executor import DeviceExecutor

@@ -1,7 +1,14 @@
-"""The table of `make mutations`, which runs too seldom to tell soon that the code has moved on."""
+"""What `make mutations` and the sanitizers rely on, which run too seldom to tell soon that the code has moved on."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from lumigrad.kernels import _native
 from tests.mutations.__main__ import ROOT, mutations
 
 
@@ -11,3 +18,21 @@ def test_every_fault_can_be_planted_and_looked_for() -> None:
     for fault in faults:
         assert fault.after != fault.before
         assert all((ROOT / test.split("::")[0]).exists() for test in fault.tests), fault.name
+
+
+def test_another_build_of_the_native_module_can_be_tested(tmp_path: Path) -> None:
+    build = Path(shutil.copy(_native.__file__, tmp_path))
+    program = """
+import support.backends.native
+from lumigrad.kernels import _native, errors
+print(_native.__file__, errors.Stopped is _native.Stopped)
+"""
+    completed = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "LUMIGRAD_TEST_NATIVE": str(tmp_path), "PYTHONPATH": str(ROOT / "tests")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert completed.stdout.split() == [str(build), "True"], completed.stderr

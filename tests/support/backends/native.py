@@ -10,8 +10,6 @@ import os
 import sys
 from pathlib import Path
 
-import lumigrad.kernels
-
 _NAME = "lumigrad.kernels._native"
 
 
@@ -26,7 +24,8 @@ def _load(folder: Path) -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules[_NAME] = module
     spec.loader.exec_module(module)
-    lumigrad.kernels._native = module
+    # The package imports the native module itself, so it comes second and finds the one above.
+    importlib.import_module("lumigrad.kernels")._native = module
 
 
 if "LUMIGRAD_TEST_NATIVE" in os.environ:

@@ -138,9 +138,15 @@ class Envoy:
 
 
 @contextmanager
-def envoy(targets: Sequence[str], folder: Path, identity: Identity | None = None) -> Iterator[Envoy]:
+def envoy(
+    targets: Sequence[str], folder: Path, identity: Identity | None = None, checks_healthy_workers: bool = True
+) -> Iterator[Envoy]:
     """Envoy for the length of a `with` block."""
-    process = Envoy(configuration(targets, identity), folder)
+    config = configuration(targets, identity)
+    if not checks_healthy_workers:
+        (check,) = config["static_resources"]["clusters"][0]["health_checks"]
+        check |= {"interval": "3600s", "no_traffic_interval": "3600s", "unhealthy_interval": "0.5s"}
+    process = Envoy(config, folder)
     try:
         yield process
     finally:

@@ -40,14 +40,17 @@ class Work:
 
 
 def needs(work: Work) -> dict[str, Need]:
-    """What the stages need; sorting takes 8 bits of a key at a time."""
+    """What the stages need; sorting takes 8 bits of a key at a time.
+
+    Projecting writes a key and a number of tiles. Binning gathers these numbers, sums them, and reads half a record.
+    """
     n, seen, pixels = work.gaussians, work.visible, work.pixels
     tests = work.fetched / 32 * 8 * TEST
     faint = (work.visits - work.blended) * FAINT
     return {
-        "project": Need(n * (GEOMETRY + RECORD + 4) + seen * HARMONICS, n / 32 * PROJECT),
+        "project": Need(n * (GEOMETRY + RECORD + 2 * 4) + seen * HARMONICS, n / 32 * PROJECT),
         "sort": Need(n * (4 + 4 + 4 * 16)),
-        "bin": Need(n * 16 + seen * 40 + work.pairs * (44 + 2 * 16 + 4), work.pairs / 32 * LIST),
+        "bin": Need(n * 5 * 4 + seen * 32 + work.pairs * (44 + 2 * 16 + 4), work.pairs / 32 * LIST),
         "blend": Need(work.fetched * (RECORD + 4) + pixels * 24, tests + faint + work.blended * BLEND),
         "blend_backward": Need(
             work.fetched * (RECORD + 4) + work.pairs * 2 * ROW + pixels * 20 + n * ROW,

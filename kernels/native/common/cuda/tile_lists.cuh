@@ -19,22 +19,12 @@ enum class Entry { item, rank };
 
 inline constexpr unsigned kListThreads = 256;
 
-// The number of tiles that each item reaches, and the total, which has 64 bits.
-template <class Reach>
-__global__ void count_tiles_kernel(Reach reach, const unsigned* keys, unsigned items, unsigned* counts,
-                                   unsigned long long* pairs) {
-  __shared__ SharedArray<unsigned long long, kListThreads / kWarp> partial;
-  const unsigned item = blockIdx.x * blockDim.x + threadIdx.x;
-  const unsigned count = item < items && keys[item] != kBehindAll ? reach(item).count() : 0;
-  if (item < items) counts[item] = count;
-  const auto of_warp = warp_sum(static_cast<unsigned long long>(count));
-  if (lane_index() == 0) partial[threadIdx.x / kWarp] = of_warp;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    unsigned long long total = 0;
-    for (int w = 0; w < static_cast<int>(kListThreads) / kWarp; ++w) total += partial[w];
-    if (total > 0) atomicAdd(pairs, total);
-  }
+// Stores the number of tiles of the calling lane's item, and adds those of the warp to the sum. The whole warp calls
+// it; lanes without an item pass 0 tiles. The sum over a warp fits: an image has at most 2^24 tiles.
+__device__ inline void count_tiles(const TileCounts& to, bool has_item, int64_t item, unsigned tiles) {
+  if (has_item) to.of_items[item] = tiles;
+  const unsigned total = warp_sum(tiles);
+  if (lane_index() == 0 && total > 0) atomicAdd(to.pairs, static_cast<unsigned long long>(total));
 }
 
 // The rank in [0, ranks) of the item that has pair `pair`: the last whose pairs start at or before it. The whole warp
@@ -128,29 +118,14 @@ __global__ void __launch_bounds__(kListThreads)
   }
 }
 
-// Counts the pairs of items with these keys (see `sort_by_depth`), and has the total copied to the host. Returns the
-// counts, by item, for `list_tiles`.
-template <class Reach>
-DeviceBuffer<unsigned> count_tiles(const Reach& reach, const DeviceBuffer<unsigned>& keys, PairCount& total,
-                                   cudaStream_t stream) {
-  const std::size_t n = keys.size();
-  DeviceBuffer<unsigned> counts(n, stream);
-  const DeviceBuffer<unsigned long long> pairs(1, stream);
-  check(cudaMemsetAsync(pairs.data(), 0, sizeof(unsigned long long), stream), "clearing a count");
-  launch(count_tiles_kernel<Reach>, blocks_for(n, kListThreads), kListThreads, 0, stream, reach, keys.data(),
-         static_cast<unsigned>(n), counts.data(), pairs.data());
-  total.copy(pairs.data(), stream);
-  return counts;
-}
-
-// Lists the items of all tiles, after `sort_by_depth`. `pairs` is their number, as `count_tiles` has counted them.
+// Lists the items of all tiles, after `sort_by_depth`. `pairs` is the sum of the counts.
 template <Entry kEntry, class Reach>
-void list_tiles(const Reach& reach, const DeviceBuffer<unsigned>& counts, std::size_t pairs, TileLists& lists,
+void list_tiles(const Reach& reach, const TileCountBuffers& counts, std::size_t pairs, TileLists& lists,
                 TileBuffers& buffers, cudaStream_t stream) {
-  const std::size_t n = counts.size();
+  const std::size_t n = counts.of_items().size();
   DeviceBuffer<unsigned> starts(n, stream), tiles(pairs, stream), entries(pairs, stream);
   lists.pairs = static_cast<unsigned>(pairs);
-  gather(counts, buffers.order, starts, stream);
+  gather(counts.of_items(), buffers.order, starts, stream);
   exclusive_sum(starts.data(), starts.data(), static_cast<int>(n), stream);
   launch(list_tiles_kernel<kEntry, Reach>, blocks_for(pairs, kBlockPairs), kListThreads, 0, stream, reach, lists,
          static_cast<unsigned>(n / lists.views), starts.data(), tiles.data(), entries.data());

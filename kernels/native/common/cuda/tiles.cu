@@ -48,6 +48,11 @@ __global__ void starts_kernel(const unsigned* keys, unsigned keys_count, unsigne
 
 }  // namespace
 
+TileCountBuffers::TileCountBuffers(std::size_t items, cudaStream_t stream)
+    : of_items_(items, stream), pairs_(1, stream) {
+  check(cudaMemsetAsync(pairs_.data(), 0, sizeof(unsigned long long), stream), "clearing a count");
+}
+
 void find_starts(const DeviceBuffer<unsigned>& keys, unsigned first, unsigned count, unsigned* starts,
                  cudaStream_t stream) {
   launch(starts_kernel, blocks_for(count, kThreads), kThreads, 0, stream, keys.data(),

@@ -1,6 +1,6 @@
-// The items (spheres, Gaussians) that overlap each tile of each view, nearest first, on the device: their (tile, item)
-// pairs are counted, items are sorted by depth while the number is on its way to the host, the pairs are listed in this
-// order, and sorted by tile.
+// The items (spheres, Gaussians) that overlap each tile of each view, nearest first, on the device: the kernel that
+// makes the items counts their (tile, item) pairs, items are sorted by depth while the number is on its way to the
+// host, the pairs are listed in this order, and sorted by tile.
 #pragma once
 
 #include "common/cuda/memory.h"
@@ -33,6 +33,25 @@ struct TileBuffers {
   DeviceBuffer<unsigned> order, view_ranks, tile_starts, entries;
 
   std::size_t bytes() const { return order.bytes() + view_ranks.bytes() + tile_starts.bytes() + entries.bytes(); }
+};
+
+// Passed to kernels by value.
+struct TileCounts {
+  unsigned* of_items;         // [views * items] the number of tiles that each overlaps; null: they are not counted.
+  unsigned long long* pairs;  // Their sum, which may exceed 32 bits.
+};
+
+// Owns what TileCounts points to; the sum starts at 0.
+class TileCountBuffers {
+ public:
+  TileCountBuffers(std::size_t items, cudaStream_t stream);
+
+  TileCounts counts() const { return {of_items_.data(), pairs_.data()}; }
+  const DeviceBuffer<unsigned>& of_items() const { return of_items_; }
+
+ private:
+  DeviceBuffer<unsigned> of_items_;
+  DeviceBuffer<unsigned long long> pairs_;
 };
 
 // The grid of tiles that covers images of this size.

@@ -4,28 +4,29 @@
 
 #include "common/cuda/launch.h"
 #include "gaussians/cuda/projected.cuh"
+#include "gaussians/cuda/reach.cuh"
 #include "gaussians/cuda/sh_rows.cuh"
-#include "gaussians/cuda/stages.h"
 
 namespace lumigrad::gaussians {
 namespace {
 
-// Writes a record without its colours, which are written later.
-__device__ inline void write_record(const CudaRecords& to, int64_t item, const Projected<float>& g, unsigned columns,
-                                    unsigned rows) {
+// Writes a record without its colours, which are written later. Returns the ellipse that will be drawn.
+__device__ inline Ellipse<float> write_record(const CudaRecords& to, int64_t item, const Projected<float>& g,
+                                              unsigned columns, unsigned rows) {
   if (to.ranges != nullptr) {
     const __half black = half_of(0.0f);
-    to.half_record(item) = {g.x,
-                            g.y,
-                            g.uy / g.ux,
-                            scaled_half(g.ux),
-                            scaled_half(g.vy),
-                            half_of(g.log2_opacity),
-                            {black, black, black},
-                            g.depth,
-                            1.0f / g.depth};
+    const HalfRecord record = {g.x,
+                               g.y,
+                               g.uy / g.ux,
+                               scaled_half(g.ux),
+                               scaled_half(g.vy),
+                               half_of(g.log2_opacity),
+                               {black, black, black},
+                               g.depth,
+                               1.0f / g.depth};
+    to.half_record(item) = record;
     to.ranges[item] = make_uint2(columns, rows);
-    return;
+    return ellipse_of(record);
   }
   float4* record = to.records + kRecordQuarters * item;
   record[0] = make_float4(g.x, g.y, g.ux, g.uy);
@@ -36,16 +37,28 @@ __device__ inline void write_record(const CudaRecords& to, int64_t item, const P
   if (to.features.depth) *next++ = g.depth;
   if (to.features.inverse_depth) *next++ = 1.0f / g.depth;
   while (next < features + to.stride) *next++ = 0.0f;
+  return {g.x, g.y, g.ux, g.uy, g.vy, g.log2_opacity};
 }
 
-// Writes all that the projection of a Gaussian in a view yields; returns whether it reaches pixels.
-__device__ inline bool store_projected(const CudaRecords& to, const Outputs& outputs, unsigned* keys, int64_t item,
-                                       const Projected<float>& g) {
-  write_outputs(outputs, item, g);
+// Of a Gaussian in a view.
+struct Reached {
+  bool pixels = false;
+  unsigned tiles = 0;  // If they are counted.
+};
+
+// Writes all that the projection of a Gaussian in a view yields, but the number of its tiles.
+__device__ inline Reached store_projected(const ProjectTarget& to, int64_t item, const Projected<float>& g) {
+  write_outputs(to.outputs, item, g);
   const DrawnRange range(g);
-  write_record(to, item, g, range.columns, range.rows);
-  keys[item] = range.reaches ? sortable(g.depth) : kBehindAll;
-  return range.reaches;
+  const Ellipse<float> ellipse = write_record(to.records, item, g, range.columns, range.rows);
+  to.keys[item] = range.reaches ? sortable(g.depth) : kBehindAll;
+  if (!range.reaches || to.counts.of_items == nullptr) return {range.reaches, 0};
+  return {true, EllipseTiles(ellipse, range_of(range.columns, range.rows), to.limits).count()};
+}
+
+// The whole warp calls it.
+__device__ inline void store_count(const ProjectTarget& to, bool has_item, int64_t item, const Reached& reached) {
+  if (to.counts.of_items != nullptr) count_tiles(to.counts, has_item, item, reached.tiles);
 }
 
 // The direction from which a view's camera sees a Gaussian.
@@ -78,41 +91,46 @@ inline constexpr int kWithoutColors = -1;
 // `kDegree`: also writes colours, from spherical harmonics that can be staged.
 template <Lens kLens, bool kCovariance, int kDegree = kWithoutColors>
 __global__ void __launch_bounds__(kGaussianThreads)
-    project_kernel(const __grid_constant__ CudaCall call, CudaRecords to, Outputs outputs, unsigned* keys) {
+    project_kernel(const __grid_constant__ CudaCall call, const __grid_constant__ ProjectTarget to) {
   const GaussianPlace place = gaussian_place(call);
   const int view = place.outer;
   if (call.lenses[view] != static_cast<int32_t>(kLens)) return;
-  bool seen = false;
+  const int64_t count = call.scene.count, item = view * count + place.number;
+  Reached reached;
   if (place.number >= 0) {
-    const int64_t count = call.scene.count, item = view * count + place.number;
     const Pose& pose = call.scene.poses[view * call.scene.slices + place.slice];
     const auto gaussian = gaussian_of<kCovariance>(call.scene, call.view[view].scene * count + place.number);
     const Projected<float> g = project<kLens, kCovariance>(call.view[view], pose, call.settings, gaussian);
-    seen = store_projected(to, outputs, keys, item, g);
+    reached = store_projected(to, item, g);
   }
-  if constexpr (kDegree != kWithoutColors) write_colors<kDegree>(call, to, place, seen);
+  store_count(to, place.number >= 0, item, reached);
+  if constexpr (kDegree != kWithoutColors) write_colors<kDegree>(call, to.records, place, reached.pixels);
 }
 
 // Of sensors: in doubles.
 template <class SensorKind>
 __global__ void __launch_bounds__(kGaussianThreads)
-    project_sensor_kernel(const __grid_constant__ CudaCall call, CudaRecords to, Outputs outputs, unsigned* keys,
+    project_sensor_kernel(const __grid_constant__ CudaCall call, const __grid_constant__ ProjectTarget to,
                           SensorLens lens) {
   const GaussianPlace place = gaussian_place(call);
   const int view = place.outer;
-  if (place.number < 0 || call.scene.sensors[view].lens != lens) return;
-  const int64_t count = call.scene.count;
-  const auto gaussian = gaussian64_of(call.scene, call.view[view].scene * count + place.number);
-  const SensorPlace at{call.view[view], call.scene.sensors[view], call.scene.slice_poses[place.slice], call.settings};
-  SensorFootprint<double> f;
-  Projected<float> g;
-  g.visible = sensor_footprint<SensorKind>(at, gaussian, f);
-  const SensorFootprint<float> film = {
-      static_cast<float>(f.x), static_cast<float>(f.y), static_cast<float>(f.depth), static_cast<float>(f.a),
-      static_cast<float>(f.b), static_cast<float>(f.c), static_cast<float>(f.sharp), static_cast<float>(f.schur)};
-  constexpr bool kFilm = !std::is_same_v<SensorKind, SpinningLidar>;
-  finish_sensor<kFilm>(at.view, at.settings, film, static_cast<float>(gaussian.opacity), g);
-  store_projected(to, outputs, keys, view * count + place.number, g);
+  if (call.scene.sensors[view].lens != lens) return;
+  const int64_t count = call.scene.count, item = view * count + place.number;
+  Reached reached;
+  if (place.number >= 0) {
+    const auto gaussian = gaussian64_of(call.scene, call.view[view].scene * count + place.number);
+    const SensorPlace at{call.view[view], call.scene.sensors[view], call.scene.slice_poses[place.slice], call.settings};
+    SensorFootprint<double> f;
+    Projected<float> g;
+    g.visible = sensor_footprint<SensorKind>(at, gaussian, f);
+    const SensorFootprint<float> film = {
+        static_cast<float>(f.x), static_cast<float>(f.y), static_cast<float>(f.depth), static_cast<float>(f.a),
+        static_cast<float>(f.b), static_cast<float>(f.c), static_cast<float>(f.sharp), static_cast<float>(f.schur)};
+    constexpr bool kFilm = !std::is_same_v<SensorKind, SpinningLidar>;
+    finish_sensor<kFilm>(at.view, at.settings, film, static_cast<float>(gaussian.opacity), g);
+    reached = store_projected(to, item, g);
+  }
+  store_count(to, place.number >= 0, item, reached);
 }
 
 // For the usual scenes and views alone, since every lens would have a kernel of each degree.
@@ -127,22 +145,20 @@ auto coloring_kernel(int degree) {
 
 }  // namespace
 
-bool cuda_project(const CudaCallData& data, const CudaRecords& records, const Outputs& outputs, unsigned* keys,
-                  cudaStream_t stream) {
+bool cuda_project(const CudaCallData& data, const ProjectTarget& to, cudaStream_t stream) {
   const CudaCall& call = data.call();
   const auto blocks = static_cast<unsigned>(call.views * call.blocks);
-  if (records.features.colors > 0 && call.scene.sh != nullptr && call.scene.covariances == nullptr &&
+  if (to.records.features.colors > 0 && call.scene.sh != nullptr && call.scene.covariances == nullptr &&
       data.has_only(Lens::pinhole) && can_stage(call.scene, nullptr)) {
-    launch(coloring_kernel(call.settings.sh_degree), blocks, kGaussianThreads, 0, stream, call, records, outputs, keys);
+    launch(coloring_kernel(call.settings.sh_degree), blocks, kGaussianThreads, 0, stream, call, to);
     return true;
   }
   each_sensor_lens(data, [&](auto lens, SensorLens number) {
-    launch(project_sensor_kernel<decltype(lens)>, blocks, kGaussianThreads, 0, stream, call, records, outputs, keys,
-           number);
+    launch(project_sensor_kernel<decltype(lens)>, blocks, kGaussianThreads, 0, stream, call, to, number);
   });
   each_lens(data, [&](auto lens, auto covariance) {
     launch(project_kernel<decltype(lens)::value, decltype(covariance)::value>, blocks, kGaussianThreads, 0, stream,
-           call, records, outputs, keys);
+           call, to);
   });
   return false;
 }

@@ -5,10 +5,23 @@
 
 namespace lumigrad::gaussians {
 
-// Writes the records, the requested outputs per Gaussian, and the keys that sort items by depth. Returns whether the
-// records have their colours.
-bool cuda_project(const CudaCallData& data, const CudaRecords& records, const Outputs& outputs, unsigned* keys,
-                  cudaStream_t stream);
+// Passed to kernels by value: where alpha is too small to be drawn, for which tiles are not listed.
+struct ReachLimits {
+  float log2_alpha_min;
+  float pixel_center;  // Coordinate of the first pixel's centre.
+};
+
+// Passed to kernels by value: where the kernels that project write.
+struct ProjectTarget {
+  CudaRecords records;
+  Outputs outputs;    // Those per Gaussian that are requested.
+  unsigned* keys;     // [V, N] They sort items by depth.
+  TileCounts counts;  // Those of rays are written by `cuda_rays`.
+  ReachLimits limits;
+};
+
+// Returns whether the records have their colours.
+bool cuda_project(const CudaCallData& data, const ProjectTarget& to, cudaStream_t stream);
 // Writes the colours of the records.
 void cuda_colors(const CudaCall& call, const CudaRecords& records, cudaStream_t stream);
 // Blends the images. Unless it is null, `lasts` receives one past the position of each pixel's last contributor in the

@@ -1,6 +1,7 @@
 // Setup, sort by distance and binning into tiles on the device.
 #include "spheres/cuda/prepare.cuh"
 
+#include <optional>
 #include <string>
 
 #include "common/cuda/tile_lists.cuh"
@@ -17,49 +18,17 @@ struct SetupTarget {
   uint2* rectangles;
   float* area;
   unsigned* keys;
+  TileCounts counts;
 };
-
-template <bool kExact, bool kOrthogonal>
-__global__ void setup_kernel(const Camera* cameras, Settings settings, Scene scene, SetupTarget to) {
-  __shared__ Camera camera;
-  load_view(camera, cameras[blockIdx.y]);
-  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (i >= scene.count || (camera.orthogonal != 0) != kOrthogonal) return;
-  const int64_t item = static_cast<int64_t>(blockIdx.y) * scene.count + i;
-  const float* p = scene.positions + 3 * static_cast<int64_t>(i);
-  const float radius = scene.radii[i], opacity = scene.opacities != nullptr ? scene.opacities[i] : 1.0f;
-  SetupResult s;
-  if constexpr (kExact) {
-    s = exact_setup(camera, settings, kOrthogonal, p[0], p[1], p[2], radius, opacity);
-  } else {
-    s = compat_setup(camera, kOrthogonal, p[0], p[1], p[2], radius, opacity);
-  }
-  static_assert(static_cast<int>(exact_record::kColor) == static_cast<int>(compat_record::kColor));
-  constexpr int kColor = static_cast<int>(exact_record::kColor);
-  for (int c = 0; c < 3; ++c) {
-    s.record[kColor + c] = scene.channels == 3 ? scene.colors[3 * static_cast<int64_t>(i) + c] : 0.0f;
-  }
-  for (int quarter = 0; quarter < 4; ++quarter) {
-    const float* r = s.record + 4 * quarter;
-    to.records[4 * item + quarter] = make_float4(r[0], r[1], r[2], r[3]);
-  }
-  const PixelRectangle& c = s.candidates;
-  to.rectangles[item] =
-      s.visible ? make_uint2(c.x0 | static_cast<unsigned>(c.x1) << 16, c.y0 | static_cast<unsigned>(c.y1) << 16)
-                : make_uint2(0, 0);
-  if constexpr (!kExact) to.area[item] = s.wide ? s.area : -s.area;
-  to.keys[item] = s.visible ? __float_as_uint(s.near) : kBehindAll;
-}
-
-__global__ void spheres_kernel(const unsigned* order, unsigned items, unsigned count, unsigned* spheres) {
-  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < items) spheres[i] = order[i] % count;
-}
 
 // The tiles that a sphere's candidate pixels lie in.
 struct RectangleTiles {
   unsigned x, y, width, height;
 
+  __device__ explicit RectangleTiles(uint2 r) : x((r.x & 0xFFFF) / kDeviceTile), y((r.y & 0xFFFF) / kDeviceTile) {
+    width = ((r.x >> 16) + kDeviceTile - 1) / kDeviceTile - x;
+    height = ((r.y >> 16) + kDeviceTile - 1) / kDeviceTile - y;
+  }
   __device__ unsigned count() const { return width * height; }
   __device__ unsigned runs() const { return height; }
   __device__ TileRun run(unsigned number) const { return {y + number, x, width}; }
@@ -68,13 +37,57 @@ struct RectangleTiles {
 struct SphereReach {
   const uint2* rectangles;
 
-  __device__ RectangleTiles operator()(unsigned id) const {
-    const uint2 r = rectangles[id];
-    const unsigned x0 = (r.x & 0xFFFF) / kDeviceTile, x1 = ((r.x >> 16) + kDeviceTile - 1) / kDeviceTile;
-    const unsigned y0 = (r.y & 0xFFFF) / kDeviceTile, y1 = ((r.y >> 16) + kDeviceTile - 1) / kDeviceTile;
-    return {x0, y0, x1 - x0, y1 - y0};
-  }
+  __device__ RectangleTiles operator()(unsigned id) const { return RectangleTiles(rectangles[id]); }
 };
+
+// Writes all that the setup of a sphere in a view yields; returns the number of tiles that it overlaps.
+template <bool kExact>
+__device__ inline unsigned store_setup(const SetupTarget& to, int64_t item, const SetupResult& s) {
+  for (int quarter = 0; quarter < 4; ++quarter) {
+    const float* r = s.record + 4 * quarter;
+    to.records[4 * item + quarter] = make_float4(r[0], r[1], r[2], r[3]);
+  }
+  const PixelRectangle& c = s.candidates;
+  const uint2 rectangle =
+      s.visible ? make_uint2(c.x0 | static_cast<unsigned>(c.x1) << 16, c.y0 | static_cast<unsigned>(c.y1) << 16)
+                : make_uint2(0, 0);
+  to.rectangles[item] = rectangle;
+  if constexpr (!kExact) to.area[item] = s.wide ? s.area : -s.area;
+  to.keys[item] = s.visible ? __float_as_uint(s.near) : kBehindAll;
+  return RectangleTiles(rectangle).count();
+}
+
+template <bool kExact, bool kOrthogonal>
+__global__ void setup_kernel(const Camera* cameras, Settings settings, Scene scene, SetupTarget to) {
+  __shared__ Camera camera;
+  load_view(camera, cameras[blockIdx.y]);
+  if ((camera.orthogonal != 0) != kOrthogonal) return;
+  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  const int64_t item = static_cast<int64_t>(blockIdx.y) * scene.count + i;
+  unsigned tiles = 0;
+  if (i < scene.count) {
+    const float* p = scene.positions + 3 * static_cast<int64_t>(i);
+    const float radius = scene.radii[i], opacity = scene.opacities != nullptr ? scene.opacities[i] : 1.0f;
+    SetupResult s;
+    if constexpr (kExact) {
+      s = exact_setup(camera, settings, kOrthogonal, p[0], p[1], p[2], radius, opacity);
+    } else {
+      s = compat_setup(camera, kOrthogonal, p[0], p[1], p[2], radius, opacity);
+    }
+    static_assert(static_cast<int>(exact_record::kColor) == static_cast<int>(compat_record::kColor));
+    constexpr int kColor = static_cast<int>(exact_record::kColor);
+    for (int c = 0; c < 3; ++c) {
+      s.record[kColor + c] = scene.channels == 3 ? scene.colors[3 * static_cast<int64_t>(i) + c] : 0.0f;
+    }
+    tiles = store_setup<kExact>(to, item, s);
+  }
+  if (to.counts.of_items != nullptr) count_tiles(to.counts, i < scene.count, item, tiles);
+}
+
+__global__ void spheres_kernel(const unsigned* order, unsigned items, unsigned count, unsigned* spheres) {
+  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < items) spheres[i] = order[i] % count;
+}
 
 using SetupKernel = void (*)(const Camera*, Settings, Scene, SetupTarget);
 
@@ -91,18 +104,16 @@ void check_size(std::size_t items, std::size_t tiles) {
                           std::to_string(items) + " and " + std::to_string(tiles) + "; render fewer views at a time");
 }
 
-// Sorts the items by depth, and lists those of each tile.
-void order(const Settings& settings, const Scene& scene, DeviceBuffer<unsigned>& keys, CudaPass& pass,
-           CudaWorkspace& workspace, DeviceTimer& timer, cudaStream_t stream) {
-  const bool listed = settings.deterministic || scene.count > kFewSpheres;
-  const SphereReach reach{pass.rectangles.data()};
-  DeviceBuffer<unsigned> counts;
-  if (listed) counts = count_tiles(reach, keys, workspace.pairs, stream);
+// Sorts the items by depth, and lists those of each tile if their tiles were counted.
+void order(const Settings& settings, const Scene& scene, DeviceBuffer<unsigned>& keys,
+           const std::optional<TileCountBuffers>& counts, CudaPass& pass, CudaWorkspace& workspace, DeviceTimer& timer,
+           cudaStream_t stream) {
+  if (counts) workspace.pairs.copy(counts->counts().pairs, stream);
   sort_by_depth(keys, scene.count, pass.lists, pass.tiles, stream);
   timer.mark("sort");
-  const std::size_t pairs = listed ? workspace.pairs.wait() : 0;
-  if (listed && pairs <= workspace.pair_limit) {
-    list_tiles<Entry::rank>(reach, counts, pairs, pass.lists, pass.tiles, stream);
+  const std::size_t pairs = counts ? workspace.pairs.wait() : 0;
+  if (counts && pairs <= workspace.pair_limit) {
+    list_tiles<Entry::rank>(SphereReach{pass.rectangles.data()}, *counts, pairs, pass.lists, pass.tiles, stream);
   } else if (settings.deterministic) {
     // Without lists there is no row for each pair.
     throw DeviceMemoryError(std::to_string(pairs) + " pairs of tiles and spheres, each with a row of gradients, are" +
@@ -130,14 +141,17 @@ void cuda_prepare(const std::vector<Camera>& cameras, const Settings& settings, 
   pass.area = DeviceBuffer<float>(settings.exact ? 0 : items, stream);
   DeviceBuffer<unsigned> keys(items, stream);
   const DeviceBuffer<Camera> on_device = uploaded(cameras, workspace, stream);
-  const SetupTarget target{pass.records.data(), pass.rectangles.data(), pass.area.data(), keys.data()};
+  std::optional<TileCountBuffers> counts;
+  if (settings.deterministic || scene.count > kFewSpheres) counts.emplace(items, stream);
+  const SetupTarget target{pass.records.data(), pass.rectangles.data(), pass.area.data(), keys.data(),
+                           counts ? counts->counts() : TileCounts{}};
   const dim3 grid(blocks_for(static_cast<std::size_t>(scene.count), kThreads), static_cast<unsigned>(views));
   each_projection(cameras, [&](bool orthogonal) {
     launch(choose_setup(settings.exact, orthogonal), grid, kThreads, 0, stream, on_device.data(), settings, scene,
            target);
   });
   timer.mark("setup");
-  order(settings, scene, keys, pass, workspace, timer, stream);
+  order(settings, scene, keys, counts, pass, workspace, timer, stream);
 }
 
 std::vector<CudaPrepared> prepared_of(const std::vector<Camera>& cameras, const Settings& settings, const Scene& scene,

@@ -1,7 +1,7 @@
 // Makes the rays of the pixels and their beams, a block for each tile, and the records of Gaussians along rays.
 #include <type_traits>
 
-#include "common/cuda/launch.h"
+#include "common/cuda/tile_lists.cuh"
 #include "gaussians/cuda/rays/field.cuh"
 #include "gaussians/cuda/rays/stages.h"
 #include "gaussians/math/sensor/rays.h"
@@ -134,57 +134,75 @@ __device__ inline unsigned long long reached_tiles(const TileLists& lists, const
   return mask;
 }
 
+// The pixels that a Gaussian may reach, and of few tiles which of these (see RayReach).
+struct RayRange {
+  PixelRange range{};
+  unsigned long long mask = 0;
+};
+
+// Replaces the record of an ellipse that reaches pixels by that along rays, but for its range.
+__device__ inline RayRange replace_record(const CudaCall& call, const TileLists& lists, const CudaBeams& beams,
+                                          const GaussianPlace& place, float4* quarters) {
+  const int view = place.outer;
+  const SensorPlace at{call.view[view], call.scene.sensors[view], call.scene.slice_poses[place.slice], call.settings};
+  const int64_t index = static_cast<int64_t>(call.view[view].scene) * call.scene.count + place.number;
+  double fields[ray_record::kLog2Opacity];
+  write_ray_record(ray_body(at, gaussian64_of(call.scene, index)), fields);
+  const float* record = &quarters->x;
+  float r[kRecordFloats] = {};
+  for (int i = 0; i < ray_record::kLog2Opacity; ++i) r[i] = static_cast<float>(fields[i]);
+  r[ray_record::kLog2Opacity] = record[record::kLog2Opacity];
+  r[ray_record::kMotion] = static_cast<float>(at.slice.moving);
+  const auto* motion = motion_of(call, view, r[ray_record::kMotion]);
+  const RayBounds<float> g = ray_bounds_of(r, log2_positive(call.settings.alpha_min));
+  const bool on_film = call.settings.gsplat_bounds && at.sensor.lens != SensorLens::lidar;
+  RayRange found{on_film ? range_of(record) : reached_windows(call, beams, view, motion, g)};
+  const RayTiles tiles(found.range);
+  if (tiles.has_mask()) {
+    found.mask = reached_tiles(lists, beams, view, tiles, motion, g);
+    if (found.mask == 0) found.range = {};
+  }
+  for (int i = 0; i < kRecordQuarters - 1; ++i) {
+    quarters[i] = make_float4(r[4 * i], r[4 * i + 1], r[4 * i + 2], r[4 * i + 3]);
+  }
+  quarters[kRecordQuarters - 1].x = r[kRecordFloats - 4];
+  quarters[kRecordQuarters - 1].y = r[kRecordFloats - 3];
+  return found;
+}
+
 // Replaces the records of ellipses by those along rays.
 __global__ void __launch_bounds__(kGaussianThreads)
     ray_records_kernel(const __grid_constant__ CudaCall call, const __grid_constant__ TileLists lists,
-                       const __grid_constant__ CudaRecords to, const __grid_constant__ CudaBeams beams, unsigned* keys,
+                       const __grid_constant__ ProjectTarget to, const __grid_constant__ CudaBeams beams,
                        unsigned long long* masks) {
   const GaussianPlace place = gaussian_place(call);
-  if (place.number < 0) return;
-  const int view = place.outer;
-  const int64_t count = call.scene.count, item = view * count + place.number;
-  float* record = to.record(item);
-  float4* quarters = to.records + kRecordQuarters * item;
-  PixelRange range = range_of(record);
-  const bool culled = is_culled(record);
-  unsigned long long mask = 0;
-  if (!culled && reaches_pixels(range)) {
-    const SensorPlace at{call.view[view], call.scene.sensors[view], call.scene.slice_poses[place.slice], call.settings};
-    double fields[ray_record::kLog2Opacity];
-    write_ray_record(ray_body(at, gaussian64_of(call.scene, call.view[view].scene * count + place.number)), fields);
-    float r[kRecordFloats] = {};
-    for (int i = 0; i < ray_record::kLog2Opacity; ++i) r[i] = static_cast<float>(fields[i]);
-    r[ray_record::kLog2Opacity] = record[record::kLog2Opacity];
-    r[ray_record::kMotion] = static_cast<float>(at.slice.moving);
-    const auto* motion = motion_of(call, view, r[ray_record::kMotion]);
-    const RayBounds<float> g = ray_bounds_of(r, log2_positive(call.settings.alpha_min));
-    const bool on_film = call.settings.gsplat_bounds && at.sensor.lens != SensorLens::lidar;
-    if (!on_film) range = reached_windows(call, beams, view, motion, g);
-    const RayTiles tiles(range);
-    if (tiles.has_mask()) {
-      mask = reached_tiles(lists, beams, view, tiles, motion, g);
-      if (mask == 0) range = {0, 0, 0, 0};
+  const int64_t item = place.outer * static_cast<int64_t>(call.scene.count) + place.number;
+  unsigned tiles = 0;
+  if (place.number >= 0) {
+    float* record = to.records.record(item);
+    const bool culled = is_culled(record);
+    RayRange found;
+    if (!culled && reaches_pixels(range_of(record))) {
+      found = replace_record(call, lists, beams, place, to.records.records + kRecordQuarters * item);
     }
-    for (int i = 0; i < kRecordQuarters - 1; ++i) {
-      quarters[i] = make_float4(r[4 * i], r[4 * i + 1], r[4 * i + 2], r[4 * i + 3]);
-    }
-    quarters[kRecordQuarters - 1].x = r[kRecordFloats - 4];
-    quarters[kRecordQuarters - 1].y = r[kRecordFloats - 3];
+    const PixelRange& range = found.range;
+    if (!reaches_pixels(range)) to.keys[item] = kBehindAll;
+    masks[item] = found.mask;
+    record[kColumns + kRangeAtEnd] =
+        __uint_as_float(culled ? kCulled : static_cast<unsigned>(range.x0) | static_cast<unsigned>(range.x1) << 16);
+    record[kRows + kRangeAtEnd] =
+        __uint_as_float(culled ? 0 : static_cast<unsigned>(range.y0) | static_cast<unsigned>(range.y1) << 16);
+    if (reaches_pixels(range)) tiles = RayReach::Tiles{RayTiles(range), found.mask}.count();
   }
-  if (!reaches_pixels(range)) keys[item] = kBehindAll;
-  masks[item] = mask;
-  record[kColumns + kRangeAtEnd] =
-      __uint_as_float(culled ? kCulled : static_cast<unsigned>(range.x0) | static_cast<unsigned>(range.x1) << 16);
-  record[kRows + kRangeAtEnd] =
-      __uint_as_float(culled ? 0 : static_cast<unsigned>(range.y0) | static_cast<unsigned>(range.y1) << 16);
+  count_tiles(to.counts, place.number >= 0, item, tiles);
 }
 
 constexpr unsigned kJoinThreads = 64;
 
 }  // namespace
 
-void cuda_rays(const CudaCallData& data, const TileLists& lists, const CudaRecords& records, float* rays,
-               unsigned* keys, unsigned long long* masks, cudaStream_t stream) {
+void cuda_rays(const CudaCallData& data, const TileLists& lists, const ProjectTarget& to, float* rays,
+               unsigned long long* masks, cudaStream_t stream) {
   const CudaCall& call = data.call();
   const int views = call.views, windows_x = (lists.tiles_x + kWindowSize - 1) >> kWindowBits,
             windows_y = (lists.tiles_y + kWindowSize - 1) >> kWindowBits,
@@ -209,8 +227,8 @@ void cuda_rays(const CudaCallData& data, const TileLists& lists, const CudaRecor
          beams.tiles, beams.windows);
   launch(join_kernel, blocks_for(groups, kJoinThreads), kJoinThreads, 0, stream, views, windows_x, windows_y,
          beams.windows, beams.groups);
-  launch(ray_records_kernel, static_cast<unsigned>(views * call.blocks), kGaussianThreads, 0, stream, call, lists,
-         records, beams, keys, masks);
+  launch(ray_records_kernel, static_cast<unsigned>(views * call.blocks), kGaussianThreads, 0, stream, call, lists, to,
+         beams, masks);
 }
 
 }  // namespace lumigrad::gaussians

@@ -5,10 +5,10 @@
 
 namespace lumigrad::gaussians {
 
-// Writes the rays (see rays/field.cuh), and after cuda_project replaces its records by those along rays; `masks` are
-// those of RayReach.
-void cuda_rays(const CudaCallData& data, const TileLists& lists, const CudaRecords& records, float* rays,
-               unsigned* keys, unsigned long long* masks, cudaStream_t stream);
+// Writes the rays (see rays/field.cuh), and after cuda_project replaces its records by those along rays and counts their
+// tiles; `masks` are those of RayReach.
+void cuda_rays(const CudaCallData& data, const TileLists& lists, const ProjectTarget& to, float* rays,
+               unsigned long long* masks, cudaStream_t stream);
 // As cuda_draw.
 void cuda_draw_rays(const CudaCall& call, const CudaRecords& records, const TileLists& lists, const float* rays,
                     const Outputs& outputs, int* lasts, cudaStream_t stream);

@@ -15,8 +15,7 @@ inline constexpr int kTilt = surfel_record::kFeatures;
 inline constexpr int kMoreDepth = 14;
 
 // As cuda_project; `ellipses` [V, N, kEllipseQuarters] receives ellipses that hold the pixels that surfels may reach.
-void cuda_project_surfels(const CudaCall& call, const CudaRecords& records, const Outputs& outputs, unsigned* keys,
-                          float4* ellipses, cudaStream_t stream);
+void cuda_project_surfels(const CudaCall& call, const ProjectTarget& to, float4* ellipses, cudaStream_t stream);
 // As cuda_draw; `medians`, if there is a median depth, receives the same for the Gaussian whose depth that is.
 void cuda_draw_surfels(const CudaCall& call, const CudaRecords& records, const TileLists& lists, const Outputs& outputs,
                        int* lasts, int* medians, cudaStream_t stream);

@@ -206,9 +206,10 @@ def test_gaussians_out_of_sight_change_nothing(semantics: str, gaussian_engine: 
     crowded = run(gaussian_engine, both, upstream=upstream_of(seen, ("color",)))
     np.testing.assert_array_equal(alone.outputs["color"], crowded.outputs["color"])
     assert crowded.touched is not None and not crowded.touched[mixed >= 30].any()
+    # Sums of a thin Gaussian's pixels in another order differ by up to 1.2e-5, once in some hundred runs.
     for name in seen.tensors:
         assert not crowded.gradients[name][mixed >= 30].any()
-        assert_relative(name, crowded.gradients[name][mixed < 30], alone.gradients[name][mixed[mixed < 30]], 1e-5)
+        assert_relative(name, crowded.gradients[name][mixed < 30], alone.gradients[name][mixed[mixed < 30]], 5e-5)
 
 
 def test_a_transparent_gaussian_is_not_there(gaussian_engine: Engine) -> None:

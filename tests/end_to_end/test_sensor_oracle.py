@@ -134,7 +134,7 @@ def has_gsplats_rules(path: Path) -> bool:
     return given["row_time"] == "staircase" and given.get("lens_domain", "gsplat") == "gsplat"
 
 
-@pytest.mark.parametrize("path", filter(has_gsplats_rules, FILES), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", list(filter(has_gsplats_rules, FILES)), ids=lambda path: path.stem)
 def test_gsplats_function_reproduces_cases_computed_elsewhere(path: Path, client: Client) -> None:
     arguments, leaves, given, found = arguments_of(path)
     image, alpha, meta = gsplat.rasterization(

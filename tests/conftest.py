@@ -39,8 +39,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mixes the folders' files: tests of kernels compute, tests of faults wait, and both at once are done sooner.
 
-    The last files are the kernels', which are short, so that all processes end at about the same time.
+    Files with tests that run alone come first: all processes wait for such a test to begin and to end, which takes
+    longest while another one is in a test of a minute. The last files are the kernels', which are short, so that all
+    processes end at about the same time.
     """
+    alone = {item.path for item in items if item.get_closest_marker("alone") is not None}
     folders: dict[Path, dict[Path, None]] = {}
     for item in items:
         folders.setdefault(item.path.parent, {})[item.path] = None
@@ -49,7 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for folder, files in folders.items()
         for index, path in enumerate(files)
     }
-    items.sort(key=lambda item: position[item.path])
+    items.sort(key=lambda item: (item.path not in alone, position[item.path]))
 
 
 def _backends(names: Iterable[str]) -> list[object]:

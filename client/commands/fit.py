@@ -41,6 +41,8 @@ from lumigrad.client.values.spheres import Spheres
 
 # Default of --cap: Gaussians for each initial point.
 _GROWTH = 3
+# What a fit writes into the folder beside the scene, besides the checkpoint.
+_RESULTS = ("preview_*.jpg", "report.html", "report.json", "comparison.jpg", "transforms.json")
 # A larger difference, with colours matched, has a reason that the user should know of.
 _MISMATCH_DB = 1.5
 _DESCRIPTION = """\
@@ -50,7 +52,8 @@ differentiates and steps. Every eighth photograph is held out, to evaluate the f
 or COLMAP's masks/<name of the photograph>.png, are black where a photograph is ignored.
 
 A folder beside the scene (scene.fit/) has report.html with scores and pictures, the same as report.json and
-comparison.jpg, previews, and a checkpoint for --resume. Ctrl-C ends the fit early and writes a valid scene; a second
+comparison.jpg, previews, and a checkpoint for --resume. Without --resume, a fit with the same output replaces the scene
+and these files. Ctrl-C ends the fit early and writes a valid scene; a second
 Ctrl-C ends it at once.
 
 examples:
@@ -89,6 +92,7 @@ def _run(arguments: argparse.Namespace) -> int:
     output = sys.stderr if arguments.json else sys.stdout
     folder = arguments.output.with_suffix(".fit")
     checkpoint = Checkpoint.read(folder / "checkpoint.json") if arguments.resume else None
+    _announce_replacement(arguments, folder)
     data = arguments if checkpoint is None else checkpoint
     refines_lenses = arguments.refine_lenses if checkpoint is None else checkpoint.recipe.lenses
     capture = Capture.load(arguments.dataset, images=arguments.images, sensors=refines_lenses)
@@ -102,6 +106,7 @@ def _run(arguments: argparse.Namespace) -> int:
             trainer, recipe, before = _resumed(client, checkpoint, fitted), checkpoint.recipe, checkpoint.before
         folder.mkdir(parents=True, exist_ok=True)
         if checkpoint is None:
+            _remove_results(folder, arguments.dataset)
             first_view(capture, background).save(arguments.output)
         checkpoint = Checkpoint(trainer.training_id, trainer.lease, data.size, data.hold_out, recipe, before)
         checkpoint.write(folder / "checkpoint.json")
@@ -155,6 +160,24 @@ def _run(arguments: argparse.Namespace) -> int:
         print(json_text({"output": str(arguments.output), **report}))
     _print(arguments, recipe, facts, after, done < recipe.steps)
     return 0
+
+
+def _announce_replacement(arguments: argparse.Namespace, folder: Path) -> None:
+    """Says on standard error that a new fit will replace the results of an earlier one, if there are any."""
+    scene: Path = arguments.output
+    if not arguments.resume and (scene.exists() or folder.exists()):
+        stopped = "; --resume continues that one" if (folder / "checkpoint.json").exists() else ""
+        text = f"lumigrad: will replace {scene} and the results in {folder}, which are of an earlier fit{stopped}"
+        print(text, file=sys.stderr)
+
+
+def _remove_results(folder: Path, dataset: Path) -> None:
+    """Removes the results of an earlier fit from the folder, except for a data set that this fit reads."""
+    kept = {dataset.resolve(), dataset.resolve() / "transforms.json"}
+    for pattern in _RESULTS:
+        for path in folder.glob(pattern):
+            if path.resolve() not in kept:
+                path.unlink()
 
 
 def _check_photographs(arguments: argparse.Namespace, capture: Capture) -> None:

@@ -203,9 +203,33 @@ def test_a_stopped_fit_leaves_a_scene_and_goes_on(capture: Path, tmp_path: Path,
     again.communicate(timeout=60)
     assert again.returncode == 0
     assert report_of(scene)["steps"] > stopped["steps"]
+    # A new fit says that it would replace this one. It fails before it begins, so it removes nothing.
+    found = sorted(previews(scene))
+    anew = fit(capture, scene, "--images", "nowhere", target=running.target)
+    assert anew.returncode == 2 and "which are of an earlier fit; --resume continues that one" in anew.stderr
+    assert found and sorted(previews(scene)) == found
     # Whoever finds the file could take the training up.
     checkpoint = scene.with_suffix(".fit") / "checkpoint.json"
     assert os.stat(checkpoint).st_mode & 0o077 == 0
+
+
+def test_a_second_fit_replaces_the_results_of_the_first(capture: Path, tmp_path: Path, running: WorkerProcess):
+    scene, folder = tmp_path / "scene.ply", tmp_path / "scene.fit"
+    options = ["--sh-degree", "0", "--strategy", "none"]
+    first = fit(capture, scene, *options, "--steps", "6", "--every", "2", "--refine-poses", target=running.target)
+    assert first.returncode == 0 and "replace" not in first.stderr, first.stderr
+    assert len(previews(scene)) == 3
+    # The refined cameras are a data set. A fit that reads them keeps them.
+    second = fit(folder, scene, *options, "--steps", "5", target=running.target)
+    assert second.returncode == 0, second.stderr
+    assert f"will replace {scene} and the results in {folder}, which are of an earlier fit\n" in second.stderr
+    assert (folder / "transforms.json").is_file()
+    third = fit(capture, scene, *options, "--steps", "4", "--every", "4", target=running.target)
+    assert third.returncode == 0, third.stderr
+    assert {path.name for path in folder.iterdir()} == {
+        "preview_000004.jpg", "report.html", "report.json", "comparison.jpg",
+    }  # fmt: skip
+    assert report_of(scene)["steps"] == 4
 
 
 def test_an_object_before_white_is_fitted_and_shown_as_its_photographs_show_it(

@@ -53,6 +53,20 @@ def test_git_ignores_and_make_removes_what_examples_write():
     assert written <= set(removed.split())
 
 
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs a checkout")
+def test_git_ignores_what_the_readme_and_the_tutorials_write():
+    pages = [ROOT / "README.md", *(ROOT / "docs" / "tutorials").glob("*.md")]
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
+    written = set(re.findall(r"(?:-o|-out|-keyout|sample capture) ([\w.]+\.\w+|vase)\b", text))
+    written |= set(re.findall(r'(?:write_\w+|savefig|np\.save|Path)\("([\w.]+)"', text))
+    assert len(written) > 12
+    written |= {"fitted.fit", "fitted.view.json"}
+    # A folder is ignored with what is in it.
+    names = [f"{name}/x" if name == "vase" else name for name in sorted(written)]
+    ignored = subprocess.run(["git", "check-ignore", *names], cwd=ROOT, capture_output=True, text=True)
+    assert ignored.stdout.split() == names
+
+
 @pytest.mark.slow
 def test_the_demo_converges_and_leaves_its_pictures(tmp_path: Path):
     pytest.importorskip("yourdfpy", reason="needs the extra robot")

@@ -57,7 +57,7 @@ def needs(work: Work) -> dict[str, Need]:
             tests + faint + work.blended * DIFFERENTIATE + work.fetched * HAND_OVER,
         ),
         "project_backward": Need(
-            n * (2 * ROW + RECORD + 2 * GEOMETRY) + seen * HARMONICS + n * HARMONICS, n / 32 * PROJECT_BACKWARD
+            n * (ROW + RECORD + 2 * GEOMETRY) + seen * HARMONICS + n * HARMONICS, n / 32 * PROJECT_BACKWARD
         ),
     }
 

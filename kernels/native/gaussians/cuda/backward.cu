@@ -95,20 +95,21 @@ DeviceTimer cuda_backward(const View* views, int count, const Settings& settings
   DeviceBuffer<double> block_sums(blocks, stream);
   double* to_blocks = needs_blocks ? block_sums.data() : nullptr;
   if (needs_blocks) check(cudaMemsetAsync(to_blocks, 0, block_sums.bytes(), stream), "clearing sums");
+  bool colored = pass.features.colors == 0;
   if (call.scene.sensors != nullptr) {
     cuda_sensor_backward(data, records, upstream, rows, through_slices ? motion_rows.data() : nullptr, gradients,
                          to_blocks, stream);
   } else if (settings.surfels) {
     cuda_project_surfels_backward(call, records, upstream, rows, gradients, to_blocks, stream);
   } else {
-    cuda_project_backward(data, records, upstream, rows, gradients, to_blocks, stream);
+    colored |= cuda_project_backward(data, records, upstream, rows, gradients, to_blocks, stream);
   }
   if (gradients.inverse_windshield != nullptr) {
     const std::size_t bytes = sizeof(double) * static_cast<std::size_t>(count) * (kRaySums - kSensorSums);
     check(cudaMemsetAsync(gradients.inverse_windshield, 0, bytes, stream), "clearing gradients");
   }
   if (through_rays) cuda_rays_backward(data, pass.lists, pass.rays.data(), v_rays.data(), gradients, stream);
-  if (pass.features.colors > 0) cuda_colors_backward(call, records, rows, gradients, to_blocks, stream);
+  if (!colored) cuda_colors_backward(call, records, rows, gradients, to_blocks, stream);
   if (needs_blocks) cuda_sum_blocks(call, to_blocks, gradients, stream);
   timer.mark("project_backward");
   return timer;

@@ -18,12 +18,12 @@ struct Receiver {
                       int number)
       : rows(of_all), item(view * static_cast<int64_t>(call.scene.count) + number) {
     row = rows.rows + item * rows.width;
-    receives =
-        extra ? !is_culled(records.range_fields(item)) : reaches_pixels(records.range(item)) && has_sums(rows.width);
+    receives = extra ? !is_culled(records.range_fields(item)) : has_sums(records);
   }
-  __device__ bool has_sums(int width) const {
+  __device__ bool has_sums(const CudaRecords& records) const {
+    if (!reaches_pixels(records.range(item))) return false;
     bool any = false;
-    for (int i = 0; i < width; ++i) any |= row[i] != 0.0f;
+    for (int i = 0; i < rows.width; ++i) any |= row[i] != 0.0f;
     return any;
   }
   __device__ float feature(int f) const { return row[rows.fields + f]; }
@@ -119,6 +119,13 @@ __device__ inline void fill_block_sums(const GaussianGradient<float>& g, const T
   for (int i = 0; i < 7; ++i) to[block_sum::kTranslation + i] = rest[i];
 #pragma unroll
   for (int i = 0; i < 12; ++i) to[block_sum::kProjection + i] = h[i / 4] * point[i % 4];
+}
+
+// `mean`: the gradient of the mean through the direction in which the camera sees it.
+__device__ inline void fill_eye_sums(const Triple<float>& mean, float (&to)[block_sum::kFields]) {
+  to[block_sum::kEye] = -mean.x;
+  to[block_sum::kEye + 1] = -mean.y;
+  to[block_sum::kEye + 2] = -mean.z;
 }
 
 // `absolute`: sums of absolute gradients.

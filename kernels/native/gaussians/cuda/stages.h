@@ -57,7 +57,8 @@ inline constexpr int kMotion = kIntrinsics;
 }  // namespace block_sum
 
 // Computes gradients of the scene from rows, and block sums [V, blocks, block_sum::kFields] unless they are null.
-void cuda_project_backward(const CudaCallData& data, const CudaRecords& records, const Upstream& upstream,
+// Returns whether those of the colours are among them.
+bool cuda_project_backward(const CudaCallData& data, const CudaRecords& records, const Upstream& upstream,
                            const CudaRows& rows, const Gradients& gradients, double* block_sums, cudaStream_t stream);
 // The same for views that are sensors, and the sums Gradients::sensors. `motion_rows` [V, N, kRayFields] are the sums
 // of the pixels of each item for its slice (see kSliceMotionSums), or null.

@@ -3,9 +3,9 @@
 #include <type_traits>
 
 #include "common/cuda/launch.h"
+#include "gaussians/cuda/colors/evaluate.cuh"
 #include "gaussians/cuda/projected.cuh"
 #include "gaussians/cuda/reach.cuh"
-#include "gaussians/cuda/sh_rows.cuh"
 
 namespace lumigrad::gaussians {
 namespace {
@@ -59,31 +59,6 @@ __device__ inline Reached store_projected(const ProjectTarget& to, int64_t item,
 // The whole warp calls it.
 __device__ inline void store_count(const ProjectTarget& to, bool has_item, int64_t item, const Reached& reached) {
   if (to.counts.of_items != nullptr) count_tiles(to.counts, has_item, item, reached.tiles);
-}
-
-// The direction from which a view's camera sees a Gaussian.
-__device__ inline Triple<float> direction_of(const CudaCall& call, const GaussianPlace& place, int64_t index) {
-  const Pose& pose = call.scene.poses[place.outer * call.scene.slices + place.slice];
-  return direction_to(pose, mean_of(call.scene, index)).d;
-}
-
-// Writes the colours of a warp's Gaussians from spherical harmonics whose rows it fetches together. The whole warp must
-// call it; lanes that are not `seen` write none.
-template <int kDegree>
-__device__ inline void write_colors(const CudaCall& call, const CudaRecords& to, const GaussianPlace& place,
-                                    bool seen) {
-  const unsigned lanes = __ballot_sync(kWholeWarp, seen);
-  if (lanes == 0) return;
-  StagedRows<kDegree>& rows = staged_rows<kDegree>();
-  const int64_t count = call.scene.count, scene = call.view[place.outer].scene * count;
-  rows.load({call.scene.sh, scene + __shfl_sync(kWholeWarp, place.number, 0), call.scene}, lanes);
-  if (!seen) return;
-  const Harmonics<kDegree> harmonics(direction_of(call, place, scene + place.number));
-  float sums[kStagedChannels] = {0.5f, 0.5f, 0.5f};
-  rows.each_value(lane_index(), [&](int k, int c, float value) { sums[c] = fma(harmonics.value[k], value, sums[c]); });
-  const int64_t item = place.outer * count + place.number;
-#pragma unroll
-  for (int c = 0; c < kStagedChannels; ++c) to.set_color(item, c, max(sums[c], 0.0f));
 }
 
 inline constexpr int kWithoutColors = -1;
@@ -161,66 +136,6 @@ bool cuda_project(const CudaCallData& data, const ProjectTarget& to, cudaStream_
            call, to);
   });
   return false;
-}
-
-// The colours of the records: the scene's colours, or spherical harmonics in the direction from the camera.
-namespace {
-
-__global__ void __launch_bounds__(kGaussianThreads)
-    copy_colors_kernel(const __grid_constant__ CudaCall call, CudaRecords to) {
-  const GaussianPlace place = gaussian_place(call);
-  if (place.number < 0) return;
-  const int64_t item = place.outer * static_cast<int64_t>(call.scene.count) + place.number;
-  if (!reaches_pixels(to.range(item))) return;
-  const float* from = given_colors(call, place.outer, place.number);
-  for (int c = 0; c < call.scene.channels; ++c) to.set_color(item, c, from[c]);
-}
-
-template <int kDegree>
-__global__ void __launch_bounds__(kGaussianThreads)
-    harmonics_kernel(const __grid_constant__ CudaCall call, CudaRecords to) {
-  const GaussianPlace place = gaussian_place(call);
-  if (place.number < 0) return;
-  const int64_t count = call.scene.count, item = place.outer * count + place.number;
-  if (!reaches_pixels(to.range(item))) return;
-  const int64_t index = call.view[place.outer].scene * count + place.number;
-  const Harmonics<kDegree> harmonics(direction_of(call, place, index));
-  const int channels = call.scene.channels;
-  const float* sh = call.scene.sh + index * call.scene.coefficients * channels;
-  for (int c = 0; c < channels; ++c) {
-    float sum = 0.5f;
-#pragma unroll
-    for (int k = 0; k < kHarmonics<kDegree>; ++k) sum = fma(harmonics.value[k], sh[k * channels + c], sum);
-    to.set_color(item, c, max(sum, 0.0f));
-  }
-}
-
-// The same with coefficients that warps fetch together.
-template <int kDegree>
-__global__ void __launch_bounds__(kGaussianThreads)
-    staged_harmonics_kernel(const __grid_constant__ CudaCall call, CudaRecords to) {
-  const GaussianPlace place = gaussian_place(call);
-  const int64_t item = place.outer * static_cast<int64_t>(call.scene.count) + place.number;
-  write_colors<kDegree>(call, to, place, place.number >= 0 && reaches_pixels(to.range(item)));
-}
-
-}  // namespace
-
-void cuda_colors(const CudaCall& call, const CudaRecords& records, cudaStream_t stream) {
-  if (records.features.colors == 0) return;
-  const auto blocks = static_cast<unsigned>(call.views * call.blocks);
-  if (call.scene.sh == nullptr) {
-    launch(copy_colors_kernel, blocks, kGaussianThreads, 0, stream, call, records);
-    return;
-  }
-  with_degree(call.settings.sh_degree, [&](auto degree) {
-    constexpr int kDegree = decltype(degree)::value;
-    auto kernel = &harmonics_kernel<kDegree>;
-    if constexpr (kDegree <= kMaxStagedDegree) {
-      if (can_stage(call.scene, nullptr)) kernel = &staged_harmonics_kernel<kDegree>;
-    }
-    launch(kernel, blocks, kGaussianThreads, 0, stream, call, records);
-  });
 }
 
 }  // namespace lumigrad::gaussians

@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "common/cuda/launch.h"
-#include "gaussians/cuda/sh_gradients.cuh"
+#include "gaussians/cuda/colors/gradients.cuh"
 
 namespace lumigrad::gaussians {
 namespace {

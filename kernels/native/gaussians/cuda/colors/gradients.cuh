@@ -1,8 +1,8 @@
 // Gradients of spherical harmonics, and through the direction in which they are evaluated those of means.
 #pragma once
 
+#include "gaussians/cuda/colors/rows.cuh"
 #include "gaussians/cuda/receivers.cuh"
-#include "gaussians/cuda/sh_rows.cuh"
 
 namespace lumigrad::gaussians {
 

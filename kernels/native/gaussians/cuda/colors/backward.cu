@@ -1,7 +1,7 @@
 // Computes gradients of colours, or of spherical harmonics and their direction, from the sums over pixels on the
 // device, where the kernels of project_backward.cu do not.
 #include "common/cuda/launch.h"
-#include "gaussians/cuda/sh_gradients.cuh"
+#include "gaussians/cuda/colors/gradients.cuh"
 
 namespace lumigrad::gaussians {
 namespace {

@@ -1,0 +1,66 @@
+// Writes the colours of records where the kernels of project.cu do not: the scene's colours, or spherical harmonics.
+#include "common/cuda/launch.h"
+#include "gaussians/cuda/colors/evaluate.cuh"
+#include "gaussians/cuda/stages.h"
+
+namespace lumigrad::gaussians {
+namespace {
+
+__global__ void __launch_bounds__(kGaussianThreads)
+    copy_colors_kernel(const __grid_constant__ CudaCall call, CudaRecords to) {
+  const GaussianPlace place = gaussian_place(call);
+  if (place.number < 0) return;
+  const int64_t item = place.outer * static_cast<int64_t>(call.scene.count) + place.number;
+  if (!reaches_pixels(to.range(item))) return;
+  const float* from = given_colors(call, place.outer, place.number);
+  for (int c = 0; c < call.scene.channels; ++c) to.set_color(item, c, from[c]);
+}
+
+template <int kDegree>
+__global__ void __launch_bounds__(kGaussianThreads)
+    harmonics_kernel(const __grid_constant__ CudaCall call, CudaRecords to) {
+  const GaussianPlace place = gaussian_place(call);
+  if (place.number < 0) return;
+  const int64_t count = call.scene.count, item = place.outer * count + place.number;
+  if (!reaches_pixels(to.range(item))) return;
+  const int64_t index = call.view[place.outer].scene * count + place.number;
+  const Harmonics<kDegree> harmonics(direction_of(call, place, index));
+  const int channels = call.scene.channels;
+  const float* sh = call.scene.sh + index * call.scene.coefficients * channels;
+  for (int c = 0; c < channels; ++c) {
+    float sum = 0.5f;
+#pragma unroll
+    for (int k = 0; k < kHarmonics<kDegree>; ++k) sum = fma(harmonics.value[k], sh[k * channels + c], sum);
+    to.set_color(item, c, max(sum, 0.0f));
+  }
+}
+
+// The same with coefficients that warps fetch together.
+template <int kDegree>
+__global__ void __launch_bounds__(kGaussianThreads)
+    staged_harmonics_kernel(const __grid_constant__ CudaCall call, CudaRecords to) {
+  const GaussianPlace place = gaussian_place(call);
+  const int64_t item = place.outer * static_cast<int64_t>(call.scene.count) + place.number;
+  write_colors<kDegree>(call, to, place, place.number >= 0 && reaches_pixels(to.range(item)));
+}
+
+}  // namespace
+
+void cuda_colors(const CudaCall& call, const CudaRecords& records, cudaStream_t stream) {
+  if (records.features.colors == 0) return;
+  const auto blocks = static_cast<unsigned>(call.views * call.blocks);
+  if (call.scene.sh == nullptr) {
+    launch(copy_colors_kernel, blocks, kGaussianThreads, 0, stream, call, records);
+    return;
+  }
+  with_degree(call.settings.sh_degree, [&](auto degree) {
+    constexpr int kDegree = decltype(degree)::value;
+    auto kernel = &harmonics_kernel<kDegree>;
+    if constexpr (kDegree <= kMaxStagedDegree) {
+      if (can_stage(call.scene, nullptr)) kernel = &staged_harmonics_kernel<kDegree>;
+    }
+    launch(kernel, blocks, kGaussianThreads, 0, stream, call, records);
+  });
+}
+
+}  // namespace lumigrad::gaussians

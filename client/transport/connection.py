@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -54,7 +53,7 @@ _MOST_KEPT_BYTES = 512 << 20
 # The time-out of calls whose replies are ignored.
 _TELL_S = 5.0
 # For a channel to close after Ctrl-C.
-_CLOSE_S = 3.0
+_CLOSE_S = 0.5
 _FORKED = (
     "this process was forked while its parent had calls in progress, as a trainer or a client of several workers "
     'always has; gRPC does not support that. Fork before the client is used, or start processes by "spawn"'
@@ -105,13 +104,13 @@ class Connection:
         self._closed = True
         if not self._is_parents:
             self._lanes.close()
-            if isinstance(sys.exc_info()[1], KeyboardInterrupt):
-                # gRPC waits for ever for a call whose start was interrupted.
-                closing = threading.Thread(target=self.channel.close, name="closing", daemon=True)
+            # gRPC waits for ever for a call whose start a signal's exception has interrupted, and for a lock of its own
+            # that such an exception has left locked.
+            closing = threading.Thread(target=self.channel.close, name="closing", daemon=True)
+            # At the interpreter's end there are no more threads, and the channel ends with the process.
+            with suppress(RuntimeError):
                 closing.start()
                 closing.join(_CLOSE_S)
-            else:
-                self.channel.close()
 
     def abandon(self) -> None:
         """In a forked child: leaves all resources to the parent."""

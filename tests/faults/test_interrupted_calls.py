@@ -1,0 +1,62 @@
+"""Exceptions of signal handlers, as of Ctrl-C, while gRPC starts a call: the client can be closed all the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from support.workers.worker import worker
+
+ROUNDS = 12
+# One call of each round is interrupted at some point; then the client is closed, while the exception is handled or
+# later. Prints the longest time that this has taken.
+PROGRAM = """
+import random, signal, sys, time
+from lumigrad.client import Client
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+def interrupted(call):
+    signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-4, 5e-3))
+    while True:
+        call()
+
+def closing_seconds(client):
+    began = time.monotonic()
+    client.close()
+    return time.monotonic() - began
+
+target, kind, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
+signal.signal(signal.SIGALRM, interrupt)
+random.seed(1)
+longest = 0.0
+for _ in range(rounds):
+    client = Client(target)
+    client.info()
+    (worker,) = client._workers.members()
+    stream = worker.connection.channel.stream_stream("/lumigrad.v1.RenderService/Render")
+    # Calls are kept, for gRPC ends those that nobody holds, and an exception there would be ignored.
+    kept = []
+    call = client.info if kind == "unary" else lambda: kept.append(stream(iter(()), timeout=5))
+    try:
+        interrupted(call)
+    except KeyboardInterrupt:
+        if kind == "within":
+            seconds = closing_seconds(client)
+    if kind != "within":
+        seconds = closing_seconds(client)
+    longest = max(longest, seconds)
+print(longest)
+"""
+
+
+@pytest.mark.parametrize("kind", ["within", "later", "unary"])
+def test_a_client_closes_soon_after_a_call_whose_start_was_interrupted(kind: str) -> None:
+    with worker("--device", "cpu") as process:
+        command = [sys.executable, "-c", PROGRAM, process.target, kind, str(ROUNDS)]
+        completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert completed.returncode == 0, completed.stderr
+    assert float(completed.stdout) < 2.0

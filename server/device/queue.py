@@ -225,12 +225,16 @@ class Batch:
             job.deliver()
 
     def _finish(self, jobs: Sequence[Job[Any]], memory: DeviceMemory) -> None:
-        """Wait for what jobs that failed have queued on the device: its time and its errors are theirs."""
+        """Wait for what jobs, of which some failed, have queued on the device: its time and its errors are theirs.
+
+        What jobs before them have left there is theirs too; of most jobs nothing is left.
+        """
         try:
             memory.finish()
         except BaseException as error:
             for job in jobs:
-                job.note(error)
+                if job.error is not None:
+                    job.note(error)
 
     def _run_together(self, jobs: Sequence[Job[Any]], memory: DeviceMemory) -> None:
         entry = jobs[0].entry

@@ -5,8 +5,8 @@
 
 namespace lumigrad::gaussians {
 
-// Writes the rays (see rays/field.cuh), and after cuda_project replaces its records by those along rays and counts their
-// tiles; `masks` are those of RayReach.
+// Writes the rays (see rays/field.cuh), and after cuda_project replaces its records by those along rays and counts
+// their tiles; `masks` are those of RayReach.
 void cuda_rays(const CudaCallData& data, const TileLists& lists, const ProjectTarget& to, float* rays,
                unsigned long long* masks, cudaStream_t stream);
 // As cuda_draw.

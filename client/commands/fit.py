@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
@@ -41,8 +42,8 @@ from lumigrad.client.values.spheres import Spheres
 
 # Default of --cap: Gaussians for each initial point.
 _GROWTH = 3
-# What a fit writes into the folder beside the scene, besides the checkpoint.
-_RESULTS = ("preview_*.jpg", "report.html", "report.json", "comparison.jpg", "transforms.json")
+# What a fit writes into the folder beside the scene, besides the checkpoint and refined cameras, which are a data set.
+_RESULTS = re.compile(r"preview_\d{6,}\.jpg|report\.html|report\.json|comparison\.jpg")
 # A larger difference, with colours matched, has a reason that the user should know of.
 _MISMATCH_DB = 1.5
 _DESCRIPTION = """\
@@ -53,8 +54,7 @@ or COLMAP's masks/<name of the photograph>.png, are black where a photograph is 
 
 A folder beside the scene (scene.fit/) has report.html with scores and pictures, the same as report.json and
 comparison.jpg, previews, and a checkpoint for --resume. Without --resume, a fit with the same output replaces the scene
-and these files. Ctrl-C ends the fit early and writes a valid scene; a second
-Ctrl-C ends it at once.
+and these files. Ctrl-C ends the fit early and writes a valid scene; a second Ctrl-C ends it at once.
 
 examples:
   lumigrad fit capture/ -o scene.ply
@@ -106,7 +106,7 @@ def _run(arguments: argparse.Namespace) -> int:
             trainer, recipe, before = _resumed(client, checkpoint, fitted), checkpoint.recipe, checkpoint.before
         folder.mkdir(parents=True, exist_ok=True)
         if checkpoint is None:
-            _remove_results(folder, arguments.dataset)
+            _remove_results(folder)
             first_view(capture, background).save(arguments.output)
         checkpoint = Checkpoint(trainer.training_id, trainer.lease, data.size, data.hold_out, recipe, before)
         checkpoint.write(folder / "checkpoint.json")
@@ -163,21 +163,28 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _announce_replacement(arguments: argparse.Namespace, folder: Path) -> None:
-    """Says on standard error that a new fit will replace the results of an earlier one, if there are any."""
+    """Says on standard error what a new fit will replace, if there is anything."""
+    if arguments.resume:
+        return
     scene: Path = arguments.output
-    if not arguments.resume and (scene.exists() or folder.exists()):
-        stopped = "; --resume continues that one" if (folder / "checkpoint.json").exists() else ""
-        text = f"lumigrad: will replace {scene} and the results in {folder}, which are of an earlier fit{stopped}"
-        print(text, file=sys.stderr)
+    resumable = (folder / "checkpoint.json").exists()
+    replaced = [str(scene)] * scene.exists()
+    if resumable or _results(folder):
+        replaced.append(f"the results of a fit in {folder}")
+    if replaced:
+        hint = "; --resume continues that fit while the worker has it" if resumable else ""
+        print(f"lumigrad: will replace {' and '.join(replaced)}{hint}", file=sys.stderr)
 
 
-def _remove_results(folder: Path, dataset: Path) -> None:
-    """Removes the results of an earlier fit from the folder, except for a data set that this fit reads."""
-    kept = {dataset.resolve(), dataset.resolve() / "transforms.json"}
-    for pattern in _RESULTS:
-        for path in folder.glob(pattern):
-            if path.resolve() not in kept:
-                path.unlink()
+def _results(folder: Path) -> list[Path]:
+    """The files in the folder that a fit has written."""
+    return [path for path in folder.glob("*") if _RESULTS.fullmatch(path.name) and path.is_file()]
+
+
+def _remove_results(folder: Path) -> None:
+    """Removes the results of an earlier fit, so that pictures of two fits do not lie side by side."""
+    for path in _results(folder):
+        path.unlink()
 
 
 def _check_photographs(arguments: argparse.Namespace, capture: Capture) -> None:

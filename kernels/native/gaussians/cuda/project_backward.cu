@@ -107,8 +107,11 @@ bool cuda_project_backward(const CudaCallData& data, const CudaRecords& records,
                            const CudaRows& rows, const Gradients& gradients, double* block_sums, cudaStream_t stream) {
   const CudaCall& call = data.call();
   const auto blocks = static_cast<unsigned>(call.scene.scenes * call.blocks);
-  if (records.features.colors > 0 && call.scene.sh != nullptr && call.scene.covariances == nullptr &&
-      data.has_only(Lens::pinhole) && can_stage(call.scene, gradients.sh)) {
+  const bool wanted =
+      gradients.sh != nullptr || gradients.sh_factors != nullptr || gradients.means != nullptr || block_sums != nullptr;
+  if (wanted && records.features.colors > 0 && call.scene.sh != nullptr && call.scene.covariances == nullptr &&
+      data.has_only(Lens::pinhole) && call.settings.sh_degree <= kMaxStagedDegree &&
+      can_stage(call.scene, gradients.sh)) {
     launch(coloring_kernel(call.settings.sh_degree), blocks, kGaussianThreads, 0, stream, call, records, upstream, rows,
            gradients, block_sums, false);
     return true;

@@ -41,6 +41,8 @@ class StagedRows {
  public:
   // Fetches the rows of `lanes`.
   __device__ void load(const WarpRows<const float4>& from, unsigned lanes) {
+    // Lanes may still read their rows of another view.
+    __syncwarp();
 #pragma unroll 2
     for (int step = 0; step < kAcross; ++step) {
       const int row = row_of(step);

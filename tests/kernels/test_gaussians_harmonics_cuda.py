@@ -53,18 +53,22 @@ def camera(model: str, x: float, turn: float) -> Camera:
 
 
 def results(cuda: CudaDevice, tensors: dict[str, Tensor], model: str, degree: int, **options: Any) -> dict[str, Tensor]:
-    """The colours and all gradients, which are summed in a fixed order."""
+    """The colours and all gradients, which are summed in a fixed order; of several scenes, of projected means too."""
     engine = CudaEngine(cuda.native, 0, cuda.current_stream)
     scene = Gaussians(**tensors)
     cameras = [camera(model, 0.4, 0.2), camera(model, -0.5, -0.4)] * scene.scenes
     settings = Settings(sh_degree=degree, deterministic=True)
     forward, backward = emulated(gaussians.forward, engine), emulated(gaussians.backward, engine)
     made = forward(scene, cameras, settings, retain=True, **options)
-    weights = torch.rand(made.outputs["color"].shape, generator=torch.Generator().manual_seed(3)).to(cuda.device)
+    seeded = torch.Generator().manual_seed(3)
+    upstream = {"color": torch.rand(made.outputs["color"].shape, generator=seeded).to(cuda.device)}
+    if scene.scenes > 1:
+        upstream["means2d"] = torch.rand(len(cameras), COUNT, 2, generator=seeded).to(cuda.device)
     transforms = ("transforms",) if options else ()
     wanted = (*tensors, "cameras", *transforms)
-    gradients = backward(made.state, {"color": weights}, wanted).gradients
-    return {"color": made.outputs["color"].cpu(), **{f"to {name}": value.cpu() for name, value in gradients.items()}}
+    found = backward(made.state, upstream, wanted)
+    gradients = {f"to {name}": value.cpu() for name, value in found.gradients.items()}
+    return {"color": made.outputs["color"].cpu(), "touched": found.touched.cpu(), **gradients}
 
 
 @pytest.mark.parametrize(("stored", "degree"), [(3, 0), (3, 1), (3, 2), (3, 3), (1, 0), (1, 1)])

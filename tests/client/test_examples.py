@@ -64,6 +64,8 @@ def test_git_ignores_what_the_readme_and_the_tutorials_write():
     # A folder is ignored with what is in it.
     names = [f"{name}/x" if name == "vase" else name for name in sorted(written)]
     ignored = subprocess.run(["git", "check-ignore", *names], cwd=ROOT, capture_output=True, text=True)
+    if ignored.returncode == 128:
+        pytest.skip(f"git does not work here: {ignored.stderr.strip()}")
     assert ignored.stdout.split() == names
 
 

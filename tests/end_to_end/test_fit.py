@@ -206,7 +206,7 @@ def test_a_stopped_fit_leaves_a_scene_and_goes_on(capture: Path, tmp_path: Path,
     # A new fit says that it would replace this one. It fails before it begins, so it removes nothing.
     found = sorted(previews(scene))
     anew = fit(capture, scene, "--images", "nowhere", target=running.target)
-    assert anew.returncode == 2 and "which are of an earlier fit; --resume continues that one" in anew.stderr
+    assert anew.returncode == 2 and "; --resume continues that fit while the worker has it" in anew.stderr
     assert found and sorted(previews(scene)) == found
     # Whoever finds the file could take the training up.
     checkpoint = scene.with_suffix(".fit") / "checkpoint.json"

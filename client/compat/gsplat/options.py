@@ -94,10 +94,10 @@ class Refusal:
 # By option, in the order in which they are checked.
 REFUSALS = {
     "distributed": Refusal(
-        "gsplat exchanges the Gaussians of all ranks within a process group; the worker is at the other end of a "
-        "socket and belongs to none",
-        "pass all Gaussians in one call; give each process a worker of its own by target, or divide cameras among "
-        "workers by lumigrad.client.torch.render_gaussians(spread=True)",
+        "gsplat exchanges the Gaussians that each rank holds with the other ranks of a process group; here a call "
+        "draws the Gaussians that it sends, on one worker behind a socket",
+        "gather the Gaussians of all ranks by torch.distributed.nn.functional.all_gather, which gives the same images "
+        "and gradients, or divide cameras among workers by lumigrad.client.torch.render_gaussians(spread=True)",
         "False",
     ),
 }

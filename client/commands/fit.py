@@ -168,7 +168,7 @@ def _announce_replacement(arguments: argparse.Namespace, folder: Path) -> None:
         return
     scene: Path = arguments.output
     resumable = (folder / "checkpoint.json").exists()
-    replaced = [str(scene)] * scene.exists()
+    replaced = [str(scene)] if scene.exists() else []
     if resumable or _results(folder):
         replaced.append(f"the results of a fit in {folder}")
     if replaced:

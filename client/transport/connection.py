@@ -52,7 +52,7 @@ _MOST_KEPT_BYTES = 512 << 20
 
 # The time-out of calls whose replies are ignored.
 _TELL_S = 5.0
-# For a channel to close after Ctrl-C.
+# The longest time that `close` waits for gRPC.
 _CLOSE_S = 0.5
 _FORKED = (
     "this process was forked while its parent had calls in progress, as a trainer or a client of several workers "

@@ -227,7 +227,7 @@ class Batch:
     def _finish(self, jobs: Sequence[Job[Any]], memory: DeviceMemory) -> None:
         """Wait for what jobs, of which some failed, have queued on the device: its time and its errors are theirs.
 
-        What jobs before them have left there is theirs too; of most jobs nothing is left.
+        This includes what earlier jobs have left unfinished there, which is nothing for most jobs.
         """
         try:
             memory.finish()

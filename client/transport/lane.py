@@ -110,6 +110,9 @@ class Lane:
             LaneFailed: the worker does not answer.
         """
         with self._lock:
+            # No thread waits again for a worker that has kept another waiting.
+            if self._is_retired:
+                raise LaneFailed("it has ended")
             self._send(Packet(ToWorker.LEASE, lease, nbytes).pack())
             self._await(lambda: lease in self._granted, patience_s)
             region = self._granted.pop(lease)
@@ -135,12 +138,19 @@ class Lane:
         self._link.close()
 
     def _await(self, happened: Callable[[], bool], patience_s: float) -> None:
-        """Reads packets until the awaited one has arrived."""
+        """Reads packets until the awaited one has arrived.
+
+        The lane ends if it does not arrive in time: a late answer would pass for that to the next request of its lease.
+        """
         until = time.monotonic() + min(patience_s, PATIENCE_S)
         poll = select.poll()
-        poll.register(self._link, select.POLLIN)
+        try:
+            poll.register(self._link, select.POLLIN)
+        except ValueError as error:
+            raise self._failure("the connection was closed") from error
         while not happened():
             if not self._take() and not poll.poll(max(0.0, until - time.monotonic()) * 1e3):
+                self.retire()
                 raise LaneFailed(f"no answer within {min(patience_s, PATIENCE_S):g} s")
 
     def _take(self) -> bool:

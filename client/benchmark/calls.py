@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from lumigrad.client.base.timings import Timings
+from lumigrad.client.calls.scenes import stored
 from lumigrad.client.client import Client
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.gaussians import Gaussians
-from lumigrad.client.values.handle import Scene, SceneHandle
+from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.mesh import Mesh
 from lumigrad.client.values.spheres import Spheres
 
@@ -125,7 +125,7 @@ def measurements(
     Args:
         client: the client of the worker.
         camera_of: the cameras to render, by the names of their lines.
-        scene: the scene; it stays on the worker if it was there before.
+        scene: the scene; it stays on the worker if another program has put it.
         seconds: time to measure each line.
     """
 
@@ -133,11 +133,11 @@ def measurements(
         client.info()
 
     yield measure("round trip", trip, seconds)
-    with _stored(client, scene) as handle:
+    with stored(client, scene) as handle:
         for name, camera in camera_of.items():
             yield from _rendering(client, handle, name, camera, seconds)
     mesh, queried = ring(), spheres(_QUERIED)
-    with _stored(client, mesh) as handle:
+    with stored(client, mesh) as handle:
         for what, outputs in {"distance": ("distance",), "closest": ("distance", "normal", "closest")}.items():
 
             def query(outputs: Sequence[str] = outputs) -> Timings:
@@ -160,9 +160,10 @@ def throughputs(client: Client, mebibytes: int, seconds: float) -> Iterator[Meas
     """Measures sending tensors of a stored scene to the worker and back, by the client's lane."""
     count = mebibytes * _MIB // 28
     way = "shared memory" if client.lane == "shared" else "stream"
-    generator = np.random.default_rng(1)
+    # Another content each time, since it is updated.
+    generator = np.random.default_rng()
     cloud = Spheres(generator.random((count, 3)), generator.random((count, 3)), np.ones(count))
-    with _stored(client, cloud) as handle:
+    with stored(client, cloud) as handle:
         size, current = 12 * count, handle
 
         def send() -> None:
@@ -174,15 +175,3 @@ def throughputs(client: Client, mebibytes: int, seconds: float) -> Iterator[Meas
 
         yield measure(f"update, {way}", send, seconds, size)
         yield measure(f"get, {way}", receive, seconds, 28 * count)
-
-
-@contextmanager
-def _stored(client: Client, scene: Scene) -> Iterator[SceneHandle]:
-    """Stores a scene for a `with` block; deletes it afterwards, unless the worker had it before."""
-    before = {handle.scene_id for handle in client.list()}
-    handle = client.put(scene)
-    try:
-        yield handle
-    finally:
-        if handle.scene_id not in before:
-            client.delete(handle)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -28,6 +28,8 @@ from lumigrad.protos.service import SCENE_SERVICE
 T = TypeVar("T")
 _MOST_REPLICAS = 1024
 _UPDATE_ID_BYTES = 8
+# The time-out for deleting a scene that was stored for a while.
+_TAKE_BACK_S = 5.0
 
 
 class SceneCalls(Cancellable):
@@ -176,6 +178,33 @@ class SceneCalls(Cancellable):
                     worker.store.delete(scene, call)
 
             on_each(self._workers, delete, call, SceneNotFound)
+
+    def _take_back(self, handle: SceneHandle) -> None:
+        """Takes back one `put`: the workers delete the scene, unless its content was put more often."""
+        method, facts = f"{SCENE_SERVICE}/Delete", partial(scene_facts, handle)
+        with self._workers.begin(_TAKE_BACK_S, method, facts, self._cancellation) as call:
+
+            def take_back(worker: Worker, is_repeated: bool) -> None:
+                # A repetition could take back another program's put; the scene then stays until it is evicted.
+                if not is_repeated:
+                    worker.store.delete(handle, call, one_put=True)
+
+            on_each(self._workers, take_back, call, SceneNotFound)
+
+
+@contextmanager
+def stored(client: SceneCalls, scene: Scene) -> Iterator[SceneHandle]:
+    """Stores a scene for a `with` block.
+
+    Ids stand for content, so other programs may use the same scene: it is deleted afterwards only if none has put it.
+    """
+    handle = client.put(scene)
+    try:
+        yield handle
+    finally:
+        # A worker that is away, or has evicted the scene, keeps nothing of it.
+        with suppress(LumigradError):
+            client._cancelled_by(None)._take_back(handle)
 
 
 def on_each(

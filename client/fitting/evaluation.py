@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.extras import require
+from lumigrad.client.calls.scenes import stored
 from lumigrad.client.client import Client
 from lumigrad.client.fitting.background import Color
 from lumigrad.client.fitting.photograph import Photograph
@@ -171,21 +173,17 @@ def scored(rendered: Iterable[Array], shots: Sequence[Shot]) -> Scores:
 def pictures(
     client: Client, scene: Scene | SceneHandle, shots: Sequence[Shot], background: Color | None = None
 ) -> Iterator[Array]:
-    """Renders the shots one by one, [H, W, 3] from 0 to 1; a scene that is not stored is uploaded once.
+    """Renders the shots one by one, [H, W, 3] from 0 to 1; a scene without a handle is stored meanwhile.
 
     Flat Gaussians are surfels.
     """
-    handle = scene if isinstance(scene, SceneHandle) else client.put(scene)
-    known = handle.scene if isinstance(scene, SceneHandle) else scene
+    known = scene.scene if isinstance(scene, SceneHandle) else scene
     settings: dict[str, Any] = {"background": background}
     if isinstance(known, Gaussians) and known.is_flat:
         settings["primitive"] = "surfel"
-    try:
+    with nullcontext(scene) if isinstance(scene, SceneHandle) else stored(client, scene) as handle:
         for shot in shots:
             yield client.render(handle, shot.camera, **settings).color.clip(0, 1)
-    finally:
-        if handle is not scene:
-            client.delete(handle)
 
 
 def exposures_nearby(

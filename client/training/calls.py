@@ -233,6 +233,8 @@ class TrainingCalls(Cancellable):
                 sh_degree_every=whole_number("sh_degree_every", sh_degree_every, 0, _MOST),
                 seed=whole_number("seed", seed, 0, (1 << 64) - 1),
                 snapshot_every=whole_number("snapshot_every", snapshot_every, 0, _MOST),
+                # Ids stand for content, which another program may have put too.
+                keeps_shared_scene=not isinstance(scene, SceneHandle),
             )
             _set_rendering(spec, handle if handle.scene is None else scene, views, settings)
             radius = extent_of(views.cameras) if extent is None else number("extent", extent)

@@ -218,6 +218,9 @@ class Trainer:
     def publish(self) -> SceneHandle:
         """Stores the current parameters as the next version of the scene; returns its handle.
 
+        If the training began with values and not with a handle, and the same content was put another time, that scene
+        stays as it is, and the next version is a scene of its own.
+
         Raises:
             SceneNotFound: the scene was deleted or evicted; `Client.resume_trainer` resumes the training.
             VersionMismatch: the scene was updated by another call.

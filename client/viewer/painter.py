@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from lumigrad.client.base.arrays import Array
+from lumigrad.client.calls.scenes import stored
 from lumigrad.client.client import Client
 from lumigrad.client.datasets.view import resized
-from lumigrad.client.errors import InvalidArgument, LumigradError
+from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.settings.image_format import ImageFormats
 from lumigrad.client.transport.call import Cancellation
@@ -27,9 +28,6 @@ from lumigrad.client.viewer.lens import Lens
 from lumigrad.client.viewer.modes import Levels, Look, modes_of
 from lumigrad.client.viewer.picture import COARSE_QUALITY, SHARP_QUALITY, Picture, depth_file, jpeg_of
 from lumigrad.client.viewer.stream import Order
-
-# How long a worker may take to delete the part inside a crop box.
-_PATIENCE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -81,6 +79,8 @@ class Painter:
         self._is_gaussians = kind == "gaussians"
         self._lock = threading.Lock()
         self._cropped: tuple[Box, SceneHandle] | None = None
+        # Ends the storing of that part.
+        self._keeping = ExitStack()
         self.modes = {mode.label: mode for mode in modes_of(kind)}
 
     def paint(self, view: View, order: Order, cancellation: Cancellation) -> Picture:
@@ -148,15 +148,12 @@ class Painter:
                 if len(part) == len(whole):
                     return self._stored()
                 self._forget()
-                self._cropped = box, client.put(part)
+                self._cropped = box, self._keeping.enter_context(stored(client, part))
             return self._cropped[1]
 
     def _forget(self) -> None:
-        if self._cropped is not None:
-            handle, self._cropped = self._cropped[1], None
-            # A worker that is away, or has evicted the part, keeps nothing of it.
-            with suppress(LumigradError):
-                self._client.delete(handle, timeout_s=_PATIENCE_S)
+        self._cropped = None
+        self._keeping.close()
 
     def _along_axis(self, frame: Frame, lens: Lens) -> Array:
         """Returns [H, W], depths along the view direction; frames of spheres, and by distance, have those of rays."""

@@ -154,12 +154,12 @@ class SceneStore:
         reply = self._connection.unary(self._connection.scenes.List, scene_pb2.ListRequest(), call)
         return tuple(self.handle(info, call) for info in reply.scenes)
 
-    def delete(self, scene: SceneHandle | str, call: Call) -> None:
-        """Deletes a scene, given by its handle or id."""
+    def delete(self, scene: SceneHandle | str, call: Call, *, one_put: bool = False) -> None:
+        """Deletes a scene, given by its handle or id; with `one_put` only if its content was put no second time."""
         name, affinity = (
             (scene, scene) if isinstance(scene, str) else (self.current(scene).scene_id, scene.affinity_key)
         )
-        request = scene_pb2.DeleteRequest(scene_id=name)
+        request = scene_pb2.DeleteRequest(scene_id=name, one_put=one_put)
         self._connection.unary(self._connection.scenes.Delete, request, call.to(affinity))
 
     def handle(self, info: scene_pb2.SceneInfo, call: Call, scene: Scene | None = None) -> SceneHandle:

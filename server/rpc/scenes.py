@@ -131,8 +131,12 @@ class SceneService:
         return scene_pb2.ListReply(scenes=infos)
 
     def Delete(self, request: scene_pb2.DeleteRequest, call: Call) -> scene_pb2.DeleteReply:
-        """Delete a scene."""
-        self._tenants.of(call).scenes.delete(request.scene_id)
+        """Delete a scene, or take back one of its Puts."""
+        scenes = self._tenants.of(call).scenes
+        if request.one_put:
+            scenes.take_back(request.scene_id)
+        else:
+            scenes.delete(request.scene_id)
         return scene_pb2.DeleteReply()
 
 

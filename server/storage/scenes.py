@@ -234,6 +234,8 @@ class SceneStore(LruStore[StoredScene]):
         self._spool = spool
         self._metrics = metrics
         self._id_of_hash: dict[str, str] = {}
+        # How often the content of each scene was put and not taken back; unknown of scenes read from the spool.
+        self._puts: dict[str, int] = {}
         super().__init__(limit_bytes, limit_count, budget)
 
     def check(self, nbytes: int) -> None:
@@ -251,12 +253,13 @@ class SceneStore(LruStore[StoredScene]):
         with self._lock:
             present = self._by_hash(content_hash)
             if present is not None:
-                self._metrics.scene_puts.labels("present").inc()
+                self._count_put(present)
                 return present, True
             for name in content.needs:
                 self._find(name, 0)
             scene = StoredScene(_new_name(content_hash), 1, content_hash, content)
             self._put(scene)
+            self._puts[scene.scene_id] = 1
             if self._spool is not None:
                 self._spool.stored(scene)
         if not self._budget.enforce(self):
@@ -301,8 +304,8 @@ class SceneStore(LruStore[StoredScene]):
         """
         with self._lock:
             present = self._by_hash(content_hash)
-        if present is not None and counts:
-            self._metrics.scene_puts.labels("present").inc()
+            if present is not None and counts:
+                self._count_put(present)
         return present
 
     def wait_until_written(self, content_hashes: Iterable[str], seconds: float, call: Call) -> None:
@@ -319,11 +322,18 @@ class SceneStore(LruStore[StoredScene]):
             return self._cache.peek(scene_id)
 
     def replace(
-        self, scene_id: str, expected_version: int, content: Content, update_id: str = ""
+        self,
+        scene_id: str,
+        expected_version: int,
+        content: Content,
+        update_id: str = "",
+        *,
+        keeps_shared: bool = False,
     ) -> scene_pb2.SceneInfo:
         """Store the next version and describe it; VersionMismatchError if the version is not `expected_version`.
 
-        An update that was already applied, by `update_id`, is not applied again.
+        An update that was already applied, by `update_id`, is not applied again. With `keeps_shared` a scene whose
+        content others have put stays, and the next version is a scene of its own, which takes back one of the puts.
         """
         with self._lock:
             made = self._find(scene_id, 0).made_by(update_id)
@@ -331,12 +341,17 @@ class SceneStore(LruStore[StoredScene]):
                 return made
             old = self._find(scene_id, expected_version)
             new = old.updated(content, update_id)
-            self._forget_hash(old)
+            if keeps_shared and old.content_hash and self._puts.get(scene_id) != 1:
+                self._add_puts(old, -1)
+                new = dataclasses.replace(new, scene_id=_new_name(old.content_hash))
+            else:
+                self._forget_hash(old)
+                if self._spool is not None:
+                    # After a crash the file of the old version must not pass for the newest: updating that would create
+                    # a second content of one version.
+                    self._spool.forget(scene_id)
             self._put(new)
             if self._spool is not None:
-                # After a crash the file of the old version must not pass for the newest: updating that would create a
-                # second content of one version.
-                self._spool.forget(scene_id)
                 self._spool.stored(new)
         if self._spool is not None:
             self._spool.sync()
@@ -346,12 +361,18 @@ class SceneStore(LruStore[StoredScene]):
     def delete(self, scene_id: str) -> None:
         """Delete a scene; SceneNotFoundError if there is none."""
         with self._lock:
-            scene = self._cache.pop(scene_id)
-            was_kept = self._spool is not None and self._spool.forget(scene_id)
-            if scene is None and not was_kept:
-                raise SceneNotFoundError(scene_id)
-            if scene is not None:
-                self._forget_hash(scene)
+            self._remove(scene_id)
+        if self._spool is not None:
+            self._spool.sync()
+
+    def take_back(self, scene_id: str) -> None:
+        """Take back one put of a scene's content; deletes the scene if that was the only one."""
+        with self._lock:
+            puts = self._puts.get(scene_id)
+            if puts == 1:
+                self._remove(scene_id)
+            elif puts is not None:
+                self._puts[scene_id] = puts - 1
         if self._spool is not None:
             self._spool.sync()
 
@@ -360,11 +381,21 @@ class SceneStore(LruStore[StoredScene]):
         with self._lock:
             self._cache.clear()
             self._id_of_hash.clear()
+            self._puts.clear()
 
     def all(self) -> list[StoredScene]:
         """Every scene in memory."""
         with self._lock:
             return list(self._cache.values())
+
+    def _remove(self, scene_id: str) -> None:
+        self._puts.pop(scene_id, None)
+        scene = self._cache.pop(scene_id)
+        was_kept = self._spool is not None and self._spool.forget(scene_id)
+        if scene is None and not was_kept:
+            raise SceneNotFoundError(scene_id)
+        if scene is not None:
+            self._forget_hash(scene)
 
     def _put(self, scene: StoredScene) -> None:
         for name in scene.content.needs:
@@ -388,12 +419,22 @@ class SceneStore(LruStore[StoredScene]):
         scene_id = self._id_of_hash.get(content_hash)
         return None if scene_id is None else self._cache.get(scene_id)
 
+    def _count_put(self, scene: StoredScene) -> None:
+        """Count a put of content that is present."""
+        self._metrics.scene_puts.labels("present").inc()
+        self._add_puts(scene, 1)
+
+    def _add_puts(self, scene: StoredScene, count: int) -> None:
+        if scene.scene_id in self._puts:
+            self._puts[scene.scene_id] += count
+
     def _forget_hash(self, scene: StoredScene) -> None:
         if self._id_of_hash.get(scene.content_hash) == scene.scene_id:
             del self._id_of_hash[scene.content_hash]
 
     def _dropped(self, _: str, scene: StoredScene, reason: str) -> None:
         self._forget_hash(scene)
+        self._puts.pop(scene.scene_id, None)
         if self._spool is not None:
             self._spool.cancel_write(scene.scene_id)
         self._metrics.evictions.labels("scenes", reason).inc()

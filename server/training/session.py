@@ -389,8 +389,9 @@ def _published(state: TrainingState, runtime: Runtime, call: Call) -> scene_pb2.
     cost = Cost(bytes=sum(tensor.nbytes for tensor in state.parameters.values.values()), is_repeatable=True)
     runtime.memory.check(cost)
     kept = runtime.executor.run(copy, call, cost)
-    info = runtime.scenes.replace(state.scene_id, state.version, CloudContent.of(rules, kept))
-    state.version = info.version
+    content, keeps_shared = CloudContent.of(rules, kept), state.plan.message.keeps_shared_scene
+    info = runtime.scenes.replace(state.scene_id, state.version, content, keeps_shared=keeps_shared)
+    state.scene_id, state.version = info.scene_id, info.version
     return info
 
 

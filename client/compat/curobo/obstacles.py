@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+from lumigrad.client.calls.scenes import stored
 from lumigrad.client.client import Client
 from lumigrad.client.compat.curobo.errors import CuroboArgumentError, curobo_refusals
 from lumigrad.client.compat.curobo.registry import Kind, Slot, sign_of
 from lumigrad.client.compat.curobo.values import pose_numbers
 from lumigrad.client.distances.query import Surroundings
-from lumigrad.client.errors import SceneNotFound
-from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.mesh import Mesh
 from lumigrad.client.values.rotations import inverse_pose, pose_array
 from lumigrad.client.values.world import Obstacle, World
@@ -28,7 +27,8 @@ class Obstacles:
     def __init__(self, environments: int) -> None:
         self._slots: list[list[Slot]] = [[] for _ in range(environments)]
         self._world: Surroundings | None = None
-        self._stored: SceneHandle | None = None
+        # Ends the storing of the present world.
+        self._keeping = ExitStack()
 
     @property
     def n_envs(self) -> int:
@@ -128,14 +128,10 @@ class Obstacles:
         """Returns the world for queries; it is sent with each call, or stored if it has a grid, which is large."""
         self._renew()
         if self._world is None:
-            if self._stored is not None:
-                # If another checker uses the same world, its client stores it again.
-                with suppress(SceneNotFound):
-                    client.delete(self._stored)
+            self._keeping.close()
             world = self._made(client)
             grids = any(slot.kind == "voxel" for slots in self._slots for slot in slots)
-            self._stored = client.put(world) if grids else None
-            self._world = world if self._stored is None else self._stored
+            self._world = self._keeping.enter_context(stored(client, world)) if grids else world
         return self._world
 
     def _renew(self) -> None:

@@ -82,7 +82,7 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
             tls: True, or the path of a PEM file with the certificate authorities to trust; False: plain text; None:
                 LUMIGRAD_TLS, which is 1 or such a path, else plain text.
             certificate: PEM files of the client's own certificate and of its key, for workers that require one.
-            priority: priority of all calls: "interactive", "batch", which yields to other calls, or None: "normal".
+            priority: priority of all calls among those of the same tenant: "interactive", "batch", or None: "normal".
             lane: transport of large payloads. "auto": shared memory, if the target is a loopback address and the
                 worker offers it; "shared": likewise at any address, with a warning where that is impossible; "stream":
                 the gRPC stream of the call.

@@ -24,6 +24,7 @@ class Account:
         *,
         share: int | None = None,
         share_option: str = "",
+        kept: int = 0,
         retry_seconds: float = 0.5,
     ) -> None:
         """Create an account with nothing reserved.
@@ -34,11 +35,13 @@ class Account:
             option: The option of `lumigrad serve` that sets `limit`.
             share: The most that one tenant may reserve; None: `limit`.
             share_option: The option that sets `share`, if it is less than `limit`.
+            kept: The part of `limit` that only tenants who have reserved nothing may take.
             retry_seconds: When a caller that was refused should retry.
         """
         self.resource = resource
         self.limit = limit
         self.share = limit if share is None else min(share, limit)
+        self._kept = kept
         self._option = option
         self._share_option = share_option if self.share < limit else option
         self._retry_seconds = retry_seconds
@@ -54,7 +57,8 @@ class Account:
     def lacking(self, tenant: str, more: int) -> int:
         """The amount that must be released before a tenant can reserve `more`; 0: none."""
         with self._lock:
-            return max(0, self._taken[tenant] + more - self.share, self._total + more - self.limit)
+            own = self._taken[tenant]
+            return max(0, own + more - self.share, self._total + more - self.limit + (self._kept if own else 0))
 
     def reserve(self, tenant: str, amount: int) -> Reservation:
         """Reserve an amount; BusyError, which names the limit and its option, if too little is left."""
@@ -88,9 +92,11 @@ class Account:
         if self.share < self.limit and own + more > self.share:
             what = f"you have {own} of {self.share} {self.resource} ({self._share_option}), and asked for {more} more"
             raise BusyError(what, self._retry_seconds)
-        if self._total + more > self.limit:
+        kept = self._kept if own else 0
+        if self._total + more > self.limit - kept:
             taken = f"{self._total} of {self.limit} {self.resource} are taken ({self._option})"
-            what = f"{taken}, and {more} more are needed"
+            rest = ", and the others are kept for tenants without any" if self._total < self.limit and kept else ""
+            what = f"{taken}{rest}, and {more} more {'is' if more == 1 else 'are'} needed"
             raise BusyError(what, self._retry_seconds)
 
 
@@ -129,52 +135,15 @@ class Reservation:
             self._is_released = True
 
 
-# 1 / this of the slots is reserved for tenants that have none.
-_RESERVED = 8
+# 1 / this of the places is kept for tenants that have none.
+_KEPT = 8
 
 
-class CallSlots:
-    """Counts the slots that each tenant has taken; some are reserved for tenants that have none.
-
-    Not thread-safe: the owner holds a lock around every call.
-    """
-
-    def __init__(self, size: int, *, has_tenants: bool) -> None:
-        """`has_tenants` False: no slots are reserved."""
-        self._size = size
-        self._reserved = max(1, size // _RESERVED) if has_tenants else 0
-        self._taken: Counter[str] = Counter()
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    @property
-    def why_none(self) -> str:
-        """Why a slot was refused, for an error text, after the number of slots. One option sets all their numbers."""
-        why = "the maximum" if self._count >= self._size else "and the others are kept for tenants without any"
-        return f"{why} (--queue-size)"
-
-    def take(self, tenant: str) -> bool:
-        """Take a slot for a tenant; False if there is none."""
-        own = self._taken[tenant]
-        if self._count >= self._size - (self._reserved if own else 0):
-            return False
-        self._taken[tenant] = own + 1
-        self._count += 1
-        return True
-
-    def release(self, tenant: str) -> None:
-        """Release a tenant's slot."""
-        self._count -= 1
-        self._taken[tenant] -= 1
-        if not self._taken[tenant]:
-            del self._taken[tenant]
-
-    def clear(self) -> None:
-        """Release all slots."""
-        self._taken.clear()
-        self._count = 0
+def places(resource: str, count: int, *, has_tenants: bool, retry_seconds: float = 0.5) -> Account:
+    """An account of places for calls, which --queue-size sets: one tenant may take half of them."""
+    share, kept = (max(1, count // 2), max(1, count // _KEPT)) if has_tenants else (count, 0)
+    option = "--queue-size"
+    return Account(resource, count, option, share=share, share_option=option, kept=kept, retry_seconds=retry_seconds)
 
 
 class PayloadMemory:

@@ -1,4 +1,4 @@
-"""The queue of jobs for the device, fair between tenants, by priority and deadline, and batches of jobs."""
+"""The queue of jobs for the device, fair between tenants and by priority within one, and batches of jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 import torch
 
 from lumigrad.kernels.errors import Stopped, StopRequest
-from lumigrad.server.core.accounts import CallSlots
+from lumigrad.server.core.accounts import Reservation, places
 from lumigrad.server.core.call import Call, Priority
 from lumigrad.server.core.errors import (
     BusyError,
@@ -256,9 +256,9 @@ class Batch:
                 job.note(error)
 
 
-# More urgent calls run first for this device time while others wait ...
+# A tenant's more urgent calls run first for this device time while its other calls wait ...
 _TURN_SECONDS = 1.0
-# ... and after that get this multiple of the device time that the others get.
+# ... and after that get this multiple of the device time that its other calls get.
 _LEAD = 4.0
 
 
@@ -279,38 +279,58 @@ W = TypeVar("W", bound=Waiting)
 
 @dataclass
 class _Line(Generic[W]):
-    """One tenant's waiting items, and the device time charged to it."""
+    """One tenant's waiting items, the device time charged to it, and the order of its priorities.
+
+    Attributes:
+        seconds: The device time charged to the tenant.
+        ahead: By priority, device time in excess of its share while lower priorities of the tenant waited.
+    """
 
     seconds: float
     waiting: dict[Priority, deque[W]] = field(default_factory=lambda: {priority: deque() for priority in Priority})
+    ahead: dict[Priority, float] = field(default_factory=lambda: dict.fromkeys(Priority, 0.0))
 
-    def offer(self) -> Priority | None:
-        """The highest priority of its waiting items."""
-        return next((priority for priority, items in self.waiting.items() if items), None)
+    @property
+    def offered(self) -> list[Priority]:
+        """The priorities of its waiting items, the highest first."""
+        return [priority for priority, items in self.waiting.items() if items]
+
+    def turn(self) -> Priority:
+        """The priority whose oldest item is its next; something must wait."""
+        *urgent, last = self.offered
+        return next((priority for priority in urgent if self.ahead[priority] < _TURN_SECONDS), last)
+
+    def charge(self, priority: Priority, offered: Sequence[Priority], seconds: float) -> None:
+        """Charge an item of a priority, with the priorities that were offered meanwhile."""
+        self.seconds += seconds
+        for other in offered:
+            if other < priority:
+                self.ahead[other] -= _LEAD * seconds
+        if any(other > priority for other in offered):
+            self.ahead[priority] += seconds
 
 
 class FairQueue(Generic[W]):
-    """A fair queue. Each tenant's candidate is the oldest of its items of the highest priority.
+    """A fair queue. The tenant with the least charged device time is next, with the oldest of its most urgent items.
 
-    Among candidates of one priority, that of the tenant with the least charged device time is taken. Only time while
-    others waited is charged. A new tenant starts with the charge of the tenant that was served last, so that neither
-    has to wait for the other to catch up. Higher priorities are taken first, within `_TURN_SECONDS` and `_LEAD`.
+    Only time while others waited is charged. A new tenant starts with the charge of the tenant that was served last, so
+    that neither has to wait for the other to catch up. Priorities order the items of one tenant: higher ones are taken
+    first, within `_TURN_SECONDS` and `_LEAD`.
 
     Not thread-safe: the owner holds a lock around every call.
     """
 
     def __init__(self, size: int, *, has_tenants: bool) -> None:
-        """`size` is the maximum number of items; without tenants no part of it is reserved."""
-        self._slots = CallSlots(size, has_tenants=has_tenants)
+        """`size` is the maximum number of items, of which one of several tenants may have half."""
+        self._places = places("places of the queue", size, has_tenants=has_tenants)
+        self._taken: dict[W, Reservation] = {}
         self._lines: dict[str, _Line[W]] = {}
-        # By priority, device time in excess of its share while lower priorities waited.
-        self._ahead = dict.fromkeys(Priority, 0.0)
-        # Of the item that was taken last: its tenant, its priority, and the priorities of all candidates.
-        self._last: tuple[str, Priority, frozenset[Priority]] | None = None
+        # The tenant and the priority of the item that was taken last, and the priorities that its tenant offered.
+        self._last: tuple[str, Priority, list[Priority]] | None = None
         self._floor = 0.0
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return len(self._taken)
 
     def __iter__(self) -> Iterator[W]:
         """All items, in no particular order of tenants."""
@@ -322,31 +342,25 @@ class FairQueue(Generic[W]):
         lists = [] if line is None else [items for priority, items in line.waiting.items() if priority <= item.priority]
         return (other for items in lists for other in items)
 
-    @property
-    def why_none(self) -> str:
-        """The reason for a refusal, for an error text, after the number of items."""
-        return self._slots.why_none
-
-    def put(self, item: W) -> bool:
-        """Add an item; False if the queue is full."""
-        if not self._slots.take(item.tenant):
-            return False
+    def put(self, item: W) -> None:
+        """Add an item; BusyError if the queue is full."""
+        self._taken[item] = self._places.reserve(item.tenant, 1)
         line = self._lines.setdefault(item.tenant, _Line(self._floor))
-        if line.offer() is None:
+        if not line.offered:
             line.seconds = max(line.seconds, self._floor)
         line.waiting[item.priority].append(item)
-        return True
 
     def take(self) -> W:
         """Remove and return the next item; the queue must not be empty. Call `charge` afterwards."""
-        offers = {tenant: offer for tenant, line in self._lines.items() if (offer := line.offer()) is not None}
-        offered = frozenset(offers.values())
-        priority = self._turn(offered)
-        tenant = min((name for name, offer in offers.items() if offer == priority), key=self._seconds)
-        self._last = tenant, priority, offered
-        self._floor = self._seconds(tenant)
-        self._slots.release(tenant)
-        return self._lines[tenant].waiting[priority].popleft()
+        tenant, line = min(
+            ((name, line) for name, line in self._lines.items() if line.offered), key=lambda entry: entry[1].seconds
+        )
+        priority = line.turn()
+        self._last = tenant, priority, line.offered
+        self._floor = line.seconds
+        item = line.waiting[priority].popleft()
+        self._taken.pop(item).release()
+        return item
 
     def take_along(self, is_wanted: Callable[[W], bool]) -> list[W]:
         """Remove further items of the tenant that was served last, the most urgent first, to run in the same batch."""
@@ -357,7 +371,7 @@ class FairQueue(Generic[W]):
             wanted = [item for item in items if is_wanted(item)]
             for item in wanted:
                 items.remove(item)
-                self._slots.release(item.tenant)
+                self._taken.pop(item).release()
             taken += wanted
         return taken
 
@@ -365,25 +379,26 @@ class FairQueue(Generic[W]):
         """Charge the device time of the items that were taken last."""
         if self._last is None:
             return
-        self._charge(*self._last, seconds)
+        tenant, priority, offered = self._last
+        self._lines[tenant].charge(priority, offered, seconds)
         self._last = None
-        if not self._slots:
+        if not self._taken:
             # Time used while no other tenant waited is not charged.
             self._lines.clear()
             self._floor = 0.0
 
     def charge_later(self, tenant: str, priority: Priority, seconds: float) -> None:
         """Charge device time that an item which is no longer the last took while others waited."""
-        offers = (line.offer() for line in self._lines.values())
-        self._charge(tenant, priority, frozenset(offer for offer in offers if offer is not None), seconds)
+        line = self._lines.setdefault(tenant, _Line(self._floor))
+        line.charge(priority, line.offered, seconds)
 
     def remove(self, item: W) -> bool:
         """Remove an item; False if it is not in the queue."""
-        line = self._lines.get(item.tenant)
-        if line is None or item not in line.waiting[item.priority]:
+        taken = self._taken.pop(item, None)
+        if taken is None:
             return False
-        line.waiting[item.priority].remove(item)
-        self._slots.release(item.tenant)
+        taken.release()
+        self._lines[item.tenant].waiting[item.priority].remove(item)
         return True
 
     def clear(self) -> list[W]:
@@ -391,24 +406,10 @@ class FairQueue(Generic[W]):
         items = list(self)
         self._last = None
         self._lines.clear()
-        self._slots.clear()
+        for taken in self._taken.values():
+            taken.release()
+        self._taken.clear()
         return items
-
-    def _turn(self, offered: frozenset[Priority]) -> Priority:
-        *urgent, last = sorted(offered)
-        return next((priority for priority in urgent if self._ahead[priority] < _TURN_SECONDS), last)
-
-    def _seconds(self, tenant: str) -> float:
-        return self._lines[tenant].seconds
-
-    def _charge(self, tenant: str, priority: Priority, offered: frozenset[Priority], seconds: float) -> None:
-        """Charge an item of a tenant and a priority, with the priorities of all candidates meanwhile."""
-        self._lines.setdefault(tenant, _Line(self._floor)).seconds += seconds
-        for other in offered:
-            if other < priority:
-                self._ahead[other] -= _LEAD * seconds
-        if any(other > priority for other in offered):
-            self._ahead[priority] += seconds
 
 
 # The weight of the newest batch in the running mean of their times.
@@ -433,10 +434,10 @@ class DeviceQueue(FairQueue[Job[Any]]):
     def admit(self, job: Job[Any], running: Batch | None) -> None:
         """Add a job: BusyError if the queue is full, DeadlineTooNearError if the job cannot end before its deadline."""
         self._check_deadline(job, running)
-        if not self.put(job):
-            depth = len(self)
-            full = f"{depth} calls wait for the device, {self.why_none}"
-            raise BusyError(full, max(0.01, self._mean_seconds * depth))
+        try:
+            self.put(job)
+        except BusyError as full:
+            raise BusyError(full.what, max(0.01, self._mean_seconds * len(self))) from None
 
     def fill_up(self, jobs: list[Job[Any]]) -> bool:
         """Move jobs that may run with those taken from the queue to `jobs`, up to a full batch; False if it is full."""

@@ -22,7 +22,7 @@ from lumigrad.protos.service import (
     WORKER_SERVICE,
 )
 from lumigrad.server.core import logs
-from lumigrad.server.core.accounts import Account, CallSlots, PayloadMemory
+from lumigrad.server.core.accounts import Account, PayloadMemory, places
 from lumigrad.server.core.call import Patience
 from lumigrad.server.core.config import MIB, Config, ConfigError
 from lumigrad.server.core.errors import (
@@ -75,6 +75,8 @@ _PROBE_SECONDS = 1.0
 _FLUSH_SECONDS = 1.0
 # The time for scenes that have not been written to the spool.
 _SPOOL_SECONDS = 5.0
+# The time after which a call that got no place may try again.
+_RETRY_SECONDS = 0.1
 # Callers that repeat calls in a loop get this time to be refused.
 _REFUSING_SECONDS = 0.25
 
@@ -254,7 +256,7 @@ def _handler(config: Config, metrics: Metrics, max_calls: int, tracer: SpanTrace
     option, share = "--max-trainings", config.share_of(config.max_trainings)
     return CallHandler(
         metrics,
-        CallSlots(max_calls, has_tenants=config.has_tenants),
+        places("places for calls in progress", max_calls, has_tenants=config.has_tenants, retry_seconds=_RETRY_SECONDS),
         Patience(config.max_call_seconds, config.stall_seconds),
         RequestCheck(Limits.of(config)),
         Account("open trainings", config.max_trainings, option, share=share, share_option=option),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from lumigrad.protos.chunks import SHORT_BYTES
 from lumigrad.protos.service import SERVICE_NAMES, SINGLE_REPLY, Method, methods
 from lumigrad.protos.wire import Frame, parse
 from lumigrad.server.core import logs
-from lumigrad.server.core.accounts import Account, CallSlots, Reservation
+from lumigrad.server.core.accounts import Account, Reservation
 from lumigrad.server.core.call import REQUEST_ID, Call, NoLane, Patience, priority_of
 from lumigrad.server.core.errors import BusyError, CancelledError, InvalidArgumentError, LaneLostError, StoppingError
 from lumigrad.server.core.metrics import REFUSALS, Metrics
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from lumigrad.server.rpc.spans import SpanTracer
 
 _TRAIN = "TrainingService.Train"
-_RETRY_SECONDS = 0.1
+# A call that has received less than `PROGRESS_BYTES` in this time gives its place up to tenants that have fewer.
+_WAY_SECONDS = 1.0
 # The maximum time for which a reader of the metrics waits until calls that have just ended are recorded.
 _WRITING_SECONDS = 1.0
 
@@ -41,7 +43,7 @@ class CallHandler:
     def __init__(
         self,
         metrics: Metrics,
-        slots: CallSlots,
+        places: Account,
         patience: Patience,
         request_check: RequestCheck,
         trainings: Account,
@@ -51,7 +53,7 @@ class CallHandler:
     ) -> None:
         """Without `authenticate` all callers are one tenant.
 
-        `slots` limits the calls in progress, except open trainings, which the account `trainings` limits.
+        `places` limits the calls in progress, except open trainings, which the account `trainings` limits.
         `request_check` refuses requests whose fields exceed a bound. `tracer` records each call; `lane_of` finds the
         lane that a call names.
         """
@@ -59,11 +61,11 @@ class CallHandler:
         self._tracer = tracer
         self._authenticate = authenticate
         self._lane_of = lane_of or (lambda _: NoLane())
-        self._slots = slots
+        self._places = places
         self._patience = patience
         self._request_check = request_check
         self.trainings = trainings
-        self._trainings: dict[Call, Reservation] = {}
+        self._taken: dict[Call, Reservation] = {}
         self._calls: dict[Call, float] = {}
         # Calls whose last bytes are not sent yet.
         self._unsent: set[Call] = set()
@@ -247,7 +249,7 @@ class CallHandler:
         milliseconds = call.times.end()
         with self._changed:
             if self._calls.pop(call, None) is not None:
-                self._give_back(call)
+                self._taken.pop(call).release()
             self._unwritten.add(call)
             self._changed.notify_all()
         call.lane.end(delivered=answer is None)
@@ -255,17 +257,36 @@ class CallHandler:
 
     def _admit(self, call: Call) -> None:
         if call.method == _TRAIN:
-            # A training mostly waits for its client, so it takes no slot.
-            self._trainings[call] = self.trainings.reserve(call.tenant, 1)
-        elif not self._slots.take(call.tenant):
-            raise BusyError(f"{len(self._slots)} calls are in progress, {self._slots.why_none}", _RETRY_SECONDS)
+            # A training mostly waits for its client, so it takes no place of a call.
+            self._taken[call] = self.trainings.reserve(call.tenant, 1)
+            return
+        try:
+            self._taken[call] = self._places.reserve(call.tenant, 1)
+        except BusyError:
+            if not self._make_way(call.tenant):
+                raise
+            self._taken[call] = self._places.reserve(call.tenant, 1)
 
-    def _give_back(self, call: Call) -> None:
-        training = self._trainings.pop(call, None)
-        if training is None:
-            self._slots.release(call.tenant)
-        else:
-            training.release()
+    def _make_way(self, tenant: str) -> bool:
+        """End calls that wait for their callers, so that a tenant gets a place; False, and no change, if that fails.
+
+        The tenants who have the most places give them up, and keep at least as many as the other then has.
+        """
+        taken = Counter(self._places.tenants())
+        own = taken[tenant]
+        idle = {call: call.receiving.seconds for call in self._calls if call.method != _TRAIN and call.receiving.is_on}
+        idle = {call: seconds for call, seconds in idle.items() if seconds > _WAY_SECONDS}
+        ended: list[Call] = []
+        for _ in range(self._places.lacking(tenant, 1)):
+            giving = [call for call in idle if call not in ended and taken[call.tenant] > own + 1]
+            if own >= self._places.share or not giving:
+                return False
+            ended.append(max(giving, key=lambda call: (taken[call.tenant], idle[call])))
+            taken[ended[-1].tenant] -= 1
+        for call in ended:
+            self._taken[call].release()
+            call.cancel(f"the caller sent nothing, or little, in {idle[call]:.1f} s, and others needed its place")
+        return True
 
     def _write(self, call: Call, answer: Answer | None, error: BaseException | None, milliseconds: float) -> None:
         try:

@@ -44,7 +44,9 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_come_back(
     error = failure(lambda: client.render(spec_of(), cloud=sphere_cloud(3)))
     assert time.monotonic() - started < 2
     assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert error.details() == f"{QUEUE} calls wait for the device, the maximum (--queue-size); try again later"
+    assert error.details() == (
+        f"{QUEUE} of {QUEUE} places of the queue are taken (--queue-size), and 1 more is needed; try again later"
+    )
     delay = detail(error, error_details_pb2.RetryInfo).retry_delay
     assert delay.ToTimedelta().total_seconds() > 0
     assert process.metric("lumigrad_rejections_total", reason="busy") == 1

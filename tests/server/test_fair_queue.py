@@ -1,8 +1,9 @@
-"""Whose work is next: fair to tenants by device time, urgent work first but not for ever, places for everybody."""
+"""Whose work is next: fair to tenants by device time, a tenant's urgent work first but not for ever, and places."""
 
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lumigrad.server.core.call import Priority
+from lumigrad.server.core.errors import BusyError
 from lumigrad.server.device.queue import FairQueue
 from support.calls.raw_calls import RawClient, failure, spec_of, sphere_cloud, violation
 
@@ -43,7 +45,8 @@ def keep_busy(queue: FairQueue[Work], loads: list[Work], seconds: float) -> Coun
 def test_one_tenant_is_served_in_order_the_urgent_first() -> None:
     queue = queue_of()
     work = [Work("a", priority) for priority in (NORMAL, BATCH, INTERACTIVE, NORMAL, INTERACTIVE)]
-    assert all(queue.put(each) for each in work)
+    for each in work:
+        queue.put(each)
     assert [queue.take() for _ in work] == [work[index] for index in (2, 4, 0, 3, 1)]
 
 
@@ -95,9 +98,9 @@ def test_time_used_while_nobody_else_waited_is_not_held_against_anybody() -> Non
 
 
 @pytest.mark.parametrize(("urgent", "other"), [(INTERACTIVE, NORMAL), (INTERACTIVE, BATCH), (NORMAL, BATCH)])
-def test_urgent_work_of_others_goes_first_but_leaves_a_fifth_in_the_long_run(urgent: Priority, other: Priority) -> None:
+def test_urgent_work_goes_before_other_work_of_its_tenant_but_leaves_a_fifth(urgent: Priority, other: Priority) -> None:
     queue = queue_of()
-    first, second = Work("a", urgent, 0.05), Work("b", other, 0.2)
+    first, second = Work("a", urgent, 0.05), Work("a", other, 0.2)
     queue.put(second)
     assert keep_busy(queue, [first], 0.9) == {first: pytest.approx(0.9)}
     had = keep_busy(queue, [], 100)
@@ -105,27 +108,40 @@ def test_urgent_work_of_others_goes_first_but_leaves_a_fifth_in_the_long_run(urg
 
 
 def test_all_three_priorities_get_on() -> None:
-    loads = [Work(name, priority, 0.1) for name, priority in zip("abc", Priority, strict=True)]
+    loads = [Work("a", priority, 0.1) for priority in Priority]
     had = keep_busy(queue_of(), loads, 100)
     assert [had[load] for load in loads] == pytest.approx([80, 16, 4], abs=2)
 
 
-def test_one_tenant_leaves_places_for_those_who_have_none() -> None:
+@pytest.mark.parametrize("other", Priority)
+@pytest.mark.parametrize("urgent", Priority)
+def test_a_priority_takes_nothing_from_other_tenants(urgent: Priority, other: Priority) -> None:
+    loads = [Work("a", urgent, 0.1), Work("a", BATCH, 0.1), Work("b", other, 0.1)]
+    had = keep_busy(queue_of(), loads, 60)
+    assert had[loads[0]] + had[loads[1]] == pytest.approx(30, abs=1)
+    assert had[loads[2]] == pytest.approx(30, abs=1)
+
+
+def filled(queue: FairQueue[Work], tenant: str) -> int:
+    """The number of items that the queue takes of a tenant."""
+    for count in range(100):
+        try:
+            queue.put(Work(tenant))
+        except BusyError as full:
+            assert "(--queue-size)" in full.what
+            return count
+    raise AssertionError("there is no limit")
+
+
+def test_a_tenant_has_half_of_the_places_and_some_are_kept_for_those_who_have_none() -> None:
     queue = queue_of(16)
-    assert sum(queue.put(Work("a")) for _ in range(20)) == 14
-    assert queue.why_none == "and the others are kept for tenants without any (--queue-size)"
-    assert queue.put(Work("b"))
-    assert not queue.put(Work("b"))
-    assert queue.put(Work("c"))
-    assert not queue.put(Work("d"))
-    assert queue.why_none == "the maximum (--queue-size)"
+    assert [filled(queue, tenant) for tenant in "abcde"] == [8, 6, 1, 1, 0]
     queue.take()
-    assert queue.put(Work("d"))
+    assert filled(queue, "e") == 1
 
 
 def test_without_tenants_every_place_is_everybodys() -> None:
-    queue: FairQueue[Work] = FairQueue(16, has_tenants=False)
-    assert sum(queue.put(Work("")) for _ in range(20)) == 16
+    assert filled(FairQueue(16, has_tenants=False), "") == 16
 
 
 @settings(max_examples=200, deadline=None)
@@ -136,8 +152,10 @@ def test_nothing_is_lost_and_nothing_comes_twice(steps: list[tuple[str, str, Pri
     queue, inside = queue_of(8), []
     for step, tenant, priority in steps:
         work = Work(tenant, priority)
-        if step == "put" and queue.put(work):
-            inside.append(work)
+        if step == "put":
+            with suppress(BusyError):
+                queue.put(work)
+                inside.append(work)
         elif step == "take" and inside:
             inside.remove(queue.take())
             queue.charge(0.1)

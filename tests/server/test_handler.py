@@ -16,7 +16,7 @@ import pytest
 from lumigrad.protos.service import RENDER_SERVICE, SINGLE_REPLY, Stub
 from lumigrad.protos.wire import Frame
 from lumigrad.server.core import logs
-from lumigrad.server.core.accounts import Account, CallSlots
+from lumigrad.server.core.accounts import Account, places
 from lumigrad.server.core.call import Call, Patience
 from lumigrad.server.core.config import Config
 from lumigrad.server.core.limits import Limits
@@ -54,7 +54,7 @@ def service() -> Iterator[SimpleNamespace]:
     check = RequestCheck(Limits.of(Config()))
     handler = CallHandler(
         metrics,
-        CallSlots(2, has_tenants=False),
+        places("places for calls in progress", 2, has_tenants=False),
         Patience(call_seconds=0.2, stall_seconds=60),
         check,
         Account("trainings", 1, "--max-trainings"),
@@ -148,7 +148,9 @@ def test_calls_beyond_the_limit_are_refused_at_once(service: SimpleNamespace) ->
         next(call)
     error = failure(lambda: release(service))
     assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert error.details() == "2 calls are in progress, the maximum (--queue-size); try again later"
+    assert error.details() == (
+        "2 of 2 places for calls in progress are taken (--queue-size), and 1 more is needed; try again later"
+    )
     assert sample(service, "lumigrad_rejections_total", reason="busy") == 1
     go.set()
     for call in held:

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterable
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 
@@ -16,7 +17,11 @@ from support.backends import native  # noqa: F401
 # isort: split
 from support.backends import engines, gaussian_engines, mesh_engines, training_engines
 
-pytest_plugins = ("support.covering", "support.turns")
+pytest_plugins = ("support.covering", "support.reports", "support.turns")
+
+# Hypothesis would otherwise fail an example that takes longer than 200 ms, as any may on a busy machine.
+hypothesis.settings.register_profile("lumigrad", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("lumigrad")
 
 # Environment variables that affect the commands and libraries under test; tests set those that they need.
 _REMOVED_VARIABLES = ("LUMIGRAD_DEBUG", "LUMIGRAD_TARGET", "LUMIGRAD_TLS", "LUMIGRAD_TOKEN")

@@ -3,35 +3,43 @@
 from __future__ import annotations
 
 import fcntl
-import multiprocessing
 import os
+import select
+import subprocess
+import sys
 import time
-from multiprocessing.synchronize import Event
 from pathlib import Path
 
+# Holds the run lock from the line that it prints until its standard input is closed.
+HOLDER = """
+import sys
+from pathlib import Path
 from support.turns import turn
-
-
-def stay(folder: Path, alone: bool, inside: Event, leave: Event) -> None:
-    with turn(alone, folder, folder / "run.lock"):
-        inside.set()
-        assert leave.wait(60)
+folder, alone = Path(sys.argv[1]), sys.argv[2] == "alone"
+with turn(alone, folder, folder / "run.lock"):
+    print("inside", flush=True)
+    sys.stdin.read()
+"""
 
 
 class Runner:
     """A process that holds the run lock until `leave`."""
 
     def __init__(self, folder: Path, alone: bool):
-        context = multiprocessing.get_context("fork")
-        self.inside, self._leave = context.Event(), context.Event()
-        self._process = context.Process(target=stay, args=(folder, alone, self.inside, self._leave), daemon=True)
-        self._process.start()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", HOLDER, str(folder), "alone" if alone else "shared"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parent,
+        )  # fmt: skip
+
+    def is_inside(self, seconds: float = 60.0) -> bool:
+        """Whether it holds the lock within so many seconds."""
+        assert self._process.stdout is not None
+        return bool(select.select([self._process.stdout], [], [], seconds)[0])
 
     def leave(self) -> None:
-        assert self.inside.wait(60)
-        self._leave.set()
-        self._process.join(60)
-        assert self._process.exitcode == 0
+        assert self.is_inside()
+        self._process.communicate(timeout=60)
+        assert self._process.returncode == 0
 
 
 def wait_until_held(queue_lock: Path) -> None:
@@ -52,14 +60,14 @@ def wait_until_held(queue_lock: Path) -> None:
 def test_whoever_is_to_be_alone_is(tmp_path: Path) -> None:
     (tmp_path / "run.lock").touch()
     first, second = Runner(tmp_path, False), Runner(tmp_path, False)
-    assert first.inside.wait(60) and second.inside.wait(60)
+    assert first.is_inside() and second.is_inside()
     alone = Runner(tmp_path, True)
     wait_until_held(tmp_path)
     later = Runner(tmp_path, False)
     first.leave()
-    assert not alone.inside.wait(0.3)
+    assert not alone.is_inside(0.3)
     second.leave()
-    assert alone.inside.wait(60)
-    assert not later.inside.wait(0.3), "a test runs beside one that is marked alone"
+    assert alone.is_inside()
+    assert not later.is_inside(0.3), "a test runs beside one that is marked alone"
     alone.leave()
     later.leave()

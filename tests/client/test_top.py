@@ -166,6 +166,12 @@ def test_the_missing_package_is_named(worker_process: WorkerProcess) -> None:
     assert 'lumigrad top needs the package "rich"; install it with: pip install "lumigrad[top]"' in said.stderr
 
 
+# Makes standard input the controlling terminal of a new session, then runs a command in it.
+IN_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+)
+
+
 class Terminal:
     """`lumigrad top` in a terminal of 80 columns and 24 lines."""
 
@@ -176,9 +182,8 @@ class Terminal:
         self.shown = ""
         environment = {**{name: value for name, value in PLAIN.items() if name != "NO_COLOR"}, "TERM": "xterm-256color"}
         self.process = subprocess.Popen(
-            [LUMIGRAD, "top", *arguments, "--interval", "0.3"],
-            stdin=self._slave, stdout=self._slave, stderr=subprocess.PIPE, env=environment,
-            start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            [sys.executable, "-S", "-c", IN_TERMINAL, LUMIGRAD, "top", *arguments, "--interval", "0.3"],
+            stdin=self._slave, stdout=self._slave, stderr=subprocess.PIPE, env=environment, start_new_session=True,
         )  # fmt: skip
 
     def wait_for(self, text: str, seconds: float = 30.0) -> None:

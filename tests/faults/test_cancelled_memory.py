@@ -10,7 +10,7 @@ import pytest
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import render_pb2
 from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
-from support.workers.slow_render import SlowRender, wait_for
+from support.workers.slow_render import SlowRender, wait_for, wait_until
 from support.workers.worker import WorkerProcess, worker
 
 BYTES = ("lumigrad_transit_bytes", "lumigrad_context_bytes")
@@ -59,7 +59,8 @@ def test_a_retained_render_is_given_up(process: WorkerProcess, client: RawClient
         wait_for(process, "lumigrad_queue_depth", 1)
         second.cancel()
         wait_for(process, "lumigrad_queue_depth", 0)
-    assert process.metric("lumigrad_transit_bytes") > before[0]
+    # A call counts as in progress before its payload is counted.
+    wait_until(lambda: process.metric("lumigrad_transit_bytes") > before[0], "the payload of the call")
     first.cancel()
     assert_as_before(process, before)
 

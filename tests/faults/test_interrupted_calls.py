@@ -10,6 +10,8 @@ import pytest
 from support.workers.worker import worker
 
 ROUNDS = 12
+# Where gRPC waits for a lock that the exception has left locked, it does so for ever.
+LONGEST_CLOSE_SECONDS = 10.0
 # One call of each round is interrupted at some point; then the client is closed, while the exception is handled or
 # later. Prints the longest time that this has taken.
 PROGRAM = """
@@ -21,8 +23,15 @@ def interrupt(*_):
 
 def interrupted(call):
     signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-4, 5e-3))
-    while True:
+    while not ignored:
         call()
+    raise KeyboardInterrupt
+
+def is_interrupt(error):
+    # Within threading.Condition.wait the exception can become a RuntimeError about the lock of the condition.
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 def closing_seconds(client):
     began = time.monotonic()
@@ -33,6 +42,9 @@ target, kind, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
 signal.signal(signal.SIGALRM, interrupt)
 random.seed(1)
 longest = 0.0
+# An exception in a destructor is ignored.
+ignored = []
+sys.unraisablehook = ignored.append
 for _ in range(rounds):
     client = Client(target)
     client.info()
@@ -41,9 +53,12 @@ for _ in range(rounds):
     # Calls are kept, for gRPC ends those that nobody holds, and an exception there would be ignored.
     kept = []
     call = client.info if kind == "unary" else lambda: kept.append(stream(iter(()), timeout=5))
+    ignored.clear()
     try:
         interrupted(call)
-    except KeyboardInterrupt:
+    except BaseException as error:
+        if not is_interrupt(error):
+            raise
         if kind == "within":
             seconds = closing_seconds(client)
     if kind != "within":
@@ -57,6 +72,6 @@ print(longest)
 def test_a_client_closes_soon_after_a_call_whose_start_was_interrupted(kind: str) -> None:
     with worker("--device", "cpu") as process:
         command = [sys.executable, "-c", PROGRAM, process.target, kind, str(ROUNDS)]
-        completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert completed.returncode == 0, completed.stderr
-    assert float(completed.stdout) < 2.0
+    assert float(completed.stdout) < LONGEST_CLOSE_SECONDS

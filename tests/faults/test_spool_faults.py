@@ -13,6 +13,7 @@ from lumigrad.client import Client, SceneHandle, SceneNotFound
 from lumigrad.client.errors import ResourceExhausted
 from support.workers.client_load import CAMERA, cloud
 from support.workers.forks import lumigrad
+from support.workers.slow_render import wait_for
 from support.workers.spooling import elsewhere, files, kill, shown, spooling, wait_until_written
 
 
@@ -52,7 +53,8 @@ def test_a_scene_too_large_for_a_new_device_is_refused_and_kept(tmp_path: Path) 
             with pytest.raises(ResourceExhausted, match="of which it can have at most 3145728"):
                 client.render(large, CAMERA, max_depth=10)
             assert np.array_equal(shown(client, small), expected)
-        assert process.metric("lumigrad_predicted_bytes") == process.metric("lumigrad_transit_bytes") == 0
+        for name in ("lumigrad_predicted_bytes", "lumigrad_transit_bytes"):
+            wait_for(process, name, 0)
         assert " ERROR " not in process.log
     with spooling(tmp_path, supervised=False) as process, Client(process.target) as client:
         assert client.get(large.scene_id).nbytes == large.nbytes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shutil
@@ -25,7 +24,20 @@ OUT_OF_TIME, STARTED = "out of time", "started"
 _GRACE = 15.0
 # So often the last line of a command's output is shown; seconds.
 _PROGRESS = 5.0
-_DIE_WITH_PARENT = 1
+# Runs a command that the kernel kills when the process that started it ends. Code between fork and exec is no way to do
+# that: the forked process would be a copy of one with gRPC's threads, which gRPC may abort.
+_BEGIN = """
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)
+try:
+    os.execvp(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    print(error)
+    sys.exit(127)
+"""
 
 
 @dataclass(frozen=True)
@@ -92,13 +104,10 @@ class Context:
 
 def _finish(command: Sequence[str], log: Any, seconds: float, environment: Mapping[str, str]) -> int | None:
     """The exit status, or None if time ran out: then the processes are interrupted, and ended if that does not help."""
-    try:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_begin
-        )
-    except OSError as error:
-        log.write(f"{error}\n")
-        return 127
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-c", _BEGIN, str(os.getpid()), *command],
+        cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+    )  # fmt: skip
     grace = min(_GRACE, 0.2 * seconds)
     try:
         code = _watch(process, Path(log.name), seconds - grace)
@@ -112,12 +121,6 @@ def _finish(command: Sequence[str], log: Any, seconds: float, environment: Mappi
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     return code
-
-
-def _begin() -> None:
-    """In the new process: a group of its own, which ends with this process."""
-    os.setpgid(0, 0)
-    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
 
 
 def _watch(process: subprocess.Popen[bytes], log: Path, seconds: float) -> int | None:

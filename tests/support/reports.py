@@ -1,4 +1,4 @@
-"""A pytest plugin: the report of a failed test fills a screen at most, whatever it compared.
+"""A pytest plugin: the report of a failed test fills a screen or two, whatever it compared.
 
 A falsifying example or a difference of arrays can have millions of characters.
 """
@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Generator
 
 import pytest
+from _pytest._code.code import ExceptionChainRepr, ReprEntry
 
-# Lines of a report, of which the last ones name the error; characters of a line; and lines of each captured output.
-_LINES, _FIRST_LINES, _COLUMNS, _OUTPUT_LINES = 60, 15, 240, 30
+# Lines of each part of a report, of which the last ones name the error; characters of a line; parts of a traceback.
+_LINES, _FIRST_LINES, _COLUMNS, _ENTRIES = 40, 12, 240, 6
 
 
 @pytest.hookimpl(wrapper=True)
@@ -18,20 +19,34 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """Shortens the report of a failure."""
     report = yield
     if report.failed:
-        text = report.longreprtext
-        if (short := shortened(text)) != text:
-            report.longrepr = short
-        report.sections = [(name, shortened(content, _OUTPUT_LINES, 0)) for name, content in report.sections]
+        report.sections = [(name, shortened(content)) for name, content in report.sections]
+        if isinstance(report.longrepr, ExceptionChainRepr):
+            _shorten(report.longrepr)
+        elif report.longrepr is not None:
+            report.longrepr = shortened(report.longreprtext)
     return report
 
 
-def shortened(text: str, lines: int = _LINES, first: int = _FIRST_LINES) -> str:
+def _shorten(chain: ExceptionChainRepr) -> None:
+    for traceback, crash, _ in chain.chain:
+        entries = traceback.reprentries
+        traceback.reprentries = [*entries[:1], *entries[1:][-_ENTRIES:]]
+        for entry in traceback.reprentries:
+            entry.lines = shortened("\n".join(entry.lines)).splitlines()
+            if isinstance(entry, ReprEntry) and entry.reprlocals is not None:
+                entry.reprlocals.lines = shortened("\n".join(entry.reprlocals.lines)).splitlines()
+        if crash is not None:
+            # The line of the summary.
+            crash.message = shortened(crash.message)
+
+
+def shortened(text: str) -> str:
     """The first and the last lines of a text, each cut in its middle, with a note of what was left out."""
-    found = text.splitlines()
-    if len(found) > lines:
-        left_out = len(found) - lines
-        found = [*found[:first], f"[... {left_out:,} lines ...]", *found[first + left_out :]]
-    return "\n".join(_cut(line) for line in found)
+    lines = text.splitlines()
+    if len(lines) > _LINES:
+        left_out = len(lines) - _LINES
+        lines = [*lines[:_FIRST_LINES], f"[... {left_out:,} lines ...]", *lines[_FIRST_LINES + left_out :]]
+    return "\n".join(_cut(line) for line in lines)
 
 
 def _cut(line: str) -> str:

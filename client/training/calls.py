@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -174,7 +175,7 @@ class TrainingCalls(Cancellable):
         sh_degree_every: int = 0,
         seed: int = 0,
         snapshot_every: int = 0,
-        timeout_s: float = 60.0,
+        timeout_s: float | None = None,
         **settings: Any,
     ) -> Trainer:
         """Begins to train a scene on the worker, which keeps parameters, optimiser and, with target images, the loss.
@@ -212,7 +213,7 @@ class TrainingCalls(Cancellable):
             sh_degree_every: begin with spherical harmonics of degree 0, and add one every so many steps; 0: all.
             seed: the seed of all random numbers.
             snapshot_every: steps between snapshots into the worker's spool; 0: only those of `Trainer.snapshot`.
-            timeout_s: time-out of each reply, seconds.
+            timeout_s: time-out of each reply, seconds; None: the client's.
             settings: settings of the rendering, as for `render`.
 
         Raises:
@@ -227,6 +228,7 @@ class TrainingCalls(Cancellable):
         method, facts = f"{TRAINING_SERVICE}/Train", partial(scene_facts, scene)
         with self._workers.begin(timeout_s, method, facts, self._cancellation) as call:
             instance("scene", scene, (Spheres, Gaussians, SceneHandle), "pass spheres, Gaussians, or a handle of them")
+            steps = whole_number("total_steps", total_steps, 1, _MOST)
             views = Views(cameras, target_images, calibrations)
             handle = scene if isinstance(scene, SceneHandle) else self._workers.put(scene, call)
             spec = training_pb2.TrainingSpec(
@@ -238,8 +240,10 @@ class TrainingCalls(Cancellable):
             )
             _set_rendering(spec, handle if handle.scene is None else scene, views, settings)
             radius = extent_of(views.cameras) if extent is None else number("extent", extent)
+            if not 0 < radius < math.inf:
+                raise InvalidArgument.of("extent", f"expected a radius above 0, scene units, got {radius:g}")
             tensors = _tensors_of(handle)
-            chosen = dict(default_rates(handle.kind, tensors, radius, total_steps) if rates is None else rates)
+            chosen = dict(default_rates(handle.kind, tensors, radius, steps) if rates is None else rates)
             refined = {
                 **{"poses": refine_poses, "end_poses": refine_end_poses, "exposures": refine_exposures},
                 **{"intrinsics": refine_intrinsics, "lenses": refine_lenses},
@@ -260,7 +264,12 @@ class TrainingCalls(Cancellable):
             return self._begun(handle, views, spec, call)
 
     def resume_trainer(
-        self, training_id: str, lease: str, *, target_images: Sequence[Any] | None = None, timeout_s: float = 60.0
+        self,
+        training_id: str,
+        lease: str,
+        *,
+        target_images: Sequence[Any] | None = None,
+        timeout_s: float | None = None,
     ) -> Trainer:
         """Resumes a training that was left by `close(finish=False)` or an error, or whose client was lost.
 
@@ -271,7 +280,7 @@ class TrainingCalls(Cancellable):
             lease: its `Trainer.lease`.
             target_images: those of the views, as for `trainer`, for a worker that has lost them; None: they are
                 downloaded from the worker if the training has snapshots, which continue at their interval.
-            timeout_s: time-out of each reply, seconds.
+            timeout_s: time-out of each reply, seconds; None: the client's.
 
         Raises:
             TrainingLost: the training has ended or expired, or the lease is wrong.
@@ -285,7 +294,7 @@ class TrainingCalls(Cancellable):
             error: LumigradError | None = None
             for worker in self._workers.present():
                 try:
-                    return self._resumed(worker, start, known, call.renewed(timeout_s))
+                    return self._resumed(worker, start, known, call.renewed(call.timeout_s))
                 except (Unavailable, TrainingLost) as failed:
                     error = failed if error is None or isinstance(error, TrainingLost) else error
             assert error is not None
@@ -331,7 +340,8 @@ class TrainingCalls(Cancellable):
                     scene=attempts.reference, spec=spec, views=views.messages(), start_id=start_id
                 )
                 stream.start(start, attempts.call.renewed(call.timeout_s))
-                return Trainer(stream, worker.store, views.has_target_images, spec.snapshot_every)
+                sizes = [(camera.width, camera.height) for camera in views.cameras]
+                return Trainer(stream, worker.store, views.has_target_images, spec.snapshot_every, sizes)
 
     def _stream(self, worker: Worker, call: Call, restore: Restore) -> TrainingStream:
         stream = TrainingStream(worker.connection, call.affinity, call.timeout_s, self._workers.retry_s, restore)

@@ -125,7 +125,10 @@ class Rate:
     Attributes:
         initial: the rate of step 0.
         final: the rate of step `steps` and all later ones; None: the rate is constant.
-        steps: the number of steps of the change.
+        steps: the number of steps of the change, at least 1 with a final rate.
+
+    Raises:
+        InvalidArgument: a rate of a change is not above 0, or it has no steps.
 
     Example:
         rate = Rate(1.6e-4, final=1.6e-6, steps=30_000)
@@ -136,19 +139,24 @@ class Rate:
     final: float | None = None
     steps: int = 0
 
+    def __post_init__(self) -> None:
+        initial = number("initial", self.initial)
+        if self.final is None:
+            return
+        if not (number("final", self.final) > 0 and initial > 0):
+            text = f"expected rates above 0, between which it changes log-linearly, got {initial:g} to {self.final:g}"
+            raise InvalidArgument.of("final", f"{text}; None: the rate is constant")
+        whole_number("steps", self.steps, 1, _MOST)
+
     def at(self, step: int) -> float:
         """The rate of a step, counted from 0."""
-        if not self.final:
+        if self.final is None:
             return self.initial
         return float(self.initial * (self.final / self.initial) ** min(step / self.steps, 1.0))
 
-    def message(self, name: str) -> training_pb2.Rate:
-        """The protobuf message; `name` is the argument's name, for errors."""
-        initial = number(name, self.initial)
-        if self.final is None:
-            return training_pb2.Rate(initial=initial)
-        steps = whole_number(name, self.steps, 1, _MOST)
-        return training_pb2.Rate(initial=initial, final=number(name, self.final), steps=steps)
+    def message(self) -> training_pb2.Rate:
+        """The protobuf message."""
+        return training_pb2.Rate(initial=self.initial, final=self.final or 0.0, steps=self.steps)
 
 
 @dataclass(frozen=True)
@@ -203,7 +211,7 @@ Rates = Mapping[str, "Rate | float"]
 def rates_message(rates: Rates) -> dict[str, training_pb2.Rate]:
     """The protobuf messages of the rates, by parameter."""
     return {
-        name: (rate if isinstance(rate, Rate) else Rate(rate)).message(f"rates[{name!r}]")
+        name: (rate if isinstance(rate, Rate) else Rate(number(f"rates[{name!r}]", rate))).message()
         for name, rate in rates.items()
     }
 

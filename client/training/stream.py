@@ -10,7 +10,14 @@ from typing import Literal, TypeVar
 
 from lumigrad.client.base import forks
 from lumigrad.client.base.arguments import one_of
-from lumigrad.client.errors import Cancelled, LaneLost, ResourceExhausted, Unavailable
+from lumigrad.client.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    LaneLost,
+    LumigradError,
+    ResourceExhausted,
+    Unavailable,
+)
 from lumigrad.client.training.exchange import Exchange, Request, TrainReply
 from lumigrad.client.transport.call import Call, Cancellation
 from lumigrad.client.transport.connection import Connection
@@ -79,6 +86,8 @@ class TrainingStream:
         # Whether large tensors may travel through shared memory.
         self._may_use_lanes = True
         self.resumed = 0
+        # Whether the worker has refused a request, which ended the call.
+        self.is_refused = False
         forks.follow(self)
 
     def after_fork(self, is_sound: bool) -> None:
@@ -139,8 +148,45 @@ class TrainingStream:
         if self._exchange is not None:
             self._exchange.send(request, has_lanes=self._has_lanes)
 
+    def drop_refused(self) -> int | None:
+        """Resumes the training without what was refused, and what was sent after it.
+
+        Returns the number of the next step; None: no step was left out.
+        """
+        self.close()
+        waiting = [
+            request.number for request in self._requests if request.number is not None and not request.is_answered
+        ]
+        self._requests = deque(
+            request for request in self._requests if request.number is not None or request.is_answered
+        )
+        self._ready.clear()
+        self._begin_again(min(waiting, default=None))
+        number = max(min(waiting), self._started.step) if waiting else None
+        if number is not None:
+            # Replies to steps that were done are lost; the steps may have to be repeated for a worker that dies.
+            self._requests = deque(request for request in self._requests if (request.number or 0) < number)
+            for request in self._requests:
+                request.delivered = request.replies
+        self._repeat()
+        self.is_refused = False
+        return number
+
     def receive(self) -> TrainReply:
-        """Returns the next undelivered reply; resumes the training if its call breaks or the worker is full."""
+        """Returns the next undelivered reply; resumes the training if its call breaks or the worker is full.
+
+        After any other error it `is_refused`, until `drop_refused`.
+        """
+        try:
+            return self._received()
+        except (Unavailable, Cancelled, DeadlineExceeded):
+            # The requests are sent again.
+            raise
+        except LumigradError:
+            self.is_refused = True
+            raise
+
+    def _received(self) -> TrainReply:
         self._connection.check_own()
         backoff, broken = Backoff(self.call(), self._retry_s), 0
         while True:
@@ -222,12 +268,16 @@ class TrainingStream:
 
     def _take_up(self) -> None:
         self.close()
-        self.put_again()
         undelivered = next((r.number for r in self._requests if r.number is not None and not r.is_answered), None)
+        self._begin_again(undelivered)
+        self._repeat()
+
+    def _begin_again(self, undelivered: int | None) -> None:
+        """Resumes the training, in a new call; `undelivered` is the first step whose reply did not arrive."""
+        self.put_again()
         start = self._again()
         start.undelivered = self._started.step if undelivered is None else undelivered
         self.start(start)
-        self._repeat()
 
     def _again(self) -> training_pb2.TrainingStart:
         """The message that resumes the training, unless another client has done so since."""

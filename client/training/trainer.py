@@ -9,11 +9,21 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from lumigrad.client.base.arguments import names, whole_number
-from lumigrad.client.base.arrays import Array, float32_array
+from lumigrad.client.base.arguments import whole_number
+from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.timings import Timings
 from lumigrad.client.errors import InvalidArgument, LumigradError, TrainingHeld, TrainingLost
 from lumigrad.client.rendering.request import WireFormat
+from lumigrad.client.training.checks import (
+    Encoded,
+    Sizes,
+    batch_size,
+    encoded_gradients,
+    one_steps_views,
+    step_count,
+    step_outputs,
+    step_views,
+)
 from lumigrad.client.training.exchange import Request, TrainReply
 from lumigrad.client.training.results import Images, StepResult
 from lumigrad.client.training.stream import ImageFormat, TrainingStream, step_message
@@ -22,8 +32,7 @@ from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.handle import Scene, SceneHandle
 from lumigrad.client.wire.cameras import camera_of
 from lumigrad.client.workers.scene_store import SceneStore
-from lumigrad.protos import dtypes
-from lumigrad.v1 import tensor_pb2, training_pb2
+from lumigrad.v1 import training_pb2
 
 # Enough for a step of a few milliseconds over a link of 50 ms.
 _IN_FLIGHT = 32
@@ -35,14 +44,23 @@ class Trainer:
     """Optimises a scene where it is stored. Not thread-safe.
 
     A training survives broken connections and, if the worker has a spool, the death of the worker: it resumes from the
-    last snapshot, and the steps since then are repeated.
+    last snapshot, and the steps since then are repeated. A request that the worker refuses is left out, with the steps
+    that were sent after it; the next call goes on from the steps that are done.
     """
 
-    def __init__(self, stream: TrainingStream, store: SceneStore, has_loss: bool, snapshot_every: int = 0) -> None:
-        """Use `Client.trainer` to create one."""
+    def __init__(
+        self,
+        stream: TrainingStream,
+        store: SceneStore,
+        has_loss: bool,
+        snapshot_every: int = 0,
+        sizes: Sizes | None = None,
+    ) -> None:
+        """Use `Client.trainer` to create one. `sizes` are those of the views; None: only the worker knows them."""
         self._stream = stream
         self._store = store
         self._has_loss = has_loss
+        self._sizes = sizes
         self._next = int(stream.started.step)
         # The step after those that were sent, and whether those need gradients from the client.
         self._sent, self._is_own = self._next, False
@@ -134,14 +152,16 @@ class Trainer:
             text = "expected a training with target images and a loss; use `batches` without them"
             raise InvalidArgument.of("loss", text)
         limit = min(whole_number("in_flight", in_flight, 1, 1 << 16), int(self._stream.started.max_in_flight))
+        shown, size = step_outputs(outputs, image_format), batch_size(batch)
+        chosen = step_views(views, step_count(count), self._sizes)
         self._clear_up()
-        last, sent = self._next + count, self._next
+        first = sent = self._next
+        last = first + len(chosen)
         while self._next < last:
             while sent < last and sent - self._next < limit:
-                chosen = () if views is None else views[count - (last - sent)]
-                self.send_step(sent, chosen, batch, names("outputs", outputs), image_format)
+                self.send_step(sent, chosen[sent - first], size, shown, image_format)
                 sent += 1
-            yield self.receive_step(self._images() if outputs else None)
+            yield self.receive_step(self._images() if shown else None)
 
     def step(self, /, views: Sequence[int] = (), **options: Any) -> StepResult:
         """Runs one step; `options` are those of `steps`.
@@ -159,7 +179,7 @@ class Trainer:
         Example:
             step = trainer.step([0], outputs=("color",))
         """
-        return next(self.steps(1, views=[views] if views else None, **options))
+        return next(self.steps(1, views=[one_steps_views(views, self._sizes)], **options))
 
     def batches(
         self,
@@ -193,14 +213,16 @@ class Trainer:
             for batch in trainer.batches(2, views=[[0], [1]]):
                 batch.apply(color=2 * (batch.color - photographs[batch.views[0]]))
         """
-        self._ahead = limit = whole_number("in_flight", in_flight, 1, 4)
+        limit = whole_number("in_flight", in_flight, 1, 4)
+        shown, size = step_outputs(outputs, image_format, needs_one=True), batch_size(batch)
+        chosen = step_views(views, step_count(count), self._sizes)
+        self._ahead = limit
         self._clear_up()
-        number = sent = self._next
-        last = number + count
+        first = number = sent = self._next
+        last = number + len(chosen)
         while number < last:
             while sent < last and sent - number < limit and not (sent > number and self._rests_before(sent)):
-                chosen = () if views is None else views[count - (last - sent)]
-                self.send_step(sent, chosen, batch, names("outputs", outputs), image_format, own_loss=True)
+                self.send_step(sent, chosen[sent - first], size, shown, image_format, own_loss=True)
                 sent += 1
             yield Batch(self, self._images())
             if self._applied != number:
@@ -228,6 +250,7 @@ class Trainer:
         Example:
             scene = trainer.publish()
         """
+        self._recover()
         self._stream.send(Request(training_pb2.TrainRequest(publish=training_pb2.Publish())))
         published = self._received("published").message.published
         return self._store.handle(published.scene, self._stream.call())
@@ -255,6 +278,7 @@ class Trainer:
         Example:
             next_step = trainer.snapshot()
         """
+        self._recover()
         self._stream.send(Request(training_pb2.TrainRequest(snapshot=training_pb2.Snapshot())))
         return int(self._received("snapshotted").message.snapshotted.step)
 
@@ -278,6 +302,7 @@ class Trainer:
         Example:
             views, exposures = trainer.views()
         """
+        self._recover()
         self._stream.send(Request(training_pb2.TrainRequest(get_views=training_pb2.GetViews())))
         reply = self._received("views")
         found = reply.message.views
@@ -312,27 +337,42 @@ class Trainer:
         self._stream.close()
 
     def _finish(self) -> None:
+        self._recover()
         self._stream.send(Request(training_pb2.TrainRequest(finish=training_pb2.Finish())))
         self._received("finished")
 
-    def apply(self, number: int, gradients: Mapping[str, tuple[Array, tensor_pb2.DType | None]]) -> LateResult:
+    def apply(self, number: int, gradients: Mapping[str, Encoded]) -> LateResult:
         """Sends the gradients of a batch, as `Request` has them; `Batch.apply` calls this."""
+        self._recover()
         result = LateResult(number, self)
         message = training_pb2.TrainRequest(gradients=training_pb2.StepGradients(number=number))
         self._stream.send(Request(message, number, gradients=gradients))
         self._late.append(result)
-        self._applied = result.number
         if self._ahead == 1:
             self.settle()
+        self._applied = result.number
         return result
 
     def settle(self, awaited: LateResult | None = None) -> None:
         """Waits for the results of gradients that were sent, up to `awaited`; None: all."""
+        self._recover()
         while self._late and not (awaited is not None and awaited.is_known):
             self.receive_step()
 
+    def _recover(self) -> None:
+        """Goes on after the worker has refused a request, which ended the stream."""
+        if not self._stream.is_refused:
+            return
+        number = self._stream.drop_refused()
+        if number is not None:
+            self._sent = self._next = number
+            self._early.clear()
+            while self._late:
+                self._late.popleft().is_refused = True
+
     def _clear_up(self) -> None:
         """Cleans up after a loop that ended early: completes steps, and discards images without gradients."""
+        self._recover()
         if self._is_own:
             self.settle()
             if self._next < self._sent:
@@ -396,6 +436,8 @@ class LateResult:
         self.number = number
         self._trainer = trainer
         self._result: StepResult | None = None
+        # Whether its step was not done, because the worker has refused its gradients, or those of a step before.
+        self.is_refused = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.result(), name)
@@ -409,9 +451,11 @@ class LateResult:
         Example:
             loss = late.result().loss
         """
-        if self._result is None:
+        if self._result is None and not self.is_refused:
             self._trainer.settle(self)
-        assert self._result is not None
+        if self._result is None:
+            text = f"step {self.number} was not done: the worker has refused its gradients, or those of a step before"
+            raise LumigradError(text)
         return self._result
 
     @property
@@ -462,20 +506,9 @@ class Batch:
         Example:
             result = batch.apply(color=np.ones_like(batch.color), gradient_format="float16")
         """
-        encoded = {name: _encoded(name, value, gradient_format) for name, value in gradients.items()}
-        return self._trainer.apply(self.images.number, encoded)
+        return self._trainer.apply(self.images.number, encoded_gradients(self.images, gradients, gradient_format))
 
     def _cancelled_by(self, cancellation: Cancellation | None) -> Batch:
         """Returns this batch, whose calls `cancellation` cancels."""
         self._trainer._cancelled_by(cancellation)
         return self
-
-
-def _encoded(name: str, value: Any, gradient_format: WireFormat) -> tuple[Array, tensor_pb2.DType | None]:
-    """A gradient as it travels, and its dtype; None: NumPy's."""
-    array = float32_array(name, value)
-    if gradient_format == "float32":
-        return array, None
-    if gradient_format == "float16":
-        return array.astype("<f2"), None
-    return dtypes.float32_to_bfloat16(array), dtypes.BFLOAT16

@@ -64,6 +64,8 @@ _TO_ARGUMENTS = (
     (re.compile(r"^(?:start\.)?spec\.(?:(?:spheres|gaussians|settings|optimizer)\.(?!shape|dtype|region))?"), ""),
     (re.compile(r"^start\.views\[(\d+)\]\.camera"), r"cameras[\1]"),
     (re.compile(r"^start\.views\[(\d+)\]\.target$"), r"target_images[\1]"),
+    (re.compile(r"^(?:step|gradients)\."), ""),
+    (re.compile(r"^output_dtype$"), "image_format"),
     (re.compile(r"^formats\[\d+\]\.format$"), "image_format"),
 )
 

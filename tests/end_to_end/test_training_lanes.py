@@ -137,7 +137,8 @@ def test_no_lease_is_left(shared: Client) -> None:
         wait_for(lambda: not held)
         batch = next(trainer.batches(1))
         with pytest.raises(InvalidArgument, match=re.escape("expected [1, 240, 320, 3]")):
-            batch.apply(color=np.zeros((1, 1000, 100, 3)))
+            # Without the check of `Batch.apply`.
+            trainer.apply(batch.images.number, {"color": (np.zeros((1, 1000, 100, 3), np.float32), None)})
         del batch
     gc.collect()
     wait_for(lambda: not held)

@@ -1,0 +1,237 @@
+"""Wrong arguments of training steps: refused by their Python names, before anything is sent, and never the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lumigrad.client import Camera, Client, InvalidArgument, LumigradError
+from lumigrad.client.aio import AsyncClient
+from lumigrad.client.training import Rate
+from lumigrad.client.training import trainer as trainers
+from lumigrad.client.training.trainer import Trainer
+from support.training.scenes import cameras, gaussian_lesson
+
+LESSON = gaussian_lesson(40)
+# The last view is of another size.
+CAMERAS = [*cameras(3), Camera.look_at((0, 0, 4), (0, 0, 0), width=24, height=20)]
+IMAGES = [np.zeros((camera.height, camera.width, 3), np.uint8) for camera in CAMERAS]
+OPTIONS: dict[str, Any] = {"rates": {"sh0": 1e-2, "means": Rate(1e-3, 1e-5, 100)}}
+
+
+@pytest.fixture
+def trainer(client: Client) -> Iterator[Trainer]:
+    with client.trainer(LESSON.scene, CAMERAS, IMAGES, **OPTIONS) as started:
+        yield started
+
+
+@pytest.fixture
+def own(client: Client) -> Iterator[Trainer]:
+    """One whose loss is the client's."""
+    with client.trainer(LESSON.scene, CAMERAS, **OPTIONS) as started:
+        yield started
+
+
+def sent(monkeypatch: pytest.MonkeyPatch, trainer: Trainer) -> list[Any]:
+    """What is sent from now on."""
+    found: list[Any] = []
+    send = trainer._stream.send
+    monkeypatch.setattr(trainer._stream, "send", lambda request: (found.append(request), send(request)))
+    return found
+
+
+REFUSED: dict[str, tuple[str, Callable[[Trainer], Any]]] = {
+    "fraction": (r"count: expected a whole number", lambda it: list(it.steps(2.5))),
+    "negative": (r"count: expected a whole number from 0", lambda it: list(it.steps(-1))),
+    "text": (r"count: expected a number", lambda it: list(it.steps("3"))),
+    "numbers": (r"views\[0\]: expected numbers of views, got int", lambda it: list(it.steps(2, views=[0, 1]))),
+    "one number": (r"views: expected numbers of views, got int", lambda it: it.step(0)),
+    "too few": (r"views: expected the views of 3 steps, got those of 1", lambda it: list(it.steps(3, views=[[0]]))),
+    "too many": (r"views: expected the views of 1 steps", lambda it: list(it.steps(1, views=[[0], [1]]))),
+    "out of range": (
+        r"views\[1\]: expected a whole number from 0 to 3",
+        lambda it: list(it.steps(2, views=[[0], [4]])),
+    ),
+    "below": (r"views: expected a whole number from 0 to 3, got -1", lambda it: it.step([-1])),
+    "twice": (r"views: expected each view once", lambda it: it.step([1, 1])),
+    "two sizes": (r"views: expected views of one size, got 24x20 and 40x32", lambda it: it.step([0, 3])),
+    "output": (r"outputs: expected one of color", lambda it: it.step([0], outputs=("colour",))),
+    "format": (r"image_format: expected one of", lambda it: it.step([0], outputs=("color",), image_format="png")),
+    "bytes": (r"image_format: .* uint8 for depth", lambda it: it.step([0], outputs=("depth",), image_format="uint8")),
+    "batch": (r"batch: expected a whole number from 1", lambda it: it.step(batch=0)),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_wrong_step_is_refused_before_it_is_sent(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    text, attempt = REFUSED[case]
+    trainer.step([0])
+    requests = sent(monkeypatch, trainer)
+    with pytest.raises(InvalidArgument, match=f"^{text}"):
+        attempt(trainer)
+    assert requests == []
+    assert trainer.step([1]).number == 1
+
+
+WRONG_GRADIENTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "shape": (r"color: expected the shape of the output, \[1, 32, 40, 3\]", {"color": np.ones((1, 10, 10, 3))}),
+    "name": (r"colour: expected gradients of color", {"colour": np.ones((1, 32, 40, 3))}),
+    "none": (r"gradients: expected at least one of color", {}),
+    "format": (r"gradient_format: ", {"color": np.ones((1, 32, 40, 3)), "gradient_format": "float8"}),
+    "text": (r"color: expected", {"color": "abc"}),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_GRADIENTS)
+@pytest.mark.parametrize("in_flight", [1, 3])
+def test_a_wrong_gradient_is_refused_before_it_is_sent(own: Trainer, case: str, in_flight: int) -> None:
+    text, gradients = WRONG_GRADIENTS[case]
+    for batch in own.batches(3, views=[[0], [1], [2]], in_flight=in_flight):
+        with pytest.raises(InvalidArgument, match=f"^{text}"):
+            batch.apply(**gradients)
+        # The same batch is still open.
+        batch.apply(color=np.ones_like(batch.color))
+    assert own.step_number == 3
+
+
+def without_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the client knew as little as one that resumes a training of another program."""
+    monkeypatch.setattr(trainers, "step_outputs", lambda outputs, *_, **__: tuple(outputs))
+    monkeypatch.setattr(
+        trainers,
+        "encoded_gradients",
+        lambda images, given, _: {name: (np.asarray(array, np.float32), None) for name, array in given.items()},
+    )
+
+
+@pytest.mark.parametrize("in_flight", [1, 4])
+def test_what_the_worker_refuses_is_left_out(client: Client, monkeypatch: pytest.MonkeyPatch, in_flight: int) -> None:
+    with client.trainer(LESSON.scene, CAMERAS, IMAGES, **OPTIONS) as begun:
+        begun.step([0])
+        lease = begun.training_id, begun.lease
+        begun.close(finish=False)
+    without_checks(monkeypatch)
+    with client.resume_trainer(*lease, target_images=IMAGES) as trainer:
+        assert trainer.step([1]).number == 1
+        views = [[0], [1], [99], [2]]
+        with pytest.raises(InvalidArgument, match=r"^views: expected numbers below 4, got 99"):
+            list(trainer.steps(4, views=views, in_flight=in_flight))
+        assert trainer.step([2]).number == trainer.step_number - 1 == 4
+        with pytest.raises(InvalidArgument, match=r"^outputs"):
+            trainer.step([0], outputs=("colour",))
+        assert [step.number for step in trainer.steps(2)] == [5, 6]
+        # A worker without a spool.
+        with pytest.raises(InvalidArgument, match=r"^snapshot: expected a worker with a spool"):
+            trainer.snapshot()
+        assert trainer.step(outputs=("color",)).images.color.shape[0] == 1
+        assert trainer.publish().version == 2 and trainer.cameras()
+
+
+@pytest.mark.parametrize("in_flight", [1, 2, 4])
+def test_gradients_that_the_worker_refuses_are_left_out(
+    own: Trainer, monkeypatch: pytest.MonkeyPatch, in_flight: int
+) -> None:
+    without_checks(monkeypatch)
+    late = []
+    with pytest.raises(InvalidArgument, match="shape"):
+        for batch in own.batches(4, in_flight=in_flight):
+            shape = batch.color.shape if batch.images.number != 1 else (1, 2, 2, 3)
+            late.append(batch.apply(color=np.ones(shape, np.float32)))
+        own.settle()
+    for batch in own.batches(1, views=[[0]]):
+        assert batch.apply(color=np.ones_like(batch.color)).number == 1
+    assert own.step_number == 2
+    assert late[0].number == late[0].result().number == 0
+    for refused in late[1:]:
+        with pytest.raises(LumigradError, match="was not done: the worker has refused its gradients"):
+            refused.result()
+
+
+def test_a_batch_that_is_applied_twice_ends_nothing(own: Trainer) -> None:
+    for batch in own.batches(2):
+        batch.apply(color=np.ones_like(batch.color))
+        if batch.images.number == 1:
+            with pytest.raises(LumigradError, match="step"):
+                batch.apply(color=np.ones_like(batch.color))
+    for batch in own.batches(2):
+        batch.apply(color=np.ones_like(batch.color))
+    assert own.step_number == 4
+
+
+def test_the_same_for_programs_with_asyncio(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with (
+            AsyncClient(client.target) as there,
+            there.trainer(LESSON.scene, CAMERAS, IMAGES, **OPTIONS) as trainer,
+        ):
+            for text, wrong in (
+                ("views: expected a whole number from 0 to 3", {"views": [9]}),
+                ("outputs: expected one of", {"outputs": ("colour",)}),
+            ):
+                with pytest.raises(InvalidArgument, match=text):
+                    await trainer.step(**wrong)
+            with pytest.raises(InvalidArgument, match="count"):
+                async for _ in trainer.steps(2.5):
+                    pass
+            without_checks(monkeypatch)
+            with pytest.raises(InvalidArgument, match="outputs"):
+                await trainer.step(outputs=("colour",))
+            assert (await trainer.step([0])).number == 0
+            assert (await trainer.publish()).version == 2
+
+    asyncio.run(main())
+
+
+def test_the_time_out_is_that_of_the_client(client: Client) -> None:
+    with Client(client.target, timeout_s=7.5) as other:
+        with other.trainer(LESSON.scene, CAMERAS, IMAGES, **OPTIONS) as trainer:
+            assert trainer._stream._timeout_s == 7.5
+            lease = trainer.training_id, trainer.lease
+            trainer.close(finish=False)
+        for given, expected in ((None, 7.5), (20.0, 20.0)):
+            resumed = other.resume_trainer(*lease, target_images=IMAGES, timeout_s=given)
+            assert resumed._stream._timeout_s == expected
+            resumed.close(finish=given is not None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((1e-3, 1e-5), r"^steps: expected a whole number from 1"),
+        ((1e-3, 1e-5, 2.5), r"^steps: "),
+        ((1e-3, 0.0, 100), r"^final: expected rates above 0"),
+        ((0.0, 1e-3, 100), r"^final: expected rates above 0"),
+        ((1e-3, -1e-3, 100), r"^final: expected rates above 0"),
+        ((1e-3, float("nan"), 100), r"^final: expected rates above 0"),
+        (("1",), r"^initial: expected a number"),
+    ],
+)
+def test_a_rate_that_cannot_change_is_refused(arguments: tuple[Any, ...], text: str) -> None:
+    with pytest.raises(InvalidArgument, match=text):
+        Rate(*arguments)
+
+
+def test_rates_change_as_they_say() -> None:
+    rate = Rate(1e-2, 1e-4, 10)
+    assert [rate.at(step) for step in (0, 5, 10, 11)] == pytest.approx([1e-2, 1e-3, 1e-4, 1e-4])
+    assert Rate(1e-2).at(7) == 1e-2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"total_steps": 0}, "total_steps: expected a whole number from 1"),
+        ({"total_steps": 2.5}, "total_steps: expected a whole number from 1"),
+        ({"extent": 0}, "extent: expected a radius above 0"),
+        ({"rates": {"means": "fast"}}, r"rates\['means'\]: expected a number"),
+    ],
+)
+def test_wrong_options_of_a_trainer_are_named(client: Client, wrong: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"^{text}"):
+        client.trainer(LESSON.scene, CAMERAS, IMAGES, **wrong)

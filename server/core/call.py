@@ -20,6 +20,7 @@ from lumigrad.protos.lanes import LANE_METADATA
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.server.core.errors import CancelledError, DeadlineError, StoppingError
 from lumigrad.server.core.limits import require
+from lumigrad.server.core.turns import Turn, Turns
 from lumigrad.v1 import timings_pb2
 
 REQUEST_ID = "x-request-id"
@@ -242,6 +243,8 @@ class Call:
         self.report_stages: Callable[[str, str, Mapping[str, float]], None] = lambda *_: None
         # Finds the lane that a request of a long call names.
         self.lane_of: Callable[[Call], NoLane] = lambda _: NoLane()
+        # Held during long work in Python; the RPC handler replaces it by one of the turns that all calls share.
+        self.turn = Turn(Turns(), "", self.check)
         # Whether the call has many requests, and when the last arrived or was answered (monotonic clock).
         self.is_long = False
         self.renewed = time.monotonic()

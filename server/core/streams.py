@@ -46,6 +46,7 @@ class Receiver(Generic[M]):
         assembler = PayloadAssembler(self._length, limit_bytes, payload_memory.allocator(self._call))
         payload = assembled(assembler, self._first, self._frames, "only data after the header", "a second header")
         self._call.receiving.restart()
+        self._call.turn.resume()
         return self._call.lane.reader(payload, limit_bytes - self._length, payload_memory.allocator(self._call))
 
     def expect_end(self) -> None:

@@ -112,6 +112,8 @@ class DeviceExecutor:
         the predicted cost; with `entry` the job may run in a batch.
         """
         job = Job(work, call, cost or Cost(), entry)
+        if call is not None:
+            call.turn.give()
         with self._changed:
             if self._refusal is not None:
                 raise self._refusal

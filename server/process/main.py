@@ -6,6 +6,7 @@ import faulthandler
 import logging
 import os
 import signal
+import sys
 import threading
 from functools import partial
 
@@ -18,6 +19,9 @@ from lumigrad.server.core.link import History, WorkerEnd, signal_pipe
 from lumigrad.server.process.worker import Worker
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# A thread that works in Python gives way to others after this time. A small call changes threads about ten times, and
+# may wait as long each time; Python's own 5 ms would add up to a tenth of a second.
+_SWITCH_SECONDS = 0.0005
 
 
 def run(config: Config, history: History | None = None, supervisor: WorkerEnd | None = None) -> int:
@@ -32,6 +36,7 @@ def run(config: Config, history: History | None = None, supervisor: WorkerEnd | 
     faulthandler.register(signal.SIGQUIT)
     # The kernels have their own threads, with which torch's threads would compete.
     torch.set_num_threads(1)
+    sys.setswitchinterval(_SWITCH_SECONDS)
     signals = signal_pipe(_SIGNALS)
     try:
         worker = Worker(config, history or History(), supervisor.beat if supervisor else lambda: None)

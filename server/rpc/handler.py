@@ -22,6 +22,7 @@ from lumigrad.server.core.accounts import Account, Reservation
 from lumigrad.server.core.call import REQUEST_ID, Call, NoLane, Patience, priority_of
 from lumigrad.server.core.errors import BusyError, CancelledError, InvalidArgumentError, LaneLostError, StoppingError
 from lumigrad.server.core.metrics import REFUSALS, Metrics
+from lumigrad.server.core.turns import Turn, Turns
 from lumigrad.server.rpc.authentication import Authenticate
 from lumigrad.server.rpc.request_check import RequestCheck
 from lumigrad.server.rpc.server import afterwards
@@ -71,6 +72,8 @@ class CallHandler:
         self._unsent: set[Call] = set()
         # Calls that have ended, but are not recorded in metrics and log yet.
         self._unwritten: set[Call] = set()
+        # Turns for work in Python that is long.
+        self._turns = Turns()
         self._is_closed = False
         self._changed = threading.Condition()
         metrics.before_read = self.wait_written
@@ -149,9 +152,9 @@ class CallHandler:
                 streams[path], singles[path] = stream, single
         return _Handlers(streams, singles)
 
-    def _reader(self, method: Method) -> Callable[[bytes], Any]:
-        def read(raw: bytes) -> Any:
-            self._request_check.check(method.request, raw)
+    def _reader(self, method: Method) -> Callable[[bytes, Call], Any]:
+        def read(raw: bytes, call: Call) -> Any:
+            self._request_check.check(method.request, raw, call.turn.take)
             return method.deserialize_request(raw)
 
         return read
@@ -161,7 +164,7 @@ class CallHandler:
         name: str,
         method: Method,
         behavior: Callable[[Iterator[Any], Call], Any],
-        read: Callable[[bytes], Any],
+        read: Callable[[bytes, Call], Any],
         translate: Callable[[Answer], Answer],
     ) -> Callable[..., Any]:
         """A method that takes a stream of bytes, which `read` parses, and returns one reply."""
@@ -175,13 +178,14 @@ class CallHandler:
         return single
 
     def wrap_stream(
-        self, name: str, behavior: Callable[[Any, Call], Iterator[Any]], read: Callable[[bytes], Any]
+        self, name: str, behavior: Callable[[Any, Call], Iterator[Any]], read: Callable[[bytes, Call], Any]
     ) -> Callable[..., Any]:
         """A method that takes a stream of bytes, which `read` parses, and returns a stream of replies."""
 
         def stream(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
             with self._guarded(name, context) as call:
                 for reply in behavior(_messages(requests, read, call), call):
+                    call.turn.give()
                     with call.sending.during():
                         yield reply
                     nbytes = reply.data.nbytes if isinstance(reply, Frame) else 0
@@ -221,7 +225,7 @@ class CallHandler:
         behavior = self.wrap_stream(
             "ServerReflection.ServerReflectionInfo",
             reflection.ReflectionServicer(names).ServerReflectionInfo,
-            lambda raw: parse(reflection_pb2.ServerReflectionRequest, raw),
+            lambda raw, _: parse(reflection_pb2.ServerReflectionRequest, raw),
         )
         write = reflection_pb2.ServerReflectionResponse.SerializeToString
         handlers = {"ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(behavior, None, write)}
@@ -234,6 +238,7 @@ class CallHandler:
         if self._authenticate is not None:
             call.tenant = self._authenticate(context)
         call.priority = priority_of(context)
+        call.turn = Turn(self._turns, call.tenant, call.check)
         with self._changed:
             if self._is_closed:
                 raise StoppingError
@@ -247,6 +252,7 @@ class CallHandler:
     def leave(self, call: Call, answer: Answer | None, error: BaseException | None) -> None:
         """Release what a call holds; metrics and log are written after its reply."""
         milliseconds = call.times.end()
+        call.turn.give()
         with self._changed:
             if self._calls.pop(call, None) is not None:
                 self._taken.pop(call).release()
@@ -395,11 +401,11 @@ def _first_reply(replies: Iterator[Any], call: Call) -> Any:
     return reply
 
 
-def _messages(requests: Iterator[bytes], read: Callable[[bytes], Any], call: Call) -> Iterator[Any]:
+def _messages(requests: Iterator[bytes], read: Callable[[bytes, Call], Any], call: Call) -> Iterator[Any]:
     """The requests of a call, parsed by `read` in the call's thread."""
     while (raw := _next(requests, call)) is not None:
         call.has_begun = True
-        request = read(raw)
+        request = read(raw, call)
         if isinstance(request, Frame):
             call.bytes_received += request.data.nbytes
             call.receiving.moved(request.data.nbytes)
@@ -407,6 +413,7 @@ def _messages(requests: Iterator[bytes], read: Callable[[bytes], Any], call: Cal
 
 
 def _next(requests: Iterator[Any], call: Call) -> Any:
+    call.turn.give()
     with call.receiving.during(), suppress(grpc.RpcError):
         return next(requests, None)
     # gRPC's error refers to itself and, through its traceback, keeps all objects of the call until garbage collection.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -122,8 +121,10 @@ def bound_of(kind: Descriptor, field: FieldDescriptor) -> int | str:
 # Maximum number of fields that are checked in one message, nested ones included, which bounds the time of a check. The
 # start of a training has fewer, even if its views fill gRPC's maximum message.
 _MOST_FIELDS = 1 << 18
-# After this number of fields a check takes a lock, so that several long checks do not delay short ones.
-_MANY_FIELDS = 1 << 12
+# A request is long, and waits for its turn, from this weight on: one for each field, each entry of a packed field, and
+# each 8 bytes of nested messages that are not looked into. Those of several cameras are below it.
+_LONG = 1 << 10
+_BYTES_OF_FIELD = 8
 # Maximum total bytes of nested messages that are too small to exceed a bound, and so are not checked. They can contain
 # at most half as many empty messages.
 _MOST_UNSEEN = 3 << 19
@@ -144,8 +145,6 @@ class RequestCheck:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        # Held during the check of a message of many fields.
-        self._long = threading.Lock()
         # By the full names of messages.
         self._rules: dict[str, _Rules] = {}
         # Built before any call, so that no thread uses incomplete rules.
@@ -153,15 +152,15 @@ class RequestCheck:
             for method in methods(service):
                 self._of(method.request)
 
-    def check(self, kind: Descriptor, raw: bytes) -> None:
-        """Raise InvalidArgumentError if any field of an encoded message is over its bound."""
-        scan = _Scan(raw, kind.name, self._long)
+    def check(self, kind: Descriptor, raw: bytes, on_long: Callable[[], None] = lambda: None) -> None:
+        """Raise InvalidArgumentError if any field of an encoded message is over its bound.
+
+        `on_long` is called as soon as the message turns out to take long to check and read.
+        """
         try:
-            scan.check(0, len(raw), self._rules[kind.full_name])
+            _Scan(raw, kind.name, on_long).check(0, len(raw), self._rules[kind.full_name])
         except IndexError:
             raise _malformed(kind.name, raw) from None
-        finally:
-            scan.end()
 
     def _of(self, kind: Descriptor) -> _Rules:
         if kind.full_name not in self._rules:
@@ -217,18 +216,13 @@ class _Rules:
 class _Scan:
     """Counts and measures the fields in the bytes of one message; raises IndexError if the bytes end early."""
 
-    def __init__(self, raw: bytes, name: str, long: threading.Lock) -> None:
+    def __init__(self, raw: bytes, name: str, on_long: Callable[[], None]) -> None:
         self._raw = raw
         self._name = name
-        self._long = long
-        self._is_long = False
+        self._on_long = on_long
+        self._weight = 0
         self._left = _MOST_FIELDS
         self._unseen = _MOST_UNSEEN
-
-    def end(self) -> None:
-        """Release the lock, so that the next long check can continue."""
-        if self._is_long:
-            self._long.release()
 
     def check(self, position: int, stop: int, rules: _Rules) -> None:
         """Raise an error for the first field between two positions that is over its bound."""
@@ -263,13 +257,18 @@ class _Scan:
                     more = self._entries(rule, position, end)
             counts[number] = count = counts.get(number, 0) + more
             self._left -= 1
-            if self._left == _MOST_FIELDS - _MANY_FIELDS:
-                self._is_long = self._long.acquire()
+            self._weigh(more)
             if self._left < 0 or count > most:
                 raise self._too_many(rule if number else None, count)
             if rule is not None:
                 self._look_into(rule, kind, value, position, count - 1)
             position = end
+
+    def _weigh(self, more: int) -> None:
+        before = self._weight
+        self._weight += more
+        if before < _LONG <= self._weight:
+            self._on_long()
 
     def _look_into(self, rule: _Rule, kind: int, value: int, position: int, index: int) -> None:
         if rule.inner is None:
@@ -280,6 +279,7 @@ class _Scan:
         elif kind == _LENGTH_DELIMITED:
             if value <= rule.inner.harmless_bytes and value <= self._unseen:
                 self._unseen -= value
+                self._weigh(value // _BYTES_OF_FIELD)
                 return
             try:
                 self.check(position, position + value, rule.inner)

@@ -113,6 +113,8 @@ class SceneService:
             # No device memory: the tensors are already there.
             arrays = runtime.executor.deliver(work, call, Cost(payload_bytes=nbytes, is_repeatable=True))
             sent = {name: payload.add(array) for name, array in zip(tensors, arrays, strict=True)}
+            # A world may have many obstacles.
+            call.turn.take()
             reply.scene.CopyFrom(scene.content.message(sent))
         with call.times.stage("encode"):
             yield from frames_of(reply, payload)
@@ -120,6 +122,8 @@ class SceneService:
     def List(self, _: scene_pb2.ListRequest, call: Call) -> scene_pb2.ListReply:
         """Describe every scene."""
         runtime = self._tenants.of(call)
+        # There may be many.
+        call.turn.take()
         infos = [_info(scene, runtime) for scene in runtime.scenes.all()]
         listed = {info.scene_id for info in infos}
         if runtime.spool is not None:

@@ -119,6 +119,7 @@ def restore_meshes(runtime: Runtime, call: Call, scene: scene_pb2.Scene) -> None
 def _held(lock: Any, call: Call) -> Iterator[None]:
     """Hold a lock; waiting for it ends with the call."""
     while not lock.acquire(timeout=_CHECK_SECONDS):
+        call.turn.give()
         call.check()
     try:
         yield

@@ -193,17 +193,22 @@ def _check_photographs(arguments: argparse.Namespace, capture: Capture) -> None:
     if found >= 2:
         return
     path: Path = arguments.dataset
+    if found == len(capture):
+        raise InvalidArgument.of("dataset", f"expected at least two photographs, and {path} has one")
     folder = path if path.is_dir() else path.parent
+    first = next(view.file for view in capture.views if view.image is None)
     if arguments.images is None:
-        looked = f"where its files name them, in {folder} or its folder images; --images DIR names another folder"
+        looked = (
+            f"where its files name them, in {folder} or its folder images; --images DIR names another folder, also "
+        )
+        looked += "for paths of another machine"
     elif (folder / arguments.images).is_dir():
         looked = f"by their names in {folder / arguments.images}"
     else:
         looked = f"in {folder / arguments.images}, which is no folder"
     field = "dataset" if arguments.images is None else "images"
-    views = f"the {len(capture)} views of {path}"
-    text = f"expected photographs of at least two of {views}, found {found}; looked {looked}"
-    raise InvalidArgument.of(field, text)
+    text = f"expected at least two photographs for the {len(capture)} views of {path}, found {found}"
+    raise InvalidArgument.of(field, f"{text}; the first that is missing is {first!r}; looked {looked}")
 
 
 def _page(

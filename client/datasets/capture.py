@@ -42,6 +42,10 @@ class Capture:
     views: tuple[View, ...]
     points: Points | None = None
 
+    def __post_init__(self) -> None:
+        if self.points is not None and not len(self.points):
+            object.__setattr__(self, "points", None)
+
     def __len__(self) -> int:
         return len(self.views)
 
@@ -54,7 +58,8 @@ class Capture:
 
         Args:
             path: the file or folder.
-            images: the folder of the photographs, relative to the data set's; None: the format's default. Masks are
+            images: the folder of the photographs, relative to the data set's; None: the format's default. They are
+                looked for there by their paths in the data set, of which the first parts may be missing. Masks are
                 those of mask_path in transforms.json, or of COLMAP, masks/<name of the photograph>.png; 0 is ignored.
             sensors: make all cameras sensors, which show Gaussians by sigma points (`Camera.sensor`), and whose lenses
                 trainings refine; False: those that only sensors can be, such as fisheyes with coefficients.

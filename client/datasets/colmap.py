@@ -3,32 +3,60 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
+import warnings
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.datasets import colmap_binary, colmap_text
+from lumigrad.client.datasets.files import Files, portable, unique_names
 from lumigrad.client.datasets.points import Points
-from lumigrad.client.datasets.view import ColmapImage, Intrinsics, View, photograph, unique_names
-from lumigrad.client.formats.source import malformed
+from lumigrad.client.datasets.view import ColmapImage, Intrinsics, View
+from lumigrad.client.formats.source import malformed, shortened
 from lumigrad.client.values.rotations import rotated
 
 _READERS = {".bin": colmap_binary, ".txt": colmap_text}
-# Places of a reconstruction in the folder of a data set.
-_PLACES = ("", "sparse/0", "sparse", "colmap/sparse/0")
+# Places of a reconstruction in the folder of a data set, or of several, one in each folder there.
+_PLACES = ("sparse", "colmap/sparse")
 
 
 def find_model(folder: Path) -> Path | None:
-    """Finds the folder of the reconstruction in or below a folder; None if there is none."""
-    places = [folder / place for place in _PLACES]
-    return next((place for place in places if _file(place, "images") is not None), None)
+    """Finds the folder of the reconstruction with most images in or below a folder; None if there is none."""
+    if _file(folder, "images") is not None:
+        return folder
+    for place in _PLACES:
+        places = [*sorted((folder / place).glob("*")), folder / place]
+        if found := [each for each in places if _file(each, "images") is not None]:
+            return _largest(found)
+    return None
+
+
+def _largest(models: list[Path]) -> Path:
+    """The model with most images, the first of several."""
+    if len(models) == 1:
+        return models[0]
+    counts = {model: _count(model) for model in models}
+    largest = max(models, key=lambda model: counts[model])
+    others = ", ".join(f"{model.name} has {counts[model]:,}" for model in models if model != largest)
+    warnings.warn(
+        f"{len(models)} reconstructions of COLMAP, each with axes of its own: the largest, {largest}, is read, with "
+        f"{counts[largest]:,} images ({shortened(others)}); to read another one, pass its folder",
+        stacklevel=3,
+    )
+    return largest
+
+
+def _count(model: Path) -> int:
+    file = _file(model, "images")
+    assert file is not None
+    count: int = _READERS[file.suffix].count_images(file)
+    return count
 
 
 def read_model(model: Path, images: Path | None, sensors: bool) -> tuple[tuple[View, ...], Points | None]:
     """Reads the views, ordered by their photographs' names, and the points.
-
-    The mask of a photograph is masks/<its name>.png in the data set's folder, COLMAP's own convention.
 
     Args:
         model: the folder of the reconstruction.
@@ -44,7 +72,8 @@ def read_model(model: Path, images: Path | None, sensors: bool) -> tuple[tuple[V
     if not entries:
         raise malformed(images_file, "expected at least one image, got none")
     entries = sorted(entries, key=lambda entry: entry.name)
-    folder = _dataset_folder(model) / "images" if images is None else images
+    beside = Files(_dataset_folder(model))
+    photographs = Files(beside.folder / "images" if images is None else images)
     views = []
     for entry, name in zip(entries, unique_names([entry.name for entry in entries]), strict=True):
         lens = cameras.get(entry.camera_id)
@@ -52,8 +81,9 @@ def read_model(model: Path, images: Path | None, sensors: bool) -> tuple[tuple[V
             raise malformed(images_file, f"image {entry.name}: no camera {entry.camera_id} is in {cameras_file.name}")
         _check(lens, cameras_file, entry)
         camera = lens.camera(_rotation(entry, images_file), entry.translation, sensors)
-        mask = _dataset_folder(model) / "masks" / f"{entry.name}.png"
-        views.append(View(name, camera, photograph(folder, entry.name), mask if mask.is_file() else None))
+        image = photographs.picture(entry.name, moved=images is not None)
+        views.append(View(name, camera, image, _mask(beside, entry.name), entry.name))
+    _check_masks(beside.folder / "masks", views)
     return tuple(views), _points(model)
 
 
@@ -66,6 +96,22 @@ def _dataset_folder(model: Path) -> Path:
     if model.parent.name == "sparse":
         return model.parent.parent
     return model.parent if model.name == "sparse" else model
+
+
+def _mask(beside: Files, name: str) -> Path | None:
+    """The mask of a photograph: masks/a.jpg.png for a.jpg, COLMAP's own convention, or masks/a.png; None without."""
+    return beside.find(f"masks/{name}.png") or beside.find(f"masks/{PurePosixPath(portable(name)).with_suffix('.png')}")
+
+
+def _check_masks(folder: Path, views: Sequence[View]) -> None:
+    """Warns of photographs that have no mask although there are masks."""
+    without = [view.file for view in views if view.mask is None]
+    if without and folder.is_dir() and any(folder.iterdir()):
+        warnings.warn(
+            f"{folder}: {len(without)} of {len(views)} photographs have no mask, the first is {without[0]}, whose mask "
+            f"would be {without[0]}.png; they are used whole",
+            stacklevel=4,
+        )
 
 
 def _check(lens: Intrinsics, file: Path, entry: ColmapImage) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from lumigrad.client.datasets.files import portable
 from lumigrad.client.datasets.points import LARGEST_POSITION, Points
 from lumigrad.client.datasets.view import PARAMETERS, READABLE, ColmapImage, Intrinsics
 from lumigrad.client.formats.source import Source
@@ -15,6 +16,7 @@ from lumigrad.client.formats.source import Source
 _MODELS = (
     *("SIMPLE_PINHOLE", "PINHOLE", "SIMPLE_RADIAL", "RADIAL", "OPENCV", "OPENCV_FISHEYE", "FULL_OPENCV", "FOV"),
     *("SIMPLE_RADIAL_FISHEYE", "RADIAL_FISHEYE", "THIN_PRISM_FISHEYE", "RAD_TAN_THIN_PRISM_FISHEYE"),
+    *("SIMPLE_DIVISION", "DIVISION", "SIMPLE_FISHEYE", "FISHEYE", "EUCM", "EQUIRECTANGULAR"),
 )
 _CAMERA, _IMAGE, _POINT = struct.Struct("<iiQQ"), struct.Struct("<i7di"), struct.Struct("<Q3d3BdQ")
 _POINT_2D_BYTES, _TRACK_BYTES = 24, 8
@@ -25,7 +27,7 @@ def read_cameras(path: Path) -> dict[int, Intrinsics]:
     source = Source.open(path)
     offset = 8
     cameras = {}
-    for _ in range(_count(source, _CAMERA.size + 8 * 3)):
+    for _ in range(_count(source, _CAMERA.size)):
         camera_id, number, width, height = _CAMERA.unpack(source.take(offset, _CAMERA.size, "a camera"))
         model = _MODELS[number] if 0 <= number < len(_MODELS) else f"number {number}"
         if model not in PARAMETERS:
@@ -36,6 +38,12 @@ def read_cameras(path: Path) -> dict[int, Intrinsics]:
         offset += 8 * len(names)
         cameras[camera_id] = Intrinsics(model, width, height, dict(zip(names, values, strict=True)))
     return cameras
+
+
+def count_images(path: Path) -> int:
+    """The number of images that the file announces."""
+    with path.open("rb") as file:
+        return int.from_bytes(file.read(8), "little")
 
 
 def read_images(path: Path) -> list[ColmapImage]:
@@ -50,7 +58,7 @@ def read_images(path: Path) -> list[ColmapImage]:
         if end < 0:
             raise source.fail(f"expected the name of an image at byte {offset:,}, but it does not end")
         name = source.data[offset:end].decode("utf-8", "replace")
-        if not PurePosixPath(name).name:
+        if not PurePosixPath(portable(name)).name:
             raise source.fail(f"image {image_id}: expected the name of its photograph, got {name!r}")
         (count,) = source.unpack("Q", end + 1, "number of points")
         offset = end + 9

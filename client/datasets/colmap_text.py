@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from lumigrad.client.datasets.files import portable
 from lumigrad.client.datasets.points import LARGEST_POSITION, Points
 from lumigrad.client.datasets.view import PARAMETERS, READABLE, ColmapImage, Intrinsics
 from lumigrad.client.formats.source import malformed
@@ -32,6 +33,11 @@ def read_cameras(path: Path) -> dict[int, Intrinsics]:
     return cameras
 
 
+def count_images(path: Path) -> int:
+    """The number of images in the file."""
+    return sum(1 for _ in _records(path, skip_after=True))
+
+
 def read_images(path: Path) -> list[ColmapImage]:
     """Reads the images in the file's order."""
     images = []
@@ -45,7 +51,7 @@ def read_images(path: Path) -> list[ColmapImage]:
             raise malformed(
                 path, f"line {number}: expected ID QW QX QY QZ TX TY TZ CAMERA_ID NAME, got {line!r}"
             ) from error
-        if not PurePosixPath(images[-1].name).name:
+        if not PurePosixPath(portable(images[-1].name)).name:
             raise malformed(path, f"line {number}: expected the name of a photograph, got {images[-1].name!r}")
     return images
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
 from lumigrad.client.base.arrays import Float64
+from lumigrad.client.datasets.files import portable
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.source import malformed
 from lumigrad.client.values.rotations import why_no_rotation
@@ -74,6 +75,13 @@ class Fields:
         value = self._value(name)
         if not isinstance(value, str) or not value:
             raise self.fail(name, "a text", value)
+        return value
+
+    def file_name(self, name: str) -> str:
+        """Returns the path of a file."""
+        value = self.text(name)
+        if not PurePosixPath(portable(value)).name:
+            raise self.fail(name, "the path of a file", value)
         return value
 
     def array(self, name: str, *shapes: tuple[int, ...]) -> Float64:

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from lumigrad.client.datasets.fields import Fields, checked_rotation
-from lumigrad.client.datasets.view import Intrinsics, View, photograph, unique_names
+from lumigrad.client.datasets.files import Files, unique_names
+from lumigrad.client.datasets.view import Intrinsics, View
 from lumigrad.client.formats.source import malformed
 
 
@@ -15,7 +16,7 @@ def read_cameras_json(path: Path, entries: Any, images: Path, sensors: bool) -> 
     if not isinstance(entries, list) or not entries:
         raise malformed(path, f"expected a list of at least one camera, got {type(entries).__name__}")
     fields = [Fields(path, entry, f"[{index}]") for index, entry in enumerate(entries)]
-    files = [entry.text("img_name") for entry in fields]
+    files, photographs = [entry.file_name("img_name") for entry in fields], Files(images)
     views = []
     for entry, name, file in zip(fields, unique_names(files), files, strict=True):
         rotation = checked_rotation(entry, "rotation", entry.array("rotation", (3, 3))).T
@@ -25,5 +26,5 @@ def read_cameras_json(path: Path, entries: Any, images: Path, sensors: bool) -> 
             if focal <= 0:
                 raise entry.fail(axis, "a focal length in pixels > 0", focal)
         camera = lens.camera(rotation, -rotation @ entry.array("position", (3,)), sensors)
-        views.append(View(name, camera, photograph(images, file)))
+        views.append(View(name, camera, photographs.picture(file, moved=True), file=file))
     return tuple(views)

@@ -12,8 +12,9 @@ from lumigrad.client.base.arrays import Float64
 from lumigrad.client.base.extras import require
 from lumigrad.client.datasets import calibration
 from lumigrad.client.datasets.fields import Fields, checked_rotation
+from lumigrad.client.datasets.files import Files, unique_names
 from lumigrad.client.datasets.points import Points
-from lumigrad.client.datasets.view import PARAMETERS, Intrinsics, View, photograph, unique_names
+from lumigrad.client.datasets.view import PARAMETERS, Intrinsics, View
 from lumigrad.client.formats.source import malformed
 from lumigrad.client.values.camera import Camera
 
@@ -42,20 +43,20 @@ def read_transforms_json(
     frames = [Fields(path, frame, f"frames[{k}]", top) for k, frame in enumerate(top.objects("frames"))]
     if not frames:
         raise top.fail("frames", "at least one frame", [])
-    files = [frame.text("file_path") for frame in frames]
+    files = [frame.file_name("file_path") for frame in frames]
+    beside, photographs = Files(path.parent), Files(images or path.parent)
     views = []
     for frame, name, file in zip(frames, unique_names(files), files, strict=True):
-        folder, wanted = (path.parent, file) if images is None else (images, Path(file).name)
-        image = photograph(folder, wanted)
-        mask = photograph(path.parent, frame.text("mask_path")) if "mask_path" in frame else None
+        image = photographs.picture(file, moved=images is not None)
+        mask = _mask(frame, beside)
         if calibration.PARAMETERS in frame:
-            views.append(View(name, _sensor(frame), image, mask))
+            views.append(View(name, _sensor(frame), image, mask, file))
             continue
         lens = _lens(frame, image)
         if why := lens.unrenderable:
             raise malformed(path, f"{frame.where}.camera_model: {why}")
-        views.append(View(name, lens.camera(*_pose(frame, "transform_matrix"), sensors), image, mask))
-    return tuple(views), _points(top)
+        views.append(View(name, lens.camera(*_pose(frame, "transform_matrix"), sensors), image, mask, file))
+    return tuple(views), _points(top, beside)
 
 
 def _sensor(frame: Fields) -> Camera:
@@ -127,5 +128,16 @@ def _focal(frame: Fields, axis: str, size: int) -> float:
     return size / 2 / math.tan(angle / 2)
 
 
-def _points(top: Fields) -> Points | None:
-    return Points.load(top.path.parent / top.text("ply_file_path")) if "ply_file_path" in top else None
+def _mask(frame: Fields, beside: Files) -> Path | None:
+    """The path of the frame's mask, also if there is no such file."""
+    if "mask_path" not in frame:
+        return None
+    name = frame.file_name("mask_path")
+    return beside.picture(name) or beside.place(name)
+
+
+def _points(top: Fields, beside: Files) -> Points | None:
+    if "ply_file_path" not in top:
+        return None
+    name = top.file_name("ply_file_path")
+    return Points.load(beside.find(name) or beside.place(name))

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from lumigrad.client.datasets.fields import Fields, checked_rotation, read_json
-from lumigrad.client.datasets.view import Intrinsics, View, photograph
+from lumigrad.client.datasets.files import Files
+from lumigrad.client.datasets.view import Intrinsics, View
 from lumigrad.client.formats.source import malformed
 
 # Poses that Polycam has refined are better than ARKit's.
@@ -31,10 +32,11 @@ def read_keyframes(cameras: Path, images: Path | None, sensors: bool) -> tuple[V
         sensors: whether cameras are sensors.
     """
     folder = cameras.with_name(dict(_FOLDERS)[cameras.name]) if images is None else images
-    return tuple(_view(file, folder, sensors) for file in sorted(cameras.glob("*.json")))
+    photographs = Files(folder)
+    return tuple(_view(file, photographs, sensors) for file in sorted(cameras.glob("*.json")))
 
 
-def _view(file: Path, folder: Path, sensors: bool) -> View:
+def _view(file: Path, photographs: Files, sensors: bool) -> View:
     fields = Fields(file, read_json(file))
     lens = Intrinsics(
         "PINHOLE",
@@ -46,4 +48,5 @@ def _view(file: Path, folder: Path, sensors: bool) -> View:
         raise malformed(file, f"expected focal lengths in pixels > 0, got {lens.values}")
     to_world = np.array([[fields.number(f"t_{row}{column}") for column in range(4)] for row in range(3)])
     rotation = (checked_rotation(fields, "t_00 to t_22", to_world[:, :3]) @ _OPENGL).T
-    return View(file.stem, lens.camera(rotation, -rotation @ to_world[:, 3], sensors), photograph(folder, file.stem))
+    camera = lens.camera(rotation, -rotation @ to_world[:, 3], sensors)
+    return View(file.stem, camera, photographs.picture(file.stem), file=file.stem)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from lumigrad.client.base.arrays import Float64
@@ -25,9 +25,12 @@ PARAMETERS = {
     "SIMPLE_RADIAL_FISHEYE": ("f", "cx", "cy", "k1"),
     "RADIAL_FISHEYE": ("f", "cx", "cy", "k1", "k2"),
     "THIN_PRISM_FISHEYE": ("fx", "fy", "cx", "cy", "k1", "k2", "p1", "p2", "k3", "k4", "sx1", "sy1"),
+    "SIMPLE_DIVISION": ("f", "cx", "cy", "k"),
+    "DIVISION": ("fx", "fy", "cx", "cy", "k"),
+    "SIMPLE_FISHEYE": ("f", "cx", "cy"),
+    "FISHEYE": ("fx", "fy", "cx", "cy"),
 }
 READABLE = ", ".join(PARAMETERS)
-_SUFFIXES = (".png", ".jpg", ".jpeg", ".JPG", ".PNG", ".JPEG", ".webp")
 _DISTORTION = ("k1", "k2", "p1", "p2", "k3", "k4", "k5", "k6")
 _OF_PRISMS = ("p1", "p2", "sx1", "sy1")
 
@@ -55,6 +58,8 @@ class Intrinsics:
             return f"the camera model {self.model} is not supported; expected {READABLE}"
         if self._is_fisheye and any(self.values.get(name, 0.0) for name in _OF_PRISMS):
             return f"{self.model} is supported without p1, p2, sx1 and sy1 only; undistort the pictures"
+        if self.values.get("k"):
+            return f"{self.model} is supported with k = 0 only, got {self.values['k']:g}; undistort the pictures"
         return ""
 
     @property
@@ -127,13 +132,16 @@ class View:
         name: unique in its data set.
         camera: intrinsics and pose, and the photograph's size at calibration.
         image: path of the photograph; None if there is no such file.
-        mask: path of an image that is black where the photograph is ignored; None without one.
+        mask: path of an image that is black where the photograph is ignored; None without one. A data set may name a
+            file that is not there.
+        file: the photograph's path as the data set's file has it; empty if the view comes from no file.
     """
 
     name: str
     camera: Camera
     image: Path | None = None
     mask: Path | None = None
+    file: str = ""
 
     def resized(self, width: int, height: int) -> View:
         """Returns a copy with another image size, in pixels.
@@ -173,23 +181,3 @@ def resized(camera: Camera, width: int, height: int) -> Camera:
     if not isinstance(model, OpenCVModel):
         raise InvalidArgument.of("size", f"expected the camera's own, {camera.width}x{camera.height}")
     return Camera(width, height, replace(model, fx=model.fx * x, fy=model.fy * y, cx=model.cx * x, cy=model.cy * y))
-
-
-def photograph(folder: Path, name: str) -> Path | None:
-    """Finds a photograph in a folder, by its name with or without suffix; None if there is none.
-
-    Files with another suffix match too, because data sets are often converted.
-    """
-    wanted = folder / name
-    candidates = [wanted, *(wanted.with_name(wanted.name + suffix) for suffix in _SUFFIXES)]
-    candidates += [wanted.with_suffix(suffix) for suffix in _SUFFIXES] if wanted.suffix in _SUFFIXES else []
-    return next((path for path in candidates if path.is_file()), None)
-
-
-def unique_names(files: Sequence[str]) -> list[str]:
-    """Returns names of views from their photographs' names, without folder and suffix if these stay unique."""
-    paths = [PurePosixPath(file) for file in files]
-    for named in ([path.stem for path in paths], [str(path.with_suffix("")) for path in paths]):
-        if len(set(named)) == len(named):
-            return named
-    return [f"{index}_{path.stem}" for index, path in enumerate(paths)]

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path, PurePosixPath
 
 from lumigrad.client.datasets.capture import Capture
+from lumigrad.client.datasets.files import portable
 from lumigrad.client.datasets.view import View, resized
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.fitting.background import Background
-from lumigrad.client.fitting.photograph import Photograph, Size, halved_size, picture_size, read_mask, read_picture
+from lumigrad.client.fitting.matching import Matched, say_orientations
+from lumigrad.client.fitting.photograph import Photograph, halved_size
+from lumigrad.client.fitting.picture_file import Size
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.target_image import TargetImage
 
@@ -35,12 +40,11 @@ class Shot:
     has_mask: bool = False
 
     @staticmethod
-    def of(view: View, largest: int, background: Background) -> Shot:
+    def of(matched: Matched, largest: int, background: Background) -> Shot:
         """The shot of a view with a photograph, reduced to at most `largest` pixels wide and high."""
-        assert view.image is not None
-        size = picture_size(view.image, largest)
+        view, size = matched.view, matched.reduced_size(largest)
         has_mask = view.mask is not None or background.is_transparent
-        return Shot(view.name, view.resized(*size).camera, partial(_read, view, size, background), has_mask)
+        return Shot(view.name, view.resized(*size).camera, partial(_read, matched, size, background), has_mask)
 
     @property
     def halved(self) -> Shot:
@@ -58,11 +62,9 @@ class Shot:
         return self.camera.width * self.camera.height * (4 if self.has_mask else 3)
 
 
-def _read(view: View, size: Size, background: Background) -> Photograph:
-    assert view.image is not None
-    picture = read_picture(view.image, size)
-    mask = None if view.mask is None else read_mask(view.mask, size)
-    return Photograph(background.behind(picture), mask, background.opacity(picture))
+def _read(matched: Matched, size: Size, background: Background) -> Photograph:
+    picture = matched.picture(size)
+    return Photograph(background.behind(picture), matched.mask(size), background.opacity(picture))
 
 
 def shots_of(capture: Capture, largest: int, background: Background | str) -> tuple[list[Shot], Background]:
@@ -76,15 +78,34 @@ def shots_of(capture: Capture, largest: int, background: Background | str) -> tu
     Returns:
         The shots, and the background.
     """
+    found = [Matched.of(view) for view in _with_photographs(capture)]
+    say_orientations(found)
+    if isinstance(background, str):
+        # One at a time.
+        small = min(largest, _BACKGROUND_SIZE)
+        background = Background.of((each.picture(each.reduced_size(small)) for each in found), background)
+    return [Shot.of(each, largest, background) for each in found], background
+
+
+def _with_photographs(capture: Capture) -> list[View]:
+    """The views with photographs, by name; says what is missing, or raises InvalidArgument."""
     views = sorted((view for view in capture.views if view.image), key=lambda view: view.name)
     if len(views) < 2:
         raise InvalidArgument.of("dataset", f"expected at least two photographs, found {len(views)}")
-    if isinstance(background, str):
-        # One at a time.
-        paths = (view.image for view in views if view.image is not None)
-        small = min(largest, _BACKGROUND_SIZE)
-        background = Background.of((read_picture(path, picture_size(path, small)) for path in paths), background)
-    return [Shot.of(view, largest, background) for view in views], background
+    if missing := [view.file or view.name for view in capture.views if view.image is None]:
+        said = f"{len(missing)} of {len(capture)} photographs were not found, the first is {missing[0]}"
+        warnings.warn(f"{said}; these views are left out", stacklevel=3)
+    masks = [view.mask for view in views if view.mask is not None]
+    if missing_masks := [mask for mask in masks if not mask.is_file()]:
+        said = f"{len(missing_masks)} of {len(masks)} masks were not found, the first is {missing_masks[0]}"
+        raise InvalidArgument.of("dataset", f"{said}; remove what names them to fit without masks")
+    of_files: dict[Path | None, View] = {}
+    for view in views:
+        other = of_files.setdefault(view.image, view)
+        if PurePosixPath(portable(other.file)) != PurePosixPath(portable(view.file)):
+            said = f"{view.image} would be the photograph of {other.name} and {view.name}"
+            raise InvalidArgument.of("dataset", f"{said}; expected a file for each, in folders like the data set's")
+    return views
 
 
 def divide(shots: Sequence[Shot], every: int) -> tuple[list[Shot], list[Shot]]:

@@ -22,8 +22,12 @@ _LONGEST_DESCRIPTION = 500
 def malformed(path: str | PathLike[str], description: str) -> InvalidArgument:
     """Returns the error for an invalid file."""
     # Shortened, because descriptions quote the file and libraries' messages.
-    short = description if len(description) <= _LONGEST_DESCRIPTION else description[:_LONGEST_DESCRIPTION] + "…"
-    return InvalidArgument.of("path", f"{fspath(path)}: {short}")
+    return InvalidArgument.of("path", f"{fspath(path)}: {shortened(description, _LONGEST_DESCRIPTION)}")
+
+
+def shortened(text: str, longest: int = 200) -> str:
+    """The text, or its beginning if it is longer than so many characters."""
+    return text if len(text) <= longest else text[:longest] + "…"
 
 
 def check_growth(path: str | PathLike[str], stored_bytes: int, decoded_bytes: int) -> None:

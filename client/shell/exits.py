@@ -6,6 +6,8 @@ import dataclasses
 import json
 import math
 import os
+import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,6 +85,24 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
         if error.filename is not None or error.errno is None:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+@contextmanager
+def told_warnings() -> Iterator[None]:
+    """Shows the client's own warnings as commands say things: one line on standard error, without a place in code."""
+    usual, own = warnings.showwarning, Path(__file__).parents[1]
+
+    def show(message: Warning | str, category: type[Warning], filename: str, lineno: int, *others: Any) -> None:
+        if category is UserWarning and Path(filename).is_relative_to(own):
+            print(f"lumigrad: {' '.join(str(message).split())}", file=sys.stderr)
+        else:
+            usual(message, category, filename, lineno, *others)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = usual
 
 
 def json_text(value: Any) -> str:

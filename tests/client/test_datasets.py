@@ -99,7 +99,8 @@ def test_masks_of_colmap_have_the_names_of_photographs_and_png(tmp_path):
     write_colmap(tmp_path / "sparse" / "0", shots(2), "PINHOLE", [*FOCAL, 320, 240], SIZE, binary=True)
     (tmp_path / "masks").mkdir()
     (tmp_path / "masks" / "photo_1.jpg.png").write_bytes(b"")
-    first, second = Capture.load(tmp_path).views
+    with pytest.warns(UserWarning, match="1 of 2 photographs have no mask"):
+        first, second = Capture.load(tmp_path).views
     assert first.mask is None and second.mask == tmp_path / "masks" / "photo_1.jpg.png"
 
 
@@ -200,13 +201,17 @@ def test_colmap(tmp_path, binary, place):
         ("FULL_OPENCV", [500, 510, 320, 240, 1, 2, 3, 4, 5, 0, 0, 0], (500, 510), (1, 2, 3, 4, 5)),
         ("FULL_OPENCV", [500, 510, 320, 240, 1, 2, 3, 4, 5, 6, 0, 0], (500, 510), (1, 2, 3, 4, 5, 6, 0, 0)),
         ("OPENCV_FISHEYE", [500, 510, 320, 240, 0, 0, 0, 0], (500, 510), ()),
+        ("SIMPLE_FISHEYE", [500, 320, 240], (500, 500), ()),
+        ("FISHEYE", [500, 510, 320, 240], (500, 510), ()),
+        ("SIMPLE_DIVISION", [500, 320, 240, 0], (500, 500), ()),
+        ("DIVISION", [500, 510, 320, 240, 0], (500, 510), ()),
     ],
 )
 def test_camera_models_of_colmap(tmp_path, binary, model, parameters, focal, distortion):
     write_colmap(tmp_path, shots(1), model, parameters, SIZE, binary=binary)
     seen = Capture.load(tmp_path).views[0].camera.model
-    assert (seen.fx, seen.fy, seen.distortion) == (*focal, distortion)
-    assert seen.projection == ("fisheye" if model == "OPENCV_FISHEYE" else "pinhole")
+    assert (seen.fx, seen.fy, seen.cx, seen.cy, seen.distortion) == (*focal, 320, 240, distortion)
+    assert seen.projection == ("fisheye" if model.endswith("FISHEYE") else "pinhole")
 
 
 def test_cameras_may_be_sensors(tmp_path):
@@ -226,9 +231,23 @@ def test_cameras_may_be_sensors(tmp_path):
 
 @pytest.mark.parametrize("binary", [True, False])
 def test_camera_models_that_cannot_be_rendered_are_named(tmp_path, binary):
-    write_colmap(tmp_path, shots(1), "FOV", [500, 510, 320, 240, 0.5], SIZE, binary=binary)
-    with pytest.raises(InvalidArgument, match=r"cameras\.(bin|txt): .*expected one of SIMPLE_PIN.* got model '?FOV"):
-        Capture.load(tmp_path)
+    refused = {
+        "FOV": [500, 510, 320, 240, 0.5],
+        "EUCM": [500, 510, 320, 240, 0.5, 1],
+        "EQUIRECTANGULAR": [640, 480],
+        "number 18": [],
+    }
+    for model, values in refused.items():
+        write_colmap(tmp_path, shots(1), model, values, SIZE, binary=binary)
+        said = rf"cameras\.(bin|txt): .*expected one of SIMPLE_PIN.* got model '?{model.split()[0]}"
+        with pytest.raises(InvalidArgument, match=said):
+            Capture.load(tmp_path)
+    for model, values in (("SIMPLE_DIVISION", [500, 320, 240, -0.1]), ("DIVISION", [500, 510, 320, 240, -0.1])):
+        write_colmap(tmp_path, shots(1), model, values, SIZE, binary=binary)
+        with pytest.raises(
+            InvalidArgument, match=rf"camera 3: {model} is supported with k = 0 only, got -0\.1; undist"
+        ):
+            Capture.load(tmp_path)
     values = [500, 510, 320, 240, 0.1, 0.2, 0, 0, 0.3, 0.4, 0, 0.5]
     write_colmap(tmp_path, shots(1), "THIN_PRISM_FISHEYE", values, SIZE, binary=binary)
     with pytest.raises(InvalidArgument, match=r"camera 3: THIN_PRISM_FISHEYE is supported without p1, p2, sx1 and sy1"):

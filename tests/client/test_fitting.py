@@ -18,6 +18,7 @@ from lumigrad.client.fitting.background import Background
 from lumigrad.client.fitting.beginning import gaussians_at, spacing, spheres_at, surfels_at
 from lumigrad.client.fitting.evaluation import Scores, color_map, exposed, exposures_nearby, matched, psnr, scored, ssim
 from lumigrad.client.fitting.first_view import first_view
+from lumigrad.client.fitting.matching import Matched
 from lumigrad.client.fitting.memory import check_memory, memory_of
 from lumigrad.client.fitting.photograph import Photograph
 from lumigrad.client.fitting.recipe import Checkpoint, Recipe
@@ -217,7 +218,7 @@ def test_transparent_pixels_show_the_background_and_do_not_count_as_colours(tmp_
     assert white[0, 0].tolist() == [224, 224, 224]
     Image.fromarray(taken).save(tmp_path / "a.png")
     camera = Camera.look_at((0, 0, 5), (0, 0, 0), width=32, height=24)
-    shot = Shot.of(View("a", camera, tmp_path / "a.png"), 100, Background(is_transparent=True))
+    shot = Shot.of(Matched.of(View("a", camera, tmp_path / "a.png")), 100, Background(is_transparent=True))
     assert shot.camera.width == 16 and shot.read().pixels[0, 1].tolist() == [0, 0, 0]
     target = shot.target_image()
     assert target.mask is not None and target.mask[0, 0] == 51 and target.mask[5, 5] == 255

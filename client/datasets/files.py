@@ -1,0 +1,119 @@
+"""Files of a data set, found by the names that other machines wrote into it."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePosixPath
+
+# Suffixes of photographs, as data sets are often converted; the last ones so that an error can name them.
+_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".heic", ".heif")
+
+
+class Files:
+    """The files in a folder and below.
+
+    Names may have the separators of Windows, and accents in another form of Unicode than the file system's.
+
+    Attributes:
+        folder: the folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._listings: dict[Path, dict[str, str]] = {}
+
+    def find(self, name: str) -> Path | None:
+        """Finds a file by its path from the folder; None if there is none."""
+        return self._exact(name) or self._walk(_parts(name), _written)
+
+    def picture(self, name: str, *, moved: bool = False) -> Path | None:
+        """Finds a picture by its path from the folder, with or without its suffix, or with another; None without one.
+
+        Args:
+            name: the path.
+            moved: whether the folder is not the one that the path starts from: of its parts, as many are left out at
+                the start as have to be, so that photographs of several cameras are not mixed up.
+        """
+        if not moved:
+            return self._exact(name) or self._walk(_parts(name), _alternatives)
+        parts = _below(_parts(name))
+        tails = (self._walk(parts[start:], _alternatives) for start in range(len(parts)))
+        return next((found for found in tails if found is not None), None)
+
+    def place(self, name: str) -> Path:
+        """The path of a file that is not there, for messages."""
+        return self.folder.joinpath(*_parts(name))
+
+    def _exact(self, name: str) -> Path | None:
+        """The file of exactly this name, which may have a backslash where it was unpacked carelessly."""
+        return self.folder / name if (self.folder / name).is_file() else None
+
+    def _walk(self, parts: Sequence[str], names_of: Callable[[str], list[str]]) -> Path | None:
+        """The file at a path whose last part may be one of several names."""
+        place = self.folder
+        if not parts:
+            return None
+        for part in parts[:-1]:
+            if (place / part).is_dir():
+                place = place / part
+            elif (listed := self._listed(place).get(_key(part))) is not None:
+                place = place / listed
+            else:
+                return None
+        return next((found for name in names_of(parts[-1]) if (found := self._file(place, name))), None)
+
+    def _file(self, folder: Path, name: str) -> Path | None:
+        if (folder / name).is_file():
+            return folder / name
+        listed = self._listed(folder).get(_key(name))
+        return folder / listed if listed is not None and (folder / listed).is_file() else None
+
+    def _listed(self, folder: Path) -> dict[str, str]:
+        """The names in a folder by their keys; it is read once."""
+        if folder not in self._listings:
+            names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+            self._listings[folder] = {_key(name): name for name in reversed(names)}
+        return self._listings[folder]
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    return PurePosixPath(portable(name)).parts
+
+
+def portable(name: str) -> str:
+    """A path with the separators of this machine, whatever machine wrote it."""
+    return name.replace("\\", "/")
+
+
+def _below(parts: Sequence[str]) -> Sequence[str]:
+    """The parts of a path that lead down, behind the root, the drive, or the last "..", of whatever machine."""
+    ups = [index for index, part in enumerate(parts) if part in ("/", "//", "..") or part.endswith(":")]
+    return parts[ups[-1] + 1 :] if ups else parts
+
+
+def _key(name: str) -> str:
+    """The same for names that differ in the form of their accents, or in the case of their suffix."""
+    path = PurePosixPath(unicodedata.normalize("NFC", name))
+    return path.stem + path.suffix.lower()
+
+
+def _written(name: str) -> list[str]:
+    return [name]
+
+
+def _alternatives(name: str) -> list[str]:
+    path = PurePosixPath(name)
+    others = [name + suffix for suffix in _SUFFIXES]
+    if path.suffix.lower() in _SUFFIXES:
+        others += [path.stem + suffix for suffix in _SUFFIXES]
+    return [name, *others]
+
+
+def unique_names(files: Sequence[str]) -> list[str]:
+    """Returns names of views from their photographs' names, without folder and suffix if these stay unique."""
+    paths = [PurePosixPath(portable(file)) for file in files]
+    for named in ([path.stem for path in paths], [str(path.with_suffix("")) for path in paths]):
+        if len(set(named)) == len(named):
+            return named
+    return [f"{index}_{path.stem}" for index, path in enumerate(paths)]

@@ -1,0 +1,204 @@
+"""Files of photographs and masks: what their headers say, and how their levels are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lumigrad.client.base.arrays import Array
+from lumigrad.client.base.extras import require
+from lumigrad.client.formats.source import malformed
+
+Size = tuple[int, int]
+
+# The EXIF tag, and its values by the name of Pillow's transposition that shows such a picture upright.
+_ORIENTATION = 0x0112
+_UPRIGHT = {
+    **{2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE"},
+    **{6: "ROTATE_270", 7: "TRANSVERSE", 8: "ROTATE_90"},
+}
+_STORED = {**_UPRIGHT, 6: "ROTATE_90", 8: "ROTATE_270"}
+# The orientations that exchange width and height.
+_SIDEWAYS = (5, 6, 7, 8)
+_WIDTH_TAG, _HEIGHT_TAG = 256, 257
+_CLEAR_MODES = ("RGBA", "LA", "PA", "RGBa", "La")
+# Modes of one channel with more than 8 bits, which Pillow would clip to 8.
+_DEEP_MODES = ("I;16", "I;16B", "I;16L", "I;16N", "I")
+_MOST_16 = (1 << 16) - 1
+# Pictures of 16 bits that nowhere reach a sixteenth of their range are those of sensors with 12 bits or fewer.
+_LEAST_16 = 1 << 12
+_UNREADABLE = {
+    **dict.fromkeys((".heic", ".heif"), "HEIC is not supported; convert it to JPEG or PNG"),
+    **dict.fromkeys(
+        (".dng", ".nef", ".cr2", ".cr3", ".arw", ".raf", ".orf", ".rw2"),
+        "raw photographs are not supported; develop it to JPEG or PNG",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the header of a picture's file says.
+
+    Attributes:
+        size: width and height of the pixels as they are stored.
+        orientation: the EXIF orientation, 1 to 8; 1: the first row is at the top.
+    """
+
+    size: Size
+    orientation: int = 1
+
+    @property
+    def upright_size(self) -> Size:
+        """Width and height when the orientation is applied."""
+        return self.size[::-1] if self.orientation in _SIDEWAYS else self.size
+
+
+def read_header(path: Path) -> Header:
+    """Reads the header of a picture's file; its pixels are not decoded."""
+    with _opened(path) as picture:
+        orientation = picture.getexif().get(_ORIENTATION, 1)
+        # Pillow swaps the sides of a TIFF that it will turn when it decodes it.
+        tags = getattr(picture, "tag_v2", {})
+        size = tags.get(_WIDTH_TAG, picture.width), tags.get(_HEIGHT_TAG, picture.height)
+    return Header((int(size[0]), int(size[1])), orientation if orientation in _UPRIGHT else 1)
+
+
+def reduced_size(size: Size, largest: int) -> Size:
+    """Width and height reduced to at most `largest` pixels."""
+    share = min(largest / max(size), 1.0)
+    return max(round(size[0] * share), 1), max(round(size[1] * share), 1)
+
+
+def read_picture(path: Path, size: Size, orientation: int = 1) -> Array:
+    """Reads a photograph: [H, W, 4] uint8 if it may be transparent, else [H, W, 3].
+
+    Args:
+        path: the file.
+        size: the width and height to reduce it to.
+        orientation: the EXIF orientation to apply; 1: none, whatever the file says.
+    """
+    image: Any = require("PIL.Image", "fit", "reading photographs")
+    with _opened(path) as picture:
+        # A JPEG is decoded at a half, a quarter or an eighth of its size if that is at least twice the size wanted.
+        wanted = size[::-1] if orientation in _SIDEWAYS else size
+        picture.draft(None, (2 * wanted[0], 2 * wanted[1]))
+        is_clear = picture.mode in _CLEAR_MODES or "transparency" in picture.info
+        if picture.mode in _DEEP_MODES or picture.mode == "F":
+            # A key of transparency belongs to the levels before they are scaled.
+            is_clear = False
+            decoded = image.fromarray(_levels(np.asarray(_decoded(picture)), path)).convert("RGB")
+        else:
+            decoded = _decoded(picture).convert("RGBA" if is_clear else "RGB")
+        decoded = _turned(decoded, orientation)
+        if decoded.size != size:
+            decoded = decoded.resize(size, image.Resampling.LANCZOS, reducing_gap=2.0)
+        return np.asarray(decoded, np.uint8)
+
+
+def read_mask(path: Path, size: Size, orientation: int = 1) -> Array:
+    """Reads a mask [H, W] uint8, which lets something through; the arguments are those of `read_picture`."""
+    image: Any = require("PIL.Image", "fit", "reading masks")
+    with _opened(path) as picture:
+        if picture.mode in _DEEP_MODES or picture.mode == "F":
+            levels = _levels(np.asarray(_decoded(picture)), path, is_mask=True)
+        elif picture.mode in _CLEAR_MODES or "transparency" in picture.info:
+            levels = _of_alpha(np.asarray(_decoded(picture).convert("RGBA")), path)
+        else:
+            levels = np.asarray(_decoded(picture).convert("L"))
+        turned = _turned(image.fromarray(levels), orientation)
+        mask = np.asarray(turned.resize(size, image.Resampling.NEAREST), np.uint8)
+    if not mask.any():
+        raise malformed(
+            path,
+            "expected a mask that lets a part of the photograph through, got one that is black everywhere; take the "
+            "photograph out of the data set, or the mask",
+        )
+    return mask
+
+
+def _of_alpha(pixels: Array, path: Path) -> Array:
+    """Levels of a mask [H, W, 4], which is in its colours or in its alpha."""
+    alpha, grey = pixels[..., 3], pixels[..., :3].max(axis=-1)
+    seen = grey[alpha > 0]
+    if seen.size == 0 or (seen.min() == seen.max() and seen.max() > 0):
+        return np.ascontiguousarray(alpha)
+    if alpha.min() == 255:
+        image: Any = require("PIL.Image", "fit", "reading masks")
+        return np.asarray(image.fromarray(np.ascontiguousarray(pixels[..., :3])).convert("L"))
+    raise malformed(
+        path,
+        "expected a mask in its colours or in its transparency, got both; save it in grey, black where the photograph "
+        "is ignored",
+    )
+
+
+def _levels(pixels: Array, path: Path, is_mask: bool = False) -> Array:
+    """Levels [H, W] uint8 of a picture of integers of 16 bits, or of floats from 0 to 1."""
+    if not np.isfinite(pixels).all():
+        raise malformed(path, "expected finite levels, got NaN or infinite ones")
+    least, most = pixels.min(), pixels.max()
+    if pixels.dtype.kind == "f":
+        if least < 0 or most > 1:
+            raise malformed(path, f"expected floats from 0 to 1, got {least:g} to {most:g}; save it with 8 bits")
+        scaled = 255 * pixels.astype(np.float64)
+    elif least < 0 or most > _MOST_16:
+        raise malformed(path, f"expected levels of at most 16 bits, got {least:,} to {most:,}; save it with 8 bits")
+    elif is_mask and most < 256:
+        return pixels.astype(np.uint8)
+    elif 0 < most < _LEAST_16 and not is_mask:
+        raise malformed(
+            path,
+            f"expected levels up to {_MOST_16:,} of a picture of 16 bits, got at most {most:,}, like a sensor of fewer "
+            "bits; scale it, or save it with 8 bits",
+        )
+    else:
+        scaled = pixels.astype(np.float64) / 257
+    # What a mask lets through, however little, stays above 0.
+    return np.asarray((np.ceil(scaled) if is_mask else np.rint(scaled)).astype(np.uint8))
+
+
+def _turned(picture: Any, orientation: int) -> Any:
+    """The picture with an EXIF orientation applied."""
+    return picture if orientation == 1 else picture.transpose(_transposition(_UPRIGHT[orientation]))
+
+
+def _transposition(name: str) -> Any:
+    image: Any = require("PIL.Image", "fit", "reading photographs")
+    return image.Transpose[name]
+
+
+def _decoded(picture: Any) -> Any:
+    """The picture's pixels as they are stored, also where Pillow turns them when it decodes a file, a TIFF."""
+    before, size = picture.getexif().get(_ORIENTATION, 1), picture.size
+    picture.load()
+    if before not in _UPRIGHT or picture.getexif().get(_ORIENTATION, 1) == before:
+        return picture
+    if picture.size != size:
+        # Pillow mixes up the rows of uncompressed files whose sides it exchanges.
+        raise ValueError(f"a TIFF with EXIF orientation {before} is supported with compression only")
+    return picture.transpose(_transposition(_STORED[before]))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A picture that is not decoded yet; InvalidArgument names a file that is none, or of a kind that is not read."""
+    image: Any = require("PIL.Image", "fit", "reading photographs")
+    remedy = _UNREADABLE.get(path.suffix.lower())
+    try:
+        with image.open(path) as picture:
+            # The file of a raw photograph is a TIFF with a small preview.
+            if remedy and picture.format == "TIFF":
+                raise malformed(path, remedy)
+            yield picture
+    except image.UnidentifiedImageError as error:
+        raise malformed(path, remedy or f"expected a picture: {error}") from error
+    except (OSError, ValueError, SyntaxError, image.DecompressionBombError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise malformed(path, f"expected a picture: {error}") from error

@@ -1,0 +1,265 @@
+"""Files of photographs and masks: their shape, which way up they are, and their levels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from lumigrad.client import Camera, InvalidArgument
+from lumigrad.client.datasets import Capture, View
+from lumigrad.client.fitting.background import Background
+from lumigrad.client.fitting.matching import Matched, have_one_shape
+from lumigrad.client.fitting.photograph import Photograph
+from lumigrad.client.fitting.picture_file import read_mask, read_picture
+from lumigrad.client.fitting.shot import Shot, shots_of
+
+WIDTH, HEIGHT = 32, 48
+WHOLE = (WIDTH, HEIGHT)
+# Levels of a portrait of which no turn or flip is itself.
+UPRIGHT = np.random.default_rng(0).integers(30, 226, (HEIGHT, WIDTH, 3), np.uint8)
+TURNS = {6: Image.Transpose.ROTATE_90, 8: Image.Transpose.ROTATE_270, 3: Image.Transpose.ROTATE_180}
+
+
+def camera(width: int = WIDTH, height: int = HEIGHT) -> Camera:
+    return Camera.opencv(40.0, 40.0, width / 2, height / 2, np.eye(3), [0.0, 0.0, 4.0], width, height)
+
+
+def save(path: Path, pixels: np.ndarray, orientation: int = 1, **options: object) -> Path:
+    """Stores upright pixels as a phone does that was turned: a viewer turns them back by the EXIF orientation."""
+    picture = Image.fromarray(pixels)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    picture = picture.transpose(TURNS[orientation]) if orientation in TURNS else picture
+    picture.save(path, exif=exif, **options)
+    return path
+
+
+def shot(image: Path, mask: Path | None = None, taken: Camera | None = None) -> Shot:
+    return Shot.of(Matched.of(View("a", taken or camera(), image, mask)), 4096, Background())
+
+
+def read(image: Path, mask: Path | None = None, taken: Camera | None = None) -> Photograph:
+    return shot(image, mask, taken).read()
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.webp", "a.tif"])
+@pytest.mark.parametrize("orientation", [6, 8])
+def test_a_photograph_that_fits_its_camera_only_upright_is_turned(tmp_path: Path, name: str, orientation: int):
+    options = {"a.webp": {"lossless": True}, "a.tif": {"compression": "tiff_lzw"}}.get(name, {})
+    image = save(tmp_path / name, UPRIGHT, orientation, **options)
+    found = shot(image)
+    assert (found.camera.width, found.camera.height) == WHOLE
+    np.testing.assert_array_equal(found.read().pixels, UPRIGHT)
+    small = Shot.of(Matched.of(View("a", camera(), image)), 24, Background())
+    expected = Image.fromarray(UPRIGHT).resize((16, 24), Image.Resampling.LANCZOS, reducing_gap=2.0)
+    np.testing.assert_array_equal(small.read().pixels, np.asarray(expected))
+    # A camera of the stored pixels, as COLMAP calibrates them.
+    with Image.open(image) as opened:
+        stored = np.asarray(ImageOps.exif_transpose(opened).transpose(TURNS[orientation]))
+    np.testing.assert_array_equal(read(image, taken=camera(HEIGHT, WIDTH)).pixels, stored)
+
+
+def test_a_large_jpeg_is_turned_too(tmp_path: Path):
+    large = np.asarray(Image.fromarray(UPRIGHT).resize((640, 960), Image.Resampling.BICUBIC))
+    image = save(tmp_path / "a.jpg", large, 6, quality=95)
+    small = Shot.of(Matched.of(View("a", camera(), image)), 240, Background()).read().pixels
+    expected = np.asarray(Image.fromarray(large).resize((160, 240), Image.Resampling.BOX))
+    assert np.abs(small.astype(int) - expected).mean() < 4
+
+
+def test_orientations_are_told(tmp_path: Path):
+    save(tmp_path / "turned.png", UPRIGHT, 6)
+    save(tmp_path / "over.png", UPRIGHT, 3)
+    save(tmp_path / "plain.png", UPRIGHT)
+    views = tuple(View(path.stem, camera(), path) for path in sorted(tmp_path.glob("*.png")))
+    with pytest.warns(UserWarning) as told:
+        shots_of(Capture(views), 4096, "black")
+    said = [str(each.message) for each in told]
+    assert len(said) == 2
+    assert said[0].startswith("1 photograph has EXIF orientation 3; they are used as stored")
+    assert said[1].startswith("1 photograph has EXIF orientation 6; they are turned by it")
+    np.testing.assert_array_equal(read(tmp_path / "over.png").pixels, UPRIGHT[::-1, ::-1])
+
+
+def test_a_square_photograph_is_used_as_it_is_stored(tmp_path: Path):
+    square = UPRIGHT[:WIDTH]
+    image = save(tmp_path / "a.png", square, 6)
+    matched = Matched.of(View("a", camera(WIDTH, WIDTH), image))
+    assert (matched.orientation, matched.ignored) == (1, 6)
+    np.testing.assert_array_equal(read(image, taken=camera(WIDTH, WIDTH)).pixels, np.rot90(square))
+
+
+@pytest.mark.parametrize(
+    ("pixels", "said"),
+    [
+        (UPRIGHT.swapaxes(0, 1), "got 48x32; turn the photograph by 90 degrees"),
+        (UPRIGHT[8:40], "got 32x32; crop the camera too"),
+        (UPRIGHT[:, :28], "got 28x48; crop the camera too"),
+        (UPRIGHT[:, :20], "got 20x48; crop"),
+    ],
+)
+def test_a_photograph_of_another_shape_is_refused_with_both_sizes(tmp_path: Path, pixels: np.ndarray, said: str):
+    image = save(tmp_path / "a.png", pixels)
+    with pytest.raises(InvalidArgument, match=rf"a\.png: expected a photograph of 32x48 like its camera.*{said}"):
+        shot(image)
+    sideways = save(tmp_path / "b.jpg", UPRIGHT[8:24], 6)
+    with pytest.raises(
+        InvalidArgument, match=r"b\.jpg: expected .* of 32x48 .*got 16x32 with EXIF orientation 6; crop"
+    ):
+        shot(sideways)
+
+
+@pytest.mark.parametrize("size", [(16, 24), (64, 96), (8, 12), (10, 16), (11, 16)])
+def test_other_sizes_of_the_same_shape_are_taken(tmp_path: Path, size: tuple[int, int]):
+    Image.fromarray(UPRIGHT).resize(size).save(tmp_path / "a.png")
+    found = shot(tmp_path / "a.png")
+    assert (found.camera.width, found.camera.height) == size
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        # Reduced by 2, 4 and 8, and rounded down or up.
+        *(((3958, 2968), size, True) for size in ((494, 371), (495, 371), (1979, 1484), (989, 742), (990, 742))),
+        ((4946, 3286), (1237, 822), True),
+        ((4000, 3000), (4000, 2999), True),
+        ((4000, 3000), (4000, 2997), False),
+        ((1920, 1080), (1920, 1088), False),
+        ((4000, 3000), (3000, 4000), False),
+        ((1600, 1200), (1600, 900), False),
+    ],
+)
+def test_a_pixel_is_a_matter_of_rounding(first: tuple[int, int], second: tuple[int, int], same: bool):
+    assert have_one_shape(first, second) == have_one_shape(second, first) == same
+
+
+MASK = np.where(np.arange(HEIGHT)[:, None] < 12, 0, 255).astype(np.uint8) * np.ones((1, WIDTH), np.uint8)
+
+
+def test_masks_are_turned_like_photographs_or_refused(tmp_path: Path):
+    image = save(tmp_path / "a.png", UPRIGHT)
+    sideways = save(tmp_path / "b.png", MASK.swapaxes(0, 1))
+    with pytest.raises(
+        InvalidArgument, match=r"b\.png: expected a mask of 32x48 like its camera.*got 48x32; turn the m"
+    ):
+        shot(image, sideways)
+    with pytest.raises(InvalidArgument, match=r"c\.png: expected a mask of 32x48 .*got 32x32; crop"):
+        shot(image, save(tmp_path / "c.png", MASK[:WIDTH]))
+    np.testing.assert_array_equal(read(image, save(tmp_path / "d.png", MASK, 6)).mask, MASK)
+    # A mask of the stored pixels is turned with its photograph, whether it says so or not.
+    turned = save(tmp_path / "e.jpg", UPRIGHT, 6)
+    stored = tmp_path / "f.png"
+    Image.fromarray(MASK).transpose(TURNS[6]).save(stored)
+    for mask in (stored, tmp_path / "d.png", save(tmp_path / "g.png", MASK)):
+        np.testing.assert_array_equal(read(turned, mask).mask, MASK)
+
+
+GREY = np.random.default_rng(1).integers(0, 256, (HEIGHT, WIDTH), np.uint8)
+GREY[0, :2] = 0, 255
+
+
+def big_endian(path: Path) -> None:
+    pixels = (GREY.astype(np.uint16) * 257).astype(">u2")
+    Image.frombytes("I;16B", WHOLE, pixels.tobytes()).save(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("grey.png", lambda path: Image.fromarray(GREY).save(path)),
+        ("deep.png", lambda path: Image.fromarray(GREY.astype(np.uint16) * 257).save(path)),
+        ("deep.tif", lambda path: Image.fromarray(GREY.astype(np.uint16) * 257).save(path)),
+        ("big.tif", big_endian),
+        ("long.tif", lambda path: Image.fromarray(GREY.astype(np.int32) * 257).save(path)),
+        ("deep.pgm", lambda path: path.write_bytes(b"P5 32 48 65535\n" + (GREY.astype(">u2") * 257).tobytes())),
+        ("float.tif", lambda path: Image.fromarray((GREY / 255).astype(np.float32)).save(path)),
+        ("alpha.png", lambda path: Image.fromarray(GREY).convert("LA").save(path)),
+        ("palette.png", lambda path: Image.fromarray(GREY).convert("P").save(path)),
+        ("colour.bmp", lambda path: Image.fromarray(GREY).convert("RGB").save(path)),
+    ],
+)
+def test_levels_of_photographs_are_scaled_to_8_bits(tmp_path: Path, name: str, write):
+    write(tmp_path / name)
+    pixels = read_picture(tmp_path / name, WHOLE)[..., :3]
+    np.testing.assert_array_equal(pixels, np.repeat(GREY[..., None], 3, axis=2))
+
+
+def test_one_bit_and_cmyk_photographs_are_read(tmp_path: Path):
+    Image.fromarray(GREY > 99).save(tmp_path / "bits.png")
+    np.testing.assert_array_equal(read_picture(tmp_path / "bits.png", WHOLE)[..., 0], np.where(GREY > 99, 255, 0))
+    Image.fromarray(UPRIGHT).convert("CMYK").save(tmp_path / "ink.tif")
+    np.testing.assert_allclose(read_picture(tmp_path / "ink.tif", WHOLE), UPRIGHT, atol=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "pixels", "said"),
+    [
+        (
+            "sensor.png",
+            GREY.astype(np.uint16) * 16,
+            "expected levels up to 65,535 of a picture of 16 bits, got at most 4,080",
+        ),
+        ("signed.tif", GREY.astype(np.int32) - 300, "expected levels of at most 16 bits, got -300 to -45"),
+        ("light.tif", GREY.astype(np.float32), "expected floats from 0 to 1, got 0 to 255"),
+        ("nan.tif", np.full((HEIGHT, WIDTH), np.nan, np.float32), "expected finite levels"),
+    ],
+)
+def test_levels_that_have_no_8_bits_are_refused(tmp_path: Path, name: str, pixels: np.ndarray, said: str):
+    Image.fromarray(pixels).save(tmp_path / name)
+    with pytest.raises(InvalidArgument, match=f"{name}: {said}"):
+        read_picture(tmp_path / name, WHOLE)
+
+
+def of_alpha(path: Path, color: int) -> None:
+    Image.fromarray(np.dstack([np.full((HEIGHT, WIDTH, 3), color, np.uint8), MASK]), "RGBA").save(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("plain.png", lambda path: Image.fromarray(MASK).save(path)),
+        ("one.png", lambda path: Image.fromarray(MASK // 255).save(path)),
+        ("bits.png", lambda path: Image.fromarray(MASK > 0).save(path)),
+        ("deep.png", lambda path: Image.fromarray(MASK.astype(np.uint16) * 257).save(path)),
+        ("low.png", lambda path: Image.fromarray(MASK.astype(np.uint16) // 255).save(path)),
+        ("float.tif", lambda path: Image.fromarray((MASK / 255).astype(np.float32)).save(path)),
+        ("palette.png", lambda path: Image.fromarray(MASK).convert("P").save(path)),
+        ("opaque.png", lambda path: Image.fromarray(MASK).convert("RGBA").save(path)),
+        ("white.png", lambda path: of_alpha(path, 255)),
+        ("grey.png", lambda path: of_alpha(path, 90)),
+        ("la.png", lambda path: Image.fromarray(np.dstack([np.full_like(MASK, 200), MASK]), "LA").save(path)),
+        ("key.png", lambda path: Image.fromarray(MASK).convert("P").save(path, transparency=0)),
+    ],
+)
+def test_masks_are_what_is_not_black_or_not_transparent(tmp_path: Path, name: str, write):
+    write(tmp_path / name)
+    np.testing.assert_array_equal(read_mask(tmp_path / name, WHOLE) > 0, MASK > 0)
+
+
+@pytest.mark.parametrize("color", [0, None])
+def test_a_mask_in_colours_and_in_transparency_is_refused(tmp_path: Path, color: int | None):
+    pixels = UPRIGHT if color is None else np.full((HEIGHT, WIDTH, 3), color, np.uint8)
+    Image.fromarray(np.dstack([pixels, MASK]), "RGBA").save(tmp_path / "a.png")
+    with pytest.raises(
+        InvalidArgument, match=r"a\.png: expected a mask in its colours or in its transparency, got both"
+    ):
+        read_mask(tmp_path / "a.png", WHOLE)
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "1", "I;16", "RGBA"])
+def test_a_mask_that_hides_everything_is_refused(tmp_path: Path, mode: str):
+    Image.new(mode, WHOLE).save(tmp_path / "a.png")
+    with pytest.raises(InvalidArgument, match=r"a\.png: expected a mask that lets a part of the photograph through"):
+        read_mask(tmp_path / "a.png", WHOLE)
+
+
+def test_pictures_of_telephones_and_raw_pictures_are_named_with_a_remedy(tmp_path: Path):
+    (tmp_path / "a.heic").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0heicmif1" + bytes(99))
+    with pytest.raises(InvalidArgument, match=r"a\.heic: HEIC is not supported; convert it to JPEG or PNG"):
+        read_picture(tmp_path / "a.heic", WHOLE)
+    Image.fromarray(UPRIGHT).save(tmp_path / "b.DNG", format="TIFF")
+    with pytest.raises(InvalidArgument, match=r"b\.DNG: raw photographs are not supported; develop it"):
+        read_picture(tmp_path / "b.DNG", WHOLE)

@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
+from lumigrad.protos.chunks import PayloadAssembler
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import BusyError
 
@@ -147,21 +148,92 @@ def places(resource: str, count: int, *, has_tenants: bool, retry_seconds: float
 
 
 class PayloadMemory:
-    """Counts the payload bytes of calls, from their announcement until the call ends."""
+    """Counts the payload bytes of calls: reserved from their announcement until the call ends, in use once they exist.
+
+    A payload that was announced takes no memory before it arrives, and a reply none before its work begins.
+    """
 
     def __init__(self, account: Account, allocate: Callable[[int], memoryview]) -> None:
         self.account = account
         self._allocate = allocate
+        self._lock = threading.Lock()
+        # By call, the bytes that are reserved and do not exist yet, and their sum.
+        self._due: dict[Call, int] = {}
+        self._total_due = 0
+
+    @property
+    def used(self) -> int:
+        """The bytes that are in use."""
+        return max(0, self.account.taken - self._total_due)
 
     def reserve(self, nbytes: int, call: Call) -> None:
-        """Reserve bytes until a call ends; BusyError if too few are left."""
+        """Reserve bytes until a call ends, which are in use at once; BusyError if too few are left."""
         call.on_end(self.account.reserve(call.tenant, nbytes).release)
 
+    def announce(self, nbytes: int, call: Call) -> None:
+        """Reserve bytes until a call ends, which are in use once they arrive, or the call's work begins.
+
+        BusyError if too few are left.
+        """
+        reservation = self.account.reserve(call.tenant, nbytes)
+        self._change_due(call, nbytes)
+
+        def release() -> None:
+            reservation.release()
+            self.begin(call)
+
+        call.on_end(release)
+
+    def begin(self, call: Call) -> None:
+        """Count all that a call has announced as in use."""
+        with self._lock:
+            self._total_due -= self._due.pop(call, 0)
+
+    def assembler(self, payload_bytes: int, limit_bytes: int, call: Call) -> PayloadAssembler:
+        """What receives a payload, which is in use as it arrives.
+
+        ProtocolError if it is longer than `limit_bytes`; BusyError if too few bytes are left.
+        """
+
+        def allocate(length: int) -> memoryview:
+            self.announce(length, call)
+            return self._allocate(length)
+
+        return _Arriving(payload_bytes, limit_bytes, allocate, lambda nbytes: self._change_due(call, -nbytes))
+
     def allocator(self, call: Call) -> Callable[[int], memoryview]:
-        """A function that reserves and allocates buffers for a call's upload."""
+        """A function that reserves and allocates buffers for bytes that are there already."""
 
         def allocate(length: int) -> memoryview:
             self.reserve(length, call)
             return self._allocate(length)
 
         return allocate
+
+    def _change_due(self, call: Call, change: int) -> None:
+        with self._lock:
+            due = self._due.get(call, 0)
+            changed = max(0, due + change)
+            self._total_due += changed - due
+            self._due[call] = changed
+            if not changed:
+                del self._due[call]
+
+
+class _Arriving(PayloadAssembler):
+    """An assembler that reports the bytes of each chunk."""
+
+    def __init__(
+        self,
+        payload_bytes: int,
+        limit_bytes: int,
+        allocate: Callable[[int], memoryview],
+        on_bytes: Callable[[int], None],
+    ) -> None:
+        super().__init__(payload_bytes, limit_bytes, allocate)
+        self._on_bytes = on_bytes
+
+    def add(self, data: memoryview) -> None:
+        """Append one chunk."""
+        super().add(data)
+        self._on_bytes(data.nbytes)

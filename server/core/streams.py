@@ -43,7 +43,7 @@ class Receiver(Generic[M]):
 
     def payload(self, limit_bytes: int, payload_memory: PayloadMemory) -> PayloadReader:
         """Read as many bytes as the header announces."""
-        assembler = PayloadAssembler(self._length, limit_bytes, payload_memory.allocator(self._call))
+        assembler = payload_memory.assembler(self._length, limit_bytes, self._call)
         payload = assembled(assembler, self._first, self._frames, "only data after the header", "a second header")
         self._call.receiving.restart()
         self._call.turn.resume()

@@ -16,6 +16,7 @@ import torch
 
 from lumigrad.kernels.memory import trim
 from lumigrad.server.core.accounts import Account, PayloadMemory
+from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import DeviceMemoryError
 from lumigrad.server.device.faults import is_out_of_memory, release_locals
 from lumigrad.server.device.transfer import Transfer
@@ -218,8 +219,18 @@ class DeviceMemory:
         if cost.bytes + held_bytes > self.capacity_bytes:
             raise DeviceMemoryError(cost.bytes, self.capacity_bytes - held_bytes)
 
+    def begin(self, call: Call | None) -> None:
+        """Count the payloads that a call has announced as in use: a job of it begins."""
+        if self._payload_memory is not None and call is not None:
+            self._payload_memory.begin(call)
+
     def make_room(self, cost: Cost) -> None:
-        """Wait for a download and evict forward states until a job fits; DeviceMemoryError if that does not suffice."""
+        """Wait for a download and evict forward states until a job fits; DeviceMemoryError if that does not suffice.
+
+        A job that needs nothing always fits, such as those that test the device.
+        """
+        if not cost.bytes:
+            return
         free = self._free(cost)
         if cost.bytes > free - self._downloading_bytes and self._transfer is not None:
             self._transfer.settle()
@@ -286,6 +297,6 @@ class DeviceMemory:
     def _free(self, cost: Cost) -> int:
         stored = sum(budget.bytes for budget in self._stored)
         trained = 0 if self._trainings is None else self._trainings.taken
-        payloads = 0 if self._payload_memory is None else self._payload_memory.account.taken
+        payloads = 0 if self._payload_memory is None else self._payload_memory.used
         of_others = max(0, payloads - cost.payload_bytes)
         return self.capacity_bytes - stored - trained - of_others

@@ -95,6 +95,7 @@ class Job(Generic[T]):
     def work(self, memory: DeviceMemory) -> None:
         """Run the work, on the device's thread, and keep its result or error."""
         try:
+            memory.begin(self.call)
             with torch.no_grad():
                 self.result = memory.run(self._work, self.cost)
         except BaseException as error:
@@ -240,6 +241,8 @@ class Batch:
         entry = jobs[0].entry
         assert entry is not None
         try:
+            for job in jobs:
+                memory.begin(job.call)
             memory.make_room(self.cost)
             with torch.no_grad():
                 results = entry.run([job.entry.item for job in jobs if job.entry is not None])

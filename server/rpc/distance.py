@@ -109,7 +109,7 @@ def answer_field(
         scene = find_scene(request, _KINDS, runtime, call, "")
         cost = Cost.of_payload(_checked_bytes(request, scene.outline, runtime.limits))
         runtime.memory.check(cost)
-        runtime.payload_memory.reserve(cost.bytes, call)
+        runtime.payload_memory.announce(cost.bytes, call)
         scene.receive(PayloadReader())
 
     def work() -> Delivery[Array]:

@@ -176,7 +176,7 @@ def _admit(
     received = receiver.length(runtime.limits.payload_bytes)
     cost = task.cost(operation, memory + received, reserved + received)
     runtime.memory.check(cost)
-    runtime.payload_memory.reserve(reserved, call)
+    runtime.payload_memory.announce(reserved, call)
     return cost
 
 

@@ -140,7 +140,7 @@ class _Batch:
         sent = sum(item.request.formats.reply_bytes(item.request.task.plan, limits, "") for item in items)
         require(sent <= limits.payload_bytes, "items", f"at most {limits.payload_bytes} bytes of reply", sent)
         check_room(self._call, sent)
-        self._runtime.payload_memory.reserve(sent, self._call)
+        self._runtime.payload_memory.announce(sent, self._call)
         self._payload_bytes = sent + received
         return sent
 

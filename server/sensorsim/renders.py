@@ -109,7 +109,7 @@ class FrameRenderer:
             memory = plan.forward_bytes(plan.outputs, retain=False, device=runtime.transfer.device)
             cost = task.cost("forward", memory, reserved)
             runtime.memory.check(cost)
-            runtime.payload_memory.reserve(reserved, call)
+            runtime.payload_memory.announce(reserved, call)
         result = runtime.executor.deliver(
             lambda: runner.forward(request, call, retain=False), call, cost, runner.batch_entry(request, call)
         )

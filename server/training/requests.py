@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from lumigrad.protos.chunks import PayloadAssembler
 from lumigrad.protos.wire import Frame
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import CancelledError, InvalidArgumentError
@@ -212,7 +211,7 @@ class Requests:
         if limit_bytes is None:
             # There is no such step; answering the request reports that and ends the call.
             return Request(message, memoryview(b""), part)
-        assembler = PayloadAssembler(message.payload_bytes, limit_bytes, self._runtime.payload_memory.allocator(part))
+        assembler = self._runtime.payload_memory.assembler(message.payload_bytes, limit_bytes, part)
         with self._call.payload_due():
             limit = "only data until the payload is complete"
             payload = assembled(assembler, first, self._frames, limit, "another request")

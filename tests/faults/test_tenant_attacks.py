@@ -16,7 +16,7 @@ from google.rpc import error_details_pb2
 from lumigrad.protos.service import TRAINING_SERVICE, Stub
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame
-from lumigrad.v1 import scene_pb2, training_pb2
+from lumigrad.v1 import render_pb2, scene_pb2, training_pb2
 from support.calls.gaussian_calls import gaussian_cloud
 from support.calls.raw_calls import RawClient, detail, failure, opencv_camera, scene_of, spec_of, sphere_cloud
 from support.calls.raw_training import RawTraining, start_of
@@ -241,6 +241,45 @@ def test_what_a_tenant_stores_leaves_memory_for_the_calls_of_others(small: Simpl
     training.finish()
     for each in held:
         each.close()
+
+
+def announced(request: Any, stub: Any, bytes_sent: int) -> tuple[Any, threading.Event]:
+    """A call that sends its header and so many bytes of its payload, and then nothing until the event."""
+    end = threading.Event()
+
+    def frames() -> Iterator[Frame[Any]]:
+        yield Frame(request, memoryview(bytes(bytes_sent)))
+        end.wait(120)
+
+    return stub(frames(), timeout=120), end
+
+
+def test_what_is_only_announced_takes_no_memory_from_others(small: SimpleNamespace) -> None:
+    """Of 96 MiB the scenes of one tenant take 24; it announces payloads of 19 and replies of 30, three of each."""
+    process, calls = small.process, []
+    for seed in range(60):
+        small.a.put(sphere_cloud(20_000, seed=seed))
+    payload = PayloadWriter()
+    scene = scene_of(sphere_cloud(700_000), payload)
+    # Not its bytes: they do not come.
+    put = scene_pb2.PutRequest(scene=scene, payload_bytes=payload.length)
+    image = PayloadWriter()
+    spec = spec_of(opencv_camera(1900, 1400))
+    spec.scene.CopyFrom(scene_of(sphere_cloud(5), image))
+    render = render_pb2.RenderRequest(spec=spec, payload_bytes=image.length)
+    try:
+        for request, stub in ((put, small.a.scene_stub.Put.future), (render, small.a.render_stub.Render)):
+            calls += [announced(request, stub, 50) for _ in range(3)]
+        wait_for(process, "lumigrad_calls_in_progress", 6)
+        assert process.metric("lumigrad_transit_bytes") > 96 * MIB
+        shown = small.b.render(spec_of(opencv_camera(512, 512)), cloud=sphere_cloud(50))
+        assert shown.arrays["color"].shape == (1, 512, 512, 3)
+        assert process.health() == 1
+    finally:
+        for call, end in calls:
+            end.set()
+            call.cancel()
+    wait_for(process, "lumigrad_transit_bytes", 0)
 
 
 def test_a_scene_that_is_larger_than_all_the_room_is_refused_with_the_limit(small: SimpleNamespace) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -147,6 +148,59 @@ def test_the_payload_of_a_call_is_counted_once() -> None:
     with pytest.raises(DeviceMemoryError) as raised:
         memory.make_room(Cost(bytes=91, payload_bytes=60))
     assert (raised.value.asked_bytes, raised.value.available_bytes) == (91, 90)
+
+
+class Ending:
+    """A call as accounts see it."""
+
+    tenant = "other"
+
+    def __init__(self) -> None:
+        self._at_end: list[Callable[[], None]] = []
+
+    def on_end(self, callback: Callable[[], None]) -> None:
+        self._at_end.append(callback)
+
+    def end(self) -> None:
+        for callback in self._at_end:
+            callback()
+
+
+def test_what_is_announced_takes_memory_from_others_once_it_is_there() -> None:
+    account = Account("bytes of payloads", 1000, "--transit-mib")
+    payloads = PayloadMemory(account, allocate_bytes)
+    memory = DeviceMemory(torch.device("cpu"), 100, payloads)
+    call: Any = Ending()
+    payloads.announce(50, call)
+    assembler = payloads.assembler(200, 200, call)
+    assert (account.taken, payloads.used) == (250, 0)
+    memory.make_room(Cost(bytes=100))
+    assembler.add(memoryview(bytes(30)))
+    memory.make_room(Cost(bytes=70))
+    with pytest.raises(DeviceMemoryError):
+        memory.make_room(Cost(bytes=71))
+    # Its job begins, and there is the reply, too.
+    assembler.add(memoryview(bytes(170)))
+    memory.begin(call)
+    assert payloads.used == 250
+    # Whatever is in use, what tests the device runs.
+    memory.make_room(Cost())
+    call.end()
+    assert (account.taken, payloads.used) == (0, 0)
+
+
+@pytest.mark.parametrize("arrived", [0, 1, 200])
+def test_an_upload_leaves_nothing_behind_however_much_of_it_arrived(arrived: int) -> None:
+    payloads = PayloadMemory(Account("bytes of payloads", 1000, "--transit-mib"), allocate_bytes)
+    call: Any = Ending()
+    assembler = payloads.assembler(200, 200, call)
+    assembler.add(memoryview(bytes(arrived)))
+    assert payloads.used == arrived
+    call.end()
+    assert (payloads.account.taken, payloads.used) == (0, 0)
+    # What arrives late finds nothing to count.
+    assembler.add(memoryview(bytes(0)))
+    assert payloads.used == 0
 
 
 def test_the_labels_of_tenants_are_bounded() -> None:

@@ -8,12 +8,24 @@ from typing import Any, TypeVar
 E = TypeVar("E", bound="InvalidArgument")
 
 
+# The longest text of an error.
+_LONGEST = 500
+
+
+def shortened(text: str, most: int = _LONGEST) -> str:
+    """`text` with at most so many characters, without its middle: errors begin with names and end with advice."""
+    if len(text) <= most:
+        return text
+    tail = (most - 3) // 3
+    return f"{text[: most - 3 - tail]} … {text[len(text) - tail :]}"
+
+
 class LumigradError(Exception):
-    """Base of every error that the client raises."""
+    """Base of every error that the client raises; its text has at most 500 characters."""
 
     def __init__(self, message: str, **facts: Any) -> None:
         """`facts` become attributes of the error."""
-        super().__init__(message)
+        super().__init__(shortened(message))
         vars(self).update(facts)
 
 

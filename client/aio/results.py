@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Iterable, Iterator
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -22,26 +21,51 @@ T = TypeVar("T")
 async def in_order(
     call: Callable[[S], Coroutine[Any, Any, T]], items: Iterable[S] | AsyncIterable[S], limit: int
 ) -> AsyncGenerator[T, None]:
-    """Yields the results of `call` for each item, in order; at most `limit` are in flight or not yet taken.
+    """Yields the results of `call` for each item, in order and as soon as they are there.
 
-    An error is raised in the place of its result. The remaining calls are then cancelled, as they are when the
-    generator is closed.
+    At most `limit` are in flight or not yet taken; the next item is taken meanwhile. An error, of a call or of the
+    items, is raised in the place of its result. The remaining calls are then cancelled, as they are when the generator
+    is closed.
     """
-    begun: deque[asyncio.Task[T]] = deque()
+    begun: asyncio.Queue[asyncio.Task[T] | None] = asyncio.Queue()
+    room = asyncio.Semaphore(limit)
+    # A task of its own: the next item may depend on the last result.
+    feed = asyncio.create_task(_begin_each(call, items, begun, room))
+    task: asyncio.Task[T] | None = None
+    try:
+        while (task := await begun.get()) is not None:
+            yield await task
+            room.release()
+        await feed
+    finally:
+        feed.cancel()
+        await asyncio.gather(feed, return_exceptions=True)
+        rest = [each for each in (task, *_drained(begun)) if each is not None]
+        for each in rest:
+            each.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+
+
+async def _begin_each(
+    call: Callable[[S], Coroutine[Any, Any, T]],
+    items: Iterable[S] | AsyncIterable[S],
+    begun: asyncio.Queue[asyncio.Task[T] | None],
+    room: asyncio.Semaphore,
+) -> None:
+    """Begins a call for each item while there is room, and queues them; None: there are no more."""
     try:
         async with aclosing(_each(items)) as each:
+            await room.acquire()
             async for item in each:
-                begun.append(asyncio.create_task(call(item)))
-                if len(begun) == limit:
-                    yield await begun[0]
-                    begun.popleft()
-        while begun:
-            yield await begun[0]
-            begun.popleft()
+                begun.put_nowait(asyncio.create_task(call(item)))
+                await room.acquire()
     finally:
-        for task in begun:
-            task.cancel()
-        await asyncio.gather(*begun, return_exceptions=True)
+        begun.put_nowait(None)
+
+
+def _drained(queue: asyncio.Queue[T]) -> Iterator[T]:
+    while not queue.empty():
+        yield queue.get_nowait()
 
 
 async def _each(items: Iterable[S] | AsyncIterable[S]) -> AsyncGenerator[S, None]:

@@ -194,20 +194,20 @@ class TrainingStream:
                 return self._ready.popleft()
             try:
                 reply = self._live().receive(self.cancellation)
-            except LaneLost:
+            except LaneLost as error:
                 # The call reaches another worker than the one that opened the lane, or the lane is broken.
                 self._may_use_lanes = False
-                self._resume()
+                self._resume(error)
                 continue
             except ResourceExhausted as error:
                 backoff.after(error)
-                self._resume()
+                self._resume(error)
                 continue
             except (Unavailable, Cancelled) as error:
                 broken += 1
                 if broken == _MOST_BROKEN or (isinstance(error, Unavailable) and error.is_lasting):
                     raise
-                self._resume()
+                self._resume(error)
                 continue
             request, index = self._expected.popleft()
             if index < request.delivered:
@@ -262,7 +262,9 @@ class TrainingStream:
                 return
             self._requests.popleft()
 
-    def _resume(self) -> None:
+    def _resume(self, error: LumigradError | None = None) -> None:
+        if error is not None:
+            _log.info("a training is resumed: %s", error)
         self._take_up()
         self.resumed += 1
 

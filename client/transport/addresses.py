@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from lumigrad.client.errors import InvalidArgument, Unavailable
+from lumigrad.client.errors import InvalidArgument, Unavailable, shortened
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,10 @@ class Targets:
         """Returns the workers' addresses, each once; looks up a name now if there is one.
 
         Raises:
-            Unavailable: the name has no address, or cannot be looked up.
+            Unavailable: the name has no address, or cannot be looked up; or the user's function failed.
+            InvalidArgument: the function returned something else than addresses.
         """
-        entries = self._entries if self._ask is None else _checked(self._ask())
+        entries = self._entries if self._ask is None else self._asked(self._ask)
         found: dict[Address, None] = {}
         failures: list[str] = []
         for entry in entries:
@@ -113,6 +114,16 @@ class Targets:
             why = "; ".join(failures) or "the look-up returned no address"
             raise Unavailable(f"no worker at {self.text}: {why}; {TARGETS}")
         return tuple(found)
+
+    def _asked(self, ask: Callable[[], Sequence[str]]) -> tuple[str, ...]:
+        """The addresses that the user's function returns."""
+        try:
+            found = ask()
+            named = found if isinstance(found, str) else tuple(found)
+        except Exception as error:
+            why = f"{type(error).__name__}: {shortened(str(error), 200)}"
+            raise Unavailable(f"no worker at {self.text}, which failed to return addresses ({why})") from error
+        return _parsed(named) if named else ()
 
 
 def split_target(target: str) -> tuple[str, int | None]:
@@ -135,7 +146,22 @@ def resolve_name(host: str, port: int) -> tuple[str, ...]:
 
 
 def _entries(targets: str | Sequence[str] | None) -> tuple[str, ...]:
-    named = targets or os.environ.get(TARGET_VARIABLE) or DEFAULT_TARGET
+    if targets is None:
+        named = os.environ.get(TARGET_VARIABLE, DEFAULT_TARGET)
+        if not named:
+            raise InvalidArgument.of(TARGET_VARIABLE, f"expected an address, got ''; unset it for {DEFAULT_TARGET}")
+        return _parsed(named)
+    if not isinstance(targets, Iterable):
+        text = f'expected "host:port", several of them, or a function that returns them, got {type(targets).__name__}'
+        raise InvalidArgument.of("target", text)
+    given = targets if isinstance(targets, str) else tuple(targets)
+    if not given:
+        text = f"expected at least one address, got {given!r}; None means {TARGET_VARIABLE}, else {DEFAULT_TARGET}"
+        raise InvalidArgument.of("target", text)
+    return _parsed(given)
+
+
+def _parsed(named: str | Sequence[str]) -> tuple[str, ...]:
     if isinstance(named, str):
         scheme = next((scheme for scheme in _NUMERIC if named.startswith(scheme)), "")
         parts = named.removeprefix(scheme).split(",")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from html import escape
@@ -14,7 +15,7 @@ import viser
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.client import Client
 from lumigrad.client.distances.answer import Distances
-from lumigrad.client.errors import LumigradError, Unavailable
+from lumigrad.client.errors import LumigradError, Unavailable, shortened
 from lumigrad.client.robots import Robot
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.world import World
@@ -131,6 +132,7 @@ def colors_of(clearances: Float64, span: float) -> Levels:
     return DISTANCES.levels(np.clip(clearances / span, -1.0, 1.0) / 2 + 0.5)
 
 
+_log = logging.getLogger("lumigrad")
 _OUTPUTS = ("distance", "obstacle", "closest", "normal")
 _SPAN_M, _SPANS_M = 0.1, (0.02, 1.0)
 _PAUSE_S = 0.5
@@ -163,7 +165,7 @@ class Collisions:
         self._links = [link for link, is_on in zip(robot.sphere_links, self._are_on, strict=True) if is_on]
         self._spheres = SphereView(server, first[self._are_on])
         self.clearances: Float64 | None = None
-        self._latest = Latest[Float64](self._measure)
+        self._latest = Latest[Float64](self._measure, self._fail)
         self._legend = server.gui.add_html("")
         self._answer = server.gui.add_html("")
         self._span = server.gui.add_slider("colours up to, m", *_SPANS_M, 0.01, _SPAN_M)
@@ -179,9 +181,9 @@ class Collisions:
         spheres = self._robot.spheres(q)[self._are_on]
         try:
             found = self._client.query(self._stored, spheres, outputs=_OUTPUTS)
-        except LumigradError as error:
-            self._answer.content = _line(f"no distances: {error}", is_bad=True)
-            if isinstance(error, Unavailable) and not error.is_lasting:
+        except Unavailable as error:
+            self._fail(error)
+            if not error.is_lasting:
                 self._latest.again(q)
                 self._latest.pause(_PAUSE_S)
             return
@@ -190,6 +192,11 @@ class Collisions:
         self._spheres.paint(clearances, self._span.value)
         self._show_answer(found, clearances, spheres)
         self.clearances = clearances
+
+    def _fail(self, error: Exception) -> None:
+        if not isinstance(error, LumigradError):
+            _log.warning("an error in the viewer", exc_info=error)
+        self._answer.content = _line(f"no distances: {shortened(str(error))}", is_bad=True)
 
     def _show_answer(self, found: Distances, clearances: Float64, spheres: Float64) -> None:
         span = self._span.value

@@ -14,7 +14,7 @@ from typing import Any
 import viser
 
 from lumigrad.client.base.timings import Timings
-from lumigrad.client.errors import LumigradError
+from lumigrad.client.errors import LumigradError, shortened
 from lumigrad.client.viewer.lens import Viewpoint
 from lumigrad.client.viewer.modes import Look
 from lumigrad.client.viewer.picture import Picture
@@ -31,15 +31,16 @@ class Notice:
         self._shown: viser.NotificationHandle | None = None
         self._was_away = False
 
-    def show_error(self, error: LumigradError, *, is_away: bool) -> None:
+    def show_error(self, error: Exception, *, is_away: bool) -> None:
         """Shows an error; with `is_away` the worker does not answer and the call is retried."""
+        body = str(error) if isinstance(error, LumigradError) else shortened(f"{type(error).__name__}: {error}")
         if self._shown is not None and is_away and self._was_away:
-            self._shown.body = str(error)
+            self._shown.body = body
             return
         self._clear()
         title = "The worker does not answer; trying again" if is_away else "No picture"
         self._shown = self._browser.add_notification(
-            title, str(error), loading=is_away, color="red", with_close_button=not is_away
+            title, body, loading=is_away, color="red", with_close_button=not is_away
         )
         self._was_away = is_away
 

@@ -105,8 +105,10 @@ class Player:
     @staticmethod
     def _run(ended: threading.Event, step: Callable[[float], bool], period_s: float, end: Callable[[], None]) -> None:
         began, count = monotonic(), 0
-        while not ended.is_set() and step(monotonic() - began):
-            count = max(count + 1, math.floor((monotonic() - began) / period_s))
-            ended.wait(max(began + count * period_s - monotonic(), 0.0))
-        ended.set()
-        end()
+        try:
+            while not ended.is_set() and step(monotonic() - began):
+                count = max(count + 1, math.floor((monotonic() - began) / period_s))
+                ended.wait(max(began + count * period_s - monotonic(), 0.0))
+        finally:
+            ended.set()
+            end()

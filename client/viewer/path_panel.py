@@ -9,7 +9,6 @@ from pathlib import Path
 
 import viser
 
-from lumigrad.client.errors import LumigradError
 from lumigrad.client.video import VideoWriter
 from lumigrad.client.viewer.lens import Viewpoint
 from lumigrad.client.viewer.modes import Levels
@@ -30,7 +29,7 @@ class PathPanel:
         here: Callable[[], Viewpoint],
         jump: Callable[[Viewpoint], None],
         render: Callable[[Viewpoint], Levels],
-        fail: Callable[[LumigradError], object],
+        fail: Callable[[Exception], object],
     ) -> None:
         """Creates the folder, with no key frames.
 
@@ -40,7 +39,7 @@ class PathPanel:
             title: name of the video, without suffix.
             here: returns the viewpoint of the browser's camera.
             jump: moves that camera.
-            render: returns the picture from a viewpoint, all of the same size; may raise LumigradError.
+            render: returns the picture from a viewpoint, all of the same size.
             fail: shows an error.
         """
         self._browser, self._player, self._title = browser, player, title
@@ -93,7 +92,7 @@ class PathPanel:
         self._stop_export.clear()
         try:
             self._send(list(path.frames(_FRAMES_PER_SECOND)))
-        except LumigradError as error:
+        except Exception as error:
             self._fail(error)
         finally:
             self._stop_export.set()

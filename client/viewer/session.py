@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Mapping
@@ -26,6 +27,7 @@ from lumigrad.client.viewer.path_panel import PathPanel
 from lumigrad.client.viewer.picture import Picture, png_of, show
 from lumigrad.client.viewer.stream import Pace, Shown, Stream
 
+_log = logging.getLogger("lumigrad")
 # A browser that does not acknowledge an image within this time shows another tab, or is suspended.
 _PATIENCE_S = 5.0
 _UPDATE_S = 0.25
@@ -116,7 +118,7 @@ class Session:
         """Sends the browser the view at full size, as a PNG."""
         try:
             file = png_of(self._painter.levels(self._view()))
-        except LumigradError as error:
+        except Exception as error:
             self._fail(error)
             return
         self._browser.send_file_download(f"{self._title}.png", file, save_immediately=True)
@@ -190,8 +192,10 @@ class Session:
         self._updated_at = now
         self._panel.update(self.statistics, self._painter.modes[self._panel.mode].legend())
 
-    def _fail(self, error: LumigradError) -> bool:
+    def _fail(self, error: Exception) -> bool:
         """Shows an error; returns whether to retry."""
+        if not isinstance(error, LumigradError):
+            _log.warning("an error in the viewer", exc_info=error)
         is_away = isinstance(error, Unavailable) and not error.is_lasting
         self._notice.show_error(error, is_away=is_away)
         return is_away

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -9,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from lumigrad.client.errors import Cancelled, LumigradError
+from lumigrad.client.errors import Cancelled
 from lumigrad.client.transport.call import Cancellation
 
 # The decay, with each measurement, of earlier ones of the same size, and of the weight of those of other sizes.
@@ -111,13 +112,25 @@ class Pace:
 
 
 T = TypeVar("T")
+_log = logging.getLogger("lumigrad")
+
+
+def told(fail: Callable[[Exception], T], error: Exception) -> T | None:
+    """Returns what `fail` returns for an error; None, and a line in the log, if it cannot show it."""
+    try:
+        return fail(error)
+    except Exception:
+        # The browser may have gone.
+        _log.warning("the viewer cannot show an error: %s", error, exc_info=True)
+        return None
 
 
 class Latest(Generic[T]):
     """Runs work on the latest value, one at a time."""
 
-    def __init__(self, work: Callable[[T], None]) -> None:
-        self._work = work
+    def __init__(self, work: Callable[[T], None], fail: Callable[[Exception], object]) -> None:
+        """Starts the thread; `fail` is called with any error of the work, which does not end it."""
+        self._work, self._fail = work, fail
         self._changed = threading.Condition()
         self._values: list[T] = []
         self._is_closed = False
@@ -153,7 +166,10 @@ class Latest(Generic[T]):
                 if self._is_closed:
                     return
                 value = self._values.pop()
-            self._work(value)
+            try:
+                self._work(value)
+            except Exception as error:
+                told(self._fail, error)
 
 
 # A camera is at rest after this time without movement.
@@ -224,16 +240,17 @@ class Stream(Generic[W, P]):
         pace: Pace,
         *,
         note: Callable[[Shown[P]], None] = lambda shown: None,
-        fail: Callable[[LumigradError], bool] = lambda error: False,
+        fail: Callable[[Exception], bool] = lambda error: False,
     ) -> None:
         """Starts the threads, which wait for the first request.
 
         Args:
-            render: renders an image, which may be cancelled; may raise LumigradError.
+            render: renders an image, which may be cancelled.
             deliver: returns when the browser has the image.
             pace: chooses the sizes of coarse images.
             note: called with each delivered image.
-            fail: called with an error of `render`; returns whether to retry after a pause.
+            fail: called with any error of these, none of which ends the stream; returns whether to render again after
+                a pause.
         """
         self._render, self._deliver, self._pace, self._note, self._fail = render, deliver, pace, note, fail
         self._changed = threading.Condition()
@@ -282,17 +299,18 @@ class Stream(Generic[W, P]):
                 self._sharp_call = call if order.is_sharp else None
                 if order.is_sharp and self._has_request:
                     call.cancel()
+            failure: Exception | None = None
             try:
                 picture = self._render(request, order, call)
-            except LumigradError as error:
-                if not (isinstance(error, Cancelled) and call.wait(0.0)):
-                    self._after_failure(error)
-                continue
-            finally:
-                self._sharp_call = None
+            except Exception as error:
+                failure = error
             with self._changed:
-                self._ready = order, picture, time.monotonic() - began
-                self._changed.notify_all()
+                self._sharp_call = None
+                if failure is None:
+                    self._ready = order, picture, time.monotonic() - began
+                    self._changed.notify_all()
+            if failure is not None and not (isinstance(failure, Cancelled) and call.wait(0.0)):
+                self._after_failure(failure)
 
     def _next_job(self) -> tuple[W, Order] | None:
         """Waits for the next image to render; None: the stream is closed."""
@@ -311,10 +329,10 @@ class Stream(Generic[W, P]):
                     return self._request, Order(*self._request.size, is_sharp=True)
             return None
 
-    def _after_failure(self, error: LumigradError) -> None:
+    def _after_failure(self, error: Exception) -> None:
         if self._is_closed:
             return
-        is_retried = self._fail(error)
+        is_retried = told(self._fail, error)
         with self._changed:
             if is_retried:
                 self._needs_sharp = True
@@ -333,7 +351,11 @@ class Stream(Generic[W, P]):
                 self._ready = None
                 self._changed.notify_all()
             began = time.monotonic()
-            self._deliver(picture)
-            deliver_s = time.monotonic() - began
-            self._pace.observe(order.width * order.height, max(render_s, deliver_s))
-            self._note(Shown(order, picture, render_s, deliver_s))
+            try:
+                self._deliver(picture)
+                deliver_s = time.monotonic() - began
+                self._pace.observe(order.width * order.height, max(render_s, deliver_s))
+                self._note(Shown(order, picture, render_s, deliver_s))
+            except Exception as error:
+                if not self._is_closed:
+                    told(self._fail, error)

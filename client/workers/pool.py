@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 import weakref
@@ -10,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from lumigrad.client.base import forks
-from lumigrad.client.errors import LumigradError, Unavailable
+from lumigrad.client.errors import LumigradError
 from lumigrad.client.transport import tracing
 from lumigrad.client.transport.addresses import Address, Targets
 from lumigrad.client.transport.call import Call, Cancellation
@@ -26,6 +27,7 @@ from lumigrad.client.workers.health import Standing
 from lumigrad.client.workers.routing import Keys, Route, Subject, in_order
 from lumigrad.client.workers.worker import Worker
 
+_log = logging.getLogger("lumigrad")
 _NAME_BYTES = 8
 # The longest and the shortest pause between two look-ups of addresses that may change.
 _LOOK_S = 5.0
@@ -55,6 +57,8 @@ class Pool:
         self._look_soon = threading.Event()
         self._is_closed = False
         self._is_looking = False
+        # What was wrong with the last look-up.
+        self._failure = ""
         if not targets.is_lone:
             # Ends the threads that watch the workers' health.
             weakref.finalize(self, _close_all, self._workers)
@@ -156,14 +160,26 @@ class Pool:
         """Looks up the workers' addresses again.
 
         Raises:
-            Unavailable: the look-up failed, and no addresses from an earlier one are known.
+            LumigradError: the look-up failed, and no addresses from an earlier one are known.
         """
         try:
-            self._adopt(self._targets.addresses())
-        except Unavailable:
+            found = self._targets.addresses()
+        except LumigradError as error:
+            self._note_look_up(str(error))
             # Keep the addresses of the last successful look-up.
             if not self._workers:
                 raise
+        else:
+            self._note_look_up("")
+            self._adopt(found)
+
+    def _note_look_up(self, failure: str) -> None:
+        """Logs the outcome of a look-up if it differs from that of the last one; `failure` is empty on success."""
+        before, self._failure = self._failure, failure
+        if failure and failure != before:
+            _log.warning("the look-up of workers fails, and is repeated: %s", failure)
+        elif before and not failure:
+            _log.info("the look-up of workers succeeds again")
 
     def members(self) -> tuple[Worker, ...]:
         """Returns the present list of workers."""
@@ -209,9 +225,12 @@ def _look_on(pool: weakref.ref[Pool], look_soon: threading.Event) -> None:
         alive = pool()
         if alive is None or alive._is_closed:
             return
-        # The next call raises the error.
-        with suppress(LumigradError):
+        try:
             alive.look()
+        except BaseException as error:
+            # Whatever it is, it must not end the search; a call without workers raises it.
+            if not isinstance(error, LumigradError):
+                alive._note_look_up(f"{type(error).__name__}: {error}")
         del alive
         pause.wait(_SOON_S)
 

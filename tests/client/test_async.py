@@ -10,7 +10,17 @@ from contextlib import aclosing
 import numpy as np
 import pytest
 
-from lumigrad.client import Camera, Client, Cuboid, InvalidArgument, LumigradError, Obstacle, SceneNotFound, World
+from lumigrad.client import (
+    Camera,
+    Client,
+    Cuboid,
+    InvalidArgument,
+    LumigradError,
+    Obstacle,
+    SceneHandle,
+    SceneNotFound,
+    World,
+)
 from lumigrad.client.aio import AsyncClient, AsyncFrame
 from lumigrad.client.rendering.frame import Frame
 from support.workers.client_load import CAMERA, cloud
@@ -158,6 +168,50 @@ def test_streams_of_frames_come_in_order(worker_process: WorkerProcess, client: 
                     assert len(taken) <= count + 3
                 assert count == len(CAMERAS)
             assert [frame async for frame in own.render_stream(handle, [])] == []
+
+    asyncio.run(main())
+
+
+def test_frames_come_as_soon_as_they_are_ready(worker_process: WorkerProcess) -> None:
+    """A camera may depend on the frame before: whatever the limit, none is held back for the cameras after it."""
+
+    async def main(in_flight: int, handle: SceneHandle) -> None:
+        seen: list[AsyncFrame] = []
+        has_come = asyncio.Event()
+
+        async def cameras() -> AsyncIterator[Camera]:
+            for number in range(3):
+                while len(seen) < number:
+                    has_come.clear()
+                    await has_come.wait()
+                yield CAMERA
+
+        async with AsyncClient(worker_process.target) as own:
+            async for frame in own.render_stream(handle, cameras(), in_flight=in_flight):
+                seen.append(frame)
+                has_come.set()
+        assert len(seen) == 3
+
+    with Client(worker_process.target) as client:
+        handle = client.put(cloud())
+        for in_flight in (1, 4):
+            asyncio.run(asyncio.wait_for(main(in_flight, handle), 60))
+
+
+def test_an_error_of_the_cameras_comes_after_the_frames_before_it(worker_process: WorkerProcess) -> None:
+    async def cameras() -> AsyncIterator[Camera]:
+        yield CAMERA
+        yield CAMERA
+        raise OSError("no more cameras")
+
+    async def main() -> None:
+        async with AsyncClient(worker_process.target) as own:
+            count = 0
+            with pytest.raises(OSError, match="no more cameras"):
+                async for _ in own.render_stream(cloud(), cameras()):
+                    count += 1
+            assert count == 2
+            assert len(asyncio.all_tasks()) == 1
 
     asyncio.run(main())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import sys
 import threading
 import time
@@ -12,7 +13,7 @@ import pytest
 
 from lumigrad.client import Camera, Client, Cuboid, LumigradError, Mesh, Obstacle, SceneNotFound, Spheres, World
 from lumigrad.client.base.arrays import Array
-from lumigrad.client.errors import ResourceExhausted
+from lumigrad.client.errors import ResourceExhausted, Unavailable
 from lumigrad.client.transport.call import Call
 from lumigrad.client.transport.retry import Attempts
 from support.fault_proxy import FaultProxy
@@ -244,3 +245,28 @@ def test_a_refusal_that_comes_after_the_time_out_is_what_is_raised() -> None:
     with pytest.raises(ResourceExhausted, match="the queue is full"), attempts:
         time.sleep(0.02)
         raise refusal
+
+
+def test_repetitions_are_logged(worker_process: WorkerProcess, caplog: pytest.LogCaptureFixture) -> None:
+    def logged(text: str) -> list[str]:
+        return [record.getMessage() for record in caplog.records if text in record.getMessage()]
+
+    with caplog.at_level(logging.INFO, "lumigrad"):
+        with Client("localhost:1", retry_s=0.5) as nobody, pytest.raises(Unavailable):
+            nobody.info()
+        assert logged("a call is repeated in 0.") and "localhost:1" in caplog.text
+        caplog.clear()
+        with Client(["localhost:1", worker_process.target]) as several:
+            for number in range(20):
+                several.put(Spheres(np.full((1, 3), 0.01 * number), np.ones((1, 3)), np.ones(1)))
+        assert logged("a call goes to another worker: no worker at localhost:1")
+        caplog.clear()
+        with Client(worker_process.target) as client:
+            handle = client.put(cloud())
+            frame = client.render(handle, orbit(1), retain=True, **SETTINGS)
+            client.delete(handle)
+            assert not caplog.records
+            client.render(handle, orbit(1), **SETTINGS)
+            assert len(logged("a scene is stored again")) == 1
+            frame.backward(np.ones_like(frame.color))
+    assert {record.name for record in caplog.records} == {"lumigrad"}

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lumigrad.client.errors import Cancelled, InvalidArgument, LumigradError, Unavailable
+from lumigrad.client.errors import Cancelled, InvalidArgument, Unavailable
 from lumigrad.client.transport.call import Cancellation
-from lumigrad.client.viewer.stream import Order, Pace, Shown, Stream
+from lumigrad.client.viewer.stream import Latest, Order, Pace, Shown, Stream
 
 pytestmark = pytest.mark.alone
 SECONDS = 30.0
@@ -30,8 +30,9 @@ class Worker:
     orders: list[tuple[int, Order]] = field(default_factory=list)
     cancelled: list[int] = field(default_factory=list)
     delivered: list[tuple[int, Order]] = field(default_factory=list)
-    failures: list[LumigradError] = field(default_factory=list)
-    errors: list[LumigradError] = field(default_factory=list)
+    failures: list[Exception] = field(default_factory=list)
+    errors: list[Exception] = field(default_factory=list)
+    delivery_errors: list[Exception] = field(default_factory=list)
     may_render: threading.Event = field(default_factory=threading.Event)
     may_sharpen: threading.Event = field(default_factory=threading.Event)
     may_take: threading.Event = field(default_factory=threading.Event)
@@ -50,9 +51,11 @@ class Worker:
 
     def deliver(self, picture: tuple[int, Order]) -> None:
         self.delivered.append(picture)
+        if self.delivery_errors:
+            raise self.delivery_errors.pop(0)
         self.may_take.wait(SECONDS)
 
-    def fail(self, error: LumigradError) -> bool:
+    def fail(self, error: Exception) -> bool:
         self.failures.append(error)
         return isinstance(error, Unavailable)
 
@@ -231,3 +234,58 @@ def test_pictures_of_a_slow_worker_are_smaller_while_the_camera_moves(fake: Work
     moving = [entry.order.width for entry in shown if not entry.order.is_sharp]
     assert 160 <= min(moving) < 0.5 * 640
     assert shown[-1].picture == (199, Order(640, 480, is_sharp=True))
+
+
+ANY = [ValueError("cannot reshape"), KeyError("color"), MemoryError(), RuntimeError("the browser has gone")]
+
+
+@pytest.mark.parametrize("error", ANY, ids=lambda error: type(error).__name__)
+def test_no_error_of_a_picture_is_the_last_word(
+    stream: Stream, fake: Worker, shown: list[Shown], error: Exception
+) -> None:
+    fake.errors.append(error)
+    stream.request(Request(1))
+    wait_for(lambda: fake.failures == [error])
+    stream.request(Request(2))
+    wait_for(lambda: len(shown) == 2)
+    assert [number for number, _ in fake.delivered] == [2, 2]
+
+
+@pytest.mark.parametrize("error", ANY, ids=lambda error: type(error).__name__)
+def test_no_error_of_a_delivery_is_the_last_word(stream: Stream, fake: Worker, error: Exception) -> None:
+    fake.delivery_errors.append(error)
+    stream.request(Request(1))
+    wait_for(lambda: len(fake.delivered) == 2)
+    assert fake.failures == [error]
+    assert [order.is_sharp for _, order in fake.delivered] == [False, True]
+
+
+def test_an_error_that_cannot_be_shown_is_not_the_last_word(fake: Worker, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(error: Exception) -> bool:
+        raise RuntimeError("the page has gone")
+
+    stream = Stream(fake.render, fake.deliver, Pace(1 / 30), fail=fail)
+    fake.errors.append(ValueError("wrong"))
+    stream.request(Request(1))
+    wait_for(lambda: "the viewer cannot show an error: wrong" in caplog.text)
+    stream.request(Request(2))
+    wait_for(lambda: len(fake.delivered) == 2)
+    stream.close()
+    stream.join(SECONDS)
+
+
+def test_work_on_the_latest_value_goes_on_after_an_error() -> None:
+    done: list[int] = []
+    failures: list[Exception] = []
+
+    def work(value: int) -> None:
+        if value < 0:
+            raise ValueError(value)
+        done.append(value)
+
+    latest = Latest[int](work, failures.append)
+    latest.put(-1)
+    wait_for(lambda: len(failures) == 1)
+    latest.put(1)
+    wait_for(lambda: done == [1])
+    latest.close()

@@ -1,4 +1,4 @@
-"""The exceptions of the client; `transport.status` converts a gRPC status into one of them."""
+"""The exceptions and warnings of the client; `transport.status` converts a gRPC status into one of them."""
 
 from __future__ import annotations
 
@@ -134,6 +134,10 @@ class Cancelled(LumigradError):
     """
 
     is_foreign: bool = False
+
+
+class PrecisionWarning(UserWarning):
+    """Coordinates lie so far from 0 that float32, in which workers compute, is coarse for what lies there."""
 
 
 class Internal(LumigradError):

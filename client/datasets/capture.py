@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from lumigrad.client.base.arguments import one_of
-from lumigrad.client.base.arrays import Float64
+from lumigrad.client.base.arrays import Float64, float64_array
+from lumigrad.client.base.precision import warn_of
 from lumigrad.client.datasets.colmap import find_model, read_model
 from lumigrad.client.datasets.fields import read_json
+from lumigrad.client.datasets.frame import lost_by_views, moved
 from lumigrad.client.datasets.inria import read_cameras_json
 from lumigrad.client.datasets.nerfstudio import read_transforms_json
 from lumigrad.client.datasets.points import Points
@@ -45,6 +48,7 @@ class Capture:
     def __post_init__(self) -> None:
         if self.points is not None and not len(self.points):
             object.__setattr__(self, "points", None)
+        warn_of("views", lost_by_views(self.views))
 
     def __len__(self) -> int:
         return len(self.views)
@@ -113,6 +117,25 @@ class Capture:
         """
         one_of("form", form, tuple(SAVERS), quote='"')
         SAVERS[form](Path(folder), self.views, self.points)
+
+    def moved(self, translation: Any) -> Capture:
+        """Returns the capture in a world that was moved, in float64: a translation is added to cameras and points.
+
+        Scenes far from 0, as in the coordinates of maps and globes, are too coarse in float32: move them near it.
+
+        Args:
+            translation: [3] scene units.
+
+        Raises:
+            InvalidArgument: no three finite numbers, or a camera that is neither of OpenCV's model nor a sensor.
+
+        Example:
+            local = capture.moved((-500_100, -4_649_800, -100))
+        """
+        by = float64_array("translation", translation, (3,))
+        views = tuple(replace(view, camera=moved(view.camera, by)) for view in self.views)
+        points = None if self.points is None else Points(self.points.positions + by, self.points.colors)
+        return Capture(views, points)
 
     def view(self, which: str | int) -> View:
         """Returns a view by its name or index (also as text); negative indices count from the end.

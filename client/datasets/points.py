@@ -8,29 +8,33 @@ from typing import Any
 
 import numpy as np
 
-from lumigrad.client.base.arrays import Float32, float32_array
+from lumigrad.client.base.arrays import Float32, Float64, float32_array, to_numpy
 from lumigrad.client.formats.ply_header import PlyHeader, fractions
 
 _COLORS = ("red", "green", "blue")
 _DEFAULT_COLOR = 0.5
-# The range of float32.
+# The range of float32, in which scenes are rendered.
 LARGEST_POSITION = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, eq=False, init=False)
 class Points:
-    """N points in the world frame, read-only float32.
+    """N points in the world frame, read-only.
 
     Attributes:
-        positions: [N, 3] scene units.
-        colors: [N, 3] 0 to 1.
+        positions: [N, 3] float64, scene units: float32 would not tell neighbours apart that lie far from 0.
+        colors: [N, 3] float32, 0 to 1.
     """
 
-    positions: Float32
+    positions: Float64
     colors: Float32
 
     def __init__(self, positions: Any, colors: Any) -> None:
-        positions = float32_array("positions", positions, ("N", 3))
+        places = to_numpy("positions", positions)
+        # Checks kind and shape; the copy in float32 is dropped.
+        float32_array("positions", places, ("N", 3))
+        positions = places.astype(np.float64)
+        positions.flags.writeable = False
         object.__setattr__(self, "positions", positions)
         object.__setattr__(self, "colors", float32_array("colors", colors, (len(positions), 3)))
 
@@ -55,7 +59,7 @@ class Points:
         """
         header = PlyHeader.read(path)
         vertices = header.points()
-        positions = np.stack([np.asarray(vertices[axis], np.float32) for axis in "xyz"], axis=1)
+        positions = np.stack([np.asarray(vertices[axis], np.float64) for axis in "xyz"], axis=1)
         if not set(_COLORS) <= header.vertex_properties:
-            return Points(positions, np.full_like(positions, _DEFAULT_COLOR))
+            return Points(positions, np.full(positions.shape, _DEFAULT_COLOR))
         return Points(positions, np.stack([fractions(vertices[color]) for color in _COLORS], axis=1))

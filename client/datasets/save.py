@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from lumigrad.client.datasets.calibration import Calibration
+from lumigrad.client.datasets.frame import offset_of
 from lumigrad.client.datasets.nerfstudio import END_POSE
 from lumigrad.client.datasets.points import Points
 from lumigrad.client.datasets.view import PARAMETERS, Intrinsics, View
@@ -41,7 +42,9 @@ def save_nerfstudio(folder: Path, views: Sequence[View], points: Points | None) 
     values: dict[str, object] = {"camera_model": model, "frames": frames}
     folder.mkdir(parents=True, exist_ok=True)
     if points is not None:
-        columns = dict(zip(("x", "y", "z"), points.positions.T, strict=True))
+        # float32, which all programs read, unless it is too coarse so far from 0.
+        kind = np.float64 if offset_of(views) else np.float32
+        columns = dict(zip(("x", "y", "z"), points.positions.T.astype(kind), strict=True))
         colors = dict(zip(("red", "green", "blue"), _bytes(points).T, strict=True))
         write_vertices(folder / "points.ply", {**columns, **colors})
         values = {"ply_file_path": "points.ply", **values}

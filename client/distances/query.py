@@ -20,6 +20,7 @@ from lumigrad.client.base.arrays import (
     int32_array,
     to_numpy,
 )
+from lumigrad.client.base.precision import lost_by_spheres, warn_of
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.settings.engines import DistanceSemantics, DistanceSettings, Reduction
 from lumigrad.client.values.handle import SceneHandle, kind_in_words, scene_facts
@@ -113,6 +114,7 @@ def sphere_rows(value: Any) -> tuple[Float32, int]:
     """Converts spheres or points to [B, H, S, 4]; also returns how many of B, H and S they had."""
     array = float32_array("spheres", value)
     check_rows(array.shape)
+    warn_of("spheres", lost_by_spheres(array))
     if array.shape[-1] == 3:
         array = float32_array("spheres", np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, 1)]))
     return array.reshape((1,) * (4 - array.ndim) + array.shape), array.ndim - 1

@@ -37,13 +37,13 @@ def random_points(capture: Capture, seed: int) -> Points:
 
 def gaussians_at(points: Points, sh_degree: int) -> Gaussians:
     """Round, faint Gaussians with harmonics up to a degree, sized by the distances to their neighbours."""
-    count = len(points)
+    count, positions = len(points), points.positions.astype(np.float32)
     sh = np.zeros((count, (sh_degree + 1) ** 2, 3), np.float32)
     sh[:, :1] = sh_from_colors(points.colors)
     return Gaussians(
-        points.positions,
+        positions,
         np.tile([1.0, 0.0, 0.0, 0.0], (count, 1)),
-        np.tile(spacing(points.positions)[:, None], (1, 3)),
+        np.tile(spacing(positions)[:, None], (1, 3)),
         np.full(count, _OPACITY),
         sh=sh,
     )
@@ -60,7 +60,8 @@ def surfels_at(points: Points, sh_degree: int, seed: int) -> Gaussians:
 
 def spheres_at(points: Points) -> Spheres:
     """Spheres that nearly touch."""
-    return Spheres(points.positions, points.colors, spacing(points.positions) / 2)
+    positions = points.positions.astype(np.float32)
+    return Spheres(positions, points.colors, spacing(positions) / 2)
 
 
 def spacing(positions: Array) -> Array:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 
 import numpy as np
 
+from lumigrad.client.base.precision import warn_of
 from lumigrad.client.formats.compressed_ply import holds_packed_gaussians, read_compressed_ply
 from lumigrad.client.formats.gltf import GLB_MAGIC, read_gltf
 from lumigrad.client.formats.inria_ply import holds_gaussians, read_inria_ply
@@ -92,11 +93,12 @@ def read_scene(path: str | PathLike[str], *, skip_invalid: bool = False, lod: in
     with np.errstate(all="ignore"):
         scene = _read(path, lod)
     invalid = scene.invalid()
-    if not invalid:
+    skipped = np.logical_or.reduce(list(invalid.values())) if invalid else np.zeros(len(scene), bool)
+    if invalid and skip_invalid:
+        scene = scene.keep(~skipped)
+    if not invalid or skip_invalid:
+        warn_of(fspath(path), scene.lost)
         return scene
-    skipped = np.logical_or.reduce(list(invalid.values()))
-    if skip_invalid:
-        return scene.keep(~skipped)
     raise malformed(
         path,
         f"expected finite numbers, but {skipped.sum():,} of {len(scene):,} Gaussians have invalid "

@@ -23,6 +23,7 @@ _SIZES = {
     **dict.fromkeys(("int", "uint", "float", "int32", "uint32", "float32"), 4),
     **dict.fromkeys(("double", "float64"), 8),
 }
+_KINDS = {np.dtype(np.uint8): "u1", np.dtype(np.float64): "<f8"}
 _FORMATS = ("ascii", "binary_little_endian", "binary_big_endian")
 
 
@@ -111,10 +112,10 @@ def fractions(column: npt.NDArray[Any]) -> Float32:
 def write_vertices(path: str | PathLike[str], columns: Mapping[str, Any], comments: Sequence[str] = ()) -> None:
     """Writes a binary little-endian PLY file whose vertices have these properties [N], in this order.
 
-    Columns of uint8 stay what they are; all others become float32.
+    Columns of uint8 and float64 stay what they are; all others become float32.
     """
     plyfile = require("plyfile", "io", "writing PLY files")
-    kinds = [(name, "u1" if column.dtype == np.uint8 else "<f4") for name, column in columns.items()]
+    kinds = [(name, _KINDS.get(column.dtype, "<f4")) for name, column in columns.items()]
     table = np.empty(len(columns["x"]), dtype=kinds)
     for name, column in columns.items():
         table[name] = column

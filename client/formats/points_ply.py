@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from os import PathLike
+from os import PathLike, fspath
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from lumigrad.client.base.precision import lost_by, said, warn_of
 from lumigrad.client.formats.ply_header import PlyHeader, fractions, write_vertices
 from lumigrad.client.formats.scene import colors_of_sh
 from lumigrad.client.values.spheres import Spheres
@@ -66,9 +67,12 @@ def load_spheres(path: str | PathLike[str], radius: float | None = None) -> Sphe
     """
     header = PlyHeader.read(path)
     vertices, names = header.points(), header.vertex_properties
-    positions = np.stack([vertices[axis] for axis in ("x", "y", "z")], axis=1).astype(np.float32)
+    places = np.stack([vertices[axis] for axis in ("x", "y", "z")], axis=1)
+    positions = places.astype(np.float32)
     radii = _radii(vertices, names, positions) if radius is None else np.full(len(positions), radius, np.float32)
-    return Spheres(positions, _colors(vertices, names), radii, _opacities(vertices, names))
+    warn_of(fspath(path), lost_by(places, float(np.median(radii)) if len(radii) else 0.0))
+    with said():
+        return Spheres(positions, _colors(vertices, names), radii, _opacities(vertices, names))
 
 
 def save_spheres(spheres: Spheres, path: str | PathLike[str]) -> None:

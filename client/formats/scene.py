@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from os import PathLike
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lumigrad.client.base.arrays import Float32, Float64
+from lumigrad.client.base.precision import lost_by, said, sample_of
 from lumigrad.client.formats.source import malformed
 from lumigrad.client.values.gaussians import Gaussians
 
@@ -174,6 +176,11 @@ class StoredScene:
         """Whether all third scales are 0: these are surfels. False if there are no Gaussians."""
         return len(self) > 0 and not self.scales[:, 2].any()
 
+    @cached_property
+    def lost(self) -> str:
+        """What float32 does to positions so far from 0, for people; empty where its steps are fine enough."""
+        return lost_by(self.means, float(np.median(sample_of(self.scales).max(axis=1))) if len(self) else 0.0)
+
     @property
     def degree(self) -> int:
         """The degree of the spherical harmonics, 0 to 4."""
@@ -181,7 +188,8 @@ class StoredScene:
 
     def gaussians(self) -> Gaussians:
         """Converts to `Gaussians` with unit quaternions; length 0 becomes no rotation."""
-        return Gaussians(self.means, unit_quats(self.quats), self.scales, self.opacities, sh=self.sh)
+        with said():
+            return Gaussians(self.means, unit_quats(self.quats), self.scales, self.opacities, sh=self.sh)
 
     def invalid(self) -> dict[str, Mask]:
         """Returns masks [N] of Gaussians that cannot be rendered, by attribute; attributes without any are omitted.

@@ -18,6 +18,7 @@ from lumigrad.client.errors import (
     DeadlineExceeded,
     InvalidArgument,
     LumigradError,
+    PrecisionWarning,
     ResourceExhausted,
     Unauthenticated,
     Unavailable,
@@ -93,7 +94,8 @@ def told_warnings() -> Iterator[None]:
     usual, own = warnings.showwarning, Path(__file__).parents[1]
 
     def show(message: Warning | str, category: type[Warning], filename: str, lineno: int, *others: Any) -> None:
-        if category is UserWarning and Path(filename).is_relative_to(own):
+        is_own = category is UserWarning and Path(filename).is_relative_to(own)
+        if is_own or issubclass(category, PrecisionWarning):
             print(f"lumigrad: {' '.join(str(message).split())}", file=sys.stderr)
         else:
             usual(message, category, filename, lineno, *others)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from lumigrad.client.base.arrays import Float32, Tensors, float32_array, to_numpy
+from lumigrad.client.base.precision import lost_by, sample_of, warn_of
 from lumigrad.client.errors import InvalidArgument
 
 # Coefficients per channel of the degrees 0 to 4.
@@ -55,8 +56,8 @@ class Gaussians(Tensors):
         colors: Any = None,
         covariances: Any = None,
     ) -> None:
-        batched = to_numpy("means", means).ndim == 3
-        means = float32_array("means", means, ("S", "N", 3) if batched else ("N", 3))
+        places = to_numpy("means", means)
+        means = float32_array("means", places, ("S", "N", 3) if places.ndim == 3 else ("N", 3))
         leading = means.shape[:-1]
         if opacities is None:
             raise InvalidArgument.of("opacities", f"expected shape {list(leading)}, got none")
@@ -71,6 +72,8 @@ class Gaussians(Tensors):
             colors=None if colors is None else _colors(colors, leading),
         )
         self._check_values()
+        size = 0.0 if self.scales is None or not len(self) else float(np.median(sample_of(self.scales).max(axis=1)))
+        warn_of("means", lost_by(places, size))
 
     def __len__(self) -> int:
         """The number of Gaussians, of all scenes together."""

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from lumigrad.client.base.arguments import optional_name
-from lumigrad.client.base.arrays import Float32, Float64, Int32, Tensors, float32_array, int32_array
+from lumigrad.client.base.arrays import Float32, Float64, Int32, Tensors, float32_array, int32_array, to_numpy
+from lumigrad.client.base.precision import lost_by, sample_of, warn_of
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.v1 import mesh_pb2
 
@@ -85,7 +86,8 @@ class Mesh(Tensors):
     name: str | None = None
 
     def __init__(self, vertices: Any, faces: Any, name: str | None = None) -> None:
-        vertices = float32_array("vertices", vertices, ("V", 3))
+        places = to_numpy("vertices", vertices)
+        vertices = float32_array("vertices", places, ("V", 3))
         finite = np.isfinite(vertices).all(axis=1)
         if not finite.all():
             row = int(finite.argmin())
@@ -105,6 +107,9 @@ class Mesh(Tensors):
                 f"{faces[row].tolist()} in row {row}",
             )
         vars(self).update(vertices=vertices, faces=faces, name=optional_name("name", name))
+        first, second = (places[sample_of(faces)[:, corner]].astype(np.float64) for corner in (0, 1))
+        named = "vertices" if name is None else f"vertices of {name!r}"
+        warn_of(named, lost_by(places, float(np.median(np.linalg.norm(second - first, axis=1)))))
 
     def __len__(self) -> int:
         """The number of triangles."""

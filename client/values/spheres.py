@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from lumigrad.client.base.arrays import Float32, Float64, Tensors, float32_array
+from lumigrad.client.base.arrays import Float32, Float64, Tensors, float32_array, to_numpy
+from lumigrad.client.base.precision import lost_by, warn_of
 from lumigrad.client.errors import InvalidArgument
 
 
@@ -35,7 +36,8 @@ class Spheres(Tensors):
     opacities: Float32 | None = None
 
     def __init__(self, positions: Any, colors: Any, radii: Any, opacities: Any = None) -> None:
-        positions = float32_array("positions", positions, ("N", 3))
+        places = to_numpy("positions", positions)
+        positions = float32_array("positions", places, ("N", 3))
         count = len(positions)
         colors = float32_array("colors", colors, (count, "K"))
         if colors.shape[1] < 1:
@@ -50,6 +52,7 @@ class Spheres(Tensors):
                     "opacities", f"expected values in [0, 1], got {opacities.min()} to {opacities.max()}"
                 )
         vars(self).update(positions=positions, colors=colors, radii=radii, opacities=opacities)
+        warn_of("positions", lost_by(places, float(np.median(radii)) if count else 0.0))
 
     def __len__(self) -> int:
         return len(self.positions)

@@ -11,9 +11,10 @@ import numpy as np
 
 from lumigrad.client.base.arguments import instance, number, one_of, optional_name, truth, whole_number
 from lumigrad.client.base.arrays import Float32, Float64, float32_array, float64_array, to_numpy
+from lumigrad.client.base.precision import lost_by_size, said, warn_of
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.handle import SceneHandle, kind_in_words
-from lumigrad.client.values.mesh import Mesh
+from lumigrad.client.values.mesh import Mesh, MeshReport
 from lumigrad.client.values.rotations import IDENTITY, check_pose_rows, pose_array
 
 
@@ -141,12 +142,24 @@ class Obstacle:
             environment=whole_number("environment", environment, 0, MAX_ENVIRONMENTS - 1),
             sign=sign,
         )
+        warn_of("pose" if name is None else f"pose of {name!r}", lost_by_size(self.pose[:3], _size_of(shape)))
 
     @property
     def mesh(self) -> Mesh | None:
         """The mesh, if the obstacle is one and the client has a copy; else None."""
         shape = self.shape.scene if isinstance(self.shape, SceneHandle) else self.shape
         return shape if isinstance(shape, Mesh) else None
+
+
+def _size_of(shape: Shape) -> float:
+    """Returns the longest edge of the box around a shape, metres; 0: unknown."""
+    if isinstance(shape, Cuboid | VoxelGrid):
+        return float(shape.size.max())
+    known = shape.report or shape.scene if isinstance(shape, SceneHandle) else shape
+    if isinstance(known, MeshReport):
+        return max(high - low for low, high in zip(known.low, known.high, strict=True))
+    low, high = known.bounds if isinstance(known, Mesh) else (np.zeros(3), np.zeros(3))
+    return float((high - low).max())
 
 
 _ADVICE = "pass Obstacle(shape, pose), a shape, or a list of them"
@@ -333,5 +346,6 @@ def _named(obstacles: tuple[Obstacle, ...]) -> tuple[Obstacle, ...]:
             while name in taken:
                 name = f"{name}_"
             taken.add(str(name))
-        named.append(obstacle if name is obstacle.name else replace(obstacle, name=name))
+        with said():
+            named.append(obstacle if name is obstacle.name else replace(obstacle, name=name))
     return tuple(named)

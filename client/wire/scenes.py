@@ -11,6 +11,7 @@ import numpy as np
 
 from lumigrad.client.base.arguments import values_of
 from lumigrad.client.base.arrays import Array, Float32, float32_array
+from lumigrad.client.base.precision import said
 from lumigrad.client.errors import Internal, InvalidArgument
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import Scene, SceneHandle
@@ -33,7 +34,8 @@ def scene_of(message: scene_pb2.Scene, reader: PayloadReader, mesh: Callable[[st
     if kind == "world":
         return world_of(message.world, reader, mesh)
     arrays: dict[str, Any] = {name: reader.read(tensor, name) for name, tensor in tensors_of(getattr(message, kind))}
-    return _KINDS[kind](**arrays)
+    with said():
+        return _KINDS[kind](**arrays)
 
 
 # Scene types that consist of tensors only, by their field names in the protobuf message.

@@ -1,0 +1,124 @@
+"""Coordinates that lie too far from 0 for float32: what is lost, and the warning that says so."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import numpy as np
+
+from lumigrad.client.base.arrays import Array, Float64
+from lumigrad.client.errors import PrecisionWarning
+
+# The coarsest steps of float32 that pass without a word: relative to the extent of an object, and to the size of the
+# parts that it consists of, such as Gaussians.
+_OF_EXTENT, _OF_PARTS = 1e-3, 0.1
+# So many rows show the extent well enough. Fewer than this share of them at either end do not count, so that strays
+# neither hide what is wrong with the others nor are taken for them.
+_SAMPLES, _STRAYS = 1024, 0.02
+_silent: ContextVar[bool] = ContextVar("silent", default=False)
+
+
+def step_of(largest: float) -> float:
+    """Returns the distance between neighbouring numbers of float32 at a coordinate; infinity beyond its range."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        step = float(np.spacing(np.float32(largest)))
+    return step if np.isfinite(step) else np.inf
+
+
+def sample_of(rows: Array) -> Array:
+    """Returns some rows of an array [.., K], evenly spread, [N, K]."""
+    flat = rows.reshape(-1, rows.shape[-1]) if rows.size else rows.reshape(0, rows.shape[-1])
+    return flat[:: -(-len(flat) // _SAMPLES) or 1]
+
+
+def box_of(points: Array) -> tuple[Float64, Float64]:
+    """Returns the lower and the upper corner [3] of the box around nearly all finite points [.., 3]; at least one."""
+    sample = sample_of(points).astype(np.float64)
+    finite = sample[np.isfinite(sample).all(axis=1)]
+    if not len(finite):
+        return np.zeros(3), np.zeros(3)
+    low, high = np.quantile(finite, [_STRAYS, 1 - _STRAYS], axis=0)
+    return low, high
+
+
+def lost_by(points: Array, part: float = 0.0) -> str:
+    """Says what float32 does to points [.., 3] so far from 0; empty where its steps are fine enough.
+
+    Args:
+        points: the points, of any float type.
+        part: size of the parts that they are the places of, such as Gaussians; 0: unknown.
+    """
+    low, high = box_of(points)
+    extent = float((high - low).max())
+    limits = [share * size for share, size in ((_OF_EXTENT, extent), (_OF_PARTS, part)) if size > 0]
+    found = lost_at(float(np.abs([low, high]).max()), min(limits, default=np.inf))
+    if not found:
+        return ""
+    parts = f" with parts of {part:.3g}" if part > 0 else ""
+    return f"{found}, coarse for an extent of {extent:.3g}{parts}; {_remedy((low + high) / 2)}"
+
+
+def lost_at(largest: float, limit: float) -> str:
+    """Says what the step of float32 is at the largest coordinate, if that exceeds a limit; else empty."""
+    if largest * 2.0**-23 <= limit:
+        return ""
+    step = step_of(largest)
+    return f"at coordinates of {largest:.4g} float32 has steps of {step:.2g}" if step > limit else ""
+
+
+def lost_by_size(position: Array, size: float) -> str:
+    """Says what float32 does to an object of a size at a position [3]; empty where its steps are fine enough."""
+    found = lost_at(max(map(abs, position.tolist())), _OF_EXTENT * size if size > 0 else np.inf)
+    return f"{found}, coarse for a size of {size:.3g}; {_remedy(position)}" if found else ""
+
+
+def _remedy(center: Float64) -> str:
+    offset = ", ".join(f"{value:.0f}" for value in center)
+    return f"subtract an offset such as ({offset}) in float64 first, and add it to the results"
+
+
+def lost_by_spheres(spheres: Array) -> str:
+    """Says what float32 does to spheres [.., 4], centres and radii, or to points [.., 3]; else empty."""
+    sample = sample_of(spheres)
+    if not len(sample):
+        return ""
+    radii = sample[:, 3] if sample.shape[1] == 4 else np.zeros(len(sample))
+    solid = radii > 0
+    if not solid.any():
+        return lost_by(sample[:, :3])
+    centers = sample[solid, :3]
+    largest = np.abs(centers).max()
+    # Nearly all calls end here.
+    if step_of(float(largest)) <= _OF_EXTENT * 2 * float(radii[solid].min()):
+        return ""
+    low, high = box_of(centers)
+    return lost_by_size(np.where(np.abs(low) > np.abs(high), low, high), 2 * float(np.median(radii[solid])))
+
+
+def warn_of(name: str, lost: str) -> None:
+    """Warns of what is lost of an argument, at the line that called Lumigrad; nothing if nothing is, or it was said.
+
+    Args:
+        name: the argument.
+        lost: what `lost_by` says.
+    """
+    if not lost or _silent.get():
+        return
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("lumigrad."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(f"{name}: {lost}", PrecisionWarning, stacklevel=level)
+
+
+@contextmanager
+def said() -> Iterator[None]:
+    """For the duration of a `with` block `warn_of` is silent: what it would say has been said, or is not the case."""
+    token = _silent.set(True)
+    try:
+        yield
+    finally:
+        _silent.reset(token)

@@ -1,0 +1,188 @@
+"""What lies so far from 0 that float32 is coarse for it is not taken without a word."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lumigrad.client import Camera, Client, Cuboid, Gaussians, Mesh, Obstacle, PrecisionWarning, Spheres, World
+from lumigrad.client.datasets import Capture, Points, View
+from lumigrad.client.formats import read_scene
+from support.workers.forks import lumigrad
+from support.workers.worker import WorkerProcess
+
+UTM = np.array([500_123.4, 4_649_776.2, 105.0])
+GENERATOR = np.random.default_rng(5)
+PLACES = GENERATOR.uniform(-1, 1, (200, 3))
+SPLAT = ["opacity", *(f"{name}_{k}" for name, count in (("f_dc", 3), ("scale", 3), ("rot", 4)) for k in range(count))]
+FACES = [[0, 2, 1], [0, 1, 3], [0, 3, 2], [1, 2, 3]]
+TETRAHEDRON = np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1.0]])
+
+
+def gaussians(places: np.ndarray, size: float = 0.02) -> Gaussians:
+    count = len(places)
+    quats = np.tile([1.0, 0, 0, 0], (count, 1))
+    return Gaussians(places, quats, np.full((count, 3), size), np.full(count, 0.5), colors=np.zeros((count, 3)))
+
+
+MAKERS: dict[str, Callable[[np.ndarray], Any]] = {
+    "means": lambda offset: gaussians(PLACES + offset),
+    "positions": lambda offset: Spheres(PLACES + offset, np.zeros((200, 3)), np.full(200, 0.02)),
+    "vertices": lambda offset: Mesh(TETRAHEDRON + offset, FACES),
+    "vertices of 'part'": lambda offset: Mesh((TETRAHEDRON + offset).astype(np.float32), FACES, "part"),
+    "pose of 'box'": lambda offset: Obstacle(Cuboid((1, 1, 1)), pose=offset, name="box"),
+    "pose": lambda offset: World([Obstacle(Mesh(TETRAHEDRON, FACES), pose=offset)]),
+    "views": lambda offset: capture().moved(offset),
+}
+
+
+def capture() -> Capture:
+    views = [View(f"v{k}", Camera.orbit((0, 0, 0), 3, 40 * k, 10, width=8, height=8)) for k in range(8)]
+    return Capture(tuple(views), Points(PLACES, np.zeros((200, 3))))
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_the_argument_the_step_and_the_remedy_are_named(name: str) -> None:
+    with pytest.warns(PrecisionWarning) as told:
+        MAKERS[name](UTM)
+    (text,) = [str(each.message) for each in told]
+    assert re.match(rf"{re.escape(name)}: at coordinates of 4\.65e\+06 float32 has steps of 0\.5, coarse for ", text)
+    offset = re.search(r"\((-?\d+), (-?\d+), (-?\d+)\)", text)
+    assert offset is not None and np.abs(np.abs(np.array(offset.groups(), float)) - UTM).max() < 3
+    assert len(text) < 500 and told[0].filename == __file__
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("offset", [0.0, 5.0, 60.0], ids=str)
+def test_near_0_nothing_is_said(name: str, offset: float) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrecisionWarning)
+        MAKERS[name](np.full(3, offset))
+
+
+def test_wide_scenes_of_fine_parts_are_told_apart_from_those_of_coarse_ones() -> None:
+    wide = 2000 * PLACES + UTM
+    with pytest.warns(PrecisionWarning, match=r"steps of 0\.5, coarse for an extent of .* with parts of 0\.02"):
+        gaussians(wide)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrecisionWarning)
+        gaussians(wide, size=40.0)
+
+
+def test_strays_neither_hide_a_far_scene_nor_make_a_near_one_far() -> None:
+    with pytest.warns(PrecisionWarning):
+        gaussians(np.concatenate([PLACES + UTM, [[0, 0, 0]]]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrecisionWarning)
+        gaussians(np.concatenate([PLACES, [UTM]]))
+        gaussians(PLACES[:1])
+        gaussians(PLACES[:0])
+
+
+def test_spheres_of_a_query_are_measured_by_their_radii(client: Client) -> None:
+    world = World([Obstacle(Cuboid((1, 1, 1)))])
+    spheres = np.concatenate([PLACES, np.full((200, 1), 0.05)], axis=1)
+    far = spheres + np.append(UTM, 0)
+    with pytest.warns(PrecisionWarning, match=r"spheres: .*steps of 0\.5, coarse for a size of 0\.1;"):
+        client.query(world, far)
+    with pytest.warns(PrecisionWarning, match="spheres: .*steps of 0.5, coarse for an extent of 2"):
+        client.query(world, far[:, :3])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrecisionWarning)
+        client.query(world, spheres)
+        client.query(world, spheres[:, :3])
+
+
+def test_what_a_worker_sends_back_is_not_warned_of_again(client: Client) -> None:
+    with pytest.warns(PrecisionWarning):
+        handle = client.put(gaussians(PLACES + UTM))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrecisionWarning)
+        assert len(client.get(handle.scene_id).scene or []) in (0, 200)
+
+
+def write_doubles(path: Path, places: np.ndarray, *, is_splat: bool = True) -> None:
+    """A PLY file of doubles as text, as tools of surveyors write it."""
+    names = [*"xyz", *(SPLAT if is_splat else [])]
+    head = ["ply", "format ascii 1.0", f"element vertex {len(places)}", *(f"property double {name}" for name in names)]
+    rest = "2 0 0 0 -4 -4 -4 1 0 0 0" if is_splat else ""
+    rows = [" ".join(f"{value:.9f}" for value in place) + f" {rest}" for place in places]
+    path.write_text("\n".join([*head, "end_header", *rows, ""]))
+
+
+def test_files_of_doubles_say_what_is_lost(tmp_path: Path) -> None:
+    for name, is_splat in (("scene.ply", True), ("points.ply", False)):
+        path = tmp_path / name
+        write_doubles(path, PLACES + UTM, is_splat=is_splat)
+        with pytest.warns(PrecisionWarning, match=r"steps of 0\.5") as told:
+            Gaussians.load(path) if is_splat else Spheres.load(path)
+        assert len(told) == 1 and str(told[0].message).startswith(f"{path}: ")
+        # Points of captures keep them.
+        np.testing.assert_allclose(Points.load(path).positions, PLACES + UTM, atol=1e-8)
+    with pytest.warns(PrecisionWarning):
+        read_scene(tmp_path / "scene.ply")
+
+
+def test_nodes_of_gltf_are_composed_in_double_and_told_of(tmp_path: Path) -> None:
+    gaussians(PLACES).save(tmp_path / "scene.gltf")
+    values = json.loads((tmp_path / "scene.gltf").read_text())
+    # Axes of glTF: left, up, forward. Two nodes whose translations nearly cancel.
+    values["nodes"] = [
+        {"children": [1], "translation": [-4.0e6, 5.0e6, 3.0e6]},
+        {"mesh": 0, "translation": [4.0e6 + 0.125, -5.0e6 + 0.25, -3.0e6 + 0.5]},
+    ]
+    (tmp_path / "scene.gltf").write_text(json.dumps(values))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrecisionWarning)
+        near = Gaussians.load(tmp_path / "scene.gltf")
+    np.testing.assert_allclose(near.means, PLACES + np.array([-0.125, -0.25, 0.5]), atol=3e-7)
+    values["nodes"][1]["translation"] = [0, 0, 0]
+    (tmp_path / "scene.gltf").write_text(json.dumps(values))
+    with pytest.warns(PrecisionWarning, match="scene.gltf: at coordinates of 5e"):
+        Gaussians.load(tmp_path / "scene.gltf")
+
+
+def test_captures_are_written_and_moved_without_loss(tmp_path: Path) -> None:
+    with pytest.warns(PrecisionWarning, match=r"capture.moved\(\("):
+        far = capture().moved(UTM)
+    for form in ("nerfstudio", "colmap"):
+        far.save(tmp_path / form, form=form)
+        with pytest.warns(PrecisionWarning, match="views: "):
+            again = Capture.load(tmp_path / form)
+        assert again.points is not None
+        np.testing.assert_allclose(again.points.positions, PLACES + UTM, atol=1e-8)
+        back = again.moved(-UTM)
+        for before, after in zip(capture().views, back.views, strict=True):
+            np.testing.assert_allclose(after.camera.view_matrix, before.camera.view_matrix, atol=1e-7)
+    # Files near 0 have single precision, which all programs read.
+    capture().save(tmp_path / "near")
+    assert b"property float x" in (tmp_path / "near" / "points.ply").read_bytes()
+
+
+def test_commands_say_it_in_one_line(tmp_path: Path, worker_process: WorkerProcess) -> None:
+    write_doubles(tmp_path / "scene.ply", PLACES + UTM)
+    shown = lumigrad("info", "scene.ply", folder=tmp_path)
+    assert "\nprecision     at coordinates of 4.65e+06 float32 has steps of 0.5, coarse for" in shown.stdout
+    assert "loses nothing" not in shown.stdout and not shown.stderr
+    as_json = json.loads(lumigrad("info", "scene.ply", "--json", folder=tmp_path).stdout)
+    assert as_json["would_lose"][".ply"] == ["keeps positions in float32, which is coarse so far from 0"]
+    done = lumigrad("convert", "scene.ply", "scene.glb", folder=tmp_path)
+    (line,) = [line for line in done.stderr.splitlines() if "steps of 0.5" in line]
+    assert done.returncode == 0 and line.startswith("lumigrad: scene.ply: at coordinates of 4.65e+06 float32")
+    Mesh(TETRAHEDRON, FACES).save(tmp_path / "part.stl")
+    target = ("--target", worker_process.target)
+    np.savetxt(tmp_path / "spheres.csv", [[*UTM, 0.1]], delimiter=",")
+    pose = ",".join(map(str, UTM))
+    done = lumigrad("query", "part.stl", "--pose", pose, "--spheres", "spheres.csv", *target, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [line.split(":")[:2] for line in done.stderr.splitlines()] == [
+        ["lumigrad", " pose"],
+        ["lumigrad", " spheres"],
+    ]

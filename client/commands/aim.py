@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 
 from lumigrad.client.base.arrays import Float32, Float64
+from lumigrad.client.base.precision import said
 from lumigrad.client.commands.options import AXES, direction, numbers, option, positive_number
 from lumigrad.client.datasets import Capture
 from lumigrad.client.datasets.calibration import TYPE, Calibration
 from lumigrad.client.datasets.fields import Fields, checked_rotation, read_json
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.formats.scene_offset import read_offset
 from lumigrad.client.formats.scene_view import SceneView
 from lumigrad.client.shell.parser import meant
 from lumigrad.client.values.camera import Camera, OpenCVModel, SensorModel
@@ -286,13 +288,17 @@ class CameraFile:
         ]
         return calibration.camera(*poses)
 
-    def capture(self) -> Capture | None:
-        """Returns the data set; None for a file of one camera."""
-        if self.path.is_dir():
+    def capture(self, scene: Path | None) -> Capture | None:
+        """Returns the data set in the frame of a scene's file, see `scene_offset`; None for a file of one camera."""
+        if not self.path.is_dir():
+            values = read_json(self.path)
+            if not isinstance(values, list) and not (isinstance(values, dict) and "frames" in values):
+                return None
+        offset = None if scene is None else read_offset(scene)
+        if offset is None:
             return Capture.load(self.path)
-        values = read_json(self.path)
-        several = isinstance(values, list) or (isinstance(values, dict) and "frames" in values)
-        return Capture.load(self.path) if several else None
+        with said():
+            return Capture.load(self.path).moved(-np.array(offset))
 
 
 Aim = Orbit | Saved | LookAt | CameraFile

@@ -9,6 +9,7 @@ from lumigrad.client.commands.options import option
 from lumigrad.client.commands.scene_file import add_scene, read_gaussians, scene_bytes
 from lumigrad.client.formats import save_scene
 from lumigrad.client.formats.save import WRITABLE
+from lumigrad.client.formats.scene_offset import read_offset, write_offset
 from lumigrad.client.formats.scene_view import SceneView
 from lumigrad.client.shell.catalog import Command
 
@@ -45,6 +46,7 @@ def _run(arguments: argparse.Namespace) -> int:
     view = SceneView.load(arguments.scene)
     if view is not None:
         view.save(arguments.output)
+    write_offset(arguments.output, read_offset(arguments.scene))
     print(f"{arguments.output}: {len(stored):,} Gaussians, {scene_bytes(arguments.output):,} bytes")
     return 0
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lumigrad.client.base.extras import require
+from lumigrad.client.base.precision import said
 from lumigrad.client.client import Client
 from lumigrad.client.commands.options import COUNT, FOLDER, add_connection, connect, count, ending, option
 from lumigrad.client.commands.scene_file import PRIMITIVES, load, scene_path
@@ -23,6 +24,7 @@ from lumigrad.client.errors import InvalidArgument, TrainingHeld, TrainingLost
 from lumigrad.client.fitting.background import CHOICES, Background
 from lumigrad.client.fitting.beginning import gaussians_at, random_points, spheres_at, surfels_at
 from lumigrad.client.fitting.cameras import begun, save_refined, shared_calibrations, with_refined
+from lumigrad.client.fitting.centring import beginning_in, offset_for, without_offset
 from lumigrad.client.fitting.evaluation import Scores, pictures, scored
 from lumigrad.client.fitting.first_view import first_view
 from lumigrad.client.fitting.fit import Journal, Live, fit, stop_on_interrupt
@@ -30,6 +32,7 @@ from lumigrad.client.fitting.memory import check_memory, memory_of, size_text
 from lumigrad.client.fitting.outcome import Outcome
 from lumigrad.client.fitting.recipe import Checkpoint, Recipe
 from lumigrad.client.fitting.shot import Shot, divide, shots_of
+from lumigrad.client.formats.scene_offset import Offset, offset_text
 from lumigrad.client.pictures import write_image
 from lumigrad.client.settings.engines import Primitive
 from lumigrad.client.shell.catalog import Command
@@ -94,14 +97,13 @@ def _run(arguments: argparse.Namespace) -> int:
     checkpoint = Checkpoint.read(folder / "checkpoint.json") if arguments.resume else None
     _announce_replacement(arguments, folder)
     data = arguments if checkpoint is None else checkpoint
-    refines_lenses = arguments.refine_lenses if checkpoint is None else checkpoint.recipe.lenses
-    capture = Capture.load(arguments.dataset, images=arguments.images, sensors=refines_lenses)
-    _check_photographs(arguments, capture)
+    capture, offset = _data(arguments, checkpoint)
     shots, background = shots_of(capture, data.size, checkpoint.recipe.background if checkpoint else arguments.backdrop)
     fitted, held_out = divide(shots, data.hold_out)
     with connect(arguments) as client, stop_on_interrupt() as stopped:
         if checkpoint is None:
-            trainer, recipe, before = _begin(client, arguments, capture, fitted, held_out, background)
+            beginning = _beginning(arguments, capture, background, offset)
+            trainer, recipe, before = _begin(client, *beginning, fitted, held_out)
         else:
             trainer, recipe, before = _resumed(client, checkpoint, fitted), checkpoint.recipe, checkpoint.before
         folder.mkdir(parents=True, exist_ok=True)
@@ -113,7 +115,8 @@ def _run(arguments: argparse.Namespace) -> int:
         planned = f"{len(fitted)} photographs to fit, {len(held_out)} held out, {recipe.steps} steps"
         schedule = recipe.schedule(len(fitted))
         memory = size_text(memory_of(schedule.shots(fitted)))
-        print(f"{planned}; background: {background}; photographs on the worker: {memory}", file=output)
+        frame = "" if offset is None else f"; coordinates: {offset_text(offset)}"
+        print(f"{planned}; background: {background}{frame}; photographs on the worker: {memory}", file=output)
         began, first = time.perf_counter(), trainer.step_number
         every = arguments.every or max(recipe.steps // 10, 1)
         with (
@@ -128,7 +131,7 @@ def _run(arguments: argparse.Namespace) -> int:
         if recipe.refines_cameras:
             found = trainer.cameras()[: len(fitted)]
             held_out, fitted = with_refined(held_out, fitted, found), with_refined(fitted, fitted, found)
-            save_refined(capture, [*held_out, *fitted], folder)
+            save_refined(capture, [*held_out, *fitted], folder, offset)
         trainer.close(finish=done >= recipe.steps)
         if done >= recipe.steps:
             # There is nothing to resume.
@@ -154,12 +157,24 @@ def _run(arguments: argparse.Namespace) -> int:
         "held-out photographs": f"{before}, now {after}",
         "colours": f"{after.exposed_psnr:.2f} dB with neighbouring exposures, {after.matched_psnr:.2f} dB with colours "
         "matched",
+        "coordinates": offset_text(offset),
     }
     outcome.page.write(folder / "report.html", arguments.output.name, facts)
     if arguments.json:
         print(json_text({"output": str(arguments.output), **report}))
     _print(arguments, recipe, facts, after, done < recipe.steps)
     return 0
+
+
+def _data(arguments: argparse.Namespace, checkpoint: Checkpoint | None) -> tuple[Capture, Offset | None]:
+    """Reads the data set; returns it in the frame of the fit, and what was subtracted from its coordinates."""
+    refines_lenses = arguments.refine_lenses if checkpoint is None else checkpoint.recipe.lenses
+    # A fit moves what lies far from 0, so that nothing is lost.
+    with said():
+        capture = Capture.load(arguments.dataset, images=arguments.images, sensors=refines_lenses)
+    _check_photographs(arguments, capture)
+    offset = offset_for(capture, arguments.begin) if checkpoint is None else checkpoint.recipe.offset
+    return without_offset(capture, offset), offset
 
 
 def _announce_replacement(arguments: argparse.Namespace, folder: Path) -> None:
@@ -245,17 +260,11 @@ def _print(
 
 
 def _begin(
-    client: Client,
-    arguments: argparse.Namespace,
-    capture: Capture,
-    fitted: list[Shot],
-    held_out: list[Shot],
-    background: Background,
+    client: Client, recipe: Recipe, begin: Gaussians | Spheres, fitted: list[Shot], held_out: list[Shot]
 ) -> tuple[Trainer, Recipe, Scores]:
     """Starts a training; returns it with its recipe and the initial scores."""
-    recipe, begin = _beginning(arguments, capture, background)
     check_memory(recipe.schedule(len(fitted)).shots(fitted), begin, client.info().target_image_bytes)
-    before = scored(pictures(client, begin, held_out, background.color), held_out)
+    before = scored(pictures(client, begin, held_out, recipe.background.color), held_out)
     shots = recipe.schedule(len(fitted)).shots(fitted)
     cameras, images = [shot.camera for shot in begun(shots, recipe)], [shot.target_image for shot in shots]
     calibrations = shared_calibrations(fitted, len(shots))
@@ -268,11 +277,11 @@ def _begin(
 
 
 def _beginning(
-    arguments: argparse.Namespace, capture: Capture, background: Background
+    arguments: argparse.Namespace, capture: Capture, background: Background, offset: Offset | None
 ) -> tuple[Recipe, Gaussians | Spheres]:
     begin: Gaussians | Spheres
     if arguments.begin is not None:
-        begin = load(arguments.begin)
+        begin = beginning_in(load(arguments.begin), arguments.begin, capture, offset)
     else:
         points = capture.points
         if points is None:
@@ -307,6 +316,7 @@ def _beginning(
         seed=arguments.seed,
         snapshot_every=arguments.snapshot_every or 0,
         background=background,
+        offset=offset,
     )
     return recipe, begin
 

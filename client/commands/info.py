@@ -8,12 +8,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from lumigrad.client.base.precision import said
 from lumigrad.client.commands.options import add_connection, connect
 from lumigrad.client.commands.scene_file import add_lod, scene_bytes, scene_path
 from lumigrad.client.commands.scene_text import aligned, counted, scene_text
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats import is_gaussian_scene, read_scene
 from lumigrad.client.formats.save import WRITABLE, losses
+from lumigrad.client.formats.scene_offset import read_offset
 from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.exits import json_text
 from lumigrad.client.transport.addresses import Targets
@@ -64,15 +66,19 @@ def _described(path: Path, lod: int | None) -> dict[str, Any]:
         raise InvalidArgument.of("FILE", f"no such file: {path}; name a worker with --target")
     more: dict[str, Any] = {}
     if is_gaussian_scene(path):
-        stored = read_scene(path, skip_invalid=True, lod=lod)
+        with said():
+            stored = read_scene(path, skip_invalid=True, lod=lod)
         kind, centres = "gaussians", stored.means
         more = {"sh_degree": stored.degree, "antialiased": stored.antialiased, "not_finite": stored.skipped}
         more |= {"color_space": stored.color_space, "details": dict(stored.details)}
+        more["precision"] = stored.lost
         more["would_lose"] = {suffix: losses(stored, suffix) for suffix in WRITABLE}
     else:
         kind, centres = "spheres", Spheres.load(path).positions
     box = {"low": centres.min(axis=0), "high": centres.max(axis=0)} if len(centres) else {}
     corners = {name: [round(float(value), 4) for value in corner] for name, corner in box.items()}
+    offset = read_offset(path)
+    more |= {} if offset is None else {"offset": offset}
     size = {} if path.is_dir() else {"bytes": scene_bytes(path)}
     return {"file": str(path), **size, "kind": kind, "count": len(centres), **corners, **more}
 

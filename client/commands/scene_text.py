@@ -7,6 +7,7 @@ from typing import Any
 
 from lumigrad.client.formats.save import ORDERS
 from lumigrad.client.formats.scene import SRGB
+from lumigrad.client.formats.scene_offset import offset_text
 
 
 def scene_text(described: Mapping[str, Any]) -> str:
@@ -26,6 +27,10 @@ def scene_text(described: Mapping[str, Any]) -> str:
         rows["left out"] = f"{counted(described['not_finite'], kind)} with values that are not finite"
     if "low" in described:
         rows["centres"] = _box_text(described["low"], described["high"])
+    if described.get("precision"):
+        rows["precision"] = described["precision"]
+    if "offset" in described:
+        rows["coordinates"] = offset_text(described["offset"])
     if "sh_degree" in described:
         rows |= _gaussian_rows(described)
     rows |= _detail_rows(details)

@@ -24,7 +24,7 @@ _SPHERES_SIZE, _GAUSSIANS_SIZE = (640, 480), (1280, 720)
 def shots_of(arguments: argparse.Namespace, scene: Spheres | Gaussians) -> list[View]:
     """Returns all images that the options request."""
     aimed = arguments.camera
-    capture = aimed.capture() if isinstance(aimed, aim.CameraFile) else None
+    capture = aimed.capture(arguments.scene) if isinstance(aimed, aim.CameraFile) else None
     if arguments.view is not None and (capture is None or arguments.orbit):
         raise InvalidArgument.of("view", "expected with --camera of a data set and without --orbit; leave it out")
     if capture is not None:

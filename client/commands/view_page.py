@@ -126,7 +126,8 @@ def _facts(
 
 def capture_of(arguments: argparse.Namespace) -> Capture | None:
     """Returns the data set that --camera names; None if it names none."""
-    capture = arguments.camera.capture() if isinstance(arguments.camera, aim.CameraFile) else None
+    named = arguments.camera
+    capture = named.capture(arguments.scene) if isinstance(named, aim.CameraFile) else None
     if capture is None and arguments.view is not None:
         raise InvalidArgument.of("view", "expected with --camera of a data set; leave it out")
     return capture

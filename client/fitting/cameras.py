@@ -8,8 +8,10 @@ from pathlib import Path
 
 from lumigrad.client.datasets.capture import Capture
 from lumigrad.client.datasets.view import resized
+from lumigrad.client.fitting.centring import with_offset
 from lumigrad.client.fitting.recipe import Recipe
 from lumigrad.client.fitting.shot import Shot
+from lumigrad.client.formats.scene_offset import Offset
 from lumigrad.client.training.options import calibrations_of
 from lumigrad.client.values.camera import Camera, OpenCVModel, SensorModel
 from lumigrad.client.values.lenses import FisheyeLens, PinholeLens
@@ -61,12 +63,19 @@ def _with_lens(camera: Camera, other: Camera) -> Camera:
     return replace(camera, model=replace(model, fx=found.fx, fy=found.fy, cx=found.cx, cy=found.cy))
 
 
-def save_refined(capture: Capture, shots: Sequence[Shot], folder: Path) -> None:
-    """Writes a data set's cameras as they were refined, of the shots by name, into the folder's transforms.json."""
+def save_refined(capture: Capture, shots: Sequence[Shot], folder: Path, offset: Offset | None) -> None:
+    """Writes a data set's cameras as they were refined into the folder's transforms.json, in the data set's frame.
+
+    Args:
+        capture: the data set, in the frame of the fit.
+        shots: the refined cameras, by name.
+        folder: the folder.
+        offset: what was subtracted from the data set's coordinates; None: nothing.
+    """
     cameras = {shot.name: shot.camera for shot in shots}
     views = [
         replace(view, camera=resized(cameras[view.name], view.camera.width, view.camera.height))
         for view in capture.views
         if view.name in cameras
     ]
-    Capture(tuple(views)).save(folder)
+    with_offset(Capture(tuple(views)), offset).save(folder)

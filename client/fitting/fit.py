@@ -21,6 +21,7 @@ from lumigrad.client.fitting.evaluation import pictures, samples, side_by_side
 from lumigrad.client.fitting.recipe import Recipe
 from lumigrad.client.fitting.schedule import Schedule
 from lumigrad.client.fitting.shot import Shot
+from lumigrad.client.formats.scene_offset import write_offset
 from lumigrad.client.pictures import levels_of, write_image
 from lumigrad.client.shell.exits import naming
 from lumigrad.client.training.results import StepResult
@@ -74,6 +75,7 @@ def fit(
             scene = replace(scene, scales=scene.scales[:, :2])
         found = scene
         with naming(scene_path):
+            write_offset(scene_path, recipe.offset)
             found.save(scene_path)
         # The client's copy is needed for the depth range of spheres.
         handle = replace(trainer.publish(), scene=scene)

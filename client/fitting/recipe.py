@@ -11,6 +11,7 @@ from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.fitting.background import Background
 from lumigrad.client.fitting.evaluation import Scores
 from lumigrad.client.fitting.schedule import Schedule
+from lumigrad.client.formats.scene_offset import Offset
 from lumigrad.client.settings.engines import Primitive
 from lumigrad.client.training.options import AdaptiveDensity, Loss, Mcmc, Rate
 
@@ -55,6 +56,7 @@ class Recipe:
         seed: seed of all random choices.
         snapshot_every: steps between snapshots, which need a worker with a spool; 0: none.
         background: what is behind the scene.
+        offset: what is subtracted from the data set's coordinates, which lie far from 0; None: nothing.
     """
 
     kind: Kind = "gaussians"
@@ -73,6 +75,7 @@ class Recipe:
     seed: int = 0
     snapshot_every: int = 0
     background: Background = field(default_factory=Background)
+    offset: Offset | None = None
 
     @property
     def loss(self) -> Loss:
@@ -181,7 +184,9 @@ class Checkpoint:
             values = json.loads(path.read_text())
             background = values["recipe"].pop("background")
             background = Background(**{**background, "color": tuple(background["color"])})
-            recipe = Recipe(**values["recipe"], background=background)
+            offset = values["recipe"].pop("offset", None)
+            place = None if offset is None else tuple(offset)
+            recipe = Recipe(**values["recipe"], background=background, offset=place)
             parts = {"recipe": recipe, "before": Scores(**values["before"])}
             return Checkpoint(**{**values, **parts})
         except FileNotFoundError:

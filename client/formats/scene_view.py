@@ -33,18 +33,13 @@ class SceneView:
     background: Numbers | None = None
 
     @staticmethod
-    def path_of(scene: str | PathLike[str]) -> Path:
-        """Returns the path of the file beside a scene file."""
-        return Path(scene).with_suffix(".view.json")
-
-    @staticmethod
     def load(scene: str | PathLike[str]) -> SceneView | None:
         """Reads the file beside a scene file; None if there is none.
 
         Raises:
             InvalidArgument: the file is no view.
         """
-        path = SceneView.path_of(scene)
+        path = beside(scene, "view")
         if not path.is_file():
             return None
         try:
@@ -63,7 +58,16 @@ class SceneView:
     def save(self, scene: str | PathLike[str]) -> None:
         """Writes the file beside a scene file."""
         values = {name: value for name, value in asdict(self).items() if value is not None}
-        SceneView.path_of(scene).write_text(json.dumps(values) + "\n", encoding="utf-8")
+        beside(scene, "view").write_text(json.dumps(values) + "\n", encoding="utf-8")
+
+
+def beside(scene: str | PathLike[str], kind: str) -> Path:
+    """Returns the path of a file about a scene file, beside it: scene.view.json for scene.ply."""
+    path = Path(scene)
+    if path.name in ("", ".."):
+        # The folder of a scene, by a path that does not have its name.
+        path = path.resolve()
+    return path.parent / f"{path.stem}.{kind}.json"
 
 
 def _numbers(values: Any, length: int) -> Numbers:

@@ -1,0 +1,75 @@
+"""The frame of a fit: that of its data set, or moved near 0 where float32 would be too coarse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from lumigrad.client.base.precision import box_of, said
+from lumigrad.client.datasets.capture import Capture
+from lumigrad.client.datasets.frame import offset_of
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.formats.scene_offset import Offset, read_offset
+from lumigrad.client.training.options import extent_of
+from lumigrad.client.values.gaussians import Gaussians
+from lumigrad.client.values.spheres import Spheres
+
+# A scene that a fit begins with lies amid its cameras, and not this many times as far away as they reach.
+_FARTHEST = 1000.0
+
+
+def offset_for(capture: Capture, begin: Path | None) -> Offset | None:
+    """Returns what to subtract from a data set's coordinates; None: nothing.
+
+    It is that of the scene that a fit begins with, if that has one, so that the scene stays as it is.
+
+    Args:
+        capture: the data set.
+        begin: the file of the scene; None without one.
+    """
+    return (None if begin is None else read_offset(begin)) or offset_of(capture.views)
+
+
+def without_offset(capture: Capture, offset: Offset | None) -> Capture:
+    """Returns a data set whose coordinates are those of a scene with an offset."""
+    return capture if offset is None else capture.moved(-np.array(offset))
+
+
+def with_offset(capture: Capture, offset: Offset | None) -> Capture:
+    """Returns a data set in its own coordinates again."""
+    if offset is None:
+        return capture
+    with said():
+        return capture.moved(offset)
+
+
+def beginning_in(
+    scene: Gaussians | Spheres, path: Path, capture: Capture, offset: Offset | None
+) -> Gaussians | Spheres:
+    """Returns the scene that a fit begins with in the fit's frame.
+
+    Args:
+        scene: the scene, in the data set's own coordinates unless there is an offset beside its file.
+        path: its file.
+        capture: the data set, in the frame of the fit.
+        offset: what was subtracted from the data set's coordinates; None: nothing.
+
+    Raises:
+        InvalidArgument: the scene lies far from the cameras, so its coordinates are others.
+    """
+    if offset is None or not len(scene):
+        return scene
+    name = "means" if isinstance(scene, Gaussians) else "positions"
+    points = getattr(scene, name)
+    if read_offset(path) is None:
+        points = points.astype(np.float64) - offset
+        scene = replace(scene, **{name: points})
+    cameras = [view.camera for view in capture.views]
+    away = float(np.linalg.norm(np.mean(box_of(points), axis=0) - np.mean([each.position for each in cameras], axis=0)))
+    if away > _FARTHEST * extent_of(cameras):
+        text = f"expected a scene amid the cameras, got one {away:.4g} units away from them: its coordinates are not"
+        where = "say what to add to them in a file SCENE.offset.json beside it"
+        raise InvalidArgument.of("begin", f"{text} those of the data set; {where}")
+    return scene

@@ -1,0 +1,46 @@
+"""What was subtracted from the coordinates of a data set to make a scene's, in a file beside it: scene.offset.json."""
+
+from __future__ import annotations
+
+import json
+import math
+from os import PathLike
+
+from lumigrad.client.formats.scene_view import beside
+from lumigrad.client.formats.source import malformed
+
+Offset = tuple[float, float, float]
+_NAME = "offset"
+
+
+def read_offset(scene: str | PathLike[str]) -> Offset | None:
+    """Returns what to add to a scene's coordinates for those of its data set; None if they are the same.
+
+    Raises:
+        InvalidArgument: the file beside the scene file holds no offset.
+    """
+    path = beside(scene, _NAME)
+    if not path.is_file():
+        return None
+    try:
+        x, y, z = (float(value) for value in json.loads(path.read_text(encoding="utf-8"))[_NAME])
+        if not all(map(math.isfinite, (x, y, z))):
+            raise ValueError("not finite")
+    except (ValueError, TypeError, KeyError) as error:
+        raise malformed(path, f'expected "offset", three numbers; correct the file: {error!r}') from error
+    return x, y, z
+
+
+def write_offset(scene: str | PathLike[str], offset: Offset | None) -> None:
+    """Writes the file beside a scene file; None removes it."""
+    path = beside(scene, _NAME)
+    if offset is None:
+        path.unlink(missing_ok=True)
+    else:
+        path.write_text(json.dumps({_NAME: offset}) + "\n", encoding="utf-8")
+
+
+def offset_text(offset: Offset | None) -> str:
+    """Says what a scene's coordinates are, for people."""
+    minus = "" if offset is None else f" minus ({', '.join(f'{value:.15g}' for value in offset)})"
+    return f"those of the data set{minus}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 from lumigrad.client.base.arrays import Array, Float32
 from lumigrad.client.base.extras import require
+from lumigrad.client.base.replacing import replaced
 from lumigrad.client.errors import InvalidArgument
 
 __all__ = ["check_suffix", "levels_of", "ramp_colors", "write_depth", "write_image"]
@@ -73,7 +75,8 @@ def write_depth(path: str | PathLike[str], depth: Array) -> None:
     """
     path = Path(path)
     if path.suffix == ".npy":
-        np.save(path, depth)
+        with replaced(path) as new:
+            np.save(new, depth)
         return
     # Pixels without a surface have depth -1 for spheres and 0 for Gaussians.
     seen = depth > 0
@@ -103,7 +106,12 @@ def write_image(path: str | PathLike[str], picture: Array) -> None:
     image = require("PIL.Image", "io", f"writing {path.suffix} files")
     levels = levels_of(picture)
     shown = image.fromarray(levels[..., 0] if levels.ndim == 3 and levels.shape[2] == 1 else levels)
-    shown.save(path, **({"quality": _JPEG_QUALITY} if path.suffix == ".jpg" else {}))
+    # Not into the file: Pillow does not notice that a disk has taken only a part of a JPEG.
+    file: Any = io.BytesIO()
+    file.name = path.name
+    shown.save(file, **({"quality": _JPEG_QUALITY} if path.suffix == ".jpg" else {}))
+    with replaced(path) as new:
+        new.write_bytes(file.getvalue())
 
 
 def levels_of(picture: Array) -> Array:

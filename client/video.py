@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.extras import require
+from lumigrad.client.base.replacing import replaced
 from lumigrad.client.errors import LumigradError
 
 # Pads to an even size, which 4:2:0 H.264 needs, and converts to the colours that players expect in HD.
@@ -39,6 +40,8 @@ class VideoWriter:
             FileNotFoundError: the folder is absent.
         """
         self._ffmpeg = require("imageio_ffmpeg", "video", "writing .mp4 files")
+        # Takes the place of the old file when ffmpeg has ended well.
+        self._file = ExitStack()
         if not path.parent.is_dir():
             raise FileNotFoundError(2, "No such directory", str(path))
         self._path = path
@@ -69,7 +72,7 @@ class VideoWriter:
         if self._process is None:
             return
         process, self._process = self._process, None
-        with self._messages:
+        with self._file, self._messages:
             # If it has ended before, its exit status is reported below.
             with suppress(OSError):
                 _input(process).close()
@@ -82,14 +85,18 @@ class VideoWriter:
         width, height = self._size
         pictures = f"-f rawvideo -pix_fmt rgb24 -s {width}x{height} -r {self._frames_per_second} -i -"
         options = f"-y -loglevel error {pictures} {_OPTIONS}".split()
-        return subprocess.Popen(
-            (self._ffmpeg.get_ffmpeg_exe(), *options, str(self._path)),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=self._messages,
-            # In its own session, an interrupt of this process does not reach ffmpeg, which can finish the file.
-            start_new_session=True,
-        )
+        with ExitStack() as stack:
+            new = stack.enter_context(replaced(self._path))
+            process = subprocess.Popen(
+                (self._ffmpeg.get_ffmpeg_exe(), *options, str(new)),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=self._messages,
+                # In its own session, an interrupt of this process does not reach ffmpeg, which can finish the file.
+                start_new_session=True,
+            )
+            self._file = stack.pop_all()
+        return process
 
     def _failure(self) -> LumigradError:
         """Returns an error with the first line of ffmpeg's messages, which causes the others."""

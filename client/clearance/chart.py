@@ -9,6 +9,7 @@ import numpy as np
 
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.base.extras import require
+from lumigrad.client.base.replacing import replaced
 from lumigrad.client.clearance.clearances import Clearances, nearest_spheres
 from lumigrad.client.errors import InvalidArgument
 
@@ -53,7 +54,8 @@ def write_chart(path: Path, found: Clearances, title: str) -> None:
     axes.set_xlim(-0.5, len(found.clearance) - 0.5)
     axes.grid(alpha=0.25)
     figure.legend(loc="outside right upper", fontsize="small", frameon=False)
-    figure.savefig(path, dpi=_DOTS_PER_INCH)
+    with replaced(path) as new:
+        figure.savefig(new, dpi=_DOTS_PER_INCH)
 
 
 def _draw_spheres(axes: Any, found: Clearances) -> None:

@@ -13,6 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from lumigrad.client.base.arrays import Array
+from lumigrad.client.base.replacing import replaced
 from lumigrad.client.commands.content import Content
 from lumigrad.client.datasets import View
 from lumigrad.client.errors import InvalidArgument
@@ -103,8 +104,8 @@ class Files:
         Writes the file, or returns the argument of `add`.
         """
         path = self._path if self._path.suffix else self._path / f"{shot.name}.png"
-        with naming(path):
-            self._write(path, frame)
+        with naming(path), replaced(path) as new:
+            self._write(new, frame)
         return None
 
     def _write(self, path: Path, frame: Frame) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from lumigrad.client.base.extras import require
 from lumigrad.client.base.precision import said
+from lumigrad.client.base.replacing import write_text
 from lumigrad.client.client import Client
 from lumigrad.client.commands.options import COUNT, FOLDER, add_connection, connect, count, ending, option
 from lumigrad.client.commands.scene_file import PRIMITIVES, load, scene_path
@@ -149,7 +150,7 @@ def _run(arguments: argparse.Namespace) -> int:
         "photographs": [asdict(score) for score in outcome.photographs],
         "recipe": asdict(recipe),
     }
-    (folder / "report.json").write_text(json.dumps(report, indent=2))
+    write_text(folder / "report.json", json.dumps(report, indent=2))
     write_image(folder / "comparison.jpg", outcome.comparison)
     rate = f"{done} of {recipe.steps} steps, {seconds:.0f} s, {report['steps_per_second']:.1f} steps/s"
     facts = {

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from lumigrad.client.base.replacing import replaced
 from lumigrad.client.clearance.chart import CHART_SUFFIXES, check_chart, require_charts, write_chart
 from lumigrad.client.clearance.clearances import Clearances, Question, arrays_of, records, summary
 from lumigrad.client.clearance.table import print_table, sentence
@@ -16,7 +17,7 @@ from lumigrad.client.commands.surroundings import MESHES, UNIT, UNITS, add_place
 from lumigrad.client.robots.motion import Motion
 from lumigrad.client.shell import exits
 from lumigrad.client.shell.catalog import Command
-from lumigrad.client.shell.exits import json_text
+from lumigrad.client.shell.exits import json_text, naming
 from lumigrad.client.values.world import Sign
 
 _DESCRIPTION = f"""\
@@ -60,7 +61,8 @@ def _run(arguments: argparse.Namespace) -> int:
         check_chart(found)
         write_chart(arguments.plot, found, f"{arguments.spheres.name} near {_named(arguments.meshes)}")
     if arguments.output is not None:
-        np.savez(arguments.output, **arrays_of(found))
+        with naming(arguments.output), replaced(arguments.output) as new:
+            np.savez(new, **arrays_of(found))
     _print(found, arguments)
     return exits.NOT_SO if arguments.check and not found.is_free else exits.OK
 

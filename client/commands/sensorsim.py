@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lumigrad.client.base.replacing import replaced
 from lumigrad.client.client import Client
 from lumigrad.client.commands.options import add_connection, connect, option
 from lumigrad.client.commands.scene_text import counted
@@ -98,8 +99,8 @@ def _replay(client: Client, log: Path, folder: Path | None) -> int:
                 print(f"{name}: {picture.error}")
             elif folder is not None:
                 path = folder / (name.replace("/", "-") + _suffix(picture.image))
-                with naming(path):
-                    path.write_bytes(picture.image)
+                with naming(path), replaced(path) as new:
+                    new.write_bytes(picture.image)
     seconds = time.perf_counter() - started
     if not frames:
         raise InvalidArgument.of("path", f"{log}: expected requests for pictures, got a log without any")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lumigrad.client.base.replacing import write_text
 from lumigrad.client.datasets.calibration import Calibration
 from lumigrad.client.datasets.frame import offset_of
 from lumigrad.client.datasets.nerfstudio import END_POSE
@@ -187,7 +188,7 @@ def _rows(points: Points) -> Iterator[str]:
 
 
 def _write(path: Path, lines: Sequence[str] | Iterator[str]) -> None:
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    write_text(path, "".join(f"{line}\n" for line in lines))
 
 
 def _unwritable(view: View, text: str) -> InvalidArgument:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from lumigrad.client.base.replacing import replaced
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.fitting.background import Background
 from lumigrad.client.fitting.evaluation import Scores
@@ -168,10 +169,8 @@ class Checkpoint:
 
     def write(self, path: Path) -> None:
         """Replaces the file atomically."""
-        new = path.with_suffix(".new")
-        new.touch(mode=0o600)
-        new.write_text(json.dumps(asdict(self), indent=2))
-        new.replace(path)
+        with replaced(path, mode=0o600) as new:
+            new.write_text(json.dumps(asdict(self), indent=2))
 
     @staticmethod
     def read(path: Path) -> Checkpoint:

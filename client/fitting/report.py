@@ -13,6 +13,7 @@ import numpy as np
 
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.extras import require
+from lumigrad.client.base.replacing import write_text
 from lumigrad.client.fitting.evaluation import PhotographScore
 from lumigrad.client.fitting.photograph import Photograph
 from lumigrad.client.pictures import levels_of, ramp_colors
@@ -60,11 +61,11 @@ class Page:
         rows = "".join(
             f"<tr><th>{html.escape(name)}</th><td>{html.escape(fact)}</td></tr>" for name, fact in facts.items()
         )
-        path.write_text(
+        write_text(
+            path,
             f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
             f"<style>{_STYLE}</style><h1>{html.escape(title)}</h1><table>{rows}</table>"
             f"{''.join(self._sections)}</html>\n",
-            encoding="utf-8",
         )
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lumigrad.client.base.arrays import Float32
+from lumigrad.client.base.replacing import replaced
 from lumigrad.client.formats.clustering import morton_order
 from lumigrad.client.formats.ply_header import PlyHeader
 from lumigrad.client.formats.scene import (
@@ -145,7 +145,7 @@ def write_compressed_ply(scene: StoredScene, path: str | PathLike[str]) -> None:
     header += [f"element vertex {len(scene)}", *(f"property uint {name}" for name in _PACKED)]
     if scene.degree:
         header += [f"element sh {len(scene)}", *(f"property uchar f_rest_{k}" for k in range(levels.shape[1]))]
-    with open(Path(path), "wb") as file:
+    with replaced(path) as new, open(new, "wb") as file:
         file.write("\n".join([*header, "end_header", ""]).encode())
         file.write(np.concatenate(bounds, axis=1).astype("<f4").tobytes())
         file.write(np.stack(words, axis=1).astype("<u4").tobytes())

@@ -5,12 +5,12 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, replace
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from lumigrad.client.base.replacing import replaced
 from lumigrad.client.formats.scene import StoredScene, colors_of_sh, joined, sh_from_colors, to_bytes, unit_quats
 from lumigrad.client.formats.source import Source
 
@@ -197,6 +197,6 @@ def write_ksplat(scene: StoredScene, path: str | PathLike[str]) -> None:
     struct.pack_into("<2I", section, 0, count, count)
     struct.pack_into("<I", section, 28, records.nbytes)
     struct.pack_into("<H", section, 40, scene.degree)
-    with open(Path(path), "wb") as file:
+    with replaced(path) as new, open(new, "wb") as file:
         file.write(header + section)
         file.write(records.tobytes())

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from lumigrad.client.base.arguments import number
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.base.extras import require
+from lumigrad.client.base.replacing import replaced
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.source import malformed
 from lumigrad.client.values.mesh import Mesh
@@ -50,7 +51,8 @@ def save_mesh(mesh: Mesh, path: str | PathLike[str]) -> None:
     """Writes a mesh in the format of the suffix; STL loses the sharing of vertices."""
     kind = _format_of(path)
     trimesh = require("trimesh", "mesh", "writing mesh files")
-    trimesh.Trimesh(mesh.vertices, mesh.faces, process=False).export(fspath(path), file_type=kind)
+    with replaced(path) as new:
+        trimesh.Trimesh(mesh.vertices, mesh.faces, process=False).export(str(new), file_type=kind)
 
 
 def scaled(mesh: Mesh, factors: Any) -> Mesh:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from lumigrad.client.base.arrays import Float32
 from lumigrad.client.base.extras import require
+from lumigrad.client.base.replacing import replaced
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.source import malformed
 
@@ -120,7 +121,8 @@ def write_vertices(path: str | PathLike[str], columns: Mapping[str, Any], commen
     for name, column in columns.items():
         table[name] = column
     element = plyfile.PlyElement.describe(table, "vertex")
-    plyfile.PlyData([element], byte_order="<", comments=list(comments)).write(fspath(path))
+    with replaced(path) as new:
+        plyfile.PlyData([element], byte_order="<", comments=list(comments)).write(str(new))
 
 
 def _lines(path: str | PathLike[str], start: bytes) -> tuple[list[str], int]:

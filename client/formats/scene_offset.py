@@ -6,6 +6,7 @@ import json
 import math
 from os import PathLike
 
+from lumigrad.client.base.replacing import write_text
 from lumigrad.client.formats.scene_view import beside
 from lumigrad.client.formats.source import malformed
 
@@ -37,7 +38,7 @@ def write_offset(scene: str | PathLike[str], offset: Offset | None) -> None:
     if offset is None:
         path.unlink(missing_ok=True)
     else:
-        path.write_text(json.dumps({_NAME: offset}) + "\n", encoding="utf-8")
+        write_text(path, json.dumps({_NAME: offset}) + "\n")
 
 
 def offset_text(offset: Offset | None) -> str:

@@ -8,6 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from lumigrad.client.base.replacing import write_text
 from lumigrad.client.formats.source import malformed
 
 Numbers = tuple[float, ...]
@@ -58,7 +59,7 @@ class SceneView:
     def save(self, scene: str | PathLike[str]) -> None:
         """Writes the file beside a scene file."""
         values = {name: value for name, value in asdict(self).items() if value is not None}
-        beside(scene, "view").write_text(json.dumps(values) + "\n", encoding="utf-8")
+        write_text(beside(scene, "view"), json.dumps(values) + "\n")
 
 
 def beside(scene: str | PathLike[str], kind: str) -> Path:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from os import PathLike
-from pathlib import Path
 
 import numpy as np
 
+from lumigrad.client.base.replacing import replaced
 from lumigrad.client.formats.scene import StoredScene, colors_of_sh, sh_from_colors, to_bytes, unit_quats
 from lumigrad.client.formats.source import Source
 
@@ -38,4 +38,5 @@ def write_splat(scene: StoredScene, path: str | PathLike[str]) -> None:
     records["rgba"][:, :3] = to_bytes(colors_of_sh(scene.sh))
     records["rgba"][:, 3] = to_bytes(scene.opacities)
     records["quat"] = np.clip(np.rint(unit_quats(scene.quats) * 128.0 + 128.0), 0, 255).astype(np.uint8)
-    Path(path).write_bytes(records.tobytes())
+    with replaced(path) as new:
+        new.write_bytes(records.tobytes())

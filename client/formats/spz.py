@@ -9,7 +9,6 @@ import struct
 import zlib
 from dataclasses import dataclass, replace
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy.typing as npt
 
 from lumigrad.client.base.arrays import Float32
 from lumigrad.client.base.extras import require
+from lumigrad.client.base.replacing import replaced
 from lumigrad.client.formats.scene import (
     StoredScene,
     flipped,
@@ -226,14 +226,16 @@ def write_spz(
     if version == 3:
         content = struct.pack("<" + _HEADER, *start, 0) + b"".join(parts.values())
         # A fixed time stamp makes files of equal scenes identical.
-        Path(path).write_bytes(gzip.compress(content, mtime=0))
+        with replaced(path) as new:
+            new.write_bytes(gzip.compress(content, mtime=0))
         return
     compressor = require("zstandard", "io", "writing .spz files of version 4").ZstdCompressor(level=6)
     contents = list(parts.values())[: 6 if scene.degree else 5]
     streams = [compressor.compress(content) for content in contents]
     table = b"".join(struct.pack("<QQ", len(s), len(c)) for s, c in zip(streams, contents, strict=True))
     header = struct.pack("<" + _HEADER + "I12x", *start, len(streams), _BYTES)
-    Path(path).write_bytes(header + table + b"".join(streams))
+    with replaced(path) as new:
+        new.write_bytes(header + table + b"".join(streams))
 
 
 def _split(header: _Header, source: Source, start: int) -> tuple[dict[str, Source], Source]:

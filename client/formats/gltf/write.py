@@ -12,6 +12,7 @@ from urllib.parse import quote
 import numpy as np
 
 from lumigrad.client.base.arrays import Float32
+from lumigrad.client.base.replacing import replaced
 from lumigrad.client.formats.gltf.accessors import FLOAT
 from lumigrad.client.formats.gltf.document import BINARY_CHUNK, GLB_MAGIC, GLB_VERSION, JSON_CHUNK
 from lumigrad.client.formats.gltf.read import EXTENSION, PREFIX
@@ -33,7 +34,7 @@ def write_glb(scene: StoredScene, path: str | PathLike[str]) -> None:
     total = 12 + 8 + len(text) + 8 + len(content)
     if total > _LARGEST_FILE:
         raise malformed(path, f"expected less than 4 GiB, a .glb file's limit, got {total:,} bytes; write a .gltf file")
-    with open(path, "wb") as file:
+    with replaced(path) as new, open(new, "wb") as file:
         file.write(struct.pack("<4sIIII", GLB_MAGIC, GLB_VERSION, total, len(text), JSON_CHUNK) + text)
         file.write(struct.pack("<II", len(content), BINARY_CHUNK))
         file.write(content)
@@ -43,8 +44,10 @@ def write_gltf(scene: StoredScene, path: str | PathLike[str]) -> None:
     """Writes a .gltf file, and its numbers into a file of the same name that ends in .bin."""
     buffer = Path(path).with_suffix(".bin")
     values, content = _document(scene, quote(buffer.name))
-    buffer.write_bytes(content)
-    Path(path).write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+    # Neither is replaced before both are written.
+    with replaced(buffer) as numbers, replaced(path) as text:
+        numbers.write_bytes(content)
+        text.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
 
 
 def _document(scene: StoredScene, uri: str | None) -> tuple[dict[str, Any], bytes]:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from lumigrad.client.base.arrays import Float32
 from lumigrad.client.base.extras import require
+from lumigrad.client.base.replacing import replaced
 from lumigrad.client.formats.clustering import code_book, morton_order, nearest_entries, palette
 from lumigrad.client.formats.scene import StoredScene, logarithms_of_scales, smallest_three, to_bytes, unit_quats
 from lumigrad.client.formats.sog.files import META_NAME
@@ -56,7 +57,7 @@ def write_sog(scene: StoredScene, path: str | PathLike[str]) -> None:
         META_NAME: json.dumps(meta).encode(),
         **{f"{name}.webp": _webp(image) for name, image in images.items()},
     }
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+    with replaced(path) as new, zipfile.ZipFile(new, "w", zipfile.ZIP_STORED) as archive:
         for name, content in contents.items():
             archive.writestr(zipfile.ZipInfo(name, _DATE), content)
 

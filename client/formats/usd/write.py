@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import tempfile
 from os import PathLike
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from lumigrad.client.base.arrays import Float32
+from lumigrad.client.base.replacing import replaced
 from lumigrad.client.formats.placement import matrices_of_quats
 from lumigrad.client.formats.scene import SRGB, StoredScene, unit_quats
 from lumigrad.client.formats.source import malformed
@@ -32,15 +34,27 @@ def write_usd(scene: StoredScene, path: str | PathLike[str], *, up_axis: str = "
     suffix = Path(path).suffix.lower()
     layer = _layer(scene, ".usda" if suffix == ".usda" else ".usdc", up_axis)
     if suffix != ".usdz":
-        layer.Export(str(path))
+        with replaced(path) as new:
+            _exported(layer, new)
         return
     with tempfile.TemporaryDirectory() as folder:
         inner = Path(folder, "scene.usdc")
-        layer.Export(str(inner))
+        _exported(layer, inner)
         if inner.stat().st_size > _LARGEST_PACKAGE:
             raise malformed(path, "expected less than 4 GiB, the limit of a .usdz file; write a .usdc file")
         asset = pxr("Sdf", "writing USD files").AssetPath(str(inner))
-        pxr("UsdUtils", "writing USD files").CreateNewUsdzPackage(asset, str(path))
+        with replaced(path) as new:
+            _check(pxr("UsdUtils", "writing USD files").CreateNewUsdzPackage(asset, str(new)), new)
+
+
+def _exported(layer: Any, path: Path) -> None:
+    _check(layer.Export(str(path)), path)
+
+
+def _check(is_written: bool, path: Path) -> None:
+    """Raises OSError unless OpenUSD says that it has written a file; it does not say why not."""
+    if not is_written:
+        raise OSError(errno.EIO, "OpenUSD could not write the file", str(path))
 
 
 def _layer(scene: StoredScene, suffix: str, up_axis: str) -> Any:

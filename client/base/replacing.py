@@ -1,0 +1,115 @@
+"""Files are written beside those that they replace, so that what fails half-way leaves the old one whole."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from os import PathLike
+from pathlib import Path
+
+# Of a file's name; the rest keeps the names of files beside it within what file systems allow.
+_LONGEST_STEM = 40
+_MOST_LINKS = 40
+# A file that is mounted by itself, as into a container, can be written but not replaced.
+_MOUNTED = (errno.EBUSY, errno.EXDEV)
+
+
+@contextmanager
+def replaced(path: str | PathLike[str], *, mode: int = 0o666) -> Iterator[Path]:
+    """Yields the path of a new file in the same folder, with the same suffix, which replaces a file after the block.
+
+    An error in the block removes the new file and leaves the old one as it was. A symbolic link stays one, and what it
+    names is replaced. The new file has the permissions and, if possible, the owner of the old one. What is no regular
+    file, such as a pipe or a device, is written directly: then `path` is yielded.
+
+    Args:
+        path: the file to write.
+        mode: permissions of a file that does not exist yet, less the process's umask.
+
+    Raises:
+        OSError: the folder does not exist or takes no file, or the old file must not be written; names `path`.
+    """
+    path = Path(path)
+    new = _beside(path, mode)
+    if new is None:
+        yield path
+        return
+    old = Path(os.path.realpath(path))
+    try:
+        try:
+            yield new
+            _replace(old, new)
+        except OSError as error:
+            # That of a full disk has no name.
+            if error.filename in (None, str(new), new) and error.errno is not None:
+                error.filename, error.filename2 = str(path), None
+            raise
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def write_text(path: str | PathLike[str], text: str) -> None:
+    """Writes a file of text, see `replaced`."""
+    with replaced(path) as new:
+        new.write_text(text, encoding="utf-8")
+
+
+def _beside(path: Path, mode: int) -> Path | None:
+    """Makes an empty file for what replaces a file; None: it has to be written directly."""
+    if _is_of_a_process(path):
+        return None
+    old = Path(os.path.realpath(path))
+    try:
+        status = old.stat()
+    except OSError:
+        status = None
+    if status is not None and not stat.S_ISREG(status.st_mode):
+        return None
+    if status is not None and not os.access(old, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    new = old.with_name(f".{old.stem[:_LONGEST_STEM]}.{secrets.token_hex(4)}{old.suffix}")
+    try:
+        file = os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode)
+    except OSError as error:
+        if status is not None and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            # The file may be written although its folder takes no others.
+            return None
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    try:
+        if status is not None:
+            with suppress(PermissionError):
+                os.fchown(file, status.st_uid, status.st_gid)
+            os.fchmod(file, stat.S_IMODE(status.st_mode))
+    finally:
+        os.close(file)
+    return new
+
+
+def _replace(old: Path, new: Path) -> None:
+    if old.exists():
+        # A crash of the machine must not leave an empty file in place of a whole one.
+        with open(new, "rb+") as file:
+            os.fsync(file.fileno())
+    try:
+        os.replace(new, old)
+    except OSError as error:
+        if error.errno not in _MOUNTED:
+            raise
+        shutil.copyfile(new, old)
+
+
+def _is_of_a_process(path: Path) -> bool:
+    """Whether a path names an open file of a process, such as /dev/stdout, which stays open if it is replaced."""
+    for _ in range(_MOST_LINKS):
+        if re.fullmatch(r"/proc/.+/fd", os.path.realpath(path.parent)):
+            return True
+        if not path.is_symlink():
+            return False
+        path = path.parent / os.readlink(path)
+    return False

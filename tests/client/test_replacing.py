@@ -1,0 +1,191 @@
+"""What is saved replaces a file only when it is whole, whatever writes it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lumigrad.client import Camera, Gaussians, Mesh, Spheres
+from lumigrad.client.base.replacing import replaced, write_text
+from lumigrad.client.datasets import Capture, Points, View
+from lumigrad.client.formats.save import WRITABLE
+from lumigrad.client.formats.scene_view import SceneView
+from lumigrad.client.pictures import write_depth, write_image
+from lumigrad.client.video import VideoWriter
+from support.workers.worker import LUMIGRAD
+
+COUNT, LIMIT = 4000, 2000
+
+
+def gaussians(seed: int) -> Gaussians:
+    generator = np.random.default_rng(seed)
+    means, quats = generator.normal(size=(COUNT, 3)), generator.normal(size=(COUNT, 4))
+    scales, opacities = generator.uniform(0.01, 0.1, (COUNT, 3)), generator.uniform(0.1, 0.9, COUNT)
+    return Gaussians(means, quats, scales, opacities, sh=generator.normal(size=(COUNT, 4, 3)))
+
+
+def capture(seed: int) -> Capture:
+    generator = np.random.default_rng(seed)
+    views = [View(f"v{k}", Camera.orbit((0, 0, 0), 3, 4 * k + seed, 10, width=8, height=8)) for k in range(40)]
+    return Capture(tuple(views), Points(generator.normal(size=(COUNT, 3)), np.zeros((COUNT, 3))))
+
+
+def pixels(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (128, 128, 3), np.uint8)
+
+
+def video(path: Path, seed: int) -> None:
+    with VideoWriter(path, 128, 128, 10) as writer:
+        for frame in range(4):
+            writer.add(pixels(seed + frame))
+
+
+def spheres(path: Path, seed: int) -> None:
+    Spheres(np.random.default_rng(seed).normal(size=(COUNT, 3)), np.zeros((COUNT, 3)), np.ones(COUNT)).save(path)
+
+
+def mesh(path: Path, seed: int) -> None:
+    faces = np.random.default_rng(seed).permutation(3 * COUNT).reshape(COUNT, 3)
+    Mesh(np.random.default_rng(seed).normal(size=(3 * COUNT, 3)), faces).save(path)
+
+
+# By the name of the file: how it is written, from a seed.
+WRITERS: dict[str, Callable[[Path, int], Any]] = {
+    **dict.fromkeys((f"scene{suffix}" for suffix in WRITABLE), lambda path, seed: gaussians(seed).save(path)),
+    "points.ply": spheres,
+    **dict.fromkeys(("part.stl", "part.obj", "part.glb"), mesh),
+    "data/transforms.json": lambda path, seed: capture(seed).save(path.parent),
+    "data/points.ply": lambda path, seed: capture(seed).save(path.parent),
+    "data/sparse/0/images.txt": lambda path, seed: capture(seed).save(path.parents[2], form="colmap"),
+    **dict.fromkeys(("picture.png", "picture.jpg"), lambda path, seed: write_image(path, pixels(seed))),
+    "depth.npy": lambda path, seed: write_depth(path, pixels(seed)[..., 0].astype(np.float32)),
+    "turn.mp4": video,
+    "report.html": lambda path, seed: write_text(path, f"{seed}" * 9000),
+}
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Files of this process may not grow beyond a few thousand bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_full_disk_leaves_the_old_file_whole_and_nothing_beside_it(tmp_path: Path, name: str) -> None:
+    if Path(name).suffix.startswith(".usd"):
+        pytest.importorskip("pxr")
+    path, write = tmp_path / name, WRITERS[name]
+    write(path, 1)
+    path.chmod(0o640)
+    before = contents(tmp_path)
+    assert len(before[name]) > LIMIT
+    with full_disk(), pytest.raises(Exception) as raised:
+        write(path, 2)
+    assert not isinstance(raised.value, AssertionError)
+    assert contents(tmp_path) == before
+    write(path, 2)
+    assert contents(tmp_path).keys() == before.keys() and path.read_bytes() != before[name]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_errors_name_the_file_that_was_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as absent:
+        gaussians(1).save(tmp_path / "none" / "scene.ply")
+    assert absent.value.filename == str(tmp_path / "none" / "scene.ply")
+    (tmp_path / "folder.ply").mkdir()
+    with pytest.raises(IsADirectoryError) as folder:
+        gaussians(1).save(tmp_path / "folder.ply")
+    assert folder.value.filename == str(tmp_path / "folder.ply")
+    assert not list((tmp_path / "folder.ply").iterdir())
+
+
+def test_new_files_have_the_permissions_of_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_text(tmp_path / "new.txt", "")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "new.txt").stat().st_mode) == 0o640
+
+
+def test_links_stay_links_and_long_names_are_written(tmp_path: Path) -> None:
+    (tmp_path / "scenes").mkdir()
+    for link, target in (("old.txt", "scenes/old.txt"), ("new.txt", "scenes/new.txt")):
+        (tmp_path / link).symlink_to(target)
+    (tmp_path / "scenes/old.txt").write_text("before")
+    for name in ("old.txt", "new.txt"):
+        write_text(tmp_path / name, "after")
+        assert (tmp_path / name).is_symlink() and (tmp_path / "scenes" / name).read_text() == "after"
+    write_text(tmp_path / f"{'ü' * 120}.txt", "long")
+    assert len(contents(tmp_path)) == 5
+
+
+def test_files_that_must_not_be_written_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "fixed.txt").write_text("fixed")
+    (tmp_path / "fixed.txt").chmod(0o444)
+    if os.access(tmp_path / "fixed.txt", os.W_OK):
+        pytest.skip("this user may write everything")
+    with pytest.raises(PermissionError):
+        write_text(tmp_path / "fixed.txt", "changed")
+    assert (tmp_path / "fixed.txt").read_text() == "fixed"
+
+
+def test_pipes_are_written_directly(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.ply")
+    read = list[bytes]()
+    reader = threading.Thread(target=lambda: read.append((tmp_path / "pipe.ply").read_bytes()))
+    reader.start()
+    gaussians(1).save(tmp_path / "pipe.ply")
+    reader.join()
+    gaussians(1).save(tmp_path / "file.ply")
+    assert read == [(tmp_path / "file.ply").read_bytes()] and (tmp_path / "pipe.ply").is_fifo()
+
+
+@pytest.mark.parametrize("to_file", [False, True])
+def test_standard_output_is_written_directly(tmp_path: Path, to_file: bool) -> None:
+    script = "from lumigrad.client.base.replacing import write_text; write_text('/dev/stdout', 'all of it')"
+    with open(tmp_path / "out", "w") as file:
+        inode = os.fstat(file.fileno()).st_ino
+        output = file if to_file else subprocess.PIPE
+        done = subprocess.run([sys.executable, "-c", script], stdout=output, text=True, check=True)
+    assert (done.stdout or (tmp_path / "out").read_text()) == "all of it"
+    assert (tmp_path / "out").stat().st_ino == inode and len(contents(tmp_path)) == 1
+
+
+def test_an_interrupt_leaves_the_old_file(tmp_path: Path) -> None:
+    (tmp_path / "scene.txt").write_text("before")
+    with pytest.raises(KeyboardInterrupt), replaced(tmp_path / "scene.txt") as new:
+        new.write_text("half")
+        raise KeyboardInterrupt
+    assert contents(tmp_path) == {"scene.txt": b"before"}
+
+
+def test_the_shell_keeps_the_file_and_names_it(tmp_path: Path) -> None:
+    gaussians(1).save(tmp_path / "scene.ply")
+    gaussians(2).save(tmp_path / "other.ply")
+    SceneView((0, 0, -4), (0, 0, 0), (0, -1, 0), 40.0).save(tmp_path / "scene.ply")
+    before = contents(tmp_path)
+    script = f"ulimit -f 2; exec {LUMIGRAD} convert other.ply scene.ply"
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stderr == "lumigrad: error: scene.ply: file too large\n", done.stderr
+    assert contents(tmp_path) == before

@@ -130,7 +130,7 @@ class Capture:
             InvalidArgument: no three finite numbers, or a camera that is neither of OpenCV's model nor a sensor.
 
         Example:
-            local = capture.moved((-500_100, -4_649_800, -100))
+            higher = capture.moved((0, -2, 0))
         """
         by = float64_array("translation", translation, (3,))
         views = tuple(replace(view, camera=moved(view.camera, by)) for view in self.views)

@@ -59,7 +59,7 @@ def lost_by(points: Array, part: float = 0.0) -> str:
     if not found:
         return ""
     parts = f" with parts of {part:.3g}" if part > 0 else ""
-    return f"{found}, coarse for an extent of {extent:.3g}{parts}; {_remedy((low + high) / 2)}"
+    return f"{found}, coarse for an extent of {extent:.3g}{parts}; {_remedy((low + high) / 2, extent or part)}"
 
 
 def lost_at(largest: float, limit: float) -> str:
@@ -73,11 +73,16 @@ def lost_at(largest: float, limit: float) -> str:
 def lost_by_size(position: Array, size: float) -> str:
     """Says what float32 does to an object of a size at a position [3]; empty where its steps are fine enough."""
     found = lost_at(max(map(abs, position.tolist())), _OF_EXTENT * size if size > 0 else np.inf)
-    return f"{found}, coarse for a size of {size:.3g}; {_remedy(position)}" if found else ""
+    return f"{found}, coarse for a size of {size:.3g}; {_remedy(position, size)}" if found else ""
 
 
-def _remedy(center: Float64) -> str:
-    offset = ", ".join(f"{value:.0f}" for value in center)
+def round_point(point: Float64, extent: float) -> Float64:
+    """Returns a point [3] rounded to about an extent, so that it is easy to read and to remember."""
+    return np.round(point, -int(np.floor(np.log10(extent)))) + 0.0
+
+
+def _remedy(center: Float64, extent: float) -> str:
+    offset = ", ".join(f"{value:.15g}" for value in round_point(center, extent))
     return f"subtract an offset such as ({offset}) in float64 first, and add it to the results"
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from lumigrad.client.base.arrays import Float64
-from lumigrad.client.base.precision import lost_at
+from lumigrad.client.base.precision import lost_at, round_point
 from lumigrad.client.datasets.view import View
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.camera import Camera, OpenCVModel, SensorModel
@@ -24,9 +24,7 @@ def offset_of(views: Sequence[View], finest: float = _SWALLOWED) -> Offset | Non
     positions, extent = _places(views)
     if not lost_at(float(np.abs(positions).max()), finest * extent):
         return None
-    # Rounded to the size of the region, so that it is easy to read and to remember.
-    decimals = -int(np.floor(np.log10(extent)))
-    x, y, z = (float(value) for value in np.round(positions.mean(axis=0), decimals))
+    x, y, z = (float(value) for value in round_point(positions.mean(axis=0), extent))
     return x, y, z
 
 

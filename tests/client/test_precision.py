@@ -54,7 +54,7 @@ def test_the_argument_the_step_and_the_remedy_are_named(name: str) -> None:
         MAKERS[name](UTM)
     (text,) = [str(each.message) for each in told]
     assert re.match(rf"{re.escape(name)}: at coordinates of 4\.65e\+06 float32 has steps of 0\.5, coarse for ", text)
-    offset = re.search(r"\((-?\d+), (-?\d+), (-?\d+)\)", text)
+    offset = re.search(r"\((-?[\d.]+), (-?[\d.]+), (-?[\d.]+)\)", text)
     assert offset is not None and np.abs(np.abs(np.array(offset.groups(), float)) - UTM).max() < 3
     assert len(text) < 500 and told[0].filename == __file__
 

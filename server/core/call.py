@@ -332,6 +332,23 @@ class Call:
         self._context.cancel()
 
 
+# How often a call that waits for a lock checks whether it has ended.
+_CHECK_SECONDS = 0.05
+
+
+@contextmanager
+def held(lock: Any, call: Call | None) -> Iterator[None]:
+    """Hold a lock for the length of a `with` block; waiting for it ends with the call. None: it does not end."""
+    while not lock.acquire(timeout=_CHECK_SECONDS):
+        if call is not None:
+            call.turn.give()
+            call.check()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 # The key in a call's metadata.
 PRIORITY = "lumigrad-priority"
 

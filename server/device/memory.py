@@ -29,6 +29,10 @@ class Store(Protocol):
     def bytes(self) -> int:
         """The bytes that its objects use."""
 
+    @property
+    def is_held(self) -> bool:
+        """Whether it has objects that may not be evicted yet, but soon."""
+
     def __len__(self) -> int:
         """The number of its objects."""
 
@@ -65,6 +69,11 @@ class Budget:
         """Whether the stores hold more than the limits."""
         return self.bytes > self.limit_bytes or self.count > self.limit_count
 
+    @property
+    def is_held(self) -> bool:
+        """Whether objects may not be evicted yet, but soon."""
+        return any(store.is_held for store in self._stores)
+
     def join(self, store: Store) -> None:
         """Count a store from now on."""
         with self._lock:
@@ -81,16 +90,19 @@ class Budget:
             if not self._drop_one(attrgetter("bytes"), kept, None):
                 return
 
-    def enforce(self, grown: Store) -> bool:
+    def enforce(self, grown: Store, nbytes: int = 0, count: int = 0) -> bool:
         """Evict down to the limits after a store has grown, except its newest object; False if that cannot stay.
 
-        It can stay if the limits are met, or if all other stores are empty. The caller must not hold the stores' locks.
+        It can stay if the limits are met, or if all other stores are empty. With `nbytes` and `count`, before it grows
+        by them. The caller must not hold the stores' locks.
         """
-        while self.bytes > self.limit_bytes and self._drop_one(attrgetter("bytes"), self.limit_bytes, grown):
+        limit_bytes, limit_count = self.limit_bytes - nbytes, self.limit_count - count
+        while self.bytes > limit_bytes and self._drop_one(attrgetter("bytes"), self.limit_bytes, grown):
             pass
-        while self.count > self.limit_count and self._drop_one(len, self.limit_count, grown):
+        while self.count > limit_count and self._drop_one(len, self.limit_count, grown):
             pass
-        return not self.is_exceeded or not any(len(store) for store in self._stores if store is not grown)
+        fits = self.bytes <= limit_bytes and self.count <= limit_count
+        return fits or not any(len(store) for store in self._stores if store is not grown)
 
     def _drop_one(self, size: Callable[[Store], int], limit: int, grown: Store | None) -> bool:
         stores = [store for store in self._stores if len(store)]

@@ -21,7 +21,7 @@ from lumigrad.server.engines.requests import checked_gradients
 from lumigrad.server.engines.runner import ForwardState, Task
 from lumigrad.server.rpc.render_batch import render_batch
 from lumigrad.server.scenes.lookup import CLOUDS, ENGINES, AcceptedKinds, InlineScene, find_scene
-from lumigrad.server.storage.scenes import StoredScene
+from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime, Tenants
 from lumigrad.v1 import image_pb2, render_pb2
 

@@ -31,7 +31,7 @@ from lumigrad.server.engines.images import ImageFormats
 from lumigrad.server.engines.runner import Task
 from lumigrad.server.rpc.status import answer_to
 from lumigrad.server.scenes.lookup import InlineScene, stored_scene
-from lumigrad.server.storage.scenes import StoredScene
+from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime
 from lumigrad.v1 import image_pb2, render_pb2
 

@@ -23,7 +23,7 @@ from lumigrad.server.scenes.lookup import (
     stored_content,
     stored_scene,
 )
-from lumigrad.server.storage.scenes import StoredScene
+from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime, Tenants
 from lumigrad.v1 import scene_pb2
 
@@ -65,9 +65,10 @@ class SceneService:
         if present is not None:
             receiver.expect_end()
             return scene_pb2.PutReply(scene=present.info(), existed=True)
-        content = runtime.executor.run(lambda: make(call.times), call, cost)
-        receiver.expect_end()
-        scene, existed = runtime.scenes.add(computed, content)
+        with runtime.scenes.room(cost.payload_bytes, call):
+            content = runtime.executor.run(lambda: make(call.times), call, cost)
+            receiver.expect_end()
+            scene, existed = runtime.scenes.add(computed, content)
         return scene_pb2.PutReply(scene=scene.info(), existed=existed)
 
     def Update(self, frames: Iterator[Frame[scene_pb2.UpdateRequest]], call: Call) -> scene_pb2.UpdateReply:
@@ -91,7 +92,7 @@ class SceneService:
             lambda: make(call.times), call, Cost.of_payload(receiver.length(runtime.limits.payload_bytes))
         )
         receiver.expect_end()
-        updated = runtime.scenes.replace(header.scene_id, header.expected_version, content, header.update_id)
+        updated = runtime.scenes.replace(header.scene_id, header.expected_version, content, header.update_id, call)
         return scene_pb2.UpdateReply(scene=updated)
 
     def Get(self, request: scene_pb2.GetRequest, call: Call) -> Iterator[Frame[scene_pb2.GetReply]]:

@@ -11,7 +11,7 @@ from lumigrad.protos.tensors import PayloadReader
 from lumigrad.server.core.call import StageTimes
 from lumigrad.server.core.limits import require
 from lumigrad.server.engines.content import Content, Outline, Rules, Shapes, Tensors, check_shape, shapes_of, uploader
-from lumigrad.server.storage.scenes import StoredScene
+from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime
 from lumigrad.v1 import scene_pb2, tensor_pb2
 

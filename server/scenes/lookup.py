@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,7 @@ from lumigrad.protos.errors import ProtocolError
 from lumigrad.protos.hashing import content_hash
 from lumigrad.protos.tensors import PayloadReader
 from lumigrad.server.core import logs
-from lumigrad.server.core.call import Allocate, Call, StageTimes
+from lumigrad.server.core.call import Allocate, Call, StageTimes, held
 from lumigrad.server.core.errors import InvalidArgumentError, SceneFilesError, SceneNotFoundError
 from lumigrad.server.core.limits import require
 from lumigrad.server.device.memory import Cost
@@ -26,7 +25,8 @@ from lumigrad.server.scenes.mesh import MeshKind
 from lumigrad.server.scenes.target_image import TargetImageRules
 from lumigrad.server.scenes.world import WorldKind
 from lumigrad.server.storage.named import NamedScene
-from lumigrad.server.storage.scenes import SceneSpool, SpooledScene, StoredScene
+from lumigrad.server.storage.scene_files import SceneSpool, SpooledScene
+from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime
 from lumigrad.v1 import scene_pb2
 
@@ -43,10 +43,6 @@ def kind_of(scene: scene_pb2.Scene, field: str, expected: str | None = None) -> 
     return SCENE_KINDS[str(name)]
 
 
-# The interval at which a call that waits for another call's restore checks whether it has ended.
-_CHECK_SECONDS = 0.05
-
-
 def stored_scene(runtime: Runtime, call: Call, scene_id: str, version: int = 0) -> StoredScene:
     """The scene with this id; `version` 0 means the current one."""
     try:
@@ -55,7 +51,7 @@ def stored_scene(runtime: Runtime, call: Call, scene_id: str, version: int = 0) 
         spool = runtime.spool
         if spool is None or not spool.touch(scene_id):
             raise
-    with _held(spool.restoring, call):
+    with held(spool.exclusive, call):
         if not runtime.scenes.touch(scene_id):
             _restore(runtime, spool, call, lambda allocate: spool.read(scene_id, allocate))
     return runtime.scenes.find(scene_id, version)
@@ -66,7 +62,7 @@ def stored_content(runtime: Runtime, call: Call, digest: str, *, counts: bool = 
     found, spool = runtime.scenes.find_content(digest, counts=counts), runtime.spool
     if found is not None or spool is None or not spool.has_content(digest):
         return found
-    with _held(spool.restoring, call):
+    with held(spool.exclusive, call):
         found = runtime.scenes.find_content(digest, counts=counts)
         if found is None:
             _restore(runtime, spool, call, lambda allocate: spool.read_content(digest, allocate))
@@ -86,7 +82,7 @@ def named_scene(runtime: Runtime, call: Call, name: str) -> StoredScene:
     found = present()
     if found is not None:
         return found
-    with _held(named.reading, call):
+    with held(named.reading, call):
         return present() or read_named(runtime, named, call)
 
 
@@ -103,7 +99,8 @@ def read_named(runtime: Runtime, named: NamedScene, call: Call | None) -> Stored
         except (ArgumentError, InvalidArgumentError) as error:
             raise SceneFilesError(f"scene {named.name}: {error}") from error
         named.content_hash = content_hash(getattr(message, kind.name), reader.read)
-    return runtime.scenes.add(named.content_hash, content)[0]
+    with runtime.scenes.room(content.bytes, call):
+        return runtime.scenes.add(named.content_hash, content)[0]
 
 
 def restore_meshes(runtime: Runtime, call: Call, scene: scene_pb2.Scene) -> None:
@@ -113,18 +110,6 @@ def restore_meshes(runtime: Runtime, call: Call, scene: scene_pb2.Scene) -> None
     for name in {obstacle.mesh_id for obstacle in scene.world.obstacles}:
         if name and not runtime.scenes.touch(name) and runtime.spool.touch(name):
             stored_scene(runtime, call, name)
-
-
-@contextmanager
-def _held(lock: Any, call: Call) -> Iterator[None]:
-    """Hold a lock; waiting for it ends with the call."""
-    while not lock.acquire(timeout=_CHECK_SECONDS):
-        call.turn.give()
-        call.check()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _checked(runtime: Runtime, allocate: Allocate) -> Allocate:
@@ -149,23 +134,20 @@ def _restore(
         found = read(_checked(runtime, runtime.payload_memory.allocator(call)))
         if found is None:
             return
-        try:
-            scene = _made(runtime, call, found)
-        except (ArgumentError, InvalidArgumentError, ProtocolError, SceneNotFoundError) as error:
-            # The limits have changed, or a mesh of the world has gone.
-            logs.event(
-                "removing an invalid scene from the spool",
-                logging.WARNING,
-                scene=found.message.info.scene_id,
-                why=error,
-            )
-            spool.remove(found)
-            return
-        if found.is_valid:
-            runtime.scenes.restore(scene)
-        else:
+        with runtime.scenes.room(found.message.info.bytes, call):
+            try:
+                scene = _made(runtime, call, found)
+            except (ArgumentError, InvalidArgumentError, ProtocolError, SceneNotFoundError) as error:
+                # The limits have changed, or a mesh of the world has gone.
+                scene_id = found.message.info.scene_id
+                logs.event("removing an invalid scene from the spool", logging.WARNING, scene=scene_id, why=error)
+                spool.remove(found)
+                return
+            if found.is_valid:
+                runtime.scenes.restore(scene)
+                return
             runtime.scenes.add(scene.content_hash, scene.content)
-            spool.remove(found)
+        spool.remove(found)
 
 
 def _made(runtime: Runtime, call: Call, found: SpooledScene) -> StoredScene:

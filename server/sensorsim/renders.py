@@ -18,7 +18,7 @@ from lumigrad.server.engines.runner import Task
 from lumigrad.server.rpc.render import ForwardRequest
 from lumigrad.server.scenes.lookup import named_scene
 from lumigrad.server.sensorsim.frames import DriveFrame, error_about
-from lumigrad.server.storage.scenes import StoredScene
+from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime
 from lumigrad.v1 import camera_pb2, image_pb2
 

@@ -22,13 +22,14 @@ class _Entry(Generic[V]):
     nbytes: int
     needs: Collection[str]
     used: float
+    is_held: bool = False
 
 
 class LruCache(Generic[V]):
     """Named values and their sizes, in order of last use. Not thread-safe: the owner holds a lock around every call.
 
     A value may need others: those are kept and counted as long as it is stored. A needed value that is popped is
-    hidden: only `peek` still finds it.
+    hidden: only `peek` still finds it. A value that is held is not evicted.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class LruCache(Generic[V]):
         # By name, the number of values that need it.
         self._needed: Counter[str] = Counter()
         self._bytes = 0
+        self._held_bytes = self._held_count = 0
 
     @property
     def bytes(self) -> int:
@@ -69,11 +71,36 @@ class LruCache(Generic[V]):
         self._bytes += nbytes
         if old is not None:
             self._forget(old)
+        self.trim()
+
+    def trim(self) -> None:
+        """Evict values down to the limits, except the newest."""
         while self._bytes > self.limit_bytes or len(self._entries) > self._limit_count:
-            dispensable = next((other for other in self._entries if other not in self._needed), name)
-            if dispensable == name:
+            if not self.drop_oldest(keep_newest=True):
                 return
-            self._drop(dispensable, "room")
+
+    def hold(self, name: str) -> None:
+        """Keep a stored value from being evicted, until `let_go`; one that replaces it has to be held again."""
+        entry = self._entries[name]
+        if not entry.is_held:
+            entry.is_held = True
+            self._count_held(entry, 1)
+
+    def let_go(self, name: str) -> None:
+        """Allow a value to be evicted; does nothing if it is not held."""
+        entry = self._entries.get(name)
+        if entry is not None and entry.is_held:
+            self._count_held(entry, -1)
+            entry.is_held = False
+
+    @property
+    def is_held(self) -> bool:
+        """Whether values are held."""
+        return self._held_count > 0
+
+    def has_room(self, nbytes: int, count: int) -> bool:
+        """Whether so much more fits beside the values that are held."""
+        return self._held_bytes + nbytes <= self.limit_bytes and self._held_count + count <= self._limit_count
 
     def lend(self, name: str, nbytes: int) -> None:
         """Count, once by its name, a part that the next value needs and that is not looked up."""
@@ -92,6 +119,7 @@ class LruCache(Generic[V]):
         entry: _Entry[Any] | None = self._entries.get(name) or self._hidden.get(name)
         if entry is not None:
             self._bytes += nbytes - entry.nbytes
+            self._held_bytes += (nbytes - entry.nbytes) * entry.is_held
             entry.nbytes = nbytes
 
     def get(self, name: str) -> V | None:
@@ -110,6 +138,7 @@ class LruCache(Generic[V]):
 
     def pop(self, name: str) -> V | None:
         """Remove and return a value."""
+        self.let_go(name)
         entry = self._entries.pop(name, None)
         if entry is None:
             return None
@@ -124,16 +153,16 @@ class LruCache(Generic[V]):
         self._entries.clear()
         self._hidden.clear()
         self._needed.clear()
-        self._bytes = 0
+        self._bytes = self._held_bytes = self._held_count = 0
 
     def drop_oldest(self, *, keep_newest: bool) -> bool:
         """Evict the least recently used value; False if none may be evicted."""
         newest = next(reversed(self._entries), None) if keep_newest else None
-        dispensable = next((name for name in self._entries if name not in self._needed and name != newest), None)
-        if dispensable is None:
-            return False
-        self._drop(dispensable, "room")
-        return True
+        for name, entry in self._entries.items():
+            if name not in self._needed and name != newest and not entry.is_held:
+                self._drop(name, "room")
+                return True
+        return False
 
     def drop_idle(self, seconds: float) -> None:
         """Evict the values that were not used for `seconds`."""
@@ -152,6 +181,8 @@ class LruCache(Generic[V]):
     def _forget(self, entry: _Entry[Any]) -> None:
         """Subtract a removed value's size, and that of hidden values that only it needed."""
         self._bytes -= entry.nbytes
+        if entry.is_held:
+            self._count_held(entry, -1)
         for name in entry.needs:
             self._needed[name] -= 1
             if not self._needed[name]:
@@ -159,6 +190,10 @@ class LruCache(Generic[V]):
                 hidden = self._hidden.pop(name, None)
                 if hidden is not None:
                     self._forget(hidden)
+
+    def _count_held(self, entry: _Entry[Any], count: int) -> None:
+        self._held_count += count
+        self._held_bytes += count * entry.nbytes
 
 
 class LruStore(ABC, Generic[V]):
@@ -177,6 +212,11 @@ class LruStore(ABC, Generic[V]):
     def bytes(self) -> int:
         """The size of all values."""
         return self._cache.bytes
+
+    @property
+    def is_held(self) -> bool:
+        """Whether values may not be evicted yet, but soon."""
+        return self._cache.is_held
 
     def drop_oldest(self, *, keep_newest: bool) -> bool:
         """Evict the least recently used value; False if none may be evicted."""

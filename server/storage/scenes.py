@@ -1,4 +1,4 @@
-"""The store of versioned scenes, found by name and by content hash, and their files in the spool."""
+"""The store of versioned scenes, found by name and by content hash."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ import dataclasses
 import secrets
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import partial
+import time
+from collections.abc import Collection, Iterator
 
-from lumigrad.protos.tensors import PayloadReader, PayloadWriter
-from lumigrad.server.core.call import Allocate, Call
+from lumigrad.server.core.call import Call, held
 from lumigrad.server.core.errors import BusyError, SceneNotFoundError, VersionMismatchError
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.device.memory import Budget
-from lumigrad.server.device.transfer import Transfer
-from lumigrad.server.engines.content import Content, Outline
+from lumigrad.server.engines.content import Content
 from lumigrad.server.storage.lru import LruStore
-from lumigrad.server.storage.spool import Blob, TenantSpool
-from lumigrad.server.storage.spool_writer import SpoolWriter, Writing
+from lumigrad.server.storage.scene_files import SceneSpool
+from lumigrad.server.storage.spool_writer import Writing
+from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.v1 import scene_pb2
 
 # A name begins with this many digits of the content hash, for people and balancers; the rest is random.
@@ -29,192 +27,10 @@ _RANDOM_BYTES = 8
 # Memory of a scene beside its tensors: measured as 3 to 8 KiB for each of 3,000 scenes of one primitive.
 OVERHEAD_BYTES = 8 << 10
 _RETRY_SECONDS = 5.0
-# The number of a scene's updates that are recorded, so that a repeated one is recognised.
-_MAX_UPDATES = 16
-
-
-@dataclass(frozen=True)
-class StoredScene:
-    """One version of a scene. Immutable: an update creates the next version."""
-
-    scene_id: str
-    version: int
-    # Empty once an update has changed the content.
-    content_hash: str
-    content: Content
-    update_id: str = ""
-    # The replies to updates that had an id, the oldest first.
-    updates: tuple[scene_pb2.SceneInfo, ...] = ()
-
-    @property
-    def kind(self) -> str:
-        """Its field in `Scene`."""
-        return self.content.kind
-
-    @property
-    def outline(self) -> Outline:
-        """The facts that requests are checked against."""
-        return self.content.outline
-
-    @property
-    def reference(self) -> scene_pb2.SceneRef:
-        """The message with its name and version, for replies."""
-        return scene_pb2.SceneRef(scene_id=self.scene_id, version=self.version)
-
-    def receive(self, _: PayloadReader) -> None:
-        """Do nothing: no tensors come with the call."""
-
-    def load(self) -> Content:
-        """Return the content, which is on the device."""
-        return self.content
-
-    def info(self) -> scene_pb2.SceneInfo:
-        """The description that clients receive."""
-        info = scene_pb2.SceneInfo(
-            scene_id=self.scene_id,
-            version=self.version,
-            content_hash=self.content_hash,
-            kind=self.kind,
-            bytes=self.content.bytes,
-            count=self.content.count,
-            update_id=self.update_id,
-        )
-        self.content.describe(info)
-        return info
-
-    def made_by(self, update_id: str) -> scene_pb2.SceneInfo | None:
-        """The reply to an update that was already applied; None: not applied, or no longer recorded."""
-        return next((info for info in self.updates if update_id and info.update_id == update_id), None)
-
-    def updated(self, content: Content, update_id: str) -> StoredScene:
-        """The next version."""
-        new = dataclasses.replace(self, version=self.version + 1, content_hash="", content=content, update_id=update_id)
-        made = (*self.updates, new.info()) if update_id else self.updates
-        return dataclasses.replace(new, updates=made[-_MAX_UPDATES:])
-
-
-_BOOT_FILE = "/proc/sys/kernel/random/boot_id"
-
-
-def boot_id() -> str:
-    """The id of this boot of the machine; a random one where the system has none."""
-    try:
-        with open(_BOOT_FILE, encoding="ascii") as file:
-            return file.read().strip()
-    except (OSError, UnicodeDecodeError):
-        return secrets.token_hex(16)
-
-
-KIND = "scene"
-# An updated scene is written once it has not changed for this long.
-_REST_SECONDS = 1.0
-
-
-@dataclass(frozen=True)
-class SpooledScene:
-    """A scene read from the spool; its id and version are valid only if it was written since the machine's boot."""
-
-    message: scene_pb2.GetReply
-    reader: PayloadReader
-    name: str
-    is_valid: bool
-
-
-class SceneSpool:
-    """Backs a scene store with files. The owner holds a lock around the calls that change anything.
-
-    Names include the boot id: a power failure may lose an update, and a version that was given out must not be reused
-    for other content. After a reboot scenes are found by their content hash only.
-    """
-
-    def __init__(self, tenant_spool: TenantSpool, writer: SpoolWriter, transfer: Transfer) -> None:
-        self._tenant_spool = tenant_spool
-        self._writer = writer
-        self._transfer = transfer
-        self._boot = boot_id()
-        self._writings: dict[str, Writing] = {}
-        # Held while a scene is restored, so that two calls do not restore it at once.
-        self.restoring = threading.RLock()
-
-    def stored(self, scene: StoredScene) -> None:
-        """Schedule a new version to be written."""
-        delay = _REST_SECONDS if scene.version > 1 else 0.0
-        self._writings[scene.scene_id] = self._writer.submit(
-            self._tenant_spool.owner, partial(self._write, scene), delay
-        )
-
-    def forget(self, scene_id: str) -> bool:
-        """Delete a scene's file and cancel its write; returns whether a file existed. Durable once `sync` returns."""
-        self.cancel_write(scene_id)
-        return self._tenant_spool.forget(KIND, self._name(scene_id))
-
-    def cancel_write(self, scene_id: str) -> None:
-        """Cancel the pending write of a scene that was evicted; an existing file stays."""
-        writing = self._writings.pop(scene_id, None)
-        if writing is not None:
-            self._writer.cancel(writing)
-
-    def wait_until_written(self, scene_ids: Iterable[str], seconds: float, call: Call) -> None:
-        """Wait until the pending writes of some scenes are done or cancelled, for `seconds`, or while a call lasts."""
-        found = (self._writings.get(scene_id) for scene_id in scene_ids)
-        self._writer.wait_for([writing for writing in found if writing is not None], seconds, call)
-
-    def sync(self) -> None:
-        """Make deletions durable."""
-        self._tenant_spool.sync()
-
-    def touch(self, scene_id: str) -> bool:
-        """Whether a scene has a file; marks it as used."""
-        return self._tenant_spool.touch(KIND, self._name(scene_id))
-
-    def has_content(self, content_hash: str) -> bool:
-        """Whether a file of this content exists."""
-        return self._tenant_spool.has_alias(KIND, content_hash)
-
-    def read(self, scene_id: str, allocate: Allocate) -> SpooledScene | None:
-        """Read a scene by its name; None: missing or damaged."""
-        return self._decoded(self._tenant_spool.read(KIND, self._name(scene_id), allocate))
-
-    def read_content(self, content_hash: str, allocate: Allocate) -> SpooledScene | None:
-        """Read a scene by its content hash; None: missing or damaged."""
-        return self._decoded(self._tenant_spool.read_alias(KIND, content_hash, allocate))
-
-    def remove(self, scene: SpooledScene) -> None:
-        """Delete the file of a scene that cannot be restored, or that has another name now."""
-        self._tenant_spool.forget(KIND, scene.name)
-        self._tenant_spool.sync()
-
-    def infos(self) -> Iterator[scene_pb2.SceneInfo]:
-        """Descriptions of all scenes in files."""
-        for head in self._tenant_spool.heads(KIND):
-            if head.name.startswith(self._name("")):
-                yield scene_pb2.GetReply.FromString(head.header).info
-
-    def _write(self, scene: StoredScene, is_wanted: Callable[[], bool]) -> None:
-        tensors = scene.content.tensors
-        payload = PayloadWriter()
-        arrays = self._transfer.fetch(list(tensors.values()))
-        sent = {name: payload.add(array) for name, array in zip(tensors, arrays, strict=True)}
-        message = scene_pb2.GetReply(info=scene.info(), scene=scene.content.message(sent), payload_bytes=payload.length)
-        # A scene that does not fit into the spool stays in memory only.
-        with contextlib.suppress(BusyError):
-            self._tenant_spool.write(
-                KIND,
-                self._name(scene.scene_id),
-                message.SerializeToString(),
-                payload.buffers,
-                alias=scene.content_hash,
-                is_wanted=is_wanted,
-            )
-
-    def _decoded(self, blob: Blob | None) -> SpooledScene | None:
-        if blob is None:
-            return None
-        message = scene_pb2.GetReply.FromString(blob.header)
-        return SpooledScene(message, PayloadReader(blob.payload), blob.name, blob.name.startswith(self._name("")))
-
-    def _name(self, scene_id: str) -> str:
-        return f"{self._boot}/{scene_id}"
+# How long a scene waits until others, which may not be evicted before, are in the spool; how often it looks after its
+# call.
+_ROOM_SECONDS = 30.0
+_LOOK_SECONDS = 0.05
 
 
 class SceneStore(LruStore[StoredScene]):
@@ -236,13 +52,39 @@ class SceneStore(LruStore[StoredScene]):
         self._id_of_hash: dict[str, str] = {}
         # How often the content of each scene was put and not taken back; unknown of scenes read from the spool.
         self._puts: dict[str, int] = {}
+        # The sizes of scenes that have room, but are not stored yet.
+        self._coming: list[int] = []
         super().__init__(limit_bytes, limit_count, budget)
+        self._changed = threading.Condition(self._lock)
 
     def check(self, nbytes: int) -> None:
         """Raise BusyError, without a retry time, for a scene larger than the whole limit."""
         limit = self._cache.limit_bytes
         if nbytes > limit:
             raise BusyError(f"the scene takes {nbytes} bytes, of {limit} that scenes may take ({self._option})", None)
+
+    @contextlib.contextmanager
+    def room(self, nbytes: int, call: Call | None) -> Iterator[None]:
+        """Keep room for a scene that the `with` block makes and stores, beside those that the spool has yet to write.
+
+        Waits for that, while a call lasts. BusyError: it takes too long.
+        """
+        until = time.monotonic() + _ROOM_SECONDS
+        nbytes += OVERHEAD_BYTES
+        while not (is_kept := self._keep_room(nbytes)) and self._budget.is_held:
+            if call is not None:
+                call.turn.give()
+                call.check()
+            if time.monotonic() > until:
+                what = f"scenes wait to be written to the spool (--spool), and fill the memory ({self._option})"
+                raise BusyError(what, _RETRY_SECONDS)
+            with self._changed:
+                self._changed.wait(_LOOK_SECONDS)
+        try:
+            yield
+        finally:
+            if is_kept:
+                self._end_room(nbytes)
 
     def add(self, content_hash: str, content: Content) -> tuple[StoredScene, bool]:
         """Store a scene unless its content is present; returns the scene and whether it was present.
@@ -260,8 +102,7 @@ class SceneStore(LruStore[StoredScene]):
             scene = StoredScene(_new_name(content_hash), 1, content_hash, content)
             self._put(scene)
             self._puts[scene.scene_id] = 1
-            if self._spool is not None:
-                self._spool.stored(scene)
+            self._write(scene)
         if not self._budget.enforce(self):
             with contextlib.suppress(SceneNotFoundError):
                 self.delete(scene.scene_id)
@@ -308,13 +149,25 @@ class SceneStore(LruStore[StoredScene]):
                 self._count_put(present)
         return present
 
-    def wait_until_written(self, content_hashes: Iterable[str], seconds: float, call: Call) -> None:
-        """Wait until the spool has written scenes that were put before, for `seconds`, or while a call lasts."""
-        if self._spool is None:
-            return
+    def ensure_written(
+        self, scene_ids: Collection[str], content_hashes: Collection[str], seconds: float, call: Call | None
+    ) -> bool:
+        """Wait until scenes, by id and by content, are in the spool, for `seconds`, or while a call lasts.
+
+        Returns whether all of them are there. Raises what `Call.check` raises.
+        """
+        spool = self._spool
+        if spool is None:
+            return False
         with self._lock:
-            scene_ids = {self._id_of_hash.get(content_hash, "") for content_hash in content_hashes}
-        self._spool.wait_until_written(scene_ids, seconds, call)
+            named = {self._id_of_hash.get(content_hash, "") for content_hash in content_hashes}.union(scene_ids)
+            for scene_id in named:
+                scene = self._cache.peek(scene_id)
+                # Its write may have failed, or its file have made room for others.
+                if scene is not None and not spool.is_due(scene_id) and not spool.touch(scene_id):
+                    self._write(scene)
+        spool.wait_until_written(named, seconds, call)
+        return all(map(spool.touch, scene_ids)) and all(map(spool.has_content, content_hashes))
 
     def peek(self, scene_id: str) -> StoredScene | None:
         """The scene, even if it was deleted but another scene needs it; does not mark it as used."""
@@ -327,36 +180,51 @@ class SceneStore(LruStore[StoredScene]):
         expected_version: int,
         content: Content,
         update_id: str = "",
+        call: Call | None = None,
         *,
-        keeps_shared: bool = False,
+        own_id: str = "",
     ) -> scene_pb2.SceneInfo:
         """Store the next version and describe it; VersionMismatchError if the version is not `expected_version`.
 
-        An update that was already applied, by `update_id`, is not applied again. With `keeps_shared` a scene whose
+        An update that was already applied, by `update_id`, is not applied again. A scene that is in the spool stays
+        there: its next version is written before anybody sees it, while `call` lasts. With `own_id` a scene whose
         content others have put stays, and the next version is a scene of its own, which takes back one of the puts.
         """
-        with self._lock:
-            made = self._find(scene_id, 0).made_by(update_id)
-            if made is not None:
-                return made
-            old = self._find(scene_id, expected_version)
-            new = old.updated(content, update_id)
-            if keeps_shared and old.content_hash and self._puts.get(scene_id) != 1:
-                self._add_puts(old, -1)
-                new = dataclasses.replace(new, scene_id=_new_name(old.content_hash))
-            else:
-                self._forget_hash(old)
-                if self._spool is not None:
-                    # After a crash the file of the old version must not pass for the newest: updating that would create
-                    # a second content of one version.
-                    self._spool.forget(scene_id)
-            self._put(new)
-            if self._spool is not None:
-                self._spool.stored(new)
-        if self._spool is not None:
-            self._spool.sync()
+        with contextlib.nullcontext() if self._spool is None else held(self._spool.exclusive, call):
+            with self._lock:
+                made = self._find(scene_id, 0).made_by(update_id)
+                if made is not None:
+                    return made
+                old = base = self._find(scene_id, expected_version)
+                if own_id and old.content_hash and self._puts.get(scene_id) != 1:
+                    base = dataclasses.replace(old, scene_id=own_id)
+                new = base.updated(content, update_id)
+                if self._spool is None or not self._spool.touch(scene_id):
+                    self._exchange(old, new)
+                    self._write(new)
+                    writing = None
+                else:
+                    writing = self._spool.begin_replacing(new.scene_id)
+            if self._spool is not None and writing is not None:
+                self._write_through(self._spool, writing, old, new)
         self._budget.enforce(self)
         return new.info()
+
+    def _write_through(self, spool: SceneSpool, writing: Writing, old: StoredScene, new: StoredScene) -> None:
+        """Write the next version of a scene, then store it."""
+        is_written = spool.replace(new, writing)
+        with self._lock:
+            if not writing.is_wanted:
+                # It was deleted meanwhile.
+                raise SceneNotFoundError(new.scene_id)
+            spool.cancel_write(new.scene_id)
+            if not is_written:
+                # After a crash the file of the old version must not pass for the newest: updating that would create a
+                # second content of one version.
+                spool.forget(new.scene_id)
+            self._exchange(old, new)
+        if not is_written:
+            spool.sync()
 
     def delete(self, scene_id: str) -> None:
         """Delete a scene; SceneNotFoundError if there is none."""
@@ -387,6 +255,45 @@ class SceneStore(LruStore[StoredScene]):
         """Every scene in memory."""
         with self._lock:
             return list(self._cache.values())
+
+    def _keep_room(self, nbytes: int) -> bool:
+        """Keep room for a scene of this size, and evict others for it; False if too many are held."""
+        with self._lock:
+            if not self._cache.has_room(nbytes + sum(self._coming), 1 + len(self._coming)):
+                return False
+            self._coming.append(nbytes)
+        if self._budget.enforce(self, nbytes, 1):
+            return True
+        self._end_room(nbytes)
+        return False
+
+    def _end_room(self, nbytes: int) -> None:
+        with self._changed:
+            self._coming.remove(nbytes)
+            self._changed.notify_all()
+
+    def _exchange(self, old: StoredScene, new: StoredScene) -> None:
+        if new.scene_id == old.scene_id:
+            self._forget_hash(old)
+        else:
+            self._add_puts(old, -1)
+        self._put(new)
+
+    def _write(self, scene: StoredScene) -> None:
+        """Have a scene written, which stays in memory until then."""
+        if self._spool is not None:
+            self._cache.hold(scene.scene_id)
+            self._spool.submit(scene, self._written)
+
+    def _written(self, scene: StoredScene) -> None:
+        """Allow a scene to be evicted, which is in the spool now, or for which there is no room."""
+        with self._changed:
+            if self._cache.peek(scene.scene_id) is scene:
+                self._cache.let_go(scene.scene_id)
+                self._cache.trim()
+            self._changed.notify_all()
+        if self._budget.is_exceeded:
+            self._budget.enforce(self)
 
     def _remove(self, scene_id: str) -> None:
         self._puts.pop(scene_id, None)

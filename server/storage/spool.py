@@ -76,12 +76,19 @@ class Spool:
         return TenantSpool(self, _digest(tenant))
 
     def write(
-        self, key: str, alias: str, head: Head, buffers: Sequence[memoryview], is_wanted: Callable[[], bool]
+        self,
+        key: str,
+        alias: str,
+        head: Head,
+        buffers: Sequence[memoryview],
+        is_wanted: Callable[[], bool],
+        *,
+        is_durable: bool,
     ) -> bool:
         """Write a blob; False if it is no longer wanted. BusyError, which is logged, if it cannot be written."""
         kind = kind_of(key)
         try:
-            is_written = self._write(key, alias, head, buffers, is_wanted)
+            is_written = self._write(key, alias, head, buffers, is_wanted, is_durable=is_durable)
         except (BusyError, OSError) as error:
             why, result = (error.what, "no_room") if isinstance(error, BusyError) else (error.strerror, "failed")
             self._metrics.spool_writes.labels(kind, result).inc()
@@ -128,7 +135,14 @@ class Spool:
         self._trash.sweep()
 
     def _write(
-        self, key: str, alias: str, head: Head, buffers: Sequence[memoryview], is_wanted: Callable[[], bool]
+        self,
+        key: str,
+        alias: str,
+        head: Head,
+        buffers: Sequence[memoryview],
+        is_wanted: Callable[[], bool],
+        *,
+        is_durable: bool,
     ) -> bool:
         nbytes = head.file_bytes
         if self._lacking_on_disk(nbytes):
@@ -147,34 +161,42 @@ class Spool:
             entry.path = spool_files.path(self._folder, key, alias, number)
             part = entry.path + spool_files.PART
             try:
-                spool_files.write(part, head, buffers)
-                is_written = self._give_name(part, key, entry, is_wanted)
+                spool_files.write(part, head, buffers, is_durable=is_durable)
+                is_written = self._give_name(part, key, entry, is_wanted, is_durable=is_durable)
             except BaseException:
                 remove(part)
                 raise
-            sync_folder(os.path.dirname(part))
+            if is_durable:
+                sync_folder(os.path.dirname(part))
         finally:
             with self.lock:
                 if not self.index.has(key, entry):
                     entry.release()
-        self.sweep()
+        if is_durable:
+            self.sweep()
         return is_written
 
-    def _give_name(self, part: str, key: str, entry: Entry, is_wanted: Callable[[], bool]) -> bool:
+    def _give_name(self, part: str, key: str, entry: Entry, is_wanted: Callable[[], bool], *, is_durable: bool) -> bool:
         """Rename a written file to replace the one before it, if it is still wanted."""
+        replaced: Entry | None = None
         # `sync` waits for this lock, so that deletions follow the rename.
         with self._trash.renaming:
             os.rename(part, entry.path)
             with self.lock:
                 try:
-                    if is_wanted():
-                        self._forget(key)
-                        self.index.put(key, entry)
-                        return True
-                    return False
+                    if not is_wanted():
+                        return False
+                    replaced = self.index.pop(key)
+                    self.index.put(key, entry)
                 finally:
                     if not self.index.has(key, entry):
                         self._trash.put(entry.path)
+                    if replaced is not None and is_durable:
+                        self._trash.put(replaced.path)
+        if replaced is not None and not is_durable:
+            # After the process's death the newer file counts, so nothing has to be made durable.
+            remove(replaced.path)
+        return True
 
     def _forget(self, key: str) -> bool:
         entry = self.index.pop(key)
@@ -242,6 +264,7 @@ class TenantSpool:
         *,
         alias: str = "",
         is_wanted: Callable[[], bool] = lambda: True,
+        is_durable: bool = True,
     ) -> bool:
         """Write or replace a blob; False if it was no longer wanted.
 
@@ -254,10 +277,11 @@ class TenantSpool:
             buffers: The payload in pieces.
             alias: A second name, for `read_alias`.
             is_wanted: Called at the end, before the blob becomes visible.
+            is_durable: Whether it survives a power failure; otherwise it survives the process, and takes less time.
         """
         head = spool_files.head_of(name, header, sum(buffer.nbytes for buffer in buffers))
         other = self._key(kind, alias) if alias else ""
-        return self._spool.write(self._key(kind, name), other, head, buffers, is_wanted)
+        return self._spool.write(self._key(kind, name), other, head, buffers, is_wanted, is_durable=is_durable)
 
     def read(self, kind: str, name: str, allocate: Callable[[int], memoryview] = allocate_bytes) -> Blob | None:
         """Read a blob into a buffer from `allocate`; None: missing or damaged."""
@@ -270,9 +294,10 @@ class TenantSpool:
         return self._spool.read(key, allocate) if key else None
 
     def has_alias(self, kind: str, alias: str) -> bool:
-        """Whether a blob with an alias exists."""
+        """Whether a blob with an alias exists; marks it as used."""
         with self._spool.lock:
-            return bool(self._spool.index.key_of_alias(self._key(kind, alias)))
+            key = self._spool.index.key_of_alias(self._key(kind, alias))
+            return self._spool.index.get(key) is not None if key else False
 
     def heads(self, kind: str) -> Iterator[Head]:
         """The heads of all blobs of a kind."""

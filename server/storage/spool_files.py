@@ -57,8 +57,8 @@ def head_of(name: str, header: bytes, payload_bytes: int) -> Head:
     return Head(name, header, payload_bytes, hashlib.sha256(_described(name, header, payload_bytes)).digest())
 
 
-def write(path: str, head: Head, buffers: Sequence[memoryview]) -> None:
-    """Write a new file and fsync it. An OSError leaves a partial file."""
+def write(path: str, head: Head, buffers: Sequence[memoryview], *, is_durable: bool) -> None:
+    """Write a new file, and fsync one that is durable. An OSError leaves a partial file."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with open(os.open(path, flags, 0o600), "wb", buffering=0) as file:
         described = _described(head.name, head.header, head.payload_bytes) + head.digest
@@ -70,7 +70,8 @@ def write(path: str, head: Head, buffers: Sequence[memoryview]) -> None:
                 digest.update(piece)
                 _write_all(file.fileno(), piece)
         _write_all(file.fileno(), memoryview(digest.digest()))
-        os.fsync(file.fileno())
+        if is_durable:
+            os.fsync(file.fileno())
 
 
 def read_head(path: str) -> Head:

@@ -16,7 +16,8 @@ from lumigrad.server.device.memory import Budget
 from lumigrad.server.engines.runner import ForwardState, Machine
 from lumigrad.server.storage.contexts import ContextStore
 from lumigrad.server.storage.named import NamedScenes
-from lumigrad.server.storage.scenes import SceneSpool, SceneStore
+from lumigrad.server.storage.scene_files import SceneSpool
+from lumigrad.server.storage.scenes import SceneStore
 from lumigrad.server.storage.spool import TenantSpool
 from lumigrad.server.storage.spool_writer import SpoolWriter
 from lumigrad.server.storage.trainings import TrainingStore

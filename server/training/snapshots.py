@@ -42,7 +42,8 @@ def write(training: Training[TrainingState], runtime: Runtime, call: Call) -> in
     state = training.state
     names = list(state.tensors())
     # The spool writes them later than the call that stores them, and a snapshot is of no use without them.
-    runtime.scenes.wait_until_written((view.target for view in state.views.messages), _TARGET_IMAGES_SECONDS, call)
+    target_images = {view.target for view in state.views.messages if view.target}
+    runtime.scenes.ensure_written([state.scene_id], target_images, _TARGET_IMAGES_SECONDS, call)
     nbytes = sum(tensor.nbytes for tensor in state.tensors().values())
     runtime.payload_memory.reserve(nbytes, call)
     cost = Cost(bytes=nbytes if runtime.transfer.is_cpu else 0, payload_bytes=nbytes, is_repeatable=True)

@@ -329,10 +329,10 @@ def test_writing_is_somebody_elses_work(spool: Spool) -> None:
 
         return write_now
 
-    writer.submit("anna", work("one"), 0)
-    running = writer.submit("anna", work("two"), 0)
-    waiting = writer.submit("anna", work("three"), 3600)
-    writer.submit("anna", work("four"), 3600)
+    writer.submit("anna", work("one"))
+    running = writer.submit("anna", work("two"))
+    waiting = writer.submit("anna", work("three"))
+    writer.submit("anna", work("four"))
     assert not writer.flush(0)
     writer.cancel(waiting)
     may_go_on.set()
@@ -347,8 +347,8 @@ def test_a_fault_in_what_is_written_does_not_end_the_thread(spool: Spool) -> Non
     def fail(_: object) -> None:
         raise RuntimeError("no")
 
-    writer.submit("anna", fail, 0)
-    writer.submit("anna", lambda is_wanted: write(spool.of_tenant("anna"), "one", is_wanted=is_wanted), 0)
+    writer.submit("anna", fail)
+    writer.submit("anna", lambda is_wanted: write(spool.of_tenant("anna"), "one", is_wanted=is_wanted))
     assert writer.flush(10)
     assert len(spool) == 1
 
@@ -356,7 +356,7 @@ def test_a_fault_in_what_is_written_does_not_end_the_thread(spool: Spool) -> Non
 def test_what_was_forgotten_leaves_the_disk_although_nothing_is_written(spool: Spool) -> None:
     writer = SpoolWriter(spool)
     write(spool.of_tenant("anna"), "one")
-    writer.submit("anna", lambda _: None, 3600)
+    writer.submit("anna", lambda _: None)
     assert spool.of_tenant("anna").forget("thing", "one")
     until = time.monotonic() + 30
     while files(spool):
@@ -379,11 +379,11 @@ def test_owners_have_equal_times_and_what_a_call_waits_for_comes_first(spool: Sp
 
         return write_now
 
-    writer.submit("anna", first, 0)
+    writer.submit("anna", first)
     assert has_begun.wait(10)
     for number in range(5):
-        writer.submit("anna", work(f"a{number}", 0.1), 0)
-    writings = [writer.submit("ben", work(f"b{number}", 0), 0) for number in range(20)]
+        writer.submit("anna", work(f"a{number}", 0.1))
+    writings = [writer.submit("ben", work(f"b{number}", 0)) for number in range(20)]
     waiting = threading.Thread(target=writer.wait_for, args=(writings[-1:], 30, call))
     waiting.start()
     while not writings[-1].is_awaited:

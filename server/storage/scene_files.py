@@ -1,0 +1,163 @@
+"""The files of a tenant's scenes in the spool."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from lumigrad.protos.tensors import PayloadReader, PayloadWriter
+from lumigrad.server.core.call import Allocate, Call
+from lumigrad.server.core.errors import BusyError
+from lumigrad.server.device.transfer import Transfer
+from lumigrad.server.storage.spool import Blob, TenantSpool
+from lumigrad.server.storage.spool_writer import SpoolWriter, Writing
+from lumigrad.server.storage.stored_scene import StoredScene
+from lumigrad.v1 import scene_pb2
+
+_BOOT_FILE = "/proc/sys/kernel/random/boot_id"
+
+
+def boot_id() -> str:
+    """The id of this boot of the machine; a random one where the system has none."""
+    try:
+        with open(_BOOT_FILE, encoding="ascii") as file:
+            return file.read().strip()
+    except (OSError, UnicodeDecodeError):
+        return secrets.token_hex(16)
+
+
+KIND = "scene"
+
+
+@dataclass(frozen=True)
+class SpooledScene:
+    """A scene read from the spool; its id and version are valid only if it was written since the machine's boot."""
+
+    message: scene_pb2.GetReply
+    reader: PayloadReader
+    name: str
+    is_valid: bool
+
+
+class SceneSpool:
+    """Backs a scene store with files. The owner holds a lock around the calls that register or cancel writes.
+
+    Names include the boot id: a power failure may lose an update, and a version that was given out must not be reused
+    for other content. After a reboot scenes are found by their content hash only.
+    """
+
+    def __init__(self, tenant_spool: TenantSpool, writer: SpoolWriter, transfer: Transfer) -> None:
+        self._tenant_spool = tenant_spool
+        self._writer = writer
+        self._transfer = transfer
+        self._boot = boot_id()
+        # Writes that a thread is to make, and those that a call makes itself.
+        self._writings: dict[str, Writing] = {}
+        # Held while a scene is read, or written in place of another version: by one call at a time.
+        self.exclusive = threading.RLock()
+
+    def submit(self, scene: StoredScene, on_end: Callable[[StoredScene], None]) -> None:
+        """Schedule a scene that has no file to be written; `on_end` is called afterwards, unless that is cancelled."""
+        self.cancel_write(scene.scene_id)
+        work = partial(self._write, scene, on_end)
+        self._writings[scene.scene_id] = self._writer.submit(self._tenant_spool.owner, work)
+
+    def is_due(self, scene_id: str) -> bool:
+        """Whether a scene is still to be written."""
+        writing = self._writings.get(scene_id)
+        return writing is not None and writing.is_wanted
+
+    def begin_replacing(self, scene_id: str) -> Writing:
+        """Register that a call writes the next version of a scene, which `cancel_write` calls off."""
+        writing = self._writings[scene_id] = Writing(self._tenant_spool.owner)
+        return writing
+
+    def replace(self, scene: StoredScene, writing: Writing) -> bool:
+        """Write a scene's next version; the file before stays until then. False: called off, or no room."""
+        return self._store(scene, lambda: writing.is_wanted)
+
+    def forget(self, scene_id: str) -> bool:
+        """Delete a scene's file and cancel its write; returns whether a file existed. Durable once `sync` returns."""
+        self.cancel_write(scene_id)
+        return self._tenant_spool.forget(KIND, self._name(scene_id))
+
+    def cancel_write(self, scene_id: str) -> None:
+        """Cancel the pending write of a scene; an existing file stays."""
+        writing = self._writings.pop(scene_id, None)
+        if writing is not None:
+            self._writer.cancel(writing)
+
+    def wait_until_written(self, scene_ids: Iterable[str], seconds: float, call: Call | None) -> None:
+        """Wait until the pending writes of some scenes are done or cancelled, for `seconds`, or while a call lasts."""
+        found = (self._writings.get(scene_id) for scene_id in scene_ids)
+        self._writer.wait_for([writing for writing in found if writing is not None], seconds, call)
+
+    def sync(self) -> None:
+        """Make deletions durable."""
+        self._tenant_spool.sync()
+
+    def touch(self, scene_id: str) -> bool:
+        """Whether a scene has a file; marks it as used."""
+        return self._tenant_spool.touch(KIND, self._name(scene_id))
+
+    def has_content(self, content_hash: str) -> bool:
+        """Whether a file of this content exists."""
+        return self._tenant_spool.has_alias(KIND, content_hash)
+
+    def read(self, scene_id: str, allocate: Allocate) -> SpooledScene | None:
+        """Read a scene by its name; None: missing or damaged."""
+        return self._decoded(self._tenant_spool.read(KIND, self._name(scene_id), allocate))
+
+    def read_content(self, content_hash: str, allocate: Allocate) -> SpooledScene | None:
+        """Read a scene by its content hash; None: missing or damaged."""
+        return self._decoded(self._tenant_spool.read_alias(KIND, content_hash, allocate))
+
+    def remove(self, scene: SpooledScene) -> None:
+        """Delete the file of a scene that cannot be restored, or that has another name now."""
+        self._tenant_spool.forget(KIND, scene.name)
+        self._tenant_spool.sync()
+
+    def infos(self) -> Iterator[scene_pb2.SceneInfo]:
+        """Descriptions of all scenes in files."""
+        for head in self._tenant_spool.heads(KIND):
+            if head.name.startswith(self._name("")):
+                yield scene_pb2.GetReply.FromString(head.header).info
+
+    def _write(self, scene: StoredScene, on_end: Callable[[StoredScene], None], is_wanted: Callable[[], bool]) -> None:
+        try:
+            self._store(scene, is_wanted)
+        finally:
+            on_end(scene)
+
+    def _store(self, scene: StoredScene, is_wanted: Callable[[], bool]) -> bool:
+        tensors = scene.content.tensors
+        payload = PayloadWriter()
+        arrays = self._transfer.fetch(list(tensors.values()))
+        sent = {name: payload.add(array) for name, array in zip(tensors, arrays, strict=True)}
+        message = scene_pb2.GetReply(info=scene.info(), scene=scene.content.message(sent), payload_bytes=payload.length)
+        # A scene that does not fit into the spool stays in memory only.
+        with contextlib.suppress(BusyError):
+            return self._tenant_spool.write(
+                KIND,
+                self._name(scene.scene_id),
+                message.SerializeToString(),
+                payload.buffers,
+                alias=scene.content_hash,
+                is_wanted=is_wanted,
+                # After a power failure only content is found.
+                is_durable=bool(scene.content_hash),
+            )
+        return False
+
+    def _decoded(self, blob: Blob | None) -> SpooledScene | None:
+        if blob is None:
+            return None
+        message = scene_pb2.GetReply.FromString(blob.header)
+        return SpooledScene(message, PayloadReader(blob.payload), blob.name, blob.name.startswith(self._name("")))
+
+    def _name(self, scene_id: str) -> str:
+        return f"{self._boot}/{scene_id}"

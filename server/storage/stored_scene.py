@@ -1,0 +1,73 @@
+"""One version of a stored scene."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from lumigrad.protos.tensors import PayloadReader
+from lumigrad.server.engines.content import Content, Outline
+from lumigrad.v1 import scene_pb2
+
+# The number of a scene's updates that are recorded, so that a repeated one is recognised.
+_MAX_UPDATES = 16
+
+
+@dataclass(frozen=True)
+class StoredScene:
+    """One version of a scene. Immutable: an update creates the next version."""
+
+    scene_id: str
+    version: int
+    # Empty once an update has changed the content.
+    content_hash: str
+    content: Content
+    update_id: str = ""
+    # The replies to updates that had an id, the oldest first.
+    updates: tuple[scene_pb2.SceneInfo, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """Its field in `Scene`."""
+        return self.content.kind
+
+    @property
+    def outline(self) -> Outline:
+        """The facts that requests are checked against."""
+        return self.content.outline
+
+    @property
+    def reference(self) -> scene_pb2.SceneRef:
+        """The message with its name and version, for replies."""
+        return scene_pb2.SceneRef(scene_id=self.scene_id, version=self.version)
+
+    def receive(self, _: PayloadReader) -> None:
+        """Do nothing: no tensors come with the call."""
+
+    def load(self) -> Content:
+        """Return the content, which is on the device."""
+        return self.content
+
+    def info(self) -> scene_pb2.SceneInfo:
+        """The description that clients receive."""
+        info = scene_pb2.SceneInfo(
+            scene_id=self.scene_id,
+            version=self.version,
+            content_hash=self.content_hash,
+            kind=self.kind,
+            bytes=self.content.bytes,
+            count=self.content.count,
+            update_id=self.update_id,
+        )
+        self.content.describe(info)
+        return info
+
+    def made_by(self, update_id: str) -> scene_pb2.SceneInfo | None:
+        """The reply to an update that was already applied; None: not applied, or no longer recorded."""
+        return next((info for info in self.updates if update_id and info.update_id == update_id), None)
+
+    def updated(self, content: Content, update_id: str) -> StoredScene:
+        """The next version."""
+        new = dataclasses.replace(self, version=self.version + 1, content_hash="", content=content, update_id=update_id)
+        made = (*self.updates, new.info()) if update_id else self.updates
+        return dataclasses.replace(new, updates=made[-_MAX_UPDATES:])

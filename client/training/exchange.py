@@ -60,7 +60,7 @@ class Request:
     @property
     def has_tensors(self) -> bool:
         """Whether it, or a reply to it, has tensors that may be large."""
-        return bool(self.gradients or self.message.step.outputs)
+        return bool(self.gradients or self.message.step.outputs or self.message.HasField("get_scene"))
 
     def encoded(self, trip: StreamTrip) -> training_pb2.TrainRequest:
         """The message to send, its tensors written to the trip's payload."""
@@ -188,7 +188,8 @@ class Exchange:
         payload = collect_until_full(first, frames, assembler)
         self._connection.note(message.payload_bytes)
         sent = self._sent[0]
-        reader = sent.trip.reader(message, payload) if message.HasField("images") else PayloadReader(payload)
+        by_lane = message.HasField("images") or message.HasField("scene")
+        reader = sent.trip.reader(message, payload) if by_lane else PayloadReader(payload)
         sent.missing -= 1
         if not sent.missing:
             self._sent.popleft()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -31,6 +30,7 @@ from lumigrad.client.transport.call import Cancellation
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.handle import Scene, SceneHandle
 from lumigrad.client.wire.cameras import camera_of
+from lumigrad.client.wire.scenes import scene_of
 from lumigrad.client.workers.scene_store import SceneStore
 from lumigrad.v1 import training_pb2
 
@@ -240,8 +240,9 @@ class Trainer:
     def publish(self) -> SceneHandle:
         """Stores the current parameters as the next version of the scene; returns its handle.
 
-        If the training began with values and not with a handle, and the same content was put another time, that scene
-        stays as it is, and the next version is a scene of its own.
+        Handles of earlier versions then raise `VersionMismatch`. If the training began with values and not with a
+        handle, and the same content was put another time, that scene stays as it is, and the next version is a scene of
+        its own.
 
         Raises:
             SceneNotFound: the scene was deleted or evicted; `Client.resume_trainer` resumes the training.
@@ -256,18 +257,18 @@ class Trainer:
         return self._store.handle(published.scene, self._stream.call())
 
     def scene(self) -> Scene:
-        """Downloads the current scene.
+        """Downloads the current scene. The stored one stays as it is, and so do its handles: see `publish`.
 
         Raises:
-            LumigradError: as for `publish`.
+            LumigradError: as for `steps`.
 
         Example:
             fitted = trainer.scene()
         """
-        handle = self.publish()
-        found = self._stream.repeated(partial(self._store.get, handle.scene_id, True)).scene
-        assert found is not None
-        return found
+        self._recover()
+        self._stream.send(Request(training_pb2.TrainRequest(get_scene=training_pb2.GetScene())))
+        reply = self._received("scene")
+        return scene_of(reply.message.scene.scene, reply.reader)
 
     def snapshot(self) -> int:
         """Writes a snapshot into the worker's spool; returns the number of the next step.

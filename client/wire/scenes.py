@@ -26,12 +26,15 @@ from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.v1 import scene_pb2, tensor_pb2, world_pb2
 
 
-def scene_of(message: scene_pb2.Scene, reader: PayloadReader, mesh: Callable[[str], SceneHandle]) -> Scene:
+def scene_of(
+    message: scene_pb2.Scene, reader: PayloadReader, mesh: Callable[[str], SceneHandle] | None = None
+) -> Scene:
     """The scene in a message; `mesh` makes the handle of a world's mesh from its scene_id."""
     kind = message.WhichOneof("kind")
     if kind is None:
         raise Internal("the worker sent a scene of a kind that this client does not support; update Lumigrad")
     if kind == "world":
+        assert mesh is not None
         return world_of(message.world, reader, mesh)
     arrays: dict[str, Any] = {name: reader.read(tensor, name) for name, tensor in tensors_of(getattr(message, kind))}
     with said():

@@ -121,6 +121,11 @@ class SceneSpool:
         self._tenant_spool.forget(KIND, scene.name)
         self._tenant_spool.sync()
 
+    def info(self, scene_id: str) -> scene_pb2.SceneInfo | None:
+        """The description of a scene in a file; None: missing or damaged."""
+        head = self._tenant_spool.head(KIND, self._name(scene_id))
+        return None if head is None else scene_pb2.GetReply.FromString(head.header).info
+
     def infos(self) -> Iterator[scene_pb2.SceneInfo]:
         """Descriptions of all scenes in files."""
         for head in self._tenant_spool.heads(KIND):

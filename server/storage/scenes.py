@@ -134,9 +134,19 @@ class SceneStore(LruStore[StoredScene]):
         return scene
 
     def touch(self, scene_id: str) -> bool:
-        """Whether a scene is in memory; marks it as used."""
+        """Whether a scene is in memory; marks it, and its file, as used."""
+        if self._spool is not None:
+            self._spool.touch(scene_id)
         with self._lock:
             return self._cache.get(scene_id) is not None
+
+    def info(self, scene_id: str) -> scene_pb2.SceneInfo | None:
+        """The description of a scene, without bringing it into memory."""
+        with self._lock:
+            scene = self._cache.peek(scene_id)
+        if scene is not None:
+            return scene.info()
+        return None if self._spool is None else self._spool.info(scene_id)
 
     def find_content(self, content_hash: str, *, counts: bool = True) -> StoredScene | None:
         """The scene with this content, if it is in memory.
@@ -288,7 +298,8 @@ class SceneStore(LruStore[StoredScene]):
     def _written(self, scene: StoredScene) -> None:
         """Allow a scene to be evicted, which is in the spool now, or for which there is no room."""
         with self._changed:
-            if self._cache.peek(scene.scene_id) is scene:
+            if self._spool is not None and self._cache.peek(scene.scene_id) is scene:
+                self._spool.cancel_write(scene.scene_id)
                 self._cache.let_go(scene.scene_id)
                 self._cache.trim()
             self._changed.notify_all()
@@ -342,8 +353,6 @@ class SceneStore(LruStore[StoredScene]):
     def _dropped(self, _: str, scene: StoredScene, reason: str) -> None:
         self._forget_hash(scene)
         self._puts.pop(scene.scene_id, None)
-        if self._spool is not None:
-            self._spool.cancel_write(scene.scene_id)
         self._metrics.evictions.labels("scenes", reason).inc()
 
     def _no_room(self, scene: StoredScene) -> BusyError:

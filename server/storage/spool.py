@@ -116,9 +116,15 @@ class Spool:
         with self.lock:
             entries = self.index.items(folder)
         for key, entry in entries:
-            head = self._checked(key, entry, lambda path=entry.path: spool_files.read_head(path))  # type: ignore[misc]
+            head = self._head(key, entry)
             if head is not None:
                 yield head
+
+    def head(self, key: str) -> Head | None:
+        """The head of a blob; None: missing or damaged."""
+        with self.lock:
+            entry = self.index.get(key)
+        return None if entry is None else self._head(key, entry)
 
     def forget(self, key: str) -> bool:
         """Delete a blob; False if there is none. Until `sync` returns, it may reappear after a crash."""
@@ -217,6 +223,9 @@ class Spool:
             entry.release()
             self._trash.put(file.path)
 
+    def _head(self, key: str, entry: Entry) -> Head | None:
+        return self._checked(key, entry, lambda: spool_files.read_head(entry.path))
+
     def _lacking_on_disk(self, nbytes: int) -> int:
         disk = os.statvfs(self._folder)
         # A file takes whole blocks, and one for its metadata.
@@ -302,6 +311,10 @@ class TenantSpool:
     def heads(self, kind: str) -> Iterator[Head]:
         """The heads of all blobs of a kind."""
         return self._spool.heads(f"{self._folder}/{kind}")
+
+    def head(self, kind: str, name: str) -> Head | None:
+        """The head of a blob; None: missing or damaged."""
+        return self._spool.head(self._key(kind, name))
 
     def touch(self, kind: str, name: str) -> bool:
         """Whether a blob exists; marks it as used."""

@@ -111,6 +111,7 @@ class Parts:
 
 
 Frames = Iterator[Frame[training_pb2.TrainRequest]]
+Replies = Iterator[Frame[training_pb2.TrainReply]]
 
 # Requests read ahead; gRPC's flow control holds back further ones.
 _MOST_WAITING = 4

@@ -18,6 +18,7 @@ from lumigrad.server.training import snapshots
 from lumigrad.server.training.cameras import check_cameras
 from lumigrad.server.training.density import DensityState
 from lumigrad.server.training.parameters import Parameters
+from lumigrad.server.training.publishing import adopt
 from lumigrad.server.training.requests import Request, Requests
 from lumigrad.server.training.session import MAX_IN_FLIGHT, Session, framed
 from lumigrad.server.training.spec import TrainingPlan
@@ -72,6 +73,9 @@ def _held(first: Request, runtime: Runtime, call: Call) -> Iterator[Training[Tra
         with trainings.begin(start.scene.scene_id, start.start_id, call) as training:
             if not training.is_made:
                 trainings.keep(training, _begun(start, runtime, first))
+                if start.spec.snapshot_every:
+                    # A worker that dies before the next one continues from the beginning.
+                    snapshots.write_due(training, runtime, first.part)
             yield training
         return
     at_step = start.at_step if start.HasField("at_step") else None
@@ -93,6 +97,7 @@ def _restored(
         raise TrainingLostError(start.training_id)
     state, holder = found
     training.holder_number = max(training.holder_number, holder + (start.holder == 0))
+    adopt(start.training_id, state, runtime)
     if at_step is not None:
         # A worker restarted before the next snapshot must not continue from discarded steps.
         snapshots.forget_after(start.training_id, state.step, runtime)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod, sqrt
@@ -17,10 +16,8 @@ from lumigrad.protos.dtypes import Array
 from lumigrad.protos.streams import frames_of
 from lumigrad.protos.tensors import ALIGNMENT, PayloadWriter
 from lumigrad.protos.wire import Frame
-from lumigrad.server.core import logs
 from lumigrad.server.core.accounts import Reservation
-from lumigrad.server.core.call import Call
-from lumigrad.server.core.errors import BusyError, DeviceMemoryError, SceneNotFoundError, StepMismatchError
+from lumigrad.server.core.errors import StepMismatchError
 from lumigrad.server.core.limits import require
 from lumigrad.server.core.streams import named_tensors
 from lumigrad.server.device.memory import Cost
@@ -28,19 +25,17 @@ from lumigrad.server.device.transfer import Download
 from lumigrad.server.engines.content import Shapes, shapes_of, uploader
 from lumigrad.server.engines.gradients import TORCH_DTYPES
 from lumigrad.server.engines.requests import checked_gradients
-from lumigrad.server.scenes.clouds import CloudContent, KeptTensors
-from lumigrad.server.scenes.lookup import stored_scene
 from lumigrad.server.storage.tenants import Runtime
 from lumigrad.server.storage.trainings import Training, counted
 from lumigrad.server.training import snapshots
 from lumigrad.server.training.images import Planned, Rendered, noted, render
-from lumigrad.server.training.requests import Request, Requests
+from lumigrad.server.training.publishing import publish, scene_frames
+from lumigrad.server.training.requests import Replies, Request, Requests
 from lumigrad.server.training.state import TrainingState
 from lumigrad.server.training.step import Done, StepReport, apply, step
-from lumigrad.v1 import scene_pb2, training_pb2
+from lumigrad.v1 import training_pb2
 
 T = TypeVar("T")
-Replies = Iterator[Frame[training_pb2.TrainReply]]
 
 # Requests that a client may have in flight.
 MAX_IN_FLIGHT = 64  # The length of `TrainingState.recent_replies`.
@@ -64,6 +59,7 @@ class Session:
             "step": self._step,
             "gradients": self._gradients,
             "publish": self._publish,
+            "get_scene": self._get_scene,
             "snapshot": self._snapshot,
             "get_views": self._get_views,
             "finish": self._finish,
@@ -209,9 +205,13 @@ class Session:
 
     def _publish(self, request: Request) -> Replies:
         self._require_none_pending("publish")
-        info = _published(self._state, self._runtime, request.part)
+        info = publish(self._training, self._runtime, request.part)
         reply = training_pb2.TrainReply(published=training_pb2.Published(scene=info, step=self._state.step))
         yield framed(reply, request)
+
+    def _get_scene(self, request: Request) -> Replies:
+        self._require_none_pending("get_scene")
+        yield from scene_frames(self._state, self._runtime, request)
 
     def _snapshot(self, request: Request) -> Replies:
         self._require_none_pending("snapshot")
@@ -224,16 +224,6 @@ class Session:
         """Whether a snapshot follows a step; the reply to such a step is not left for later."""
         every = self._state.plan.message.snapshot_every
         return every > 0 and (number + 1) % every == 0 and not self._pending
-
-    def _write_due_snapshot(self, request: Request) -> bool:
-        """Write a snapshot; return whether it was written."""
-        try:
-            return snapshots.write(self._training, self._runtime, request.part) > 0
-        except (BusyError, DeviceMemoryError) as error:
-            # The step is done, so its reply must still be sent.
-            why = getattr(error, "what", error)
-            logs.event("a snapshot could not be written", logging.WARNING, training=self._training.training_id, why=why)
-            return False
 
     def _get_views(self, request: Request) -> Replies:
         state = self._state
@@ -339,7 +329,7 @@ class Session:
         if reply.snapshotted:
             written = False
             try:
-                written = self._write_due_snapshot(done.request)
+                written = snapshots.write_due(self._training, self._runtime, done.request.part)
             finally:
                 reply.snapshotted = written
         return framed(training_pb2.TrainReply(done=reply), done.request)
@@ -371,28 +361,6 @@ def _gradient_shapes(rendered: Rendered) -> Shapes:
     """The shapes of the gradients that a client may send for a step."""
     known = rendered.planned.plan.upstream_shapes
     return {name: shape for name, shape in shapes_of(rendered.outputs).items() if name in known}
-
-
-def _published(state: TrainingState, runtime: Runtime, call: Call) -> scene_pb2.SceneInfo:
-    """Copy the values into a new version of the scene; VersionMismatchError if another caller has updated it."""
-    old = stored_scene(runtime, call, state.scene_id, state.version)
-    if not isinstance(old.content, CloudContent):
-        raise SceneNotFoundError(state.scene_id)
-    rules = old.content.rules
-
-    def copy() -> KeptTensors:
-        copies = {name: tensor.clone() for name, tensor in state.parameters.values.items()}
-        rules.check_values(copies, "start.scene")
-        runtime.transfer.finish()
-        return KeptTensors.of(copies)
-
-    cost = Cost(bytes=sum(tensor.nbytes for tensor in state.parameters.values.values()), is_repeatable=True)
-    runtime.memory.check(cost)
-    kept = runtime.executor.run(copy, call, cost)
-    content, keeps_shared = CloudContent.of(rules, kept), state.plan.message.keeps_shared_scene
-    info = runtime.scenes.replace(state.scene_id, state.version, content, keeps_shared=keeps_shared)
-    state.scene_id, state.version = info.scene_id, info.version
-    return info
 
 
 def _check_dtype(asked: training_pb2.Step) -> None:

@@ -12,7 +12,7 @@ from lumigrad.protos import dtypes
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.server.core import logs
 from lumigrad.server.core.call import Call
-from lumigrad.server.core.errors import TrainingHeldError, TrainingLostError
+from lumigrad.server.core.errors import BusyError, DeviceMemoryError, TrainingHeldError, TrainingLostError
 from lumigrad.server.core.streams import named_tensors
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.storage.spool_index import LASTING
@@ -76,6 +76,16 @@ def write(training: Training[TrainingState], runtime: Runtime, call: Call) -> in
     state.snapshots += 1
     state.snapshot_step = state.step
     return payload.length
+
+
+def write_due(training: Training[TrainingState], runtime: Runtime, call: Call) -> bool:
+    """Write a scheduled snapshot; returns whether it was written. If there is no room for it, the training goes on."""
+    try:
+        return write(training, runtime, call) > 0
+    except (BusyError, DeviceMemoryError) as error:
+        why = getattr(error, "what", error)
+        logs.event("a snapshot could not be written", logging.WARNING, training=training.training_id, why=why)
+        return False
 
 
 def warn_of_size(state: TrainingState, runtime: Runtime) -> None:

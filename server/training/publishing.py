@@ -1,0 +1,94 @@
+"""What a training gives away of its parameters: the next version of its scene, or a copy for its client."""
+
+from __future__ import annotations
+
+import secrets
+
+import torch
+
+from lumigrad.protos.streams import frames_of
+from lumigrad.server.core.call import Call
+from lumigrad.server.core.errors import SceneNotFoundError, VersionMismatchError
+from lumigrad.server.device.memory import Cost
+from lumigrad.server.scenes.clouds import CloudContent, KeptTensors
+from lumigrad.server.scenes.lookup import stored_scene
+from lumigrad.server.storage.tenants import Runtime
+from lumigrad.server.storage.trainings import Training
+from lumigrad.server.training.requests import Replies, Request
+from lumigrad.server.training.state import TrainingState
+from lumigrad.v1 import scene_pb2, training_pb2
+
+# A training may publish several times at one step: other parameters, after it has returned to a snapshot.
+_RANDOM_BYTES = 4
+# The digits of the two parts of a scene's id.
+_HALF = 16
+
+
+def publish(training: Training[TrainingState], runtime: Runtime, call: Call) -> scene_pb2.SceneInfo:
+    """Make the parameters the next version of the scene; VersionMismatchError if another caller has updated it."""
+    state = training.state
+    old = stored_scene(runtime, call, state.scene_id)
+    if not isinstance(old.content, CloudContent):
+        raise SceneNotFoundError(state.scene_id)
+    if old.version != state.version and not _is_by(training.training_id, old.update_id):
+        raise VersionMismatchError(state.scene_id, state.version, old.version)
+    rules = old.content.rules
+
+    def copy() -> KeptTensors:
+        copies = {name: tensor.clone() for name, tensor in state.parameters.values.items()}
+        rules.check_values(copies, "start.scene")
+        runtime.transfer.finish()
+        return KeptTensors.of(copies)
+
+    cost = Cost(bytes=sum(tensor.nbytes for tensor in state.parameters.values.values()), is_repeatable=True)
+    runtime.memory.check(cost)
+    kept = runtime.executor.run(copy, call, cost)
+    update_id = f"{training.training_id}:{state.step}:{secrets.token_hex(_RANDOM_BYTES)}"
+    own_id = _own_id(training.training_id, state) if state.plan.message.keeps_shared_scene else ""
+    content = CloudContent.of(rules, kept)
+    info = runtime.scenes.replace(state.scene_id, old.version, content, update_id, call, own_id=own_id)
+    state.scene_id, state.version = info.scene_id, info.version
+    return info
+
+
+def adopt(training_id: str, state: TrainingState, runtime: Runtime) -> None:
+    """Take over the scene and the version that a restored training has published after its snapshot."""
+    for scene_id in (_own_id(training_id, state), state.scene_id):
+        info = runtime.scenes.info(scene_id)
+        if info is not None and _is_by(training_id, info.update_id):
+            state.scene_id, state.version = info.scene_id, info.version
+            return
+
+
+def scene_frames(state: TrainingState, runtime: Runtime, request: Request) -> Replies:
+    """The reply with the parameters; the stored scene stays as it is."""
+    values = state.parameters.values
+    nbytes = sum(tensor.nbytes for tensor in values.values())
+    runtime.payload_memory.reserve(nbytes, request.part)
+    cost = Cost(bytes=nbytes if runtime.transfer.is_cpu else 0, payload_bytes=nbytes, is_repeatable=True)
+    runtime.memory.check(cost)
+
+    def copy() -> list[torch.Tensor]:
+        # Copied, because the next step would change tensors on the host.
+        return [torch.from_numpy(array.copy()) for array in runtime.transfer.download(list(values.values()))]
+
+    with request.part.times.stage("download"):
+        copies = runtime.executor.run(copy, request.part, cost)
+    reply, payload = training_pb2.TrainReply(), request.part.lane.writer()
+    reply.scene.step = state.step
+    cloud = getattr(reply.scene.scene, state.plan.kind)
+    cloud.SetInParent()
+    for name, tensor in zip(values, copies, strict=True):
+        getattr(cloud, name).CopyFrom(payload.add(tensor.numpy()))
+    reply.timings.CopyFrom(request.part.times.message())
+    yield from frames_of(reply, payload)
+
+
+def _own_id(training_id: str, state: TrainingState) -> str:
+    """The id of the scene that a training makes if others use the one that it began with."""
+    return state.scene_id[:_HALF] + training_id[-_HALF:]
+
+
+def _is_by(training_id: str, update_id: str) -> bool:
+    """Whether a training has made a version of a scene, by the id of its update."""
+    return update_id.startswith(f"{training_id}:")

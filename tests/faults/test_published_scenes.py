@@ -1,0 +1,123 @@
+"""Trainings publish whatever happened in between: killed workers, resumptions, other clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from lumigrad.client import Client, Gaussians, SceneHandle, VersionMismatch
+from lumigrad.client.training import Trainer
+from support.calls.raw_calls import RawClient
+from support.calls.raw_training import RawTraining, start_of, taken_up
+from support.training.scenes import Lesson, gaussian_lesson
+from support.workers.spooling import kill, spooling
+from support.workers.worker import WorkerProcess
+
+RATES = {"means": 2e-3, "scales": 5e-3, "opacities": 2e-2, "sh0": 2e-3}
+LESSON: Lesson = gaussian_lesson()
+
+
+@pytest.fixture(scope="module")
+def spooled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+    """A worker under a supervisor, with a spool."""
+    with spooling(tmp_path_factory.mktemp("spool"), "--crash-seconds", "0.1") as process:
+        yield process
+
+
+@pytest.fixture
+def client(spooled: WorkerProcess) -> Iterator[Client]:
+    with Client(spooled.target, retry_s=60) as connected:
+        yield connected
+
+
+def _trainer(client: Client, scene: Gaussians | SceneHandle = LESSON.scene, **options: int) -> Trainer:
+    return client.trainer(scene, LESSON.cameras, LESSON.wrapped(client), rates=RATES, seed=5, **options)
+
+
+def _equal(scene: object, other: object) -> bool:
+    assert isinstance(scene, Gaussians) and isinstance(other, Gaussians)
+    return all(np.array_equal(array, other.tensors[name]) for name, array in scene.tensors.items())
+
+
+@pytest.mark.parametrize("snapshot_every", [1, 7, 100])
+def test_a_training_publishes_after_a_crash_whatever_it_had_published(
+    spooled: WorkerProcess, client: Client, snapshot_every: int
+) -> None:
+    with _trainer(client, snapshot_every=snapshot_every) as trainer:
+        versions = []
+        for count in (3, 9):
+            list(trainer.steps(count))
+            versions += [trainer.publish().version, trainer.publish().version]
+        before = trainer.scene()
+        kill(spooled)
+        assert _equal(trainer.scene(), before), "the steps since the snapshot are repeated"
+        list(trainer.steps(2))
+        handle = trainer.publish()
+        assert [*versions, handle.version] == [2, 3, 4, 5, 6]
+        assert _equal(client.get(handle.scene_id, with_tensors=True).scene, trainer.scene())
+        assert trainer.resumed == 1
+
+
+def test_whoever_resumes_a_training_gets_the_version_that_is_current(spooled: WorkerProcess) -> None:
+    raw = RawClient(spooled.target)
+    training = RawTraining(raw, start_of(raw, snapshot_every=2))
+    started = training.started()
+    for number in range(5):
+        training.step(number)
+        published = training.publish().scene
+    assert published.version == 6
+    training.close()
+    for at_step in ({"at_step": 2}, {}, {"at_step": 4}):
+        again = RawTraining(raw, taken_up(started, **at_step))
+        resumed = again.started()
+        assert resumed.scene.version == published.version
+        again.step(resumed.step, views=(2,))
+        now = again.publish().scene
+        assert now.version == published.version + 1
+        assert now.update_id != published.update_id
+        published = now
+        again.close()
+    raw.close()
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_scene_that_somebody_else_has_updated_is_not_overwritten(
+    spooled: WorkerProcess, client: Client, is_killed: bool
+) -> None:
+    with _trainer(client, snapshot_every=2) as trainer:
+        list(trainer.steps(4))
+        handle = trainer.publish()
+        theirs = client.update(client.get(handle.scene_id), opacities=np.full(handle.count, 0.5))
+        if is_killed:
+            kill(spooled)
+        list(trainer.steps(1))
+        with pytest.raises(VersionMismatch, match="updated meanwhile"):
+            trainer.publish()
+        assert client.get(handle.scene_id).version == theirs.version
+        # The parameters can be had nevertheless.
+        assert isinstance(trainer.scene(), Gaussians)
+        assert trainer.step().number == 5
+
+
+def test_a_handle_is_valid_until_the_training_publishes(client: Client) -> None:
+    handle = client.put(LESSON.scene)
+    before = client.render(handle, LESSON.cameras[0]).color
+    with _trainer(client, handle) as trainer:
+        list(trainer.steps(3))
+        fitted = trainer.scene()
+        assert not _equal(fitted, LESSON.scene)
+        assert np.array_equal(client.render(client.get(handle.scene_id), LESSON.cameras[0]).color, before)
+        published = trainer.publish()
+        assert _equal(client.get(published.scene_id, with_tensors=True).scene, fitted)
+        with pytest.raises(VersionMismatch):
+            client.render(SceneHandle(handle.scene_id, 1, "", "gaussians", handle.count, 0), LESSON.cameras[0])
+
+
+def test_a_deleted_scene_keeps_no_parameters_back(client: Client) -> None:
+    with _trainer(client) as trainer:
+        list(trainer.steps(2))
+        client.delete(trainer.publish())
+        list(trainer.steps(2))
+        assert isinstance(trainer.scene(), Gaussians)

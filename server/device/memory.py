@@ -237,12 +237,7 @@ class DeviceMemory:
             self._payload_memory.begin(call)
 
     def make_room(self, cost: Cost) -> None:
-        """Wait for a download and evict forward states until a job fits; DeviceMemoryError if that does not suffice.
-
-        A job that needs nothing always fits, such as those that test the device.
-        """
-        if not cost.bytes:
-            return
+        """Wait for a download and evict forward states until a job fits; DeviceMemoryError if that does not suffice."""
         free = self._free(cost)
         if cost.bytes > free - self._downloading_bytes and self._transfer is not None:
             self._transfer.settle()
@@ -257,7 +252,9 @@ class DeviceMemory:
 
         DeviceMemoryError if it runs out of memory again.
         """
-        self.make_room(cost)
+        # What needs nothing always fits, such as the tests of the device.
+        if cost.bytes:
+            self.make_room(cost)
         result = self._attempt(work)
         if not isinstance(result, _Shortage):
             return result

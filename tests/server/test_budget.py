@@ -184,7 +184,7 @@ def test_what_is_announced_takes_memory_from_others_once_it_is_there() -> None:
     memory.begin(call)
     assert payloads.used == 250
     # Whatever is in use, what tests the device runs.
-    memory.make_room(Cost())
+    assert memory.run(lambda: "works", Cost()) == "works"
     call.end()
     assert (account.taken, payloads.used) == (0, 0)
 

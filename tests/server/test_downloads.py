@@ -35,7 +35,7 @@ class Device:
         self.transfer: CudaTransfer = emulated_transfer(self.copies)
         self.lost: list[BaseException] = []
         memory = DeviceMemory(CPU, capacity_bytes, transfer=self.transfer)
-        self.executor = DeviceExecutor(CPU, memory, queue_size=8, has_tenants=True, on_lost=self.lost.append)
+        self.executor = DeviceExecutor(CPU, memory, queue_size=16, has_tenants=True, on_lost=self.lost.append)
 
     def work(self, value: float, ran: list[float] | None = None, count: int = 1000) -> Callable[[], Delivery[Any]]:
         """Work whose result is an array of the value; notes the value in `ran`."""

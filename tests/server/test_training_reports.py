@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from lumigrad.kernels.gaussians.engine import CudaEngine
 from lumigrad.server.core.call import NoLane
 from lumigrad.server.core.errors import CancelledError, DeviceLostError, StepMismatchError
+from lumigrad.server.core.turns import Turn, Turns
 from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.device.memory import DeviceMemory
 from lumigrad.server.device.transfer import Transfer
@@ -88,6 +89,7 @@ class Part(Wanted):
     """The part of one request."""
 
     tenant, priority, remaining, checked, lane = "", 1, float("inf"), 0.0, NoLane()
+    turn = Turn(Turns(), "", lambda: None)
 
     def on_end(self, callback: Any) -> None:
         pass

@@ -10,6 +10,7 @@ from typing import Any
 
 from lumigrad.server.core.call import Priority, StageTimes
 from lumigrad.server.core.errors import CancelledError
+from lumigrad.server.core.turns import Turn, Turns
 from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.device.memory import Cost
 
@@ -21,6 +22,7 @@ class StandInCall:
         self.tenant = tenant
         self.priority = priority
         self.times = StageTimes()
+        self.turn = Turn(Turns(), tenant, self.check)
         self.checked = 0.0
         self._deadline = time.monotonic() + remaining
         self._has_ended = False

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from lumigrad.client.base.arguments import truth
 from lumigrad.client.calls.distances import DistanceCalls
 from lumigrad.client.calls.driving import DrivingCalls
 from lumigrad.client.calls.scenes import SceneCalls, on_each
@@ -284,7 +285,8 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
             again = client.render_request(frame.request)
         """
         with self._workers.begin(timeout_s, f"{RENDER_SERVICE}/Render", request.facts, self._cancellation) as call:
-            return (render_spread if spread else render)(self._workers, request, retain, call)
+            start = render_spread if truth("spread", spread) else render
+            return start(self._workers, request, truth("retain", retain), call)
 
     def render_batch(
         self, /, items: Iterable[BatchItem], *, timeout_s: float | None = None, **arguments: Any

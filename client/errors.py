@@ -36,6 +36,9 @@ class Violation:
     field: str
     description: str
 
+    def __post_init__(self) -> None:
+        vars(self).update(field=shortened(self.field, _LONGEST // 5), description=shortened(self.description))
+
 
 class InvalidArgument(LumigradError, ValueError):
     """An argument is invalid; raised by the client or by the worker.

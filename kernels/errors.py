@@ -15,6 +15,9 @@ from lumigrad.kernels._native import Stopped, StopRequest
 __all__ = ["ArgumentError", "StopRequest", "Stopped"]
 
 
+_LONGEST_VALUE = 200
+
+
 class ArgumentError(ValueError):
     """An invalid argument.
 
@@ -25,6 +28,8 @@ class ArgumentError(ValueError):
     """
 
     def __init__(self, argument: str, expected: str, actual: str) -> None:
+        # A value may be as long as the caller likes.
+        actual = actual if len(actual) <= _LONGEST_VALUE else f"{actual[:_LONGEST_VALUE]}… ({len(actual)} characters)"
         super().__init__(f"{argument}: expected {expected}, got {actual}")
         self.argument = argument
         self.expected = expected

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import aclosing
+from copy import copy, deepcopy
 from typing import Any, TypeVar
 
 from lumigrad.client.aio.calls import Asynchronous, Calls, awaited
@@ -78,6 +79,7 @@ async def _each(items: Iterable[S] | AsyncIterable[S]) -> AsyncGenerator[S, None
 
 
 R = TypeVar("R", Frame, Distances)
+A = TypeVar("A", bound="_AsyncResult[Any]")
 
 
 class _AsyncResult(NamedArrays, Asynchronous[R]):
@@ -92,10 +94,23 @@ class _AsyncResult(NamedArrays, Asynchronous[R]):
         Asynchronous.__init__(self, result, calls)
         self.timings = result.timings
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (type(self), self._blocking)
+
+    def __copy__(self: A) -> A:
+        return type(self)(copy(self._blocking), self._calls)
+
+    def __deepcopy__(self: A, memo: dict[int, Any]) -> A:
+        return type(self)(deepcopy(self._blocking, memo), self._calls)
+
     release = awaited(Result.release)
 
     def _missing(self, name: str) -> str:
         return self._blocking._missing(name)
+
+
+def _unpickled(kind: Any, result: Result) -> Any:
+    return kind(result, Calls(1))
 
 
 class AsyncFrame(_AsyncResult[Frame]):
@@ -109,7 +124,11 @@ class AsyncFrame(_AsyncResult[Frame]):
     def __init__(self, frame: Frame, calls: Calls) -> None:
         super().__init__(frame, calls)
         self.request = frame.request
-        self.encoded = frame.encoded
+
+    @property
+    def encoded(self) -> Mapping[str, bytes | tuple[bytes, ...]]:
+        """JPEG or PNG files by the output's name, as in a `Frame`."""
+        return self._blocking.encoded
 
     backward = awaited(Frame.backward)
     differentiated = awaited(Frame.differentiated)

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Hashable, Iterable
 from contextlib import suppress
 from typing import Any, get_args
 
-from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.errors import InvalidArgument, shortened
+
+_LONGEST_VALUE = 100
+
+
+def seconds(name: str, value: Any, least: float = -math.inf) -> float:
+    """`value` as a number of seconds, at least `least`; it may be infinite."""
+    converted = number(name, value)
+    if not converted >= least:
+        raise InvalidArgument.of(name, f"expected seconds >= {least:g}, got {_shown(value)}")
+    return converted
 
 
 def number(name: str, value: Any) -> float:
@@ -55,9 +66,9 @@ def optional_name(name: str, value: Any) -> str | None:
 def one_of(name: str, value: Any, known: Iterable[Any], quote: str = "", suffix: str = "") -> None:
     """Raises InvalidArgument unless `value` is in `known`; the error text lists these, each between `quote`s."""
     listed = tuple(known)
-    if value not in listed:
+    if not isinstance(value, Hashable) or value not in listed:
         expected = ", ".join(f"{quote}{entry}{quote}" for entry in listed)
-        raise InvalidArgument.of(name, f"expected one of {expected}{suffix}, got {value!r}")
+        raise InvalidArgument.of(name, f"expected one of {expected}{suffix}, got {_shown(value)}")
 
 
 def instance(name: str, value: Any, kinds: tuple[type, ...], advice: str) -> None:
@@ -74,5 +85,6 @@ def values_of(names: Any, kind: Any) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> str:
-    """The repr of a number, string or None; the type name of any other value."""
-    return repr(value) if isinstance(value, (str, int, float)) or value is None else type(value).__name__
+    """The repr of a number, string or None, if need be shortened; the type name of any other value."""
+    is_short = isinstance(value, (str, int, float)) or value is None
+    return shortened(repr(value), _LONGEST_VALUE) if is_short else type(value).__name__

@@ -16,6 +16,8 @@ Float64 = npt.NDArray[np.float64]
 Int32 = npt.NDArray[np.int32]
 
 _LONGEST_REASON = 300
+# Larger arrays are not shown in error messages.
+_MOST_SHOWN = 16
 
 
 # DLPack device types with host-readable memory: CPU, CUDA pinned and managed memory, ROCm pinned memory.
@@ -115,7 +117,7 @@ def float64_array(name: str, value: Any, shape: tuple[int, ...]) -> Float64:
     """`value` as a read-only float64 array of finite numbers, for the mathematics of cameras."""
     array = to_numpy(name, value)
     if array.dtype.kind not in "fiub" or array.shape != shape or not np.isfinite(array).all():
-        raise InvalidArgument.of(name, f"expected finite numbers of shape {list(shape)}, got {array.tolist()}")
+        raise InvalidArgument.of(name, f"expected finite numbers of shape {list(shape)}, got {array_text(array)}")
     result = array.astype(np.float64)
     result.flags.writeable = False
     return result
@@ -142,6 +144,11 @@ def check_shape(name: str, actual: Sequence[int], shape: Sequence[Any], advice: 
     )
     if not fits:
         raise InvalidArgument.of(name, f"expected shape {shape_text(shape)}, got {list(actual)}{advice}")
+
+
+def array_text(array: npt.NDArray[Any]) -> str:
+    """Formats an array for error messages: its values, if they are few, else its type and shape."""
+    return str(array.tolist()) if array.size <= _MOST_SHOWN else f"{array.dtype} of shape {list(array.shape)}"
 
 
 def shape_text(shape: Sequence[Any]) -> str:
@@ -186,6 +193,13 @@ class NamedArrays(Mapping[str, Array]):
         if not name.startswith("_") and name in self._arrays:
             return self._arrays[name]
         raise AttributeError(self._missing(name) if not name.startswith("_") else name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The attributes, to be pickled or copied."""
+        return {**vars(self), "_arrays": dict(self._arrays)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _arrays=MappingProxyType(state["_arrays"]))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._arrays)

@@ -21,9 +21,16 @@ class Timings:
         round_trip_ms: time that the caller waited, transport included.
     """
 
-    stages: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    stages: Mapping[str, float] = field(default_factory=dict)
     worker_ms: float = 0.0
     round_trip_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        vars(self)["stages"] = MappingProxyType(dict(self.stages))
+
+    def __reduce__(self) -> tuple[type[Timings], tuple[dict[str, float], float, float]]:
+        """For pickling and copying, since Python does neither with views of mappings."""
+        return Timings, (dict(self.stages), self.worker_ms, self.round_trip_ms)
 
     @property
     def kernel_ms(self) -> float:
@@ -34,7 +41,7 @@ class Timings:
     def of(message: timings_pb2.Timings, round_trip_ms: float) -> Timings:
         """Reads the worker's message."""
         stages = {stage.name: stage.milliseconds for stage in message.stages}
-        return Timings(MappingProxyType(stages), message.total_milliseconds, round_trip_ms)
+        return Timings(stages, message.total_milliseconds, round_trip_ms)
 
 
 class Gradients(NamedArrays):

@@ -126,7 +126,8 @@ class DistanceCalls(Cancellable):
             again = client.ask(found.query)
         """
         with self._workers.begin(timeout_s, f"{DISTANCE_SERVICE}/Query", query.facts, self._cancellation) as call:
-            return (ask_spread if spread else ask)(self._workers, query, retain, call)
+            start = ask_spread if truth("spread", spread) else ask
+            return start(self._workers, query, truth("retain", retain), call)
 
     def field(
         self,

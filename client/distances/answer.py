@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from lumigrad.client.base.arguments import names
+from lumigrad.client.base.arguments import names, truth
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.timings import Gradients, Timings
 from lumigrad.client.distances.query import DistanceBackward, DistanceQuery, FieldQuery, field_message, fill_spec
@@ -106,7 +106,7 @@ class Distances(Result):
             if self.query.inside and "distance" in upstream:
                 upstream["distance"] = -upstream["distance"]
             request = DistanceBackward(upstream, names("wanted", wanted))
-            return self.differentiated(request, call, release)
+            return self.differentiated(request, call, truth("release", release))
 
     def differentiated(self, request: DistanceBackward, call: Call, release: bool) -> Gradients:
         """Does the same as `backward`, from a request and within a call that was begun."""

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from lumigrad.client.base.arguments import names
-from lumigrad.client.base.arrays import Array, to_numpy
+from lumigrad.client.base.arguments import names, truth
+from lumigrad.client.base.arrays import Array, float32_array
 from lumigrad.client.base.extras import require
 from lumigrad.client.base.timings import Gradients, Timings
 from lumigrad.client.errors import InvalidArgument
@@ -96,10 +96,14 @@ class Frame(Result):
         shown = {name: array[0] for name, array in arrays.items()} if request.single else arrays
         super().__init__(workers, shown, kept, timings)
         self.files = files
-        self.encoded: Mapping[str, bytes | tuple[bytes, ...]] = MappingProxyType(
-            {name: views[0] if request.single else views for name, views in files.items()}
-        )
         self.request = request
+
+    @property
+    def encoded(self) -> Mapping[str, bytes | tuple[bytes, ...]]:
+        """JPEG or PNG files by the output's name: one per camera, or a single file for a single camera."""
+        return MappingProxyType(
+            {name: views[0] if self.request.single else views for name, views in self.files.items()}
+        )
 
     def decoded(self, name: str) -> Array:
         """The pixels of files in `encoded`, uint8, shaped as the output. Needs the extra `io`.
@@ -108,6 +112,7 @@ class Frame(Result):
             name: the output.
 
         Raises:
+            InvalidArgument: the output did not come in files.
             MissingPackage: Pillow is not installed.
 
         Example:
@@ -115,6 +120,10 @@ class Frame(Result):
             frame.decoded("color")  # [H, W, 3] uint8
         """
         image = require("PIL.Image", "io", "decoding images")
+        if name not in self.files:
+            held = ", ".join(self.files) or "none"
+            text = f'expected an output with files, which are {held}, got {name!r}; pass image_format="png" to render'
+            raise InvalidArgument.of("name", text)
         files = self.encoded[name]
         if isinstance(files, bytes):
             return np.asarray(image.open(io.BytesIO(files)))
@@ -200,8 +209,8 @@ class Frame(Result):
             given = {name: value for name, value in {**passed, **of_gaussians}.items() if value is not None}
             self._check_upstream(given, of_gaussians)
             upstream = {name: self._stacked(name, value) for name, value in given.items()}
-            request = BackwardRequest(upstream, names("wanted", wanted), sparse, gradient_format)
-            return self.differentiated(request, call, release)
+            request = BackwardRequest(upstream, names("wanted", wanted), truth("sparse", sparse), gradient_format)
+            return self.differentiated(request, call, truth("release", release))
 
     def differentiated(self, request: BackwardRequest, call: Call, release: bool) -> Gradients:
         """Does the same as `backward`, for a given request and a call that has already begun."""
@@ -234,7 +243,7 @@ class Frame(Result):
                 raise InvalidArgument.of(name, f"expected a frame that has the output, got {self}; {self._advice}")
 
     def _stacked(self, name: str, value: Any) -> Array:
-        array = np.ascontiguousarray(to_numpy(name, value), dtype=np.float32)
+        array = float32_array(name, value)
         if name in self and array.shape != self[name].shape:
             raise InvalidArgument.of(
                 name, f"expected the shape of the output, {list(self[name].shape)}, got {list(array.shape)}"

@@ -22,6 +22,7 @@ from lumigrad.client.errors import (
     ResourceExhausted,
     Unauthenticated,
     Unavailable,
+    shortened,
 )
 from lumigrad.client.transport.addresses import at_the_shell
 from lumigrad.client.transport.channel import TOKEN_VARIABLE
@@ -52,7 +53,7 @@ def error_message(error: BaseException, options: Mapping[str, str]) -> str:
         text = "not enough memory on this machine"
     else:
         text = f"{type(error).__name__}: {error}; this is a fault of lumigrad: set {DEBUG_VARIABLE}=1 to see where"
-    return " ".join(at_the_shell(text).split())
+    return shortened(" ".join(at_the_shell(text).split()))
 
 
 def option_of(field: str, options: Mapping[str, str]) -> str | None:

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from textwrap import fill
 from typing import Any, NoReturn
 
+from lumigrad.client.errors import shortened
 from lumigrad.client.shell.exits import USAGE
 
 _COLUMNS = 100
@@ -95,7 +96,7 @@ def number(text: str) -> float:
 
 def _plain(message: str) -> str:
     """Removes argparse's "argument " before the name of an option."""
-    return " ".join(message.removeprefix("argument ").split())
+    return shortened(" ".join(message.removeprefix("argument ").split()))
 
 
 def meant(text: str, known: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import grpc
 import grpc.experimental
 
-from lumigrad.client.base.arguments import one_of
+from lumigrad.client.base.arguments import one_of, seconds
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.transport.addresses import TLS_TOO, Address, is_loopback
 from lumigrad.client.transport.lanes import LaneMode
@@ -127,9 +127,7 @@ class Access:
         lane: LaneMode,
     ) -> Access:
         """Checks the arguments of `Client`."""
-        for name, seconds, least in (("timeout_s", timeout_s, 0.001), ("retry_s", retry_s, 0.0)):
-            if not seconds >= least:
-                raise InvalidArgument.of(name, f"expected seconds >= {least:g}, got {seconds}")
+        timeout_s, retry_s = seconds("timeout_s", timeout_s, 0.001), seconds("retry_s", retry_s, 0.0)
         token = resolve_token(token)
         authorization = (("authorization", f"Bearer {token}"),) if token else ()
         metadata = (*authorization, *priority_metadata(priority))

@@ -15,6 +15,7 @@ from lumigrad.client.base.arrays import (
     Float32,
     Float64,
     affine_array,
+    array_text,
     check_shape,
     float32_array,
     float64_array,
@@ -247,7 +248,7 @@ def _distortion(values: object, projection: Projection) -> tuple[float, ...]:
         raise InvalidArgument.of(
             "distortion",
             "expected no coefficients, or 4, 5 or 8 finite ones (k1 k2 p1 p2 [k3 [k4 k5 k6]]), "
-            f"got {coefficients.tolist()}",
+            f"got {array_text(coefficients)}",
         )
     if len(coefficients) and projection != "pinhole":
         raise InvalidArgument.of(

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from lumigrad.client.base.arguments import number, one_of, truth
-from lumigrad.client.base.arrays import Float64, float64_array, to_numpy
+from lumigrad.client.base.arrays import Float64, array_text, float64_array, to_numpy
 from lumigrad.client.errors import InvalidArgument
 
 LensDomain = Literal["monotone", "gsplat"]
@@ -233,5 +233,5 @@ def _coefficients(name: str, values: Any, counts: Collection[int]) -> Numbers:
     numbers = not array.size or (array.dtype.kind in "fiu" and bool(np.isfinite(array).all()))
     if not numbers or array.ndim != 1 or len(array) not in counts:
         allowed = f"0 to {max(counts)}" if isinstance(counts, range) else " or ".join(map(str, counts))
-        raise InvalidArgument.of(name, f"expected {allowed} finite coefficients, got {array.tolist()}")
+        raise InvalidArgument.of(name, f"expected {allowed} finite coefficients, got {array_text(array)}")
     return tuple(float(value) for value in array)

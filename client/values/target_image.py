@@ -65,6 +65,7 @@ def _image(name: str, value: Any, shape: tuple[str, ...]) -> Array | None:
         return float32_array(name, array, shape)
     if array.ndim != len(shape) or 0 in array.shape:
         raise InvalidArgument.of(name, f"expected shape [{', '.join(shape)}], got {list(array.shape)}")
-    kept = np.ascontiguousarray(array)
+    # A view, so that the caller's own array stays writeable.
+    kept = np.ascontiguousarray(array).view()
     kept.flags.writeable = False
     return kept

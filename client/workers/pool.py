@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from lumigrad.client.base import forks
+from lumigrad.client.base.arguments import seconds
 from lumigrad.client.errors import LumigradError
 from lumigrad.client.transport import tracing
 from lumigrad.client.transport.addresses import Address, Targets
@@ -81,7 +82,7 @@ class Pool:
 
     def timeout_of(self, timeout_s: float | None) -> float:
         """Returns the caller's time-out, or the client's if that is None."""
-        return self._access.timeout_s if timeout_s is None else timeout_s
+        return self._access.timeout_s if timeout_s is None else seconds("timeout_s", timeout_s)
 
     def key(self, scene: Scene) -> str:
         """Returns the key that chooses a scene's worker, the hash of its content; empty for a lone worker."""

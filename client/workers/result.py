@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy, deepcopy
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
 
 from lumigrad.client.base.arrays import Array, NamedArrays
 from lumigrad.client.base.timings import Gradients, Timings
+from lumigrad.client.errors import LumigradError
 from lumigrad.client.transport.call import Call, Cancellable
 from lumigrad.client.transport.connection import Reply
 from lumigrad.client.wire.scenes import named_tensors
@@ -21,9 +22,14 @@ from lumigrad.client.workers.routing import Subject
 from lumigrad.client.workers.worker import Context, Kept
 from lumigrad.protos.tensors import PayloadWriter
 
+R = TypeVar("R", bound="Result")
+
 
 class Result(NamedArrays, Cancellable):
     """The arrays of a reply, as items and as attributes.
+
+    A result can be copied and pickled. The forward state stays with the original, and of a pickled result the client
+    too, so that only its arrays are left.
 
     Attributes:
         timings: of the call.
@@ -38,6 +44,34 @@ class Result(NamedArrays, Cancellable):
         self.timings = timings
         self._workers = workers
         self._context = Context(self, kept)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_workers":
+            kind = type(self).__name__
+            raise LumigradError(f"this {kind} was unpickled and belongs to no client; ask a client again for gradients")
+        return super().__getattr__(name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The attributes but for the forward state, which has one owner, and the client, which stays in its process."""
+        own = ("_workers", "_context", "_cancellation")
+        return {name: value for name, value in super().__getstate__().items() if name not in own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._context = Context(self, None)
+
+    def __copy__(self: R) -> R:
+        """Returns a copy with the same arrays and client, but without the forward state: backward computes it anew."""
+        return self._with(self.__getstate__() | {"_parts": [copy(part) for part in self._parts]})
+
+    def __deepcopy__(self: R, memo: dict[int, Any]) -> R:
+        return self._with(deepcopy(self.__getstate__(), memo))
+
+    def _with(self: R, state: dict[str, Any]) -> R:
+        made = object.__new__(type(self))
+        made.__setstate__(state)
+        vars(made).update({"_workers": self._workers} if "_workers" in vars(self) else {})
+        return made
 
     def release(self) -> None:
         """Releases the forward state on the worker; backward still works and computes it again.
@@ -108,7 +142,7 @@ def slowest(timings: Sequence[Timings]) -> Timings:
     names = dict.fromkeys(name for part in timings for name in part.stages)
     stages = {name: max(part.stages.get(name, 0.0) for part in timings) for name in names}
     return Timings(
-        MappingProxyType(stages),
+        stages,
         max(part.worker_ms for part in timings),
         max(part.round_trip_ms for part in timings),
     )

@@ -1,0 +1,236 @@
+"""Values and results that are pickled and copied: the same afterwards, without what belongs to one process or owner."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lumigrad.client import (
+    AdaptiveDensity,
+    Camera,
+    Client,
+    Cuboid,
+    Distances,
+    Frame,
+    Gaussians,
+    GaussianSettings,
+    Loss,
+    LumigradError,
+    Mesh,
+    Obstacle,
+    PinholeLens,
+    Rate,
+    Spheres,
+    TargetImage,
+    Timings,
+    UnscentedTransform,
+    VoxelGrid,
+    World,
+)
+from lumigrad.client.aio import AsyncClient
+from lumigrad.client.base.arrays import NamedArrays, Tensors
+from support.meshes.shapes import box
+from support.training.scenes import gaussian_lesson
+from support.workers.worker import WorkerProcess
+
+CAMERA = Camera.look_at((0, 0, 4), (0, 0, 0), width=32, height=24)
+SCENE = gaussian_lesson(40).scene
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "pickled": lambda value: pickle.loads(pickle.dumps(value)),
+    "copied": copy.copy,
+    "copied deeply": copy.deepcopy,
+}
+WORLD = World([Obstacle(Cuboid((1, 1, 1)))])
+
+
+@pytest.fixture(params=WAYS, ids=lambda name: name.replace(" ", "-"))
+def way(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
+    return WAYS[request.param]
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    assert type(found) is type(expected)
+    if isinstance(expected, np.ndarray):
+        np.testing.assert_array_equal(found, expected)
+    elif isinstance(expected, NamedArrays | Tensors):
+        arrays = (lambda it: dict(it)) if isinstance(expected, NamedArrays) else (lambda it: it.tensors)
+        assert arrays(found).keys() == arrays(expected).keys()
+        for name, array in arrays(expected).items():
+            np.testing.assert_array_equal(arrays(found)[name], array)
+    assert repr(found) == repr(expected)
+
+
+def values() -> dict[str, Any]:
+    shape = box((1.0, 1.0, 1.0))
+    mesh = Mesh(shape.vertices, shape.faces)
+    lens = PinholeLens(fx=100.0, fy=100.0, cx=16.0, cy=12.0)
+    return {
+        "gaussians": SCENE,
+        "spheres": Spheres(np.zeros((2, 3)), np.ones((2, 3)), np.ones(2)),
+        "mesh": mesh,
+        "world": World([Obstacle(mesh), Obstacle(VoxelGrid(np.ones((3, 3, 3)), 0.1)), Obstacle(Cuboid((1, 2, 3)))]),
+        "target": TargetImage(np.zeros((4, 5, 3), np.uint8), mask=np.ones((4, 5)), depth=np.ones((4, 5))),
+        "camera": CAMERA,
+        "sensor": Camera.sensor(lens, np.eye(3), np.zeros(3), 32, 24),
+        "timings": Timings({"queue": 1.0}, 2.0, 3.0),
+        "settings": GaussianSettings(near=0.1),
+        "unscented": UnscentedTransform(),
+        "rate": Rate(1e-3, 1e-4, 10),
+        "loss": Loss(),
+        "density": AdaptiveDensity(),
+    }
+
+
+@pytest.mark.parametrize("name", values())
+def test_values(name: str, way: Callable[[Any], Any]) -> None:
+    value = values()[name]
+    assert_same(way(value), value)
+
+
+def test_a_copy_of_timings_is_read_only(way: Callable[[Any], Any]) -> None:
+    timings = way(Timings({"kernel.blend": 1.5}))
+    assert timings.kernel_ms == 1.5
+    with pytest.raises(TypeError):
+        timings.stages["queue"] = 1.0
+
+
+def test_results(client: Client, way: Callable[[Any], Any]) -> None:
+    handle = client.put(SCENE)
+    frame = client.render(handle, [CAMERA, CAMERA], outputs=("color", "depth"), retain=True)
+    found = client.query(WORLD, np.zeros((3, 4)), outputs=("distance", "normal"), retain=True)
+    with client.trainer(SCENE, [CAMERA], [np.zeros((24, 32, 3), np.uint8)], rates={"sh0": 1e-3}) as trainer:
+        step = trainer.step(outputs=("color",))
+    results = {
+        "handle": handle,
+        "frame": frame,
+        "file": client.render(handle, CAMERA, image_format="png"),
+        "gradients": frame.backward(color=np.ones_like(frame.color)),
+        "distances": found,
+        "info": client.info(),
+        "field": client.field(WORLD, size=(1, 1, 1), voxel_size=0.2),
+        "images": step.images,
+        "item": client.render_batch([(handle, CAMERA)])[0],
+    }
+    for result in results.values():
+        assert_same(way(result), result)
+    assert way(results["file"]).encoded == results["file"].encoded
+    assert way(step).terms == step.terms and way(step).timings.stages == step.timings.stages
+
+
+def test_a_copy_in_the_same_process_computes_what_it_lacks(client: Client) -> None:
+    upstream = np.ones((24, 32, 3), np.float32)
+    for make in (copy.copy, copy.deepcopy):
+        frame = client.render(SCENE, CAMERA, retain=True)
+        found = client.query(WORLD, np.full((3, 4), 0.1), outputs=("distance",), retain=True)
+        states = client.info().contexts
+        twin, double = make(frame), make(found)
+        # A state has one owner: releasing that of the copy takes none from the original.
+        twin.release()
+        double.release()
+        del double
+        assert client.info().contexts == states
+        expected = frame.backward(upstream, release=True)
+        again = twin.backward(upstream)
+        for name, gradient in expected.items():
+            np.testing.assert_allclose(again[name], gradient, atol=1e-5)
+        assert make(found).backward(distance=np.ones(3)).spheres.shape == (3, 4)
+        found.release()
+    deep = copy.deepcopy(frame)
+    deep.color[:] = 7.0
+    assert frame.color.max() < 7.0
+
+
+def test_what_was_unpickled_has_arrays_and_no_client(client: Client, tmp_path: Path) -> None:
+    frame = client.render(SCENE, CAMERA, retain=True)
+    found = client.query(WORLD, np.zeros((3, 4)), retain=True)
+    (tmp_path / "results").write_bytes(pickle.dumps((frame, found)))
+    program = f"""
+import pickle
+from lumigrad.client import LumigradError
+frame, found = pickle.load(open({str(tmp_path / "results")!r}, "rb"))
+print(float(frame.color.sum()), found.distance.shape, frame.request.cameras[0].width)
+for backward in (lambda: frame.backward(frame.color), lambda: found.backward(distance=found.distance)):
+    try:
+        backward()
+    except LumigradError as error:
+        print(error)
+frame.release()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    lines = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert lines[0] == f"{float(frame.color.sum())} (3,) 32"
+    assert [line.split(":")[0] for line in lines[1:]] == [
+        "this Frame was unpickled and belongs to no client; ask a client again for gradients",
+        "this Distances was unpickled and belongs to no client; ask a client again for gradients",
+    ]
+    again = client.render_request(pickle.loads(pickle.dumps(frame)).request)
+    np.testing.assert_array_equal(again.color, frame.color)
+
+
+def test_results_of_coroutines(worker_process: WorkerProcess, way: Callable[[Any], Any]) -> None:
+    async def main() -> None:
+        async with AsyncClient(worker_process.target) as own:
+            frame = await own.render(SCENE, CAMERA, retain=True)
+            found = await own.query(WORLD, np.zeros((3, 4)))
+            for result in (frame, found):
+                assert_same(way(result), result)
+            twin = way(frame)
+            if way is WAYS["pickled"]:
+                with pytest.raises(LumigradError, match="was unpickled"):
+                    await twin.backward(frame.color)
+            else:
+                assert (await twin.backward(frame.color)).means.shape == (40, 3)
+
+    asyncio.run(main())
+
+
+def test_spread_results(worker_process: WorkerProcess, way: Callable[[Any], Any]) -> None:
+    host, port = worker_process.target.split(":")
+    # Two addresses of one worker.
+    with Client([worker_process.target, f"localhost:{port}"]) as both:
+        frame = both.render(SCENE, [CAMERA] * 4, spread=True, retain=True)
+        found = both.query(WORLD, np.zeros((4, 2, 3, 4)), spread=True, outputs=("distance",))
+        for result in (frame, found):
+            assert_same(way(result), result)
+        if way is not WAYS["pickled"]:
+            assert way(frame).backward(np.ones_like(frame.color)).means.shape == (40, 3)
+    assert isinstance(frame, Frame) and isinstance(found, Distances) and host
+
+
+def test_no_value_takes_the_callers_array() -> None:
+    """What a value is made of stays writeable for the caller."""
+    byte = np.zeros((4, 5, 3), np.uint8)
+    TargetImage(byte, mask=byte[..., 0].copy())
+    byte[0, 0] = 1
+    shape = box((1.0, 1.0, 1.0))
+    given = {
+        "vertices": np.asarray(shape.vertices, np.float32).copy(),
+        "faces": np.asarray(shape.faces, np.int32).copy(),
+        "grid": np.ones((3, 3, 3), np.float32),
+        "float": np.zeros((4, 5, 3), np.float32),
+        "mask": np.ones((4, 5), np.uint8),
+        "depth": np.ones((4, 5), np.float32),
+        "pose": np.array([0.0, 0, 0, 1, 0, 0, 0]),
+        "view": np.eye(4),
+        **{name: np.array(array) for name, array in SCENE.tensors.items()},
+    }
+    mesh = Mesh(given["vertices"], given["faces"])
+    World([Obstacle(mesh, given["pose"]), Obstacle(VoxelGrid(given["grid"], 0.1))])
+    TargetImage(given["float"], mask=given["mask"], depth=given["depth"])
+    Gaussians(**{name: given[name] for name in SCENE.tensors})
+    Spheres(given["means"], np.ones((40, 3)), given["opacities"])
+    Camera.opencv(10.0, 10.0, 5.0, 5.0, given["view"][:3, :3], given["view"][:3, 3], 10, 10)
+    lens = PinholeLens(fx=100.0, fy=100.0, cx=16.0, cy=12.0)
+    Camera.sensor(lens, given["view"][:3, :3], given["view"][:3, 3], 32, 24)
+    for name, array in given.items():
+        assert array.flags.writeable, name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import Counter
@@ -68,8 +69,8 @@ class CallHandler:
         self.trainings = trainings
         self._taken: dict[Call, Reservation] = {}
         self._calls: dict[Call, float] = {}
-        # Calls whose last bytes are not sent yet.
-        self._unsent: set[Call] = set()
+        # Calls whose last bytes are not sent yet, and when they ended (monotonic clock); infinity: they have not.
+        self._unsent: dict[Call, float] = {}
         # Calls that have ended, but are not recorded in metrics and log yet.
         self._unwritten: set[Call] = set()
         # Turns for work in Python that is long.
@@ -244,7 +245,7 @@ class CallHandler:
                 raise StoppingError
             self._admit(call)
             self._calls[call] = time.monotonic()
-            self._unsent.add(call)
+            self._unsent[call] = math.inf
         call.on_end(lambda: self._note_sent(call))
         if call.lane_name:
             call.lane = self._lane_of(call)
@@ -256,6 +257,8 @@ class CallHandler:
         with self._changed:
             if self._calls.pop(call, None) is not None:
                 self._taken.pop(call).release()
+            if call in self._unsent:
+                self._unsent[call] = time.monotonic()
             self._unwritten.add(call)
             self._changed.notify_all()
         call.lane.end(delivered=answer is None)
@@ -339,17 +342,26 @@ class CallHandler:
 
     def _note_sent(self, call: Call) -> None:
         with self._changed:
-            self._unsent.discard(call)
+            self._unsent.pop(call, None)
             self._changed.notify_all()
 
     def end_overdue(self) -> None:
-        """Cancel calls that exceed the maximum duration, and those whose caller stalls."""
+        """Cancel calls that exceed the maximum duration, and those whose caller stalls, also after the last byte."""
         with self._changed:
             calls = list(self._calls.items())
+            ended = list(self._unsent.items())
         for call, started in calls:
             why = self._patience.why_end(call, started)
             if why:
                 call.cancel(why)
+        latest = time.monotonic() - self._patience.stall_seconds
+        for call in [call for call, left in ended if left < latest]:
+            why = (
+                f"the caller did not take the end of the reply in {self._patience.stall_seconds:g} s (--stall-seconds)"
+            )
+            logs.event("reply given up", logging.WARNING, request_id=call.request_id, method=call.method, why=why)
+            self._note_sent(call)
+            call.cancel(why)
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]

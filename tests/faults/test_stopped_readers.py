@@ -18,6 +18,8 @@ from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import scene_pb2
 from support.calls.raw_calls import RawClient, opencv_camera, scene_of, spec_of, sphere_cloud
+from support.calls.raw_http2 import Unread
+from support.calls.valid_requests import METHODS
 from support.fault_proxy import FaultProxy
 from support.workers.reader import Reader
 from support.workers.slow_render import wait_for
@@ -136,6 +138,24 @@ def test_a_sender_that_stops_is_ended(process: WorkerProcess) -> None:
         assert WHY.format("sent") in line_of(process, "stopped-sender")
         wait_for(process, "lumigrad_transit_bytes", 0)
         go_on.set()
+
+
+def test_a_reply_that_nobody_takes_holds_memory_for_as_long_as_a_reader_may_stop(process: WorkerProcess) -> None:
+    """The call itself has ended long ago."""
+    payload = PayloadWriter()
+    header = scene_pb2.PutRequest(scene=scene_of(sphere_cloud(100_000), payload))
+    header.payload_bytes = payload.length
+    method = METHODS["SceneService/Put"]
+    pieces = [memoryview(bytes(buffer)) for buffer in payload.buffers]
+    frames = [Frame(header), *(Frame(None, piece) for piece in pieces)]
+    unread = Unread(process.port, method.path, [method.serialize_request(each) for each in frames])
+    try:
+        process.wait_for_log("method=SceneService.Put code=OK")
+        wait_for(process, "lumigrad_calls_in_progress", 0)
+        process.wait_for_log("did not take the end of the reply in 1.5 s (--stall-seconds)", seconds=30)
+        wait_for(process, "lumigrad_transit_bytes", 0)
+    finally:
+        unread.close()
 
 
 def line_of(process: WorkerProcess, request_id: str) -> str:

@@ -82,7 +82,7 @@ def round_point(point: Float64, extent: float) -> Float64:
 
 
 def _remedy(center: Float64, extent: float) -> str:
-    offset = ", ".join(f"{value:.15g}" for value in round_point(center, extent))
+    offset = ", ".join(f"{value:.15g}" for value in round_point(center, extent / 10))
     return f"subtract an offset such as ({offset}) in float64 first, and add it to the results"
 
 

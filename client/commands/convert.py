@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from lumigrad.client.commands.options import option
 from lumigrad.client.commands.scene_file import add_scene, read_gaussians, scene_bytes
 from lumigrad.client.formats import save_scene
-from lumigrad.client.formats.save import WRITABLE
+from lumigrad.client.formats.save import WRITABLE, losses, suffix_of
 from lumigrad.client.formats.scene_offset import read_offset, write_offset
 from lumigrad.client.formats.scene_view import SceneView
 from lumigrad.client.shell.catalog import Command
@@ -19,7 +20,7 @@ examples:
   lumigrad convert scene.sog scene.ply                for trainers: every number in float32
   lumigrad convert scene.ply scene.glb                for tools that read glTF
   lumigrad convert scene/lod-meta.json scene.usdc --lod 2
-lumigrad info SCENE says what each format would lose.
+It says what the format loses; lumigrad info SCENE says that of all formats.
 """
 
 
@@ -48,6 +49,8 @@ def _run(arguments: argparse.Namespace) -> int:
         view.save(arguments.output)
     write_offset(arguments.output, read_offset(arguments.scene))
     print(f"{arguments.output}: {len(stored):,} Gaussians, {scene_bytes(arguments.output):,} bytes")
+    if lost := losses(stored, suffix_of(arguments.output)):
+        print(f"lumigrad: {arguments.output} {'; '.join(lost)}", file=sys.stderr)
     return 0
 
 

@@ -1,6 +1,6 @@
 """Gaussians in PLY files as Inria's trainer writes them: logarithms of scales, logits of opacities, float32.
 
-Those of 2D Gaussians (surfels) have two scales.
+Those of 2D Gaussians (surfels) have two scales. Round Gaussians may have one, and no rotation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lumigrad.client.formats.scene import (
     scales_from_logarithms,
 )
 
-_REQUIRED = ("x", "y", "z", "f_dc_0", "f_dc_1", "f_dc_2", "opacity", "scale_0", "scale_1")
+_REQUIRED = ("x", "y", "z", "f_dc_0", "f_dc_1", "f_dc_2", "opacity", "scale_0")
 _ROTATION = ("rot_0", "rot_1", "rot_2", "rot_3")
 # Numbers of coefficients beyond the constant one, all channels, for degrees 0 to 4.
 _REST_COUNTS = (0, 9, 24, 45, 72)
@@ -35,14 +35,17 @@ _MODE_COMMENTS = {
 
 def holds_gaussians(header: PlyHeader) -> bool:
     """Whether the file has this format."""
-    return {"f_dc_0", "scale_0", "rot_0"} <= header.vertex_properties
+    return {"f_dc_0", "scale_0"} <= header.vertex_properties
 
 
 def read_inria_ply(header: PlyHeader) -> StoredScene:
     """Reads the vertices, text or binary in either byte order, with properties in any order; ignores unknown ones."""
     vertices = header.table("vertex")
     names = header.vertex_properties
-    missing = [name for name in (*_REQUIRED, *_ROTATION) if name not in names]
+    # The scale of a file that has one is that of all axes, which no rotation changes.
+    is_round = not names & {"scale_1", "scale_2"}
+    turned = () if is_round and not names & set(_ROTATION) else _ROTATION
+    missing = [name for name in (*_REQUIRED, *(() if is_round else ("scale_1",)), *turned) if name not in names]
     if missing:
         raise header.fail(f"expected the vertex properties {', '.join(missing)} as well")
     lists = [name for name, kind in header.elements["vertex"].types.items() if kind == "list"]
@@ -50,8 +53,8 @@ def read_inria_ply(header: PlyHeader) -> StoredScene:
         raise header.fail(f"expected numbers as vertex properties, got lists: {', '.join(lists)}")
     return StoredScene(
         means=_columns(vertices, ("x", "y", "z")),
-        quats=_columns(vertices, _ROTATION),
-        scales=_scales(vertices, is_flat="scale_2" not in names),
+        quats=_columns(vertices, turned) if turned else np.tile(np.float32([1, 0, 0, 0]), (len(vertices), 1)),
+        scales=_scales(vertices, 1 if is_round else 2 if "scale_2" not in names else 3),
         opacities=opacities_from_logits(np.asarray(vertices["opacity"])),
         sh=_harmonics(header, vertices, names),
         antialiased=_antialiased(header.comments),
@@ -73,10 +76,10 @@ def write_inria_ply(scene: StoredScene, path: str | PathLike[str]) -> None:
     write_vertices(path, columns, ["SplatRenderMode: mip"] if scene.antialiased else [])
 
 
-def _scales(vertices: Any, *, is_flat: bool) -> Float32:
-    """[N, 3], the third 0 in files of surfels."""
-    found = scales_from_logarithms(_columns(vertices, ("scale_0", "scale_1", *(() if is_flat else ("scale_2",)))))
-    return np.pad(found, ((0, 0), (0, 1))) if is_flat else found
+def _scales(vertices: Any, count: int) -> Float32:
+    """[N, 3] from the scales of a file; of one all are the same, of two (surfels) the third is 0."""
+    found = scales_from_logarithms(_columns(vertices, tuple(f"scale_{k}" for k in range(count))))
+    return np.repeat(found, 3, axis=1) if count == 1 else np.pad(found, ((0, 0), (0, 3 - count)))
 
 
 def _harmonics(header: PlyHeader, vertices: Any, names: set[str]) -> Float32:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -25,6 +26,7 @@ _SIZES = {
     **dict.fromkeys(("double", "float64"), 8),
 }
 _KINDS = {np.dtype(np.uint8): "u1", np.dtype(np.float64): "<f8"}
+_END = re.compile(rb"[\r\n](?P<text>end_header[ \t]*)(\r\n|\r|\n)")
 _FORMATS = ("ascii", "binary_little_endian", "binary_big_endian")
 
 
@@ -65,9 +67,9 @@ class PlyHeader:
         with open(path, "rb") as file:
             start = file.read(_LONGEST_HEADER)
             size = file.seek(0, 2)
-        lines, length = _lines(path, start)
-        text = lines[1].split()[1:2] == ["ascii"]
-        elements = _elements(path, lines[2:], text)
+        kind, lines, length = _lines(path, start)
+        text = kind == "ascii"
+        elements = _elements(path, lines, text)
         needed = sum(element.count * element.row_bytes for element in elements.values())
         # The last value of a text file needs no separator.
         if needed - text > size - length:
@@ -125,19 +127,25 @@ def write_vertices(path: str | PathLike[str], columns: Mapping[str, Any], commen
         plyfile.PlyData([element], byte_order="<", comments=list(comments)).write(str(new))
 
 
-def _lines(path: str | PathLike[str], start: bytes) -> tuple[list[str], int]:
-    """Returns the header's lines without "end_header", and its length in bytes."""
-    end = start.find(b"end_header")
-    line_end = start.find(b"\n", end)
-    if not start.startswith(b"ply") or end < 0 or line_end < 0:
+def _lines(path: str | PathLike[str], start: bytes) -> tuple[str, list[str], int]:
+    """Returns the format, the header's lines without "ply", "format" and "end_header", and its length in bytes."""
+    end = _END.search(start)
+    if not start.startswith(b"ply") or end is None:
         raise malformed(path, 'expected a PLY header, from a line "ply" to a line "end_header"')
-    lines = [line.strip() for line in start[:end].decode("ascii", "replace").splitlines()]
-    words = lines[1].split() if len(lines) > 1 else []
+    lines = [line.strip() for line in start[3 : end.start()].decode("ascii", "replace").splitlines()]
+    # Comments may come before the format.
+    number, words = next(((k, line.split()) for k, line in enumerate(lines) if not _is_comment(line)), (0, []))
     if len(words) < 2 or words[0] != "format" or words[1] not in _FORMATS:
         raise malformed(
-            path, f'expected a second line "format …", one of {", ".join(_FORMATS)}, got {" ".join(words)!r}'
+            path, f'expected a line "format …" after "ply", one of {", ".join(_FORMATS)}, got {" ".join(words)!r}'
         )
-    return lines, line_end + 1
+    # What follows a carriage return is content if no line of the header ends with a line feed.
+    length = end.end("text") + 1 if b"\n" not in start[: end.end("text")] else end.end()
+    return words[1], lines[:number] + lines[number + 1 :], length
+
+
+def _is_comment(line: str) -> bool:
+    return not line or line.split(maxsplit=1)[0] in ("comment", "obj_info")
 
 
 def _elements(path: str | PathLike[str], lines: list[str], text: bool) -> dict[str, PlyElement]:
@@ -152,7 +160,7 @@ def _elements(path: str | PathLike[str], lines: list[str], text: bool) -> dict[s
         elif words[:1] == ["property"]:
             if current is None or not _add_property(current, words[1:], text):
                 raise malformed(path, f'expected "property TYPE NAME" below its element, got {line!r}')
-        elif words and words[0] not in ("comment", "obj_info"):
+        elif not _is_comment(line):
             raise malformed(path, f"expected element, property or comment in the PLY header, got {line!r}")
     return elements
 

@@ -92,7 +92,7 @@ def save_gaussians(gaussians: Gaussians, path: str | PathLike[str], *, antialias
     Example:
         save_gaussians(gaussians, folder / "scene.ply", antialiased=True)
     """
-    _format_of(path)
+    suffix_of(path)
     save_scene(StoredScene.of(gaussians, path, antialiased=antialiased), path)
 
 
@@ -111,12 +111,13 @@ def save_scene(scene: StoredScene, path: str | PathLike[str]) -> None:
     Example:
         save_scene(read_scene(folder / "scene.ply"), folder / "scene.splat")
     """
-    kind = _format_of(path)
+    kind = _FORMATS[suffix_of(path)]
     if scene.degree > kind.degree != _BASE_COLOR_ONLY:
         raise malformed(
             path,
-            f"expected harmonics of degree 0 to {kind.degree}, the format's limit, got {scene.degree}; cut them with "
-            f"StoredScene.of_degree({kind.degree}) or lumigrad convert --sh-degree {kind.degree}, or write .ply",
+            f"expected harmonics of degree 0 to {kind.degree}, the format's limit, got {scene.degree}; write .ply, or "
+            f"cut them: lumigrad convert SCENE OUTPUT --sh-degree {kind.degree}, or in Python "
+            f"lumigrad.client.formats.save_scene(read_scene(SCENE).of_degree({kind.degree}), OUTPUT)",
         )
     if scene.color_space != SRGB and not kind.linear:
         raise malformed(
@@ -158,10 +159,17 @@ def losses(scene: StoredScene, suffix: str) -> list[str]:
     return lost
 
 
-def _format_of(path: str | PathLike[str]) -> _Format:
+def suffix_of(path: str | PathLike[str]) -> str:
+    """Returns the suffix of a file that says its format, one of `WRITABLE`.
+
+    Args:
+        path: the file.
+
+    Raises:
+        InvalidArgument: another suffix.
+    """
     name = Path(path).name.lower()
     suffix = ".compressed.ply" if name.endswith(".compressed.ply") else Path(name).suffix
-    kind = _FORMATS.get(suffix)
-    if kind is None:
+    if suffix not in _FORMATS:
         raise InvalidArgument.of("path", f"expected a name that ends in {', '.join(WRITABLE)}, got {fspath(path)}")
-    return kind
+    return suffix

@@ -61,7 +61,7 @@ def test_levels_of_detail_and_degrees_are_chosen(tmp_path: Path, made: Cloud) ->
 def test_degrees_that_a_format_lacks_are_refused_with_what_to_do(tmp_path: Path) -> None:
     save_gaussians(gaussians_of(cloud(count=4, degree=4)), tmp_path / "scene.ply")
     done = convert("scene.ply", "scene.glb", folder=tmp_path)
-    assert done.returncode == 1 and "lumigrad convert --sh-degree 3" in done.stderr
+    assert done.returncode == 1 and "lumigrad convert SCENE OUTPUT --sh-degree 3" in done.stderr
     assert convert("scene.ply", "scene.glb", "--sh-degree", "3", folder=tmp_path).returncode == 0
 
 

@@ -1,0 +1,130 @@
+"""Files of Gaussians that other programs write in unusual but clear ways, and what converting them costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lumigrad.client import Gaussians, InvalidArgument
+from lumigrad.client.formats import read_scene, save_gaussians, save_scene
+from support.gaussians.clouds import cloud, gaussians_of
+from support.gaussians.files import sog_files
+from support.workers.forks import lumigrad
+from support.workers.worker import WorkerProcess
+
+COUNT = 300
+HEAD = ("ply", "format binary_little_endian 1.0")
+SAYS_NOT = "does not say that the scene was trained with antialiasing"
+BASE = ("x", "y", "z", "f_dc_0", "f_dc_1", "f_dc_2", "opacity")
+ROTATION = ("rot_0", "rot_1", "rot_2", "rot_3")
+FULL = (*BASE, "scale_0", "scale_1", "scale_2", *ROTATION)
+
+
+def write(path: Path, names: Sequence[str], *, head: Sequence[str] = HEAD, end: str = "\n") -> np.ndarray:
+    """Writes five rows of random numbers, the first byte of which is a line feed."""
+    rows = np.random.default_rng(2).normal(size=(5, len(names))).astype("<f4")
+    content = b"\n" + rows.tobytes()[1:]
+    lines = [*head, "element vertex 5", *(f"property float {name}" for name in names), "end_header", ""]
+    path.write_bytes(end.join(lines).encode() + content)
+    return np.frombuffer(content, "<f4").reshape(rows.shape)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=repr)
+@pytest.mark.parametrize("before", [(), ("comment a tool", "obj_info about end_header")], ids=len)
+def test_lines_of_a_header_may_end_and_begin_as_they_like(tmp_path: Path, end: str, before: tuple[str, ...]) -> None:
+    head = ("ply", *before, "format binary_little_endian 1.0", "comment SplatRenderMode: mip")
+    rows = write(tmp_path / "scene.ply", FULL, head=head, end=end)
+    scene = read_scene(tmp_path / "scene.ply")
+    np.testing.assert_array_equal(scene.means, rows[:, :3])
+    assert scene.antialiased
+
+
+@pytest.mark.parametrize("head", [("ply",), ("ply", "comment a"), ("ply", "comment a", "format text 1.0")], ids=str)
+def test_a_header_without_a_format_is_refused(tmp_path: Path, head: tuple[str, ...]) -> None:
+    write(tmp_path / "scene.ply", FULL, head=head)
+    with pytest.raises(InvalidArgument, match=r'expected a line "format …" after "ply", one of ascii, binary_'):
+        read_scene(tmp_path / "scene.ply")
+
+
+@pytest.mark.parametrize("rotation", [(), ROTATION], ids=len)
+def test_one_scale_is_that_of_all_axes(tmp_path: Path, rotation: tuple[str, ...]) -> None:
+    rows = write(tmp_path / "round.ply", (*BASE, "scale_0", *rotation))
+    scene = Gaussians.load(tmp_path / "round.ply")
+    assert scene.scales is not None and scene.quats is not None and not scene.is_flat
+    np.testing.assert_allclose(scene.scales, np.exp(rows[:, 7:8]).repeat(3, axis=1), rtol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(scene.quats, axis=1), 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("names", "missing"),
+    [
+        ((*BASE, "scale_0", "scale_1", "scale_2"), "rot_0, rot_1, rot_2, rot_3"),
+        ((*BASE, "scale_0", "scale_1"), "rot_0, rot_1, rot_2, rot_3"),
+        ((*BASE, "scale_0", "scale_2", *ROTATION), "scale_1"),
+        ((*BASE, "scale_0", "rot_0"), "rot_1, rot_2, rot_3"),
+    ],
+)
+def test_what_could_be_read_in_two_ways_is_refused(tmp_path: Path, names: tuple[str, ...], missing: str) -> None:
+    write(tmp_path / "scene.ply", names)
+    with pytest.raises(InvalidArgument, match=f"expected the vertex properties {missing} as well"):
+        Gaussians.load(tmp_path / "scene.ply")
+    # Not taken for a cloud of points either.
+    assert "as well" in lumigrad("info", "scene.ply", folder=tmp_path).stderr
+
+
+def test_the_folder_of_a_scene_is_named_from_inside(tmp_path: Path, worker_process: WorkerProcess) -> None:
+    folder = tmp_path / "garden"
+    (folder / "below").mkdir(parents=True)
+    for name, content in sog_files(cloud(degree=1)).items():
+        (folder / name).write_bytes(content)
+    (tmp_path / "garden.view.json").write_text(
+        '{"eye": [0, 0, -9], "target": [0, 0, 0], "up": [0, -1, 0], "fov_degrees": 40}'
+    )
+    for within, path in ((folder, "."), (folder / "below", ".."), (tmp_path, "garden"), (tmp_path, "garden/")):
+        done = lumigrad("convert", path, "scene.ply", folder=within)
+        assert done.returncode == 0 and len(Gaussians.load(within / "scene.ply")) == COUNT, done.stderr
+        assert (within / "scene.view.json").read_bytes() == b'{"eye": [0.0, 0.0, -9.0], "target": [0.0, 0.0, 0.0], ' \
+            b'"up": [0.0, -1.0, 0.0], "fov_degrees": 40.0}\n'  # fmt: skip
+        (within / "scene.ply").unlink()
+    options = ("--size", "32x24", "--target", worker_process.target)
+    done = lumigrad("render", ".", "-o", str(tmp_path / "out.png"), *options, folder=folder)
+    assert done.returncode == 0, done.stderr
+
+
+def test_converting_says_what_the_format_loses(tmp_path: Path) -> None:
+    save_gaussians(gaussians_of(cloud(degree=2)), tmp_path / "scene.ply", antialiased=True)
+    expected = {
+        "again.ply": "",
+        "scene.spz": "rounds everything, harmonics to 5 and 4 bits",
+        "scene.glb": f"{SAYS_NOT}; is drawn by distance to the camera, not by depth along the view direction",
+        "scene.splat": "rounds base colours, opacities and rotations to 8 bits; cuts harmonics from degree 2 to 0; "
+        f"{SAYS_NOT}",
+    }
+    for name, lost in expected.items():
+        done = lumigrad("convert", "scene.ply", name, folder=tmp_path)
+        assert done.returncode == 0 and done.stdout.startswith(f"{name}: {COUNT} Gaussians, ")
+        assert done.stderr == (f"lumigrad: {name} {lost}\n" if lost else "")
+    # What was cut because somebody asked for it is not lost by the format.
+    done = lumigrad("convert", "scene.ply", "cut.ply", "--sh-degree", "1", folder=tmp_path)
+    assert done.returncode == 0 and not done.stderr
+
+
+@pytest.mark.parametrize("suffix", [".sog", ".compressed.ply", ".ksplat", ".glb"])
+def test_the_advice_for_degree_4_can_be_followed(tmp_path: Path, suffix: str) -> None:
+    pytest.importorskip("PIL")
+    save_gaussians(gaussians_of(cloud(degree=4)), tmp_path / "scene.ply")
+    scene, output = str(tmp_path / "scene.ply"), str(tmp_path / f"other{suffix}")
+    with pytest.raises(InvalidArgument) as refused:
+        save_scene(read_scene(scene), output)
+    command, code = str(refused.value).split("lumigrad convert ")[1].split(", or in Python ")
+    done = lumigrad("convert", *(part.replace("SCENE", scene).replace("OUTPUT", output) for part in command.split()))
+    assert done.returncode == 0 and read_scene(output).degree == 3, done.stderr
+    Path(output).unlink()
+    module, call = code.rsplit(".save_scene", 1)
+    assert module == "lumigrad.client.formats"
+    names = {"read_scene": read_scene, "save_scene": save_scene, "SCENE": scene, "OUTPUT": output}
+    eval(f"save_scene{call}", names)
+    assert read_scene(output).degree == 3

@@ -85,8 +85,18 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     help_text = "behind the subject: white, black; image: all that the photographs show is the scene; auto: nothing if "
     help_text += "they are transparent, else the one colour of their edges, else image"
     option(data, "--background", help_text, "auto", dest="backdrop", choices=("auto", *CHOICES, "image"))
-    option(data, "--hold-out", "hold out every Nth photograph; 0: none", 8, type=int, metavar="N")
+    help_text = (
+        "hold out every Nth photograph; 0: none (default: those that transforms.json names for that, else every 8th)"
+    )
+    option(data, "--hold-out", help_text, type=_nth, metavar="N")
     add_connection(parser)
+
+
+def _nth(text: str) -> int:
+    """Parses the number of --hold-out."""
+    if not text.isdecimal() or int(text) == 1:
+        raise argparse.ArgumentTypeError(f"expected 0, or a whole number >= 2, got {text}")
+    return int(text)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -100,7 +110,7 @@ def _run(arguments: argparse.Namespace) -> int:
     data = arguments if checkpoint is None else checkpoint
     capture, offset = _data(arguments, checkpoint)
     shots, background = shots_of(capture, data.size, checkpoint.recipe.background if checkpoint else arguments.backdrop)
-    fitted, held_out = divide(shots, data.hold_out)
+    fitted, held_out = divide(shots, data.hold_out, capture.split)
     with connect(arguments) as client, stop_on_interrupt() as stopped:
         if checkpoint is None:
             beginning = _beginning(arguments, capture, background, offset)

@@ -20,7 +20,7 @@ from lumigrad.client.datasets.nerfstudio import read_transforms_json
 from lumigrad.client.datasets.points import Points
 from lumigrad.client.datasets.polycam import find_keyframes, read_keyframes
 from lumigrad.client.datasets.save import SAVERS
-from lumigrad.client.datasets.view import View
+from lumigrad.client.datasets.view import Split, View
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.source import malformed
 from lumigrad.client.values.camera import OpenCVModel, SensorModel
@@ -36,6 +36,7 @@ class Capture:
     Attributes:
         views: the views, at least one.
         points: the initial points; None if the data set has none.
+        split: which views the data set holds out, and which not; None if it does not say.
 
     Example:
         capture = Capture((View("front", camera), View("back", cameras[1])))
@@ -44,6 +45,7 @@ class Capture:
 
     views: tuple[View, ...]
     points: Points | None = None
+    split: Split | None = None
 
     def __post_init__(self) -> None:
         if self.points is not None and not len(self.points):
@@ -107,7 +109,8 @@ class Capture:
         Args:
             folder: the data set's folder; it is made if there is none.
             form: "nerfstudio": transforms.json and points.ply. "colmap": cameras.txt, images.txt and points3D.txt in
-                sparse/0, which name photographs relative to the folder images, which is made; masks are not written.
+                sparse/0, which name photographs relative to the folder images, which is made; neither masks nor what is
+                held out are written.
 
         Raises:
             InvalidArgument: another form, or a camera that the files cannot express; names the view.
@@ -116,7 +119,7 @@ class Capture:
             Capture(tuple(View(f"view_{k}", camera) for k, camera in enumerate(cameras))).save("capture")
         """
         one_of("form", form, tuple(SAVERS), quote='"')
-        SAVERS[form](Path(folder), self.views, self.points)
+        SAVERS[form](Path(folder), self.views, self.points, self.split)
 
     def moved(self, translation: Any) -> Capture:
         """Returns the capture in a world that was moved, in float64: a translation is added to cameras and points.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.datasets.files import portable
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.formats.source import malformed
+from lumigrad.client.formats.source import malformed, shortened
 from lumigrad.client.values.rotations import why_no_rotation
 
 
@@ -47,9 +48,12 @@ class Fields:
 
     def fail(self, name: str, expected: str, value: Any) -> InvalidArgument:
         """Returns the error for an invalid field."""
-        place = ".".join(part for part in (self.where, name) if part)
         came = "nothing" if value is None else repr(value)
-        return malformed(self.path, f"{place}: expected {expected}, got {came}")
+        return malformed(self.path, f"{self.place(name)}: expected {expected}, got {came}")
+
+    def place(self, name: str) -> str:
+        """Returns the path of a field in the file."""
+        return ".".join(part for part in (self.where, name) if part)
 
     def number(self, name: str, default: float | None = None) -> float:
         """Returns a finite number."""
@@ -84,6 +88,21 @@ class Fields:
             raise self.fail(name, "the path of a file", value)
         return value
 
+    def flag(self, name: str) -> bool | None:
+        """Returns true or false, also as 1 or 0; None without a value."""
+        value = self._value(name)
+        if value is not None and value not in (True, False):
+            raise self.fail(name, "true or false", value)
+        return None if value is None else bool(value)
+
+    def raw(self, name: str) -> Any:
+        """Returns a value as it is."""
+        return self._value(name)
+
+    def saying(self, among: Iterable[str] | None = None) -> list[str]:
+        """Returns the names of fields, of this object itself or `among` these, that are not null, false, 0 or empty."""
+        return [name for name in (self._values if among is None else among) if _says(self._value(name))]
+
     def array(self, name: str, *shapes: tuple[int, ...]) -> Float64:
         """Returns finite numbers in one of the given shapes."""
         value = self._value(name)
@@ -112,9 +131,21 @@ class Fields:
         return self._fallback._value(name) if value is None and self._fallback is not None else value
 
 
+def _says(value: Any) -> bool:
+    """Whether a value differs from null, false, 0 and emptiness, or has one inside that does."""
+    if isinstance(value, dict | list):
+        return any(_says(each) for each in (value.values() if isinstance(value, dict) else value))
+    return bool(value)
+
+
 def checked_rotation(fields: Fields, name: str, matrix: Float64) -> Float64:
     """Returns a matrix [3, 3]; raises InvalidArgument, which names the field, unless it is a rotation."""
     why = why_no_rotation(matrix)
-    if why:
-        raise fields.fail(name, "an orthonormal rotation of determinant 1", why)
-    return matrix
+    if not why:
+        return matrix
+    scale = float(np.cbrt(np.linalg.det(matrix)))
+    if scale > 0 and not why_no_rotation(matrix / scale):
+        why = f"one times {scale:.4g}; divide the matrix by this scale"
+    raise malformed(
+        fields.path, f"{fields.place(name)}: expected an orthonormal rotation of determinant 1, got {shortened(why)}"
+    )

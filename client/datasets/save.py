@@ -12,9 +12,9 @@ import numpy as np
 from lumigrad.client.base.replacing import write_text
 from lumigrad.client.datasets.calibration import Calibration
 from lumigrad.client.datasets.frame import offset_of
-from lumigrad.client.datasets.nerfstudio import END_POSE
+from lumigrad.client.datasets.nerfstudio import END_POSE, LISTS
 from lumigrad.client.datasets.points import Points
-from lumigrad.client.datasets.view import PARAMETERS, Intrinsics, View
+from lumigrad.client.datasets.view import PARAMETERS, Intrinsics, Split, View
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.ply_header import write_vertices
 from lumigrad.client.values.camera import Camera, OpenCVModel, SensorModel
@@ -26,7 +26,7 @@ _OPENGL = np.diag([1.0, -1.0, -1.0])
 _COEFFICIENTS = ("k1", "k2", "p1", "p2", "k3", "k4", "k5", "k6")
 
 
-def save_nerfstudio(folder: Path, views: Sequence[View], points: Points | None) -> None:
+def save_nerfstudio(folder: Path, views: Sequence[View], points: Points | None, split: Split | None) -> None:
     """Writes transforms.json, which names the photographs relative to the folder, and points.ply."""
     frames, models = [], set()
     for view in views:
@@ -41,6 +41,9 @@ def save_nerfstudio(folder: Path, views: Sequence[View], points: Points | None) 
     # A pinhole is OpenCV's lens without coefficients.
     model = models.pop() if len(models) == 1 else "OPENCV"
     values: dict[str, object] = {"camera_model": model, "frames": frames}
+    if split is not None:
+        for field, names in ((LISTS[0], split.fitted), (LISTS[-1], split.held_out)):
+            values[field] = [_photograph(view, folder) for view in views if view.name in names]
     folder.mkdir(parents=True, exist_ok=True)
     if points is not None:
         # float32, which all programs read, unless it is too coarse so far from 0.
@@ -100,9 +103,10 @@ def _to_world(matrix: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> list
     return rows
 
 
-def save_colmap(folder: Path, views: Sequence[View], points: Points | None) -> None:
+def save_colmap(folder: Path, views: Sequence[View], points: Points | None, _: Split | None) -> None:
     """Writes sparse/0/cameras.txt, images.txt and points3D.txt; photographs are named relative to folder/images.
 
+    COLMAP's files do not say what is held out.
     Masks are left out: COLMAP's lie in one folder, and those of photographs elsewhere would have to be copied.
     """
     lenses: dict[str, int] = {}
@@ -123,7 +127,7 @@ def save_colmap(folder: Path, views: Sequence[View], points: Points | None) -> N
     _write(model / "points3D.txt", () if points is None else _rows(points))
 
 
-SAVERS: dict[str, Callable[[Path, Sequence[View], Points | None], None]] = {
+SAVERS: dict[str, Callable[[Path, Sequence[View], Points | None, Split | None], None]] = {
     "nerfstudio": save_nerfstudio,
     "colmap": save_colmap,
 }

@@ -159,6 +159,19 @@ class View:
         return replace(self, camera=resized(self.camera, width, height))
 
 
+@dataclass(frozen=True)
+class Split:
+    """Which views a data set names for a fit, by their names.
+
+    Attributes:
+        fitted: the views to fit.
+        held_out: the views to evaluate the fit with; some may be fitted, too.
+    """
+
+    fitted: frozenset[str]
+    held_out: frozenset[str]
+
+
 def resized(camera: Camera, width: int, height: int) -> Camera:
     """Returns a camera with the same view and another image size; cameras of data sets only.
 

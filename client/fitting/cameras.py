@@ -78,4 +78,4 @@ def save_refined(capture: Capture, shots: Sequence[Shot], folder: Path, offset: 
         for view in capture.views
         if view.name in cameras
     ]
-    with_offset(Capture(tuple(views)), offset).save(folder)
+    with_offset(Capture(tuple(views), split=capture.split), offset).save(folder)

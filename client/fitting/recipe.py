@@ -155,7 +155,7 @@ class Checkpoint:
         training_id: id of the training on the worker.
         lease: the secret that allows resuming the training, so the file is readable by its owner only.
         size: maximum width and height of photographs, pixels.
-        hold_out: every `hold_out`-th photograph is held out.
+        hold_out: which photographs are held out, see `divide`.
         recipe: the settings of the fit.
         before: scores of the initial scene.
     """
@@ -163,7 +163,7 @@ class Checkpoint:
     training_id: str
     lease: str
     size: int
-    hold_out: int
+    hold_out: int | None
     recipe: Recipe
     before: Scores
 

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from lumigrad.client.datasets.capture import Capture
 from lumigrad.client.datasets.files import portable
-from lumigrad.client.datasets.view import View, resized
+from lumigrad.client.datasets.view import Split, View, resized
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.fitting.background import Background
 from lumigrad.client.fitting.matching import Matched, say_orientations
@@ -21,6 +21,8 @@ from lumigrad.client.values.target_image import TargetImage
 
 # The background is looked for in photographs of at most this width and height.
 _BACKGROUND_SIZE = 400
+# Every so many photographs one is held out.
+_HOLD_OUT = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,8 +110,22 @@ def _with_photographs(capture: Capture) -> list[View]:
     return views
 
 
-def divide(shots: Sequence[Shot], every: int) -> tuple[list[Shot], list[Shot]]:
-    """Splits shots into fitted and held-out ones: every `every`-th from the first on; 0: all are in both."""
+def divide(shots: Sequence[Shot], every: int | None, split: Split | None = None) -> tuple[list[Shot], list[Shot]]:
+    """Splits shots into fitted and held-out ones.
+
+    Args:
+        shots: the shots.
+        every: hold out every `every`-th from the first on; 0: all are in both; None: what the data set holds out, or
+            every eighth.
+        split: what the data set holds out; None: it does not say.
+    """
+    if every is None and split is not None:
+        fitted = [shot for shot in shots if shot.name in split.fitted]
+        if not fitted:
+            text = "expected photographs to fit, and its lists of photographs hold out all; pass --hold-out N"
+            raise InvalidArgument.of("dataset", text)
+        return fitted, [shot for shot in shots if shot.name in split.held_out] or fitted
+    every = _HOLD_OUT if every is None else every
     if not every:
         return list(shots), list(shots)
     return [shot for index, shot in enumerate(shots) if index % every], list(shots[::every])

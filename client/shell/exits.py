@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TextIO
 
 from lumigrad.client.errors import (
     DeadlineExceeded,
@@ -94,12 +94,19 @@ def told_warnings() -> Iterator[None]:
     """Shows the client's own warnings as commands say things: one line on standard error, without a place in code."""
     usual, own = warnings.showwarning, Path(__file__).parents[1]
 
-    def show(message: Warning | str, category: type[Warning], filename: str, lineno: int, *others: Any) -> None:
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
         is_own = category is UserWarning and Path(filename).is_relative_to(own)
         if is_own or issubclass(category, PrecisionWarning):
             print(f"lumigrad: {' '.join(str(message).split())}", file=sys.stderr)
         else:
-            usual(message, category, filename, lineno, *others)
+            usual(message, category, filename, lineno, file, line)
 
     warnings.showwarning = show
     try:

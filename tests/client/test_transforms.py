@@ -1,0 +1,149 @@
+"""What other programs write into transforms.json: fisheyes of instant-ngp, lists of photographs, fields without use."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lumigrad.client import FisheyeLens, InvalidArgument
+from lumigrad.client.datasets import Capture
+from lumigrad.client.fitting.background import Background
+from lumigrad.client.fitting.matching import Matched
+from lumigrad.client.fitting.shot import Shot, divide
+from support.files.dataset_files import shots, transforms
+
+TOP = {"w": 64, "h": 48, "fl_x": 50.0}
+
+
+def write(folder: Path, count: int = 4, frame: dict[str, Any] | None = None, **top: Any) -> Path:
+    values = transforms(shots(count), **{**TOP, **top})
+    for each in values["frames"]:
+        each |= frame or {}
+    (folder / "transforms.json").write_text(json.dumps(values))
+    return folder
+
+
+def write_images(folder: Path, count: int) -> None:
+    (folder / "images").mkdir()
+    for k in range(count):
+        Image.new("RGB", (64, 48)).save(folder / "images" / f"photo_{k}.jpg")
+
+
+@pytest.mark.parametrize("place", ["top", "frame"])
+def test_fisheyes_of_instant_ngp_are_fisheyes(tmp_path: Path, place: str):
+    said = {"is_fisheye": True, "k1": 0.05, "k2": -0.01, "k3": 0.002, "k4": -0.001}
+    write(tmp_path, **(said if place == "top" else {"frame": said}), aabb_scale=4)
+    lens = Capture.load(tmp_path).views[0].camera.model.lens
+    assert lens == FisheyeLens(fx=50, fy=50, cx=32, cy=24, radial=(0.05, -0.01, 0.002, -0.001))
+    write(tmp_path, is_fisheye=True)
+    assert Capture.load(tmp_path).views[0].camera.model.projection == "fisheye"
+    write(tmp_path, is_fisheye=0, k1=0.1)
+    assert Capture.load(tmp_path).views[0].camera.model.projection == "pinhole"
+
+
+@pytest.mark.parametrize(
+    ("top", "said"),
+    [
+        (
+            {"is_fisheye": True, "camera_model": "OPENCV"},
+            "is_fisheye: expected what camera_model says, OPENCV, got True",
+        ),
+        (
+            {"is_fisheye": False, "camera_model": "FISHEYE"},
+            "is_fisheye: expected what camera_model says, FISHEYE, got F",
+        ),
+        ({"is_fisheye": "yes"}, "is_fisheye: expected true or false, got 'yes'"),
+        ({"ftheta_p0": 0.1}, "ftheta_p0: expected a pinhole or a fisheye of OpenCV; undistort"),
+        ({"latlong": True}, "latlong: expected a pinhole"),
+        ({"k5": 0.1}, "k5: expected 0 for this camera_model, got 0.1"),
+        ({"k6": 0.1, "camera_model": "OPENCV_FISHEYE"}, "k6: expected 0 for this camera_model"),
+        (
+            {"sx1": 0.1, "camera_model": "THIN_PRISM_FISHEYE"},
+            "camera_model: THIN_PRISM_FISHEYE is supported without p1",
+        ),
+    ],
+)
+def test_lenses_that_are_not_those_of_the_file_are_refused(tmp_path: Path, top: dict[str, Any], said: str):
+    with pytest.raises(InvalidArgument, match=rf"transforms\.json: frames\[0\]\.{said}"):
+        Capture.load(write(tmp_path, **top))
+
+
+def test_fields_without_use_are_named_together(tmp_path: Path):
+    top = {"skew": 0.5, "applied_scale": 0.5, "b2": 0, "aabb_scale": 16, "some_list": [0, 0.0]}
+    write(tmp_path, frame={"b1": 3.0, "b2": 0.0, "sharpness": 9.0, "depth_file_path": "d.png"}, **top)
+    with pytest.warns(UserWarning) as told:
+        Capture.load(tmp_path)
+    path = tmp_path / "transforms.json"
+    said = f"{path}: fields that are ignored: skew, applied_scale, b1, depth_file_path"
+    assert [str(each.message) for each in told] == [said]
+    with pytest.warns(UserWarning, match=r"ignored: k1, p2$"):
+        Capture.load(write(tmp_path, camera_model="PINHOLE", k1=0.1, k2=0.0, p2=0.01))
+    with pytest.warns(UserWarning, match=r"ignored: transform_matrix_end$"):
+        Capture.load(write(tmp_path, frame={"transform_matrix_end": np.eye(4).tolist()}))
+
+
+@pytest.mark.filterwarnings("error")
+def test_usual_fields_are_not_worth_a_word(tmp_path: Path):
+    usual = {"aabb_scale": 16, "scale": 0.33, "offset": [0.5, 0.5, 0.5], "k1": 0.1, "camera_angle_x": 0.7, "skew": 0}
+    assert (
+        len(Capture.load(write(tmp_path, frame={"sharpness": 30.1, "colmap_im_id": 3, "rotation": 0.1}, **usual))) == 4
+    )
+
+
+def test_a_scaled_rotation_is_named_with_its_scale(tmp_path: Path):
+    values = transforms(shots(1), **TOP)
+    matrix = np.array(values["frames"][0]["transform_matrix"])
+    matrix[:3, :3] *= 1.5
+    values["frames"][0]["transform_matrix"] = matrix.tolist()
+    (tmp_path / "transforms.json").write_text(json.dumps(values))
+    said = (
+        r"frames\[0\]\.transform_matrix: expected an orthonormal rotation of determinant 1, got one times 1\.5; divide"
+    )
+    with pytest.raises(InvalidArgument, match=said):
+        Capture.load(tmp_path)
+
+
+def names(of: list[Shot]) -> list[str]:
+    return [shot.name.removeprefix("photo_") for shot in of]
+
+
+@pytest.mark.parametrize(
+    ("lists", "fitted", "held_out"),
+    [
+        ({"train": "0123", "val": "4", "test": "56"}, "0123", "456"),
+        ({"train": "0123"}, "0123", "4567"),
+        ({"test": "07"}, "123456", "07"),
+        ({"train": "01", "test": "67"}, "01", "67"),
+        ({"train": "01234567", "test": "01234567"}, "01234567", "01234567"),
+        ({"train": "01234567"}, "01234567", "01234567"),
+    ],
+)
+def test_what_a_data_set_holds_out_is_held_out(tmp_path: Path, lists: dict[str, str], fitted: str, held_out: str):
+    write_images(tmp_path, 8)
+    # As they are written on Windows, too.
+    files = {f"{name}_filenames": [f".\\images\\photo_{k}.jpg" for k in which] for name, which in lists.items()}
+    capture = Capture.load(write(tmp_path, 8, **files))
+    found = [Shot.of(Matched.of(view), 64, Background()) for view in capture.views]
+    assert ["".join(names(part)) for part in divide(found, None, capture.split)] == [fitted, held_out]
+    assert ["".join(names(part)) for part in divide(found, 4, capture.split)] == ["123567", "04"]
+    # It is not lost where cameras are saved.
+    capture.save(tmp_path / "again")
+    again = Capture.load(tmp_path / "again").split
+    assert again == capture.split
+
+
+def test_lists_that_name_no_frame_or_leave_none_are_refused(tmp_path: Path):
+    write_images(tmp_path, 4)
+    for wrong in (["images/photo_9.jpg"], [3], "images"):
+        with pytest.raises(InvalidArgument, match=r"test_filenames: expected a list"):
+            Capture.load(write(tmp_path, test_filenames=wrong))
+    capture = Capture.load(write(tmp_path, test_filenames=[f"images/photo_{k}.jpg" for k in range(4)]))
+    found = [Shot.of(Matched.of(view), 64, Background()) for view in capture.views]
+    with pytest.raises(InvalidArgument, match=r"dataset: expected photographs to fit, .*--hold-out N"):
+        divide(found, None, capture.split)
+    assert names(divide(found, None)[1]) == ["0"]

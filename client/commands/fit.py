@@ -17,6 +17,7 @@ from lumigrad.client.base.extras import require
 from lumigrad.client.base.precision import said
 from lumigrad.client.base.replacing import write_text
 from lumigrad.client.client import Client
+from lumigrad.client.commands.fit_messages import check_photographs, say_axes, say_colours
 from lumigrad.client.commands.options import COUNT, FOLDER, add_connection, connect, count, ending, option
 from lumigrad.client.commands.scene_file import PRIMITIVES, load, scene_path
 from lumigrad.client.datasets.capture import Capture
@@ -48,8 +49,6 @@ from lumigrad.client.values.spheres import Spheres
 _GROWTH = 3
 # What a fit writes into the folder beside the scene, besides the checkpoint and refined cameras, which are a data set.
 _RESULTS = re.compile(r"preview_\d{6,}\.jpg|report\.html|report\.json|comparison\.jpg")
-# A larger difference, with colours matched, has a reason that the user should know of.
-_MISMATCH_DB = 1.5
 _DESCRIPTION = """\
 Fits Gaussians, or spheres, to posed photographs: a COLMAP reconstruction, nerfstudio's transforms.json, a Blender scene
 of NeRF, Polycam's raw data, or Inria's cameras.json. Photographs travel to the worker once; it renders, compares,
@@ -72,7 +71,7 @@ examples:
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
-    parser.add_argument("dataset", metavar="DATASET", type=Path, help="folder of a data set, or its .json file")
+    parser.add_argument("dataset", metavar="DATASET", type=_dataset, help="folder of a data set, or its .json file")
     help_text = "the scene: a .ply"
     parser.add_argument("-o", "--output", required=True, type=ending(".ply"), metavar="FILE", help=help_text)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -86,10 +85,17 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     help_text += "they are transparent, else the one colour of their edges, else image"
     option(data, "--background", help_text, "auto", dest="backdrop", choices=("auto", *CHOICES, "image"))
     help_text = (
-        "hold out every Nth photograph; 0: none (default: those that transforms.json names for that, else every 8th)"
+        "hold out every Nth photograph; 0: none (default: those that the data set names for that, else every 8th)"
     )
     option(data, "--hold-out", help_text, type=_nth, metavar="N")
     add_connection(parser)
+
+
+def _dataset(text: str) -> Path:
+    """Parses the path of a data set."""
+    if text.startswith("sample:") and not Path(text).exists():
+        raise argparse.ArgumentTypeError(f"expected photographs, got {text}; `lumigrad sample capture DIR` makes some")
+    return Path(text)
 
 
 def _nth(text: str) -> int:
@@ -123,7 +129,7 @@ def _run(arguments: argparse.Namespace) -> int:
             first_view(capture, background).save(arguments.output)
         checkpoint = Checkpoint(trainer.training_id, trainer.lease, data.size, data.hold_out, recipe, before)
         checkpoint.write(folder / "checkpoint.json")
-        planned = f"{len(fitted)} photographs to fit, {len(held_out)} held out, {recipe.steps} steps"
+        planned = f"{_divided(shots, fitted, held_out)}, {recipe.steps} steps"
         schedule = recipe.schedule(len(fitted))
         memory = size_text(memory_of(schedule.shots(fitted)))
         frame = "" if offset is None else f"; coordinates: {offset_text(offset)}"
@@ -183,9 +189,17 @@ def _data(arguments: argparse.Namespace, checkpoint: Checkpoint | None) -> tuple
     # A fit moves what lies far from 0, so that nothing is lost.
     with said():
         capture = Capture.load(arguments.dataset, images=arguments.images, sensors=refines_lenses)
-    _check_photographs(arguments, capture)
+    check_photographs(arguments, capture)
     offset = offset_for(capture, arguments.begin) if checkpoint is None else checkpoint.recipe.offset
-    return without_offset(capture, offset), offset
+    capture = without_offset(capture, offset)
+    say_axes(arguments, capture)
+    return capture, offset
+
+
+def _divided(shots: list[Shot], fitted: list[Shot], held_out: list[Shot]) -> str:
+    used = {shot.name for shot in (*fitted, *held_out)}
+    unused = f", {len(shots) - len(used)} in no list of the data set" if len(used) < len(shots) else ""
+    return f"{len(fitted)} photographs to fit, {len(held_out)} held out{unused}"
 
 
 def _announce_replacement(arguments: argparse.Namespace, folder: Path) -> None:
@@ -213,30 +227,6 @@ def _remove_results(folder: Path) -> None:
         path.unlink()
 
 
-def _check_photographs(arguments: argparse.Namespace, capture: Capture) -> None:
-    """Raises InvalidArgument, which says where they were looked for, unless there are photographs."""
-    found = sum(view.image is not None for view in capture.views)
-    if found >= 2:
-        return
-    path: Path = arguments.dataset
-    if found == len(capture):
-        raise InvalidArgument.of("dataset", f"expected at least two photographs, and {path} has one")
-    folder = path if path.is_dir() else path.parent
-    first = next(view.file for view in capture.views if view.image is None)
-    if arguments.images is None:
-        looked = (
-            f"where its files name them, in {folder} or its folder images; --images DIR names another folder, also "
-        )
-        looked += "for paths of another machine"
-    elif (folder / arguments.images).is_dir():
-        looked = f"by their names in {folder / arguments.images}"
-    else:
-        looked = f"in {folder / arguments.images}, which is no folder"
-    field = "dataset" if arguments.images is None else "images"
-    text = f"expected at least two photographs for the {len(capture)} views of {path}, found {found}"
-    raise InvalidArgument.of(field, f"{text}; the first that is missing is {first!r}; looked {looked}")
-
-
 def _page(
     client: Client, trainer: Trainer, recipe: Recipe, capture: Capture, arguments: argparse.Namespace
 ) -> AbstractContextManager[Live | None]:
@@ -259,13 +249,7 @@ def _print(
         print(f"cameras as they were refined in {path.with_suffix('.fit')}/transforms.json", file=output)
     view = f"lumigrad view {path}, or " if find_spec("viser") is not None else ""
     print(f"look at it: {view}lumigrad render {path} -o scene.png", file=output)
-    if after.matched_psnr - after.psnr > _MISMATCH_DB:
-        print(
-            f"lumigrad: colours matched, the score is {after.matched_psnr - after.psnr:.1f} dB higher: either the "
-            f"photographs differ in exposure (--exposures), or the background is {recipe.background.opposite} "
-            "(--background)",
-            file=sys.stderr,
-        )
+    say_colours(after, recipe.background)
     if is_stopped:
         print("stopped; --resume continues it while the worker keeps the training", file=sys.stderr)
 

@@ -138,7 +138,7 @@ class Capture:
         by = float64_array("translation", translation, (3,))
         views = tuple(replace(view, camera=moved(view.camera, by)) for view in self.views)
         points = None if self.points is None else Points(self.points.positions + by, self.points.colors)
-        return Capture(views, points)
+        return replace(self, views=views, points=points)
 
     def view(self, which: str | int) -> View:
         """Returns a view by its name or index (also as text); negative indices count from the end.

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from lumigrad.client.datasets.capture import Capture
 from lumigrad.client.datasets.view import resized
 from lumigrad.client.fitting.centring import with_offset
@@ -15,6 +17,9 @@ from lumigrad.client.formats.scene_offset import Offset
 from lumigrad.client.training.options import calibrations_of
 from lumigrad.client.values.camera import Camera, OpenCVModel, SensorModel
 from lumigrad.client.values.lenses import FisheyeLens, PinholeLens
+
+# Less than this share of the axes' directions across their common one leaves open where they meet.
+_LEAST_SPREAD = 0.02
 
 
 def begun(shots: Sequence[Shot], recipe: Recipe) -> list[Shot]:
@@ -61,6 +66,18 @@ def _with_lens(camera: Camera, other: Camera) -> Camera:
         return replace(camera, model=replace(model, lens=found.lens, windshield=found.windshield))
     assert isinstance(model, OpenCVModel) and isinstance(found, OpenCVModel)
     return replace(camera, model=replace(model, fx=found.fx, fy=found.fy, cx=found.cx, cy=found.cy))
+
+
+def looking_away(capture: Capture) -> int:
+    """The number of cameras that have the point where all axes meet behind them; 0 if the axes are about parallel."""
+    models = [view.camera.model for view in capture.views]
+    known = [model for model in models if isinstance(model, OpenCVModel | SensorModel)]
+    axes = np.array([model.rotation[2] for model in known]).reshape(-1, 3)
+    # The largest part of the axes' spread is that along their common direction.
+    if np.linalg.norm(axes, 2) ** 2 > (1 - _LEAST_SPREAD) * len(axes):
+        return 0
+    offsets = capture.focus - np.array([model.eye for model in known])
+    return int((np.sum(axes * offsets, axis=1) < 0).sum())
 
 
 def save_refined(capture: Capture, shots: Sequence[Shot], folder: Path, offset: Offset | None) -> None:

@@ -131,8 +131,8 @@ def test_what_a_data_set_holds_out_is_held_out(tmp_path: Path, lists: dict[str, 
     found = [Shot.of(Matched.of(view), 64, Background()) for view in capture.views]
     assert ["".join(names(part)) for part in divide(found, None, capture.split)] == [fitted, held_out]
     assert ["".join(names(part)) for part in divide(found, 4, capture.split)] == ["123567", "04"]
-    # It is not lost where cameras are saved.
-    capture.save(tmp_path / "again")
+    # It is not lost where cameras are moved and saved.
+    capture.moved((1, 2, 3)).save(tmp_path / "again")
     again = Capture.load(tmp_path / "again").split
     assert again == capture.split
 

@@ -1,0 +1,108 @@
+"""What `lumigrad fit` says before it needs a worker, and about a result: cameras that look away, colours, files."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lumigrad.client import Camera
+from lumigrad.client.cli import main
+from lumigrad.client.commands.fit_messages import say_axes, say_colours
+from lumigrad.client.datasets import Capture, View
+from lumigrad.client.fitting.background import Background
+from lumigrad.client.fitting.cameras import looking_away
+from lumigrad.client.fitting.evaluation import Scores
+from support.files.dataset_files import shots, transforms
+
+TOP = {"w": 64, "h": 48, "fl_x": 50.0}
+
+
+def write(folder: Path, count: int = 8, found: int | None = None, axes: Any = (1, 1, 1)) -> Path:
+    """A data set of which the first photographs are there; its matrices have their axes multiplied."""
+    (folder / "images").mkdir()
+    for k in range(count if found is None else found):
+        Image.new("RGB", (64, 48)).save(folder / "images" / f"photo_{k}.jpg")
+    values = transforms(shots(count), **TOP)
+    for frame in values["frames"]:
+        matrix = np.array(frame["transform_matrix"])
+        matrix[:3, :3] *= axes
+        frame["transform_matrix"] = matrix.tolist()
+    (folder / "transforms.json").write_text(json.dumps(values))
+    return folder
+
+
+def fit(folder: Path, *options: str) -> int:
+    """Without a worker: the fit ends when it needs one."""
+    return main(["fit", str(folder), "-o", str(folder / "scene.ply"), "--target", "127.0.0.1:1", *options])
+
+
+def test_cameras_with_opencvs_axes_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    write(tmp_path, axes=(1, -1, -1))
+    assert fit(tmp_path) != 0
+    said = capsys.readouterr().err
+    assert f"lumigrad: 8 of 8 cameras of {tmp_path} look away from the point where their axes meet: perhaps" in said
+    assert "OpenGL's (y up, z back)" in said
+
+
+def test_cameras_that_look_at_something_or_ahead_are_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    capture = Capture.load(write(tmp_path))
+    assert looking_away(capture) == 0
+    ahead = [Camera.opencv(50, 50, 32, 24, np.eye(3), [0.01 * k, 0.0, -float(k)], 64, 48) for k in range(9)]
+    assert looking_away(Capture(tuple(View(str(k), camera) for k, camera in enumerate(ahead)))) == 0
+    say_axes(argparse.Namespace(dataset=tmp_path), capture)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("before", "matched", "said"), [(26.0, 28.0, True), (26.0, 27.0, False), (16.3, 20.0, False), (19.0, 25.0, False)]
+)
+def test_colours_are_a_guess_about_good_fits(before: float, matched: float, said: bool, capsys):
+    say_colours(Scores(before, 0.9, before, matched), Background())
+    text = capsys.readouterr().err
+    assert ("perhaps the photographs differ in exposure (--exposures)" in text) == said
+    assert said or not text
+
+
+def test_missing_photographs_are_told_on_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    fit(write(tmp_path, found=5))
+    lines = capsys.readouterr().err.splitlines()
+    said = "lumigrad: 3 of 8 photographs were not found, the first is images/photo_5.jpg; these views are left out"
+    assert said in lines
+
+
+def test_where_all_photographs_are_missing_the_first_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    write(tmp_path, found=0)
+    values = json.loads((tmp_path / "transforms.json").read_text())
+    for frame in values["frames"]:
+        frame["file_path"] = "C:\\Users\\jo\\" + Path(frame["file_path"]).name
+    (tmp_path / "transforms.json").write_text(json.dumps(values))
+    assert fit(tmp_path) == 1
+    said = capsys.readouterr().err
+    assert r"found 0; the first that is missing is 'C:\\Users\\jo\\photo_0.jpg'; looked where" in said
+    assert "--images DIR names another folder, also for paths of another machine" in said
+
+
+def test_one_photograph_is_too_few(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert fit(write(tmp_path, count=1)) == 1
+    assert f"dataset: expected at least two photographs, and {tmp_path} has one\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", ["1", "-1", "-3", "2.5"])
+def test_so_many_photographs_cannot_be_held_out(tmp_path: Path, number: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        raise SystemExit(fit(write(tmp_path), "--hold-out", number))
+    assert ended.value.code == 2
+    assert f"--hold-out: expected 0, or a whole number >= 2, got {number}\n" in capsys.readouterr().err
+
+
+def test_a_sample_scene_is_no_data_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        raise SystemExit(main(["fit", "sample:vase", "-o", str(tmp_path / "scene.ply")]))
+    assert ended.value.code == 2
+    assert "expected photographs, got sample:vase; `lumigrad sample capture DIR` makes some" in capsys.readouterr().err

@@ -115,6 +115,8 @@ class Worker:
         named = None if catalog is None else catalog.named
         self._tenants = Tenants(self._machine, config, metrics, self._spool, named)
 
+        self._trainings = TrainingService(self._tenants)
+
         # The checks of the device.
         executor = self._machine.executor
         self._heartbeat = Heartbeat(executor, self._probe, self._health.set)
@@ -171,15 +173,20 @@ class Worker:
     def stop(self) -> None:
         """Report NOT_SERVING for the lame-duck time, wait for the calls in progress, then refuse all calls.
 
+        Trainings are suspended at once, because they would not end by themselves.
+
         The process must exit afterwards. gRPC's own shutdown would cancel calls that arrive at that moment, and clients
         do not repeat cancelled calls; after the exit of the process they do.
         """
         config = self._config
         self._health.stop()
+        started = time.monotonic()
         logs.event("draining", calls=self._handler.in_progress)
-        time.sleep(config.lame_duck_seconds)
+        self._trainings.suspend(config.drain_seconds)
+        time.sleep(max(0.0, started + config.lame_duck_seconds - time.monotonic()))
         self._handler.close()
-        is_idle = self._handler.wait_idle(config.drain_seconds)
+        left = started + config.lame_duck_seconds + config.drain_seconds - time.monotonic()
+        is_idle = self._handler.wait_idle(max(0.0, left))
         logs.event("stopped" if is_idle else "stopped with calls in progress", calls=self._handler.in_progress)
         # Clients whose calls just ended may call again; refuse them explicitly, so that they try another worker.
         time.sleep(_REFUSING_SECONDS)
@@ -201,7 +208,7 @@ class Worker:
             RENDER_SERVICE: RenderService(tenants),
             DISTANCE_SERVICE: DistanceService(tenants),
             SCENE_SERVICE: SceneService(tenants),
-            TRAINING_SERVICE: TrainingService(tenants),
+            TRAINING_SERVICE: self._trainings,
             WORKER_SERVICE: WorkerService(
                 tenants, self._lanes, lambda: self.metrics_port, metrics_tls=config.metrics_tls
             ),

@@ -35,6 +35,8 @@ class Runtime(Machine):
     # None: scenes are kept in memory only.
     spool: SceneSpool | None
     trainings: TrainingStore[Any]
+    # The name of the tenant; "" where there are none.
+    tenant: str
     # Holds snapshots of trainings; None: there is no spool.
     tenant_spool: TenantSpool | None
     # Those that the worker reads from files.
@@ -90,11 +92,11 @@ class Tenants:
     def gauges(self) -> Mapping[str, Callable[[], float]]:
         """Functions that return the numbers and sizes of what is stored, by their names in the metrics."""
         return {
-            "scenes": lambda: sum(len(runtime.scenes) for runtime in self._all()),
+            "scenes": lambda: sum(len(runtime.scenes) for runtime in self.all()),
             "scene_bytes": lambda: self._scenes.bytes,
-            "contexts": lambda: sum(len(runtime.contexts) for runtime in self._all()),
+            "contexts": lambda: sum(len(runtime.contexts) for runtime in self.all()),
             "context_bytes": lambda: self._contexts.bytes,
-            "trainings": lambda: sum(len(runtime.trainings) for runtime in self._all()),
+            "trainings": lambda: sum(len(runtime.trainings) for runtime in self.all()),
             "training_bytes": lambda: self._trainings.taken,
         }
 
@@ -112,18 +114,19 @@ class Tenants:
 
     def expire(self) -> None:
         """Remove the forward states and trainings that were idle too long."""
-        for runtime in self._all():
+        for runtime in self.all():
             runtime.contexts.expire()
             runtime.trainings.expire()
 
     def clear(self) -> None:
         """Remove everything from memory."""
-        for runtime in self._all():
+        for runtime in self.all():
             runtime.contexts.clear()
             runtime.trainings.clear()
             runtime.scenes.clear()
 
-    def _all(self) -> tuple[Runtime, ...]:
+    def all(self) -> tuple[Runtime, ...]:
+        """The runtimes of all tenants that have made calls."""
         with self._lock:
             return tuple(self._runtimes.values())
 
@@ -151,6 +154,7 @@ class Tenants:
                 config.share_of(config.max_contexts),
             ),
             spool=spool,
+            tenant=tenant,
             trainings=TrainingStore[Any](self._trainings, tenant, config.training_seconds, machine.memory),
             tenant_spool=tenant_spool,
             named=self._named.unread(),

@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from lumigrad.server.core.accounts import Account, Reservation
 from lumigrad.server.core.call import Call
-from lumigrad.server.core.errors import DeviceMemoryError, TrainingHeldError, TrainingLostError
+from lumigrad.server.core.errors import DeviceMemoryError, StoppingError, TrainingHeldError, TrainingLostError
 from lumigrad.server.device.memory import Cost, DeviceMemory
 
 # The time for which a scene is reserved for a client whose connection broke.
@@ -164,6 +164,7 @@ class TrainingStore(Generic[S]):
         self._memory = memory
         self._changed = threading.Condition()
         self._trainings: dict[str, Training[S]] = {}
+        self._is_suspended = False
 
     def __len__(self) -> int:
         return len(self._trainings)
@@ -286,6 +287,23 @@ class TrainingStore(Generic[S]):
             for training in list(self._trainings.values()):
                 self._remove(training)
 
+    def suspend(self) -> None:
+        """End the calls that hold trainings at their next check, and refuse others: the worker is about to stop."""
+        with self._changed:
+            self._is_suspended = True
+            for training in self._trainings.values():
+                if training.holder is not None:
+                    training.holder.stop()
+
+    def suspended(self, until: float) -> list[Training[S]]:
+        """The trainings that no call holds any more, or does not by a time of the monotonic clock, after `suspend`."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not any(training.holder for training in self._trainings.values()),
+                max(0.0, until - time.monotonic()),
+            )
+            return self._idle()
+
     def expire(self) -> None:
         """Remove the trainings that were idle too long."""
         with self._changed:
@@ -330,7 +348,7 @@ class TrainingStore(Generic[S]):
     def _released(self, found: Callable[[], Training[S] | None], holder: int, call: Call) -> Training[S] | None:
         """The result of `found`, once its holder has released it; None: there is none."""
         until = time.monotonic() + _HANDOVER_SECONDS
-        while (training := found()) is not None:
+        while not self._is_suspended and (training := found()) is not None:
             if 0 < holder < training.holder_number:
                 raise TrainingHeldError(training.scene_id)
             if training.holder is None:
@@ -340,6 +358,8 @@ class TrainingStore(Generic[S]):
                 raise TrainingHeldError(training.scene_id)
             self._changed.wait(_LOOK_SECONDS)
             call.check()
+        if self._is_suspended:
+            raise StoppingError
         return training
 
     def _others(self, scene_id: str, own: Training[S] | None) -> list[Training[S]]:

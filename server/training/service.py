@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import logging
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from lumigrad.protos.wire import Frame
+from lumigrad.server.core import logs
 from lumigrad.server.core.call import Call
-from lumigrad.server.core.errors import TrainingLostError
+from lumigrad.server.core.errors import StoppingError, TrainingLostError
 from lumigrad.server.core.limits import require
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.scenes.lookup import stored_scene
@@ -36,6 +39,7 @@ class TrainingService:
 
     def __init__(self, tenants: Tenants) -> None:
         self._tenants = tenants
+        self._is_suspended = False
 
     def Train(self, frames: Frames, call: Call) -> Iterator[Frame[training_pb2.TrainReply]]:
         """Begin or resume a training, and answer its requests."""
@@ -45,8 +49,27 @@ class TrainingService:
                 call.steps += reply.message.HasField("done")
             yield reply
 
+    def suspend(self, seconds: float) -> None:
+        """End the calls of all trainings, and write snapshots of these, within a time; the worker is about to stop.
+
+        Without a spool trainings go on, as other calls do.
+        """
+        until = time.monotonic() + seconds
+        self._is_suspended = True
+        kept = [runtime for runtime in self._tenants.all() if runtime.tenant_spool is not None]
+        for runtime in kept:
+            runtime.trainings.suspend()
+        for runtime in kept:
+            for training in runtime.trainings.suspended(until):
+                snapshots.write_last(training, runtime, until)
+        lost = sum(len(runtime.trainings) for runtime in self._tenants.all() if runtime.tenant_spool is None)
+        if lost:
+            logs.event("trainings will be lost, since there is no spool (--spool)", logging.WARNING, trainings=lost)
+
     def _replies(self, frames: Frames, call: Call) -> Iterator[Frame[training_pb2.TrainReply]]:
         runtime = self._tenants.of(call)
+        if self._is_suspended and runtime.tenant_spool is not None:
+            raise StoppingError
         call.operation = "train"
         received = Requests(frames, runtime, call)
         first = next(iter(received), None)

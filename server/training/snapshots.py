@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hmac
 import logging
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -30,12 +32,14 @@ _KIND = LASTING
 _KEPT = 2
 # How long a snapshot waits until its target images are in the spool.
 _TARGET_IMAGES_SECONDS = 10.0
+# How often a worker that stops tries to write one.
+_AGAIN_SECONDS = 0.2
 
 
-def write(training: Training[TrainingState], runtime: Runtime, call: Call) -> int:
+def write(training: Training[TrainingState], runtime: Runtime, call: Call | None) -> int:
     """Write a snapshot; returns its size once it is on disk, 0 if there is no spool.
 
-    BusyError, which names the limit and its option, if it does not fit.
+    BusyError, which names the limit and its option, if it does not fit. Without a call the worker writes it.
     """
     if runtime.tenant_spool is None:
         return 0
@@ -45,7 +49,6 @@ def write(training: Training[TrainingState], runtime: Runtime, call: Call) -> in
     target_images = {view.target for view in state.views.messages if view.target}
     runtime.scenes.ensure_written([state.scene_id], target_images, _TARGET_IMAGES_SECONDS, call)
     nbytes = sum(tensor.nbytes for tensor in state.tensors().values())
-    runtime.payload_memory.reserve(nbytes, call)
     cost = Cost(bytes=nbytes if runtime.transfer.is_cpu else 0, payload_bytes=nbytes, is_repeatable=True)
     runtime.memory.check(cost)
 
@@ -53,7 +56,7 @@ def write(training: Training[TrainingState], runtime: Runtime, call: Call) -> in
         # Copied, because the next step would change tensors on the host.
         return [torch.from_numpy(array.copy()) for array in runtime.transfer.download(list(state.tensors().values()))]
 
-    with call.times.stage("snapshot"):
+    with _reserved(nbytes, runtime, call):
         copies = runtime.executor.run(copy, call, cost)
         payload = PayloadWriter()
         arrays = dict(zip(names, (tensor.numpy() for tensor in copies), strict=True))
@@ -78,14 +81,47 @@ def write(training: Training[TrainingState], runtime: Runtime, call: Call) -> in
     return payload.length
 
 
+@contextmanager
+def _reserved(nbytes: int, runtime: Runtime, call: Call | None) -> Iterator[None]:
+    """Reserve the memory of a copy: until a call ends, or for the length of a `with` block."""
+    if call is not None:
+        runtime.payload_memory.reserve(nbytes, call)
+        with call.times.stage("snapshot"):
+            yield
+        return
+    reservation = runtime.payload_memory.account.reserve(runtime.tenant, nbytes)
+    try:
+        yield
+    finally:
+        reservation.release()
+
+
 def write_due(training: Training[TrainingState], runtime: Runtime, call: Call) -> bool:
     """Write a scheduled snapshot; returns whether it was written. If there is no room for it, the training goes on."""
     try:
         return write(training, runtime, call) > 0
     except (BusyError, DeviceMemoryError) as error:
-        why = getattr(error, "what", error)
-        logs.event("a snapshot could not be written", logging.WARNING, training=training.training_id, why=why)
+        _log_failure(training, error)
         return False
+
+
+def write_last(training: Training[TrainingState], runtime: Runtime, until: float) -> None:
+    """Write a snapshot before the worker stops, at the latest at a time of the monotonic clock."""
+    while True:
+        try:
+            write(training, runtime, None)
+            return
+        except (BusyError, DeviceMemoryError) as error:
+            # Other calls, which take the room, are about to end.
+            if error.retry_seconds is None or time.monotonic() > until:
+                _log_failure(training, error)
+                return
+            time.sleep(_AGAIN_SECONDS)
+
+
+def _log_failure(training: Training[TrainingState], error: BusyError | DeviceMemoryError) -> None:
+    why = getattr(error, "what", error)
+    logs.event("a snapshot could not be written", logging.WARNING, training=training.training_id, why=why)
 
 
 def warn_of_size(state: TrainingState, runtime: Runtime) -> None:

@@ -47,6 +47,8 @@ from lumigrad.client.values.spheres import Spheres
 
 # Default of --cap: Gaussians for each initial point.
 _GROWTH = 3
+# How long a fit waits for a worker that is restarted.
+_RETRY_S = 60.0
 # What a fit writes into the folder beside the scene, besides the checkpoint and refined cameras, which are a data set.
 _RESULTS = re.compile(r"preview_\d{6,}\.jpg|report\.html|report\.json|comparison\.jpg")
 _DESCRIPTION = """\
@@ -117,7 +119,7 @@ def _run(arguments: argparse.Namespace) -> int:
     capture, offset = _data(arguments, checkpoint)
     shots, background = shots_of(capture, data.size, checkpoint.recipe.background if checkpoint else arguments.backdrop)
     fitted, held_out = divide(shots, data.hold_out, capture.split)
-    with connect(arguments) as client, stop_on_interrupt() as stopped:
+    with _connected(arguments) as client, stop_on_interrupt() as stopped:
         if checkpoint is None:
             beginning = _beginning(arguments, capture, background, offset)
             trainer, recipe, before = _begin(client, *beginning, fitted, held_out)
@@ -181,6 +183,13 @@ def _run(arguments: argparse.Namespace) -> int:
         print(json_text({"output": str(arguments.output), **report}))
     _print(arguments, recipe, facts, after, done < recipe.steps)
     return 0
+
+
+def _connected(arguments: argparse.Namespace) -> Client:
+    """A client that waits for a worker that is restarted during the fit; one that is missing now is reported soon."""
+    with connect(arguments) as client:
+        client.info()
+    return connect(arguments, retry_s=_RETRY_S)
 
 
 def _data(arguments: argparse.Namespace, checkpoint: Checkpoint | None) -> tuple[Capture, Offset | None]:

@@ -1,0 +1,129 @@
+"""`lumigrad fit` and a worker that is killed at any moment: the scene is the same, bit for bit."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from support.workers.forks import lumigrad
+from support.workers.spooling import spooling
+from support.workers.worker import LUMIGRAD, WorkerProcess
+
+STEPS, EVERY = 96, 8
+OPTIONS = ("--steps", f"{STEPS}", "--every", f"{EVERY}", "--snapshot-every", "6", "--sh-degree", "1", "--hold-out", "4")
+_NUMBER = re.compile(r"-([0-9a-f]{16})\b")
+# A signal, and what happens just before it is sent.
+Moment = tuple[signal.Signals, str]
+KILL, TERMINATE = signal.SIGKILL, signal.SIGTERM
+
+
+@pytest.fixture(scope="module")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("capture") / "vase"
+    assert lumigrad("sample", "capture", str(folder), "--photographs", "9", "--size", "80x60").returncode == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def spool(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("spool")
+
+
+@pytest.fixture(scope="module")
+def process(spool: Path) -> Iterator[WorkerProcess]:
+    # Each crash is soon forgotten.
+    with spooling(spool, "--crash-seconds", "0.1") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def undisturbed(capture: Path, process: WorkerProcess, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The scene that a fit gives if nothing goes wrong."""
+    scene = tmp_path_factory.mktemp("undisturbed") / "scene.ply"
+    done = lumigrad("fit", str(capture), "-o", str(scene), "--target", process.target, *OPTIONS, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return scene.read_bytes()
+
+
+def _events(scene: Path, spool: Path, process: WorkerProcess) -> dict[str, Callable[[], object]]:
+    """What can be counted or compared from outside, by name."""
+    folder = scene.with_suffix(".fit")
+    return {
+        "checkpoint": lambda: (folder / "checkpoint.json").exists(),
+        "preview": lambda: len(list(folder.glob("preview_*"))),
+        "snapshot": lambda: _newest(spool, "training"),
+        "scene": lambda: _newest(spool, "scene"),
+        "render": lambda: process.log.count("method=RenderService.Render"),
+    }
+
+
+def _newest(spool: Path, kind: str) -> str:
+    """The number of the newest file of a kind: it is being written, or has just got its name."""
+    names = (path.name for path in spool.rglob("*") if path.parent.name == kind)
+    return max((found[1] for found in map(_NUMBER.search, names) if found), default="")
+
+
+def _disturb(command: list[str], scene: Path, spool: Path, process: WorkerProcess, moments: Sequence[Moment]) -> None:
+    """Run a fit, and end its worker at each moment in turn."""
+    events = _events(scene, spool, process)
+    fit = subprocess.Popen([LUMIGRAD, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    until = time.monotonic() + 200
+    try:
+        for number, event in moments:
+            before = events[event]()
+            while events[event]() == before:
+                assert fit.poll() is None, f"it ended before {event}:\n{fit.communicate()[0][-2000:]}"
+                assert time.monotonic() < until, f"it waits for {event}"
+                time.sleep(0.001)
+            restarts = process.log.count("worker started")
+            os.kill(process.worker_pid, number)
+            process.wait_for_log("worker started", count=restarts + 1)
+        said, _ = fit.communicate(timeout=200)
+    finally:
+        if fit.poll() is None:
+            fit.kill()
+    assert fit.returncode == 0, said[-3000:]
+    assert f"{STEPS} of {STEPS} steps" in said
+    assert len(list(scene.with_suffix(".fit").glob("preview_*"))) == STEPS // EVERY
+
+
+@pytest.mark.parametrize(
+    "moments",
+    [
+        [(KILL, "checkpoint"), (KILL, "preview"), (KILL, "preview")],
+        [(KILL, "snapshot"), (KILL, "scene"), (KILL, "render"), (KILL, "snapshot")],
+        [(TERMINATE, "preview"), (KILL, "scene"), (TERMINATE, "snapshot"), (KILL, "render")],
+    ],
+    ids=lambda moments: "-".join(event for _, event in moments),
+)
+def test_a_fit_survives_its_worker_whenever_that_is_killed(
+    capture: Path, spool: Path, process: WorkerProcess, undisturbed: bytes, tmp_path: Path, moments: Sequence[Moment]
+) -> None:
+    scene = tmp_path / "scene.ply"
+    command = ["fit", str(capture), "-o", str(scene), "--target", process.target, *OPTIONS]
+    _disturb(command, scene, spool, process, moments)
+    assert scene.read_bytes() == undisturbed
+
+
+def test_without_snapshots_a_fit_survives_a_worker_that_is_stopped(
+    capture: Path, spool: Path, process: WorkerProcess, undisturbed: bytes, tmp_path: Path
+) -> None:
+    scene = tmp_path / "scene.ply"
+    options = [option for option in OPTIONS if option not in ("--snapshot-every", "6")]
+    command = ["fit", str(capture), "-o", str(scene), "--target", process.target, *options]
+    _disturb(command, scene, spool, process, [(TERMINATE, "preview"), (TERMINATE, "scene")])
+    assert scene.read_bytes() == undisturbed
+
+
+def test_a_worker_that_is_missing_is_reported_soon(capture: Path, tmp_path: Path) -> None:
+    started = time.monotonic()
+    done = lumigrad("fit", str(capture), "-o", str(tmp_path / "scene.ply"), "--target", "localhost:1", timeout=100)
+    assert done.returncode == 4
+    assert time.monotonic() - started < 60

@@ -60,8 +60,13 @@ class Distances(Result):
         shaped = {name: query.with_axes(array) for name, array in arrays.items()}
         if query.inside and "distance" in shaped:
             shaped["distance"] = -shaped["distance"]
-        super().__init__(workers, shaped, kept, timings)
-        self.query = query
+        super().__init__(workers, query, shaped, kept, timings)
+
+    @property
+    def query(self) -> DistanceQuery:
+        """The query."""
+        query: DistanceQuery = self.request
+        return query
 
     def backward(
         self,

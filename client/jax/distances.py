@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,11 +17,12 @@ from lumigrad.client.distances.query import (
     environment_numbers,
     surroundings,
 )
-from lumigrad.client.jax.remote import Inputs, JaxCall, compute, real, shaped
+from lumigrad.client.jax.arrays import real, shaped
+from lumigrad.client.jax.remote import Inputs, JaxCall, compute
 from lumigrad.client.operators.call import DISTANCE_OUTPUTS, DistanceCall, chosen
 from lumigrad.client.settings.engines import DistanceSemantics, DistanceSettings, Reduction
 from lumigrad.client.values.rotations import check_rigid, pose_rows
-from lumigrad.client.values.world import Cuboid, Obstacle, Shape, World
+from lumigrad.client.values.world import Obstacle, Shape, World
 
 
 class MeshDistances(NamedTuple):
@@ -38,42 +38,8 @@ class MeshDistances(NamedTuple):
     distance: jax.Array | None
 
 
-class Fixed:
-    """A world as a static argument of compiled functions, compared by value.
-
-    A list of obstacles becomes a new world at each call, which must not cause a recompilation. Worlds are equal if
-    they have the same shapes and equal poses. Poses are compared when needed, because arrays may change in place.
-    """
-
-    def __init__(self, value: Surroundings) -> None:
-        self.value = value
-        self._key: tuple[Hashable, ...] = (value,)
-        if isinstance(value, World):
-            self._key = (value.environments, *map(_kept, value.obstacles))
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Fixed) and self._key == other._key and self._places() == other._places()
-
-    def _places(self) -> list[list[float]]:
-        obstacles = self.value.obstacles if isinstance(self.value, World) else ()
-        sizes = [each.shape.size.tolist() for each in obstacles if isinstance(each.shape, Cuboid)]
-        return [*sizes, *(each.pose.tolist() for each in obstacles)]
-
-
-def _kept(obstacle: Obstacle) -> tuple[Hashable, ...]:
-    """The immutable part of an obstacle."""
-    shape = Cuboid if isinstance(obstacle.shape, Cuboid) else obstacle.shape
-    return shape, obstacle.name, obstacle.enabled, obstacle.environment, obstacle.sign
-
-
-@dataclass(frozen=True)
 class JaxDistanceCall(DistanceCall, JaxCall):
-    """See `JaxCall`; `fixed` is the world, compared by value."""
-
-    fixed: Fixed | None = None
+    """See `JaxCall`."""
 
     def shapes(self, inputs: Inputs) -> dict[str, tuple[int, ...]]:
         """The shape [B, H, S] of each output."""
@@ -130,10 +96,9 @@ def mesh_distance(
     call = JaxDistanceCall(
         client=client_of(client),
         world=world,
-        fixed=Fixed(world),
         settings=settings,
         outputs=wanted,
-        environments=None if numbers is None else tuple(numbers.tolist()),
+        environments=numbers,
     )
     inputs = {
         "spheres": rows,

@@ -13,7 +13,8 @@ import numpy as np
 from lumigrad.client.base.arguments import one_of
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
-from lumigrad.client.jax.remote import Inputs, JaxCall, compute, optional, real, shaped, stored_channels
+from lumigrad.client.jax.arrays import optional, real, shaped, stored_channels
+from lumigrad.client.jax.remote import Inputs, JaxCall, compute
 from lumigrad.client.operators.call import check_stored, chosen, one_background
 from lumigrad.client.operators.gaussians import (
     CAMERA_INPUTS,
@@ -230,7 +231,7 @@ def _inputs(given: Mapping[str, Any]) -> Inputs:
         colors, sh = _colors(given["colors"], given["sh_degree"], count, len(viewmats))
     shown = colors if sh is None else sh
     channels = "D" if shown is None else shown.shape[-1]
-    shared = jnp.ndim(background) == 1 if background is not None else False
+    shared = np.ndim(background) == 1 if background is not None else False
     return {
         "means": means,
         "quats": quats,
@@ -257,6 +258,6 @@ def _colors(colors: Any, sh_degree: int | None, count: int, cameras: int) -> tup
     if sh_degree is not None:
         array = shaped("colors", colors, (count, "K", "D"))
         return None, array[:, : used_coefficients(sh_degree, array.shape[1])]
-    if jnp.ndim(colors) == 3:
+    if np.ndim(colors) == 3:
         return shaped("colors", colors, (cameras, count, "D")), None
     return shaped("colors", colors, (count, "D")), None

@@ -9,7 +9,8 @@ import jax
 
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
-from lumigrad.client.jax.remote import Inputs, JaxCall, compute, optional, shaped, stored_channels
+from lumigrad.client.jax.arrays import optional, shaped, stored_channels
+from lumigrad.client.jax.remote import Inputs, JaxCall, compute
 from lumigrad.client.operators.call import (
     SPHERE_OUTPUTS,
     SphereCall,

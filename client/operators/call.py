@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lumigrad.client.base.arguments import instance, names
@@ -37,6 +37,10 @@ class RemoteCall:
     def without_gradient(self) -> frozenset[str]:
         """Inputs to which no gradients flow with these settings."""
         return frozenset()
+
+    @abstractmethod
+    def request(self, inputs: Mapping[str, Array | None]) -> Any:
+        """The request of the call, for inputs by their names; absent ones are None."""
 
     @abstractmethod
     def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Any:
@@ -140,6 +144,10 @@ class SphereCall(RemoteCall):
 
     def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Frame:
         """Renders one image."""
+        return self.client.render_request(self.request(inputs), retain=retain)
+
+    def request(self, inputs: Mapping[str, Array | None]) -> RenderRequest:
+        """The request of the rendering."""
         settings, background, gamma = self.settings, inputs["background"], inputs["gamma"]
         if background is not None:
             settings = replace(settings, background=tuple(background.ravel().tolist()))
@@ -154,8 +162,7 @@ class SphereCall(RemoteCall):
             right_handed=self.right_handed,
             first_r_then_t=self.first_r_then_t,
         )
-        request = RenderRequest(scene, (camera,), True, settings, self.outputs, tensors=own)
-        return self.client.render_request(request, retain=retain)
+        return RenderRequest(scene, (camera,), True, settings, self.outputs, tensors=own)
 
 
 def picture_size(camera: Camera | None, width: int | None, height: int | None) -> tuple[int, int]:
@@ -181,14 +188,14 @@ DISTANCE_OUTPUTS = ("cost", "distance")
 
 @dataclass(frozen=True)
 class DistanceCall(RemoteCall):
-    """A query; see `RemoteCall`. Comparison of calls ignores the world.
+    """A query; see `RemoteCall`.
 
     The inputs are spheres [B, H, S, 4], poses [I, 7] and weight [], float32, which replaces the value in `settings`.
     `environments` are [B], or one for all; `spread` divides the spheres among several workers.
     """
 
     client: Client
-    world: Surroundings = field(compare=False)
+    world: Surroundings
     settings: DistanceSettings
     outputs: tuple[str, ...]
     environments: Any = None
@@ -206,9 +213,12 @@ class DistanceCall(RemoteCall):
 
     def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Distances:
         """Makes the query."""
+        return self.client.ask(self.request(inputs), retain=retain, spread=self.spread)
+
+    def request(self, inputs: Mapping[str, Array | None]) -> DistanceQuery:
+        """The query."""
         spheres, poses, weight = inputs["spheres"], inputs["poses"], inputs["weight"]
         assert spheres is not None
         settings = self.settings if weight is None else replace(self.settings, weight=float(weight))
         environments = environment_numbers(self.environments, len(spheres))
-        query = DistanceQuery(self.world, spheres, 3, settings, self.outputs, environments, poses)
-        return self.client.ask(query, retain=retain, spread=self.spread)
+        return DistanceQuery(self.world, spheres, 3, settings, self.outputs, environments, poses)

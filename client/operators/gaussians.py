@@ -175,6 +175,10 @@ class GaussianCall(RemoteCall):
                 or [.., C, D], transforms [T, 4, 4], transforms_end [M, 4, 4], and the arrays that `cameras` expects.
             retain: keep the forward state for a backward pass.
         """
+        return self.client.render_request(self.request(inputs), retain=retain, spread=self.spread)
+
+    def request(self, inputs: Mapping[str, Array | None]) -> RenderRequest:
+        """The request of the rendering, for the inputs of `run`."""
         tensors = {name: inputs[name] for name in SCENE_INPUTS}
         if self.batch:
             scenes, rest = math.prod(self.batch), len(self.batch)
@@ -190,8 +194,7 @@ class GaussianCall(RemoteCall):
             transforms=self._transforms(inputs),
         )
         cameras = self.cameras.cameras(inputs)
-        request = RenderRequest(scene, cameras, False, settings, self.outputs, tensors=own)
-        return self.client.render_request(request, retain=retain, spread=self.spread)
+        return RenderRequest(scene, cameras, False, settings, self.outputs, tensors=own)
 
     def _transforms(self, inputs: Mapping[str, Array | None]) -> list[Transform]:
         starts, ends = (() if (given := inputs.get(name)) is None else given for name in TRANSFORM_INPUTS)

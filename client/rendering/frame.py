@@ -84,6 +84,8 @@ class Frame(Result):
 
     _advice: ClassVar[str] = "name what you need in render(outputs=…)"
 
+    request: RenderRequest
+
     def __init__(
         self,
         workers: Pool,
@@ -94,9 +96,8 @@ class Frame(Result):
         timings: Timings,
     ) -> None:
         shown = {name: array[0] for name, array in arrays.items()} if request.single else arrays
-        super().__init__(workers, shown, kept, timings)
+        super().__init__(workers, request, shown, kept, timings)
         self.files = files
-        self.request = request
 
     @property
     def encoded(self) -> Mapping[str, bytes | tuple[bytes, ...]]:

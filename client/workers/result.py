@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy, deepcopy
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,6 +24,8 @@ from lumigrad.client.workers.worker import Context, Kept
 from lumigrad.protos.tensors import PayloadWriter
 
 R = TypeVar("R", bound="Result")
+# Stands for values that were dropped.
+_ZERO = np.zeros((), np.float32)
 
 
 class Result(NamedArrays, Cancellable):
@@ -32,16 +35,20 @@ class Result(NamedArrays, Cancellable):
     too, so that only its arrays are left.
 
     Attributes:
+        request: the request of the call.
         timings: of the call.
     """
 
     # The results of the single workers, if several computed this one.
     _parts: Sequence[Result] = ()
 
-    def __init__(self, workers: Pool, arrays: Mapping[str, Array], kept: Kept | None, timings: Timings) -> None:
+    def __init__(
+        self, workers: Pool, request: Any, arrays: Mapping[str, Array], kept: Kept | None, timings: Timings
+    ) -> None:
         """Stores the arrays; `kept` is the forward state on the worker, or None."""
         super().__init__(arrays)
         self.timings = timings
+        self.request = request
         self._workers = workers
         self._context = Context(self, kept)
 
@@ -120,6 +127,16 @@ class Result(NamedArrays, Cancellable):
             with attempts as worker:
                 method = getattr(worker.connection, service).Backward
                 return worker.connection.exchange(method, build, attempts.call)
+
+
+def forget_values(result: Result) -> None:
+    """Drops the arrays of a result's inputs and outputs; the outputs' shapes and the forward state remain.
+
+    For backward, `request` must be set again to an equal one, from which the worker may have to compute again.
+    """
+    result.request = None
+    arrays = {name: np.broadcast_to(_ZERO, array.shape) for name, array in result.items()}
+    result._arrays = MappingProxyType(arrays)
 
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from lumigrad.client import Client, Cuboid, Distances, Obstacle, World
+from lumigrad.client import Client, Distances
 from lumigrad.client import torch as operators
 from lumigrad.client.operators.gaussians import OUTPUTS
 from support.calls.jax_cases import (
@@ -201,6 +201,7 @@ def test_several_are_mapped(client: Client):
     each = jnp.stack([jax.grad(loss)(values) for values in batch])
     together = jax.jit(jax.vmap(jax.grad(loss)))(batch)
     np.testing.assert_array_equal(each, together)
+    assert jax.vmap(jax.grad(loss))(batch[:0]).shape == batch[:0].shape
     means = gaussians()
     scenes = jnp.stack([means["means"], means["means"] + 0.1])
     pictures = jax.vmap(
@@ -301,68 +302,3 @@ def test_the_code_of_the_guide_runs(worker_process: WorkerProcess, monkeypatch: 
     assert all(float(np.abs(slope).max()) > 0 for slope in names["slopes"])
     assert 0 < names["after"] < 0.7 * names["before"]
     np.testing.assert_array_equal(names["picture"], names["frame"].color)
-
-
-def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-@pytest.mark.parametrize("has_list", [False, True])
-def test_a_world_is_compiled_once_however_it_is_given(client: Client, has_list: bool) -> None:
-    """A list is another world each time, though of the same shapes in the same places."""
-    spheres, fixed, compiled = jnp.asarray(rows(2, 5)), world(), []
-    size, place = np.ones(3), np.full(3, 0.2)
-
-    def note(event: str, _: float, **__: Any) -> None:
-        if event == "/jax/core/compile/backend_compile_duration":
-            compiled.append(event)
-
-    def asked() -> Any:
-        given = [*fixed.obstacles, Obstacle(Cuboid(size), place)] if has_list else fixed
-        return functions.mesh_distance(spheres, given, client=client).distance
-
-    jax.monitoring.register_event_duration_secs_listener(note)
-    first = asked()
-    assert compiled, "the test does not see what is compiled"
-    compiled.clear()
-    for _ in range(3):
-        np.testing.assert_array_equal(asked(), first)
-    assert not compiled
-    # Values share memory with what they were made of.
-    for array in (size, place) if has_list else ():
-        array += 5.0
-        moved = World([*fixed.obstacles, Obstacle(Cuboid(size), place)])
-        expected = client.query(moved, np.asarray(spheres)).distance
-        np.testing.assert_array_equal(asked(), expected)
-
-
-@pytest.mark.parametrize("name", ["render_spheres", "render_gaussians", "mesh_distance"])
-def test_outside_of_compiled_functions_nothing_is_compiled_twice(client: Client, name: str) -> None:
-    made = {"render_spheres": spheres, "render_gaussians": gaussians, "mesh_distance": lambda: {"spheres": rows(2, 5)}}[
-        name
-    ]()
-    options = {"render_spheres": SPHERES, "render_gaussians": GAUSSIANS, "mesh_distance": {"world": world(), **COSTS}}
-    arrays = {key: jnp.asarray(array) for key, array in made.items()}
-
-    def loss(given: dict[str, Any]) -> Any:
-        result = getattr(functions, name)(**given, **options[name], client=client)
-        return sum((value**2).sum() for value in result if value is not None and value.dtype == jnp.float32)
-
-    compiled: list[str] = []
-
-    def note(event: str, _: float, **__: Any) -> None:
-        if event == "/jax/core/compile/backend_compile_duration":
-            compiled.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(note)
-    for call in (loss, jax.value_and_grad(loss)):
-        compiled.clear()
-        jax.block_until_ready(call(arrays))
-        assert compiled, "the test does not see what is compiled"
-        compiled.clear()
-        before = resident_bytes()
-        for _ in range(40):
-            jax.block_until_ready(call(arrays))
-        assert not compiled
-        # What was compiled anew took 1.5 MB each time.
-        assert resident_bytes() - before < 20e6

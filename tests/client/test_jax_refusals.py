@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lumigrad.client import Client, InvalidArgument
+from lumigrad.client import Client, InvalidArgument, LumigradError
 from support.calls.jax_cases import GAUSSIANS, SPHERES, gaussians, rows, spheres, world
 
 jax = pytest.importorskip("jax", reason="needs the extra jax")
@@ -72,3 +72,11 @@ def test_what_the_worker_refuses_is_told(client: Client, compiled: bool):
     call = partial(render, client, gamma=7.0)
     with pytest.raises(Exception, match="gamma"):
         jax.block_until_ready((jax.jit(call) if compiled else call)())
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_second_derivatives_are_refused_by_name(client: Client, compiled: bool):
+    slope = jax.grad(lambda weight: distances(client, weight=weight, activation_distance=0.5).cost.sum())
+    again = jax.grad(lambda weight: slope(weight) ** 2)
+    with pytest.raises(LumigradError, match="second derivatives are not computed"):
+        (jax.jit(again) if compiled else again)(jnp.float32(2))

@@ -6,7 +6,8 @@ import argparse
 import inspect
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from lumigrad.client.commands.options import AXES, direction, numbers, option, p
 from lumigrad.client.datasets import Capture
 from lumigrad.client.datasets.calibration import TYPE, Calibration
 from lumigrad.client.datasets.fields import Fields, checked_rotation, read_json
-from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.errors import InvalidArgument, Violation
 from lumigrad.client.formats.scene_offset import read_offset
 from lumigrad.client.formats.scene_view import SceneView
 from lumigrad.client.shell.parser import meant
@@ -164,6 +165,26 @@ cameras.json (Inria), transforms.json (nerfstudio), or a folder with either or w
 (default: the view beside the scene, SCENE.view.json, which `lumigrad fit` writes, else "orbit 30,20")"""
 
 
+# Arguments of cameras that are options of their own; the others are parts of --camera.
+_OPTIONS = ("fov_degrees", "width", "height", "up")
+
+
+@contextmanager
+def _by_options() -> Iterator[None]:
+    """Names the options that the arguments of a camera come from: --target, for one, is the worker's address."""
+    try:
+        yield
+    except InvalidArgument as error:
+        found = [
+            each
+            if each.field in _OPTIONS
+            else Violation("camera", f"{each.field.removesuffix('_degrees')}: {each.description}")
+            for each in error.violations
+        ]
+        text = "; ".join(f"{each.field}: {each.description}" for each in found)
+        raise InvalidArgument(text, violations=tuple(found)) from error
+
+
 @dataclass(frozen=True)
 class View:
     """The other options that a camera depends on."""
@@ -201,19 +222,13 @@ class Orbit:
             half_angle = math.radians(view.fov_degrees) / 2
             narrow = min(half_angle, math.atan(math.tan(half_angle) * view.width / view.height))
             fitting = 1.1 * radius / math.sin(narrow)
-        return [
-            Camera.orbit(
-                center,
-                fitting if self.distance is None else self.distance,
-                self.azimuth_degrees + angle,
-                self.elevation_degrees,
-                view.up,
-                fov_degrees=view.fov_degrees,
-                width=view.width,
-                height=view.height,
-            )
-            for angle in angles_degrees
-        ]
+        distance = fitting if self.distance is None else self.distance
+        size: dict[str, Any] = {"fov_degrees": view.fov_degrees, "width": view.width, "height": view.height}
+        with _by_options():
+            return [
+                Camera.orbit(center, distance, self.azimuth_degrees + angle, self.elevation_degrees, view.up, **size)
+                for angle in angles_degrees
+            ]
 
 
 @dataclass(frozen=True)
@@ -232,7 +247,8 @@ class Saved:
         turns = [axis_angle_rotation(math.radians(angle) * up) for angle in angles_degrees]
         eyes = [target + turn @ (np.asarray(self.view.eye) - target) for turn in turns]
         size: dict[str, Any] = {"fov_degrees": view.fov_degrees, "width": view.width, "height": view.height}
-        return [Camera.look_at(eye, target, up, **size) for eye in eyes]
+        with _by_options():
+            return [Camera.look_at(eye, target, up, **size) for eye in eyes]
 
 
 @dataclass(frozen=True)
@@ -244,9 +260,10 @@ class LookAt:
 
     def camera(self, scene: Spheres | Gaussians, view: View) -> Camera:
         """Returns the camera, which does not depend on the scene."""
-        return Camera.look_at(
-            self.eye, self.target, view.up, fov_degrees=view.fov_degrees, width=view.width, height=view.height
-        )
+        with _by_options():
+            return Camera.look_at(
+                self.eye, self.target, view.up, fov_degrees=view.fov_degrees, width=view.width, height=view.height
+            )
 
 
 @dataclass(frozen=True)
@@ -355,7 +372,7 @@ def add_field(group: argparse._ActionsContainer, fov: str, up: str) -> None:
         metavar="DEGREES",
     )
     help_text = (
-        f"{up}: x, y, z, -x, -y, -z, or X,Y,Z; e.g. --up=-z (default: that of the view beside the scene, or up in the "
+        f"{up}: x, y, z, -x, -y, -z, or X,Y,Z; e.g. --up -z (default: that of the view beside the scene, or up in the "
         "photographs of a data set; else y for spheres, -y for Gaussians)"
     )
     option(group, "--up", help_text, type=direction, metavar="AXIS")

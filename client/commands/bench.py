@@ -6,13 +6,12 @@ import argparse
 from collections.abc import Generator
 from contextlib import closing
 from dataclasses import asdict
-from pathlib import Path
 
 from lumigrad.client.benchmark.calls import Measurement, cloud, measurements, throughputs
 from lumigrad.client.client import Client
 from lumigrad.client.commands import aim
 from lumigrad.client.commands.options import AXES, COUNT, SIZE, add_connection, connect, count, option, positive_number
-from lumigrad.client.commands.scene_file import load
+from lumigrad.client.commands.scene_file import load, scene_path
 from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.exits import json_text
 from lumigrad.client.transport.lanes import LaneMode
@@ -36,7 +35,7 @@ _COLUMNS = ("median ms", "p90 ms", "kernel ms", "rest ms", "MiB/s")
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     help_text = "a scene file (default: a generated one)"
-    parser.add_argument("scene", metavar="SCENE", type=Path, nargs="?", help=help_text)
+    parser.add_argument("scene", metavar="SCENE", type=scene_path, nargs="?", help=help_text)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     what = parser.add_argument_group("measurements")
     help_text = "size of pictures; may be repeated (default: both 512x512 and 1920x1080)"

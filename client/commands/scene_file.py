@@ -43,7 +43,8 @@ def scene_path(text: str) -> Path:
     try:
         return located(text)
     except InvalidArgument as error:
-        raise argparse.ArgumentTypeError(error.violations[0].description) from error
+        # As of other files that there are not, which are found missing when they are read.
+        raise FileNotFoundError(error.violations[0].description) from error
 
 
 def add_kind(parser: argparse._ActionsContainer) -> None:

@@ -29,7 +29,10 @@ from lumigrad.client.transport.channel import TOKEN_VARIABLE
 
 DEBUG_VARIABLE = "LUMIGRAD_DEBUG"
 # Arguments of the client whose options have other names.
-_CALLED = {"tls": "tls_ca", "timeout_s": "timeout", "cameras": "size"}
+_CALLED = {
+    **{"tls": "tls_ca", "timeout_s": "timeout", "fov_degrees": "fov"},
+    **{"cameras": "size", "width": "size", "height": "size"},
+}
 # Arguments that come from the environment; a token from a file is checked where the file is read.
 _VARIABLES = {"token": TOKEN_VARIABLE}
 # This argument's name is left out, because the rest of the message names the file.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
@@ -46,6 +47,8 @@ class Parser(argparse.ArgumentParser):
         # The errors of `int` and `float` name Python types.
         self.register("type", int, whole_number)
         self.register("type", float, number)
+        # Also values such as -z or -0.3,0,1, which would otherwise pass for options.
+        self._negative_number_matcher = re.compile(r"-([xyz]|\.?\d.*)$")
 
     @property
     def options(self) -> dict[str, str]:

@@ -257,6 +257,10 @@ def _distortion(values: object, projection: Projection) -> tuple[float, ...]:
     return tuple(float(value) for value in coefficients)
 
 
+# The contract has 32 bits for it; a worker renders less.
+_LARGEST_SIZE = (1 << 31) - 1
+
+
 @dataclass(frozen=True, eq=False)
 class Camera:
     """A camera and the size of its image.
@@ -278,10 +282,7 @@ class Camera:
 
     def __post_init__(self) -> None:
         for name in ("width", "height"):
-            size = number(name, getattr(self, name))
-            if not math.isfinite(size) or size != int(size) or size < 1:
-                raise InvalidArgument.of(name, f"expected a whole number of pixels >= 1, got {size:g}")
-            vars(self)[name] = int(size)
+            vars(self)[name] = _pixels(name, getattr(self, name))
         if isinstance(self.model, SensorModel) and self.model.rays is not None:
             check_shape("rays", self.model.rays.shape, (self.height, self.width, 6))
 
@@ -542,10 +543,11 @@ class Camera:
         """
         eye = float64_array("eye", eye, (3,))
         rotation = look_rotation(float64_array("target", target, (3,)) - eye, float64_array("up", up, (3,)))
-        if not 0.0 < fov_degrees < 180.0:
-            raise InvalidArgument.of("fov_degrees", f"expected an angle in (0, 180), got {fov_degrees}")
-        center = number("width", width) / 2, number("height", height) / 2
-        focal = center[1] / math.tan(math.radians(fov_degrees) / 2)
+        fov = number("fov_degrees", fov_degrees)
+        if not 0.0 < fov < 180.0:
+            raise InvalidArgument.of("fov_degrees", f"expected an angle in (0, 180), got {fov:g}")
+        center = _pixels("width", width) / 2, _pixels("height", height) / 2
+        focal = center[1] / math.tan(math.radians(fov) / 2)
         return Camera.opencv(focal, focal, *center, rotation, -rotation @ eye, width, height)
 
     @staticmethod
@@ -579,12 +581,23 @@ class Camera:
         Example:
             cameras = [Camera.orbit((0, 0, 0), 4, 30 * k, 20, width=64, height=64) for k in range(12)]
         """
-        if not -90.0 < elevation_degrees < 90.0:
-            raise InvalidArgument.of("elevation_degrees", f"expected an angle in (-90, 90), got {elevation_degrees}")
-        if not 0.0 < distance < math.inf:
-            raise InvalidArgument.of("distance", f"expected a distance > 0, got {distance}")
+        azimuth, elevation = number("azimuth_degrees", azimuth_degrees), number("elevation_degrees", elevation_degrees)
+        if not math.isfinite(azimuth):
+            raise InvalidArgument.of("azimuth_degrees", f"expected a finite angle, got {azimuth:g}")
+        if not -90.0 < elevation < 90.0:
+            raise InvalidArgument.of("elevation_degrees", f"expected an angle in (-90, 90), got {elevation:g}")
+        reach = number("distance", distance)
+        if not 0.0 < reach < math.inf:
+            raise InvalidArgument.of("distance", f"expected a distance > 0, got {reach:g}")
         center = float64_array("center", center, (3,))
-        direction = orbit_direction(azimuth_degrees, elevation_degrees, float64_array("up", up, (3,)))
+        direction = orbit_direction(azimuth, elevation, float64_array("up", up, (3,)))
         return Camera.look_at(
-            center + distance * direction, center, up, fov_degrees=fov_degrees, width=width, height=height
+            center + reach * direction, center, up, fov_degrees=fov_degrees, width=width, height=height
         )
+
+
+def _pixels(name: str, value: Any) -> int:
+    size = number(name, value)
+    if not 1 <= size <= _LARGEST_SIZE or size != int(size):
+        raise InvalidArgument.of(name, f"expected a whole number of pixels from 1 to {_LARGEST_SIZE}, got {size:g}")
+    return int(size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
@@ -38,6 +39,8 @@ class Viewer:
             port: the port to listen on; if it is in use, one of the next ones. 0: any.
             first: initial viewpoint; its `up` is the axis of orbits.
         """
+        # Browsers open connections ahead and drop them, which websockets reports with a traceback.
+        logging.getLogger("websockets.server").setLevel(logging.CRITICAL)
         self._host, self.title = host, ""
         self._sessions: dict[int, Session] = {}
         self._lock = threading.Lock()

@@ -148,7 +148,7 @@ def test_wrong_arguments_are_explained(options, error, text):
         (4, None, "colors: expected a tensor"),
         (5, torch.zeros(1, 3, 4), r"viewmats: expected shape \[C, 4, 4\], got \[1, 3, 4\]"),
         (6, torch.zeros(1, 3, 3), "Ks: expected a focal length in pixels > 0, got 0.0"),
-        (7, 0, "width: expected a whole number of pixels >= 1, got 0"),
+        (7, 0, "width: expected a whole number of pixels from 1 to 2147483647, got 0"),
     ],
 )
 def test_wrong_tensors_are_explained(position, value, text):

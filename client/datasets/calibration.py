@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lumigrad.client.base.arrays import Float64
-from lumigrad.client.datasets.fields import Fields, read_json
+from lumigrad.client.datasets.fields import MOST_PIXELS, Fields, read_json
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.camera import Camera, SensorModel, Shutter
 from lumigrad.client.values.lenses import (
@@ -72,7 +72,7 @@ class Calibration:
             raise fields.fail(TYPE, f"one of {', '.join(_TYPES)}", kind)
         values = fields.object(PARAMETERS)
         width, height = (int(size) for size in values.array("resolution", (2,)))
-        if min(width, height) < 1:
+        if not 1 <= min(width, height) <= max(width, height) <= MOST_PIXELS:
             raise values.fail("resolution", "a width and a height of at least 1 pixel", [width, height])
         shutter = values.text("shutter_type") if "shutter_type" in values else "GLOBAL"
         if shutter not in _SHUTTERS:

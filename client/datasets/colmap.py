@@ -11,6 +11,7 @@ import numpy as np
 
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.datasets import colmap_binary, colmap_text
+from lumigrad.client.datasets.fields import MOST_PIXELS
 from lumigrad.client.datasets.files import Files, portable, unique_names
 from lumigrad.client.datasets.points import Points
 from lumigrad.client.datasets.view import ColmapImage, Intrinsics, View
@@ -118,7 +119,8 @@ def _check(lens: Intrinsics, file: Path, entry: ColmapImage) -> None:
     if why := lens.unrenderable:
         raise malformed(file, f"camera {entry.camera_id}: {why}")
     focal = min(lens.values.get(name, 1.0) for name in ("f", "fx", "fy"))
-    if not focal > 0 or not np.isfinite(list(lens.values.values())).all() or min(lens.width, lens.height) < 1:
+    is_sized = 1 <= min(lens.width, lens.height) <= max(lens.width, lens.height) <= MOST_PIXELS
+    if not focal > 0 or not np.isfinite(list(lens.values.values())).all() or not is_sized:
         raise malformed(file, f"camera {entry.camera_id}: expected a size and focal lengths > 0, got {lens}")
 
 

@@ -25,7 +25,7 @@ def read_json(path: Path) -> Any:
         raise malformed(path, f"expected a JSON file: {error}") from error
 
 
-_MOST_PIXELS = 1 << 20
+MOST_PIXELS = 1 << 20
 
 
 class Fields:
@@ -70,7 +70,7 @@ class Fields:
     def pixels(self, name: str) -> int:
         """Returns a whole number of pixels."""
         value = self.number(name)
-        if value < 1 or value != math.floor(value) or value > _MOST_PIXELS:
+        if value < 1 or value != math.floor(value) or value > MOST_PIXELS:
             raise self.fail(name, "a whole number of pixels >= 1", value)
         return int(value)
 

@@ -13,13 +13,16 @@ from typing import Any, TypeVar
 import torch
 
 from lumigrad.server.core.call import Call, Priority
-from lumigrad.server.core.errors import CancelledError, DeviceLostError, StoppingError
+from lumigrad.server.core.errors import BusyError, CancelledError, DeviceLostError, StoppingError
 from lumigrad.server.device.faults import is_device_lost
 from lumigrad.server.device.memory import Cost, DeviceMemory
 from lumigrad.server.device.queue import Batch, BatchEntry, DeviceQueue, Job
 from lumigrad.server.device.transfer import Delivery, Download
 
 T = TypeVar("T")
+
+# The interval at which a job that waits for a place in the queue asks again.
+_PLACE_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
@@ -104,21 +107,27 @@ class DeviceExecutor:
             return self._waiting.predicted_bytes + (0 if batch is None else batch.cost.bytes)
 
     def run(
-        self, work: Callable[[], T], call: Call | None, cost: Cost | None = None, entry: BatchEntry[T] | None = None
+        self,
+        work: Callable[[], T],
+        call: Call | None,
+        cost: Cost | None = None,
+        entry: BatchEntry[T] | None = None,
+        *,
+        waits: bool = False,
     ) -> T:
         """Run `work` on the device's thread; return its result or raise its exception.
 
         A job whose call ends while it waits is removed from the queue. The worker's own jobs have no call. `cost` is
-        the predicted cost; with `entry` the job may run in a batch.
+        the predicted cost; with `entry` the job may run in a batch. A job that `waits` waits for a place in the queue,
+        which is a BusyError for others: for calls that have results already, and would lose them.
         """
         job = Job(work, call, cost or Cost(), entry)
         if call is not None:
             call.turn.give()
-        with self._changed:
-            if self._refusal is not None:
-                raise self._refusal
-            self._waiting.admit(job, self._running)
-            self._changed.notify()
+        while not self._admit(job, waits=waits):
+            time.sleep(_PLACE_SECONDS)
+            if call is not None:
+                call.check()
         if call is not None:
             call.on_end(partial(self._withdraw, job))
         return job.wait()
@@ -129,9 +138,11 @@ class DeviceExecutor:
         call: Call,
         cost: Cost | None = None,
         entry: BatchEntry[Delivery[T]] | None = None,
+        *,
+        waits: bool = False,
     ) -> T:
         """As `run`, for work that ends with a download: the device goes on with other jobs meanwhile."""
-        delivery = self.run(work, call, cost, entry)
+        delivery = self.run(work, call, cost, entry, waits=waits)
         self.complete(delivery.download, call, is_repeatable=True)
         return delivery.result
 
@@ -175,6 +186,20 @@ class DeviceExecutor:
         batch = self._running
         if batch is not None and threading.current_thread() is not self._thread:
             batch.fail(DeviceLostError())
+
+    def _admit(self, job: Job[Any], *, waits: bool) -> bool:
+        """Put a job into the queue; False if that is full and the job `waits`."""
+        with self._changed:
+            if self._refusal is not None:
+                raise self._refusal
+            try:
+                self._waiting.admit(job, self._running)
+            except BusyError:
+                if not waits:
+                    raise
+                return False
+            self._changed.notify()
+            return True
 
     def _refuse(self, refusal: type[Exception]) -> None:
         with self._changed:

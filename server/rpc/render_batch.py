@@ -185,7 +185,9 @@ class _Batch:
         try:
             runner, entry = runtime.runner, runtime.runner.batch_entry(group, call)
             work = lambda: runner.forward(group, call, retain=False)  # noqa: E731
-            result = runtime.executor.deliver(work, call, self._cost(group.task, self._payload_bytes), entry)
+            cost = self._cost(group.task, self._payload_bytes)
+            # A full queue refuses a batch at its beginning, when nothing is lost.
+            result = runtime.executor.deliver(work, call, cost, entry, waits=bool(self._rendered))
             self._rendered.append((group, dict(result.outputs)))
         except _ERRORS_OF_ITEMS as error:
             if len(group.items) == 1:

@@ -62,7 +62,8 @@ class FrameRenderer:
     def render(self, frames: Sequence[DriveFrame], runtime: Runtime, call: Call) -> list[Outcome]:
         """Render frames; an error of one frame does not affect the others.
 
-        Raises what is wrong with the call as a whole: a full queue, a deadline, a worker that stops.
+        Raises what is wrong with the call as a whole: a deadline, a worker that stops, and a full queue at its start.
+        Once a frame is rendered, the others wait for places in the queue.
         """
         call.engine, call.operation = GAUSSIANS.name, "forward"
         call.facts["cameras"] = len(frames)
@@ -76,27 +77,32 @@ class FrameRenderer:
                 stored = named_scene(runtime, call, scene_id)
                 launches = _launches(those, stored, runtime.limits)
             except (SceneFilesError, BusyError) as error:
-                outcomes.update(dict.fromkeys(those, _own(error)))
+                outcomes.update(dict.fromkeys(those, _own(error, is_first=not outcomes)))
                 continue
             for launch in launches:
-                outcomes.update(self._render(launch, stored, runtime, call))
+                outcomes.update(self._render(launch, stored, runtime, call, is_first=not outcomes))
         return [outcomes[frame] for frame in frames]
 
-    def _render(self, launch: _Launch, stored: StoredScene, runtime: Runtime, call: Call) -> dict[DriveFrame, Outcome]:
-        """Render frames together; if that is refused, one by one."""
+    def _render(
+        self, launch: _Launch, stored: StoredScene, runtime: Runtime, call: Call, *, is_first: bool
+    ) -> dict[DriveFrame, Outcome]:
+        """Render frames together; if that is refused, one by one. `is_first`: no frame is rendered yet."""
         call.check()
         try:
-            return self._run(launch, stored, runtime, call)
+            return self._run(launch, stored, runtime, call, waits=not is_first)
         except (InvalidArgumentError, DeviceMemoryError, BusyError) as error:
-            own = _own(error)
+            own = _own(error, is_first=is_first)
             if len(launch.frames) == 1:
                 return {launch.frames[0]: own}
         outcomes: dict[DriveFrame, Outcome] = {}
         for frame in launch.frames:
-            outcomes.update(self._render(_Launch(frame, stored.content.count), stored, runtime, call))
+            one = _Launch(frame, stored.content.count)
+            outcomes.update(self._render(one, stored, runtime, call, is_first=is_first and not outcomes))
         return outcomes
 
-    def _run(self, launch: _Launch, stored: StoredScene, runtime: Runtime, call: Call) -> dict[DriveFrame, Outcome]:
+    def _run(
+        self, launch: _Launch, stored: StoredScene, runtime: Runtime, call: Call, *, waits: bool
+    ) -> dict[DriveFrame, Outcome]:
         runner = runtime.runner
         with call.times.stage("decode"):
             try:
@@ -111,7 +117,11 @@ class FrameRenderer:
             runtime.memory.check(cost)
             runtime.payload_memory.announce(reserved, call)
         result = runtime.executor.deliver(
-            lambda: runner.forward(request, call, retain=False), call, cost, runner.batch_entry(request, call)
+            lambda: runner.forward(request, call, retain=False),
+            call,
+            cost,
+            runner.batch_entry(request, call),
+            waits=waits,
         )
         with call.times.stage("compress"):
             return dict(zip(launch.frames, _encoded(launch.frames, list(result.outputs["color"])), strict=True))
@@ -141,8 +151,8 @@ def _kind(frame: DriveFrame) -> tuple[object, ...]:
     return sensor.WhichOneof("lens"), *(len(getattr(sensor.windshield, name)) for name in names)
 
 
-def _own(error: Exception) -> Exception:
-    """The error, if it is about a frame; raises it if it is about the worker, so that the call can be repeated."""
-    if isinstance(error, DeviceMemoryError | BusyError) and error.retry_seconds is not None:
+def _own(error: Exception, *, is_first: bool) -> Exception:
+    """The error as that of a frame; raises it if the call can be repeated and loses nothing, as nothing is rendered."""
+    if is_first and isinstance(error, DeviceMemoryError | BusyError) and error.retry_seconds is not None:
         raise error
     return error

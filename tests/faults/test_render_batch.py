@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
@@ -101,6 +102,45 @@ def test_a_full_reply_is_refused_before_the_work(process: WorkerProcess) -> None
     error = failure(lambda: alice.render_batch(*[render_pb2.RenderItem(spec=spec)] * 16))
     assert error.code() in (Code.INVALID_ARGUMENT, Code.RESOURCE_EXHAUSTED)
     assert process.metric("lumigrad_batch_views_count") == before
+
+
+def test_a_batch_that_has_begun_waits_for_places_in_a_full_queue() -> None:
+    """It loses nothing that it has rendered, as it would if it failed."""
+    with worker("--device", "cpu", "--queue-size", "1", "--batch-views", "1") as process, process.channel() as channel:
+        client = RawClient("", channel=channel)
+        items, has_ended, refused = slow_items(client, 24), threading.Event(), []
+
+        def fill() -> None:
+            while not has_ended.is_set():
+                try:
+                    client.render(items[0].spec, timeout=60)
+                except grpc.RpcError as error:
+                    refused.append(error.code())
+                    time.sleep(0.001)
+
+        threads = [threading.Thread(target=fill) for _ in range(12)]
+        try:
+            batch = begun_batch(client, items, threads)
+        finally:
+            has_ended.set()
+            for thread in threads:
+                thread.join(60)
+        assert Code.RESOURCE_EXHAUSTED in refused, "the queue was never full"
+        assert [item.status.code for item in batch.items] == [0] * len(items)
+
+
+def begun_batch(client: RawClient, items: list[render_pb2.RenderItem], others: list[threading.Thread]) -> Any:
+    """The reply to a batch, beside whose items other calls begin to be made."""
+    replies: list[Any] = []
+    asking = threading.Thread(target=lambda: replies.append(client.render_batch(*items, timeout=120)))
+    asking.start()
+    # The first item has a place, since nothing else is there.
+    time.sleep(0.05)
+    for thread in others:
+        thread.start()
+    asking.join(120)
+    assert replies, "the batch failed"
+    return replies[0]
 
 
 def test_what_does_not_fit_into_memory_together_is_rendered_one_by_one() -> None:

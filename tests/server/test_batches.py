@@ -12,7 +12,12 @@ import pytest
 import torch
 
 from lumigrad.kernels import spheres
-from lumigrad.server.core.errors import CancelledError, DeviceMemoryError, InvalidArgumentError
+from lumigrad.server.core.errors import (
+    BusyError,
+    CancelledError,
+    DeviceMemoryError,
+    InvalidArgumentError,
+)
 from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.device.memory import Cost, DeviceMemory
 from lumigrad.server.device.queue import BatchEntry
@@ -262,3 +267,35 @@ def test_what_may_be_the_fault_of_one_is_told_to_that_one_only(together: Togethe
     assert [each.result for each in asked] == [0, 1, None, 3]
     # It lives as long as the module, and its frames would hold the native objects of the batch.
     fault.__traceback__ = None
+
+
+def test_a_job_that_waits_gets_a_place_when_there_is_one_and_ends_with_its_call() -> None:
+    executor = DeviceExecutor(CPU, DeviceMemory(CPU, 1 << 30), queue_size=1)
+    begun, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        go.wait(20)
+
+    jobs = [threading.Thread(target=lambda: executor.run(hold, StandInCall())) for _ in range(2)]  # type: ignore[arg-type]
+    jobs[0].start()
+    assert begun.wait(20)
+    jobs[1].start()
+    while executor.depth < 1:
+        time.sleep(0.001)
+    with pytest.raises(BusyError):
+        executor.run(lambda: 1, StandInCall())  # type: ignore[arg-type]
+    over = StandInCall()
+    over.cancel()
+    with pytest.raises(CancelledError):
+        executor.run(lambda: 2, over, waits=True)  # type: ignore[arg-type]
+    found: list[int] = []
+    waiting = threading.Thread(target=lambda: found.append(executor.run(lambda: 3, StandInCall(), waits=True)))  # type: ignore[arg-type]
+    waiting.start()
+    waiting.join(0.05)
+    assert waiting.is_alive()
+    go.set()
+    for thread in (*jobs, waiting):
+        thread.join(20)
+    assert found == [3]
+    executor.close()

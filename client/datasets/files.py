@@ -13,7 +13,8 @@ _SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".heic", ".heif"
 class Files:
     """The files in a folder and below.
 
-    Names may have the separators of Windows, and accents in another form of Unicode than the file system's.
+    Names may have the separators of Windows, accents in another form of Unicode than the file system's, and letters in
+    another case if no two files differ in that alone.
 
     Attributes:
         folder: the folder.
@@ -21,7 +22,7 @@ class Files:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._listings: dict[Path, dict[str, str]] = {}
+        self._listings: dict[Path, dict[str, list[str]]] = {}
 
     def find(self, name: str) -> Path | None:
         """Finds a file by its path from the folder; None if there is none."""
@@ -57,7 +58,7 @@ class Files:
         for part in parts[:-1]:
             if (place / part).is_dir():
                 place = place / part
-            elif (listed := self._listed(place).get(_key(part))) is not None:
+            elif (listed := self._listed(place, part)) is not None:
                 place = place / listed
             else:
                 return None
@@ -66,15 +67,19 @@ class Files:
     def _file(self, folder: Path, name: str) -> Path | None:
         if (folder / name).is_file():
             return folder / name
-        listed = self._listed(folder).get(_key(name))
+        listed = self._listed(folder, name)
         return folder / listed if listed is not None and (folder / listed).is_file() else None
 
-    def _listed(self, folder: Path) -> dict[str, str]:
-        """The names in a folder by their keys; it is read once."""
+    def _listed(self, folder: Path, name: str) -> str | None:
+        """The one name in a folder that differs from this one only in accents' form and in case; None without one."""
         if folder not in self._listings:
-            names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-            self._listings[folder] = {_key(name): name for name in reversed(names)}
-        return self._listings[folder]
+            keys: dict[str, list[str]] = {}
+            for path in folder.iterdir() if folder.is_dir() else ():
+                keys.setdefault(_key(path.name), []).append(path.name)
+            self._listings[folder] = keys
+        alike = self._listings[folder].get(_key(name), [])
+        same = [each for each in alike if _composed(each) == _composed(name)] or alike
+        return same[0] if len(same) == 1 else None
 
 
 def _parts(name: str) -> tuple[str, ...]:
@@ -92,10 +97,12 @@ def _below(parts: Sequence[str]) -> Sequence[str]:
     return parts[ups[-1] + 1 :] if ups else parts
 
 
+def _composed(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
+
+
 def _key(name: str) -> str:
-    """The same for names that differ in the form of their accents, or in the case of their suffix."""
-    path = PurePosixPath(unicodedata.normalize("NFC", name))
-    return path.stem + path.suffix.lower()
+    return _composed(name).casefold()
 
 
 def _written(name: str) -> list[str]:

@@ -21,10 +21,12 @@ def read_cameras_json(path: Path, entries: Any, images: Path, sensors: bool) -> 
     for entry, name, file in zip(fields, unique_names(files), files, strict=True):
         rotation = checked_rotation(entry, "rotation", entry.array("rotation", (3, 3))).T
         values = {"fx": entry.number("fx"), "fy": entry.number("fy")}
-        lens = Intrinsics("PINHOLE", entry.pixels("width"), entry.pixels("height"), values)
         for axis, focal in values.items():
             if focal <= 0:
                 raise entry.fail(axis, "a focal length in pixels > 0", focal)
+        # Inria's trainer writes none, and has it in the middle; trainers made from it write it.
+        values |= {name: entry.number(name) for name in ("cx", "cy") if name in entry}
+        lens = Intrinsics("PINHOLE", entry.pixels("width"), entry.pixels("height"), values)
         camera = lens.camera(rotation, -rotation @ entry.array("position", (3,)), sensors)
         views.append(View(name, camera, photographs.picture(file, moved=True), file=file))
     return tuple(views)

@@ -19,6 +19,8 @@ _FISHEYE = "is_fisheye"
 # Lenses of instant-ngp that nothing here is equal to.
 _OTHER_LENSES = ("ftheta_p0", "latlong", "equirectangular")
 _CALIBRATION = ("camera_model_type", "camera_model_parameters")
+# In wider pictures a principal point in the first pixel is a fraction of the size.
+_WIDE = 8
 _USED = {
     *("camera_model", "w", "h", "fl_x", "fl_y", "cx", "cy", "camera_angle_x", "camera_angle_y", _FISHEYE),
     *(*_COEFFICIENTS, *_HIGHER, *_PRISMS, *_CALIBRATION),
@@ -46,6 +48,9 @@ def lens_of(frame: Fields, image: Path | None) -> Intrinsics:
         "cx": frame.number("cx", width / 2),
         "cy": frame.number("cy", height / 2),
     }
+    for name, size in (("cx", width), ("cy", height)):
+        if size > _WIDE and 0 < values["cx"] <= 1 and 0 < values["cy"] <= 1:
+            raise frame.fail(name, f"pixels, not a fraction of {size}", values[name])
     if model not in ("PINHOLE", "SIMPLE_PINHOLE"):
         values |= _coefficients(frame, model)
     return Intrinsics(model, width, height, values)

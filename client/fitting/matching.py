@@ -107,8 +107,10 @@ def say_orientations(found: Sequence[Matched]) -> None:
         values = [orientation(each) for each in found if orientation(each) != 1]
         if values:
             kinds = " or ".join(str(value) for value in sorted(set(values)))
-            subject = "1 photograph has" if len(values) == 1 else f"{len(values)} photographs have"
-            warnings.warn(f"{subject} EXIF orientation {kinds}; {text}", stacklevel=4)
+            subject, be = (
+                ("1 photograph has", "it is") if len(values) == 1 else (f"{len(values)} photographs have", "they are")
+            )
+            warnings.warn(f"{subject} EXIF orientation {kinds}; {be} {text}", stacklevel=4)
 
-    say(lambda each: each.ignored, "they are used as stored, which fits their cameras")
-    say(lambda each: each.orientation, "they are turned by it, since only that fits their cameras")
+    say(lambda each: each.ignored, "used as stored, which fits the camera")
+    say(lambda each: each.orientation, "turned by it, since only that fits the camera")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.extras import require
+from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.source import malformed
 
 Size = tuple[int, int]
@@ -28,7 +29,7 @@ _SIDEWAYS = (5, 6, 7, 8)
 _WIDTH_TAG, _HEIGHT_TAG = 256, 257
 _CLEAR_MODES = ("RGBA", "LA", "PA", "RGBa", "La")
 # Modes of one channel with more than 8 bits, which Pillow would clip to 8.
-_DEEP_MODES = ("I;16", "I;16B", "I;16L", "I;16N", "I")
+_DEEP_MODES = ("I;16", "I;16B", "I;16L", "I;16N", "I", "F")
 _MOST_16 = (1 << 16) - 1
 # Pictures of 16 bits that nowhere reach a sixteenth of their range are those of sensors with 12 bits or fewer.
 _LEAST_16 = 1 << 12
@@ -62,11 +63,19 @@ class Header:
 def read_header(path: Path) -> Header:
     """Reads the header of a picture's file; its pixels are not decoded."""
     with _opened(path) as picture:
-        orientation = picture.getexif().get(_ORIENTATION, 1)
+        orientation = _orientation(picture)
         # Pillow swaps the sides of a TIFF that it will turn when it decodes it.
         tags = getattr(picture, "tag_v2", {})
         size = tags.get(_WIDTH_TAG, picture.width), tags.get(_HEIGHT_TAG, picture.height)
-    return Header((int(size[0]), int(size[1])), orientation if orientation in _UPRIGHT else 1)
+    return Header((int(size[0]), int(size[1])), orientation)
+
+
+def _orientation(picture: Any) -> int:
+    """The EXIF orientation, 1 to 8; 1 also where the EXIF data are damaged, which do not matter otherwise."""
+    with suppress(Exception):
+        found = picture.getexif().get(_ORIENTATION, 1)
+        return int(found) if found in _UPRIGHT else 1
+    return 1
 
 
 def reduced_size(size: Size, largest: int) -> Size:
@@ -88,12 +97,10 @@ def read_picture(path: Path, size: Size, orientation: int = 1) -> Array:
         # A JPEG is decoded at a half, a quarter or an eighth of its size if that is at least twice the size wanted.
         wanted = size[::-1] if orientation in _SIDEWAYS else size
         picture.draft(None, (2 * wanted[0], 2 * wanted[1]))
-        is_clear = picture.mode in _CLEAR_MODES or "transparency" in picture.info
-        if picture.mode in _DEEP_MODES or picture.mode == "F":
-            # A key of transparency belongs to the levels before they are scaled.
-            is_clear = False
+        if picture.mode in _DEEP_MODES:
             decoded = image.fromarray(_levels(np.asarray(_decoded(picture)), path)).convert("RGB")
         else:
+            is_clear = picture.mode in _CLEAR_MODES or "transparency" in picture.info
             decoded = _decoded(picture).convert("RGBA" if is_clear else "RGB")
         decoded = _turned(decoded, orientation)
         if decoded.size != size:
@@ -105,7 +112,7 @@ def read_mask(path: Path, size: Size, orientation: int = 1) -> Array:
     """Reads a mask [H, W] uint8, which lets something through; the arguments are those of `read_picture`."""
     image: Any = require("PIL.Image", "fit", "reading masks")
     with _opened(path) as picture:
-        if picture.mode in _DEEP_MODES or picture.mode == "F":
+        if picture.mode in _DEEP_MODES:
             levels = _levels(np.asarray(_decoded(picture)), path, is_mask=True)
         elif picture.mode in _CLEAR_MODES or "transparency" in picture.info:
             levels = _of_alpha(np.asarray(_decoded(picture).convert("RGBA")), path)
@@ -175,9 +182,9 @@ def _transposition(name: str) -> Any:
 
 def _decoded(picture: Any) -> Any:
     """The picture's pixels as they are stored, also where Pillow turns them when it decodes a file, a TIFF."""
-    before, size = picture.getexif().get(_ORIENTATION, 1), picture.size
+    before, size = _orientation(picture), picture.size
     picture.load()
-    if before not in _UPRIGHT or picture.getexif().get(_ORIENTATION, 1) == before:
+    if _orientation(picture) == before:
         return picture
     if picture.size != size:
         # Pillow mixes up the rows of uncompressed files whose sides it exchanges.
@@ -199,6 +206,6 @@ def _opened(path: Path) -> Iterator[Any]:
     except image.UnidentifiedImageError as error:
         raise malformed(path, remedy or f"expected a picture: {error}") from error
     except (OSError, ValueError, SyntaxError, image.DecompressionBombError) as error:
-        if isinstance(error, FileNotFoundError):
+        if isinstance(error, FileNotFoundError | InvalidArgument):
             raise
         raise malformed(path, f"expected a picture: {error}") from error

@@ -89,6 +89,20 @@ def test_accents_have_two_forms(tmp_path: Path, form: str, written: str, stored:
     assert levels(capture) == [0, 10]
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_letters_may_be_small_where_they_are_written_large(tmp_path: Path, form: str):
+    for k in range(2):
+        picture(tmp_path / "images" / "Left" / f"img_{k}.jpg", 10 * k)
+    prefix = "" if form == "colmap" else "images/"
+    FORMS[form](tmp_path, [f"{prefix}left/IMG_{k}.JPG" for k in range(2)])
+    assert levels(Capture.load(tmp_path)) == pytest.approx([0, 10], abs=1)
+    # Which of two is meant cannot be known.
+    picture(tmp_path / "images" / "Left" / "Img_0.jpg")
+    assert [view.image is None for view in Capture.load(tmp_path).views] == [True, False]
+    picture(tmp_path / "images" / "Left" / "IMG_0.JPG", 50)
+    assert levels(Capture.load(tmp_path)) == pytest.approx([50, 10], abs=1)
+
+
 @pytest.mark.parametrize("prefix", ["/home/jo/scan/images/", "C:\\Users\\jo\\scan\\images\\", "../scan/images/"])
 def test_photographs_of_another_machine_are_found_in_a_folder_that_is_named(tmp_path: Path, prefix: str):
     for k in range(2):

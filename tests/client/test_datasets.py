@@ -56,6 +56,16 @@ def test_cameras_json_of_inria(tmp_path):
     assert_same(Capture.load(tmp_path))
 
 
+def test_cameras_json_with_principal_points(tmp_path):
+    """As trainers made from Inria's write them."""
+    write_cameras_json(tmp_path / "cameras.json", shots(2), *SIZE, FOCAL)
+    entries = json.loads((tmp_path / "cameras.json").read_text())
+    entries[1] |= {"cx": 300.0, "cy": 250.0}
+    write(tmp_path / "cameras.json", entries)
+    first, second = (view.camera.model for view in Capture.load(tmp_path).views)
+    assert (first.cx, first.cy, second.cx, second.cy) == (320, 240, 300, 250)
+
+
 def test_transforms_json_of_nerfstudio(tmp_path):
     assert_same(Capture.load(write(tmp_path / "other.json", transforms(shots(), **TOP))))
     write(tmp_path / "transforms.json", transforms(shots(), **TOP))
@@ -450,7 +460,8 @@ def test_errors_name_file_and_field(tmp_path, values, said):
 
 def test_what_is_no_data_set_is_refused(tmp_path):
     with pytest.raises(
-        InvalidArgument, match=r"expected transforms\.json or transforms_train\.json, cameras\.json, images"
+        InvalidArgument,
+        match=r"expected transforms\.json or transforms_train\.json, cameras\.json, images.*COLMAP finds",
     ):
         Capture.load(tmp_path)
     (tmp_path / "views.json").write_text("{")

@@ -79,9 +79,18 @@ def test_orientations_are_told(tmp_path: Path):
         shots_of(Capture(views), 4096, "black")
     said = [str(each.message) for each in told]
     assert len(said) == 2
-    assert said[0].startswith("1 photograph has EXIF orientation 3; they are used as stored")
-    assert said[1].startswith("1 photograph has EXIF orientation 6; they are turned by it")
+    assert said[0].startswith("1 photograph has EXIF orientation 3; it is used as stored")
+    assert said[1].startswith("1 photograph has EXIF orientation 6; it is turned by it")
     np.testing.assert_array_equal(read(tmp_path / "over.png").pixels, UPRIGHT[::-1, ::-1])
+
+
+def test_damaged_exif_data_do_not_matter(tmp_path: Path):
+    content = save(tmp_path / "a.jpg", UPRIGHT, quality=95)
+    whole = content.read_bytes()
+    start = whole.index(b"Exif\0\0") + 6
+    for damaged in (b"XX", b"II*\0\xff\xff\xff\x7f"):
+        content.write_bytes(whole[:start] + damaged + whole[start + len(damaged) :])
+        assert read(content).pixels.shape == (HEIGHT, WIDTH, 3)
 
 
 def test_a_square_photograph_is_used_as_it_is_stored(tmp_path: Path):
@@ -209,7 +218,7 @@ def test_one_bit_and_cmyk_photographs_are_read(tmp_path: Path):
 )
 def test_levels_that_have_no_8_bits_are_refused(tmp_path: Path, name: str, pixels: np.ndarray, said: str):
     Image.fromarray(pixels).save(tmp_path / name)
-    with pytest.raises(InvalidArgument, match=f"{name}: {said}"):
+    with pytest.raises(InvalidArgument, match=f"^path: {tmp_path}/{name}: {said}"):
         read_picture(tmp_path / name, WHOLE)
 
 

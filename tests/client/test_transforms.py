@@ -60,6 +60,7 @@ def test_fisheyes_of_instant_ngp_are_fisheyes(tmp_path: Path, place: str):
         ({"is_fisheye": "yes"}, "is_fisheye: expected true or false, got 'yes'"),
         ({"ftheta_p0": 0.1}, "ftheta_p0: expected a pinhole or a fisheye of OpenCV; undistort"),
         ({"latlong": True}, "latlong: expected a pinhole"),
+        ({"cx": 0.5, "cy": 0.5}, "cx: expected pixels, not a fraction of 64, got 0.5"),
         ({"k5": 0.1}, "k5: expected 0 for this camera_model, got 0.1"),
         ({"k6": 0.1, "camera_model": "OPENCV_FISHEYE"}, "k6: expected 0 for this camera_model"),
         (

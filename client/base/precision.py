@@ -18,7 +18,7 @@ from lumigrad.client.errors import PrecisionWarning
 _OF_EXTENT, _OF_PARTS = 1e-3, 0.1
 # So many rows show the extent well enough. Fewer than this share of them at either end do not count, so that strays
 # neither hide what is wrong with the others nor are taken for them.
-_SAMPLES, _STRAYS = 1024, 0.02
+_SAMPLES, _STRAYS = 512, 0.02
 _silent: ContextVar[bool] = ContextVar("silent", default=False)
 
 
@@ -35,14 +35,21 @@ def sample_of(rows: Array) -> Array:
     return flat[:: -(-len(flat) // _SAMPLES) or 1]
 
 
+def median_of(sizes: Array) -> float:
+    """Returns about the median of sizes [N], or of the largest ones in rows [.., K]; 0 without any."""
+    sample = sample_of(sizes).max(axis=1) if sizes.ndim > 1 else sizes[:: -(-len(sizes) // _SAMPLES) or 1]
+    return float(np.sort(sample)[len(sample) // 2]) if len(sample) else 0.0
+
+
 def box_of(points: Array) -> tuple[Float64, Float64]:
     """Returns the lower and the upper corner [3] of the box around nearly all finite points [.., 3]; at least one."""
     sample = sample_of(points).astype(np.float64)
-    finite = sample[np.isfinite(sample).all(axis=1)]
-    if not len(finite):
+    if not np.isfinite(sample).all():
+        sample = sample[np.isfinite(sample).all(axis=1)]
+    if not len(sample):
         return np.zeros(3), np.zeros(3)
-    low, high = np.quantile(finite, [_STRAYS, 1 - _STRAYS], axis=0)
-    return low, high
+    ordered, strays = np.sort(sample, axis=0), int(_STRAYS * len(sample))
+    return ordered[strays], ordered[-1 - strays]
 
 
 def lost_by(points: Array, part: float = 0.0) -> str:
@@ -101,7 +108,7 @@ def lost_by_spheres(spheres: Array) -> str:
     if step_of(float(largest)) <= _OF_EXTENT * 2 * float(radii[solid].min()):
         return ""
     low, high = box_of(centers)
-    return lost_by_size(np.where(np.abs(low) > np.abs(high), low, high), 2 * float(np.median(radii[solid])))
+    return lost_by_size(np.where(np.abs(low) > np.abs(high), low, high), 2 * median_of(radii[solid]))
 
 
 def warn_of(name: str, lost: str) -> None:

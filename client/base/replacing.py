@@ -16,8 +16,9 @@ from pathlib import Path
 # Of a file's name; the rest keeps the names of files beside it within what file systems allow.
 _LONGEST_STEM = 40
 _MOST_LINKS = 40
-# A file that is mounted by itself, as into a container, can be written but not replaced.
-_MOUNTED = (errno.EBUSY, errno.EXDEV)
+# A file that is mounted by itself, as into a container, or that belongs to somebody else in a folder like /tmp, can be
+# written but not replaced.
+_KEPT = (errno.EBUSY, errno.EXDEV, errno.EPERM, errno.EACCES)
 
 
 @contextmanager
@@ -99,7 +100,7 @@ def _replace(old: Path, new: Path) -> None:
     try:
         os.replace(new, old)
     except OSError as error:
-        if error.errno not in _MOUNTED:
+        if error.errno not in _KEPT:
             raise
         shutil.copyfile(new, old)
 

@@ -15,6 +15,7 @@ from lumigrad.client.distances.query import (
     environment_numbers,
     sphere_rows,
     surroundings,
+    warn_of_far,
 )
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.settings.engines import DistanceSemantics, DistanceSettings, Reduction
@@ -96,8 +97,10 @@ class DistanceCalls(Cancellable):
         if positive not in ("outside", "inside"):
             raise InvalidArgument.of("positive", f'expected "outside" or "inside", got {positive!r}')
         rows, axes = sphere_rows(spheres)
+        near = surroundings(world)
+        warn_of_far(near, rows)
         query = DistanceQuery(
-            world=surroundings(world),
+            world=near,
             spheres=rows,
             axes=axes,
             settings=DistanceSettings.of(arguments),

@@ -20,19 +20,21 @@ from lumigrad.client.base.arrays import (
     int32_array,
     to_numpy,
 )
-from lumigrad.client.base.precision import lost_by_spheres, warn_of
+from lumigrad.client.base.precision import lost_by_size, lost_by_spheres, warn_of
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.settings.engines import DistanceSemantics, DistanceSettings, Reduction
 from lumigrad.client.values.handle import SceneHandle, kind_in_words, scene_facts
 from lumigrad.client.values.mesh import Mesh
 from lumigrad.client.values.rotations import pose_array
-from lumigrad.client.values.world import MAX_ENVIRONMENTS, Cuboid, Obstacle, VoxelGrid, World
+from lumigrad.client.values.world import MAX_ENVIRONMENTS, Cuboid, Obstacle, VoxelGrid, World, size_of
 from lumigrad.client.wire.scenes import world_message
 from lumigrad.client.workers.attempts import InlineWorld, Source
 from lumigrad.protos.tensors import ALIGNMENT, PayloadWriter
 from lumigrad.v1 import distance_pb2, scene_pb2, world_pb2
 
 Surroundings: TypeAlias = World | Mesh | SceneHandle
+# Up to here float32 has steps of micrometres, which no obstacle is too small for.
+_NEAR = 32.0
 
 
 @dataclass(frozen=True)
@@ -114,10 +116,25 @@ def sphere_rows(value: Any) -> tuple[Float32, int]:
     """Converts spheres or points to [B, H, S, 4]; also returns how many of B, H and S they had."""
     array = float32_array("spheres", value)
     check_rows(array.shape)
-    warn_of("spheres", lost_by_spheres(array))
     if array.shape[-1] == 3:
         array = float32_array("spheres", np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, 1)]))
     return array.reshape((1,) * (4 - array.ndim) + array.shape), array.ndim - 1
+
+
+def warn_of_far(world: Surroundings, spheres: Array, poses: Array | None = None) -> None:
+    """Warns of what lies so far from 0 that float32 is coarse for it.
+
+    Args:
+        world: the world.
+        spheres: [.., 4], or points [.., 3].
+        poses: [I, 7] of the world's obstacles; None: its own, which it has been warned of.
+    """
+    warn_of("spheres", lost_by_spheres(spheres))
+    known = world.scene if isinstance(world, SceneHandle) else world
+    if poses is None or not isinstance(known, World) or np.abs(poses[:, :3]).max(initial=0.0) < _NEAR:
+        return
+    for obstacle, pose in zip(known.obstacles, poses, strict=False):
+        warn_of(f"poses: of {obstacle.name!r}", lost_by_size(pose[:3], size_of(obstacle.shape)))
 
 
 def check_rows(shape: Sequence[int]) -> None:
@@ -169,6 +186,7 @@ class FieldQuery:
             environment=whole_number("environment", self.environment, 0, MAX_ENVIRONMENTS - 1),
             max_distance=None if self.max_distance is None else number("max_distance", self.max_distance),
         )
+        warn_of("pose", lost_by_size(self.pose[:3], float(self.size.max())))
         if self.semantics not in ("exact", "curobo_field"):
             raise InvalidArgument.of("semantics", f'expected "exact" or "curobo_field", got {self.semantics!r}')
 

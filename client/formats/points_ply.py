@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lumigrad.client.base.precision import lost_by, said, warn_of
+from lumigrad.client.base.precision import lost_by, median_of, said, warn_of
 from lumigrad.client.formats.ply_header import PlyHeader, fractions, write_vertices
 from lumigrad.client.formats.scene import colors_of_sh
 from lumigrad.client.values.spheres import Spheres
@@ -70,7 +70,7 @@ def load_spheres(path: str | PathLike[str], radius: float | None = None) -> Sphe
     places = np.stack([vertices[axis] for axis in ("x", "y", "z")], axis=1)
     positions = places.astype(np.float32)
     radii = _radii(vertices, names, positions) if radius is None else np.full(len(positions), radius, np.float32)
-    warn_of(fspath(path), lost_by(places, float(np.median(radii)) if len(radii) else 0.0))
+    warn_of(fspath(path), lost_by(places, median_of(radii)))
     with said():
         return Spheres(positions, _colors(vertices, names), radii, _opacities(vertices, names))
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lumigrad.client.base.arrays import Float32, Float64
-from lumigrad.client.base.precision import lost_by, said, sample_of
+from lumigrad.client.base.precision import lost_by, median_of, said
 from lumigrad.client.formats.source import malformed
 from lumigrad.client.values.gaussians import Gaussians
 
@@ -179,7 +179,7 @@ class StoredScene:
     @cached_property
     def lost(self) -> str:
         """What float32 does to positions so far from 0, for people; empty where its steps are fine enough."""
-        return lost_by(self.means, float(np.median(sample_of(self.scales).max(axis=1))) if len(self) else 0.0)
+        return lost_by(self.means, median_of(self.scales))
 
     @property
     def degree(self) -> int:

@@ -11,7 +11,7 @@ from lumigrad.client.base.arguments import instance, names
 from lumigrad.client.base.arrays import Array, float32_array
 from lumigrad.client.client import Client
 from lumigrad.client.distances.answer import Distances
-from lumigrad.client.distances.query import DistanceQuery, Surroundings, environment_numbers
+from lumigrad.client.distances.query import DistanceQuery, Surroundings, environment_numbers, warn_of_far
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.rendering.request import RenderRequest
@@ -221,4 +221,5 @@ class DistanceCall(RemoteCall):
         assert spheres is not None
         settings = self.settings if weight is None else replace(self.settings, weight=float(weight))
         environments = environment_numbers(self.environments, len(spheres))
+        warn_of_far(self.world, spheres, poses)
         return DistanceQuery(self.world, spheres, 3, settings, self.outputs, environments, poses)

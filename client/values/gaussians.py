@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lumigrad.client.base.arrays import Float32, Tensors, float32_array, to_numpy
-from lumigrad.client.base.precision import lost_by, sample_of, warn_of
+from lumigrad.client.base.precision import lost_by, median_of, warn_of
 from lumigrad.client.errors import InvalidArgument
 
 # Coefficients per channel of the degrees 0 to 4.
@@ -72,8 +72,7 @@ class Gaussians(Tensors):
             colors=None if colors is None else _colors(colors, leading),
         )
         self._check_values()
-        size = 0.0 if self.scales is None or not len(self) else float(np.median(sample_of(self.scales).max(axis=1)))
-        warn_of("means", lost_by(places, size))
+        warn_of("means", lost_by(places, 0.0 if self.scales is None else median_of(self.scales)))
 
     def __len__(self) -> int:
         """The number of Gaussians, of all scenes together."""

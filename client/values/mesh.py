@@ -11,7 +11,7 @@ import numpy as np
 
 from lumigrad.client.base.arguments import optional_name
 from lumigrad.client.base.arrays import Float32, Float64, Int32, Tensors, float32_array, int32_array, to_numpy
-from lumigrad.client.base.precision import lost_by, sample_of, warn_of
+from lumigrad.client.base.precision import lost_by, median_of, sample_of, warn_of
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.v1 import mesh_pb2
 
@@ -109,7 +109,7 @@ class Mesh(Tensors):
         vars(self).update(vertices=vertices, faces=faces, name=optional_name("name", name))
         first, second = (places[sample_of(faces)[:, corner]].astype(np.float64) for corner in (0, 1))
         named = "vertices" if name is None else f"vertices of {name!r}"
-        warn_of(named, lost_by(places, float(np.median(np.linalg.norm(second - first, axis=1)))))
+        warn_of(named, lost_by(places, median_of(np.linalg.norm(second - first, axis=1))))
 
     def __len__(self) -> int:
         """The number of triangles."""

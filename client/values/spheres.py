@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lumigrad.client.base.arrays import Float32, Float64, Tensors, float32_array, to_numpy
-from lumigrad.client.base.precision import lost_by, warn_of
+from lumigrad.client.base.precision import lost_by, median_of, warn_of
 from lumigrad.client.errors import InvalidArgument
 
 
@@ -52,7 +52,7 @@ class Spheres(Tensors):
                     "opacities", f"expected values in [0, 1], got {opacities.min()} to {opacities.max()}"
                 )
         vars(self).update(positions=positions, colors=colors, radii=radii, opacities=opacities)
-        warn_of("positions", lost_by(places, float(np.median(radii)) if count else 0.0))
+        warn_of("positions", lost_by(places, median_of(radii)))
 
     def __len__(self) -> int:
         return len(self.positions)

@@ -142,7 +142,7 @@ class Obstacle:
             environment=whole_number("environment", environment, 0, MAX_ENVIRONMENTS - 1),
             sign=sign,
         )
-        warn_of("pose" if name is None else f"pose of {name!r}", lost_by_size(self.pose[:3], _size_of(shape)))
+        warn_of("pose" if name is None else f"pose of {name!r}", lost_by_size(self.pose[:3], size_of(shape)))
 
     @property
     def mesh(self) -> Mesh | None:
@@ -151,7 +151,7 @@ class Obstacle:
         return shape if isinstance(shape, Mesh) else None
 
 
-def _size_of(shape: Shape) -> float:
+def size_of(shape: Shape) -> float:
     """Returns the longest edge of the box around a shape, metres; 0: unknown."""
     if isinstance(shape, Cuboid | VoxelGrid):
         return float(shape.size.max())

@@ -100,6 +100,24 @@ def test_spheres_of_a_query_are_measured_by_their_radii(client: Client) -> None:
         client.query(world, spheres[:, :3])
 
 
+def test_operators_and_drop_ins_are_told_too(client: Client) -> None:
+    torch = pytest.importorskip("torch")
+    from lumigrad.client.torch import mesh_distance
+
+    world = World([Obstacle(Cuboid((1, 1, 1)), name="box")])
+    near = torch.zeros(1, 1, 3, 4) + 0.05
+    with pytest.warns(PrecisionWarning, match=r"spheres: .*steps of 0\.5") as told:
+        mesh_distance(near + torch.tensor([*UTM, 0.0]), world, client=client)
+    assert len(told) == 1
+    with pytest.warns(PrecisionWarning, match=r"poses: of 'box': .*steps of 0\.5, coarse for a size of 1;"):
+        mesh_distance(near, world, poses=torch.tensor([[*UTM, 1, 0, 0, 0.0]]), client=client)
+    with pytest.warns(PrecisionWarning, match=r"pose: .*steps of 0\.5"):
+        client.field(world, UTM, size=(1, 1, 1), voxel_size=0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrecisionWarning)
+        mesh_distance(near, world, poses=torch.tensor([[0, 0, 1, 1, 0, 0, 0.0]]), client=client)
+
+
 def test_what_a_worker_sends_back_is_not_warned_of_again(client: Client) -> None:
     with pytest.warns(PrecisionWarning):
         handle = client.put(gaussians(PLACES + UTM))

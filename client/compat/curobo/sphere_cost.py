@@ -12,7 +12,7 @@ from lumigrad.client.base.arguments import number, whole_number
 from lumigrad.client.client import Client
 from lumigrad.client.compat.curobo.buffers import CollisionBuffer
 from lumigrad.client.compat.curobo.errors import curobo_refusals
-from lumigrad.client.distances.query import DistanceQuery, Surroundings, environment_numbers, sphere_rows
+from lumigrad.client.distances.query import DistanceQuery, Surroundings, environment_numbers, sphere_rows, warn_of_far
 from lumigrad.client.settings.engines import DistanceSettings
 from lumigrad.client.torch.remote import on_host
 
@@ -82,6 +82,7 @@ class SphereCost:
         with_gradient = spheres.requires_grad
         with curobo_refusals():
             rows, axes = sphere_rows(on_host("query_spheres", spheres.detach()))
+            warn_of_far(self.world, rows)
             query = DistanceQuery(
                 world=self.world,
                 spheres=rows,

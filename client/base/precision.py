@@ -121,7 +121,7 @@ def warn_of(name: str, lost: str) -> None:
     if not lost or _silent.get():
         return
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("lumigrad."):
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(("lumigrad.", "dataclasses")):
         level, frame = level + 1, frame.f_back
     warnings.warn(f"{name}: {lost}", PrecisionWarning, stacklevel=level)
 

@@ -16,7 +16,8 @@ def seconds(name: str, value: Any, least: float = -math.inf) -> float:
     """`value` as a number of seconds, at least `least`; it may be infinite."""
     converted = number(name, value)
     if not converted >= least:
-        raise InvalidArgument.of(name, f"expected seconds >= {least:g}, got {_shown(value)}")
+        limit = f" >= {least:g}" if least > -math.inf else ""
+        raise InvalidArgument.of(name, f"expected seconds{limit}, got {_shown(value)}")
     return converted
 
 

@@ -7,7 +7,7 @@ import re
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from lumigrad.client.errors import InvalidArgument, Unavailable, shortened
 
@@ -145,7 +145,7 @@ def resolve_name(host: str, port: int) -> tuple[str, ...]:
     return tuple(dict.fromkeys(four or six))
 
 
-def _entries(targets: str | Sequence[str] | None) -> tuple[str, ...]:
+def _entries(targets: Any) -> tuple[str, ...]:
     if targets is None:
         named = os.environ.get(TARGET_VARIABLE, DEFAULT_TARGET)
         if not named:
@@ -156,7 +156,9 @@ def _entries(targets: str | Sequence[str] | None) -> tuple[str, ...]:
         raise InvalidArgument.of("target", text)
     given = targets if isinstance(targets, str) else tuple(targets)
     if not given:
-        text = f"expected at least one address, got {given!r}; None means {TARGET_VARIABLE}, else {DEFAULT_TARGET}"
+        text = (
+            f"expected at least one address, got {given!r}; leave it out for {TARGET_VARIABLE}, else {DEFAULT_TARGET}"
+        )
         raise InvalidArgument.of("target", text)
     return _parsed(given)
 

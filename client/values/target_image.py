@@ -66,6 +66,6 @@ def _image(name: str, value: Any, shape: tuple[str, ...]) -> Array | None:
     if array.ndim != len(shape) or 0 in array.shape:
         raise InvalidArgument.of(name, f"expected shape [{', '.join(shape)}], got {list(array.shape)}")
     # A view, so that the caller's own array stays writeable.
-    kept = np.ascontiguousarray(array).view()
+    kept: Array = np.ascontiguousarray(array).view()
     kept.flags.writeable = False
     return kept

@@ -52,7 +52,7 @@ class Result(NamedArrays, Cancellable):
         self._workers = workers
         self._context = Context(self, kept)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Array:
         if name == "_workers":
             kind = type(self).__name__
             raise LumigradError(f"this {kind} was unpickled and belongs to no client; ask a client again for gradients")

@@ -93,8 +93,8 @@ def test_pulsar_cameras_know_their_eye_and_focal_length():
     [
         (lambda: Camera.pulsar([0.0] * 9, 8, 8), "parameters: expected 8, 10, 11 or 13 values .*, got 9"),
         (lambda: Camera.pulsar([[0.0] * 8], 8, 8), "parameters: expected shape .*, got \\[1, 8\\]"),
-        (lambda: Camera.pulsar([0.0] * 8, 0, 8), "width: expected a whole number of pixels from 1 to 2147483647, got 0"),
-        (lambda: Camera.pulsar([0.0] * 8, 8, 2.5), "height: expected a whole number of pixels from 1 to 2147483647, got 2.5"),
+        (lambda: Camera.pulsar([0.0] * 8, 0, 8), "width: expected a whole number of pixels from 1 to .*, got 0"),
+        (lambda: Camera.pulsar([0.0] * 8, 8, 2.5), "height: expected a whole number of pixels from 1 to .*, got 2.5"),
         (lambda: Camera.opencv(0, 1, 0, 0, np.eye(3), np.zeros(3), 8, 8), "fx: expected a focal length"),
         (lambda: opencv(cx=math.inf), "cx: expected a finite number of pixels, got inf"),
         (lambda: opencv(model="panorama"), "model: expected one of pinhole, orthographic, fisheye, got 'panorama'"),

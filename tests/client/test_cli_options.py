@@ -102,3 +102,10 @@ def test_a_page_says_nothing_of_connections_that_browsers_drop(worker_process: W
         page.terminate()
         _, said = page.communicate(timeout=60)
     assert said == "", said[-1000:]
+
+
+@pytest.mark.parametrize("command", ["info", "health"])
+def test_an_empty_target_is_refused(command: str) -> None:
+    done = lumigrad(command, "--target", "")
+    assert done.returncode == USAGE
+    assert done.stderr.startswith("lumigrad: error: --target: expected at least one address, got ''; leave it out for")

@@ -213,7 +213,7 @@ def test_refusals_name_the_argument(rasterizer, change, text):
         ({"viewmatrix": torch.eye(3)}, r"raster_settings.viewmatrix: expected finite numbers of shape \[4, 4\]"),
         ({"bg": torch.zeros(2)}, "raster_settings.bg: "),
         ({"sh_degree": 7}, "raster_settings.sh_degree: expected a whole number from 0 to 4, got 7"),
-        ({"image_width": 0}, "raster_settings.image_width: expected a whole number of pixels from 1 to 2147483647, got 0"),
+        ({"image_width": 0}, "raster_settings.image_width: expected a whole number of pixels from 1 to"),
         ({"scale_modifier": -1.0}, "raster_settings.scale_modifier: "),
     ],
 )

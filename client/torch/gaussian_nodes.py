@@ -42,7 +42,7 @@ class Layout:
         """Converts the worker's [V, N, ...] to [.., C, N, ...], or to packed [M, ...]."""
         values = torch.as_tensor(array)
         if self.visible is not None:
-            return values.reshape(-1, *values.shape[2:])[self.visible].to(self.device)
+            return values.flatten(0, 1)[self.visible].to(self.device)
         return values.reshape(*self.shape, *values.shape[2:]).to(self.device)
 
     def spread(self, values: torch.Tensor) -> torch.Tensor:
@@ -53,7 +53,7 @@ class Layout:
             dense[self.visible] = values
             values = dense
         trailing = values.shape[1 if self.visible is not None else len(self.shape) :]
-        return values.reshape(-1, self.shape[-1], *trailing)
+        return values.reshape(math.prod(self.shape[:-1]), self.shape[-1], *trailing)
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ class Rendering:
         """A COO tensor [.., N, k] with an entry for each Gaussian that is visible to some camera of its scene."""
         *scenes, cameras, count = self.layout.shape
         radii = torch.from_numpy(self.frame.radii)
-        seen = (radii > 0).all(dim=-1).reshape(-1, cameras, count).any(dim=1).reshape(*scenes, count)
-        dense = gradient.reshape(*scenes, count, -1)
+        seen = (radii > 0).all(dim=-1).reshape(math.prod(scenes), cameras, count).any(dim=1).reshape(*scenes, count)
+        dense = gradient.reshape(*scenes, count, gradient.shape[-1])
         return torch.sparse_coo_tensor(
             seen.nonzero().T, dense[seen], dense.shape, is_coalesced=True, check_invariants=False
         )

@@ -78,7 +78,7 @@ def spherical_harmonics(
         if camera_ids is None:
             raise GsplatArgumentError.of("camera_ids", "expected indices beside gaussian_ids, got None")
         scenes = torch.zeros_like(gaussian_ids) if batch_ids is None else batch_ids
-        means, eyes = (values.reshape(-1, *values.shape[-2:]) for values in (means, eyes))
+        means, eyes = (values.reshape(math.prod(values.shape[:-2]), *values.shape[-2:]) for values in (means, eyes))
         offsets = means[scenes, gaussian_ids] - eyes[scenes, camera_ids]
     basis = _basis(degree, torch.nn.functional.normalize(offsets, dim=-1))
     # Elementwise sums: batches of such small products are slow.

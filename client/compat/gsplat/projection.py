@@ -5,6 +5,7 @@ Formulas: Zwicker et al., "EWA volume splatting", 2001; the blur's compensation:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -130,7 +131,7 @@ def fully_fused_projection(
         quats: [.., N, 4] rotations (w, x, y, z), of any length,
         scales: [.., N, 3] standard deviations, scene units.
         viewmats: [.., C, 4, 4] world to camera.
-        Ks: [.., C, 3, 3] intrinsics, pixels.
+        Ks: [.., C, 3, 3] intrinsics, pixels; fx, fy, cx and cy are used.
         width: picture width, pixels.
         height: picture height, pixels.
         eps2d: blur in the picture, pixels squared.
@@ -372,8 +373,8 @@ def _rows(tensor: torch.Tensor, batch: tuple[int, ...], ids: tuple[torch.Tensor,
     scene, _, gaussian = ids
     if sparse:
         flat = tensor if tensor.ndim == 2 else tensor[:, None]
-        return torch.nn.functional.embedding(gaussian, flat, sparse=True).reshape(-1, *tensor.shape[1:])
-    flat = tensor.reshape(-1, *tensor.shape[len(batch) :])
+        return torch.nn.functional.embedding(gaussian, flat, sparse=True).reshape(len(gaussian), *tensor.shape[1:])
+    flat = tensor.reshape(math.prod(batch), *tensor.shape[len(batch) :])
     return flat[scene, gaussian]
 
 

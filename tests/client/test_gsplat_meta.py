@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -208,3 +209,49 @@ def test_sensors_are_asked_again_when_meta_is_read(counted: Counted) -> None:
     assert received > (8 + 8 + 4 + 12 + 4) * COUNT
     assert counted.spent(lambda: [meta[name] for name in PER_GAUSSIAN]) == (0, 0)
     assert (meta["radii"] > 0).any()
+
+
+def test_meta_is_a_dictionary_of_values_however_it_is_read(rasterize: Rasterize) -> None:
+    """No method shows what stands in for values that are computed later."""
+    fresh = lambda: rasterize(scene(), packed=True)[2]  # noqa: E731
+    expected = dict(fresh().items())
+    meta = fresh()
+    assert "<computed when read>" in repr(meta) and "_Later" not in repr(meta)
+    assert torch.equal(meta.setdefault("depths", 1), expected["depths"])
+    assert meta.setdefault("mine", 1) == meta["mine"] == 1
+    for read in (lambda it: it.copy(), dict, lambda it: {**it}, lambda it: it | {}, lambda it: {} | it, copy.copy):
+        copied = read(fresh())
+        assert list(copied) == list(expected)
+        assert all(is_value(copied[name], value) for name, value in expected.items())
+    popped = fresh()
+    assert {name: type(value) for name, value in (popped.popitem() for _ in expected)} == {
+        name: type(value) for name, value in expected.items()
+    }
+    with pytest.raises(KeyError):
+        popped.popitem()
+
+
+def is_value(found: Any, expected: Any) -> bool:
+    return torch.equal(found, expected) if isinstance(expected, torch.Tensor) else found == expected
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_upper_triangles_of_covariances_are_read_and_get_the_gradient(
+    packed: bool, rasterize: Rasterize, worker_process: WorkerProcess
+) -> None:
+    tensors = scene()
+    factor = 0.2 * torch.randn(50, 3, 3, generator=torch.Generator().manual_seed(4))
+    whole = (factor @ factor.mT + 0.01 * torch.eye(3)).requires_grad_()
+    given = {**tensors, "quats": None, "scales": None}
+    rasterize({**given, "covars": whole}, packed=packed)[0].square().sum().backward()
+    assert whole.grad.triu().any() and not whole.grad.tril(-1).any()
+    # Of a symmetric gradient both entries of a pair together are the gradient of the one number that is read.
+    both = whole.detach().clone().requires_grad_()
+    size = {"width": WIDTH, "height": HEIGHT}
+    render_gaussians(
+        **{**given, "covars": both}, **size, semantics="gsplat", client=worker_process.target
+    ).color.square().sum().backward()
+    torch.testing.assert_close(whole.grad, both.grad.triu() + both.grad.triu(1), rtol=1e-4, atol=1e-5)
+    changed = whole.detach() + 9.0 * torch.ones(3, 3).tril(-1)
+    images = [rasterize({**given, "covars": covars}, packed=packed)[0] for covars in (whole, changed)]
+    assert torch.equal(*images)

@@ -7,7 +7,7 @@ the radii come with the picture, where there are gradients: strategies read them
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -37,6 +37,9 @@ class Meta(dict[str, Any]):
 
     # The methods of dict would return values that are not computed yet.
     get, values, items = Mapping.get, Mapping.values, Mapping.items  # type: ignore[assignment]
+    setdefault = MutableMapping.setdefault  # type: ignore[assignment]
+    __eq__ = Mapping.__eq__
+    __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, values: dict[str, Any], later: dict[str, Callable[[], Any]]) -> None:
         super().__init__({**values, **{name: _Later(compute) for name, compute in later.items()}})
@@ -57,10 +60,28 @@ class Meta(dict[str, Any]):
             _ = self[name]
         return super().pop(name, *default)
 
+    def popitem(self) -> tuple[str, Any]:
+        """Like dict.popitem."""
+        if not self:
+            raise KeyError("popitem(): dictionary is empty")
+        name = next(reversed(self))
+        return name, self.pop(name)
+
+    def copy(self) -> dict[str, Any]:
+        """Like dict.copy; all values are computed."""
+        return dict(self.items())
+
+    def __or__(self, other: Any) -> Any:
+        return self.copy() | other
+
 
 class _Later:
     def __init__(self, compute: Callable[[], Any]) -> None:
         self.compute = compute
+
+    def __repr__(self) -> str:
+        # Of the dictionary, too: showing it computes nothing.
+        return "<computed when read>"
 
 
 class Snapshot:
@@ -133,7 +154,7 @@ class Intermediates:
 
     def _arranged(self, name: str) -> torch.Tensor:
         values = self.compute(name)
-        return self.layout.arrange(values.reshape(-1, *values.shape[len(self.shape) - 1 :]))
+        return self.layout.arrange(values.reshape(math.prod(self.shape[:-1]), *values.shape[len(self.shape) - 1 :]))
 
     def ids(self, axis: int) -> torch.Tensor | None:
         """The scene (0), camera (1) or Gaussian (2) of each packed row; None if results are not packed."""
@@ -147,7 +168,7 @@ class Intermediates:
         """The Gaussians of all pictures in one list."""
         axes = 1 if self.packed else len(self.shape)
         arrays = {name: self[name].detach() for name in OUTPUTS}
-        flat = {name: array.reshape(-1, *array.shape[axes:]) for name, array in arrays.items()}
+        flat = {name: array.flatten(0, axes - 1) for name, array in arrays.items()}
         visible = self.layout.visible
         rows = torch.arange(len(flat["depths"])) if visible is None else visible
         return Projected((rows // self.shape[-1]).to(self.device), **flat)

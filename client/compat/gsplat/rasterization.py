@@ -97,7 +97,8 @@ def rasterization(
         colors: [.., N, D] or [.., C, N, D] channels; with sh_degree [N, K, D], [.., N, K, D] or, for each camera,
             [.., C, N, K, D] coefficients. May be None if only the depth is rendered.
         viewmats: [.., C, 4, 4] world to camera.
-        Ks: [.., C, 3, 3] intrinsics, pixels. Unlike the original's they get a gradient, if they require one.
+        Ks: [.., C, 3, 3] intrinsics, pixels; fx, fy, cx and cy are used, and whatever else a matrix has is not.
+            Unlike the original's they get a gradient, if they require one.
         width: picture width, pixels.
         height: picture height, pixels.
         near_plane: least depth shown, scene units.
@@ -118,7 +119,8 @@ def rasterization(
         distributed: must be False.
         camera_model: "pinhole", "ortho", "fisheye" or, with `with_ut`, "ftheta" or "lidar".
         segmented: accepted, without effect.
-        covars: [.., N, 3, 3] covariances, instead of quats and scales.
+        covars: [.., N, 3, 3] covariances, instead of quats and scales; the upper triangle of each is used, and gets the
+            gradient.
         with_ut: project by sigma points, through real lenses and shutters. Like gsplat's, these pictures have no
             gradients through the projection; `lumigrad.client.torch.render_gaussians` has them.
         with_eval3d: evaluate Gaussians along the rays of pixels; gradients then reach means, quats and
@@ -154,6 +156,7 @@ def rasterization(
         GsplatArgumentError: an argument is invalid.
     """
     given = locals()
+    given["covars"] = upper_triangles(covars)
     refuse_unsupported(given)
     check_modes(render_mode, camera_model, rasterize_mode)
     check_renderer(renderer_config, with_eval3d)
@@ -290,6 +293,13 @@ def _images(given: Mapping[str, Any]) -> tuple[str, ...]:
         "normals": given["return_normals"],
     }
     return (*(name for name, is_wanted in wanted.items() if is_wanted), "transmittance")
+
+
+def upper_triangles(covars: Any) -> Any:
+    """Symmetric matrices [.., 3, 3] of the upper triangles, which alone get a gradient; other values unchanged."""
+    if not isinstance(covars, torch.Tensor) or covars.shape[-2:] != (3, 3):
+        return covars
+    return covars.triu() + covars.triu(1).mT
 
 
 def no_colors(means: torch.Tensor) -> torch.Tensor:

@@ -75,7 +75,7 @@ def rasterization_2dgs(
         colors: [.., N, D] or [.., C, N, D] channels; with sh_degree [.., N, K, D] or [.., C, N, K, D] coefficients. May
             be None if only the depth is rendered.
         viewmats: [.., C, 4, 4] world to camera.
-        Ks: [.., C, 3, 3] intrinsics, pixels.
+        Ks: [.., C, 3, 3] intrinsics, pixels; fx, fy, cx and cy are used.
         width: picture width, pixels.
         height: picture height, pixels.
         near_plane: least depth shown, scene units.
@@ -277,7 +277,7 @@ def _tiles(
 ) -> Intersections:
     """The tiles that the box of each surfel meets."""
     axes = 1 if layout.visible is not None else len(layout.shape)
-    flat = [values.detach().reshape(-1, *values.shape[axes:]) for values in (centres, radii, depths)]
+    flat = [values.detach().flatten(0, axes - 1) for values in (centres, radii, depths)]
     rows = torch.arange(len(flat[0])) if layout.visible is None else layout.visible
     images = (rows // layout.shape[-1]).to(layout.device)
     # Boxes depend on neither conics nor opacities.

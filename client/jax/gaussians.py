@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lumigrad.client.base.arguments import one_of
+from lumigrad.client.base.arrays import Array
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
 from lumigrad.client.jax.arrays import optional, real, shaped, stored_channels
@@ -25,6 +26,7 @@ from lumigrad.client.operators.gaussians import (
     TRANSFORM_INPUTS,
     GaussianCall,
     ViewMatrices,
+    check_matrices,
     distortion_rows,
     moving_slices,
     projection_of,
@@ -33,7 +35,7 @@ from lumigrad.client.operators.gaussians import (
 )
 from lumigrad.client.operators.sensor_arguments import Arrays, are_sensors, check_outputs, sensor_settings, sensors
 from lumigrad.client.operators.sensors import LENS_INPUTS, RAYS, SensorMatrices
-from lumigrad.client.rendering.request import WireFormat
+from lumigrad.client.rendering.request import RenderRequest, WireFormat
 from lumigrad.client.settings.engines import GaussianSemantics, GaussianSettings, TileBounds
 from lumigrad.client.values.camera import RowTime
 from lumigrad.client.values.handle import SceneHandle
@@ -45,6 +47,13 @@ class JaxGaussianCall(GaussianCall, JaxCall):
     """See `JaxCall`."""
 
     cameras: ViewMatrices | SensorMatrices
+
+    def request(self, inputs: Mapping[str, Array | None]) -> RenderRequest:
+        """The request of the rendering; the cameras' matrices have no values to check before."""
+        view, projection = inputs["view"], inputs["projection"]
+        assert view is not None and projection is not None
+        check_matrices(view, projection)
+        return super().request(inputs)
 
     def shapes(self, inputs: Inputs) -> dict[str, tuple[int, ...]]:
         """The shape [C, H, W] of each output, and [C, H, W, D] of the colour."""
@@ -205,7 +214,7 @@ def _cameras(given: Mapping[str, Any], inputs: Inputs) -> tuple[ViewMatrices | S
     views = len(inputs["view"])
     if not are_sensors(given):
         rows, model = distortion_rows(given["distortion"], views), projection_of(given["camera_model"])
-        matrices = ViewMatrices(given["width"], given["height"], model, rows, is_checked=True)
+        matrices = ViewMatrices(given["width"], given["height"], model, rows)
         return matrices, {**none, **inputs}, {"tile_bounds": None}
     cameras, of_lenses = sensors(given, (views,), _ARRAYS, given["row_time"], given["lens_domain"])
     return cameras, {**none, **inputs, **of_lenses}, sensor_settings(given, given["tile_bounds"])

@@ -31,24 +31,21 @@ CAMERA_INPUTS = ("view", "projection", "position", "view_end")
 class ViewMatrices:
     """OpenCV's cameras: "view" [.., 4, 4] are view matrices, "projection" [.., 3, 3] the intrinsics K.
 
-    `width` and `height` are in pixels; `distortion` has one row of coefficients for each camera, or no rows. With
-    `is_checked` the matrices are checked here.
+    `width` and `height` are in pixels; `distortion` has one row of coefficients for each camera, or no rows.
     """
 
     width: int
     height: int
     model: Projection = "pinhole"
     distortion: tuple[tuple[float, ...], ...] = ()
-    is_checked: bool = False
 
     def cameras(self, inputs: Mapping[str, Array | None]) -> tuple[Camera, ...]:
         """One camera for each pair of matrices."""
         views, intrinsics = _present(inputs["view"]).reshape(-1, 4, 4), _present(inputs["projection"]).reshape(-1, 3, 3)
         cameras = []
         for view, k, row in zip(views, intrinsics, self.distortion or ((),) * len(views), strict=True):
-            matrices = (view, k) if self.is_checked else (k[0, 0], k[1, 1], k[0, 2], k[1, 2], view[:3, :3], view[:3, 3])
-            make: Any = Camera.from_view_matrix if self.is_checked else Camera.opencv
-            cameras.append(make(*matrices, self.width, self.height, model=self.model, distortion=row))
+            numbers = (k[0, 0], k[1, 1], k[0, 2], k[1, 2], view[:3, :3], view[:3, 3])
+            cameras.append(Camera.opencv(*numbers, self.width, self.height, model=self.model, distortion=row))
         return tuple(cameras)
 
     def gradients(self, found: Gradients) -> dict[str, Array]:
@@ -85,6 +82,24 @@ class InriaMatrices:
         """The gradients of the matrices, as the worker returns them."""
         arrays = (found.camera_view, found.camera_projection, found.camera_position)
         return dict(zip(_OF_INRIA, arrays, strict=True))
+
+
+def check_matrices(viewmats: Array, intrinsics: Array) -> None:
+    """Raises InvalidArgument for matrices [.., 4, 4] and Ks [.., 3, 3] whose fixed entries are wrong."""
+    for name, matrices in (("viewmats", viewmats), ("Ks", intrinsics)):
+        if not np.isfinite(matrices).all():
+            raise InvalidArgument.of(name, "expected finite values, got some that are nan or infinite")
+    if not np.allclose(viewmats[..., 3, :], (0.0, 0.0, 0.0, 1.0), atol=1e-6):
+        text = "expected 0 0 0 1 as the last row of each; transpose matrices for row vectors"
+        raise InvalidArgument.of("viewmats", text)
+    expected = "expected fx 0 cx, 0 fy cy, 0 0 1 in each, got"
+    if intrinsics[..., (0, 1), (1, 0)].any():
+        raise InvalidArgument.of("Ks", f"{expected} skew, which no camera has here; leave it out")
+    rows = intrinsics[..., 2, :].reshape(-1, 3)
+    wrong = rows[~np.isclose(rows, (0.0, 0.0, 1.0), atol=1e-6).all(axis=-1)]
+    if len(wrong):
+        advice = "divide each by its last entry" if not wrong[:, :2].any() and wrong[:, 2].all() else "pass K alone"
+        raise InvalidArgument.of("Ks", f"{expected} the last row {wrong[0].tolist()}; {advice}")
 
 
 def distortion_rows(distortion: Any, cameras: int) -> tuple[tuple[float, ...], ...]:

@@ -12,7 +12,14 @@ import torch
 from lumigrad.client.base.arrays import check_shape, shape_text
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.operators.call import one_background
-from lumigrad.client.operators.gaussians import COLUMNS, INPUTS, ROWS, TRANSFORM_INPUTS, used_coefficients
+from lumigrad.client.operators.gaussians import (
+    COLUMNS,
+    INPUTS,
+    ROWS,
+    TRANSFORM_INPUTS,
+    check_matrices,
+    used_coefficients,
+)
 from lumigrad.client.torch.remote import Tensors, on_host
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import SceneHandle
@@ -119,20 +126,10 @@ def _count(scene: SceneHandle, views: torch.Tensor) -> int:
     return scene.count // max(scenes, 1)
 
 
-def check_matrices(inputs: Tensors) -> None:
+def check_cameras(inputs: Tensors) -> None:
     """Raises InvalidArgument for view matrices [.., 4, 4] and Ks [.., 3, 3] whose fixed entries are wrong."""
-    viewmats, intrinsics = inputs["view"], inputs["projection"]
-    assert viewmats is not None and intrinsics is not None
-    if not viewmats.isfinite().all():
-        raise InvalidArgument.of("viewmats", "expected finite values, got some that are nan or infinite")
-    rows = viewmats.detach()[..., 3, :]
-    if not torch.allclose(rows, rows.new_tensor([0.0, 0.0, 0.0, 1.0]), atol=1e-6):
-        raise InvalidArgument.of(
-            "viewmats", "expected 0 0 0 1 as the last row of each; transpose matrices for row vectors"
-        )
-    skew = intrinsics.detach()[..., (0, 1, 2, 2), (1, 0, 0, 1)]
-    if skew.any():
-        raise InvalidArgument.of("Ks", "expected fx 0 cx, 0 fy cy, 0 0 1 in each, got skew; leave it out")
+    matrices = [inputs[name] for name in ("view", "projection")]
+    check_matrices(*(matrix.detach().numpy() for matrix in matrices if matrix is not None))
 
 
 def _shaped(name: str, value: Any, shape: Sequence[Any], dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -28,7 +28,7 @@ from lumigrad.client.operators.sensors import SensorMatrices
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.rendering.request import WireFormat
 from lumigrad.client.settings.engines import GaussianSemantics, GaussianSettings, TileBounds
-from lumigrad.client.torch.gaussian_inputs import Prepared, check_matrices, prepared
+from lumigrad.client.torch.gaussian_inputs import Prepared, check_cameras, prepared
 from lumigrad.client.torch.gaussian_nodes import Layout, Rendering, draw, project
 from lumigrad.client.torch.remote import outside_graphs, run
 from lumigrad.client.torch.sensors import intrinsics_of, sensors
@@ -242,7 +242,7 @@ def render_gaussians(
         Ks=intrinsics_of(arguments), sh_degree=sh_degree, backgrounds=backgrounds, background=background, covars=covars,
         transforms=transforms, scene=scene,
     )  # fmt: skip
-    check_matrices(tensors.inputs)
+    check_cameras(tensors.inputs)
     tensors, cameras, of_sensors = _cameras(arguments, tensors)
     call = GaussianCall(
         client=client_of(client),

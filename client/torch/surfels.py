@@ -13,7 +13,7 @@ from lumigrad.client.operators.call import chosen
 from lumigrad.client.operators.gaussians import GaussianCall, ViewMatrices, travelling
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.settings.engines import GaussianSettings
-from lumigrad.client.torch.gaussian_inputs import Prepared, check_matrices, prepared
+from lumigrad.client.torch.gaussian_inputs import Prepared, check_cameras, prepared
 from lumigrad.client.torch.gaussian_nodes import Layout, Rendering, draw, project
 from lumigrad.client.torch.gaussians import with_derived
 from lumigrad.client.torch.remote import outside_graphs, run
@@ -86,7 +86,6 @@ def render_gaussians_2d(
     near: float | None = None,
     far: float | None = None,
     radius_clip: float | None = None,
-    eps2d: float | None = None,
     outputs: Sequence[str] = SURFEL_OUTPUTS,
     client: Client | str | None = None,
 ) -> RenderedSurfels:
@@ -113,7 +112,6 @@ def render_gaussians_2d(
         near: least depth shown, scene units; None: 0.01.
         far: largest depth shown; None: 1e10.
         radius_clip: surfels with radii of at most this many pixels are not shown; None: 0.
-        eps2d: accepted, without effect: surfels are not blurred, but at least as large as a pixel.
         outputs: outputs beside the colour, from `SURFEL_OUTPUTS` and `MORE_SURFEL_OUTPUTS`; leave out those that you do
             not use.
         client: the client to use; a target such as "localhost:50051" means the shared client of that target, None the
@@ -129,13 +127,12 @@ def render_gaussians_2d(
         rendered = render_gaussians_2d(**tensors, **cameras, **size, client=client)
         rendered.normals  # [1, H, W, 3]
     """
-    del eps2d
     wanted = chosen(outputs, (*SURFEL_OUTPUTS, *MORE_SURFEL_OUTPUTS), always=("color",))
     tensors = prepared(
         means=means, quats=quats, scales=three_scales(scales), opacities=opacities, colors=colors, viewmats=viewmats,
         Ks=Ks, sh_degree=sh_degree, backgrounds=backgrounds, background=background,
     )  # fmt: skip
-    check_matrices(tensors.inputs)
+    check_cameras(tensors.inputs)
     call = GaussianCall(
         client=client_of(client),
         settings=GaussianSettings(primitive="surfel", sh_degree=sh_degree, near=near, far=far, radius_clip=radius_clip),

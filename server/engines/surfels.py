@@ -42,6 +42,8 @@ def check_surfels(
         require(not camera.distorted, f"{path}.distortion", "none with PRIMITIVE_SURFEL", found)
     require(not settings.inria, f"{where}.semantics", "exact or gsplat with PRIMITIVE_SURFEL", settings.semantics)
     require(not settings.antialiased, f"{where}.antialiased", "false with PRIMITIVE_SURFEL", settings.antialiased)
+    eps2d = spec.gaussians.eps2d if spec.gaussians.HasField("eps2d") else None
+    require(eps2d is None, f"{where}.eps2d", "none with PRIMITIVE_SURFEL, which is not blurred", eps2d)
     center = settings.pixel_center
     require(center == 0.5, f"{where}.pixel_center", "0.5 with PRIMITIVE_SURFEL", center)
     for name, value in settings.sensor_settings.items():

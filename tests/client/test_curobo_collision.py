@@ -95,6 +95,22 @@ def test_obstacles_move_and_are_switched():
             call()
 
 
+def test_costs_of_obstacles_that_are_not_summed_are_refused():
+    world = checker(WorldConfig(mesh=[part()], cuboid=[Cuboid("table", AT, (1.0, 1.0, 1.0))]))
+    spheres = torch.zeros(1, 1, 1, 4)
+    buffer = CollisionQueryBuffer.initialize_from_shape(spheres.shape, CPU, world.collision_types)
+    swept = {"speed_dt": 0.1, "sweep_steps": 4}
+    for call, options in (
+        (world.get_sphere_distance, {}),
+        (world.get_sphere_collision, {}),
+        (world.get_swept_sphere_distance, swept),
+        (world.get_swept_sphere_collision, swept),
+    ):
+        call(spheres, buffer, 1.0, 0.0, sum_collisions=True, **options)
+        with pytest.raises(CuroboArgumentError, match=r"^sum_collisions: expected True, got False; .* reduction="):
+            call(spheres, buffer, 1.0, 0.0, sum_collisions=False, **options)
+
+
 def test_changed_geometry_under_an_old_name_is_taken():
     world = checker(WorldConfig(mesh=[part(size=1.0)]))
     assert costs(world, (0.4, 0, 0, 0))[0] == pytest.approx(0.1, abs=1e-6)

@@ -220,3 +220,18 @@ def test_what_only_the_worker_can_refuse_names_the_field(client, settings, field
     with pytest.raises(InvalidArgument) as refused:
         client.render(cloud(), orbit(1)[0], **settings)
     assert field in refused.value.violations[0].field
+
+
+def test_along_rays_a_crop_is_a_window_of_the_image_and_by_ellipses_it_is_near(client):
+    whole = Camera.opencv(40, 40, 24, 18, np.eye(3), (0, 0, 3.0), 48, 36)
+    crops = [
+        [Camera.opencv(40, 40, 24 - x, 18 - y, np.eye(3), (0, 0, 3.0), 16, 12) for x in (0, 16, 32)]
+        for y in (0, 12, 24)
+    ]
+    differences = {}
+    for response in ("picture", "ray"):
+        parts = [[client.render(cloud(), camera, response=response).color for camera in row] for row in crops]
+        together = np.concatenate([np.concatenate(row, axis=1) for row in parts])
+        differences[response] = np.abs(together - client.render(cloud(), whole, response=response).color).max()
+    assert differences["ray"] == 0.0
+    assert 0.0 < differences["picture"] < 0.2

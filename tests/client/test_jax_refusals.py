@@ -49,6 +49,15 @@ REFUSED = [
 ]
 
 
+# Of values, which only the call itself sees.
+LATE = [
+    (lambda c: splat(c, Ks=jnp.tile(2 * jnp.eye(3), (2, 1, 1))), r"Ks: .* the last row \[0.0, 0.0, 2.0\]; divide each"),
+    (lambda c: splat(c, Ks=jnp.tile(2 * jnp.eye(3), (2, 1, 1)), with_ut=True), r"Ks: .* divide each by its last entry"),
+    (lambda c: splat(c, Ks=jnp.tile(jnp.eye(3).at[0, 1].set(0.1), (2, 1, 1))), "Ks: .* got skew"),
+    (lambda c: splat(c, viewmats=jnp.ones((2, 4, 4))), "viewmats: expected 0 0 0 1 as the last row"),
+]
+
+
 def distances(client: Client, values: Any = None, **options: Any) -> Any:
     return functions.mesh_distance(rows() if values is None else values, world(), client=client, **options)
 
@@ -80,3 +89,11 @@ def test_second_derivatives_are_refused_by_name(client: Client, compiled: bool):
     again = jax.grad(lambda weight: slope(weight) ** 2)
     with pytest.raises(LumigradError, match="second derivatives are not computed"):
         (jax.jit(again) if compiled else again)(jnp.float32(2))
+
+
+@pytest.mark.parametrize(("call", "said"), LATE)
+def test_wrong_matrices_are_named(client: Client, call: Callable[[Client], Any], said: str):
+    with pytest.raises(InvalidArgument, match=said):
+        call(client)
+    with pytest.raises(Exception, match=said):
+        jax.block_until_ready(jax.jit(lambda: call(client).color)())

@@ -265,7 +265,7 @@ def test_scales_may_be_two_or_three(client: Client) -> None:
     given = arguments()
     two = render_gaussians_2d(**given, **SIZE, client=client)
     scales = torch.cat([given["scales"], torch.full((30, 1), 7.0)], -1).detach().requires_grad_()
-    three = render_gaussians_2d(**{**given, "scales": scales}, **SIZE, eps2d=3.0, client=client)
+    three = render_gaussians_2d(**{**given, "scales": scales}, **SIZE, client=client)
     assert all(torch.equal(*pair) for pair in zip(two, three, strict=True) if pair[0] is not None)
     three.color.sum().backward()
     assert scales.grad[:, :2].any() and not scales.grad[:, 2].any()

@@ -102,6 +102,7 @@ REFUSED: list[tuple[Any, str, str]] = [
     (surfels(pixel_center=0), "gaussians.pixel_center", "expected 0.5 with PRIMITIVE_SURFEL, got 0"),
     (surfels(tile_size=5), "gaussians.tile_size", "expected None or one of (4, 8, 16), got 5"),
     (surfels(antialiased=True), "gaussians.antialiased", "expected false with PRIMITIVE_SURFEL, got True"),
+    (surfels(eps2d=0.3), "gaussians.eps2d", "expected none with PRIMITIVE_SURFEL, which is not blurred, got 0.3"),
     (surfels(outputs=["inverse_depth"]), "outputs", "expected one of color, alpha, transmittance, depth"),
     (surfels(outputs=["conics"]), "outputs", "got conics"),
     (gaussian_spec(opencv_camera(WIDTH, HEIGHT), outputs=["distortion"]), "outputs", "got distortion"),

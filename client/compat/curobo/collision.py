@@ -11,7 +11,7 @@ import torch
 
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.compat.curobo.buffers import CollisionBuffer, CollisionQueryBuffer
-from lumigrad.client.compat.curobo.errors import curobo_refusals
+from lumigrad.client.compat.curobo.errors import CuroboArgumentError, curobo_refusals
 from lumigrad.client.compat.curobo.obstacles import Obstacles
 from lumigrad.client.compat.curobo.sphere_cost import SphereCost, SphereFunction, first, settings_of
 from lumigrad.client.compat.curobo.values import (
@@ -94,9 +94,10 @@ class WorldMeshCollision(Obstacles):
             activation_distance: the distance at which costs begin, metres.
             env_query_idx: (b,) the environment of each batch row; None: 0.
             return_loss: multiply the gradient by that of the output; otherwise that is taken to be 1.
-            sum_collisions: accepted, without effect; obstacles are always summed.
+            sum_collisions: must be True; obstacles are always summed.
             compute_esdf: return the signed distance, positive inside, the largest over the obstacles.
         """
+        _check_sum(sum_collisions)
         settings = settings_of(weight, activation_distance, self.max_distance, compute_esdf=compute_esdf)
         return self._cost(query_sphere, collision_query_buffer, settings, env_query_idx, return_loss)
 
@@ -108,9 +109,10 @@ class WorldMeshCollision(Obstacles):
         activation_distance: Any,
         env_query_idx: torch.Tensor | None = None,
         return_loss: bool = False,
-        **_: Any,
+        **others: Any,
     ) -> torch.Tensor:
         """Returns the same cost as `get_sphere_distance`: more than 0 in collision."""
+        _check_sum(others.get("sum_collisions", True))
         arguments = query_sphere, collision_query_buffer, weight, activation_distance, env_query_idx, return_loss
         return self.get_sphere_distance(*arguments)
 
@@ -134,6 +136,7 @@ class WorldMeshCollision(Obstacles):
         `sweep_steps` the most samples to take on each half of the way, 0 to 255. With `enable_speed_metric` costs are
         multiplied by the speed of the sphere.
         """
+        _check_sum(sum_collisions)
         settings = settings_of(
             weight, activation_distance, self.max_distance,
             sweep_steps=sweep_steps, speed_dt=speed_dt if enable_speed_metric else None,
@@ -225,6 +228,16 @@ class CheckedSpheres(SphereFunction):
     def forward(ctx: Any, query_sphere: torch.Tensor, cost: SphereCost, buffers: CollisionBuffer) -> torch.Tensor:
         """Fills the buffers and returns the costs."""
         return cost.forward(ctx, query_sphere, buffers)
+
+
+def _check_sum(sum_collisions: Any) -> None:
+    """Raises CuroboArgumentError for what keeps the largest cost of all obstacles: the cost would be another."""
+    if not sum_collisions:
+        raise CuroboArgumentError.of(
+            "sum_collisions",
+            f"expected True, got {sum_collisions!r}; costs of obstacles are summed here, as those of meshes are in "
+            'cuRobo; for the largest call lumigrad.client.torch.mesh_distance(…, reduction="max")',
+        )
 
 
 def _box(cuboid: Any) -> Any:

@@ -37,9 +37,9 @@ class Meta(dict[str, Any]):
 
     # The methods of dict would return values that are not computed yet.
     get, values, items = Mapping.get, Mapping.values, Mapping.items  # type: ignore[assignment]
-    setdefault = MutableMapping.setdefault  # type: ignore[assignment]
+    setdefault = MutableMapping.setdefault
     __eq__ = Mapping.__eq__
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def __init__(self, values: dict[str, Any], later: dict[str, Callable[[], Any]]) -> None:
         super().__init__({**values, **{name: _Later(compute) for name, compute in later.items()}})

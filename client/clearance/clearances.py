@@ -53,6 +53,7 @@ class Clearances:
         clearance: [T, S] distance of the sphere's surface, metres, negative inside; NaN for disabled spheres.
         collides: [T, S] whether it is below the margin; in a sweep also on half of the segments before and after.
         uncertain: [T, S] whether half of a segment touched nothing, but had too few samples to be certain.
+        notes: sentences on meshes whose inside needs more than the closest surface.
     """
 
     motion: Motion
@@ -62,6 +63,7 @@ class Clearances:
     clearance: Float64
     collides: npt.NDArray[np.bool_]
     uncertain: npt.NDArray[np.bool_]
+    notes: tuple[str, ...] = ()
 
     @staticmethod
     def measure(client: Client, world: World, motion: Motion, question: Question) -> Clearances:
@@ -94,7 +96,8 @@ class Clearances:
             )
             collides |= swept.cost > 0
             uncertain = np.asarray(swept.exhausted & ~collides)
-        return Clearances(motion, question, world.names, dict(found), clearance, collides, uncertain)
+        notes = _notes(client, world)
+        return Clearances(motion, question, world.names, dict(found), clearance, collides, uncertain, notes)
 
     @property
     def closest(self) -> tuple[int, int] | None:
@@ -123,6 +126,17 @@ class Clearances:
     def name(self, sphere: int) -> str | None:
         """The name of a sphere's link; None: it has none."""
         return self.motion.names[sphere] if self.motion.names else None
+
+
+def _notes(client: Client, world: World) -> tuple[str, ...]:
+    """What the worker's reports say about meshes of the sign "auto"; a mesh of several obstacles is named once."""
+    names = {
+        obstacle.mesh: name
+        for obstacle, name in zip(world.obstacles, world.names, strict=True)
+        if obstacle.sign == "auto"
+    }
+    reports = {name: client.put(mesh).report for mesh, name in names.items() if mesh is not None}
+    return tuple(f"{name}: {report.remark}" for name, report in reports.items() if report is not None and report.remark)
 
 
 def _check(motion: Motion, question: Question, largest_radius: float) -> None:
@@ -165,6 +179,7 @@ def summary(found: Clearances) -> dict[str, Any]:
         "colliding_steps": np.flatnonzero(found.collides.any(axis=1)).tolist() if found.motion.is_trajectory else None,
         "uncertain_steps": np.flatnonzero(found.uncertain.any(axis=1)).tolist() if found.question.sweep else None,
         "closest": None if place is None else record(found, *place),
+        "notes": list(found.notes),
     }
 
 

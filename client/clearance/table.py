@@ -42,7 +42,7 @@ def sentence(found: Clearances) -> str:
     lines = [f"{_counted(count, 'sphere')}{along}, {_counted(len(found.obstacles), 'obstacle')}: {_verdict(facts)}"]
     if facts["closest"] is not None:
         lines.append(f"closest: {_place(facts['closest'], facts['margin'])}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *found.notes])
 
 
 def _verdict(facts: dict[str, Any]) -> str:

@@ -38,6 +38,13 @@ class MeshReport:
         rebuilt: whether the last update rebuilt the worker's search structure instead of refitting it.
         growth: surface of that structure's boxes relative to the mesh, compared with when it was built; 1 at first,
             larger after updates.
+        components: number of connected components: faces joined by edges of two faces. 0: the worker is older than
+            client and does not look at them, nor at the following.
+        overlapping_components: number of closed and oriented components whose bounding boxes meet those of others.
+        turned_components: number of closed and oriented components that are inside out and no cavities; the sign
+            "auto" turns them.
+        self_intersecting: whether points were found that a component encloses more than once, or from the wrong side;
+            up to 1,024 points beside the faces of a closed and oriented mesh are looked at.
     """
 
     closed: bool
@@ -56,6 +63,35 @@ class MeshReport:
     area: float
     rebuilt: bool
     growth: float
+    components: int = 0
+    overlapping_components: int = 0
+    turned_components: int = 0
+    self_intersecting: bool = False
+
+    @property
+    def sign(self) -> str | None:
+        """The method that the sign "auto" takes: "normals" or "winding"; None: the worker is too old to say."""
+        if not self.components:
+            return None
+        enclosed_twice = self.overlapping_components > 0 or self.self_intersecting
+        return "normals" if self.oriented and not enclosed_twice else "winding"
+
+    @property
+    def remark(self) -> str:
+        """A sentence on what the sign "auto" does beyond looking at the closest surface; empty: nothing."""
+        found = []
+        if not self.oriented:
+            found.append("its faces are not all oriented alike" if self.closed else "its surface is not closed")
+        if self.overlapping_components:
+            found.append(f"{self.overlapping_components:,} of its {self.components:,} parts overlap or lie close")
+        if self.self_intersecting:
+            found.append("its surface intersects itself")
+        decides = [" and ".join(found) + ": the winding number decides what is inside"] if found else []
+        turned, parts = self.turned_components, self.components
+        if turned:
+            which = "it is" if parts == 1 else f"{turned:,} of its {parts:,} parts are"
+            decides.append(f"{which} inside out and taken the other way round")
+        return "; ".join(decides)
 
     @staticmethod
     def of(message: mesh_pb2.MeshReport) -> MeshReport:

@@ -103,9 +103,10 @@ class Obstacle:
         name: identifies it in `Client.update`; None: the world chooses one.
         enabled: whether queries include it.
         environment: the number of its environment.
-        sign: how the inside of a mesh is determined: "auto": "normals" if the mesh is closed and oriented (inverted if
-            its volume is negative), else "winding"; "normals": by the closest surface; "rays": by votes of three rays
-            along the axes of the mesh; "winding": by the generalised winding number; "unsigned": there is no inside.
+        sign: how the inside of a mesh is determined: "auto": "normals" if the mesh is closed and oriented and its
+            components are apart, else "winding", after components that are inside out are turned; "normals": by the
+            closest surface; "rays": by votes of three rays along the axes of the mesh; "winding": by the generalised
+            winding number; "unsigned": there is no inside. `MeshReport` says what "auto" takes.
 
     Example:
         table = Obstacle(Cuboid((1.2, 0.8, 0.05)), pose=(0, 0, 0.7), name="table")

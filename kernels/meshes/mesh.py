@@ -34,6 +34,13 @@ class Report:
         low, high: Corners of the bounding box.
         volume: Signed volume, cubic metres: negative if faces point inward. Meaningless for an open mesh.
         area: Surface area, square metres.
+        components: Number of connected components: faces joined by edges of two faces; where more meet, by vertices
+            as given.
+        overlapping_components: Number of closed and oriented components whose bounding boxes meet those of others.
+        turned_components: Number of closed and oriented components that are inside out and no cavities; the sign
+            "auto" turns them.
+        self_intersecting: Whether a component of a closed and oriented mesh was found to enclose points more than once,
+            or from the wrong side: up to 1,024 places beside its faces are looked at.
     """
 
     vertices: int
@@ -50,6 +57,15 @@ class Report:
     high: tuple[float, float, float]
     volume: float
     area: float
+    components: int
+    overlapping_components: int
+    turned_components: int
+    self_intersecting: bool
+
+    @property
+    def simple(self) -> bool:
+        """Whether the closest face tells inside from outside: nothing is open, and nothing enclosed twice was found."""
+        return self.oriented and self.overlapping_components == 0 and not self.self_intersecting
 
     @staticmethod
     def of(found: Mapping[str, Any]) -> Report:
@@ -63,7 +79,36 @@ _NATIVE_SIGNS = {"unsigned": 0, "normals": 1, "rays": 2, "winding": 3}
 MAX_FACES = 2**27
 # Memory of a tree beyond what it reports, measured with 2,000 trees of 12 and of 72 faces.
 _TREE_BYTES = 54 << 10
-_Tree = tuple[str, bool]  # The engine's key, and whether the tree has the data for winding numbers.
+_Key = tuple[str, bool]  # The engine's key, and whether the tree has the data for winding numbers.
+
+
+class _Trees:
+    """One set of triangles on every engine that searches it. `like` holds trees to refit in their order."""
+
+    def __init__(self, host: Any, like: dict[_Key, Any]) -> None:
+        self.host = host
+        self._like = like
+        self._built: dict[_Key, Any] = {}
+
+    def of(self, engine: Engine, winding: bool) -> Any:
+        """The tree for an engine; one with the data for winding numbers can be used for every policy."""
+        if (engine.key, True) in self._built:
+            return self._built[engine.key, True]
+        key = engine.key, winding
+        if key not in self._built:
+            if winding:
+                self.host = self.host.with_dipoles()
+            self._built[key] = engine.tree(self.host, self._like.pop(key, None))
+        return self._built[key]
+
+    def elsewhere(self) -> dict[_Key, Any]:
+        """The trees outside host memory."""
+        return {key: tree for key, tree in self._built.items() if key[0] != CpuEngine.key}
+
+    def refittable(self, host: Any) -> dict[_Key, Any]:
+        """Trees outside host memory that `host`, the same triangles moved, may be fitted into."""
+        there = {**self._like, **self._built}
+        return {} if host.rebuilt else {key: tree for key, tree in there.items() if key[0] != CpuEngine.key}
 
 
 class Mesh:
@@ -81,16 +126,22 @@ class Mesh:
     device: torch.device
     rebuilt: bool
     growth: float
+    _given: _Trees
+    _upright: _Trees
 
-    def __init__(self, host: Any, device: torch.device, like: dict[_Tree, Any] | None = None) -> None:
-        """Wraps a `MeshTree`; use `build` or `moved` instead. `like` holds trees to refit in their order."""
+    def __init__(self, host: Any, device: torch.device, before: Mesh | None = None) -> None:
+        """Wraps a `MeshTree`; use `build` or `moved` instead. `before`: the mesh whose vertices moved."""
         self.report = Report.of(host.report)
         self.device = device
         self.rebuilt = bool(host.rebuilt)
         self.growth = float(host.growth)
-        self._host = host
-        self._like = like or {}
-        self._trees: dict[_Tree, Any] = {}
+        self._given = _Trees(host, {} if before is None else before._given.refittable(host))
+        # The trees that "auto" searches: those without components that are inside out.
+        self._upright = self._given
+        if host.has_upright:
+            other = host.upright()
+            apart = before is not None and before._upright is not before._given
+            self._upright = _Trees(other, before._upright.refittable(other) if before is not None and apart else {})
         self._solids: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
         if device.type != "cpu":
@@ -138,16 +189,13 @@ class Mesh:
                 "vertices", f"a tensor on {self.device}, where the mesh is", f"one on {vertices.device}"
             )
         try:
-            host = self._host.moved(positions)
+            host = self._given.host.moved(positions)
             area = host.report["area"]
         except ValueError:
             area = 0.0
         if not area > 0.0:
             raise ArgumentError("vertices", "at least one face of area above 0", "none")
-        if host.rebuilt:
-            return Mesh(host, self.device)
-        there = {**self._like, **self._trees}
-        return Mesh(host, self.device, {kind: tree for kind, tree in there.items() if kind[0] != CpuEngine.key})
+        return Mesh(host, self.device, self)
 
     @property
     def vertices(self) -> int:
@@ -162,19 +210,21 @@ class Mesh:
     @property
     def bytes(self) -> int:
         """Memory in use, on the host and on the device."""
-        elsewhere = [tree for (key, _), tree in self._trees.items() if key != CpuEngine.key]
-        return _TREE_BYTES + int(self._host.bytes) + sum(int(tree.bytes) for tree in elsewhere)
+        trees = {id(trees): trees for trees in (self._given, self._upright)}.values()
+        elsewhere = [tree for one in trees for tree in one.elsewhere().values()]
+        return _TREE_BYTES + int(self._given.host.bytes) + sum(int(tree.bytes) for tree in elsewhere)
 
     def policy(self, sign: str) -> tuple[str, bool]:
         """The method for the sign of distances, and whether to negate it.
 
-        "auto" is "normals" if the mesh is closed and oriented, negated if its volume is negative, and "winding"
-        otherwise; other values are returned as they are.
+        "auto" is "normals" if every component is closed, oriented and apart from the others, and "winding" otherwise.
+        It turns components that are inside out; if all of them are, it negates "normals" instead. Other values are
+        returned as they are.
         """
         if sign != "auto":
             return sign, False
-        if self.report.closed and self.report.oriented:
-            return "normals", self.report.volume < 0.0
+        if self.report.simple:
+            return "normals", self.report.turned_components > 0 and self._upright is self._given
         return "winding", False
 
     def solid(self, engine: Engine, sign: str) -> Any:
@@ -183,20 +233,10 @@ class Mesh:
         if solid is None:
             with self._lock:
                 policy, turned = self.policy(sign)
-                solid = engine.solid(self._tree(engine, policy == "winding"), _NATIVE_SIGNS[policy], turned)
+                trees = self._upright if sign == "auto" else self._given
+                solid = engine.solid(trees.of(engine, policy == "winding"), _NATIVE_SIGNS[policy], turned)
                 self._solids[engine.key, sign] = solid
         return solid
-
-    def _tree(self, engine: Engine, winding: bool) -> Any:
-        # A tree with the data for winding numbers can be used for every policy.
-        if (engine.key, True) in self._trees:
-            return self._trees[engine.key, True]
-        kind = engine.key, winding
-        if kind not in self._trees:
-            if winding:
-                self._host = self._host.with_dipoles()
-            self._trees[kind] = engine.tree(self._host, self._like.pop(kind, None))
-        return self._trees[kind]
 
 
 def _checked_vertices(vertices: torch.Tensor, count: int | None) -> np.ndarray:

@@ -31,10 +31,9 @@ class Instance:
         pose: x y z (metres) qw qx qy qz, object to world, float64. The quaternion is normalised where it is used.
         enabled: Whether queries include the instance.
         environment: The index of its environment.
-        sign: The method that decides which points are inside a mesh: "auto" ("normals" if it is closed and oriented,
-            whether its faces point outward or inward; otherwise "winding"), "normals" (pseudo-normal of the closest
-            feature), "rays" (at least two of three axis-parallel rays hit a back face first), "winding" (the
-            generalised winding number exceeds 1/2) or "unsigned" (no point is inside).
+        sign: The method that decides which points are inside a mesh: "auto" (`Mesh.policy`), "normals" (pseudo-normal
+            of the closest feature), "rays" (at least two of three axis-parallel rays hit a back face first), "winding"
+            (the generalised winding number exceeds 1/2) or "unsigned" (no point is inside).
 
     Raises:
         ArgumentError: A value is invalid.

@@ -17,7 +17,8 @@ from support.meshes import files as mesh_files
 from support.meshes import shapes
 from support.meshes.case import Doubles, MeshCase, MeshShape, Placed
 from support.meshes.cases import TURNED, case_of
-from support.meshes.obstacles import Obstacle, Sight, survey
+from support.meshes.obstacles import Obstacle, Sight
+from support.meshes.parts import facts_of
 from support.meshes.runs import mesh_of, run
 from support.meshes.spheres import Crowd, random_of
 
@@ -53,7 +54,7 @@ needs_files = pytest.mark.skipif(not FILES, reason=mesh_files.ABSENT)
 
 def assert_report(mesh: Mesh, shape: MeshShape) -> None:
     """The report says what sets and dictionaries say."""
-    found, expected = asdict(mesh.report), asdict(survey(shape)[0].facts())
+    found, expected = asdict(mesh.report), asdict(facts_of(shape))
     lengths = {name: (found.pop(name), expected.pop(name)) for name in ("low", "high", "area", "volume")}
     assert found == expected
     if not found["closed"]:

@@ -66,14 +66,15 @@ def registered_mesh(handle: int, argument: str) -> Mesh:
 def sign_of(mesh: Mesh, client: Client) -> Sign:
     """Returns the sign policy with cuRobo's results, the fastest one if there are several.
 
-    cuRobo casts three rays. They agree with the normals if a mesh is closed, and oriented with a positive volume.
+    cuRobo casts three rays, which see only what they meet first. They agree with the normals where those decide and no
+    component is inside out.
     """
     with _lock:
         sign = _signs.get(mesh)
     if sign is None:
         report = client.put(mesh).report
-        solid = report is not None and report.closed and report.oriented and report.volume > 0
-        sign = "auto" if solid else "rays"
+        agree = report is not None and report.sign == "normals" and report.turned_components == 0
+        sign = "auto" if agree else "rays"
         with _lock:
             _signs[mesh] = sign
     return sign

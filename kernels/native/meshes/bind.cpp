@@ -36,6 +36,8 @@ MeshTree moved(const MeshTree& tree, const Vertices& vertices) {
   return {tree.mesh->moved(vertices.data())};
 }
 
+MeshTree upright(const MeshTree& tree) { return {tree.mesh->upright()}; }
+
 MeshTree with_dipoles(const MeshTree& tree) {
   nb::gil_scoped_release unlocked;
   return {tree.mesh->with_dipoles()};
@@ -58,6 +60,10 @@ nb::dict report(const MeshTree& tree) {
   d["high"] = nb::make_tuple(r.high[0], r.high[1], r.high[2]);
   d["volume"] = r.volume;
   d["area"] = r.area;
+  d["components"] = r.components;
+  d["overlapping_components"] = r.overlapping_components;
+  d["turned_components"] = r.turned_components;
+  d["self_intersecting"] = r.self_intersecting;
   return d;
 }
 
@@ -131,6 +137,8 @@ void bind_world(nb::module_& m) {
   nb::class_<MeshTree>(m, "MeshTree")
       .def_static("build", &build, "vertices"_a, "faces"_a)
       .def("moved", &moved, "vertices"_a)
+      .def("upright", &upright)
+      .def_prop_ro("has_upright", [](const MeshTree& t) { return t.mesh->upright() != t.mesh; })
       .def("with_dipoles", &with_dipoles)
       .def_prop_ro("report", &report)
       .def_prop_ro("centre",

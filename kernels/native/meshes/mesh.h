@@ -23,7 +23,17 @@ struct Report {
   int64_t inconsistent_edges;                 // With two faces that traverse it in the same direction.
   bool closed, oriented;                      // Every edge has two faces; and they traverse it in opposite directions.
   double low[3], high[3], volume, area;       // Of the mesh as given, metres; the volume is signed.
+  // Connected components; solid ones whose boxes meet those of others; those that `upright` turns; and whether points
+  // were found that one of them encloses more than once. See build/solids.cpp.
+  int64_t components, overlapping_components, turned_components;
+  bool self_intersecting;
+
+  // Whether the closest face tells inside from outside: no component is open, or encloses what another one does.
+  bool simple() const { return oriented && overlapping_components == 0 && !self_intersecting; }
 };
+
+// In Topology::neighbours.
+inline constexpr int32_t kNoFace = -1, kManyFaces = -2;
 
 // Values of the faces that are kept, in the order of the slots of the Tree. The arrays of faces have room for all slots
 // of the last leaf; the unused slots repeat the last face, with the number -1.
@@ -33,11 +43,15 @@ struct Topology {
   Array<uint8_t> owners;          // [distinct] see build/surface.cpp
   Array<int32_t> numbers;         // [faces] the caller's numbers
   Array<int32_t> corners;         // [faces, 3] distinct vertices; corner a is opposite the longest edge
-  Array<int32_t> neighbours;      // [faces, 3] face across the edges ab, bc, ca; -1: none, or more than one
+  Array<int32_t> neighbours;      // [faces, 3] face across the edges ab, bc, ca; kNoFace, kManyFaces
   std::vector<int32_t> left_out;  // The caller's numbers of degenerate faces.
+  Array<int32_t> parts;           // [faces] their connected components; empty if there is one only
+  std::vector<uint8_t> solid;     // [part_count] closed and oriented, see build/parts.cpp
+  int32_t part_count = 0;
   int64_t distinct = 0;
 
   int64_t faces() const { return static_cast<int64_t>(numbers.size()); }
+  int32_t part_of(int64_t face) const { return part_count == 1 ? 0 : parts[face]; }
   std::size_t bytes() const;
 };
 
@@ -93,10 +107,18 @@ class Mesh : public std::enable_shared_from_this<Mesh> {
   Tree tree() const;
   // The same mesh with Tree::dipoles; itself if it has them.
   std::shared_ptr<const Mesh> with_dipoles() const;
+  // The mesh with the faces of Report::turned_components turned; itself if there are none, or if all are to be turned
+  // and nothing else is amiss, since then all signs may be turned instead.
+  std::shared_ptr<const Mesh> upright() const;
   std::size_t bytes() const;
 
  private:
+  // `inspected`: whether the report and `upright` cover the components.
+  static std::shared_ptr<Mesh> assemble(const double* vertices, int64_t count, const int32_t* faces, int64_t face_count,
+                                        bool inspected);
+  std::shared_ptr<Mesh> refit(const double* vertices) const;
   void fit(const double* vertices);
+  void make_upright(const double* vertices, const Mesh* before);
 
   Report report_{};
   std::shared_ptr<const Array<int32_t>> faces_;  // As given.
@@ -104,8 +126,10 @@ class Mesh : public std::enable_shared_from_this<Mesh> {
   std::shared_ptr<const Surface> surface_;
   std::shared_ptr<const Leaves> leaves_;
   std::shared_ptr<const Array<float>> dipoles_;
+  std::vector<uint8_t> turned_;             // By part; empty: none.
+  std::shared_ptr<const Mesh> upright_;     // Null: this one.
   double built_size_ = 0.0, growth_ = 1.0;  // See build/mesh.cpp.
-  bool rebuilt_ = false;
+  bool rebuilt_ = false, inspected_ = true;
 };
 
 }  // namespace lumigrad::meshes

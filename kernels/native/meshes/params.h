@@ -40,7 +40,7 @@ struct Tree {
   const float* dipoles;         // [nodes, 23, 16] of the children; where winding numbers are wanted
   const int32_t* faces;         // [slots] the caller's numbers; -1: unused
   const float* normals;         // [slots, 3] unit; 0 where a triangle has hardly an area
-  const int32_t* neighbours;    // [slots, 3] slot across the edges ab, bc, ca; -1: none
+  const int32_t* neighbours;    // [slots, 3] slot across the edges ab, bc, ca; below 0: none
   const int32_t* corners;       // [slots, 3] vertices a, b, c
   const float* positions;       // [vertices, 3]
   const float* vertex_normals;  // [vertices, 3] pseudo-normals: sums of face normals, weighted by angle

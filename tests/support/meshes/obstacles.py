@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from support.meshes.case import CuboidShape, GridShape, MeshShape, Placed, Shape
+from support.meshes.parts import upright
 from support.meshes.signs import Signs
 from support.meshes.topology import Surveyed
-from support.meshes.triangles import closest
+from support.meshes.triangles import Feet, closest
 
 # The effect of rounding on distances in metres, for shapes of about a metre.
 TOLERANCE = 3e-6
@@ -55,11 +56,14 @@ def look(shape: Shape, points: Tensor, sign: str = "auto", margin: float = TOLER
 
 
 def _look_at_mesh(shape: MeshShape, points: Tensor, sign: str, margin: float) -> Sight:
+    simple = False
+    if sign == "auto":
+        shape, simple = upright(shape)
     mesh, signs = survey(shape)
     size = float(np.ptp(shape.vertices, axis=0).max())
     feet = closest(points, mesh.triangles, margin * size)
     gap = feet.point - points
-    inside, sure = _inside(mesh, signs, points, feet, sign)
+    inside, sure = _inside(signs, points, feet, ("normals" if simple else "winding") if sign == "auto" else sign)
     side = torch.where(inside, -1.0, 1.0).to(points)
     direction = -gap / feet.distance.clamp_min(1e-300)[:, None] * side[:, None]
     # On the surface the direction to it is undefined; the gradient is the pseudo-normal.
@@ -73,17 +77,15 @@ def _look_at_mesh(shape: MeshShape, points: Tensor, sign: str, margin: float) ->
     return Sight(side * feet.distance, gradient, feet.point, gap, face, sure, single)
 
 
-def _inside(mesh: Surveyed, signs: Signs, points: Tensor, feet: object, sign: str) -> tuple[Tensor, Tensor]:
+def _inside(signs: Signs, points: Tensor, feet: Feet, sign: str) -> tuple[Tensor, Tensor]:
     certain = torch.ones(len(points), dtype=torch.bool)
-    facts = mesh.facts()
     if sign == "unsigned":
         return ~certain, certain
     if sign == "rays":
         return signs.by_rays(points)
-    if sign == "winding" or (sign == "auto" and not facts.oriented):
+    if sign == "winding":
         return signs.by_winding(points)
-    inside = signs.by_normals(points, feet)  # type: ignore[arg-type]
-    return (~inside if sign == "auto" and facts.volume < 0 else inside), certain
+    return signs.by_normals(points, feet), certain
 
 
 def _look_at_cuboid(shape: CuboidShape, points: Tensor, margin: float) -> Sight:

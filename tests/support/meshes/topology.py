@@ -14,9 +14,9 @@ from torch import Tensor
 from support.meshes.case import Doubles, MeshShape, Whole
 
 
-@dataclass(frozen=True)
+@dataclass
 class Facts:
-    """A report. Edges are those of the kept faces, without degenerate ones and repetitions of the same orientation."""
+    """A report. Edges are those of the kept faces; `parts.facts_of` fills in what it says about components."""
 
     vertices: int
     faces: int
@@ -32,6 +32,18 @@ class Facts:
     high: tuple[float, ...]
     volume: float
     area: float
+    components: int = 0
+    overlapping_components: int = 0
+    turned_components: int = 0
+    self_intersecting: bool = False
+
+
+def _edges_of(corners: Whole) -> dict[tuple[int, int], list[tuple[int, bool]]]:
+    found: dict[tuple[int, int], list[tuple[int, bool]]] = {}
+    for number, face in enumerate(corners.tolist()):
+        for start, end in zip(face, face[1:] + face[:1], strict=True):
+            found.setdefault((min(start, end), max(start, end)), []).append((number, start < end))
+    return found
 
 
 class Surveyed:
@@ -46,18 +58,26 @@ class Surveyed:
         self.degenerate = np.flatnonzero(flat)
         seen: set[tuple[int, ...]] = set()
         bodies: set[frozenset[int]] = set()
-        kept, duplicates = [], 0
+        kept, whole, duplicates = [], [], 0
         for number in np.flatnonzero(~flat):
             face = tuple(int(corner) for corner in corners[number])
             start = face.index(min(face))
             turned = face[start:] + face[:start]
             duplicates += frozenset(face) in bodies
             bodies.add(frozenset(face))
+            whole.append(int(number))
             if turned not in seen:
                 seen.add(turned)
                 kept.append(int(number))
         self.duplicates = duplicates
-        self.numbers: Whole = np.array(kept, np.int32)
+        self._keep(corners, kept)
+        # Repetitions stay where edges would have three faces without them, and none has one.
+        counts = {len(faces) for faces in _edges_of(self.faces).values()}
+        if len(kept) < len(whole) and min(counts) > 1 and max(counts) > 2:
+            self._keep(corners, whole)
+
+    def _keep(self, corners: Whole, numbers: list[int]) -> None:
+        self.numbers: Whole = np.array(numbers, np.int32)
         self.faces: Whole = corners[self.numbers].astype(np.int32)
 
     def _flat(self, corners: Whole) -> NDArray[np.bool_]:
@@ -73,11 +93,7 @@ class Surveyed:
     @cached_property
     def edges(self) -> dict[tuple[int, int], list[tuple[int, bool]]]:
         """By two ascending vertices: the faces of the edge, and whether each traverses it in that order."""
-        found: dict[tuple[int, int], list[tuple[int, bool]]] = {}
-        for number, face in enumerate(self.faces.tolist()):
-            for start, end in zip(face, face[1:] + face[:1], strict=True):
-                found.setdefault((min(start, end), max(start, end)), []).append((number, start < end))
-        return found
+        return _edges_of(self.faces)
 
     @cached_property
     def volume(self) -> float:

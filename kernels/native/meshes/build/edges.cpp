@@ -36,7 +36,7 @@ class Pairing {
   // Joins the faces of one edge; its half-edges are in the order of their faces.
   void join(const HalfEdge* edge, int64_t count, Counts& counts) const {
     if (count == 1) {
-      neighbours_[edge[0].half()] = -1;
+      neighbours_[edge[0].half()] = kNoFace;
       counts.boundary += 1;
       return;
     }
@@ -46,7 +46,7 @@ class Pairing {
       counts.inconsistent += edge[0].forward() == edge[1].forward();
       if (opposite(edge[0]) == opposite(edge[1])) find_duplicates(edge, count, counts);
     } else {
-      for (int64_t i = 0; i < count; ++i) neighbours_[edge[i].half()] = -1;
+      for (int64_t i = 0; i < count; ++i) neighbours_[edge[i].half()] = kManyFaces;
       counts.nonmanifold += 1;
       find_duplicates(edge, count, counts);
     }

@@ -18,25 +18,41 @@ Array<int32_t> copy_of(const int32_t* values, int64_t count) {
   return copy;
 }
 
-// Puts the faces into the order of the slots, and drops those that repeat others.
-void arrange(FaceList& list, Topology& topology, Report& report) {
+// Puts the faces into the order of the slots. Returns those that repeat others.
+std::vector<int32_t> put_in_order(FaceList& list, Topology& topology, Report& report) {
   order_triangles(list.centroids.data(), static_cast<int64_t>(list.centroids.size()));
   take_faces(list, topology);
-  const std::vector<int32_t> repeated = pair_edges(topology, report);
-  if (repeated.empty()) return;
-  const int64_t duplicates = report.duplicate_faces;
-  Array<Centroid> kept(list.centroids.size() - repeated.size());
+  return pair_edges(topology, report);
+}
+
+Array<Centroid> without(const std::vector<int32_t>& repeated, const Array<Centroid>& all) {
+  Array<Centroid> kept(all.size() - repeated.size());
   auto next = repeated.begin();
   Centroid* to = kept.begin();
-  for (std::size_t i = 0; i < list.centroids.size(); ++i) {
+  for (std::size_t i = 0; i < all.size(); ++i) {
     if (next != repeated.end() && static_cast<std::size_t>(*next) == i) {
       ++next;
     } else {
-      *to++ = list.centroids[i];
+      *to++ = all[i];
     }
   }
-  list.centroids = std::move(kept);
-  arrange(list, topology, report);
+  return kept;
+}
+
+// Puts the faces into the order of the slots, and drops those that repeat others. They stay if edges would have three
+// faces without them: then they are faces of other parts, for example of two boxes side by side of which one is
+// mirrored.
+void arrange(FaceList& list, Topology& topology, Report& report) {
+  const std::vector<int32_t> repeated = put_in_order(list, topology, report);
+  if (repeated.empty()) return;
+  const int64_t duplicates = report.duplicate_faces;
+  Array<Centroid> all = std::move(list.centroids);
+  list.centroids = without(repeated, all);
+  put_in_order(list, topology, report);
+  if (report.boundary_edges == 0 && report.nonmanifold_edges > 0) {
+    list.centroids = std::move(all);
+    put_in_order(list, topology, report);
+  }
   report.duplicate_faces = duplicates;
 }
 
@@ -71,18 +87,20 @@ double relative_size(const Leaves& leaves) {
 
 std::size_t Topology::bytes() const {
   return welded.bytes() + sources.bytes() + owners.bytes() + numbers.bytes() + corners.bytes() + neighbours.bytes() +
-         left_out.size() * sizeof(int32_t);
+         left_out.size() * sizeof(int32_t) + parts.bytes() + solid.size();
 }
 
-std::shared_ptr<const Mesh> Mesh::build(const double* vertices, int64_t count, const int32_t* faces,
-                                        int64_t face_count) {
+std::shared_ptr<Mesh> Mesh::assemble(const double* vertices, int64_t count, const int32_t* faces, int64_t face_count,
+                                     bool inspected) {
   auto mesh = std::make_shared<Mesh>();
+  mesh->inspected_ = inspected;
   auto topology = std::make_shared<Topology>();
   Report& report = mesh->report_;
   weld(vertices, count, *topology);
   FaceList list = list_faces(vertices, faces, face_count, *topology);
   if (list.centroids.size() == 0) throw std::invalid_argument("no face of the mesh has an area");
   arrange(list, *topology, report);
+  if (inspected) find_parts(faces, report, *topology);
   assign_owners(*topology);
   report.vertices = count;
   report.faces = face_count;
@@ -92,6 +110,15 @@ std::shared_ptr<const Mesh> Mesh::build(const double* vertices, int64_t count, c
   mesh->topology_ = std::move(topology);
   mesh->fit(vertices);
   mesh->built_size_ = relative_size(*mesh->leaves_);
+  mesh->rebuilt_ = true;
+  return mesh;
+}
+
+std::shared_ptr<const Mesh> Mesh::build(const double* vertices, int64_t count, const int32_t* faces,
+                                        int64_t face_count) {
+  auto mesh = assemble(vertices, count, faces, face_count, true);
+  mesh->rebuilt_ = false;
+  mesh->make_upright(vertices, nullptr);
   return mesh;
 }
 
@@ -100,16 +127,13 @@ void Mesh::fit(const double* vertices) {
   const Points points = place(vertices, *topology_, *surface, report_);
   auto leaves = fit_leaves(points, *topology_, *surface, report_);
   fit_nodes(*leaves);
+  if (inspected_) turned_ = inspect_parts(points, *topology_, *leaves, surface->extent, report_);
   surface_ = std::move(surface);
   leaves_ = std::move(leaves);
 }
 
-std::shared_ptr<const Mesh> Mesh::moved(const double* vertices) const {
-  const auto rebuilt = [&] {
-    auto mesh = std::const_pointer_cast<Mesh>(build(vertices, report_.vertices, faces_->data(), report_.faces));
-    mesh->rebuilt_ = true;
-    return mesh;
-  };
+std::shared_ptr<Mesh> Mesh::refit(const double* vertices) const {
+  const auto rebuilt = [&] { return assemble(vertices, report_.vertices, faces_->data(), report_.faces, inspected_); };
   if (!same_faces(vertices, faces_->data(), *topology_)) return rebuilt();
   auto mesh = std::make_shared<Mesh>(*this);
   mesh->rebuilt_ = false;
@@ -121,6 +145,30 @@ std::shared_ptr<const Mesh> Mesh::moved(const double* vertices) const {
   }
   return mesh;
 }
+
+std::shared_ptr<const Mesh> Mesh::moved(const double* vertices) const {
+  auto mesh = refit(vertices);
+  mesh->make_upright(vertices, this);
+  return mesh;
+}
+
+void Mesh::make_upright(const double* vertices, const Mesh* before) {
+  upright_ = nullptr;
+  const Report& r = report_;
+  if (r.turned_components == 0 || (r.simple() && r.turned_components == r.components)) return;
+  if (!rebuilt_ && before != nullptr && before->upright_ != nullptr && before->turned_ == turned_) {
+    upright_ = before->upright_->refit(vertices);
+    return;
+  }
+  Array<int32_t> faces = copy_of(faces_->data(), 3 * r.faces);
+  for (int64_t slot = 0; slot < topology_->faces(); ++slot) {
+    int32_t* face = faces.data() + 3ll * topology_->numbers[slot];
+    if (turned_[topology_->part_of(slot)] != 0) std::swap(face[1], face[2]);
+  }
+  upright_ = assemble(vertices, r.vertices, faces.data(), r.faces, false);
+}
+
+std::shared_ptr<const Mesh> Mesh::upright() const { return upright_ != nullptr ? upright_ : shared_from_this(); }
 
 std::shared_ptr<const Mesh> Mesh::with_dipoles() const {
   if (dipoles_ != nullptr) return shared_from_this();
@@ -154,7 +202,8 @@ Tree Mesh::tree() const {
 
 std::size_t Mesh::bytes() const {
   return faces_->bytes() + topology_->bytes() + surface_->bytes() + leaves_->triangles.bytes() +
-         leaves_->boxes.bytes() + leaves_->oriented.bytes() + (dipoles_ == nullptr ? 0 : dipoles_->bytes());
+         leaves_->boxes.bytes() + leaves_->oriented.bytes() + (dipoles_ == nullptr ? 0 : dipoles_->bytes()) +
+         (upright_ == nullptr ? 0 : upright_->bytes());
 }
 
 }  // namespace lumigrad::meshes

@@ -53,6 +53,9 @@ void take_faces(const FaceList& list, Topology& topology);
 // not valid.
 std::vector<int32_t> pair_edges(Topology& topology, Report& report);
 
+// Fills `parts`, `part_count` and `solid`, after `neighbours`; `faces` are as given.
+void find_parts(const int32_t* faces, const Report& report, Topology& topology);
+
 // Fills `owners`.
 void assign_owners(Topology& topology);
 
@@ -76,6 +79,16 @@ void fit_nodes(Leaves& leaves);
 inline constexpr float kWiden = 4e-7f;
 // The distance of missing children.
 inline constexpr float kFar = 1e18f;
+
+struct PartBox {
+  double low[3], high[3];
+};
+// For each box, whether another one is nearer than the margin.
+std::vector<uint8_t> find_meeting(const std::vector<PartBox>& boxes, double margin);
+
+// Fills what the report says about components. Returns which parts are inside out; empty: none.
+std::vector<uint8_t> inspect_parts(const Points& points, const Topology& topology, const Leaves& leaves, double extent,
+                                   Report& report);
 
 // Computes Tree::dipoles; `faces` is the number of triangles.
 Array<float> fit_dipoles(const Leaves& leaves, int64_t faces);

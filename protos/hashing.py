@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from lumigrad.protos import dtypes
 from lumigrad.protos.dtypes import Array
-from lumigrad.protos.worlds import environments_of, name_of, pose_of, sign_of
+from lumigrad.protos.worlds import environments_of, name_of, pose_of, poses_of, sign_of
 from lumigrad.v1 import tensor_pb2, world_pb2
 
 Read = Callable[[tensor_pb2.Tensor, str], Array]
@@ -45,25 +45,33 @@ def _of_tensor(name: str, tensor: tensor_pb2.Tensor, field: str, read: Read) -> 
 
 def _of_world(world: world_pb2.World, read: Read) -> Iterator[bytes | memoryview]:
     yield f"world:{environments_of(world)};".encode()
-    for index, obstacle in enumerate(world.obstacles):
+    obstacles = list(world.obstacles)
+    poses = poses_of(obstacles)
+    posed = [_doubles(pose_of(obstacle)) for obstacle in obstacles] if poses is None else _rows(poses)
+    for index, (obstacle, pose) in enumerate(zip(obstacles, posed, strict=True)):
         name = name_of(obstacle, index).encode()
-        yield b"obstacle:%d:%s;" % (len(name), name)
-        yield from _of_shape(obstacle, f"obstacles[{index}]", read)
-        yield b"pose:" + _doubles(pose_of(obstacle))
-        state = f"disabled:{int(obstacle.disabled)};environment:{obstacle.environment};sign:{sign_of(obstacle)};"
-        yield state.encode()
+        head = b"obstacle:%d:%s;" % (len(name), name)
+        state = (obstacle.disabled, obstacle.environment, sign_of(obstacle))
+        tail = b"pose:%sdisabled:%d;environment:%d;sign:%d;" % (pose, *state)
+        kind = obstacle.WhichOneof("shape")
+        if kind == "grid":
+            yield head
+            grid = obstacle.grid
+            yield from _of_tensor("grid", grid.distances, f"obstacles[{index}].grid.distances", read)
+            yield _doubles([grid.voxel_size]) + tail
+        elif kind == "cuboid":
+            yield b"%scuboid:%s%s" % (head, _doubles(obstacle.cuboid.size), tail)
+        elif kind == "mesh_id":
+            yield b"%smesh:%s;%s" % (head, obstacle.mesh_id.encode(), tail)
+        else:
+            yield head + tail
 
 
-def _of_shape(obstacle: world_pb2.Obstacle, field: str, read: Read) -> Iterator[bytes | memoryview]:
-    match obstacle.WhichOneof("shape"):
-        case "mesh_id":
-            yield f"mesh:{obstacle.mesh_id};".encode()
-        case "cuboid":
-            yield b"cuboid:" + _doubles(obstacle.cuboid.size)
-        case "grid":
-            yield from _of_tensor("grid", obstacle.grid.distances, f"{field}.grid.distances", read)
-            yield _doubles([obstacle.grid.voxel_size])
+def _rows(numbers: Array) -> list[bytes]:
+    """The bytes of each row."""
+    raw, length = numbers.tobytes(), numbers.shape[1] * numbers.itemsize
+    return [raw[start : start + length] for start in range(0, len(raw), length)]
 
 
 def _doubles(values: Sequence[float]) -> bytes:
-    return struct.pack(f"<{len(values)}d", *values)
+    return struct.pack(f"<{len(values)}d", *values[:])

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+from google.protobuf.message import Message
+
+from lumigrad.protos.dtypes import Array
 from lumigrad.v1 import world_pb2
 
 IDENTITY = (0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
@@ -25,3 +31,23 @@ def sign_of(obstacle: world_pb2.Obstacle) -> world_pb2.SignPolicy:
 def environments_of(world: world_pb2.World) -> int:
     """The number of its environments."""
     return world.environments or 1 + max((obstacle.environment for obstacle in world.obstacles), default=0)
+
+
+def numbers_of(messages: Sequence[Message], count: int) -> Array | None:
+    """The numbers [N, `count`] float64 of messages such as Pose, whose only field is one of doubles, with number 1.
+
+    They are read from what protobuf writes, since a world has many. None: a message does not have so many.
+    """
+    head = bytes((1 << 3 | 2, 8 * count))
+    length = len(head) + 8 * count
+    encoded = [message.SerializeToString() for message in messages]
+    if any(len(each) != length or not each.startswith(head) for each in encoded):
+        return None
+    rows = np.frombuffer(b"".join(encoded), np.uint8) if encoded else np.empty(0, np.uint8)
+    return rows.reshape(-1, length)[:, len(head) :].copy().view("<f8")
+
+
+def poses_of(obstacles: Sequence[world_pb2.Obstacle]) -> Array | None:
+    """The poses [N, 7] float64 of obstacles, as given. None: one does not have 7 numbers."""
+    identity = world_pb2.Pose(values=IDENTITY)
+    return numbers_of([it.pose if it.HasField("pose") else identity for it in obstacles], len(IDENTITY))

@@ -6,10 +6,10 @@ from lumigrad.kernels.meshes.esdf import esdf, voxel_counts
 from lumigrad.kernels.meshes.evaluate import COSTS, DISTANCES, OUTPUTS, Evaluation, State, evaluate
 from lumigrad.kernels.meshes.inputs import check_values
 from lumigrad.kernels.meshes.mesh import SIGNS, Mesh, Report
-from lumigrad.kernels.meshes.pose import IDENTITY
+from lumigrad.kernels.meshes.pose import IDENTITY, are_poses
 from lumigrad.kernels.meshes.settings import REDUCTIONS, SEMANTICS, Settings
-from lumigrad.kernels.meshes.shapes import Cuboid, Grid, Shape
-from lumigrad.kernels.meshes.world import Instance, World
+from lumigrad.kernels.meshes.shapes import Cuboid, Grid, Shape, are_sizes, cuboids_of
+from lumigrad.kernels.meshes.world import Instance, World, instances_of
 
 __all__ = [
     "COSTS",
@@ -32,9 +32,13 @@ __all__ = [
     "Shape",
     "State",
     "World",
+    "are_poses",
+    "are_sizes",
     "backward",
     "check_values",
+    "cuboids_of",
     "esdf",
     "evaluate",
+    "instances_of",
     "voxel_counts",
 ]

@@ -37,6 +37,15 @@ def checked_pose(pose: Any, argument: str) -> Pose:
     return values
 
 
+def are_poses(poses: Array) -> Array:
+    """Which rows [I, 7] float64 are surely valid poses, [I] bool; `checked_pose` decides about the others."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        lengths = np.linalg.norm(poses[:, 3:], axis=1)
+    # Rounded differently, a length just at the limit might be taken that `checked_pose` refuses.
+    fits = (lengths >= 2 * _SHORTEST) & (np.abs(poses[:, :3]).max(axis=1, initial=0.0) <= MAX_COORDINATE)
+    return np.asarray(fits & np.isfinite(poses).all(axis=1))
+
+
 def rotations(poses: Array) -> Array:
     """Rotation matrices [I, 3, 3], object to world, of poses [I, 7]."""
     quaternions = poses[:, 3:] / np.linalg.norm(poses[:, 3:], axis=1, keepdims=True)

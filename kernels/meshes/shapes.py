@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from lumigrad.kernels import _native
@@ -14,7 +15,7 @@ from lumigrad.kernels.checks import check, check_tensor, finite_range, is_number
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.meshes.engine import Engine
 from lumigrad.kernels.meshes.mesh import Mesh
-from lumigrad.kernels.meshes.pose import MAX_COORDINATE
+from lumigrad.kernels.meshes.pose import MAX_COORDINATE, Array
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,27 @@ class Cuboid:
     def solid(self, engine: Engine, sign: str) -> Any:
         """The box as an obstacle without a pose, for an engine."""
         return _native.mesh_cuboid_solid([0.5 * edge for edge in self.size])
+
+
+def are_sizes(sizes: Array) -> Array:
+    """Which rows [N, 3] float64 are edges of boxes, [N] bool."""
+    return np.asarray(((sizes > 0.0) & (sizes <= MAX_COORDINATE)).all(axis=1))
+
+
+def cuboids_of(sizes: Array) -> list[Cuboid]:
+    """Solid boxes with edges [N, 3] float64, metres, which are checked together.
+
+    Raises:
+        ArgumentError: As of `Cuboid`; it names the row, as in "sizes[3]".
+    """
+    for index in np.flatnonzero(~are_sizes(sizes)).tolist():
+        checked_size(sizes[index].tolist(), f"sizes[{index}]")
+    cuboids = []
+    for edges in map(tuple, sizes.tolist()):
+        cuboid = object.__new__(Cuboid)
+        cuboid.__dict__["size"] = edges
+        cuboids.append(cuboid)
+    return cuboids
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from lumigrad.kernels.checks import check, is_whole
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.meshes.engine import Engine
 from lumigrad.kernels.meshes.mesh import SIGNS, Mesh
-from lumigrad.kernels.meshes.pose import IDENTITY, Array, checked_pose, placements
+from lumigrad.kernels.meshes.pose import IDENTITY, Array, are_poses, checked_pose, placements
 from lumigrad.kernels.meshes.shapes import Cuboid, Grid, Shape
 
 MAX_ENVIRONMENTS = 2**20
@@ -54,6 +54,50 @@ class Instance:
         check(self.sign in SIGNS, "sign", f"one of {SIGNS}", self.sign)
         if not isinstance(self.shape, Mesh):
             check(self.sign == "auto", "sign", "'auto': other values are for meshes only", self.sign)
+
+
+def instances_of(
+    shapes: Sequence[Shape],
+    poses: Array,
+    enabled: Sequence[bool],
+    environments: Sequence[int],
+    signs: Sequence[str],
+) -> list[Instance]:
+    """Instances of many shapes, with poses [I, 7] float64, which are checked together.
+
+    Raises:
+        ArgumentError: As of `Instance`; it names the instance, as in "instances[3].pose".
+    """
+    instances = []
+    rows = zip(shapes, map(tuple, poses.tolist()), enabled, environments, signs, are_poses(poses).tolist(), strict=True)
+    for index, (shape, pose, is_enabled, environment, sign, is_valid) in enumerate(rows):
+        is_plain = is_valid and sign == "auto" and isinstance(shape, (Mesh, Cuboid, Grid))
+        if is_plain and isinstance(is_enabled, bool) and type(environment) is int and environment >= 0:
+            instances.append(_unchecked(shape, pose, is_enabled, environment, sign))
+            continue
+        try:
+            instances.append(Instance(shape, pose, is_enabled, environment, sign))
+        except ArgumentError as error:
+            raise ArgumentError(f"instances[{index}].{error.argument}", error.expected, error.actual) from None
+    return instances
+
+
+def _valid_poses(poses: Mapping[int, Sequence[float]]) -> Mapping[int, Sequence[float]]:
+    """The poses by index of the instance; most are checked together."""
+    try:
+        rows = np.array(list(poses.values()), np.float64)
+    except (TypeError, ValueError, RuntimeError):
+        rows = np.empty(0)
+    if rows.shape == (len(poses), len(IDENTITY)) and are_poses(rows).all():
+        return dict(zip(poses, map(tuple, rows.tolist()), strict=True))
+    return {index: checked_pose(pose, f"poses[{index}]") for index, pose in poses.items()}
+
+
+def _unchecked(shape: Shape, pose: Sequence[float], enabled: bool, environment: int, sign: str) -> Instance:
+    """An instance whose attributes were checked."""
+    instance = object.__new__(Instance)
+    instance.__dict__.update(shape=shape, pose=pose, enabled=enabled, environment=environment, sign=sign)
+    return instance
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +162,7 @@ class World:
         Raises:
             ArgumentError: There is no such instance, or a pose is invalid.
         """
-        return self._changed("poses", "pose", poses)
+        return self._changed("poses", "pose", _valid_poses(poses))
 
     def with_enabled(self, enabled: Mapping[int, bool]) -> World:
         """The same world with instances enabled or disabled.
@@ -129,17 +173,17 @@ class World:
         Raises:
             ArgumentError: There is no such instance, or a value is neither True nor False.
         """
+        for index, value in enabled.items():
+            check(isinstance(value, bool), f"enabled[{index}]", "True or False", value)
         return self._changed("enabled", "enabled", enabled)
 
     def _changed(self, argument: str, attribute: str, values: Mapping[int, Any]) -> World:
+        """The same world with other values of an attribute, which were checked."""
         changed = list(self.instances)
         for index, value in values.items():
             if not (is_whole(index) and 0 <= index < len(changed)):
                 raise ArgumentError(argument, f"indices of {len(changed)} instances", f"{index!r}")
-            try:
-                changed[index] = replace(changed[index], **{attribute: value})
-            except ArgumentError as error:
-                raise ArgumentError(f"{argument}[{index}]", error.expected, error.actual) from None
+            changed[index] = _unchecked(**{**changed[index].__dict__, attribute: value})
         return World(changed, self.environments)
 
     def placed(self, engine: Engine, only: int | None = None) -> Any:

@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from lumigrad.kernels import meshes
+from lumigrad.protos.dtypes import Array
 from lumigrad.protos.tensors import PayloadReader
-from lumigrad.protos.worlds import name_of, pose_of
-from lumigrad.server.core.limits import Limits, arguments_of, known, names_of, require
+from lumigrad.protos.worlds import name_of, numbers_of, pose_of, poses_of
+from lumigrad.server.core.errors import InvalidArgumentError
+from lumigrad.server.core.limits import Limits, arguments_of, known, names_of, renamed, require
 from lumigrad.server.device.transfer import Transfer
 from lumigrad.server.engines.content import check_type, uploader
 from lumigrad.v1 import tensor_pb2, world_pb2
@@ -25,65 +27,115 @@ FindMesh = Callable[[str, int, str], meshes.Mesh]
 
 
 @dataclass(frozen=True)
-class Draft:
-    """An obstacle whose header was checked.
+class Drafts:
+    """The obstacles of a world whose header was checked, in lists of one length.
 
     Attributes:
-        mesh_id: The scene id of its mesh; empty: it is not a mesh.
-        instance: The kernels' instance, without the values of a grid.
-        grid: The grid message whose values are still missing, if it is a grid.
+        mesh_ids: The scene ids of meshes; empty: it is not a mesh.
+        instances: The kernels' instances, without the values of grids.
+        grids: By index, the grid messages, whose values are still missing.
     """
 
-    name: str
-    mesh_id: str
-    instance: meshes.Instance
-    grid: world_pb2.VoxelGrid | None
+    names: Sequence[str]
+    mesh_ids: Sequence[str]
+    instances: Sequence[meshes.Instance]
+    grids: Mapping[int, world_pb2.VoxelGrid]
 
 
-def drafts_of(world: world_pb2.World, environments: int, limits: Limits, find: FindMesh, field: str) -> list[Draft]:
-    """Check the obstacles.
+def drafts_of(world: world_pb2.World, environments: int, limits: Limits, find: FindMesh, field: str) -> Drafts:
+    """Check the obstacles, one property of all after the other, since there may be many.
 
     `find` returns the mesh of a scene_id and version, or raises an error that names the given field.
     """
-    drafts: list[Draft] = []
-    names: set[str] = set()
-    for index, message in enumerate(world.obstacles):
-        where = f"{field}.obstacles[{index}]"
-        name = name_of(message, index)
-        require(name not in names, f"{where}.name", "a name that occurs once in the world", name)
-        require(len(name.encode()) <= _NAME_BYTES, f"{where}.name", f"at most {_NAME_BYTES} bytes", name)
-        names.add(name)
-        limit = f"less than {environments}, the number of environments"
-        require(message.environment < environments, f"{where}.environment", limit, message.environment)
-        drafts.append(_draft(message, name, limits, find, where))
-    return drafts
-
-
-def _draft(message: world_pb2.Obstacle, name: str, limits: Limits, find: FindMesh, field: str) -> Draft:
-    sign = known(_SIGNS, message.sign, f"{field}.sign")
-    shape: meshes.Shape = _LATER
-    grid = None
-    match message.WhichOneof("shape"):
-        case "mesh_id":
-            require(bool(message.mesh_id), f"{field}.mesh_id", "the scene_id of a mesh", "none")
-            shape = find(message.mesh_id, message.mesh_version, f"{field}.mesh_id")
-        case "cuboid":
-            with arguments_of(f"{field}.cuboid"):
-                shape = meshes.Cuboid(message.cuboid.size)  # type: ignore[arg-type]
-        case "grid":
-            grid = message.grid
-            _check_grid(grid, limits, f"{field}.grid")
-        case _:
-            require(False, field, _SHAPES, "none")
-    with arguments_of(field):
-        instance = meshes.Instance(
-            shape,
-            pose=pose_of(message),
-            enabled=not message.disabled,
-            environment=message.environment,
-            sign=sign,
+    obstacles, where = list(world.obstacles), f"{field}.obstacles"
+    names = _checked_names(obstacles, where)
+    belongs = [obstacle.environment for obstacle in obstacles]
+    _check_environments(belongs, environments, where)
+    shapes, grids = _shapes(obstacles, limits, find, where)
+    with renamed(lambda argument: argument.replace("instances", where, 1)):
+        instances = meshes.instances_of(
+            shapes,
+            _checked_poses(obstacles, where),
+            [not obstacle.disabled for obstacle in obstacles],
+            belongs,
+            _signs(obstacles, where),
         )
-    return Draft(name, message.mesh_id, instance, grid)
+    return Drafts(names, [obstacle.mesh_id for obstacle in obstacles], instances, grids)
+
+
+Obstacles = Sequence[world_pb2.Obstacle]
+
+
+def _checked_names(obstacles: Obstacles, field: str) -> list[str]:
+    names = [name_of(obstacle, index) for index, obstacle in enumerate(obstacles)]
+    seen: set[str] = set()
+    for index, name in enumerate(names):
+        if name in seen:
+            raise InvalidArgumentError(f"{field}[{index}].name", "a name that occurs once in the world", name)
+        if len(name.encode()) > _NAME_BYTES:
+            raise InvalidArgumentError(f"{field}[{index}].name", f"at most {_NAME_BYTES} bytes", name)
+        seen.add(name)
+    return names
+
+
+def _check_environments(belongs: Sequence[int], environments: int, field: str) -> None:
+    for index, environment in enumerate(belongs):
+        if environment >= environments:
+            limit = f"less than {environments}, the number of environments"
+            raise InvalidArgumentError(f"{field}[{index}].environment", limit, environment)
+
+
+def _signs(obstacles: Obstacles, field: str) -> list[str]:
+    signs = [_SIGNS.get(obstacle.sign, "") for obstacle in obstacles]
+    if "" in signs:
+        index = signs.index("")
+        known(_SIGNS, obstacles[index].sign, f"{field}[{index}].sign")
+    return signs
+
+
+def _checked_poses(obstacles: Obstacles, field: str) -> Array:
+    poses = poses_of(obstacles)
+    if poses is None:
+        for index, obstacle in enumerate(obstacles):
+            with arguments_of(f"{field}[{index}]"):
+                meshes.Instance(_LATER, pose_of(obstacle))
+    assert poses is not None
+    return poses
+
+
+def _shapes(
+    obstacles: Obstacles, limits: Limits, find: FindMesh, field: str
+) -> tuple[list[meshes.Shape], dict[int, world_pb2.VoxelGrid]]:
+    """The shapes, and the grids by index, which are replaced until their values arrive."""
+    kinds = [obstacle.WhichOneof("shape") for obstacle in obstacles]
+    shapes: list[meshes.Shape] = [_LATER] * len(obstacles)
+    grids: dict[int, world_pb2.VoxelGrid] = {}
+    boxes = [index for index, kind in enumerate(kinds) if kind == "cuboid"]
+    for index, cuboid in zip(boxes, _cuboids([obstacles[index].cuboid for index in boxes], boxes, field), strict=True):
+        shapes[index] = cuboid
+    for index, kind in enumerate(kinds):
+        if kind == "mesh_id":
+            message, where = obstacles[index], f"{field}[{index}].mesh_id"
+            require(bool(message.mesh_id), where, "the scene_id of a mesh", "none")
+            shapes[index] = find(message.mesh_id, message.mesh_version, where)
+        elif kind == "grid":
+            grids[index] = obstacles[index].grid
+            _check_grid(grids[index], limits, f"{field}[{index}].grid")
+        elif kind is None:
+            raise InvalidArgumentError(f"{field}[{index}]", _SHAPES, "none")
+    return shapes, grids
+
+
+def _cuboids(messages: Sequence[world_pb2.Cuboid], indices: Sequence[int], field: str) -> Sequence[meshes.Cuboid]:
+    sizes = numbers_of(messages, 3)
+    if sizes is not None and meshes.are_sizes(sizes).all():
+        return meshes.cuboids_of(sizes)
+    # One is invalid; this finds it.
+    cuboids = []
+    for index, message in zip(indices, messages, strict=True):
+        with arguments_of(f"{field}[{index}].cuboid"):
+            cuboids.append(meshes.Cuboid(tuple(message.size)))  # type: ignore[arg-type]
+    return cuboids
 
 
 def _check_grid(message: world_pb2.VoxelGrid, limits: Limits, field: str) -> None:
@@ -102,10 +154,10 @@ def grid_name(index: int) -> str:
 
 
 def grids_uploader(
-    drafts: Sequence[Draft], reader: PayloadReader, transfer: Transfer, field: str
+    drafts: Drafts, reader: PayloadReader, transfer: Transfer, field: str
 ) -> Callable[[], Mapping[int, meshes.Instance]]:
     """Check the grids' positions in the payload; returns a function that uploads them and completes the instances."""
-    grids = {index: draft.grid for index, draft in enumerate(drafts) if draft.grid is not None}
+    grids = drafts.grids
     tensors: dict[str, tensor_pb2.Tensor] = {grid_name(index): grid.distances for index, grid in grids.items()}
     upload = uploader(tensors, reader, transfer, field)
 
@@ -115,7 +167,7 @@ def grids_uploader(
         for index, grid in grids.items():
             with arguments_of(f"{field}.obstacles[{index}].grid"):
                 shape = meshes.Grid(uploaded[grid_name(index)], grid.voxel_size)
-            completed[index] = replace(drafts[index].instance, shape=shape)
+            completed[index] = replace(drafts.instances[index], shape=shape)
         return completed
 
     return instances

@@ -8,8 +8,9 @@ from functools import cached_property
 
 from lumigrad.kernels import meshes
 from lumigrad.protos.tensors import PayloadReader
-from lumigrad.protos.worlds import environments_of
+from lumigrad.protos.worlds import environments_of, numbers_of
 from lumigrad.server.core.call import StageTimes
+from lumigrad.server.core.errors import InvalidArgumentError
 from lumigrad.server.core.limits import arguments_of, require
 from lumigrad.server.engines.content import Content, Outline, Tensors
 from lumigrad.server.engines.distances import ENGINE
@@ -34,21 +35,33 @@ def changes_of(
     require(len(request.obstacles) > 0, "obstacles", "at least one obstacle", "none")
     limit = "0, since a change of obstacles has none"
     require(not request.payload_bytes, "payload_bytes", limit, request.payload_bytes)
+    indices: list[int] = []
     seen: set[str] = set()
-    poses: dict[int, Sequence[float]] = {}
-    enabled: dict[int, bool] = {}
     for index, message in enumerate(request.obstacles):
-        where = f"obstacles[{index}]"
-        require(message.name in numbers, f"{where}.name", "the name of an obstacle of this world", message.name)
-        require(message.name not in seen, f"{where}.name", "each name once", message.name)
-        seen.add(message.name)
-        number = numbers[message.name]
+        name = message.name
+        if name not in numbers:
+            raise InvalidArgumentError(f"obstacles[{index}].name", "the name of an obstacle of this world", name)
+        if name in seen:
+            raise InvalidArgumentError(f"obstacles[{index}].name", "each name once", name)
+        seen.add(name)
+        indices.append(numbers[name])
+    changes = list(zip(indices, request.obstacles, strict=True))
+    enabled = {number: not message.disabled for number, message in changes if message.HasField("disabled")}
+    return _poses(changes), enabled
+
+
+def _poses(changes: Sequence[tuple[int, world_pb2.ObstacleUpdate]]) -> dict[int, Sequence[float]]:
+    """The poses of an update, which are checked together unless one may be invalid."""
+    posed = {number: message.pose for number, message in changes if message.HasField("pose")}
+    rows = numbers_of(list(posed.values()), len(meshes.IDENTITY))
+    if rows is not None and meshes.are_poses(rows).all():
+        return dict(zip(posed, map(tuple, rows.tolist()), strict=True))
+    poses: dict[int, Sequence[float]] = {}
+    for index, (number, message) in enumerate(changes):
         if message.HasField("pose"):
-            with arguments_of(where):
+            with arguments_of(f"obstacles[{index}]"):
                 poses[number] = meshes.Instance(_ANYTHING, pose=tuple(message.pose.values)).pose
-        if message.HasField("disabled"):
-            enabled[number] = not message.disabled
-    return poses, enabled
+    return poses
 
 
 KIND = "world"
@@ -190,12 +203,14 @@ class WorldKind:
         def receive(reader: PayloadReader) -> Make:
             transfer = runtime.transfer
             complete = grids_uploader(drafts, reader, transfer, field)
-            shown = Shown([draft.name for draft in drafts], [draft.mesh_id for draft in drafts], runtime.scenes)
+            shown = Shown(drafts.names, drafts.mesh_ids, runtime.scenes)
 
             def make(times: StageTimes) -> WorldContent:
                 with times.stage("upload"):
-                    instances = {**dict(enumerate(draft.instance for draft in drafts)), **complete()}
-                    content = WorldContent(shown, meshes.World(list(instances.values()), environments))
+                    instances = list(drafts.instances)
+                    for index, instance in complete().items():
+                        instances[index] = instance
+                    content = WorldContent(shown, meshes.World(instances, environments))
                     transfer.finish()
                 with times.stage("kernel.build"):
                     search_nothing(content.world(), transfer.device)
@@ -204,7 +219,7 @@ class WorldKind:
 
             return make
 
-        return Arrival(Outline(obstacles=len(drafts), environments=environments), receive)
+        return Arrival(Outline(obstacles=count, environments=environments), receive)
 
     def change(self, content: WorldContent, request: scene_pb2.UpdateRequest, runtime: Runtime) -> Arrival:
         """Check the header of an update of poses and flags."""

@@ -93,10 +93,10 @@ def _file(model: Path, name: str) -> Path | None:
 
 
 def _dataset_folder(model: Path) -> Path:
-    """Returns the data set's folder in COLMAP's layout: the one above sparse/0 or sparse."""
-    if model.parent.name == "sparse":
-        return model.parent.parent
-    return model.parent if model.name == "sparse" else model
+    """Returns the data set's folder: above sparse/0 or sparse; above colmap if images are there, as of nerfstudio."""
+    sparse = model.parent if model.parent.name == "sparse" else model
+    folder = sparse.parent if sparse.name == "sparse" else model
+    return folder.parent if folder.name == "colmap" and not (folder / "images").is_dir() else folder
 
 
 def _mask(beside: Files, name: str) -> Path | None:

@@ -26,7 +26,8 @@ _UPRIGHT = {
 _STORED = {**_UPRIGHT, 6: "ROTATE_90", 8: "ROTATE_270"}
 # The orientations that exchange width and height.
 _SIDEWAYS = (5, 6, 7, 8)
-_WIDTH_TAG, _HEIGHT_TAG = 256, 257
+# Tags of TIFF; the last one says which level is black.
+_WIDTH_TAG, _HEIGHT_TAG, _BLACK_TAG = 256, 257, 262
 _CLEAR_MODES = ("RGBA", "LA", "PA", "RGBa", "La")
 # Modes of one channel with more than 8 bits, which Pillow would clip to 8.
 _DEEP_MODES = ("I;16", "I;16B", "I;16L", "I;16N", "I", "F")
@@ -98,10 +99,14 @@ def read_picture(path: Path, size: Size, orientation: int = 1) -> Array:
         wanted = size[::-1] if orientation in _SIDEWAYS else size
         picture.draft(None, (2 * wanted[0], 2 * wanted[1]))
         if picture.mode in _DEEP_MODES:
-            decoded = image.fromarray(_levels(np.asarray(_decoded(picture)), path)).convert("RGB")
+            decoded = image.fromarray(_levels(_deep_pixels(picture), path)).convert("RGB")
         else:
             is_clear = picture.mode in _CLEAR_MODES or "transparency" in picture.info
+            # Of colours with 16 bits Pillow reads the upper 8.
+            is_deep = ";16" in str(picture.tile)
             decoded = _decoded(picture).convert("RGBA" if is_clear else "RGB")
+            if is_deep:
+                _check_reach(256 * max(most for _, most in decoded.getextrema()[:3]), path)
         decoded = _turned(decoded, orientation)
         if decoded.size != size:
             decoded = decoded.resize(size, image.Resampling.LANCZOS, reducing_gap=2.0)
@@ -113,7 +118,7 @@ def read_mask(path: Path, size: Size, orientation: int = 1) -> Array:
     image: Any = require("PIL.Image", "fit", "reading masks")
     with _opened(path) as picture:
         if picture.mode in _DEEP_MODES:
-            levels = _levels(np.asarray(_decoded(picture)), path, is_mask=True)
+            levels = _levels(_deep_pixels(picture), path, is_mask=True)
         elif picture.mode in _CLEAR_MODES or "transparency" in picture.info:
             levels = _of_alpha(np.asarray(_decoded(picture).convert("RGBA")), path)
         else:
@@ -158,16 +163,31 @@ def _levels(pixels: Array, path: Path, is_mask: bool = False) -> Array:
         raise malformed(path, f"expected levels of at most 16 bits, got {least:,} to {most:,}; save it with 8 bits")
     elif is_mask and most < 256:
         return pixels.astype(np.uint8)
-    elif 0 < most < _LEAST_16 and not is_mask:
+    else:
+        if not is_mask:
+            _check_reach(int(most), path)
+        scaled = pixels.astype(np.float64) / 257
+    # What a mask lets through, however little, stays above 0.
+    return np.asarray((np.ceil(scaled) if is_mask else np.rint(scaled)).astype(np.uint8))
+
+
+def _check_reach(most: int, path: Path) -> None:
+    """Raises InvalidArgument for the largest level of a picture of 16 bits that uses only the lower bits."""
+    if 0 < most < _LEAST_16:
         raise malformed(
             path,
             f"expected levels up to {_MOST_16:,} of a picture of 16 bits, got at most {most:,}, like a sensor of fewer "
             "bits; scale it, or save it with 8 bits",
         )
-    else:
-        scaled = pixels.astype(np.float64) / 257
-    # What a mask lets through, however little, stays above 0.
-    return np.asarray((np.ceil(scaled) if is_mask else np.rint(scaled)).astype(np.uint8))
+
+
+def _deep_pixels(picture: Any) -> Array:
+    """Levels of a picture with one channel of more than 8 bits, 0 for black."""
+    pixels = np.asarray(_decoded(picture))
+    # Pillow inverts a TIFF whose 0 is white only if it has 8 bits.
+    if pixels.dtype.kind == "u" and getattr(picture, "tag_v2", {}).get(_BLACK_TAG) == 0:
+        return np.asarray(_MOST_16 - pixels)
+    return pixels
 
 
 def _turned(picture: Any, orientation: int) -> Any:

@@ -210,6 +210,18 @@ def test_of_several_reconstructions_the_largest_is_read(tmp_path: Path, parent: 
     assert len(Capture.load(tmp_path / parent / "10")) == 3
 
 
+def test_nerfstudio_has_photographs_and_masks_beside_the_folder_of_colmap(tmp_path: Path):
+    write_reconstruction(tmp_path, ["a.png", "b.png"], "colmap/sparse/0")
+    for k, name in enumerate(("a.png", "b.png")):
+        picture(tmp_path / "images" / name, 10 * k)
+        picture(tmp_path / "masks" / f"{name}.png", 255)
+    capture = Capture.load(tmp_path)
+    assert levels(capture) == [0, 10] and all(view.mask for view in capture.views)
+    for k, name in enumerate(("a.png", "b.png")):
+        picture(tmp_path / "colmap" / "images" / name, 50 + 10 * k)
+    assert levels(Capture.load(tmp_path)) == [50, 60]
+
+
 @pytest.mark.parametrize("binary", [True, False])
 @pytest.mark.filterwarnings("error")
 def test_points_of_which_there_are_none_are_no_points(tmp_path: Path, binary: bool):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +86,7 @@ def test_orientations_are_told(tmp_path: Path):
     np.testing.assert_array_equal(read(tmp_path / "over.png").pixels, UPRIGHT[::-1, ::-1])
 
 
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
 def test_damaged_exif_data_do_not_matter(tmp_path: Path):
     content = save(tmp_path / "a.jpg", UPRIGHT, quality=95)
     whole = content.read_bytes()
@@ -194,6 +197,39 @@ def test_levels_of_photographs_are_scaled_to_8_bits(tmp_path: Path, name: str, w
     write(tmp_path / name)
     pixels = read_picture(tmp_path / name, WHOLE)[..., :3]
     np.testing.assert_array_equal(pixels, np.repeat(GREY[..., None], 3, axis=2))
+
+
+def deep_colours(path: Path, pixels: np.ndarray) -> None:
+    """A PNG of three channels with 16 bits, which Pillow does not write."""
+
+    def part(name: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
+    head = struct.pack(">IIBBBBB", *WHOLE, 16, 2, 0, 0, 0)
+    parts = part(b"IHDR", head), part(b"IDAT", zlib.compress(rows)), part(b"IEND", b"")
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
+
+
+def test_colours_of_16_bits_are_scaled_too_and_those_of_fewer_refused(tmp_path: Path):
+    deep_colours(tmp_path / "a.png", UPRIGHT.astype(np.uint16) * 257)
+    np.testing.assert_array_equal(read_picture(tmp_path / "a.png", WHOLE), UPRIGHT)
+    deep_colours(tmp_path / "b.png", UPRIGHT.astype(np.uint16) * 16)
+    with pytest.raises(
+        InvalidArgument, match=r"b\.png: expected levels up to 65,535 .* got at most 3,\d+, like a sensor"
+    ):
+        read_picture(tmp_path / "b.png", WHOLE)
+
+
+def test_a_picture_whose_0_is_white_is_not_inverted(tmp_path: Path):
+    for name, pixels in (("a.tif", GREY), ("b.tif", GREY.astype(np.uint16) * 257)):
+        inverse = np.iinfo(pixels.dtype).max - pixels
+        Image.fromarray(inverse).save(tmp_path / name)
+        content = (tmp_path / name).read_bytes()
+        # Pillow writes that 0 is black, whatever it is told.
+        place = content.index(struct.pack("<HHIH", 262, 3, 1, 1))
+        (tmp_path / name).write_bytes(content[: place + 8] + struct.pack("<H", 0) + content[place + 10 :])
+        np.testing.assert_array_equal(read_picture(tmp_path / name, WHOLE)[..., 0], GREY)
 
 
 def test_one_bit_and_cmyk_photographs_are_read(tmp_path: Path):

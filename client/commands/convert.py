@@ -11,7 +11,7 @@ from lumigrad.client.commands.scene_file import add_scene, read_gaussians, scene
 from lumigrad.client.formats import save_scene
 from lumigrad.client.formats.save import WRITABLE, losses, suffix_of
 from lumigrad.client.formats.scene_offset import read_offset, write_offset
-from lumigrad.client.formats.scene_view import SceneView
+from lumigrad.client.formats.scene_view import SceneView, beside
 from lumigrad.client.shell.catalog import Command
 
 _EXAMPLES = """\
@@ -47,11 +47,19 @@ def _run(arguments: argparse.Namespace) -> int:
     view = SceneView.load(arguments.scene)
     if view is not None:
         view.save(arguments.output)
-    write_offset(arguments.output, read_offset(arguments.scene))
+    _write_offset(arguments.scene, arguments.output)
     print(f"{arguments.output}: {len(stored):,} Gaussians, {scene_bytes(arguments.output):,} bytes")
     if lost := losses(stored, suffix_of(arguments.output)):
         print(f"lumigrad: {arguments.output} {'; '.join(lost)}", file=sys.stderr)
     return 0
+
+
+def _write_offset(scene: Path, output: Path) -> None:
+    """Copies the offset beside a scene, or removes that of another scene; says so."""
+    offset = read_offset(scene)
+    if offset is None and (stale := beside(output, "offset")).exists():
+        print(f"lumigrad: removes {stale}, because the coordinates of {output} have no offset", file=sys.stderr)
+    write_offset(output, offset)
 
 
 command = Command("write a scene of Gaussians in another file format", _add_arguments, _run)

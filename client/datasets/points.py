@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from os import PathLike
+from os import PathLike, fspath
 from typing import Any
 
 import numpy as np
 
 from lumigrad.client.base.arrays import Float32, Float64, float32_array, to_numpy
+from lumigrad.client.base.precision import lost_by, warn_of
 from lumigrad.client.formats.ply_header import PlyHeader, fractions
 
 _COLORS = ("red", "green", "blue")
@@ -59,7 +60,11 @@ class Points:
         """
         header = PlyHeader.read(path)
         vertices = header.points()
-        positions = np.stack([np.asarray(vertices[axis], np.float64) for axis in "xyz"], axis=1)
+        columns = [np.asarray(vertices[axis]) for axis in "xyz"]
+        positions = np.stack([column.astype(np.float64) for column in columns], axis=1)
+        if any(column.dtype == np.float32 for column in columns):
+            # Doubles lose nothing here.
+            warn_of(fspath(path), lost_by(positions))
         if not set(_COLORS) <= header.vertex_properties:
             return Points(positions, np.full(positions.shape, _DEFAULT_COLOR))
         return Points(positions, np.stack([fractions(vertices[color]) for color in _COLORS], axis=1))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lumigrad.client.base.precision import box_of, said
+from lumigrad.client.base.precision import box_of, lost_by, said, warn_of
 from lumigrad.client.datasets.capture import Capture
 from lumigrad.client.datasets.frame import offset_of
 from lumigrad.client.errors import InvalidArgument
@@ -34,7 +34,13 @@ def offset_for(capture: Capture, begin: Path | None) -> Offset | None:
 
 def without_offset(capture: Capture, offset: Offset | None) -> Capture:
     """Returns a data set whose coordinates are those of a scene with an offset."""
-    return capture if offset is None else capture.moved(-np.array(offset))
+    if offset is None:
+        return capture
+    points = capture.points
+    if points is not None and np.array_equal(points.positions, points.positions.astype(np.float32)):
+        # They were rounded by the program that wrote them.
+        warn_of("points of the data set, which are float32", lost_by(points.positions))
+    return capture.moved(-np.array(offset))
 
 
 def with_offset(capture: Capture, offset: Offset | None) -> Capture:

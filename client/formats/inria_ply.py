@@ -53,7 +53,7 @@ def read_inria_ply(header: PlyHeader) -> StoredScene:
         raise header.fail(f"expected numbers as vertex properties, got lists: {', '.join(lists)}")
     return StoredScene(
         means=_columns(vertices, ("x", "y", "z")),
-        quats=_columns(vertices, turned) if turned else np.tile(np.float32([1, 0, 0, 0]), (len(vertices), 1)),
+        quats=_columns(vertices, turned) if turned else np.tile(np.array([1, 0, 0, 0], np.float32), (len(vertices), 1)),
         scales=_scales(vertices, 1 if is_round else 2 if "scale_2" not in names else 3),
         opacities=opacities_from_logits(np.asarray(vertices["opacity"])),
         sh=_harmonics(header, vertices, names),

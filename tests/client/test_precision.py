@@ -148,6 +148,14 @@ def test_files_of_doubles_say_what_is_lost(tmp_path: Path) -> None:
         read_scene(tmp_path / "scene.ply")
 
 
+def test_points_that_were_rounded_by_others_are_told_of(tmp_path: Path) -> None:
+    write_doubles(tmp_path / "points.ply", PLACES + UTM, is_splat=False)
+    text = (tmp_path / "points.ply").read_text()
+    (tmp_path / "points.ply").write_text(text.replace("double", "float"))
+    with pytest.warns(PrecisionWarning, match=r"points\.ply: .*steps of 0\.5"):
+        Points.load(tmp_path / "points.ply")
+
+
 def test_nodes_of_gltf_are_composed_in_double_and_told_of(tmp_path: Path) -> None:
     gaussians(PLACES).save(tmp_path / "scene.gltf")
     values = json.loads((tmp_path / "scene.gltf").read_text())

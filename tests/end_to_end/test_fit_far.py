@@ -126,6 +126,23 @@ def test_cameras_and_other_formats_agree_with_the_scene(
     assert not again.with_suffix(".offset.json").exists()
 
 
+def test_points_that_the_data_set_has_rounded_are_told_of(
+    sets: dict[str, Path], tmp_path: Path, running: WorkerProcess
+) -> None:
+    with said():
+        there = Capture.load(sets["utm"])
+        assert there.points is not None
+        Capture(there.views, Points(there.points.positions.astype(np.float32), there.points.colors)).save(sets["utm"])
+    done = fit(sets["utm"], tmp_path / "utm.ply", "--steps", "2", target=running.target)
+    assert "lumigrad: points of the data set, which are float32: at coordinates of 4.65e+06 " in done.stderr
+    done = fit(sets["ecef"], tmp_path / "ecef.ply", "--steps", "2", target=running.target)
+    assert "float32" not in done.stderr
+    # The offset of another scene is not left beside what has none.
+    fit(sets["near"], tmp_path / "near.ply", "--steps", "2", target=running.target)
+    done = lumigrad("convert", "near.ply", "utm.spz", folder=tmp_path)
+    assert "lumigrad: removes utm.offset.json, because" in done.stderr and not (tmp_path / "utm.offset.json").exists()
+
+
 def test_a_scene_of_another_frame_is_not_begun_with(
     sets: dict[str, Path], tmp_path: Path, running: WorkerProcess
 ) -> None:

@@ -141,12 +141,14 @@ class Rate:
 
     def __post_init__(self) -> None:
         initial = number("initial", self.initial)
+        vars(self)["initial"] = initial
         if self.final is None:
             return
-        if not (number("final", self.final) > 0 and initial > 0):
-            text = f"expected rates above 0, between which it changes log-linearly, got {initial:g} to {self.final:g}"
+        final = number("final", self.final)
+        if not (final > 0 and initial > 0):
+            text = f"expected rates above 0, between which it changes log-linearly, got {initial:g} to {final:g}"
             raise InvalidArgument.of("final", f"{text}; None: the rate is constant")
-        whole_number("steps", self.steps, 1, _MOST)
+        vars(self).update(final=final, steps=whole_number("steps", self.steps, 1, _MOST))
 
     def at(self, step: int) -> float:
         """The rate of a step, counted from 0."""

@@ -131,6 +131,7 @@ class TrainingStream:
             waiting.clear()
         self.put_again()
         self.start(self._again())
+        self.is_refused = False
 
     def retake(self, number: int) -> training_pb2.TrainingStarted:
         """Resumes the training and discards requests of steps from `number` on that were not done."""

@@ -108,7 +108,7 @@ class Targets:
         for entry in entries:
             try:
                 found.update(dict.fromkeys(_looked_up(entry) if _is_name(entry) else (Address(entry),)))
-            except OSError as error:
+            except (OSError, UnicodeError) as error:
                 failures.append(f"{entry} cannot be resolved ({error})")
         if not found:
             why = "; ".join(failures) or "the look-up returned no address"

@@ -125,3 +125,9 @@ def test_an_empty_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidArgument, match=r"^LUMIGRAD_TARGET: expected an address, got ''; unset it"):
         Client()
     assert Client("localhost:1").target == "localhost:1"
+
+
+def test_a_name_that_no_resolver_takes_is_unavailable() -> None:
+    # Labels have at most 63 characters.
+    with Client(f"dns:///{'x' * 70}.example:1", retry_s=0) as client, pytest.raises(Unavailable, match="cannot be res"):
+        client.info()

@@ -221,6 +221,8 @@ def test_rates_change_as_they_say() -> None:
     rate = Rate(1e-2, 1e-4, 10)
     assert [rate.at(step) for step in (0, 5, 10, 11)] == pytest.approx([1e-2, 1e-3, 1e-4, 1e-4])
     assert Rate(1e-2).at(7) == 1e-2
+    message = Rate(np.float32(0.5), np.float64(0.25), np.int64(3)).message()
+    assert (message.initial, message.final, message.steps) == (0.5, 0.25, 3)
 
 
 @pytest.mark.parametrize(

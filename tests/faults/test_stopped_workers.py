@@ -74,6 +74,22 @@ def test_threads_outlast_a_worker_that_stands_still(process: WorkerProcess) -> N
     assert wrong == []
 
 
+def test_a_training_outlasts_a_worker_that_stands_still(process: WorkerProcess) -> None:
+    """Two gradients of a step, each of which gets a region of its own."""
+    camera = Camera.look_at((0, 0, 4), (0, 0, 0), width=400, height=300)
+    fitted = []
+    with Client(process.target, lane="shared") as client:
+        for pause_s in (0.0, 2.5):
+            with client.trainer(post(), [camera], rates={"means": 1e-3}) as trainer:
+                for batch in trainer.batches(4, outputs=("color", "alpha")):
+                    if pause_s and batch.images.number == 1:
+                        process.signal(signal.SIGSTOP)
+                        threading.Timer(pause_s, process.signal, [signal.SIGCONT]).start()
+                    batch.apply(color=np.ones_like(batch.color), alpha=np.ones_like(batch.alpha))
+                fitted.append(trainer.scene().means)
+    np.testing.assert_allclose(fitted[0], fitted[1], atol=1e-5)
+
+
 def test_a_late_grant_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lanes, "PATIENCE_S", 0.05)
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -44,7 +44,7 @@ def numbers_of(messages: Sequence[Message], count: int) -> Array | None:
     if any(len(each) != length or not each.startswith(head) for each in encoded):
         return None
     rows = np.frombuffer(b"".join(encoded), np.uint8) if encoded else np.empty(0, np.uint8)
-    return rows.reshape(-1, length)[:, len(head) :].copy().view("<f8")
+    return np.asarray(rows.reshape(-1, length)[:, len(head) :].copy().view("<f8"))
 
 
 def poses_of(obstacles: Sequence[world_pb2.Obstacle]) -> Array | None:

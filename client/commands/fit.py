@@ -9,7 +9,6 @@ import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from lumigrad.client.base.extras import require
 from lumigrad.client.base.precision import said
 from lumigrad.client.base.replacing import write_text
 from lumigrad.client.client import Client
-from lumigrad.client.commands.fit_messages import check_photographs, say_axes, say_colours
+from lumigrad.client.commands.fit_messages import check_photographs, division_text, say_axes, say_results
 from lumigrad.client.commands.options import COUNT, FOLDER, add_connection, connect, count, ending, option
 from lumigrad.client.commands.scene_file import PRIMITIVES, load, scene_path
 from lumigrad.client.datasets.capture import Capture
@@ -131,7 +130,7 @@ def _run(arguments: argparse.Namespace) -> int:
             first_view(capture, background).save(arguments.output)
         checkpoint = Checkpoint(trainer.training_id, trainer.lease, data.size, data.hold_out, recipe, before)
         checkpoint.write(folder / "checkpoint.json")
-        planned = f"{_divided(shots, fitted, held_out)}, {recipe.steps} steps"
+        planned = f"{division_text(shots, fitted, held_out)}, {recipe.steps} steps"
         schedule = recipe.schedule(len(fitted))
         memory = size_text(memory_of(schedule.shots(fitted)))
         frame = "" if offset is None else f"; coordinates: {offset_text(offset)}"
@@ -181,7 +180,7 @@ def _run(arguments: argparse.Namespace) -> int:
     outcome.page.write(folder / "report.html", arguments.output.name, facts)
     if arguments.json:
         print(json_text({"output": str(arguments.output), **report}))
-    _print(arguments, recipe, facts, after, done < recipe.steps)
+    say_results(arguments, recipe, facts, after, done < recipe.steps)
     return 0
 
 
@@ -203,12 +202,6 @@ def _data(arguments: argparse.Namespace, checkpoint: Checkpoint | None) -> tuple
     capture = without_offset(capture, offset)
     say_axes(arguments, capture)
     return capture, offset
-
-
-def _divided(shots: list[Shot], fitted: list[Shot], held_out: list[Shot]) -> str:
-    used = {shot.name for shot in (*fitted, *held_out)}
-    unused = f", {len(shots) - len(used)} in no list of the data set" if len(used) < len(shots) else ""
-    return f"{len(fitted)} photographs to fit, {len(held_out)} held out{unused}"
 
 
 def _announce_replacement(arguments: argparse.Namespace, folder: Path) -> None:
@@ -245,22 +238,6 @@ def _page(
     from lumigrad.client.commands.fit_page import watched
 
     return watched(client, trainer, recipe, capture, arguments.output.name)
-
-
-def _print(
-    arguments: argparse.Namespace, recipe: Recipe, facts: dict[str, str], after: Scores, is_stopped: bool
-) -> None:
-    output = sys.stderr if arguments.json else sys.stdout
-    path: Path = arguments.output
-    print(f"{facts['fit']}\nheld-out photographs: {facts['held-out photographs']}\n{facts['colours']}", file=output)
-    print(f"scene in {path}, report and pictures in {path.with_suffix('.fit')}/report.html", file=output)
-    if recipe.refines_cameras:
-        print(f"cameras as they were refined in {path.with_suffix('.fit')}/transforms.json", file=output)
-    view = f"lumigrad view {path}, or " if find_spec("viser") is not None else ""
-    print(f"look at it: {view}lumigrad render {path} -o scene.png", file=output)
-    say_colours(after, recipe.background)
-    if is_stopped:
-        print("stopped; --resume continues it while the worker keeps the training", file=sys.stderr)
 
 
 def _begin(

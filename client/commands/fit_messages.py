@@ -1,9 +1,11 @@
-"""What `lumigrad fit` says about a data set and a result that are probably not what was meant."""
+"""What `lumigrad fit` says about a data set and about the result, also what is probably not meant."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from lumigrad.client.datasets.capture import Capture
@@ -11,6 +13,8 @@ from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.fitting.background import Background
 from lumigrad.client.fitting.cameras import looking_away
 from lumigrad.client.fitting.evaluation import Scores
+from lumigrad.client.fitting.recipe import Recipe
+from lumigrad.client.fitting.shot import Shot
 
 # A larger difference, with colours matched, has a reason that the user should know of, if the fit is good otherwise.
 _MISMATCH_DB, _GOOD_DB = 1.5, 20.0
@@ -63,3 +67,27 @@ def say_colours(scores: Scores, background: Background) -> None:
             f"exposure (--exposures), or the background is {background.opposite} (--background)",
             file=sys.stderr,
         )
+
+
+def division_text(shots: Sequence[Shot], fitted: Sequence[Shot], held_out: Sequence[Shot]) -> str:
+    """How many photographs are fitted and held out, for people."""
+    used = {shot.name for shot in (*fitted, *held_out)}
+    unused = f", {len(shots) - len(used)} in no list of the data set" if len(used) < len(shots) else ""
+    return f"{len(fitted)} photographs to fit, {len(held_out)} held out{unused}"
+
+
+def say_results(
+    arguments: argparse.Namespace, recipe: Recipe, facts: Mapping[str, str], after: Scores, is_stopped: bool
+) -> None:
+    """Prints the scores and where the results are; `facts` are texts by name."""
+    output = sys.stderr if arguments.json else sys.stdout
+    path: Path = arguments.output
+    print(f"{facts['fit']}\nheld-out photographs: {facts['held-out photographs']}\n{facts['colours']}", file=output)
+    print(f"scene in {path}, report and pictures in {path.with_suffix('.fit')}/report.html", file=output)
+    if recipe.refines_cameras:
+        print(f"cameras as they were refined in {path.with_suffix('.fit')}/transforms.json", file=output)
+    view = f"lumigrad view {path}, or " if find_spec("viser") is not None else ""
+    print(f"look at it: {view}lumigrad render {path} -o scene.png", file=output)
+    say_colours(after, recipe.background)
+    if is_stopped:
+        print("stopped; --resume continues it while the worker keeps the training", file=sys.stderr)

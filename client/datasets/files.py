@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import unicodedata
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
@@ -48,7 +49,7 @@ class Files:
 
     def _exact(self, name: str) -> Path | None:
         """The file of exactly this name, which may have a backslash where it was unpacked carelessly."""
-        return self.folder / name if (self.folder / name).is_file() else None
+        return self.folder / name if _is_file(self.folder / name) else None
 
     def _walk(self, parts: Sequence[str], names_of: Callable[[str], list[str]]) -> Path | None:
         """The file at a path whose last part may be one of several names."""
@@ -65,7 +66,7 @@ class Files:
         return next((found for name in names_of(parts[-1]) if (found := self._file(place, name))), None)
 
     def _file(self, folder: Path, name: str) -> Path | None:
-        if (folder / name).is_file():
+        if _is_file(folder / name):
             return folder / name
         listed = self._listed(folder, name)
         return folder / listed if listed is not None and (folder / listed).is_file() else None
@@ -80,6 +81,15 @@ class Files:
         alike = self._listings[folder].get(_key(name), [])
         same = [each for each in alike if _composed(each) == _composed(name)] or alike
         return same[0] if len(same) == 1 else None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return False
+        raise
 
 
 def _parts(name: str) -> tuple[str, ...]:

@@ -212,6 +212,13 @@ def _decoded(picture: Any) -> Any:
     return picture.transpose(_transposition(_STORED[before]))
 
 
+def _is_heic(path: Path) -> bool:
+    """Whether a file that may have the suffix of another format is what telephones write."""
+    with path.open("rb") as file:
+        head = file.read(12)
+    return head[4:8] == b"ftyp" and head[8:12] in (b"heic", b"heix", b"hevc", b"mif1", b"msf1")
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """A picture that is not decoded yet; InvalidArgument names a file that is none, or of a kind that is not read."""
@@ -224,7 +231,8 @@ def _opened(path: Path) -> Iterator[Any]:
                 raise malformed(path, remedy)
             yield picture
     except image.UnidentifiedImageError as error:
-        raise malformed(path, remedy or f"expected a picture: {error}") from error
+        remedy = remedy or (_UNREADABLE[".heic"] if _is_heic(path) else f"expected a picture: {error}")
+        raise malformed(path, remedy) from error
     except (OSError, ValueError, SyntaxError, image.DecompressionBombError) as error:
         if isinstance(error, FileNotFoundError | InvalidArgument):
             raise

@@ -302,9 +302,10 @@ def test_a_mask_that_hides_everything_is_refused(tmp_path: Path, mode: str):
 
 
 def test_pictures_of_telephones_and_raw_pictures_are_named_with_a_remedy(tmp_path: Path):
-    (tmp_path / "a.heic").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0heicmif1" + bytes(99))
-    with pytest.raises(InvalidArgument, match=r"a\.heic: HEIC is not supported; convert it to JPEG or PNG"):
-        read_picture(tmp_path / "a.heic", WHOLE)
+    for name in ("a.heic", "renamed.jpg"):
+        (tmp_path / name).write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0heicmif1" + bytes(99))
+        with pytest.raises(InvalidArgument, match=rf"{name}: HEIC is not supported; convert it to JPEG or PNG"):
+            read_picture(tmp_path / name, WHOLE)
     Image.fromarray(UPRIGHT).save(tmp_path / "b.DNG", format="TIFF")
     with pytest.raises(InvalidArgument, match=r"b\.DNG: raw photographs are not supported; develop it"):
         read_picture(tmp_path / "b.DNG", WHOLE)

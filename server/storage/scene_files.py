@@ -60,11 +60,11 @@ class SceneSpool:
         # Held while a scene is read, or written in place of another version: by one call at a time.
         self.exclusive = threading.RLock()
 
-    def submit(self, scene: StoredScene, on_end: Callable[[StoredScene], None]) -> None:
+    def submit(self, scene: StoredScene, on_end: Callable[[StoredScene], None], delay_seconds: float) -> None:
         """Schedule a scene that has no file to be written; `on_end` is called afterwards, unless that is cancelled."""
         self.cancel_write(scene.scene_id)
         work = partial(self._write, scene, on_end)
-        self._writings[scene.scene_id] = self._writer.submit(self._tenant_spool.owner, work)
+        self._writings[scene.scene_id] = self._writer.submit(self._tenant_spool.owner, work, delay_seconds)
 
     def is_due(self, scene_id: str) -> bool:
         """Whether a scene is still to be written."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import secrets
 import sys
 import threading
@@ -32,9 +31,10 @@ _RETRY_SECONDS = 5.0
 # call.
 _ROOM_SECONDS = 30.0
 _LOOK_SECONDS = 0.05
-# Versions that follow one another in less than this multiple of the time that it takes to write one are not all
-# written: only the one that stays for a while.
-_WRITE_SHARE = 4
+# Writing the versions of a scene may take this share of the time, and so many seconds beyond that; after that only a
+# version that stays for a while is written.
+_WRITE_SHARE = 0.25
+_WRITE_BURST_SECONDS = 1.0
 _REST_SECONDS = 1.0
 # The time after which a call no longer waits for its version to be written.
 _WRITE_SECONDS = 10.0
@@ -59,7 +59,7 @@ class SceneStore(LruStore[StoredScene]):
         self._id_of_hash: dict[str, str] = {}
         # How often the content of each scene was put and not taken back; unknown of scenes read from the spool.
         self._puts: dict[str, int] = {}
-        # Of each scene that was replaced: when, by the monotonic clock, and the seconds that it took to write that.
+        # Of each scene that was replaced: when, by the monotonic clock, and the seconds of writing beyond its share.
         self._paces: dict[str, tuple[float, float]] = {}
         # The sizes of scenes that have room, but are not stored yet.
         self._coming: list[int] = []
@@ -207,7 +207,7 @@ class SceneStore(LruStore[StoredScene]):
         """Store the next version and describe it; VersionMismatchError if the version is not `expected_version`.
 
         An update that was already applied, by `update_id`, is not applied again. A scene that is in the spool stays
-        there: its next version is written before anybody sees it, unless versions follow fast (`_WRITE_SHARE`). With
+        there: its next version is written before anybody sees it, unless writing takes too long (`_WRITE_SHARE`). With
         `is_lasting` each is written before this returns. With `own_id` a scene whose content others have put stays, and
         the next version is a scene of its own, which takes back one of the puts.
         """
@@ -233,9 +233,10 @@ class SceneStore(LruStore[StoredScene]):
     def _begin_replacing(self, old: StoredScene, new: StoredScene, *, is_lasting: bool) -> Writing | None:
         """Store the next version, and have it written later; or, if a call is to write it first, register that."""
         scene_id, spool, now = old.scene_id, self._spool, time.monotonic()
-        last, seconds = self._paces.get(scene_id, (-math.inf, 0.0))
+        last, before = self._paces.get(scene_id, (now, 0.0))
+        seconds = max(0.0, before - _WRITE_SHARE * (now - last))
         self._paces[scene_id] = now, seconds
-        is_hot = now - last < _WRITE_SHARE * seconds and not is_lasting
+        is_hot = seconds > _WRITE_BURST_SECONDS and not is_lasting
         if spool is not None and spool.touch(scene_id) and not is_hot:
             return spool.begin_replacing(new.scene_id)
         if spool is not None and is_hot and new.scene_id == scene_id:
@@ -252,7 +253,7 @@ class SceneStore(LruStore[StoredScene]):
         is_written = spool.replace(new, writing)
         with self._lock:
             now = time.monotonic()
-            self._paces[new.scene_id] = now, now - started
+            self._paces[new.scene_id] = now, self._paces.get(old.scene_id, (now, 0.0))[1] + now - started
             if not writing.is_wanted:
                 # It was deleted meanwhile.
                 raise SceneNotFoundError(new.scene_id)

@@ -27,8 +27,6 @@ LESSON: Lesson = gaussian_lesson(60)
 SETTINGS = {"gamma": 0.1, "max_depth": 20.0, "min_depth": 0.5}
 RATES = {"means": 2e-3, "scales": 5e-3, "opacities": 2e-2, "sh0": 2e-3}
 MOST_STEPS = 24
-# Updates that follow one another faster may be written later.
-REST_SECONDS = 3.0
 
 
 @dataclass(eq=False)
@@ -37,14 +35,12 @@ class Stored:
 
     Attributes:
         is_durable: It must be found after the worker was killed; otherwise it may be lost then.
-        changed: When it was changed last, by the monotonic clock.
     """
 
     tenant: str
     handle: SceneHandle
     parameters: Parameters
     is_durable: bool = False
-    changed: float = 0.0
 
 
 @dataclass(eq=False)
@@ -191,11 +187,9 @@ class TrainingMachine(RuleBasedStateMachine):
         stored = self._scene(which)
         if stored is None:
             return
-        changed, now = Parameters(stored.parameters.content, colors), time.monotonic()
+        changed = Parameters(stored.parameters.content, colors)
         stored.handle = self._client(stored).update(stored.handle, colors=changed.new_colors)
         stored.parameters = changed
-        stored.is_durable &= now - stored.changed > REST_SECONDS
-        stored.changed = now
 
     @rule(which=WHICH)
     @noted

@@ -35,7 +35,7 @@ message(STATUS "Instruction sets of the CPU loops: ${LUMIGRAD_ISAS}")
 file(GLOB LUMIGRAD_ISA_SOURCES CONFIGURE_DEPENDS "${NATIVE}/*/cpu/*.cpp" "${NATIVE}/*/cpu/*/*.cpp")
 # What gains nothing from SIMD: compiled once, also for the CUDA engines.
 file(GLOB LUMIGRAD_BUILD_SOURCES CONFIGURE_DEPENDS "${NATIVE}/*/build/*.cpp")
-add_library(lumigrad_common STATIC "${NATIVE}/common/threads.cpp" "${NATIVE}/common/pool.cpp"
+add_library(lumigrad_common STATIC "${NATIVE}/common/threads.cpp" "${NATIVE}/common/pool.cpp" "${NATIVE}/common/room.cpp"
             ${LUMIGRAD_BUILD_SOURCES})
 target_include_directories(lumigrad_common PUBLIC "${NATIVE}")
 target_compile_options(lumigrad_common PRIVATE ${LUMIGRAD_CXX_FLAGS})

@@ -1,4 +1,11 @@
-"""Memory that the engines and torch cache for later calls."""
+"""Memory that the engines and torch cache for later calls, and the room that a call has.
+
+A `MemoryRoom` limits what the engines take from their pools in calls of one thread: lists of tiles, for example, are as
+long as there are pairs of tiles and primitives, which is known only once they are counted::
+
+    with MemoryRoom(1 << 30) as room:
+        forward(...)  # Raises NoRoom if it needs more than 1 GiB; room.refused is then what it asked for.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +14,10 @@ from typing import Any
 import torch
 
 from lumigrad.kernels import _native
+from lumigrad.kernels._native import MemoryRoom
 from lumigrad.kernels.per_device import drop_engines
+
+__all__ = ["MemoryRoom", "pin", "trim", "unpin"]
 
 
 def pin(device: torch.device, address: int, nbytes: int) -> str:

@@ -68,25 +68,31 @@ class CpuEngine:
         levels = arrays.get("color_levels")
         if levels is not None and arrays.get("color") is None:
             arrays = {**arrays, "color": empty(levels.shape, torch.float32, levels.device)}
-        for view in range(len(views)):
-            before_view()
-            _native.gaussian_forward_view(self._workspace, kept, views, view, settings, **arrays)
-            stages.views.append(self._times())
-            if "ids" in arrays:
-                _native.gaussian_find_ids(self._workspace, kept, views, view, settings, **arrays)
+        try:
+            for view in range(len(views)):
+                before_view()
+                _native.gaussian_forward_view(self._workspace, kept, views, view, settings, **arrays)
                 stages.views.append(self._times())
-            if levels is not None:
-                write_levels(arrays["color"][view], levels[view])
+                if "ids" in arrays:
+                    _native.gaussian_find_ids(self._workspace, kept, views, view, settings, **arrays)
+                    stages.views.append(self._times())
+                if levels is not None:
+                    write_levels(arrays["color"][view], levels[view])
+        finally:
+            self._scratch.drop_lists()
         return kept if retain else None, stages
 
     def backward(self, kept: Any, views: Any, settings: Any, arrays: Arrays, before_view: BeforeView) -> Stages:
         """Writes the gradients of the views to the given arrays."""
         stages = Stages()
-        for view in range(len(views)):
-            before_view()
-            _native.gaussian_blend_backward(self._workspace, kept, views, view, settings, **arrays)
-            stages.views.append(self._times())
-        _native.gaussian_project_backward(self._workspace, kept, views, settings, **arrays)
+        try:
+            for view in range(len(views)):
+                before_view()
+                _native.gaussian_blend_backward(self._workspace, kept, views, view, settings, **arrays)
+                stages.views.append(self._times())
+            _native.gaussian_project_backward(self._workspace, kept, views, settings, **arrays)
+        finally:
+            self._workspace.drop_rows()
         stages.views.append(self._times())
         return stages
 

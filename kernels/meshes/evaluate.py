@@ -2,38 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from lumigrad.kernels import _native
 from lumigrad.kernels.buffers import empty
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.meshes import sphere_gradient
-from lumigrad.kernels.meshes.engine import Engine, engine_for
+from lumigrad.kernels.meshes.engine import Arrays, Engine, engine_for
 from lumigrad.kernels.meshes.inputs import check_environments, check_spheres, check_values
 from lumigrad.kernels.meshes.settings import Settings
 from lumigrad.kernels.meshes.world import World
-from lumigrad.kernels.stages import Stages
+from lumigrad.kernels.stages import Stages, StageTimes
 
 BeforeLaunch = Callable[[], object]
-# Upper limit of rows times instances in a launch: at most about a second on one thread.
+# Rows times instances in a launch: at most about a second on one thread.
 _WORK_AT_ONCE = 2**22
+# Launches have at least so many rows, which keep all threads of a CPU (a chunk each), or a GPU, at work.
+_CHUNK_ROWS = 512
+_CUDA_ROWS = 2**15
 
 
 def nothing() -> None:
     """The default `before_launch`, which does nothing."""
 
 
-def launches(spheres: torch.Tensor, world: World, before_launch: BeforeLaunch) -> Iterator[slice]:
-    """Splits spheres [B, H, S, 4] into launches along B; a trajectory is never split, since sweeps link its steps."""
+@dataclass(frozen=True)
+class Part:
+    """The rows of one launch.
+
+    Attributes:
+        trajectories: Those along B.
+        rows: Those of the one trajectory, along S, or along H and S as one; None: all.
+        of_spheres: Whether `rows` are along S.
+    """
+
+    trajectories: slice
+    rows: slice | None = None
+    of_spheres: bool = False
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The part of a tensor [B], or [B, H, S, ...]; a view, of shape [B', H', S', ...]."""
+        part = tensor[self.trajectories]
+        if part.dim() == 1 or self.rows is None:
+            return part
+        return part[:, :, self.rows] if self.of_spheres else part.flatten(1, 2)[:, None, self.rows]
+
+
+def launches(spheres: torch.Tensor, instances: int, settings: Settings, before_launch: BeforeLaunch) -> Iterator[Part]:
+    """Splits spheres [B, H, S, 4] into launches: along B, and long trajectories along S and H.
+
+    Sweeps and speeds link the steps of a trajectory, which is then split along S only.
+    """
     trajectories, horizon, count = spheres.shape[:3]
     if spheres.numel() == 0:
         return
-    step = max(1, _WORK_AT_ONCE // (horizon * count * max(1, len(world.instances))))
-    for first in range(0, trajectories, step):
+    least = _CHUNK_ROWS * _native.thread_count() if spheres.device.type == "cpu" else _CUDA_ROWS
+    rows = max(least, _WORK_AT_ONCE // max(1, instances))
+    if horizon * count <= rows:
+        step = rows // (horizon * count)
+        parts = [Part(slice(first, first + step)) for first in range(0, trajectories, step)]
+    else:
+        is_linked = settings.sweep or settings.speed_metric
+        length, step = (count, max(1, rows // horizon)) if is_linked else (horizon * count, rows)
+        pieces = [slice(first, first + step) for first in range(0, length, step)]
+        parts = [Part(slice(one, one + 1), piece, is_linked) for one in range(trajectories) for piece in pieces]
+    for part in parts:
         before_launch()
-        yield slice(first, first + step)
+        yield part
+
+
+def run(
+    engine: Engine,
+    world: Any,
+    native_settings: Any,
+    arrays: Arrays,
+    part: Part,
+    written: Collection[str] = (),
+    moments: torch.Tensor | None = None,
+) -> StageTimes:
+    """Launches a part of a query; writes to its rows of the arrays in `written`, and adds to `moments`."""
+    views = {name: part.of(tensor) for name, tensor in arrays.items() if tensor is not None}
+    pieces = {name: view.contiguous() for name, view in views.items()}
+    times = engine.evaluate(world, native_settings, {**pieces, "moments": moments})
+    for name in written:
+        if pieces[name] is not views[name]:
+            views[name].copy_(pieces[name])
+    return times
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,8 +188,8 @@ def evaluate(
         retain: Keep the state that `backward` needs for these outputs.
         checked: The caller has checked the values of spheres and environments (`check_values`); spheres that are not
             finite are then off.
-        before_launch: Called before each launch, which covers some trajectories, or one instance with `per_instance`.
-            An exception that it raises ends the call.
+        before_launch: Called before each launch, which covers some trajectories or a part of a long one, and one
+            instance with `per_instance`. An exception that it raises ends the call.
 
     Returns:
         The outputs.
@@ -203,10 +261,8 @@ def _together(
     assert spheres is not None
     found = {name: _allocate(name, spheres.shape[:3], spheres.device) for name in names}
     arrays = {name: tensor for name, tensor in {**inputs, **found}.items() if tensor is not None}
-    for part in launches(spheres, world, before_launch):
-        is_all = part.start == 0 and part.stop >= len(spheres)
-        piece = arrays if is_all else {name: tensor[part] for name, tensor in arrays.items()}
-        times.views.append(engine.evaluate(world.placed(engine), settings.native, piece))
+    for part in launches(spheres, len(world.instances), settings, before_launch):
+        times.views.append(run(engine, world.placed(engine), settings.native, arrays, part, found))
     return found, times
 
 
@@ -222,10 +278,11 @@ def _each(
     spheres, count, times = inputs["spheres"], len(world.instances), Stages()
     assert spheres is not None
     stacked = {name: _allocate(name, (count, *spheres.shape[:3]), spheres.device) for name in names}
-    for index in range(count if spheres.numel() > 0 else 0):
-        before_launch()
+    for index in range(count):
         found = {name: tensor[index] for name, tensor in stacked.items()}
-        times.views.append(engine.evaluate(world.placed(engine, index), settings.native, {**inputs, **found}))
+        for part in launches(spheres, 1, settings, before_launch):
+            arrays = {**inputs, **found}
+            times.views.append(run(engine, world.placed(engine, index), settings.native, arrays, part, found))
     return {name: tensor.movedim(0, 3).contiguous() for name, tensor in stacked.items()}, times
 
 

@@ -9,7 +9,7 @@ import torch
 
 from lumigrad.kernels import _native
 from lumigrad.kernels.meshes.engine import Engine
-from lumigrad.kernels.meshes.evaluate import BeforeLaunch, State, launches
+from lumigrad.kernels.meshes.evaluate import BeforeLaunch, State, launches, run
 from lumigrad.kernels.meshes.pose import Array, pose_gradient, rotations
 from lumigrad.kernels.meshes.settings import Settings
 from lumigrad.kernels.meshes.world import World
@@ -79,10 +79,9 @@ def of_costs(state: State, scale: torch.Tensor, engine: Engine, times: Stages, b
     upstream = scale * speeds(spheres, state.settings) if state.settings.speed_metric else scale
     sums = torch.zeros(count, _native.MESH_MOMENT_DOUBLES, dtype=torch.float64, device=spheres.device)
     arrays = {"spheres": spheres, "environments": state.environments, "upstream": upstream}
-    for part in launches(spheres, world, before_launch):
-        piece = {name: None if tensor is None else tensor[part] for name, tensor in arrays.items()}
-        piece["moments"] = sums
-        times.views.append(engine.evaluate(world.placed(engine), state.settings.native_without_speed, piece))
+    settings = state.settings.native_without_speed
+    for part in launches(spheres, count, state.settings, before_launch):
+        times.views.append(run(engine, world.placed(engine), settings, arrays, part, moments=sums))
     return _of_objects(sums.cpu().numpy(), world, engine)
 
 

@@ -5,6 +5,7 @@
 
 #include "common/isa.h"
 #include "common/pool.h"
+#include "common/room.h"
 #include "common/threads.h"
 
 namespace nb = nanobind;
@@ -31,6 +32,28 @@ std::vector<std::string> isa_names() {
   return names;
 }
 
+// While it is entered, the loops of this thread heed no request.
+struct Unstoppable {
+  const lumigrad::StopRequest* request = nullptr;
+};
+
+void bind_room(nb::module_& m) {
+  using lumigrad::MemoryRoom;
+  nb::exception<lumigrad::NoRoom>(m, "NoRoom", PyExc_MemoryError);
+  nb::class_<MemoryRoom>(m, "MemoryRoom")
+      .def(nb::init<std::int64_t>(), nb::arg("limit"))
+      .def_prop_ro("refused", &MemoryRoom::refused)
+      .def(
+          "__enter__",
+          [](MemoryRoom& room) {
+            if (lumigrad::memory_room() != nullptr) throw std::logic_error("this thread's memory is limited already");
+            lumigrad::limit_memory(&room);
+            return &room;
+          },
+          nb::rv_policy::reference)
+      .def("__exit__", [](const MemoryRoom&, const nb::args&) { lumigrad::limit_memory(nullptr); });
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -41,6 +64,7 @@ NB_MODULE(_native, m) {
   nb::class_<lumigrad::StopRequest>(m, "StopRequest")
       .def(nb::init<>())
       .def("make", &lumigrad::StopRequest::make)
+      .def_prop_ro("idle_seconds", &lumigrad::StopRequest::idle_seconds)
       .def("__enter__",
            [](const lumigrad::StopRequest& request) {
              const lumigrad::StopRequest* before = lumigrad::heed(&request);
@@ -49,6 +73,12 @@ NB_MODULE(_native, m) {
              throw std::logic_error("this thread heeds another request already");
            })
       .def("__exit__", [](const lumigrad::StopRequest&, const nb::args&) { lumigrad::heed(nullptr); });
+  nb::class_<Unstoppable>(m, "Unstoppable")
+      .def(nb::init<>())
+      .def("__enter__", [](Unstoppable& self) { self.request = lumigrad::heed(nullptr); })
+      .def("__exit__", [](const Unstoppable& self, const nb::args&) { lumigrad::heed(self.request); });
+  m.def("check_stop", &lumigrad::check_stop);
+  bind_room(m);
   m.def("thread_count", &lumigrad::thread_count);
   m.def("set_thread_count", &lumigrad::set_thread_count);
   m.def("pool_system_allocations", &lumigrad::pool_system_allocations);

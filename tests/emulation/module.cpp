@@ -1,6 +1,7 @@
 // The Python module _emulation: the engines for CUDA devices, on the emulation.
 #include <nanobind/nanobind.h>
 
+#include "common/room.h"
 #include "common/threads.h"
 
 #include "emulation/approximate.h"
@@ -30,6 +31,11 @@ NB_MODULE(_emulation, m) {
     static lumigrad::StopRequest made;
     made.make();
     lumigrad::heed(stopping ? &made : nullptr);
+  });
+  m.def("limit_memory", [](std::int64_t limit) {
+    static lumigrad::MemoryRoom room(0);
+    room = lumigrad::MemoryRoom(limit);
+    lumigrad::limit_memory(limit < 0 ? nullptr : &room);
   });
   m.def("fail_allocations", &lumigrad::emulation::fail_allocations);
 }

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from lumigrad.kernels import _native
-from lumigrad.kernels.errors import Stopped, StopRequest
+from lumigrad.kernels.errors import Stopped, StopRequest, Unstoppable, check_stop
 from lumigrad.kernels.gaussians import Gaussians, Settings
 from support.backends import emulation, gaussian_engines, mesh_engines
 from support.backends.engines import ENGINES, Engine
@@ -201,3 +201,23 @@ def test_kernels_for_a_gpu_stop_where_they_wait_for_a_count(kind: str) -> None:
     finally:
         module.set_stopping(False)
     assert_same(passes(), outputs)
+
+
+def test_loops_show_that_they_make_progress() -> None:
+    request = StopRequest()
+    time.sleep(0.2)
+    assert request.idle_seconds > 0.19
+    with request:
+        KINDS["gaussians"]()
+    assert request.idle_seconds < 0.19
+
+
+def test_what_must_be_done_to_the_end_heeds_no_request(made: StopRequest) -> None:
+    expected = whole(KINDS["gaussians"])
+    with made:
+        with Unstoppable():
+            check_stop()
+            found = whole(KINDS["gaussians"])
+        with pytest.raises(Stopped):
+            check_stop()
+    assert_same(found, expected)

@@ -11,6 +11,8 @@
 #include <new>
 #include <vector>
 
+#include "common/room.h"
+
 namespace lumigrad {
 namespace {
 
@@ -46,6 +48,8 @@ std::size_t rounded(std::size_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
+int size_class_of(std::size_t bytes) { return std::bit_width(bytes) - 1; }
+
 struct State {
   std::mutex mutex;
   // The block that was freed first is at the front.
@@ -53,6 +57,7 @@ struct State {
   Clock::time_point looked;
   std::uint64_t system_allocations = 0;
   std::uint64_t bytes = 0;
+  std::int64_t idle_bytes = 0;  // Of free blocks.
 };
 
 // How many free blocks of about this size are kept. A few large ones are enough for any pipeline, and more would be
@@ -104,36 +109,62 @@ void release(State& s, Header* header) {
   }
 }
 
+void release_free(State& s, Header* header) {
+  s.idle_bytes -= static_cast<std::int64_t>(header->bytes);
+  release(s, header);
+}
+
 void release_idle(State& s, Clock::time_point now) {
   for (auto& blocks : s.free) {
     const auto is_recent = [now](const Header* header) { return now - header->given < kIdle; };
     const auto recent = std::find_if(blocks.begin(), blocks.end(), is_recent);
-    std::for_each(blocks.begin(), recent, [&s](Header* header) { release(s, header); });
+    std::for_each(blocks.begin(), recent, [&s](Header* header) { release_free(s, header); });
     blocks.erase(blocks.begin(), recent);
   }
+}
+
+void release_all(State& s) {
+  for (auto& blocks : s.free) {
+    for (Header* header : blocks) release_free(s, header);
+    blocks.clear();
+  }
+}
+
+// A block from the system.
+Header* allocated(State& s, std::size_t bytes, std::size_t wanted) {
+  auto* header = static_cast<Header*>(system_memory(sizeof(Header) + wanted, sizeof(Header) + bytes));
+  header->bytes = wanted;
+  header->size_class = size_class_of(wanted);
+  s.system_allocations += 1;
+  s.bytes += wanted;
+  return header;
 }
 
 }  // namespace
 
 void* pool_take(std::size_t bytes, std::size_t spare) {
   const std::size_t wanted = rounded(bytes + spare);
-  const int size_class = std::bit_width(wanted) - 1;
+  MemoryRoom* room = memory_room();
+  if (room != nullptr) room->take(wanted);
   State& s = state();
   std::lock_guard lock(s.mutex);
-  auto& blocks = s.free[size_class];
+  auto& blocks = s.free[size_class_of(wanted)];
   for (auto it = blocks.rbegin(); it != blocks.rend(); ++it) {
     if ((*it)->bytes == wanted) {
       Header* header = *it;
       blocks.erase(std::next(it).base());
+      s.idle_bytes -= static_cast<std::int64_t>(wanted);
       return header + 1;
     }
   }
-  auto* header = static_cast<Header*>(system_memory(sizeof(Header) + wanted, sizeof(Header) + bytes));
-  header->bytes = wanted;
-  header->size_class = size_class;
-  s.system_allocations += 1;
-  s.bytes += wanted;
-  return header + 1;
+  // What the call may still take has to be there.
+  if (room != nullptr && s.idle_bytes > room->left()) release_all(s);
+  try {
+    return allocated(s, bytes, wanted) + 1;
+  } catch (...) {
+    if (room != nullptr) room->give(wanted);
+    throw;
+  }
 }
 
 void pool_give(void* block) noexcept {
@@ -141,12 +172,14 @@ void pool_give(void* block) noexcept {
   Header* header = static_cast<Header*>(block) - 1;
   const Clock::time_point now = Clock::now();
   header->given = now;
+  if (MemoryRoom* room = memory_room()) room->give(header->bytes);
   State& s = state();
   std::lock_guard lock(s.mutex);
   auto& blocks = s.free[header->size_class];
   blocks.push_back(header);
+  s.idle_bytes += static_cast<std::int64_t>(header->bytes);
   if (blocks.size() > kept_blocks(header->bytes)) {
-    release(s, blocks.front());
+    release_free(s, blocks.front());
     blocks.erase(blocks.begin());
   }
   if (now - s.looked >= kLook) {
@@ -168,13 +201,27 @@ std::uint64_t pool_bytes() {
 void pool_trim() {
   State& s = state();
   std::lock_guard lock(s.mutex);
-  for (auto& blocks : s.free) {
-    for (Header* header : blocks) release(s, header);
-    blocks.clear();
-  }
+  release_all(s);
+}
+
+void pool_drop(void* block) noexcept {
+  if (block == nullptr) return;
+  Header* header = static_cast<Header*>(block) - 1;
+  if (MemoryRoom* room = memory_room()) room->give(header->bytes);
+  State& s = state();
+  std::lock_guard lock(s.mutex);
+  release(s, header);
 }
 
 Buffer::~Buffer() { pool_give(data_); }
+
+void Buffer::drop_if_large() {
+  constexpr std::size_t kKept = std::size_t{64} << 20;
+  if (capacity_ <= kKept) return;
+  pool_drop(data_);
+  data_ = nullptr;
+  capacity_ = 0;
+}
 
 void* Buffer::ensure_bytes(std::size_t bytes) {
   if (bytes > capacity_ || data_ == nullptr) {

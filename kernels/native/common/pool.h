@@ -10,10 +10,12 @@
 namespace lumigrad {
 
 // A block of at least `bytes` and `spare` bytes, aligned to 64; contents are undefined. Thread-safe. Throws
-// std::bad_alloc.
+// std::bad_alloc; NoRoom if the calling thread may not take so much (see room.h).
 void* pool_take(std::size_t bytes, std::size_t spare = 0);
 // Gives a block back. Null is ignored.
 void pool_give(void* block) noexcept;
+// The same for a block that no later call is expected to need: it returns to the system at once.
+void pool_drop(void* block) noexcept;
 // Number of blocks allocated from the system since the process started.
 std::uint64_t pool_system_allocations();
 // Bytes held, in use or kept.
@@ -35,6 +37,9 @@ class Buffer {
     return static_cast<T*>(ensure_bytes(count * sizeof(T)));
   }
   std::size_t bytes() const { return capacity_; }
+  // Returns the memory to the system if it is more than 64 MiB; for contents that are not needed any more, and whose
+  // size follows from a call's values more than from its scene.
+  void drop_if_large();
 
  private:
   void* ensure_bytes(std::size_t bytes);

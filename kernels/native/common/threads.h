@@ -2,19 +2,32 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <stdexcept>
 #include <type_traits>
 
 namespace lumigrad {
 
-// A request, made on any thread, that the loops of another thread end early.
+// A request, made on any thread, that the loops of another thread end early; and the time when these loops last asked
+// for it, which shows any thread that they make progress.
 class StopRequest {
  public:
+  using Clock = std::chrono::steady_clock;
+
   void make() { made_.store(true, std::memory_order_relaxed); }
-  bool is_made() const { return made_.load(std::memory_order_relaxed); }
+  bool is_made() const {
+    asked_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+    return made_.load(std::memory_order_relaxed);
+  }
+  // Seconds since the loops last asked, or since there is this request.
+  double idle_seconds() const {
+    const Clock::duration asked(asked_.load(std::memory_order_relaxed));
+    return std::chrono::duration<double>(Clock::now().time_since_epoch() - asked).count();
+  }
 
  private:
   std::atomic<bool> made_{false};
+  mutable std::atomic<Clock::rep> asked_{Clock::now().time_since_epoch().count()};
 };
 
 // The loops ended early, on request: what they were to write is incomplete.
@@ -27,7 +40,7 @@ class Stopped : public std::runtime_error {
 const StopRequest* heed(const StopRequest* request);
 // Whether the request that this thread heeds, or the thread for which it runs a part, was made.
 bool is_stopping();
-// Throws Stopped if it was. Loops over tiles within a part ask is_stopping() before each tile.
+// Throws Stopped if it was. Loops within a part ask is_stopping() about every millisecond: before each tile, say.
 void check_stop();
 
 // Number of threads that loops are split over: LUMIGRAD_NUM_THREADS, else the processors this process may use.

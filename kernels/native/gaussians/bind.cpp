@@ -251,9 +251,11 @@ void bind_gaussians(nb::module_& m) {
   nb::class_<Pass>(m, "GaussianPass")
       .def(nb::init<>())
       .def("prepare", &Pass::prepare, "count"_a, "retained"_a)
+      .def("drop_lists", &Pass::drop_lists)
       .def_prop_ro("bytes", &Pass::bytes);
   nb::class_<Workspace>(m, "GaussianWorkspace")
       .def(nb::init<>())
+      .def("drop_rows", &Workspace::drop_rows)
       .def_prop_ro("bytes", &Workspace::bytes)
       .def_prop_ro("milliseconds", [](const Workspace& w) {
         return std::array<double, kMaxStages>{w.milliseconds[0], w.milliseconds[1], w.milliseconds[2],

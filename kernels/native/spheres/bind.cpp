@@ -101,6 +101,18 @@ Scene make_scene(const Floats& positions, const Floats& colors, const Floats& ra
   return s;
 }
 
+// At the end of a call, however it ends.
+class DropLists {
+ public:
+  explicit DropLists(Workspace& workspace) : workspace_(workspace) {}
+  DropLists(const DropLists&) = delete;
+  DropLists& operator=(const DropLists&) = delete;
+  ~DropLists() { workspace_.drop_lists(); }
+
+ private:
+  Workspace& workspace_;
+};
+
 void forward(Workspace& workspace, const Camera& camera, const Settings& settings, const Floats& positions,
              const Floats& colors, const Floats& radii, const Floats& opacities, const Floats& background,
              const Floats& color, const Floats& alpha, const Floats& depth, const Floats& info, const Ints& ids,
@@ -109,6 +121,7 @@ void forward(Workspace& workspace, const Camera& camera, const Settings& setting
   const Outputs outputs{pointer(color),   pointer(alpha), pointer(depth), pointer(info), pointer(ids),
                         pointer(weights), pointer(hits),  pointer(blend), pointer(stop)};
   nb::gil_scoped_release unlocked;
+  const DropLists after(workspace);
   cpu_engine(current_isa()).forward(camera, settings, scene, outputs, workspace);
 }
 
@@ -124,6 +137,7 @@ void backward(Workspace& workspace, const Camera& camera, const Settings& settin
   const Gradients gradients{pointer(to_positions),  pointer(to_colors), pointer(to_radii), pointer(to_opacities),
                             pointer(to_background), pointer(touched),   pointer(to_camera)};
   nb::gil_scoped_release unlocked;
+  const DropLists after(workspace);
   cpu_engine(current_isa()).backward(camera, settings, scene, upstream, gradients, prepared, workspace);
 }
 

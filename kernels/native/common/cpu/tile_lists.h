@@ -8,6 +8,7 @@
 #include "common/cpu/radix_sort.h"
 #include "common/math/pixel_rectangle.h"
 #include "common/pool.h"
+#include "common/room.h"
 #include "common/threads.h"
 
 LG_BEGIN
@@ -65,6 +66,22 @@ inline uint64_t* sort_by_key(uint64_t* pairs, int64_t capacity, Segments& segmen
   return sorted;
 }
 
+// Counts the tiles that a part of the loop over primitives visits, few of which may cover the whole film.
+class TileWork {
+ public:
+  // Whether the loop has to end.
+  bool stops_after(int64_t tiles) {
+    constexpr int64_t kBetween = 1 << 16;
+    done_ += tiles;
+    if (__builtin_expect(done_ < kBetween, 1)) return false;
+    done_ = 0;
+    return is_stopping();
+  }
+
+ private:
+  int64_t done_ = 0;
+};
+
 struct TileLists {
   uint32_t* starts;   // [tiles + 1]
   uint32_t* entries;  // Numbers of the primitives.
@@ -96,7 +113,8 @@ TileLists fill_tile_lists(int tiles, int parts, Buffer& counts_buffer, Buffer& s
     }
   }
   // Positions are 32-bit numbers: lists of more than 16 GiB are not supported.
-  if (total > UINT32_MAX - kMaxParts) throw std::bad_alloc();
+  constexpr uint64_t kMost = UINT32_MAX - kMaxParts;
+  if (total > kMost) throw NoRoom(total * sizeof(uint32_t), kMost * sizeof(uint32_t));
   const uint32_t sum = static_cast<uint32_t>(total);
   starts[tiles] = sum;
   // After the lists, a position per part for entries of no tile.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/cuda/launch.h"
+#include "common/room.h"
 
 namespace lumigrad {
 namespace {
@@ -34,6 +35,7 @@ struct State {
   std::unordered_map<void*, Block> taken;
   std::map<Place, std::multimap<std::size_t, Block>> kept;
   std::map<int, std::uint64_t> bytes;
+  std::map<int, std::int64_t> kept_bytes;
   std::uint64_t system_allocations = 0;
 };
 
@@ -66,6 +68,12 @@ void free_kept(State& s, int device) {
     }
     blocks.clear();
   }
+  s.kept_bytes[device] = 0;
+}
+
+void wait_and_free_kept(State& s, int device) {
+  check(cudaDeviceSynchronize(), "waiting for the device, to free memory");
+  free_kept(s, device);
 }
 
 void* allocate(State& s, int device, std::size_t bytes) {
@@ -73,8 +81,7 @@ void* allocate(State& s, int device, std::size_t bytes) {
   cudaError_t status = cudaMalloc(&data, bytes);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
-    check(cudaDeviceSynchronize(), "waiting for the device, to free memory");
-    free_kept(s, device);
+    wait_and_free_kept(s, device);
     status = cudaMalloc(&data, bytes);
   }
   check(status, ("allocating " + std::to_string(bytes) + " bytes on the device").c_str());
@@ -93,11 +100,22 @@ void* device_take(std::size_t bytes, cudaStream_t stream) {
   auto& kept = s.kept[{device, stream}];
   Block block{nullptr, wanted, device, stream};
   const auto found = kept.lower_bound(wanted);
-  if (found != kept.end() && found->first <= wanted * kSlack) {
-    block = found->second;
+  const bool is_kept = found != kept.end() && found->first <= wanted * kSlack;
+  if (is_kept) block = found->second;
+  MemoryRoom* room = memory_room();
+  if (room != nullptr) room->take(block.bytes);
+  if (is_kept) {
     kept.erase(found);
+    s.kept_bytes[device] -= static_cast<std::int64_t>(block.bytes);
   } else {
-    block.data = allocate(s, device, wanted);
+    try {
+      // What the call may still take has to be there.
+      if (room != nullptr && s.kept_bytes[device] > room->left()) wait_and_free_kept(s, device);
+      block.data = allocate(s, device, wanted);
+    } catch (...) {
+      if (room != nullptr) room->give(wanted);
+      throw;
+    }
   }
   s.taken.emplace(block.data, block);
   return block.data;
@@ -111,6 +129,8 @@ void device_give(void* data) noexcept {
   if (found == s.taken.end()) return;
   const Block block = found->second;
   s.taken.erase(found);
+  if (MemoryRoom* room = memory_room()) room->give(block.bytes);
+  s.kept_bytes[block.device] += static_cast<std::int64_t>(block.bytes);
   s.kept[{block.device, block.stream}].emplace(block.bytes, block);
 }
 

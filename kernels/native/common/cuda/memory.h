@@ -12,7 +12,7 @@
 namespace lumigrad {
 
 // A block of at least `bytes` bytes on the current device, for work on `stream`, aligned to 256; contents are
-// undefined. Thread-safe. Throws DeviceMemoryError.
+// undefined. Thread-safe. Throws DeviceMemoryError; NoRoom if the calling thread may not take so much (see room.h).
 void* device_take(std::size_t bytes, cudaStream_t stream);
 // Gives a block back. Work that was queued on its stream may still use it; work on other streams may not. Null is
 // ignored.

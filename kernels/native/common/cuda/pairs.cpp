@@ -1,6 +1,10 @@
 #include "common/cuda/pairs.h"
 
+#include <algorithm>
+#include <cstdint>
+
 #include "common/cuda/launch.h"
+#include "common/room.h"
 #include "common/threads.h"
 
 namespace lumigrad {
@@ -27,6 +31,15 @@ std::size_t PairCount::wait() const {
   // What follows takes most of the time, and cannot be stopped.
   check_stop();
   return static_cast<std::size_t>(*place_);
+}
+
+std::size_t pairs_within_room(std::size_t limit) {
+  // Of a pair: its tile and its entry, both sorted, and the memory of the sort; blocks may be larger than what they are
+  // for.
+  constexpr std::int64_t kBytes = 32;
+  const MemoryRoom* room = memory_room();
+  if (room == nullptr) return limit;
+  return std::min(limit, static_cast<std::size_t>(std::max<std::int64_t>(room->left(), 0) / kBytes));
 }
 
 }  // namespace lumigrad

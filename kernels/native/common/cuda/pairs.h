@@ -25,4 +25,7 @@ class PairCount {
   cudaEvent_t copied_ = nullptr;
 };
 
+// The most pairs that may be listed, at most `limit`, in the memory that the calling thread may still take.
+std::size_t pairs_within_room(std::size_t limit);
+
 }  // namespace lumigrad

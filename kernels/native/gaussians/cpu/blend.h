@@ -176,6 +176,7 @@ void draw_tile(const Drawing& d, int tile_x, int tile_y, Batch& batch, float* st
     uint32_t* masks = d.data.masks + begin;
     for (int i = 0; i < count; ++i) masks[i] = 0;
     if (!open) continue;
+    if (is_stopping()) return;
     fill_batch(batch, d.data, tile, d.settings.rectangles != 0, entries, count);
     const Source<Shape> source{batch, d.data, entries};
     open = false;

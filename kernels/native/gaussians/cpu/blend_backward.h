@@ -46,8 +46,9 @@ void differentiate_tile(const Differentiation& d, int band, int tile, float* blo
     Shape::load(d, left + b % kBlocksX * 4, top + b / kBlocksX * 4, blocks + b * block_floats, background);
   }
   const uint32_t end = d.data.tile_starts[tile + 1];
-  constexpr uint32_t kAhead = 6;
+  constexpr uint32_t kAhead = 6, kBetween = 512;
   for (uint32_t i = d.data.tile_starts[tile]; i < end; ++i) {
+    if (i % kBetween == 0 && is_stopping()) return;
     if (i + kAhead < end) {
       // The Gaussians of a tile, and their rows, lie anywhere in memory.
       const int64_t ahead = d.data.entries[i + kAhead];

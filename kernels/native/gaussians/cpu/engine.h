@@ -59,6 +59,13 @@ class Pass {
     while (views_.size() < states) views_.push_back(std::make_unique<ViewState>());
   }
   int count() const { return count_; }
+  // Returns large lists, after which the views cannot be used.
+  void drop_lists() {
+    for (const auto& view : views_) {
+      view->entries.drop_if_large();
+      view->masks.drop_if_large();
+    }
+  }
   ViewState& view(int index) { return *views_[retained_ ? index : 0]; }
   std::size_t bytes() const {
     std::size_t sum = 0;
@@ -77,6 +84,8 @@ struct Workspace {
   Buffer pairs, pairs_swap, histogram, tile_counts, tile_masks, crossing, crossing_rows, scratch, sums;
   double milliseconds[kMaxStages] = {};  // Of the last call, by stage.
 
+  // Returns large rows of what reaches into several bands.
+  void drop_rows() { crossing_rows.drop_if_large(); }
   std::size_t bytes() const {
     return pairs.bytes() + pairs_swap.bytes() + histogram.bytes() + tile_counts.bytes() + tile_masks.bytes() +
            crossing.bytes() + crossing_rows.bytes() + scratch.bytes() + sums.bytes();

@@ -52,6 +52,7 @@ void bin_view(const Settings& settings, const ViewData& data, const uint64_t* pa
   const auto each = [&](int p, const auto& visit, bool counting) {
     constexpr int kAhead = 12;
     const int64_t end = segments.begin[p] + segments.length[p];
+    TileWork work;
     for (int64_t i = segments.begin[p]; i < end; ++i) {
       if (i + kAhead < end) {
         const uint32_t ahead = static_cast<uint32_t>(pairs[i + kAhead]);
@@ -79,6 +80,7 @@ void bin_view(const Settings& settings, const ViewData& data, const uint64_t* pa
           const unsigned mask = window_mask(record, log2_alpha_min, settings.pixel_center, range, x, y);
           each_bit(mask, y * data.tiles_x + x, data.tiles_x, id, visit);
         }
+        if (work.stops_after(range.x1 - range.x0 + 1)) return;
       }
     }
   };

@@ -161,6 +161,7 @@ void search_tile(const Search& s, int tile, Batch& batch, Found* found) {
   for (int b = 0; b < kBlocks; ++b) found[b].clear(s, block(b), limits.log2_alpha_min);
   const uint32_t end = data.tile_starts[tile + 1];
   for (uint32_t begin = data.tile_starts[tile]; begin < end; begin += kBatch) {
+    if (is_stopping()) return;
     fill_drawn(batch, data, begin, static_cast<int>(end - begin < kBatch ? end - begin : kBatch));
     for (int b = 0; b < kBlocks; ++b) {
       if (batch.lengths[b] > 0) visit_block<Seen>(s, block(b), batch, data.entries + begin, limits, found[b]);

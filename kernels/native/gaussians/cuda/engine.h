@@ -17,7 +17,8 @@ namespace lumigrad::gaussians {
 // State that the calls on a device share; only one call may use it at a time.
 struct CudaWorkspace {
   PairCount pairs;
-  // More pairs than this are not listed: tiles then go through all Gaussians, which is slower but needs no memory.
+  // More pairs than this, or than the call has room for, are not listed: tiles then go through all Gaussians, which is
+  // slower but needs no memory.
   std::size_t pair_limit = std::size_t{1} << 28;
   DeviceStaging staging;
 };

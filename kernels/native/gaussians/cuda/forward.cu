@@ -42,7 +42,7 @@ void check_size(std::size_t items, std::size_t tiles) {
 // Lists the tiles' Gaussians if there are not too many.
 template <class Reach>
 void list(const Forward& f, const Reach& reach, const TileCountBuffers& counts) {
-  const std::size_t pairs = f.workspace.pairs.wait(), limit = f.workspace.pair_limit;
+  const std::size_t pairs = f.workspace.pairs.wait(), limit = pairs_within_room(f.workspace.pair_limit);
   if (pairs <= limit) return list_tiles<Entry::item>(reach, counts, pairs, f.pass.lists, f.pass.tiles, f.stream);
   // Without lists there is no row for each pair.
   if (!f.call().settings.deterministic) return;

@@ -152,7 +152,9 @@ void backward_tile(const PairArguments& a, const TilePixels& pixels, BandRows& b
   const int tile = tile_y * a.prepared.tiles_x + tile_x;
   const uint32_t begin = a.prepared.tile_starts[tile], end = a.prepared.tile_starts[tile + 1];
   const uint32_t* entries = a.prepared.entries;
+  constexpr uint32_t kBetween = 512;
   for (uint32_t e = begin; e < end; ++e) {
+    if (e % kBetween == 0 && is_stopping()) return;
     // The spheres of a tile lie anywhere in memory.
     if (e + kPrefetch < end) a.prefetch(entries[e + kPrefetch]);
     exact_sphere<kOrthogonal, kChannels, kPlain, kCamera>(a, pixels, band, entries[e], static_cast<int>(e - begin),

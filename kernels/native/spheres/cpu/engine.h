@@ -20,6 +20,12 @@ struct Workspace {
   // Names the view that the buffers were last prepared for, unique in the process; 0: none.
   uint64_t prepared = 0;
 
+  // Returns large lists and rows.
+  void drop_lists() {
+    const std::size_t before = tile_entries.bytes();
+    for (Buffer* buffer : {&tile_entries, &crossing_rows, &places, &members, &tracked}) buffer->drop_if_large();
+    if (tile_entries.bytes() != before) prepared = 0;
+  }
   std::size_t bytes() const {
     return records.bytes() + rectangles.bytes() + area.bytes() + tiles.bytes() + pairs.bytes() + pairs_swap.bytes() +
            histogram.bytes() + tile_counts.bytes() + tile_starts.bytes() + tile_entries.bytes() + scratch.bytes() +

@@ -68,6 +68,7 @@ void draw_tile(const Camera& camera, const DrawArguments& arguments, const Prepa
   images.row = 0;
   for (int position = 0; position < length; position += kBatch) {
     const int count = length - position < kBatch ? length - position : kBatch;
+    if (is_stopping()) return;
     fill_batch(*scratch.batch, prepared, tile_x, tile_y, prepared.entries + begin + position, count);
     // Arrives while this batch is drawn.
     request_batch(prepared, prepared.entries + begin + position + count, length - position - count);

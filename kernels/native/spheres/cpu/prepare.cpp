@@ -177,8 +177,9 @@ void setup(const Camera& camera, const Settings& settings, const Scene& scene, c
 
 // Visits the tiles of a sphere, at most four of them without a branch: spheres are small and in no order on the film,
 // so that a loop over their tiles would mispredict at each. What is not there goes to tiles that do not exist.
+// Returns how many more than these there are.
 template <class Visit>
-LG_INLINE void each_tile(uint32_t tiles, const PixelRectangle& r, int tiles_x, int none, Visit&& visit) {
+LG_INLINE int each_tile(uint32_t tiles, const PixelRectangle& r, int tiles_x, int none, Visit&& visit) {
   const int first = static_cast<int>(tiles >> kTileShift);
   if (__builtin_expect((tiles & kFarther) == 0, 1)) {
     const bool right = tiles & kRight, below = tiles & kBelow;
@@ -186,13 +187,14 @@ LG_INLINE void each_tile(uint32_t tiles, const PixelRectangle& r, int tiles_x, i
     visit(right ? first + 1 : none);
     visit(below ? first + tiles_x : none + 1);
     visit(right & below ? first + tiles_x + 1 : none + 2);
-    return;
+    return 0;
   }
   const int across = ((r.x1 - 1) >> kTileWidthBits) - r.x0 / kTileWidth;
   const int down = ((r.y1 - 1) >> kTileHeightBits) - r.y0 / kTileHeight;
   for (int y = 0; y <= down; ++y) {
     for (int x = 0; x <= across; ++x) visit(first + y * tiles_x + x);
   }
+  return (across + 1) * (down + 1);
 }
 
 // Lists by tile of the spheres in the segments, keeping their order. In `pairs`, tiles take the place of the keys.
@@ -201,14 +203,16 @@ void bin(uint64_t* pairs, const int32_t* tiles_of, const Segments& segments, Pre
   const auto each_sphere = [&](int p, const auto& visit, bool counting) {
     constexpr int kAhead = 16;
     const int64_t end = segments.begin[p] + segments.length[p];
+    TileWork work;
     for (int64_t i = segments.begin[p]; i < end; ++i) {
       const uint32_t id = static_cast<uint32_t>(pairs[i]);
       if (counting) {
         if (i + kAhead < end) __builtin_prefetch(tiles_of + static_cast<uint32_t>(pairs[i + kAhead]));
         pairs[i] = static_cast<uint64_t>(static_cast<uint32_t>(tiles_of[id])) << 32 | id;
       }
-      each_tile(static_cast<uint32_t>(pairs[i] >> 32), prepared.rectangles[id], prepared.tiles_x, tiles,
-                [&](int tile) { visit(tile, id); });
+      const int more = each_tile(static_cast<uint32_t>(pairs[i] >> 32), prepared.rectangles[id], prepared.tiles_x,
+                                 tiles, [&](int tile) { visit(tile, id); });
+      if (__builtin_expect(more > 0, 0) && work.stops_after(more)) return;
     }
   };
   const TileLists lists =

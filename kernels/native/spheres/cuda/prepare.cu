@@ -111,14 +111,13 @@ void order(const Settings& settings, const Scene& scene, DeviceBuffer<unsigned>&
   if (counts) workspace.pairs.copy(counts->counts().pairs, stream);
   sort_by_depth(keys, scene.count, pass.lists, pass.tiles, stream);
   timer.mark("sort");
-  const std::size_t pairs = counts ? workspace.pairs.wait() : 0;
-  if (counts && pairs <= workspace.pair_limit) {
+  const std::size_t pairs = counts ? workspace.pairs.wait() : 0, limit = pairs_within_room(workspace.pair_limit);
+  if (counts && pairs <= limit) {
     list_tiles<Entry::rank>(SphereReach{pass.rectangles.data()}, *counts, pairs, pass.lists, pass.tiles, stream);
   } else if (settings.deterministic) {
     // Without lists there is no row for each pair.
     throw DeviceMemoryError(std::to_string(pairs) + " pairs of tiles and spheres, each with a row of gradients, are" +
-                            " more than the " + std::to_string(workspace.pair_limit) +
-                            " that deterministic sums may have");
+                            " more than the " + std::to_string(limit) + " that deterministic sums may have");
   }
   if (pass.lists.views > 1) {
     const std::size_t items = keys.size();

@@ -10,6 +10,7 @@ void bin_rays(const ViewData& data, const RayField& field, const uint64_t* pairs
   const auto each = [&](int p, const auto& visit, bool counting) {
     constexpr int kAhead = 8;
     const int64_t end = segments.begin[p] + segments.length[p];
+    TileWork work;
     for (int64_t i = segments.begin[p]; i < end; ++i) {
       if (i + kAhead < end) {
         const uint32_t ahead = static_cast<uint32_t>(pairs[i + kAhead]);
@@ -38,6 +39,7 @@ void bin_rays(const ViewData& data, const RayField& field, const uint64_t* pairs
             if (x >= x0 && x <= x1 && y >= y0 && y <= y1) visit(y * data.tiles_x + x, id);
           }
         }
+        if (work.stops_after(x1 - x0 + 1)) return;
       }
     }
   };

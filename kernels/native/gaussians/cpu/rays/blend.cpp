@@ -213,6 +213,7 @@ void draw_tile(const Drawing& d, int tile_x, int tile_y, RayBatch& batch, float*
     uint32_t* masks = d.data.masks + begin;
     for (int i = 0; i < count; ++i) masks[i] = 0;
     if (!open) continue;
+    if (is_stopping()) return;
     fill_ray_batch(batch, d.data, d.field, tile, left, top, rectangles, entries, count);
     open = false;
     for (int b = 0; b < kBlocks; ++b) {

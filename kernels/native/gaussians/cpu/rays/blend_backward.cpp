@@ -232,8 +232,9 @@ void differentiate_tile(const Differentiation& d, int band, int tile, const Tile
   }
   const int total = d.data.features.total();
   const uint32_t end = d.data.tile_starts[tile + 1];
-  constexpr uint32_t kAhead = 6;
+  constexpr uint32_t kAhead = 6, kBetween = 512;
   for (uint32_t i = d.data.tile_starts[tile]; i < end; ++i) {
+    if (i % kBetween == 0 && is_stopping()) return;
     if (i + kAhead < end) {
       const int64_t ahead = d.data.entries[i + kAhead];
       __builtin_prefetch(d.data.records + ahead * kRecordFloats);

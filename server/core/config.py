@@ -78,6 +78,7 @@ class Config:
     max_cameras: int = _option(256, "maximum number of cameras of one call")
     max_rows: int = _option(1 << 24, "maximum number of spheres of one distance query")
     max_call_seconds: float = _option(600.0, "maximum duration of a call, even if its deadline is later")
+    max_device_seconds: float = _option(0.0, "maximum time of one call on the device; 0: --hang-seconds")
     stall_seconds: float = _option(30.0, "maximum time for a caller to send or receive the next chunk of a payload")
     device_memory_mib: int = _option(
         0,
@@ -102,7 +103,7 @@ class Config:
     tenant_spool_mib: int = _option(0, "one tenant's share of --spool-mib; 0: half, or all without tenants")
     lame_duck_seconds: float = _option(1.0, "on SIGTERM, time between reporting NOT_SERVING and refusing calls")
     drain_seconds: float = _option(20.0, "on SIGTERM, maximum time for calls in progress to end")
-    hang_seconds: float = _option(120.0, "maximum time for one job on the device; a worker that takes longer is killed")
+    hang_seconds: float = _option(120.0, "maximum time without progress on the device; the worker is then killed")
     max_crashes: int = _option(5, "number of crashes within --crash-seconds after which a worker is not restarted")
     crash_seconds: float = _option(60.0, "time window of --max-crashes")
     no_supervisor: bool = _option(False, "run one worker in this process, without restarting it after a crash")
@@ -258,7 +259,7 @@ class Config:
 
 
 _PORTS = ("port", "metrics_port")
-_TIMES = ("batch_wait_ms", "lame_duck_seconds", "drain_seconds")
+_TIMES = ("batch_wait_ms", "max_device_seconds", "lame_duck_seconds", "drain_seconds")
 # Sizes that may be 0, which means a default or "disabled".
 _SIZES = ("lane_mib", "device_memory_mib")
 

@@ -67,6 +67,13 @@ class DeviceMemoryError(Exception):
         self.retry_seconds = retry_seconds
 
 
+@dataclass(eq=False)
+class DeviceTimeError(Exception):
+    """The call has taken more of the device's time than one call may."""
+
+    limit_seconds: float
+
+
 class DeviceLostError(Exception):
     """The device failed or does not respond; the worker exits."""
 

@@ -46,10 +46,11 @@ class DeviceExecutor:
         *,
         has_tenants: bool = False,
         batch_wait_seconds: float = 0.0,
+        limit_seconds: float = math.inf,
         on_lost: Callable[[BaseException], None] = lambda error: None,
         on_views: Callable[[int], object] = lambda views: None,
     ) -> None:
-        """Batches that are not full wait `batch_wait_seconds` for more jobs.
+        """Batches that are not full wait `batch_wait_seconds` for more jobs; those that run end after `limit_seconds`.
 
         `on_lost` is called with an error after which this process cannot use the device; `on_views` is called with the
         number of views of each batch.
@@ -57,6 +58,7 @@ class DeviceExecutor:
         self._device = device
         self._memory = memory
         self._batch_wait_seconds = batch_wait_seconds
+        self._limit_seconds = limit_seconds
         self._waiting = DeviceQueue(queue_size, has_tenants=has_tenants)
         self._changed = threading.Condition()
         # The error of waiting and new jobs once the executor has ended.
@@ -171,6 +173,15 @@ class DeviceExecutor:
         batch = self._running
         assert batch is not None
         self._unfinished = _Unfinished(download, sequence, batch.tenant, batch.priority)
+
+    def stop_overdue(self) -> None:
+        """Stop the running jobs if they have taken longer than a call may; their callers get DeviceTimeError.
+
+        To be called about twice a second.
+        """
+        batch = self._running
+        if batch is not None:
+            batch.stop_if_longer(self._limit_seconds)
 
     def close(self) -> None:
         """End the thread after the running job; waiting jobs are cancelled."""

@@ -14,7 +14,8 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from lumigrad.kernels.memory import trim
+from lumigrad.kernels.errors import NoRoom
+from lumigrad.kernels.memory import MemoryRoom, trim
 from lumigrad.server.core.accounts import Account, PayloadMemory
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import DeviceMemoryError
@@ -181,15 +182,24 @@ class Estimates:
 T = TypeVar("T")
 
 _RETRY_SECONDS = 1.0
+# What kernels may take beyond the prediction, of the memory that is free beside it: the length of lists of tiles
+# follows from the values of a scene. The rest is for payloads that arrive meanwhile.
+_ROOM_FRACTION = 0.5
+_LEAST_ROOM_BYTES = 64 << 20
 # Memory must be leaking after this number of consecutive failures of calls that needed at most half of what is free.
 _MOST_FAILURES = 5
 
 
 @dataclass(frozen=True)
 class _Shortage:
-    """The result of an attempt that ran out of memory."""
+    """The result of an attempt that ran out of memory.
+
+    Attributes:
+        refused_bytes: What the kernels asked for, if that was more than their room; 0: there was no memory.
+    """
 
     cause: BaseException
+    refused_bytes: int
 
 
 class DeviceMemory:
@@ -255,30 +265,41 @@ class DeviceMemory:
         # What needs nothing always fits, such as the tests of the device.
         if cost.bytes:
             self.make_room(cost)
-        result = self._attempt(work)
+        result = self._attempt(work, cost)
         if not isinstance(result, _Shortage):
             return result
-        self._relieve(cost)
+        if result.refused_bytes and not self._widen(cost, result.refused_bytes):
+            raise self._refusal(cost, result.refused_bytes) from result.cause
+        if not result.refused_bytes:
+            self._relieve(cost)
         if cost.is_repeatable:
-            result = self._attempt(work)
+            result = self._attempt(work, cost)
             if not isinstance(result, _Shortage):
                 self._on_shortage(True)
                 return result
+        if result.refused_bytes:
+            raise self._refusal(cost, result.refused_bytes) from result.cause
         raise self._failure(cost) from result.cause
+
+    def room_for(self, cost: Cost) -> MemoryRoom:
+        """What the kernels of a job that fits may take; enter it around them."""
+        return MemoryRoom(self._room_bytes(cost, self._free(cost)))
 
     def finish(self) -> None:
         """Wait for the device; raises if it is lost."""
         if self._transfer is not None:
             self._transfer.finish()
 
-    def _attempt(self, work: Callable[[], T]) -> T | _Shortage:
+    def _attempt(self, work: Callable[[], T], cost: Cost) -> T | _Shortage:
+        room = self.room_for(cost)
         try:
-            result = work()
+            with room:
+                result = work()
         except BaseException as error:
             if not is_out_of_memory(error):
                 raise
             release_locals(error)
-            return _Shortage(error)
+            return _Shortage(error, room.refused if isinstance(error, NoRoom) else 0)
         self._failures = 0
         return result
 
@@ -289,6 +310,25 @@ class DeviceMemory:
         if self._contexts is not None:
             self._contexts.drop(max(cost.bytes, self._contexts.bytes // 2))
         trim(self._device)
+
+    def _room_bytes(self, cost: Cost, free: int) -> int:
+        return cost.bytes + max(int(_ROOM_FRACTION * (free - cost.bytes)), _LEAST_ROOM_BYTES)
+
+    def _widen(self, cost: Cost, wanted_bytes: int) -> bool:
+        """Evict forward states for kernels that need more than their room; whether they then have it."""
+        if wanted_bytes > self._room_bytes(cost, self.capacity_bytes):
+            return False
+        missing = cost.bytes + int((wanted_bytes - cost.bytes) / _ROOM_FRACTION) - self._free(cost)
+        if self._contexts is not None and missing > 0:
+            self._contexts.drop(missing)
+        return wanted_bytes <= self._room_bytes(cost, self._free(cost))
+
+    def _refusal(self, cost: Cost, wanted_bytes: int) -> DeviceMemoryError:
+        """The error of a job whose kernels need more than their room; no retry if they never could have it."""
+        most = self._room_bytes(cost, self.capacity_bytes)
+        if wanted_bytes > most:
+            return DeviceMemoryError(wanted_bytes, most)
+        return DeviceMemoryError(wanted_bytes, self._room_bytes(cost, self._free(cost)), _RETRY_SECONDS)
 
     @property
     def _downloading_bytes(self) -> int:

@@ -20,6 +20,7 @@ from lumigrad.server.core.errors import (
     CancelledError,
     DeadlineTooNearError,
     DeviceMemoryError,
+    DeviceTimeError,
     InvalidArgumentError,
 )
 from lumigrad.server.device.faults import is_out_of_memory, release_locals
@@ -58,6 +59,8 @@ class Job(Generic[T]):
         self.result: T | None = None
         # Whether its call ended after it was taken from the queue.
         self.is_abandoned = False
+        # Why it was stopped, if it took too long.
+        self.overdue: DeviceTimeError | None = None
         self._work = work
         self._submitted = time.perf_counter()
         self._started = math.inf
@@ -109,8 +112,8 @@ class Job(Generic[T]):
             self.abandon()
 
     def abandon(self) -> None:
-        """Note the error of its call, which has ended."""
-        self.error = self._error_of_call() or CancelledError()
+        """Note the error of its call, which has ended or has taken too long."""
+        self.error = self._error_of_call() or self.overdue or CancelledError()
 
     def fail(self, error: BaseException) -> None:
         """Deliver an error to the waiting thread."""
@@ -155,8 +158,8 @@ class Batch:
 
     @property
     def held_seconds(self) -> float:
-        """The smallest `held_seconds` of its jobs."""
-        return min(job.held_seconds for job in self._jobs)
+        """The smallest `held_seconds` of its jobs, or the time since its kernels made progress."""
+        return min(self._stop.idle_seconds, *(job.held_seconds for job in self._jobs))
 
     @property
     def seconds(self) -> float:
@@ -215,6 +218,17 @@ class Batch:
         if all(job.cost.is_repeatable and (job.is_abandoned or job.error) for job in self._jobs):
             self._stop.make()
 
+    def stop_if_longer(self, limit_seconds: float) -> None:
+        """Stop its kernels, on any thread, if it has run for longer; the worker's own jobs may.
+
+        Those that change more than their result are not stopped meanwhile (see `training.step`).
+        """
+        if self.seconds <= limit_seconds or any(job.call is None for job in self._jobs):
+            return
+        for job in self._jobs:
+            job.overdue = DeviceTimeError(limit_seconds)
+        self._stop.make()
+
     def fail(self, error: BaseException) -> None:
         """Deliver an error to all waiting threads."""
         for job in self._jobs:
@@ -244,7 +258,7 @@ class Batch:
             for job in jobs:
                 memory.begin(job.call)
             memory.make_room(self.cost)
-            with torch.no_grad():
+            with torch.no_grad(), memory.room_for(self.cost):
                 results = entry.run([job.entry.item for job in jobs if job.entry is not None])
             for job, result in zip(jobs, results, strict=True):
                 job.result = result

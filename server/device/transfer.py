@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 
+from lumigrad.kernels.errors import check_stop
 from lumigrad.protos import dtypes
 from lumigrad.protos.buffers import PayloadBuffers
 from lumigrad.protos.dtypes import Array
@@ -232,6 +233,7 @@ class CudaTransfer(Transfer):
             if len(ends) > _PARTS_AHEAD:
                 ends.popleft().synchronize()
             check()
+            check_stop()
 
         return before_part
 

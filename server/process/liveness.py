@@ -23,7 +23,7 @@ _LONGEST_PAUSE_SECONDS = 0.5
 
 
 class Watchdog:
-    """Detects a hung device thread, from a separate thread."""
+    """Detects a hung device thread, and stops jobs that take too long, from a separate thread."""
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class Watchdog:
     def _watch(self) -> None:
         pause = min(_LONGEST_PAUSE_SECONDS, self._hang_seconds / 4)
         while self._executor.held_seconds <= self._hang_seconds:
+            self._executor.stop_overdue()
             self._on_look()
             time.sleep(pause)
         # Only the stacks show where it hangs, and they are lost with the process.

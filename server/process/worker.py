@@ -182,10 +182,7 @@ class Worker:
         self._health.stop()
         started = time.monotonic()
         logs.event("draining", calls=self._handler.in_progress)
-        # In a thread of its own, because a disk that hangs must not keep the worker.
-        suspending = threading.Thread(target=self._trainings.suspend, args=(config.drain_seconds,), daemon=True)
-        suspending.start()
-        suspending.join(config.drain_seconds)
+        self._trainings.suspend(config.drain_seconds)
         time.sleep(max(0.0, started + config.lame_duck_seconds - time.monotonic()))
         self._handler.close()
         left = started + config.lame_duck_seconds + config.drain_seconds - time.monotonic()
@@ -306,6 +303,7 @@ def make_machine(
         config.queue_size,
         has_tenants=config.has_tenants,
         batch_wait_seconds=config.batch_wait_ms / 1e3,
+        limit_seconds=config.max_device_seconds or config.hang_seconds,
         on_lost=lambda error: end(DEVICE_LOST, "the device is lost", error),
         on_views=metrics.batch_views.observe,
     )

@@ -19,6 +19,7 @@ from lumigrad.protos.wire import Frame
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import (
     DeviceMemoryError,
+    DeviceTimeError,
     InvalidArgumentError,
     SceneNotFoundError,
     VersionMismatchError,
@@ -41,6 +42,7 @@ BatchFrames = Iterator[Frame[render_pb2.RenderBatchRequest]]
 _ERRORS_OF_ITEMS = (
     ArgumentError,
     DeviceMemoryError,
+    DeviceTimeError,
     InvalidArgumentError,
     ProtocolError,
     SceneNotFoundError,

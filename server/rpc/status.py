@@ -90,16 +90,25 @@ def _busy(error: errors.BusyError) -> Answer:
     return Answer(StatusCode.RESOURCE_EXHAUSTED, f"{error.what}; try again later", "busy", (retry,))
 
 
+# What helps against both.
+_LESS = "send fewer cameras, pixels, primitives or rows, or primitives that cover less of the image"
+
+
 def _device_memory(error: errors.DeviceMemoryError) -> Answer:
     asked, available = error.asked_bytes, max(0, error.available_bytes)
     detail = errors_pb2.DeviceMemoryShort(asked_bytes=asked, available_bytes=available)
     what = f"the call takes about {asked} bytes of the device's memory (--device-memory-mib)"
     if error.retry_seconds is None:
-        text = f"{what}, of which it can have at most {available}; send fewer cameras, pixels, primitives or rows"
+        text = f"{what}, of which it can have at most {available}; {_LESS}"
         return Answer(StatusCode.RESOURCE_EXHAUSTED, text, "device_memory", (detail,))
-    text = f"{what}, of which too little is free; try again later, or send fewer cameras, pixels, primitives or rows"
+    text = f"{what}, of which too little is free; try again later, or {_LESS}"
     retry = details.retry_info(error.retry_seconds)
     return Answer(StatusCode.RESOURCE_EXHAUSTED, text, "device_memory", (detail, retry))
+
+
+def _device_time(error: errors.DeviceTimeError) -> Answer:
+    limit = f"more than the {error.limit_seconds:g} s of the device that one call may have (--max-device-seconds)"
+    return Answer(StatusCode.RESOURCE_EXHAUSTED, f"the call took {limit}; {_LESS}", "device_time")
 
 
 def _cancelled(error: errors.CancelledError) -> Answer:
@@ -136,6 +145,7 @@ _TABLE: Mapping[type, Callable[[Any], Answer]] = {
     ArgumentError: _kernel_argument,
     errors.BusyError: _busy,
     errors.DeviceMemoryError: _device_memory,
+    errors.DeviceTimeError: _device_time,
     MemoryError: _formatted(_EXHAUSTED, "busy", _NO_MEMORY, _MEMORY_SECONDS),
     errors.SceneNotFoundError: _formatted(
         StatusCode.NOT_FOUND, "scene_not_found", "no such scene on this worker; put it again"

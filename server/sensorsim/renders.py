@@ -10,7 +10,13 @@ import numpy as np
 
 from lumigrad.protos.dtypes import Array
 from lumigrad.server.core.call import Call
-from lumigrad.server.core.errors import BusyError, DeviceMemoryError, InvalidArgumentError, SceneFilesError
+from lumigrad.server.core.errors import (
+    BusyError,
+    DeviceMemoryError,
+    DeviceTimeError,
+    InvalidArgumentError,
+    SceneFilesError,
+)
 from lumigrad.server.core.limits import Limits
 from lumigrad.server.engines.gaussians import GAUSSIANS, gaussian_plan
 from lumigrad.server.engines.images import ImageFormats
@@ -90,7 +96,7 @@ class FrameRenderer:
         call.check()
         try:
             return self._run(launch, stored, runtime, call, waits=not is_first)
-        except (InvalidArgumentError, DeviceMemoryError, BusyError) as error:
+        except (InvalidArgumentError, DeviceMemoryError, DeviceTimeError, BusyError) as error:
             own = _own(error, is_first=is_first)
             if len(launch.frames) == 1:
                 return {launch.frames[0]: own}

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from lumigrad.kernels.errors import Unstoppable
 from lumigrad.kernels.stages import Stages
 from lumigrad.kernels.training import GradientStatistics, PreparedStep, statistics_of
 from lumigrad.protos.dtypes import Array
@@ -135,7 +136,8 @@ def apply(
         change = _prepared(state, rendered, gradients)
         # Also whether the upstream gradients were whole, if they lie in the client's memory.
         call.check()
-        adam_times = noted(change.make(state), call)
+        with Unstoppable():
+            adam_times = noted(change.make(state), call)
     numbers = gathered, change.adam.sums
     times = [rendered.times, *(loss.times if loss is not None else ()), gradients.times, adam_times]
     return StepReport(rendered.views, numbers, times, state.parameters.count, parts, change.adam.names, change.report)

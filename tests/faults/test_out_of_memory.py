@@ -83,7 +83,8 @@ def test_a_shortage_that_lasts_is_told_with_numbers_and_the_scene_survives(fault
     assert detail(error, error_details_pb2.RetryInfo).retry_delay.ToTimedelta().total_seconds() > 0
     assert error.details() == (
         f"the call takes about {short.asked_bytes} bytes of the device's memory (--device-memory-mib), of which too "
-        "little is free; try again later, or send fewer cameras, pixels, primitives or rows"
+        "little is free; try again later, or send fewer cameras, pixels, primitives or rows, or primitives that "
+        "cover less of the image"
     )
     assert client.render(spec_of(scene_id=scene_id)).arrays["color"].tobytes() == expected.tobytes()
     assert process.metric("lumigrad_rejections_total", reason="device_memory") == 1
@@ -115,7 +116,8 @@ def test_a_call_that_never_fits_is_refused_at_once_whatever_the_device_does(faul
     assert details.find(error.trailing_metadata(), error_details_pb2.RetryInfo) is None
     assert error.details() == (
         f"the call takes about {short.asked_bytes} bytes of the device's memory (--device-memory-mib), of which it can "
-        f"have at most {64 * MIB}; send fewer cameras, pixels, primitives or rows"
+        f"have at most {64 * MIB}; send fewer cameras, pixels, primitives or rows, or primitives that "
+        "cover less of the image"
     )
     wait_for(process, "lumigrad_calls_in_progress", 0)
     wait_for(process, "lumigrad_predicted_bytes", 0)

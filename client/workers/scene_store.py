@@ -37,6 +37,8 @@ _MAX_RESTORED = 1 << 14
 # Limit of scenes that are stored again at the same time.
 _REPAIRS = 16
 _NAME_BYTES = 8
+# Scenes of a list that one reply describes.
+_LISTED = 4096
 
 
 class SceneStore:
@@ -151,8 +153,14 @@ class SceneStore:
 
     def list(self, call: Call) -> tuple[SceneHandle, ...]:
         """Handles to all scenes, without content."""
-        reply = self._connection.unary(self._connection.scenes.List, scene_pb2.ListRequest(), call)
-        return tuple(self.handle(info, call) for info in reply.scenes)
+        found: list[SceneHandle] = []
+        request = scene_pb2.ListRequest(page_size=_LISTED)
+        while True:
+            reply = self._connection.unary(self._connection.scenes.List, request, call)
+            found += (self.handle(info, call) for info in reply.scenes)
+            if not reply.next_page_token:
+                return tuple(found)
+            request.page_token = reply.next_page_token
 
     def delete(self, scene: SceneHandle | str, call: Call, *, one_put: bool = False) -> None:
         """Deletes a scene, given by its handle or id; with `one_put` only if its content was put no second time."""

@@ -182,7 +182,10 @@ class Worker:
         self._health.stop()
         started = time.monotonic()
         logs.event("draining", calls=self._handler.in_progress)
-        self._trainings.suspend(config.drain_seconds)
+        # In a thread of its own, because a disk that hangs must not keep the worker.
+        suspending = threading.Thread(target=self._trainings.suspend, args=(config.drain_seconds,), daemon=True)
+        suspending.start()
+        suspending.join(config.drain_seconds)
         time.sleep(max(0.0, started + config.lame_duck_seconds - time.monotonic()))
         self._handler.close()
         left = started + config.lame_duck_seconds + config.drain_seconds - time.monotonic()

@@ -65,6 +65,7 @@ BOUNDS: Mapping[str, int | str] = {
     "obstacles": "obstacles",
     "output_gradients": _OUTPUTS,
     "outputs": _OUTPUTS,
+    "page_token": _NAME,
     "parameters": _MATRIX,
     "payload_bytes": "payload_bytes",
     "pixel_distance_to_angle": _MATRIX,

@@ -10,7 +10,7 @@ from lumigrad.protos.hashing import content_hash
 from lumigrad.protos.streams import frames_of
 from lumigrad.protos.wire import Frame
 from lumigrad.server.core.call import Call
-from lumigrad.server.core.errors import SceneNotFoundError
+from lumigrad.server.core.errors import BusyError, SceneNotFoundError
 from lumigrad.server.core.limits import require
 from lumigrad.server.core.streams import Receiver
 from lumigrad.server.device.memory import Cost
@@ -29,6 +29,9 @@ from lumigrad.v1 import scene_pb2
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _MAX_UPDATE_ID = 64
+# A reply with descriptions of scenes stays below gRPC's limit of 4 MiB; each takes a tag and a length beside its bytes.
+_MOST_LISTED_BYTES = 3 << 20
+_FIELD_BYTES = 4
 
 
 class SceneService:
@@ -87,10 +90,11 @@ class SceneService:
             kind = SCENE_KINDS[scene.kind]
             call.engine, call.operation = kind.engine, "update"
             change = kind.change(scene.content, header, runtime)
+            payload_bytes = receiver.length(runtime.limits.payload_bytes)
+            cost = Cost(bytes=payload_bytes + change.copied_bytes, payload_bytes=payload_bytes, is_repeatable=True)
+            runtime.memory.check(cost)
             make = change.receive(receiver.payload(runtime.limits.payload_bytes, runtime.payload_memory))
-        content = runtime.executor.run(
-            lambda: make(call.times), call, Cost.of_payload(receiver.length(runtime.limits.payload_bytes))
-        )
+        content = runtime.executor.run(lambda: make(call.times), call, cost)
         receiver.expect_end()
         updated = runtime.scenes.replace(header.scene_id, header.expected_version, content, header.update_id, call)
         return scene_pb2.UpdateReply(scene=updated)
@@ -120,20 +124,33 @@ class SceneService:
         with call.times.stage("encode"):
             yield from frames_of(reply, payload)
 
-    def List(self, _: scene_pb2.ListRequest, call: Call) -> scene_pb2.ListReply:
-        """Describe every scene."""
-        runtime = self._tenants.of(call)
+    def List(self, request: scene_pb2.ListRequest, call: Call) -> scene_pb2.ListReply:
+        """Describe every scene, or those of one page."""
+        runtime, reply, nbytes = self._tenants.of(call), scene_pb2.ListReply(), 0
         # There may be many.
         call.turn.take()
-        infos = [_info(scene, runtime) for scene in runtime.scenes.all()]
-        listed = {info.scene_id for info in infos}
-        if runtime.spool is not None:
-            infos += [info for info in runtime.spool.infos() if info.scene_id not in listed]
-        names = {info.name for info in infos}
-        infos += [
-            scene_pb2.SceneInfo(name=named.name, kind="gaussians") for named in runtime.named if named.name not in names
-        ]
-        return scene_pb2.ListReply(scenes=infos)
+        scenes = {_key(scene.scene_id, runtime): scene for scene in runtime.scenes.all()}
+        filed = set() if runtime.spool is None else runtime.spool.keys()
+        keys = sorted(key for key in filed.union(scenes) if key > request.page_token)
+        for key in keys[: request.page_size or None]:
+            call.check()
+            info = _info(scenes[key], runtime) if key in scenes else _filed(key, runtime)
+            nbytes += 0 if info is None else info.ByteSize() + _FIELD_BYTES
+            if nbytes > _MOST_LISTED_BYTES:
+                break
+            reply.next_page_token = key
+            if info is not None:
+                reply.scenes.append(info)
+        if keys and reply.next_page_token < keys[-1]:
+            if not request.page_size:
+                what = f"there are {len(keys)} scenes, more than fit into one reply; ask for them in pages (page_size)"
+                raise BusyError(what, None)
+            return reply
+        reply.next_page_token = ""
+        stored = {runtime.named.name_of(scene.content_hash) for scene in scenes.values()}
+        others = (named.name for named in runtime.named if named.name not in stored)
+        reply.scenes.extend(scene_pb2.SceneInfo(name=name, kind="gaussians") for name in others)
+        return reply
 
     def Delete(self, request: scene_pb2.DeleteRequest, call: Call) -> scene_pb2.DeleteReply:
         """Delete a scene, or take back one of its Puts."""
@@ -143,6 +160,15 @@ class SceneService:
         else:
             scenes.delete(request.scene_id)
         return scene_pb2.DeleteReply()
+
+
+def _key(scene_id: str, runtime: Runtime) -> str:
+    """The place of a scene in lists: the same in memory and in a file."""
+    return scene_id if runtime.spool is None else runtime.spool.key(scene_id)
+
+
+def _filed(key: str, runtime: Runtime) -> scene_pb2.SceneInfo | None:
+    return None if runtime.spool is None else runtime.spool.info_at(key)
 
 
 def _info(scene: StoredScene, runtime: Runtime) -> scene_pb2.SceneInfo:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,10 +25,12 @@ class Arrival:
 
     Attributes:
         receive: Checks the positions of the tensors in the payload.
+        copied_bytes: Device memory that making the scene takes beside the payload, for copies of what stays.
     """
 
     outline: Outline
     receive: Callable[[PayloadReader], Make]
+    copied_bytes: int = 0
 
 
 class SceneKind(Protocol):
@@ -72,12 +74,19 @@ class KeptTensors:
         Tensors that share an upload with a replaced one are copied; otherwise they would keep its memory alive.
         """
         merged, uploads = dict(self.by_name), dict(self.uploads)
-        gone = [uploads.pop(name, None) for name in tensors]
-        for name, upload in uploads.items():
-            if upload in gone and merged[name].device.type == "cpu":
-                merged[name] = merged[name].clone()
-                uploads[name] = object()
+        for name in self._copied(tensors):
+            merged[name] = merged[name].clone()
+            uploads[name] = object()
         return KeptTensors({**merged, **tensors}, {**uploads, **dict.fromkeys(tensors, object())})
+
+    def copied_bytes(self, names: Collection[str]) -> int:
+        """The bytes that `replaced` copies for tensors of these names."""
+        return sum(self.by_name[name].nbytes for name in self._copied(names))
+
+    def _copied(self, replaced: Collection[str]) -> list[str]:
+        gone = [self.uploads[name] for name in replaced if name in self.uploads]
+        kept = (name for name in self.uploads if name not in replaced and self.by_name[name].device.type == "cpu")
+        return [name for name in kept if self.uploads[name] in gone]
 
 
 def replacements(
@@ -207,4 +216,5 @@ class Cloud:
 
             return make
 
-        return Arrival(Outline(shapes_of(tensors)), receive)
+        copied = 0 if old is None else old.kept.copied_bytes(tensors)
+        return Arrival(Outline(shapes_of(tensors)), receive, copied)

@@ -129,4 +129,6 @@ def _arrival(
 
         return make
 
-    return Arrival(MeshContent.outline, receive)
+    # New vertices make a copy of the search structure.
+    copied = 0 if old is None else old.bytes - old.kept.bytes + old.kept.copied_bytes(tensors)
+    return Arrival(MeshContent.outline, receive, copied)

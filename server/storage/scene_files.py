@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -60,11 +60,11 @@ class SceneSpool:
         # Held while a scene is read, or written in place of another version: by one call at a time.
         self.exclusive = threading.RLock()
 
-    def submit(self, scene: StoredScene, on_end: Callable[[StoredScene], None]) -> None:
+    def submit(self, scene: StoredScene, on_end: Callable[[StoredScene], None], delay_seconds: float) -> None:
         """Schedule a scene that has no file to be written; `on_end` is called afterwards, unless that is cancelled."""
         self.cancel_write(scene.scene_id)
         work = partial(self._write, scene, on_end)
-        self._writings[scene.scene_id] = self._writer.submit(self._tenant_spool.owner, work)
+        self._writings[scene.scene_id] = self._writer.submit(self._tenant_spool.owner, work, delay_seconds)
 
     def is_due(self, scene_id: str) -> bool:
         """Whether a scene is still to be written."""
@@ -123,14 +123,22 @@ class SceneSpool:
 
     def info(self, scene_id: str) -> scene_pb2.SceneInfo | None:
         """The description of a scene in a file; None: missing or damaged."""
-        head = self._tenant_spool.head(KIND, self._name(scene_id))
-        return None if head is None else scene_pb2.GetReply.FromString(head.header).info
+        return self.info_at(self.key(scene_id))
 
-    def infos(self) -> Iterator[scene_pb2.SceneInfo]:
-        """Descriptions of all scenes in files."""
-        for head in self._tenant_spool.heads(KIND):
-            if head.name.startswith(self._name("")):
-                yield scene_pb2.GetReply.FromString(head.header).info
+    def key(self, scene_id: str) -> str:
+        """The name of a scene on disk, by which `keys` are ordered in lists."""
+        return self._tenant_spool.digest(self._name(scene_id))
+
+    def keys(self) -> set[str]:
+        """The names on disk of all scenes in files."""
+        return self._tenant_spool.digests(KIND)
+
+    def info_at(self, key: str) -> scene_pb2.SceneInfo | None:
+        """The description of a scene by its name on disk; None: missing, damaged, or from before a reboot."""
+        head = self._tenant_spool.head_at(KIND, key)
+        if head is None or not head.name.startswith(self._name("")):
+            return None
+        return scene_pb2.GetReply.FromString(head.header).info
 
     def _write(self, scene: StoredScene, on_end: Callable[[StoredScene], None], is_wanted: Callable[[], bool]) -> None:
         try:

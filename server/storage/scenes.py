@@ -31,6 +31,13 @@ _RETRY_SECONDS = 5.0
 # call.
 _ROOM_SECONDS = 30.0
 _LOOK_SECONDS = 0.05
+# Writing the versions of a scene may take this share of the time, and so many seconds beyond that; after that only a
+# version that stays for a while is written.
+_WRITE_SHARE = 0.25
+_WRITE_BURST_SECONDS = 1.0
+_REST_SECONDS = 1.0
+# The time after which a call no longer waits for its version to be written.
+_WRITE_SECONDS = 10.0
 
 
 class SceneStore(LruStore[StoredScene]):
@@ -52,6 +59,8 @@ class SceneStore(LruStore[StoredScene]):
         self._id_of_hash: dict[str, str] = {}
         # How often the content of each scene was put and not taken back; unknown of scenes read from the spool.
         self._puts: dict[str, int] = {}
+        # Of each scene that was replaced: when, by the monotonic clock, and the seconds of writing beyond its share.
+        self._paces: dict[str, tuple[float, float]] = {}
         # The sizes of scenes that have room, but are not stored yet.
         self._coming: list[int] = []
         super().__init__(limit_bytes, limit_count, budget)
@@ -193,12 +202,14 @@ class SceneStore(LruStore[StoredScene]):
         call: Call | None = None,
         *,
         own_id: str = "",
+        is_lasting: bool = False,
     ) -> scene_pb2.SceneInfo:
         """Store the next version and describe it; VersionMismatchError if the version is not `expected_version`.
 
         An update that was already applied, by `update_id`, is not applied again. A scene that is in the spool stays
-        there: its next version is written before anybody sees it, while `call` lasts. With `own_id` a scene whose
-        content others have put stays, and the next version is a scene of its own, which takes back one of the puts.
+        there: its next version is written before anybody sees it, unless writing takes too long (`_WRITE_SHARE`). With
+        `is_lasting` each is written before this returns. With `own_id` a scene whose content others have put stays, and
+        the next version is a scene of its own, which takes back one of the puts.
         """
         with contextlib.nullcontext() if self._spool is None else held(self._spool.exclusive, call):
             with self._lock:
@@ -209,32 +220,48 @@ class SceneStore(LruStore[StoredScene]):
                 if own_id and old.content_hash and self._puts.get(scene_id) != 1:
                     base = dataclasses.replace(old, scene_id=own_id)
                 new = base.updated(content, update_id)
-                if self._spool is None or not self._spool.touch(scene_id):
-                    self._exchange(old, new)
-                    self._write(new)
-                    writing = None
-                else:
-                    writing = self._spool.begin_replacing(new.scene_id)
-            if self._spool is not None and writing is not None:
-                self._write_through(self._spool, writing, old, new)
+                writing = self._begin_replacing(old, new, is_lasting=is_lasting)
+            if self._spool is not None:
+                if writing is not None:
+                    self._write_through(self._spool, writing, old, new)
+                self._spool.sync()
+        if self._spool is not None and is_lasting:
+            self._spool.wait_until_written([new.scene_id], _WRITE_SECONDS, call)
         self._budget.enforce(self)
         return new.info()
 
+    def _begin_replacing(self, old: StoredScene, new: StoredScene, *, is_lasting: bool) -> Writing | None:
+        """Store the next version, and have it written later; or, if a call is to write it first, register that."""
+        scene_id, spool, now = old.scene_id, self._spool, time.monotonic()
+        last, before = self._paces.get(scene_id, (now, 0.0))
+        seconds = max(0.0, before - _WRITE_SHARE * (now - last))
+        self._paces[scene_id] = now, seconds
+        is_hot = seconds > _WRITE_BURST_SECONDS and not is_lasting
+        if spool is not None and spool.touch(scene_id) and not is_hot:
+            return spool.begin_replacing(new.scene_id)
+        if spool is not None and is_hot and new.scene_id == scene_id:
+            # After a crash the file of the old version must not pass for the newest: updating that would create a
+            # second content of one version.
+            spool.forget(scene_id)
+        self._exchange(old, new)
+        self._write(new, _REST_SECONDS if is_hot else 0.0)
+        return None
+
     def _write_through(self, spool: SceneSpool, writing: Writing, old: StoredScene, new: StoredScene) -> None:
         """Write the next version of a scene, then store it."""
+        started = time.monotonic()
         is_written = spool.replace(new, writing)
         with self._lock:
+            now = time.monotonic()
+            self._paces[new.scene_id] = now, self._paces.get(old.scene_id, (now, 0.0))[1] + now - started
             if not writing.is_wanted:
                 # It was deleted meanwhile.
                 raise SceneNotFoundError(new.scene_id)
             spool.cancel_write(new.scene_id)
             if not is_written:
-                # After a crash the file of the old version must not pass for the newest: updating that would create a
-                # second content of one version.
+                # As where versions follow fast.
                 spool.forget(new.scene_id)
             self._exchange(old, new)
-        if not is_written:
-            spool.sync()
 
     def delete(self, scene_id: str) -> None:
         """Delete a scene; SceneNotFoundError if there is none."""
@@ -260,6 +287,7 @@ class SceneStore(LruStore[StoredScene]):
             self._cache.clear()
             self._id_of_hash.clear()
             self._puts.clear()
+            self._paces.clear()
 
     def all(self) -> list[StoredScene]:
         """Every scene in memory."""
@@ -289,11 +317,11 @@ class SceneStore(LruStore[StoredScene]):
             self._add_puts(old, -1)
         self._put(new)
 
-    def _write(self, scene: StoredScene) -> None:
+    def _write(self, scene: StoredScene, delay_seconds: float = 0.0) -> None:
         """Have a scene written, which stays in memory until then."""
         if self._spool is not None:
             self._cache.hold(scene.scene_id)
-            self._spool.submit(scene, self._written)
+            self._spool.submit(scene, self._written, delay_seconds)
 
     def _written(self, scene: StoredScene) -> None:
         """Allow a scene to be evicted, which is in the spool now, or for which there is no room."""
@@ -308,6 +336,7 @@ class SceneStore(LruStore[StoredScene]):
 
     def _remove(self, scene_id: str) -> None:
         self._puts.pop(scene_id, None)
+        self._paces.pop(scene_id, None)
         scene = self._cache.pop(scene_id)
         was_kept = self._spool is not None and self._spool.forget(scene_id)
         if scene is None and not was_kept:
@@ -353,6 +382,7 @@ class SceneStore(LruStore[StoredScene]):
     def _dropped(self, _: str, scene: StoredScene, reason: str) -> None:
         self._forget_hash(scene)
         self._puts.pop(scene.scene_id, None)
+        self._paces.pop(scene.scene_id, None)
         self._metrics.evictions.labels("scenes", reason).inc()
 
     def _no_room(self, scene: StoredScene) -> BusyError:

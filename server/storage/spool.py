@@ -123,7 +123,7 @@ class Spool:
     def head(self, key: str) -> Head | None:
         """The head of a blob; None: missing or damaged."""
         with self.lock:
-            entry = self.index.get(key)
+            entry = self.index.peek(key)
         return None if entry is None else self._head(key, entry)
 
     def forget(self, key: str) -> bool:
@@ -314,7 +314,20 @@ class TenantSpool:
 
     def head(self, kind: str, name: str) -> Head | None:
         """The head of a blob; None: missing or damaged."""
-        return self._spool.head(self._key(kind, name))
+        return self.head_at(kind, _digest(name))
+
+    def head_at(self, kind: str, digest: str) -> Head | None:
+        """The same by the digest of its name."""
+        return self._spool.head(f"{self._folder}/{kind}/{digest}")
+
+    def digest(self, name: str) -> str:
+        """What a blob's name is on disk."""
+        return _digest(name)
+
+    def digests(self, kind: str) -> set[str]:
+        """The digests of the names of all blobs of a kind."""
+        with self._spool.lock:
+            return {key.rpartition("/")[2] for key, _ in self._spool.index.items(f"{self._folder}/{kind}")}
 
     def touch(self, kind: str, name: str) -> bool:
         """Whether a blob exists; marks it as used."""

@@ -61,6 +61,10 @@ class SpoolIndex:
             entries.move_to_end(key)
         return entry
 
+    def peek(self, key: str) -> Entry | None:
+        """Look up an entry; does not mark it as used."""
+        return self._of(key).get(key)
+
     def has(self, key: str, entry: Entry) -> bool:
         """Whether `entry` is stored under `key`; does not mark it as used."""
         return self._of(key).get(key) is entry

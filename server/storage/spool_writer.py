@@ -41,8 +41,8 @@ class Writing:
     work: Work | None = lambda _: None
     # Whether a call waits for it.
     is_awaited: bool = False
-    # By the monotonic clock.
-    submitted: float = field(default_factory=time.monotonic)
+    # The time from which it may be written, by the monotonic clock; one that a call waits for is written at once.
+    due: float = field(default_factory=time.monotonic)
 
     @property
     def is_wanted(self) -> bool:
@@ -60,7 +60,7 @@ class Writing:
 
 
 class SpoolWriter:
-    """Runs scheduled writes one at a time; owners have equal times."""
+    """Runs scheduled writes one at a time, each when it is due; owners have equal times."""
 
     def __init__(self, spool: Spool) -> None:
         self.spool = spool
@@ -71,6 +71,7 @@ class SpoolWriter:
         # them to catch up.
         self._floor = 0.0
         self._is_busy = False
+        self._is_hurried = False
         self._changed = threading.Condition()
         threading.Thread(target=self._loop, name="spool", daemon=True).start()
 
@@ -79,9 +80,9 @@ class SpoolWriter:
         """The number of unfinished writes."""
         return len(self._waiting) + self._is_busy
 
-    def submit(self, owner: str, work: Work) -> Writing:
-        """Schedule a write."""
-        writing = Writing(owner, work)
+    def submit(self, owner: str, work: Work, delay_seconds: float = 0.0) -> Writing:
+        """Schedule a write after a delay."""
+        writing = Writing(owner, work, due=time.monotonic() + delay_seconds)
         with self._changed:
             self._seconds[owner] = max(self._seconds.get(owner, 0.0), self._floor)
             self._waiting.add(writing)
@@ -105,14 +106,17 @@ class SpoolWriter:
         with self._changed:
             for writing in writings:
                 writing.is_awaited = True
+            self._changed.notify_all()
             while any(writing.is_wanted for writing in writings) and time.monotonic() < until:
                 if call is not None:
                     call.check()
                 self._changed.wait(_LOOK_SECONDS)
 
     def flush(self, seconds: float) -> bool:
-        """Wait for all writes; False after `seconds`."""
+        """Run all writes now, due or not, and wait for them; False after `seconds`."""
         with self._changed:
+            self._is_hurried = True
+            self._changed.notify_all()
             return self._changed.wait_for(lambda: not self.depth, seconds)
 
     def _loop(self) -> None:
@@ -141,12 +145,22 @@ class SpoolWriter:
                 self._changed.notify_all()
 
     def _next(self) -> Writing | None:
-        """Wait for the next write; None: time to sweep."""
-        self._changed.wait_for(lambda: self._waiting, _SWEEP_SECONDS)
-        return min(self._waiting, key=self._order, default=None)
+        """Wait for the next due write; None: time to sweep."""
+        sweep_at = time.monotonic() + _SWEEP_SECONDS
+        while True:
+            now = time.monotonic()
+            ready = [writing for writing in self._waiting if self._is_ready(writing, now)]
+            if ready:
+                return min(ready, key=self._order)
+            if now >= sweep_at:
+                return None
+            self._changed.wait(min([sweep_at, *(writing.due for writing in self._waiting)]) - now)
+
+    def _is_ready(self, writing: Writing, now: float) -> bool:
+        return self._is_hurried or writing.is_awaited or writing.due <= now
 
     def _order(self, writing: Writing) -> tuple[float, bool, float]:
-        return self._seconds[writing.owner], not writing.is_awaited, writing.submitted
+        return self._seconds[writing.owner], not writing.is_awaited, writing.due
 
 
 def open_spool(config: Config, history: History, metrics: Metrics) -> SpoolWriter | None:

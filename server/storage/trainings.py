@@ -295,13 +295,15 @@ class TrainingStore(Generic[S]):
                 if training.holder is not None:
                     training.holder.stop()
 
-    def suspended(self, until: float) -> list[Training[S]]:
-        """The trainings that no call holds any more, or does not by a time of the monotonic clock, after `suspend`."""
+    @property
+    def is_held(self) -> bool:
+        """Whether a call holds a training."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: not any(training.holder for training in self._trainings.values()),
-                max(0.0, until - time.monotonic()),
-            )
+            return any(training.holder is not None for training in self._trainings.values())
+
+    def released(self) -> list[Training[S]]:
+        """The trainings that no call holds."""
+        with self._changed:
             return self._idle()
 
     def expire(self) -> None:

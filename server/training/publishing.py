@@ -46,7 +46,7 @@ def publish(training: Training[TrainingState], runtime: Runtime, call: Call) -> 
     update_id = f"{training.training_id}:{state.step}:{secrets.token_hex(_RANDOM_BYTES)}"
     own_id = _own_id(training.training_id, state) if state.plan.message.keeps_shared_scene else ""
     content = CloudContent.of(rules, kept)
-    info = runtime.scenes.replace(state.scene_id, old.version, content, update_id, call, own_id=own_id)
+    info = runtime.scenes.replace(state.scene_id, old.version, content, update_id, call, own_id=own_id, is_lasting=True)
     state.scene_id, state.version = info.scene_id, info.version
     return info
 

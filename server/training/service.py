@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 
 from lumigrad.protos.wire import Frame
@@ -32,6 +32,8 @@ from lumigrad.v1 import training_pb2
 Frames = Iterator[Frame[training_pb2.TrainRequest]]
 
 _MAX_START_ID = 64
+# How often a worker that stops looks whether calls have released their trainings.
+_LOOK_SECONDS = 0.05
 
 
 class TrainingService:
@@ -59,9 +61,7 @@ class TrainingService:
         kept = [runtime for runtime in self._tenants.all() if runtime.tenant_spool is not None]
         for runtime in kept:
             runtime.trainings.suspend()
-        for runtime in kept:
-            for training in runtime.trainings.suspended(until):
-                snapshots.write_last(training, runtime, until)
+        _write_all(kept, until)
         lost = sum(len(runtime.trainings) for runtime in self._tenants.all() if runtime.tenant_spool is None)
         if lost:
             logs.event("trainings will be lost, since there is no spool (--spool)", logging.WARNING, trainings=lost)
@@ -81,6 +81,21 @@ class TrainingService:
             received.close(first)
             with closing(Session(training, runtime, received)) as session:
                 yield from session.answer()
+
+
+def _write_all(runtimes: Sequence[Runtime], until: float) -> None:
+    """Write snapshots of all trainings, each once no call holds it."""
+    written: set[Training[TrainingState]] = set()
+    while True:
+        is_held = any(runtime.trainings.is_held for runtime in runtimes)
+        for runtime in runtimes:
+            for training in runtime.trainings.released():
+                if training not in written:
+                    written.add(training)
+                    snapshots.write_last(training, runtime, until)
+        if not is_held or time.monotonic() > until:
+            return
+        time.sleep(_LOOK_SECONDS)
 
 
 @contextmanager

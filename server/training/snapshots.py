@@ -220,9 +220,11 @@ def _newest(
 
 def _all(training_id: str, runtime: Runtime) -> Iterator[tuple[str, snapshot_pb2.TrainingSnapshot]]:
     """The names and headers of a training's snapshots."""
-    for head in () if runtime.tenant_spool is None else runtime.tenant_spool.heads(_KIND):
-        if head.name.rpartition("/")[0] == training_id:
-            yield head.name, snapshot_pb2.TrainingSnapshot.FromString(head.header)
+    for slot in range(_KEPT):
+        name = _name(training_id, slot)
+        head = None if runtime.tenant_spool is None else runtime.tenant_spool.head(_KIND, name)
+        if head is not None:
+            yield name, snapshot_pb2.TrainingSnapshot.FromString(head.header)
 
 
 def _name(training_id: str, slot: int) -> str:

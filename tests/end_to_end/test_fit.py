@@ -278,6 +278,36 @@ def test_a_fit_without_points_begins_at_random(capture: Path, tmp_path: Path, ru
     assert report["held_out"]["psnr"] > report["begin"]["psnr"] + 3
 
 
+def test_what_the_data_set_holds_out_is_held_out(capture: Path, tmp_path: Path, running: WorkerProcess):
+    """Also of photographs that are stored sideways."""
+    for image in sorted((capture / "images").glob("*.png")):
+        exif = Image.Exif()
+        exif[0x0112] = 6
+        with Image.open(image) as opened:
+            sideways = opened.transpose(Image.Transpose.ROTATE_90)
+        sideways.save(image, exif=exif)
+    content = json.loads((capture / "transforms.json").read_text())
+    files = [frame["file_path"] for frame in content["frames"]]
+    lists = {"train_filenames": files[:9], "test_filenames": files[12:15]}
+    (capture / "transforms.json").write_text(json.dumps({**content, **lists, "skew": 0.1}))
+    scene, options = tmp_path / "scene.ply", ["--sh-degree", "0", "--strategy", "none"]
+    done = fit(capture, scene, *options, "--steps", "60", "--refine-poses", target=running.target)
+    assert done.returncode == 0, done.stderr
+    assert "9 photographs to fit, 3 held out, 5 in no list of the data set, 60 steps" in done.stdout
+    lines = done.stderr.splitlines()
+    assert f"lumigrad: {capture / 'transforms.json'}: fields that are ignored: skew" in lines
+    assert (
+        f"lumigrad: {VIEWS} photographs have EXIF orientation 6; they are turned by it, since only that fits the camera"
+        in lines
+    )
+    report = report_of(scene)
+    assert [each["name"] for each in report["photographs"]] == sorted(Path(file).stem for file in files[12:15])
+    assert report["held_out"]["psnr"] > report["begin"]["psnr"] + 3
+    # The refined cameras are a data set that holds out the same.
+    split = Capture.load(scene.with_suffix(".fit")).split
+    assert split is not None and (len(split.fitted), len(split.held_out)) == (9, 3)
+
+
 def test_the_sample_capture_is_fitted(tmp_path: Path, running: WorkerProcess):
     folder, scene = tmp_path / "vase", tmp_path / "vase.ply"
     assert lumigrad("sample", "capture", str(folder), "--photographs", "9", "--size", "80x60").returncode == 0

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from lumigrad.client import Client, Gaussians, Mesh, Obstacle, SceneHandle, SceneNotFound, VersionMismatch, World
+from lumigrad.client.workers import scene_store
 from support.gaussians.clouds import post
 from support.meshes import shapes as mesh_shapes
 from support.workers.client_load import CAMERA, cloud
@@ -176,7 +177,7 @@ def test_deleted_scenes_stay_deleted(process: WorkerProcess, client: Client) -> 
     assert not {scene.scene_id for scene in scenes} & {scene.scene_id for scene in client.list()}
 
 
-def test_what_memory_has_no_room_for_comes_back_from_the_spool(tmp_path: Path) -> None:
+def test_what_memory_has_no_room_for_comes_back_from_the_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ("--scene-mib", "2", "--max-payload-mib", "1", "--spool-mib", "8")
     with spooling(tmp_path, *options) as process, Client(process.target, retry_s=30) as client:
         # 0.7 MiB each: two fit.
@@ -190,6 +191,9 @@ def test_what_memory_has_no_room_for_comes_back_from_the_spool(tmp_path: Path) -
         assert process.metric("lumigrad_scenes") == 2
         assert process.metric("lumigrad_spool_files") == 4
         assert len(client.list()) == 4
+        # Two of them are in files only.
+        monkeypatch.setattr(scene_store, "_LISTED", 1)
+        assert {handle.scene_id for handle in client.list()} == {handle.scene_id for handle in handles}
 
 
 def test_the_spool_has_room_for_what_was_used_last(tmp_path: Path) -> None:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import numpy as np
 import pytest
+import torch
 
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame
+from lumigrad.server.core.call import Call
+from lumigrad.server.core.errors import BusyError
+from lumigrad.server.rpc import scenes as scene_service
+from lumigrad.server.scenes.clouds import KeptTensors
+from lumigrad.server.storage.named import NamedScenes
 from lumigrad.v1 import errors_pb2, scene_pb2
 from support.calls.raw_calls import (
     SECONDS,
@@ -23,6 +31,7 @@ from support.calls.raw_calls import (
     sphere_cloud,
     violation,
 )
+from support.models.account_machine import Context
 from support.workers.worker import WorkerProcess, worker
 
 FIELDS = ("positions", "colors", "radii", "opacities")
@@ -297,3 +306,56 @@ def test_frames_of_any_size_make_a_payload(client: RawClient) -> None:
     pieces = [Frame(None, memoryview(whole[i : i + 7])) for i in range(0, len(whole), 7)]
     reply = client.scene_stub.Put(iter([Frame(header), Frame(None), *pieces]), timeout=SECONDS)
     assert reply.scene.content_hash == hash_of(cloud)
+
+
+def test_an_update_counts_what_it_copies() -> None:
+    kept = KeptTensors.of({name: torch.zeros(count) for name, count in (("a", 10), ("b", 20), ("c", 30))})
+    for names, expected in ((["a"], 200), (["b", "c"], 40), (["a", "b", "c"], 0)):
+        before = dict(kept.by_name)
+        assert kept.copied_bytes(names) == expected
+        after = kept.replaced({name: torch.ones(4) for name in names})
+        copied = [name for name in before if name not in names and after.by_name[name] is not before[name]]
+        assert sum(before[name].nbytes for name in copied) == expected
+        # Each has memory of its own now.
+        assert after.copied_bytes(["c"]) == 0 or len(names) > 1
+
+
+def pages_of(list_scenes: Any, page_size: int) -> list[list[str]]:
+    """The scene ids of each page of a list."""
+    pages, token = [], ""
+    while not pages or token:
+        reply = list_scenes(scene_pb2.ListRequest(page_size=page_size, page_token=token))
+        pages.append([info.scene_id for info in reply.scenes])
+        token = reply.next_page_token
+    return pages
+
+
+def test_a_list_comes_in_pages_that_together_have_each_scene_once(client: RawClient) -> None:
+    ids = [client.put(sphere_cloud(3, seed=900 + seed)).scene.scene_id for seed in range(7)]
+    whole = [info.scene_id for info in client.scene_stub.List(scene_pb2.ListRequest(), timeout=SECONDS).scenes]
+    assert set(ids) <= set(whole) and len(set(whole)) == len(whole)
+    for page_size in (1, 3, len(whole), 1000):
+        pages = pages_of(lambda request: client.scene_stub.List(request, timeout=SECONDS), page_size)
+        assert [scene_id for page in pages for scene_id in page] == whole
+        assert max(map(len, pages)) <= page_size
+    for scene_id in ids:
+        delete(client, scene_id)
+
+
+def test_a_list_that_one_reply_cannot_hold_is_refused_or_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    infos = [scene_pb2.SceneInfo(scene_id=f"{number:032x}", kind="spheres") for number in range(50)]
+    stored = [SimpleNamespace(scene_id=info.scene_id, content_hash="", info=lambda info=info: info) for info in infos]
+    runtime = SimpleNamespace(spool=None, scenes=SimpleNamespace(all=lambda: stored[::-1]), named=NamedScenes())
+    tenants: Any = SimpleNamespace(of=lambda _: runtime)
+    call = Call("Test.Call", Context())  # type: ignore[arg-type]
+
+    def list_scenes(request: scene_pb2.ListRequest) -> scene_pb2.ListReply:
+        return scene_service.SceneService(tenants).List(request, call)
+
+    assert pages_of(list_scenes, 0) == [[info.scene_id for info in infos]]
+    monkeypatch.setattr(scene_service, "_MOST_LISTED_BYTES", 1000)
+    pages = pages_of(list_scenes, 40)
+    assert [scene_id for page in pages for scene_id in page] == [info.scene_id for info in infos]
+    assert 1 < len(pages) < 10
+    with pytest.raises(BusyError, match=r"50 scenes.*page_size"):
+        list_scenes(scene_pb2.ListRequest())

@@ -104,7 +104,8 @@ def prepared(
     name, backgrounds = one_background(background, backgrounds)
     if backgrounds is not None:
         shared = on_host(name, backgrounds)
-        channels = "D" if colors is None else colors.shape[-1]
+        shown = inputs["colors"] if inputs["sh"] is None else inputs["sh"]
+        channels = "D" if shown is None else shown.shape[-1]
         inputs["background"] = _shaped(name, shared, (channels,) if shared.ndim == 1 else (*batch, cameras, channels))
     for name, at in zip(TRANSFORM_INPUTS, (2, 3), strict=True):
         given = {

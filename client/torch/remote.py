@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 import torch
+from torch.autograd import forward_ad
 
 from lumigrad.client.errors import InvalidArgument, LumigradError
 from lumigrad.client.operators.call import RemoteCall, refuse_scene
@@ -38,6 +40,8 @@ class RefuseBackward(torch.autograd.Function):
 def on_host(name: str, value: Any, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Copies `value` to the CPU; autograd converts the gradient back to its type and device."""
     refuse_scene(name, value)
+    if isinstance(value, torch.Tensor) and _has_tangent(value):
+        raise _transformed(name, "a plain tensor, got one with a tangent of forward-mode differentiation")
     try:
         tensor = torch.as_tensor(value)
         if tensor.is_complex():
@@ -52,6 +56,10 @@ def on_host(name: str, value: Any, dtype: torch.dtype = torch.float32) -> torch.
         raise InvalidArgument.of(name, f"expected a tensor, got {type(value).__name__} ({error})") from error
 
 
+def _has_tangent(tensor: torch.Tensor) -> bool:
+    return forward_ad.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
+
+
 P = ParamSpec("P")
 R = TypeVar("R")
 _NO_SECOND = (
@@ -63,11 +71,20 @@ Gradients = tuple[torch.Tensor | None, ...]
 
 
 def outside_graphs(function: Callable[P, R]) -> Callable[P, R]:
-    """Excludes `function` from `torch.compile`: it runs eagerly, and the graph breaks around it."""
+    """Excludes `function` from `torch.compile`: it runs eagerly, and the graph breaks around it.
+
+    Inside of torch.func it raises InvalidArgument, with the name of a tensor that is transformed, if it is given one.
+    """
     disabled: list[Callable[P, R]] = []
 
     @functools.wraps(function)
     def entry(*args: P.args, **kwargs: P.kwargs) -> R:
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            given = inspect.signature(function).bind(*args, **kwargs).arguments
+            for name, value in given.items():
+                if any(map(_is_wrapped, value if isinstance(value, tuple | list) else (value,))):
+                    raise _transformed(name, "a plain tensor, got one inside of torch.func")
+            raise _transformed(function.__name__, "a call outside of torch.func, got one inside")
         # Importing the compiler takes as long as importing torch; in programs that compile it is already imported.
         if "torch._dynamo" not in sys.modules:
             return function(*args, **kwargs)
@@ -76,6 +93,19 @@ def outside_graphs(function: Callable[P, R]) -> Callable[P, R]:
         return disabled[0](*args, **kwargs)
 
     return entry
+
+
+def _is_wrapped(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(value)
+
+
+def _transformed(name: str, expected: str) -> InvalidArgument:
+    return InvalidArgument.of(
+        name,
+        f"expected {expected}; a worker computes gradients in reverse mode: call backward(), torch.autograd.grad or "
+        "torch.autograd.functional.jacobian, and instead of vmap pass leading sizes, where the function has them, or "
+        "call it several times",
+    )
 
 
 def is_last_pass() -> bool:
@@ -186,6 +216,9 @@ class RemoteFunction(torch.autograd.Function):
         """Returns the gradients of the inputs that require one, in their shapes and types."""
         _ = ctx.saved_tensors
         upstream = {name: value for name, value in zip(ctx.outputs, gradients, strict=True) if value is not None}
+        for name, value in upstream.items():
+            if torch._C._functorch.is_legacy_batchedtensor(value):
+                raise _transformed(name, "a plain gradient, got one of is_grads_batched=True or vectorize=True")
         needed = ctx.needs_input_grad[-len(ctx.names) :]
         wanted = tuple(name for name, need in zip(ctx.names, needed, strict=True) if need)
         found = ctx.differentiate(upstream, wanted, is_last_pass()) if upstream and wanted else {}

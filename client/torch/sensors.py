@@ -21,10 +21,9 @@ _TENSORS = Arrays(
 
 def intrinsics_of(given: Mapping[str, Any]) -> Any:
     """K, or what stands for it with a lidar, which has none."""
-    views = given["viewmats"]
-    if given["Ks"] is None and given["camera_model"] == "lidar" and isinstance(views, torch.Tensor):
-        return torch.eye(3, dtype=torch.float64).expand(*views.shape[:-2], 3, 3)
-    return given["Ks"]
+    if given["Ks"] is not None or given["camera_model"] != "lidar" or given["viewmats"] is None:
+        return given["Ks"]
+    return torch.eye(3, dtype=torch.float64).expand(*on_host("viewmats", given["viewmats"]).shape[:-2], 3, 3)
 
 
 def sensors(

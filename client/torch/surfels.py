@@ -16,7 +16,7 @@ from lumigrad.client.settings.engines import GaussianSettings
 from lumigrad.client.torch.gaussian_inputs import Prepared, check_cameras, prepared
 from lumigrad.client.torch.gaussian_nodes import Layout, Rendering, draw, project
 from lumigrad.client.torch.gaussians import with_derived
-from lumigrad.client.torch.remote import outside_graphs, run
+from lumigrad.client.torch.remote import on_host, outside_graphs, run
 
 SURFEL_OUTPUTS = (
     *("color", "alpha", "depth", "expected_depth", "median_depth", "normals", "surface_normals", "distortion"),
@@ -128,8 +128,9 @@ def render_gaussians_2d(
         rendered.normals  # [1, H, W, 3]
     """
     wanted = chosen(outputs, (*SURFEL_OUTPUTS, *MORE_SURFEL_OUTPUTS), always=("color",))
+    scales = three_scales(None if scales is None else on_host("scales", scales))
     tensors = prepared(
-        means=means, quats=quats, scales=three_scales(scales), opacities=opacities, colors=colors, viewmats=viewmats,
+        means=means, quats=quats, scales=scales, opacities=opacities, colors=colors, viewmats=viewmats,
         Ks=Ks, sh_degree=sh_degree, backgrounds=backgrounds, background=background,
     )  # fmt: skip
     check_cameras(tensors.inputs)

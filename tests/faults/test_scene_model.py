@@ -46,6 +46,6 @@ def test_nobody_ever_sees_a_wrong_picture(
         while time.monotonic() < place.until:
             run_state_machine_as_test(machine, settings=BATCH)
     except Exception as error:
-        steps = "\n".join(place.history[-60:])
-        raise AssertionError(f"{place.error}\nafter these steps, the last of them failed:\n{steps}") from error
+        steps = "\n".join(place.history[-20:])
+        raise AssertionError(f"after these steps, the last of which failed:\n{steps}\n{place.error}") from error
     assert " ERROR " not in place.process.log.replace("ERROR worker ended", "")

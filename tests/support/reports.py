@@ -32,7 +32,10 @@ def _shorten(chain: ExceptionChainRepr) -> None:
         entries = traceback.reprentries
         traceback.reprentries = [*entries[:1], *entries[1:][-_ENTRIES:]]
         for entry in traceback.reprentries:
-            entry.lines = shortened("\n".join(entry.lines)).splitlines()
+            # The error's own text follows the code.
+            error = next((index for index, line in enumerate(entry.lines) if line.startswith("E ")), len(entry.lines))
+            parts = entry.lines[:error], entry.lines[error:]
+            entry.lines = [line for part in parts for line in shortened("\n".join(part)).splitlines()]
             if isinstance(entry, ReprEntry) and entry.reprlocals is not None:
                 entry.reprlocals.lines = shortened("\n".join(entry.reprlocals.lines)).splitlines()
         if crash is not None:

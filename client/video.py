@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -52,8 +52,12 @@ class VideoWriter:
     def __enter__(self) -> VideoWriter:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def __exit__(self, *error: Any) -> None:
+        """Completes the file; after an error only if it is a new one, so that an old one stays whole."""
+        if error[0] is not None and self._process is not None and self._path.exists():
+            self._discard(*error)
+        else:
+            self.close()
 
     def add(self, levels: Array) -> None:
         """Appends a picture, uint8 [H, W, 3]."""
@@ -78,6 +82,16 @@ class VideoWriter:
                 _input(process).close()
             if process.wait() != 0:
                 raise self._failure()
+
+    def _discard(self, *error: Any) -> None:
+        """Ends ffmpeg, and leaves the old file as it was."""
+        assert self._process is not None
+        process, self._process = self._process, None
+        with self._messages, suppress(OSError):
+            process.kill()
+            process.wait()
+            _input(process).close()
+        self._file.__exit__(*error)
 
     def _start(self) -> subprocess.Popen[bytes]:
         # Messages go to a file, because ffmpeg would block on a pipe that is not read.

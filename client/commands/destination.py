@@ -145,6 +145,9 @@ class Video(Files):
         if encoded is not None:
             self._writer.add(encoded)
 
+    def __exit__(self, *error: object) -> None:
+        self._writer.__exit__(*error)
+
     def close(self) -> None:
         """Completes the file."""
         self._writer.close()

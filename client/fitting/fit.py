@@ -16,6 +16,7 @@ import numpy as np
 
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.extras import require
+from lumigrad.client.base.replacing import replaced
 from lumigrad.client.client import Client
 from lumigrad.client.fitting.evaluation import pictures, samples, side_by_side
 from lumigrad.client.fitting.recipe import Recipe
@@ -74,9 +75,10 @@ def fit(
             # A training keeps logarithms, so its third scales are not quite 0.
             scene = replace(scene, scales=scene.scales[:, :2])
         found = scene
-        with naming(scene_path):
+        # Neither is replaced if there is no room for both.
+        with naming(scene_path), replaced(scene_path) as new:
+            found.save(new)
             write_offset(scene_path, recipe.offset)
-            found.save(scene_path)
         # The client's copy is needed for the depth range of spheres.
         handle = replace(trainer.publish(), scene=scene)
         rendered = [levels_of(picture) for picture in pictures(client, handle, shown, background)]

@@ -92,8 +92,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_full_disk_leaves_the_old_file_whole_and_nothing_beside_it(tmp_path: Path, name: str) -> None:
-    if Path(name).suffix.startswith(".usd"):
-        pytest.importorskip("pxr")
+    if package := {".usd": "pxr", ".mp4": "imageio_ffmpeg"}.get(Path(name).suffix[:4]):
+        pytest.importorskip(package)
     path, write = tmp_path / name, WRITERS[name]
     write(path, 1)
     path.chmod(0o640)
@@ -178,6 +178,17 @@ def test_an_interrupt_leaves_the_old_file(tmp_path: Path) -> None:
         new.write_text("half")
         raise KeyboardInterrupt
     assert contents(tmp_path) == {"scene.txt": b"before"}
+
+
+def test_an_interrupted_video_is_kept_if_it_is_new(tmp_path: Path) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    path = tmp_path / "turn.mp4"
+    for expected in ("new", "old"):
+        before = contents(tmp_path)
+        with pytest.raises(KeyboardInterrupt), VideoWriter(path, 128, 128, 10) as writer:
+            writer.add(pixels(1))
+            raise KeyboardInterrupt
+        assert (contents(tmp_path) == before) == (expected == "old") and list(contents(tmp_path)) == ["turn.mp4"]
 
 
 def test_the_shell_keeps_the_file_and_names_it(tmp_path: Path) -> None:

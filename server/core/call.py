@@ -244,7 +244,7 @@ class Call:
         # Finds the lane that a request of a long call names.
         self.lane_of: Callable[[Call], NoLane] = lambda _: NoLane()
         # Held during long work in Python; the RPC handler replaces it by one of the turns that all calls share.
-        self.turn = Turn(Turns(), "", self.check)
+        self.turn = Turn(Turns(), "")
         # Whether the call has many requests, and when the last arrived or was answered (monotonic clock).
         self.is_long = False
         self.renewed = time.monotonic()

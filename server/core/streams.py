@@ -46,7 +46,7 @@ class Receiver(Generic[M]):
         assembler = payload_memory.assembler(self._length, limit_bytes, self._call)
         payload = assembled(assembler, self._first, self._frames, "only data after the header", "a second header")
         self._call.receiving.restart()
-        self._call.turn.resume()
+        self._call.turn.resume(self._call.check)
         return self._call.lane.reader(payload, limit_bytes - self._length, payload_memory.allocator(self._call))
 
     def expect_end(self) -> None:

@@ -81,24 +81,25 @@ class Turns:
 
 
 class Turn:
-    """The turn of one call, which takes it before long work, and gives it back before it waits for anything else."""
+    """The turn of one call, which takes it before long work, and gives it back before it waits for anything else.
 
-    def __init__(self, turns: Turns, tenant: str, check: Callable[[], None]) -> None:
-        """`check` raises if the call has ended."""
+    It does not know the call: in a cycle of references a call, with its stream, would last until garbage collection.
+    """
+
+    def __init__(self, turns: Turns, tenant: str) -> None:
         self.tenant = tenant
         self._turns = turns
-        self._check = check
         self._was_taken = False
 
-    def take(self) -> None:
-        """Wait for the turn; does nothing if the call has it."""
+    def take(self, check: Callable[[], None]) -> None:
+        """Wait for the turn; does nothing if the call has it. `check` raises if the call has ended."""
         self._was_taken = True
-        self._turns.take(self, self._check)
+        self._turns.take(self, check)
 
-    def resume(self) -> None:
+    def resume(self, check: Callable[[], None]) -> None:
         """Take the turn again, if the call has ever taken it: the work that goes on is long."""
         if self._was_taken:
-            self.take()
+            self.take(check)
 
     def give(self) -> None:
         """Give the turn back; does nothing if the call does not have it."""

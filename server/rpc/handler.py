@@ -155,7 +155,7 @@ class CallHandler:
 
     def _reader(self, method: Method) -> Callable[[bytes, Call], Any]:
         def read(raw: bytes, call: Call) -> Any:
-            self._request_check.check(method.request, raw, call.turn.take)
+            self._request_check.check(method.request, raw, lambda: call.turn.take(call.check))
             return method.deserialize_request(raw)
 
         return read
@@ -239,7 +239,7 @@ class CallHandler:
         if self._authenticate is not None:
             call.tenant = self._authenticate(context)
         call.priority = priority_of(context)
-        call.turn = Turn(self._turns, call.tenant, call.check)
+        call.turn = Turn(self._turns, call.tenant)
         with self._changed:
             if self._is_closed:
                 raise StoppingError

@@ -119,7 +119,7 @@ class SceneService:
             arrays = runtime.executor.deliver(work, call, Cost(payload_bytes=nbytes, is_repeatable=True))
             sent = {name: payload.add(array) for name, array in zip(tensors, arrays, strict=True)}
             # A world may have many obstacles.
-            call.turn.take()
+            call.turn.take(call.check)
             reply.scene.CopyFrom(scene.content.message(sent))
         with call.times.stage("encode"):
             yield from frames_of(reply, payload)
@@ -128,7 +128,7 @@ class SceneService:
         """Describe every scene, or those of one page."""
         runtime, reply, nbytes = self._tenants.of(call), scene_pb2.ListReply(), 0
         # There may be many.
-        call.turn.take()
+        call.turn.take(call.check)
         scenes = {_key(scene.scene_id, runtime): scene for scene in runtime.scenes.all()}
         filed = set() if runtime.spool is None else runtime.spool.keys()
         keys = sorted(key for key in filed.union(scenes) if key > request.page_token)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -34,12 +36,15 @@ class Misbehaving:
 
     def __init__(self) -> None:
         self.how: Callable[[], object] = lambda: None
+        self.calls: list[weakref.ref[Call]] = []
 
-    def Release(self, _: render_pb2.ReleaseRequest, __: Call) -> render_pb2.ReleaseReply:
+    def Release(self, _: render_pb2.ReleaseRequest, call: Call) -> render_pb2.ReleaseReply:
+        self.calls.append(weakref.ref(call))
         self.how()
         return render_pb2.ReleaseReply()
 
-    def Render(self, frames: Iterator[Frame[Any]], _: Call) -> Iterator[Frame[Any]]:
+    def Render(self, frames: Iterator[Frame[Any]], call: Call) -> Iterator[Frame[Any]]:
+        self.calls.append(weakref.ref(call))
         next(frames)
         yield Frame(render_pb2.RenderReply(payload_bytes=2))
         self.how()
@@ -200,3 +205,21 @@ def test_a_call_that_says_nothing_is_ended(service: SimpleNamespace, monkeypatch
 def test_a_request_that_does_not_come_is_named(service: SimpleNamespace) -> None:
     error = failure(lambda: list(service.channel.stream_stream(f"/{RENDER_SERVICE}/Release")(iter(()), timeout=10)))
     assert violation(error) == ("stream", "expected one message, got none")
+
+
+@pytest.mark.parametrize("call", [release, render])
+def test_a_call_that_has_ended_goes_without_garbage_collection(
+    service: SimpleNamespace, call: Callable[[SimpleNamespace], Any]
+) -> None:
+    """Its stream goes with it; gRPC refuses streams of a connection on which a thousand are left."""
+    gc.disable()
+    try:
+        for _ in range(3):
+            call(service)
+        until = time.monotonic() + 20
+        # The thread of the last call keeps it until there is another one.
+        while sum(ref() is not None for ref in service.servicer.calls) > 1:
+            assert time.monotonic() < until, "calls that have ended are left"
+            time.sleep(0.01)
+    finally:
+        gc.enable()

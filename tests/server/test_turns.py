@@ -24,16 +24,16 @@ class Line:
         self.order: list[str] = []
         self._threads: list[threading.Thread] = []
 
-    def turn(self, tenant: str, check: Callable[[], None] = nothing) -> Turn:
-        return Turn(self.turns, tenant, check)
+    def turn(self, tenant: str) -> Turn:
+        return Turn(self.turns, tenant)
 
     def wait(self, tenant: str, check: Callable[[], None] = nothing) -> None:
         """Let a call wait, whose turn ends as soon as it has begun."""
 
         def run() -> None:
-            turn = self.turn(tenant, check)
+            turn = self.turn(tenant)
             try:
-                turn.take()
+                turn.take(check)
                 self.order.append(tenant)
             except CancelledError:
                 self.order.append(f"not {tenant}")
@@ -56,7 +56,7 @@ class Line:
 def test_tenants_take_turns_however_many_calls_of_one_wait() -> None:
     line = Line()
     first = line.turn("a")
-    first.take()
+    first.take(nothing)
     for tenant in ("a", "a", "a", "b", "c", "b"):
         line.wait(tenant)
     first.give()
@@ -68,8 +68,8 @@ def test_a_turn_is_taken_and_given_back_any_number_of_times() -> None:
     line = Line()
     first, second = line.turn("a"), line.turn("b")
     first.give()
-    first.take()
-    first.take()
+    first.take(nothing)
+    first.take(nothing)
     second.give()
     line.wait("b")
     assert line.order == []
@@ -88,7 +88,7 @@ def test_a_call_that_ends_while_it_waits_leaves_its_place_to_others() -> None:
             raise CancelledError
 
     first = line.turn("a")
-    first.take()
+    first.take(nothing)
     line.wait("b", check)
     line.wait("b")
     has_ended.set()
@@ -108,7 +108,7 @@ def test_one_call_has_the_turn_at_a_time(tenants: str) -> None:
     def work(tenant: str) -> None:
         for _ in range(300):
             turn = line.turn(tenant)
-            turn.take()
+            turn.take(nothing)
             inside[0] += 1
             most[0] = max(most[0], inside[0])
             time.sleep(0)

@@ -22,7 +22,7 @@ class StandInCall:
         self.tenant = tenant
         self.priority = priority
         self.times = StageTimes()
-        self.turn = Turn(Turns(), tenant, self.check)
+        self.turn = Turn(Turns(), tenant)
         self.checked = 0.0
         self._deadline = time.monotonic() + remaining
         self._has_ended = False

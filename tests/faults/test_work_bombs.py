@@ -118,11 +118,24 @@ def backward(client: RawClient) -> object:
     return client.backward({"alpha": gradient}, spec=gaussian_spec(CAMERA, outputs=["alpha"]), cloud=covering(COUNT))
 
 
+def put_mesh(client: RawClient) -> object:
+    """Two million triangles: 36 MiB of payload, and 300 MiB while the mesh is built."""
+    side = 1000
+    line = np.linspace(0, 1, side + 1, dtype=np.float32)
+    flat = np.stack(np.meshgrid(line, line, indexing="ij"), -1).reshape(-1, 2)
+    vertices = np.c_[flat, 0.05 * np.sin(20 * flat[:, 0])].astype(np.float32)
+    corner = np.arange(side * (side + 1)).reshape(side, side + 1)[:, :-1].ravel()
+    over = corner + side + 1
+    faces = np.r_[np.c_[corner, corner + 1, over], np.c_[corner + 1, over + 1, over]].astype(np.int32)
+    return client.put({"vertices": vertices, "faces": faces})
+
+
 MEMORY_BOMBS: dict[str, Callable[[RawClient], object]] = {
     "gaussians": render(covering(COUNT), gaussian_spec(CAMERA, outputs=["alpha"])),
     "retained": render(covering(COUNT), gaussian_spec(CAMERA, outputs=["alpha"]), retain=True),
     "surfels": render(covering(COUNT), gaussian_spec(CAMERA, outputs=["alpha"], **SURFELS)),
     "backward": backward,
+    "mesh": put_mesh,
     "spheres": render(large_spheres(COUNT), spec_of(CAMERA, outputs=["alpha"])),
 }
 

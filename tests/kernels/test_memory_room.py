@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from lumigrad.kernels import _native, gaussians, spheres
+from lumigrad.kernels import _native, gaussians, meshes, spheres
 from lumigrad.kernels.errors import NoRoom
 from lumigrad.kernels.memory import MemoryRoom, trim
 from support.backends import emulation
 from support.backends.gaussian_engines import ENGINES as GAUSSIAN_ENGINES
 from support.backends.gaussian_engines import cpu
 from support.gaussians import sensor_cases
+from support.meshes import shapes
 
 MIB = 1 << 20
 IDENTITY = [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
@@ -122,6 +123,16 @@ def test_large_lists_are_not_kept_for_later_calls() -> None:
     call(size=size)
     assert LISTS * (size // SIZE) ** 2 > 100 * MIB
     assert _native.pool_bytes() - before < 8 * MIB
+
+
+def test_a_mesh_is_built_within_its_room_or_not_at_all() -> None:
+    torus = shapes.torus(100, 50)
+    arrays = torch.from_numpy(torus.vertices), torch.from_numpy(torus.faces)
+    nbytes = meshes.Mesh.build(*arrays).bytes
+    with pytest.raises(NoRoom), MemoryRoom(nbytes // 2):
+        meshes.Mesh.build(*arrays)
+    with MemoryRoom(4 * nbytes):
+        assert meshes.Mesh.build(*arrays).bytes == nbytes
 
 
 def test_lists_along_rays_are_refused_too() -> None:

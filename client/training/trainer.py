@@ -130,7 +130,7 @@ class Trainer:
         Args:
             count: the number of steps.
             batch: the number of views of a step; the worker chooses them, each once before any is repeated.
-            views: the views of each step, instead of `batch`.
+            views: for each of the `count` steps the numbers of its views, instead of `batch`.
             outputs: images to return: "color", "alpha", "depth", "expected_depth", of surfels also "median_depth",
                 "normals", "distortion", "surface_normals".
             image_format: wire format of the images.
@@ -196,7 +196,7 @@ class Trainer:
         Args:
             count: the number of steps.
             batch: the number of views of a step, which the worker chooses.
-            views: the views of each step, instead of `batch`.
+            views: for each of the `count` steps the numbers of its views, instead of `batch`.
             outputs: images, as for `steps`.
             image_format: wire format of the images.
             in_flight: 1: each image includes all earlier steps, and `apply` returns when the step is done. 2 to 4: the

@@ -58,7 +58,11 @@ class WorkerProcess:
 
     def poll(self) -> int | None:
         """The exit code, once it has ended."""
-        return self._reap(os.WNOHANG)
+        if self.returncode is None:
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+            if ended:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
 
     def terminate(self) -> None:
         """Ask it to stop."""
@@ -70,9 +74,8 @@ class WorkerProcess:
         time.sleep(_DUMP_SECONDS)
 
     def kill(self) -> None:
-        """Kill it, and wait for its end."""
+        """Kill it; it ends soon, unless a driver holds it in the kernel."""
         self._send_signal(signal.SIGKILL)
-        self._reap(0)
 
     def close(self) -> None:
         """Close the socket."""
@@ -82,10 +85,3 @@ class WorkerProcess:
         # A process that has ended keeps its number until it is reaped.
         if self.poll() is None:
             os.kill(self.pid, number)
-
-    def _reap(self, options: int) -> int | None:
-        if self.returncode is None:
-            ended, status = os.waitpid(self.pid, options)
-            if ended:
-                self.returncode = os.waitstatus_to_exitcode(status)
-        return self.returncode

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -57,7 +58,8 @@ def run(config: Config, history: History | None = None, supervisor: WorkerEnd | 
         logs.event("the device failed its first render", logging.ERROR, error=error)
         return DEVICE_ERROR
     announce = supervisor.announce if supervisor else partial(print, flush=True)
-    announce(f"listening on {config.url_host}:{worker.port} (metrics {worker.metrics_port})")
+    # On a thread of its own, so that a signal ends the worker while it loads.
+    threading.Thread(target=_load, args=(worker, config, announce), name="loading", daemon=True).start()
     logs.event("signal", name=_next(signals).name)
     # Under a supervisor the second signal may be the forwarded first one; the supervisor forces an exit with SIGKILL.
     if supervisor is None:
@@ -66,6 +68,18 @@ def run(config: Config, history: History | None = None, supervisor: WorkerEnd | 
     logging.shutdown()
     # A normal exit would shut gRPC down first, which would cancel calls.
     os._exit(STOPPED)
+
+
+def _load(worker: Worker, config: Config, announce: Callable[[str], None]) -> None:
+    """Load scenes, then say that the worker serves; ends the process if its configuration cannot work."""
+    try:
+        worker.load()
+    except ConfigError as error:
+        if worker.is_stopping:
+            return
+        logs.event(str(error), logging.ERROR)
+        os._exit(CONFIG_ERROR)
+    announce(f"listening on {config.url_host}:{worker.port} (metrics {worker.metrics_port})")
 
 
 def _next(signals: int) -> signal.Signals:

@@ -52,7 +52,6 @@ class Slot:
         self.process: WorkerProcess | None = None
         # The supervisor's exit code, set when the worker will not be restarted.
         self.exit_code: int | None = None
-        self.has_served = False
         # When to start, by the monotonic clock; infinity while a worker runs or will not be restarted.
         self.start_at = -math.inf
         self._config = config
@@ -60,12 +59,18 @@ class Slot:
         self._restarts = -1
         self._last_exit = FIRST
         self._is_hung = False
+        self._has_served = False
+
+    @property
+    def has_served(self) -> bool:
+        """Whether a worker has served here with this configuration."""
+        return self._has_served or (self.process is not None and self.process.announced)
 
     @property
     def is_silent(self) -> bool:
         """Whether the worker's heartbeat is overdue."""
         process = self.process
-        if process is None:
+        if process is None or self._is_hung:
             return False
         least = _LEAST_SILENCE_SECONDS if process.announced else _START_SECONDS
         return time.monotonic() - process.heard > max(self._config.hang_seconds, least)
@@ -80,17 +85,23 @@ class Slot:
         process.order(config, History(self._restarts, self._last_exit))
 
     def end_silent(self) -> None:
-        """Kill a worker without heartbeat, after it was asked to log its stacks."""
+        """Kill a worker without heartbeat, after it was asked to log its stacks.
+
+        Its end is not waited for: a process that a driver holds in the kernel does not end.
+        """
         assert self.process is not None
         logs.event("the worker does not respond: killing it", logging.ERROR, device=self._config.device)
         self._is_hung = True
         self.process.dump()
         self.process.kill()
 
-    def record_exit(self, code: int, *, is_stopping: bool) -> None:
-        """Record how the worker ended, and decide whether and when to restart it."""
+    def record_exit(self, code: int, *, is_stopping: bool, has_service_served: bool) -> None:
+        """Record how the worker ended, and decide whether and when to restart it.
+
+        `has_service_served`: a worker has served with this configuration before, so an invalid one is temporary.
+        """
         assert self.process is not None
-        self.has_served = self.has_served or self.process.announced
+        self._has_served = self.has_served
         self.process.close()
         self.process = None
         self._last_exit, self._is_hung = HUNG if self._is_hung else reason(code), False
@@ -101,8 +112,16 @@ class Slot:
             self.exit_code = STOPPED if code < 0 else code
         elif code == STOPPED:
             self.start_at = time.monotonic()
-        elif code == CONFIG_ERROR:
+        elif code == CONFIG_ERROR and not has_service_served:
             self.exit_code = CONFIG_ERROR
+        elif code == CONFIG_ERROR:
+            # A file is being replaced or was edited wrongly, or another process has the port.
+            self.start_at = time.monotonic() + _LARGEST_DELAY_SECONDS
+            logs.event(
+                f"the configuration, which was valid before, is not now: trying again in {_LARGEST_DELAY_SECONDS:g} s",
+                logging.ERROR,
+                device=device,
+            )
         else:
             self._retry()
 

@@ -75,6 +75,10 @@ _NO_PROCESS_SECONDS = 1.0
 _FORK_SERVER_PAUSE_SECONDS = 10.0
 # Added to the time that workers have to drain.
 _STOP_SECONDS = 10.0
+# The time for a killed process to end; one that a driver holds in the kernel does not.
+_END_SECONDS = 5.0
+# The pause after an unexpected error.
+_ERROR_SECONDS = 0.5
 
 
 class Supervisor:
@@ -99,17 +103,32 @@ class Supervisor:
         name_process("lumigrad-super")
         self._listen_to_signals()
         while True:
-            number = self._wait()
-            if number is not None:
-                if self._kill_at is not None:
-                    return self._force(number)
-                logs.event("signal", name=number.name)
-                self._stop()
-            self._check_workers()
-            code = self._final_code()
+            code = None
+            with self._surviving("an error of the supervisor"):
+                code = self._step()
             if code is not None:
                 self._end_fork_server()
                 return code
+
+    def _step(self) -> int | None:
+        """Handle what happens next; returns the exit code at the end."""
+        number = self._wait()
+        if number is not None:
+            if self._kill_at is not None:
+                return self._force(number)
+            logs.event("signal", name=number.name)
+            self._stop()
+        self._check_workers()
+        return self._final_code()
+
+    @contextlib.contextmanager
+    def _surviving(self, what: str) -> Iterator[None]:
+        """Log an unexpected error, which must not end the other workers."""
+        try:
+            yield
+        except Exception as error:
+            logs.event(what, logging.ERROR, error=error)
+            time.sleep(_ERROR_SECONDS)
 
     def _for(self, device: str, index: int, count: int) -> Config:
         """The configuration of one worker: its device and reserved ports."""
@@ -160,19 +179,26 @@ class Supervisor:
 
     def _check_workers(self) -> None:
         for slot in self._slots:
-            if slot.is_silent and self._kill_at is None:
-                slot.end_silent()
-            code = None if slot.process is None else slot.process.poll()
-            if slot.process is not None and code is not None:
-                self._disconnect(slot.process)
-                slot.record_exit(code, is_stopping=self._kill_at is not None)
+            with self._surviving("cannot look after a worker"):
+                self._check_process(slot)
         self._check_fork_server()
         for slot in self._slots:
             if self._kill_at is None and slot.exit_code is None and time.monotonic() >= slot.start_at:
-                self._start(slot)
+                with self._surviving("cannot start a worker"):
+                    self._start(slot)
         if self._kill_at is not None and time.monotonic() > self._kill_at:
             for process in self._processes():
                 process.kill()
+
+    def _check_process(self, slot: Slot) -> None:
+        """Kill a worker that is silent, and record the exit of one that has ended."""
+        if slot.is_silent and self._kill_at is None:
+            slot.end_silent()
+        code = None if slot.process is None else slot.process.poll()
+        if slot.process is not None and code is not None:
+            has_served = any(other.has_served for other in self._slots)
+            self._disconnect(slot.process)
+            slot.record_exit(code, is_stopping=self._kill_at is not None, has_service_served=has_served)
 
     def _check_fork_server(self) -> None:
         """Keep one process from which workers are forked."""
@@ -221,16 +247,23 @@ class Supervisor:
 
     def _force(self, number: signal.Signals) -> int:
         logs.event("killing all workers", logging.WARNING, name=number.name)
+        until = time.monotonic() + _END_SECONDS
         for process in self._processes():
             process.kill()
+        while any(process.poll() is None for process in self._processes()) and time.monotonic() < until:
+            time.sleep(0.01)
         return 128 + number
 
     def _final_code(self) -> int | None:
         """The supervisor's exit code, once no worker runs or will run."""
-        is_misconfigured = any(slot.exit_code == CONFIG_ERROR and not slot.has_served for slot in self._slots)
-        if is_misconfigured and self._kill_at is None:
-            # No worker has ever served with this configuration.
+        if any(slot.exit_code == CONFIG_ERROR for slot in self._slots) and self._kill_at is None:
+            # No worker had served with this configuration.
             self._stop()
+        if self._kill_at is not None and time.monotonic() > self._kill_at + _END_SECONDS:
+            for slot in self._slots:
+                if slot.process is not None:
+                    logs.event("a killed worker does not end", logging.ERROR, pid=slot.process.pid)
+                    slot.exit_code = 128 + signal.SIGKILL
         codes = [slot.exit_code for slot in self._slots]
         if any(code is None for code in codes):
             return None

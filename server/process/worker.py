@@ -119,10 +119,13 @@ class Worker:
 
         # The checks of the device.
         executor = self._machine.executor
-        self._heartbeat = Heartbeat(executor, self._probe, self._health.set)
+        self._is_loaded = False
+        self.is_stopping = False
+        self._heartbeat = Heartbeat(executor, self._probe, self._report)
         self._watchdog = Watchdog(executor, config.hang_seconds, lambda why: self._emergency.end(HANG, why), on_look)
 
         # The services, and the two ports.
+        self._sensorsim: SensorsimService | None = None
         self._server = make_server(
             self._threads,
             self._health,
@@ -140,12 +143,22 @@ class Worker:
         self.metrics_port = self._metrics_port.port
 
     def start(self) -> None:
-        """Test the device with a small render, then serve."""
+        """Test the device with a small render, then answer calls; health stays NOT_SERVING until `load` has ended."""
         self._watchdog.start()
         warm_up(self._machine)
         self._server.start()
-        self._health.set(True)
         threading.Thread(target=self._keep_house, name="housekeeping", daemon=True).start()
+
+    def load(self) -> None:
+        """Read the scenes that are to be in memory before the first call, then report SERVING.
+
+        Raises:
+            ConfigError: a scene is invalid, or they do not fit.
+        """
+        if self._sensorsim is not None and self._config.sensorsim_preload:
+            self._sensorsim.preload()
+        self._is_loaded = True
+        self._report(True)
         described = describe(self._device)
         if self._config.device == "auto" and self._device.type == "cpu":
             logs.event("no usable CUDA device, using the CPU", logging.WARNING, why=cuda_lack())
@@ -179,6 +192,7 @@ class Worker:
         do not repeat cancelled calls; after the exit of the process they do.
         """
         config = self._config
+        self.is_stopping = True
         self._health.stop()
         started = time.monotonic()
         logs.event("draining", calls=self._handler.in_progress)
@@ -218,12 +232,10 @@ class Worker:
         }
         handlers = [self._handler.serve(name, servicer) for name, servicer in servicers.items()]
         if catalog is not None:
-            service = SensorsimService(tenants, catalog, metrics)
-            if config.sensorsim_preload:
-                service.preload()
+            self._sensorsim = SensorsimService(tenants, catalog, metrics)
             # Simulators repeat only calls that were UNAVAILABLE.
             handlers += [
-                self._handler.serve(SENSORSIM_SERVICE, service, names=NAMES, translate=unavailable_if_busy),
+                self._handler.serve(SENSORSIM_SERVICE, self._sensorsim, names=NAMES, translate=unavailable_if_busy),
                 self._handler.serve(FRAME_SERVICE, FrameService(tenants, catalog)),
             ]
         return [*handlers, self._handler.reflection()] if config.reflection else handlers
@@ -238,21 +250,33 @@ class Worker:
             self._emergency.end(DEVICE_LOST, "the device failed a test render", error)
             raise
 
+    def _report(self, works: bool) -> None:
+        """Report whether the device works, once everything is loaded."""
+        self._health.set(works and self._is_loaded)
+
     def _is_healthy(self) -> bool:
         """Whether calls are served, and a thread is free to answer one."""
         return self._health.is_serving and self._threads.answers(_PROBE_SECONDS)
 
     def _keep_house(self) -> None:
         heap = Heap()
+        tasks = (
+            self._tenants.expire,
+            self._handler.end_overdue,
+            self._health_limiter.end_silent,
+            self._heartbeat.beat,
+            self._metrics_port.refresh,
+            heap.tidy,
+            self._machine.transfer.trim,
+        )
         while True:
             time.sleep(_HOUSEKEEPING_SECONDS)
-            self._tenants.expire()
-            self._handler.end_overdue()
-            self._health_limiter.end_silent()
-            self._heartbeat.beat()
-            self._metrics_port.refresh()
-            heap.tidy()
-            self._machine.transfer.trim()
+            for task in tasks:
+                try:
+                    task()
+                except Exception as error:
+                    # Limits, expiry and the heartbeat must not end with one error.
+                    logs.event("an error of housekeeping", logging.ERROR, task=task.__qualname__, error=error)
 
 
 def _device(config: Config) -> torch.device:

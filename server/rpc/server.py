@@ -197,7 +197,8 @@ class HealthStatus:
     def __init__(self) -> None:
         self.servicer = health.HealthServicer()
         self._is_stopped = False
-        self.is_serving = False
+        # The servicer would report SERVING.
+        self.set(False)
 
     def set(self, is_serving: bool) -> None:
         """Report SERVING or NOT_SERVING from now on, for the worker and for each service."""

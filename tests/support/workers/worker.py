@@ -28,6 +28,12 @@ START_SECONDS = 60.0
 _LISTENING = re.compile(r"listening on (\S+):(\d+) \(metrics (\d+)\)")
 
 
+def changed(*statements: str) -> tuple[str, ...]:
+    """A command that runs statements before `lumigrad serve`; in a supervisor they change it, but not its workers."""
+    program = "\n".join([*statements, "import sys", "from lumigrad.client.cli import main", "sys.exit(main())"])
+    return sys.executable, "-c", program, "serve"
+
+
 class WorkerProcess:
     """One `lumigrad serve` process, which listens on `target` once the constructor returns."""
 

@@ -1,0 +1,107 @@
+"""What ends no service that has served: files that are edited or replaced, and errors nobody expects."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2
+
+from lumigrad.client import Client
+from support.deploy.certificates import Authority
+from support.workers.slow_render import wait_until
+from support.workers.worker import WorkerProcess, changed, worker
+
+# Restarts that wait for a valid configuration come this often, not every ten seconds.
+QUICK = changed("from lumigrad.server.process import slot", "slot._LARGEST_DELAY_SECONDS = 0.5")
+TOKEN = "a" * 32
+RETRIES = "the configuration, which was valid before, is not now"
+
+
+def kill_worker(process: WorkerProcess) -> None:
+    os.kill(process.worker_pid, signal.SIGKILL)
+
+
+def assert_goes_on(
+    process: WorkerProcess, client: Client, spoil: Callable[[], object], mend: Callable[[], object]
+) -> None:
+    """Spoil the configuration, kill the worker, and mend the configuration after some restarts have failed."""
+    assert client.info().version
+    spoil()
+    kill_worker(process)
+    process.wait_for_log(RETRIES, count=2)
+    assert process.process.poll() is None
+    mend()
+    served = process.log.count(" serving ")
+    wait_until(lambda: process.log.count(" serving ") > served, "a worker that serves again")
+    assert client.info(timeout_s=60).version
+
+
+@pytest.mark.parametrize("text", ["c: short\n", "alice\n", "\x00", "bob: " + TOKEN + "\n"])
+def test_a_bad_line_in_the_tokens_file_only_delays_a_restart(tmp_path: Path, text: str) -> None:
+    tokens = tmp_path / "tokens"
+    good = f"alice: {TOKEN}\n"
+    tokens.write_text(good)
+    with (
+        worker("--device", "cpu", "--tokens-file", str(tokens), supervised=True, command=QUICK) as process,
+        Client(process.target, token=TOKEN, retry_s=60) as client,
+    ):
+        assert_goes_on(process, client, lambda: tokens.write_text(good + text), lambda: tokens.write_text(good))
+
+
+def test_a_certificate_that_is_being_replaced_only_delays_a_restart(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    own, other = authority.sign("own"), authority.sign("other")
+    key = own.key.read_bytes()
+    options = ("--tls-cert", str(own.certificate), "--tls-key", str(own.key))
+    credentials = grpc.ssl_channel_credentials(authority.certificate.read_bytes())
+    with (
+        worker("--device", "cpu", *options, supervised=True, command=QUICK, credentials=credentials) as process,
+        Client(process.target, tls=authority.certificate, retry_s=60) as client,
+    ):
+        assert_goes_on(
+            process, client, lambda: own.key.write_bytes(other.key.read_bytes()), lambda: own.key.write_bytes(key)
+        )
+
+
+def test_an_invalid_configuration_at_the_first_start_ends_the_service(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("alice\n")
+    with pytest.raises(RuntimeError, match=r"(?s)ended with code 2 .*--tokens-file: line 1"):
+        WorkerProcess("--device", "cpu", "--tokens-file", str(tokens), supervised=True, command=QUICK)
+
+
+def test_housekeeping_goes_on_after_an_error() -> None:
+    command = changed(
+        "from lumigrad.server.storage.tenants import Tenants",
+        "def expire(self): raise ValueError('an error nobody expects')",
+        "Tenants.expire = expire",
+    )
+    with worker("--device", "cpu", command=command) as process:
+        process.wait_for_log("an error of housekeeping", count=3)
+        assert "an error nobody expects" in process.log
+        assert process.health() == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_the_supervisor_looks_after_workers_after_an_error() -> None:
+    command = changed(
+        "from lumigrad.server.process.slot import Slot",
+        "record, calls = Slot.record_exit, []",
+        "def record_exit(self, *arguments, **named):",
+        "    calls.append(1)",
+        "    if len(calls) == 1: raise ValueError('an error nobody expects')",
+        "    record(self, *arguments, **named)",
+        "Slot.record_exit = record_exit",
+    )
+    with (
+        worker("--device", "cpu", supervised=True, command=command) as process,
+        Client(process.target, retry_s=60) as client,
+    ):
+        kill_worker(process)
+        process.wait_for_log("cannot look after a worker")
+        process.wait_for_log("worker started", count=2)
+        assert client.info(timeout_s=60).version

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from lumigrad.protos.chunks import PayloadAssembler
 from lumigrad.server.core.call import Call
@@ -218,6 +219,21 @@ class PayloadMemory:
             self._due[call] = changed
             if not changed:
                 del self._due[call]
+
+    @contextmanager
+    def lent(self, tenant: str) -> Iterator[Callable[[int], memoryview]]:
+        """A function as `allocator` returns, for work of the worker's own: the bytes count until the block ends."""
+        reservations: list[Reservation] = []
+
+        def allocate(length: int) -> memoryview:
+            reservations.append(self.account.reserve(tenant, length))
+            return self._allocate(length)
+
+        try:
+            yield allocate
+        finally:
+            for reservation in reservations:
+                reservation.release()
 
 
 class _Arriving(PayloadAssembler):

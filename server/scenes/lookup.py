@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,10 +51,12 @@ def stored_scene(runtime: Runtime, call: Call, scene_id: str, version: int = 0) 
         spool = runtime.spool
         if spool is None or not spool.touch(scene_id):
             raise
-    with held(spool.exclusive, call):
-        if not runtime.scenes.touch(scene_id):
-            _restore(runtime, spool, call, lambda allocate: spool.read(scene_id, allocate))
-    return runtime.scenes.find(scene_id, version)
+    with call.times.stage("restore"):
+        found = runtime.reads.wait_for(
+            ("id", scene_id), lambda allocate: _restored(runtime, spool, scene_id, allocate), call
+        )
+    # Other reads may have evicted it already.
+    return found if found is not None and version in (0, found.version) else runtime.scenes.find(scene_id, version)
 
 
 def stored_content(runtime: Runtime, call: Call, digest: str, *, counts: bool = True) -> StoredScene | None:
@@ -62,11 +64,11 @@ def stored_content(runtime: Runtime, call: Call, digest: str, *, counts: bool = 
     found, spool = runtime.scenes.find_content(digest, counts=counts), runtime.spool
     if found is not None or spool is None or not spool.has_content(digest):
         return found
-    with held(spool.exclusive, call):
-        found = runtime.scenes.find_content(digest, counts=counts)
-        if found is None:
-            _restore(runtime, spool, call, lambda allocate: spool.read_content(digest, allocate))
-    return found or runtime.scenes.find_content(digest, counts=counts)
+    with call.times.stage("restore"):
+        found = runtime.reads.wait_for(
+            ("content", digest), lambda allocate: _restored_content(runtime, spool, digest, allocate), call
+        )
+    return runtime.scenes.find_content(digest, counts=counts) or found
 
 
 def named_scene(runtime: Runtime, call: Call, name: str) -> StoredScene:
@@ -74,42 +76,50 @@ def named_scene(runtime: Runtime, call: Call, name: str) -> StoredScene:
     named = runtime.named.get(name)
     if named is None:
         raise SceneNotFoundError(name)
-
-    def present() -> StoredScene | None:
-        known = named.content_hash
-        return stored_content(runtime, call, known, counts=False) if known else None
-
-    found = present()
+    known = named.content_hash
+    found = stored_content(runtime, call, known, counts=False) if known else None
     if found is not None:
         return found
-    with held(named.reading, call):
-        return present() or read_named(runtime, named, call)
+
+    def read(allocate: Allocate) -> StoredScene:
+        # Another read may have ended since.
+        known = named.content_hash
+        found = runtime.scenes.find_content(known, counts=False) if known else None
+        return found or read_named(runtime, named, allocate)
+
+    with call.times.stage("restore"):
+        return runtime.reads.wait_for(("name", name), read, call)
 
 
-def read_named(runtime: Runtime, named: NamedScene, call: Call | None) -> StoredScene:
-    """Read a scene from its files, and store it. Without a call its memory is not that of a payload."""
-    times = StageTimes() if call is None else call.times
-    with times.stage("restore"):
-        take = runtime.transfer.allocate if call is None else runtime.payload_memory.allocator(call)
-        message, reader = named.read(_checked(runtime, take))
-        kind = kind_of(message, "scene")
-        try:
-            make = kind.arrival(message, runtime, kind.name).receive(reader)
-            content = runtime.executor.run(lambda: make(times), call, Cost(is_repeatable=True))
-        except (ArgumentError, InvalidArgumentError) as error:
-            raise SceneFilesError(f"scene {named.name}: {error}") from error
-        named.content_hash = content_hash(getattr(message, kind.name), reader.read)
-    with runtime.scenes.room(content.bytes, call):
-        return runtime.scenes.add(named.content_hash, content)[0]
+def read_named(runtime: Runtime, named: NamedScene, allocate: Allocate) -> StoredScene:
+    """Read a scene from its files into memory that `allocate` gives, and store it."""
+    message, reader = named.read(_checked(runtime, allocate))
+    kind = kind_of(message, "scene")
+    try:
+        make = kind.arrival(message, runtime, kind.name).receive(reader)
+        content = runtime.executor.run(lambda: make(StageTimes()), None, Cost(is_repeatable=True))
+    except (ArgumentError, InvalidArgumentError) as error:
+        raise SceneFilesError(f"scene {named.name}: {error}") from error
+    digest = content_hash(getattr(message, kind.name), reader.read)
+    named.on_stored(digest, reader)
+    named.content_hash = digest
+    with runtime.scenes.room(content.bytes, None):
+        return runtime.scenes.add(digest, content)[0]
 
 
 def restore_meshes(runtime: Runtime, call: Call, scene: scene_pb2.Scene) -> None:
     """Bring the meshes of a world from the spool into memory; the check of the world refuses those that are nowhere."""
+    for name in _lacking(runtime, scene):
+        stored_scene(runtime, call, name)
+
+
+def _lacking(runtime: Runtime, scene: scene_pb2.Scene) -> Iterator[str]:
+    """The meshes of a world that are in the spool alone."""
     if runtime.spool is None:
         return
     for name in {obstacle.mesh_id for obstacle in scene.world.obstacles}:
         if name and not runtime.scenes.touch(name) and runtime.spool.touch(name):
-            stored_scene(runtime, call, name)
+            yield name
 
 
 def _checked(runtime: Runtime, allocate: Allocate) -> Allocate:
@@ -123,39 +133,52 @@ def _checked(runtime: Runtime, allocate: Allocate) -> Allocate:
     return checked
 
 
+def _restored(runtime: Runtime, spool: SceneSpool, scene_id: str, allocate: Allocate) -> StoredScene | None:
+    """Bring a scene into memory by its name, on the thread of the tenant's reads; None: it is there, or nowhere."""
+    with held(spool.exclusive, None):
+        if runtime.scenes.touch(scene_id):
+            return None
+        return _restore(runtime, spool, spool.read(scene_id, _checked(runtime, allocate)), allocate)
+
+
+def _restored_content(runtime: Runtime, spool: SceneSpool, digest: str, allocate: Allocate) -> StoredScene | None:
+    """Likewise by its content."""
+    with held(spool.exclusive, None):
+        if runtime.scenes.find_content(digest, counts=False) is not None:
+            return None
+        return _restore(runtime, spool, spool.read_content(digest, _checked(runtime, allocate)), allocate)
+
+
 def _restore(
-    runtime: Runtime,
-    spool: SceneSpool,
-    call: Call,
-    read: Callable[[Callable[[int], memoryview]], SpooledScene | None],
-) -> None:
-    """Bring a scene into memory, if it can be read and made; one that can never fit is refused before it is read."""
-    with call.times.stage("restore"):
-        found = read(_checked(runtime, runtime.payload_memory.allocator(call)))
-        if found is None:
-            return
-        with runtime.scenes.room(found.message.info.bytes, call):
-            try:
-                scene = _made(runtime, call, found)
-            except (ArgumentError, InvalidArgumentError, ProtocolError, SceneNotFoundError) as error:
-                # The limits have changed, or a mesh of the world has gone.
-                scene_id = found.message.info.scene_id
-                logs.event("removing an invalid scene from the spool", logging.WARNING, scene=scene_id, why=error)
-                spool.remove(found)
-                return
-            if found.is_valid:
-                runtime.scenes.restore(scene)
-                return
-            runtime.scenes.add(scene.content_hash, scene.content)
-        spool.remove(found)
+    runtime: Runtime, spool: SceneSpool, found: SpooledScene | None, allocate: Allocate
+) -> StoredScene | None:
+    """Make and store a scene that was read; a scene that cannot be made leaves the spool."""
+    if found is None:
+        return None
+    with runtime.scenes.room(found.message.info.bytes, None):
+        try:
+            scene = _made(runtime, spool, found, allocate)
+        except (ArgumentError, InvalidArgumentError, ProtocolError, SceneNotFoundError) as error:
+            # The limits have changed, or a mesh of the world has gone.
+            scene_id = found.message.info.scene_id
+            logs.event("removing an invalid scene from the spool", logging.WARNING, scene=scene_id, why=error)
+            spool.remove(found)
+            return None
+        if found.is_valid:
+            return scene if runtime.scenes.restore(scene) else None
+        added = runtime.scenes.add(scene.content_hash, scene.content)[0]
+    spool.remove(found)
+    return added
 
 
-def _made(runtime: Runtime, call: Call, found: SpooledScene) -> StoredScene:
+def _made(runtime: Runtime, spool: SceneSpool, found: SpooledScene, allocate: Allocate) -> StoredScene:
     info, message = found.message.info, found.message.scene
     kind = kind_of(message, "scene")
-    restore_meshes(runtime, call, message)
+    for name in _lacking(runtime, message):
+        _restored(runtime, spool, name, allocate)
     make = kind.arrival(message, runtime, f"scene.{kind.name}").receive(found.reader)
-    content = runtime.executor.run(lambda: make(call.times), call, Cost.of_payload(found.message.payload_bytes))
+    cost = Cost.of_payload(found.message.payload_bytes)
+    content = runtime.executor.run(lambda: make(StageTimes()), None, cost)
     updates = (info,) if info.update_id else ()
     return StoredScene(info.scene_id, info.version, info.content_hash, content, info.update_id, updates)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from lumigrad.protos.tensors import PayloadReader
 from lumigrad.server.core.call import Allocate
@@ -17,14 +16,14 @@ class NamedScene:
 
     Attributes:
         read: Reads the files into memory that it allocates; the scene's header, and the reader of its tensors.
+        on_stored: Called with the content hash, and the reader that `read` has returned, before calls find the scene.
         content_hash: Of the content as last read; empty before.
-        reading: Held while the files are read, so that two calls do not read them at once.
     """
 
     name: str
     read: Callable[[Allocate], tuple[scene_pb2.Scene, PayloadReader]]
+    on_stored: Callable[[str, PayloadReader], None]
     content_hash: str = ""
-    reading: threading.Lock = field(default_factory=threading.Lock)
 
 
 class NamedScenes:
@@ -38,7 +37,7 @@ class NamedScenes:
 
     def unread(self) -> NamedScenes:
         """The same files for another tenant, who does not wait while this one reads them."""
-        return NamedScenes(NamedScene(scene.name, scene.read) for scene in self)
+        return NamedScenes(NamedScene(scene.name, scene.read, scene.on_stored) for scene in self)
 
     def get(self, name: str) -> NamedScene | None:
         """The scene of this name."""

@@ -119,12 +119,12 @@ class SceneStore(LruStore[StoredScene]):
         self._metrics.scene_puts.labels("stored").inc()
         return scene, False
 
-    def restore(self, scene: StoredScene) -> None:
-        """Store a scene read from the spool, unless it is present or was deleted meanwhile; raises as `add` does."""
+    def restore(self, scene: StoredScene) -> bool:
+        """Store a scene read from the spool; False: it is present, or was deleted meanwhile. Raises as `add` does."""
         with self._lock:
             is_written = self._spool is not None and self._spool.touch(scene.scene_id)
             if self._cache.get(scene.scene_id) is not None or not is_written:
-                return
+                return False
             for name in scene.content.needs:
                 self._find(name, 0)
             self._put(scene)
@@ -133,6 +133,7 @@ class SceneStore(LruStore[StoredScene]):
                 self._cache.pop(scene.scene_id)
                 self._forget_hash(scene)
             raise self._no_room(scene)
+        return True
 
     def find(self, scene_id: str, version: int = 0) -> StoredScene:
         """Return a scene; `version` 0: the current one. SceneNotFoundError or VersionMismatchError."""

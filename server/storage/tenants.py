@@ -16,6 +16,7 @@ from lumigrad.server.device.memory import Budget
 from lumigrad.server.engines.runner import ForwardState, Machine
 from lumigrad.server.storage.contexts import ContextStore
 from lumigrad.server.storage.named import NamedScenes
+from lumigrad.server.storage.reads import DiskReads
 from lumigrad.server.storage.scene_files import SceneSpool
 from lumigrad.server.storage.scenes import SceneStore
 from lumigrad.server.storage.spool import TenantSpool
@@ -39,8 +40,9 @@ class Runtime(Machine):
     tenant: str
     # Holds snapshots of trainings; None: there is no spool.
     tenant_spool: TenantSpool | None
-    # Those that the worker reads from files.
+    # The scenes that the worker reads from files.
     named: NamedScenes
+    reads: DiskReads
 
 
 class Tenants:
@@ -158,4 +160,5 @@ class Tenants:
             trainings=TrainingStore[Any](self._trainings, tenant, config.training_seconds, machine.memory),
             tenant_spool=tenant_spool,
             named=self._named.unread(),
+            reads=DiskReads(machine.payload_memory, tenant),
         )

@@ -1,11 +1,42 @@
-/* Preloaded into a process: its fsync does not return while the file of DISK_HELD exists. */
+/* Preloaded into a process: its fsync does not return while the file of DISK_HELD exists, and no file whose name ends in
+   .ply is opened while that of READS_HELD exists; the file READS_HELD.begun says that one was to be. */
 #define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-int fsync(int file) {
-  const char *held = getenv("DISK_HELD");
+static void wait_while(const char *held) {
   while (held && !access(held, F_OK)) usleep(5000);
+}
+
+int fsync(int file) {
+  wait_while(getenv("DISK_HELD"));
   return (int)syscall(SYS_fsync, file);
 }
+
+static int open_held(const char *path, int flags, mode_t mode) {
+  const char *held = getenv("READS_HELD"), *end = strrchr(path, '.');
+  if (held && end && !strcmp(end, ".ply") && !access(held, F_OK)) {
+    char begun[4096];
+    snprintf(begun, sizeof begun, "%s.begun", held);
+    close((int)syscall(SYS_openat, AT_FDCWD, begun, O_CREAT | O_WRONLY, 0600));
+    wait_while(held);
+  }
+  return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+
+#define OPEN(name)                           \
+  int name(const char *path, int flags, ...) { \
+    va_list rest;                            \
+    va_start(rest, flags);                   \
+    mode_t mode = va_arg(rest, mode_t);      \
+    va_end(rest);                            \
+    return open_held(path, flags, mode);     \
+  }
+
+OPEN(open)
+OPEN(open64)

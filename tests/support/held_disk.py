@@ -10,13 +10,14 @@ from support.preloading import environment_with
 
 
 class HeldDisk:
-    """Held inside `hold`; applies to processes that are started with `environment`."""
+    """Held inside `hold` and `hold_reads`; applies to processes that are started with `environment`."""
 
     def __init__(self, folder: Path) -> None:
         """Builds what is preloaded, in `folder`."""
         self._file = folder / "held"
         source = Path(__file__).with_name("disk.c")
-        self.environment = environment_with(source, folder, DISK_HELD=str(self._file))
+        self._reads = folder / "held_reads"
+        self.environment = environment_with(source, folder, DISK_HELD=str(self._file), READS_HELD=str(self._reads))
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -26,3 +27,14 @@ class HeldDisk:
             yield
         finally:
             self._file.unlink()
+
+    @contextmanager
+    def hold_reads(self) -> Iterator[Path]:
+        """Let no PLY file be opened for the length of a `with` block; the path exists once one was to be."""
+        begun = self._reads.with_name("held_reads.begun")
+        begun.unlink(missing_ok=True)
+        self._reads.touch()
+        try:
+            yield begun
+        finally:
+            self._reads.unlink()

@@ -1,0 +1,92 @@
+"""Reads of one tenant's scenes from disk, which belong to the worker and not to the calls that wait for them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, TypeVar
+
+from lumigrad.server.core.accounts import PayloadMemory
+from lumigrad.server.core.call import Allocate, Call
+
+T = TypeVar("T")
+# How often a call that waits looks whether it has ended.
+_CHECK_SECONDS = 0.05
+
+
+class _Read(Generic[T]):
+    """A read that calls wait for."""
+
+    def __init__(self, work: Callable[[Allocate], T]) -> None:
+        self.work = work
+        self.waiting = 0
+        self.has_begun = False
+        self.is_done = threading.Event()
+        self._result: T | None = None
+        self._error: BaseException | None = None
+
+    def run(self, allocate: Allocate) -> None:
+        """Read, on the thread of the reads."""
+        try:
+            self._result = self.work(allocate)
+        except BaseException as error:
+            self._error = error
+        self.is_done.set()
+
+    def result(self) -> T:
+        """What was read; raises what the read has raised."""
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]
+
+
+class DiskReads:
+    """Reads one after the other, on a thread of its own while there are any.
+
+    A read that has begun ends, and stores its scene, even if no call waits for it any more: otherwise a scene that
+    takes longer to read than callers wait would never be read.
+    """
+
+    def __init__(self, memory: PayloadMemory, tenant: str) -> None:
+        """Count the memory of reads as that of the tenant's payloads."""
+        self._memory = memory
+        self._tenant = tenant
+        self._lock = threading.Lock()
+        # In the order in which they were asked for.
+        self._reads: dict[Hashable, _Read[Any]] = {}
+        self._is_running = False
+
+    def wait_for(self, key: Hashable, work: Callable[[Allocate], T], call: Call) -> T:
+        """Have `work` done, unless it is under way for another call under this key, and wait for its result.
+
+        Raises what the work raises, or what `Call.check` raises once the call is over.
+        """
+        with self._lock:
+            read: _Read[T] = self._reads.setdefault(key, _Read(work))
+            read.waiting += 1
+            if not self._is_running:
+                self._is_running = True
+                threading.Thread(target=self._run, name="reads", daemon=True).start()
+        call.turn.give()
+        try:
+            while not read.is_done.wait(_CHECK_SECONDS):
+                call.check()
+        finally:
+            with self._lock:
+                read.waiting -= 1
+                if not read.waiting and not read.has_begun:
+                    self._reads.pop(key, None)
+        return read.result()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._reads:
+                    self._is_running = False
+                    return
+                key, read = next(iter(self._reads.items()))
+                read.has_begun = True
+            with self._memory.lent(self._tenant) as allocate:
+                read.run(allocate)
+            with self._lock:
+                del self._reads[key]

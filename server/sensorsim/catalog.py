@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from importlib.metadata import entry_points
 from itertools import pairwise
 from pathlib import Path
@@ -28,9 +30,12 @@ from lumigrad.v1 import scene_pb2
 READERS = "lumigrad.scene_readers"
 _READER = "gaussians"
 _TENSORS = ("means", "quats", "scales", "opacities", "sh")
-_MASK_SIZES = 64
+# Ego masks are kept scaled to the sizes of pictures, up to this many bytes in all.
+_SCALED_MASK_BYTES = 32 << 20
 
 MaskId = tuple[str, str]
+# Bytes of a pixel of an ego mask.
+MASK_BYTES = 4
 
 
 class DriveScene:
@@ -41,15 +46,21 @@ class DriveScene:
         self.manifest = manifest
         self.scene_id = manifest.scene_id
         self._read = read
-        # The number of Gaussians in each file, as last read.
-        self._counts: Sequence[int] = ()
+        # The number of Gaussians in each file, by the content as which the files were stored: tenants read them at
+        # different times.
+        self._counts: dict[str, Sequence[int]] = {}
 
-    def slices(self, count: int) -> list[tuple[int, int]]:
-        """For each file the first of its Gaussians and the one after the last; `count` are those that are stored."""
-        ends = np.cumsum([0, *self._counts]).tolist()
-        if ends[-1] != count:
+    def stored(self, content_hash: str, reader: PayloadReader) -> None:
+        """Remember the numbers of Gaussians of files that `load` has read."""
+        assert isinstance(reader, _Buffers)
+        self._counts[content_hash] = reader.counts
+
+    def slices(self, content_hash: str) -> list[tuple[int, int]]:
+        """For each file the first of its Gaussians in stored content, and the one after the last."""
+        counts = self._counts.get(content_hash)
+        if counts is None:
             raise SceneFilesError(f"scene {self.scene_id}: its files have changed since they were read; try again")
-        return list(pairwise(ends))
+        return list(pairwise(np.cumsum([0, *counts]).tolist()))
 
     def load(self, allocate: Allocate) -> tuple[scene_pb2.Scene, PayloadReader]:
         """Read all files into one cloud, in which each file's Gaussians keep its axes."""
@@ -66,8 +77,7 @@ class DriveScene:
             whole = np.frombuffer(buffer, np.float32)[: int(np.prod(shape))].reshape(shape)
             np.concatenate([part[name] for part in parts], out=whole)
             getattr(scene.gaussians, name).CopyFrom(writer.add(whole))
-        self._counts = counts
-        return scene, _Buffers(writer)
+        return scene, _Buffers(writer, counts)
 
     def _tensors(self, file: GaussianFile) -> dict[str, Array]:
         """The tensors of a file in metres."""
@@ -89,8 +99,10 @@ class DriveScene:
 class _Buffers(PayloadReader):
     """Views the tensors of a writer where they are."""
 
-    def __init__(self, writer: PayloadWriter) -> None:
+    def __init__(self, writer: PayloadWriter, counts: Sequence[int]) -> None:
+        """`counts` are the numbers of Gaussians of the files."""
         super().__init__()
+        self.counts = counts
         self._places: dict[int, memoryview] = {}
         at = 0
         for buffer in writer.buffers:
@@ -109,13 +121,14 @@ class Catalog:
         self.scenes: Mapping[str, DriveScene] = {
             manifest.scene_id: DriveScene(manifest, read) for manifest in manifests
         }
-        self.named = NamedScenes(NamedScene(name, scene.load) for name, scene in self.scenes.items())
+        self.named = NamedScenes(NamedScene(name, scene.load, scene.stored) for name, scene in self.scenes.items())
         # Of all scenes: masks belong to cameras of rigs.
         self._masks: dict[MaskId, bytes] = {}
         for manifest in manifests:
             for mask in manifest.ego_masks:
                 self._add(mask, manifest)
-        self._scaled = lru_cache(maxsize=_MASK_SIZES)(self._scale)
+        self._lock = threading.Lock()
+        self._scaled: OrderedDict[tuple[MaskId, int, int], Image.Image] = OrderedDict()
 
     @staticmethod
     def open(folder: str) -> Catalog:
@@ -135,9 +148,25 @@ class Catalog:
         """Camera and rig of each ego mask."""
         return list(self._masks)
 
-    def mask(self, name: MaskId, width: int, height: int) -> Image.Image | None:
-        """An ego mask, RGBA, scaled to a size; None: there is none."""
-        return self._scaled(name, width, height) if name in self._masks else None
+    def has_mask(self, name: MaskId) -> bool:
+        """Whether there is such an ego mask."""
+        return name in self._masks
+
+    def mask(self, name: MaskId, width: int, height: int) -> Image.Image:
+        """An ego mask, RGBA, scaled to a size."""
+        key = name, width, height
+        with self._lock:
+            found = self._scaled.get(key)
+            if found is not None:
+                self._scaled.move_to_end(key)
+                return found
+        with Image.open(io.BytesIO(self._masks[name])) as image:
+            scaled: Image.Image = image.convert("RGBA").resize((width, height), Image.Resampling.BILINEAR)
+        with self._lock:
+            self._scaled[key] = scaled
+            while sum(map(_nbytes, self._scaled.values())) > _SCALED_MASK_BYTES:
+                self._scaled.popitem(last=False)
+        return scaled
 
     def _add(self, mask: EgoMask, manifest: Manifest) -> None:
         name, raw = (mask.camera_logical_id, mask.rig_config_id), mask.path.read_bytes()
@@ -152,10 +181,9 @@ class Catalog:
         except Exception as error:
             raise ConfigError(f"{where}: {mask.path.name}: expected a picture: {error}") from None
 
-    def _scale(self, name: MaskId, width: int, height: int) -> Image.Image:
-        with Image.open(io.BytesIO(self._masks[name])) as image:
-            scaled: Image.Image = image.convert("RGBA").resize((width, height), Image.Resampling.BILINEAR)
-            return scaled
+
+def _nbytes(mask: Image.Image) -> int:
+    return MASK_BYTES * mask.width * mask.height
 
 
 def _read_with(entry: Any, path: Path) -> Any:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -54,35 +55,55 @@ class DriveFrame:
         """Where the camera starts, [3]."""
         return self.sensor[0].position
 
-    def spec(self, origin: Float64, count: int) -> render_pb2.RenderSpec:
-        """The request of the engine, in the local frame moved to `origin`, for a stored scene of `count` Gaussians."""
+    @cached_property
+    def launch_key(self) -> Hashable:
+        """Equal for frames of a scene that can share a launch, as far as their origins are close to one another."""
+        sensor = self.optics.sensor
+        glass = sensor.windshield
+        lens = sensor.WhichOneof("lens"), *(len(getattr(glass, field.name)) for field in glass.DESCRIPTOR.fields)
+        poses = [None if pair is None else [_bytes(pose) for pose in self._ends(pair)] for pair in self.tracks]
+        places = tuple(None if ends is None else b"".join(ends) for ends in poses)
+        return self.size, lens, self.optics.is_wide, self.optics.is_rolling, places
+
+    def camera(self, origin: Float64) -> camera_pb2.Camera:
+        """The camera of the engine's request, in the local frame moved to `origin`."""
         sensor = camera_pb2.SensorCamera()
         sensor.CopyFrom(self.optics.sensor)
         sensor.start.CopyFrom(_view(self.sensor[0], origin))
         if self.optics.is_rolling:
             sensor.end.CopyFrom(_view(self.sensor[1], origin))
+        return camera_pb2.Camera(width=self.size.width, height=self.size.height, sensor=sensor)
+
+    def spec(self, origin: Float64, content_hash: str) -> render_pb2.RenderSpec:
+        """The request of the engine, in the local frame moved to `origin`, for the scene stored with this content."""
         background = self.scene.manifest.background
         settings = gaussians_pb2.GaussianSettings(
             background=background if any(background) else (),
-            transforms=self._transforms(origin, count),
+            transforms=self._transforms(origin, content_hash),
             depth_order=gaussians_pb2.DEPTH_ORDER_DISTANCE if self.optics.is_wide else gaussians_pb2.DEPTH_ORDER_Z,
         )
-        spec = render_pb2.RenderSpec(gaussians=settings, outputs=["color"])
+        spec = render_pb2.RenderSpec(gaussians=settings, outputs=["color"], cameras=[self.camera(origin)])
         spec.scene_ref.name = self.scene.scene_id
-        spec.cameras.add(width=self.size.width, height=self.size.height, sensor=sensor)
         return spec
 
-    def _transforms(self, origin: Float64, count: int) -> list[gaussians_pb2.SliceTransform]:
+    def _ends(self, pair: Pair) -> Sequence[RigidPose]:
+        start, stop = pair
+        return [start, stop] if self.optics.is_rolling and stop is not start else [start]
+
+    def _transforms(self, origin: Float64, content_hash: str) -> list[gaussians_pb2.SliceTransform]:
         still: list[Pair | None] = [(file.pose, file.pose) for file in self.scene.manifest.gaussians]
         transforms = []
-        for (begin, end), pair in zip(self.scene.slices(count), [*still, *self.tracks], strict=True):
+        for (begin, end), pair in zip(self.scene.slices(content_hash), [*still, *self.tracks], strict=True):
             if begin < end:
-                start, stop = pair or (_NOWHERE, _NOWHERE)
-                ends = [start, stop] if self.optics.is_rolling and stop is not start else [start]
+                ends = self._ends(pair or (_NOWHERE, _NOWHERE))
                 matrices = [pose.matrix(origin).ravel().tolist() for pose in ends]
                 named = dict(zip(("matrix", "matrix_end"), matrices, strict=False))
                 transforms.append(gaussians_pb2.SliceTransform(begin=begin, end=end, **named))
         return transforms
+
+
+def _bytes(pose: RigidPose) -> bytes:
+    return pose.position.tobytes() + pose.quat.tobytes()
 
 
 def _view(pose: RigidPose, origin: Float64) -> camera_pb2.CameraPose:
@@ -122,7 +143,7 @@ def frame_of(
         optics=optics,
         sensor=_pair(request.sensor_pose, ends, f"{field}sensor_pose"),
         tracks=_tracks(request, scene, ends, field, count_unknown),
-        style=PictureStyle.of(request, catalog, size, field),
+        style=PictureStyle.of(request, catalog, field),
     )
 
 

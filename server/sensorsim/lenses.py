@@ -6,7 +6,7 @@ Lenses belong to the camera's own size; those of a picture of another size are s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,6 +119,7 @@ def _padded(values: Sequence[float], most: int, field: str) -> list[float]:
 def _film(
     lens: sensorsim_pb2.OpenCVPinholeCameraParam | sensorsim_pb2.OpenCVFisheyeCameraParam, size: Size, field: str
 ) -> dict[str, Any]:
+    _check_center(lens, field)
     for name in ("focal_length_x", "focal_length_y"):
         require(getattr(lens, name) > 0.0, f"{field}.{name}", "a focal length above 0, pixels", getattr(lens, name))
     return {
@@ -127,6 +128,12 @@ def _film(
         "cx": lens.principal_point_x * size.scale,
         "cy": lens.principal_point_y * size.scale,
     }
+
+
+def _check_center(lens: Any, field: str) -> None:
+    for name in ("principal_point_x", "principal_point_y"):
+        value = getattr(lens, name)
+        require(abs(value) <= _MOST_PIXELS, f"{field}.{name}", f"at most {_MOST_PIXELS} pixels either way", value)
 
 
 def _pinhole(
@@ -169,6 +176,7 @@ def _ftheta(lens: sensorsim_pb2.FthetaCameraParam, sensor: camera_pb2.SensorCame
         values = getattr(lens, name)
         limit = f"at most {_COEFFICIENTS} coefficients"
         require(len(values) <= _COEFFICIENTS, f"{field}.{name}", limit, len(values))
+    _check_center(lens, field)
     is_backward = lens.reference_poly == _BACKWARD
     backward = [c * size.scale**-power for power, c in enumerate(lens.pixeldist_to_angle_poly)]
     forward = [c * size.scale for c in lens.angle_to_pixeldist_poly]
@@ -213,8 +221,12 @@ def _fold(polynomial: Sequence[float]) -> float:
     return smallest_root([power * c for power, c in enumerate(polynomial)][1:])
 
 
-def _value(polynomial: Iterable[float], at: float) -> float:
-    return sum(c * at**power for power, c in enumerate(polynomial))
+def _value(polynomial: Sequence[float], at: float) -> float:
+    """The value by Horner's rule, which overflows to infinity where powers would raise."""
+    value = 0.0
+    for c in reversed(polynomial):
+        value = value * at + c
+    return value
 
 
 def _value_at(polynomial: Sequence[float], distance: float) -> float:

@@ -12,8 +12,7 @@ from lumigrad.protos.dtypes import Array
 from lumigrad.server.core.errors import UnknownNameError
 from lumigrad.server.core.limits import require
 from lumigrad.server.engines.images import jpeg_of, png_of
-from lumigrad.server.sensorsim.catalog import Catalog
-from lumigrad.server.sensorsim.lenses import Size
+from lumigrad.server.sensorsim.catalog import Catalog, MaskId
 
 _PNG, _JPEG, _PLANAR = sensorsim_pb2.PNG, sensorsim_pb2.JPEG, sensorsim_pb2.RGB_UINT8_PLANAR
 _KNOWN = {sensorsim_pb2.UNDEFINED: _PNG, _PNG: _PNG, _JPEG: _JPEG, _PLANAR: _PLANAR}
@@ -27,25 +26,25 @@ class PictureStyle:
     Attributes:
         image_format: PNG, JPEG or RGB_UINT8_PLANAR.
         quality: of JPEG, 1 to 100.
-        mask: what is laid over it, RGBA, of the picture's size.
+        mask: the ego mask that is laid over it.
     """
 
     image_format: int
     quality: int
-    mask: Image.Image | None
+    mask: MaskId | None
 
     @staticmethod
-    def of(request: sensorsim_pb2.RGBRenderRequest, catalog: Catalog, size: Size, field: str) -> PictureStyle:
+    def of(request: sensorsim_pb2.RGBRenderRequest, catalog: Catalog, field: str) -> PictureStyle:
         """Check the fields of a request that are about its picture."""
         number = request.image_format
         require(number in _KNOWN, f"{field}image_format", "PNG, JPEG, RGB_UINT8_PLANAR or UNDEFINED", _name(number))
         mask = None
         if request.insert_ego_mask:
             name = request.ego_mask_id.camera_logical_id, request.ego_mask_id.rig_config_id
-            mask = catalog.mask(name, size.width, size.height)
-            if mask is None:
+            if not catalog.has_mask(name):
                 limit = "one of get_available_ego_masks"
                 raise UnknownNameError(f"{field}ego_mask_id", limit, f"{name[0]!r} of rig {name[1]!r}")
+            mask = name
         quality = request.image_quality
         # NaN is no quality either.
         limit = "0 for 95, or above 0 to 1, or 1 to 100"
@@ -53,11 +52,12 @@ class PictureStyle:
         percent = quality * 100 if quality <= 1.0 else quality
         return PictureStyle(_KNOWN[number], max(1, round(percent)) if quality else _DEFAULT_QUALITY, mask)
 
-    def encode(self, levels: Array) -> bytes:
+    def encode(self, levels: Array, catalog: Catalog) -> bytes:
         """Encode a render, uint8 [H, W, 3]."""
         if self.mask is not None:
             image = Image.fromarray(levels)
-            image.paste(self.mask, (0, 0), self.mask)
+            mask = catalog.mask(self.mask, image.width, image.height)
+            image.paste(mask, (0, 0), mask)
             levels = np.asarray(image)
         if self.image_format == _PLANAR:
             return np.ascontiguousarray(levels.transpose(2, 0, 1)).tobytes()

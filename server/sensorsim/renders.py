@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -23,10 +23,11 @@ from lumigrad.server.engines.images import ImageFormats
 from lumigrad.server.engines.runner import Task
 from lumigrad.server.rpc.render import ForwardRequest
 from lumigrad.server.scenes.lookup import named_scene
+from lumigrad.server.sensorsim.catalog import MASK_BYTES, Catalog
 from lumigrad.server.sensorsim.frames import DriveFrame, error_about
 from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime
-from lumigrad.v1 import camera_pb2, image_pb2
+from lumigrad.v1 import image_pb2
 
 # Cameras of one car share the point that everything is moved by, so that they can share a launch.
 _SHARED_ORIGIN_M = 8.0
@@ -40,30 +41,27 @@ Outcome = bytes | Exception
 class _Launch:
     """Frames of one scene that are rendered together: of one size, one kind of lens, and the same places of tracks."""
 
-    def __init__(self, frame: DriveFrame, count: int) -> None:
+    def __init__(self, frame: DriveFrame, content_hash: str) -> None:
         self.frames = [frame]
         self.origin = frame.origin
-        self.spec = frame.spec(self.origin, count)
+        self.spec = frame.spec(self.origin, content_hash)
 
-    def take(self, frame: DriveFrame, count: int, limits: Limits) -> bool:
-        """Add a frame, if it fits."""
-        first, more = self.frames[0], len(self.frames) + 1
-        pixels = more * frame.size.width * frame.size.height
-        fits = more <= limits.cameras and pixels <= limits.pixels
-        if not fits or frame.size != first.size or _kind(frame) != _kind(first):
-            return False
-        if np.linalg.norm(frame.origin - self.origin) > _SHARED_ORIGIN_M:
-            return False
-        spec = frame.spec(self.origin, count)
-        if spec.gaussians != self.spec.gaussians:
-            return False
+    def has_room(self, limits: Limits) -> bool:
+        """Whether a launch may have another frame of this size."""
+        more, size = len(self.frames) + 1, self.frames[0].size
+        return more <= limits.cameras and more * size.width * size.height <= limits.pixels
+
+    def add(self, frame: DriveFrame) -> None:
+        """Add a frame with the same key, from a place nearby."""
         self.frames.append(frame)
-        self.spec.cameras.extend(spec.cameras)
-        return True
+        self.spec.cameras.append(frame.camera(self.origin))
 
 
 class FrameRenderer:
     """Renders checked frames."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
 
     def render(self, frames: Sequence[DriveFrame], runtime: Runtime, call: Call) -> list[Outcome]:
         """Render frames; an error of one frame does not affect the others.
@@ -81,7 +79,7 @@ class FrameRenderer:
         for scene_id, those in by_scene.items():
             try:
                 stored = named_scene(runtime, call, scene_id)
-                launches = _launches(those, stored, runtime.limits)
+                launches = _launches(those, stored, runtime.limits, call)
             except (SceneFilesError, BusyError) as error:
                 outcomes.update(dict.fromkeys(those, _own(error, is_first=not outcomes)))
                 continue
@@ -102,7 +100,7 @@ class FrameRenderer:
                 return {launch.frames[0]: own}
         outcomes: dict[DriveFrame, Outcome] = {}
         for frame in launch.frames:
-            one = _Launch(frame, stored.content.count)
+            one = _Launch(frame, stored.content_hash)
             outcomes.update(self._render(one, stored, runtime, call, is_first=is_first and not outcomes))
         return outcomes
 
@@ -122,6 +120,7 @@ class FrameRenderer:
             cost = task.cost("forward", memory, reserved)
             runtime.memory.check(cost)
             runtime.payload_memory.announce(reserved, call)
+            runtime.payload_memory.reserve(_mask_bytes(launch.frames), call)
         result = runtime.executor.deliver(
             lambda: runner.forward(request, call, retain=False),
             call,
@@ -130,31 +129,51 @@ class FrameRenderer:
             waits=waits,
         )
         with call.times.stage("compress"):
-            return dict(zip(launch.frames, _encoded(launch.frames, list(result.outputs["color"])), strict=True))
+            return dict(zip(launch.frames, self._encoded(launch.frames, list(result.outputs["color"])), strict=True))
+
+    def _encoded(self, frames: Sequence[DriveFrame], levels: Sequence[Array]) -> list[bytes]:
+        """The files of pictures, by threads of the call's own: in shared ones it would wait for others' pictures."""
+
+        def encode(frame: DriveFrame, view: Array) -> bytes:
+            return frame.style.encode(view, self._catalog)
+
+        if len(frames) == 1:
+            return [encode(frames[0], levels[0])]
+        with ThreadPoolExecutor(min(_MOST_ENCODERS, len(frames), os.cpu_count() or 1), "encoder") as encoders:
+            return list(encoders.map(encode, frames, levels))
 
 
-def _encoded(frames: Sequence[DriveFrame], levels: Sequence[Array]) -> list[bytes]:
-    """The files of pictures, by threads of the call's own: in shared ones it would wait for the pictures of others."""
-    if len(frames) == 1:
-        return [frames[0].style.encode(levels[0])]
-    with ThreadPoolExecutor(min(_MOST_ENCODERS, len(frames), os.cpu_count() or 1), "encoder") as encoders:
-        return list(encoders.map(lambda frame, view: frame.style.encode(view), frames, levels))
+def _mask_bytes(frames: Sequence[DriveFrame]) -> int:
+    """Memory of the ego masks, scaled to the pictures."""
+    return sum(MASK_BYTES * frame.size.width * frame.size.height for frame in frames if frame.style.mask is not None)
 
 
-def _launches(frames: Sequence[DriveFrame], stored: StoredScene, limits: Limits) -> list[_Launch]:
+def _launches(frames: Sequence[DriveFrame], stored: StoredScene, limits: Limits, call: Call) -> list[_Launch]:
+    """Group frames; the work grows with their number, and ends with the call."""
     launches: list[_Launch] = []
-    count = stored.content.count
+    # Launches that may have room, by the key of their frames.
+    open_launches: dict[Hashable, list[_Launch]] = {}
     for frame in frames:
-        if not any(launch.take(frame, count, limits) for launch in launches):
-            launches.append(_Launch(frame, count))
+        call.check()
+        alike = open_launches.setdefault(frame.launch_key, [])
+        found = _near(alike, frame)
+        if found is not None and found.has_room(limits):
+            found.add(frame)
+            continue
+        if found is not None:
+            alike.remove(found)
+        launches.append(_Launch(frame, stored.content_hash))
+        alike.append(launches[-1])
     return launches
 
 
-def _kind(frame: DriveFrame) -> tuple[object, ...]:
-    """What the lenses of a launch share."""
-    sensor = frame.optics.sensor
-    names = [field.name for field in camera_pb2.BivariateWindshield.DESCRIPTOR.fields]
-    return sensor.WhichOneof("lens"), *(len(getattr(sensor.windshield, name)) for name in names)
+def _near(launches: Sequence[_Launch], frame: DriveFrame) -> _Launch | None:
+    """The first launch whose origin is close enough to a frame's."""
+    if not launches:
+        return None
+    distances = np.linalg.norm(np.stack([launch.origin for launch in launches]) - frame.origin, axis=1)
+    near = np.flatnonzero(distances <= _SHARED_ORIGIN_M)
+    return launches[near[0]] if near.size else None
 
 
 def _own(error: Exception, *, is_first: bool) -> Exception:

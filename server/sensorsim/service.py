@@ -39,14 +39,14 @@ class SensorsimService:
         self._tenants = tenants
         self._catalog = catalog
         self._metrics = metrics
-        self._renderer = FrameRenderer()
+        self._renderer = FrameRenderer(catalog)
 
     def preload(self) -> None:
         """Read all scenes; ConfigError if one is invalid or they do not fit."""
         runtime = self._tenants.of_tenant("")
         for scene in runtime.named:
             try:
-                read_named(runtime, scene, None)
+                read_named(runtime, scene, runtime.transfer.allocate)
             except Exception as error:
                 raise ConfigError(f"--sensorsim-preload: {answer_to(error, scene.name).text}") from error
         missing = [scene.name for scene in runtime.named if not _is_loaded(scene, runtime)]
@@ -227,13 +227,12 @@ class FrameService:
         runtime = self._tenants.of(call)
         frame = frame_of(request, self._catalog, runtime.limits, "", lambda: None)
         stored = named_scene(runtime, call, frame.scene.scene_id)
-        count = stored.content.count
-        spec = frame.spec(frame.origin, count)
+        spec = frame.spec(frame.origin, stored.content_hash)
         try:
             gaussian_plan(spec, stored.outline.shapes, runtime.limits, "spec")
         except InvalidArgumentError as error:
             raise error_about(frame, error) from None
-        return frame_pb2.FrameDescription(spec=spec, origin=frame.origin.tolist(), count=count)
+        return frame_pb2.FrameDescription(spec=spec, origin=frame.origin.tolist(), count=stored.content.count)
 
 
 def _is_loaded(scene: NamedScene, runtime: Runtime) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import psutil
 import pytest
 from google.rpc.error_details_pb2 import BadRequest
 
@@ -267,6 +268,27 @@ def test_what_is_not_served_says_so(simulator: DrivingClient) -> None:
             simulator.call(method, **fields)
         assert refused.value.code() == code, method
         assert refused.value.details().startswith(text)
+
+
+def test_refused_frames_with_ego_masks_leave_no_memory_behind(place: Street) -> None:
+    with (
+        worker("--device", "cpu", "--sensorsim", str(place.folder)) as process,
+        DrivingClient(process.target) as simulator,
+    ):
+        mask = {"camera_logical_id": WIDE, "rig_config_id": "rig-1"}
+        assert simulator.call("render_rgb", frame(WIDE, insert_ego_mask=True, ego_mask_id=mask)).image_bytes
+        memory = psutil.Process(process.process.pid).memory_info
+        before = memory().rss
+        for index in range(8):
+            # Each mask would have 59 MB.
+            request = frame(
+                WIDE, insert_ego_mask=True, ego_mask_id=mask, image_quality=1e9,
+                resolution_w=5120, resolution_h=2880 + 16 * index,
+            )  # fmt: skip
+            request.camera_intrinsics.resolution_w = request.camera_intrinsics.resolution_h = 0
+            with pytest.raises(grpc.RpcError, match="image_quality"):
+                simulator.call("render_rgb", request)
+        assert memory().rss - before < 64 << 20
 
 
 def test_huge_times_are_times(place: Street, tmp_path: Path) -> None:

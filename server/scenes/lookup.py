@@ -149,9 +149,7 @@ def _restored_content(runtime: Runtime, spool: SceneSpool, digest: str, allocate
         return _restore(runtime, spool, spool.read_content(digest, _checked(runtime, allocate)), allocate)
 
 
-def _restore(
-    runtime: Runtime, spool: SceneSpool, found: SpooledScene | None, allocate: Allocate
-) -> StoredScene | None:
+def _restore(runtime: Runtime, spool: SceneSpool, found: SpooledScene | None, allocate: Allocate) -> StoredScene | None:
     """Make and store a scene that was read; a scene that cannot be made leaves the spool."""
     if found is None:
         return None

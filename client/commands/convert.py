@@ -20,6 +20,7 @@ examples:
   lumigrad convert scene.sog scene.ply                for trainers: every number in float32
   lumigrad convert scene.ply scene.glb                for tools that read glTF
   lumigrad convert scene/lod-meta.json scene.usdc --lod 2
+
 It says what the format loses; lumigrad info SCENE says that of all formats.
 """
 

@@ -212,8 +212,8 @@ class TrainingCalls(Cancellable):
             visible_only: leave primitives that are not visible in a step, and their moments, unchanged.
             sh_degree_every: begin with spherical harmonics of degree 0, and add one every so many steps; 0: all.
             seed: the seed of all random numbers.
-            snapshot_every: steps between snapshots into the worker's spool, the first before the first step; 0: only those
-                of `Trainer.snapshot`, and one when the worker is stopped.
+            snapshot_every: steps between snapshots into the worker's spool, the first before the first step; 0: only
+                those of `Trainer.snapshot`, and one when the worker is stopped.
             timeout_s: time-out of each reply, seconds; None: the client's.
             settings: settings of the rendering, as for `render`.
 

@@ -16,7 +16,7 @@ from lumigrad.client.errors import PrecisionWarning
 # The coarsest steps of float32 that pass without a word: relative to the extent of an object, and to the size of the
 # parts that it consists of, such as Gaussians.
 _OF_EXTENT, _OF_PARTS = 1e-3, 0.1
-# So many rows show the extent well enough. Fewer than this share of them at either end do not count, so that strays
+# The extent is taken from this many rows. A smaller share than this at either end does not count, so that strays
 # neither hide what is wrong with the others nor are taken for them.
 _SAMPLES, _STRAYS = 512, 0.02
 _silent: ContextVar[bool] = ContextVar("silent", default=False)
@@ -128,7 +128,7 @@ def warn_of(name: str, lost: str) -> None:
 
 @contextmanager
 def said() -> Iterator[None]:
-    """For the duration of a `with` block `warn_of` is silent: what it would say has been said, or is not the case."""
+    """Silence `warn_of` for a `with` block whose warnings have been given already, or do not apply."""
     token = _silent.set(True)
     try:
         yield

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
 
-# Of a file's name; the rest keeps the names of files beside it within what file systems allow.
+# Characters that a temporary name takes of a file's own name, so that it stays within what file systems allow.
 _LONGEST_STEM = 40
 _MOST_LINKS = 40
 # A file that is mounted by itself, as into a container, or that belongs to somebody else in a folder like /tmp, can be
@@ -47,7 +47,7 @@ def replaced(path: str | PathLike[str], *, mode: int = 0o666) -> Iterator[Path]:
             yield new
             _replace(old, new)
         except OSError as error:
-            # That of a full disk has no name.
+            # The error of a full disk names no file.
             if error.filename in (None, str(new), new) and error.errno is not None:
                 error.filename, error.filename2 = str(path), None
             raise

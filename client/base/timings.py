@@ -29,7 +29,7 @@ class Timings:
         vars(self)["stages"] = MappingProxyType(dict(self.stages))
 
     def __reduce__(self) -> tuple[type[Timings], tuple[dict[str, float], float, float]]:
-        """For pickling and copying, since Python does neither with views of mappings."""
+        """Pickle and copy dictionaries, since Python does neither with views of mappings."""
         return Timings, (dict(self.stages), self.worker_ms, self.round_trip_ms)
 
     @property

@@ -129,7 +129,7 @@ class Clearances:
 
 
 def _notes(client: Client, world: World) -> tuple[str, ...]:
-    """What the worker's reports say about meshes of the sign "auto"; a mesh of several obstacles is named once."""
+    """Remarks of the worker's reports on meshes of the sign "auto"; a mesh of several obstacles is named once."""
     names = {
         obstacle.mesh: name
         for obstacle, name in zip(world.obstacles, world.names, strict=True)

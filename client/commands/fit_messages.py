@@ -1,4 +1,4 @@
-"""What `lumigrad fit` says about a data set and about the result, also what is probably not meant."""
+"""Messages of `lumigrad fit` about a data set and about the result, warnings of likely mistakes among them."""
 
 from __future__ import annotations
 

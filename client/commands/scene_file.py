@@ -43,7 +43,7 @@ def scene_path(text: str) -> Path:
     try:
         return located(text)
     except InvalidArgument as error:
-        # As of other files that there are not, which are found missing when they are read.
+        # The same error as for any other file that does not exist, which is noticed when the file is read.
         raise FileNotFoundError(error.violations[0].description) from error
 
 

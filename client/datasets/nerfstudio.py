@@ -80,7 +80,7 @@ def _pose(frame: Fields, name: str) -> tuple[Float64, Float64]:
 
 
 def _split(top: Fields, files: Sequence[str], names: Sequence[str]) -> Split | None:
-    """Which views the file's lists of photographs name for fitting, and for evaluation; None without lists."""
+    """The views that the file's lists of photographs name for fitting, and for evaluation; None without lists."""
     named: dict[PurePosixPath, list[str]] = {}
     for file, name in zip(files, names, strict=True):
         named.setdefault(PurePosixPath(portable(file)), []).append(name)

@@ -161,7 +161,7 @@ class View:
 
 @dataclass(frozen=True)
 class Split:
-    """Which views a data set names for a fit, by their names.
+    """The views that a data set sets apart for a fit, by their names.
 
     Attributes:
         fitted: the views to fit.

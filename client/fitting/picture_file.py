@@ -45,7 +45,7 @@ _UNREADABLE = {
 
 @dataclass(frozen=True)
 class Header:
-    """What the header of a picture's file says.
+    """The facts in the header of a picture's file.
 
     Attributes:
         size: width and height of the pixels as they are stored.
@@ -102,7 +102,7 @@ def read_picture(path: Path, size: Size, orientation: int = 1) -> Array:
             decoded = image.fromarray(_levels(_deep_pixels(picture), path)).convert("RGB")
         else:
             is_clear = picture.mode in _CLEAR_MODES or "transparency" in picture.info
-            # Of colours with 16 bits Pillow reads the upper 8.
+            # Pillow reads the upper 8 bits of colours with 16.
             is_deep = ";16" in str(picture.tile)
             decoded = _decoded(picture).convert("RGBA" if is_clear else "RGB")
             if is_deep:
@@ -167,7 +167,7 @@ def _levels(pixels: Array, path: Path, is_mask: bool = False) -> Array:
         if not is_mask:
             _check_reach(int(most), path)
         scaled = pixels.astype(np.float64) / 257
-    # What a mask lets through, however little, stays above 0.
+    # Levels that let anything through, however little, stay above 0.
     return np.asarray((np.ceil(scaled) if is_mask else np.rint(scaled)).astype(np.uint8))
 
 

@@ -139,7 +139,7 @@ def _lines(path: str | PathLike[str], start: bytes) -> tuple[str, list[str], int
         raise malformed(
             path, f'expected a line "format …" after "ply", one of {", ".join(_FORMATS)}, got {" ".join(words)!r}'
         )
-    # What follows a carriage return is content if no line of the header ends with a line feed.
+    # Content follows a carriage return directly if no line of the header ends with a line feed.
     length = end.end("text") + 1 if b"\n" not in start[: end.end("text")] else end.end()
     return words[1], lines[:number] + lines[number + 1 :], length
 

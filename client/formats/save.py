@@ -142,7 +142,7 @@ def losses(scene: StoredScene, suffix: str) -> list[str]:
     kind = _FORMATS[suffix]
     lost = [f"rounds {kind.rounds}"] if kind.rounds else []
     if scene.lost:
-        # So coarse that it counts, wherever the numbers come from.
+        # The step is coarse enough to matter, wherever the numbers come from.
         lost.append("keeps positions in float32, which is coarse so far from 0")
     if scene.degree > kind.degree:
         lost.append(f"cuts harmonics from degree {scene.degree} to {kind.degree}")

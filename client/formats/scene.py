@@ -178,7 +178,7 @@ class StoredScene:
 
     @cached_property
     def lost(self) -> str:
-        """What float32 does to positions so far from 0, for people; empty where its steps are fine enough."""
+        """The effect of float32 on positions so far from 0, as a sentence; empty where its steps are fine enough."""
         return lost_by(self.means, median_of(self.scales))
 
     @property

@@ -1,4 +1,4 @@
-"""What was subtracted from the coordinates of a data set to make a scene's, in a file beside it: scene.offset.json."""
+"""The offset that was subtracted from a data set's coordinates to make a scene's, in scene.offset.json beside it."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _Flat = Callable[..., Sequence[Array]]
 
 @dataclass(frozen=True, eq=False)
 class _Work:
-    """What to call; `plain`, if there is one, computes all results but the last, which is then not needed."""
+    """The function to call; `plain`, if given, computes all results but the last, for when that is not needed."""
 
     whole: _Flat
     plain: _Flat | None

@@ -58,7 +58,7 @@ class Pool:
         self._look_soon = threading.Event()
         self._is_closed = False
         self._is_looking = False
-        # What was wrong with the last look-up.
+        # The error of the last look-up.
         self._failure = ""
         if not targets.is_lone:
             # Ends the threads that watch the workers' health.

@@ -38,7 +38,7 @@ def checked_pose(pose: Any, argument: str) -> Pose:
 
 
 def are_poses(poses: Array) -> Array:
-    """Which rows [I, 7] float64 are surely valid poses, [I] bool; `checked_pose` decides about the others."""
+    """Mark the rows [I, 7] float64 that are surely valid poses, [I] bool; `checked_pose` decides about the others."""
     with np.errstate(over="ignore", invalid="ignore"):
         lengths = np.linalg.norm(poses[:, 3:], axis=1)
     # Rounded differently, a length just at the limit might be taken that `checked_pose` refuses.

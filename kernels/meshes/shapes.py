@@ -45,7 +45,7 @@ class Cuboid:
 
 
 def are_sizes(sizes: Array) -> Array:
-    """Which rows [N, 3] float64 are edges of boxes, [N] bool."""
+    """Mark the rows [N, 3] float64 that are edges of boxes, [N] bool."""
     return np.asarray(((sizes > 0.0) & (sizes <= MAX_COORDINATE)).all(axis=1))
 
 

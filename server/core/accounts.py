@@ -158,7 +158,7 @@ class PayloadMemory:
         self.account = account
         self._allocate = allocate
         self._lock = threading.Lock()
-        # By call, the bytes that are reserved and do not exist yet, and their sum.
+        # Bytes that are reserved and do not exist yet, by call, and their sum.
         self._due: dict[Call, int] = {}
         self._total_due = 0
 
@@ -191,7 +191,7 @@ class PayloadMemory:
             self._total_due -= self._due.pop(call, 0)
 
     def assembler(self, payload_bytes: int, limit_bytes: int, call: Call) -> PayloadAssembler:
-        """What receives a payload, which is in use as it arrives.
+        """The receiver of a payload, which counts as in use as it arrives.
 
         ProtocolError if it is longer than `limit_bytes`; BusyError if too few bytes are left.
         """

@@ -262,7 +262,7 @@ class DeviceMemory:
 
         DeviceMemoryError if it runs out of memory again.
         """
-        # What needs nothing always fits, such as the tests of the device.
+        # Jobs that need nothing always fit, such as the tests of the device.
         if cost.bytes:
             self.make_room(cost)
         result = self._attempt(work, cost)
@@ -282,7 +282,7 @@ class DeviceMemory:
         raise self._failure(cost) from result.cause
 
     def room_for(self, cost: Cost) -> MemoryRoom:
-        """What the kernels of a job that fits may take; enter it around them."""
+        """The room of the kernels of a job that fits; enter it around them."""
         return MemoryRoom(self._room_bytes(cost, self._free(cost)))
 
     def finish(self) -> None:

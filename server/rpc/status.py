@@ -90,7 +90,7 @@ def _busy(error: errors.BusyError) -> Answer:
     return Answer(StatusCode.RESOURCE_EXHAUSTED, f"{error.what}; try again later", "busy", (retry,))
 
 
-# What helps against both.
+# The remedies for both.
 _LESS = "send fewer cameras, pixels, primitives or rows, or primitives that cover less of the image"
 
 

@@ -56,7 +56,7 @@ class DriveScene:
         self._counts[content_hash] = reader.counts
 
     def slices(self, content_hash: str) -> list[tuple[int, int]]:
-        """For each file the first of its Gaussians in stored content, and the one after the last."""
+        """The first Gaussian of each file in stored content, and the one after its last."""
         counts = self._counts.get(content_hash)
         if counts is None:
             raise SceneFilesError(f"scene {self.scene_id}: its files have changed since they were read; try again")

@@ -34,7 +34,7 @@ class _Read(Generic[T]):
         self.is_done.set()
 
     def result(self) -> T:
-        """What was read; raises what the read has raised."""
+        """The result; raises what the read has raised."""
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]

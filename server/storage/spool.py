@@ -321,7 +321,7 @@ class TenantSpool:
         return self._spool.head(f"{self._folder}/{kind}/{digest}")
 
     def digest(self, name: str) -> str:
-        """What a blob's name is on disk."""
+        """The name of a blob on disk."""
         return _digest(name)
 
     def digests(self, kind: str) -> set[str]:

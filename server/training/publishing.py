@@ -1,4 +1,4 @@
-"""What a training gives away of its parameters: the next version of its scene, or a copy for its client."""
+"""Parameters that a training gives away: as the next version of its scene, or as a copy for its client."""
 
 from __future__ import annotations
 

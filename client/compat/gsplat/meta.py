@@ -80,7 +80,7 @@ class _Later:
         self.compute = compute
 
     def __repr__(self) -> str:
-        # Of the dictionary, too: showing it computes nothing.
+        # The dictionary's own form, too: showing it computes nothing.
         return "<computed when read>"
 
 

@@ -157,7 +157,7 @@ void* pool_take(std::size_t bytes, std::size_t spare) {
       return header + 1;
     }
   }
-  // What the call may still take has to be there.
+  // Memory that the call may still take has to be there.
   if (room != nullptr && s.idle_bytes > room->left()) release_all(s);
   try {
     return allocated(s, bytes, wanted) + 1;

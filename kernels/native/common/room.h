@@ -39,7 +39,7 @@ class MemoryRoom {
 // From now on `room` limits what this thread takes from the pools, and must live as long; null: nothing does. Returns
 // the one before.
 MemoryRoom* limit_memory(MemoryRoom* room);
-// That of this thread, or null.
+// The room of this thread, or null.
 MemoryRoom* memory_room();
 
 }  // namespace lumigrad

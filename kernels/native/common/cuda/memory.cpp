@@ -109,7 +109,7 @@ void* device_take(std::size_t bytes, cudaStream_t stream) {
     s.kept_bytes[device] -= static_cast<std::int64_t>(block.bytes);
   } else {
     try {
-      // What the call may still take has to be there.
+      // Memory that the call may still take has to be there.
       if (room != nullptr && s.kept_bytes[device] > room->left()) wait_and_free_kept(s, device);
       block.data = allocate(s, device, wanted);
     } catch (...) {

@@ -61,7 +61,7 @@ bool has_single_edge(const Topology& topology, int64_t face) {
   return at[0] < 0 || at[1] < 0 || at[2] < 0;
 }
 
-// Where more than two faces share an edge, those belong together that share vertices as given: two boxes side by side
+// Faces of an edge with more than two of them belong together if they share vertices as given: two boxes side by side
 // remain two.
 void unite_by_vertices(const int32_t* faces, const Topology& topology, Sets& sets) {
   Array<int32_t> user(topology.welded.size());

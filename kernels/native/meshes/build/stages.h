@@ -83,7 +83,7 @@ inline constexpr float kFar = 1e18f;
 struct PartBox {
   double low[3], high[3];
 };
-// For each box, whether another one is nearer than the margin.
+// Tells for each box whether another one is nearer than the margin.
 std::vector<uint8_t> find_meeting(const std::vector<PartBox>& boxes, double margin);
 
 // Fills what the report says about components. Returns which parts are inside out; empty: none.

@@ -60,8 +60,13 @@ class SceneSpool:
         # Held while a scene is read, or written in place of another version: by one call at a time.
         self.exclusive = threading.RLock()
 
-    def submit(self, scene: StoredScene, on_end: Callable[[StoredScene], None], delay_seconds: float) -> None:
-        """Schedule a scene that has no file to be written; `on_end` is called afterwards, unless that is cancelled."""
+    def submit(
+        self, scene: StoredScene, on_end: Callable[[StoredScene, Callable[[], bool]], None], delay_seconds: float
+    ) -> None:
+        """Schedule a scene that has no file to be written.
+
+        `on_end` is called once that has begun and ended, with the scene and whether it was not cancelled until now.
+        """
         self.cancel_write(scene.scene_id)
         work = partial(self._write, scene, on_end)
         self._writings[scene.scene_id] = self._writer.submit(self._tenant_spool.owner, work, delay_seconds)
@@ -72,7 +77,11 @@ class SceneSpool:
         return writing is not None and writing.is_wanted
 
     def begin_replacing(self, scene_id: str) -> Writing:
-        """Register that a call writes the next version of a scene, which `cancel_write` calls off."""
+        """Register that a call writes the next version of a scene, which `cancel_write` calls off.
+
+        Cancels the write of the version before: whether that has a file can change no more.
+        """
+        self.cancel_write(scene_id)
         writing = self._writings[scene_id] = Writing(self._tenant_spool.owner)
         return writing
 
@@ -84,6 +93,11 @@ class SceneSpool:
         """Delete a scene's file and cancel its write; returns whether a file existed. Durable once `sync` returns."""
         self.cancel_write(scene_id)
         return self._tenant_spool.forget(KIND, self._name(scene_id))
+
+    def discard(self, scene_id: str) -> None:
+        """Delete a scene's file before its next version is seen, durably; waits for cancelled writes under way."""
+        self._tenant_spool.forget(KIND, self._name(scene_id))
+        self._tenant_spool.sync()
 
     def cancel_write(self, scene_id: str) -> None:
         """Cancel the pending write of a scene; an existing file stays."""
@@ -140,11 +154,16 @@ class SceneSpool:
             return None
         return scene_pb2.GetReply.FromString(head.header).info
 
-    def _write(self, scene: StoredScene, on_end: Callable[[StoredScene], None], is_wanted: Callable[[], bool]) -> None:
+    def _write(
+        self,
+        scene: StoredScene,
+        on_end: Callable[[StoredScene, Callable[[], bool]], None],
+        is_wanted: Callable[[], bool],
+    ) -> None:
         try:
             self._store(scene, is_wanted)
         finally:
-            on_end(scene)
+            on_end(scene, is_wanted)
 
     def _store(self, scene: StoredScene, is_wanted: Callable[[], bool]) -> bool:
         tensors = scene.content.tensors

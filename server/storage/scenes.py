@@ -8,7 +8,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from lumigrad.server.core.call import Call, held
 from lumigrad.server.core.errors import BusyError, SceneNotFoundError, VersionMismatchError
@@ -212,7 +212,8 @@ class SceneStore(LruStore[StoredScene]):
         `is_lasting` each is written before this returns. With `own_id` a scene whose content others have put stays, and
         the next version is a scene of its own, which takes back one of the puts.
         """
-        with contextlib.nullcontext() if self._spool is None else held(self._spool.exclusive, call):
+        spool = self._spool
+        with contextlib.nullcontext() if spool is None else held(spool.exclusive, call):
             with self._lock:
                 made = self._find(scene_id, 0).made_by(update_id)
                 if made is not None:
@@ -221,48 +222,43 @@ class SceneStore(LruStore[StoredScene]):
                 if own_id and old.content_hash and self._puts.get(scene_id) != 1:
                     base = dataclasses.replace(old, scene_id=own_id)
                 new = base.updated(content, update_id)
-                writing = self._begin_replacing(old, new, is_lasting=is_lasting)
-            if self._spool is not None:
-                if writing is not None:
-                    self._write_through(self._spool, writing, old, new)
-                self._spool.sync()
-        if self._spool is not None and is_lasting:
-            self._spool.wait_until_written([new.scene_id], _WRITE_SECONDS, call)
+                if spool is None:
+                    self._exchange(old, new)
+                else:
+                    writing = spool.begin_replacing(new.scene_id)
+            if spool is not None:
+                self._replace_file(spool, writing, old, new, is_lasting=is_lasting)
+        if spool is not None and is_lasting:
+            spool.wait_until_written([new.scene_id], _WRITE_SECONDS, call)
         self._budget.enforce(self)
         return new.info()
 
-    def _begin_replacing(self, old: StoredScene, new: StoredScene, *, is_lasting: bool) -> Writing | None:
-        """Store the next version, and have it written later; or, if a call is to write it first, register that."""
-        scene_id, spool, now = old.scene_id, self._spool, time.monotonic()
-        last, before = self._paces.get(scene_id, (now, 0.0))
-        seconds = max(0.0, before - _WRITE_SHARE * (now - last))
-        self._paces[scene_id] = now, seconds
+    def _replace_file(
+        self, spool: SceneSpool, writing: Writing, old: StoredScene, new: StoredScene, *, is_lasting: bool
+    ) -> None:
+        """Write the next version of a scene, or delete the file of the version before; then store the next version."""
+        started = time.monotonic()
+        last, before = self._paces.get(old.scene_id, (started, 0.0))
+        seconds = max(0.0, before - _WRITE_SHARE * (started - last))
         is_hot = seconds > _WRITE_BURST_SECONDS and not is_lasting
-        if spool is not None and spool.touch(scene_id) and not is_hot:
-            return spool.begin_replacing(new.scene_id)
-        if spool is not None and is_hot and new.scene_id == scene_id:
+        is_filed = spool.touch(old.scene_id) and not is_hot
+        if not (is_filed and spool.replace(new, writing)):
+            with self._lock:
+                if self._cache.get(new.scene_id) is old:
+                    self._cache.hold(new.scene_id)
             # After a crash the file of the old version must not pass for the newest: updating that would create a
             # second content of one version.
-            spool.forget(scene_id)
-        self._exchange(old, new)
-        self._write(new, _REST_SECONDS if is_hot else 0.0)
-        return None
-
-    def _write_through(self, spool: SceneSpool, writing: Writing, old: StoredScene, new: StoredScene) -> None:
-        """Write the next version of a scene, then store it."""
-        started = time.monotonic()
-        is_written = spool.replace(new, writing)
+            spool.discard(new.scene_id)
         with self._lock:
-            now = time.monotonic()
-            self._paces[new.scene_id] = now, self._paces.get(old.scene_id, (now, 0.0))[1] + now - started
             if not writing.is_wanted:
                 # It was deleted meanwhile.
                 raise SceneNotFoundError(new.scene_id)
             spool.cancel_write(new.scene_id)
-            if not is_written:
-                # As where versions follow fast.
-                spool.forget(new.scene_id)
+            now = time.monotonic()
+            self._paces[new.scene_id] = now, seconds + (now - started) * is_filed
             self._exchange(old, new)
+            if not is_filed:
+                self._write(new, _REST_SECONDS if is_hot else 0.0)
 
     def delete(self, scene_id: str) -> None:
         """Delete a scene; SceneNotFoundError if there is none."""
@@ -324,10 +320,11 @@ class SceneStore(LruStore[StoredScene]):
             self._cache.hold(scene.scene_id)
             self._spool.submit(scene, self._written, delay_seconds)
 
-    def _written(self, scene: StoredScene) -> None:
+    def _written(self, scene: StoredScene, is_wanted: Callable[[], bool]) -> None:
         """Allow a scene to be evicted, which is in the spool now, or for which there is no room."""
         with self._changed:
-            if self._spool is not None and self._cache.peek(scene.scene_id) is scene:
+            # A call that replaces the scene has cancelled this write, and may have registered its own.
+            if self._spool is not None and is_wanted():
                 self._spool.cancel_write(scene.scene_id)
                 self._cache.let_go(scene.scene_id)
                 self._cache.trim()

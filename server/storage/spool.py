@@ -59,9 +59,17 @@ class Spool:
         self._claim = spool_files.claimed(folder)
         files = spool_files.files(folder, self._trash)
         self._number = max((file.number for file in files), default=0)
+        # Crashes may come after a file was replaced and before it was removed. The older one goes even if there is no
+        # room for the newer.
+        newest = {file.key: file for file in files}
+        for file in files:
+            if newest[file.key] is not file:
+                self._trash.put(file.path)
         # The newest first, because the limits may be lower than before.
-        for file in sorted(files, key=lambda file: (kind_of(file.key) != LASTING, -file.number)):
+        for file in sorted(newest.values(), key=lambda file: (kind_of(file.key) != LASTING, -file.number)):
             self._take(file)
+        # Files that are not taken must not be there at the next start, nor have the name of one to be written.
+        self._trash.sync()
 
     def __len__(self) -> int:
         return self._files.taken
@@ -185,23 +193,29 @@ class Spool:
     def _give_name(self, part: str, key: str, entry: Entry, is_wanted: Callable[[], bool], *, is_durable: bool) -> bool:
         """Rename a written file to replace the one before it, if it is still wanted."""
         replaced: Entry | None = None
-        # `sync` waits for this lock, so that deletions follow the rename.
+        # `sync` waits for this lock, so that deletions follow the rename, and the file before is gone afterwards.
         with self._trash.renaming:
+            if not is_wanted():
+                # The caller that cancelled the write may have called `sync` already: a crash would bring the file back.
+                remove(part)
+                return False
             os.rename(part, entry.path)
             with self.lock:
+                is_put = False
                 try:
                     if not is_wanted():
                         return False
                     replaced = self.index.pop(key)
                     self.index.put(key, entry)
+                    is_put = True
                 finally:
-                    if not self.index.has(key, entry):
-                        self._trash.put(entry.path)
-                    if replaced is not None and is_durable:
+                    if replaced is not None and (is_durable or not is_put):
                         self._trash.put(replaced.path)
-        if replaced is not None and not is_durable:
-            # After the process's death the newer file counts, so nothing has to be made durable.
-            remove(replaced.path)
+                    if not is_put:
+                        self._trash.put(entry.path)
+            if replaced is not None and not is_durable:
+                # After the process's death the newer file counts, so nothing has to be made durable.
+                remove(replaced.path)
         return True
 
     def _forget(self, key: str) -> bool:
@@ -211,17 +225,14 @@ class Spool:
         return entry is not None
 
     def _take(self, file: spool_files.SpoolFile) -> None:
-        """Count a file of an earlier worker, unless it was replaced or no longer fits."""
+        """Count a file of an earlier worker, unless it no longer fits."""
         try:
             entry = self.index.reserve(file.key, file.path, file.alias, file.nbytes)
         except BusyError:
             self._metrics.evictions.labels("spool", "room").inc()
             self._trash.put(file.path)
             return
-        if not self.index.put_oldest(file.key, entry):
-            # A crash came after this file was replaced and before it was removed.
-            entry.release()
-            self._trash.put(file.path)
+        self.index.put_oldest(file.key, entry)
 
     def _head(self, key: str, entry: Entry) -> Head | None:
         return self._checked(key, entry, lambda: spool_files.read_head(entry.path))

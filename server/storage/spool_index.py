@@ -116,16 +116,13 @@ class SpoolIndex:
         if entry.alias:
             self._key_of_alias[entry.alias] = key
 
-    def put_oldest(self, key: str, entry: Entry) -> bool:
-        """Store a blob as the least recently used of its folder; False if the key is in use."""
+    def put_oldest(self, key: str, entry: Entry) -> None:
+        """Store a blob under an unused key as the least recently used of its folder."""
         entries = self._of(key)
-        if key in entries:
-            return False
         entries[key] = entry
         entries.move_to_end(key, last=False)
         if entry.alias:
             self._key_of_alias.setdefault(entry.alias, key)
-        return True
 
     def pop(self, key: str) -> Entry | None:
         """Remove and return an entry."""

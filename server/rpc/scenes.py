@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.hashing import content_hash
@@ -22,6 +23,7 @@ from lumigrad.server.scenes.lookup import (
     restore_meshes,
     stored_content,
     stored_scene,
+    with_stored,
 )
 from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime, Tenants
@@ -53,7 +55,7 @@ class SceneService:
                 not claimed or _HASH.fullmatch(claimed) is not None, "content_hash", "64 hexadecimal digits", claimed
             )
             restore_meshes(runtime, call, header.scene)
-            arrival = kind.arrival(header.scene, runtime, f"scene.{kind.name}")
+            arrival = with_stored(runtime, call, lambda: kind.arrival(header.scene, runtime, f"scene.{kind.name}"))
             present = stored_content(runtime, call, claimed) if claimed else None
             if present is not None:
                 return scene_pb2.PutReply(scene=present.info(), existed=True)
@@ -71,7 +73,7 @@ class SceneService:
         with runtime.scenes.room(cost.payload_bytes, call):
             content = runtime.executor.run(lambda: make(call.times), call, cost)
             receiver.expect_end()
-            scene, existed = runtime.scenes.add(computed, content)
+            scene, existed = with_stored(runtime, call, lambda: runtime.scenes.add(computed, content))
         return scene_pb2.PutReply(scene=scene.info(), existed=existed)
 
     def Update(self, frames: Iterator[Frame[scene_pb2.UpdateRequest]], call: Call) -> scene_pb2.UpdateReply:
@@ -96,7 +98,9 @@ class SceneService:
             make = change.receive(receiver.payload(runtime.limits.payload_bytes, runtime.payload_memory))
         content = runtime.executor.run(lambda: make(call.times), call, cost)
         receiver.expect_end()
-        updated = runtime.scenes.replace(header.scene_id, header.expected_version, content, header.update_id, call)
+        scene_id, version = header.scene_id, header.expected_version
+        replace = partial(runtime.scenes.replace, scene_id, version, content, header.update_id, call)
+        updated = with_stored(runtime, call, replace)
         return scene_pb2.UpdateReply(scene=updated)
 
     def Get(self, request: scene_pb2.GetRequest, call: Call) -> Iterator[Frame[scene_pb2.GetReply]]:

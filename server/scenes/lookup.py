@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.protos.errors import ProtocolError
@@ -13,7 +14,13 @@ from lumigrad.protos.hashing import content_hash
 from lumigrad.protos.tensors import PayloadReader
 from lumigrad.server.core import logs
 from lumigrad.server.core.call import Allocate, Call, StageTimes, held
-from lumigrad.server.core.errors import InvalidArgumentError, SceneFilesError, SceneNotFoundError
+from lumigrad.server.core.errors import (
+    BusyError,
+    InvalidArgumentError,
+    SceneFilesError,
+    SceneNotFoundError,
+    VersionMismatchError,
+)
 from lumigrad.server.core.limits import require
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.base import RenderEngine
@@ -35,6 +42,11 @@ CLOUDS: Mapping[str, Cloud] = {rules.name: Cloud(rules) for rules in (SphereRule
 _OTHER_KINDS: tuple[SceneKind, ...] = (MeshKind(), WorldKind(), Cloud(TargetImageRules()))
 SCENE_KINDS: Mapping[str, SceneKind] = {**CLOUDS, **{kind.name: kind for kind in _OTHER_KINDS}}
 
+T = TypeVar("T")
+# How often work is repeated whose scenes others evict meanwhile.
+_MOST_ATTEMPTS = 8
+_RETRY_SECONDS = 1.0
+
 
 def kind_of(scene: scene_pb2.Scene, field: str, expected: str | None = None) -> SceneKind:
     """The kind of a scene; one that is empty is refused as not being the one `expected`, or any."""
@@ -55,8 +67,28 @@ def stored_scene(runtime: Runtime, call: Call, scene_id: str, version: int = 0) 
         found = runtime.reads.wait_for(
             ("id", scene_id), lambda allocate: _restored(runtime, spool, scene_id, allocate), call
         )
-    # Other reads may have evicted it already.
-    return found if found is not None and version in (0, found.version) else runtime.scenes.find(scene_id, version)
+    # Not looked up again: other reads may have evicted it already.
+    if found is None:
+        raise SceneNotFoundError(scene_id)
+    if version not in (0, found.version):
+        raise VersionMismatchError(scene_id, version, found.version)
+    return found
+
+
+def with_stored(runtime: Runtime, call: Call, attempt: Callable[[], T]) -> T:
+    """Run `attempt`; once more after each scene that it lacks has been read from the spool: others may evict them.
+
+    BusyError: they are evicted as fast as they are read.
+    """
+    for _ in range(_MOST_ATTEMPTS):
+        try:
+            return attempt()
+        except SceneNotFoundError as error:
+            if runtime.spool is None or not runtime.spool.touch(error.scene_id):
+                raise
+            lacking = error.scene_id
+        stored_scene(runtime, call, lacking)
+    raise _evicted()
 
 
 def stored_content(runtime: Runtime, call: Call, digest: str, *, counts: bool = True) -> StoredScene | None:
@@ -134,39 +166,53 @@ def _checked(runtime: Runtime, allocate: Allocate) -> Allocate:
 
 
 def _restored(runtime: Runtime, spool: SceneSpool, scene_id: str, allocate: Allocate) -> StoredScene | None:
-    """Bring a scene into memory by its name, on the thread of the tenant's reads; None: it is there, or nowhere."""
+    """Bring a scene into memory by its name, on the thread of the tenant's reads; None: it is nowhere."""
     with held(spool.exclusive, None):
-        if runtime.scenes.touch(scene_id):
-            return None
+        with contextlib.suppress(SceneNotFoundError):
+            return runtime.scenes.find(scene_id)
         return _restore(runtime, spool, spool.read(scene_id, _checked(runtime, allocate)), allocate)
 
 
 def _restored_content(runtime: Runtime, spool: SceneSpool, digest: str, allocate: Allocate) -> StoredScene | None:
     """Likewise by its content."""
     with held(spool.exclusive, None):
-        if runtime.scenes.find_content(digest, counts=False) is not None:
-            return None
-        return _restore(runtime, spool, spool.read_content(digest, _checked(runtime, allocate)), allocate)
+        present = runtime.scenes.find_content(digest, counts=False)
+        return present or _restore(runtime, spool, spool.read_content(digest, _checked(runtime, allocate)), allocate)
 
 
 def _restore(runtime: Runtime, spool: SceneSpool, found: SpooledScene | None, allocate: Allocate) -> StoredScene | None:
     """Make and store a scene that was read; a scene that cannot be made leaves the spool."""
     if found is None:
         return None
-    with runtime.scenes.room(found.message.info.bytes, None):
+    for _ in range(_MOST_ATTEMPTS):
         try:
-            scene = _made(runtime, spool, found, allocate)
+            return _stored(runtime, spool, found, allocate)
         except (ArgumentError, InvalidArgumentError, ProtocolError, SceneNotFoundError) as error:
+            if isinstance(error, SceneNotFoundError) and spool.touch(error.scene_id):
+                # Others have evicted a mesh of the world since it was read.
+                continue
             # The limits have changed, or a mesh of the world has gone.
             scene_id = found.message.info.scene_id
             logs.event("removing an invalid scene from the spool", logging.WARNING, scene=scene_id, why=error)
             spool.remove(found)
             return None
+    raise _evicted()
+
+
+def _stored(runtime: Runtime, spool: SceneSpool, found: SpooledScene, allocate: Allocate) -> StoredScene | None:
+    """Make and store a scene that was read; None: it was deleted meanwhile."""
+    with runtime.scenes.room(found.message.info.bytes, None):
+        scene = _made(runtime, spool, found, allocate)
         if found.is_valid:
             return scene if runtime.scenes.restore(scene) else None
         added = runtime.scenes.add(scene.content_hash, scene.content)[0]
     spool.remove(found)
     return added
+
+
+def _evicted() -> BusyError:
+    what = "the scenes that the call needs are evicted as fast as they are read: all of them take too much memory"
+    return BusyError(f"{what} (--scene-mib)", _RETRY_SECONDS)
 
 
 def _made(runtime: Runtime, spool: SceneSpool, found: SpooledScene, allocate: Allocate) -> StoredScene:
@@ -229,7 +275,8 @@ def find_scene(
     kind = kind_of(spec.scene, f"{below}scene", expected or " or ".join(accepted.kinds))
     require(kind.name in accepted.kinds, f"{below}scene", accepted.text, kind.name)
     restore_meshes(runtime, call, spec.scene)
-    return InlineScene(kind.name, kind.arrival(spec.scene, runtime, f"{below}scene.{kind.name}"), call)
+    arrival = with_stored(runtime, call, lambda: kind.arrival(spec.scene, runtime, f"{below}scene.{kind.name}"))
+    return InlineScene(kind.name, arrival, call)
 
 
 def _referred(reference: scene_pb2.SceneRef, runtime: Runtime, call: Call, field: str) -> StoredScene:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from functools import partial
 
 import torch
 
@@ -11,7 +12,7 @@ from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import SceneNotFoundError, VersionMismatchError
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.scenes.clouds import CloudContent, KeptTensors
-from lumigrad.server.scenes.lookup import stored_scene
+from lumigrad.server.scenes.lookup import stored_scene, with_stored
 from lumigrad.server.storage.tenants import Runtime
 from lumigrad.server.storage.trainings import Training
 from lumigrad.server.training.requests import Replies, Request
@@ -46,7 +47,8 @@ def publish(training: Training[TrainingState], runtime: Runtime, call: Call) -> 
     update_id = f"{training.training_id}:{state.step}:{secrets.token_hex(_RANDOM_BYTES)}"
     own_id = _own_id(training.training_id, state) if state.plan.message.keeps_shared_scene else ""
     content = CloudContent.of(rules, kept)
-    info = runtime.scenes.replace(state.scene_id, old.version, content, update_id, call, own_id=own_id, is_lasting=True)
+    replace = partial(runtime.scenes.replace, own_id=own_id, is_lasting=True)
+    info = with_stored(runtime, call, lambda: replace(state.scene_id, old.version, content, update_id, call))
     state.scene_id, state.version = info.scene_id, info.version
     return info
 

@@ -1,7 +1,8 @@
-"""Meshes in STL, OBJ, PLY and GLB files, through trimesh."""
+"""Meshes in STL, OBJ, PLY and GLB files; all but OBJ are read through trimesh."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from os import PathLike, fspath
 from pathlib import Path
@@ -15,6 +16,7 @@ from lumigrad.client.base.arrays import Float64
 from lumigrad.client.base.extras import require
 from lumigrad.client.base.replacing import replaced
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.formats.obj import read_obj
 from lumigrad.client.formats.source import malformed
 from lumigrad.client.values.mesh import Mesh
 
@@ -35,7 +37,7 @@ def load_mesh(path: str | PathLike[str], scale: float = 1.0) -> Mesh:
     scale = number("scale", scale)
     if not 0.0 < scale < np.inf:
         raise InvalidArgument.of("scale", f"expected metres per unit of the file, > 0, got {scale}")
-    parts = list(_parts(_read(path), path))
+    parts = _read(path)
     if not parts:
         raise malformed(path, "expected triangles, got none; the file may be incomplete, or hold points or lines only")
     first = np.cumsum([0, *(len(vertices) for vertices, _ in parts[:-1])])
@@ -70,17 +72,29 @@ def _format_of(path: str | PathLike[str]) -> str:
     return kind
 
 
-def _read(path: str | PathLike[str]) -> Any:
+def _read(path: str | PathLike[str]) -> list[_Part]:
     kind = _format_of(path)
+    if kind == "obj":
+        vertices, faces = read_obj(path)
+        return [(vertices, faces)] if faces.size else []
     trimesh = require("trimesh", "mesh", "reading mesh files")
-    # Materials would be read from other files and decoded.
-    options = {"skip_materials": True} if kind == "obj" else {}
     with open(path, "rb") as file:
         try:
-            return trimesh.load_scene(file, file_type=kind, process=False, **options)
+            scene = trimesh.load_scene(file, file_type=kind, process=False)
         except Exception as error:  # Parsers raise various errors for damaged files.
             reason = f"{type(error).__name__}: {error}"
             raise malformed(path, f"expected a mesh as {kind.upper()}, but it does not parse: {reason}") from error
+    parts = list(_parts(scene, path))
+    if kind == "stl":
+        _check_facets(path, sum(len(faces) for _, faces in parts))
+    return parts
+
+
+def _check_facets(path: str | PathLike[str], read: int) -> None:
+    """Raises InvalidArgument for a text whose last solid is cut off, which the parser leaves out."""
+    written = len(re.findall(rb"^[ \t]*facet[ \t]+normal\b", Path(path).read_bytes(), re.MULTILINE | re.IGNORECASE))
+    if 0 < read < written:
+        raise malformed(path, f"expected {written} whole triangles, got {read}; the file may be incomplete")
 
 
 def _parts(scene: Any, path: str | PathLike[str]) -> Iterator[_Part]:

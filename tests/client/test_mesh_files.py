@@ -72,6 +72,77 @@ def test_quads_of_a_text_file_become_triangles(tmp_path):
     assert loaded.vertices.max() == 1.0
 
 
+def volume_of(mesh: Mesh) -> float:
+    corners = mesh.vertices[mesh.faces].astype(np.float64)
+    return float(np.einsum("ij,ij->", corners[:, 0], np.cross(corners[:, 1], corners[:, 2])) / 6)
+
+
+def prism(outline: list[tuple[float, float]], first: int, *, relative: bool) -> str:
+    """A prism of height 1 over an outline; its base and its top are one polygon each, from the named corner on."""
+    count = len(outline)
+    around = [(corner + first) % count for corner in range(count)]
+    faces = [around[::-1], [corner + count for corner in around]]
+    faces += [[i, (i + 1) % count, (i + 1) % count + count, i + count] for i in range(count)]
+    lines = [f"v {x} {y} {z}" for z in (0, 1) for x, y in outline]
+    shift = -2 * count if relative else 1
+    return "\n".join([*lines, *("f " + " ".join(str(corner + shift) for corner in face) for face in faces), ""])
+
+
+@pytest.mark.parametrize("first", range(10))
+@pytest.mark.parametrize("turned", [False, True])
+def test_polygons_that_are_not_convex_do_not_fold(first: int, turned: bool, tmp_path: Path) -> None:
+    # An L, then a frame: a square with a cut to its square hole. Both have corners from which a fan leaves them.
+    angle = [(0, 0), (3, 0), (3, 1), (1, 1), (1, 2), (0, 2)]
+    frame = [(0, 0), (3, 0), (3, 3), (0, 3), (0, 0), (1, 1), (1, 2), (2, 2), (2, 1), (1, 1)]
+    for outline, area in ((angle, 4.0), (frame, 8.0)):
+        text = prism(outline, first % len(outline), relative=False)
+        if turned:  # y up instead of z
+            text = "\n".join(
+                "v {0} {2} -{1}".format(*line.split()[1:]) if line[:1] == "v" else line for line in text.split("\n")
+            )
+        (tmp_path / "part.obj").write_text(text)
+        loaded = Mesh.load(tmp_path / "part.obj")
+        assert volume_of(loaded) == pytest.approx(area, abs=1e-5)
+        flat = loaded.vertices[loaded.faces].astype(np.float64)
+        normals = np.cross(flat[:, 1] - flat[:, 0], flat[:, 2] - flat[:, 0])
+        up = 1 if turned else 2
+        # Triangles that fold would cover more than the outline.
+        assert np.abs(normals[:, up]).sum() / 2 == pytest.approx(2 * area, abs=1e-5)
+
+
+def test_relative_indices_count_from_the_line_they_are_in(tmp_path: Path) -> None:
+    square = [(0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0)]
+    parts = [prism([(x + 5 * part, y) for x, y in square], 0, relative=True) for part in range(3)]
+    (tmp_path / "parts.obj").write_text("".join(f"o {number}\n{part}" for number, part in enumerate(parts)))
+    loaded = Mesh.load(tmp_path / "parts.obj")
+    assert volume_of(loaded) == pytest.approx(3.0, abs=1e-5)
+    np.testing.assert_array_equal(np.unique(loaded.faces), np.arange(24))
+
+
+def test_lines_may_go_on_and_end_in_comments(tmp_path: Path) -> None:
+    text = "v 0 0 0 1.0 0.5 0.5 # red\r\nv 1 0 0\r\n v 0 1 0\r\nvn 0 0 1\r\nf 1//1 \\\r\n2//1 3//1 # one\r\nl 1 2\r\n"
+    (tmp_path / "part.obj").write_bytes(text.encode())
+    np.testing.assert_array_equal(Mesh.load(tmp_path / "part.obj").faces, [[0, 1, 2]])
+
+
+@pytest.mark.parametrize("line", ["f 1 2", "f 0 1 2", "f 1 2 -4", "f 1 2 x", "v 1 2", "f 1 2 4"])
+def test_lines_that_are_wrong_are_named(line: str, tmp_path: Path) -> None:
+    (tmp_path / "part.obj").write_text(f"v 0 0 0\nv 1 0 0\nv 0 1 0\n{line}\nf 1 2 3\n")
+    named = "got the index 4" if line == "f 1 2 4" else f"got '{line}' at line 4"
+    with pytest.raises(InvalidArgument, match=rf"part.obj: expected .*{named}"):
+        Mesh.load(tmp_path / "part.obj")
+
+
+def test_a_text_that_ends_within_its_last_solid_is_refused(tmp_path: Path) -> None:
+    solid = trimesh.exchange.stl.export_stl_ascii(trimesh.creation.box((1.0, 1.0, 1.0)))
+    text = f"{solid}\n{solid}\n"
+    (tmp_path / "parts.stl").write_text(text)
+    assert len(Mesh.load(tmp_path / "parts.stl")) == 24
+    (tmp_path / "parts.stl").write_text(text[:-300])
+    with pytest.raises(InvalidArgument, match=r"parts.stl: expected \d+ whole triangles, got 12; the file may be"):
+        Mesh.load(tmp_path / "parts.stl")
+
+
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("damage", ["empty", "junk", "cut"])
 def test_damaged_files_are_refused(tmp_path, kind, damage):

@@ -17,7 +17,7 @@ from lumigrad.client.base.extras import require
 from lumigrad.client.base.replacing import replaced
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.obj import read_obj
-from lumigrad.client.formats.source import malformed
+from lumigrad.client.formats.source import malformed, shortened
 from lumigrad.client.values.mesh import Mesh
 
 _FORMATS = ("stl", "obj", "ply", "glb")
@@ -58,8 +58,19 @@ def save_mesh(mesh: Mesh, path: str | PathLike[str]) -> None:
 
 
 def scaled(mesh: Mesh, factors: Any) -> Mesh:
-    """Returns a mesh whose vertices are multiplied by one factor, or by one for each axis."""
-    scale = np.broadcast_to(factors, 3).astype(np.float64)
+    """Returns a mesh whose vertices are multiplied by one factor, or by one for each axis.
+
+    Raises:
+        InvalidArgument: other factors, or 0 among them.
+    """
+    try:
+        scale = np.broadcast_to(np.asarray(factors, np.float64), 3)
+    except (TypeError, ValueError):
+        scale = np.zeros(3)
+    if not (np.isfinite(scale).all() and scale.all()):
+        raise InvalidArgument.of(
+            "scale", f"expected one factor or three, finite and not 0, got {shortened(str(factors))}"
+        )
     # Mirroring reverses the faces' orientation.
     return Mesh(mesh.vertices * scale, mesh.faces[:, ::-1] if np.prod(scale) < 0 else mesh.faces)
 

@@ -36,15 +36,34 @@ def read_yaml(name: str, path: str | PathLike[str]) -> Any:
         path: the file.
 
     Raises:
-        InvalidArgument: not a YAML file.
+        InvalidArgument: not a YAML file, or one with a key twice in a mapping.
     """
     yaml = require("yaml", "robot", "reading YAML files")
     content = Path(path).read_bytes()
     try:
-        return yaml.safe_load(content)
+        return yaml.load(content, _loader(yaml))  # a safe one
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())[:_LONGEST_REASON]
         raise InvalidArgument.of(name, f"{fspath(path)}: expected a YAML file, got {reason}") from error
+
+
+def _loader(yaml: Any) -> Any:
+    """PyYAML's safe loader, but of two entries of one name it would keep the last alone."""
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        def compose_mapping_node(self, anchor: Any) -> Any:
+            node = super().compose_mapping_node(anchor)
+            seen = set()
+            for key, _ in node.value:
+                # Keys that merge other mappings may repeat.
+                if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                    if (key.tag, key.value) in seen:
+                        reason = f"the key {key.value!r} twice in one mapping, of which one would be lost"
+                        raise yaml.constructor.ConstructorError(None, None, reason, key.start_mark)
+                    seen.add((key.tag, key.value))
+            return node
+
+    return Loader
 
 
 YAML_SUFFIXES = (".yml", ".yaml")
@@ -123,7 +142,8 @@ class _Entry:
             mesh = Mesh(self._values["vertices"], self._values.get("faces", ()))
         else:
             mesh = Mesh.load(self._file())
-        return scaled(mesh, self._values.get("scale") or 1.0)
+        factors = self._values.get("scale")
+        return mesh if factors is None else scaled(mesh, factors)
 
     def _capsule(self) -> Shape:
         base, tip = self._numbers("base", 3), self._numbers("tip", 3)

@@ -139,13 +139,18 @@ def mesh_of(urdf: Urdf, link: str) -> Mesh:
     """Returns all collision elements of a link as one mesh in its frame: mesh files, boxes, cylinders and spheres.
 
     Raises:
-        InvalidArgument: a mesh file is missing or invalid.
+        InvalidArgument: a mesh file is missing or invalid, or a size is.
     """
     vertices: list[Float64] = []
     faces: list[Any] = []
     count = 0
     for shape in urdf.shapes[link]:
-        points, triangles = _triangles(urdf, shape.geometry)
+        try:
+            points, triangles = _triangles(urdf, shape.geometry)
+        except InvalidArgument:
+            raise
+        except ValueError as error:  # trimesh's, for sizes that are none
+            raise _malformed(urdf.path, f"link {link!r}: {error}") from error
         origin = np.eye(4) if shape.origin is None else np.asarray(shape.origin, np.float64)
         vertices.append(points @ origin[:3, :3].T + origin[:3, 3])
         faces.append(triangles + count)
@@ -158,9 +163,15 @@ def _triangles(urdf: Urdf, geometry: Any) -> tuple[Float64, Any]:
     if geometry.mesh is None:
         made = _made(geometry)
         return np.asarray(made.vertices, np.float64), np.asarray(made.faces)
-    mesh = Mesh.load(resolved(urdf.path, geometry.mesh.filename))
+    named = geometry.mesh.filename
+    if named is None:
+        raise _malformed(urdf.path, "expected a filename for each <mesh>, got none")
+    mesh = Mesh.load(resolved(urdf.path, named))
     if geometry.mesh.scale is not None:
-        mesh = scaled(mesh, geometry.mesh.scale)
+        try:
+            mesh = scaled(mesh, geometry.mesh.scale)
+        except InvalidArgument as error:
+            raise _malformed(urdf.path, f"{named}: {error}") from error
     return np.asarray(mesh.vertices, np.float64), np.asarray(mesh.faces)
 
 

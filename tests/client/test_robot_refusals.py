@@ -172,3 +172,30 @@ def test_meshes_that_are_not_there(tmp_path):
     robot = Robot.load(write_urdf(tmp_path / "zoo.urdf", ZOO, {"arm": inner}), ZOO_SPHERES)
     with pytest.raises(InvalidArgument, match=r"urdf: .*zoo.urdf: expected 'package://none/none.stl' in its folder"):
         _ = robot.collision_meshes
+
+
+@pytest.mark.parametrize(
+    ("geometry", "message"),
+    [
+        ('<box size="1 2"/>', "link 'a': Extents must be (3,)!"),
+        ("<mesh/>", "expected a filename for each <mesh>, got none"),
+        ('<mesh filename="part.obj" scale="1 1"/>', "part.obj: scale: expected one factor or three"),
+        ('<mesh filename="part.obj" scale="0 1 1"/>', "part.obj: scale: expected one factor or three"),
+    ],
+)
+def test_sizes_of_shapes_that_are_none(tmp_path, geometry, message):
+    (tmp_path / "part.obj").write_text("v 0 0 0\nv 1 0 0\nv 0 1 0\nf 1 2 3\n")
+    path = tmp_path / "shape.urdf"
+    path.write_text(
+        f'<robot name="r"><link name="a"><collision><geometry>{geometry}</geometry></collision></link></robot>'
+    )
+    with pytest.raises(InvalidArgument) as raised:
+        _ = Robot.load(path, {"a": [[0, 0, 0, 0.1]]}).collision_meshes
+    assert str(raised.value).startswith(f"urdf: {path}: {message}")
+
+
+def test_spheres_of_a_link_that_are_given_twice_are_refused(tmp_path, path):
+    file = tmp_path / "twice.yml"
+    file.write_text("collision_spheres:\n  hand: [{center: [0, 0, 0], radius: 0.1}]\n  hand: []\n")
+    with pytest.raises(InvalidArgument, match=r"got the key 'hand' twice in one mapping"):
+        Robot.load(path, file)

@@ -117,6 +117,14 @@ def test_directions_turn_into_one_another():
         ("mesh: {a: {}}", "mesh.a: file_path: expected the name of a file, or vertices and faces, got None"),
         ("mesh: {a: {file_path: absent.stl}}", "mesh.a: file_path: expected 'absent.stl' in its folder or in one"),
         ("mesh: {a: {vertices: [[0, 0, 0]], faces: [[0, 0, 9]]}}", "mesh.a: faces: expected indices of the 1 vertices"),
+        (
+            "mesh: {a: {vertices: [[0, 0, 0]], faces: [[0, 0, 0]], scale: 0}}",
+            "mesh.a: scale: expected one factor or three",
+        ),
+        ("mesh: {a: {vertices: [[0, 0, 0]], faces: [[0, 0, 0]], scale: [1, 2]}}", "mesh.a: scale: expected one factor"),
+        ("mesh: {a: {vertices: [[0, 0, 0]], faces: [[0, 0, 0]], scale: mm}}", "mesh.a: scale: expected one factor or"),
+        ("cuboid: {a: {dims: [1, 2, 3]}, a: {dims: [1, 1, 1]}}", "expected a YAML file, got the key 'a' twice"),
+        ("cuboid: {}\nsphere: {}\ncuboid: {}", "expected a YAML file, got the key 'cuboid' twice"),
         ("cuboid: [", "expected a YAML file, got while parsing"),
     ],
 )
@@ -127,6 +135,13 @@ def test_what_is_no_world_is_told_by_its_entry(tmp_path: Path, text: str, said: 
         World.load(path)
     assert str(refused.value).startswith(f"path: {path}: {said}")
     assert "\n" not in str(refused.value)
+
+
+def test_entries_may_merge_others_and_change_them(tmp_path: Path):
+    path = tmp_path / "world.yml"
+    text = "a: &a {dims: [1, 1, 1], pose: [0, 0, 0, 1, 0, 0, 0]}\n  b: {<<: *a, dims: [2, 2, 2]}\n  c: {<<: *a}\n"
+    path.write_text(f"cuboid:\n  {text}")
+    assert World.load(path).names == ("a", "b", "c")
 
 
 @pytest.mark.skipif(not DATA, reason="set LUMIGRAD_TEST_DATA to the folder that holds meshes/robot_configs")

@@ -204,6 +204,8 @@ class Requests:
         message = first.message
         if message is None or message.WhichOneof("kind") is None:
             raise InvalidArgumentError("kind", "one of the kinds of requests", "none")
+        # Requests may wait for those before them, and these for the client to read replies.
+        self._call.turn.give()
         self._call.renew()
         # Messages count too, because most requests have no payload.
         self._call.bytes_received += message.ByteSize()

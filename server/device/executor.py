@@ -121,7 +121,7 @@ class DeviceExecutor:
 
         A job whose call ends while it waits is removed from the queue. The worker's own jobs have no call. `cost` is
         the predicted cost; with `entry` the job may run in a batch. A job that `waits` waits for a place in the queue,
-        which is a BusyError for others: for calls that have results already, and would lose them.
+        which is a BusyError for others: for what would lose results otherwise, or a scene that was read.
         """
         job = Job(work, call, cost or Cost(), entry)
         if call is not None:

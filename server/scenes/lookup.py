@@ -129,7 +129,7 @@ def read_named(runtime: Runtime, named: NamedScene, allocate: Allocate) -> Store
     kind = kind_of(message, "scene")
     try:
         make = kind.arrival(message, runtime, kind.name).receive(reader)
-        content = runtime.executor.run(lambda: make(StageTimes()), None, Cost(is_repeatable=True))
+        content = runtime.executor.run(lambda: make(StageTimes()), None, Cost(is_repeatable=True), waits=True)
     except (ArgumentError, InvalidArgumentError) as error:
         raise SceneFilesError(f"scene {named.name}: {error}") from error
     digest = content_hash(getattr(message, kind.name), reader.read)
@@ -222,7 +222,7 @@ def _made(runtime: Runtime, spool: SceneSpool, found: SpooledScene, allocate: Al
         _restored(runtime, spool, name, allocate)
     make = kind.arrival(message, runtime, f"scene.{kind.name}").receive(found.reader)
     cost = Cost.of_payload(found.message.payload_bytes)
-    content = runtime.executor.run(lambda: make(StageTimes()), None, cost)
+    content = runtime.executor.run(lambda: make(StageTimes()), None, cost, waits=True)
     updates = (info,) if info.update_id else ()
     return StoredScene(info.scene_id, info.version, info.content_hash, content, info.update_id, updates)
 

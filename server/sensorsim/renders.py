@@ -80,7 +80,7 @@ class FrameRenderer:
             try:
                 stored = named_scene(runtime, call, scene_id)
                 launches = _launches(those, stored, runtime.limits, call)
-            except (SceneFilesError, BusyError) as error:
+            except (SceneFilesError, BusyError, DeviceMemoryError) as error:
                 outcomes.update(dict.fromkeys(those, _own(error, is_first=not outcomes)))
                 continue
             for launch in launches:

@@ -295,6 +295,13 @@ class TrainingStore(Generic[S]):
                 if training.holder is not None:
                     training.holder.stop()
 
+    def cancel_unread(self) -> None:
+        """Cancel the calls that hold trainings whose callers do not take a reply: these calls check nothing."""
+        with self._changed:
+            for training in self._trainings.values():
+                if training.holder is not None and training.holder.sending.is_on:
+                    training.holder.cancel("the worker is stopping, and the caller does not take the reply")
+
     @property
     def is_held(self) -> bool:
         """Whether a call holds a training."""

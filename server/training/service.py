@@ -86,9 +86,13 @@ class TrainingService:
 def _write_all(runtimes: Sequence[Runtime], until: float) -> None:
     """Write snapshots of all trainings, each once no call holds it."""
     written: set[Training[TrainingState]] = set()
+    # Callers have half of the time to take their replies.
+    halfway = (time.monotonic() + until) / 2
     while True:
         is_held = any(runtime.trainings.is_held for runtime in runtimes)
         for runtime in runtimes:
+            if time.monotonic() > halfway:
+                runtime.trainings.cancel_unread()
             for training in runtime.trainings.released():
                 if training not in written:
                     written.add(training)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from support.calls.distance_calls import cuboid, world_of
 from support.calls.gaussian_calls import gaussian_cloud
 from support.calls.raw_calls import RawClient
 from support.calls.raw_training import RawTraining, start_of
+from support.workers.spooling import spooling
 from support.workers.worker import WorkerProcess, worker
 
 # Longer than a request waits here.
@@ -46,4 +48,17 @@ def test_a_long_request_behind_replies_that_nobody_reads_delays_no_others(proces
     assert other.scene_stub.Put(request, timeout=STALL_SECONDS / 3).scene.version == 1
     training.close()
     for client in (reader, other):
+        client.close()
+
+
+def test_a_training_whose_client_reads_nothing_has_a_snapshot_when_its_worker_stops(tmp_path: Path) -> None:
+    with spooling(tmp_path, "--drain-seconds", "6", is_balanced=False) as process:
+        client = RawClient(process.target)
+        training = RawTraining(client, start_of(client, gaussian_cloud(60_000)))
+        training.started()
+        for _ in range(3):
+            training.send(get_scene=training_pb2.GetScene())
+        time.sleep(1.0)
+        assert process.stop() == 0
+        assert len(list(tmp_path.glob("*/*/training/*"))) == 1
         client.close()

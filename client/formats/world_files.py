@@ -67,7 +67,15 @@ def _loader(yaml: Any) -> Any:
 
 
 YAML_SUFFIXES = (".yml", ".yaml")
-_KINDS = ("cuboid", "mesh", "sphere", "capsule", "cylinder")
+# Fields of an obstacle of each kind, and those of all kinds that do not change its shape.
+_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "cuboid": ("dims",),
+    "mesh": ("file_path", "vertices", "faces", "scale"),
+    "sphere": ("radius", "position"),
+    "capsule": ("radius", "base", "tip"),
+    "cylinder": ("radius", "height"),
+}
+_LOOKS = ("name", "color", "texture", "texture_id", "material", "vertex_colors", "vertex_normals", "face_colors")
 _LONGEST_DESCRIPTION = 200
 # Round solids become meshes that deviate by at most 0.2% of the radius.
 _SUBDIVISIONS, _SECTIONS = 4, 64
@@ -94,11 +102,11 @@ def read_obstacles(
         return (Obstacle(Mesh.load(path, scale=scale), place, sign=sign),)
     values = read_yaml("path", path)
     if not isinstance(values, Mapping):
-        raise _wrong(path, f"obstacles by name under {', '.join(_KINDS)}", values)
+        raise _wrong(path, f"obstacles by name under {', '.join(_FIELDS)}", values)
     obstacles = []
     for kind, entries in values.items():
-        if kind not in _KINDS:
-            raise _wrong(path, f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]} as the kind of obstacles", kind)
+        if kind not in _FIELDS:
+            raise _wrong(path, f"{', '.join([*_FIELDS][:-1])} or {[*_FIELDS][-1]} as the kind of obstacles", kind)
         if not isinstance(entries or {}, Mapping):
             raise _wrong(path, f"{kind} by name", entries)
         for name, entry in (entries or {}).items():
@@ -119,10 +127,22 @@ class _Entry:
 
     def obstacle(self, kind: str, name: str, place: Float64, sign: Sign) -> Obstacle:
         """Returns the obstacle, placed in the world."""
+        self._check_fields(kind)
         own = self._numbers("pose", 7, IDENTITY)
-        if kind == "sphere" and "pose" not in self._values:
-            own = np.concatenate([self._numbers("position", 3), IDENTITY[3:]])
+        if kind == "sphere" and ("position" in self._values or "pose" not in self._values):
+            position = self._numbers("position", 3)
+            if "pose" in self._values and not np.array_equal(position, own[:3]):
+                raise InvalidArgument.of("position", f"expected that of the pose, {own[:3]}, got {position}; give one")
+            own = np.concatenate([position, own[3:]])
         return Obstacle(self._shape(kind), composed(place, pose_array("pose", own)), name, sign=sign)
+
+    def _check_fields(self, kind: str) -> None:
+        """Refuses a field that would be ignored, such as a misspelt pose."""
+        known = ("pose", *_FIELDS[kind], *_LOOKS)
+        for name in self._values:
+            if name not in known:
+                fields = ", ".join(("pose", *_FIELDS[kind]))
+                raise InvalidArgument.of(str(name), f"expected only {fields}, and fields of its appearance")
 
     def _shape(self, kind: str) -> Shape:
         match kind:

@@ -113,6 +113,18 @@ def test_directions_turn_into_one_another():
         ("cuboid: {a: {dims: [1, 2, 3], pose: [0, 0, 0, 0, 0, 0, 0]}}", "cuboid.a: pose: expected a quaternion"),
         ("cuboid: {a: {dims: [1, 2, 3], pose: up}}", "cuboid.a: pose: expected 7 finite numbers, got up"),
         ("sphere: {a: {radius: 1}}", "sphere.a: position: expected 3 finite numbers, got None"),
+        (
+            "cuboid: {a: {dims: [1, 1, 1], poes: [0, 0, 9, 1, 0, 0, 0]}}",
+            "cuboid.a: poes: expected only pose, dims, and fields of its appearance",
+        ),
+        (
+            "mesh: {a: {vertices: [], enable: false}}",
+            "mesh.a: enable: expected only pose, file_path, vertices, faces, scale, and fields of its appearance",
+        ),
+        (
+            "sphere: {a: {radius: 1, position: [1, 0, 0], pose: [0, 0, 0, 1, 0, 0, 0]}}",
+            "sphere.a: position: expected that of the pose, [0. 0. 0.], got [1. 0. 0.]; give one",
+        ),
         ("sphere: {a: {position: [0, 0, 0], radius: 0}}", "sphere.a: radius: expected a length > 0, metres, got 0.0"),
         ("mesh: {a: {}}", "mesh.a: file_path: expected the name of a file, or vertices and faces, got None"),
         ("mesh: {a: {file_path: absent.stl}}", "mesh.a: file_path: expected 'absent.stl' in its folder or in one"),

@@ -62,11 +62,11 @@ class DiskReads:
         Raises what the work raises, or what `Call.check` raises once the call is over.
         """
         with self._lock:
+            if not self._is_running:
+                threading.Thread(target=self._run, name="reads", daemon=True).start()
+                self._is_running = True
             read: _Read[T] = self._reads.setdefault(key, _Read(work))
             read.waiting += 1
-            if not self._is_running:
-                self._is_running = True
-                threading.Thread(target=self._run, name="reads", daemon=True).start()
         call.turn.give()
         try:
             while not read.is_done.wait(_CHECK_SECONDS):

@@ -52,7 +52,7 @@ def test_a_step_that_the_device_cannot_hold_is_refused() -> None:
     large = Camera.look_at((0, 0, 4), (0, 0, 0), width=1400, height=1000, fov_degrees=45)
     cameras = [LESSON.cameras[0], large]
     photographs = [np.full((camera.height, camera.width, 3), 128, np.uint8) for camera in cameras]
-    with worker("--device", "cpu", "--device-memory-mib", "24") as process, Client(process.target) as client:
+    with worker("--device", "cpu", "--device-memory-mib", "22") as process, Client(process.target) as client:
         trainer = client.trainer(LESSON.scene, cameras, photographs, rates=RATES)
         assert trainer.step([0]).number == 0
         with pytest.raises(ResourceExhausted, match=r"takes about \d+ bytes of the device's memory"):

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from lumigrad.protos.service import Method
-from lumigrad.v1 import training_pb2
+from lumigrad.v1 import scene_pb2, training_pb2
 from support.calls.raw_calls import RawClient
 from support.calls.raw_messages import CALLERS_FAULT, status_of
 from support.calls.raw_training import start_of
@@ -65,6 +65,7 @@ NO_SIZES = {
     ),
     *("Loss.surface_start", "TrainingSpec.seed", "TrainingSpec.sh_degree_every", "TrainingSpec.snapshot_every"),
     *("TrainingStart.at_step", "TrainingStart.holder", "TrainingStart.undelivered", "TrainingView.calibration"),
+    "ListRequest.page_size",
     *("Obstacle.mesh_version", "SceneRef.version", "UpdateRequest.expected_version"),
 }
 # Refused whatever they are; of shared memory, which tests of lanes try; and of JPEG, which tests of formats try.
@@ -130,6 +131,8 @@ def calls(client: RawClient) -> Iterator[Callable[[], tuple[Method, list[bytes]]
     for method, header, payload in (*valid_requests(client), *valid_distance_requests(client)):
         frames = [FRAME_OF[method.path](data=payload).SerializeToString()] if payload else []
         yield lambda call=(method, [header, *frames]): call
+    listed = scene_pb2.ListRequest(page_size=1).SerializeToString()
+    yield lambda: (METHODS["SceneService/List"], [listed])
     for density in ({"adaptive": {"start": 2}}, {"mcmc": {"cap": 40}}):
         yield lambda density=density: training(client, density)
 

@@ -68,7 +68,7 @@ def lane_of(client: Client) -> Lane:
     return lane
 
 
-def holds_nothing(lane: Any) -> bool:
+def holds_nothing(lane: Lane) -> bool:
     """Whether no array is in the lane's memory. Threads may leave garbage at any time, until they have ended."""
     gc.collect()
     return not lane._held
@@ -128,26 +128,21 @@ def test_a_client_with_no_large_payload_yet_opens_a_lane_at_the_first_picture(ru
 def test_no_lease_is_left(shared: Client) -> None:
     with trained(shared) as trainer:
         run(trainer, 4, in_flight=2)
-        gc.collect()
-        held = lane_of(shared)._held
-        assert not held
+        wait_for(lambda: holds_nothing(lane_of(shared)))
         run(trainer, 30, in_flight=2)
-        gc.collect()
-        assert not held
+        wait_for(lambda: holds_nothing(lane_of(shared)))
         # Two pictures, their gradients, and a few pictures that are not collected yet; each step brings two more.
         assert len(lane_of(shared)._regions) <= 10, "regions are used again"
         # Leaves one picture that nobody gives a gradient for, and one in flight.
         next(trainer.batches(2, in_flight=2))
         run(trainer, 1)
-        gc.collect()
-        wait_for(lambda: not held)
+        wait_for(lambda: holds_nothing(lane_of(shared)))
         batch = next(trainer.batches(1))
         with pytest.raises(InvalidArgument, match=re.escape("expected [1, 240, 320, 3]")):
             # Without the check of `Batch.apply`.
             trainer.apply(batch.images.number, {"color": (np.zeros((1, 1000, 100, 3), np.float32), None)})
         del batch
-    gc.collect()
-    wait_for(lambda: not held)
+    wait_for(lambda: holds_nothing(lane_of(shared)))
 
 
 def test_pictures_stay_as_they_are_after_the_training(shared: Client) -> None:

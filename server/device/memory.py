@@ -182,7 +182,7 @@ class Estimates:
 T = TypeVar("T")
 
 _RETRY_SECONDS = 1.0
-# What kernels may take beyond the prediction, of the memory that is free beside it: the length of lists of tiles
+# Share of the free memory that kernels may take beyond the prediction, since the length of lists of tiles
 # follows from the values of a scene. The rest is for payloads that arrive meanwhile.
 _ROOM_FRACTION = 0.5
 _LEAST_ROOM_BYTES = 64 << 20

@@ -59,7 +59,7 @@ class SceneStore(LruStore[StoredScene]):
         self._id_of_hash: dict[str, str] = {}
         # How often the content of each scene was put and not taken back; unknown of scenes read from the spool.
         self._puts: dict[str, int] = {}
-        # Of each scene that was replaced: when, by the monotonic clock, and the seconds of writing beyond its share.
+        # By scene that was replaced: the time of that (monotonic clock), and the seconds of writing beyond its share.
         self._paces: dict[str, tuple[float, float]] = {}
         # The sizes of scenes that have room, but are not stored yet.
         self._coming: list[int] = []
@@ -251,7 +251,7 @@ class SceneStore(LruStore[StoredScene]):
             spool.discard(new.scene_id)
         with self._lock:
             if not writing.is_wanted:
-                # It was deleted meanwhile.
+                # The scene was deleted meanwhile.
                 raise SceneNotFoundError(new.scene_id)
             spool.cancel_write(new.scene_id)
             now = time.monotonic()

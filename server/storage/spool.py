@@ -247,7 +247,7 @@ class Spool:
         try:
             return read()
         except FileNotFoundError:
-            # It was deleted meanwhile.
+            # The file was deleted meanwhile.
             return None
         except DamagedError as error:
             logs.event("removing a damaged file from the spool", logging.WARNING, file=entry.path, why=error)

@@ -96,7 +96,7 @@ def test_letters_may_be_small_where_they_are_written_large(tmp_path: Path, form:
     prefix = "" if form == "colmap" else "images/"
     FORMS[form](tmp_path, [f"{prefix}left/IMG_{k}.JPG" for k in range(2)])
     assert levels(Capture.load(tmp_path)) == pytest.approx([0, 10], abs=1)
-    # Which of two is meant cannot be known.
+    # Two names differ in case alone, so neither is taken.
     picture(tmp_path / "images" / "Left" / "Img_0.jpg")
     assert [view.image is None for view in Capture.load(tmp_path).views] == [True, False]
     picture(tmp_path / "images" / "Left" / "IMG_0.JPG", 50)
@@ -107,7 +107,7 @@ def test_letters_may_be_small_where_they_are_written_large(tmp_path: Path, form:
 def test_photographs_of_another_machine_are_found_in_a_folder_that_is_named(tmp_path: Path, prefix: str):
     for k in range(2):
         picture(tmp_path / "set" / "images" / f"v{k}.png", 10 * k)
-        # What the file names must not be taken in place of what the user names.
+        # The user's folder goes before the one that the file names.
         picture(tmp_path / "scan" / "images" / f"v{k}.png", 99)
     write_frames(tmp_path / "set", [f"{prefix}v{k}.png" for k in range(2)])
     assert levels(Capture.load(tmp_path / "set", images="images")) == [0, 10]
@@ -182,7 +182,7 @@ def test_a_photograph_as_a_telephone_stores_it_is_found_to_be_named(tmp_path: Pa
         write_frames(tmp_path, [f"images/v{k}.{suffix}" for k in range(2)])
         with pytest.raises(InvalidArgument, match=r"v0\.HEIC: HEIC is not supported; convert it"):
             shots_of(Capture.load(tmp_path), 99, "black")
-    # Those that were converted are found.
+    # Converted photographs are found.
     for k in range(2):
         picture(tmp_path / "images" / f"v{k}.JPG", k)
         (tmp_path / "images" / f"v{k}.HEIC").unlink()

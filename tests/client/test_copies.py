@@ -208,7 +208,7 @@ def test_spread_results(worker_process: WorkerProcess, way: Callable[[Any], Any]
 
 
 def test_no_value_takes_the_callers_array() -> None:
-    """What a value is made of stays writeable for the caller."""
+    """Arrays that a value is made of stay writeable for the caller."""
     byte = np.zeros((4, 5, 3), np.uint8)
     TargetImage(byte, mask=byte[..., 0].copy())
     byte[0, 0] = 1

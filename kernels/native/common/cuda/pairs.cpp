@@ -34,8 +34,7 @@ std::size_t PairCount::wait() const {
 }
 
 std::size_t pairs_within_room(std::size_t limit) {
-  // Of a pair: its tile and its entry, both sorted, and the memory of the sort; blocks may be larger than what they are
-  // for.
+  // Memory of a pair: its tile and its entry, both sorted, and that of the sort; blocks may be larger than needed.
   constexpr std::int64_t kBytes = 32;
   const MemoryRoom* room = memory_room();
   if (room == nullptr) return limit;

@@ -100,13 +100,10 @@ class WorkerProcess:
             return response.read().decode()
 
     def metric(self, name: str, **labels: str) -> float:
-        """The value of one sample, 0 if there is none yet."""
+        """The sum of the samples with these labels, 0 if there are none yet."""
         wanted = {f'{key}="{value}"' for key, value in labels.items()}
-        for line in self.metrics().splitlines():
-            sample = re.fullmatch(r"(\w+)(?:\{(.*)\})? (\S+)", line)
-            if sample and sample[1] == name and wanted <= set((sample[2] or "").split(",")):
-                return float(sample[3])
-        return 0.0
+        found = re.findall(r"^(\w+)(?:\{(.*)\})? (\S+)$", self.metrics(), re.M)
+        return sum(float(value) for each, given, value in found if each == name and wanted <= set(given.split(",")))
 
     def channel(self) -> grpc.Channel:
         """A channel to it."""

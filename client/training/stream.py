@@ -48,6 +48,7 @@ def step_message(
 
 
 Restore = Callable[[Call], None]
+# Records get texts of errors: a handler may keep its records, and an error keeps all arrays of the frames it passed.
 _log = logging.getLogger("lumigrad")
 # Limit of calls that break in a row without a reply; the step itself may be the cause.
 _MOST_BROKEN = 8
@@ -265,7 +266,7 @@ class TrainingStream:
 
     def _resume(self, error: LumigradError | None = None) -> None:
         if error is not None:
-            _log.info("a training is resumed: %s", error)
+            _log.info("a training is resumed: %s", str(error))
         self._take_up()
         self.resumed += 1
 

@@ -12,6 +12,7 @@ from types import TracebackType
 from lumigrad.client.errors import Cancelled, ResourceExhausted, Unavailable
 from lumigrad.client.transport.call import Call
 
+# Records get texts of errors: a handler may keep its records, and an error keeps all arrays of the frames it passed.
 _log = logging.getLogger("lumigrad")
 _FIRST_DELAY_S = 0.05
 _LARGEST_DELAY_S = 2.0
@@ -62,7 +63,7 @@ class Backoff:
         if has_others():
             self._call.trace.note_retry(0.0)
             self._call.remaining_s()
-            _log.info("a call goes to another worker: %s", error)
+            _log.info("a call goes to another worker: %s", str(error))
             return
         # The attempt itself may have taken long before its worker was lost; only the search for another one counts.
         self._give_up = min(self._give_up, time.monotonic() + self._retry_s)
@@ -84,7 +85,7 @@ class Backoff:
             # Also where the time-out is over already: what kept the call from ending says more than that it was late.
             raise error
         self._call.trace.note_retry(seconds)
-        _log.info("a call is repeated in %.2f s: %s", seconds, error)
+        _log.info("a call is repeated in %.2f s: %s", seconds, str(error))
         self._call.pause(seconds)
         self._delay = min(2 * self._delay, _LARGEST_DELAY_S)
 

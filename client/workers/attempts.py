@@ -28,6 +28,7 @@ from lumigrad.client.workers.scene_store import is_repairable
 from lumigrad.client.workers.worker import Context, Kept, Worker
 from lumigrad.v1 import scene_pb2
 
+# Records get texts of errors: a handler may keep its records, and an error keeps all arrays of the frames it passed.
 _log = logging.getLogger("lumigrad")
 # Limits how far the scene spreads when many clients find its worker full.
 _MOST_SPILLS = 2
@@ -245,7 +246,7 @@ class RoutedAttempts:
                 return False
             worker.releases.add(kept)
         self.call.trace.note_repair("context")
-        _log.info("a forward state is computed again: %s", error)
+        _log.info("a forward state is computed again: %s", str(error))
         self._context.forget(kept)
         self.kept, self._worker = None, None
         self.call = self._unrouted.to(self._route.key)
@@ -262,7 +263,7 @@ class RoutedAttempts:
         elif self._handle is None or not is_repairable(self._handle, error, self._any_version):
             return False
         self._repairs += 1
-        _log.info("a scene is stored again: %s", error)
+        _log.info("a scene is stored again: %s", str(error))
         self._is_lost = self._stays = True
         return True
 
@@ -272,7 +273,7 @@ class RoutedAttempts:
         may_spill = self._route.is_movable and self._spills < _MOST_SPILLS and self._has_others()
         if error.retry_after_s is not None and may_spill:
             self._spills += 1
-            _log.info("a call goes to another worker: %s", error)
+            _log.info("a call goes to another worker: %s", str(error))
             return True
         busy, self._busy = self._busy, None
         # After a pause, another round begins with the preferred worker.

@@ -82,8 +82,8 @@ def service() -> Iterator[SimpleNamespace]:
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     logs.logger.addHandler(caplog.handler)
-    logs.logger.setLevel(logging.INFO)
-    yield caplog
+    with caplog.at_level(logging.INFO, logs.logger.name):
+        yield caplog
     logs.logger.removeHandler(caplog.handler)
 
 

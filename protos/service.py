@@ -113,14 +113,11 @@ class Stub:
     """The callables of a service on a channel (of grpc or grpc.aio), as attributes named as the methods."""
 
     def __init__(self, channel: Any, service_name: str) -> None:
-        self._callables = {method.name: _callable(channel, method) for method in methods(service_name)}
+        vars(self).update({method.name: _callable(channel, method) for method in methods(service_name)})
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """E.g. `stub.Render(frames, timeout=10)`."""
-        try:
-            return self._callables[name]
-        except KeyError:
-            raise AttributeError(f"no method {name}; there are {', '.join(self._callables)}") from None
+        """The error of a method that is not there; e.g. `stub.Render(frames, timeout=10)` is one that is."""
+        raise AttributeError(f"no method {name}; there are {', '.join(vars(self))}")
 
 
 def _callable(channel: Any, method: Method) -> Callable[..., Any]:

@@ -8,18 +8,25 @@ from typing import TypeVar
 from google.protobuf.message import Message
 
 from lumigrad.protos.chunks import SHORT_BYTES, PayloadAssembler, split
+from lumigrad.protos.errors import ProtocolError
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame
 
 M = TypeVar("M", bound=Message)
 
 
+def short_frame(header: M, payload: PayloadWriter) -> Frame[M]:
+    """Set the header's `payload_bytes`; the frame of a payload of at most SHORT_BYTES travels with the header."""
+    header.payload_bytes = payload.length  # type: ignore[attr-defined]
+    return Frame(header, memoryview(b"".join(payload.buffers)))
+
+
 def frames_of(header: M, payload: PayloadWriter) -> Iterator[Frame[M]]:
     """Set the header's `payload_bytes` and cut the payload; a short one travels with the header."""
-    header.payload_bytes = payload.length  # type: ignore[attr-defined]
     if payload.length <= SHORT_BYTES:
-        yield Frame(header, memoryview(b"".join(payload.buffers)))
+        yield short_frame(header, payload)
         return
+    header.payload_bytes = payload.length  # type: ignore[attr-defined]
     yield Frame(header)
     for chunk in split(payload.buffers):
         yield Frame(None, chunk)
@@ -41,6 +48,14 @@ def collect(
             on_message(frame.message)
         assembler.add(frame.data)
     return assembler.finish()
+
+
+def whole_payload(only: Frame[M]) -> memoryview:
+    """The payload of a reply that is one frame, in memory of its own."""
+    length = only.message.payload_bytes  # type: ignore[union-attr]
+    if only.data.nbytes != length:
+        raise ProtocolError("data", f"payload_bytes = {length} bytes in all", only.data.nbytes)
+    return memoryview(bytearray(only.data))
 
 
 def collect_until_full(

@@ -33,13 +33,16 @@ def extent(shape: Sequence[int]) -> int:
 def nbytes(tensor: tensor_pb2.Tensor, field: str) -> int:
     """The bytes that dtype and shape ask for; a shape that nothing can have is a ProtocolError."""
     itemsize = dtypes.to_numpy(tensor.dtype, field).itemsize
-    if len(tensor.shape) > _MAX_DIMENSIONS:
-        raise ProtocolError(f"{field}.shape", f"at most {_MAX_DIMENSIONS} sizes", len(tensor.shape))
-    if any(not 0 <= size <= _MAX_SIZE for size in tensor.shape):
-        raise ProtocolError(f"{field}.shape", f"sizes of 0 to {_MAX_SIZE}", list(tensor.shape))
-    if itemsize * extent(tensor.shape) > _MAX_BYTES:
-        raise ProtocolError(f"{field}.shape", f"at most {_MAX_BYTES} bytes in all", list(tensor.shape))
-    return itemsize * math.prod(tensor.shape)
+    shape = tuple(tensor.shape)
+    if len(shape) > _MAX_DIMENSIONS:
+        raise ProtocolError(f"{field}.shape", f"at most {_MAX_DIMENSIONS} sizes", len(shape))
+    if shape and not 0 <= min(shape) <= max(shape) <= _MAX_SIZE:
+        raise ProtocolError(f"{field}.shape", f"sizes of 0 to {_MAX_SIZE}", list(shape))
+    # The product, and what stands in for that of a tensor without elements.
+    count = math.prod(shape)
+    if itemsize * (count or extent(shape)) > _MAX_BYTES:
+        raise ProtocolError(f"{field}.shape", f"at most {_MAX_BYTES} bytes in all", list(shape))
+    return itemsize * count
 
 
 def rows_of(tensor: tensor_pb2.Tensor, start: int, stop: int) -> tensor_pb2.Tensor:
@@ -62,18 +65,9 @@ class PayloadWriter:
     lane_bytes = 0
 
     def __init__(self) -> None:
-        self._buffers: list[memoryview] = []
-        self._length = 0
-
-    @property
-    def length(self) -> int:
-        """Bytes of payload so far."""
-        return self._length
-
-    @property
-    def buffers(self) -> Sequence[memoryview]:
-        """The payload, in order, padding included."""
-        return self._buffers
+        # Bytes of payload so far, and the payload, in order, padding included.
+        self.length = 0
+        self.buffers: list[memoryview] = []
 
     def add(self, array: Array, dtype: tensor_pb2.DType | None = None) -> tensor_pb2.Tensor:
         """Append one array; copied only if it is not in C order or not little-endian.
@@ -91,15 +85,15 @@ class PayloadWriter:
 
     def _place(self, array: Array, element: np.dtype[Any]) -> dict[str, Any]:
         """Put the bytes somewhere; returns where, as a field of `Tensor`."""
-        self._append(memoryview(bytes(-self._length % ALIGNMENT)))
-        span = tensor_pb2.Span(offset=self._length, length=array.nbytes)
+        self._append(memoryview(bytes(-self.length % ALIGNMENT)))
+        span = tensor_pb2.Span(offset=self.length, length=array.nbytes)
         self._append(np.ascontiguousarray(array, dtype=element).reshape(-1).view(np.uint8).data)
         return {"payload": span}
 
     def _append(self, buffer: memoryview) -> None:
         if buffer.nbytes:
-            self._buffers.append(buffer)
-            self._length += buffer.nbytes
+            self.buffers.append(buffer)
+            self.length += buffer.nbytes
 
 
 class PayloadReader:
@@ -123,11 +117,10 @@ class PayloadReader:
             raise ProtocolError(field, limit, f"{source.nbytes} bytes")
         if not expected:
             return np.empty(tuple(tensor.shape), element)
-        flat = np.frombuffer(source, np.uint8)
-        if tensor.dtype == dtypes.BOOL and flat.max() > 1:
-            raise ProtocolError(field, "booleans stored as 0 or 1", int(flat.max()))
-        array = flat.view(element) if flat.ctypes.data % element.itemsize == 0 else flat.copy().view(element)
-        return array.reshape(tuple(tensor.shape))
+        array = np.frombuffer(source, element)
+        if tensor.dtype == dtypes.BOOL and (largest := array.view(np.uint8).max()) > 1:
+            raise ProtocolError(field, "booleans stored as 0 or 1", int(largest))
+        return (array if array.flags.aligned else array.copy()).reshape(tuple(tensor.shape))
 
     def read_in_place(self, tensor: tensor_pb2.Tensor, field: str) -> Array:
         """As `read`, but without a copy; the sender may change the bytes meanwhile."""

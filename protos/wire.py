@@ -50,8 +50,7 @@ class FrameCodec(Generic[M]):
 
     def deserialize(self, raw: bytes) -> Frame[M]:
         """The frame of a message; a message that is all data becomes a view of `raw`."""
-        start = self._data_start(raw)
-        if start is not None:
+        if raw.startswith(self._tag) and (start := self._data_start(raw)) is not None:
             return Frame(None, memoryview(raw)[start:])
         message = parse(self._message_type, raw)
         data = memoryview(message.data)  # type: ignore[attr-defined]
@@ -59,9 +58,7 @@ class FrameCodec(Generic[M]):
         return Frame(message, data)
 
     def _data_start(self, raw: bytes) -> int | None:
-        """Where the data starts, if the message is exactly one field `data`."""
-        if not raw.startswith(self._tag):
-            return None
+        """Where the data starts, if the message, which begins with that field, is nothing else."""
         start = len(self._tag)
         length = 0
         for index, byte in enumerate(raw[start : start + _MAX_LENGTH_BYTES]):

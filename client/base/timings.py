@@ -38,8 +38,10 @@ class Timings:
         return sum(value for name, value in self.stages.items() if name.startswith("kernel."))
 
     @staticmethod
-    def of(message: timings_pb2.Timings, round_trip_ms: float) -> Timings:
-        """Reads the worker's message."""
+    def of(message: timings_pb2.Timings | None, round_trip_ms: float) -> Timings:
+        """Reads the worker's message; None: it reports none."""
+        if message is None:
+            return Timings(round_trip_ms=round_trip_ms)
         stages = {stage.name: stage.milliseconds for stage in message.stages}
         return Timings(stages, message.total_milliseconds, round_trip_ms)
 

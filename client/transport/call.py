@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 import time
 from collections.abc import Iterator
@@ -107,21 +106,23 @@ class Call:
         """Returns the call with a routing key, unless it has one already."""
         if self.affinity or not affinity:
             return self
-        routed = copy.copy(self)
-        routed.affinity = affinity
-        return routed
+        return self._with(affinity=affinity)
 
     def renewed(self, timeout_s: float) -> Call:
         """Returns the call with a new deadline, counted from now."""
-        renewed = copy.copy(self)
-        renewed.timeout_s, renewed.end = timeout_s, time.monotonic() + timeout_s
-        return renewed
+        return self._with(timeout_s=timeout_s, end=time.monotonic() + timeout_s)
+
+    def _with(self, **changed: Any) -> Call:
+        """Returns a copy; copy.copy takes ten times as long."""
+        made = object.__new__(Call)
+        vars(made).update(vars(self), **changed)
+        return made
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """The metadata of its RPCs."""
-        routing = ((AFFINITY_METADATA, self.affinity),) if self.affinity else ()
-        return (*routing, *self.trace.metadata)
+        traced = self.trace.metadata
+        return ((AFFINITY_METADATA, self.affinity), *traced) if self.affinity else traced
 
     def remaining_s(self) -> float:
         """Returns the seconds left; raises DeadlineExceeded if there are none."""

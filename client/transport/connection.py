@@ -6,19 +6,20 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 import grpc
 from google.protobuf.message import Message
 
 from lumigrad.client.base.timings import Timings
-from lumigrad.client.errors import Cancelled, Internal, LumigradError
+from lumigrad.client.errors import Cancelled, Internal, LaneLost, LumigradError
 from lumigrad.client.transport.addresses import Address
 from lumigrad.client.transport.call import AFFINITY_METADATA, Call, cancelled_here
 from lumigrad.client.transport.channel import Access, open_channel
-from lumigrad.client.transport.lanes import Lanes, StreamTrip, Trips
+from lumigrad.client.transport.lanes import Lanes, StreamTrip
 from lumigrad.client.transport.status import exception_of
 from lumigrad.protos.buffers import PayloadBuffers
 from lumigrad.protos.chunks import SHORT_BYTES, PayloadAssembler
@@ -34,10 +35,10 @@ from lumigrad.protos.service import (
     WORKER_SERVICE,
     Stub,
 )
-from lumigrad.protos.streams import collect, frames_of
+from lumigrad.protos.streams import collect, frames_of, short_frame, whole_payload
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.protos.wire import Frame
-from lumigrad.v1 import timings_pb2, worker_pb2
+from lumigrad.v1 import worker_pb2
 
 M = TypeVar("M", bound=Message)
 
@@ -123,9 +124,8 @@ class Connection:
 
     def unary(self, method: Any, request: Message, call: Call) -> Any:
         """Sends one message and returns the reply."""
-        self._check(call)
-        with self._rpc(call) as left:
-            return self._reply(method, request, left, call)
+        with _Rpc(self, call, by_stream=True):
+            return self._reply(method, request, call.remaining_s(), call, self._metadata + call.metadata)
 
     def tell(self, method: Any, request: Message, affinity: str) -> None:
         """Sends one message; errors are ignored."""
@@ -144,41 +144,37 @@ class Connection:
 
     def open_stream(self, method: Any, frames: Iterator[Frame[Any]], call: Call) -> Any:
         """Opens a bidirectional RPC, which lasts until it is cancelled or breaks; returns gRPC's call."""
-        self._check(call)
+        self.check(call)
         return method(frames, metadata=self._metadata + call.metadata)
 
     def upload(self, method: Any, build: Build, call: Call) -> Any:
         """Sends a header and its payload, and returns the reply."""
-        self._check(call)
-        trips = Trips(self._lanes, call)
+        rpc = _Rpc(self, call)
         while True:
-            with trips as trip, self._rpc(call) as left:
-                start, frames, metadata = self._sent(method, build(trip.payload), trip, call)
-                return self._reply(start, frames, left, call, metadata)
+            with rpc as trip:
+                start, request, metadata = self._sent(method, build(trip.payload), trip, call)
+                self._lanes.note(trip.payload.length)
+                return self._reply(start, request, call.remaining_s(), call, metadata)
 
     def download(self, method: Any, request: Message, call: Call) -> Reply[Any]:
         """Sends one message, and receives a header and its payload."""
-        self._check(call)
-        trips = Trips(self._lanes, call)
+        rpc = _Rpc(self, call)
         while True:
-            with trips as trip, self._rpc(call) as left:
-                began = time.perf_counter()
-                rpc = method(request, timeout=left, metadata=self._metadata + call.metadata + trip.metadata)
-                return self._received(rpc, began, trip, call)
+            with rpc as trip:
+                return self._received(method, request, self._metadata + call.metadata + trip.metadata, trip, call)
 
     def exchange(self, method: Any, build: Build, call: Call, most_reply_bytes: float = math.inf) -> Reply[Any]:
         """Sends a header and its payload, and receives a header and its payload of at most `most_reply_bytes`."""
-        self._check(call)
-        trips = Trips(self._lanes, call)
+        rpc = _Rpc(self, call)
         while True:
-            with trips as trip, self._rpc(call) as left:
-                start, frames, metadata = self._sent(method, build(trip.payload), trip, call)
-                began = time.perf_counter()
+            with rpc as trip:
+                start, request, metadata = self._sent(method, build(trip.payload), trip, call)
                 is_short = trip.has_single_reply or most_reply_bytes <= SHORT_BYTES
-                if start is method.single and is_short:
-                    reply = self._reply(method.once, frames, left, call, (*metadata, SINGLE_REPLY))
-                    return self._collected(iter((reply,)), began, trip, call)
-                return self._received(start(frames, timeout=left, metadata=metadata), began, trip, call)
+                if start is not method.single or not is_short:
+                    return self._received(start, request, metadata, trip, call)
+                began = time.perf_counter()
+                reply = self._reply(method.once, request, call.remaining_s(), call, (*metadata, SINGLE_REPLY))
+                return self._collected(reply, None, began, trip, call)
 
     @property
     def is_parents(self) -> bool:
@@ -190,32 +186,32 @@ class Connection:
         if self._is_parents:
             raise LumigradError(_FORKED)
 
-    def _check(self, call: Call) -> None:
+    def check(self, call: Call) -> None:
         """Raises if no RPC may begin: the connection is closed, or the call is over."""
         call.check()
-        self.check_own()
-        if self._closed:
+        if self._is_parents or self._closed:
+            self.check_own()
             raise LumigradError("this client is closed; make a new one")
 
-    @contextmanager
-    def _rpc(self, call: Call) -> Iterator[float]:
-        """Yields the seconds left for an RPC, and turns gRPC's errors into the client's exceptions."""
-        left = call.remaining_s()
+    def begin_trip(self, call: Call, by_stream: bool) -> StreamTrip:
+        """Begins the way of one RPC of a call, by the lane if there is one, or `by_stream` alone."""
         call.trace.note_call(self.target)
-        try:
-            yield left
-        except grpc.RpcError as error:
+        return StreamTrip() if by_stream else self._lanes.trip(call)
+
+    def exception_of(self, error: BaseException | None, call: Call) -> BaseException | None:
+        """The exception of the client for an error of gRPC or of the contract; any other error stays what it is."""
+        if isinstance(error, grpc.RpcError):
             # The call may have failed because it was cancelled or the client was closed.
             call.check()
             if self._closed:
-                raise Cancelled(f"the client was closed during a call to {self.target}") from error
-            raise exception_of(error, self.target, call.timeout_s) from error
-        except ProtocolError as error:
-            raise Internal(f"the worker at {self.target} broke the contract: {error}") from error
+                return Cancelled(f"the client was closed during a call to {self.target}")
+            return exception_of(error, self.target, call.timeout_s)
+        if isinstance(error, ProtocolError):
+            return Internal(f"the worker at {self.target} broke the contract: {error}")
+        return error
 
-    def _reply(self, method: Any, request: Any, timeout_s: float, call: Call, metadata: _Metadata | None = None) -> Any:
+    def _reply(self, method: Any, request: Any, timeout_s: float, call: Call, metadata: _Metadata) -> Any:
         """Calls a method that returns a single reply."""
-        metadata = self._metadata + call.metadata if metadata is None else metadata
         if call.cancellation is None:
             # The blocking call needs no other thread.
             return method(request, timeout=timeout_s, metadata=metadata)
@@ -226,44 +222,82 @@ class Connection:
         except grpc.FutureCancelledError:
             raise cancelled_here() from None
 
-    def _sent(self, method: Any, header: Message, trip: StreamTrip, call: Call) -> tuple[Any, Any, _Metadata]:
+    def _sent(self, method: Any, header: Any, trip: StreamTrip, call: Call) -> tuple[Any, Any, _Metadata]:
         """Returns the method to call, its request and its metadata."""
-        call.trace.note_payload(sent_bytes=trip.payload.length + trip.payload.lane_bytes)
-        frames, metadata = frames_of(header, trip.payload), self._metadata + call.metadata + trip.metadata
-        return (
-            (method.single, next(frames), metadata)
-            if trip.payload.length <= SHORT_BYTES
-            else (method, frames, metadata)
-        )
+        payload = trip.payload
+        call.trace.note_payload(sent_bytes=payload.length + payload.lane_bytes)
+        metadata = self._metadata + call.metadata + trip.metadata
+        if payload.length <= SHORT_BYTES:
+            return method.single, short_frame(header, payload), metadata
+        return method, frames_of(header, payload), metadata
 
-    def _received(self, rpc: Any, began: float, trip: StreamTrip, call: Call) -> Reply[Any]:
+    def _received(self, method: Any, request: Any, metadata: _Metadata, trip: StreamTrip, call: Call) -> Reply[Any]:
+        """Calls a method that returns a stream, and reads it."""
+        began = time.perf_counter()
+        rpc = method(request, timeout=call.remaining_s(), metadata=metadata)
         try:
             with call.watching(rpc):
-                return self._collected(iter(rpc), began, trip, call)
+                frames = iter(rpc)
+                return self._collected(next(frames, None), frames, began, trip, call)
         finally:
             # Ends the call on the worker too, unless it has ended.
             rpc.cancel()
 
-    def _collected(self, frames: Iterator[Frame[Any]], began: float, trip: StreamTrip, call: Call) -> Reply[Any]:
-        """Reads a stream into one buffer, which is allocated when the header with its length arrives."""
-        first = next(frames, None)
+    def _collected(
+        self, first: Frame[Any] | None, rest: Iterator[Frame[Any]] | None, began: float, trip: StreamTrip, call: Call
+    ) -> Reply[Any]:
+        """Reads a reply, of which `first` is all without a `rest`, into a buffer of the length in its header."""
         if first is None or first.message is None:
             raise ProtocolError("reply", "a header first", "nothing" if first is None else "data")
         header = first.message
-        timings = timings_pb2.Timings()
-        messages: list[Any] = [header]
-        assembler = PayloadAssembler(header.payload_bytes, REPLY_LIMIT_BYTES, self._buffers.lend)
-        payload = collect(first, frames, assembler, messages.append)
-        for message in messages:
-            if hasattr(message, "timings"):
-                timings.MergeFrom(message.timings)
+        later: list[Any] = []
+        if rest is None:
+            payload = whole_payload(first)
+        else:
+            assembler = PayloadAssembler(header.payload_bytes, REPLY_LIMIT_BYTES, self._buffers.lend)
+            payload = collect(first, rest, assembler, later.append)
         reader = trip.reader(header, payload)
         call.trace.note_payload(received_bytes=payload.nbytes + trip.received_bytes)
-        self._lanes.note(header.payload_bytes)
+        self._lanes.note(max(header.payload_bytes, trip.payload.length))
+        # The last message has the timings.
+        timings = getattr(later[-1] if later else header, "timings", None)
         return Reply(header, reader, Timings.of(timings, (time.perf_counter() - began) * 1e3))
 
     def _lane_offer(self, call: Call, seconds: float) -> Any:
         try:
-            return self._reply(self.worker.OpenLane, worker_pb2.OpenLaneRequest(), seconds, call)
+            request, metadata = worker_pb2.OpenLaneRequest(), self._metadata + call.metadata
+            return self._reply(self.worker.OpenLane, request, seconds, call, metadata)
         except grpc.RpcError as error:
             raise exception_of(error, self.target, seconds) from error
+
+
+class _Rpc:
+    """The attempts of one RPC, each a `with` block that yields the trip of the payload and raises the client's errors.
+
+    The first attempt may use the lane; if the worker has lost that, there is a second one, which does not.
+    """
+
+    def __init__(self, connection: Connection, call: Call, *, by_stream: bool = False) -> None:
+        """Raises if no RPC may begin; with `by_stream` the first attempt uses no lane either."""
+        connection.check(call)
+        self._connection = connection
+        self._call = call
+        self._by_stream = by_stream
+
+    def __enter__(self) -> StreamTrip:
+        self._trip = trip = self._connection.begin_trip(self._call, self._by_stream)
+        return trip
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        self._trip.end(succeeded=error is None)
+        if error is None:
+            return False
+        found = self._connection.exception_of(error, self._call)
+        if isinstance(found, LaneLost) and not self._by_stream:
+            self._by_stream = True
+            return True
+        if found is error or found is None:
+            return False
+        raise found from error

@@ -8,7 +8,6 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -16,7 +15,7 @@ from google.protobuf.message import Message
 
 from lumigrad.client.base.arguments import one_of
 from lumigrad.client.base.arrays import Array
-from lumigrad.client.errors import LaneLost, LumigradError, Unavailable
+from lumigrad.client.errors import LumigradError, Unavailable
 from lumigrad.client.transport.addresses import is_loopback
 from lumigrad.client.transport.call import Call
 from lumigrad.client.transport.lane import PATIENCE_S, Lane, LaneFailed
@@ -160,9 +159,9 @@ class Lanes:
         self._has_use = True
         return "stream" if self._current(call) is None else "shared"
 
-    def trip(self, call: Call, *, by_stream: bool = False) -> StreamTrip:
+    def trip(self, call: Call) -> StreamTrip:
         """Begins an attempt of a call."""
-        lane = self._current(call) if self._has_use and not by_stream else None
+        lane = self._current(call) if self._has_use else None
         return StreamTrip() if lane is None else LaneTrip(lane, call)
 
     def note(self, payload_bytes: int) -> None:
@@ -214,30 +213,6 @@ class Lanes:
                 RuntimeWarning,
                 stacklevel=2,
             )
-
-
-class Trips:
-    """The attempts of one RPC, each a `with` block: the first may use the lane, the second does not."""
-
-    def __init__(self, lanes: Lanes, call: Call) -> None:
-        self._lanes = lanes
-        self._call = call
-        self._by_stream = False
-
-    def __enter__(self) -> StreamTrip:
-        self._trip = self._lanes.trip(self._call, by_stream=self._by_stream)
-        return self._trip
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
-        self._trip.end(succeeded=error is None)
-        if error is None:
-            self._lanes.note(self._trip.payload.length)
-        if not isinstance(error, LaneLost) or self._by_stream:
-            return False
-        self._by_stream = True
-        return True
 
 
 def _open(offer: Any, call: Call) -> Lane:

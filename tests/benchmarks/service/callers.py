@@ -1,0 +1,190 @@
+"""Client processes that cost little: they send bytes that are there before, and look into no reply."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.experimental
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+_SECONDS = 60.0
+_WARM_UP = 8
+_OPTIONS = ((grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1), ("grpc.use_local_subchannel_pool", 1))
+_SINGLE_REPLY = (("lumigrad-single-reply", "1"),)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How calls are made.
+
+    Attributes:
+        kind: "single" (one message there and back), "chunks" (one there, several back), "frames" (a stream both ways,
+            one message there and back for each call), "lane" (as "single", with a shared-memory lane for the reply) or
+            "pair" (a Render with a retained state, and the Backward of this state).
+        target: the server.
+        path: of the method.
+        requests: what is sent, in turns; of "pair" the Backward's, without the state's name, after the Render's.
+    """
+
+    kind: str
+    target: str
+    path: str
+    requests: Sequence[bytes]
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round of calls took: in all, and each call; seconds."""
+
+    seconds: float
+    times: Sequence[float]
+
+
+Call = Callable[[int], None]
+
+
+class Callers:
+    """So many processes, each with channels of its own; use them in a `with` block."""
+
+    def __init__(self, count: int, ways: Sequence[Way]) -> None:
+        """Starts them; they call all `ways` a few times."""
+        context = multiprocessing.get_context("spawn")
+        barrier = context.Barrier(count)
+        self._pipes, self._processes = [], []
+        for _ in range(count):
+            near, far = context.Pipe()
+            process = context.Process(target=_serve, args=(far, barrier, ways), daemon=True)
+            process.start()
+            self._pipes.append(near)
+            self._processes.append(process)
+        for pipe in self._pipes:
+            _receive(pipe)
+
+    def round(self, way: int, calls: int) -> Round:
+        """Has each process make so many calls, one after the other, in the way of this index."""
+        start = time.perf_counter()
+        for pipe in self._pipes:
+            pipe.send((way, calls))
+        answers = [_receive(pipe) for pipe in self._pipes]
+        return Round(time.perf_counter() - start, [each for answer in answers for each in answer])
+
+    def __enter__(self) -> Callers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join(5)
+            process.kill()
+
+
+def _receive(pipe: Connection) -> Any:
+    if not pipe.poll(_SECONDS):
+        raise TimeoutError("a client process does not answer")
+    return pipe.recv()
+
+
+def _serve(pipe: Connection, barrier: Any, ways: Sequence[Way]) -> None:
+    """Makes rounds of calls until the other end of the pipe closes."""
+    channels = {target: grpc.insecure_channel(target, _OPTIONS) for target in {way.target for way in ways}}
+    calls = [_KINDS[way.kind](channels[way.target], way) for way in ways]
+    for call in calls:
+        _timed(call, _WARM_UP)
+    pipe.send(None)
+    try:
+        while True:
+            way, count = pipe.recv()
+            barrier.wait()
+            pipe.send(_timed(calls[way], count))
+    except EOFError:
+        # The end of gRPC's threads would take longer, and nothing is left to be written.
+        os._exit(0)
+
+
+def _timed(call: Call, count: int) -> list[float]:
+    times = []
+    for number in range(count):
+        start = time.perf_counter()
+        call(number)
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def _single(channel: grpc.Channel, way: Way) -> Call:
+    method, requests = channel.unary_unary(way.path), way.requests
+
+    def call(number: int) -> None:
+        method(requests[number % len(requests)], timeout=_SECONDS, metadata=_SINGLE_REPLY)
+
+    return call
+
+
+def _chunks(channel: grpc.Channel, way: Way) -> Call:
+    method, requests = channel.unary_stream(way.path), way.requests
+
+    def call(number: int) -> None:
+        for _ in method(requests[number % len(requests)], timeout=_SECONDS):
+            pass
+
+    return call
+
+
+def _frames(channel: grpc.Channel, way: Way) -> Call:
+    sent: SimpleQueue[bytes | None] = SimpleQueue()
+    replies, requests = channel.stream_stream(way.path)(iter(sent.get, None)), way.requests
+
+    def call(number: int) -> None:
+        sent.put(requests[number % len(requests)])
+        next(replies)
+
+    return call
+
+
+def _lane(channel: grpc.Channel, way: Way) -> Call:
+    from lumigrad.protos.lanes import ToWorker
+    from support.calls.raw_calls import RawClient
+    from support.calls.raw_lane import RawLane
+
+    lane, method, leases = (
+        RawLane(RawClient(way.target, channel=channel)),
+        channel.unary_unary(way.path),
+        itertools.count(1),
+    )
+
+    def call(number: int) -> None:
+        lease = next(leases)
+        request = way.requests[number % len(way.requests)]
+        method(request, timeout=_SECONDS, metadata=(*lane.metadata(lease), *_SINGLE_REPLY))
+        lane.send(ToWorker.RELEASE, lease)
+
+    return call
+
+
+def _pair(channel: grpc.Channel, way: Way) -> Call:
+    from lumigrad.v1 import render_pb2
+
+    render = channel.unary_unary(way.path)
+    backward = channel.unary_unary(f"{way.path.rpartition('/')[0]}/Backward")
+    first, second = way.requests
+    request = render_pb2.BackwardRequest.FromString(second)
+
+    def call(_: int) -> None:
+        reply = render_pb2.RenderReply.FromString(render(first, timeout=_SECONDS, metadata=_SINGLE_REPLY))
+        request.spec.context_id = reply.context_id
+        backward(request.SerializeToString(), timeout=_SECONDS, metadata=_SINGLE_REPLY)
+
+    return call
+
+
+_KINDS = {"single": _single, "chunks": _chunks, "frames": _frames, "lane": _lane, "pair": _pair}

@@ -1,0 +1,103 @@
+"""Processor time of another process, and how much of it its threads have the GIL for."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import subprocess
+import sysconfig
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("gil_meter.c")
+_FOLDER = "GIL_METER_FOLDER"
+# As in the source: is_on, takes, held_ns, reading_ns.
+_SUMS = struct.Struct("=4q")
+# Linux's number of the processor clock of a whole process, its ended threads included.
+_SCHEDULED = 2
+
+
+class Unknown(Exception):
+    """There is no meter for this interpreter; the text says why."""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a process has spent; nanoseconds. `held` and `takes`: with the GIL, and how often it was taken."""
+
+    processor: float
+    held: float = 0.0
+    takes: float = 0.0
+
+    def __sub__(self, before: Spent) -> Spent:
+        return Spent(self.processor - before.processor, self.held - before.held, self.takes - before.takes)
+
+
+class GilMeter:
+    """The library that processes are started with, so that their GIL can be watched."""
+
+    def __init__(self, folder: Path) -> None:
+        """Compiles it in `folder` with the headers of this interpreter.
+
+        Raises:
+            Unknown: There is no compiler, there are no headers, or the interpreter is another one.
+        """
+        self._folder, library = folder, folder / "gil_meter.so"
+        folder.mkdir(parents=True, exist_ok=True)
+        headers = sysconfig.get_path("include")
+        command = (os.environ.get("CC", "cc"), "-O2", "-shared", "-fPIC", f"-I{headers}", f"-I{headers}/internal")
+        try:
+            done = subprocess.run(
+                [*command, "-o", library, SOURCE, "-ldl"], capture_output=True, text=True, check=False
+            )
+        except OSError as error:
+            raise Unknown(f"no time with the GIL is measured: {error}") from None
+        if done.returncode:
+            errors = [line for line in done.stderr.splitlines() if "error:" in line]
+            raise Unknown(f"no time with the GIL is measured: {(errors or [done.stderr])[0][:300]}")
+        self.environment = {"LD_PRELOAD": str(library.resolve()), _FOLDER: str(folder.resolve())}
+
+    def watch(self, pid: int) -> GilWatch:
+        """Watches a process that runs with `environment`.
+
+        Raises:
+            Unknown: It does not run with the meter.
+        """
+        path = self._folder / str(pid)
+        if not path.exists():
+            raise Unknown(f"no time with the GIL is measured: process {pid} runs without the meter")
+        return GilWatch(pid, path)
+
+
+class Watch:
+    """Reads the processor time of a process, by its own clock, in nanoseconds."""
+
+    def __init__(self, pid: int) -> None:
+        self._clock = (~pid << 3) | _SCHEDULED
+
+    def spent(self) -> Spent:
+        """The sums up to now."""
+        return Spent(time.clock_gettime_ns(self._clock))
+
+    def turn(self, *, on: bool) -> None:
+        """Begins or ends to count what the GIL is held for; this costs a little time of each take and drop."""
+
+
+class GilWatch(Watch):
+    """Reads the meter of a process, too; what the meter itself has cost is taken off."""
+
+    def __init__(self, pid: int, path: Path) -> None:
+        super().__init__(pid)
+        with path.open("r+b") as file:
+            self._sums = mmap.mmap(file.fileno(), _SUMS.size)
+
+    def spent(self) -> Spent:
+        """The sums up to now; a thread that has the GIL counts once it drops it."""
+        _, takes, held, reading = _SUMS.unpack_from(self._sums)
+        return Spent(super().spent().processor - 2 * takes * reading, held - takes * reading, takes)
+
+    def turn(self, *, on: bool) -> None:
+        """Begins or ends to count."""
+        struct.pack_into("=q", self._sums, 0, on)

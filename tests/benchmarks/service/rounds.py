@@ -1,0 +1,91 @@
+"""Rounds of calls of the worker and of the bare server in turns, so that what else the machine does strikes both."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tests.benchmarks.service.callers import Callers
+from tests.benchmarks.service.cases import Case
+from tests.benchmarks.service.servers import Servers
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What calls of one server took, each; medians of the rounds.
+
+    Attributes:
+        rate: calls per second of all clients together.
+        p50_ms: from request to reply.
+        processor_us: of the server's process.
+        gil_us: processor time with the GIL, or None where it is not known.
+        takes: how often the GIL was taken, likewise.
+    """
+
+    rate: float
+    p50_ms: float
+    processor_us: float
+    gil_us: float | None
+    takes: float | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case: the worker's figures, the bare server's, medians of their ratios, round by round, and their goals."""
+
+    case: str
+    ours: Figures
+    bare: Figures
+    ratios: Figures
+    goals: Mapping[str, float]
+
+
+def compare(case: Case, servers: Servers, rounds: int) -> Row:
+    """Measures a case in so many rounds."""
+    found = []
+    with Callers(case.clients, (case.ours, case.bare)) as callers:
+        for _ in range(rounds):
+            # With the meter the GIL alone is measured: it makes takes dearer.
+            plain = [_round(case, servers, callers, way) for way in (0, 1)]
+            metered = [_round(case, servers, callers, way, metered=True) for way in (0, 1)]
+            found.append([_both(*pair) for pair in zip(plain, metered, strict=True)])
+    ours, bare = zip(*found, strict=True)
+    return Row(case.name, _median(ours), _median(bare), _median([_ratio(*pair) for pair in found]), case.goals)
+
+
+def _round(case: Case, servers: Servers, callers: Callers, way: int, *, metered: bool = False) -> Figures:
+    watch = servers.watches[way]
+    watch.turn(on=metered)
+    before = watch.spent()
+    done = callers.round(way, case.calls)
+    spent = watch.spent() - before
+    watch.turn(on=False)
+    calls = len(done.times)
+    return Figures(
+        calls / done.seconds,
+        statistics.median(done.times) * 1e3,
+        spent.processor / calls / 1e3,
+        spent.held / calls / 1e3,
+        spent.takes / calls,
+    )
+
+
+def _both(plain: Figures, metered: Figures) -> Figures:
+    known = bool(metered.takes)
+    gil = (metered.gil_us, metered.takes) if known else (None, None)
+    return Figures(plain.rate, plain.p50_ms, plain.processor_us, *gil)
+
+
+def _ratio(ours: Figures, bare: Figures) -> Figures:
+    return _each((ours, bare), lambda pair: pair[0] / pair[1])
+
+
+def _median(figures: Sequence[Figures]) -> Figures:
+    return _each(figures, statistics.median)
+
+
+def _each(figures: Sequence[Figures], reduce: Callable[[Sequence[float]], float]) -> Figures:
+    """Field by field; None where a value is not known."""
+    columns = zip(*(vars(each).values() for each in figures), strict=True)
+    return Figures(*(None if None in column else reduce(column) for column in columns))

@@ -41,6 +41,8 @@ def whole_number(name: str, value: Any, least: int, largest: int) -> int:
 
 def truth(name: str, value: Any) -> bool:
     """`value`, True or False; 0, 1, and arrays of one such value convert."""
+    if value is False or value is True:
+        return bool(value)
     with suppress(TypeError, ValueError, RuntimeError):
         if value in (False, True):
             return bool(value)
@@ -52,7 +54,7 @@ def names(name: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         return (value,)
     given = tuple(value) if isinstance(value, Iterable) else (value,)
-    if not all(isinstance(entry, str) for entry in given):
+    if not {str}.issuperset(map(type, given)) and not all(isinstance(entry, str) for entry in given):
         raise InvalidArgument.of(name, f'expected names, got {_shown(value)}; pass strings, e.g. ("color",)')
     return given
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -100,7 +99,7 @@ def _shares(workers: Pool, requests: Mapping[int, RenderRequest]) -> list[tuple[
         if route is None:
             route = of_scenes[name] = workers.route(request.stored)
         target = in_order(route, members)[0].target
-        shares.setdefault(target, (replace(route, address=target, is_movable=True), {}))[1][index] = request
+        shares.setdefault(target, (route._replace(address=target, is_movable=True), {}))[1][index] = request
     return list(shares.values())
 
 

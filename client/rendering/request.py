@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from itertools import accumulate
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from lumigrad.client.base.arguments import instance, names, one_of
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.settings.engines import GaussianSettings, SphereSettings, settings_of
+from lumigrad.client.settings.engines import GaussianSettings, SphereSettings, given_settings, is_of_spheres
 from lumigrad.client.settings.image_format import ImageFormats, image_formats, jpeg_quality_of
 from lumigrad.client.transport.connection import Reply
 from lumigrad.client.values.camera import Camera, OpenCVModel, PulsarModel
@@ -28,6 +29,31 @@ WireFormat = Literal["float32", "float16", "bfloat16"]
 # Those with a fixed number of channels, besides "color".
 _ONE_CHANNEL = {"alpha", "depth", "expected_depth"}
 _SPHERE_MODELS = (PulsarModel, OpenCVModel)
+
+
+class Look(NamedTuple):
+    """What settings and outputs mean for the messages of a rendering.
+
+    Attributes:
+        spec: a RenderSpec without its scene, cameras and tensors, as bytes.
+        pixel_bytes: the most bytes of all outputs for one pixel; infinity if some are not images of a known number of
+            channels.
+    """
+
+    spec: bytes
+    pixel_bytes: float
+
+
+def look_of(settings: SphereSettings | GaussianSettings, outputs: tuple[str, ...], channels: int | None) -> Look:
+    """The look of settings and outputs; `channels` are those of the colours, None if they are unknown."""
+    spec = render_pb2.RenderSpec(outputs=outputs)
+    if isinstance(settings, SphereSettings):
+        spec.spheres.CopyFrom(sphere_settings_message(settings))
+    else:
+        spec.gaussians.CopyFrom(gaussian_settings_message(settings))
+    if channels is None or not set(outputs) <= {"color", *_ONE_CHANNEL}:
+        return Look(spec.SerializeToString(), math.inf)
+    return Look(spec.SerializeToString(), 4 * sum(channels if name == "color" else 1 for name in outputs))
 
 
 @dataclass(frozen=True)
@@ -77,15 +103,17 @@ class RenderRequest:
                 return int(self.tensors[name].shape[-1])
         return channels_of(self.scene)
 
+    @cached_property
+    def look(self) -> Look:
+        """The part of its message that is the same for other scenes and cameras."""
+        return look_of(self.settings, self.outputs, self.channels)
+
     @property
     def most_reply_bytes(self) -> float:
         """The bytes of the outputs; infinity if some are not images of a known number of channels."""
-        colors = self.channels
-        if colors is None or not set(self.outputs) <= {"color", *_ONE_CHANNEL}:
-            return math.inf
-        channels = sum(colors if name == "color" else 1 for name in self.outputs)
-        pixels = sum(camera.width * camera.height for camera in self.cameras)
-        return 4 * pixels * channels + ALIGNMENT * len(self.outputs)
+        camera = self.cameras[0]
+        pixels = camera.width * camera.height * len(self.cameras)
+        return self.look.pixel_bytes * pixels + ALIGNMENT * len(self.outputs)
 
     def facts(self) -> dict[str, str | int]:
         """Attributes of the trace span: the scene and the size of the rendering."""
@@ -99,17 +127,40 @@ def request_of(
     """The request of a scene and its cameras, and of the other arguments of `Client.render` by their names."""
     advice = "pass Spheres(positions, colors, radii), Gaussians(…), or a handle from put or get"
     instance("scene", scene, (Spheres, Gaussians, SceneHandle), advice)
-    cameras = _cameras(camera)
-    settings = settings_of(scene, cameras, arguments)
-    wanted = names("outputs", arguments.get("outputs", ("color",)))
-    formats = image_formats(arguments.get("image_format", "float32"), wanted)
+    is_single = isinstance(camera, Camera)
+    cameras = (camera,) if isinstance(camera, Camera) else _cameras(camera)
+    given = given_settings(scene, cameras, arguments)
+    outputs = names("outputs", arguments.get("outputs", ("color",)))
+    formats = image_formats(arguments.get("image_format", "float32"), outputs)
     quality = jpeg_quality_of(arguments.get("jpeg_quality"), formats)
-    return RenderRequest(scene, cameras, isinstance(camera, Camera), settings, wanted, formats, quality)
+    kind = SphereSettings if is_of_spheres(scene) else GaussianSettings
+    types = tuple([type(value) for name, value in given.items() if name != "background"])
+    if not _CONSTANTS.issuperset(types):
+        return RenderRequest(scene, cameras, is_single, kind(**given), outputs, formats, quality)
+    settings, look = _known(kind, tuple(given.items()), types, outputs, channels_of(scene))
+    request = RenderRequest(scene, cameras, is_single, settings, outputs, formats, quality)
+    vars(request)["look"] = look
+    return request
+
+
+# Types of settings that do not change. A background is a tuple of floats.
+_CONSTANTS = frozenset((bool, int, float, str))
+
+
+@lru_cache(maxsize=256)
+def _known(
+    kind: type[SphereSettings] | type[GaussianSettings],
+    given: tuple[tuple[str, Any], ...],
+    types: tuple[type, ...],
+    outputs: tuple[str, ...],
+    channels: int | None,
+) -> tuple[SphereSettings | GaussianSettings, Look]:
+    """Checked settings and their look. Equal values of other `types` may be wrong, so they are keys of their own."""
+    settings = kind(**dict(given))
+    return settings, look_of(settings, outputs, channels)
 
 
 def _cameras(camera: Any) -> tuple[Camera, ...]:
-    if isinstance(camera, Camera):
-        return (camera,)
     advice = "make one with Camera.look_at, orbit, opencv, sensor, pulsar or inria"
     # A string is iterable, but its letters are not what the caller passed.
     instance("camera", camera, (Camera,) if isinstance(camera, str) else (Camera, Iterable), advice)
@@ -156,15 +207,13 @@ def fill_spec(
     spec: render_pb2.RenderSpec, request: RenderRequest, reference: scene_pb2.SceneRef | None, payload: PayloadWriter
 ) -> None:
     """Fills `spec` from `request`; the call's own tensors, and without a `reference` the scene, are appended."""
-    spec.cameras.extend(camera_message(camera, payload) for camera in request.cameras)
-    spec.outputs.extend(request.outputs)
-    if isinstance(request.settings, SphereSettings):
-        spec.spheres.CopyFrom(sphere_settings_message(request.settings))
-    else:
-        spec.gaussians.CopyFrom(gaussian_settings_message(request.settings))
+    spec.MergeFromString(request.look.spec)
+    for camera in request.cameras:
+        spec.cameras.append(camera_message(camera, payload))
     if reference is not None:
         spec.scene_ref.CopyFrom(reference)
-        spec.tensors.extend(named_tensors(request.tensors, payload))
+        if request.tensors:
+            spec.tensors.extend(named_tensors(request.tensors, payload))
     elif not isinstance(request.scene, SceneHandle):
         spec.scene.CopyFrom(scene_message(request.scene, payload))
 

@@ -349,12 +349,36 @@ _RENDERED = ("spheres", "gaussians")
 
 # All settings of render; each engine uses a subset.
 RENDER_SETTINGS = tuple(dict.fromkeys((*SphereSettings.names(), *GaussianSettings.names())))
+_OF_SPHERES, _OF_GAUSSIANS = frozenset(SphereSettings.names()), frozenset(GaussianSettings.names())
 
 
 def settings_of(
     scene: Spheres | Gaussians | SceneHandle, cameras: Sequence[Camera], arguments: Mapping[str, Any]
 ) -> SphereSettings | GaussianSettings:
-    """The settings of one rendering.
+    """The settings of one rendering; the arguments are those of `given_settings`, and so are the errors."""
+    kind = SphereSettings if is_of_spheres(scene) else GaussianSettings
+    return kind(**given_settings(scene, cameras, arguments))
+
+
+def is_of_spheres(scene: Spheres | Gaussians | SceneHandle) -> bool:
+    """Whether the scene is one of spheres; else it is one of Gaussians.
+
+    Raises:
+        InvalidArgument: it is the handle of another kind of scene.
+    """
+    if not isinstance(scene, SceneHandle):
+        return isinstance(scene, Spheres)
+    if scene.kind not in _RENDERED:
+        advice = "" if scene.kind == "target" else "; pass it to query, for distances"
+        text = f"expected {' or '.join(_RENDERED)}, got {kind_in_words(scene.kind)}{advice}"
+        raise InvalidArgument.of("scene", text)
+    return scene.kind == "spheres"
+
+
+def given_settings(
+    scene: Spheres | Gaussians | SceneHandle, cameras: Sequence[Camera], arguments: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The settings of one rendering by their names: those that are given, and those that scene and cameras determine.
 
     Args:
         scene: the scene, which determines the engine.
@@ -364,36 +388,31 @@ def settings_of(
     Raises:
         InvalidArgument: a setting was given that belongs to the other engine.
     """
-    if isinstance(scene, SceneHandle) and scene.kind not in _RENDERED:
-        advice = "" if scene.kind == "target" else "; pass it to query, for distances"
-        text = f"expected {' or '.join(_RENDERED)}, got {kind_in_words(scene.kind)}{advice}"
-        raise InvalidArgument.of("scene", text)
+    spheres = is_of_spheres(scene)
     known = scene.scene if isinstance(scene, SceneHandle) else scene
     assert not isinstance(known, Mesh | World | TargetImage)
-    spheres = (scene.kind == "spheres") if isinstance(scene, SceneHandle) else isinstance(scene, Spheres)
-    kind = SphereSettings if spheres else GaussianSettings
-    given = {name: arguments[name] for name in RENDER_SETTINGS if arguments.get(name) is not None}
-    for name in given:
-        if name not in kind.names():
-            owner, actual = ("Gaussians", "spheres") if spheres else ("spheres", "Gaussians")
-            raise InvalidArgument.of(name, f"belongs to {owner}, but this scene is {actual}; leave it out")
-    given["background"] = _background(given.get("background"), known)
+    given = {name: value for name in RENDER_SETTINGS if (value := arguments.get(name)) is not None}
+    if not given.keys() <= (_OF_SPHERES if spheres else _OF_GAUSSIANS):
+        name = next(name for name in given if name not in (_OF_SPHERES if spheres else _OF_GAUSSIANS))
+        owner, actual = ("Gaussians", "spheres") if spheres else ("spheres", "Gaussians")
+        raise InvalidArgument.of(name, f"belongs to {owner}, but this scene is {actual}; leave it out")
+    if "background" in given:
+        given["background"] = _background(given["background"], known)
     if not spheres:
-        if any(isinstance(camera.model, InriaModel) for camera in cameras):
-            # Inria's projection puts the centre of the first pixel at 0.
-            given.setdefault("pixel_center", 0.0)
-        return GaussianSettings(**given)
+        for camera in cameras:
+            if isinstance(camera.model, InriaModel):
+                # Inria's projection puts the centre of the first pixel at 0.
+                given.setdefault("pixel_center", 0.0)
+        return given
     if "max_depth" not in given:
         if not isinstance(known, Spheres):
             text = "has no default for a handle without its scene; pass it, or get the scene with_tensors=True"
             raise InvalidArgument.of("max_depth", text)
         given["max_depth"] = enclosing_depth(known, cameras, number("min_depth", given.get("min_depth", 0.0)))
-    return SphereSettings(**{"gamma": _DEFAULT_GAMMA, **given})
+    return {"gamma": _DEFAULT_GAMMA, **given}
 
 
 def _background(background: Any, scene: Spheres | Gaussians | None) -> tuple[float, ...]:
-    if background is None:
-        return ()
     channels = to_numpy("background", background)
     if channels.dtype.kind not in "fiub":
         raise InvalidArgument.of(

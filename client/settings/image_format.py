@@ -18,6 +18,8 @@ _WIRE = values_of(ImageFormat, image_pb2.ImageFormat)
 def image_formats(value: Any, outputs: Sequence[str]) -> ImageFormats:
     """The formats of `outputs` by their names, without float32, from one format for all of them or some by name."""
     asked = tuple(outputs) or ("color",)
+    if isinstance(value, str) and value in _WIRE:
+        return {} if value == "float32" else dict.fromkeys(asked, value)
     formats = value if isinstance(value, Mapping) else dict.fromkeys(asked, value)
     for name, entry in formats.items():
         if name not in asked:

@@ -41,15 +41,11 @@ def begin(method: str, facts: Callable[[], Facts] | None = None) -> Trace:
 
     `facts` returns attributes of the span, and is called only if a span is recorded.
     """
-    if not _is_on():
+    # A program that has not imported OpenTelemetry, or is still importing it, cannot have set it up.
+    api: Any = sys.modules.get("opentelemetry.trace")
+    provider = getattr(api, "get_tracer_provider", None)
+    if provider is None or isinstance(provider(), api.ProxyTracerProvider):
         return UNTRACED
     from lumigrad.client.transport.spans import Span
 
     return Span(method, facts)
-
-
-def _is_on() -> bool:
-    # A program that has not imported OpenTelemetry, or is still importing it, cannot have set it up.
-    api: Any = sys.modules.get("opentelemetry.trace")
-    provider = getattr(api, "get_tracer_provider", None)
-    return provider is not None and not isinstance(provider(), api.ProxyTracerProvider)

@@ -78,13 +78,20 @@ def camera_message(camera: Camera, payload: PayloadWriter | None = None) -> came
     width, height = camera.width, camera.height
     if isinstance(model, SensorModel):
         return camera_pb2.Camera(width=width, height=height, sensor=_sensor_message(model, payload))
+    if isinstance(model, OpenCVModel):
+        # The fields one by one, since viewers and simulators send a new camera with each call.
+        message = camera_pb2.Camera(width=width, height=height)
+        opencv = message.opencv
+        opencv.fx, opencv.fy, opencv.cx, opencv.cy = model.fx, model.fy, model.cx, model.cy
+        opencv.rotation.extend(model.rotation.ravel().tolist())
+        opencv.translation.extend(model.translation.tolist())
+        opencv.projection = _PROJECTIONS[model.projection]
+        opencv.distortion.extend(model.distortion)
+        return message
     values = {}
     for name in model.__match_args__:
         value = getattr(model, name)
         values[name] = value.ravel().tolist() if isinstance(value, np.ndarray) else value
-    if isinstance(model, OpenCVModel):
-        values["projection"] = _PROJECTIONS[model.projection]
-        return camera_pb2.Camera(width=width, height=height, opencv=camera_pb2.OpenCVCamera(**values))
     if isinstance(model, InriaModel):
         inria = camera_pb2.InriaCamera(position=values.pop("eye"), **values)
         return camera_pb2.Camera(width=width, height=height, inria=inria)

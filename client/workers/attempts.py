@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import TracebackType
 from typing import Protocol, TypeAlias
 
@@ -81,6 +82,21 @@ class RoutedAttempts:
         source: this worker's reference to the scene; None: the call does not use a stored scene.
     """
 
+    kept: Kept | None = None
+    source: Source | None = None
+    _worker: Worker | None = None
+    # State of this worker: whether the next attempt uses it again, whether it lost the scene, and its repairs.
+    _stays = False
+    _is_lost = False
+    _repairs = 0
+    # The stored scene, and its handle on this worker at the last attempt.
+    _handle: SceneHandle | None = None
+    _named: SceneHandle | None = None
+    # State of this round. When all workers have been tried, another round begins after a pause.
+    _missed: Unavailable | Cancelled | None = None
+    _busy: ResourceExhausted | None = None
+    _spills = 0
+
     def __init__(
         self,
         pool: Members,
@@ -98,31 +114,17 @@ class RoutedAttempts:
         after the call. With `any_version` a copy is also stored again if the scene was updated meanwhile.
         """
         self._route = route = route or pool.route(subject)
-        self.kept: Kept | None = None if context is None else context.take(to_release=to_release)
+        self.kept = None if context is None else context.take(to_release=to_release)
         self.call = call.to(route.key if self.kept is None else self.kept.affinity)
-        self.source: Source | None = None
         self._pool = pool
-        self._backoff = Backoff(call, pool.retry_s)
         self._subject = subject
         self._unrouted = call
         self._context = context
         self._to_release = to_release
         # A mesh is stored as the client has it, even if the stored one was updated.
         self._any_version = any_version or isinstance(subject, Mesh)
-        self._worker: Worker | None = None
-        # State of this worker: whether the next attempt uses it again, whether it lost the scene, and its repairs.
-        self._stays = False
-        self._is_lost = False
-        self._repairs = 0
-        # The stored scene, and its handle on this worker at the last attempt.
-        self._handle: SceneHandle | None = None
-        self._named: SceneHandle | None = None
-        # State of this round. When all workers have been tried, another round begins after a pause.
         self._asked: set[Worker] = set()
-        self._missed: Unavailable | Cancelled | None = None
         self._failures: dict[str, Unavailable] = {}
-        self._busy: ResourceExhausted | None = None
-        self._spills = 0
 
     def __enter__(self) -> Worker:
         while True:
@@ -155,6 +157,11 @@ class RoutedAttempts:
             self._context.forget(self.kept)
         return False
 
+    @cached_property
+    def _backoff(self) -> Backoff:
+        """The pauses between attempts; most calls need none."""
+        return Backoff(self._unrouted, self._pool.retry_s)
+
     @property
     def reference(self) -> scene_pb2.SceneRef | None:
         """The reference of this attempt's worker to the stored scene."""
@@ -168,8 +175,10 @@ class RoutedAttempts:
             self._worker = self.kept.worker
             return self._worker
         members = in_order(self._route, self._pool.members())
-        worker = next((worker for worker in members if worker not in self._asked), None)
-        if worker is None:
+        for worker in members:
+            if worker not in self._asked:
+                break
+        else:
             self._asked.clear()
             self._missed = None
             worker = members[0]

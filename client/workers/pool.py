@@ -25,7 +25,7 @@ from lumigrad.client.values.world import World
 from lumigrad.client.wire.scenes import SceneChanges
 from lumigrad.client.workers.attempts import RoutedAttempts
 from lumigrad.client.workers.health import Standing
-from lumigrad.client.workers.routing import Keys, Route, Subject, in_order
+from lumigrad.client.workers.routing import Keys, Route, Subject, in_order, route_of
 from lumigrad.client.workers.worker import Worker
 
 _log = logging.getLogger("lumigrad")
@@ -78,7 +78,8 @@ class Pool:
 
         Its trace span is named by the `method` that it mainly calls and has the attributes that `facts` returns.
         """
-        return Call(self.timeout_of(timeout_s), cancellation=cancellation, trace=tracing.begin(method, facts))
+        timeout_s = self._access.timeout_s if timeout_s is None else self.timeout_of(timeout_s)
+        return Call(timeout_s, cancellation=cancellation, trace=tracing.begin(method, facts))
 
     def timeout_of(self, timeout_s: float | None) -> float:
         """Returns the caller's time-out, or the client's if that is None."""
@@ -90,7 +91,9 @@ class Pool:
 
     def route(self, subject: Subject) -> Route:
         """Returns the route of a call. A lone worker may be a balancer, which needs keys too."""
-        if not self._targets.is_lone or isinstance(subject, Route | SceneHandle):
+        if isinstance(subject, SceneHandle):
+            return route_of(subject)
+        if not self._targets.is_lone or isinstance(subject, Route):
             return self._keys.route(subject)
         if isinstance(subject, World | Mesh):
             return Route(self.members()[0].store.worlds)
@@ -128,7 +131,7 @@ class Pool:
         if not route.is_movable:
             return (route,)
         ready = [worker for worker in in_order(route, self.members()) if worker.health.standing is Standing.READY]
-        return [replace(route, address=worker.target) for worker in ready[:most]] or (route,)
+        return [route._replace(address=worker.target) for worker in ready[:most]] or (route,)
 
     def follow(self, leader: Worker, before: SceneHandle, after: SceneHandle, changes: SceneChanges) -> None:
         """Updates the copies of a scene on other workers; those unavailable now are updated by their next call."""

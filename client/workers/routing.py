@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 from lumigrad.client.values.handle import Scene, SceneHandle
@@ -25,12 +25,17 @@ def ranked(key: str, names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda name: (_weight(key, name), name), reverse=True)
 
 
+@lru_cache(maxsize=1024)
+def _ranked_once(key: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """As `ranked`, which takes a hash for each name, while every call of a scene needs the same order."""
+    return tuple(ranked(key, names))
+
+
 def _weight(key: str, name: str) -> bytes:
     return hashlib.blake2b(f"{key}\0{name}".encode(), digest_size=8).digest()
 
 
-@dataclass(frozen=True)
-class Route:
+class Route(NamedTuple):
     """The route of a call.
 
     Attributes:
@@ -76,10 +81,7 @@ class Keys:
             # A world's poses change often, so only its meshes determine the key.
             meshes = {reference.scene_id for reference in self._references(subject) if reference is not None}
             return Route(hashlib.sha256(" ".join(sorted(meshes)).encode()).hexdigest() if meshes else "")
-        key = subject.affinity_key
-        # Calls about a scene that was found by its name alone go to the worker that returned it.
-        is_found = subject.scene is None or key == subject.scene_id
-        return Route(key, subject.address if is_found else "", subject.scene is not None, subject.replicas)
+        return route_of(subject)
 
     def _references(self, world: World) -> list[scene_pb2.SceneRef | None]:
         """Names each obstacle's mesh by its key, because its id differs between workers."""
@@ -99,11 +101,21 @@ class Keys:
         return key
 
 
-def in_order(route: Route, members: Sequence[Worker]) -> list[Worker]:
+def route_of(handle: SceneHandle) -> Route:
+    """Returns the route of a call about a stored scene."""
+    key = handle.affinity_key
+    # Calls about a scene that was found by its name alone go to the worker that returned it.
+    is_found = handle.scene is None or key == handle.scene_id
+    return Route(key, handle.address if is_found else "", handle.scene is not None, handle.replicas)
+
+
+def in_order(route: Route, members: Sequence[Worker]) -> Sequence[Worker]:
     """Returns the workers in the order to try them: the route's address, then by key or load; absent ones last."""
+    if len(members) == 1:
+        return members
     if route.key:
         by_target = {worker.target: worker for worker in members}
-        ordered = [by_target[target] for target in ranked(route.key, by_target)]
+        ordered = [by_target[target] for target in _ranked_once(route.key, tuple(by_target))]
         shared = sorted(ordered[: route.copies], key=lambda worker: worker.under_way)
         ordered[: route.copies] = shared
     else:

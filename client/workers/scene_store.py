@@ -182,13 +182,16 @@ class SceneStore:
 
     def current(self, handle: SceneHandle) -> SceneHandle:
         """Returns the present handle: itself, or that of the scene that was put again for it."""
-        scene_id, version = self._key_now(handle)
-        return replace(handle, scene_id=scene_id, version=version)
+        key = scene_id, version = self._key_now(handle)
+        is_same = key == (handle.scene_id, handle.version)
+        return handle if is_same else replace(handle, scene_id=scene_id, version=version)
 
     def _key_now(self, handle: SceneHandle) -> _Key:
+        key = handle.scene_id, handle.version
+        if not self._restored:
+            return key
         passed: list[_Key] = []
         with self._lock:
-            key = handle.scene_id, handle.version
             while (newer := self._restored.get(key)) is not None:
                 passed.append(key)
                 key = newer

@@ -32,8 +32,10 @@ def extent(shape: Sequence[int]) -> int:
 
 def nbytes(tensor: tensor_pb2.Tensor, field: str) -> int:
     """The bytes that dtype and shape ask for; a shape that nothing can have is a ProtocolError."""
-    itemsize = dtypes.to_numpy(tensor.dtype, field).itemsize
-    shape = tuple(tensor.shape)
+    return _nbytes(dtypes.to_numpy(tensor.dtype, field).itemsize, tuple(tensor.shape), field)
+
+
+def _nbytes(itemsize: int, shape: tuple[int, ...], field: str) -> int:
     if len(shape) > _MAX_DIMENSIONS:
         raise ProtocolError(f"{field}.shape", f"at most {_MAX_DIMENSIONS} sizes", len(shape))
     if shape and not 0 <= min(shape) <= max(shape) <= _MAX_SIZE:
@@ -109,18 +111,19 @@ class PayloadReader:
         `field` names the tensor in errors. The array may be read-only.
         """
         element = dtypes.to_numpy(tensor.dtype, field)
-        expected = nbytes(tensor, field)
+        shape = tuple(tensor.shape)
+        expected = _nbytes(element.itemsize, shape, field)
         source = self._bytes(tensor, field)
         if source.nbytes != expected:
-            shape = "x".join(map(str, tensor.shape)) or "scalar"
-            limit = f"{expected} bytes for {dtypes.name(tensor.dtype)} {shape}"
+            size = "x".join(map(str, shape)) or "scalar"
+            limit = f"{expected} bytes for {dtypes.name(tensor.dtype)} {size}"
             raise ProtocolError(field, limit, f"{source.nbytes} bytes")
         if not expected:
-            return np.empty(tuple(tensor.shape), element)
+            return np.empty(shape, element)
         array = np.frombuffer(source, element)
         if tensor.dtype == dtypes.BOOL and (largest := array.view(np.uint8).max()) > 1:
             raise ProtocolError(field, "booleans stored as 0 or 1", int(largest))
-        return (array if array.flags.aligned else array.copy()).reshape(tuple(tensor.shape))
+        return (array if array.flags.aligned else array.copy()).reshape(shape)
 
     def read_in_place(self, tensor: tensor_pb2.Tensor, field: str) -> Array:
         """As `read`, but without a copy; the sender may change the bytes meanwhile."""

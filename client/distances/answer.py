@@ -173,7 +173,8 @@ def ask(workers: Pool, query: DistanceQuery, retain: bool, call: Call, route: Ro
             service = worker.connection.distances
             reply = worker.connection.exchange(service.Query, build, attempts.call, query.most_reply_bytes)
             arrays = {named.name: reply.reader.read(named.tensor, named.name) for named in reply.header.outputs}
-            kept = Kept.of(reply.header.context_id, worker, service.Release, attempts.call.affinity)
+            state = reply.header.context_id
+            kept = Kept(state, service.Release, attempts.call.affinity, worker) if state else None
             return Distances(workers, query, arrays, kept, reply.timings)
 
 

@@ -299,7 +299,8 @@ def render(workers: Pool, request: RenderRequest, retain: bool, call: Call, rout
         with attempts as worker:
             service = worker.connection.render
             reply = worker.connection.exchange(service.Render, build, attempts.call, request.most_reply_bytes)
-            kept = Kept.of(reply.header.context_id, worker, service.Release, attempts.call.affinity)
+            state = reply.header.context_id
+            kept = Kept(state, service.Release, attempts.call.affinity, worker) if state else None
             arrays, files = outputs_of(reply.header.outputs, reply.reader)
             return Frame(workers, request, arrays, files, kept, reply.timings)
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from lumigrad.client.base.arguments import instance, names, one_of
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.settings.engines import GaussianSettings, SphereSettings, given_settings, is_of_spheres
+from lumigrad.client.settings.engines import GaussianSettings, SphereSettings, engine_of, given_settings
 from lumigrad.client.settings.image_format import ImageFormats, image_formats, jpeg_quality_of
 from lumigrad.client.transport.connection import Reply
 from lumigrad.client.values.camera import Camera, OpenCVModel, PulsarModel
@@ -125,38 +125,40 @@ def request_of(
     scene: Spheres | Gaussians | SceneHandle, camera: Camera | Sequence[Camera], arguments: Mapping[str, Any]
 ) -> RenderRequest:
     """The request of a scene and its cameras, and of the other arguments of `Client.render` by their names."""
-    advice = "pass Spheres(positions, colors, radii), Gaussians(…), or a handle from put or get"
-    instance("scene", scene, (Spheres, Gaussians, SceneHandle), advice)
+    kind = engine_of(scene)
     is_single = isinstance(camera, Camera)
     cameras = (camera,) if isinstance(camera, Camera) else _cameras(camera)
-    given = given_settings(scene, cameras, arguments)
+    given = given_settings(kind, scene, cameras, arguments)
     outputs = names("outputs", arguments.get("outputs", ("color",)))
     formats = image_formats(arguments.get("image_format", "float32"), outputs)
-    quality = jpeg_quality_of(arguments.get("jpeg_quality"), formats)
-    kind = SphereSettings if is_of_spheres(scene) else GaussianSettings
-    types = tuple([type(value) for name, value in given.items() if name != "background"])
+    quality = arguments.get("jpeg_quality")
+    quality = 0 if quality is None else jpeg_quality_of(quality, formats)
+    background = given.pop("background", ())
+    types = tuple(map(type, given.values()))
     if not _CONSTANTS.issuperset(types):
-        return RenderRequest(scene, cameras, is_single, kind(**given), outputs, formats, quality)
-    settings, look = _known(kind, tuple(given.items()), types, outputs, channels_of(scene))
+        settings = kind(background=background, **given)
+        return RenderRequest(scene, cameras, is_single, settings, outputs, formats, quality)
+    settings, look = _known(kind, background, tuple(given.items()), types, outputs, channels_of(scene))
     request = RenderRequest(scene, cameras, is_single, settings, outputs, formats, quality)
     vars(request)["look"] = look
     return request
 
 
-# Types of settings that do not change. A background is a tuple of floats.
+# Types of settings that do not change.
 _CONSTANTS = frozenset((bool, int, float, str))
 
 
 @lru_cache(maxsize=256)
 def _known(
     kind: type[SphereSettings] | type[GaussianSettings],
+    background: tuple[float, ...],
     given: tuple[tuple[str, Any], ...],
     types: tuple[type, ...],
     outputs: tuple[str, ...],
     channels: int | None,
 ) -> tuple[SphereSettings | GaussianSettings, Look]:
     """Checked settings and their look. Equal values of other `types` may be wrong, so they are keys of their own."""
-    settings = kind(**dict(given))
+    settings = kind(background=background, **dict(given))
     return settings, look_of(settings, outputs, channels)
 
 

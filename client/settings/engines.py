@@ -349,56 +349,61 @@ _RENDERED = ("spheres", "gaussians")
 
 # All settings of render; each engine uses a subset.
 RENDER_SETTINGS = tuple(dict.fromkeys((*SphereSettings.names(), *GaussianSettings.names())))
-_OF_SPHERES, _OF_GAUSSIANS = frozenset(SphereSettings.names()), frozenset(GaussianSettings.names())
+_OF_ENGINES = {kind: frozenset(kind.names()) for kind in (SphereSettings, GaussianSettings)}
 
 
 def settings_of(
     scene: Spheres | Gaussians | SceneHandle, cameras: Sequence[Camera], arguments: Mapping[str, Any]
 ) -> SphereSettings | GaussianSettings:
     """The settings of one rendering; the arguments are those of `given_settings`, and so are the errors."""
-    kind = SphereSettings if is_of_spheres(scene) else GaussianSettings
-    return kind(**given_settings(scene, cameras, arguments))
+    kind = engine_of(scene)
+    return kind(**given_settings(kind, scene, cameras, arguments))
 
 
-def is_of_spheres(scene: Spheres | Gaussians | SceneHandle) -> bool:
-    """Whether the scene is one of spheres; else it is one of Gaussians.
+def engine_of(scene: Spheres | Gaussians | SceneHandle) -> type[SphereSettings] | type[GaussianSettings]:
+    """The type of the settings for renderings of a scene.
 
     Raises:
-        InvalidArgument: it is the handle of another kind of scene.
+        InvalidArgument: it is no scene of spheres or Gaussians, nor the handle of one.
     """
     if not isinstance(scene, SceneHandle):
-        return isinstance(scene, Spheres)
+        advice = "pass Spheres(positions, colors, radii), Gaussians(…), or a handle from put or get"
+        instance("scene", scene, (Spheres, Gaussians, SceneHandle), advice)
+        return SphereSettings if isinstance(scene, Spheres) else GaussianSettings
     if scene.kind not in _RENDERED:
         advice = "" if scene.kind == "target" else "; pass it to query, for distances"
         text = f"expected {' or '.join(_RENDERED)}, got {kind_in_words(scene.kind)}{advice}"
         raise InvalidArgument.of("scene", text)
-    return scene.kind == "spheres"
+    return SphereSettings if scene.kind == "spheres" else GaussianSettings
 
 
 def given_settings(
-    scene: Spheres | Gaussians | SceneHandle, cameras: Sequence[Camera], arguments: Mapping[str, Any]
+    kind: type[SphereSettings] | type[GaussianSettings],
+    scene: Spheres | Gaussians | SceneHandle,
+    cameras: Sequence[Camera],
+    arguments: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The settings of one rendering by their names: those that are given, and those that scene and cameras determine.
 
     Args:
-        scene: the scene, which determines the engine.
+        kind: the type of the scene's settings.
+        scene: the scene.
         cameras: all cameras of the rendering.
         arguments: a function's arguments by name, with the settings of both engines; None means not given.
 
     Raises:
         InvalidArgument: a setting was given that belongs to the other engine.
     """
-    spheres = is_of_spheres(scene)
     known = scene.scene if isinstance(scene, SceneHandle) else scene
     assert not isinstance(known, Mesh | World | TargetImage)
     given = {name: value for name in RENDER_SETTINGS if (value := arguments.get(name)) is not None}
-    if not given.keys() <= (_OF_SPHERES if spheres else _OF_GAUSSIANS):
-        name = next(name for name in given if name not in (_OF_SPHERES if spheres else _OF_GAUSSIANS))
-        owner, actual = ("Gaussians", "spheres") if spheres else ("spheres", "Gaussians")
+    if not given.keys() <= _OF_ENGINES[kind]:
+        name = next(name for name in given if name not in _OF_ENGINES[kind])
+        owner, actual = ("Gaussians", "spheres") if kind is SphereSettings else ("spheres", "Gaussians")
         raise InvalidArgument.of(name, f"belongs to {owner}, but this scene is {actual}; leave it out")
     if "background" in given:
         given["background"] = _background(given["background"], known)
-    if not spheres:
+    if kind is GaussianSettings:
         for camera in cameras:
             if isinstance(camera.model, InriaModel):
                 # Inria's projection puts the centre of the first pixel at 0.

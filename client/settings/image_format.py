@@ -31,9 +31,7 @@ def image_formats(value: Any, outputs: Sequence[str]) -> ImageFormats:
 
 
 def jpeg_quality_of(value: Any, formats: ImageFormats) -> int:
-    """The quality of JPEG files; 0: the worker's choice."""
-    if value is None:
-        return 0
+    """The quality of JPEG files."""
     if "jpeg" not in formats.values():
         raise InvalidArgument.of("jpeg_quality", 'belongs to image_format="jpeg"; leave it out')
     return whole_number("jpeg_quality", value, 1, 100)
@@ -41,7 +39,8 @@ def jpeg_quality_of(value: Any, formats: ImageFormats) -> int:
 
 def format_messages(formats: ImageFormats, jpeg_quality: int) -> list[image_pb2.OutputFormat]:
     """The protobuf messages that request output formats."""
-    return [
-        image_pb2.OutputFormat(name=name, format=_WIRE[entry], quality=jpeg_quality if entry == "jpeg" else 0)
-        for name, entry in formats.items()
-    ]
+    messages: list[image_pb2.OutputFormat] = []
+    for name, entry in formats.items():
+        quality = jpeg_quality if entry == "jpeg" else 0
+        messages.append(image_pb2.OutputFormat(name=name, format=_WIRE[entry], quality=quality))
+    return messages

@@ -106,17 +106,14 @@ class Call:
         """Returns the call with a routing key, unless it has one already."""
         if self.affinity or not affinity:
             return self
-        return self._with(affinity=affinity)
+        # As copy.copy would do it, in a tenth of the time.
+        routed = object.__new__(Call)
+        vars(routed).update(vars(self), affinity=affinity)
+        return routed
 
     def renewed(self, timeout_s: float) -> Call:
         """Returns the call with a new deadline, counted from now."""
-        return self._with(timeout_s=timeout_s, end=time.monotonic() + timeout_s)
-
-    def _with(self, **changed: Any) -> Call:
-        """Returns a copy; copy.copy takes ten times as long."""
-        made = object.__new__(Call)
-        vars(made).update(vars(self), **changed)
-        return made
+        return Call(timeout_s, affinity=self.affinity, cancellation=self.cancellation, trace=self.trace)
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:

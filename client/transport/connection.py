@@ -65,7 +65,7 @@ _LEFT: list[Connection] = []
 _Metadata = tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Reply(Generic[M]):
     """A complete streamed reply; `reader` returns views of its tensors, whose memory the reply owns.
 
@@ -193,11 +193,6 @@ class Connection:
             self.check_own()
             raise LumigradError("this client is closed; make a new one")
 
-    def begin_trip(self, call: Call, by_stream: bool) -> StreamTrip:
-        """Begins the way of one RPC of a call, by the lane if there is one, or `by_stream` alone."""
-        call.trace.note_call(self.target)
-        return StreamTrip() if by_stream else self._lanes.trip(call)
-
     def exception_of(self, error: BaseException | None, call: Call) -> BaseException | None:
         """The exception of the client for an error of gRPC or of the contract; any other error stays what it is."""
         if isinstance(error, grpc.RpcError):
@@ -285,7 +280,8 @@ class _Rpc:
         self._by_stream = by_stream
 
     def __enter__(self) -> StreamTrip:
-        self._trip = trip = self._connection.begin_trip(self._call, self._by_stream)
+        self._call.trace.note_call(self._connection.target)
+        self._trip = trip = StreamTrip() if self._by_stream else self._connection.trip(self._call)
         return trip
 
     def __exit__(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from os import PathLike
 from typing import Any
 
@@ -94,7 +95,7 @@ class Gaussians(Tensors):
         """Whether all third scales are 0, as those of surfels are; false if there are no Gaussians."""
         return self.scales is not None and len(self) > 0 and not self.scales[..., 2].any()
 
-    @property
+    @cached_property
     def channels(self) -> int:
         """D, the number of colour channels."""
         array = self.colors if self.sh is None else self.sh

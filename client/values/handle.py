@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 from lumigrad.client.values.gaussians import Gaussians
@@ -58,7 +59,7 @@ class SceneHandle:
     content: Mapping[str, int] | None = field(default=None, repr=False, compare=False)
     name: str = ""
 
-    @property
+    @cached_property
     def affinity_key(self) -> str:
         """The routing key of calls for this scene; equal keys go to the same worker."""
         return self.affinity or self.scene_id

@@ -61,7 +61,7 @@ class Spheres(Tensors):
         opacities = "" if self.opacities is None else ", with opacities"
         return f"Spheres({len(self)} spheres, {self.channels} channels{opacities})"
 
-    @property
+    @cached_property
     def channels(self) -> int:
         """K, the number of colour channels."""
         return int(self.colors.shape[1])

@@ -80,10 +80,12 @@ class RoutedAttempts:
         call: the routed call, for the RPCs of the attempts.
         kept: the forward state that this attempt uses; None: the worker has to compute it.
         source: this worker's reference to the scene; None: the call does not use a stored scene.
+        reference: the same, if the scene is no world that is sent with the call.
     """
 
     kept: Kept | None = None
     source: Source | None = None
+    reference: scene_pb2.SceneRef | None = None
     _worker: Worker | None = None
     # State of this worker: whether the next attempt uses it again, whether it lost the scene, and its repairs.
     _stays = False
@@ -134,14 +136,17 @@ class RoutedAttempts:
                 # The list of workers is unavailable.
                 self._backoff.after(error)
                 continue
-            worker.enter()
+            worker.under_way += 1
+            worker.asked += 1
             try:
                 if self.kept is None:
-                    worker.store.catch_up(self.call)
-                    self.source = self._prepared(worker)
+                    if worker.store.changes:
+                        worker.store.catch_up(self.call)
+                    self.source = source = self._prepared(worker)
+                    self.reference = None if isinstance(source, InlineWorld) else source
                 return worker
             except BaseException as error:
-                worker.leave()
+                worker.under_way -= 1
                 if not self._handle_error(worker, error, is_begun=False):
                     raise
 
@@ -150,7 +155,7 @@ class RoutedAttempts:
     ) -> bool:
         worker = self._worker
         assert worker is not None
-        worker.leave()
+        worker.under_way -= 1
         if error is not None:
             return self._handle_error(worker, error, is_begun=True)
         if self.kept is not None and self._context is not None and self._to_release:
@@ -161,11 +166,6 @@ class RoutedAttempts:
     def _backoff(self) -> Backoff:
         """The pauses between attempts; most calls need none."""
         return Backoff(self._unrouted, self._pool.retry_s)
-
-    @property
-    def reference(self) -> scene_pb2.SceneRef | None:
-        """The reference of this attempt's worker to the stored scene."""
-        return None if isinstance(self.source, InlineWorld) else self.source
 
     def _next(self) -> Worker:
         if self._stays and self._worker is not None:

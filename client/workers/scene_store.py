@@ -56,7 +56,7 @@ class SceneStore:
         self._repairs = {kind: [threading.Lock() for _ in range(_REPAIRS)] for kind in (True, False)}
         # Changes made on other workers that are still to be made here: the handles before and after, what changed, and
         # the update's id.
-        self._changes: deque[tuple[SceneHandle, SceneHandle, SceneChanges, str]] = deque()
+        self.changes: deque[tuple[SceneHandle, SceneHandle, SceneChanges, str]] = deque()
         self._catching = threading.Lock()
         # The routing key of all worlds and their meshes, which have to be on one worker because worlds share meshes.
         self.worlds = secrets.token_hex(_NAME_BYTES)
@@ -116,20 +116,20 @@ class SceneStore:
         """Notes that a scene that this worker has a copy of was changed on another worker."""
         if self._key_now(before) != (before.scene_id, before.version):
             with self._lock:
-                self._changes.append((before, after, changes, secrets.token_hex(_NAME_BYTES)))
+                self.changes.append((before, after, changes, secrets.token_hex(_NAME_BYTES)))
 
     def catch_up(self, call: Call) -> None:
         """Applies to this worker's copies the changes that were made on other workers."""
-        while self._changes:
+        while self.changes:
             with self._catching:
-                if not self._changes:
+                if not self.changes:
                     return
-                before, after, changes, update_id = self._changes[0]
+                before, after, changes, update_id = self.changes[0]
                 # A copy that another client has changed stays as it is.
                 with suppress(SceneNotFound, VersionMismatch):
                     changed = self.update(before, self.reference(before), changes, update_id, call)
                     self._note_restored(after, changed)
-                self._changes.popleft()
+                self.changes.popleft()
 
     def get(self, name: str, with_tensors: bool, call: Call, *, by_content: bool = False) -> SceneHandle:
         """Returns a handle to a scene, found by its id or its content's hash.
@@ -182,16 +182,15 @@ class SceneStore:
 
     def current(self, handle: SceneHandle) -> SceneHandle:
         """Returns the present handle: itself, or that of the scene that was put again for it."""
-        key = scene_id, version = self._key_now(handle)
-        is_same = key == (handle.scene_id, handle.version)
-        return handle if is_same else replace(handle, scene_id=scene_id, version=version)
+        if not self._restored:
+            return handle
+        scene_id, version = self._key_now(handle)
+        return replace(handle, scene_id=scene_id, version=version)
 
     def _key_now(self, handle: SceneHandle) -> _Key:
-        key = handle.scene_id, handle.version
-        if not self._restored:
-            return key
         passed: list[_Key] = []
         with self._lock:
+            key = handle.scene_id, handle.version
             while (newer := self._restored.get(key)) is not None:
                 passed.append(key)
                 key = newer

@@ -22,7 +22,8 @@ _LINGER_S = 1.0
 class Worker:
     """The client's state of one worker.
 
-    `under_way` counts this client's calls in progress, `asked` all of its calls so far.
+    `under_way` counts this client's calls in progress, `asked` all of its calls so far. Threads may miscount, which
+    does no harm: the counts only help to choose a worker.
     """
 
     def __init__(self, address: Address, access: Access) -> None:
@@ -37,16 +38,6 @@ class Worker:
 
     def __repr__(self) -> str:
         return f"Worker({self.target!r})"
-
-    def enter(self) -> None:
-        """Counts a call in progress."""
-        # Threads may miscount, which does no harm: the counts only help to choose a worker.
-        self.under_way += 1
-        self.asked += 1
-
-    def leave(self) -> None:
-        """Counts the end of a call."""
-        self.under_way -= 1
 
     def close(self) -> None:
         """Closes the connection; calls in progress are cancelled."""
@@ -71,11 +62,6 @@ class Kept:
     method: Any
     affinity: str
     worker: Worker
-
-    @staticmethod
-    def of(context_id: str, worker: Worker, release: Any, affinity: str) -> Kept | None:
-        """Creates it from a reply; None if the worker kept no state."""
-        return Kept(context_id, release, affinity, worker) if context_id else None
 
 
 class Releases:

@@ -155,9 +155,9 @@ def test_replicas_share_the_calls_of_a_hot_scene(client: Client, workers: list[W
     first, second = ranked(handle.content_hash, targets(workers))[:2]
     assert set(homes(client, [handle] * 4)) <= {first, second}
     busy = next(worker for worker in client._workers.members() if worker.target == first)
-    busy.enter()
+    busy.under_way += 1
     assert homes(client, [handle]) == [second]
-    busy.leave()
+    busy.under_way -= 1
     updated = client.update(handle, radii=cloud(700).radii * 2)
     assert updated.replicas == 2
     expected = client.render(updated.scene, CAMERA, **SETTINGS).color

@@ -55,6 +55,11 @@ _HUNG_UP = ("Socket closed", "onnection reset", "connection attempt timed out be
 # The time-out for connecting to a port of this machine.
 _PROBE_S = 1.0
 _RESET = "RST_STREAM"
+# What workers send with the status of every call, and ahead of replies that take long.
+_REQUEST_ID = "x-request-id"
+# Messages of gRPC, and of Envoy, for a call whose connection broke, and of gRPC for one that found no connection.
+_BROKEN = ("Stream removed", "Socket closed", "onnection reset", "Broken pipe", "connection termination")
+_UNCONNECTED = "failed to connect"
 
 # Paths in requests that are not those of the caller's arguments, and what takes their place. In distance queries
 # `spec.spheres` is a tensor.
@@ -80,8 +85,10 @@ def exception_of(error: grpc.RpcError, target: str, timeout_s: float) -> Lumigra
         text = f"the worker at {target} was lost during the call ({text}); its log may show the reason"
         return Unavailable(text, was_begun=True)
     if call.code() is grpc.StatusCode.CANCELLED:
-        # Initial metadata shows that a worker began the call and ended it itself; without it, a proxy ended the call.
-        return Cancelled(f"the call to {target} was cancelled: {text}", is_foreign=not call.initial_metadata())
+        # Metadata shows that a worker began the call and ended it itself; without it, a proxy ended the call.
+        is_answered = any(key == _REQUEST_ID for key, _ in call.trailing_metadata() or ())
+        is_foreign = not is_answered and not call.initial_metadata()
+        return Cancelled(f"the call to {target} was cancelled: {text}", is_foreign=is_foreign)
     metadata = call.trailing_metadata() or ()
     return _translated(call.code(), text, metadata, target, timeout_s)
 
@@ -116,9 +123,15 @@ def _was_lost(call: Any) -> bool:
 
 
 def _was_begun(call: Any) -> bool:
-    """Whether a worker began the call and did not end it itself: a worker that refuses a call sends RetryInfo."""
-    refused = details.find(call.trailing_metadata(), error_details_pb2.RetryInfo)
-    return bool(call.initial_metadata()) and refused is None
+    """Whether a worker began the call and did not end it itself: a worker that refuses a call sends RetryInfo.
+
+    Initial metadata comes with the reply or, if that takes long, before it. A call that was lost earlier may have begun.
+    """
+    if details.find(call.trailing_metadata(), error_details_pb2.RetryInfo) is not None:
+        return False
+    text = call.details() or ""
+    is_broken = _UNCONNECTED not in text and any(sign in text for sign in _BROKEN)
+    return is_broken or bool(call.initial_metadata())
 
 
 def _invalid_argument(text: str, metadata: _Metadata, target: str) -> LumigradError:

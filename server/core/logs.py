@@ -6,16 +6,19 @@ import json
 import logging
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from datetime import datetime, timezone
+from select import PIPE_BUF
 from types import TracebackType
+from typing import TextIO
 
 logger = logging.getLogger("lumigrad")
 
 
 def configure(log_format: str) -> None:
     """Write the log to standard error as "plain" or "json" lines, warnings and uncaught errors included."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _LineHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter() if log_format == "json" else _PlainFormatter())
     logger.handlers[:] = [handler]
     logger.setLevel(logging.INFO)
@@ -28,14 +31,83 @@ def configure(log_format: str) -> None:
     sys.excepthook = _process_ended
 
 
-def event(message: str, /, level: int = logging.INFO, *, error: BaseException | None = None, **fields: object) -> None:
-    """Log a message with fields; `error` adds its traceback, which callers never see."""
+def event(
+    message: str,
+    /,
+    level: int = logging.INFO,
+    *,
+    error: BaseException | None = None,
+    moment: float | None = None,
+    **fields: object,
+) -> None:
+    """Log a message with fields.
+
+    `error` adds its traceback, which callers never see; `moment` is when it happened, in seconds since 1970, if that
+    was not now.
+    """
     if logger.isEnabledFor(level):
         why = None if error is None else (type(error), error, error.__traceback__)
         # `Logger.log` would spend time on finding the calling line.
         record = logging.LogRecord(logger.name, level, "", 0, message, None, why)
         record.fields = fields
+        if moment is not None:
+            record.created = moment
         logger.handle(record)
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Write the lines of a `with` block together at its end; lines of other threads wait for that."""
+    with ExitStack() as stack:
+        for handler in logger.handlers:
+            if isinstance(handler, _LineHandler):
+                stack.enter_context(handler.together())
+        yield
+
+
+class _LineHandler(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes each line at once, or those of a batch together."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        # Lines of a batch; None: there is none.
+        self._waiting: list[str] | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, or add it to the batch."""
+        if self._waiting is None:
+            super().emit(record)
+        else:
+            self._waiting.append(self.format(record) + self.terminator)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Collect the lines of a `with` block, and write them at its end."""
+        # Locked until then, so that nobody else's lines are in the batch.
+        with self.lock:  # type: ignore[union-attr]
+            self._waiting = []
+            try:
+                yield
+            finally:
+                lines, self._waiting = self._waiting, None
+                for block in _blocks(lines):
+                    self.stream.write(block)
+                self.flush()
+
+
+def _blocks(lines: Iterable[str]) -> Iterator[str]:
+    """Join lines to blocks that a pipe takes whole: the supervisor writes to the same one."""
+    block: list[str] = []
+    length = 0
+    for line in lines:
+        nbytes = len(line.encode(errors="replace"))
+        if block and length + nbytes > PIPE_BUF:
+            yield "".join(block)
+            block, length = [], 0
+        block.append(line)
+        length += nbytes
+    if block:
+        yield "".join(block)
 
 
 def _thread_ended(ended: threading.ExceptHookArgs) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections import Counter as PlainCounter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from prometheus_client import (
     CollectorRegistry,
@@ -20,6 +21,8 @@ from prometheus_client.registry import Collector
 
 from lumigrad.server.core.accounts import Account
 from lumigrad.server.core.errors import REASONS
+from lumigrad.server.core.histograms import Histograms
+from lumigrad.server.core.record import CallRecord
 
 # From the smallest kernel stage (tens of microseconds) to a minute.
 _SECONDS = (
@@ -93,16 +96,18 @@ class Metrics:
         ProcessCollector(registry=registry)
         counter = functools.partial(Counter, namespace="lumigrad", registry=registry)
         gauge = functools.partial(Gauge, namespace="lumigrad", registry=registry)
-        histogram = functools.partial(Histogram, namespace="lumigrad", registry=registry, buckets=_SECONDS)
+        histograms = functools.partial(Histograms, buckets=_SECONDS, registry=registry)
         self.calls = counter("calls", "Calls that have ended.", ["method", "code"])
-        self.call_seconds = histogram("call_seconds", "Duration of a call from its arrival to its end.", ["method"])
-        self.stage_seconds = histogram(
+        self.call_seconds = histograms("call_seconds", "Duration of a call from its arrival to its end.", ["method"])
+        self.stage_seconds = histograms(
             "stage_seconds", "Duration of the stages of a call outside the kernels.", ["stage"]
         )
-        self.kernel_seconds = histogram(
+        self.kernel_seconds = histograms(
             "kernel_seconds", "Duration of kernel stages, measured on the device.", ["engine", "op", "stage"]
         )
-        self.batch_views = histogram("batch_views", "Views per batch of calls that can be batched.", buckets=_VIEWS)
+        self.batch_views = Histogram(
+            "lumigrad_batch_views", "Views per batch of calls that can be batched.", buckets=_VIEWS, registry=registry
+        )
         self.bytes = counter("payload_bytes", "Payload bytes received and sent.", ["method", "direction"])
         self.batch_items = counter("batch_items", "Items of RenderBatch calls that were answered.", ["code"])
         self.rejections = counter("rejections", "Calls refused before they reached the device.", ["reason"])
@@ -127,9 +132,6 @@ class Metrics:
         self._last_exit = gauge("worker_last_exit", "1 for the reason for which the previous worker ended.", ["reason"])
         self._calls_in_stage = gauge("calls_in_stage", "Calls in progress, by stage.", ["stage"])
         self._show_zeros()
-        # Cached because finding a series by its labels takes longer than counting.
-        self._series_of_call = functools.cache(self._find_call)
-        self._series_of_stage = functools.cache(self._find_stage)
         self._gauges = {name: gauge(name, text) for name, text in _GAUGES.items()}
 
     def _show_zeros(self) -> None:
@@ -156,7 +158,7 @@ class Metrics:
             for labels in series:
                 counter.labels(*labels)
         for stage in _STAGES:
-            self.stage_seconds.labels(stage)
+            self.stage_seconds.show(stage)
 
     def observe(self, name: str, read: Callable[[], float]) -> None:
         """Set the function that returns a gauge's value."""
@@ -165,14 +167,6 @@ class Metrics:
     def set(self, name: str, value: float) -> None:
         """Set a gauge."""
         self._gauges[name].set(value)
-
-    def tenant_call(self, tenant: str, payload_bytes: int) -> None:
-        """Record a call by its tenant; tenants after the first `_MAX_TENANTS` share one label."""
-        if len(self._tenants) < _MAX_TENANTS:
-            self._tenants.add(tenant)
-        label = tenant if tenant in self._tenants else _OTHERS
-        self.tenant_calls.labels(label).inc()
-        self.tenant_bytes.labels(label).inc(payload_bytes)
 
     def accounts(self, by_resource: Mapping[str, Account]) -> None:
         """Show the accounts of shared resources."""
@@ -188,36 +182,44 @@ class Metrics:
         for reason in REASONS:
             self._last_exit.labels(reason).set(reason == last_exit)
 
-    def call(self, method: str, code: str, milliseconds: float, received: int, sent: int) -> None:
-        """Record a call that ended, and the bytes of its payloads."""
-        count, seconds, bytes_received, bytes_sent = self._series_of_call(method, code)
-        count.inc()
-        seconds.observe(milliseconds / 1e3)
-        bytes_received.inc(received)
-        bytes_sent.inc(sent)
-
-    def items(self, codes: Collection[str]) -> None:
-        """Record the status codes of a batch's items."""
-        for code, count in PlainCounter(codes).items():
-            self.batch_items.labels(code).inc(count)
+    def calls_ended(self, records: Sequence[CallRecord]) -> None:
+        """Record calls that have ended."""
+        # By counter and labels.
+        added: PlainCounter[tuple[Any, ...]] = PlainCounter()
+        for record in records:
+            method, received, sent = record.method, record.bytes_received, record.bytes_sent
+            added[self.calls, method, record.code] += 1
+            added[self.bytes, method, "received"] += received
+            added[self.bytes, method, "sent"] += sent
+            self.call_seconds.observe(record.milliseconds / 1e3, method)
+            self.stages(record.engine, record.operation, record.stages)
+            for code in record.item_codes:
+                added[self.batch_items, code] += 1
+            if record.tenant:
+                label = self._label_of(record.tenant)
+                added[self.tenant_calls, label] += 1
+                added[self.tenant_bytes, label] += received + sent
+            if record.reason in REFUSALS:
+                added[self.rejections, record.reason] += 1
+            if record.nonfinite:
+                added[self.nonfinite_gradients, record.engine] += record.nonfinite
+        for (counter, *labels), amount in added.items():
+            counter.labels(*labels).inc(amount)
 
     def stages(self, engine: str, op: str, milliseconds: Mapping[str, float]) -> None:
         """Record the stages of one call; names beginning with "kernel." are kernel stages."""
-        for stage, value in milliseconds.items():
-            self._series_of_stage(engine, op, stage).observe(value / 1e3)
+        # A job that nobody waits for may still add some.
+        for stage, value in list(milliseconds.items()):
+            if stage.startswith(_KERNEL):
+                self.kernel_seconds.observe(value / 1e3, engine, op, stage.removeprefix(_KERNEL))
+            else:
+                self.stage_seconds.observe(value / 1e3, stage)
 
-    def _find_call(self, method: str, code: str) -> tuple[Counter, Histogram, Counter, Counter]:
-        return (
-            self.calls.labels(method, code),
-            self.call_seconds.labels(method),
-            self.bytes.labels(method, "received"),
-            self.bytes.labels(method, "sent"),
-        )
-
-    def _find_stage(self, engine: str, op: str, stage: str) -> Histogram:
-        if stage.startswith(_KERNEL):
-            return self.kernel_seconds.labels(engine, op, stage.removeprefix(_KERNEL))
-        return self.stage_seconds.labels(stage)
+    def _label_of(self, tenant: str) -> str:
+        """The label of a tenant; tenants after the first `_MAX_TENANTS` share one."""
+        if len(self._tenants) < _MAX_TENANTS:
+            self._tenants.add(tenant)
+        return tenant if tenant in self._tenants else _OTHERS
 
     def observe_total(self, name: str, text: str, read: Callable[[], float]) -> None:
         """Show what `read` returns as a counter."""

@@ -45,7 +45,7 @@ class Receiver(Generic[M]):
         """Read as many bytes as the header announces."""
         assembler = payload_memory.assembler(self._length, limit_bytes, self._call)
         payload = assembled(assembler, self._first, self._frames, "only data after the header", "a second header")
-        self._call.receiving.restart()
+        self._call.progress.receiving.restart()
         self._call.turn.resume(self._call.check)
         return self._call.lane.reader(payload, limit_bytes - self._length, payload_memory.allocator(self._call))
 

@@ -121,7 +121,7 @@ class EngineRunner:
         call.times.add_kernel(result.times.milliseconds())
         with call.times.stage("download"):
             gradients = formatted(result, task.plan.row_gradients, wanted.format)
-            call.nonfinite = nonfinite(gradients.values())
+            call.record.nonfinite = nonfinite(gradients.values())
             download = self._transfer.start_download(list(gradients.values()), [call.lane] * len(gradients))
         return Delivery(dict(zip(gradients, download.arrays, strict=True)), download)
 

@@ -103,8 +103,11 @@ _FLUSH_SECONDS = 0.1
 class Emergency:
     """Exits the process without waiting for a device that may never answer."""
 
-    def __init__(self, handler: CallHandler, tell_health: Callable[[bool], None]) -> None:
+    def __init__(
+        self, handler: CallHandler, tell_health: Callable[[bool], None], write_notes: Callable[[], None]
+    ) -> None:
         self._handler = handler
+        self._write_notes = write_notes
         # Its jobs are refused; set once it is made, because it reports failures here.
         self.executor: DeviceExecutor | None = None
         self._tell_health = tell_health
@@ -125,6 +128,7 @@ class Emergency:
         # Health watchers must not delay this.
         threading.Thread(target=self._tell_health, args=(False,), name="last health", daemon=True).start()
         self._handler.wait_idle(_REFUSING_SECONDS)
+        self._write_notes()
         time.sleep(_FLUSH_SECONDS)
         # Skips destructors, which would wait for the device.
         os._exit(code)

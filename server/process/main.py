@@ -63,7 +63,7 @@ def run(config: Config, history: History | None = None, supervisor: WorkerEnd | 
     logs.event("signal", name=_next(signals).name)
     # Under a supervisor the second signal may be the forwarded first one; the supervisor forces an exit with SIGKILL.
     if supervisor is None:
-        threading.Thread(target=_force, args=(signals,), name="force", daemon=True).start()
+        threading.Thread(target=_force, args=(signals, worker), name="force", daemon=True).start()
     worker.stop()
     logging.shutdown()
     # A normal exit would shut gRPC down first, which would cancel calls.
@@ -86,7 +86,8 @@ def _next(signals: int) -> signal.Signals:
     return signal.Signals(os.read(signals, 1)[0])
 
 
-def _force(signals: int) -> None:
+def _force(signals: int, worker: Worker) -> None:
     number = _next(signals)
+    worker.write_notes()
     logs.event("exiting without waiting for calls", logging.WARNING, name=number.name)
     os._exit(128 + number)

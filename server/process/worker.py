@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import grpc
 import torch
@@ -23,7 +22,6 @@ from lumigrad.protos.service import (
 )
 from lumigrad.server.core import logs
 from lumigrad.server.core.accounts import Account, PayloadMemory, places
-from lumigrad.server.core.call import Patience
 from lumigrad.server.core.config import MIB, Config, ConfigError
 from lumigrad.server.core.errors import (
     DEVICE_LOST,
@@ -37,6 +35,8 @@ from lumigrad.server.core.errors import (
 from lumigrad.server.core.limits import Limits
 from lumigrad.server.core.link import History
 from lumigrad.server.core.metrics import Metrics
+from lumigrad.server.core.notes import Notes
+from lumigrad.server.core.progress import Patience
 from lumigrad.server.device.capacity import default_capacity, store_limits
 from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.device.memory import DeviceMemory
@@ -60,9 +60,6 @@ from lumigrad.server.shm.lanes import Lanes
 from lumigrad.server.storage.spool_writer import open_spool
 from lumigrad.server.storage.tenants import Tenants
 from lumigrad.server.training.service import TrainingService
-
-if TYPE_CHECKING:
-    from lumigrad.server.rpc.spans import SpanTracer
 
 # Calls that are receiving or sending while others wait for the device.
 _CALLS_BESIDE_QUEUE = 32
@@ -102,10 +99,11 @@ class Worker:
         # Payloads of calls may take as much pinned memory as they may take in all.
         transfer = transfer_for(self._device, config.transit_mib * MIB)
         self._lanes = Lanes(config.lane_mib * MIB, metrics, transfer.pinner, has_tenants=config.has_tenants)
-        self._handler = _handler(config, metrics, max_calls, self._tracer, self._lanes)
+        self._notes = Notes(metrics, None if self._tracer is None else self._tracer.record)
+        self._handler = _handler(config, self._notes, max_calls, self._lanes, is_traced=self._tracer is not None)
         self._health = HealthStatus()
         self._health_limiter = HealthLimiter()
-        self._emergency = Emergency(self._handler, self._health.set)
+        self._emergency = Emergency(self._handler, self._health.set, self._notes.write)
 
         # The device and its stores.
         self._machine = make_machine(config, transfer, metrics, self._emergency.end)
@@ -148,6 +146,10 @@ class Worker:
         warm_up(self._machine)
         self._server.start()
         threading.Thread(target=self._keep_house, name="housekeeping", daemon=True).start()
+
+    def write_notes(self) -> None:
+        """Write the log lines of calls that have ended, which is otherwise done within 0.1 s."""
+        self._notes.write()
 
     def load(self) -> None:
         """Read the scenes that are to be in memory before the first call, then report SERVING.
@@ -204,6 +206,7 @@ class Worker:
         self._handler.close()
         left = started + config.lame_duck_seconds + config.drain_seconds - time.monotonic()
         is_idle = self._handler.wait_idle(max(0.0, left))
+        self._notes.write()
         logs.event("stopped" if is_idle else "stopped with calls in progress", calls=self._handler.in_progress)
         # Clients whose calls just ended may call again; refuse them explicitly, so that they try another worker.
         time.sleep(_REFUSING_SECONDS)
@@ -211,6 +214,7 @@ class Worker:
         self._machine.executor.close()
         # Replies already written may still be in transit.
         self._handler.wait_sent(_FLUSH_SECONDS)
+        self._notes.close()
         if self._tracer is not None:
             self._tracer.close()
         if self._spool is not None and not self._spool.flush(_SPOOL_SECONDS):
@@ -286,17 +290,17 @@ def _device(config: Config) -> torch.device:
         raise ConfigError(f"--{error}") from None
 
 
-def _handler(config: Config, metrics: Metrics, max_calls: int, tracer: SpanTracer | None, lanes: Lanes) -> CallHandler:
+def _handler(config: Config, notes: Notes, max_calls: int, lanes: Lanes, *, is_traced: bool) -> CallHandler:
     option, share = "--max-trainings", config.share_of(config.max_trainings)
     return CallHandler(
-        metrics,
+        notes,
         places("places for calls in progress", max_calls, has_tenants=config.has_tenants, retry_seconds=_RETRY_SECONDS),
         Patience(config.max_call_seconds, config.stall_seconds),
         RequestCheck(Limits.of(config)),
         Account("open trainings", config.max_trainings, option, share=share, share_option=option),
         authenticator_of(config),
-        tracer,
         lanes.of,
+        is_traced=is_traced,
     )
 
 

@@ -51,15 +51,15 @@ class DistanceService(EngineService):
 
     def Field(self, request: distance_pb2.FieldRequest, call: Call) -> Iterator[Frame[distance_pb2.QueryReply]]:
         """Compute the distances at the voxels of a box."""
-        call.engine, call.operation = DISTANCES.name, "field"
+        call.record.engine, call.record.operation = DISTANCES.name, "field"
         yield from answer_field(request, self._tenants.of(call), call)
 
     def _request(self, spec: distance_pb2.DistanceSpec, call: Call, field: str, _: object = ()) -> DistanceRequest:
-        call.engine = DISTANCES.name
+        call.record.engine = DISTANCES.name
         runtime = self._tenants.of(call)
         scene = find_scene(spec, _KINDS, runtime, call, field)
         plan = distance_plan(spec, scene.outline, runtime.limits, field)
-        call.facts["rows"] = plan.count
+        call.record.facts["rows"] = plan.count
         return DistanceRequest(plan, scene, field, runtime.transfer, call)
 
 

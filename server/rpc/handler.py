@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health
@@ -20,23 +20,41 @@ from lumigrad.protos.service import SERVICE_NAMES, SINGLE_REPLY, Method, methods
 from lumigrad.protos.wire import Frame, parse
 from lumigrad.server.core import logs
 from lumigrad.server.core.accounts import Account, Reservation
-from lumigrad.server.core.call import REQUEST_ID, Call, NoLane, Patience, priority_of
+from lumigrad.server.core.call import REQUEST_ID, Call, NoLane, priority_of
 from lumigrad.server.core.errors import BusyError, CancelledError, InvalidArgumentError, LaneLostError, StoppingError
-from lumigrad.server.core.metrics import REFUSALS, Metrics
+from lumigrad.server.core.notes import Notes
+from lumigrad.server.core.progress import Patience
 from lumigrad.server.core.turns import Turn, Turns
 from lumigrad.server.rpc.authentication import Authenticate
 from lumigrad.server.rpc.request_check import RequestCheck
-from lumigrad.server.rpc.server import afterwards
 from lumigrad.server.rpc.status import Answer, answer_to
-
-if TYPE_CHECKING:
-    from lumigrad.server.rpc.spans import SpanTracer
 
 _TRAIN = "TrainingService.Train"
 # A call that has received less than `PROGRESS_BYTES` in this time gives its place up to tenants that have fewer.
 _WAY_SECONDS = 1.0
-# The maximum time for which a reader of the metrics waits until calls that have just ended are recorded.
-_WRITING_SECONDS = 1.0
+# After this time a caller is told that its call has begun, and under which id, before there is a reply.
+_ANNOUNCING_SECONDS = 0.5
+
+
+@dataclass(eq=False, slots=True)
+class _Open:
+    """A call in progress: when it began (monotonic clock), its place, and gRPC's side of it."""
+
+    started: float
+    place: Reservation
+    context: grpc.ServicerContext
+    is_announced: bool = False
+
+    def announce(self, call: Call) -> None:
+        """Send the request id ahead of the reply, once: the caller then knows that a worker has begun the call."""
+        if not self.is_announced:
+            self.is_announced = True
+            _announce(call, self.context)
+
+    def cancel(self, call: Call, why: str) -> None:
+        """Cancel the call. Without the id its caller would take that for a proxy's doing, and repeat the call."""
+        self.announce(call)
+        call.cancel(why)
 
 
 class CallHandler:
@@ -44,40 +62,37 @@ class CallHandler:
 
     def __init__(
         self,
-        metrics: Metrics,
+        notes: Notes,
         places: Account,
         patience: Patience,
         request_check: RequestCheck,
         trainings: Account,
         authenticate: Authenticate | None = None,
-        tracer: SpanTracer | None = None,
         lane_of: Callable[[Call], NoLane] | None = None,
+        *,
+        is_traced: bool = False,
     ) -> None:
         """Without `authenticate` all callers are one tenant.
 
-        `places` limits the calls in progress, except open trainings, which the account `trainings` limits.
-        `request_check` refuses requests whose fields exceed a bound. `tracer` records each call; `lane_of` finds the
+        `notes` takes the records of calls. `places` limits the calls in progress, except open trainings, which the
+        account `trainings` limits. `request_check` refuses requests whose fields exceed a bound. `lane_of` finds the
         lane that a call names.
         """
-        self._metrics = metrics
-        self._tracer = tracer
+        self._notes = notes
+        self._is_traced = is_traced
         self._authenticate = authenticate
         self._lane_of = lane_of or (lambda _: NoLane())
         self._places = places
         self._patience = patience
         self._request_check = request_check
         self.trainings = trainings
-        self._taken: dict[Call, Reservation] = {}
-        self._calls: dict[Call, float] = {}
-        # Calls whose last bytes are not sent yet, and when they ended (monotonic clock); infinity: they have not.
-        self._unsent: dict[Call, float] = {}
-        # Calls that have ended, but are not recorded in metrics and log yet.
-        self._unwritten: set[Call] = set()
+        self._calls: dict[Call, _Open] = {}
+        # Calls whose last bytes are not sent yet, and since when (monotonic clock).
+        self._leaving: dict[Call, float] = {}
         # Turns for work in Python that is long.
         self._turns = Turns()
         self._is_closed = False
         self._changed = threading.Condition()
-        metrics.before_read = self.wait_written
 
     @property
     def in_progress(self) -> int:
@@ -88,7 +103,7 @@ class CallHandler:
         """The number of calls in each stage of `CALL_STAGES`; `waiting` of them wait for the device."""
         calls = list(self._calls)
         begun = [call for call in calls if "queue" in call.times.milliseconds]
-        sending = sum(call.sending.is_on for call in begun)
+        sending = sum(call.progress.sending.is_on for call in begun)
         receiving = max(0, len(calls) - len(begun) - waiting)
         return {"receive": receiving, "queue": waiting, "device": len(begun) - sending, "send": sending}
 
@@ -98,15 +113,9 @@ class CallHandler:
             self._is_closed = True
 
     def wait_idle(self, seconds: float) -> bool:
-        """Wait until no call is in progress and all are recorded; False after `seconds`."""
+        """Wait until no call is in progress; False after `seconds`."""
         with self._changed:
-            return self._changed.wait_for(lambda: not (self._calls or self._unwritten), seconds)
-
-    def wait_written(self) -> None:
-        """Wait until the calls that have ended by now are recorded, for at most `_WRITING_SECONDS`."""
-        with self._changed:
-            ended = set(self._unwritten)
-            self._changed.wait_for(lambda: not ended & self._unwritten, _WRITING_SECONDS)
+            return self._changed.wait_for(lambda: not self._calls, seconds)
 
     def end_all(self) -> None:
         """End the calls in progress at their next check, with a status after which clients may try another worker."""
@@ -118,7 +127,7 @@ class CallHandler:
     def wait_sent(self, seconds: float) -> None:
         """Wait until all replies are sent, for at most `seconds`."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._unsent, seconds)
+            self._changed.wait_for(lambda: not self._leaving, seconds)
 
     def serve(
         self,
@@ -185,13 +194,16 @@ class CallHandler:
 
         def stream(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
             with self._guarded(name, context) as call:
+                # The caller of a stream may need its id before the end; with a single reply both come together.
+                self._calls[call].announce(call)
+                sending = call.progress.sending
                 for reply in behavior(_messages(requests, read, call), call):
                     call.turn.give()
-                    with call.sending.during():
+                    with sending:
                         yield reply
                     nbytes = reply.data.nbytes if isinstance(reply, Frame) else 0
-                    call.bytes_sent += nbytes
-                    call.sending.restart() if nbytes == 0 else call.sending.moved(nbytes)
+                    call.record.bytes_sent += nbytes
+                    sending.restart() if nbytes == 0 else sending.moved(nbytes)
 
         return stream
 
@@ -203,9 +215,17 @@ class CallHandler:
         translate: Callable[[Answer], Answer] = lambda answer: answer,
     ) -> Iterator[Call]:
         """Count a call in and out, and convert its exceptions to a status."""
-        call = Call(method, context)
+        call = Call(
+            method,
+            context,
+            context.invocation_metadata() or (),
+            seconds=context.time_remaining(),
+            is_traced=self._is_traced,
+        )
+        named = (REQUEST_ID, call.record.request_id)
+        if not context.add_callback(call.end):
+            call.end()
         try:
-            context.send_initial_metadata(((REQUEST_ID, call.request_id),))
             self.enter(call, context)
             call.check()
             yield call
@@ -215,10 +235,11 @@ class CallHandler:
             # A generator that is closed must not raise anything else.
             if isinstance(error, GeneratorExit):
                 raise
-            context.set_trailing_metadata(answer.trailing_metadata)
+            context.set_trailing_metadata((named, *answer.trailing_metadata))
             context.abort(answer.code, answer.text)
         else:
             self.leave(call, None, None)
+            context.set_trailing_metadata((named,))
 
     def reflection(self) -> grpc.GenericRpcHandler:
         """The reflection service of gRPC, with the authentication and the limits of all calls."""
@@ -234,47 +255,50 @@ class CallHandler:
 
     def enter(self, call: Call, context: grpc.ServicerContext) -> None:
         """Authenticate the caller and admit the call; raises if too many are in progress."""
-        call.report_stages = self._metrics.stages
+        call.report_stages = self._notes.stages
         call.lane_of = self._lane_of
         if self._authenticate is not None:
-            call.tenant = self._authenticate(context)
-        call.priority = priority_of(context)
+            call.tenant = call.record.tenant = self._authenticate(context)
+        call.priority = priority_of(call.metadata)
         call.turn = Turn(self._turns, call.tenant)
         with self._changed:
             if self._is_closed:
                 raise StoppingError
-            self._admit(call)
-            self._calls[call] = time.monotonic()
-            self._unsent[call] = math.inf
-        call.on_end(lambda: self._note_sent(call))
+            self._calls[call] = _Open(time.monotonic(), self._place_for(call), context)
+        call.on_end(lambda: self._forget(call))
         if call.lane_name:
             call.lane = self._lane_of(call)
 
     def leave(self, call: Call, answer: Answer | None, error: BaseException | None) -> None:
-        """Release what a call holds; metrics and log are written after its reply."""
-        milliseconds = call.times.end()
+        """Release what a call holds, except what its reply still needs."""
         call.turn.give()
+        record, lane = call.record, call.lane
+        record.bytes_received += lane.bytes_received
+        record.bytes_sent += lane.bytes_sent
+        if answer is not None:
+            record.code, record.reason, record.why, record.error = answer.code.name, answer.reason, answer.text, error
+        record.end()
+        # Before the reply, so that whoever has it finds the call in the metrics.
+        self._notes.add(record)
         with self._changed:
-            if self._calls.pop(call, None) is not None:
-                self._taken.pop(call).release()
-            if call in self._unsent:
-                self._unsent[call] = time.monotonic()
-            self._unwritten.add(call)
+            opened = self._calls.pop(call, None)
+            if opened is not None:
+                opened.place.release()
+                if not call.has_ended:
+                    self._leaving[call] = time.monotonic()
             self._changed.notify_all()
-        call.lane.end(delivered=answer is None)
-        afterwards(lambda: self._write(call, answer, error, milliseconds))
+        lane.end(delivered=answer is None)
 
-    def _admit(self, call: Call) -> None:
-        if call.method == _TRAIN:
+    def _place_for(self, call: Call) -> Reservation:
+        if call.record.method == _TRAIN:
             # A training mostly waits for its client, so it takes no place of a call.
-            self._taken[call] = self.trainings.reserve(call.tenant, 1)
-            return
+            return self.trainings.reserve(call.tenant, 1)
         try:
-            self._taken[call] = self._places.reserve(call.tenant, 1)
+            return self._places.reserve(call.tenant, 1)
         except BusyError:
             if not self._make_way(call.tenant):
                 raise
-            self._taken[call] = self._places.reserve(call.tenant, 1)
+            return self._places.reserve(call.tenant, 1)
 
     def _make_way(self, tenant: str) -> bool:
         """End calls that wait for their callers, so that a tenant gets a place; False, and no change, if that fails.
@@ -283,8 +307,8 @@ class CallHandler:
         """
         taken = Counter(self._places.tenants())
         own = taken[tenant]
-        idle = {call: call.receiving.seconds for call in self._calls if call.method != _TRAIN and call.receiving.is_on}
-        idle = {call: seconds for call, seconds in idle.items() if seconds > _WAY_SECONDS}
+        waits = {call: call.progress.receiving for call in self._calls if call.record.method != _TRAIN}
+        idle = {call: wait.seconds for call, wait in waits.items() if wait.is_on and wait.seconds > _WAY_SECONDS}
         ended: list[Call] = []
         for _ in range(self._places.lacking(tenant, 1)):
             giving = [call for call in idle if call not in ended and taken[call.tenant] > own + 1]
@@ -293,75 +317,42 @@ class CallHandler:
             ended.append(max(giving, key=lambda call: (taken[call.tenant], idle[call])))
             taken[ended[-1].tenant] -= 1
         for call in ended:
-            self._taken[call].release()
-            call.cancel(f"the caller sent nothing, or little, in {idle[call]:.1f} s, and others needed its place")
+            opened = self._calls[call]
+            opened.place.release()
+            why = f"the caller sent nothing, or little, in {idle[call]:.1f} s, and others needed its place"
+            opened.cancel(call, why)
         return True
 
-    def _write(self, call: Call, answer: Answer | None, error: BaseException | None, milliseconds: float) -> None:
-        try:
-            self._note(call, answer, error, milliseconds)
-        finally:
-            with self._changed:
-                self._unwritten.discard(call)
-                self._changed.notify_all()
-
-    def _note(self, call: Call, answer: Answer | None, error: BaseException | None, milliseconds: float) -> None:
-        call.bytes_received += call.lane.bytes_received
-        call.bytes_sent += call.lane.bytes_sent
-        code = grpc.StatusCode.OK if answer is None else answer.code
-        self._metrics.call(call.method, code.name, milliseconds, call.bytes_received, call.bytes_sent)
-        if call.tenant:
-            self._metrics.tenant_call(call.tenant, call.bytes_received + call.bytes_sent)
-        self._metrics.stages(call.engine, call.operation, call.unreported)
-        self._metrics.items(call.item_codes)
-        if answer is not None and answer.reason in REFUSALS:
-            self._metrics.rejections.labels(answer.reason).inc()
-        if call.nonfinite:
-            self._metrics.nonfinite_gradients.labels(call.engine).inc(call.nonfinite)
-        failed = sum(code != grpc.StatusCode.OK.name for code in call.item_codes)
-        names = {} if self._tracer is None else self._tracer.record(call, answer)
-        is_ours = code == grpc.StatusCode.INTERNAL
-        logs.event(
-            "call",
-            logging.ERROR if is_ours else logging.WARNING if call.nonfinite else logging.INFO,
-            error=error if is_ours else None,
-            request_id=call.request_id,
-            method=call.method,
-            code=code.name,
-            ms=round(milliseconds, 3),
-            received=call.bytes_received,
-            sent=call.bytes_sent,
-            **({"tenant": call.tenant} if call.tenant else {}),
-            **({"steps": call.steps} if call.steps else {}),
-            **({"nonfinite": call.nonfinite} if call.nonfinite else {}),
-            **({"items": len(call.item_codes)} if call.item_codes else {}),
-            **({"failed_items": failed} if failed else {}),
-            **names,
-            **({"why": answer.text} if answer is not None else {}),
-        )
-
-    def _note_sent(self, call: Call) -> None:
+    def _forget(self, call: Call) -> None:
         with self._changed:
-            self._unsent.pop(call, None)
-            self._changed.notify_all()
+            if self._leaving.pop(call, None) is not None:
+                self._changed.notify_all()
 
     def end_overdue(self) -> None:
         """Cancel calls that exceed the maximum duration, and those whose caller stalls, also after the last byte."""
         with self._changed:
             calls = list(self._calls.items())
-            ended = list(self._unsent.items())
-        for call, started in calls:
-            why = self._patience.why_end(call, started)
+            leaving = list(self._leaving.items())
+        now = time.monotonic()
+        for call, opened in calls:
+            if now - opened.started > _ANNOUNCING_SECONDS:
+                opened.announce(call)
+            why = self._patience.why_end(call.progress, opened.started)
             if why:
-                call.cancel(why)
-        latest = time.monotonic() - self._patience.stall_seconds
-        for call in [call for call, left in ended if left < latest]:
-            why = (
-                f"the caller did not take the end of the reply in {self._patience.stall_seconds:g} s (--stall-seconds)"
-            )
-            logs.event("reply given up", logging.WARNING, request_id=call.request_id, method=call.method, why=why)
-            self._note_sent(call)
+                opened.cancel(call, why)
+        seconds = self._patience.stall_seconds
+        for call in [call for call, since in leaving if since < now - seconds]:
+            why = f"the caller did not take the end of the reply in {seconds:g} s (--stall-seconds)"
+            record = call.record
+            logs.event("reply given up", logging.WARNING, request_id=record.request_id, method=record.method, why=why)
+            self._forget(call)
             call.cancel(why)
+
+
+def _announce(call: Call, context: grpc.ServicerContext) -> None:
+    # The reply may have begun, or the call have ended, in the meantime.
+    with suppress(ValueError, grpc.RpcError):
+        context.send_initial_metadata(((REQUEST_ID, call.record.request_id),))
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -383,8 +374,8 @@ def _answer(call: Call, error: BaseException) -> Answer:
     try:
         call.check()
     except Exception as ended:
-        return answer_to(ended, call.request_id)
-    return answer_to(error, call.request_id)
+        return answer_to(ended, call.record.request_id)
+    return answer_to(error, call.record.request_id)
 
 
 def _behavior(method: Method, behavior: Callable[[Any, Call], Any]) -> Callable[[Iterator[Any], Call], Any]:
@@ -404,7 +395,7 @@ def _first_reply(replies: Iterator[Any], call: Call) -> Any:
     """The reply of a call that must not have more than one."""
     with closing(replies):  # type: ignore[type-var]
         reply = next(replies)
-        call.bytes_sent += reply.data.nbytes if isinstance(reply, Frame) else 0
+        call.record.bytes_sent += reply.data.nbytes if isinstance(reply, Frame) else 0
         if next(replies, None) is not None:
             if call.lane_name:
                 raise LaneLostError
@@ -415,18 +406,19 @@ def _first_reply(replies: Iterator[Any], call: Call) -> Any:
 
 def _messages(requests: Iterator[bytes], read: Callable[[bytes, Call], Any], call: Call) -> Iterator[Any]:
     """The requests of a call, parsed by `read` in the call's thread."""
+    progress = call.progress
     while (raw := _next(requests, call)) is not None:
-        call.has_begun = True
+        progress.has_begun = True
         request = read(raw, call)
         if isinstance(request, Frame):
-            call.bytes_received += request.data.nbytes
-            call.receiving.moved(request.data.nbytes)
+            call.record.bytes_received += request.data.nbytes
+            progress.receiving.moved(request.data.nbytes)
         yield request
 
 
 def _next(requests: Iterator[Any], call: Call) -> Any:
     call.turn.give()
-    with call.receiving.during(), suppress(grpc.RpcError):
+    with call.progress.receiving, suppress(grpc.RpcError):
         return next(requests, None)
     # gRPC's error refers to itself and, through its traceback, keeps all objects of the call until garbage collection.
     raise CancelledError

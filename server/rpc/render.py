@@ -102,7 +102,7 @@ class EngineService(ABC):
 
     def _forward(self, frames: Iterator[Frame[Any]], call: Call, reply: Forward) -> Iterator[Frame[Forward]]:
         """Compute outputs, and send them."""
-        call.operation = "forward"
+        call.record.operation = "forward"
         receiver, runtime = Receiver(frames, call), self._tenants.of(call)
         header, limits, runner = receiver.header, runtime.limits, runtime.runner
         retain = header.retain
@@ -134,7 +134,7 @@ class EngineService(ABC):
 
     def _backward(self, frames: Iterator[Frame[Any]], call: Call, reply: Backward) -> Iterator[Frame[Backward]]:
         """Differentiate a forward pass that was retained, or one that is computed again; send the gradients."""
-        call.operation = "backward"
+        call.record.operation = "backward"
         receiver, runtime = Receiver(frames, call), self._tenants.of(call)
         spec, contexts, runner = receiver.header.spec, runtime.contexts, runtime.runner
         retained: ForwardState | None = None
@@ -143,7 +143,7 @@ class EngineService(ABC):
                 # The state itself must not be held while the payload comes: dropping it for other calls must free its
                 # memory.
                 task = contexts.peek(spec.context_id).task
-                call.engine = name = task.engine.name
+                call.record.engine = name = task.engine.name
                 limit = f"a forward state of {' or '.join(self._engines)}"
                 require(name in self._engines, "spec.context_id", limit, f"one of {name}")
                 wanted, cost = _admit_backward(receiver, runtime, call, task, "backward", 0)
@@ -243,9 +243,9 @@ class RenderService(EngineService):
             scene = InlineScene(kind, CLOUDS[kind].replacement(scene, spec.tensors, runtime, where), call)
         require(settings == kind, f"{field}.{kind}", f"settings of the {kind}", settings or "none")
         engine = ENGINES[kind]
-        call.engine = engine.name
+        call.record.engine = engine.name
         task = Task(engine, engine.plan(spec, scene.outline.shapes, runtime.limits, field), field, scene.reference)
-        call.facts["cameras"] = len(spec.cameras)
-        call.facts["pixels"] = sum(camera.width * camera.height for camera in spec.cameras)
+        call.record.facts["cameras"] = len(spec.cameras)
+        call.record.facts["pixels"] = sum(camera.width * camera.height for camera in spec.cameras)
         images = ImageFormats.of(formats, task.plan, f"{field.removesuffix('spec')}formats")
         return ImageRequest(task, scene, images, runtime.transfer, call)

@@ -227,7 +227,7 @@ class _Batch:
     def note_codes(self) -> None:
         """Note the items' status codes for metrics and log."""
         names = {code.value[0]: code.name for code in grpc.StatusCode}
-        self._call.item_codes = [names[item.status.code] for item in self.reply.items]
+        self._call.record.item_codes = [names[item.status.code] for item in self.reply.items]
 
     def _fits(self, group: _Group) -> bool:
         with suppress(DeviceMemoryError):
@@ -241,7 +241,7 @@ class _Batch:
         return task.cost("forward", memory + payload_bytes, payload_bytes)
 
     def _fail(self, index: int, error: Exception) -> None:
-        answer = answer_to(error, self._call.request_id)
+        answer = answer_to(error, self._call.record.request_id)
         status = details.status_of(answer.code.value[0], answer.text, answer.details)
         self.reply.items[index].status.CopyFrom(status)
 
@@ -250,14 +250,14 @@ def render_batch(
     frames: BatchFrames, runtime: Runtime, call: Call, make_request: MakeRequest
 ) -> Iterator[Frame[render_pb2.RenderBatchReply]]:
     """Render the items of a request, and send their outputs and errors."""
-    call.operation = "forward"
+    call.record.operation = "forward"
     receiver = Receiver(frames, call)
     limits, messages = runtime.limits, receiver.header.items
     batch = _Batch(runtime, call, len(messages))
     with call.times.stage("decode"):
         sizes = _check_sizes(messages, limits)
         items = batch.checked(messages, make_request)
-        call.facts.update(sizes)
+        call.record.facts.update(sizes)
         reserved = batch.reserve(items, receiver.length(limits.payload_bytes))
         groups = batch.fitting(items)
         groups = batch.receive(groups, receiver.payload(limits.payload_bytes, runtime.payload_memory))

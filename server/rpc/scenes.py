@@ -49,7 +49,7 @@ class SceneService:
         with call.times.stage("decode"):
             header = receiver.header
             kind = kind_of(header.scene, "scene")
-            call.engine, call.operation = kind.engine, "put"
+            call.record.engine, call.record.operation = kind.engine, "put"
             claimed = header.content_hash
             require(
                 not claimed or _HASH.fullmatch(claimed) is not None, "content_hash", "64 hexadecimal digits", claimed
@@ -90,7 +90,7 @@ class SceneService:
                 return scene_pb2.UpdateReply(scene=made)
             scene = stored_scene(runtime, call, header.scene_id, header.expected_version)
             kind = SCENE_KINDS[scene.kind]
-            call.engine, call.operation = kind.engine, "update"
+            call.record.engine, call.record.operation = kind.engine, "update"
             change = kind.change(scene.content, header, runtime)
             payload_bytes = receiver.length(runtime.limits.payload_bytes)
             cost = Cost(bytes=payload_bytes + change.copied_bytes, payload_bytes=payload_bytes, is_repeatable=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
@@ -16,29 +15,12 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from lumigrad.protos.service import SERVICE_NAMES
-from lumigrad.server.core import logs
 from lumigrad.server.core.config import Config, ConfigError
 from lumigrad.server.rpc.certificates import Certificates
 
 P = ParamSpec("P")
 T = TypeVar("T")
 _Work = tuple[Future[Any], Callable[[], Any]]
-
-
-class _Thread(threading.local):
-    # Functions to run after the reply of the call that this thread handles; None: it handles none.
-    afterwards: deque[Callable[[], None]] | None = None
-
-
-_thread = _Thread()
-
-
-def afterwards(work: Callable[[], None]) -> None:
-    """Run `work` on this thread after the reply of the call that it handles; at once if it handles none."""
-    if _thread.afterwards is None:
-        work()
-    else:
-        _thread.afterwards.append(work)
 
 
 class CallThreads(Executor):
@@ -88,7 +70,6 @@ class CallThreads(Executor):
 
     def _answer(self, everybody: threading.Barrier) -> None:
         mine: SimpleQueue[_Work] = SimpleQueue()
-        _thread.afterwards = deque()
         everybody.wait()
         while True:
             with self._lock:
@@ -97,8 +78,6 @@ class CallThreads(Executor):
                 else:
                     self._idle.append(mine)
             _do(*mine.get())
-            while _thread.afterwards:
-                _write_down(_thread.afterwards.popleft())
 
 
 def _do(future: Future[Any], function: Callable[[], Any]) -> None:
@@ -110,13 +89,6 @@ def _do(future: Future[Any], function: Callable[[], Any]) -> None:
         future.set_exception(error)
     else:
         future.set_result(result)
-
-
-def _write_down(work: Callable[[], None]) -> None:
-    try:
-        work()
-    except Exception as error:
-        logs.event("logging a call failed", logging.ERROR, error=error)
 
 
 # Calls of Watch hold no thread.

@@ -18,21 +18,20 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from lumigrad.server.core import logs
-from lumigrad.server.core.call import Call
 from lumigrad.server.core.config import ConfigError
 from lumigrad.server.core.metrics import Metrics
-from lumigrad.server.rpc.status import Answer
+from lumigrad.server.core.record import CallRecord
 
 _PACKAGE = "lumigrad.v1."
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 # Codes that OpenTelemetry's conventions count as errors of a server.
 _FAULTS = {
-    grpc.StatusCode.UNKNOWN,
-    grpc.StatusCode.DEADLINE_EXCEEDED,
-    grpc.StatusCode.UNIMPLEMENTED,
-    grpc.StatusCode.INTERNAL,
-    grpc.StatusCode.UNAVAILABLE,
-    grpc.StatusCode.DATA_LOSS,
+    "UNKNOWN",
+    "DEADLINE_EXCEEDED",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
 }
 # A collector that does not respond must not delay the exit of the worker.
 _CLOSE_SECONDS = 2.0
@@ -51,26 +50,25 @@ class SpanTracer:
         self._tracer = self._provider.get_tracer("lumigrad.server", version("lumigrad"))
         self._propagator = TraceContextTextMapPropagator()
 
-    def record(self, call: Call, answer: Answer | None) -> Mapping[str, str]:
+    def record(self, record: CallRecord) -> Mapping[str, str]:
         """Record a call as a child of the caller's span, if it has one, with that span's sampling decision."""
-        code = grpc.StatusCode.OK if answer is None else answer.code
-        if code == grpc.StatusCode.UNAUTHENTICATED:
+        if record.code == grpc.StatusCode.UNAUTHENTICATED.name:
             # Callers that are not authenticated must not create spans.
             return {}
-        method = _PACKAGE + call.method.replace(".", "/")
+        method = _PACKAGE + record.method.replace(".", "/")
         span = self._tracer.start_span(
             method,
-            context=self._propagator.extract(call.trace_parent),
+            context=self._propagator.extract(record.trace_parent),
             kind=trace.SpanKind.SERVER,
-            attributes=_attributes(call, method, code, answer),
-            start_time=call.times.epoch_ns(call.times.created),
+            attributes=_attributes(record, method),
+            start_time=record.epoch_ns(record.times.created),
         )
         context = span.get_span_context()
         if span.is_recording():
-            self._add_stages(call, span)
-            if code in _FAULTS:
+            self._add_stages(record, span)
+            if record.code in _FAULTS:
                 span.set_status(trace.StatusCode.ERROR)
-            span.end(call.times.epoch_ns(call.times.ended))
+            span.end(record.epoch_ns(record.times.ended))
         if not context.is_valid:
             return {}
         return {"trace_id": trace.format_trace_id(context.trace_id), "span_id": trace.format_span_id(context.span_id)}
@@ -81,12 +79,11 @@ class SpanTracer:
         sending.start()
         sending.join(_CLOSE_SECONDS)
 
-    def _add_stages(self, call: Call, span: trace.Span) -> None:
+    def _add_stages(self, record: CallRecord, span: trace.Span) -> None:
         below = trace.set_span_in_context(span)
-        times = call.times
-        for stage, started, ended in times.spans:
-            child = self._tracer.start_span(stage, context=below, start_time=times.epoch_ns(started))
-            child.end(times.epoch_ns(ended))
+        for stage, started, ended in record.times.spans or ():
+            child = self._tracer.start_span(stage, context=below, start_time=record.epoch_ns(started))
+            child.end(record.epoch_ns(ended))
 
 
 class _WatchedExporter(SpanExporter):
@@ -127,22 +124,22 @@ def _exporter(endpoint: str) -> SpanExporter:
     raise ConfigError(f"OTEL_EXPORTER_OTLP_PROTOCOL: expected grpc or http/protobuf, got {protocol}")
 
 
-def _attributes(call: Call, method: str, code: grpc.StatusCode, answer: Answer | None) -> dict[str, str | int]:
+def _attributes(record: CallRecord, method: str) -> dict[str, str | int]:
     attributes: dict[str, str | int] = {
         "rpc.system.name": "grpc",
         "rpc.method": method,
-        "rpc.response.status_code": code.name,
-        "lumigrad.request_id": call.request_id,
-        "lumigrad.received_bytes": call.bytes_received,
-        "lumigrad.sent_bytes": call.bytes_sent,
-        **{f"lumigrad.{name}": value for name, value in call.facts.items()},
+        "rpc.response.status_code": record.code,
+        "lumigrad.request_id": record.request_id,
+        "lumigrad.received_bytes": record.bytes_received,
+        "lumigrad.sent_bytes": record.bytes_sent,
+        **{f"lumigrad.{name}": value for name, value in record.facts.items()},
     }
-    named = {"engine": call.engine, "operation": call.operation, "tenant": call.tenant}
+    named = {"engine": record.engine, "operation": record.operation, "tenant": record.tenant}
     attributes.update({f"lumigrad.{name}": value for name, value in named.items() if value})
-    if answer is not None:
+    if record.code != grpc.StatusCode.OK.name:
         # Not the text of the error, which may quote the request.
-        attributes["error.type"] = code.name
-        attributes["lumigrad.reason"] = answer.reason
+        attributes["error.type"] = record.code
+        attributes["lumigrad.reason"] = record.reason
     return attributes
 
 

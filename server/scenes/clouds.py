@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from lumigrad.protos.hashing import tensors_of
 from lumigrad.protos.tensors import PayloadReader
-from lumigrad.server.core.call import StageTimes
 from lumigrad.server.core.limits import require
+from lumigrad.server.core.record import StageTimes
 from lumigrad.server.engines.content import Content, Outline, Rules, Shapes, Tensors, check_shape, shapes_of, uploader
 from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime

@@ -13,7 +13,7 @@ from lumigrad.protos.errors import ProtocolError
 from lumigrad.protos.hashing import content_hash
 from lumigrad.protos.tensors import PayloadReader
 from lumigrad.server.core import logs
-from lumigrad.server.core.call import Allocate, Call, StageTimes, held
+from lumigrad.server.core.call import Allocate, Call, held
 from lumigrad.server.core.errors import (
     BusyError,
     InvalidArgumentError,
@@ -22,6 +22,7 @@ from lumigrad.server.core.errors import (
     VersionMismatchError,
 )
 from lumigrad.server.core.limits import require
+from lumigrad.server.core.record import StageTimes
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.base import RenderEngine
 from lumigrad.server.engines.content import Content

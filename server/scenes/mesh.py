@@ -12,8 +12,8 @@ from lumigrad.kernels import meshes
 from lumigrad.protos import dtypes
 from lumigrad.protos.hashing import tensors_of
 from lumigrad.protos.tensors import PayloadReader
-from lumigrad.server.core.call import StageTimes
 from lumigrad.server.core.limits import arguments_of, require
+from lumigrad.server.core.record import StageTimes
 from lumigrad.server.engines.content import Outline, Tensors, check_type, shapes_of, uploader
 from lumigrad.server.engines.distances import ENGINE
 from lumigrad.server.scenes.clouds import Arrival, KeptTensors, Make, replacements

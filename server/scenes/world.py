@@ -9,9 +9,9 @@ from functools import cached_property
 from lumigrad.kernels import meshes
 from lumigrad.protos.tensors import PayloadReader
 from lumigrad.protos.worlds import environments_of, numbers_of
-from lumigrad.server.core.call import StageTimes
 from lumigrad.server.core.errors import InvalidArgumentError
 from lumigrad.server.core.limits import arguments_of, require
+from lumigrad.server.core.record import StageTimes
 from lumigrad.server.engines.content import Content, Outline, Tensors
 from lumigrad.server.engines.distances import ENGINE
 from lumigrad.server.engines.obstacles import NUMBER_OF_SIGN, FindMesh, drafts_of, grid_name, grids_uploader

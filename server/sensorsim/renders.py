@@ -69,9 +69,9 @@ class FrameRenderer:
         Raises what is wrong with the call as a whole: a deadline, a worker that stops, and a full queue at its start.
         Once a frame is rendered, the others wait for places in the queue.
         """
-        call.engine, call.operation = GAUSSIANS.name, "forward"
-        call.facts["cameras"] = len(frames)
-        call.facts["pixels"] = sum(frame.size.width * frame.size.height for frame in frames)
+        call.record.engine, call.record.operation = GAUSSIANS.name, "forward"
+        call.record.facts["cameras"] = len(frames)
+        call.record.facts["pixels"] = sum(frame.size.width * frame.size.height for frame in frames)
         outcomes: dict[DriveFrame, Outcome] = {}
         by_scene: dict[str, list[DriveFrame]] = {}
         for frame in frames:

@@ -78,7 +78,7 @@ class SensorsimService:
             else:
                 replies[index].success = True
                 replies[index].result.image_bytes = outcome
-                call.bytes_sent += len(outcome)
+                call.record.bytes_sent += len(outcome)
         return sensorsim_pb2.BatchRGBRenderReturn(items=replies)
 
     def render_aggregated(
@@ -210,7 +210,7 @@ class SensorsimService:
         for outcome in self._renderer.render(frames, self._tenants.of(call), call):
             if isinstance(outcome, Exception):
                 raise outcome
-            call.bytes_sent += len(outcome)
+            call.record.bytes_sent += len(outcome)
             replies.append(sensorsim_pb2.RGBRenderReturn(image_bytes=outcome))
         return replies
 
@@ -243,5 +243,5 @@ def _is_loaded(scene: NamedScene, runtime: Runtime) -> bool:
 
 def _message(error: Exception, call: Call) -> str:
     """An error of one item: its code, and the text that would be that of a call."""
-    answer = answer_to(error, call.request_id)
+    answer = answer_to(error, call.record.request_id)
     return f"{answer.code.name}: {answer.text}"

@@ -12,8 +12,9 @@ from lumigrad.protos.dtypes import Array
 from lumigrad.protos.errors import ProtocolError
 from lumigrad.protos.lane_tensors import LEAST_BYTES, LaneReader, LaneWriter, LeasedRegion, part_of
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
-from lumigrad.server.core.call import Allocate, NoLane, StageTimes
+from lumigrad.server.core.call import Allocate, NoLane
 from lumigrad.server.core.errors import InvalidArgumentError, LaneLostError
+from lumigrad.server.core.record import StageTimes
 from lumigrad.server.shm.lane import Lane, Lease, Region
 from lumigrad.v1 import tensor_pb2
 

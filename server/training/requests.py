@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from lumigrad.protos.wire import Frame
-from lumigrad.server.core.call import Call
+from lumigrad.server.core.call import REQUEST_ID, Call
 from lumigrad.server.core.errors import CancelledError, InvalidArgumentError
 from lumigrad.server.core.streams import assembled
 from lumigrad.server.storage.tenants import Runtime
@@ -17,21 +17,18 @@ from lumigrad.v1 import training_pb2
 
 
 class Part(Call):
-    """The work for one message of a stream, as a call of its own."""
+    """The work for one message of a stream, as a call of its own, which ends with the whole call at the latest."""
 
     def __init__(self, whole: Call, operation: str) -> None:
-        super().__init__(whole.method, whole._context)
-        self.request_id = whole.request_id
+        record = whole.record
+        super().__init__(record.method, whole._caller, ((REQUEST_ID, record.request_id),), seconds=whole.remaining)
         self.tenant = whole.tenant
         self.priority = whole.priority
         self.report_stages = whole.report_stages
-        self.engine = whole.engine
-        self.operation = operation
+        self.record.engine = record.engine
+        self.record.operation = operation
         self._whole = whole
-        # Of what follows: several threads work on one part.
-        self._lock = threading.Lock()
-        self._at_end: list[Callable[[], None]] = []
-        self._has_ended = False
+        self.on_end(self._report)
 
     def check(self) -> None:
         """Raise if the whole call is over, or the caller took back memory that the part reads."""
@@ -48,32 +45,17 @@ class Part(Call):
         try:
             yield
         finally:
-            self._whole.bytes_received += self.lane.bytes_received
-            self._whole.bytes_sent += self.lane.bytes_sent
+            self._whole.record.bytes_received += self.lane.bytes_received
+            self._whole.record.bytes_sent += self.lane.bytes_sent
             # The caller may have received a reply even if the call has failed since, so it releases every lease itself.
             self.lane.end(delivered=True)
-
-    def on_end(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when this part or the whole call ends; at once if it has ended."""
-        with self._lock:
-            if not self._has_ended:
-                self._at_end.append(callback)
-                return
-        callback()
 
     def cancel(self, why: str) -> None:
         """Cancel the whole call."""
         self._whole.cancel(why)
 
-    def end(self) -> None:
-        """End the part and run its callbacks; does nothing if it has ended."""
-        with self._lock:
-            if self._has_ended:
-                return
-            self._has_ended = True
-        self.report_stages(self.engine, self.operation, self.times.milliseconds)
-        while self._at_end:
-            self._at_end.pop()()
+    def _report(self) -> None:
+        self.report_stages(self.record.engine, self.record.operation, self.times.milliseconds)
 
 
 class Parts:
@@ -165,7 +147,7 @@ class Requests:
     def close(self, request: Request) -> None:
         """Release the memory of a request that is answered. Those left open are closed when the call ends."""
         self._parts.close(request.part)
-        self._call.renew()
+        self._call.progress.renew()
         with self._changed:
             self._unanswered -= 1
             self._changed.notify_all()
@@ -187,7 +169,7 @@ class Requests:
                 raise request
             if request is not None:
                 # Needs the training that the start message has begun.
-                request.part.engine = self._call.engine
+                request.part.record.engine = self._call.record.engine
             return request
 
     def _read(self) -> None:
@@ -206,16 +188,16 @@ class Requests:
             raise InvalidArgumentError("kind", "one of the kinds of requests", "none")
         # Requests may wait for those before them, and these for the client to read replies.
         self._call.turn.give()
-        self._call.renew()
+        self._call.progress.renew()
         # Messages count too, because most requests have no payload.
-        self._call.bytes_received += message.ByteSize()
+        self._call.record.bytes_received += message.ByteSize()
         part = self._parts.begin(str(message.WhichOneof("kind")))
         limit_bytes = self._payload_limit(message)
         if limit_bytes is None:
             # There is no such step; answering the request reports that and ends the call.
             return Request(message, memoryview(b""), part)
         assembler = self._runtime.payload_memory.assembler(message.payload_bytes, limit_bytes, part)
-        with self._call.payload_due():
+        with self._call.progress.payload_due():
             limit = "only data until the payload is complete"
             payload = assembled(assembler, first, self._frames, limit, "another request")
         return Request(message, payload, part)

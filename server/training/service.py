@@ -47,8 +47,8 @@ class TrainingService:
         """Begin or resume a training, and answer its requests."""
         for reply in self._replies(frames, call):
             if reply.message is not None:
-                call.bytes_sent += reply.message.ByteSize()
-                call.steps += reply.message.HasField("done")
+                call.record.bytes_sent += reply.message.ByteSize()
+                call.record.steps += reply.message.HasField("done")
             yield reply
 
     def suspend(self, seconds: float) -> None:
@@ -70,13 +70,13 @@ class TrainingService:
         runtime = self._tenants.of(call)
         if self._is_suspended and runtime.tenant_spool is not None:
             raise StoppingError
-        call.operation = "train"
+        call.record.operation = "train"
         received = Requests(frames, runtime, call)
         first = next(iter(received), None)
         require(first is not None and first.kind == "start", "kind", "start first", first and first.kind)
         assert first is not None
         with _held(first, runtime, call) as training:
-            call.engine = training.state.plan.kind
+            call.record.engine = training.state.plan.kind
             yield framed(_started(training, first.message.start.undelivered), first)
             received.close(first)
             with closing(Session(training, runtime, received)) as session:

@@ -13,6 +13,7 @@ from lumigrad.protos.chunks import allocate_bytes
 from lumigrad.server.core.accounts import Account, PayloadMemory
 from lumigrad.server.core.errors import BusyError, ContextLostError, DeviceMemoryError, SceneNotFoundError
 from lumigrad.server.core.metrics import Metrics
+from lumigrad.server.core.record import CallRecord
 from lumigrad.server.device.memory import Budget, Cost, DeviceMemory
 from lumigrad.server.storage import contexts, scenes
 from lumigrad.server.storage.contexts import ContextStore
@@ -206,7 +207,8 @@ def test_an_upload_leaves_nothing_behind_however_much_of_it_arrived(arrived: int
 def test_the_labels_of_tenants_are_bounded() -> None:
     metrics = Metrics()
     for number in range(200):
-        metrics.tenant_call(f"tenant-{number}", 10)
+        record = CallRecord("Test.Call", "id", tenant=f"tenant-{number}")
+        metrics.calls_ended([record])
     (family,) = (family for family in metrics.registry.collect() if family.name == "lumigrad_tenant_calls")
     samples = {sample.labels["tenant"]: sample.value for sample in family.samples if sample.name.endswith("_total")}
     assert len(samples) == 65

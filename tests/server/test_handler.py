@@ -19,10 +19,12 @@ from lumigrad.protos.service import RENDER_SERVICE, SINGLE_REPLY, Stub
 from lumigrad.protos.wire import Frame
 from lumigrad.server.core import logs
 from lumigrad.server.core.accounts import Account, places
-from lumigrad.server.core.call import Call, Patience
+from lumigrad.server.core.call import Call
 from lumigrad.server.core.config import Config
 from lumigrad.server.core.limits import Limits
 from lumigrad.server.core.metrics import Metrics
+from lumigrad.server.core.notes import Notes
+from lumigrad.server.core.progress import Patience
 from lumigrad.server.rpc.handler import CallHandler
 from lumigrad.server.rpc.request_check import RequestCheck
 from lumigrad.v1 import render_pb2
@@ -56,9 +58,10 @@ class Misbehaving:
 @pytest.fixture
 def service() -> Iterator[SimpleNamespace]:
     servicer, metrics = Misbehaving(), Metrics()
+    notes = Notes(metrics)
     check = RequestCheck(Limits.of(Config()))
     handler = CallHandler(
-        metrics,
+        notes,
         places("places for calls in progress", 2, has_tenants=False),
         Patience(call_seconds=0.2, stall_seconds=60),
         check,
@@ -72,11 +75,13 @@ def service() -> Iterator[SimpleNamespace]:
         yield SimpleNamespace(
             servicer=servicer,
             handler=handler,
+            notes=notes,
             metrics=metrics,
             channel=channel,
             stub=Stub(channel, RENDER_SERVICE),
         )
     server.stop(None).wait()
+    notes.close()
 
 
 @pytest.fixture
@@ -110,9 +115,10 @@ def test_an_unexpected_error_tells_the_caller_its_request_id_and_nothing_else(
     service.servicer.how = raise_secret
     error = failure(lambda: call(service))
     assert error.code() == grpc.StatusCode.INTERNAL
-    request_id = dict(error.initial_metadata())["x-request-id"]
+    request_id = dict(error.trailing_metadata())["x-request-id"]
     assert error.details() == f"internal error, request id {request_id}"
     assert "secret" not in str(error.trailing_metadata())
+    service.notes.write()
     record = next(record for record in log.records if record.fields["code"] == "INTERNAL")
     assert record.fields["request_id"] == request_id
     assert record.exc_info[1].args == (SECRET,)
@@ -123,7 +129,7 @@ def test_a_decent_request_id_is_kept_and_any_other_is_replaced(service: SimpleNa
         _, call = service.stub.Release.with_call(
             render_pb2.ReleaseRequest(), timeout=10, metadata=(("x-request-id", given),)
         )
-        echoed = dict(call.initial_metadata())["x-request-id"]
+        echoed = dict(call.trailing_metadata())["x-request-id"]
         assert (echoed == given) == kept
         assert echoed
 
@@ -131,6 +137,7 @@ def test_a_decent_request_id_is_kept_and_any_other_is_replaced(service: SimpleNa
 def test_every_call_is_a_line_and_a_sample(service: SimpleNamespace, log: pytest.LogCaptureFixture) -> None:
     render(service)
     service.handler.wait_idle(5)
+    service.notes.write()
     fields = next(record.fields for record in log.records if record.fields["method"] == "RenderService.Render")
     assert (fields["code"], fields["sent"]) == ("OK", 2)
     assert sample(service, "lumigrad_calls_total", method="RenderService.Render", code="OK") == 1
@@ -184,7 +191,7 @@ def test_a_malformed_message_is_an_invalid_argument(service: SimpleNamespace, pa
 
 
 def test_a_call_that_says_nothing_is_ended(service: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lumigrad.server.core.call._SILENT_SECONDS", 0.05)
+    monkeypatch.setattr("lumigrad.server.core.progress._SILENT_SECONDS", 0.05)
     forever = threading.Event()
 
     def say_nothing() -> Iterator[bytes]:

@@ -16,9 +16,9 @@ from lumigrad.protos.service import SINGLE_REPLY
 from lumigrad.protos.streams import frames_of
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.server.core.accounts import Account
-from lumigrad.server.core.call import StageTimes
 from lumigrad.server.core.config import Config, ConfigError
 from lumigrad.server.core.errors import LaneLostError
+from lumigrad.server.core.record import StageTimes
 from lumigrad.server.shm.lane import Lane
 from lumigrad.server.shm.payload import OpenLane
 from lumigrad.v1 import errors_pb2, render_pb2, scene_pb2, tensor_pb2

@@ -21,7 +21,7 @@ from lumigrad.v1 import image_pb2, scene_pb2
 from support.backends.cuda_devices import emulated
 from support.backends.footprint import LIMITS
 from support.calls.gaussian_calls import camera_of, gaussian_cloud, gaussian_spec
-from support.models.account_machine import Context
+from support.models.account_machine import Caller
 
 UINT8, PNG = image_pb2.IMAGE_FORMAT_UINT8, image_pb2.IMAGE_FORMAT_PNG
 OUTPUTS = ("color", "alpha")
@@ -70,7 +70,7 @@ def request_of(formats: dict[str, int], x: float = 0.0) -> Request:
 
 
 def call_of() -> Call:
-    return Call("Test.Call", Context())  # type: ignore[arg-type]
+    return Call("Test.Call", Caller())
 
 
 def rendered(*requests: Request, retain: bool = False) -> Sequence[Any]:

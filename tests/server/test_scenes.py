@@ -31,7 +31,7 @@ from support.calls.raw_calls import (
     sphere_cloud,
     violation,
 )
-from support.models.account_machine import Context
+from support.models.account_machine import Caller
 from support.workers.worker import WorkerProcess, worker
 
 FIELDS = ("positions", "colors", "radii", "opacities")
@@ -347,7 +347,7 @@ def test_a_list_that_one_reply_cannot_hold_is_refused_or_split(monkeypatch: pyte
     stored = [SimpleNamespace(scene_id=info.scene_id, content_hash="", info=lambda info=info: info) for info in infos]
     runtime = SimpleNamespace(spool=None, scenes=SimpleNamespace(all=lambda: stored[::-1]), named=NamedScenes())
     tenants: Any = SimpleNamespace(of=lambda _: runtime)
-    call = Call("Test.Call", Context())  # type: ignore[arg-type]
+    call = Call("Test.Call", Caller())
 
     def list_scenes(request: scene_pb2.ListRequest) -> scene_pb2.ListReply:
         return scene_service.SceneService(tenants).List(request, call)

@@ -18,7 +18,7 @@ from lumigrad.server.core.errors import BusyError
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.storage.spool import Blob, Spool, TenantSpool
 from lumigrad.server.storage.spool_writer import SpoolWriter
-from support.models.account_machine import Context
+from support.models.account_machine import Caller
 
 LARGE = np.random.default_rng(0).bytes(3 << 20)
 
@@ -365,7 +365,7 @@ def test_what_was_forgotten_leaves_the_disk_although_nothing_is_written(spool: S
 
 
 def test_owners_have_equal_times_and_what_a_call_waits_for_comes_first(spool: Spool) -> None:
-    writer, call = SpoolWriter(spool), Call("Test.Call", Context())  # type: ignore[arg-type]
+    writer, call = SpoolWriter(spool), Call("Test.Call", Caller())
     may_go_on, has_begun, written = threading.Event(), threading.Event(), []
 
     def first(_: object) -> None:

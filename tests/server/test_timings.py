@@ -6,20 +6,20 @@ import time
 
 import pytest
 
-from lumigrad.server.core.call import StageTimes
+from lumigrad.server.core.record import CallRecord, StageTimes
 
 
 def length_ms(times: StageTimes, stage: str) -> float:
-    return sum(span.ended - span.started for span in times.spans if span.stage == stage) * 1e3
+    return sum(span.ended - span.started for span in times.spans or () if span.stage == stage) * 1e3
 
 
 def test_the_spans_of_a_stage_add_up_to_its_time() -> None:
-    times = StageTimes()
+    times = StageTimes(is_traced=True)
     for _ in range(2):
         with times.stage("upload"):
             time.sleep(0.002)
     times.add("queue", 1.5)
-    assert [span.stage for span in times.spans] == ["upload", "upload", "queue"]
+    assert [span.stage for span in times.spans or ()] == ["upload", "upload", "queue"]
     assert set(times.milliseconds) == {"upload", "queue"}
     for stage, value in times.milliseconds.items():
         assert length_ms(times, stage) == pytest.approx(value)
@@ -27,11 +27,12 @@ def test_the_spans_of_a_stage_add_up_to_its_time() -> None:
 
 
 def test_the_stages_of_a_kernel_lie_in_order_and_end_when_it_is_told_of() -> None:
-    times = StageTimes()
+    times = StageTimes(is_traced=True)
     with times.stage("upload"):
         pass
     time.sleep(0.01)
     times.add_kernel({"sort": 2.0, "blend": 5.0})
+    assert times.spans is not None
     upload, sort, blend = times.spans
     assert upload.ended <= sort.started
     assert (sort.stage, blend.stage) == ("kernel.sort", "kernel.blend")
@@ -42,10 +43,11 @@ def test_the_stages_of_a_kernel_lie_in_order_and_end_when_it_is_told_of() -> Non
 
 
 def test_a_kernel_that_claims_more_time_than_there_was_stays_behind_what_came_before() -> None:
-    times = StageTimes()
+    times = StageTimes(is_traced=True)
     with times.stage("upload"):
         pass
     times.add_kernel({"sort": 2000.0, "blend": 6000.0})
+    assert times.spans is not None
     upload, sort, blend = times.spans
     assert upload.ended <= sort.started <= sort.ended <= blend.started <= blend.ended <= time.perf_counter()
     # The clock has steps, and both are short.
@@ -55,9 +57,22 @@ def test_a_kernel_that_claims_more_time_than_there_was_stays_behind_what_came_be
 
 def test_spans_have_a_time_of_day() -> None:
     before = time.time_ns()
-    times = StageTimes()
+    times = StageTimes(is_traced=True)
     with times.stage("decode"):
         time.sleep(0.001)
+    record = CallRecord("Test.Call", "id", times)
+    record.end()
+    assert times.spans is not None
     (span,) = times.spans
-    assert before - 10**6 <= times.epoch_ns(times.created) <= times.epoch_ns(span.started) < times.epoch_ns(span.ended)
-    assert times.epoch_ns(span.ended) <= time.time_ns() + 10**6
+    moments = [record.epoch_ns(moment) for moment in (times.created, span.started, span.ended, times.ended)]
+    assert moments == sorted(moments)
+    assert before - 10**6 <= moments[0] < moments[-1] <= time.time_ns() + 10**6
+
+
+def test_only_traced_calls_keep_intervals() -> None:
+    times = StageTimes()
+    with times.stage("decode"):
+        pass
+    times.add_kernel({"blend": 1.0})
+    assert times.spans is None
+    assert set(times.milliseconds) == {"decode", "kernel.blend"}

@@ -43,45 +43,20 @@ WHICH = st.integers(0, 1 << 16)
 SIZES = st.integers(0, 5 * MIB)
 
 
-class Context:
-    """The part of a gRPC context that `Call` uses."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._callbacks: list[Callable[[], None]] | None = []
-        self.remaining = 60.0
-
-    def invocation_metadata(self) -> tuple[()]:
-        return ()
-
-    def time_remaining(self) -> float:
-        return self.remaining
+class Caller:
+    """A caller that waits for ever."""
 
     def is_active(self) -> bool:
-        return self._callbacks is not None
-
-    def add_callback(self, callback: Callable[[], None]) -> bool:
-        with self._lock:
-            if self._callbacks is None:
-                return False
-            self._callbacks.append(callback)
-            return True
+        return True
 
     def cancel(self) -> None:
-        """Does nothing; `end` runs the callbacks."""
-
-    def end(self) -> None:
-        with self._lock:
-            callbacks, self._callbacks = self._callbacks or [], None
-        for callback in callbacks:
-            callback()
+        """Does nothing; the call's `end` runs the callbacks."""
 
 
 @dataclass(eq=False)
 class Asked:
     """A call in progress, its parts, and its open reservations."""
 
-    context: Context
     call: Call
     parts: Parts
     runtime: Runtime
@@ -115,10 +90,9 @@ class AccountMachine(RuleBasedStateMachine):
 
     @rule(tenant=st.sampled_from(TENANTS))
     def call(self, tenant: str) -> None:
-        context = Context()
-        call = Call("Test.Call", context)  # type: ignore[arg-type]
+        call = Call("Test.Call", Caller(), seconds=60.0)
         call.tenant = tenant
-        self._calls.append(Asked(context, call, Parts(call), self._tenants.of(call)))
+        self._calls.append(Asked(call, Parts(call), self._tenants.of(call)))
 
     @precondition(lambda self: self._calls)
     @rule(which=WHICH, size=SIZES)
@@ -156,10 +130,10 @@ class AccountMachine(RuleBasedStateMachine):
         if how == "cancel":
             asked.call.cancel("because")
         if how == "deadline":
-            asked.context.remaining = 0.0
+            asked.call.deadline = 0.0
         if how in ("cancel", "deadline"):
             assert isinstance(asked.call.ended(), CancelledError if how == "cancel" else DeadlineError)
-        for step in (asked.stack.close, asked.context.end)[:: 1 if handler_first else -1]:
+        for step in (asked.stack.close, asked.call.end)[:: 1 if handler_first else -1]:
             step()
         for part in asked.begun:
             asked.parts.close(part)
@@ -191,7 +165,7 @@ class AccountMachine(RuleBasedStateMachine):
         thread.start()
         begun.wait(10)
         asked.stack.close()
-        asked.context.end()
+        asked.call.end()
         thread.join()
 
     @rule(tenant=st.sampled_from(TENANTS), size=st.integers(1, 2 * MIB), content=st.integers(0, 5))
@@ -314,7 +288,7 @@ class AccountMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         for asked in self._calls:
             asked.stack.close()
-            asked.context.end()
+            asked.call.end()
         assert self._machine.payload_memory.account.taken == 0
         self._tenants.clear()
         assert [account.taken for account in self._tenants.accounts.values()] == [0]

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from lumigrad.server.core.call import StageTimes
 from lumigrad.server.core.config import Config
 from lumigrad.server.core.limits import Limits
+from lumigrad.server.core.record import StageTimes
 from lumigrad.server.training.density import DensityState
 from lumigrad.server.training.parameters import Parameters
 from lumigrad.server.training.spec import TrainingPlan

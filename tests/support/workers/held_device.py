@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from lumigrad.server.core.call import Priority, StageTimes
+from lumigrad.server.core.call import Priority
 from lumigrad.server.core.errors import CancelledError
+from lumigrad.server.core.record import StageTimes
 from lumigrad.server.core.turns import Turn, Turns
 from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.device.memory import Cost

@@ -12,11 +12,11 @@ from types import FrameType
 import lumigrad.server
 from lumigrad.server.core.config import Config
 from lumigrad.server.process.main import run
-from lumigrad.server.rpc.server import _do, _write_down
+from lumigrad.server.rpc.server import _do
 
 SERVER = f"{Path(lumigrad.server.__file__).parent}/"
 # Threads that do periodic work, independent of calls.
-BACKGROUND = {"watchdog", "housekeeping", "metrics"}
+BACKGROUND = {"watchdog", "housekeeping", "metrics", "notes"}
 
 
 class FileTrace:
@@ -25,25 +25,17 @@ class FileTrace:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._files: dict[str, None] = {}
-        self._state = threading.local()
 
     def profile(self, frame: FrameType, event: str, _: object) -> None:
         """Record the file of a called function; the profile function of all threads."""
         code = frame.f_code
         if event not in ("call", "return") or not code.co_filename.startswith(SERVER):
             return
-        if code is _write_down.__code__:
-            # Runs after the reply.
-            self._state.is_answered = event == "call"
-        elif event == "return" and code is _do.__code__:
+        if event == "return" and code is _do.__code__:
             self._end()
-        elif event == "call" and code.co_name != "<module>" and not self._is_elsewhere():
+        elif event == "call" and code.co_name != "<module>" and threading.current_thread().name not in BACKGROUND:
             with self._lock:
                 self._files.setdefault(code.co_filename.removeprefix(SERVER))
-
-    def _is_elsewhere(self) -> bool:
-        """Whether this thread is not working on a call."""
-        return threading.current_thread().name in BACKGROUND or getattr(self._state, "is_answered", False)
 
     def _end(self) -> None:
         with self._lock:

@@ -1,0 +1,106 @@
+"""What is written of calls that have ended: metrics, log lines and spans, in batches, by a thread of their own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from lumigrad.server.core import logs
+from lumigrad.server.core.metrics import Metrics
+from lumigrad.server.core.record import CallRecord
+
+# How long a call that succeeded may wait for its line; a process that is killed loses as much.
+_SECONDS = 0.1
+
+# Records the spans of a call; returns their ids, for the log.
+Trace = Callable[[CallRecord], Mapping[str, str]]
+
+
+class Notes:
+    """Takes the records of calls, and writes them: ten times a second, and at once after an error."""
+
+    def __init__(self, metrics: Metrics, trace: Trace | None = None) -> None:
+        """Start the thread. Whoever reads `metrics` finds all calls that have been added by then."""
+        self._metrics = metrics
+        self._trace = trace
+        # Records that are not in the metrics, and those that are not in the log; appending and removing are atomic.
+        self._new: deque[CallRecord] = deque()
+        self._counted: deque[CallRecord] = deque()
+        # Held until a batch is in the metrics, and in the log. Reading metrics must not wait for a log that is stuck.
+        self._counting, self._writing = threading.Lock(), threading.Lock()
+        self._is_urgent = threading.Event()
+        self._is_closed = False
+        metrics.before_read = self._count
+        # Records the stages of one request of a call that has not ended.
+        self.stages = metrics.stages
+        self._thread = threading.Thread(target=self._write_batches, name="notes", daemon=True)
+        self._thread.start()
+
+    def add(self, record: CallRecord) -> None:
+        """Take the record of a call that has ended; nothing may change it afterwards."""
+        self._new.append(record)
+        # Operators look for failures as they happen, and there are few.
+        if record.code != "OK":
+            self._is_urgent.set()
+
+    def write(self) -> None:
+        """Write all that has been added by now."""
+        self._count()
+        with self._writing, logs.together():
+            for record in _taken(self._counted):
+                self._log(record)
+
+    def close(self) -> None:
+        """Write what is left, and end the thread."""
+        self._is_closed = True
+        self._is_urgent.set()
+        self._thread.join()
+        self.write()
+
+    def _write_batches(self) -> None:
+        while not self._is_closed:
+            self._is_urgent.wait(_SECONDS)
+            self._is_urgent.clear()
+            try:
+                self.write()
+            except Exception as error:
+                logs.event("recording calls failed", logging.ERROR, error=error)
+
+    def _count(self) -> None:
+        with self._counting:
+            batch = _taken(self._new)
+            self._counted.extend(batch)
+            self._metrics.calls_ended(batch)
+
+    def _log(self, record: CallRecord) -> None:
+        failed = sum(code != "OK" for code in record.item_codes)
+        optional = {
+            "tenant": record.tenant,
+            "steps": record.steps,
+            "nonfinite": record.nonfinite,
+            "items": len(record.item_codes),
+            "failed_items": failed,
+            **(self._trace(record) if self._trace is not None else {}),
+            "why": record.why,
+        }
+        is_ours = record.code == "INTERNAL"
+        logs.event(
+            "call",
+            logging.ERROR if is_ours else logging.WARNING if record.nonfinite else logging.INFO,
+            error=record.error if is_ours else None,
+            moment=record.ended_at,
+            request_id=record.request_id,
+            method=record.method,
+            code=record.code,
+            ms=round(record.milliseconds, 3),
+            received=record.bytes_received,
+            sent=record.bytes_sent,
+            **{name: value for name, value in optional.items() if value},
+        )
+
+
+def _taken(records: deque[CallRecord]) -> list[CallRecord]:
+    """Remove and return all records that are there now."""
+    return [records.popleft() for _ in range(len(records))]

@@ -181,6 +181,38 @@ def test_calls_that_take_too_long_are_ended(service: SimpleNamespace) -> None:
     assert failure(lambda: next(call)).code() == grpc.StatusCode.CANCELLED
 
 
+def test_a_caller_can_tell_that_the_worker_itself_ended_the_call(service: SimpleNamespace) -> None:
+    """Clients repeat calls that something between them and the worker has ended; only workers send a request id."""
+    service.servicer.how = lambda: time.sleep(1)
+    call = service.stub.Release.future(render_pb2.ReleaseRequest())
+    until = time.monotonic() + 20
+    while not call.done():
+        service.handler.end_overdue()
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert call.code() == grpc.StatusCode.CANCELLED
+    assert dict(call.initial_metadata())["x-request-id"]
+
+
+def test_a_caller_that_waits_long_knows_that_its_call_has_begun(
+    service: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lumigrad.server.rpc.handler._ANNOUNCING_SECONDS", 0.0)
+    go, told = threading.Event(), threading.Event()
+    service.servicer.how = lambda: go.wait(20)
+    call = service.stub.Release.future(render_pb2.ReleaseRequest())
+    threading.Thread(target=lambda: (call.initial_metadata(), told.set()), daemon=True).start()
+    until = time.monotonic() + 20
+    while not service.handler.in_progress:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    service.handler.end_overdue()
+    assert told.wait(20)
+    assert dict(call.initial_metadata())["x-request-id"]
+    go.set()
+    call.result(20)
+
+
 @pytest.mark.parametrize("path", ["Render", "Release"])
 def test_a_malformed_message_is_an_invalid_argument(service: SimpleNamespace, path: str) -> None:
     make = service.channel.stream_stream if path == "Render" else service.channel.unary_unary

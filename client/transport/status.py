@@ -125,7 +125,7 @@ def _was_lost(call: Any) -> bool:
 def _was_begun(call: Any) -> bool:
     """Whether a worker began the call and did not end it itself: a worker that refuses a call sends RetryInfo.
 
-    Initial metadata comes with the reply or, if that takes long, before it. A call that was lost earlier may have begun.
+    Initial metadata comes with the reply or, if that takes long, before it. A call lost earlier may have begun.
     """
     if details.find(call.trailing_metadata(), error_details_pb2.RetryInfo) is not None:
         return False

@@ -105,7 +105,7 @@ class Call:
         caller: Caller,
         metadata: Metadata = (),
         *,
-        seconds: float = math.inf,
+        deadline: float = math.inf,
         is_traced: bool = False,
     ) -> None:
         """Begin a call.
@@ -114,7 +114,7 @@ class Call:
             method: Service and method, for log and metrics.
             caller: Who waits for the reply.
             metadata: Of the call. Its request id is used if it is valid, else a random one.
-            seconds: Until the caller's deadline.
+            deadline: Of the caller, by the monotonic clock, as all times here.
             is_traced: Whether to keep the intervals of its stages.
         """
         values = dict(metadata)
@@ -126,8 +126,7 @@ class Call:
             self.record.trace_parent = {key: values[key] for key in _TRACE_PARENT if key in values}
         self.metadata = metadata
         self.progress = Progress()
-        # By the monotonic clock, as all times here.
-        self.deadline = time.monotonic() + seconds
+        self.deadline = deadline
         # When `check` was last called, which shows that the work makes progress.
         self.checked = time.monotonic()
         # Set by the RPC handler before anything reads them.

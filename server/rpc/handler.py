@@ -219,7 +219,8 @@ class CallHandler:
             method,
             context,
             context.invocation_metadata() or (),
-            seconds=context.time_remaining(),
+            # The clock first, so that a pause between them makes the deadline earlier, never later than the caller's.
+            deadline=time.monotonic() + context.time_remaining(),
             is_traced=self._is_traced,
         )
         named = (REQUEST_ID, call.record.request_id)

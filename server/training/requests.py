@@ -21,7 +21,7 @@ class Part(Call):
 
     def __init__(self, whole: Call, operation: str) -> None:
         record = whole.record
-        super().__init__(record.method, whole._caller, ((REQUEST_ID, record.request_id),), seconds=whole.remaining)
+        super().__init__(record.method, whole._caller, ((REQUEST_ID, record.request_id),), deadline=whole.deadline)
         self.tenant = whole.tenant
         self.priority = whole.priority
         self.report_stages = whole.report_stages

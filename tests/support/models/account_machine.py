@@ -90,7 +90,7 @@ class AccountMachine(RuleBasedStateMachine):
 
     @rule(tenant=st.sampled_from(TENANTS))
     def call(self, tenant: str) -> None:
-        call = Call("Test.Call", Caller(), seconds=60.0)
+        call = Call("Test.Call", Caller())
         call.tenant = tenant
         self._calls.append(Asked(call, Parts(call), self._tenants.of(call)))
 

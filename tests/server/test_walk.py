@@ -14,7 +14,7 @@ from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cl
 from support.workers import traced_worker
 from support.workers.worker import WorkerProcess, worker
 
-MOST_FILES = 25
+MOST_FILES = 26
 
 
 @pytest.fixture(scope="module")

@@ -44,3 +44,17 @@ def output_buffer(
             f"into[{name!r}]", expected, f"{given.dtype} of shape {list(given.shape)} on {given.device}"
         )
     return given
+
+
+def level_buffer(
+    name: str, into: Mapping[str, torch.Tensor] | None, shape: Sequence[int], device: torch.device
+) -> torch.Tensor | None:
+    """The tensor that `into` holds for an output as levels, which is uint8; None: it holds none, or one of floats.
+
+    Raises:
+        ArgumentError: The tensor in `into` has another shape or device, or is not contiguous.
+    """
+    given = None if into is None else into.get(name)
+    if given is None or given.dtype != torch.uint8:
+        return None
+    return output_buffer(name, into, shape, torch.uint8, device)

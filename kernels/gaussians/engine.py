@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-import torch
-
 from lumigrad.kernels import _native
-from lumigrad.kernels.buffers import empty
-from lumigrad.kernels.levels import write_levels
 from lumigrad.kernels.per_device import PerDevice
 from lumigrad.kernels.stages import Stages, StageTimes
 
@@ -65,9 +61,6 @@ class CpuEngine:
         kept = _native.GaussianPass() if retain else self._scratch
         kept.prepare(len(views), retain)
         stages = Stages()
-        levels = arrays.get("color_levels")
-        if levels is not None and arrays.get("color") is None:
-            arrays = {**arrays, "color": empty(levels.shape, torch.float32, levels.device)}
         try:
             for view in range(len(views)):
                 before_view()
@@ -76,8 +69,6 @@ class CpuEngine:
                 if "ids" in arrays:
                     _native.gaussian_find_ids(self._workspace, kept, views, view, settings, **arrays)
                     stages.views.append(self._times())
-                if levels is not None:
-                    write_levels(arrays["color"][view], levels[view])
         finally:
             self._scratch.drop_lists()
         return kept if retain else None, stages

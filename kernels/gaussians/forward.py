@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from lumigrad.kernels import _native
-from lumigrad.kernels.buffers import output_buffer
+from lumigrad.kernels.buffers import level_buffer, output_buffer
 from lumigrad.kernels.checks import check, check_tensor
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians.camera import Camera
@@ -126,7 +126,7 @@ def forward(
     native_settings = settings.native(gaussians.degree(settings), *size, lidar=lidar)
     kept_names = _retained(outputs) if retain else ()
     drawn = {*outputs, *kept_names, *(["expected_depth"] if "surface_normals" in outputs else [])}
-    levels = _levels(gaussians, cameras, outputs, into)
+    levels = level_buffer("color", into, (len(cameras), *size[::-1], gaussians.channels), gaussians.device)
     if levels is not None:
         into = {name: tensor for name, tensor in (into or {}).items() if name != "color"}
         # A backward pass needs the floats too.
@@ -245,17 +245,6 @@ def _retained(outputs: Sequence[str]) -> tuple[str, ...]:
         names.append("hit_distance")
     names.extend(name for name in ("normals", "distortion") if name in outputs)
     return tuple(names)
-
-
-def _levels(
-    gaussians: Gaussians, cameras: Sequence[Camera], outputs: Sequence[str], into: Mapping[str, torch.Tensor] | None
-) -> torch.Tensor | None:
-    """Where to write colours as levels; None: they are not wanted."""
-    given = None if into is None or "color" not in outputs else into.get("color")
-    if given is None or given.dtype != torch.uint8:
-        return None
-    shape = (len(cameras), cameras[0].height, cameras[0].width, gaussians.channels)
-    return output_buffer("color", into, shape, torch.uint8, gaussians.device)
 
 
 def _allocate(

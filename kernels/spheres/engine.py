@@ -10,10 +10,12 @@ import torch
 
 from lumigrad.kernels import _native
 from lumigrad.kernels.buffers import empty
+from lumigrad.kernels.levels import write_levels
 from lumigrad.kernels.per_device import PerDevice
 from lumigrad.kernels.stages import Stages, StageTimes
 
-Arrays = Mapping[str, Any]  # Tensors by name; None where there is none.
+# Tensors by name; None where there is none. "color_levels" receives colours as levels.
+Arrays = Mapping[str, Any]
 BeforeView = Callable[[], object]
 # The arrays that all views share; others begin with an axis for the views.
 SCENE = ("positions", "colors", "radii", "opacities", "background")
@@ -127,7 +129,12 @@ class CudaEngine:
         before_view()
         kept = self._native.SphereCudaPass()
         run = self._native.sphere_cuda_forward
+        levels = arrays.get("color_levels")
+        if levels is not None and "color" not in arrays:
+            arrays = {**arrays, "color": empty(levels.shape, torch.float32, levels.device)}
         times = run(self.session, self._current_stream(), kept, cameras, settings, **arrays)
+        if levels is not None:
+            write_levels(arrays["color"], levels)
         return kept if retain else None, Stages([_stages_of(times)])
 
     def backward(

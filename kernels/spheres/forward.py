@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lumigrad.kernels.buffers import output_buffer
+from lumigrad.kernels.buffers import level_buffer, output_buffer
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.per_device import launches
 from lumigrad.kernels.spheres.camera import Camera
@@ -98,7 +98,8 @@ def forward(
         background: f32 [K]; None: all 1.
         outputs: Names of the outputs to return, from `OUTPUTS`.
         retain: Keep the state that `backward` needs.
-        into: Tensors to write outputs to, by name; the other outputs are allocated.
+        into: Tensors to write outputs to, by name; the other outputs are allocated. That of "color" may be uint8: it
+            then receives levels, see `levels.write_levels`.
         before_view: Called before each camera (on CUDA before each launch, of several cameras, or of all with
             `retain`); an exception that it raises ends the call.
 
@@ -120,24 +121,34 @@ def forward(
     if unknown:
         raise ArgumentError("outputs", f"names of {OUTPUTS}", f"{unknown[0]!r}")
     near, far = depth_range(cameras, settings)
-    wanted = set(outputs) | (_retained(settings, outputs) if retain else set())
+    kept_names = _retained(settings, outputs) if retain else set()
+    wanted = {*outputs, *kept_names}
     track = bool(wanted & _TRACKED)
     native_settings = settings.native(track)
+    levels = level_buffer(
+        "color", into, (len(cameras), cameras[0].height, cameras[0].width, inputs.channels), inputs.device
+    )
+    if levels is not None:
+        into = {name: tensor for name, tensor in (into or {}).items() if name != "color"}
+        # A backward pass needs the floats too.
+        wanted -= {"color"} - kept_names
     images = _allocate(wanted, len(cameras), cameras[0], inputs, settings, into)
+    by_view = images if levels is None else {**images, "color_levels": levels}
     engine, times = engine_for(inputs.device), Stages()
     is_whole = retain or before_view is None or not isinstance(engine, CudaEngine)
     view_work = cameras[0].width * cameras[0].height + positions.shape[0]
     for part in launches(len(cameras), view_work, is_whole=is_whole):
         views = [camera.native(near, far) for camera in cameras[part]]
-        parts = {_NATIVE_NAMES.get(name, name): image[part] for name, image in images.items()}
+        parts = {_NATIVE_NAMES.get(name, name): image[part] for name, image in by_view.items()}
         arrays = {**inputs.arrays(), **parts}
         kept, spent = engine.forward(views, native_settings, arrays, retain, before_view or (lambda: None))
         times.views += spent.views
     state = None
     if kept is not None:
-        images_kept = {_NATIVE_NAMES.get(name, name): images[name] for name in _retained(settings, outputs)}
+        images_kept = {_NATIVE_NAMES.get(name, name): images[name] for name in kept_names}
         state = State(inputs, tuple(cameras), settings, near, images_kept, kept)
-    return Forward({name: images[name] for name in outputs}, state, times)
+    found = images if levels is None else {**images, "color": levels}
+    return Forward({name: found[name] for name in outputs}, state, times)
 
 
 def _retained(settings: Settings, outputs: Sequence[str]) -> set[str]:

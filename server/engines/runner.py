@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from lumigrad.kernels.buffers import empty
 from lumigrad.protos.dtypes import Array
 from lumigrad.server.core.accounts import PayloadMemory
 from lumigrad.server.core.call import Call, NoLane
@@ -91,13 +92,12 @@ class EngineRunner:
         """Compute the outputs of the plan."""
         task, names = request.task, request.task.plan.outputs
         inputs = request.inputs()
-        # A retained state must not refer to memory that the caller can change.
-        into = {} if retain else self._lane_buffers(task.plan, request.formats, call)
-        into = {**into, **self._level_buffers(task.engine, task.plan, [request.formats])}
+        lanes = request.formats.lanes(names, call)
+        into = self._buffers(task.engine, task.plan, [request.formats], lanes, retain=retain)
         forward = self._forward(task, inputs, names, call, retain=retain, into=into)
         with call.times.stage("download"):
             tensors = request.formats.converted({name: forward.outputs[name] for name in names})
-            download = self._transfer.start_download(tensors, request.formats.lanes(names, call))
+            download = self._transfer.start_download(tensors, lanes)
         state = None if forward.state is None else ForwardState(task, forward.state)
         return Delivery(ForwardResult(dict(zip(names, download.arrays, strict=True)), state), download)
 
@@ -158,7 +158,13 @@ class EngineRunner:
             [request.task.plan for request in requests], [request.inputs() for request in requests]
         )
         before_view = self._transfer.paced(lambda: _check_any(calls))
-        into = self._level_buffers(task.engine, plan, [request.formats for request in requests])
+        into = self._buffers(
+            task.engine,
+            plan,
+            [request.formats for request in requests],
+            [NoLane()] * len(plan.outputs),
+            retain=False,
+        )
         with arguments_of(task.field):
             forward = task.engine.forward(plan, inputs, plan.outputs, retain=False, before_view=before_view, into=into)
         self._transfer.finish()
@@ -181,19 +187,29 @@ class EngineRunner:
         results = [ForwardResult({name: next(arrays) for name in plan.outputs}, None) for _ in requests]
         return [Delivery(result, download) for result in results]
 
-    def _lane_buffers(self, plan: Plan, formats: ImageFormats, call: Call) -> Tensors:
-        """Buffers in shared memory for images that are sent unchanged, to which CPU kernels write directly."""
-        if not self._transfer.is_cpu:
-            return {}
-        names, float32 = formats.unchanged(plan.outputs), np.dtype(np.float32)
-        buffers = {name: call.lane.allocate(plan.output_shapes[name], float32) for name in names}
-        return {name: torch.from_numpy(buffer) for name, buffer in buffers.items() if buffer is not None}
+    def _buffers(
+        self, engine: Engine, plan: Plan, formats: Sequence[ImageFormats], lanes: Sequence[NoLane], *, retain: bool
+    ) -> Tensors:
+        """Buffers for the images that kernels can write as they are sent to all; on the CPU in lanes that have room."""
+        # A retained state has floats, and must not refer to memory that the caller can change.
+        floats = () if retain else formats[0].unchanged(plan.outputs)
+        buffers: dict[str, torch.Tensor] = {}
+        for name, lane in zip(plan.outputs, lanes, strict=True):
+            shape, are_levels = plan.output_shapes[name], _are_levels(name, engine, formats)
+            if not are_levels and name not in floats:
+                continue
+            dtype = np.dtype(np.uint8 if are_levels else np.float32)
+            shared = lane.allocate(shape, dtype) if self._transfer.is_cpu else None
+            if shared is not None:
+                buffers[name] = torch.from_numpy(shared)
+            elif are_levels:
+                buffers[name] = empty(shape, torch.uint8, self._transfer.device)
+        return buffers
 
-    def _level_buffers(self, engine: Engine, plan: Plan, formats: Sequence[ImageFormats]) -> Tensors:
-        """Buffers for images that are sent as levels to all who asked, if the kernels can write them so."""
-        names = [name for name in plan.outputs if name in engine.levels and all(f.are_levels(name) for f in formats)]
-        device = self._transfer.device
-        return {name: torch.empty(plan.output_shapes[name], dtype=torch.uint8, device=device) for name in names}
+
+def _are_levels(name: str, engine: Engine, formats: Sequence[ImageFormats]) -> bool:
+    """Whether the kernels can write an image as levels, and all formats are of levels."""
+    return name in engine.levels and all(each.are_levels(name) for each in formats)
 
 
 def _check_any(calls: Sequence[Call]) -> None:

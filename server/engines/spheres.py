@@ -226,4 +226,4 @@ def _forward(plan: SpherePlan, inputs: Tensors, outputs: Sequence[str], **option
     )
 
 
-SPHERES = RenderEngine(KIND, _forward, spheres.backward, plan=sphere_plan)
+SPHERES = RenderEngine(KIND, _forward, spheres.backward, levels=("color",), plan=sphere_plan)

@@ -9,17 +9,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from lumigrad.kernels import gaussians
+from lumigrad.kernels import _native, gaussians
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians import Camera, Gaussians, Settings
 from lumigrad.kernels.gaussians.engine import CudaEngine
-from lumigrad.kernels.levels import write_levels
 from support.backends.cuda_devices import CudaDevice
 from support.backends.engines import emulated
+from support.backends.gaussian_engines import instruction_set
 from support.gaussians.cases import Cloud, build, opencv
 from support.gaussians.runs import cameras_of, scene_of
 from support.gaussians.sensor_cases import RAY_CASES
 from support.gaussians.surfel_cases import SurfelCase, cloud
+from support.levels import extreme_values, levels_of
 
 # Sizes of which the last tiles have pixels outside.
 VIEWS = (opencv(67, 45), opencv(67, 45, focal=0.7))
@@ -39,12 +40,6 @@ def case_of(kind: str, channels: int) -> tuple[Gaussians, list[Camera], Settings
     colors = 2.0 * torch.rand(len(tensors["means"]), channels, generator=torch.Generator().manual_seed(5)) - 0.5
     colors[:3, 0] = torch.tensor([torch.inf, -torch.inf, torch.nan])
     return Gaussians(**{**tensors, "colors": colors}), cameras, SETTINGS[kind]
-
-
-def levels_of(values: Tensor) -> Tensor:
-    levels = torch.empty(values.shape, dtype=torch.uint8)
-    write_levels(values.cpu(), levels)
-    return levels
 
 
 def check(forward: Callable[..., Any], device: torch.device, kind: str, channels: int) -> None:
@@ -73,23 +68,43 @@ def test_kernels_for_cuda_write_the_levels_of_the_floats(kind: str, channels: in
     check(emulated(gaussians.forward, engine), cuda.device, kind, channels)
 
 
+@pytest.mark.parametrize("isa", _native.available_isas())
+@pytest.mark.parametrize("channels", [1, 3, 21])
 @pytest.mark.parametrize("kind", SETTINGS)
-def test_on_the_cpu_the_floats_are_converted(kind: str) -> None:
-    check(gaussians.forward, torch.device("cpu"), kind, 3)
+def test_loops_for_the_cpu_write_the_levels_of_the_floats(kind: str, channels: int, isa: str) -> None:
+    with instruction_set(isa):
+        check(gaussians.forward, torch.device("cpu"), kind, channels)
+
+
+def check_background(forward: Callable[..., Any], device: torch.device, values: Tensor, channels: int) -> None:
+    """Check the levels of values that are backgrounds of views in which no Gaussian is seen."""
+    backgrounds = values.reshape(-1, channels)
+    case = build("background", width=20, height=20, opacities=[0.0] * 60)
+    tensors = {**scene_of(case).tensors(), "colors": torch.zeros(60, channels)}
+    scene = Gaussians(**{name: value.to(device) for name, value in tensors.items()})
+    room = torch.empty((len(backgrounds), 20, 20, channels), dtype=torch.uint8, device=device)
+    cameras = cameras_of(case) * len(backgrounds)
+    forward(scene, cameras, Settings(), background=backgrounds.to(device), into={"color": room})
+    assert torch.equal(room.cpu(), levels_of(backgrounds)[:, None, None].expand(room.shape))
+
+
+@pytest.mark.parametrize("isa", _native.available_isas())
+@pytest.mark.parametrize("channels", [3, 75])
+def test_loops_for_the_cpu_write_the_levels_of_any_value(channels: int, isa: str) -> None:
+    values = extreme_values(1650)
+    # Those that ties to even decide, and the number that is none.
+    assert {100, 102} <= set(levels_of(values[(values * 255.0 == 100.5) | (values * 255.0 == 101.5)]).tolist())
+    assert values.isnan().any() and values.isinf().any()
+    with instruction_set(isa):
+        check_background(gaussians.forward, torch.device("cpu"), values, channels)
 
 
 def test_values_half_way_between_levels_go_to_the_even_one(cuda: CudaDevice) -> None:
-    # No Gaussian is seen, so that each pixel shows the background.
-    case = build("half way", width=20, height=20, opacities=[0.0] * 60)
     values = torch.arange(-2.0, 258.0, 0.5) / 255.0
-    tensors = {**scene_of(case).tensors(), "colors": torch.zeros(60, len(values))}
-    scene = Gaussians(**{name: value.to(cuda.device) for name, value in tensors.items()})
-    forward = emulated(gaussians.forward, CudaEngine(cuda.native, 0, cuda.current_stream))
-    room = torch.empty((1, 20, 20, len(values)), dtype=torch.uint8, device=cuda.device)
-    forward(scene, cameras_of(case), Settings(), background=values.to(cuda.device), into={"color": room})
     expected = levels_of(values)
     assert expected[values * 255.0 == 100.5] == 100 and expected[values * 255.0 == 101.5] == 102
-    assert torch.equal(room.cpu(), expected.expand(room.shape))
+    forward = emulated(gaussians.forward, CudaEngine(cuda.native, 0, cuda.current_stream))
+    check_background(forward, cuda.device, values, len(values))
 
 
 def test_levels_of_another_shape_are_refused() -> None:

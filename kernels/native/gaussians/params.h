@@ -174,7 +174,7 @@ struct Scene {
 // [V, H, W, ...] unless stated otherwise. Entries of culled Gaussians are 0.
 struct Outputs {
   float* color;           // [D]
-  uint8_t* color_levels;  // [D] The same from 0 to 255, on CUDA: beside `color`, or instead of it.
+  uint8_t* color_levels;  // [D] The same from 0 to 255: beside `color`, or instead of it.
   float* alpha;           //
   float* transmittance;   //
   float* depth;           // Accumulated.

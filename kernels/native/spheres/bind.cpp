@@ -18,6 +18,7 @@ namespace {
 
 using namespace spheres;
 using Floats = std::optional<nb::ndarray<float, nb::c_contig>>;
+using Bytes = std::optional<nb::ndarray<uint8_t, nb::c_contig>>;
 using Ints = std::optional<nb::ndarray<int32_t, nb::c_contig>>;
 using Doubles = std::optional<nb::ndarray<double, nb::c_contig>>;
 
@@ -115,11 +116,12 @@ class DropLists {
 
 void forward(Workspace& workspace, const Camera& camera, const Settings& settings, const Floats& positions,
              const Floats& colors, const Floats& radii, const Floats& opacities, const Floats& background,
-             const Floats& color, const Floats& alpha, const Floats& depth, const Floats& info, const Ints& ids,
-             const Floats& weights, const Ints& hits, const Floats& blend, const Ints& stop) {
+             const Floats& color, const Bytes& color_levels, const Floats& alpha, const Floats& depth,
+             const Floats& info, const Ints& ids, const Floats& weights, const Ints& hits, const Floats& blend,
+             const Ints& stop) {
   const Scene scene = make_scene(positions, colors, radii, opacities, background);
-  const Outputs outputs{pointer(color),   pointer(alpha), pointer(depth), pointer(info), pointer(ids),
-                        pointer(weights), pointer(hits),  pointer(blend), pointer(stop)};
+  const Outputs outputs{pointer(color), pointer(color_levels), pointer(alpha), pointer(depth), pointer(info),
+                        pointer(ids),   pointer(weights),      pointer(hits),  pointer(blend), pointer(stop)};
   nb::gil_scoped_release unlocked;
   const DropLists after(workspace);
   cpu_engine(current_isa()).forward(camera, settings, scene, outputs, workspace);
@@ -170,10 +172,10 @@ void bind_spheres(nb::module_& m) {
   m.def("make_sphere_settings", &make_settings, nb::kw_only(), "exact"_a, "deterministic"_a, "n_track"_a, "max_hits"_a,
         "gamma"_a, "allowed_difference"_a, "background_depth"_a);
   m.def("sphere_forward", &forward, "workspace"_a, "camera"_a, "settings"_a, nb::kw_only(), "positions"_a, "colors"_a,
-        "radii"_a, "opacities"_a.none(), "background"_a, "color"_a.none() = nb::none(), "alpha"_a.none() = nb::none(),
-        "depth"_a.none() = nb::none(), "info"_a.none() = nb::none(), "ids"_a.none() = nb::none(),
-        "weights"_a.none() = nb::none(), "hits"_a.none() = nb::none(), "blend"_a.none() = nb::none(),
-        "stop"_a.none() = nb::none());
+        "radii"_a, "opacities"_a.none(), "background"_a, "color"_a.none() = nb::none(),
+        "color_levels"_a.none() = nb::none(), "alpha"_a.none() = nb::none(), "depth"_a.none() = nb::none(),
+        "info"_a.none() = nb::none(), "ids"_a.none() = nb::none(), "weights"_a.none() = nb::none(),
+        "hits"_a.none() = nb::none(), "blend"_a.none() = nb::none(), "stop"_a.none() = nb::none());
   m.def("sphere_backward", &backward, "workspace"_a, "camera"_a, "settings"_a, nb::kw_only(), "positions"_a, "colors"_a,
         "radii"_a, "opacities"_a.none(), "background"_a, "color"_a.none(), "info"_a.none(), "blend"_a.none(),
         "stop"_a.none(), "ids"_a.none(), "d_color"_a.none(), "d_alpha"_a.none(), "d_depth"_a.none(),

@@ -60,16 +60,17 @@ struct Scene {
 
 // All [H, W, ...].
 struct Outputs {
-  float* color;    // [K]
-  float* alpha;    //
-  float* depth;    //
-  float* info;     // [3 + 2 T]
-  int32_t* ids;    // [T]
-  float* weights;  // [T]
-  int32_t* hits;   //
-  float* blend;    // [3] exact's state for backward: M's whole part, M's rest, D.
-  int32_t* stop;   // Exact's state: where the pixel stopped; in its tile's list (CPU) or among all spheres by distance
-                   // (CUDA).
+  float* color;           // [K]
+  uint8_t* color_levels;  // [K] The same from 0 to 255, on the CPU alone: beside `color`, or instead of it.
+  float* alpha;           //
+  float* depth;           //
+  float* info;            // [3 + 2 T]
+  int32_t* ids;           // [T]
+  float* weights;         // [T]
+  int32_t* hits;          //
+  float* blend;           // [3] exact's state for backward: M's whole part, M's rest, D.
+  int32_t* stop;  // Exact's state: where the pixel stopped; in its tile's list (CPU) or among all spheres by distance
+                  // (CUDA).
 };
 
 // The inputs of backward beside the scene: forward's results and the upstream gradients.

@@ -150,6 +150,13 @@ LG_INLINE int store_set_lanes(MaskPack m, int base, uint8_t* to) {
   }
   return count;
 }
+// Lanes from 0 to 255 as bytes, which may be unaligned.
+LG_INLINE void store_bytes(IntPack x, uint8_t* to) {
+  // Packing interleaves the halves of the registers.
+  const __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(x.a, x.b), 0xd8);
+  const __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), bytes);
+}
 LG_INLINE Pack round_whole(Pack x) {
   constexpr int kMode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   return {_mm256_round_ps(x.a, kMode), _mm256_round_ps(x.b, kMode)};

@@ -96,6 +96,10 @@ LG_INLINE int store_set_lanes(MaskPack m, int base, uint8_t* to) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), bytes);
   return __builtin_popcount(m.v);
 }
+// Lanes from 0 to 255 as bytes, which may be unaligned.
+LG_INLINE void store_bytes(IntPack a, uint8_t* to) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(a.v));
+}
 LG_INLINE Pack round_whole(Pack a) { return _mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 LG_INLINE Pack scale_power(Pack a, Pack n) { return _mm512_scalef_ps(a.v, n.v); }
 LG_INLINE Pack exponent_of(Pack a) { return _mm512_getexp_ps(a.v); }

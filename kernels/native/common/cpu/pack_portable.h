@@ -109,6 +109,12 @@ LG_INLINE int store_set_lanes(MaskPack m, int base, uint8_t* to) {
   }
   return count;
 }
+// Lanes from 0 to 255 as bytes, which may be unaligned.
+LG_INLINE void store_bytes(IntPack a, uint8_t* to) {
+  typedef uint8_t Bytes16 __attribute__((vector_size(16)));
+  const Bytes16 bytes = __builtin_convertvector(a.v, Bytes16);
+  memcpy(to, &bytes, sizeof(bytes));
+}
 LG_INLINE Pack round_whole(Pack a) { return (a + Pack(12582912.0f)) - Pack(12582912.0f); }
 LG_INLINE Pack scale_power(Pack a, Pack n) { return from_bits(bits(a) + (truncate(n) << 23)); }
 LG_INLINE Pack exponent_of(Pack a) { return to_float(IntPack((bits(a).v >> 23) - 127)); }

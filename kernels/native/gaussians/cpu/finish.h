@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "common/cpu/levels.h"
 #include "gaussians/cpu/images.h"
 #include "gaussians/math/blend.h"
 
@@ -90,6 +91,8 @@ class TileImages {
       memory += kPixels * width;
     };
     Outputs& own = tile_.outputs;
+    // Levels follow from the floats.
+    if (own.color_levels != nullptr) own.color = memory;
     plane(own.color, channels);
     plane(own.alpha, 1);
     plane(own.transmittance, 1);
@@ -109,6 +112,7 @@ class TileImages {
   void write(int left, int top) const {
     const Outputs &from = tile_.outputs, &to = images_.outputs;
     write_plane(from.color, to.color, images_.features.colors, left, top);
+    write_color_levels(from.color, to.color_levels, left, top);
     write_plane(from.alpha, to.alpha, 1, left, top);
     write_plane(from.transmittance, to.transmittance, 1, left, top);
     write_plane(from.depth, to.depth, 1, left, top);
@@ -123,26 +127,42 @@ class TileImages {
   }
 
  private:
-  template <class Value>
-  void write_plane(const Value* from, Value* to, int channels, int left, int top) const {
-    if (to == nullptr) return;
+  // Calls write(the row's place in a tile's plane, its place in an image, pixels) for the rows that are on the film.
+  template <class Write>
+  void each_row(int left, int top, const Write& write) const {
     const View& view = images_.view;
     const int columns = view.width - left < kTileWidth ? view.width - left : kTileWidth;
     const int rows = view.height - top < kTileHeight ? view.height - top : kTileHeight;
-    const std::size_t bytes = sizeof(Value) * static_cast<std::size_t>(columns) * channels;
     for (int r = 0; r < rows; ++r) {
       const int64_t pixel = (static_cast<int64_t>(images_.number) * view.height + top + r) * view.width + left;
+      write(static_cast<int64_t>(r) * kTileWidth, pixel, columns);
+    }
+  }
+
+  void write_color_levels(const float* from, uint8_t* to, int left, int top) const {
+    if (to == nullptr) return;
+    const int64_t channels = images_.features.colors;
+    each_row(left, top, [&](int64_t place, int64_t pixel, int columns) {
+      write_levels(from + place * channels, static_cast<std::size_t>(columns * channels), to + pixel * channels);
+    });
+  }
+
+  template <class Value>
+  void write_plane(const Value* from, Value* to, int channels, int left, int top) const {
+    if (to == nullptr) return;
+    each_row(left, top, [&](int64_t place, int64_t pixel, int columns) {
+      const std::size_t bytes = sizeof(Value) * static_cast<std::size_t>(columns) * channels;
       Value* row = to + pixel * channels;
-      const Value* source = from + static_cast<int64_t>(r) * kTileWidth * channels;
+      const Value* source = from + place * channels;
       if (bytes % 64 != 0 || reinterpret_cast<uintptr_t>(row) % 64 != 0) {
         std::memcpy(row, source, bytes);
-        continue;
+        return;
       }
       const float* lanes = reinterpret_cast<const float*>(source);
       for (std::size_t i = 0; i < bytes / sizeof(float); i += kLanes) {
         stream(Pack::load(lanes + i), reinterpret_cast<float*>(row) + i);
       }
-    }
+    });
   }
 
   ImageTarget images_, tile_;

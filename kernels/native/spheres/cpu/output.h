@@ -1,6 +1,7 @@
 // Writes a block's state to the output images.
 #pragma once
 
+#include "common/cpu/levels.h"
 #include "common/cpu/transpose.h"
 #include "spheres/cpu/draw.h"
 
@@ -71,6 +72,13 @@ struct BlockPixels {
                        sizeof(float));
     }
   }
+  LG_INLINE void write_level_slot(uint8_t* to, int64_t count, int64_t slot, Pack values) const {
+    uint8_t levels[kLanes];
+    store_levels(values, levels);
+    for (int lane = 0; lane < kLanes; ++lane) {
+      if (has(lane)) to[index(lane) * count + slot] = levels[lane];
+    }
+  }
 };
 
 LG_INLINE Pack tracked_depth(const float* state) {
@@ -104,9 +112,10 @@ struct TileRows {
       store_unaligned(values[lane], to + lane / 4 * stride() + lane % 4 * count);
     }
   }
+  LG_INLINE const float* row(int number) const { return rows + number * stride(); }
   // A row goes to the image in whole lines, past the cache.
-  LG_INLINE void write(int row, int pixels, void* to_row) const {
-    const float* from = rows + row * stride();
+  LG_INLINE void write(int number, int pixels, void* to_row) const {
+    const float* from = row(number);
     float* to = static_cast<float*>(to_row);
     const int floats = pixels * count;
     if (floats % kLanes == 0 && reinterpret_cast<uintptr_t>(to) % 64 == 0) {
@@ -177,6 +186,22 @@ void write_weights(const Camera& camera, const DrawArguments& arguments, const P
   }
 }
 
+// Of three channels in the tile's image.
+LG_INLINE void write_colors(const DrawArguments& arguments, const Outputs& out, const BlockPixels& pixels,
+                            const TileImages& images, int block, const float* state, Pack inverse) {
+  if (out.color == nullptr && out.color_levels == nullptr) return;
+  const int channels = arguments.channels;
+  const auto color = [&](int c) { return Pack::load(state + (kBlockFields + c) * kLanes) * inverse; };
+  if (channels == 3) {
+    TileRows{images.color, 3}.put(block, color(0), color(1), color(2));
+    return;
+  }
+  for (int c = 0; c < channels; ++c) {
+    if (out.color != nullptr) pixels.write_slot(out.color, channels, c, color(c));
+    if (out.color_levels != nullptr) pixels.write_level_slot(out.color_levels, channels, c, color(c));
+  }
+}
+
 template <bool kExact>
 void write_block(const Camera& camera, const DrawArguments& arguments, const Prepared& prepared, const Outputs& out,
                  const float* state, const TileImages& images, int block) {
@@ -185,14 +210,7 @@ void write_block(const Camera& camera, const DrawArguments& arguments, const Pre
   const auto get = [&](int field) { return Pack::load(state + field * kLanes); };
   const Pack maximum = get(kMaximum), low = get(kMaximumLow), denominator = get(kDenominator);
   const Pack inverse = Pack(1.0f) / (kExact ? denominator : max(denominator, Pack(kFeps)));
-  if (out.color != nullptr && arguments.channels == 3) {
-    TileRows{images.color, 3}.put(block, get(kBlockFields) * inverse, get(kBlockFields + 1) * inverse,
-                                  get(kBlockFields + 2) * inverse);
-  } else {
-    for (int c = 0; out.color != nullptr && c < arguments.channels; ++c) {
-      pixels.write_slot(out.color, arguments.channels, c, get(kBlockFields + c) * inverse);
-    }
-  }
+  write_colors(arguments, out, pixels, images, block, state, inverse);
   if (out.alpha != nullptr) {
     Pack background = low;
     if constexpr (kExact) background = exact_background(exact_view(camera, *arguments.settings), maximum, low);
@@ -226,7 +244,13 @@ inline void write_rows(const Camera& camera, const DrawArguments& arguments, con
     const auto write = [&](float* from, int count, void* image) {
       if (image != nullptr) TileRows{from, count}.write(images.row, width, static_cast<float*>(image) + first * count);
     };
-    if (arguments.channels == 3) write(images.color, 3, out.color);
+    if (arguments.channels == 3) {
+      write(images.color, 3, out.color);
+      if (out.color_levels != nullptr) {
+        const float* from = TileRows{images.color, 3}.row(images.row);
+        write_levels(from, 3 * static_cast<std::size_t>(width), out.color_levels + 3 * first);
+      }
+    }
     write(images.blend, 3, out.blend);
     write(images.stop, 1, out.stop);
     if (packs_info(arguments.track)) write(images.info, 3 + 2 * arguments.track, out.info);

@@ -185,6 +185,7 @@ DrawKernel choose(bool orthogonal, const Settings& settings, const Scene& scene)
 Outputs of_view(const Outputs& all, const Camera& camera, const Scene& scene, int track, std::size_t view) {
   const auto part = [&](auto* image, int values) { return spheres::of_view(image, camera, view, values); };
   return {part(all.color, scene.channels),
+          nullptr,
           part(all.alpha, 1),
           part(all.depth, 1),
           part(all.info, 3 + 2 * track),

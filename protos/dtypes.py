@@ -43,7 +43,7 @@ def to_numpy(dtype: tensor_pb2.DType, field: str) -> np.dtype[Any]:
 
 def from_numpy(dtype: np.dtype[Any]) -> tensor_pb2.DType:
     """The DType of a numpy type."""
-    number = _FROM_NUMPY.get(dtype.newbyteorder("<"))
+    number = _FROM_NUMPY.get(dtype) or _FROM_NUMPY.get(dtype.newbyteorder("<"))
     if number is None:
         known = ", ".join(sorted(str(known) for known in _FROM_NUMPY))
         raise ProtocolError("dtype", f"one of {known}", dtype)

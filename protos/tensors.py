@@ -78,7 +78,7 @@ class PayloadWriter:
         """
         number = dtypes.from_numpy(array.dtype) if dtype is None else dtype
         element = dtypes.to_numpy(number, "dtype")
-        if array.dtype.newbyteorder("<") != element:
+        if dtype is not None and array.dtype.newbyteorder("<") != element:
             raise ProtocolError("dtype", f"an array of {element} for {dtypes.name(number)}", array.dtype)
         return tensor_pb2.Tensor(dtype=number, shape=array.shape, **self._place(array, element))
 
@@ -87,7 +87,8 @@ class PayloadWriter:
 
     def _place(self, array: Array, element: np.dtype[Any]) -> dict[str, Any]:
         """Put the bytes somewhere; returns where, as a field of `Tensor`."""
-        self._append(memoryview(bytes(-self.length % ALIGNMENT)))
+        if gap := -self.length % ALIGNMENT:
+            self._append(memoryview(bytes(gap)))
         span = tensor_pb2.Span(offset=self.length, length=array.nbytes)
         self._append(np.ascontiguousarray(array, dtype=element).reshape(-1).view(np.uint8).data)
         return {"payload": span}

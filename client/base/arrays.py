@@ -30,6 +30,9 @@ def to_numpy(name: str, value: Any) -> npt.NDArray[Any]:
     Tensors that require a gradient or live on a GPU are detached and copied to the host. bfloat16 values,
     which NumPy does not support, become float32.
     """
+    # Extensions of NumPy, such as bfloat16, have the kind V.
+    if type(value) is np.ndarray and value.dtype.kind != "V":
+        return value
     try:
         return np.asarray(_from_elsewhere(name, value))
     except InvalidArgument:

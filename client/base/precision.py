@@ -100,15 +100,18 @@ def lost_by_spheres(spheres: Array) -> str:
         return ""
     radii = sample[:, 3] if sample.shape[1] == 4 else np.zeros(len(sample))
     solid = radii > 0
-    if not solid.any():
+    sizes = radii[solid]
+    if not len(sizes):
         return lost_by(sample[:, :3])
-    centers = sample[solid, :3]
-    largest = np.abs(centers).max()
+    limit = _OF_EXTENT * 2 * float(sizes.min())
     # Nearly all calls end here.
-    if step_of(float(largest)) <= _OF_EXTENT * 2 * float(radii[solid].min()):
+    if float(np.abs(sample[:, :3]).max()) * 2.0**-23 <= limit:
+        return ""
+    centers = sample[solid, :3]
+    if step_of(float(np.abs(centers).max())) <= limit:
         return ""
     low, high = box_of(centers)
-    return lost_by_size(np.where(np.abs(low) > np.abs(high), low, high), 2 * median_of(radii[solid]))
+    return lost_by_size(np.where(np.abs(low) > np.abs(high), low, high), 2 * median_of(sizes))
 
 
 def warn_of(name: str, lost: str) -> None:

@@ -42,7 +42,9 @@ class Timings:
         """Reads the worker's message; None: it reports none."""
         if message is None:
             return Timings(round_trip_ms=round_trip_ms)
-        stages = {stage.name: stage.milliseconds for stage in message.stages}
+        stages: dict[str, float] = {}
+        for stage in message.stages:
+            stages[stage.name] = stage.milliseconds
         return Timings(stages, message.total_milliseconds, round_trip_ms)
 
 

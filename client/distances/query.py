@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -208,7 +209,7 @@ def fill_spec(
 ) -> None:
     """Fills a query's message; `source` is a reference to a stored world, or a world to send with the call."""
     spec.spheres.CopyFrom(payload.add(query.spheres))
-    spec.settings.CopyFrom(settings_message(query.settings))
+    spec.settings.MergeFromString(_settings_bytes(query.settings))
     spec.outputs.extend(query.outputs)
     spec.per_obstacle = query.per_obstacle
     if query.environments is not None:
@@ -219,6 +220,11 @@ def fill_spec(
         spec.scene.world.CopyFrom(world_message(source.world, source.meshes, payload))
     elif source is not None:
         spec.scene_ref.CopyFrom(source)
+
+
+@lru_cache(maxsize=256)
+def _settings_bytes(settings: DistanceSettings) -> bytes:
+    return settings_message(settings).SerializeToString()
 
 
 def settings_message(settings: DistanceSettings) -> distance_pb2.DistanceSettings:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple, get_args
 
 from lumigrad.client.base.arguments import instance, names, one_of
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.settings.engines import GaussianSettings, SphereSettings, engine_of, given_settings
+from lumigrad.client.settings.engines import GaussianSettings, SphereSettings, engine_of, settings_of
 from lumigrad.client.settings.image_format import ImageFormats, image_formats, jpeg_quality_of
 from lumigrad.client.transport.connection import Reply
 from lumigrad.client.values.camera import Camera, OpenCVModel, PulsarModel
@@ -44,7 +44,7 @@ class Look(NamedTuple):
     pixel_bytes: float
 
 
-def look_of(settings: SphereSettings | GaussianSettings, outputs: tuple[str, ...], channels: int | None) -> Look:
+def _look(settings: SphereSettings | GaussianSettings, outputs: tuple[str, ...], channels: int | None) -> Look:
     """The look of settings and outputs; `channels` are those of the colours, None if they are unknown."""
     spec = render_pb2.RenderSpec(outputs=outputs)
     if isinstance(settings, SphereSettings):
@@ -54,6 +54,9 @@ def look_of(settings: SphereSettings | GaussianSettings, outputs: tuple[str, ...
     if channels is None or not set(outputs) <= {"color", *_ONE_CHANNEL}:
         return Look(spec.SerializeToString(), math.inf)
     return Look(spec.SerializeToString(), 4 * sum(channels if name == "color" else 1 for name in outputs))
+
+
+_kept_look = lru_cache(maxsize=256)(_look)
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class RenderRequest:
         image_formats: transfer formats of outputs, by name; float32 for all others.
         jpeg_quality: 1 to 100; 0: the worker's choice.
         tensors: of this call, by name, in place of those of a stored scene.
+        look: what settings and outputs mean for its messages.
     """
 
     scene: Spheres | Gaussians | SceneHandle
@@ -79,6 +83,7 @@ class RenderRequest:
     image_formats: ImageFormats = field(default_factory=dict)
     jpeg_quality: int = 0
     tensors: Mapping[str, Array] = field(default_factory=dict)
+    look: Look = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         spheres = isinstance(self.settings, SphereSettings)
@@ -89,6 +94,13 @@ class RenderRequest:
                 raise InvalidArgument.of("camera", f"expected {known}, got {type(model).__name__}")
             if spheres and isinstance(model, OpenCVModel):
                 model.check_for_spheres()
+        channels = self.channels if self.tensors else channels_of(self.scene)
+        try:
+            look = _kept_look(self.settings, self.outputs, channels)
+        except TypeError:
+            # Matrices of transforms cannot be keys.
+            look = _look(self.settings, self.outputs, channels)
+        vars(self)["look"] = look
 
     @property
     def stored(self) -> SceneHandle | None:
@@ -102,11 +114,6 @@ class RenderRequest:
             if name in self.tensors:
                 return int(self.tensors[name].shape[-1])
         return channels_of(self.scene)
-
-    @cached_property
-    def look(self) -> Look:
-        """The part of its message that is the same for other scenes and cameras."""
-        return look_of(self.settings, self.outputs, self.channels)
 
     @property
     def most_reply_bytes(self) -> float:
@@ -125,44 +132,18 @@ def request_of(
     scene: Spheres | Gaussians | SceneHandle, camera: Camera | Sequence[Camera], arguments: Mapping[str, Any]
 ) -> RenderRequest:
     """The request of a scene and its cameras, and of the other arguments of `Client.render` by their names."""
-    kind = engine_of(scene)
-    is_single = isinstance(camera, Camera)
-    cameras = (camera,) if isinstance(camera, Camera) else _cameras(camera)
-    given = given_settings(kind, scene, cameras, arguments)
+    cameras = (camera,) if isinstance(camera, Camera) else _cameras(scene, camera)
+    settings = settings_of(scene, cameras, arguments)
     outputs = names("outputs", arguments.get("outputs", ("color",)))
     formats = image_formats(arguments.get("image_format", "float32"), outputs)
     quality = arguments.get("jpeg_quality")
     quality = 0 if quality is None else jpeg_quality_of(quality, formats)
-    background = given.pop("background", ())
-    types = tuple(map(type, given.values()))
-    if not _CONSTANTS.issuperset(types):
-        settings = kind(background=background, **given)
-        return RenderRequest(scene, cameras, is_single, settings, outputs, formats, quality)
-    settings, look = _known(kind, background, tuple(given.items()), types, outputs, channels_of(scene))
-    request = RenderRequest(scene, cameras, is_single, settings, outputs, formats, quality)
-    vars(request)["look"] = look
-    return request
+    return RenderRequest(scene, cameras, isinstance(camera, Camera), settings, outputs, formats, quality)
 
 
-# Types of settings that do not change.
-_CONSTANTS = frozenset((bool, int, float, str))
-
-
-@lru_cache(maxsize=256)
-def _known(
-    kind: type[SphereSettings] | type[GaussianSettings],
-    background: tuple[float, ...],
-    given: tuple[tuple[str, Any], ...],
-    types: tuple[type, ...],
-    outputs: tuple[str, ...],
-    channels: int | None,
-) -> tuple[SphereSettings | GaussianSettings, Look]:
-    """Checked settings and their look. Equal values of other `types` may be wrong, so they are keys of their own."""
-    settings = kind(background=background, **dict(given))
-    return settings, look_of(settings, outputs, channels)
-
-
-def _cameras(camera: Any) -> tuple[Camera, ...]:
+def _cameras(scene: Any, camera: Any) -> tuple[Camera, ...]:
+    # A caller who mixes the two up hears of the scene, which comes first.
+    engine_of(scene)
     advice = "make one with Camera.look_at, orbit, opencv, sensor, pulsar or inria"
     # A string is iterable, but its letters are not what the caller passed.
     instance("camera", camera, (Camera,) if isinstance(camera, str) else (Camera, Iterable), advice)
@@ -202,6 +183,7 @@ class BackwardRequest:
 
 # Name prefixes of gradients that have one row per camera for every kind of scene.
 PER_CAMERA = ("camera", "means2d", "lens_", "windshield_", "lidar_", "rays")
+_HALVES = (dtypes.FLOAT16, dtypes.BFLOAT16)
 WIRE_FORMATS = {"float32": dtypes.FLOAT32, "float16": dtypes.FLOAT16, "bfloat16": dtypes.BFLOAT16}
 
 
@@ -231,8 +213,8 @@ def outputs_of(
         if named.HasField("encoded"):
             files[named.name] = _files(array, named.encoded.lengths)
         else:
-            half = named.tensor.dtype in (dtypes.FLOAT16, dtypes.BFLOAT16)
-            arrays[named.name] = dtypes.to_float32(array, named.tensor.dtype) if half else array
+            is_half = named.tensor.dtype in _HALVES
+            arrays[named.name] = dtypes.to_float32(array, named.tensor.dtype) if is_half else array
     return arrays, files
 
 
@@ -241,7 +223,7 @@ def gradients_of(reply: Reply[Any], single: bool) -> dict[str, Array]:
     arrays: dict[str, Array] = {}
     for named in reply.header.gradients:
         array = reply.reader.read(named.tensor, named.name)
-        if named.tensor.dtype != dtypes.INT64:
+        if named.tensor.dtype in _HALVES:
             array = dtypes.to_float32(array, named.tensor.dtype)
         arrays[named.name] = array[0] if single and named.name.startswith(PER_CAMERA) else array
     return arrays

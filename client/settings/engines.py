@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache, lru_cache
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
@@ -28,6 +29,7 @@ class Settings:
     """Settings of an engine: a base of dataclasses whose fields define names and defaults."""
 
     @classmethod
+    @cache
     def names(cls) -> tuple[str, ...]:
         """The names of the settings, in order."""
         return tuple(field.name for field in fields(cls))  # type: ignore[arg-type]
@@ -43,7 +45,29 @@ class Settings:
     def of(cls: type[S], arguments: Mapping[str, Any], **instead: Any) -> S:
         """Returns the settings among a function's arguments, e.g. `locals()`; `instead` replaces some of them."""
         given = {**arguments, **instead}
-        return cls(**{name: given[name] for name in cls.names() if name in given})
+        return made(cls, {name: given[name] for name in cls.names() if name in given})
+
+
+# Types of values that do not change.
+_CONSTANTS = frozenset((bool, int, float, str, type(None)))
+
+
+def made(kind: type[S], given: Mapping[str, Any]) -> S:
+    """Checks and makes settings, or returns those that were made of the same constants before."""
+    types = tuple(map(type, given.values()))
+    if _CONSTANTS.issuperset(types) or all(map(_is_constant, given.values())):
+        return _kept(kind, tuple(given.items()), types)
+    return kind(**given)
+
+
+def _is_constant(value: Any) -> bool:
+    return type(value) in _CONSTANTS or (type(value) is tuple and _CONSTANTS.issuperset(map(type, value)))
+
+
+@lru_cache(maxsize=256)
+def _kept(kind: Callable[..., S], given: tuple[tuple[str, Any], ...], types: tuple[type, ...]) -> S:
+    # Equal values of other types may be wrong: 1 is no True.
+    return kind(**dict(given))
 
 
 Semantics = Literal["exact", "compat"]
@@ -355,9 +379,38 @@ _OF_ENGINES = {kind: frozenset(kind.names()) for kind in (SphereSettings, Gaussi
 def settings_of(
     scene: Spheres | Gaussians | SceneHandle, cameras: Sequence[Camera], arguments: Mapping[str, Any]
 ) -> SphereSettings | GaussianSettings:
-    """The settings of one rendering; the arguments are those of `given_settings`, and so are the errors."""
+    """The settings of one rendering.
+
+    Args:
+        scene: the scene, which determines the engine.
+        cameras: all cameras of the rendering.
+        arguments: a function's arguments by name, with the settings of both engines; None means not given.
+
+    Raises:
+        InvalidArgument: a setting was given that belongs to the other engine.
+    """
     kind = engine_of(scene)
-    return kind(**given_settings(kind, scene, cameras, arguments))
+    given = {name: value for name in RENDER_SETTINGS if (value := arguments.get(name)) is not None}
+    if not given.keys() <= _OF_ENGINES[kind]:
+        name = next(name for name in given if name not in _OF_ENGINES[kind])
+        owner, actual = ("Gaussians", "spheres") if kind is SphereSettings else ("spheres", "Gaussians")
+        raise InvalidArgument.of(name, f"belongs to {owner}, but this scene is {actual}; leave it out")
+    known = scene.scene if isinstance(scene, SceneHandle) else scene
+    assert not isinstance(known, Mesh | World | TargetImage)
+    if "background" in given:
+        given["background"] = _background(given["background"], known)
+    if kind is GaussianSettings:
+        for camera in cameras:
+            if isinstance(camera.model, InriaModel):
+                # Inria's projection puts the centre of the first pixel at 0.
+                given.setdefault("pixel_center", 0.0)
+        return made(GaussianSettings, given)
+    if "max_depth" not in given:
+        if not isinstance(known, Spheres):
+            text = "has no default for a handle without its scene; pass it, or get the scene with_tensors=True"
+            raise InvalidArgument.of("max_depth", text)
+        given["max_depth"] = enclosing_depth(known, cameras, number("min_depth", given.get("min_depth", 0.0)))
+    return made(SphereSettings, {"gamma": _DEFAULT_GAMMA, **given})
 
 
 def engine_of(scene: Spheres | Gaussians | SceneHandle) -> type[SphereSettings] | type[GaussianSettings]:
@@ -375,46 +428,6 @@ def engine_of(scene: Spheres | Gaussians | SceneHandle) -> type[SphereSettings] 
         text = f"expected {' or '.join(_RENDERED)}, got {kind_in_words(scene.kind)}{advice}"
         raise InvalidArgument.of("scene", text)
     return SphereSettings if scene.kind == "spheres" else GaussianSettings
-
-
-def given_settings(
-    kind: type[SphereSettings] | type[GaussianSettings],
-    scene: Spheres | Gaussians | SceneHandle,
-    cameras: Sequence[Camera],
-    arguments: Mapping[str, Any],
-) -> dict[str, Any]:
-    """The settings of one rendering by their names: those that are given, and those that scene and cameras determine.
-
-    Args:
-        kind: the type of the scene's settings.
-        scene: the scene.
-        cameras: all cameras of the rendering.
-        arguments: a function's arguments by name, with the settings of both engines; None means not given.
-
-    Raises:
-        InvalidArgument: a setting was given that belongs to the other engine.
-    """
-    known = scene.scene if isinstance(scene, SceneHandle) else scene
-    assert not isinstance(known, Mesh | World | TargetImage)
-    given = {name: value for name in RENDER_SETTINGS if (value := arguments.get(name)) is not None}
-    if not given.keys() <= _OF_ENGINES[kind]:
-        name = next(name for name in given if name not in _OF_ENGINES[kind])
-        owner, actual = ("Gaussians", "spheres") if kind is SphereSettings else ("spheres", "Gaussians")
-        raise InvalidArgument.of(name, f"belongs to {owner}, but this scene is {actual}; leave it out")
-    if "background" in given:
-        given["background"] = _background(given["background"], known)
-    if kind is GaussianSettings:
-        for camera in cameras:
-            if isinstance(camera.model, InriaModel):
-                # Inria's projection puts the centre of the first pixel at 0.
-                given.setdefault("pixel_center", 0.0)
-        return given
-    if "max_depth" not in given:
-        if not isinstance(known, Spheres):
-            text = "has no default for a handle without its scene; pass it, or get the scene with_tensors=True"
-            raise InvalidArgument.of("max_depth", text)
-        given["max_depth"] = enclosing_depth(known, cameras, number("min_depth", given.get("min_depth", 0.0)))
-    return {"gamma": _DEFAULT_GAMMA, **given}
 
 
 def _background(background: Any, scene: Spheres | Gaussians | None) -> tuple[float, ...]:

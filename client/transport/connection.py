@@ -124,7 +124,7 @@ class Connection:
 
     def unary(self, method: Any, request: Message, call: Call) -> Any:
         """Sends one message and returns the reply."""
-        with _Rpc(self, call, by_stream=True):
+        with _Rpc(self, self._lanes, call, by_stream=True):
             return self._reply(method, request, call.remaining_s(), call, self._metadata + call.metadata)
 
     def tell(self, method: Any, request: Message, affinity: str) -> None:
@@ -149,7 +149,7 @@ class Connection:
 
     def upload(self, method: Any, build: Build, call: Call) -> Any:
         """Sends a header and its payload, and returns the reply."""
-        rpc = _Rpc(self, call)
+        rpc = _Rpc(self, self._lanes, call)
         while True:
             with rpc as trip:
                 start, request, metadata = self._sent(method, build(trip.payload), trip, call)
@@ -158,14 +158,14 @@ class Connection:
 
     def download(self, method: Any, request: Message, call: Call) -> Reply[Any]:
         """Sends one message, and receives a header and its payload."""
-        rpc = _Rpc(self, call)
+        rpc = _Rpc(self, self._lanes, call)
         while True:
             with rpc as trip:
                 return self._received(method, request, self._metadata + call.metadata + trip.metadata, trip, call)
 
     def exchange(self, method: Any, build: Build, call: Call, most_reply_bytes: float = math.inf) -> Reply[Any]:
         """Sends a header and its payload, and receives a header and its payload of at most `most_reply_bytes`."""
-        rpc = _Rpc(self, call)
+        rpc = _Rpc(self, self._lanes, call)
         while True:
             with rpc as trip:
                 start, request, metadata = self._sent(method, build(trip.payload), trip, call)
@@ -188,7 +188,8 @@ class Connection:
 
     def check(self, call: Call) -> None:
         """Raises if no RPC may begin: the connection is closed, or the call is over."""
-        call.check()
+        if call.cancellation is not None:
+            call.check()
         if self._is_parents or self._closed:
             self.check_own()
             raise LumigradError("this client is closed; make a new one")
@@ -272,16 +273,17 @@ class _Rpc:
     The first attempt may use the lane; if the worker has lost that, there is a second one, which does not.
     """
 
-    def __init__(self, connection: Connection, call: Call, *, by_stream: bool = False) -> None:
+    def __init__(self, connection: Connection, lanes: Lanes, call: Call, *, by_stream: bool = False) -> None:
         """Raises if no RPC may begin; with `by_stream` the first attempt uses no lane either."""
         connection.check(call)
         self._connection = connection
+        self._lanes = lanes
         self._call = call
         self._by_stream = by_stream
 
     def __enter__(self) -> StreamTrip:
         self._call.trace.note_call(self._connection.target)
-        self._trip = trip = StreamTrip() if self._by_stream else self._connection.trip(self._call)
+        self._trip = trip = StreamTrip() if self._by_stream else self._lanes.trip(self._call)
         return trip
 
     def __exit__(

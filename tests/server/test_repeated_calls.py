@@ -1,0 +1,311 @@
+"""Repeated calls answer as first ones: bit by bit, errors included, however their requests are encoded.
+
+A worker may keep what requests of one kind have in common, and read only the cameras of later Renders, if their bytes
+have the usual form. Other bytes that mean the same take the general path.
+
+For LUMIGRAD_FUZZ_SECONDS for each test, 2 unless set.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.v1 import camera_pb2, distance_pb2, image_pb2, render_pb2, scene_pb2
+from support.calls.answers import ENCODINGS, UNKNOWN, Answer, Asker
+from support.calls.distance_calls import DistanceClient
+from support.calls.distance_worlds import stored as stored_world
+from support.calls.distance_worlds import ways
+from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
+from support.calls.raw_calls import RawClient, opencv_camera, pulsar_camera, spec_of, sphere_cloud
+from support.calls.render_kinds import Kind, StoredCloud, kinds, store_clouds
+from support.workers.unharmed import unharmed_after
+from support.workers.worker import WorkerProcess, worker
+
+SECONDS = float(os.environ.get("LUMIGRAD_FUZZ_SECONDS", "2"))
+# As many at a time, until the time is up.
+BATCH = settings(
+    max_examples=10,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+    phases=(Phase.generate, Phase.shrink),
+)
+# Small limits, since damaged requests may ask for large images.
+LIMITS = ("--max-pixels", "20000", "--max-cameras", "8")
+SEEDS = st.integers(0, 1 << 32)
+INFINITE, NOTHING = float("inf"), float("nan")
+NUMBERS = (NOTHING, INFINITE, -INFINITE, 0.0, -0.0, -3.0, 1e-300, 1e-45, 1e39, 1e300)
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[WorkerProcess]:
+    with worker("--device", "cpu", *LIMITS) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def client(process: WorkerProcess) -> Iterator[RawClient]:
+    raw = RawClient(process.target)
+    yield raw
+    raw.close()
+
+
+@pytest.fixture(scope="module")
+def clouds(client: RawClient) -> list[StoredCloud]:
+    return store_clouds(client)
+
+
+@pytest.fixture
+def asker(process: WorkerProcess, client: RawClient) -> Iterator[Asker]:
+    with unharmed_after(process, client):
+        made = Asker(client)
+        yield made
+        made.close()
+
+
+def repeat(test: Callable[[], None]) -> None:
+    """At least once."""
+    end = time.monotonic() + SECONDS
+    test()
+    while time.monotonic() < end:
+        test()
+
+
+def assert_same(found: Answer, expected: Answer, request: bytes) -> None:
+    for name, value in vars(expected).items():
+        assert getattr(found, name) == value, f"{name} differs for {request.hex()[:2000]}"
+
+
+def test_any_render_answers_as_the_same_request_in_other_bytes(asker: Asker, clouds: list[StoredCloud]) -> None:
+    codes: Counter[str] = Counter()
+
+    @BATCH
+    @given(kinds(clouds), st.lists(SEEDS, min_size=2, max_size=4), st.data())
+    def run(kind: Kind, seeds: list[int], data: st.DataObject) -> None:
+        way = data.draw(st.sampled_from(Asker.WAYS))
+        for seed in seeds:
+            request = kind.with_cameras(seed)
+            raw = request.SerializeToString()
+            found = asker.ask(raw, way)
+            encoding = data.draw(st.sampled_from(sorted(ENCODINGS)))
+            assert_same(found, asker.ask(ENCODINGS[encoding](request), way), raw)
+            codes[found.code] += 1
+
+    repeat(run)
+    assert set(codes) <= {"OK", "INVALID_ARGUMENT"}
+    assert codes["OK"] > codes["INVALID_ARGUMENT"]
+
+
+def change_number(camera: camera_pb2.Camera, place: int, value: float) -> None:
+    """Set one of the numbers of a camera."""
+    opencv = camera.opencv
+    names = ("fx", "fy", "cx", "cy")
+    if place < len(names):
+        setattr(opencv, names[place], value)
+        return
+    for values in (opencv.rotation, opencv.translation, opencv.distortion):
+        if place - len(names) < len(values):
+            values[place - len(names)] = value
+            return
+        place -= len(values)
+    opencv.fx = value
+
+
+def change_length(camera: camera_pb2.Camera, place: int, count: float) -> None:
+    """Give one of the lists of a camera another length."""
+    values = (camera.opencv.rotation, camera.opencv.translation, camera.opencv.distortion)[place % 3]
+    values[:] = [0.5] * int(count)
+
+
+def change_size(camera: camera_pb2.Camera, place: int, value: float) -> None:
+    """Set width or height."""
+    setattr(camera, ("width", "height")[place % 2], int(value))
+
+
+def change_model(camera: camera_pb2.Camera, place: int, value: float) -> None:
+    """Make it another camera, or a projection that there is not."""
+    if place % 3 == 0:
+        camera.CopyFrom(pulsar_camera(camera.width, camera.height))
+    elif place % 3 == 1:
+        camera.ClearField("opencv")
+    else:
+        camera.opencv.projection = int(value)  # type: ignore[assignment]
+
+
+CHANGES: dict[Callable[[camera_pb2.Camera, int, float], None], st.SearchStrategy[Any]] = {
+    change_number: st.sampled_from(NUMBERS),
+    change_length: st.sampled_from((0, 1, 2, 3, 4, 5, 8, 9, 10, 18)),
+    change_size: st.sampled_from((0, 1, 15, 17, 141, 1 << 14, (1 << 31) - 1, (1 << 32) - 1)),
+    change_model: st.sampled_from((-1, 2, 3, 99, 1 << 30)),
+}
+
+
+def test_bad_cameras_are_refused_as_in_a_first_call(asker: Asker, clouds: list[StoredCloud]) -> None:
+    codes: Counter[str] = Counter()
+
+    @BATCH
+    @given(kinds(clouds), SEEDS, st.data())
+    def run(kind: Kind, seed: int, data: st.DataObject) -> None:
+        way = data.draw(st.sampled_from(Asker.WAYS))
+        good = kind.with_cameras(seed)
+        if good.spec.cameras[0].WhichOneof("model") != "opencv":
+            return
+        expected = asker.ask(good.SerializeToString(), way)
+        for change, values in CHANGES.items():
+            bad = kind.with_cameras(seed)
+            camera = bad.spec.cameras[data.draw(st.integers(0, len(bad.spec.cameras) - 1))]
+            change(camera, data.draw(st.integers(0, 20)), data.draw(values))
+            raw = bad.SerializeToString()
+            found = asker.ask(raw, way)
+            assert_same(found, asker.ask(UNKNOWN + raw, way), raw)
+            codes[found.code] += 1
+        # A refused call leaves nothing behind.
+        assert_same(asker.ask(good.SerializeToString(), way), expected, good.SerializeToString())
+
+    repeat(run)
+    assert set(codes) <= {"OK", "INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"}
+    assert codes["INVALID_ARGUMENT"]
+
+
+def test_damaged_bytes_are_refused_as_in_a_first_call(asker: Asker, clouds: list[StoredCloud]) -> None:
+    codes: Counter[str] = Counter()
+
+    @BATCH
+    @given(kinds(clouds), SEEDS, st.lists(st.integers(0, 3), min_size=1, max_size=4))
+    def run(kind: Kind, seed: int, ways: list[int]) -> None:
+        raw = kind.with_cameras(seed).SerializeToString()
+        asker.ask(raw)
+        for number, way in enumerate(ways):
+            bad = damaged(raw, np.random.default_rng(seed + number), way)
+            found = asker.ask(bad)
+            assert_same(found, asker.ask(UNKNOWN + bad), bad)
+            codes[found.code] += 1
+
+    repeat(run)
+    assert set(codes) <= {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "RESOURCE_EXHAUSTED"}
+    assert codes["INVALID_ARGUMENT"]
+
+
+def damaged(raw: bytes, random: np.random.Generator, way: int) -> bytes:
+    """Cut off, with other bytes in it, without some, or with some twice."""
+    start, end = sorted(int(place) for place in random.integers(0, len(raw) + 1, 2))
+    if way == 0:
+        return raw[:start]
+    if way == 1:
+        changed = bytearray(raw)
+        for place in random.integers(0, len(raw), 1 + int(random.integers(3))):
+            changed[place] = int(random.integers(256))
+        return bytes(changed)
+    end = min(end, start + int(random.integers(1, 20)))
+    return raw[:start] + raw[end:] if way == 2 else raw[:end] + raw[start:]
+
+
+def small_request(scene_id: str, x: float = 0.0, outputs: tuple[str, ...] = ("color",)) -> render_pb2.RenderRequest:
+    spec = gaussian_spec(opencv_camera(24, 18, x=x), scene_id=scene_id, outputs=outputs)
+    return render_pb2.RenderRequest(spec=spec, formats=[image_pb2.OutputFormat(name="color", format=4)])
+
+
+def test_renders_at_the_same_time_answer_as_one_after_the_other(client: RawClient, asker: Asker) -> None:
+    scene_id = client.put(gaussian_cloud(50, seed=11)).scene.scene_id
+    requests = [small_request(scene_id, 0.02 * view) for view in range(12)]
+    expected = [asker.ask(ENCODINGS["reversed"](request)) for request in requests]
+    with ThreadPoolExecutor(6) as threads:
+        for way in ("single", "stream"):
+            found = threads.map(lambda request: asker.ask(request.SerializeToString(), way), requests * 4)  # noqa: B023
+            for index, answer in enumerate(found):
+                request = requests[index % len(requests)]
+                assert_same(answer, expected[index % len(requests)], request.SerializeToString())
+
+
+def test_a_repeated_render_is_of_the_scene_as_it_is(client: RawClient, asker: Asker) -> None:
+    stored = client.put(gaussian_cloud(50, seed=12)).scene
+    request = small_request(stored.scene_id)
+    raw, other = request.SerializeToString(), ENCODINGS["reversed"](request)
+    before = [asker.ask(raw) for _ in range(3)][-1]
+    opacities = np.full(50, 0.3, np.float32)
+    client.update(stored.scene_id, stored.version, {"opacities": opacities})
+    after = asker.ask(raw)
+    assert after.is_ok and after.values != before.values
+    assert_same(after, asker.ask(other), raw)
+    request.spec.scene_ref.version = stored.version
+    outdated = asker.ask(request.SerializeToString())
+    assert outdated.code == "FAILED_PRECONDITION"
+    assert_same(outdated, asker.ask(ENCODINGS["reversed"](request)), raw)
+
+
+def test_a_repeated_render_of_a_deleted_scene_is_refused(client: RawClient, asker: Asker) -> None:
+    stored = client.put(gaussian_cloud(50, seed=13)).scene
+    raw = small_request(stored.scene_id).SerializeToString()
+    assert all(asker.ask(raw).is_ok for _ in range(3))
+    client.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=stored.scene_id), timeout=60)
+    refused = asker.ask(raw)
+    assert refused.code == "NOT_FOUND"
+    assert_same(refused, asker.ask(UNKNOWN + raw), raw)
+
+
+@pytest.mark.parametrize("priority", ["interactive", "batch", "nonsense"])
+def test_metadata_mean_the_same_in_repeated_renders(client: RawClient, asker: Asker, priority: str) -> None:
+    raw = small_request(client.put(gaussian_cloud(50, seed=14)).scene.scene_id).SerializeToString()
+    asker.ask(raw)
+    metadata = {"lumigrad-priority": priority, "x-request-id": "my-own"}
+    assert_same(asker.ask(raw, metadata=metadata), asker.ask(UNKNOWN + raw, metadata=metadata), raw)
+
+
+@pytest.mark.parametrize("way", Asker.WAYS)
+@pytest.mark.parametrize("is_sphere", [False, True])
+def test_gradients_of_a_retained_render_are_those_of_other_bytes(
+    client: RawClient, asker: Asker, way: str, is_sphere: bool
+) -> None:
+    cloud, spec_for = (sphere_cloud(50), spec_of) if is_sphere else (gaussian_cloud(50), gaussian_spec)
+    scene_id = client.put(cloud).scene.scene_id
+    for view in range(3):
+        spec = spec_for(opencv_camera(24, 18, x=0.1 * view), scene_id=scene_id)
+        context = client.render(spec, retain=True).header.context_id
+        for seed, wanted in enumerate([(), ("cameras",), ("nonsense",)]):
+            payload = PayloadWriter()
+            gradient = np.random.default_rng(seed).normal(size=(1, 18, 24, 3 + (view == 2))).astype(np.float32)
+            request = render_pb2.BackwardRequest(spec={"context_id": context, "wanted": wanted})
+            request.spec.output_gradients.add(name="color", tensor=payload.add(gradient))
+            request.data, request.payload_bytes = b"".join(payload.buffers), payload.length
+            raw = request.SerializeToString()
+            found = asker.ask(raw, way, "RenderService/Backward")
+            assert found.is_ok == (wanted != ("nonsense",) and view < 2)
+            for encode in ENCODINGS.values():
+                assert_same(found, asker.ask(encode(request), way, "RenderService/Backward"), raw)
+        client.render_stub.Release(render_pb2.ReleaseRequest(context_id=context), timeout=60)
+        assert_same(*(asker.ask(each, way, "RenderService/Backward") for each in (raw, UNKNOWN + raw)), raw)
+
+
+@pytest.mark.parametrize("way", Asker.WAYS)
+def test_distances_are_those_of_other_bytes(client: RawClient, asker: Asker, way: str) -> None:
+    distances = DistanceClient(client)
+    world = stored_world(client, distances)
+    for seed, outputs in enumerate([("cost",), ("cost",), ("cost", "gradient", "distance", "face"), ("nonsense",)]):
+        payload = PayloadWriter()
+        spheres = ways(batches=2, seed=seed)
+        spec = distances.spec(world, spheres, payload, outputs=outputs, activation_distance=0.125)
+        request = distance_pb2.QueryRequest(spec=spec, data=b"".join(payload.buffers), payload_bytes=payload.length)
+        for changed in (request, with_nan(request)):
+            raw = changed.SerializeToString()
+            found = asker.ask(raw, way, "DistanceService/Query")
+            for encode in ENCODINGS.values():
+                assert_same(found, asker.ask(encode(changed), way, "DistanceService/Query"), raw)
+
+
+def with_nan(request: distance_pb2.QueryRequest) -> distance_pb2.QueryRequest:
+    """The same for spheres of which one is nowhere."""
+    changed = distance_pb2.QueryRequest()
+    changed.CopyFrom(request)
+    changed.data = np.float32(NOTHING).tobytes() + request.data[4:]
+    return changed

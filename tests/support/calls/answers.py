@@ -1,0 +1,205 @@
+"""Answers to calls that are sent as bytes, in a form in which equal ones are equal, and other bytes for requests."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import numpy as np
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+from PIL import Image
+
+from lumigrad.protos import details
+from lumigrad.protos.lane_tensors import part_of
+from lumigrad.protos.lanes import ToCaller
+from lumigrad.protos.service import SINGLE_REPLY
+from lumigrad.v1 import distance_pb2, image_pb2, render_pb2
+from support.calls.raw_calls import SECONDS, RawClient
+from support.calls.raw_lane import RawLane
+
+# A field that no message has: number 2000, a varint.
+UNKNOWN = b"\x80\x7d\x01"
+# The methods whose answers can be compared, and their replies.
+_REPLIES: Mapping[str, type[Message]] = {
+    "RenderService/Render": render_pb2.RenderReply,
+    "RenderService/Backward": render_pb2.BackwardReply,
+    "DistanceService/Query": distance_pb2.QueryReply,
+    "DistanceService/Backward": distance_pb2.DistanceBackwardReply,
+}
+_LENGTH = re.compile(r"\d+ bytes that are not")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a call led to, without what differs from call to call: times, and the names of calls, states and regions.
+
+    Attributes:
+        code: of the status.
+        text: of an error; lengths of malformed requests are left out.
+        details: of an error.
+        header: fields of the reply.
+        values: digests of the bytes of each output, or gradient.
+        stages: of the kernels, of which there were times.
+        keys: of the metadata.
+    """
+
+    code: str
+    text: str = ""
+    details: tuple[str, ...] = ()
+    header: str = ""
+    values: tuple[str, ...] = ()
+    stages: frozenset[str] = frozenset()
+    keys: frozenset[str] = frozenset()
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether there was a reply."""
+        return self.code == "OK"
+
+
+class Asker:
+    """Makes calls in three ways: for a single reply, for a stream of replies, or with a lane for the values."""
+
+    WAYS = ("single", "stream", "lane")
+
+    def __init__(self, client: RawClient) -> None:
+        """Opens the lane."""
+        self._client = client
+        self._lane = RawLane(client)
+        self._leases = itertools.count(1)
+
+    def close(self) -> None:
+        """Closes the lane."""
+        self._lane.close()
+
+    def ask(
+        self,
+        request: bytes,
+        way: str = "single",
+        method: str = "RenderService/Render",
+        metadata: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Sends a request and reads the whole reply; a state that was retained is released."""
+        lease = next(self._leases)
+        entries = [*(metadata or {}).items(), *([SINGLE_REPLY] if way != "stream" else [])]
+        if way == "lane":
+            entries += self._lane.metadata(lease)
+        stream = self._client.channel.stream_stream(f"/lumigrad.v1.{method}")
+        call = stream(iter((request,)), timeout=SECONDS, metadata=entries)
+        try:
+            return self._reply([_REPLIES[method].FromString(raw) for raw in call], _keys(call))
+        except grpc.RpcError as error:
+            return _failed(error, _keys(call))
+        finally:
+            if way == "lane":
+                self._lane.release(lease)
+
+    def _reply(self, messages: list[Any], keys: frozenset[str]) -> Answer:
+        reply = messages[0]
+        data = b"".join(message.data for message in messages)
+        stages = {stage.name for message in messages for stage in message.timings.stages}
+        assert sum(message.timings.total_milliseconds for message in messages) > 0
+        entries = reply.gradients if hasattr(reply, "gradients") else reply.outputs
+        values = tuple(_digest(self._bytes(each.tensor, data), each) for each in entries)
+        if any(entry.encoded.format == image_pb2.IMAGE_FORMAT_PNG for entry in entries):
+            reply.payload_bytes = 0
+        if getattr(reply, "context_id", ""):
+            self._client.render_stub.Release(render_pb2.ReleaseRequest(context_id=reply.context_id), timeout=SECONDS)
+            reply.context_id = "retained"
+        for field in ("data", "timings"):
+            reply.ClearField(field)
+        kernels = frozenset(name for name in stages if name.startswith("kernel."))
+        return Answer("OK", header=str(reply), values=values, stages=kernels, keys=keys)
+
+    def _bytes(self, tensor: Any, data: bytes) -> bytes:
+        """The bytes of a tensor; in the message only the kind of their place is left."""
+        where = tensor.WhichOneof("location")
+        if where == "inline":
+            return bytes(tensor.inline)
+        span = getattr(tensor, where)
+        if where == "region":
+            while span.region not in self._lane.regions:
+                self._lane.expect(ToCaller.REGION)
+            found = part_of(self._lane.regions[span.region], span, "region").tobytes()
+        else:
+            found = data[span.offset : span.offset + span.length]
+        span.Clear()
+        return found
+
+
+def _digest(content: bytes, entry: Any) -> str:
+    """A digest of the bytes of an output; of PNG files, of their pixels, since ISA-L does not always write the same."""
+    if entry.encoded.format == image_pb2.IMAGE_FORMAT_PNG:
+        ends = list(itertools.accumulate(entry.encoded.lengths))
+        files = [content[end - length : end] for end, length in zip(ends, entry.encoded.lengths, strict=True)]
+        content = b"".join(np.asarray(Image.open(io.BytesIO(file))).tobytes() for file in files)
+        entry.encoded.ClearField("lengths")
+        entry.tensor.ClearField("shape")
+    return hashlib.sha256(content).hexdigest()
+
+
+def _keys(call: Any) -> frozenset[str]:
+    return frozenset(key for key, _ in (*(call.initial_metadata() or ()), *(call.trailing_metadata() or ())))
+
+
+def _failed(error: Any, keys: frozenset[str]) -> Answer:
+    found = tuple(_without_length(str(detail)) for detail in details.unpack(error.trailing_metadata()))
+    return Answer(error.code().name, _without_length(error.details()), found, keys=keys)
+
+
+def _without_length(text: str) -> str:
+    return _LENGTH.sub("bytes that are not", text)
+
+
+def _reversed(message: Message) -> bytes:
+    """All fields in the reverse of their order, and of their messages, too."""
+    return b"".join(_each_field(message, lambda fields: reversed(list(fields)), _reversed))
+
+
+def _in_pieces(message: Message) -> bytes:
+    """Numbers that are packed into one value come in two."""
+    return b"".join(_each_field(message, iter, _in_pieces))
+
+
+def _each_field(
+    message: Message, order: Callable[[Iterable[Any]], Iterable[Any]], inner: Callable[[Message], bytes]
+) -> Iterator[bytes]:
+    for field, value in order(message.ListFields()):
+        if field.message_type is not None:
+            for each in value if field.is_repeated else (value,):
+                content = inner(each)
+                yield _varint(field.number << 3 | 2) + _varint(len(content)) + content
+            continue
+        is_split = field.is_repeated and len(value) > 1 and field.type == FieldDescriptor.TYPE_DOUBLE
+        for part in (value[:1], value[1:]) if is_split and inner is _in_pieces else (value,):
+            alone = type(message)()
+            if field.is_repeated:
+                getattr(alone, field.name).extend(part)
+            else:
+                setattr(alone, field.name, part)
+            yield alone.SerializeToString()
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+# Other bytes of a message that mean the same.
+ENCODINGS: Mapping[str, Callable[[Message], bytes]] = {
+    "reversed": _reversed,
+    "in pieces": _in_pieces,
+    "unknown field first": lambda message: UNKNOWN + message.SerializeToString(),
+    "unknown field last": lambda message: message.SerializeToString() + UNKNOWN,
+}

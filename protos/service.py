@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from lumigrad.drive.v1 import frame_pb2, sensorsim_pb2
+from lumigrad.protos.frame_stream import read_frame_reply
 from lumigrad.protos.wire import FrameCodec, is_framed, parse
 from lumigrad.v1 import distance_pb2, render_pb2, scene_pb2, training_pb2, worker_pb2
 
@@ -136,4 +137,11 @@ def _codec(descriptor: Descriptor) -> tuple[Serializer, Deserializer]:
     if is_framed(descriptor):
         codec = FrameCodec(message_type)
         return codec.serialize, codec.deserialize
+    if message_type is render_pb2.FrameReply:
+        return _written, read_frame_reply
     return message_type.SerializeToString, lambda raw: parse(message_type, raw)
+
+
+def _written(message: Message | bytes) -> bytes:
+    """The bytes of a message, which may have been written already."""
+    return message if isinstance(message, bytes) else message.SerializeToString()

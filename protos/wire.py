@@ -33,14 +33,14 @@ class FrameCodec(Generic[M]):
 
     def __init__(self, message_type: type[M]) -> None:
         self._message_type = message_type
-        self._tag = _varint(message_type.DESCRIPTOR.fields_by_name["data"].number << 3 | _LENGTH_DELIMITED)
+        self._tag = varint(message_type.DESCRIPTOR.fields_by_name["data"].number << 3 | _LENGTH_DELIMITED)
 
     def serialize(self, frame: Frame[M]) -> bytes:
         """The bytes that protobuf would write for the whole message; one copy if it is all data."""
         if frame.message is None:
             if not frame.data.nbytes:
                 return b""
-            return b"".join((self._tag, _varint(frame.data.nbytes), frame.data))
+            return b"".join((self._tag, varint(frame.data.nbytes), frame.data))
         if not frame.data.nbytes:
             return frame.message.SerializeToString()
         whole = self._message_type()
@@ -85,7 +85,8 @@ def is_framed(descriptor: Descriptor) -> bool:
     return data is not None and data.type == FieldDescriptor.TYPE_BYTES
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
+    """The bytes of a number as protobuf writes it."""
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)

@@ -65,6 +65,7 @@ class Config:
     trace_endpoint: str = _option("", "URL of an OpenTelemetry collector to send traces to, e.g. http://localhost:4317")
     queue_size: int = _option(64, "maximum number of calls that wait for the device")
     max_trainings: int = _option(32, "maximum number of open trainings; half of them per tenant")
+    max_streams: int = _option(64, "maximum number of open streams of frames; half of them per tenant")
     batch_views: int = _option(16, "maximum number of views, or of distance queries, in a batch of waiting calls")
     batch_wait_ms: float = _option(0.0, "time to wait for more calls before a batch that is not full is run")
     max_payload_mib: int = _option(1024, "maximum payload of one request or reply")

@@ -37,7 +37,12 @@ def show_state(
     """Connect the gauges to the parts of a worker."""
     executor, device = machine.executor, machine.transfer.device
     metrics.accounts(
-        {"transit": machine.payload_memory.account, "open_trainings": handler.trainings, **tenants.accounts}
+        {
+            "transit": machine.payload_memory.account,
+            "open_trainings": handler.trainings,
+            "open_streams": handler.streams,
+            **tenants.accounts,
+        }
     )
     for name, read in {
         "up": is_serving,

@@ -48,6 +48,7 @@ from lumigrad.server.rpc.authentication import authenticator_of
 from lumigrad.server.rpc.distance import DistanceService
 from lumigrad.server.rpc.handler import CallHandler
 from lumigrad.server.rpc.render import RenderService
+from lumigrad.server.rpc.render_stream import RenderStreams
 from lumigrad.server.rpc.request_check import RequestCheck
 from lumigrad.server.rpc.scenes import SceneService
 from lumigrad.server.rpc.server import CallThreads, HealthLimiter, HealthStatus, bind, make_server
@@ -90,9 +91,9 @@ class Worker:
         self._device = _device(config)
         metrics = Metrics()
         metrics.remember(history.restarts, history.last_exit)
-        max_calls = config.queue_size + _CALLS_BESIDE_QUEUE
+        max_calls, max_long = config.queue_size + _CALLS_BESIDE_QUEUE, config.max_trainings + config.max_streams
         # Before all other threads: stack dumps show the hundred newest.
-        self._threads = CallThreads(max_calls + config.max_trainings + _THREADS_BESIDE_CALLS)
+        self._threads = CallThreads(max_calls + max_long + config.max_streams + _THREADS_BESIDE_CALLS)
 
         # The common path of all calls, and the exit of the process if the device fails.
         self._tracer = tracer_of(config, str(self._device), metrics)
@@ -129,7 +130,7 @@ class Worker:
             self._health,
             self._health_limiter,
             self._services(catalog, metrics),
-            max_calls + config.max_trainings,
+            max_calls + max_long,
         )
         self.port = bind(self._server, config)
         show_setup(metrics, config, self._machine, max_calls, self._threads)
@@ -204,6 +205,7 @@ class Worker:
         suspending.join(config.drain_seconds)
         time.sleep(max(0.0, started + config.lame_duck_seconds - time.monotonic()))
         self._handler.close()
+        self._streams.drain()
         left = started + config.lame_duck_seconds + config.drain_seconds - time.monotonic()
         is_idle = self._handler.wait_idle(max(0.0, left))
         self._notes.write()
@@ -225,8 +227,9 @@ class Worker:
     def _services(self, catalog: Catalog | None, metrics: Metrics) -> list[grpc.GenericRpcHandler]:
         """The handlers of all services; `catalog` has the scenes of driving simulators, if there are any."""
         config, tenants = self._config, self._tenants
+        render = RenderService(tenants)
+        self._streams = RenderStreams(self._handler, self._threads, RequestCheck(Limits.of(config)), render.frame)
         servicers = {
-            RENDER_SERVICE: RenderService(tenants),
             DISTANCE_SERVICE: DistanceService(tenants),
             SCENE_SERVICE: SceneService(tenants),
             TRAINING_SERVICE: self._trainings,
@@ -235,6 +238,9 @@ class Worker:
             ),
         }
         handlers = [self._handler.serve(name, servicer) for name, servicer in servicers.items()]
+        handlers.append(
+            self._handler.serve(RENDER_SERVICE, render, own={"RenderStream": self._streams.method()}),
+        )
         if catalog is not None:
             self._sensorsim = SensorsimService(tenants, catalog, metrics)
             # Simulators repeat only calls that were UNAVAILABLE.
@@ -267,6 +273,7 @@ class Worker:
         tasks = (
             self._tenants.expire,
             self._handler.end_overdue,
+            self._streams.check_tokens,
             self._health_limiter.end_silent,
             self._heartbeat.beat,
             self._metrics_port.refresh,
@@ -291,17 +298,21 @@ def _device(config: Config) -> torch.device:
 
 
 def _handler(config: Config, notes: Notes, max_calls: int, lanes: Lanes, *, is_traced: bool) -> CallHandler:
-    option, share = "--max-trainings", config.share_of(config.max_trainings)
     return CallHandler(
         notes,
         places("places for calls in progress", max_calls, has_tenants=config.has_tenants, retry_seconds=_RETRY_SECONDS),
         Patience(config.max_call_seconds, config.stall_seconds),
         RequestCheck(Limits.of(config)),
-        Account("open trainings", config.max_trainings, option, share=share, share_option=option),
+        _long_calls(config, "open trainings", config.max_trainings, "--max-trainings"),
         authenticator_of(config),
         lanes.of,
+        streams=_long_calls(config, "open streams", config.max_streams, "--max-streams"),
         is_traced=is_traced,
     )
+
+
+def _long_calls(config: Config, resource: str, count: int, option: str) -> Account:
+    return Account(resource, count, option, share=config.share_of(count), share_option=option)
 
 
 def make_machine(

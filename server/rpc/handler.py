@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import grpc
@@ -21,7 +22,14 @@ from lumigrad.protos.wire import Frame, parse
 from lumigrad.server.core import logs
 from lumigrad.server.core.accounts import Account, Reservation
 from lumigrad.server.core.call import REQUEST_ID, Call, NoLane, priority_of
-from lumigrad.server.core.errors import BusyError, CancelledError, InvalidArgumentError, LaneLostError, StoppingError
+from lumigrad.server.core.errors import (
+    BusyError,
+    CancelledError,
+    InvalidArgumentError,
+    LaneLostError,
+    StoppingError,
+    UnauthenticatedError,
+)
 from lumigrad.server.core.notes import Notes
 from lumigrad.server.core.progress import Patience
 from lumigrad.server.core.turns import Turn, Turns
@@ -29,7 +37,8 @@ from lumigrad.server.rpc.authentication import Authenticate
 from lumigrad.server.rpc.request_check import RequestCheck
 from lumigrad.server.rpc.status import Answer, answer_to
 
-_TRAIN = "TrainingService.Train"
+# Calls that mostly wait for their callers take no places of calls, but have accounts of their own.
+_TRAIN, _STREAM = "TrainingService.Train", "RenderService.RenderStream"
 # A call that has received less than `PROGRESS_BYTES` in this time gives its place up to tenants that have fewer.
 _WAY_SECONDS = 1.0
 # After this time a caller is told that its call has begun, and under which id, before there is a reply.
@@ -38,16 +47,16 @@ _ANNOUNCING_SECONDS = 0.5
 
 @dataclass(eq=False, slots=True)
 class _Open:
-    """A call in progress: when it began (monotonic clock), its place, and gRPC's side of it."""
+    """A call in progress: when it began (monotonic clock), its place, and gRPC's side of it; None: that of another."""
 
     started: float
     place: Reservation
-    context: grpc.ServicerContext
+    context: grpc.ServicerContext | None
     is_announced: bool = False
 
     def announce(self, call: Call) -> None:
         """Send the request id ahead of the reply, once: the caller then knows that a worker has begun the call."""
-        if not self.is_announced:
+        if not self.is_announced and self.context is not None:
             self.is_announced = True
             _announce(call, self.context)
 
@@ -70,13 +79,14 @@ class CallHandler:
         authenticate: Authenticate | None = None,
         lane_of: Callable[[Call], NoLane] | None = None,
         *,
+        streams: Account | None = None,
         is_traced: bool = False,
     ) -> None:
         """Without `authenticate` all callers are one tenant.
 
-        `notes` takes the records of calls. `places` limits the calls in progress, except open trainings, which the
-        account `trainings` limits. `request_check` refuses requests whose fields exceed a bound. `lane_of` finds the
-        lane that a call names.
+        `notes` takes the records of calls. `places` limits the calls in progress, except open trainings and streams,
+        which accounts of their own limit; without `streams` there are none. `request_check` refuses requests whose
+        fields exceed a bound. `lane_of` finds the lane that a call names.
         """
         self._notes = notes
         self._is_traced = is_traced
@@ -86,6 +96,8 @@ class CallHandler:
         self._patience = patience
         self._request_check = request_check
         self.trainings = trainings
+        self.streams = streams or Account("open streams", 0, "--max-streams")
+        self._long = {_TRAIN: self.trainings, _STREAM: self.streams}
         self._calls: dict[Call, _Open] = {}
         # Calls whose last bytes are not sent yet, and since when (monotonic clock).
         self._leaving: dict[Call, float] = {}
@@ -136,8 +148,11 @@ class CallHandler:
         *,
         names: Sequence[str] = (),
         translate: Callable[[Answer], Answer] = lambda answer: answer,
+        own: Mapping[str, grpc.RpcMethodHandler] = MappingProxyType({}),
     ) -> grpc.GenericRpcHandler:
         """The handlers of a service: they call methods of `(request, call)`, or `(requests, call)`, of `servicer`.
+
+        Methods with an `own` handler are not taken from it.
 
         Callers may know it by other full `names`, and expect other statuses, which `translate` makes of ours.
 
@@ -148,6 +163,10 @@ class CallHandler:
         streams: dict[str, grpc.RpcMethodHandler] = {}
         singles: dict[str, grpc.RpcMethodHandler] = {}
         for method in methods(service_name):
+            if method.name in own:
+                path = f"/{service_name}/{method.name}"
+                streams[path] = singles[path] = own[method.name]
+                continue
             name, behave = f"{short}.{method.name}", _behavior(method, getattr(servicer, method.name))
             read, write = self._reader(method), method.serialize_reply
             single = grpc.stream_unary_rpc_method_handler(
@@ -195,7 +214,7 @@ class CallHandler:
         def stream(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
             with self._guarded(name, context) as call:
                 # The caller of a stream may need its id before the end; with a single reply both come together.
-                self._calls[call].announce(call)
+                self.announce(call)
                 sending = call.progress.sending
                 for reply in behavior(_messages(requests, read, call), call):
                     call.turn.give()
@@ -207,14 +226,8 @@ class CallHandler:
 
         return stream
 
-    @contextmanager
-    def _guarded(
-        self,
-        method: str,
-        context: grpc.ServicerContext,
-        translate: Callable[[Answer], Answer] = lambda answer: answer,
-    ) -> Iterator[Call]:
-        """Count a call in and out, and convert its exceptions to a status."""
+    def begun(self, method: str, context: grpc.ServicerContext) -> Call:
+        """A call of gRPC's, which has not been admitted."""
         call = Call(
             method,
             context,
@@ -223,9 +236,30 @@ class CallHandler:
             deadline=time.monotonic() + context.time_remaining(),
             is_traced=self._is_traced,
         )
-        named = (REQUEST_ID, call.record.request_id)
         if not context.add_callback(call.end):
             call.end()
+        return call
+
+    def end_pushed(self, call: Call, context: grpc.ServicerContext, error: BaseException | None) -> None:
+        """Count a call out, and set its status, which its last push sends."""
+        answer = None if error is None else _answer(call, error)
+        self.leave(call, answer, error)
+        details = () if answer is None else answer.trailing_metadata
+        context.set_trailing_metadata(((REQUEST_ID, call.record.request_id), *details))
+        if answer is not None:
+            context.set_code(answer.code)
+            context.set_details(answer.text)
+
+    @contextmanager
+    def _guarded(
+        self,
+        method: str,
+        context: grpc.ServicerContext,
+        translate: Callable[[Answer], Answer] = lambda answer: answer,
+    ) -> Iterator[Call]:
+        """Count a call in and out, and convert its exceptions to a status."""
+        call = self.begun(method, context)
+        named = (REQUEST_ID, call.record.request_id)
         try:
             self.enter(call, context)
             call.check()
@@ -262,6 +296,29 @@ class CallHandler:
             call.tenant = call.record.tenant = self._authenticate(context)
         call.priority = priority_of(call.metadata)
         call.turn = Turn(self._turns, call.tenant)
+        self._admit(call, context)
+
+    def enter_part(self, part: Call, whole: Call) -> None:
+        """Admit a call that is part of another one, and of the same caller."""
+        part.report_stages, part.lane_of = whole.report_stages, whole.lane_of
+        part.tenant = part.record.tenant = whole.tenant
+        part.priority = whole.priority
+        part.turn = Turn(self._turns, part.tenant)
+        part.progress.has_begun = True
+        self._admit(part, None)
+
+    def check_tenant(self, call: Call, context: grpc.ServicerContext) -> None:
+        """Raise an UnauthenticatedError if the caller would not be admitted as the same tenant again."""
+        if self._authenticate is not None and self._authenticate(context) != call.tenant:
+            raise UnauthenticatedError("the token is another tenant's now")
+
+    def announce(self, call: Call) -> None:
+        """Tell the caller that its call has begun, and under which id."""
+        opened = self._calls.get(call)
+        if opened is not None:
+            opened.announce(call)
+
+    def _admit(self, call: Call, context: grpc.ServicerContext | None) -> None:
         with self._changed:
             if self._is_closed:
                 raise StoppingError
@@ -291,9 +348,9 @@ class CallHandler:
         lane.end(delivered=answer is None)
 
     def _place_for(self, call: Call) -> Reservation:
-        if call.record.method == _TRAIN:
-            # A training mostly waits for its client, so it takes no place of a call.
-            return self.trainings.reserve(call.tenant, 1)
+        account = self._long.get(call.record.method)
+        if account is not None:
+            return account.reserve(call.tenant, 1)
         try:
             return self._places.reserve(call.tenant, 1)
         except BusyError:
@@ -308,7 +365,7 @@ class CallHandler:
         """
         taken = Counter(self._places.tenants())
         own = taken[tenant]
-        waits = {call: call.progress.receiving for call in self._calls if call.record.method != _TRAIN}
+        waits = {call: call.progress.receiving for call in self._calls if call.record.method not in self._long}
         idle = {call: wait.seconds for call, wait in waits.items() if wait.is_on and wait.seconds > _WAY_SECONDS}
         ended: list[Call] = []
         for _ in range(self._places.lacking(tenant, 1)):
@@ -408,7 +465,7 @@ def _first_reply(replies: Iterator[Any], call: Call) -> Any:
 def _messages(requests: Iterator[bytes], read: Callable[[bytes, Call], Any], call: Call) -> Iterator[Any]:
     """The requests of a call, parsed by `read` in the call's thread."""
     progress = call.progress
-    while (raw := _next(requests, call)) is not None:
+    while (raw := next_message(requests, call)) is not None:
         progress.has_begun = True
         request = read(raw, call)
         if isinstance(request, Frame):
@@ -417,7 +474,8 @@ def _messages(requests: Iterator[bytes], read: Callable[[bytes, Call], Any], cal
         yield request
 
 
-def _next(requests: Iterator[Any], call: Call) -> Any:
+def next_message(requests: Iterator[bytes], call: Call) -> bytes | None:
+    """Wait for the next request; None: the caller sends no more."""
     call.turn.give()
     with call.progress.receiving, suppress(grpc.RpcError):
         return next(requests, None)

@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-from lumigrad.protos.tensors import PayloadReader
-from lumigrad.protos.wire import Frame
+from lumigrad.protos.frame_stream import Pieces, render_replies
+from lumigrad.protos.tensors import PayloadReader, PayloadWriter
+from lumigrad.protos.wire import Frame, FrameCodec
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import InvalidArgumentError
 from lumigrad.server.core.limits import require
@@ -29,6 +30,7 @@ RenderFrames = Iterator[Frame[render_pb2.RenderRequest]]
 BatchFrames = Iterator[Frame[render_pb2.RenderBatchRequest]]
 BackwardFrames = Iterator[Frame[render_pb2.BackwardRequest]]
 
+_REQUESTS = FrameCodec(render_pb2.RenderRequest)
 _KINDS = AcceptedKinds(ENGINES, "a scene of spheres or gaussians; DistanceService answers about a mesh or a world")
 
 
@@ -102,8 +104,19 @@ class EngineService(ABC):
 
     def _forward(self, frames: Iterator[Frame[Any]], call: Call, reply: Forward) -> Iterator[Frame[Forward]]:
         """Compute outputs, and send them."""
+        receiver = Receiver(frames, call)
+        payload = self._outputs(receiver, call, reply)
+        try:
+            yield from timed(reply, payload, receiver.expect_end, call)
+        except BaseException:
+            # A caller that does not read the whole reply will not use the state.
+            self._tenants.of(call).contexts.release(reply.context_id)
+            raise
+
+    def _outputs(self, receiver: Receiver[Any], call: Call, reply: Forward) -> PayloadWriter:
+        """Compute outputs, and describe them in the header of a reply; returns its payload."""
         call.record.operation = "forward"
-        receiver, runtime = Receiver(frames, call), self._tenants.of(call)
+        runtime = self._tenants.of(call)
         header, limits, runner = receiver.header, runtime.limits, runtime.runner
         retain = header.retain
         with call.times.stage("decode"):
@@ -125,12 +138,7 @@ class EngineService(ABC):
         if result.state is not None:
             state = result.state.state
             reply.context_id = runtime.contexts.add(result.state, state.bytes, task.engine.shared(state))
-        try:
-            yield from timed(reply, payload, receiver.expect_end, call)
-        except BaseException:
-            # A caller that does not read the whole reply will not use the state.
-            runtime.contexts.release(reply.context_id)
-            raise
+        return payload
 
     def _backward(self, frames: Iterator[Frame[Any]], call: Call, reply: Backward) -> Iterator[Frame[Backward]]:
         """Differentiate a forward pass that was retained, or one that is computed again; send the gradients."""
@@ -228,6 +236,20 @@ class RenderService(EngineService):
     def RenderBatch(self, frames: BatchFrames, call: Call) -> Iterator[Frame[render_pb2.RenderBatchReply]]:
         """Render many items, each with a status of its own."""
         yield from render_batch(frames, self._tenants.of(call), call, self._request)
+
+    def frame(self, raw: bytes, call: Call) -> Iterator[Pieces]:
+        """Render one RenderRequest, given and answered as bytes."""
+        frame = _REQUESTS.deserialize(raw)
+        call.record.bytes_received += frame.data.nbytes
+        reply = render_pb2.RenderReply()
+        payload = self._outputs(Receiver(iter((frame,)), call), call, reply)
+        reply.timings.CopyFrom(call.times.message())
+        call.record.bytes_sent += payload.length
+        try:
+            yield from render_replies(reply, payload)
+        except BaseException:
+            self._tenants.of(call).contexts.release(reply.context_id)
+            raise
 
     def _request(
         self, spec: render_pb2.RenderSpec, call: Call, field: str, formats: Sequence[image_pb2.OutputFormat] = ()

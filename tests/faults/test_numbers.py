@@ -67,6 +67,7 @@ NO_SIZES = {
     *("TrainingStart.at_step", "TrainingStart.holder", "TrainingStart.undelivered", "TrainingView.calibration"),
     "ListRequest.page_size",
     *("Obstacle.mesh_version", "SceneRef.version", "UpdateRequest.expected_version"),
+    *("FrameRequest.number", "FrameRequest.timeout_ms"),
 }
 # Refused whatever they are; of shared memory, which tests of lanes try; and of JPEG, which tests of formats try.
 ELSEWHERE = {

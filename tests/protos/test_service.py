@@ -50,7 +50,11 @@ def echo(frames: Iterator[Any], _: grpc.ServicerContext) -> Iterator[Frame[rende
 def channel() -> Iterator[grpc.Channel]:
     server = grpc.server(ThreadPoolExecutor(2))
     render = SimpleNamespace(
-        Render=echo, RenderBatch=echo, Backward=echo, Release=lambda request, _: render_pb2.ReleaseReply()
+        Render=echo,
+        RenderBatch=echo,
+        RenderStream=echo,
+        Backward=echo,
+        Release=lambda request, _: render_pb2.ReleaseReply(),
     )
     info = SimpleNamespace(
         Info=lambda request, _: worker_pb2.InfoReply(device=type(request).__name__),

@@ -52,7 +52,7 @@ class Misbehaving:
         self.how()
         yield Frame(None, memoryview(b"ab"))
 
-    Backward = RenderBatch = Render
+    Backward = RenderBatch = RenderStream = Render
 
 
 @pytest.fixture

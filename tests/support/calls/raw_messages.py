@@ -29,15 +29,18 @@ def send(channel: grpc.Channel, method: Method, requests: Sequence[bytes], **opt
 
 
 def status_of(channel: grpc.Channel, method: Method, requests: Sequence[bytes]) -> grpc.StatusCode:
-    """The status of a call, of a batch that of its first item that failed; asserts that no text is internal."""
+    """The status of a call, of a batch or a stream that of its first item that failed; no text may be internal."""
     try:
         header = send(channel, method, requests)[:1]
     except grpc.RpcError as error:
         _check_text(error.details())
         return error.code()
-    if not header or method.name != "RenderBatch":
+    if not header or method.name not in ("RenderBatch", "RenderStream"):
         return Code.OK
-    statuses = [item.status for item in render_pb2.RenderBatchReply.FromString(header[0]).items]
+    if method.name == "RenderStream":
+        statuses = [render_pb2.FrameReply.FromString(header[0]).status]
+    else:
+        statuses = [item.status for item in render_pb2.RenderBatchReply.FromString(header[0]).items]
     for status in statuses:
         _check_text(status.message)
     number = next((status.code for status in statuses if status.code), 0)

@@ -78,6 +78,8 @@ def valid_requests(client: RawClient) -> Iterator[tuple[Method, bytes, bytes]]:
             render_pb2.RenderRequest(spec=stored, retain=True).SerializeToString(),
             b"",
         )
+        frame = render_pb2.FrameRequest(number=1, render=render_pb2.RenderRequest(spec=stored), timeout_ms=60_000)
+        yield METHODS["RenderService/RenderStream"], frame.SerializeToString(), b""
         payload = PayloadWriter()
         wanted = ["cameras", "opacities"]
         request = render_pb2.BackwardSpec(

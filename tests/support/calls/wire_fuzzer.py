@@ -26,7 +26,7 @@ KINDS = (
 # Instruments single functions, because atheris' import hook does not work with an editable install.
 for name in ("serialize", "deserialize", "_data_start"):
     setattr(FrameCodec, name, atheris.instrument_func(getattr(FrameCodec, name)))
-for name in ("parse", "_varint"):
+for name in ("parse", "varint"):
     setattr(wire, name, atheris.instrument_func(getattr(wire, name)))
 CODECS = [FrameCodec(kind) for kind in KINDS]
 

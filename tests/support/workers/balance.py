@@ -24,6 +24,7 @@ _TAKEN = (
     "lumigrad_queue_depth",
     "lumigrad_call_threads_busy",
     'lumigrad_account_taken{resource="open_trainings"}',
+    'lumigrad_account_taken{resource="open_streams"}',
 )
 # Resources of stored trainings.
 _TRAINING, _TRAININGS = 'lumigrad_account_taken{resource="training"}', "lumigrad_trainings"

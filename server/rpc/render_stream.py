@@ -1,0 +1,300 @@
+"""RenderStream: frames of many requests in one call, several of them at once, each with a status of its own."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from functools import partial
+
+import grpc
+
+from lumigrad.server.core.call import Call
+from lumigrad.server.core.errors import CancelledError, StoppingError, UnauthenticatedError
+from lumigrad.server.rpc.handler import CallHandler, next_message
+from lumigrad.server.rpc.request_check import RequestCheck
+from lumigrad.server.rpc.stream_frames import Frame, FrameRequests, Render
+
+METHOD = "RenderService.RenderStream"
+# Sends a message, and None the status; returns once gRPC has taken it.
+Push = Callable[[bytes | None], None]
+
+# Frames of one stream that are worked on or wait to be sent.
+_MOST_FRAMES = 4
+# Likewise if a newer frame may take the place of the next one: more would only be older when they arrive.
+_MOST_REPLACEABLE = 2
+# How late a frame may be ended that waits when its time is over.
+_LOOK_SECONDS = 0.05
+# Tokens are checked again at the first look after this time; looks are about a second apart.
+_TOKEN_SECONDS = 8.0
+
+
+class RenderStreams:
+    """The open streams of a worker.
+
+    A stream that waits for a request takes one of the threads; no thread waits for its frames to be sent in order.
+    """
+
+    def __init__(self, handler: CallHandler, threads: Executor, check: RequestCheck, render: Render) -> None:
+        """`threads` must have two for each stream beside one for each place of a call."""
+        self._handler = handler
+        self._threads = threads
+        self._check = check
+        self._render = render
+        # Each with the time at which its token was checked last (monotonic clock).
+        self._open: dict[_Stream, float] = {}
+        self._has_streams = threading.Event()
+        threading.Thread(target=self._watch, name="frames", daemon=True).start()
+
+    def method(self) -> grpc.RpcMethodHandler:
+        """The method for gRPC."""
+
+        def begin(
+            requests: Iterator[bytes], context: grpc.ServicerContext, send: Callable[[bytes | None], None]
+        ) -> None:
+            call = self._handler.begun(METHOD, context)
+            try:
+                self._handler.enter(call, context)
+                self._handler.announce(call)
+                call.check()
+            except BaseException as error:
+                self._handler.end_pushed(call, context, error)
+                send(None)
+                return
+            stream = _Stream(self._handler, self._threads, self._check, self._render, call, context, requests, send)
+            self._open[stream] = time.monotonic()
+            self._has_streams.set()
+            call.on_end(partial(self._forget, stream))
+            stream.start()
+
+        # Attributes that make gRPC call `begin` with `send`, which any thread may use, also after its return.
+        begin.experimental_non_blocking = True  # type: ignore[attr-defined]
+        begin.experimental_thread_pool = None  # type: ignore[attr-defined]
+        return grpc.stream_stream_rpc_method_handler(begin, None, None)
+
+    def drain(self) -> None:
+        """End all streams, each after the frames that it has begun, so that their clients go to other workers."""
+        for stream in list(self._open):
+            stream.finish(StoppingError())
+
+    def check_tokens(self) -> None:
+        """End the streams of callers whose tokens are not valid any more; to be called about once a second."""
+        now = time.monotonic()
+        for stream, checked in list(self._open.items()):
+            if now - checked > _TOKEN_SECONDS:
+                self._open[stream] = now
+                try:
+                    self._handler.check_tenant(stream.call, stream.context)
+                except UnauthenticatedError as error:
+                    stream.finish(error)
+                if stream.call.has_ended:
+                    self._open.pop(stream, None)
+
+    def _forget(self, stream: _Stream) -> None:
+        self._open.pop(stream, None)
+
+    def _watch(self) -> None:
+        """Look for frames whose time is over; gRPC does so for calls."""
+        while self._has_streams.wait():
+            self._has_streams.clear()
+            while streams := list(self._open):
+                time.sleep(_LOOK_SECONDS)
+                for stream in streams:
+                    stream.end_late()
+
+
+class _Stream:
+    """One stream: a thread reads, and works on what it has read once another one reads on."""
+
+    def __init__(
+        self,
+        handler: CallHandler,
+        threads: Executor,
+        check: RequestCheck,
+        render: Render,
+        call: Call,
+        context: grpc.ServicerContext,
+        requests: Iterator[bytes],
+        send: Push,
+    ) -> None:
+        self.call = call
+        self.context = context
+        self._handler = handler
+        self._threads = threads
+        self._render = render
+        self._raw = requests
+        self._push = send
+        self._requests = FrameRequests(check, call)
+        self._lock = threading.Lock()
+        # Frames whose replies are not sent, in order; the last of them may not have begun.
+        self._frames: deque[Frame] = deque()
+        self._waiting: deque[Frame] = deque()
+        self._is_reading = True
+        self._is_sending = False
+        # Whether no further frame begins, and the error with which the stream then ends; None: none.
+        self._is_finishing = False
+        self._error: BaseException | None = None
+        self._is_over = False
+        # Frames from this number on are not answered: the worker is stopping.
+        self._refused_from = math.inf
+
+    def start(self) -> None:
+        """Begin to read."""
+        self.call.on_end(self._abandon)
+        self._threads.submit(self._read)
+
+    def is_active(self) -> bool:
+        """Whether the caller still waits for replies."""
+        return not self._is_over
+
+    def cancel(self) -> None:
+        """Do nothing: the end of one frame does not end the stream."""
+
+    def finish(self, error: BaseException | None) -> None:
+        """End the stream after the frames that have begun; the client repeats the others elsewhere."""
+        with self._lock:
+            if not self._is_finishing:
+                self._is_finishing, self._error = True, error
+                if error is not None:
+                    for frame in self._waiting:
+                        self._frames.remove(frame)
+                    self._waiting.clear()
+        self._send_due()
+
+    def end_late(self) -> None:
+        """End the frames whose time is over while they wait for the device."""
+        with self._lock:
+            late = [frame for frame in self._frames if frame.waits and not frame.call.remaining]
+        for frame in late:
+            frame.call.end()
+
+    def _read(self) -> None:
+        """Read requests, until there is one to work on here."""
+        frame: Frame | None = None
+        while frame is None:
+            try:
+                raw = next_message(self._raw, self.call)
+                read = None if raw is None else self._requests.read(raw, self)
+            except BaseException as error:
+                self.finish(error)
+                return
+            self.call.turn.give()
+            if read is None:
+                self.finish(None)
+                return
+            self.call.progress.has_begun = True
+            self.call.progress.renew()
+            goes_on, frame = self._add(read)
+            if frame is not None and goes_on:
+                self._threads.submit(self._read)
+            elif not goes_on:
+                break
+        if frame is not None:
+            self._work(frame)
+
+    def _add(self, read: Frame) -> tuple[bool, Frame | None]:
+        """Take a frame in; returns whether to read on, and the frame if its work may begin."""
+        with self._lock:
+            if self._is_finishing:
+                return False, None
+            skipped = [frame for frame in self._frames if frame.may_be_skipped and frame.waits]
+            for frame in [frame for frame in skipped if frame in self._waiting]:
+                # It has no call yet.
+                self._waiting.remove(frame)
+                self._frames.remove(frame)
+                skipped.remove(frame)
+            self._frames.append(read)
+            self._waiting.append(read)
+            begun = self._next_to_begin()
+            self._is_reading = self._reads_on
+            is_reading = self._is_reading
+        for frame in skipped:
+            frame.skip()
+        return is_reading, begun
+
+    @property
+    def _reads_on(self) -> bool:
+        """Whether another request can be taken in."""
+        if self._waiting:
+            return self._waiting[-1].may_be_skipped
+        return len(self._frames) < _MOST_FRAMES
+
+    def _next_to_begin(self) -> Frame | None:
+        if not self._waiting:
+            return None
+        most = _MOST_REPLACEABLE if self._waiting[0].may_be_skipped else _MOST_FRAMES
+        return self._waiting.popleft() if len(self._frames) - len(self._waiting) < most else None
+
+    def _work(self, frame: Frame) -> None:
+        frame.work(self._handler, self.call, self._render)
+        if frame.is_refused:
+            self._refused_from = min(self._refused_from, frame.number)
+            self.finish(StoppingError())
+        frame.is_done = True
+        self._send_due()
+
+    def _send_due(self) -> None:
+        """Send the replies that are due, unless another thread does, and end the stream after the last one."""
+        with self._lock:
+            if self._is_sending:
+                return
+            self._is_sending = True
+        while (frame := self._next_due()) is not None:
+            frame.is_skipped |= frame.number >= self._refused_from
+            frame.send(self._handler, self._send)
+            self.call.progress.renew()
+            self._remove(frame)
+
+    def _next_due(self) -> Frame | None:
+        with self._lock:
+            if self._frames and self._frames[0].is_done:
+                return self._frames[0]
+            self._is_sending = False
+            is_end = self._is_finishing and not self._frames and not self._is_over
+            self._is_over = self._is_over or is_end
+            error = self._error
+        if is_end:
+            self._close(error)
+        return None
+
+    def _remove(self, sent: Frame) -> None:
+        """Let the frames that waited for the end of another one begin."""
+        with self._lock:
+            self._frames.popleft()
+            begun = self._next_to_begin()
+            goes_on = not self._is_reading and not self._is_finishing and self._reads_on
+            self._is_reading = self._is_reading or goes_on
+        if begun is not None:
+            self._threads.submit(self._work, begun)
+        if goes_on:
+            self._threads.submit(self._read)
+
+    def _send(self, raw: bytes) -> bool:
+        if self._is_over:
+            return False
+        sending = self.call.progress.sending
+        with sending:
+            self._push(raw)
+        sending.moved(len(raw))
+        return not self._is_over
+
+    def _close(self, error: BaseException | None) -> None:
+        self._handler.end_pushed(self.call, self.context, error)
+        self._push(None)
+
+    def _abandon(self) -> None:
+        """End all frames with the call."""
+        with self._lock:
+            was_over, self._is_over = self._is_over, True
+            self._is_finishing = True
+            frames = [frame for frame in self._frames if frame not in self._waiting]
+            for frame in self._waiting:
+                self._frames.remove(frame)
+            self._waiting.clear()
+        for frame in frames:
+            frame.call.cancel("the stream was cancelled")
+        if not was_over:
+            self._close(CancelledError())

@@ -1,0 +1,161 @@
+"""The frames of a RenderStream: their requests, each the work of a call of its own, and their replies."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from lumigrad.protos import details
+from lumigrad.protos.frame_stream import FrameBase, Pieces, frame_reply
+from lumigrad.protos.wire import parse
+from lumigrad.server.core.call import REQUEST_ID, Call, Caller
+from lumigrad.server.core.errors import InvalidArgumentError, StoppingError
+from lumigrad.server.core.limits import require
+from lumigrad.server.rpc.handler import CallHandler
+from lumigrad.server.rpc.request_check import RequestCheck
+from lumigrad.server.rpc.status import Answer, answer_to
+from lumigrad.v1 import render_pb2
+
+METHOD = "RenderService.RenderFrame"
+# Renders a RenderRequest, given as bytes; the messages of its RenderReply, the first one once it is rendered.
+Render = Callable[[bytes, Call], Iterator[Pieces]]
+
+_KIND: Any = render_pb2.FrameRequest.DESCRIPTOR
+# The part of a request id that frames take over from their stream's.
+_ID_CHARACTERS = 43
+
+
+class FrameCall(Call):
+    """The call of one frame. Cancelling it ends it, and nothing else of the stream."""
+
+    def cancel(self, why: str) -> None:
+        """Cancel the call: it leaves the queue of the device, or stops there."""
+        super().cancel(why)
+        self.end()
+
+
+class Frame:
+    """One frame: from its request to the last byte of its reply."""
+
+    def __init__(self, number: int, call: FrameCall, *, may_be_skipped: bool) -> None:
+        """Not begun yet."""
+        self.number = number
+        self.call = call
+        self.may_be_skipped = may_be_skipped
+        # The bytes of a RenderRequest; or what is wrong with the frame's own fields.
+        self.request: bytes | InvalidArgumentError = b""
+        self.is_skipped = False
+        # Whether the reply, or the error, is known.
+        self.is_done = False
+        self._replies: Iterator[Pieces] = iter(())
+        self._first: bytes | None = None
+        self._error: BaseException | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether the device has not begun its work."""
+        return not self.is_done and "queue" not in self.call.times.milliseconds
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the worker is stopping, so that the frame has to be rendered elsewhere."""
+        return isinstance(self._error, StoppingError)
+
+    def skip(self) -> None:
+        """Take the frame from the queue of the device, because a newer one has come."""
+        self.is_skipped = True
+        self.call.cancel("a newer frame of the stream took its place")
+
+    def work(self, handler: CallHandler, whole: Call, render: Render) -> None:
+        """Render it; errors are kept for the reply."""
+        try:
+            handler.enter_part(self.call, whole)
+            self.call.check()
+            if isinstance(self.request, InvalidArgumentError):
+                raise self.request
+            self._replies = render(self.request, self.call)
+            self._first = frame_reply(self.number, next(self._replies))
+        except BaseException as error:
+            self._error = error
+
+    def send(self, handler: CallHandler, send: Callable[[bytes], bool]) -> None:
+        """Send its reply by a function that returns False once the stream has ended; then end its call."""
+        answer = None if self._error is None else _answer(self.call, self._error)
+        # Before the reply, so that whoever has it finds the call in the metrics.
+        handler.leave(self.call, answer, self._error)
+        try:
+            if self.is_skipped:
+                return
+            if answer is not None:
+                send(self._status(answer))
+            elif (
+                self._first is not None
+                and send(self._first)
+                and all(send(frame_reply(self.number, more)) for more in self._replies)
+            ):
+                return
+        finally:
+            # A reply that did not arrive whole ends what it would have led to.
+            getattr(self._replies, "close", lambda: None)()
+            self._error = self._first = None
+            self.call.end()
+
+    def _status(self, answer: Answer) -> bytes:
+        status = details.status_of(answer.code.value[0], answer.text, answer.details)
+        return render_pb2.FrameReply(number=self.number, status=status).SerializeToString()
+
+
+def _answer(call: Call, error: BaseException) -> Answer:
+    """The status for an error; if the call has ended meanwhile, the reason for that takes precedence."""
+    return answer_to(call.ended() or error, call.record.request_id)
+
+
+class FrameRequests:
+    """Reads the requests of one stream, each of which may build on those before it."""
+
+    def __init__(self, check: RequestCheck, whole: Call) -> None:
+        self._check = check
+        self._whole = whole
+        self._number = -1
+        # The last request with a `render`, and what of it serves those without.
+        self._last: render_pb2.RenderRequest | None = None
+        self._base: FrameBase | None = None
+
+    def read(self, raw: bytes, caller: Caller) -> Frame:
+        """The frame of a request, whose reply `caller` waits for.
+
+        ProtocolError or InvalidArgumentError if it is not even known which frame that would be.
+        """
+        whole = self._whole
+        try:
+            self._check.check(_KIND, raw, lambda: whole.turn.take(whole.check))
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(error.field.removeprefix("render."), error.limit, error.value) from None
+        request = parse(render_pb2.FrameRequest, raw)
+        require(request.number > self._number, "number", f"more than {self._number}", request.number)
+        self._number = request.number
+        deadline = min(whole.deadline, time.monotonic() + (request.timeout_ms / 1e3 or math.inf))
+        name = f"{whole.record.request_id[:_ID_CHARACTERS]}.{request.number}"
+        metadata = [(REQUEST_ID, name), *whole.record.trace_parent.items()]
+        call = FrameCall(METHOD, caller, metadata, deadline=deadline, is_traced=whole.times.spans is not None)
+        call.lane_name = request.lane
+        frame = Frame(request.number, call, may_be_skipped=request.latest_only)
+        try:
+            frame.request = self._render_request(request)
+        except InvalidArgumentError as error:
+            frame.request = error
+        return frame
+
+    def _render_request(self, request: render_pb2.FrameRequest) -> bytes:
+        if request.HasField("render"):
+            require(not request.cameras, "cameras", "none beside render", len(request.cameras))
+            self._last, self._base = request.render, None
+            return request.render.SerializeToString()
+        if self._base is None and self._last is not None:
+            self._base = FrameBase.of(self._last)
+            self._last = None
+        if self._base is None:
+            raise InvalidArgumentError("render", "one, since the last was not of a stored scene alone", "none")
+        return self._base.request(request.cameras)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from lumigrad.client.base.arguments import truth
+from lumigrad.client.base.arguments import instance, truth
 from lumigrad.client.calls.distances import DistanceCalls
 from lumigrad.client.calls.driving import DrivingCalls
-from lumigrad.client.calls.scenes import SceneCalls, on_each
+from lumigrad.client.calls.scenes import SceneCalls, on_each, stored
 from lumigrad.client.errors import LumigradError
 from lumigrad.client.rendering.batch import BatchItem, batch_facts, batch_requests, render_batch
 from lumigrad.client.rendering.frame import Frame, render, render_spread
 from lumigrad.client.rendering.request import RenderRequest, request_of
+from lumigrad.client.rendering.stream import MOST_IN_FLIGHT, RenderStream
 from lumigrad.client.settings.engines import (
     DepthOrder,
     GaussianSemantics,
@@ -323,6 +325,48 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
         facts = partial(batch_facts, requests)
         with self._workers.begin(timeout_s, f"{RENDER_SERVICE}/RenderBatch", facts, self._cancellation) as call:
             return render_batch(self._workers, requests, call)
+
+    def stream(
+        self,
+        scene: Spheres | Gaussians | SceneHandle,
+        *,
+        in_flight: int = MOST_IN_FLIGHT,
+        latest_only: bool = False,
+        retain: bool = False,
+        timeout_s: float | None = None,
+        **arguments: Any,
+    ) -> RenderStream:
+        """Opens a stream of frames of one scene, for viewers, simulators and loops: send a camera, receive its frame.
+
+        Args:
+            scene: a handle from `put`; spheres and Gaussians are stored for as long as the stream is open.
+            in_flight: the most frames that are pending at a time, 1 to 4: with several, the worker renders one while
+                others travel.
+            latest_only: skip a camera for which another one is sent before its frame has begun; `send` then takes any
+                number of cameras, and `receive` returns the frames that were rendered.
+            retain: as for `render`.
+            timeout_s: of each frame, from its `send` on, instead of the client's time-out.
+            arguments: of `render`, for all frames: settings, outputs, `image_format` and `jpeg_quality`.
+
+        Raises:
+            InvalidArgument: an argument is wrong.
+
+        Example:
+            with client.stream(scene, outputs=("color", "depth"), image_format={"color": "uint8"}) as stream:
+                for frame in stream.frames(cameras):
+                    print(frame.color.shape)
+        """
+        instance("scene", scene, (Spheres, Gaussians, SceneHandle), "pass what put returned, Spheres or Gaussians")
+        keeping = ExitStack()
+        handle = scene if isinstance(scene, SceneHandle) else keeping.enter_context(stored(self, scene))
+        try:
+            return RenderStream(
+                self._workers, handle, arguments, in_flight=in_flight, latest_only=latest_only, retain=retain,
+                timeout_s=timeout_s, at_end=keeping.close,
+            )  # fmt: skip
+        except BaseException:
+            keeping.close()
+            raise
 
 
 def _info(worker: Worker, call: Call) -> WorkerInfo:

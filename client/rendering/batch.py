@@ -46,7 +46,7 @@ _OF_ITEMS = (InvalidArgument, ResourceExhausted, SceneNotFound, VersionMismatch)
 
 def batch_requests(items: Iterable[BatchItem], arguments: Mapping[str, Any]) -> list[RenderRequest | LumigradError]:
     """The request of each item, or what is wrong with its arguments; `arguments` are those that all items share."""
-    _check_names(arguments, "")
+    check_names(arguments, "")
     # A mapping or a string is iterable, but its entries are not what the caller passed.
     advice = "pass a list of (scene, camera) pairs"
     instance("items", items, () if isinstance(items, str | Mapping) else (Iterable,), advice)
@@ -58,7 +58,7 @@ def batch_requests(items: Iterable[BatchItem], arguments: Mapping[str, Any]) -> 
             raise InvalidArgument.of(where, f"{expected}, got {type(item).__name__}")
         own: Any = item[2] if len(item) == 3 else {}
         instance(where, own, (Mapping,), "pass its arguments by name, e.g. {'near': 0.1}")
-        _check_names(own, f"{where}.")
+        check_names(own, f"{where}.")
         try:
             requests.append(request_of(item[0], item[1], {**arguments, **own}))
         except InvalidArgument as error:
@@ -153,7 +153,7 @@ def _named(error: LumigradError, index: int) -> LumigradError:
     return error
 
 
-def _check_names(arguments: Mapping[str, Any], where: str) -> None:
+def check_names(arguments: Mapping[str, Any], where: str) -> None:
     """Raises unless all names are arguments of `Client.render` that a batch takes."""
     for name in arguments:
         if name == "retain":

@@ -191,9 +191,16 @@ def fill_spec(
     spec: render_pb2.RenderSpec, request: RenderRequest, reference: scene_pb2.SceneRef | None, payload: PayloadWriter
 ) -> None:
     """Fills `spec` from `request`; the call's own tensors, and without a `reference` the scene, are appended."""
-    spec.MergeFromString(request.look.spec)
     for camera in request.cameras:
         spec.cameras.append(camera_message(camera, payload))
+    fill_around_cameras(spec, request, reference, payload)
+
+
+def fill_around_cameras(
+    spec: render_pb2.RenderSpec, request: RenderRequest, reference: scene_pb2.SceneRef | None, payload: PayloadWriter
+) -> None:
+    """Fills all of `spec` but its cameras, likewise."""
+    spec.MergeFromString(request.look.spec)
     if reference is not None:
         spec.scene_ref.CopyFrom(reference)
         if request.tensors:

@@ -142,10 +142,10 @@ class Connection:
         """Notes how many bytes of a payload travelled with a stream: a lane is opened once they are many."""
         self._lanes.note(payload_bytes)
 
-    def open_stream(self, method: Any, frames: Iterator[Frame[Any]], call: Call) -> Any:
+    def open_stream(self, method: Any, requests: Iterator[Any], call: Call) -> Any:
         """Opens a bidirectional RPC, which lasts until it is cancelled or breaks; returns gRPC's call."""
         self.check(call)
-        return method(frames, metadata=self._metadata + call.metadata)
+        return method(requests, metadata=self._metadata + call.metadata)
 
     def upload(self, method: Any, build: Build, call: Call) -> Any:
         """Sends a header and its payload, and returns the reply."""
@@ -174,7 +174,7 @@ class Connection:
                     return self._received(start, request, metadata, trip, call)
                 began = time.perf_counter()
                 reply = self._reply(method.once, request, call.remaining_s(), call, (*metadata, SINGLE_REPLY))
-                return self._collected(reply, None, began, trip, call)
+                return self.collected(reply, None, began, trip, call)
 
     @property
     def is_parents(self) -> bool:
@@ -234,12 +234,12 @@ class Connection:
         try:
             with call.watching(rpc):
                 frames = iter(rpc)
-                return self._collected(next(frames, None), frames, began, trip, call)
+                return self.collected(next(frames, None), frames, began, trip, call)
         finally:
             # Ends the call on the worker too, unless it has ended.
             rpc.cancel()
 
-    def _collected(
+    def collected(
         self, first: Frame[Any] | None, rest: Iterator[Frame[Any]] | None, began: float, trip: StreamTrip, call: Call
     ) -> Reply[Any]:
         """Reads a reply, of which `first` is all without a `rest`, into a buffer of the length in its header."""

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.experimental
 
+from lumigrad.protos.wire import varint
+
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
@@ -33,7 +35,8 @@ class Way:
             "pair" (a Render with a retained state, and the Backward of this state).
         target: the server.
         path: of the method.
-        requests: what is sent, in turns; of "pair" the Backward's, without the state's name, after the Render's.
+        requests: what is sent, in turns; of "pair" the Backward's, without the state's name, after the Render's; of
+            "frames" the first one once, all without their numbers.
     """
 
     kind: str
@@ -142,10 +145,14 @@ def _chunks(channel: grpc.Channel, way: Way) -> Call:
 
 def _frames(channel: grpc.Channel, way: Way) -> Call:
     sent: SimpleQueue[bytes | None] = SimpleQueue()
-    replies, requests = channel.stream_stream(way.path)(iter(sent.get, None)), way.requests
+    replies, (first, *others) = channel.stream_stream(way.path)(iter(sent.get, None)), way.requests
+    numbers = itertools.count(1)
 
-    def call(number: int) -> None:
-        sent.put(requests[number % len(requests)])
+    def call(_: int) -> None:
+        number = next(numbers)
+        request = first if number == 1 else others[number % len(others)]
+        # Field 1 of a frame.
+        sent.put(b"\x08" + varint(number) + request)
         next(replies)
 
     return call

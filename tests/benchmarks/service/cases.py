@@ -21,12 +21,14 @@ from tests.benchmarks.service.bare import path_of
 from tests.benchmarks.service.callers import Way
 
 RENDER = f"/{RENDER_SERVICE}/Render"
+STREAM = f"{RENDER}Stream"
 QUERY = "/lumigrad.v1.DistanceService/Query"
 SMALL, MIDDLE, FULL = (32, 24), (640, 360), (1920, 1080)
 FLOAT32 = image_pb2.IMAGE_FORMAT_FLOAT32
 UINT8 = image_pb2.IMAGE_FORMAT_UINT8
 JPEG = image_pb2.IMAGE_FORMAT_JPEG
 _SMALL_GOALS = {"rate": 0.8, "processor_us": 1.5, "gil_us": 1.3}
+_STREAM_GOALS = {"rate": 0.85, "gil_us": 1.2}
 _GAUSSIANS = 100
 _VIEWS = 8
 _SECONDS = 60.0
@@ -72,7 +74,10 @@ class Cases:
         return [
             self._case("32x24 uint8, 1 client", alone, self._calls, small, p50_ms=1.25, gil_us=1.3),
             self._case(f"32x24 uint8, {self._clients} clients", self._clients, self._calls, small, **_SMALL_GOALS),
+            self._frames("32x24 uint8, 1 stream", alone, self._calls, SMALL, p50_ms=1.25),
+            self._frames(f"32x24 uint8, {self._clients} streams", self._clients, self._calls, SMALL, **_STREAM_GOALS),
             self._case("640x360 uint8", alone, one, self.renders(MIDDLE, UINT8)),
+            self._frames("640x360 uint8, 1 stream", alone, one, MIDDLE),
             self._case("640x360 float32", alone, one, self.renders(MIDDLE, FLOAT32)),
             self._case("1920x1080 uint8", alone, few, self.renders(FULL, UINT8)),
             self._case("1920x1080 float32", alone, few, self.renders(FULL, FLOAT32)),
@@ -137,6 +142,16 @@ class Cases:
         kind = "single" if len(sizes) == 1 else "chunks"
         ours = Way("lane" if lane else kind, self._target, path, requests)
         return Case(name, clients, calls, ours, self._bare(kind, requests, sizes), goals)
+
+    def _frames(self, name: str, clients: int, calls: int, size: tuple[int, int], **goals: float) -> Case:
+        """A stream, whose frames after the first one have nothing but a camera."""
+        renders = [self._render(size, UINT8, view) for view in range(_VIEWS)]
+        frames = [render_pb2.FrameRequest(render=renders[0])]
+        frames += [render_pb2.FrameRequest(cameras=render.spec.cameras) for render in renders]
+        requests = [frame.SerializeToString() for frame in frames]
+        sizes = self._sizes(STREAM, b"\x08\x01" + requests[0])
+        ours = Way("frames", self._target, STREAM, requests)
+        return Case(name, clients, calls, ours, self._bare("frames", requests, sizes), goals)
 
     def _bare(self, kind: str, requests: Sequence[bytes], sizes: Sequence[int]) -> Way:
         return Way(kind, self._bare_target, path_of(kind, sizes), requests)

@@ -41,6 +41,10 @@ def goals(rows: Sequence[Row], client: ClientRow, jpeg_share: float | None) -> l
         for name, goal in row.goals.items()
         if (measured := getattr(row.ratios, name)) is not None
     ]
+    lanes = {row.case: row.ours.p50_ms for row in rows if row.case.endswith("lane")}
+    if len(lanes) > 1:
+        bytes_ms, floats_ms = (lanes[f"1920x1080 {form}, lane"] for form in ("uint8", "float32"))
+        found.append(Goal("1920x1080, lane: p50 of uint8 to that of float32", bytes_ms / floats_ms, 1.0))
     if jpeg_share is not None:
         found.append(Goal("part of the time of a JPEG file that has the GIL", jpeg_share, 0.1))
     return [*found, Goal("`Client.render`: our own code, us", client.own_us, 150)]

@@ -1,0 +1,95 @@
+// Jobs for the device's thread: what the queue has to know of each, how they end, and those that run without Python.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace lumigrad::serving {
+
+using Clock = std::chrono::steady_clock;
+
+inline double seconds_of(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+constexpr int kPriorities = 3;  // 0 is the most urgent.
+
+// What a job is predicted to take, and where it belongs in the queue. Kinds, batches and sequences are numbers that
+// stand for equal things; 0: none.
+struct Demand {
+  std::string tenant;
+  int priority = 1;
+  Clock::time_point deadline = Clock::time_point::max();
+  std::uint64_t kind = 0;  // Jobs of one kind take about the same time per view.
+  double views = 1;
+  std::size_t bytes = 0;       // Of the device's memory.
+  std::uint64_t batch = 0;     // Jobs of one batch may run together.
+  double fill = 0;             // The fraction of a full batch that the job takes.
+  std::uint64_t sequence = 0;  // Jobs of one sequence may run while the device is at work on the one before.
+  bool repeatable = false;     // It changes nothing but its result, so that its kernels may be stopped at any time.
+  bool own = false;            // The worker's own: it may take as long as it likes.
+};
+
+// How a job has left the queue.
+enum class Outcome {
+  kPending,    // It has not.
+  kDone,       // It has run.
+  kFailed,     // It has run, and an exception was thrown.
+  kFull,       // Refused: no place in the queue.
+  kTooNear,    // Refused: it cannot end before its deadline.
+  kClosed,     // Refused: the queue is closed.
+  kLate,       // Its deadline passed before it could run.
+  kCancelled,  // Its call ended before it could run, or its kernels were stopped because it had.
+  kOverdue,    // Its kernels were stopped, because it took longer than a call may.
+  kLost,       // The device was lost while it ran.
+};
+
+// Numbers for the error of a refused job.
+struct Refusal {
+  std::size_t own = 0, all = 0;  // kFull: places that its tenant, and all tenants, have taken.
+  double retry_seconds = 0;      // kFull.
+  double needed = 0, left = 0;   // kTooNear: seconds.
+};
+
+class Job : public std::enable_shared_from_this<Job> {
+ public:
+  explicit Job(Demand demand) : demand(std::move(demand)) {}
+  virtual ~Job() = default;
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+  virtual bool is_native() const { return false; }
+
+  const Demand demand;
+
+  // The queue writes these under its lock: to be read once the job has ended, or by the device's thread while it runs.
+  Clock::time_point queued{}, started{}, ended{};
+  Outcome outcome = Outcome::kPending;
+  Refusal refusal;
+  bool is_waiting = false;
+  bool is_given_up = false;  // Nobody waits for its result any more: its call has ended, or it has failed.
+  bool is_overdue = false;   // It was stopped, because it took longer than a call may.
+  std::condition_variable has_ended;
+};
+
+// A job that needs no Python: it runs on the device's thread without the interpreter's lock.
+class NativeJob : public Job {
+ public:
+  using Job::Job;
+  bool is_native() const final { return true; }
+
+  // Runs all jobs of a batch, of which this is the first; a job that may not run with others gets itself alone. It
+  // heeds a StopRequest, and takes no more memory from the pools than the room of the batch. If it throws, all have
+  // failed. Its thread may be at work after `Queue::run` has returned (kLost): what it uses must live as long as the
+  // jobs, which the queue holds meanwhile.
+  virtual void run(std::span<NativeJob* const> batch) = 0;
+
+  // The memory that the pools may give it, including demand.bytes (see common/room.h).
+  std::int64_t room_bytes = 0;
+  std::exception_ptr error;  // kFailed.
+};
+
+}  // namespace lumigrad::serving

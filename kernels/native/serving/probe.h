@@ -1,0 +1,38 @@
+// A native job that tests run: it takes time and memory, and fails, as they wish.
+#pragma once
+
+#include <chrono>
+#include <stdexcept>
+#include <thread>
+
+#include "common/room.h"
+#include "common/threads.h"
+#include "serving/job.h"
+
+namespace lumigrad::serving {
+
+class ProbeJob : public NativeJob {
+ public:
+  using NativeJob::NativeJob;
+
+  void run(std::span<NativeJob* const> batch) override {
+    for (NativeJob* each : batch) {
+      auto& probe = static_cast<ProbeJob&>(*each);
+      probe.together = static_cast<int>(batch.size());
+      if (probe.fails) throw std::runtime_error("the probe was to fail");
+      memory_room()->take(probe.asked_bytes);
+      const auto until = Clock::now() + std::chrono::duration<double>(probe.seconds);
+      do {
+        check_stop();
+        std::this_thread::sleep_for(std::chrono::milliseconds(probe.seconds > 0 ? 1 : 0));
+      } while (Clock::now() < until);
+    }
+  }
+
+  double seconds = 0;
+  std::size_t asked_bytes = 0;
+  bool fails = false;
+  int together = 0;  // The jobs of the batch with which it ran.
+};
+
+}  // namespace lumigrad::serving

@@ -1,0 +1,366 @@
+#include "serving/queue.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <vector>
+
+#include "common/room.h"
+
+namespace lumigrad::serving {
+namespace {
+
+// The weight of the newest batch in the running mean of their times.
+constexpr double kNewest = 0.2;
+// Longer batches gain little, and each call waits for the whole batch.
+constexpr double kBatchSeconds = 0.02;
+constexpr double kLeastRetrySeconds = 0.01;
+
+// While it lives, this thread heeds a request to stop and takes no more memory than a room has.
+class Bounds {
+ public:
+  Bounds(const StopRequest& stop, std::int64_t room_bytes) : room_(room_bytes) {
+    heed(&stop);
+    limit_memory(&room_);
+  }
+  ~Bounds() {
+    limit_memory(nullptr);
+    heed(nullptr);
+  }
+
+ private:
+  MemoryRoom room_;
+};
+
+// The room of a batch: what all its jobs are predicted to take, and what one of them may take beyond that.
+std::int64_t room_of(const std::vector<NativeJob*>& jobs) {
+  std::int64_t bytes = 0, beyond = 0;
+  for (const NativeJob* job : jobs) {
+    const auto predicted = static_cast<std::int64_t>(job->demand.bytes);
+    bytes += predicted;
+    beyond = std::max(beyond, job->room_bytes - predicted);
+  }
+  return bytes + beyond;
+}
+
+// Runs a batch; how its jobs have ended, with the exception if they have failed.
+std::pair<Outcome, std::exception_ptr> run_all(const std::vector<NativeJob*>& jobs, const StopRequest& stop) {
+  try {
+    const Bounds bounds(stop, room_of(jobs));
+    jobs.front()->run(jobs);
+    return {Outcome::kDone, nullptr};
+  } catch (const Stopped&) {
+    return {Outcome::kCancelled, nullptr};
+  } catch (...) {
+    return {Outcome::kFailed, std::current_exception()};
+  }
+}
+
+}  // namespace
+
+Queue::~Queue() {
+  if (running_) heed(nullptr);
+}
+
+bool Queue::submit(const std::shared_ptr<Job>& job) {
+  {
+    const std::lock_guard lock(mutex_);
+    job->outcome = admit(*job);
+    if (job->outcome != Outcome::kPending) return false;
+    job->queued = Clock::now();
+    job->is_waiting = true;
+    lines_.put(job);
+  }
+  changed_.notify_one();
+  return true;
+}
+
+Outcome Queue::wait(Job& job) {
+  Lock lock(mutex_);
+  job.has_ended.wait(lock, [&] { return job.outcome != Outcome::kPending; });
+  return job.outcome;
+}
+
+Outcome Queue::run(const std::shared_ptr<NativeJob>& job) { return submit(job) ? wait(*job) : job->outcome; }
+
+void Queue::cancel(Job& job) {
+  std::shared_ptr<Job> removed;
+  {
+    const std::lock_guard lock(mutex_);
+    job.is_given_up = true;
+    if (job.is_waiting) {
+      removed = lines_.remove(job);
+      job.is_waiting = false;
+      job.ended = Clock::now();
+      job.outcome = Outcome::kCancelled;
+    } else if (running_) {
+      const auto is_done = [](const auto& each) { return each->is_given_up && each->demand.repeatable; };
+      if (std::all_of(running_->jobs.begin(), running_->jobs.end(), is_done)) running_->stop.make();
+    }
+  }
+  if (removed) removed->has_ended.notify_all();
+}
+
+Queue::Next Queue::take(Jobs& batch, bool may_wait) {
+  Lock lock(mutex_);
+  while (true) {
+    const bool is_at_once = lines_.size() > 0 && !lines_.next().is_native() && batch_wait_ <= Clock::duration::zero();
+    if (!may_wait && !is_at_once && !is_closed_) return Next::kNone;
+    changed_.wait(lock, [&] { return lines_.size() > 0 || is_closed_; });
+    if (is_closed_) return Next::kEnd;
+    if (must_settle()) {
+      settling_ = std::exchange(left_, std::nullopt);
+      busy_since_ = Clock::now();
+      return Next::kSettle;
+    }
+    start_next(lock);
+    if (!running_->jobs.front()->is_native()) {
+      batch = running_->jobs;
+      heed(&running_->stop);
+      return Next::kBatch;
+    }
+    run_native(lock);
+  }
+}
+
+void Queue::finish(double seconds, bool ok) {
+  heed(nullptr);
+  Lock lock(mutex_);
+  if (!running_) throw std::logic_error("no batch runs");
+  for (const auto& job : running_->jobs) {
+    if (job->outcome == Outcome::kPending) job->outcome = Outcome::kDone;
+  }
+  end(lock, seconds, ok);
+}
+
+void Queue::leave(std::uint64_t sequence) {
+  const std::lock_guard lock(mutex_);
+  if (!running_) throw std::logic_error("no batch runs");
+  const Demand& demand = running_->jobs.front()->demand;
+  left_ = {sequence, demand.tenant, demand.priority};
+}
+
+void Queue::settled() {
+  const std::lock_guard lock(mutex_);
+  if (!settling_) throw std::logic_error("there is nothing to settle");
+  const double seconds = seconds_of(Clock::now() - *busy_since_);
+  busy_seconds_ += seconds;
+  busy_since_.reset();
+  mean_seconds_ += kNewest * seconds;
+  lines_.charge_later(settling_->tenant, settling_->priority, seconds);
+  settling_.reset();
+}
+
+void Queue::give_up(Job& job) {
+  const std::lock_guard lock(mutex_);
+  job.is_given_up = true;
+}
+
+void Queue::stop_overdue(double limit_seconds) {
+  const std::lock_guard lock(mutex_);
+  if (!running_ || seconds_of(Clock::now() - running_->started) <= limit_seconds) return;
+  const auto is_own = [](const auto& job) { return job->demand.own; };
+  if (std::any_of(running_->jobs.begin(), running_->jobs.end(), is_own)) return;
+  for (const auto& job : running_->jobs) job->is_overdue = true;
+  running_->stop.make();
+}
+
+void Queue::close() {
+  Jobs refused;
+  {
+    const std::lock_guard lock(mutex_);
+    is_closed_ = true;
+    refused = lines_.clear();
+    for (const auto& job : refused) {
+      job->is_waiting = false;
+      job->ended = Clock::now();
+      job->outcome = Outcome::kClosed;
+    }
+  }
+  changed_.notify_all();
+  for (const auto& job : refused) job->has_ended.notify_all();
+}
+
+void Queue::lose() {
+  Jobs lost;
+  {
+    const std::lock_guard lock(mutex_);
+    if (running_) lost = running_->jobs;
+    for (const auto& job : lost) {
+      if (job->outcome == Outcome::kPending) job->outcome = Outcome::kLost;
+    }
+  }
+  for (const auto& job : lost) job->has_ended.notify_all();
+}
+
+std::size_t Queue::depth() const {
+  const std::lock_guard lock(mutex_);
+  return lines_.size();
+}
+
+std::size_t Queue::predicted_bytes() const {
+  const std::lock_guard lock(mutex_);
+  std::size_t bytes = lines_.bytes();
+  if (running_) {
+    for (const auto& job : running_->jobs) bytes += job->demand.bytes;
+  }
+  return bytes;
+}
+
+bool Queue::is_busy() const {
+  const std::lock_guard lock(mutex_);
+  return running_ || lines_.size() > 0;
+}
+
+double Queue::held_seconds() const {
+  const std::lock_guard lock(mutex_);
+  return running_ ? running_->stop.idle_seconds() : 0.0;
+}
+
+double Queue::busy_seconds() const {
+  const std::lock_guard lock(mutex_);
+  return busy_seconds_ + (busy_since_ ? seconds_of(Clock::now() - *busy_since_) : 0.0);
+}
+
+Clock::time_point Queue::last_success() const {
+  const std::lock_guard lock(mutex_);
+  return last_success_;
+}
+
+Outcome Queue::admit(Job& job) const {
+  const Demand& demand = job.demand;
+  if (is_closed_) return Outcome::kClosed;
+  if (job.is_given_up) return Outcome::kCancelled;
+  const Clock::time_point now = Clock::now();
+  // Without estimates no job is refused.
+  const double least = estimates_.least(demand.kind, demand.views, now);
+  if (least > 0 && demand.deadline < Clock::time_point::max()) {
+    const double needed = seconds_ahead(demand, now) + least, left = seconds_of(demand.deadline - now);
+    if (needed > left) {
+      job.refusal = {.needed = needed, .left = std::max(0.0, left)};
+      return Outcome::kTooNear;
+    }
+  }
+  if (lines_.has_place(demand.tenant)) return Outcome::kPending;
+  const double retry = std::max(kLeastRetrySeconds, mean_seconds_ * static_cast<double>(lines_.size()));
+  job.refusal = {.own = lines_.taken_by(demand.tenant), .all = lines_.size(), .retry_seconds = retry};
+  return Outcome::kFull;
+}
+
+// The least time until a job can run: jobs before it may run in one batch, or may miss their deadlines.
+double Queue::seconds_ahead(const Demand& demand, Clock::time_point now) const {
+  double seconds = running_ ? rest_of_running(now) : 0.0;
+  std::vector<std::uint64_t> counted;
+  lines_.before(demand.tenant, demand.priority, [&](const Job& job) {
+    const Demand& other = job.demand;
+    if (other.batch != 0) {
+      if (other.batch == demand.batch) return false;
+      if (std::find(counted.begin(), counted.end(), other.batch) != counted.end()) return true;
+      counted.push_back(other.batch);
+    }
+    const double least = estimates_.least(other.kind, other.views, now);
+    seconds += std::max(0.0, std::min(least, seconds_of(other.deadline - now) - seconds));
+    return true;
+  });
+  return seconds;
+}
+
+double Queue::rest_of_running(Clock::time_point now) const {
+  double views = 0;
+  Clock::time_point deadline = Clock::time_point::min();
+  for (const auto& job : running_->jobs) {
+    views += job->demand.views;
+    deadline = std::max(deadline, job->demand.deadline);
+  }
+  const double least = estimates_.least(running_->jobs.front()->demand.kind, views, now);
+  const double rest = std::min(least - seconds_of(now - running_->started), seconds_of(deadline - now));
+  return std::max(0.0, rest);
+}
+
+// The fraction of a full batch that a job takes, by its size and by its time.
+double Queue::fill(const Demand& demand) const {
+  const std::optional<double> seconds = estimates_.typical(demand.kind, demand.views);
+  return demand.batch == 0 || !seconds ? 1.0 : std::max(demand.fill, *seconds / kBatchSeconds);
+}
+
+// Moves waiting jobs that may run with those of a batch to it; false if it is full.
+bool Queue::fill_up(Jobs& jobs) {
+  const Job& first = *jobs.front();
+  if (first.demand.batch == 0) return false;
+  double filled = 0;
+  for (const auto& job : jobs) filled += fill(job->demand);
+  lines_.take_along(jobs, [&](Job& job) {
+    if (job.demand.batch != first.demand.batch || job.is_native() != first.is_native()) return false;
+    const double more = fill(job.demand);
+    if (filled + more > 1) return false;
+    filled += more;
+    job.is_waiting = false;
+    return true;
+  });
+  return filled + fill(first.demand) <= 1;
+}
+
+void Queue::start_next(Lock& lock) {
+  Jobs jobs{lines_.take()};
+  jobs.front()->is_waiting = false;
+  const Clock::time_point until = Clock::now() + batch_wait_;
+  while (fill_up(jobs) && !is_closed_ && Clock::now() < until) changed_.wait_until(lock, until);
+  running_.emplace(std::move(jobs));
+  busy_since_ = running_->started;
+  for (const auto& job : running_->jobs) job->started = running_->started;
+}
+
+// Whether a job waits that must not run before the end of what was left to the device. Which of those that wait is the
+// next cannot be told before that.
+bool Queue::must_settle() const {
+  return left_ && !lines_.all([&](const Job& job) { return job.demand.sequence == left_->sequence; });
+}
+
+void Queue::run_native(Lock& lock) {
+  std::vector<NativeJob*> jobs;
+  bool ok = true;
+  for (const auto& job : running_->jobs) {
+    if (job->is_given_up) {
+      job->outcome = Outcome::kCancelled;
+    } else if (job->started >= job->demand.deadline) {
+      job->outcome = Outcome::kLate;
+    } else {
+      jobs.push_back(static_cast<NativeJob*>(job.get()));
+    }
+    ok = ok && job->outcome == Outcome::kPending;
+  }
+  const StopRequest& stop = running_->stop;
+  const Clock::time_point started = running_->started;
+  lock.unlock();
+  const auto [outcome, error] = jobs.empty() ? std::pair(Outcome::kDone, std::exception_ptr()) : run_all(jobs, stop);
+  const double seconds = seconds_of(Clock::now() - started);
+  lock.lock();
+  for (NativeJob* job : jobs) {
+    // Those who waited for a device that is lost have gone.
+    if (job->outcome != Outcome::kPending) continue;
+    job->error = error;
+    job->outcome = outcome == Outcome::kCancelled && job->is_overdue ? Outcome::kOverdue : outcome;
+  }
+  end(lock, seconds, ok && outcome == Outcome::kDone);
+  lock.lock();
+}
+
+// Charges the running batch, and wakes those that wait for it once the lock is released.
+void Queue::end(Lock& lock, double seconds, bool ok) {
+  const Jobs jobs = running_->jobs;
+  running_.reset();
+  busy_seconds_ += seconds;
+  busy_since_.reset();
+  last_success_ = ok ? Clock::now() : Clock::time_point::min();
+  mean_seconds_ += kNewest * (seconds - mean_seconds_);
+  lines_.charge(seconds);
+  double views = 0;
+  for (const auto& job : jobs) {
+    views += job->demand.views;
+    job->ended = Clock::now();
+  }
+  if (ok) estimates_.add(jobs.front()->demand.kind, seconds / views);
+  lock.unlock();
+  for (const auto& job : jobs) job->has_ended.notify_all();
+}
+
+}  // namespace lumigrad::serving

@@ -43,7 +43,7 @@ class Account:
         self.resource = resource
         self.limit = limit
         self.share = limit if share is None else min(share, limit)
-        self._kept = kept
+        self.kept = kept
         self._option = option
         self._share_option = share_option if self.share < limit else option
         self._retry_seconds = retry_seconds
@@ -60,7 +60,7 @@ class Account:
         """The amount that must be released before a tenant can reserve `more`; 0: none."""
         with self._lock:
             own = self._taken[tenant]
-            return max(0, own + more - self.share, self._total + more - self.limit + (self._kept if own else 0))
+            return max(0, own + more - self.share, self._total + more - self.limit + (self.kept if own else 0))
 
     def reserve(self, tenant: str, amount: int) -> Reservation:
         """Reserve an amount; BusyError, which names the limit and its option, if too little is left."""
@@ -83,23 +83,24 @@ class Account:
         with self._lock:
             if new > old:
                 self.check(new)
-                self._check_free(tenant, new - old)
+                refusal = self.refusal(self._taken[tenant], self._total, new - old)
+                if refusal:
+                    raise BusyError(refusal, self._retry_seconds)
             self._total += new - old
             self._taken[tenant] += new - old
             if not self._taken[tenant]:
                 del self._taken[tenant]
 
-    def _check_free(self, tenant: str, more: int) -> None:
-        own = self._taken[tenant]
+    def refusal(self, own: int, total: int, more: int) -> str:
+        """Why a tenant who has reserved `own` of a `total` cannot have `more`; empty if it can."""
         if self.share < self.limit and own + more > self.share:
-            what = f"you have {own} of {self.share} {self.resource} ({self._share_option}), and asked for {more} more"
-            raise BusyError(what, self._retry_seconds)
-        kept = self._kept if own else 0
-        if self._total + more > self.limit - kept:
-            taken = f"{self._total} of {self.limit} {self.resource} are taken ({self._option})"
-            rest = ", and the others are kept for tenants without any" if self._total < self.limit and kept else ""
-            what = f"{taken}{rest}, and {more} more {'is' if more == 1 else 'are'} needed"
-            raise BusyError(what, self._retry_seconds)
+            return f"you have {own} of {self.share} {self.resource} ({self._share_option}), and asked for {more} more"
+        kept = self.kept if own else 0
+        if total + more <= self.limit - kept:
+            return ""
+        taken = f"{total} of {self.limit} {self.resource} are taken ({self._option})"
+        rest = ", and the others are kept for tenants without any" if total < self.limit and kept else ""
+        return f"{taken}{rest}, and {more} more {'is' if more == 1 else 'are'} needed"
 
 
 class Reservation:

@@ -1,12 +1,9 @@
-"""Memory of the device: budgets over the tenants' stores, what jobs need in bytes and time, and eviction for them."""
+"""Memory of the device: budgets over the tenants' stores, what jobs need, and eviction for them."""
 
 from __future__ import annotations
 
-import statistics
 import sys
 import threading
-import time
-from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -112,16 +109,6 @@ class Budget:
         return any(store.drop_oldest(keep_newest=store is grown) for store in giving)
 
 
-_KINDS = 1024
-_TIMINGS = 16
-# The minimum number of timings for an estimate: the first call of a kind may have to wait for memory.
-_LEAST_TIMINGS = 3
-# Older timings are ignored: the reason for a slow call may have passed.
-_SECONDS = 30.0
-# The lower bound of an estimate, as a fraction of the fastest timing.
-_LEAST_FRACTION = 0.5
-
-
 @dataclass(frozen=True)
 class Cost:
     """The predicted cost of a job.
@@ -146,37 +133,6 @@ class Cost:
     def of_payload(nbytes: int) -> Cost:
         """The cost of a repeatable job that needs little more memory than its payload."""
         return Cost(bytes=nbytes, payload_bytes=nbytes, is_repeatable=True)
-
-
-class Estimates:
-    """Timings by kind of job. Not thread-safe: the owner holds a lock around every call."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        # By kind, the time of each timing and its seconds per view.
-        self._timings: OrderedDict[Hashable, deque[tuple[float, float]]] = OrderedDict()
-
-    def add(self, kind: Hashable, seconds: float) -> None:
-        """Record the seconds per view of a job."""
-        self._timings.setdefault(kind, deque(maxlen=_TIMINGS)).append((self._clock(), seconds))
-        self._timings.move_to_end(kind)
-        if len(self._timings) > _KINDS:
-            self._timings.popitem(last=False)
-
-    def typical(self, cost: Cost) -> float | None:
-        """The typical seconds of a job; None without enough timings."""
-        timings = self._recent(cost.kind)
-        return statistics.median(timings) * cost.views if timings else None
-
-    def least(self, cost: Cost) -> float:
-        """The least seconds that a job can be expected to take; 0 without enough timings."""
-        timings = self._recent(cost.kind)
-        return _LEAST_FRACTION * min(timings) * cost.views if timings else 0.0
-
-    def _recent(self, kind: Hashable | None) -> list[float]:
-        oldest = self._clock() - _SECONDS
-        timings = [seconds for noted, seconds in self._timings.get(kind, ()) if noted >= oldest]
-        return timings if len(timings) >= _LEAST_TIMINGS else []
 
 
 T = TypeVar("T")

@@ -17,8 +17,8 @@ from lumigrad.server.core.accounts import PayloadMemory
 from lumigrad.server.core.call import Call, NoLane
 from lumigrad.server.core.limits import Limits, arguments_of
 from lumigrad.server.device.executor import DeviceExecutor
+from lumigrad.server.device.jobs import BatchEntry
 from lumigrad.server.device.memory import Cost, DeviceMemory
-from lumigrad.server.device.queue import BatchEntry
 from lumigrad.server.device.transfer import Delivery, Transfer
 from lumigrad.server.engines.base import Engine, Forward, Sized
 from lumigrad.server.engines.content import Tensors
@@ -101,7 +101,7 @@ class EngineRunner:
         state = None if forward.state is None else ForwardState(task, forward.state)
         return Delivery(ForwardResult(dict(zip(names, download.arrays, strict=True)), state), download)
 
-    def batch_entry(self, request: ForwardRequest, call: Call) -> BatchEntry[Delivery[ForwardResult]] | None:
+    def batch_entry(self, request: ForwardRequest, call: Call) -> BatchEntry | None:
         """How a forward pass that is not retained runs in one batch with others; None: it runs alone."""
         task = request.task
         plan, scene = task.plan, task.scene

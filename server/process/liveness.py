@@ -81,7 +81,7 @@ class Heartbeat:
         if self._executor.is_busy:
             return
         error = None
-        if time.monotonic() - self._executor.last_success > self._seconds:
+        if time.monotonic() - self._executor.queue.last_success > self._seconds:
             try:
                 self._probe()
             except Exception as failure:

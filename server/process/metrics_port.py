@@ -46,7 +46,7 @@ def show_state(
     )
     for name, read in {
         "up": is_serving,
-        "queue_depth": lambda: executor.depth,
+        "queue_depth": lambda: executor.queue.depth,
         "calls_in_progress": lambda: handler.in_progress,
         "call_threads_busy": lambda: threads.busy,
         "transit_bytes": lambda: machine.payload_memory.account.taken,
@@ -54,7 +54,7 @@ def show_state(
         "lanes": lambda: len(lanes),
         "lane_bytes": lambda: lanes.memory_bytes,
         **tenants.gauges(),
-        "predicted_bytes": lambda: executor.predicted_bytes,
+        "predicted_bytes": lambda: executor.queue.predicted_bytes,
         "device_memory_bytes": lambda: describe(device).memory_bytes,
         "device_memory_free_bytes": lambda: describe(device).memory_free_bytes,
     }.items():
@@ -65,8 +65,8 @@ def show_state(
         metrics.observe("spool_bytes", lambda: files.bytes)
         metrics.observe("spool_waiting", lambda: writer.depth)
     text = "Time that the device's thread worked."
-    metrics.observe_total("device_busy_seconds", text, lambda: executor.busy_seconds)
-    metrics.observe_stages(lambda: handler.stages(executor.depth))
+    metrics.observe_total("device_busy_seconds", text, lambda: executor.queue.busy_seconds)
+    metrics.observe_stages(lambda: handler.stages(executor.queue.depth))
 
 
 def show_setup(metrics: Metrics, config: Config, machine: Machine, max_calls: int, threads: CallThreads) -> None:

@@ -40,7 +40,7 @@ class WorkerService:
             limits=runtime.limits.message(),
             scenes=len(runtime.scenes),
             contexts=len(runtime.contexts),
-            queue_depth=runtime.executor.depth,
+            queue_depth=runtime.executor.queue.depth,
             uptime_seconds=time.monotonic() - self._started,
             threads=described.threads,
             device_memory_bytes=described.memory_bytes,

@@ -13,14 +13,12 @@ from hypothesis import strategies as st
 
 from lumigrad.client import Camera, Client, Spheres
 from lumigrad.client.errors import DeadlineExceeded
+from lumigrad.kernels._native import Estimates, Outcome, QueuedJob
 from lumigrad.protos import details
 from lumigrad.server.core.call import Priority
-from lumigrad.server.core.errors import DeadlineTooNearError
-from lumigrad.server.device.memory import Cost, Estimates
-from lumigrad.server.device.queue import Batch, BatchEntry, DeviceQueue, Job
 from lumigrad.v1 import errors_pb2
 from support.calls.raw_calls import RawClient, detail, failure, sphere_cloud
-from support.workers.held_device import StandInCall
+from support.timed_queue import TimedQueue
 from support.workers.slow_render import SlowRender, wait_for
 from support.workers.worker import WorkerProcess, worker
 
@@ -107,26 +105,18 @@ def test_clients_are_told_what_to_change(process: WorkerProcess) -> None:
             render((time.perf_counter() - started) / 15)
 
 
-def knowing(seconds: dict[Any, float]) -> DeviceQueue:
+def knowing(seconds: dict[Any, float]) -> TimedQueue:
     """A queue that has seen kinds of work take so long."""
-    queue = DeviceQueue(1000, has_tenants=False)
+    queue = TimedQueue(1000, has_tenants=False)
     for kind, each in seconds.items():
         for _ in range(3):
-            queue.record(Batch([Job(lambda: None, None, Cost(kind), None)]), each)
+            queue.put(queue.job(kind=kind))
+            queue.serve(each)
     return queue
 
 
-def job_of(kind: Any, call: Any, key: Any = None) -> Job[None]:
-    entry = None if key is None else BatchEntry(key, 0.1, None, lambda parts: [None] * len(parts))
-    return Job(lambda: None, call, Cost(kind), entry)
-
-
-def is_refused(queue: DeviceQueue, job: Job[None], running: Batch | None = None) -> bool:
-    try:
-        queue.admit(job, running)
-    except DeadlineTooNearError:
-        return True
-    return False
+def is_refused(queue: TimedQueue, job: QueuedJob) -> bool:
+    return queue.put(job) == Outcome.TOO_NEAR
 
 
 SECONDS = st.floats(0.01, 100.0)
@@ -141,51 +131,58 @@ def test_none_is_refused_that_would_have_made_it(
     queue = knowing({**{number: each[0] for number, each in enumerate(others)}, "mine": seconds})
     now = 0.0
     for number, (usual, left, factor) in enumerate(others):
-        if not is_refused(queue, job_of(number, StandInCall(remaining=left))) and left > now:
+        if not is_refused(queue, queue.job(kind=number, remaining=left)) and left > now:
             now = min(now + usual * factor, left)
     would_end = now + seconds * slower
-    if is_refused(queue, job_of("mine", StandInCall(remaining=remaining))):
+    if is_refused(queue, queue.job(kind="mine", remaining=remaining)):
         assert would_end > remaining * (1 - 1e-6) - 1e-3
 
 
 def test_only_what_must_go_before_a_call_counts() -> None:
     queue = knowing({"dear": 10.0, "mine": 1.0})
     for _ in range(3):
-        assert not is_refused(queue, job_of("dear", StandInCall(remaining=1000.0)))
-    assert is_refused(queue, job_of("mine", StandInCall(remaining=10.0)))
-    assert not is_refused(queue, job_of("mine", StandInCall(remaining=17.0)))
-    urgent = StandInCall(priority=Priority.INTERACTIVE, remaining=1.0)
-    assert not is_refused(queue, job_of("mine", urgent))
-    assert not is_refused(queue, job_of("mine", StandInCall(tenant="another", remaining=1.0)))
+        assert not is_refused(queue, queue.job(kind="dear", remaining=1000.0))
+    refused = queue.job(kind="mine", remaining=10.0)
+    assert is_refused(queue, refused)
+    # Half of the time that each of them has taken.
+    assert refused.refusal.needed == pytest.approx(15.5)
+    assert 9.0 < refused.refusal.left <= 10.0
+    assert not is_refused(queue, queue.job(kind="mine", remaining=17.0))
+    assert not is_refused(queue, queue.job(priority=Priority.INTERACTIVE, kind="mine", remaining=1.0))
+    assert not is_refused(queue, queue.job(tenant="another", kind="mine", remaining=1.0))
 
 
 def test_what_may_be_computed_as_one_counts_once() -> None:
     queue = knowing({"dear": 10.0, "mine": 1.0})
     for _ in range(8):
-        assert not is_refused(queue, job_of("dear", StandInCall(remaining=1000.0), key="together"))
-    assert is_refused(queue, job_of("mine", StandInCall(remaining=5.0)))
-    assert not is_refused(queue, job_of("mine", StandInCall(remaining=6.0)))
-    assert not is_refused(queue, job_of("dear", StandInCall(remaining=5.5), key="together"))
+        assert not is_refused(queue, queue.job(kind="dear", remaining=1000.0, key="together"))
+    assert is_refused(queue, queue.job(kind="mine", remaining=5.0))
+    assert not is_refused(queue, queue.job(kind="mine", remaining=6.0))
+    assert not is_refused(queue, queue.job(kind="dear", remaining=5.5, key="together"))
 
 
 def test_what_runs_counts_as_far_as_it_is_not_done_and_no_longer_than_it_is_wanted() -> None:
-    queue = knowing({"dear": 100.0, "mine": 1.0})
     for wanted, refused in ((1000.0, True), (5.0, False)):
-        running = Batch([job_of("dear", StandInCall(remaining=wanted))])
-        assert is_refused(queue, job_of("mine", StandInCall(remaining=20.0)), running) == refused
+        queue = knowing({"mine": 1.0})
+        # It waits before anybody knows how long it takes, or it would be refused.
+        for remaining in (1000.0, 1000.0, 1000.0, wanted):
+            assert not is_refused(queue, queue.job(kind="dear", remaining=remaining))
+        for _ in range(3):
+            queue.serve(100.0)
+        queue.take()
+        assert is_refused(queue, queue.job(kind="mine", remaining=20.0)) == refused
+        queue.native.finish(1.0, True)
 
 
 def test_timings_are_forgotten_and_few_tell_nothing() -> None:
-    now = 0.0
-    estimates = Estimates(lambda: now)
+    estimates = Estimates()
     for number in range(4):
-        assert bool(estimates.least(Cost("kind", 2))) == (number >= 3)
-        estimates.add("kind", 1.0 + number)
-    assert estimates.least(Cost("kind", 2)) == 1.0
-    assert estimates.typical(Cost("kind", 2)) == 5.0
-    now = 31.0
-    assert estimates.least(Cost("kind", 2)) == 0.0
-    assert estimates.typical(Cost("kind")) is None
+        assert bool(estimates.least(1, 2.0, 0.0)) == (number >= 3)
+        estimates.add(1, 1.0 + number, 0.0)
+    assert estimates.least(1, 2.0, 0.0) == 1.0
+    assert estimates.typical(1, 2.0, 0.0) == 5.0
+    assert estimates.least(1, 2.0, 31.0) == 0.0
+    assert estimates.typical(1, 1.0, 31.0) is None
     for number in range(2000):
-        estimates.add(number, 1.0)
-    assert len(estimates._timings) <= 1024
+        estimates.add(number, 1.0, 31.0)
+    assert len(estimates) == 1024

@@ -19,8 +19,8 @@ from lumigrad.server.core.errors import (
     InvalidArgumentError,
 )
 from lumigrad.server.device.executor import DeviceExecutor
+from lumigrad.server.device.jobs import BatchEntry
 from lumigrad.server.device.memory import Cost, DeviceMemory
-from lumigrad.server.device.queue import BatchEntry
 from lumigrad.v1 import image_pb2
 from support.calls.distance_calls import DistanceClient
 from support.calls.distance_worlds import SWEPT, stored, ways
@@ -281,7 +281,7 @@ def test_a_job_that_waits_gets_a_place_when_there_is_one_and_ends_with_its_call(
     jobs[0].start()
     assert begun.wait(20)
     jobs[1].start()
-    while executor.depth < 1:
+    while executor.queue.depth < 1:
         time.sleep(0.001)
     with pytest.raises(BusyError):
         executor.run(lambda: 1, StandInCall())  # type: ignore[arg-type]

@@ -203,7 +203,7 @@ def test_a_job_of_the_same_sequence_waits_too_if_another_waits(device: Device) -
     wait_until(lambda: ran == [1.0], "the first job")
     with held(device.executor, sequence="steps"):
         others = [Asked(device, device.work(2.0, ran)), Asked(device, device.work(3.0, ran), Cost(sequence="steps"))]
-        wait_until(lambda: device.executor.depth == 2, "jobs that wait")
+        wait_until(lambda: device.executor.queue.depth == 2, "jobs that wait")
     time.sleep(0.2)
     assert ran == [1.0]
     device.copies.go.set()
@@ -226,7 +226,7 @@ def test_what_a_job_has_left_is_charged_to_its_tenant(device: Device) -> None:
         return Asked(device, work, tenant=tenant)
 
     waiting = [asked("trains"), asked("trains"), asked("renders"), asked("renders")]
-    wait_until(lambda: device.executor.depth == 4, "jobs that wait")
+    wait_until(lambda: device.executor.queue.depth == 4, "jobs that wait")
     time.sleep(0.2)
     device.copies.go.set()
     for one in (first, *waiting):
@@ -296,7 +296,7 @@ def test_device_lost_by_what_a_job_has_left_is_not_the_error_of_the_next(device:
     wait_until(lambda: device.copies.begun == 1, "the first job")
     ran: list[float] = []
     other = Asked(device, device.work(3.0, ran))
-    wait_until(lambda: device.executor.depth == 1, "a job that waits")
+    wait_until(lambda: device.executor.queue.depth == 1, "a job that waits")
     device.copies.go.set()
     assert isinstance(other.wait().error, StoppingError)
     assert ran == [] and {str(error) for error in device.lost} == {LOST}

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lumigrad.kernels._native import Outcome
 from lumigrad.server.core.call import Priority
-from lumigrad.server.core.errors import BusyError
-from lumigrad.server.device.queue import FairQueue
 from support.calls.raw_calls import RawClient, failure, spec_of, sphere_cloud, violation
+from support.timed_queue import TimedQueue
 
 INTERACTIVE, NORMAL, BATCH = Priority
 
@@ -25,60 +25,90 @@ class Work:
     seconds: float = 1.0
 
 
-def queue_of(size: int = 100) -> FairQueue[Work]:
-    return FairQueue(size, has_tenants=True)
+class WorkQueue(TimedQueue):
+    """The queue, with work in place of its jobs."""
+
+    def __init__(self, size: int = 100, *, has_tenants: bool = True) -> None:
+        super().__init__(size, has_tenants=has_tenants)
+        self._works: dict[Any, Work] = {}
+
+    def put_work(self, work: Work) -> bool:
+        """False: there is no place."""
+        job = self.job(work.tenant, work.priority)
+        outcome = self.put(job)
+        assert outcome in {Outcome.PENDING, Outcome.FULL}
+        if outcome == Outcome.PENDING:
+            self._works[job] = work
+        return outcome == Outcome.PENDING
+
+    def take_work(self) -> Work:
+        (job,) = self.take()
+        return self._works.pop(job)
+
+    def charge(self, seconds: float) -> None:
+        self.native.finish(seconds, True)
+
+    def remove(self, work: Work) -> None:
+        (job,) = (job for job, other in self._works.items() if other is work)
+        self.native.cancel(job)
+        assert job.outcome == Outcome.CANCELLED
+        del self._works[job]
 
 
-def keep_busy(queue: FairQueue[Work], loads: list[Work], seconds: float) -> Counter[Work]:
+def keep_busy(queue: WorkQueue, loads: list[Work], seconds: float) -> Counter[Work]:
     """Have each load wait at all times, until so much device time is used; returns how much each of them had."""
     had: Counter[Work] = Counter()
     for load in loads:
-        queue.put(load)
+        queue.put_work(load)
     while had.total() < seconds:
-        taken = queue.take()
+        taken = queue.take_work()
         had[taken] += taken.seconds
-        queue.put(taken)
+        queue.put_work(taken)
         queue.charge(taken.seconds)
     return had
 
 
 def test_one_tenant_is_served_in_order_the_urgent_first() -> None:
-    queue = queue_of()
+    queue = WorkQueue()
     work = [Work("a", priority) for priority in (NORMAL, BATCH, INTERACTIVE, NORMAL, INTERACTIVE)]
     for each in work:
-        queue.put(each)
-    assert [queue.take() for _ in work] == [work[index] for index in (2, 4, 0, 3, 1)]
+        queue.put_work(each)
+    taken = []
+    for _ in work:
+        taken.append(queue.take_work())
+        queue.charge(0.01)
+    assert taken == [work[index] for index in (2, 4, 0, 3, 1)]
 
 
 @pytest.mark.parametrize("priority", Priority)
 def test_tenants_have_the_same_time_whatever_their_calls_cost(priority: Priority) -> None:
     cheap, middling, dear = loads = [Work(name, priority, cost) for name, cost in (("a", 0.01), ("b", 0.3), ("c", 2.0))]
-    had = keep_busy(queue_of(), loads, 60)
+    had = keep_busy(WorkQueue(), loads, 60)
     assert had[cheap] == pytest.approx(20, abs=2.5)
     assert had[middling] == pytest.approx(20, abs=2.5)
     assert had[dear] == pytest.approx(20, abs=2.5)
 
 
 def test_who_waits_for_each_reply_before_the_next_call_does_not_go_first_again() -> None:
-    queue = queue_of()
+    queue = WorkQueue()
     many = [Work("many") for _ in range(8)]
     one = Work("one")
-    queue.put(one)
+    queue.put_work(one)
     for work in many:
-        queue.put(work)
+        queue.put_work(work)
     had: Counter[str] = Counter()
     while had["many"] < len(many):
-        taken = queue.take()
+        taken = queue.take_work()
         had[taken.tenant] += 1
         queue.charge(taken.seconds)
         if taken is one:
             # Its time is charged already, and nothing of this tenant waits.
-            queue.put(one)
+            queue.put_work(one)
         assert had["one"] <= had["many"] + 1
 
 
 def test_who_comes_anew_neither_waits_for_others_to_catch_up_nor_they_for_it() -> None:
-    queue = queue_of()
+    queue = WorkQueue()
     old, new = Work("old", seconds=0.1), Work("new", seconds=0.1)
     keep_busy(queue, [old, Work("other", seconds=0.1)], 50)
     had = keep_busy(queue, [new], 3)
@@ -86,22 +116,23 @@ def test_who_comes_anew_neither_waits_for_others_to_catch_up_nor_they_for_it() -
 
 
 def test_time_used_while_nobody_else_waited_is_not_held_against_anybody() -> None:
-    queue = queue_of()
+    queue = WorkQueue()
     for _ in range(10):
-        queue.put(Work("a"))
-        queue.take()
+        queue.put_work(Work("a"))
+        queue.take_work()
         queue.charge(100.0)
     first, second = Work("a"), Work("b")
-    queue.put(first)
-    queue.put(second)
-    assert queue.take() is first
+    queue.put_work(first)
+    queue.put_work(second)
+    assert queue.take_work() is first
+    queue.charge(1.0)
 
 
 @pytest.mark.parametrize(("urgent", "other"), [(INTERACTIVE, NORMAL), (INTERACTIVE, BATCH), (NORMAL, BATCH)])
 def test_urgent_work_goes_before_other_work_of_its_tenant_but_leaves_a_fifth(urgent: Priority, other: Priority) -> None:
-    queue = queue_of()
+    queue = WorkQueue()
     first, second = Work("a", urgent, 0.05), Work("a", other, 0.2)
-    queue.put(second)
+    queue.put_work(second)
     assert keep_busy(queue, [first], 0.9) == {first: pytest.approx(0.9)}
     had = keep_busy(queue, [], 100)
     assert had[second] == pytest.approx(20, abs=1)
@@ -109,7 +140,7 @@ def test_urgent_work_goes_before_other_work_of_its_tenant_but_leaves_a_fifth(urg
 
 def test_all_three_priorities_get_on() -> None:
     loads = [Work("a", priority, 0.1) for priority in Priority]
-    had = keep_busy(queue_of(), loads, 100)
+    had = keep_busy(WorkQueue(), loads, 100)
     assert [had[load] for load in loads] == pytest.approx([80, 16, 4], abs=2)
 
 
@@ -117,31 +148,32 @@ def test_all_three_priorities_get_on() -> None:
 @pytest.mark.parametrize("urgent", Priority)
 def test_a_priority_takes_nothing_from_other_tenants(urgent: Priority, other: Priority) -> None:
     loads = [Work("a", urgent, 0.1), Work("a", BATCH, 0.1), Work("b", other, 0.1)]
-    had = keep_busy(queue_of(), loads, 60)
+    had = keep_busy(WorkQueue(), loads, 60)
     assert had[loads[0]] + had[loads[1]] == pytest.approx(30, abs=1)
     assert had[loads[2]] == pytest.approx(30, abs=1)
 
 
-def filled(queue: FairQueue[Work], tenant: str) -> int:
+def filled(queue: WorkQueue, tenant: str) -> int:
     """The number of items that the queue takes of a tenant."""
     for count in range(100):
-        try:
-            queue.put(Work(tenant))
-        except BusyError as full:
-            assert "(--queue-size)" in full.what
+        job = queue.job(tenant)
+        if queue.put(job) == Outcome.FULL:
+            refusal = job.refusal
+            assert "(--queue-size)" in queue.places.refusal(refusal.own, refusal.all, 1)
+            assert (refusal.own, refusal.all) == (count, queue.native.depth)
             return count
     raise AssertionError("there is no limit")
 
 
 def test_a_tenant_has_half_of_the_places_and_some_are_kept_for_those_who_have_none() -> None:
-    queue = queue_of(16)
+    queue = WorkQueue(16)
     assert [filled(queue, tenant) for tenant in "abcde"] == [8, 6, 1, 1, 0]
-    queue.take()
+    queue.serve(0.1)
     assert filled(queue, "e") == 1
 
 
 def test_without_tenants_every_place_is_everybodys() -> None:
-    assert filled(FairQueue(16, has_tenants=False), "") == 16
+    assert filled(WorkQueue(16, has_tenants=False), "") == 16
 
 
 @settings(max_examples=200, deadline=None)
@@ -149,24 +181,21 @@ def test_without_tenants_every_place_is_everybodys() -> None:
     st.lists(st.tuples(st.sampled_from(["put", "take", "remove"]), st.sampled_from("abc"), st.sampled_from(Priority)))
 )
 def test_nothing_is_lost_and_nothing_comes_twice(steps: list[tuple[str, str, Priority]]) -> None:
-    queue, inside = queue_of(8), []
+    queue, inside = WorkQueue(8), []
     for step, tenant, priority in steps:
         work = Work(tenant, priority)
-        if step == "put":
-            with suppress(BusyError):
-                queue.put(work)
-                inside.append(work)
+        if step == "put" and queue.put_work(work):
+            inside.append(work)
         elif step == "take" and inside:
-            inside.remove(queue.take())
+            inside.remove(queue.take_work())
             queue.charge(0.1)
         elif step == "remove" and inside:
-            removed = inside.pop(len(steps) % len(inside))
-            assert queue.remove(removed)
-            assert not queue.remove(removed)
-        assert len(queue) == len(inside)
-        assert set(queue) == set(inside)
-    assert set(queue.clear()) == set(inside)
-    assert len(queue) == 0
+            queue.remove(inside.pop(len(steps) % len(inside)))
+        assert queue.native.depth == len(inside)
+    while inside:
+        inside.remove(queue.take_work())
+        queue.charge(0.1)
+    assert queue.native.depth == 0
 
 
 @pytest.mark.parametrize("name", ["urgent", "", "Interactive", "0"])

@@ -80,7 +80,8 @@ void bind_jobs(nb::module_& m) {
   demanding(job);
   job.def_ro("outcome", &Job::outcome)
       .def_ro("refusal", &Job::refusal)
-      .def_ro("is_overdue", &Job::is_overdue)
+      .def_prop_ro("overdue_limit", [](const Job& self) { return self.overdue_limit.load(); })
+      .def("give_up", [](Job& self) { self.is_given_up = true; })
       .def_prop_ro("waited_seconds", [](const Job& self) { return seconds_of(self.started - self.queued); });
   nb::class_<ProbeJob, Job> probe(m, "ProbeJob");
   demanding(probe);
@@ -134,7 +135,6 @@ void bind_serving(nb::module_& m) {
       .def("finish", &Queue::finish, "seconds"_a, "ok"_a)
       .def("leave", &Queue::leave)
       .def("settled", &Queue::settled)
-      .def("give_up", &Queue::give_up)
       .def("stop_overdue", &Queue::stop_overdue)
       .def("close", &Queue::close)
       .def("lose", &Queue::lose)

@@ -1,6 +1,7 @@
 // Jobs for the device's thread: what the queue has to know of each, how they end, and those that run without Python.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -70,9 +71,12 @@ class Job : public std::enable_shared_from_this<Job> {
   Outcome outcome = Outcome::kPending;
   Refusal refusal;
   bool is_waiting = false;
-  bool is_given_up = false;  // Nobody waits for its result any more: its call has ended, or it has failed.
-  bool is_overdue = false;   // It was stopped, because it took longer than a call may.
   std::condition_variable has_ended;
+
+  // Nobody waits for its kernels any more: its call has ended, or it has failed.
+  std::atomic<bool> is_given_up{false};
+  // The seconds that a call may take, if it was stopped because it took longer; 0: it was not.
+  std::atomic<double> overdue_limit{0};
 };
 
 // A job that needs no Python: it runs on the device's thread without the interpreter's lock.

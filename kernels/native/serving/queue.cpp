@@ -150,17 +150,12 @@ void Queue::settled() {
   settling_.reset();
 }
 
-void Queue::give_up(Job& job) {
-  const std::lock_guard lock(mutex_);
-  job.is_given_up = true;
-}
-
 void Queue::stop_overdue(double limit_seconds) {
   const std::lock_guard lock(mutex_);
   if (!running_ || seconds_of(Clock::now() - running_->started) <= limit_seconds) return;
   const auto is_own = [](const auto& job) { return job->demand.own; };
   if (std::any_of(running_->jobs.begin(), running_->jobs.end(), is_own)) return;
-  for (const auto& job : running_->jobs) job->is_overdue = true;
+  for (const auto& job : running_->jobs) job->overdue_limit = limit_seconds;
   running_->stop.make();
 }
 
@@ -338,7 +333,7 @@ void Queue::run_native(Lock& lock) {
     // Those who waited for a device that is lost have gone.
     if (job->outcome != Outcome::kPending) continue;
     job->error = error;
-    job->outcome = outcome == Outcome::kCancelled && job->is_overdue ? Outcome::kOverdue : outcome;
+    job->outcome = outcome == Outcome::kCancelled && job->overdue_limit > 0 ? Outcome::kOverdue : outcome;
   }
   end(lock, seconds, ok && outcome == Outcome::kDone);
   lock.lock();

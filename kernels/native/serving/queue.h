@@ -54,8 +54,6 @@ class Queue {
 
   // For any thread.
 
-  // A job of the running batch has failed: nobody waits for its kernels any more.
-  void give_up(Job& job);
   // Stops the running batch if it has taken longer, unless it is the worker's own.
   void stop_overdue(double limit_seconds);
   // Refuses waiting and new jobs; `take` ends.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import threading
 from collections import Counter
@@ -321,3 +322,4 @@ def _unless_busy(reserve: Callable[[], None]) -> bool:
 _MACHINE = make_machine(
     dataclasses.replace(CONFIG, tokens_file="tokens"), Transfer(torch.device("cpu")), Metrics(), lambda *_: None
 )
+atexit.register(_MACHINE.executor.close)

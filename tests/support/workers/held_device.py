@@ -60,10 +60,10 @@ class Asked:
         self._executor = executor
         self._arguments = arguments
         self._thread = threading.Thread(target=self._run)
-        depth = executor.depth
+        depth = executor.queue.depth
         self._thread.start()
         until = time.monotonic() + 10
-        while executor.depth == depth and self._thread.is_alive():
+        while executor.queue.depth == depth and self._thread.is_alive():
             assert time.monotonic() < until
             time.sleep(0.001)
 

@@ -11,7 +11,7 @@ NATIVE_SOURCES := $(shell find kernels/native -name '*.cpp' -o -name '*.cu' -o -
 PROTOS := $(wildcard protos/lumigrad/v1/*.proto protos/lumigrad/drive/v1/*.proto)
 
 GPU_STEPS := $(addprefix gpu-,build test bench peers profile table)
-.PHONY: setup emulation demo test test-all bench bench-service soak mutations typed lint docs format sanitize sanitize-emulation gpu-check gpu gpu-pack $(GPU_STEPS) dist test-wheel deploy-tools locks image-cpu image-cuda test-image wheels wheel-cuda12 test-wheels sbom clean
+.PHONY: setup emulation demo test test-all bench bench-service soak mutations typed lint docs format sanitize sanitize-emulation sanitize-threads gpu-check gpu gpu-pack $(GPU_STEPS) dist test-wheel deploy-tools locks image-cpu image-cuda test-image wheels wheel-cuda12 test-wheels sbom clean
 
 setup: $(VENV)/.installed
 
@@ -85,7 +85,7 @@ PYTEST = PYTHONDONTWRITEBYTECODE= LUMIGRAD_EMULATION=$(CURDIR)/build/emulation $
 test: setup emulation
 	$(PYTEST) $(TESTS)
 
-test-all: setup emulation sanitize sanitize-emulation
+test-all: setup emulation sanitize sanitize-emulation sanitize-threads
 	$(PYTEST) --whole $(TESTS)
 
 bench: setup
@@ -117,7 +117,7 @@ MUTATIONS ?=
 mutations: setup emulation
 	LUMIGRAD_EMULATION=$(CURDIR)/build/emulation $(BIN)/python -m tests.mutations $(MUTATIONS)
 
-CXX_SOURCES := $(shell find kernels/native tests/emulation -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h')
+CXX_SOURCES := $(shell find kernels/native tests/emulation tests/serving -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h')
 TYPED := build/typed/lumigrad
 # Type checkers and the reference do not follow the editable install's mapping: a tree of links shows them the packages.
 typed: setup
@@ -169,6 +169,13 @@ sanitize-emulation: setup
 	$(call sanitized,_emulation)
 	$(SANITIZERS) LUMIGRAD_TEST_NATIVE=$(SANITIZED) LUMIGRAD_EMULATION=$(CURDIR)/$(SANITIZED) $(BIN)/python -m pytest -q \
 		-k emulation $(SANITIZED_TESTS)
+
+# The queue of the device's thread under ThreadSanitizer, which wants memory at the usual addresses.
+THREADED := $(foreach file,serving/estimates serving/lines serving/queue common/room common/threads,kernels/native/$(file).cpp)
+sanitize-threads:
+	mkdir -p $(SANITIZED)
+	$(CXX) -std=c++20 -O1 -g -fsanitize=thread -Ikernels/native tests/serving/queue_race.cpp $(THREADED) -o $(SANITIZED)/queue_race
+	setarch -R $(SANITIZED)/queue_race
 
 # What the CUDA kernels take of a GPU, against tests/cuda_budgets/budgets.csv; no GPU is needed.
 gpu-check: setup

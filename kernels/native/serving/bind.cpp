@@ -82,6 +82,7 @@ void bind_jobs(nb::module_& m) {
       .def_ro("refusal", &Job::refusal)
       .def_prop_ro("overdue_limit", [](const Job& self) { return self.overdue_limit.load(); })
       .def("give_up", [](Job& self) { self.is_given_up = true; })
+      .def_prop_ro("started", [](const Job& self) { return seconds_of(self.started.time_since_epoch()); })
       .def_prop_ro("waited_seconds", [](const Job& self) { return seconds_of(self.started - self.queued); });
   nb::class_<ProbeJob, Job> probe(m, "ProbeJob");
   demanding(probe);

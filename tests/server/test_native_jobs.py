@@ -1,0 +1,259 @@
+"""Jobs that run without Python keep the rules of the queue beside Python's jobs, and end however their call does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from lumigrad.kernels._native import Outcome, ProbeJob
+from lumigrad.server.core.call import Priority
+from lumigrad.server.core.errors import BusyError, CancelledError, DeadlineTooNearError, StoppingError
+from lumigrad.server.device.executor import DeviceExecutor
+from lumigrad.server.device.jobs import BatchEntry
+from lumigrad.server.device.memory import Cost, DeviceMemory
+from lumigrad.server.device.transfer import Delivery
+from support.backends.emulated_copies import EmulatedCopies, emulated_transfer
+from support.workers.held_device import Asked, StandInCall, held
+from support.workers.slow_render import wait_until
+
+CPU = torch.device("cpu")
+ROOM = 1 << 20
+
+
+@pytest.fixture
+def executor() -> Iterator[DeviceExecutor]:
+    made = DeviceExecutor(CPU, DeviceMemory(CPU, 1 << 30), queue_size=16, has_tenants=True, limit_seconds=0.05)
+    yield made
+    made.close()
+
+
+class Native:
+    """A native job that was submitted from a thread of its own."""
+
+    def __init__(
+        self, executor: DeviceExecutor, *, seconds: float = 0.0, asked: int = 0, fails: bool = False, **demand: Any
+    ) -> None:
+        self.job = ProbeJob(**demand)
+        self.job.seconds, self.job.asked_bytes, self.job.fails, self.job.room_bytes = seconds, asked, fails, ROOM
+        self._thread = threading.Thread(target=executor.queue.run_probe, args=(self.job,))
+        depth = executor.queue.depth
+        self._thread.start()
+        wait_until(lambda: executor.queue.depth > depth or self._has_begun, "a job that waits or runs")
+
+    @property
+    def _has_begun(self) -> bool:
+        return self.job.started > 0.0 or not self._thread.is_alive()
+
+    def wait_until_it_runs(self) -> Native:
+        wait_until(lambda: self._has_begun, "a job that runs")
+        return self
+
+    def wait(self) -> Outcome:
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+        return self.job.outcome
+
+
+def test_a_native_job_runs_and_its_time_is_the_devices(executor: DeviceExecutor) -> None:
+    assert Native(executor, seconds=0.03).wait() == Outcome.DONE
+    assert executor.queue.busy_seconds >= 0.03
+    assert executor.queue.last_success > 0.0
+    assert not executor.is_busy and executor.held_seconds == 0.0
+
+
+def test_tenants_have_the_same_time_whichever_kind_of_job_they_have(executor: DeviceExecutor) -> None:
+    order: list[str] = []
+
+    def work() -> None:
+        time.sleep(0.02)
+        order.append("python")
+
+    with held(executor):
+        python = [Asked(executor, work, StandInCall("python")) for _ in range(3)]
+        native = [Native(executor, seconds=0.02, tenant="native") for _ in range(3)]
+    starts = sorted(each.job.started for each in native if each.wait() == Outcome.DONE)
+    for each in python:
+        each.wait()
+    # One after the other, or the first two of a tenant while its share was not known.
+    assert len(starts) == 3 and order == ["python"] * 3
+    assert starts[1] - starts[0] >= 0.04 or starts[2] - starts[1] >= 0.04
+
+
+@pytest.mark.parametrize("is_native_urgent", [True, False])
+def test_urgent_jobs_go_first_whichever_kind_they_are(executor: DeviceExecutor, is_native_urgent: bool) -> None:
+    started: list[float] = []
+    priority = Priority.BATCH if is_native_urgent else Priority.INTERACTIVE
+    with held(executor):
+        if is_native_urgent:
+            python = Asked(executor, lambda: started.append(time.monotonic()), StandInCall(priority=priority))
+            native = Native(executor, priority=0)
+        else:
+            native = Native(executor, priority=2)
+            python = Asked(executor, lambda: started.append(time.monotonic()), StandInCall(priority=priority))
+    assert native.wait() == Outcome.DONE
+    python.wait()
+    assert (native.job.started < started[0]) == is_native_urgent
+
+
+def known(executor: DeviceExecutor, key: str, seconds: float) -> int:
+    """The number of a kind of work that Python's jobs have shown to take so long."""
+    for _ in range(3):
+        executor.run(lambda: time.sleep(seconds), None, Cost(key))
+    return executor.numbers.of(key)
+
+
+def test_jobs_of_one_batch_run_together_but_not_with_those_of_python(executor: DeviceExecutor) -> None:
+    number = known(executor, "kind", 0.0)
+    sizes: list[int] = []
+
+    def run(items: Any) -> Any:
+        sizes.append(len(items))
+        return items
+
+    with held(executor):
+        entry = BatchEntry("kind", 0.25, None, run)
+        python = [Asked(executor, lambda: sizes.append(1), StandInCall(), Cost("kind"), entry) for _ in range(2)]
+        native = [Native(executor, kind=number, batch=number, fill=0.25) for _ in range(5)]
+    assert [each.wait() for each in native] == [Outcome.DONE] * 5
+    for each in python:
+        assert each.wait().error is None
+    assert sizes == [2]
+    assert [each.job.together for each in native] == [4, 4, 4, 4, 1]
+
+
+def test_one_that_fails_fails_its_batch_and_the_next_runs(executor: DeviceExecutor) -> None:
+    number = known(executor, "kind", 0.0)
+    with held(executor):
+        native = [Native(executor, kind=number, batch=number, fill=0.25, fails=fails) for fails in (False, True)]
+    assert [each.wait() for each in native] == [Outcome.FAILED] * 2
+    assert executor.queue.last_success == float("-inf")
+    assert Native(executor).wait() == Outcome.DONE
+
+
+def test_a_job_has_the_room_it_was_given_and_a_batch_that_of_all(executor: DeviceExecutor) -> None:
+    assert Native(executor, asked=ROOM).wait() == Outcome.DONE
+    assert Native(executor, asked=ROOM + 1).wait() == Outcome.FAILED
+    number = known(executor, "kind", 0.0)
+    with held(executor):
+        pair = [Native(executor, asked=ROOM - 1, bytes=ROOM - 1, kind=number, batch=number) for _ in range(2)]
+        assert executor.queue.predicted_bytes == 2 * (ROOM - 1)
+    assert [each.wait() for each in pair] == [Outcome.DONE] * 2
+    assert [each.job.together for each in pair] == [2, 2]
+
+
+def test_places_are_counted_for_both_kinds() -> None:
+    executor = DeviceExecutor(CPU, DeviceMemory(CPU, 1 << 30), queue_size=2)
+    with held(executor):
+        native, python = Native(executor), Asked(executor, lambda: 1, StandInCall())
+        refused = Native(executor)
+        assert refused.wait() == Outcome.FULL
+        assert (refused.job.refusal.own, refused.job.refusal.all) == (2, 2)
+        assert isinstance(Asked(executor, lambda: 2, StandInCall()).wait().error, BusyError)
+    assert native.wait() == Outcome.DONE and python.wait().result == 1
+    executor.close()
+
+
+def test_a_job_that_cannot_end_in_time_is_refused_by_what_was_seen_of_its_kind(executor: DeviceExecutor) -> None:
+    number = known(executor, "kind", 0.1)
+    refused = Native(executor, kind=number, remaining=0.03)
+    assert refused.wait() == Outcome.TOO_NEAR
+    assert refused.job.refusal.needed >= 0.05 > 0.03 >= refused.job.refusal.left
+    slow = [Native(executor, kind=executor.numbers.of("other"), seconds=0.1).wait() for _ in range(3)]
+    assert slow == [Outcome.DONE] * 3
+    call = StandInCall(remaining=0.03)
+    assert isinstance(Asked(executor, lambda: 1, call, Cost("other")).wait().error, DeadlineTooNearError)
+
+
+def test_a_job_whose_deadline_passes_while_it_waits_does_not_run(executor: DeviceExecutor) -> None:
+    with held(executor):
+        late = Native(executor, remaining=0.01)
+        time.sleep(0.02)
+    assert late.wait() == Outcome.LATE and late.job.together == 0
+
+
+def test_a_job_that_is_cancelled_while_it_waits_leaves_the_queue(executor: DeviceExecutor) -> None:
+    with held(executor):
+        native = Native(executor)
+        executor.queue.cancel(native.job)
+        assert native.wait() == Outcome.CANCELLED
+        assert executor.queue.depth == 0
+    assert native.job.together == 0
+    again = ProbeJob()
+    executor.queue.cancel(again)
+    assert executor.queue.run_probe(again) == Outcome.CANCELLED
+
+
+@pytest.mark.parametrize("is_repeatable", [True, False])
+def test_a_job_that_is_cancelled_while_it_runs_is_stopped_if_it_changes_nothing(
+    executor: DeviceExecutor, is_repeatable: bool
+) -> None:
+    native = Native(executor, seconds=20.0 if is_repeatable else 0.2, is_repeatable=is_repeatable).wait_until_it_runs()
+    executor.queue.cancel(native.job)
+    assert native.wait() == (Outcome.CANCELLED if is_repeatable else Outcome.DONE)
+
+
+def test_a_batch_is_stopped_once_all_its_calls_have_ended(executor: DeviceExecutor) -> None:
+    number = known(executor, "kind", 0.0)
+    with held(executor):
+        demand = {"kind": number, "batch": number, "fill": 0.25, "is_repeatable": True}
+        first, second = (Native(executor, seconds=seconds, **demand) for seconds in (0.2, 20.0))
+    first.wait_until_it_runs()
+    executor.queue.cancel(second.job)
+    time.sleep(0.05)
+    assert second.job.outcome == Outcome.PENDING
+    executor.queue.cancel(first.job)
+    assert (first.wait(), second.wait()) == (Outcome.CANCELLED, Outcome.CANCELLED)
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+def test_a_job_that_takes_longer_than_a_call_may_is_stopped(executor: DeviceExecutor, is_own: bool) -> None:
+    native = Native(executor, seconds=0.3 if is_own else 20.0, is_own=is_own).wait_until_it_runs()
+    while native.job.outcome == Outcome.PENDING:
+        executor.stop_overdue()
+        time.sleep(0.01)
+    assert native.wait() == (Outcome.DONE if is_own else Outcome.OVERDUE)
+
+
+def test_what_a_job_of_python_has_left_ends_before_a_native_job() -> None:
+    copies = EmulatedCopies()
+    transfer = emulated_transfer(copies)
+    executor = DeviceExecutor(CPU, DeviceMemory(CPU, 1 << 30, transfer=transfer), queue_size=16)
+    copies.go.clear()
+
+    def leave() -> Delivery[None]:
+        download = transfer.start_download([torch.ones(1000)])
+        executor.leave(download, "steps")
+        return Delivery(None, download)
+
+    executor.run(leave, StandInCall(), Cost(sequence="steps"))  # type: ignore[arg-type]
+    native = Native(executor)
+    of_sequence = ProbeJob(sequence=executor.numbers.of("steps"))
+    wait_until(lambda: executor.held_seconds > 0.05, "a device that is held")
+    assert native.job.outcome == Outcome.PENDING
+    copies.go.set()
+    assert native.wait() == Outcome.DONE
+    assert executor.queue.run_probe(of_sequence) == Outcome.DONE
+    executor.close()
+    assert copies.mistakes == []
+
+
+def test_a_closed_queue_refuses_and_a_lost_device_is_not_waited_for() -> None:
+    executor = DeviceExecutor(CPU, DeviceMemory(CPU, 1 << 30), queue_size=16)
+    running = Native(executor, seconds=20.0, is_repeatable=True).wait_until_it_runs()
+    waiting, python = Native(executor), Asked(executor, lambda: 1, StandInCall())
+    assert executor.queue.depth == 2
+    executor.abandon()
+    assert (running.wait(), waiting.wait()) == (Outcome.LOST, Outcome.CLOSED)
+    assert isinstance(python.wait().error, StoppingError)
+    assert Native(executor).wait() == Outcome.CLOSED
+    # It is at work all the same.
+    assert executor.is_busy
+    executor.queue.cancel(running.job)
+    executor.close()
+    with pytest.raises(CancelledError):
+        executor.run(lambda: 1, None)

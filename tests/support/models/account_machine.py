@@ -322,4 +322,11 @@ def _unless_busy(reserve: Callable[[], None]) -> bool:
 _MACHINE = make_machine(
     dataclasses.replace(CONFIG, tokens_file="tokens"), Transfer(torch.device("cpu")), Metrics(), lambda *_: None
 )
-atexit.register(_MACHINE.executor.close)
+
+
+@atexit.register
+def _end() -> None:
+    """The classes of Hypothesis keep this module, and would keep the native queue, beyond the end of Python."""
+    global _MACHINE
+    _MACHINE.executor.close()
+    del _MACHINE

@@ -177,6 +177,8 @@ class _Stream:
         while frame is None:
             try:
                 raw = next_message(self._raw, self.call)
+                # The end of the requests may be that of the call.
+                self.call.check()
                 read = None if raw is None else self._requests.read(raw, self)
             except BaseException as error:
                 self.finish(error)

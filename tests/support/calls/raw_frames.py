@@ -16,13 +16,13 @@ CAMERA = opencv_camera(32, 24)
 
 
 class RawFrames:
-    """One RenderStream."""
+    """One RenderStream; `sent` is the number of the last request."""
 
     def __init__(self, client: RawClient, **options: Any) -> None:
         self._requests: queue.SimpleQueue[render_pb2.FrameRequest | None] = queue.SimpleQueue()
         requests = iter(self._requests.get, None)
         self.call = client.render_stub.RenderStream(requests, **{"timeout": SECONDS, **options})
-        self._number = 0
+        self.sent = 0
 
     def __enter__(self) -> RawFrames:
         return self
@@ -35,11 +35,11 @@ class RawFrames:
 
     def send(self, spec: render_pb2.RenderSpec | None = None, **fields: Any) -> int:
         """Send a request, with the next number unless it has one; returns the number."""
-        self._number = fields.pop("number", self._number + 1)
+        self.sent = fields.pop("number", self.sent + 1)
         if spec is not None:
             fields.setdefault("render", render_pb2.RenderRequest(spec=spec))
-        self._requests.put(render_pb2.FrameRequest(number=self._number, **fields))
-        return self._number
+        self._requests.put(render_pb2.FrameRequest(number=self.sent, **fields))
+        return self.sent
 
     def receive(self) -> FrameAnswer:
         """The next message."""

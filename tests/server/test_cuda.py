@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from lumigrad.protos import dtypes
+from lumigrad.protos.lane_tensors import LaneReader
 from lumigrad.protos.streams import frames_of
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.server.core.errors import DEVICE_LOST
@@ -30,6 +31,7 @@ from support.calls.raw_calls import (
     sphere_cloud,
     with_scene,
 )
+from support.calls.raw_frames import RawFrames
 from support.calls.raw_lane import RawLane
 from support.calls.raw_training import RawTraining, start_of
 from support.meshes.shapes import torus
@@ -114,6 +116,22 @@ def test_images_and_gradients_agree_with_the_cpu(
         assert list(remote) == list(expected)
         for name in expected:
             close(remote[name], expected[name], tolerance)
+
+
+def test_frames_of_a_stream_are_those_of_renders(machine: Machine, cuda: RawClient, cloud: dict[str, Array]) -> None:
+    cameras = [machine.camera(x=0.1 * number) for number in range(8)]
+    spec = spec_of(cameras[0], scene_id=cuda.put(cloud).scene.scene_id)
+    with RawLane(cuda) as lane, RawFrames(cuda) as frames:
+        frames.send(spec, lane=lane.metadata(1)[0][1])
+        for lease, camera in enumerate(cameras[1:], 2):
+            frames.send(cameras=[camera], lane=lane.metadata(lease)[0][1])
+        for camera in cameras:
+            answer = frames.receive()
+            assert answer.reply is not None
+            color = LaneReader(answer.data, lane._find).read(answer.reply.outputs[0].tensor, "color")
+            del spec.cameras[:]
+            spec.cameras.append(camera)
+            np.testing.assert_array_equal(color, cuda.render(spec).arrays["color"])
 
 
 def test_sparse_rows_in_bfloat16_are_the_dense_ones(cuda: RawClient, cloud: dict[str, Array]) -> None:

@@ -12,6 +12,9 @@ from lumigrad.protos.errors import ProtocolError
 CHUNK_BYTES = 1 << 20
 # Up to this length the payload travels in the header's own message.
 SHORT_BYTES = 64 << 10
+# Up to this length, header included, a reply is one message if its caller takes such: gRPC's default limit on a message
+# that is received is 4 MiB, and several messages cost the worker more than the copies of one.
+LARGEST_MESSAGE_BYTES = 7 << 19
 
 
 def split(buffers: Iterable[memoryview], chunk_bytes: int = CHUNK_BYTES) -> Iterator[memoryview]:

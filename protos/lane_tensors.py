@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from lumigrad.protos.chunks import SHORT_BYTES
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.errors import ProtocolError
 from lumigrad.protos.tensors import ALIGNMENT, PayloadReader, PayloadWriter
@@ -22,14 +22,14 @@ LeasedRegion = tuple[int, Array]
 class LaneWriter(PayloadWriter):
     """Writes each large array to a region of its own."""
 
-    def __init__(self, lease_region: Callable[[int], LeasedRegion | None], *, is_short: bool = False) -> None:
+    def __init__(self, lease_region: Callable[[int], LeasedRegion | None], *, most_bytes: float = math.inf) -> None:
         """`lease_region` leases a region of at least the given size; None if none is free.
 
-        With `is_short` the payload has to fit into the header's own message: what does not fit counts as large.
+        What does not fit into a payload of `most_bytes` counts as large.
         """
         super().__init__()
         self._lease_region = lease_region
-        self._is_short = is_short
+        self._most_bytes = most_bytes
         # A region that several arrays share, and how much of it is taken.
         self._shared: LeasedRegion | None = None
         self._shared_bytes = 0
@@ -38,7 +38,7 @@ class LaneWriter(PayloadWriter):
         """Lease one region for all arrays that would not get one each, if they are large together."""
         small = [array.nbytes for array in arrays if array.nbytes < LEAST_BYTES and not self._has_place(array)]
         total = sum(map(_aligned, small))
-        if total >= LEAST_BYTES or (self._is_short and not self._fits(total)):
+        if total >= LEAST_BYTES or not self._fits(total):
             self._shared, self._shared_bytes = self._lease_region(total), 0
 
     def _has_place(self, array: Array) -> bool:
@@ -53,7 +53,7 @@ class LaneWriter(PayloadWriter):
             self.lane_bytes += array.nbytes
             self._shared_bytes = _aligned(stop)
             return {"region": tensor_pb2.RegionSpan(region=region, offset=start, length=array.nbytes)}
-        is_large = array.nbytes >= LEAST_BYTES or (self._is_short and not self._fits(array.nbytes))
+        is_large = array.nbytes >= LEAST_BYTES or not self._fits(array.nbytes)
         leased = self._lease_region(array.nbytes) if is_large else None
         if leased is None:
             return super()._place(array, element)
@@ -64,7 +64,7 @@ class LaneWriter(PayloadWriter):
         return {"region": tensor_pb2.RegionSpan(region=region, length=array.nbytes)}
 
     def _fits(self, nbytes: int) -> bool:
-        return self.length + ALIGNMENT + nbytes <= SHORT_BYTES
+        return self.length + ALIGNMENT + nbytes <= self._most_bytes
 
 
 def _aligned(nbytes: int) -> int:

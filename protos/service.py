@@ -49,6 +49,8 @@ SERVICE_NAMES = tuple(name for name in _SERVICES if name not in DRIVE_SERVICES)
 
 # Metadata of a call whose reply is one message, which the worker then sends together with the status.
 SINGLE_REPLY = ("lumigrad-single-reply", "1")
+# The key in a call's metadata for the longest payload that its caller takes in one message; SHORT_BYTES by default.
+MESSAGE_BYTES = "lumigrad-message-bytes"
 
 
 @dataclass(frozen=True)

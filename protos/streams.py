@@ -15,17 +15,30 @@ from lumigrad.protos.wire import Frame
 M = TypeVar("M", bound=Message)
 
 
-def short_frame(header: M, payload: PayloadWriter) -> Frame[M]:
-    """Set the header's `payload_bytes`; the frame of a payload of at most SHORT_BYTES travels with the header."""
+def fits_message(header: Message, payload: PayloadWriter, message_bytes: int = SHORT_BYTES) -> bool:
+    """Whether a payload may travel with its header in a message of about `message_bytes`."""
+    if payload.length <= SHORT_BYTES:
+        return payload.length <= message_bytes
+    return payload.length + header.ByteSize() <= message_bytes
+
+
+def whole_frame(header: M, payload: PayloadWriter) -> Frame[M]:
+    """Set the header's `payload_bytes`; the frame has all of the payload."""
     header.payload_bytes = payload.length  # type: ignore[attr-defined]
-    return Frame(header, memoryview(b"".join(payload.buffers)))
+    buffers = payload.buffers
+    return Frame(header, buffers[0] if len(buffers) == 1 else memoryview(b"".join(buffers)))
 
 
 def frames_of(header: M, payload: PayloadWriter) -> Iterator[Frame[M]]:
     """Set the header's `payload_bytes` and cut the payload; a short one travels with the header."""
-    if payload.length <= SHORT_BYTES:
-        yield short_frame(header, payload)
-        return
+    if fits_message(header, payload):
+        yield whole_frame(header, payload)
+    else:
+        yield from chunked_frames(header, payload)
+
+
+def chunked_frames(header: M, payload: PayloadWriter) -> Iterator[Frame[M]]:
+    """Set the header's `payload_bytes` and cut the payload, which follows the header."""
     header.payload_bytes = payload.length  # type: ignore[attr-defined]
     yield Frame(header)
     for chunk in split(payload.buffers):
@@ -50,12 +63,16 @@ def collect(
     return assembler.finish()
 
 
-def whole_payload(only: Frame[M]) -> memoryview:
+def whole_payload(only: Frame[M], allocate: Callable[[int], memoryview]) -> memoryview:
     """The payload of a reply that is one frame, in memory of its own."""
     length = only.message.payload_bytes  # type: ignore[union-attr]
     if only.data.nbytes != length:
         raise ProtocolError("data", f"payload_bytes = {length} bytes in all", only.data.nbytes)
-    return memoryview(bytearray(only.data))
+    if length <= SHORT_BYTES:
+        return memoryview(bytearray(only.data))
+    payload = allocate(length)
+    payload[:] = only.data
+    return payload
 
 
 def collect_until_full(

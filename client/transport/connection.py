@@ -15,18 +15,19 @@ import grpc
 from google.protobuf.message import Message
 
 from lumigrad.client.base.timings import Timings
-from lumigrad.client.errors import Cancelled, Internal, LaneLost, LumigradError
+from lumigrad.client.errors import Cancelled, Internal, InvalidArgument, LaneLost, LumigradError
 from lumigrad.client.transport.addresses import Address
 from lumigrad.client.transport.call import AFFINITY_METADATA, Call, cancelled_here
 from lumigrad.client.transport.channel import Access, open_channel
 from lumigrad.client.transport.lanes import Lanes, StreamTrip
 from lumigrad.client.transport.status import exception_of
 from lumigrad.protos.buffers import PayloadBuffers
-from lumigrad.protos.chunks import SHORT_BYTES, PayloadAssembler
+from lumigrad.protos.chunks import LARGEST_MESSAGE_BYTES, SHORT_BYTES, PayloadAssembler
 from lumigrad.protos.errors import ProtocolError
 from lumigrad.protos.service import (
     DISTANCE_SERVICE,
     FRAME_SERVICE,
+    MESSAGE_BYTES,
     RENDER_SERVICE,
     SCENE_SERVICE,
     SENSORSIM_SERVICE,
@@ -35,7 +36,7 @@ from lumigrad.protos.service import (
     WORKER_SERVICE,
     Stub,
 )
-from lumigrad.protos.streams import collect, frames_of, short_frame, whole_payload
+from lumigrad.protos.streams import collect, frames_of, whole_frame, whole_payload
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import worker_pb2
@@ -63,6 +64,10 @@ _FORKED = (
 _LEFT: list[Connection] = []
 
 _Metadata = tuple[tuple[str, str], ...]
+
+_MESSAGE_BYTES = (MESSAGE_BYTES, str(LARGEST_MESSAGE_BYTES))
+# Replies of at most this payload are asked for as one message; the rest is for their headers.
+_MOST_SINGLE_BYTES = LARGEST_MESSAGE_BYTES - (64 << 10)
 
 
 @dataclass(slots=True)
@@ -169,8 +174,9 @@ class Connection:
         while True:
             with rpc as trip:
                 start, request, metadata = self._sent(method, build(trip.payload), trip, call)
-                is_short = trip.has_single_reply or most_reply_bytes <= SHORT_BYTES
-                if start is not method.single or not is_short:
+                metadata = (*metadata, _MESSAGE_BYTES)
+                is_single = trip.has_single_reply or most_reply_bytes <= _MOST_SINGLE_BYTES
+                if start is not method.single or not is_single or rpc.is_refused_single:
                     return self._received(start, request, metadata, trip, call)
                 began = time.perf_counter()
                 reply = self._reply(method.once, request, call.remaining_s(), call, (*metadata, SINGLE_REPLY))
@@ -224,7 +230,7 @@ class Connection:
         call.trace.note_payload(sent_bytes=payload.length + payload.lane_bytes)
         metadata = self._metadata + call.metadata + trip.metadata
         if payload.length <= SHORT_BYTES:
-            return method.single, short_frame(header, payload), metadata
+            return method.single, whole_frame(header, payload), metadata
         return method, frames_of(header, payload), metadata
 
     def _received(self, method: Any, request: Any, metadata: _Metadata, trip: StreamTrip, call: Call) -> Reply[Any]:
@@ -248,7 +254,7 @@ class Connection:
         header = first.message
         later: list[Any] = []
         if rest is None:
-            payload = whole_payload(first)
+            payload = whole_payload(first, self._buffers.lend)
         else:
             assembler = PayloadAssembler(header.payload_bytes, REPLY_LIMIT_BYTES, self._buffers.lend)
             payload = collect(first, rest, assembler, later.append)
@@ -280,6 +286,8 @@ class _Rpc:
         self._lanes = lanes
         self._call = call
         self._by_stream = by_stream
+        # Whether the worker has refused to send the reply as one message.
+        self.is_refused_single = False
 
     def __enter__(self) -> StreamTrip:
         self._call.trace.note_call(self._connection.target)
@@ -296,6 +304,10 @@ class _Rpc:
         if isinstance(found, LaneLost) and not self._by_stream:
             self._by_stream = True
             return True
+        if isinstance(found, InvalidArgument) and not self.is_refused_single:
+            self.is_refused_single = any(violation.field == SINGLE_REPLY[0] for violation in found.violations)
+            if self.is_refused_single:
+                return True
         if found is error or found is None:
             return False
         raise found from error

@@ -15,8 +15,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from lumigrad.protos.chunks import LARGEST_MESSAGE_BYTES, SHORT_BYTES
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.lanes import LANE_METADATA
+from lumigrad.protos.service import MESSAGE_BYTES
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.server.core import logs
 from lumigrad.server.core.errors import CancelledError, DeadlineError, StoppingError
@@ -45,8 +47,8 @@ class NoLane:
     bytes_received = 0
     bytes_sent = 0
 
-    def writer(self, *, is_single: bool = False) -> PayloadWriter:
-        """Create the writer of a reply's tensors; with `is_single` the reply has to be one message if it can be."""
+    def writer(self, most_bytes: float = math.inf) -> PayloadWriter:
+        """Create the writer of a reply's tensors, whose payload has at most `most_bytes` if it can."""
         return PayloadWriter()
 
     def check_room(self, nbytes: int) -> None:
@@ -77,6 +79,7 @@ class Priority(IntEnum):
 
 # The key in a call's metadata.
 PRIORITY = "lumigrad-priority"
+_MOST_DIGITS = 18
 _BY_NAME = {priority.name.lower(): priority for priority in Priority}
 
 Metadata = Sequence[tuple[str, str | bytes]]
@@ -139,6 +142,8 @@ class Call:
         self.lane = NoLane()
         # Whether the reply must be one message; then nothing is read after the request's payload.
         self.has_single_reply = False
+        # The longest payload that the caller takes in one message.
+        self.message_bytes = SHORT_BYTES
         # Called with engine, operation and stages of each request of a long call.
         self.report_stages: Callable[[str, str, Mapping[str, float]], None] = lambda *_: None
         # Finds the lane that a request of a long call names.
@@ -149,6 +154,11 @@ class Call:
         self._lock = threading.Lock()
         # Callbacks; None: the call has ended.
         self._at_end: list[Callable[[], None]] | None = []
+
+    @property
+    def most_payload_bytes(self) -> float:
+        """The longest payload that the reply may have; what is longer has to travel by the lane."""
+        return self.message_bytes if self.has_single_reply else math.inf
 
     @property
     def remaining(self) -> float:
@@ -242,3 +252,13 @@ def priority_of(metadata: Metadata) -> Priority:
     name = given[0]
     require(len(given) == 1 and name in _BY_NAME, PRIORITY, f"one of {', '.join(_BY_NAME)}", ", ".join(map(str, given)))
     return _BY_NAME[str(name)]
+
+
+def message_bytes_of(metadata: Metadata) -> int:
+    """The longest payload that a caller takes in one message; InvalidArgumentError if that is no number."""
+    for key, value in metadata:
+        if key == MESSAGE_BYTES:
+            is_number = isinstance(value, str) and value.isdecimal() and len(value) <= _MOST_DIGITS
+            require(is_number, MESSAGE_BYTES, "a number of bytes", value)
+            return min(int(value), LARGEST_MESSAGE_BYTES)
+    return SHORT_BYTES

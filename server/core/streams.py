@@ -9,9 +9,9 @@ import numpy as np
 from google.protobuf.message import Message
 
 from lumigrad.protos import dtypes
-from lumigrad.protos.chunks import SHORT_BYTES, PayloadAssembler
+from lumigrad.protos.chunks import PayloadAssembler
 from lumigrad.protos.dtypes import Array
-from lumigrad.protos.streams import collect_until_full, frames_of
+from lumigrad.protos.streams import chunked_frames, collect_until_full, fits_message, whole_frame
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.protos.wire import Frame
 from lumigrad.server.core.accounts import PayloadMemory
@@ -86,7 +86,7 @@ R = TypeVar(
 
 def check_room(call: Call, reply_bytes: int) -> None:
     """Refuse a call before its work, rather than its reply afterwards, if that has to be one message and cannot be."""
-    if call.has_single_reply and reply_bytes > SHORT_BYTES:
+    if reply_bytes > call.most_payload_bytes:
         call.lane.check_room(reply_bytes)
 
 
@@ -106,13 +106,13 @@ def timed(header: R, payload: PayloadWriter, expect_end: Callable[[], None], cal
 
     Calls `expect_end` to check that the request has ended: for a long reply, while its last chunk is being sent.
     """
-    if payload.length <= SHORT_BYTES:
+    if fits_message(header, payload, call.message_bytes):
         if not call.has_single_reply:
             expect_end()
         header.timings.CopyFrom(call.times.message())
-        yield from frames_of(header, payload)
+        yield whole_frame(header, payload)
         return
     with call.times.stage("encode"):
-        yield from frames_of(header, payload)
+        yield from chunked_frames(header, payload)
     expect_end()
     yield Frame(type(header)(timings=call.times.message()))

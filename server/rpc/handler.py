@@ -16,12 +16,11 @@ import grpc
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from lumigrad.protos.chunks import SHORT_BYTES
 from lumigrad.protos.service import SERVICE_NAMES, SINGLE_REPLY, Method, methods
 from lumigrad.protos.wire import Frame, parse
 from lumigrad.server.core import logs
 from lumigrad.server.core.accounts import Account, Reservation
-from lumigrad.server.core.call import REQUEST_ID, Call, NoLane, priority_of
+from lumigrad.server.core.call import REQUEST_ID, Call, NoLane, message_bytes_of, priority_of
 from lumigrad.server.core.errors import (
     BusyError,
     CancelledError,
@@ -295,6 +294,7 @@ class CallHandler:
         if self._authenticate is not None:
             call.tenant = call.record.tenant = self._authenticate(context)
         call.priority = priority_of(call.metadata)
+        call.message_bytes = message_bytes_of(call.metadata)
         call.turn = Turn(self._turns, call.tenant)
         self._admit(call, context)
 
@@ -457,7 +457,7 @@ def _first_reply(replies: Iterator[Any], call: Call) -> Any:
         if next(replies, None) is not None:
             if call.lane_name:
                 raise LaneLostError
-            limit = f"a reply with at most {SHORT_BYTES} bytes of payload; call without this metadata"
+            limit = f"a reply with at most {call.message_bytes} bytes of payload; call without this metadata"
             raise InvalidArgumentError(SINGLE_REPLY[0], limit, "a longer one")
     return reply
 

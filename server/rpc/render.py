@@ -129,7 +129,7 @@ class EngineService(ABC):
             request.receive(receiver.payload(limits.payload_bytes, runtime.payload_memory))
         entry = None if retain else runner.batch_entry(request, call)
         result = runtime.executor.deliver(lambda: runner.forward(request, call, retain=retain), call, cost, entry)
-        payload = call.lane.writer(is_single=call.has_single_reply)
+        payload = call.lane.writer(call.most_payload_bytes)
         if task.scene is not None:
             reply.scene.CopyFrom(task.scene)
         reply.outputs.extend(request.formats.named(result.outputs, payload, call))
@@ -172,7 +172,7 @@ class EngineService(ABC):
             contexts.release(spec.context_id)
         elif retained is not None:
             contexts.resize(spec.context_id, retained.state.bytes)
-        payload = call.lane.writer(is_single=call.has_single_reply)
+        payload = call.lane.writer(call.most_payload_bytes)
         reply.gradients.extend(named_tensors(gradients, payload))
         yield from timed(reply, payload, receiver.expect_end, call)
 

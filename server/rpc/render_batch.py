@@ -263,7 +263,7 @@ def render_batch(
         groups = batch.receive(groups, receiver.payload(limits.payload_bytes, runtime.payload_memory))
     for group in groups:
         batch.render(group)
-    payload = call.lane.writer(is_single=call.has_single_reply)
+    payload = call.lane.writer(call.most_payload_bytes)
     batch.write(payload)
     batch.note_codes()
     # Image files may be larger than the pixels that they are made of.

@@ -49,9 +49,9 @@ class OpenLane(NoLane):
         # Regions that were read in place, and their leases at that time.
         self._read: list[tuple[Region, Lease]] = []
 
-    def writer(self, *, is_single: bool = False) -> PayloadWriter:
+    def writer(self, most_bytes: float = math.inf) -> PayloadWriter:
         """Create a writer that leases a region for each large tensor outside of one."""
-        return _ReplyWriter(self._leased, self._made_in, self._times, is_short=is_single)
+        return _ReplyWriter(self._leased, self._made_in, self._times, most_bytes=most_bytes)
 
     def check_room(self, nbytes: int) -> None:
         """Raise LaneLostError if the lane has no room for so many bytes."""
@@ -123,9 +123,9 @@ class _ReplyWriter(LaneWriter):
         made_in: Callable[[Array], Region | None],
         times: StageTimes,
         *,
-        is_short: bool,
+        most_bytes: float,
     ) -> None:
-        super().__init__(lease_region, is_short=is_short)
+        super().__init__(lease_region, most_bytes=most_bytes)
         self._made_in = made_in
         self._times = times
 

@@ -73,7 +73,9 @@ def test_a_call_walks_few_frames(
             assert walked[-1] == "backward" and len(walked) <= MOST, walked
 
 
-def test_short_replies_are_those_of_unary_calls(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replies_of_one_message_are_those_of_unary_calls(
+    worker_process: WorkerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     unary: list[bytes] = []
     for made in grpc.UnaryUnaryMultiCallable.__subclasses__():
 
@@ -82,18 +84,20 @@ def test_short_replies_are_those_of_unary_calls(client: Client, monkeypatch: pyt
             return _original(self, *arguments, **options)
 
         monkeypatch.setattr(made, "__call__", call)
-    scene, world = client.put(CLOUD), client.put(World(Cuboid((1, 1, 1))))
-    unary.clear()
-    kinds = {"color", "alpha", "depth"}
-    for width, is_short in ((16, True), (640, False)):
-        for outputs in ({"color"}, kinds, kinds | {"hits"}):
-            frame = client.render(scene, Camera.opencv(20, 20, 8, 8, np.eye(3), (0, 0, 4), width, 16), outputs=outputs)
-            assert set(frame) == outputs
-            assert unary == [b"Render"] * (is_short and outputs <= kinds)
-            unary.clear()
-        found = client.query(world, np.ones((width, 4)), outputs=("distance", "gradient", "closest"))
-        assert found["closest"].shape == (width, 3)
-        assert unary == [b"Query"]
+    with Client(worker_process.target, lane="stream") as client:
+        scene, world = client.put(CLOUD), client.put(World(Cuboid((1, 1, 1))))
         unary.clear()
-    client.query(world, np.ones((5000, 4)))
-    assert not unary
+        kinds = {"color", "alpha", "depth"}
+        for width, height, is_short in ((16, 16, True), (640, 360, True), (1024, 400, False)):
+            camera = Camera.opencv(20, 20, 8, 8, np.eye(3), (0, 0, 4), width, height)
+            for outputs in ({"color"}, kinds, kinds | {"hits"}) if width < 640 else ({"color"},):
+                frame = client.render(scene, camera, outputs=outputs)
+                assert set(frame) == outputs
+                assert unary == [b"Render"] * (is_short and outputs <= kinds)
+                unary.clear()
+            found = client.query(world, np.ones((width, 4)), outputs=("distance", "gradient", "closest"))
+            assert found["closest"].shape == (width, 3)
+            assert unary == [b"Query"]
+            unary.clear()
+        client.query(world, np.ones((5000, 4)))
+        assert not unary

@@ -183,7 +183,9 @@ def test_a_full_lane_falls_back_to_the_stream() -> None:
 
 def test_replies_are_single_only_where_the_worker_says_so(shared: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     handle = shared.put(SMALL)
-    expected = shared.render(handle, CAMERA)
+    # Without a lane its reply is too long for one message.
+    camera = Camera.orbit((0, 0, 0), distance=4, azimuth_degrees=30, elevation_degrees=20, width=640, height=480)
+    expected = shared.render(handle, camera)
     lane = shared._workers.members()[0].connection._lanes._lane
     assert lane is not None and lane.has_single_replies
     render = shared._workers.members()[0].connection.render.Render
@@ -192,8 +194,26 @@ def test_replies_are_single_only_where_the_worker_says_so(shared: Client, monkey
         real = getattr(render, name)
         monkeypatch.setattr(render, name, lambda *a, real=real, name=name, **k: (asked.append(name), real(*a, **k))[1])
     for lane.has_single_replies in (True, False):
-        assert np.array_equal(shared.render(handle, CAMERA).color, expected.color)
+        assert np.array_equal(shared.render(handle, camera).color, expected.color)
     assert asked == ["once", "single"]
+
+
+def test_replies_below_the_limit_of_grpc_are_single_where_the_worker_sends_such(
+    worker_process: WorkerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Client(worker_process.target, lane="stream") as client:
+        handle = client.put(SMALL)
+        member = client._workers.members()[0].connection
+        asked: list[str] = []
+        for name in ("single", "once"):
+            real = getattr(member.render.Render, name)
+            note = lambda *a, real=real, name=name, **k: (asked.append(name), real(*a, **k))[1]  # noqa: E731
+            monkeypatch.setattr(member.render.Render, name, note)
+        expected = client.render(handle, CAMERA)
+        # What an earlier worker understands.
+        monkeypatch.setattr("lumigrad.client.transport.connection._MESSAGE_BYTES", ("unknown", "1"))
+        assert np.array_equal(client.render(handle, CAMERA).color, expected.color)
+        assert asked == ["once", "once", "single"]
 
 
 def test_a_worker_without_shared_memory_is_used_by_the_stream() -> None:

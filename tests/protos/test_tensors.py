@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -171,8 +172,8 @@ def test_rows_of_a_tensor_are_a_tensor_in_its_place(original: Any, data: st.Data
     assert back.tobytes() == original[start:stop].tobytes()
 
 
-@pytest.mark.parametrize("is_short", [False, True])
-def test_small_arrays_share_a_region_that_is_reserved_for_them(is_short: bool) -> None:
+@pytest.mark.parametrize("most_bytes", [math.inf, 64 << 10])
+def test_small_arrays_share_a_region_that_is_reserved_for_them(most_bytes: float) -> None:
     regions: list[Any] = []
 
     def lease(nbytes: int) -> tuple[int, Any]:
@@ -181,11 +182,11 @@ def test_small_arrays_share_a_region_that_is_reserved_for_them(is_short: bool) -
 
     originals = [np.full((40, size), size, np.float16) for size in range(1, 80)]
     originals.append(np.ones((LEAST_BYTES,), np.uint8))
-    writer = LaneWriter(lease, is_short=is_short)
+    writer = LaneWriter(lease, most_bytes=most_bytes)
     writer.reserve(originals)
     tensors = [writer.add(array) for array in originals]
     # Together 253 KB: too little for a region, unless the payload has to be short.
-    assert len(regions) == (2 if is_short else 1)
+    assert len(regions) == (1 if most_bytes == math.inf else 2)
     reader = LaneReader(payload_of(writer), lambda span, field: part_of(regions[span.region], span, field))
     for tensor, original in zip(tensors, originals, strict=True):
         np.testing.assert_array_equal(reader.read(tensor, "tensor"), original)

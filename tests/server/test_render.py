@@ -13,8 +13,8 @@ import torch
 
 from lumigrad.kernels import spheres
 from lumigrad.protos import dtypes
-from lumigrad.protos.chunks import CHUNK_BYTES
-from lumigrad.protos.service import SINGLE_REPLY
+from lumigrad.protos.chunks import CHUNK_BYTES, LARGEST_MESSAGE_BYTES, SHORT_BYTES
+from lumigrad.protos.service import MESSAGE_BYTES, SINGLE_REPLY
 from lumigrad.protos.wire import Frame
 from lumigrad.server.core.config import Config
 from lumigrad.server.core.limits import Limits
@@ -160,6 +160,47 @@ def test_a_long_reply_does_not_come_with_the_status_and_leaves_no_forward_state(
     limit = "expected a reply with at most 65536 bytes of payload; call without this metadata, got a longer one"
     assert violation(error) == ("lumigrad-single-reply", limit)
     assert contexts(client) == before
+
+
+@pytest.mark.parametrize("most", [0, 1000, 65536, 786432, 1 << 40])
+def test_a_reply_is_one_message_as_far_as_its_caller_takes_such(client: RawClient, scene_id: str, most: int) -> None:
+    # From small to larger than any message: 3 KiB, 192 KiB, 768 KiB and their headers, 12 MiB.
+    for size in (16, 128, 256, 1024):
+        spec = spec_of(opencv_camera(size, size), scene_id=scene_id)
+        reply = client.render(spec, metadata=((MESSAGE_BYTES, str(most)),))
+        length, header = reply.header.payload_bytes, reply.frames[0].message.ByteSize()
+        is_whole = length <= most if length <= SHORT_BYTES else length + header <= min(most, LARGEST_MESSAGE_BYTES)
+        assert (len(reply.frames) == 1) == is_whole
+        same_bits(reply.arrays, kernel_forward(spec, CLOUD).outputs)
+        check_timings(reply, "decode", "queue", "kernel.blend", "download")
+
+
+def test_a_long_reply_may_come_with_the_status_to_callers_that_take_it(client: RawClient, scene_id: str) -> None:
+    spec = spec_of(opencv_camera(512, 512), scene_id=scene_id)
+    request = Frame(render_pb2.RenderRequest(spec=spec))
+    metadata = (SINGLE_REPLY, (MESSAGE_BYTES, str(4 << 20)))
+    frame = client.render_stub.Render.once(request, timeout=60, metadata=metadata)
+    reply = reply_of(iter([frame]), lambda header: header.outputs)
+    same_bits(reply.arrays, kernel_forward(spec, CLOUD).outputs)
+    check_timings(reply, "decode", "queue", "kernel.blend", "download")
+
+
+@pytest.mark.parametrize("given", ["", "-1", "1e6", "9" * 19])
+def test_a_message_length_that_is_no_number_is_refused(client: RawClient, given: str) -> None:
+    error = failure(lambda: client.render(spec_of(), cloud=sphere_cloud(1), metadata=((MESSAGE_BYTES, given),)))
+    assert violation(error) == (MESSAGE_BYTES, f"expected a number of bytes, got {given}")
+
+
+def test_gradients_come_as_one_message_too(client: RawClient, scene_id: str) -> None:
+    spec = spec_of(opencv_camera(16, 16), scene_id=scene_id)
+    cloud = sphere_cloud(20_000)
+    gradients = {"color": np.ones((1, 16, 16, 3), np.float32)}
+    chunked = client.backward(gradients, spec=spec, cloud=cloud)
+    whole = client.backward(gradients, spec=spec, cloud=cloud, metadata=((MESSAGE_BYTES, str(4 << 20)),))
+    assert (len(chunked.frames), len(whole.frames)) == (3, 1)
+    assert chunked.header.payload_bytes > SHORT_BYTES
+    for name, array in chunked.arrays.items():
+        assert whole.arrays[name].tobytes() == array.tobytes(), name
 
 
 def contexts(client: RawClient) -> int:

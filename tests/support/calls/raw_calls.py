@@ -113,6 +113,7 @@ class RawClient:
         spec: render_pb2.RenderSpec | None = None,
         cloud: Arrays | None = None,
         dtype: Any = None,
+        metadata: Sequence[tuple[str, str]] = (),
         **fields: Any,
     ) -> Reply:
         """Differentiate a context, or a spec that is rendered again; `dtype` is the type of uint16 arrays."""
@@ -125,7 +126,7 @@ class RawClient:
         for name, array in gradients.items():
             request.output_gradients.add(name=name, tensor=payload.add(array, dtype))
         header = render_pb2.BackwardRequest(spec=request)
-        frames = self.render_stub.Backward(frames_of(header, payload), timeout=SECONDS)
+        frames = self.render_stub.Backward(frames_of(header, payload), timeout=SECONDS, metadata=metadata)
         return reply_of(frames, lambda header: header.gradients)
 
     def close(self) -> None:

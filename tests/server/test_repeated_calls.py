@@ -93,7 +93,7 @@ def test_any_render_answers_as_the_same_request_in_other_bytes(asker: Asker, clo
     @BATCH
     @given(kinds(clouds), st.lists(SEEDS, min_size=2, max_size=4), st.data())
     def run(kind: Kind, seeds: list[int], data: st.DataObject) -> None:
-        way = data.draw(st.sampled_from(Asker.WAYS))
+        way = data.draw(st.sampled_from(Asker.RENDER_WAYS))
         for seed in seeds:
             request = kind.with_cameras(seed)
             raw = request.SerializeToString()
@@ -157,7 +157,7 @@ def test_bad_cameras_are_refused_as_in_a_first_call(asker: Asker, clouds: list[S
     @BATCH
     @given(kinds(clouds), SEEDS, st.data())
     def run(kind: Kind, seed: int, data: st.DataObject) -> None:
-        way = data.draw(st.sampled_from(Asker.WAYS))
+        way = data.draw(st.sampled_from(Asker.RENDER_WAYS))
         good = kind.with_cameras(seed)
         if good.spec.cameras[0].WhichOneof("model") != "opencv":
             return
@@ -219,9 +219,9 @@ def small_request(scene_id: str, x: float = 0.0, outputs: tuple[str, ...] = ("co
 def test_renders_at_the_same_time_answer_as_one_after_the_other(client: RawClient, asker: Asker) -> None:
     scene_id = client.put(gaussian_cloud(50, seed=11)).scene.scene_id
     requests = [small_request(scene_id, 0.02 * view) for view in range(12)]
-    expected = [asker.ask(ENCODINGS["reversed"](request)) for request in requests]
     with ThreadPoolExecutor(6) as threads:
-        for way in ("single", "stream"):
+        for way in ("single", "stream", "frames"):
+            expected = [asker.ask(ENCODINGS["reversed"](request), way) for request in requests]
             found = threads.map(lambda request: asker.ask(request.SerializeToString(), way), requests * 4)  # noqa: B023
             for index, answer in enumerate(found):
                 request = requests[index % len(requests)]

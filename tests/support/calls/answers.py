@@ -20,6 +20,7 @@ from lumigrad.protos import details
 from lumigrad.protos.lane_tensors import part_of
 from lumigrad.protos.lanes import ToCaller
 from lumigrad.protos.service import SINGLE_REPLY
+from lumigrad.protos.wire import varint
 from lumigrad.v1 import distance_pb2, image_pb2, render_pb2
 from support.calls.raw_calls import SECONDS, RawClient
 from support.calls.raw_lane import RawLane
@@ -65,9 +66,10 @@ class Answer:
 
 
 class Asker:
-    """Makes calls in three ways: for a single reply, for a stream of replies, or with a lane for the values."""
+    """Makes calls: for a single reply, for a stream of replies, with a lane for the values, or, Renders, as frames."""
 
     WAYS = ("single", "stream", "lane")
+    RENDER_WAYS = (*WAYS, "frames")
 
     def __init__(self, client: RawClient) -> None:
         """Opens the lane."""
@@ -87,6 +89,8 @@ class Asker:
         metadata: Mapping[str, str] | None = None,
     ) -> Answer:
         """Sends a request and reads the whole reply; a state that was retained is released."""
+        if way == "frames":
+            return self._ask_frames(request)
         lease = next(self._leases)
         entries = [*(metadata or {}).items(), *([SINGLE_REPLY] if way != "stream" else [])]
         if way == "lane":
@@ -100,6 +104,30 @@ class Asker:
         finally:
             if way == "lane":
                 self._lane.release(lease)
+
+    def _ask_frames(self, request: bytes) -> Answer:
+        """A stream of two frames: the request, and, if that succeeds and retains nothing, its cameras alone."""
+        stream = self._client.channel.stream_stream("/lumigrad.v1.RenderService/RenderStream")
+        frames = [b"\x12" + varint(len(request)) + request]
+        parsed = render_pb2.RenderRequest.FromString(request)
+        if not parsed.retain:
+            frames.append(render_pb2.FrameRequest(cameras=parsed.spec.cameras).SerializeToString())
+        numbered = (b"\x08" + varint(number) + frame for number, frame in enumerate(frames, 1))
+        answers: dict[int, list[Any]] = {}
+        for raw in stream(numbered, timeout=SECONDS):
+            reply = render_pb2.FrameReply.FromString(raw)
+            answers.setdefault(reply.number, []).append(reply)
+        first, *others = (self._frame(replies) for replies in answers.values())
+        assert not first.is_ok or all(other == first for other in others), "a frame of cameras alone differs"
+        return first
+
+    def _frame(self, messages: list[Any]) -> Answer:
+        status = messages[0].status
+        if not status.code:
+            return self._reply([message.reply for message in messages], frozenset())
+        code = next(code for code in grpc.StatusCode if code.value[0] == status.code)
+        found = details.unpack((details.trailer(status),))
+        return Answer(code.name, _without_length(status.message), tuple(_without_length(str(each)) for each in found))
 
     def _reply(self, messages: list[Any], keys: frozenset[str]) -> Answer:
         reply = messages[0]
@@ -175,7 +203,7 @@ def _each_field(
         if field.message_type is not None:
             for each in value if field.is_repeated else (value,):
                 content = inner(each)
-                yield _varint(field.number << 3 | 2) + _varint(len(content)) + content
+                yield varint(field.number << 3 | 2) + varint(len(content)) + content
             continue
         is_split = field.is_repeated and len(value) > 1 and field.type == FieldDescriptor.TYPE_DOUBLE
         for part in (value[:1], value[1:]) if is_split and inner is _in_pieces else (value,):
@@ -185,15 +213,6 @@ def _each_field(
             else:
                 setattr(alone, field.name, part)
             yield alone.SerializeToString()
-
-
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
 
 
 # Other bytes of a message that mean the same.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from lumigrad.client.base.arrays import Array, NamedArrays
 from lumigrad.v1 import timings_pb2
@@ -37,15 +37,25 @@ class Timings:
         """Sum of the kernel stages."""
         return sum(value for name, value in self.stages.items() if name.startswith("kernel."))
 
+    def __getattr__(self, name: str) -> Any:
+        # Stages that have not been read: few callers look at them, and reading takes as long as all else of a small
+        # reply.
+        if name != "stages" or "_message" not in vars(self):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        message = timings_pb2.Timings.FromString(vars(self)["_message"])
+        stages = MappingProxyType({stage.name: stage.milliseconds for stage in message.stages})
+        vars(self)["stages"] = stages
+        return stages
+
     @staticmethod
     def of(message: timings_pb2.Timings | None, round_trip_ms: float) -> Timings:
         """Reads the worker's message; None: it reports none."""
         if message is None:
             return Timings(round_trip_ms=round_trip_ms)
-        stages: dict[str, float] = {}
-        for stage in message.stages:
-            stages[stage.name] = stage.milliseconds
-        return Timings(stages, message.total_milliseconds, round_trip_ms)
+        timings = object.__new__(Timings)
+        raw, worker_ms = message.SerializeToString(), message.total_milliseconds
+        vars(timings).update(_message=raw, worker_ms=worker_ms, round_trip_ms=round_trip_ms)
+        return timings
 
 
 class Gradients(NamedArrays):

@@ -116,14 +116,12 @@ class Distances(Result):
     def differentiated(self, request: DistanceBackward, call: Call, release: bool) -> Gradients:
         """Does the same as `backward`, from a request and within a call that was begun."""
         query = self.query
-
-        def begin() -> distance_pb2.DistanceBackwardRequest:
-            return distance_pb2.DistanceBackwardRequest(spec=distance_pb2.DistanceBackwardSpec(wanted=request.wanted))
+        blank = distance_pb2.DistanceBackwardRequest(spec=distance_pb2.DistanceBackwardSpec(wanted=request.wanted))
 
         def again(spec: distance_pb2.DistanceBackwardSpec, source: Source | None, payload: PayloadWriter) -> None:
             fill_spec(spec.query, query, source, payload)
 
-        reply = self._differentiate("distances", query.world, begin, again, request.output_gradients, call, release)
+        reply = self._differentiate("distances", query.world, blank, again, request.output_gradients, call, release)
         arrays = {named.name: reply.reader.read(named.tensor, named.name) for named in reply.header.gradients}
         if "spheres" in arrays:
             arrays["spheres"] = query.with_axes(arrays["spheres"])

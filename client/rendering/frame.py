@@ -217,14 +217,12 @@ class Frame(Result):
         """Does the same as `backward`, for a given request and a call that has already begun."""
         render = self.request
         form = render_pb2.GradientFormat(dtype=WIRE_FORMATS[request.gradient_format], sparse=request.sparse)
-
-        def begin() -> render_pb2.BackwardRequest:
-            return render_pb2.BackwardRequest(spec=render_pb2.BackwardSpec(wanted=request.wanted, format=form))
+        blank = render_pb2.BackwardRequest(spec=render_pb2.BackwardSpec(wanted=request.wanted, format=form))
 
         def again(spec: render_pb2.BackwardSpec, source: Any, payload: PayloadWriter) -> None:
             fill_spec(spec.render, render, source, payload)
 
-        reply = self._differentiate("render", render.stored, begin, again, request.output_gradients, call, release)
+        reply = self._differentiate("render", render.stored, blank, again, request.output_gradients, call, release)
         return Gradients(gradients_of(reply, render.single), reply.timings)
 
     def _missing(self, name: str) -> str:

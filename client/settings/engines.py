@@ -372,7 +372,7 @@ _RENDERED = ("spheres", "gaussians")
 
 
 # All settings of render; each engine uses a subset.
-RENDER_SETTINGS = tuple(dict.fromkeys((*SphereSettings.names(), *GaussianSettings.names())))
+RENDER_SETTINGS = dict.fromkeys((*SphereSettings.names(), *GaussianSettings.names()))
 _OF_ENGINES = {kind: frozenset(kind.names()) for kind in (SphereSettings, GaussianSettings)}
 
 
@@ -390,7 +390,7 @@ def settings_of(
         InvalidArgument: a setting was given that belongs to the other engine.
     """
     kind = engine_of(scene)
-    given = {name: value for name in RENDER_SETTINGS if (value := arguments.get(name)) is not None}
+    given = {name: value for name, value in arguments.items() if value is not None and name in RENDER_SETTINGS}
     if not given.keys() <= _OF_ENGINES[kind]:
         name = next(name for name in given if name not in _OF_ENGINES[kind])
         owner, actual = ("Gaussians", "spheres") if kind is SphereSettings else ("spheres", "Gaussians")

@@ -48,6 +48,11 @@ class Cancellation:
             with self._lock:
                 self._calls.discard(call)
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it was cancelled; waits for nothing."""
+        return self._event.is_set()
+
     def wait(self, seconds: float) -> bool:
         """Waits at most so many seconds; returns whether it was cancelled."""
         return self._event.wait(seconds)
@@ -130,7 +135,7 @@ class Call:
 
     def check(self) -> None:
         """Raises Cancelled if the call was cancelled."""
-        if self.cancellation is not None and self.cancellation.wait(0.0):
+        if self.cancellation is not None and self.cancellation.is_cancelled:
             raise cancelled_here()
 
     def pause(self, seconds: float) -> None:

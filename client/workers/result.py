@@ -98,7 +98,7 @@ class Result(NamedArrays, Cancellable):
         self,
         service: str,
         subject: Subject,
-        begin: Callable[[], Any],
+        blank: Any,
         again: Callable[[Any, Source | None, PayloadWriter], None],
         output_gradients: Mapping[str, Array],
         call: Call,
@@ -106,16 +106,17 @@ class Result(NamedArrays, Cancellable):
     ) -> Reply[Any]:
         """Computes gradients from the forward state, which the worker computes again if there is none.
 
-        `service` names the stub whose Backward is called. `begin` makes the request; `again` adds the inputs of the
-        forward pass to its spec, given the worker's reference to the scene. With `release` the worker drops the forward
-        state.
+        `service` names the stub whose Backward is called. `blank` is the request without what depends on the worker;
+        `again` adds the inputs of the forward pass to its spec, given the worker's reference to the scene. With
+        `release` the worker drops the forward state.
         """
         attempts = RoutedAttempts(
             self._workers, subject, call, context=self._context, to_release=release, any_version=True
         )
 
         def build(payload: PayloadWriter) -> Any:
-            request, kept = begin(), attempts.kept
+            request, kept = type(blank)(), attempts.kept
+            request.CopyFrom(blank)
             if kept is None:
                 again(request.spec, attempts.source, payload)
             else:

@@ -314,7 +314,7 @@ def jpeg_calls(device: Device, width: int, height: int) -> dict[str, Call]:
 
         from lumigrad.server.engines.images import jpeg_of
     except (ImportError, RuntimeError) as error:
-        raise NotHere(f"JPEG takes torchvision for this torch, isal and Pillow: {error}") from error
+        raise NotHere(f"JPEG takes torchvision for this torch, isal and simplejpeg: {error}") from error
     y, x = np.mgrid[:height, :width] / 200.0
     waves = [np.stack([np.sin(x + c + k) * np.cos(y * (1 + 0.3 * c)) for c in range(3)]) for k in range(VARIANTS)]
     planes = [(127 + 100 * wave).astype(np.uint8) for wave in waves]

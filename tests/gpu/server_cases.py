@@ -18,8 +18,8 @@ from tests.gpu.device import VARIANTS, Device
 from tests.gpu.runner import Case, NotHere
 
 NEEDED = (
-    "grpc", "grpc_health", "grpc_reflection", "google.rpc", "isal", "PIL", "prometheus_client", "lumigrad.v1",
-    "lumigrad.drive.v1",
+    "grpc", "grpc_health", "grpc_reflection", "google.rpc", "isal", "PIL", "prometheus_client", "simplejpeg",
+    "lumigrad.v1", "lumigrad.drive.v1",
 )  # fmt: skip
 # Of a call, for as many pictures as a simulator asks for at a time.
 _BATCH = 64

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 
 _STEP_SECONDS = 2e-5
 # Longer than any test: the GIL changes hands where it is released, and is never taken away.
@@ -13,7 +14,7 @@ _NEVER_SECONDS = 1e4
 
 
 def held(call: Callable[[], object], *, calls: int = 100, enough: float = 0.0) -> float:
-    """The part of a call's processor time that passes between two steps of another thread, at most; 1: it holds the GIL.
+    """The part of a call's processor time that passes between two steps of another thread at most; 1: it holds the GIL.
 
     The least of several calls, up to one that has `enough`: on a busy machine the other thread may wait for a core.
     """
@@ -32,7 +33,7 @@ def held(call: Callable[[], object], *, calls: int = 100, enough: float = 0.0) -
         end = time.clock_gettime(own)
         moments = [start, *(moment for moment in steps if start < moment < end), end]
         steps.clear()
-        return max(after - before for before, after in zip(moments, moments[1:], strict=False)) / (end - start)
+        return max(after - before for before, after in pairwise(moments)) / (end - start)
 
     call()
     interval, thread = sys.getswitchinterval(), threading.Thread(target=step)

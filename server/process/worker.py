@@ -47,11 +47,12 @@ from lumigrad.server.process.metrics_port import MetricsPort, show_setup, show_s
 from lumigrad.server.rpc.authentication import authenticator_of
 from lumigrad.server.rpc.distance import DistanceService
 from lumigrad.server.rpc.handler import CallHandler
+from lumigrad.server.rpc.health import Health
 from lumigrad.server.rpc.render import RenderService
 from lumigrad.server.rpc.render_stream import RenderStreams
 from lumigrad.server.rpc.request_check import RequestCheck
 from lumigrad.server.rpc.scenes import SceneService
-from lumigrad.server.rpc.server import CallThreads, HealthLimiter, HealthStatus, bind, make_server
+from lumigrad.server.rpc.server import CallThreads, bind, make_server
 from lumigrad.server.rpc.status import unavailable_if_busy
 from lumigrad.server.rpc.tracing import tracer_of
 from lumigrad.server.rpc.worker_info import WorkerService
@@ -102,8 +103,7 @@ class Worker:
         self._lanes = Lanes(config.lane_mib * MIB, metrics, transfer.pinner, has_tenants=config.has_tenants)
         self._notes = Notes(metrics, None if self._tracer is None else self._tracer.record)
         self._handler = _handler(config, self._notes, max_calls, self._lanes, is_traced=self._tracer is not None)
-        self._health = HealthStatus()
-        self._health_limiter = HealthLimiter()
+        self._health = Health()
         self._emergency = Emergency(self._handler, self._health.set, self._notes.write)
 
         # The device and its stores.
@@ -127,8 +127,6 @@ class Worker:
         self._sensorsim: SensorsimService | None = None
         self._server = make_server(
             self._threads,
-            self._health,
-            self._health_limiter,
             self._services(catalog, metrics),
             max_calls + max_long,
         )
@@ -248,6 +246,7 @@ class Worker:
                 self._handler.serve(SENSORSIM_SERVICE, self._sensorsim, names=NAMES, translate=unavailable_if_busy),
                 self._handler.serve(FRAME_SERVICE, FrameService(tenants, catalog)),
             ]
+        handlers.append(self._health.handler())
         return [*handlers, self._handler.reflection()] if config.reflection else handlers
 
     def _probe(self) -> None:
@@ -274,7 +273,7 @@ class Worker:
             self._tenants.expire,
             self._handler.end_overdue,
             self._streams.check_tokens,
-            self._health_limiter.end_silent,
+            self._health.end_silent,
             self._heartbeat.beat,
             self._metrics_port.refresh,
             heap.tidy,

@@ -1,22 +1,20 @@
-"""The gRPC server: its threads, its options, its health service, and the port that it listens on."""
+"""The gRPC server: its threads, its options, and the port that it listens on."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, TimeoutError
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from lumigrad.protos.service import SERVICE_NAMES
 from lumigrad.server.core.config import Config, ConfigError
 from lumigrad.server.rpc.certificates import Certificates
+from lumigrad.server.rpc.health import MOST_HEALTH_CALLS
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -91,113 +89,12 @@ def _do(future: Future[Any], function: Callable[[], Any]) -> None:
         future.set_result(result)
 
 
-# Calls of Watch hold no thread.
-_MOST_HEALTH_CALLS = 256
-# Calls whose request has not arrived hold one each.
-_MOST_SILENT = 4
-_SILENT_SECONDS = 5.0
-_PREFIX = f"/{health.SERVICE_NAME}/"
-
-
-class HealthLimiter(grpc.ServerInterceptor):  # type: ignore[misc]
-    """Cancels the oldest health calls when there are too many, so that a new check is always answered."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        # Times of arrival, the oldest first.
-        self._calls: dict[grpc.ServicerContext, float] = {}
-        self._silent: dict[grpc.ServicerContext, float] = {}
-
-    def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
-        """Make gRPC call health methods as streams, before their request has arrived."""
-        handler = continuation(details)
-        if handler is None or not details.method.startswith(_PREFIX):
-            return handler
-        if handler.response_streaming:
-            made, behavior = grpc.stream_stream_rpc_method_handler, self._watched(handler.unary_stream)
-        else:
-            made, behavior = grpc.stream_unary_rpc_method_handler, self._checked(handler.unary_unary)
-        return made(behavior, handler.request_deserializer, handler.response_serializer)
-
-    def end_silent(self) -> None:
-        """Cancel calls whose request has not arrived for too long."""
-        oldest = time.monotonic() - _SILENT_SECONDS
-        with self._lock:
-            overdue = [context for context, started in self._silent.items() if started < oldest]
-        for context in overdue:
-            context.cancel()
-
-    def _checked(self, behavior: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda requests, context: behavior(self._first(requests, context), context)
-
-    def _watched(self, behavior: Callable[..., Any]) -> Callable[..., Any]:
-        def watch(requests: Iterator[Any], context: grpc.ServicerContext, send_response_callback: Any) -> Any:
-            return behavior(self._first(requests, context), context, send_response_callback)
-
-        # Attributes that make grpc release the thread while Watch waits.
-        watch.experimental_non_blocking = True  # type: ignore[attr-defined]
-        watch.experimental_thread_pool = None  # type: ignore[attr-defined]
-        return watch
-
-    def _first(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
-        for crowded in self._enter(context):
-            crowded.cancel()
-        for request in requests:
-            with self._lock:
-                self._silent.pop(context, None)
-            return request
-        context.abort(grpc.StatusCode.INVALID_ARGUMENT, "expected one message, got none")
-
-    def _enter(self, context: grpc.ServicerContext) -> list[grpc.ServicerContext]:
-        """Count a call until it ends; returns the calls to cancel for it."""
-        with self._lock:
-            self._calls[context] = self._silent[context] = time.monotonic()
-            crowded = [*list(self._calls)[:-_MOST_HEALTH_CALLS], *list(self._silent)[:-_MOST_SILENT]]
-        if not context.add_callback(lambda: self._leave(context)):
-            self._leave(context)
-        return crowded
-
-    def _leave(self, context: grpc.ServicerContext) -> None:
-        with self._lock:
-            self._calls.pop(context, None)
-            self._silent.pop(context, None)
-
-
-class HealthStatus:
-    """The status that the standard health service reports for this worker and its services."""
-
-    def __init__(self) -> None:
-        self.servicer = health.HealthServicer()
-        self._is_stopped = False
-        # The servicer would report SERVING.
-        self.set(False)
-
-    def set(self, is_serving: bool) -> None:
-        """Report SERVING or NOT_SERVING from now on, for the worker and for each service."""
-        self.is_serving = is_serving and not self._is_stopped
-        status = health_pb2.HealthCheckResponse
-        for name in ("", *SERVICE_NAMES):
-            self.servicer.set(name, status.SERVING if is_serving else status.NOT_SERVING)
-
-    def stop(self) -> None:
-        """Report NOT_SERVING from now on, regardless of later calls of `set`."""
-        self._is_stopped = True
-        self.is_serving = False
-        self.servicer.enter_graceful_shutdown()
-
-
 # The minimum number of concurrent calls of one connection, health checks included.
 _STREAMS = 128
 
 
-def make_server(
-    threads: CallThreads,
-    health_status: HealthStatus,
-    health_limiter: HealthLimiter,
-    handlers: Sequence[grpc.GenericRpcHandler],
-    max_calls: int,
-) -> grpc.Server:
-    """Create a server of these services and of health; one connection may have `max_calls` concurrent calls."""
+def make_server(threads: CallThreads, handlers: Sequence[grpc.GenericRpcHandler], max_calls: int) -> grpc.Server:
+    """Create a server of these services; one connection may have `max_calls` concurrent calls."""
     options = (
         # Otherwise a second worker could bind the same port and would get half of the calls.
         ("grpc.so_reuseport", 0),
@@ -221,13 +118,11 @@ def make_server(
     )
     server = grpc.server(
         threads,
-        interceptors=(health_limiter,),
         options=options,
         # Over all connections, health checks included; further calls are refused.
-        maximum_concurrent_rpcs=threads.count + _MOST_HEALTH_CALLS,
+        maximum_concurrent_rpcs=threads.count + MOST_HEALTH_CALLS,
     )
     server.add_generic_rpc_handlers(tuple(handlers))
-    health_pb2_grpc.add_HealthServicer_to_server(health_status.servicer, server)
     return server
 
 

@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2
 from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.device.memory import DeviceMemory
 from lumigrad.server.process.liveness import Heartbeat
-from lumigrad.server.rpc.server import HealthStatus
+from lumigrad.server.rpc.health import Health
 
 CPU = torch.device("cpu")
 
@@ -85,12 +85,12 @@ def test_a_busy_device_is_not_disturbed(device: Device) -> None:
 
 def test_a_heartbeat_does_not_end_a_drain() -> None:
     """A probe that succeeds late must not report SERVING again."""
-    status = HealthStatus()
+    status = Health()
     service = health_pb2.HealthCheckRequest(service="lumigrad.v1.RenderService")
     status.set(True)
     assert status.is_serving
-    assert status.servicer.Check(service, None).status == health_pb2.HealthCheckResponse.SERVING
+    assert status._servicer.Check(service, None).status == health_pb2.HealthCheckResponse.SERVING
     status.stop()
     status.set(True)
     assert not status.is_serving
-    assert status.servicer.Check(service, None).status == health_pb2.HealthCheckResponse.NOT_SERVING
+    assert status._servicer.Check(service, None).status == health_pb2.HealthCheckResponse.NOT_SERVING

@@ -1,0 +1,97 @@
+"""The standard health service, whose calls are never refused: a new one ends the oldest of too many."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2
+
+from lumigrad.protos.service import SERVICE_NAMES
+
+# Calls of Watch hold no thread.
+MOST_HEALTH_CALLS = 256
+# Calls whose request has not arrived hold one each.
+_MOST_SILENT = 4
+_SILENT_SECONDS = 5.0
+
+
+class Health:
+    """Reports whether this worker serves, for itself and for each of its services."""
+
+    def __init__(self) -> None:
+        """Report NOT_SERVING at first."""
+        self._servicer = health.HealthServicer()
+        self._is_stopped = False
+        self._lock = threading.Lock()
+        # Times of arrival, the oldest first.
+        self._calls: dict[grpc.ServicerContext, float] = {}
+        self._silent: dict[grpc.ServicerContext, float] = {}
+        # The servicer would report SERVING.
+        self.set(False)
+
+    def set(self, is_serving: bool) -> None:
+        """Report SERVING or NOT_SERVING from now on."""
+        self.is_serving = is_serving and not self._is_stopped
+        status = health_pb2.HealthCheckResponse
+        for name in ("", *SERVICE_NAMES):
+            self._servicer.set(name, status.SERVING if is_serving else status.NOT_SERVING)
+
+    def stop(self) -> None:
+        """Report NOT_SERVING from now on, regardless of later calls of `set`."""
+        self._is_stopped = True
+        self.is_serving = False
+        self._servicer.enter_graceful_shutdown()
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """The methods of the service, which gRPC calls as streams, before their requests have arrived."""
+        request, reply = health_pb2.HealthCheckRequest.FromString, health_pb2.HealthCheckResponse.SerializeToString
+        check = grpc.stream_unary_rpc_method_handler(self._check, request, reply)
+        watch = grpc.stream_stream_rpc_method_handler(self._watching(), request, reply)
+        return grpc.method_handlers_generic_handler(health.SERVICE_NAME, {"Check": check, "Watch": watch})
+
+    def end_silent(self) -> None:
+        """Cancel calls whose request has not arrived for too long."""
+        oldest = time.monotonic() - _SILENT_SECONDS
+        with self._lock:
+            overdue = [context for context, started in self._silent.items() if started < oldest]
+        for context in overdue:
+            context.cancel()
+
+    def _check(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
+        return self._servicer.Check(self._first(requests, context), context)
+
+    def _watching(self) -> Callable[..., Any]:
+        def watch(requests: Iterator[Any], context: grpc.ServicerContext, send_response_callback: Any) -> Any:
+            return self._servicer.Watch(self._first(requests, context), context, send_response_callback)
+
+        # Attributes that make grpc release the thread while Watch waits.
+        watch.experimental_non_blocking = True  # type: ignore[attr-defined]
+        watch.experimental_thread_pool = None  # type: ignore[attr-defined]
+        return watch
+
+    def _first(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
+        for crowded in self._enter(context):
+            crowded.cancel()
+        for request in requests:
+            with self._lock:
+                self._silent.pop(context, None)
+            return request
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, "expected one message, got none")
+
+    def _enter(self, context: grpc.ServicerContext) -> list[grpc.ServicerContext]:
+        """Count a call until it ends; returns the calls to cancel for it."""
+        with self._lock:
+            self._calls[context] = self._silent[context] = time.monotonic()
+            crowded = [*list(self._calls)[:-MOST_HEALTH_CALLS], *list(self._silent)[:-_MOST_SILENT]]
+        if not context.add_callback(lambda: self._leave(context)):
+            self._leave(context)
+        return crowded
+
+    def _leave(self, context: grpc.ServicerContext) -> None:
+        with self._lock:
+            self._calls.pop(context, None)
+            self._silent.pop(context, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,7 +23,7 @@ from lumigrad.client.workers.result import Result, added, portions, slowest, tog
 from lumigrad.client.workers.routing import Route
 from lumigrad.client.workers.worker import Kept
 from lumigrad.protos.service import DISTANCE_SERVICE
-from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.protos.tensors import ALIGNMENT, PayloadWriter
 from lumigrad.v1 import distance_pb2
 
 
@@ -121,7 +122,10 @@ class Distances(Result):
         def again(spec: distance_pb2.DistanceBackwardSpec, source: Source | None, payload: PayloadWriter) -> None:
             fill_spec(spec.query, query, source, payload)
 
-        reply = self._differentiate("distances", query.world, blank, again, request.output_gradients, call, release)
+        # The number of obstacles, each of which has a pose, is unknown here.
+        most = math.inf if "poses" in request.wanted else query.spheres.nbytes + ALIGNMENT * len(request.wanted)
+        upstream = request.output_gradients
+        reply = self._differentiate("distances", query.world, blank, again, upstream, call, release, most)
         arrays = {named.name: reply.reader.read(named.tensor, named.name) for named in reply.header.gradients}
         if "spheres" in arrays:
             arrays["spheres"] = query.with_axes(arrays["spheres"])

@@ -25,6 +25,7 @@ from lumigrad.client.rendering.request import (
     WireFormat,
     fill_spec,
     gradients_of,
+    most_gradient_bytes,
     outputs_of,
 )
 from lumigrad.client.settings.engines import GaussianSettings, SphereSettings
@@ -222,7 +223,8 @@ class Frame(Result):
         def again(spec: render_pb2.BackwardSpec, source: Any, payload: PayloadWriter) -> None:
             fill_spec(spec.render, render, source, payload)
 
-        reply = self._differentiate("render", render.stored, blank, again, request.output_gradients, call, release)
+        upstream, most = request.output_gradients, most_gradient_bytes(render, request)
+        reply = self._differentiate("render", render.stored, blank, again, upstream, call, release, most)
         return Gradients(gradients_of(reply, render.single), reply.timings)
 
     def _missing(self, name: str) -> str:

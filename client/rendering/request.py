@@ -181,6 +181,16 @@ class BackwardRequest:
         one_of("gradient_format", self.gradient_format, get_args(WireFormat))
 
 
+def most_gradient_bytes(request: RenderRequest, backward: BackwardRequest) -> float:
+    """The most bytes of gradients; infinity unless they are dense, and of a scene's own tensors that are known here."""
+    scene = request.scene.scene if isinstance(request.scene, SceneHandle) else request.scene
+    is_known = isinstance(scene, Spheres | Gaussians) and scene.tensors.keys() >= set(backward.wanted)
+    if not is_known or request.tensors or backward.sparse:
+        return math.inf
+    assert isinstance(scene, Spheres | Gaussians)
+    return scene.nbytes + ALIGNMENT * len(scene.tensors)
+
+
 # Name prefixes of gradients that have one row per camera for every kind of scene.
 PER_CAMERA = ("camera", "means2d", "lens_", "windshield_", "lidar_", "rays")
 _HALVES = (dtypes.FLOAT16, dtypes.BFLOAT16)

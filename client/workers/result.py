@@ -103,12 +103,13 @@ class Result(NamedArrays, Cancellable):
         output_gradients: Mapping[str, Array],
         call: Call,
         release: bool,
+        most_reply_bytes: float,
     ) -> Reply[Any]:
         """Computes gradients from the forward state, which the worker computes again if there is none.
 
         `service` names the stub whose Backward is called. `blank` is the request without what depends on the worker;
         `again` adds the inputs of the forward pass to its spec, given the worker's reference to the scene. With
-        `release` the worker drops the forward state.
+        `release` the worker drops the forward state. The gradients have at most `most_reply_bytes`.
         """
         attempts = RoutedAttempts(
             self._workers, subject, call, context=self._context, to_release=release, any_version=True
@@ -127,7 +128,7 @@ class Result(NamedArrays, Cancellable):
         while True:
             with attempts as worker:
                 method = getattr(worker.connection, service).Backward
-                return worker.connection.exchange(method, build, attempts.call)
+                return worker.connection.exchange(method, build, attempts.call, most_reply_bytes)
 
 
 def forget_values(result: Result) -> None:

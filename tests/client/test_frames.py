@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import lumigrad.client
-from lumigrad.client import Camera, Client, Cuboid, Spheres, World
+from lumigrad.client import Camera, Client, Cuboid, SceneHandle, Spheres, World
 from support.workers.worker import WorkerProcess, worker
 
 MOST = 8
@@ -73,17 +74,21 @@ def test_a_call_walks_few_frames(
             assert walked[-1] == "backward" and len(walked) <= MOST, walked
 
 
-def test_replies_of_one_message_are_those_of_unary_calls(
-    worker_process: WorkerProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    unary: list[bytes] = []
+@pytest.fixture
+def unary(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The methods of the unary calls from now on."""
+    found: list[bytes] = []
     for made in grpc.UnaryUnaryMultiCallable.__subclasses__():
 
         def call(self, *arguments, _original=made.__call__, **options):
-            unary.append(self._method.rpartition(b"/")[2])
+            found.append(self._method.rpartition(b"/")[2])
             return _original(self, *arguments, **options)
 
         monkeypatch.setattr(made, "__call__", call)
+    return found
+
+
+def test_replies_of_one_message_are_those_of_unary_calls(worker_process: WorkerProcess, unary: list[bytes]) -> None:
     with Client(worker_process.target, lane="stream") as client:
         scene, world = client.put(CLOUD), client.put(World(Cuboid((1, 1, 1))))
         unary.clear()
@@ -101,3 +106,23 @@ def test_replies_of_one_message_are_those_of_unary_calls(
             unary.clear()
         client.query(world, np.ones((5000, 4)))
         assert not unary
+
+
+def test_short_gradients_are_those_of_unary_calls(client: Client, unary: list[bytes]) -> None:
+    scene, world = client.put(CLOUD), client.put(World(Cuboid((1, 1, 1))))
+    camera = Camera.opencv(20, 20, 8, 8, np.eye(3), (0, 0, 4), 16, 16)
+    found = client.query(world, np.ones((8, 4)), retain=True)
+    for frame, is_known in ((client.render(it, camera, max_depth=9.0), it is scene) for it in (scene, strange(scene))):
+        for wanted in ((), ("radii",), ("positions", "cameras")):
+            unary.clear()
+            assert frame.backward(np.ones_like(frame.color), wanted=wanted)
+            assert unary == [b"Backward"] * (is_known and "cameras" not in wanted)
+    for wanted in (("spheres", "weight"), ("poses",)):
+        unary.clear()
+        assert set(found.backward(distance=np.ones(8), wanted=wanted)) == set(wanted)
+        assert unary == [b"Backward"] * ("poses" not in wanted)
+
+
+def strange(scene: SceneHandle) -> SceneHandle:
+    """The same scene without the client's copy."""
+    return replace(scene, scene=None)

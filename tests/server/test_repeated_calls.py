@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
+from lumigrad.protos.service import MESSAGE_BYTES
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import camera_pb2, distance_pb2, image_pb2, render_pb2, scene_pb2
 from support.calls.answers import ENCODINGS, UNKNOWN, Answer, Asker
@@ -97,9 +98,10 @@ def test_any_render_answers_as_the_same_request_in_other_bytes(asker: Asker, clo
         for seed in seeds:
             request = kind.with_cameras(seed)
             raw = request.SerializeToString()
-            found = asker.ask(raw, way)
+            metadata = data.draw(st.sampled_from(({}, {MESSAGE_BYTES: "3000000"}, {MESSAGE_BYTES: "1000"})))
+            found = asker.ask(raw, way, metadata=metadata)
             encoding = data.draw(st.sampled_from(sorted(ENCODINGS)))
-            assert_same(found, asker.ask(ENCODINGS[encoding](request), way), raw)
+            assert_same(found, asker.ask(ENCODINGS[encoding](request), way, metadata=metadata), raw)
             codes[found.code] += 1
 
     repeat(run)

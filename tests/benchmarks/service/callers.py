@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.experimental
 
+from lumigrad.protos.chunks import LARGEST_MESSAGE_BYTES
+from lumigrad.protos.service import MESSAGE_BYTES, SINGLE_REPLY
 from lumigrad.protos.wire import varint
 
 if TYPE_CHECKING:
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 _SECONDS = 60.0
 _WARM_UP = 8
 _OPTIONS = ((grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1), ("grpc.use_local_subchannel_pool", 1))
-_SINGLE_REPLY = (("lumigrad-single-reply", "1"),)
+# As the Python client's.
+MESSAGE = ((MESSAGE_BYTES, str(LARGEST_MESSAGE_BYTES)),)
+SINGLE = (SINGLE_REPLY, *MESSAGE)
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,7 @@ def _single(channel: grpc.Channel, way: Way) -> Call:
     method, requests = channel.unary_unary(way.path), way.requests
 
     def call(number: int) -> None:
-        method(requests[number % len(requests)], timeout=_SECONDS, metadata=_SINGLE_REPLY)
+        method(requests[number % len(requests)], timeout=_SECONDS, metadata=SINGLE)
 
     return call
 
@@ -137,7 +141,7 @@ def _chunks(channel: grpc.Channel, way: Way) -> Call:
     method, requests = channel.unary_stream(way.path), way.requests
 
     def call(number: int) -> None:
-        for _ in method(requests[number % len(requests)], timeout=_SECONDS):
+        for _ in method(requests[number % len(requests)], timeout=_SECONDS, metadata=MESSAGE):
             pass
 
     return call
@@ -172,7 +176,7 @@ def _lane(channel: grpc.Channel, way: Way) -> Call:
     def call(number: int) -> None:
         lease = next(leases)
         request = way.requests[number % len(way.requests)]
-        method(request, timeout=_SECONDS, metadata=(*lane.metadata(lease), *_SINGLE_REPLY))
+        method(request, timeout=_SECONDS, metadata=(*lane.metadata(lease), *SINGLE))
         lane.send(ToWorker.RELEASE, lease)
 
     return call
@@ -187,9 +191,9 @@ def _pair(channel: grpc.Channel, way: Way) -> Call:
     request = render_pb2.BackwardRequest.FromString(second)
 
     def call(_: int) -> None:
-        reply = render_pb2.RenderReply.FromString(render(first, timeout=_SECONDS, metadata=_SINGLE_REPLY))
+        reply = render_pb2.RenderReply.FromString(render(first, timeout=_SECONDS, metadata=SINGLE))
         request.spec.context_id = reply.context_id
-        backward(request.SerializeToString(), timeout=_SECONDS, metadata=_SINGLE_REPLY)
+        backward(request.SerializeToString(), timeout=_SECONDS, metadata=SINGLE)
 
     return call
 

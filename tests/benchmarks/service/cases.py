@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import grpc
 import numpy as np
 
-from lumigrad.protos.service import RENDER_SERVICE, SINGLE_REPLY
+from lumigrad.protos.service import RENDER_SERVICE
 from lumigrad.protos.streams import frames_of
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import FrameCodec
@@ -18,7 +18,7 @@ from support.calls.distance_worlds import stored, ways
 from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
 from support.calls.raw_calls import RawClient, opencv_camera
 from tests.benchmarks.service.bare import path_of
-from tests.benchmarks.service.callers import Way
+from tests.benchmarks.service.callers import MESSAGE, SINGLE, Way
 
 RENDER = f"/{RENDER_SERVICE}/Render"
 STREAM = f"{RENDER}Stream"
@@ -160,8 +160,8 @@ class Cases:
         """The sizes of the worker's messages for a request; one, if it answers with one when asked to."""
         channel = self._client.channel
         try:
-            return [len(channel.unary_unary(path)(request, metadata=(SINGLE_REPLY,), timeout=_SECONDS))]
+            return [len(channel.unary_unary(path)(request, metadata=SINGLE, timeout=_SECONDS))]
         except grpc.RpcError as error:
             if error.code() != grpc.StatusCode.INVALID_ARGUMENT:
                 raise
-        return [len(message) for message in channel.unary_stream(path)(request, timeout=_SECONDS)]
+        return [len(message) for message in channel.unary_stream(path)(request, metadata=MESSAGE, timeout=_SECONDS)]

@@ -12,8 +12,8 @@ import grpc.experimental
 import numpy as np
 
 from lumigrad.client import Camera, Client, Gaussians
-from lumigrad.protos.service import SINGLE_REPLY
 from support.calls.gaussian_calls import gaussian_cloud
+from tests.benchmarks.service.callers import SINGLE
 from tests.benchmarks.service.cases import RENDER, SMALL
 
 
@@ -42,7 +42,7 @@ def measure(target: str, request: bytes, calls: int, rounds: int) -> ClientRow:
         method = channel.unary_unary(RENDER)
         ways: tuple[Callable[[], object], ...] = (
             lambda: client.render(scene, camera, image_format="uint8"),
-            lambda: method(request, timeout=60, metadata=(SINGLE_REPLY,)),
+            lambda: method(request, timeout=60, metadata=SINGLE),
         )
         found = []
         for _ in range(rounds + 1):

@@ -225,7 +225,7 @@ class DeviceExecutor:
             if is_device_lost(error):
                 self._on_lost(error)
         if batch.is_batchable and not errors:
-            self._on_views(batch.cost.views)
+            self._on_views(batch.views)
         return not errors
 
     def _settle(self) -> None:

@@ -154,12 +154,16 @@ class Batch:
         self._jobs = jobs
 
     @property
-    def cost(self) -> Cost:
-        """The cost of all its jobs."""
+    def views(self) -> int:
+        """The views of all its jobs."""
+        return sum(job.cost.views for job in self._jobs)
+
+    @property
+    def _cost(self) -> Cost:
         costs = [job.cost for job in self._jobs]
         return Cost(
             costs[0].kind,
-            sum(cost.views for cost in costs),
+            self.views,
             sum(cost.bytes for cost in costs),
             sum(cost.payload_bytes for cost in costs),
         )
@@ -208,8 +212,7 @@ class Batch:
         try:
             for job in jobs:
                 memory.begin(job.call)
-            memory.make_room(self.cost)
-            with torch.no_grad(), memory.room_for(self.cost):
+            with torch.no_grad(), memory.make_room(self._cost):
                 results = entry.run([job.entry.item for job in jobs if job.entry is not None])
             for job, result in zip(jobs, results, strict=True):
                 job.result = result

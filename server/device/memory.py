@@ -202,8 +202,11 @@ class DeviceMemory:
         if self._payload_memory is not None and call is not None:
             self._payload_memory.begin(call)
 
-    def make_room(self, cost: Cost) -> None:
-        """Wait for a download and evict forward states until a job fits; DeviceMemoryError if that does not suffice."""
+    def make_room(self, cost: Cost) -> MemoryRoom:
+        """The room of the kernels of a job; enter it around them.
+
+        Waits for a download and evicts forward states until the job fits; DeviceMemoryError if that does not suffice.
+        """
         free = self._free(cost)
         if cost.bytes > free - self._downloading_bytes and self._transfer is not None:
             self._transfer.settle()
@@ -212,6 +215,7 @@ class DeviceMemory:
             free = self._free(cost)
         if cost.bytes > free:
             raise DeviceMemoryError(cost.bytes, free, _RETRY_SECONDS)
+        return MemoryRoom(self._room_bytes(cost, free))
 
     def run(self, work: Callable[[], T], cost: Cost) -> T:
         """Run `work`; if it runs out of memory and is repeatable, free memory and run it once more.
@@ -219,9 +223,7 @@ class DeviceMemory:
         DeviceMemoryError if it runs out of memory again.
         """
         # Jobs that need nothing always fit, such as the tests of the device.
-        if cost.bytes:
-            self.make_room(cost)
-        result = self._attempt(work, cost)
+        result = self._attempt(work, self.make_room(cost) if cost.bytes else self._room_for(cost))
         if not isinstance(result, _Shortage):
             return result
         if result.refused_bytes and not self._widen(cost, result.refused_bytes):
@@ -229,7 +231,7 @@ class DeviceMemory:
         if not result.refused_bytes:
             self._relieve(cost)
         if cost.is_repeatable:
-            result = self._attempt(work, cost)
+            result = self._attempt(work, self._room_for(cost))
             if not isinstance(result, _Shortage):
                 self._on_shortage(True)
                 return result
@@ -237,17 +239,12 @@ class DeviceMemory:
             raise self._refusal(cost, result.refused_bytes) from result.cause
         raise self._failure(cost) from result.cause
 
-    def room_for(self, cost: Cost) -> MemoryRoom:
-        """The room of the kernels of a job that fits; enter it around them."""
-        return MemoryRoom(self._room_bytes(cost, self._free(cost)))
-
     def finish(self) -> None:
         """Wait for the device; raises if it is lost."""
         if self._transfer is not None:
             self._transfer.finish()
 
-    def _attempt(self, work: Callable[[], T], cost: Cost) -> T | _Shortage:
-        room = self.room_for(cost)
+    def _attempt(self, work: Callable[[], T], room: MemoryRoom) -> T | _Shortage:
         try:
             with room:
                 result = work()
@@ -266,6 +263,9 @@ class DeviceMemory:
         if self._contexts is not None:
             self._contexts.drop(max(cost.bytes, self._contexts.bytes // 2))
         trim(self._device)
+
+    def _room_for(self, cost: Cost) -> MemoryRoom:
+        return MemoryRoom(self._room_bytes(cost, self._free(cost)))
 
     def _room_bytes(self, cost: Cost, free: int) -> int:
         return cost.bytes + max(int(_ROOM_FRACTION * (free - cost.bytes)), _LEAST_ROOM_BYTES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from lumigrad.protos.frame_stream import Pieces, render_replies
@@ -128,7 +129,7 @@ class EngineService(ABC):
             cost = _admit(receiver, runtime, call, task, "retain" if retain else "forward", memory, reserved)
             request.receive(receiver.payload(limits.payload_bytes, runtime.payload_memory))
         entry = None if retain else runner.batch_entry(request, call)
-        result = runtime.executor.deliver(lambda: runner.forward(request, call, retain=retain), call, cost, entry)
+        result = runtime.executor.deliver(partial(runner.forward, request, call, retain=retain), call, cost, entry)
         payload = call.lane.writer(call.most_payload_bytes)
         if task.scene is not None:
             reply.scene.CopyFrom(task.scene)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import Any, Protocol
 
@@ -186,7 +187,7 @@ class _Batch:
             return
         try:
             runner, entry = runtime.runner, runtime.runner.batch_entry(group, call)
-            work = lambda: runner.forward(group, call, retain=False)  # noqa: E731
+            work = partial(runner.forward, group, call, retain=False)
             cost = self._cost(group.task, self._payload_bytes)
             # A full queue refuses a batch at its beginning, when nothing is lost.
             result = runtime.executor.deliver(work, call, cost, entry, waits=bool(self._rendered))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 
@@ -122,7 +123,7 @@ class FrameRenderer:
             runtime.payload_memory.announce(reserved, call)
             runtime.payload_memory.reserve(_mask_bytes(launch.frames), call)
         result = runtime.executor.deliver(
-            lambda: runner.forward(request, call, retain=False),
+            partial(runner.forward, request, call, retain=False),
             call,
             cost,
             runner.batch_entry(request, call),

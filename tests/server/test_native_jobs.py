@@ -255,5 +255,6 @@ def test_a_closed_queue_refuses_and_a_lost_device_is_not_waited_for() -> None:
     assert executor.is_busy
     executor.queue.cancel(running.job)
     executor.close()
+    assert running.job.outcome == Outcome.LOST
     with pytest.raises(CancelledError):
         executor.run(lambda: 1, None)

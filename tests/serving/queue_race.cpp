@@ -1,5 +1,7 @@
 // Threads of calls, of the device and of the watchdog use one queue at the same time: `make sanitize-threads` runs this
 // under ThreadSanitizer. It ends with 1, and says why, if a job is lost, ends twice or runs beside one of another kind.
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <random>
@@ -131,6 +133,8 @@ void play(bool is_closed_early, Clock::duration batch_wait) {
 }  // namespace
 
 int main() {
+  // Who waits for ever is told, too.
+  alarm(120);
   for (const bool is_closed_early : {false, true}) {
     play(is_closed_early, Clock::duration::zero());
     play(is_closed_early, std::chrono::microseconds(200));

@@ -129,6 +129,13 @@ class Reservation:
                 self._account._change(self._tenant, self._amount, amount)
                 self._amount = amount
 
+    def add(self, amount: int) -> None:
+        """Reserve more, as `resize` does."""
+        with self._lock:
+            if not self._is_released:
+                self._account._change(self._tenant, self._amount, self._amount + amount)
+                self._amount += amount
+
     def release(self) -> None:
         """Release the whole amount."""
         with self._lock:
@@ -149,18 +156,29 @@ def places(resource: str, count: int, *, has_tenants: bool, retry_seconds: float
     return Account(resource, count, option, share=share, share_option=option, kept=kept, retry_seconds=retry_seconds)
 
 
+class _Payload:
+    """The payload bytes of one call; `due` of them do not exist yet."""
+
+    __slots__ = ("due", "reservation")
+
+    def __init__(self, reservation: Reservation) -> None:
+        self.reservation = reservation
+        self.due = 0
+
+
 class PayloadMemory:
     """Counts the payload bytes of calls: reserved from their announcement until the call ends, in use once they exist.
 
-    A payload that was announced takes no memory before it arrives, and a reply none before its work begins.
+    A payload that was announced takes no memory before it arrives, and a reply none before its work begins. A call has
+    one reservation, which grows.
     """
 
     def __init__(self, account: Account, allocate: Callable[[int], memoryview]) -> None:
         self.account = account
         self._allocate = allocate
         self._lock = threading.Lock()
-        # Bytes that are reserved and do not exist yet, by call, and their sum.
-        self._due: dict[Call, int] = {}
+        self._payloads: dict[Call, _Payload] = {}
+        # Bytes that are reserved and do not exist yet, of all calls.
         self._total_due = 0
 
     @property
@@ -170,26 +188,24 @@ class PayloadMemory:
 
     def reserve(self, nbytes: int, call: Call) -> None:
         """Reserve bytes until a call ends, which are in use at once; BusyError if too few are left."""
-        call.on_end(self.account.reserve(call.tenant, nbytes).release)
+        if nbytes:
+            self._payload_of(call).reservation.add(nbytes)
 
     def announce(self, nbytes: int, call: Call) -> None:
         """Reserve bytes until a call ends, which are in use once they arrive, or the call's work begins.
 
         BusyError if too few are left.
         """
-        reservation = self.account.reserve(call.tenant, nbytes)
+        self.reserve(nbytes, call)
         self._change_due(call, nbytes)
-
-        def release() -> None:
-            reservation.release()
-            self.begin(call)
-
-        call.on_end(release)
 
     def begin(self, call: Call) -> None:
         """Count all that a call has announced as in use."""
         with self._lock:
-            self._total_due -= self._due.pop(call, 0)
+            payload = self._payloads.get(call)
+            if payload is not None:
+                self._total_due -= payload.due
+                payload.due = 0
 
     def assembler(self, payload_bytes: int, limit_bytes: int, call: Call) -> PayloadAssembler:
         """The receiver of a payload, which counts as in use as it arrives.
@@ -212,14 +228,28 @@ class PayloadMemory:
 
         return allocate
 
+    def _payload_of(self, call: Call) -> _Payload:
+        with self._lock:
+            payload = self._payloads.get(call)
+            if payload is not None:
+                return payload
+            payload = self._payloads[call] = _Payload(Reservation(self.account, call.tenant))
+        call.on_end(lambda: self._end(call, payload))
+        return payload
+
+    def _end(self, call: Call, payload: _Payload) -> None:
+        payload.reservation.release()
+        with self._lock:
+            del self._payloads[call]
+            self._total_due -= payload.due
+
     def _change_due(self, call: Call, change: int) -> None:
         with self._lock:
-            due = self._due.get(call, 0)
-            changed = max(0, due + change)
-            self._total_due += changed - due
-            self._due[call] = changed
-            if not changed:
-                del self._due[call]
+            payload = self._payloads.get(call)
+            if payload is not None:
+                due = max(0, payload.due + change)
+                self._total_due += due - payload.due
+                payload.due = due
 
     @contextmanager
     def lent(self, tenant: str) -> Iterator[Callable[[int], memoryview]]:

@@ -190,6 +190,26 @@ def test_what_is_announced_takes_memory_from_others_once_it_is_there() -> None:
     assert (account.taken, payloads.used) == (0, 0)
 
 
+def test_a_call_has_one_reservation_for_all_its_payloads_and_none_for_no_bytes() -> None:
+    account = Account("bytes of payloads", 1000, "--transit-mib", share=600)
+    payloads = PayloadMemory(account, allocate_bytes)
+    call: Any = Ending()
+    payloads.reserve(0, call)
+    payloads.announce(0, call)
+    assert not call._at_end
+    payloads.announce(100, call)
+    payloads.assembler(200, 200, call)
+    payloads.reserve(50, call)
+    assert len(call._at_end) == 1
+    assert (account.taken, payloads.used) == (350, 50)
+    # What the call would need in all is more than it can ever have, so that it need not try again.
+    with pytest.raises(BusyError, match="601 bytes of payloads are needed") as refused:
+        payloads.reserve(251, call)
+    assert refused.value.retry_seconds is None
+    call.end()
+    assert (account.taken, payloads.used) == (0, 0)
+
+
 @pytest.mark.parametrize("arrived", [0, 1, 200])
 def test_an_upload_leaves_nothing_behind_however_much_of_it_arrived(arrived: int) -> None:
     payloads = PayloadMemory(Account("bytes of payloads", 1000, "--transit-mib"), allocate_bytes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,6 +22,9 @@ from lumigrad.protos.errors import ProtocolError
 from lumigrad.protos.frame_stream import FRAME_BYTES, FrameAnswer
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import render_pb2, scene_pb2
+
+# The longest time that a worker gets to end an RPC whose requests are all answered.
+_END_S = 0.5
 
 
 @dataclass(eq=False)
@@ -69,8 +73,8 @@ class FrameExchange:
         self.rpc = self._connection.open_stream(self._connection.render.RenderStream, requests, call)
         worker.under_way += 1
 
-    def send(self, sent: Sent) -> None:
-        """Sends a request; does not wait for the reply."""
+    def send(self, sent: Sent, *, pipelined: bool) -> None:
+        """Sends a request; does not wait for the reply. `pipelined`: other frames are on their way."""
         connection = self._connection
         sent.trip = connection.trip(sent.call) if self._has_lanes else StreamTrip()
         message = render_pb2.FrameRequest(
@@ -78,6 +82,7 @@ class FrameExchange:
             timeout_ms=max(1, round(1e3 * sent.call.remaining_s())),
             latest_only=self._latest_only,
             lane=sent.trip.lane_name,
+            pipelined=pipelined,
         )
         self._fill(message, sent.request, sent.trip)
         payload = sent.trip.payload
@@ -115,9 +120,12 @@ class FrameExchange:
         release = self._connection.render.Release
         return Kept(context_id, release, self._affinity, self.worker) if context_id else None
 
-    def close(self) -> None:
-        """Ends the RPC, and with it the work on its frames."""
+    def close(self, *, is_answered: bool) -> None:
+        """Ends the RPC: at once, with the work on its frames, unless every request `is_answered`."""
         self._outgoing.put(None)
+        has_ended = threading.Event()
+        if is_answered and self.rpc.add_callback(has_ended.set):
+            has_ended.wait(_END_S)
         self.rpc.cancel()
         self.worker.under_way -= 1
 

@@ -94,7 +94,7 @@ class FrameStream:
             sent = Sent(self._number, request, self._call.renewed(self._call.timeout_s))
             exchange = self._exchange
             if exchange is not None:
-                exchange.send(sent)
+                exchange.send(sent, pipelined=bool(self._pending))
             self._pending.append(sent)
         if exchange is None:
             sent.call.cancellation = cancellation
@@ -129,7 +129,7 @@ class FrameStream:
         """Ends the RPC, and cancels the frames that are pending; returns whether it was open."""
         with self._lock:
             was_closed, self._is_closed = self._is_closed, True
-            self._drop_exchange()
+            self._drop_exchange(is_answered=not self._pending)
             self._pending.clear()
         return not was_closed
 
@@ -173,7 +173,7 @@ class FrameStream:
             exchange = FrameExchange(worker, call, retain=self._retain, latest_only=self._latest_only)
             self._exchange = exchange
             for sent in self._pending:
-                exchange.send(sent)
+                exchange.send(sent, pipelined=len(self._pending) > 1)
         if not self._is_watched:
             self._is_watched = True
             threading.Thread(target=_watch, args=(weakref.ref(self),), name="lumigrad frames", daemon=True).start()
@@ -232,10 +232,10 @@ class FrameStream:
             if not is_cancelled and oldest in self._pending:
                 self._pending.remove(oldest)
 
-    def _drop_exchange(self) -> None:
+    def _drop_exchange(self, *, is_answered: bool = False) -> None:
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
-            exchange.close()
+            exchange.close(is_answered=is_answered)
             for sent in self._pending:
                 sent.end(succeeded=False)
 

@@ -172,36 +172,41 @@ class _Stream:
             frame.call.end()
 
     def _read(self) -> None:
-        """Read requests, until there is one to work on here."""
-        frame: Frame | None = None
-        while frame is None:
-            try:
-                raw = next_message(self._raw, self.call)
-                # The end of the requests may be that of the call.
-                self.call.check()
-                read = None if raw is None else self._requests.read(raw, self)
-            except BaseException as error:
-                self.finish(error)
+        """Read requests, and work on each until one is to be worked on while others are read."""
+        while (read := self._next()) is not None:
+            begun, goes_on = self._add(read)
+            if begun is None and not goes_on:
                 return
-            self.call.turn.give()
-            if read is None:
-                self.finish(None)
-                return
-            self.call.progress.has_begun = True
-            self.call.progress.renew()
-            goes_on, frame = self._add(read)
-            if frame is not None and goes_on:
+            if begun is not None and goes_on and begun.is_pipelined:
                 self._threads.submit(self._read)
-            elif not goes_on:
-                break
-        if frame is not None:
-            self._work(frame)
+            if begun is not None:
+                self._work(begun)
+                if begun.is_pipelined or not goes_on:
+                    return
 
-    def _add(self, read: Frame) -> tuple[bool, Frame | None]:
-        """Take a frame in; returns whether to read on, and the frame if its work may begin."""
+    def _next(self) -> Frame | None:
+        """The next request; None, once the stream has been told to end, if there is none."""
+        try:
+            raw = next_message(self._raw, self.call)
+            # The end of the requests may be that of the call.
+            self.call.check()
+            read = None if raw is None else self._requests.read(raw, self)
+        except BaseException as error:
+            self.finish(error)
+            return None
+        self.call.turn.give()
+        if read is None:
+            self.finish(None)
+            return None
+        self.call.progress.has_begun = True
+        self.call.progress.renew()
+        return read
+
+    def _add(self, read: Frame) -> tuple[Frame | None, bool]:
+        """Take a frame in; returns the frame whose work may begin, if any, and whether to read on."""
         with self._lock:
             if self._is_finishing:
-                return False, None
+                return None, False
             skipped = [frame for frame in self._frames if frame.may_be_skipped and frame.waits]
             for frame in [frame for frame in skipped if frame in self._waiting]:
                 # It has no call yet.
@@ -215,7 +220,7 @@ class _Stream:
             is_reading = self._is_reading
         for frame in skipped:
             frame.skip()
-        return is_reading, begun
+        return begun, is_reading
 
     @property
     def _reads_on(self) -> bool:
@@ -275,13 +280,15 @@ class _Stream:
             self._threads.submit(self._read)
 
     def _send(self, raw: bytes) -> bool:
+        """Send a message; False if the stream is over."""
         if self._is_over:
             return False
         sending = self.call.progress.sending
         with sending:
             self._push(raw)
         sending.moved(len(raw))
-        return not self._is_over
+        # What gRPC has taken may have arrived, even if the stream is over by now.
+        return True
 
     def _close(self, error: BaseException | None) -> None:
         self._handler.end_pushed(self.call, self.context, error)

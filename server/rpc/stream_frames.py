@@ -39,11 +39,13 @@ class FrameCall(Call):
 class Frame:
     """One frame: from its request to the last byte of its reply."""
 
-    def __init__(self, number: int, call: FrameCall, *, may_be_skipped: bool) -> None:
+    def __init__(self, number: int, call: FrameCall, *, may_be_skipped: bool, is_pipelined: bool) -> None:
         """Not begun yet."""
         self.number = number
         self.call = call
         self.may_be_skipped = may_be_skipped
+        # Whether requests are to be read during its work.
+        self.is_pipelined = is_pipelined or may_be_skipped
         # The bytes of a RenderRequest; or what is wrong with the frame's own fields.
         self.request: bytes | InvalidArgumentError = b""
         self.is_skipped = False
@@ -141,7 +143,7 @@ class FrameRequests:
         metadata = [(REQUEST_ID, name), *whole.record.trace_parent.items()]
         call = FrameCall(METHOD, caller, metadata, deadline=deadline, is_traced=whole.times.spans is not None)
         call.lane_name = request.lane
-        frame = Frame(request.number, call, may_be_skipped=request.latest_only)
+        frame = Frame(request.number, call, may_be_skipped=request.latest_only, is_pipelined=request.pipelined)
         try:
             frame.request = self._render_request(request)
         except InvalidArgumentError as error:

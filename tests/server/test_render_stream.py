@@ -53,8 +53,9 @@ def detail_of(answer: FrameAnswer, kind: type) -> object:
     return details.find((details.trailer(answer.status),), kind)
 
 
+@pytest.mark.parametrize("pipelined", [True, False])
 @pytest.mark.parametrize("kind", ["spheres", "gaussians"])
-def test_frames_are_equal_to_renders_bit_by_bit(client: RawClient, kind: str) -> None:
+def test_frames_are_equal_to_renders_bit_by_bit(client: RawClient, kind: str, pipelined: bool) -> None:
     if kind == "spheres":
         cloud, spec = sphere_cloud(50), spec_of(CAMERA, outputs=["color", "alpha"])
         cameras = [opencv_camera(32, 24, x=x) for x in (0.5, 1.0, 1.5)]
@@ -65,7 +66,7 @@ def test_frames_are_equal_to_renders_bit_by_bit(client: RawClient, kind: str) ->
     with RawFrames(client) as frames:
         frames.send(spec)
         for camera in cameras:
-            frames.send(cameras=[camera])
+            frames.send(cameras=[camera], pipelined=pipelined)
         for number, camera in enumerate((spec.cameras[0], *cameras), 1):
             answer = frames.receive()
             assert answer.number == number

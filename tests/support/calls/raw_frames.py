@@ -34,7 +34,8 @@ class RawFrames:
         self.call.cancel()
 
     def send(self, spec: render_pb2.RenderSpec | None = None, **fields: Any) -> int:
-        """Send a request, with the next number unless it has one; returns the number."""
+        """Send a request, pipelined and with the next number unless it says otherwise; returns the number."""
+        fields.setdefault("pipelined", True)
         self.sent = fields.pop("number", self.sent + 1)
         if spec is not None:
             fields.setdefault("render", render_pb2.RenderRequest(spec=spec))

@@ -1,9 +1,11 @@
 // The Python module lumigrad.kernels._native.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include "common/isa.h"
+#include "common/levels.h"
 #include "common/pool.h"
 #include "common/room.h"
 #include "common/threads.h"
@@ -55,12 +57,21 @@ void bind_room(nb::module_& m) {
       .def("__exit__", [](const MemoryRoom&, const nb::args&) { lumigrad::limit_memory(nullptr); });
 }
 
+// Of as many values as levels, which the Python package checks.
+void write_levels(const nb::ndarray<const float, nb::c_contig, nb::device::cpu>& values,
+                  const nb::ndarray<uint8_t, nb::c_contig, nb::device::cpu>& levels) {
+  nb::gil_scoped_release unlocked;
+  lumigrad::convert_levels(lumigrad::current_isa(), values.data(), values.size(), levels.data());
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
   m.def("available_isas", &isa_names, "Instruction sets built in and runnable here, slowest first.");
   m.def("current_isa", [] { return lumigrad::isa_name(lumigrad::current_isa()); });
   m.def("set_isa", [](const std::string& name) { lumigrad::set_isa(lumigrad::parse_isa(name)); });
+  m.def("write_levels", &write_levels, nb::arg("values").noconvert(), nb::arg("levels").noconvert(),
+        nb::sig("def write_levels(values: object, levels: object) -> None"));
   nb::exception<lumigrad::Stopped>(m, "Stopped");
   nb::class_<lumigrad::StopRequest>(m, "StopRequest")
       .def(nb::init<>())

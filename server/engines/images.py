@@ -12,6 +12,7 @@ import torch
 from isal import isal_zlib
 from simplejpeg import encode_jpeg
 
+from lumigrad.kernels.buffers import empty
 from lumigrad.kernels.levels import write_levels
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.tensors import PayloadWriter
@@ -187,7 +188,7 @@ def _levels(values: torch.Tensor) -> torch.Tensor:
     """The levels of an image; an image that kernels have written as levels is returned unchanged."""
     if values.dtype == torch.uint8:
         return values
-    levels = torch.empty_like(values, dtype=torch.uint8)
+    levels = empty(values.shape, torch.uint8, values.device)
     write_levels(values, levels)
     return levels
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lumigrad.kernels.levels import write_levels
-
 
 def extreme_values(count: int) -> Tensor:
     """Values at and beside the bounds between levels and beyond the ends, without number, and at random."""
@@ -21,7 +19,6 @@ def extreme_values(count: int) -> Tensor:
 
 
 def levels_of(values: Tensor) -> Tensor:
-    """The levels of an image of floats."""
-    levels = torch.empty(values.shape, dtype=torch.uint8)
-    write_levels(values.cpu(), levels)
-    return levels
+    """The levels of an image of floats, by operations of PyTorch."""
+    scaled = values.cpu().mul(255.0).nan_to_num_(nan=0.0, posinf=255.0, neginf=0.0)
+    return scaled.clamp_(0.0, 255.0).round_().to(torch.uint8)

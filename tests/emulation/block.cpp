@@ -32,7 +32,8 @@ alignas(128) thread_local unsigned char dynamic_shared_memory[Block::kMaxShared 
 thread_local Block* running_block = nullptr;
 
 bool same_site(const Site& a, const Site& b) {
-  return a.line() == b.line() && a.column() == b.column() && std::strcmp(a.file_name(), b.file_name()) == 0;
+  return a.line() == b.line() && a.column() == b.column() &&
+         (a.file_name() == b.file_name() || std::strcmp(a.file_name(), b.file_name()) == 0);
 }
 
 }  // namespace
@@ -60,8 +61,9 @@ std::uint64_t Block::random() {
 void Block::start(int threads, std::size_t shared_bytes) {
   count_ = live_ = threads;
   at_barrier_ = votes_ = 0;
+  round_ = 0;
   error_ = nullptr;
-  ++generation_;
+  block_generation = ++generation_;
   free_stacks_.clear();
   for (int i = kMaxThreads - 1; i >= 0; --i) free_stacks_.push_back(stacks_ + (i + 1) * kStackStride);
   for (int i = 0; i < threads; ++i) threads_[i].state = State::fresh;
@@ -76,9 +78,17 @@ void Block::start(int threads, std::size_t shared_bytes) {
   std::memset(dynamic_shared_memory + shared_bytes, kGuard, kGuardBytes);
 }
 
+void Block::number(dim3 shape) {
+  if (shape.x == shape_.x && shape.y == shape_.y && shape.z == shape_.z) return;
+  shape_ = shape;
+  for (unsigned i = 0; i < shape.x * shape.y * shape.z; ++i) {
+    threads_[i].index = {i % shape.x, i / shape.x % shape.y, i / shape.x / shape.y};
+  }
+}
+
 void Block::run(dim3 grid, dim3 block, uint3 place, std::size_t shared_bytes, std::uint64_t order,
                 const std::function<void()>& body) {
-  shape_ = block;
+  number(block);
   place_ = place;
   order_ = order;
   random_ = order + place.x + 977 * place.y;
@@ -113,9 +123,10 @@ bool Block::run_warp(int warp) {
   while (warps_[warp].ready != 0) {
     progress = true;
     if (order_ == 0) {
-      for (std::uint32_t rest = warps_[warp].ready; rest != 0; rest &= rest - 1) {
-        resume(warp * 32 + std::countr_zero(rest));
-      }
+      // The lanes hand over to each other; the last one comes back here.
+      first_ = warp * 32;
+      round_ = warps_[warp].ready;
+      resume(next_of_round());
     } else {
       // One round only, so that other warps come in between; lanes by an odd stride from a random one.
       const auto stride = static_cast<int>(random() % 16 * 2 + 1), first = static_cast<int>(random() % 32);
@@ -130,52 +141,78 @@ bool Block::run_warp(int warp) {
   return progress;
 }
 
+int Block::next_of_round() {
+  const int lane = std::countr_zero(round_);
+  round_ &= round_ - 1;
+  return first_ + lane;
+}
+
 void Block::resume(int thread) {
+  came_from_ = &scheduler_;
+  switch_context(scheduler_, entered(thread));
+  if (error_) std::rethrow_exception(error_);
+}
+
+// Makes a thread the current one; returns where it continues.
+Context& Block::entered(int thread) {
   Thread& self = threads_[thread];
-  Warp& warp = warps_[thread / 32];
-  const std::uint32_t bit = 1u << thread % 32;
   current_ = thread;
-  const auto index = static_cast<unsigned>(thread);
-  threadIdx = {index % shape_.x, index / shape_.x % shape_.y, index / shape_.x / shape_.y};
-  warp.ready &= ~bit;
+  threadIdx = self.index;
+  warps_[thread / 32].ready &= ~(1u << thread % 32);
   if (self.state == State::fresh) {
     self.stack = free_stacks_.back();
     free_stacks_.pop_back();
     *reinterpret_cast<std::uint64_t*>(self.stack) = kCanary;
     prepare(self.context, self.stack, kStack, &Block::fibre);
   }
-  switch_context(scheduler_, self.context);
-  if (error_) std::rethrow_exception(error_);
-  if (*reinterpret_cast<std::uint64_t*>(self.stack) != kCanary) fail("a thread overflowed its stack", Site::current());
-  if (self.state == State::done) {
-    free_stacks_.push_back(self.stack);
-    warp.live &= ~bit;
-    --live_;
-    // Lanes that have returned are not waited for in a warp operation.
-    if (warp.waiting != 0) {
-      const int other = thread / 32 * 32 + std::countr_zero(warp.waiting);
-      try_complete(thread / 32, threads_[other].request.mask);
-    }
+  return self.context;
+}
+
+// Goes on with the next lane of the round, or with the scheduler.
+void Block::leave(Thread& self) {
+  const bool is_done = self.state == State::done;
+  try {
+    if (*reinterpret_cast<std::uint64_t*>(self.stack) != kCanary)
+      fail("a thread overflowed its stack", Site::current());
+    if (is_done) finish(current_);
+  } catch (...) {
+    error_ = std::current_exception();
+  }
+  came_from_ = &self.context;
+  Context& next = round_ == 0 || error_ ? scheduler_ : entered(next_of_round());
+  // Not before the next thread has a stack: this one is still in use.
+  if (is_done) free_stacks_.push_back(self.stack);
+  switch_context(self.context, next, is_done);
+}
+
+void Block::finish(int thread) {
+  Warp& warp = warps_[thread / 32];
+  warp.live &= ~(1u << thread % 32);
+  --live_;
+  // Lanes that have returned are not waited for in a warp operation.
+  if (warp.waiting != 0) {
+    const int other = thread / 32 * 32 + std::countr_zero(warp.waiting);
+    try_complete(thread / 32, threads_[other].request.mask);
   }
 }
 
 void Block::fibre() {
   Block& block = *running_block;
   Thread& self = block.threads_[block.current_];
-  arrived(self.context, block.scheduler_);
+  arrived(self.context, *block.came_from_);
   try {
     (*block.body_)();
   } catch (...) {
     block.error_ = std::current_exception();
   }
   self.state = State::done;
-  switch_context(self.context, block.scheduler_, true);
+  block.leave(self);
 }
 
 void Block::wait(State state) {
   Thread& self = threads_[current_];
   self.state = state;
-  switch_context(self.context, scheduler_);
+  leave(self);
 }
 
 std::uint64_t Block::warp_operation(const Request& request) {

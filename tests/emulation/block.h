@@ -33,7 +33,6 @@ class Block {
   std::uint64_t warp_operation(const Request& request);
   int barrier(Vote vote, int predicate, const Site& site);
   [[noreturn]] void fail(const std::string& what, const Site& site) const;
-  std::uint64_t generation() const { return generation_; }
 
  private:
   enum class State { fresh, ready, in_warp, at_barrier, done };
@@ -41,6 +40,7 @@ class Block {
   struct Thread {
     State state = State::fresh;
     Context context;
+    uint3 index{};
     char* stack = nullptr;
     Request request{};
     std::uint64_t result = 0;
@@ -53,10 +53,15 @@ class Block {
   };
 
   static void fibre();
+  void number(dim3 shape);
   void start(int threads, std::size_t shared_bytes);
   void take_turns();
   bool run_warp(int warp);
+  int next_of_round();
   void resume(int thread);
+  Context& entered(int thread);
+  void leave(Thread& self);
+  void finish(int thread);
   void wait(State state);
   bool try_complete(int warp, std::uint32_t mask);
   void finish_barrier(const Site& site);
@@ -74,8 +79,12 @@ class Block {
   Context scheduler_;
   const std::function<void()>* body_ = nullptr;
   std::exception_ptr error_;
-  dim3 shape_;
+  dim3 shape_{0, 0, 0};
   uint3 place_{};
+  // Who has handed over last; the lanes of the warp at `first_` that are to run in this round.
+  Context* came_from_ = nullptr;
+  std::uint32_t round_ = 0;
+  int first_ = 0;
   int count_ = 0, live_ = 0, at_barrier_ = 0, votes_ = 0, current_ = 0;
   std::uint64_t generation_ = 0, order_ = 0, random_ = 0;
 };

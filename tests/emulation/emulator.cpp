@@ -62,6 +62,8 @@ void run_grid(dim3 grid, dim3 block, std::size_t shared_bytes, const std::functi
   if (error) std::rethrow_exception(error);
 }
 
+constinit thread_local std::uint64_t block_generation = 0;
+
 std::uint64_t warp_operation(const Request& request) { return Block::running().warp_operation(request); }
 
 int block_barrier(Vote vote, int predicate, const Site& site) {
@@ -69,7 +71,5 @@ int block_barrier(Vote vote, int predicate, const Site& site) {
 }
 
 void fail(const std::string& what, const Site& site) { Block::running().fail(what, site); }
-
-std::uint64_t block_generation() { return Block::running().generation(); }
 
 }  // namespace lumigrad::emulation

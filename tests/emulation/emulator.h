@@ -67,7 +67,7 @@ int block_barrier(Vote vote, int predicate, const Site& site);
 // Shared memory of the size that the launch stated.
 unsigned char* dynamic_shared();
 // Changes with every block that a system thread runs, so that shared memory can be told from what the last block left.
-std::uint64_t block_generation();
+extern constinit thread_local std::uint64_t block_generation;
 
 // The name of an operation in CUDA.
 const char* name_of(Operation operation);

@@ -9,7 +9,8 @@ namespace {
 // The lane that `lane` reads from, or `lane` itself where CUDA defines that a read beyond the segment gives back the
 // caller's own value.
 int source_lane(const Request& request, int lane) {
-  const int first = lane / request.width * request.width;
+  // Widths are powers of two.
+  const int first = lane & ~(request.width - 1);
   const int within = lane - first;
   switch (request.operation) {
     case Operation::shuffle_up:

@@ -18,8 +18,8 @@ struct SharedIndex {
     if (value < 0 || value >= size) {
       fail("index " + std::to_string(value) + " of a shared array of " + std::to_string(size), site);
     }
-    if (generation != block_generation()) {
-      generation = block_generation();
+    if (generation != block_generation) {
+      generation = block_generation;
       std::memset(values, 0xFF, bytes);
     }
   }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,10 +25,10 @@ CLOCK_NS = 5_000_000
 @pytest.fixture(scope="module")
 def traced_worker() -> Iterator[tuple[WorkerProcess, Collector, str]]:
     """A worker that keeps a trace only if the caller does, and one forward state."""
-    environment = {**os.environ, "OTEL_TRACES_SAMPLER": "parentbased_always_off", "OTEL_BSP_SCHEDULE_DELAY": "50"}
+    variables = {"OTEL_TRACES_SAMPLER": "parentbased_always_off", "OTEL_BSP_SCHEDULE_DELAY": "50"}
     with grpc_collector() as (collector, url):
         options = ("--device", "cpu", "--context-mib", "3", "--trace-endpoint", url)
-        with worker(*options, environment=environment) as process:
+        with worker(*options, variables=variables) as process:
             yield process, collector, url
 
 

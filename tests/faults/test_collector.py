@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import time
@@ -13,8 +12,7 @@ from support.workers.worker import WorkerProcess, worker
 
 RENDER = "lumigrad.v1.RenderService/Render"
 BATCH = 64
-ENVIRONMENT = {
-    **os.environ,
+VARIABLES = {
     "OTEL_BSP_SCHEDULE_DELAY": "50",
     "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": str(BATCH),
     "OTEL_BSP_MAX_QUEUE_SIZE": str(2 * BATCH),
@@ -41,7 +39,7 @@ def wait_for_spans(process: WorkerProcess, result: str, count: int) -> None:
 def test_a_collector_that_hangs_and_comes_back() -> None:
     with grpc_collector() as (collector, url):
         collector.answers.clear()
-        with worker("--device", "cpu", "--trace-endpoint", url, environment=ENVIRONMENT) as process:
+        with worker("--device", "cpu", "--trace-endpoint", url, variables=VARIABLES) as process:
             # More spans than are kept for it.
             render(process, BATCH)
             wait_for_spans(process, "lost", 2 * BATCH)
@@ -59,8 +57,8 @@ def test_a_collector_that_hangs_and_comes_back() -> None:
 def test_a_collector_that_hangs_does_not_hold_up_the_end() -> None:
     with grpc_collector() as (collector, url):
         collector.answers.clear()
-        patient = {**ENVIRONMENT, "OTEL_EXPORTER_OTLP_TIMEOUT": "60"}
-        with worker("--device", "cpu", "--trace-endpoint", url, environment=patient) as process:
+        patient = {**VARIABLES, "OTEL_EXPORTER_OTLP_TIMEOUT": "60"}
+        with worker("--device", "cpu", "--trace-endpoint", url, variables=patient) as process:
             render(process, 3)
             started = time.monotonic()
             process.signal(signal.SIGTERM)
@@ -73,7 +71,7 @@ def test_a_collector_that_is_not_there_and_comes() -> None:
         reserved.bind(("127.0.0.1", 0))
         port = reserved.getsockname()[1]
     endpoint = f"http://127.0.0.1:{port}"
-    with worker("--device", "cpu", "--trace-endpoint", endpoint, environment=ENVIRONMENT) as process:
+    with worker("--device", "cpu", "--trace-endpoint", endpoint, variables=VARIABLES) as process:
         render(process, 3)
         wait_for_spans(process, "lost", 1)
         process.wait_for_log(FAILURE)

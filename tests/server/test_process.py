@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import socket
 import subprocess
@@ -213,7 +212,7 @@ def test_logs_are_json_on_request() -> None:
 
 
 def test_a_worker_without_a_gpu_says_that_it_renders_on_the_cpu() -> None:
-    with worker(environment={**os.environ, "CUDA_VISIBLE_DEVICES": ""}) as process:
+    with worker(variables={"CUDA_VISIBLE_DEVICES": ""}) as process:
         process.wait_for_log("no usable CUDA device, using the CPU")
         client = RawClient(process.target)
         assert client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=10).device == "cpu"

@@ -28,6 +28,19 @@ _TESTS = Path(__file__).parents[2]
 _MESSAGE_BYTES = 1 << 18
 # The environment variable that holds the folder of the faults that workers meet.
 FAULTS = "LUMIGRAD_TEST_FAULTS"
+# Modules that take a command longer to import than it takes to run. Optional packages are among them.
+_IMPORTED_LATE = (
+    "encodings.idna",
+    "grpc._channel",
+    "lumigrad.client.client",
+    "numpy.random",
+    "PIL.JpegImagePlugin",
+    "PIL.PngImagePlugin",
+    "plyfile",
+    "scipy.ndimage",
+    "scipy.spatial",
+    "tqdm",
+)
 # Set: a worker without a supervisor has the emulated device.
 EMULATED = "LUMIGRAD_TEST_EMULATED"
 
@@ -250,10 +263,17 @@ class _LoadedForkServer:
 
 
 if __name__ == "__main__":
-    # Loaded before the first fork.
+    # Loaded before the first fork, with what commands import only when they are run.
+    for _name in _IMPORTED_LATE:
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(_name)
     from lumigrad.client import cli
+    from lumigrad.client.shell import catalog
     from lumigrad.server.process import fork_server
     from lumigrad.server.process import main as _loaded  # noqa: F401
+
+    for _command in catalog.found_commands().values():
+        catalog.loaded(_command, required=False)
 
     fork_server.Popen = _LoadedForkServer  # type: ignore[assignment, misc]
 

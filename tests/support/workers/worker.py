@@ -46,6 +46,7 @@ class WorkerProcess:
         port: int = 0,
         metrics_port: int = 0,
         environment: dict[str, str] | None = None,
+        variables: dict[str, str] | None = None,
         credentials: grpc.ChannelCredentials | None = None,
         metrics_context: ssl.SSLContext | None = None,
         supervised: bool = False,
@@ -55,6 +56,7 @@ class WorkerProcess:
     ):
         """Start it and wait until it answers; a worker that ends instead is a RuntimeError with its log.
 
+        `variables` are set for it; an `environment` of its own, which may matter to what is loaded, takes it seconds.
         `credentials` are for one that asks for TLS, `metrics_context` for one whose metrics do. `process` is the
         worker's own, or its supervisor's if there is to be one, whose workers meet the faults armed in a folder. One
         without a supervisor may be `emulated`: its device is the emulation of CUDA, and it meets faults, too.
@@ -64,9 +66,10 @@ class WorkerProcess:
         self.metrics_context = metrics_context
         alone = () if supervised else ("--no-supervisor",)
         arguments = [*command, "--port", str(port), "--metrics-port", str(metrics_port), *alone, *options]
-        # An environment may matter to what is loaded.
         is_plain = environment is None and arguments[0] == LUMIGRAD
-        told = {} if faults is None else {FAULTS: str(faults)}
+        told = dict(variables or {})
+        if faults is not None:
+            told[FAULTS] = str(faults)
         if emulated:
             told[EMULATED] = "1"
         self.process = (

@@ -24,13 +24,8 @@ from lumigrad.client.errors import (
     Violation,
 )
 from lumigrad.client.rendering.frame import Frame
-from lumigrad.client.settings.engines import (
-    DistanceSettings,
-    GaussianSettings,
-    SphereSettings,
-    Transform,
-    UnscentedTransform,
-)
+from lumigrad.client.settings.distances import DistanceSettings
+from lumigrad.client.settings.engines import GaussianSettings, SphereSettings, Transform, UnscentedTransform
 from lumigrad.client.training import AdaptiveDensity, Loss, Mcmc, Rate, Trainer
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.gaussians import Gaussians

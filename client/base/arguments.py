@@ -53,9 +53,9 @@ def names(name: str, value: Any) -> tuple[str, ...]:
     """`value`, one name or several, as a tuple."""
     if isinstance(value, str):
         return (value,)
-    given = value
-    if not isinstance(value, tuple):
-        given = tuple(value) if isinstance(value, Iterable) else (value,)
+    given: tuple[Any, ...] = (
+        value if isinstance(value, tuple) else tuple(value) if isinstance(value, Iterable) else (value,)
+    )
     if not {str}.issuperset(map(type, given)) and not all(isinstance(entry, str) for entry in given):
         raise InvalidArgument.of(name, f'expected names, got {_shown(value)}; pass strings, e.g. ("color",)')
     return given

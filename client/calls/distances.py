@@ -18,7 +18,7 @@ from lumigrad.client.distances.query import (
     warn_of_far,
 )
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.settings.engines import DistanceSemantics, DistanceSettings, Reduction
+from lumigrad.client.settings.distances import DistanceSemantics, DistanceSettings, Reduction
 from lumigrad.client.transport.call import Cancellable
 from lumigrad.client.values.handle import scene_facts
 from lumigrad.client.values.rotations import IDENTITY

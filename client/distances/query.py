@@ -23,7 +23,7 @@ from lumigrad.client.base.arrays import (
 )
 from lumigrad.client.base.precision import lost_by_size, lost_by_spheres, warn_of
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.settings.engines import DistanceSemantics, DistanceSettings, Reduction
+from lumigrad.client.settings.distances import DistanceSemantics, DistanceSettings, Reduction
 from lumigrad.client.values.handle import SceneHandle, kind_in_words, scene_facts
 from lumigrad.client.values.mesh import Mesh
 from lumigrad.client.values.rotations import pose_array

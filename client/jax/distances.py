@@ -20,7 +20,7 @@ from lumigrad.client.distances.query import (
 from lumigrad.client.jax.arrays import real, shaped
 from lumigrad.client.jax.remote import Inputs, JaxCall, compute
 from lumigrad.client.operators.call import DISTANCE_OUTPUTS, DistanceCall, chosen
-from lumigrad.client.settings.engines import DistanceSemantics, DistanceSettings, Reduction
+from lumigrad.client.settings.distances import DistanceSemantics, DistanceSettings, Reduction
 from lumigrad.client.values.rotations import check_rigid, pose_rows
 from lumigrad.client.values.world import Obstacle, Shape, World
 

@@ -15,7 +15,8 @@ from lumigrad.client.distances.query import DistanceQuery, Surroundings, environ
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.rendering.request import RenderRequest
-from lumigrad.client.settings.engines import DistanceSettings, SphereSettings
+from lumigrad.client.settings.distances import DistanceSettings
+from lumigrad.client.settings.engines import SphereSettings
 from lumigrad.client.values.camera import PULSAR_LENGTHS, Camera
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import SceneHandle

@@ -52,11 +52,12 @@ class Settings:
 _CONSTANTS = frozenset((bool, int, float, str, type(None)))
 
 
-def made(kind: type[S], given: Mapping[str, Any]) -> S:
+def made(kind: Callable[..., S], given: Mapping[str, Any]) -> S:
     """Checks and makes settings, or returns those that were made of the same constants before."""
     types = tuple(map(type, given.values()))
     if _CONSTANTS.issuperset(types) or all(map(_is_constant, given.values())):
-        return _kept(kind, tuple(given.items()), types)
+        kept: S = _kept(kind, tuple(given.items()), types)
+        return kept
     return kind(**given)
 
 
@@ -65,7 +66,7 @@ def _is_constant(value: Any) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _kept(kind: Callable[..., S], given: tuple[tuple[str, Any], ...], types: tuple[type, ...]) -> S:
+def _kept(kind: Callable[..., Any], given: tuple[tuple[str, Any], ...], types: tuple[type, ...]) -> Any:
     # Equal values of other types may be wrong: 1 is no True.
     return kind(**dict(given))
 
@@ -319,52 +320,6 @@ def _transform(index: int, entry: Any) -> Transform:
     # What is left are tensors.
     matrix = _slice_matrix(f"{field}.matrix", matrix)
     return Transform(begin, end, matrix, None if last is None else _slice_matrix(f"{field}.matrix_end", last))
-
-
-DistanceSemantics = Literal["exact", "curobo", "curobo_field"]
-Reduction = Literal["sum", "max"]
-
-
-@dataclass(frozen=True)
-class DistanceSettings(Settings):
-    """The settings of one query; the worker checks their ranges.
-
-    With d = radius + activation distance - distance of the centre, the cost of a sphere near an obstacle is 0 for
-    d <= 0, d^2 / (2 a) up to d = a, the activation distance, and d - a / 2 from there on; metres.
-
-    Attributes:
-        semantics: "exact": true distances, conservative sweeps, true derivatives; "curobo": the costs of cuRobo 0.7,
-            including its search radius, marching and gradients; "curobo_field": those of its compute_esdf.
-        activation_distance: clearance of a sphere's surface below which it has a cost, metres, >= 0.
-        max_distance: the search radius around centres, metres; None: unlimited, in curobo 0.1.
-        sweep: also compute costs along the path to the time steps before and after, half of the way to each.
-        samples: maximum number of samples on each half of a sweep; in exact a power of two up to 256; None: 32.
-        speed_metric: multiply the costs of time steps between the first and the last by the speed there, in m/s.
-        time_step_s: time between time steps, seconds; needed with speed_metric.
-        reduction: "sum" or "max" of the costs of samples and obstacles.
-        weight: factor on costs and their gradients.
-    """
-
-    semantics: DistanceSemantics = "exact"
-    activation_distance: float = 0.0
-    max_distance: float | None = None
-    sweep: bool = False
-    samples: int | None = None
-    speed_metric: bool = False
-    time_step_s: float | None = None
-    reduction: Reduction = "sum"
-    weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        for name, kinds in (("semantics", DistanceSemantics), ("reduction", Reduction)):
-            one_of(name, getattr(self, name), get_args(kinds), quote='"')
-        for name in ("sweep", "speed_metric"):
-            vars(self)[name] = truth(name, getattr(self, name))
-        self._check_numbers()
-        if self.samples is not None:
-            vars(self)["samples"] = whole_number("samples", self.samples, 0, 256)
-        if self.speed_metric and self.time_step_s is None:
-            raise InvalidArgument.of("time_step_s", "expected seconds between time steps for speed_metric, got None")
 
 
 _DEFAULT_GAMMA = 1e-2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from lumigrad.client.base.arguments import one_of, values_of, whole_number
 from lumigrad.client.errors import InvalidArgument
@@ -19,7 +19,7 @@ def image_formats(value: Any, outputs: Sequence[str]) -> ImageFormats:
     """The formats of `outputs` by their names, without float32, from one format for all of them or some by name."""
     asked = tuple(outputs) or ("color",)
     if isinstance(value, str) and value in _WIRE:
-        return {} if value == "float32" else dict.fromkeys(asked, value)
+        return {} if value == "float32" else dict.fromkeys(asked, cast(ImageFormat, value))
     formats = value if isinstance(value, Mapping) else dict.fromkeys(asked, value)
     for name, entry in formats.items():
         if name not in asked:

@@ -12,7 +12,7 @@ from lumigrad.client.default import client_of
 from lumigrad.client.distances.query import Surroundings, sphere_rows, surroundings
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.operators.call import DISTANCE_OUTPUTS, DistanceCall, chosen
-from lumigrad.client.settings.engines import DistanceSemantics, DistanceSettings, Reduction
+from lumigrad.client.settings.distances import DistanceSemantics, DistanceSettings, Reduction
 from lumigrad.client.torch.remote import compute, on_host, outside_graphs
 from lumigrad.client.values.rotations import check_rigid, pose_rows
 from lumigrad.client.values.world import Obstacle, Shape, World

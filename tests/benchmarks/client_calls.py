@@ -109,16 +109,19 @@ def rows(rounds: int) -> Iterator[Row]:
     def view() -> Camera:
         return views[next(turn) % len(views)]
 
-    with worker("--device", "cpu") as process, Client(process.target, lane="stream") as client:
-        with grpc.insecure_channel(process.target) as channel:
-            stored, world = client.put(scene), client.put(World(Cuboid((1, 1, 1))))
-            options: dict[str, Any] = {"near": 0.1, "outputs": ("color",), "image_format": "uint8"}
-            yield compare("`render`", lambda: client.render(stored, view(), **options), channel, rounds)
-            several = {**options, "outputs": ("color", "depth", "alpha"), "image_format": "float32"}
-            yield compare("`render`, 3 outputs", lambda: client.render(stored, view(), **several), channel, rounds)
-            frame = client.render(stored, views[0], retain=True)
-            yield compare("`backward`", lambda: frame.backward(upstream), channel, rounds)
-            yield compare("`query`", lambda: client.query(world, spheres), channel, rounds)
+    with (
+        worker("--device", "cpu") as process,
+        Client(process.target, lane="stream") as client,
+        grpc.insecure_channel(process.target) as channel,
+    ):
+        stored, world = client.put(scene), client.put(World(Cuboid((1, 1, 1))))
+        options: dict[str, Any] = {"near": 0.1, "outputs": ("color",), "image_format": "uint8"}
+        yield compare("`render`", lambda: client.render(stored, view(), **options), channel, rounds)
+        several = {**options, "outputs": ("color", "depth", "alpha"), "image_format": "float32"}
+        yield compare("`render`, 3 outputs", lambda: client.render(stored, view(), **several), channel, rounds)
+        frame = client.render(stored, views[0], retain=True)
+        yield compare("`backward`", lambda: frame.backward(upstream), channel, rounds)
+        yield compare("`query`", lambda: client.query(world, spheres), channel, rounds)
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from lumigrad.client.compat.curobo.values import (
     pose_numbers,
 )
 from lumigrad.client.default import default_client
-from lumigrad.client.settings.engines import DistanceSettings
+from lumigrad.client.settings.distances import DistanceSettings
 from lumigrad.client.torch.remote import outside_graphs
 from lumigrad.client.values.rotations import pose_array, rotated
 

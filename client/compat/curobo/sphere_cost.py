@@ -13,7 +13,7 @@ from lumigrad.client.client import Client
 from lumigrad.client.compat.curobo.buffers import CollisionBuffer
 from lumigrad.client.compat.curobo.errors import curobo_refusals
 from lumigrad.client.distances.query import DistanceQuery, Surroundings, environment_numbers, sphere_rows, warn_of_far
-from lumigrad.client.settings.engines import DistanceSettings
+from lumigrad.client.settings.distances import DistanceSettings
 from lumigrad.client.torch.remote import on_host
 
 _MOST_STEPS = 255

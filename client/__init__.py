@@ -24,6 +24,7 @@ from lumigrad.client.errors import (
     Violation,
 )
 from lumigrad.client.rendering.frame import Frame
+from lumigrad.client.rendering.stream import RenderStream
 from lumigrad.client.settings.distances import DistanceSettings
 from lumigrad.client.settings.engines import GaussianSettings, SphereSettings, Transform, UnscentedTransform
 from lumigrad.client.training import AdaptiveDensity, Loss, Mcmc, Rate, Trainer
@@ -73,6 +74,7 @@ __all__ = [
     "PinholeLens",
     "PrecisionWarning",
     "Rate",
+    "RenderStream",
     "ResourceExhausted",
     "SceneHandle",
     "SceneNotFound",

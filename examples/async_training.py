@@ -49,8 +49,8 @@ async def fit(target: str, steps: int, output: Path) -> None:
     published: asyncio.Queue[SceneHandle | None] = asyncio.Queue()
     psnr: list[float] = []
     async with AsyncClient(target) as client:
-        frames = client.render_stream(knot.knot(), cameras, gamma=1e-4, **SETTINGS)
-        photographs = [frame.color async for frame in frames]
+        async with client.stream(knot.knot(), gamma=1e-4, **SETTINGS) as stream:
+            photographs = [frame.color async for frame in stream.frames(cameras)]
         watching = asyncio.create_task(watch(client, published))
         async with client.trainer(begin, cameras, photographs, rates=rates, gamma=0.01, **SETTINGS) as trainer:
             for _ in range(PUBLICATIONS):

@@ -53,8 +53,9 @@ async def turn(target: str, count: int, in_flight: int, output: Path) -> None:
                 await client.render(scene, camera, **SETTINGS)
             singly = count / (time.perf_counter() - began)
             began, pictures = time.perf_counter(), []
-            async for frame in client.render_stream(scene, cameras, in_flight=in_flight, **SETTINGS):
-                pictures.append(frame.color)
+            async with client.stream(scene, in_flight=in_flight, **SETTINGS) as stream:
+                async for frame in stream.frames(cameras):
+                    pictures.append(frame.color)
             streamed = count / (time.perf_counter() - began)
         print(f"{singly:.0f} frames a second one by one, {streamed:.0f} with {in_flight} on their way")
         print(f"meanwhile the loop looked at the queue {len(seen)} times")

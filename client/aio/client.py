@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable
-from typing import Any
-
 from lumigrad.client.aio.calls import Asynchronous, Calls, awaited, awaited_as
-from lumigrad.client.aio.results import AsyncDistances, AsyncFrame, frames_of_batch, in_order
+from lumigrad.client.aio.results import AsyncDistances, AsyncFrame, frames_of_batch
+from lumigrad.client.aio.stream import streaming
 from lumigrad.client.aio.trainer import begun
 from lumigrad.client.base.arguments import whole_number
 from lumigrad.client.client import Client
 from lumigrad.client.transport.addresses import WorkerTargets
 from lumigrad.client.transport.channel import Certificate, Priority, Tls
 from lumigrad.client.transport.lanes import LaneMode
-from lumigrad.client.values.camera import Camera
-from lumigrad.client.values.gaussians import Gaussians
-from lumigrad.client.values.handle import SceneHandle
-from lumigrad.client.values.spheres import Spheres
 
 _MOST_CALLS = 1024
 
@@ -124,39 +118,4 @@ class AsyncClient(Asynchronous[Client]):
     drive_pictures = awaited(Client.drive_pictures)
     trainer = begun(Client.trainer, is_new=True)
     resume_trainer = begun(Client.resume_trainer, is_new=False)
-
-    def render_stream(
-        self,
-        scene: Spheres | Gaussians | SceneHandle,
-        cameras: Iterable[Camera] | AsyncIterable[Camera],
-        *,
-        in_flight: int = 4,
-        **options: Any,
-    ) -> AsyncGenerator[AsyncFrame, None]:
-        """Renders a scene from a stream of cameras, with several calls in flight.
-
-        Args:
-            scene: as for `render`; use a handle, unless the scene is small enough to be sent with each call.
-            cameras: may be endless; the next one is taken when fewer than `in_flight` frames are pending.
-            in_flight: maximum number of frames in flight or not yet taken by the loop; `calls` limits it too.
-            options: as for `render`.
-
-        Yields:
-            A frame for each camera, in the order of the cameras. Use `contextlib.aclosing` so that the calls in flight
-            are cancelled immediately when a loop ends early.
-
-        Raises:
-            InvalidArgument: `in_flight` is no number from 1 on, or an argument of `render` is wrong.
-            LumigradError: a frame's call failed, in the place of the frame.
-
-        Example:
-            async def main():
-                async with AsyncClient(target) as client:
-                    handle = await client.put(gaussians)
-                    async for frame in client.render_stream(handle, cameras):
-                        print(frame.color.shape)
-
-            asyncio.run(main())
-        """
-        limit = min(whole_number("in_flight", in_flight, 1, _MOST_CALLS), self._calls.limit)
-        return in_order(lambda camera: self.render(scene, camera, **options), cameras, limit)
+    stream = streaming(Client.stream)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import aclosing
+from collections.abc import Iterable, Mapping
 from copy import copy, deepcopy
 from typing import Any, TypeVar
 
@@ -14,69 +12,6 @@ from lumigrad.client.distances.answer import Distances
 from lumigrad.client.errors import LumigradError
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.workers.result import Result
-
-S = TypeVar("S")
-T = TypeVar("T")
-
-
-async def in_order(
-    call: Callable[[S], Coroutine[Any, Any, T]], items: Iterable[S] | AsyncIterable[S], limit: int
-) -> AsyncGenerator[T, None]:
-    """Yields the results of `call` for each item, in order and as soon as they are there.
-
-    At most `limit` are in flight or not yet taken; the next item is taken meanwhile. An error, of a call or of the
-    items, is raised in the place of its result. The remaining calls are then cancelled, as they are when the generator
-    is closed.
-    """
-    begun: asyncio.Queue[asyncio.Task[T] | None] = asyncio.Queue()
-    room = asyncio.Semaphore(limit)
-    # A task of its own: the next item may depend on the last result.
-    feed = asyncio.create_task(_begin_each(call, items, begun, room))
-    task: asyncio.Task[T] | None = None
-    try:
-        while (task := await begun.get()) is not None:
-            yield await task
-            room.release()
-        await feed
-    finally:
-        feed.cancel()
-        await asyncio.gather(feed, return_exceptions=True)
-        rest = [each for each in (task, *_drained(begun)) if each is not None]
-        for each in rest:
-            each.cancel()
-        await asyncio.gather(*rest, return_exceptions=True)
-
-
-async def _begin_each(
-    call: Callable[[S], Coroutine[Any, Any, T]],
-    items: Iterable[S] | AsyncIterable[S],
-    begun: asyncio.Queue[asyncio.Task[T] | None],
-    room: asyncio.Semaphore,
-) -> None:
-    """Begins a call for each item while there is room, and queues them; None: there are no more."""
-    try:
-        async with aclosing(_each(items)) as each:
-            await room.acquire()
-            async for item in each:
-                begun.put_nowait(asyncio.create_task(call(item)))
-                await room.acquire()
-    finally:
-        begun.put_nowait(None)
-
-
-def _drained(queue: asyncio.Queue[T]) -> Iterator[T]:
-    while not queue.empty():
-        yield queue.get_nowait()
-
-
-async def _each(items: Iterable[S] | AsyncIterable[S]) -> AsyncGenerator[S, None]:
-    if isinstance(items, AsyncIterable):
-        async for item in items:
-            yield item
-    else:
-        for entry in items:
-            yield entry
-
 
 R = TypeVar("R", Frame, Distances)
 A = TypeVar("A", bound="_AsyncResult[Any]")

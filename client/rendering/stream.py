@@ -65,6 +65,11 @@ class RenderStream(Cancellable):
         self.close()
 
     @property
+    def in_flight(self) -> int:
+        """The most frames that may be pending, unless only the latest counts."""
+        return self._frames.in_flight
+
+    @property
     def pending(self) -> int:
         """The number of frames that were asked for and not received."""
         return self._frames.pending
@@ -136,7 +141,7 @@ class RenderStream(Cancellable):
                     print(frame.color.shape)
         """
         for camera in cameras:
-            if self.pending >= self._frames.in_flight:
+            if self.pending >= self.in_flight:
                 yield self.receive()
             self.send(camera)
         while self.pending:

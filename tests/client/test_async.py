@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing
 
 import numpy as np
 import pytest
@@ -38,7 +37,7 @@ def test_every_verb_can_be_awaited_with_the_same_arguments():
     assert set(blocking) <= set(awaited)
     for name, verb in blocking.items():
         if inspect.isfunction(verb) and name != "close":
-            assert inspect.iscoroutinefunction(awaited[name]) or name in ("trainer", "resume_trainer"), name
+            assert inspect.iscoroutinefunction(awaited[name]) or name in ("trainer", "resume_trainer", "stream"), name
             assert str(inspect.signature(awaited[name])) == str(inspect.signature(verb)), name
             assert awaited[name].__doc__ == verb.__doc__, name
     options = [set(inspect.signature(kind).parameters) for kind in (AsyncClient, Client)]
@@ -161,13 +160,14 @@ def test_streams_of_frames_come_in_order(worker_process: WorkerProcess, client: 
             for cameras in (some(), each()):
                 taken.clear()
                 count = 0
-                async for frame in own.render_stream(handle, cameras, in_flight=4):
-                    assert np.array_equal(frame.color, expected[count])
-                    count += 1
-                    # No more are asked for than may be on their way.
-                    assert len(taken) <= count + 3
+                async with own.stream(handle, in_flight=4) as stream:
+                    async for frame in stream.frames(cameras):
+                        assert np.array_equal(frame.color, expected[count])
+                        count += 1
+                        # No more are asked for than may be on their way.
+                        assert len(taken) <= count + 3
+                    assert [frame async for frame in stream.frames([])] == []
                 assert count == len(CAMERAS)
-            assert [frame async for frame in own.render_stream(handle, [])] == []
 
     asyncio.run(main())
 
@@ -186,8 +186,8 @@ def test_frames_come_as_soon_as_they_are_ready(worker_process: WorkerProcess) ->
                     await has_come.wait()
                 yield CAMERA
 
-        async with AsyncClient(worker_process.target) as own:
-            async for frame in own.render_stream(handle, cameras(), in_flight=in_flight):
+        async with AsyncClient(worker_process.target) as own, own.stream(handle, in_flight=in_flight) as stream:
+            async for frame in stream.frames(cameras()):
                 seen.append(frame)
                 has_come.set()
         assert len(seen) == 3
@@ -208,8 +208,9 @@ def test_an_error_of_the_cameras_comes_after_the_frames_before_it(worker_process
         async with AsyncClient(worker_process.target) as own:
             count = 0
             with pytest.raises(OSError, match="no more cameras"):
-                async for _ in own.render_stream(cloud(), cameras()):
-                    count += 1
+                async with own.stream(cloud()) as stream:
+                    async for _ in stream.frames(cameras()):
+                        count += 1
             assert count == 2
             assert len(asyncio.all_tasks()) == 1
 
@@ -219,13 +220,20 @@ def test_an_error_of_the_cameras_comes_after_the_frames_before_it(worker_process
 def test_an_error_in_a_stream_comes_in_its_turn(worker_process: WorkerProcess):
     async def main() -> None:
         async with AsyncClient(worker_process.target) as own:
-            frames = own.render_stream(cloud(), [CAMERA, CAMERA, "camera", CAMERA], in_flight=4)
-            assert (await anext(frames)).color.shape == (48, 64, 3)
-            assert (await anext(frames)).color.shape == (48, 64, 3)
-            with pytest.raises(InvalidArgument, match="camera"):
-                await anext(frames)
+            async with own.stream(cloud(), in_flight=4) as stream:
+                frames = stream.frames([CAMERA, CAMERA, "camera", CAMERA])
+                assert (await anext(frames)).color.shape == (48, 64, 3)
+                assert (await anext(frames)).color.shape == (48, 64, 3)
+                with pytest.raises(InvalidArgument, match="camera"):
+                    await anext(frames)
+                await stream.send(CAMERA)
+                assert stream.pending == 1
+                assert (await stream.receive()).color.shape == (48, 64, 3)
             with pytest.raises(InvalidArgument, match="in_flight"):
-                own.render_stream(cloud(), [CAMERA], in_flight=0)
+                async with own.stream(cloud(), in_flight=0):
+                    pass
+            with pytest.raises(LumigradError, match="async with"):
+                await own.stream(cloud()).send(CAMERA)
 
     asyncio.run(main())
 
@@ -237,8 +245,8 @@ def test_a_stream_may_be_left(worker_process: WorkerProcess):
 
     async def main() -> None:
         async with AsyncClient(worker_process.target) as own:
-            async with aclosing(own.render_stream(cloud(), endless())) as frames:
-                async for _ in frames:
+            async with own.stream(cloud()) as stream:
+                async for _ in stream.frames(endless()):
                     break
             assert len(asyncio.all_tasks()) == 1
             assert (await own.info()).device == "cpu"

@@ -36,7 +36,10 @@ PLAIN = {
     *("Robot.collision_meshes", "StoredScene.gaussians", "StoredScene.invalid", "StoredScene.keep"),
     *("StoredScene.of_degree", "StoredScene.reordered"),
 }
-QUIET = {"Client.close", "AsyncClient.close", "AsyncTrainer.close", "levels_of", "ramp_colors"}
+QUIET = {
+    *("AsyncClient.close", "AsyncRenderStream.close", "AsyncTrainer.close", "Client.close", "RenderStream.close"),
+    *("levels_of", "ramp_colors"),
+}
 # Values that programs make.
 MADE = (
     *("AdaptiveDensity", "AsyncClient", "Camera", "Capture", "Client", "Cuboid", "FThetaLens", "FisheyeLens"),

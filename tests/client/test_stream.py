@@ -24,6 +24,7 @@ from lumigrad.client import (
 from lumigrad.client.rendering.frame_exchange import FrameExchange
 from lumigrad.client.transport.call import Cancellation
 from support.fault_proxy import FaultProxy
+from support.files.documents import ROOT, run_code_of
 from support.gaussians.clouds import post
 from support.workers.slow_scene import CAMERAS, slow_spheres
 from support.workers.slow_scene import SETTINGS as SETTINGS_OF_SLOW
@@ -82,6 +83,13 @@ def test_settings_that_depend_on_the_camera_are_those_of_each_frame(client: Clie
             expected = client.render(handle, camera)
             assert frame.request.settings == expected.request.settings
             np.testing.assert_array_equal(frame.color, expected.color)
+
+
+def test_the_code_of_the_documentation_runs(worker_process: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
+    names = run_code_of(ROOT / "docs" / "streams.md")
+    assert names["frame"].color.shape == (72, 96, 3)
+    names["client"].close()
 
 
 def test_later_requests_carry_cameras_alone(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

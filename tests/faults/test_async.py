@@ -7,7 +7,6 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -111,8 +110,8 @@ def test_closing_cancels_what_is_under_way_and_what_waits(process: WorkerProcess
 
 def test_a_stream_that_is_left_ends_the_work(process: WorkerProcess, slow: SceneHandle) -> None:
     async def main(client: AsyncClient) -> None:
-        async with aclosing(client.render_stream(slow, CAMERAS * 100, in_flight=3, **SETTINGS)) as frames:
-            async for frame in frames:
+        async with client.stream(slow, in_flight=3, **SETTINGS) as stream:
+            async for frame in stream.frames([CAMERAS[0]] * 100):
                 assert frame.alpha.shape == (256, 256)
                 break
         await until(process, "lumigrad_calls_in_progress", 0)

@@ -177,9 +177,9 @@ class Together:
             self.ask(0).wait()
         self.sizes.clear()
 
-    def ask(self, part: Any, tenant: str = "", fill: float = 0.25) -> Asked:
+    def ask(self, part: Any, tenant: str = "", fill: float = 0.25, key: str = "kind") -> Asked:
         self.call = StandInCall(tenant)
-        entry = BatchEntry("kind", fill, (part, self.call), self._run)
+        entry = BatchEntry(key, fill, (part, self.call), self._run)
         return Asked(self.executor, lambda: self._one(part), self.call, Cost("kind", is_repeatable=True), entry)
 
     def _run(self, parts: Sequence[Any]) -> list[Any]:
@@ -225,6 +225,13 @@ def test_tenants_do_not_share(together: Together) -> None:
         asked = [together.ask(number, tenant) for number, tenant in enumerate("abab")]
     assert [each.wait().result for each in asked] == list(range(4))
     assert together.sizes == [2, 2]
+
+
+def test_jobs_with_different_keys_do_not_go_together(together: Together) -> None:
+    with held(together.executor):
+        asked = [together.ask(number, key=key) for number, key in enumerate(("kind", "other", "kind"))]
+    assert [each.wait().result for each in asked] == list(range(3))
+    assert together.sizes == [2]
 
 
 def test_one_who_leaves_the_queue_is_not_waited_for(together: Together) -> None:

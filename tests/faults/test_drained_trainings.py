@@ -31,8 +31,13 @@ def _trainer(client: Client, scene: Gaussians = LESSON.scene, **options: int) ->
 
 
 def _terminate(process: WorkerProcess) -> None:
-    """Have the supervisor's worker replaced, as in a rolling update."""
+    """Have the supervisor's worker replaced, as in a rolling update; returns when it has ended.
+
+    On a busy machine all steps could be done before it hears of it.
+    """
+    ended = process.log.count("worker ended")
     os.kill(process.worker_pid, signal.SIGTERM)
+    process.wait_for_log("worker ended", count=ended + 1)
 
 
 def _assert_equal(found: object, expected: object) -> None:

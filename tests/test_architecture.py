@@ -173,11 +173,8 @@ def sources() -> Iterator[Path]:
 
 
 def test_python_files_say_what_they_are_for() -> None:
-    silent = [
-        str(path)
-        for path in sources()
-        if path.suffix == ".py" and not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    ]
+    says = re.compile(r'(?:\s|#.*\n)*"""\s*[\w`]')
+    silent = [str(path) for path in sources() if path.suffix == ".py" and not says.match(path.read_text("utf-8"))]
     assert not silent
 
 

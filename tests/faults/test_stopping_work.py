@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import statistics
 import time
@@ -91,6 +92,21 @@ def queries(client: RawClient) -> Start:
     return start
 
 
+def assert_soon(tries: Iterator[float], seconds: float, what: str) -> None:
+    """Of three tries, which a busy machine may delay, one takes less than `seconds`, and two less than five times that.
+
+    There is no third try where two decide.
+    """
+    took: list[float] = []
+    for each in itertools.islice(tries, TRIES):
+        took.append(each)
+        if min(took) < seconds and sum(one < 5 * seconds for one in took) >= 2:
+            break
+    print(f"{what}: stopped after {statistics.median(took) * 1e3:.0f} ms")
+    assert min(took) < seconds
+    assert sum(one < 5 * seconds for one in took) >= 2
+
+
 def named(request_id: str) -> tuple[tuple[str, str], ...]:
     return (("x-request-id", request_id),)
 
@@ -149,38 +165,41 @@ def seconds_to_stop(process: WorkerProcess, call: Any, how: str, request_id: str
     return seconds
 
 
-@pytest.mark.parametrize("how", CODES)
-@pytest.mark.parametrize("kind", KINDS)
+# The kernels are told in one way that nobody waits any more, so the other end is tried with one kind.
+ENDED = [*((kind, "cancelled") for kind in KINDS), ("gaussians", "overdue")]
+
+
+@pytest.mark.parametrize(("kind", "how"), ENDED)
 def test_work_stops_between_launches(
     process: WorkerProcess, calls_of: Callable[[str], tuple[Start, float]], kind: str, how: str
 ) -> None:
     (start, part), parts = calls_of(kind), KINDS[kind][1]
-    took = []
-    for number in range(TRIES):
-        request_id = f"{kind.replace(' ', '-')}-{how}-{number}"
-        call = start(parts, OVERDUE_SECONDS if how == "overdue" else 60, request_id)
-        took.append(seconds_to_stop(process, call, how, request_id))
-    print(f"{kind}, {how}: stopped after {statistics.median(took) * 1e3:.0f} ms; a launch takes {part * 1e3:.0f} ms")
-    assert min(took) < SECONDS + part
-    assert statistics.median(took) < 5 * (SECONDS + part)
+
+    def tries() -> Iterator[float]:
+        for number in itertools.count():
+            request_id = f"{kind.replace(' ', '-')}-{how}-{number}"
+            call = start(parts, OVERDUE_SECONDS if how == "overdue" else 60, request_id)
+            yield seconds_to_stop(process, call, how, request_id)
+
+    assert_soon(tries(), SECONDS + part, f"{kind}, {how}, where a launch takes {part * 1e3:.0f} ms")
 
 
-@pytest.mark.parametrize("how", CODES)
-@pytest.mark.parametrize("kind", LARGE)
+@pytest.mark.parametrize(("kind", "how"), [each for each in ENDED if each[0] in LARGE])
 def test_one_large_view_stops_between_tiles(
     process: WorkerProcess, calls_of: Callable[[str], tuple[Any, float]], kind: str, how: str
 ) -> None:
     start, small = calls_of(kind)
     # One of 256 pixels a side takes `small`, and this one takes seconds.
-    size, took = int(256 * max(4.0, (LARGE[kind] / small) ** 0.5)), []
+    size = int(256 * max(4.0, (LARGE[kind] / small) ** 0.5))
     start(1, 60, "first", size).cancel()
-    for number in range(TRIES):
-        request_id = f"large-{kind.replace(' ', '-')}-{how}-{number}"
-        call = start(1, OVERDUE_SECONDS if how == "overdue" else 60, request_id, size)
-        took.append(seconds_to_stop(process, call, how, request_id))
-    print(f"{kind}, {how}: {size} pixels a side stopped after {statistics.median(took) * 1e3:.0f} ms")
-    assert min(took) < SECONDS
-    assert statistics.median(took) < 5 * SECONDS
+
+    def tries() -> Iterator[float]:
+        for number in itertools.count():
+            request_id = f"large-{kind.replace(' ', '-')}-{how}-{number}"
+            call = start(1, OVERDUE_SECONDS if how == "overdue" else 60, request_id, size)
+            yield seconds_to_stop(process, call, how, request_id)
+
+    assert_soon(tries(), SECONDS, f"{kind}, {how}, {size} pixels a side")
 
 
 @pytest.mark.parametrize("how", CODES)

@@ -213,6 +213,16 @@ def damaged(raw: bytes, random: np.random.Generator, way: int) -> bytes:
     return raw[:start] + raw[end:] if way == 2 else raw[:end] + raw[start:]
 
 
+def test_a_scene_id_that_is_no_text_is_refused_as_in_a_first_call(client: RawClient, asker: Asker) -> None:
+    scene_id = client.put(gaussian_cloud(50, seed=15)).scene.scene_id
+    raw = small_request(scene_id).SerializeToString()
+    asker.ask(raw)
+    bad = raw.replace(scene_id.encode(), b"\xf2" + scene_id[1:].encode())
+    found = asker.ask(bad)
+    assert found.code == "INVALID_ARGUMENT"
+    assert_same(found, asker.ask(UNKNOWN + bad), bad)
+
+
 def small_request(scene_id: str, x: float = 0.0, outputs: tuple[str, ...] = ("color",)) -> render_pb2.RenderRequest:
     spec = gaussian_spec(opencv_camera(24, 18, x=x), scene_id=scene_id, outputs=outputs)
     return render_pb2.RenderRequest(spec=spec, formats=[image_pb2.OutputFormat(name="color", format=4)])

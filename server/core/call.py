@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-import os
+import random
 import re
 import threading
 import time
@@ -95,8 +95,25 @@ class Caller(Protocol):
         """End the call for the caller."""
 
 
-# Shared by calls that take no turns.
-_NO_TURNS = Turns()
+# Of calls that take no turns, and of those that name no lane.
+_NO_TURN = Turn(Turns(), "")
+_NO_LANE = NoLane()
+
+
+def _request_id(given: str | bytes | None) -> str:
+    """The id that a caller gave if it is valid, else a random one."""
+    if isinstance(given, str) and _REQUEST_ID_FORM.fullmatch(given):
+        return given
+    # Only has to differ from others of the log.
+    return f"{random.getrandbits(64):016x}"
+
+
+def _report_nothing(*_: object) -> None:
+    pass
+
+
+def _no_lane(_: Call) -> NoLane:
+    return _NO_LANE
 
 
 class Call:
@@ -121,10 +138,8 @@ class Call:
             is_traced: Whether to keep the intervals of its stages.
         """
         values = dict(metadata)
-        given = values.get(REQUEST_ID, "")
-        is_valid = isinstance(given, str) and _REQUEST_ID_FORM.fullmatch(given)
         self.times = StageTimes(is_traced=is_traced)
-        self.record = CallRecord(method, given if is_valid else os.urandom(8).hex(), self.times)
+        self.record = CallRecord(method, _request_id(values.get(REQUEST_ID)), self.times)
         if is_traced:
             self.record.trace_parent = {key: values[key] for key in _TRACE_PARENT if key in values}
         self.metadata = metadata
@@ -136,18 +151,18 @@ class Call:
         self.tenant = ""
         self.priority = Priority.NORMAL
         # Held during long work in Python; the RPC handler replaces it by one of the turns that all calls share.
-        self.turn = Turn(_NO_TURNS, "")
+        self.turn = _NO_TURN
         # The caller's name of its lane, and the lane that the RPC handler finds by it.
         self.lane_name = values.get(LANE_METADATA, "")
-        self.lane = NoLane()
+        self.lane = _NO_LANE
         # Whether the reply must be one message; then nothing is read after the request's payload.
         self.has_single_reply = False
         # The longest payload that the caller takes in one message.
         self.message_bytes = SHORT_BYTES
         # Called with engine, operation and stages of each request of a long call.
-        self.report_stages: Callable[[str, str, Mapping[str, float]], None] = lambda *_: None
+        self.report_stages: Callable[[str, str, Mapping[str, float]], None] = _report_nothing
         # Finds the lane that a request of a long call names.
-        self.lane_of: Callable[[Call], NoLane] = lambda _: NoLane()
+        self.lane_of: Callable[[Call], NoLane] = _no_lane
         self._caller = caller
         self._is_stopped = False
         self._why_cancelled: str | None = None
@@ -198,6 +213,12 @@ class Call:
                 self._at_end.append(callback)
                 return
         callback()
+
+    def off_end(self, callback: Callable[[], None]) -> None:
+        """Forget a callback of `on_end`, if it is not called yet."""
+        with self._lock:
+            if self._at_end is not None:
+                self._at_end.remove(callback)
 
     def end(self) -> None:
         """Give back what the call holds, the last first; does nothing if it has ended."""

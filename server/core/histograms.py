@@ -30,7 +30,8 @@ class Histograms(Collector):
         """Register a metric whose buckets have these ascending upper bounds."""
         self._name, self._text, self._labels = f"lumigrad_{name}", text, labels
         self._bounds = tuple(buckets)
-        self._names = [floatToGoString(bound) for bound in (*buckets, float("inf"))]
+        bounds = (*buckets, float("inf"))
+        self._names = [floatToGoString(bound) for bound in bounds]  # type: ignore[no-untyped-call]
         self._lock = threading.Lock()
         self._series: dict[tuple[str, ...], _Series] = {}
         registry.register(self)

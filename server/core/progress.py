@@ -15,6 +15,8 @@ PROGRESS_BYTES = 64 << 10
 class Wait:
     """The time that a call has waited for its caller since the last progress; counted in `with` blocks."""
 
+    __slots__ = ("_bytes", "_since", "_waited")
+
     def __init__(self) -> None:
         self._since = math.inf
         self._waited = 0.0
@@ -55,6 +57,8 @@ class Progress:
         sending: The wait for the caller to take the reply; separate, because those of a long call overlap.
         has_begun: Whether the first message has arrived.
     """
+
+    __slots__ = ("has_begun", "is_long", "is_payload_due", "receiving", "renewed", "sending")
 
     def __init__(self) -> None:
         self.receiving = Wait()

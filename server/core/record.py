@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -29,6 +29,8 @@ class StageSpan(NamedTuple):
 
 class StageTimes:
     """Milliseconds by stage, in the order in which stages were first entered."""
+
+    __slots__ = ("_started", "created", "ended", "milliseconds", "spans")
 
     def __init__(self, *, is_traced: bool = False) -> None:
         """Begin now; `is_traced` keeps each interval, too."""
@@ -146,7 +148,7 @@ class CallRecord:
     bytes_sent: int = 0
     steps: int = 0
     nonfinite: int = 0
-    item_codes: list[str] = field(default_factory=list)
+    item_codes: Sequence[str] = ()
     code: str = "OK"
     reason: str = ""
     why: str = ""
@@ -154,7 +156,7 @@ class CallRecord:
     milliseconds: float = 0.0
     ended_at: float = 0.0
     # Milliseconds of stages that belong to an engine before this one, and are reported already.
-    _reported: dict[str, float] = field(default_factory=dict)
+    _reported: Mapping[str, float] | None = None
 
     @property
     def stages(self) -> Mapping[str, float]:

@@ -116,9 +116,13 @@ class DeviceExecutor:
             time.sleep(_PLACE_SECONDS)
             if call is not None:
                 call.check()
+        cancel = partial(self.queue.cancel, job)
         if call is not None:
-            call.on_end(partial(self.queue.cancel, job))
+            call.on_end(cancel)
         outcome = self.queue.wait(job)
+        if call is not None:
+            # The job, and what its work refers to, need not last until the reply is sent.
+            call.off_end(cancel)
         if outcome != Outcome.DONE:
             raise self._error(job, outcome)
         result: T = job.give()

@@ -227,6 +227,8 @@ class Worker:
         config, tenants = self._config, self._tenants
         render = RenderService(tenants)
         self._streams = RenderStreams(self._handler, self._threads, RequestCheck(Limits.of(config)), render.frame)
+        # gRPC asks one after the other for the handler of each call, so those of most calls come first.
+        handlers = [self._handler.serve(RENDER_SERVICE, render, own={"RenderStream": self._streams.method()})]
         servicers = {
             DISTANCE_SERVICE: DistanceService(tenants),
             SCENE_SERVICE: SceneService(tenants),
@@ -235,10 +237,7 @@ class Worker:
                 tenants, self._lanes, lambda: self.metrics_port, metrics_tls=config.metrics_tls
             ),
         }
-        handlers = [self._handler.serve(name, servicer) for name, servicer in servicers.items()]
-        handlers.append(
-            self._handler.serve(RENDER_SERVICE, render, own={"RenderStream": self._streams.method()}),
-        )
+        handlers += [self._handler.serve(name, servicer) for name, servicer in servicers.items()]
         if catalog is not None:
             self._sensorsim = SensorsimService(tenants, catalog, metrics)
             # Simulators repeat only calls that were UNAVAILABLE.

@@ -7,10 +7,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 from grpc_health.v1 import health
@@ -103,7 +103,9 @@ class CallHandler:
         # Turns for work in Python that is long.
         self._turns = Turns()
         self._is_closed = False
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        # For those who wait until calls have ended, which is only before the process ends.
+        self._changed = threading.Condition(self._lock)
 
     @property
     def in_progress(self) -> int:
@@ -244,36 +246,19 @@ class CallHandler:
         answer = None if error is None else _answer(call, error)
         self.leave(call, answer, error)
         details = () if answer is None else answer.trailing_metadata
-        context.set_trailing_metadata(((REQUEST_ID, call.record.request_id), *details))
+        context.set_trailing_metadata((_named(call), *details))
         if answer is not None:
             context.set_code(answer.code)
             context.set_details(answer.text)
 
-    @contextmanager
     def _guarded(
         self,
         method: str,
         context: grpc.ServicerContext,
         translate: Callable[[Answer], Answer] = lambda answer: answer,
-    ) -> Iterator[Call]:
-        """Count a call in and out, and convert its exceptions to a status."""
-        call = self.begun(method, context)
-        named = (REQUEST_ID, call.record.request_id)
-        try:
-            self.enter(call, context)
-            call.check()
-            yield call
-        except BaseException as error:
-            answer = translate(_answer(call, error))
-            self.leave(call, answer, error)
-            # A generator that is closed must not raise anything else.
-            if isinstance(error, GeneratorExit):
-                raise
-            context.set_trailing_metadata((named, *answer.trailing_metadata))
-            context.abort(answer.code, answer.text)
-        else:
-            self.leave(call, None, None)
-            context.set_trailing_metadata((named,))
+    ) -> _Guard:
+        """A `with` block that counts a call in and out, and converts its exceptions to a status."""
+        return _Guard(self, self.begun(method, context), context, translate)
 
     def reflection(self) -> grpc.GenericRpcHandler:
         """The reflection service of gRPC, with the authentication and the limits of all calls."""
@@ -293,8 +278,7 @@ class CallHandler:
         call.lane_of = self._lane_of
         if self._authenticate is not None:
             call.tenant = call.record.tenant = self._authenticate(context)
-        call.priority = priority_of(call.metadata)
-        call.message_bytes = message_bytes_of(call.metadata)
+        call.priority, call.message_bytes = priority_of(call.metadata), message_bytes_of(call.metadata)
         call.turn = Turn(self._turns, call.tenant)
         self._admit(call, context)
 
@@ -319,7 +303,7 @@ class CallHandler:
             opened.announce(call)
 
     def _admit(self, call: Call, context: grpc.ServicerContext | None) -> None:
-        with self._changed:
+        with self._lock:
             if self._is_closed:
                 raise StoppingError
             self._calls[call] = _Open(time.monotonic(), self._place_for(call), context)
@@ -338,7 +322,7 @@ class CallHandler:
         record.end()
         # Before the reply, so that whoever has it finds the call in the metrics.
         self._notes.add(record)
-        with self._changed:
+        with self._lock:
             opened = self._calls.pop(call, None)
             if opened is not None:
                 opened.place.release()
@@ -382,7 +366,7 @@ class CallHandler:
         return True
 
     def _forget(self, call: Call) -> None:
-        with self._changed:
+        with self._lock:
             if self._leaving.pop(call, None) is not None:
                 self._changed.notify_all()
 
@@ -410,7 +394,55 @@ class CallHandler:
 def _announce(call: Call, context: grpc.ServicerContext) -> None:
     # The reply may have begun, or the call have ended, in the meantime.
     with suppress(ValueError, grpc.RpcError):
-        context.send_initial_metadata(((REQUEST_ID, call.record.request_id),))
+        context.send_initial_metadata((_named(call),))
+
+
+class _Guard:
+    """The `with` block of a call; a generator would take longer, which every call would."""
+
+    __slots__ = ("_call", "_context", "_handler", "_translate")
+
+    def __init__(
+        self,
+        handler: CallHandler,
+        call: Call,
+        context: grpc.ServicerContext,
+        translate: Callable[[Answer], Answer],
+    ) -> None:
+        self._handler = handler
+        self._call = call
+        self._context = context
+        self._translate = translate
+
+    def __enter__(self) -> Call:
+        try:
+            self._handler.enter(self._call, self._context)
+            self._call.check()
+        except BaseException as error:
+            self._refuse(error)
+        return self._call
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            self._refuse(error)
+        self._handler.leave(self._call, None, None)
+        self._context.set_trailing_metadata((_named(self._call),))
+
+    def _refuse(self, error: BaseException) -> NoReturn:
+        """Count the call out, and end it with the status of an error."""
+        call, context = self._call, self._context
+        answer = self._translate(_answer(call, error))
+        self._handler.leave(call, answer, error)
+        # A generator that is closed must not raise anything else.
+        if isinstance(error, GeneratorExit):
+            raise error
+        context.set_trailing_metadata((_named(call), *answer.trailing_metadata))
+        context.abort(answer.code, answer.text)
+        raise AssertionError("gRPC's abort raises")
+
+
+def _named(call: Call) -> tuple[str, str]:
+    return REQUEST_ID, call.record.request_id
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]

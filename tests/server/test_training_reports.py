@@ -94,6 +94,8 @@ class Part(Wanted):
     def on_end(self, callback: Any) -> None:
         pass
 
+    off_end = on_end
+
     def by_lane(self, name: str) -> Any:
         return nullcontext()
 

@@ -44,6 +44,10 @@ class StandInCall:
     def on_end(self, callback: Callable[[], None]) -> None:
         self._on_end.append(callback)
 
+    def off_end(self, callback: Callable[[], None]) -> None:
+        if callback in self._on_end:
+            self._on_end.remove(callback)
+
     def cancel(self) -> None:
         self._has_ended = True
         callbacks, self._on_end = self._on_end, []

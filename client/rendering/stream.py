@@ -28,6 +28,9 @@ class RenderStream(Cancellable):
     the worker stops, the frames that have not arrived are rendered anew, by another worker if there are several. An
     error of a frame is raised in its place, and the stream goes on. One thread may send while another one receives.
 
+    Attributes:
+        scene: the handle of the scene.
+
     Example:
         with client.stream(scene, image_format="jpeg") as stream:
             for frame in stream.frames(cameras):
@@ -50,7 +53,7 @@ class RenderStream(Cancellable):
         check_names(arguments, "")
         limit = whole_number("in_flight", in_flight, 1, MOST_IN_FLIGHT)
         latest_only, retain = truth("latest_only", latest_only), truth("retain", retain)
-        self._scene = scene
+        self.scene = scene
         self._arguments = arguments
         self._call = workers.begin(timeout_s, f"{RENDER_SERVICE}/RenderStream", lambda: scene_facts(scene))
         self._at_end = at_end
@@ -90,7 +93,7 @@ class RenderStream(Cancellable):
                 stream.send(camera)
                 frame = stream.receive()
         """
-        self.ask(request_of(self._scene, camera, self._arguments))
+        self.ask(request_of(self.scene, camera, self._arguments))
 
     def ask(self, request: RenderRequest) -> None:
         """Asks for the frame of a request, which may differ from those before in anything but the scene.

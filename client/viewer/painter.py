@@ -17,6 +17,8 @@ from lumigrad.client.client import Client
 from lumigrad.client.datasets.view import resized
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.rendering.frame import Frame
+from lumigrad.client.rendering.request import RenderRequest, request_of
+from lumigrad.client.rendering.stream import RenderStream
 from lumigrad.client.settings.image_format import ImageFormats
 from lumigrad.client.transport.call import Cancellation
 from lumigrad.client.values.camera import Camera
@@ -58,7 +60,7 @@ class View:
 
 
 class Painter:
-    """Renders one stored scene for one browser. Thread-safe.
+    """Renders one stored scene for one browser. Thread-safe, but for `paint`, which one thread calls at a time.
 
     Attributes:
         modes: the scene's modes by label.
@@ -79,6 +81,7 @@ class Painter:
         self._is_gaussians = kind == "gaussians"
         self._lock = threading.Lock()
         self._cropped: tuple[Box, SceneHandle] | None = None
+        self._stream: RenderStream | None = None
         # Ends the storing of that part.
         self._keeping = ExitStack()
         self.modes = {mode.label: mode for mode in modes_of(kind)}
@@ -105,6 +108,7 @@ class Painter:
     def close(self) -> None:
         """Removes what the crop box stored."""
         with self._lock:
+            self._end_stream()
             self._forget()
 
     def _render(
@@ -120,14 +124,31 @@ class Painter:
         formats = {**formats, **({depth: "float16", "alpha": "uint8"} if solid else {})}
         settings = {**self._settings, **({"n_track": 1} if "sphere_ids" in mode.outputs else {})}
         client = self._client if cancellation is None else self._client._cancelled_by(cancellation)
-        return client.render(
-            self._scene(client, view.box),
-            view.camera(*size),
-            **{**settings, "background": view.look.background},
-            outputs=tuple(dict.fromkeys((*mode.outputs, *solid))),
-            image_format=formats,
-            jpeg_quality=quality if "jpeg" in formats.values() else None,
-        )
+        arguments = {
+            **settings,
+            "background": view.look.background,
+            "outputs": tuple(dict.fromkeys((*mode.outputs, *solid))),
+            "image_format": formats,
+            "jpeg_quality": quality if "jpeg" in formats.values() else None,
+        }
+        request = request_of(self._scene(client, view.box), view.camera(*size), arguments)
+        return client.render_request(request) if cancellation is None else self._streamed(request, cancellation)
+
+    def _streamed(self, request: RenderRequest, cancellation: Cancellation) -> Frame:
+        """Renders a request as a frame of the stream of its scene; those that were cancelled before are skipped."""
+        with self._lock:
+            if self._stream is None or self._stream.scene is not request.scene:
+                self._end_stream()
+                assert request.stored is not None
+                self._stream = self._client.stream(request.stored, latest_only=True)
+            stream = self._stream._cancelled_by(cancellation)
+        stream.ask(request)
+        return stream.receive()
+
+    def _end_stream(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
 
     @property
     def _depth(self) -> str:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,8 @@ def browser() -> Iterator[Any]:
 def test_a_scene_is_shown_sharpens_at_rest_and_outlives_its_worker(browser: Any, tmp_path: Path) -> None:
     scene = blobs()
     scene.save(tmp_path / "blobs.ply")
-    with worker("--device", "cpu") as first:
+    # Of the second worker, which the viewer must leave before it is stopped.
+    with ExitStack() as later, worker("--device", "cpu") as first:
         port, target = first.port, first.target
         with opened(options(target, str(tmp_path / "blobs.ply"))) as viewer:
             page = Page(browser, viewer, tmp_path)
@@ -74,11 +76,11 @@ def test_a_scene_is_shown_sharpens_at_rest_and_outlives_its_worker(browser: Any,
             page.drag(5)
             trouble = page.page.get_by_text("The worker does not answer")
             trouble.first.wait_for(timeout=1000 * SECONDS)
-            with worker("--device", "cpu", port=port):
-                page.page.get_by_text("The worker is back").wait_for(timeout=1000 * SECONDS)
-                # It fades, and slow browsers take their time.
-                trouble.first.wait_for(state="hidden", timeout=1000 * SECONDS)
-                page.matches(lambda: colors(target, scene, page.lens), SMOOTH_DB, "restarted")
+            later.enter_context(worker("--device", "cpu", port=port))
+            page.page.get_by_text("The worker is back").wait_for(timeout=1000 * SECONDS)
+            # It fades, and slow browsers take their time.
+            trouble.first.wait_for(state="hidden", timeout=1000 * SECONDS)
+            page.matches(lambda: colors(target, scene, page.lens), SMOOTH_DB, "restarted")
 
 
 def test_depths_have_a_legend_and_alpha_is_grey(process: WorkerProcess, browser: Any, tmp_path: Path) -> None:

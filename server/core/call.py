@@ -141,7 +141,7 @@ class Call:
         self.times = StageTimes(is_traced=is_traced)
         self.record = CallRecord(method, _request_id(values.get(REQUEST_ID)), self.times)
         if is_traced:
-            self.record.trace_parent = {key: values[key] for key in _TRACE_PARENT if key in values}
+            self.record.trace_parent = {key: str(values[key]) for key in _TRACE_PARENT if key in values}
         self.metadata = metadata
         self.progress = Progress()
         self.deadline = deadline
@@ -153,7 +153,7 @@ class Call:
         # Held during long work in Python; the RPC handler replaces it by one of the turns that all calls share.
         self.turn = _NO_TURN
         # The caller's name of its lane, and the lane that the RPC handler finds by it.
-        self.lane_name = values.get(LANE_METADATA, "")
+        self.lane_name = str(values.get(LANE_METADATA, ""))
         self.lane = _NO_LANE
         # Whether the reply must be one message; then nothing is read after the request's payload.
         self.has_single_reply = False

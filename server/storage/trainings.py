@@ -299,7 +299,7 @@ class TrainingStore(Generic[S]):
         """Cancel the calls that hold trainings whose callers do not take a reply: these calls check nothing."""
         with self._changed:
             for training in self._trainings.values():
-                if training.holder is not None and training.holder.sending.is_on:
+                if training.holder is not None and training.holder.progress.sending.is_on:
                     training.holder.cancel("the worker is stopping, and the caller does not take the reply")
 
     @property

@@ -8,9 +8,11 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, Literal, get_args
 
 import numpy as np
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from lumigrad.client.base.arguments import one_of
@@ -116,13 +118,23 @@ class _HeldBytes:
 
 
 def _tensors(message: Message) -> Iterator[tensor_pb2.Tensor]:
-    if isinstance(message, tensor_pb2.Tensor):
-        yield message
-        return
-    for field, value in message.ListFields():
-        if field.message_type is not None:
-            for part in value if field.is_repeated else (value,):
+    for field in _ways(message.DESCRIPTOR):
+        value = getattr(message, field.name)
+        if not field.is_repeated:
+            value = (value,) if message.HasField(field.name) else ()
+        for part in value:
+            if isinstance(part, tensor_pb2.Tensor):
+                yield part
+            else:
                 yield from _tensors(part)
+
+
+@cache
+def _ways(kind: Descriptor) -> tuple[FieldDescriptor, ...]:
+    """The fields that are tensors or have such: to look into all of them takes as long as all else of a small reply."""
+    nested = [field for field in kind.fields if field.message_type is not None]
+    tensor = tensor_pb2.Tensor.DESCRIPTOR
+    return tuple(field for field in nested if field.message_type == tensor or _ways(field.message_type))
 
 
 LaneMode = Literal["auto", "stream", "shared"]

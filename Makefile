@@ -98,6 +98,7 @@ bench: setup
 	$(BIN)/python -m tests.benchmarks.training
 	$(BIN)/python -m tests.benchmarks.scaling
 	$(BIN)/python -m tests.benchmarks.lanes
+	$(BIN)/python -m tests.benchmarks.client_calls
 	$(BIN)/python -m tests.benchmarks.service
 	$(BIN)/python -m tests.benchmarks.render_batch
 	$(BIN)/python -m tests.benchmarks.render_batch --write

@@ -21,6 +21,7 @@ from lumigrad.client.transport.call import AFFINITY_METADATA, Call, cancelled_he
 from lumigrad.client.transport.channel import Access, open_channel
 from lumigrad.client.transport.lanes import Lanes, StreamTrip
 from lumigrad.client.transport.status import exception_of
+from lumigrad.client.transport.tracing import UNTRACED
 from lumigrad.protos.buffers import PayloadBuffers
 from lumigrad.protos.chunks import LARGEST_MESSAGE_BYTES, SHORT_BYTES, PayloadAssembler
 from lumigrad.protos.errors import ProtocolError
@@ -174,7 +175,8 @@ class Connection:
         while True:
             with rpc as trip:
                 start, request, metadata = self._sent(method, build(trip.payload), trip, call)
-                metadata = (*metadata, _MESSAGE_BYTES)
+                if most_reply_bytes > SHORT_BYTES:
+                    metadata = (*metadata, _MESSAGE_BYTES)
                 is_single = trip.has_single_reply or most_reply_bytes <= _MOST_SINGLE_BYTES
                 if start is not method.single or not is_single or rpc.is_refused_single:
                     return self._received(start, request, metadata, trip, call)
@@ -227,7 +229,8 @@ class Connection:
     def _sent(self, method: Any, header: Any, trip: StreamTrip, call: Call) -> tuple[Any, Any, _Metadata]:
         """Returns the method to call, its request and its metadata."""
         payload = trip.payload
-        call.trace.note_payload(sent_bytes=payload.length + payload.lane_bytes)
+        if call.trace is not UNTRACED:
+            call.trace.note_payload(sent_bytes=payload.length + payload.lane_bytes)
         metadata = self._metadata + call.metadata + trip.metadata
         if payload.length <= SHORT_BYTES:
             return method.single, whole_frame(header, payload), metadata
@@ -259,7 +262,8 @@ class Connection:
             assembler = PayloadAssembler(header.payload_bytes, REPLY_LIMIT_BYTES, self._buffers.lend)
             payload = collect(first, rest, assembler, later.append)
         reader = trip.reader(header, payload)
-        call.trace.note_payload(received_bytes=payload.nbytes + trip.received_bytes)
+        if call.trace is not UNTRACED:
+            call.trace.note_payload(received_bytes=payload.nbytes + trip.received_bytes)
         self._lanes.note(max(header.payload_bytes, trip.payload.length))
         # The last message has the timings.
         timings = getattr(later[-1] if later else header, "timings", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -73,13 +74,23 @@ _LENSES: dict[type[Lens], tuple[str, Any]] = {
 
 
 def camera_message(camera: Camera, payload: PayloadWriter | None = None) -> camera_pb2.Camera:
-    """A camera with its picture size; given rays are appended to `payload`, and refused without one."""
+    """A camera with its picture size; given rays are appended to `payload`, and refused without one.
+
+    The message is not the caller's to change.
+    """
+    model = camera.model
+    if isinstance(model, SensorModel):
+        return camera_pb2.Camera(width=camera.width, height=camera.height, sensor=_sensor_message(model, payload))
+    return _plain_message(camera)
+
+
+# Those of a capture come again and again.
+@lru_cache(maxsize=512)
+def _plain_message(camera: Camera) -> camera_pb2.Camera:
     model = camera.model
     width, height = camera.width, camera.height
-    if isinstance(model, SensorModel):
-        return camera_pb2.Camera(width=width, height=height, sensor=_sensor_message(model, payload))
     if isinstance(model, OpenCVModel):
-        # The fields one by one, since viewers and simulators send a new camera with each call.
+        # The fields one by one, since viewers and simulators have a new camera in each call.
         message = camera_pb2.Camera(width=width, height=height)
         opencv = message.opencv
         opencv.fx, opencv.fy, opencv.cx, opencv.cy = model.fx, model.fy, model.cx, model.cy

@@ -155,14 +155,13 @@ def carve(cameras: list[Camera], masks: Any) -> Any:
     """Random points [SPHERES, 3], float32, that lie inside the silhouette `masks` [V, H, W] of every view."""
     generator = np.random.default_rng(1)
     points = generator.uniform(-knot.EXTENT, knot.EXTENT, (400_000, 3))
-    inside = np.ones(len(points), bool)
     for camera, mask in zip(cameras, masks, strict=True):
         model: Any = camera.model
         x, y, z = (points @ model.rotation.T + model.translation).T
         column = (model.fx * x / z + model.cx).astype(int).clip(0, camera.width - 1)
         row = (model.fy * y / z + model.cy).astype(int).clip(0, camera.height - 1)
-        inside &= mask[row, column]
-    return points[inside][:SPHERES].astype(np.float32)
+        points = points[mask[row, column]]
+    return points[:SPHERES].astype(np.float32)
 
 
 def show(client: Client, scene: Spheres | SceneHandle, gamma: float, cameras: Camera | list[Camera] = SHOWN) -> Frame:

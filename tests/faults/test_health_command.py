@@ -13,11 +13,12 @@ import pytest
 
 from lumigrad.client.transport.addresses import TARGET
 from support.deploy.certificates import Authority
+from support.workers.forks import lumigrad
 from support.workers.worker import LUMIGRAD, worker
 
 
 def health(*arguments: str) -> tuple[int, str, str]:
-    done = subprocess.run([LUMIGRAD, "health", *arguments], capture_output=True, text=True, timeout=60)
+    done = lumigrad("health", *arguments, timeout=60)
     return done.returncode, done.stdout.strip(), done.stderr.strip()
 
 

@@ -15,6 +15,8 @@ from lumigrad.v1 import camera_pb2, render_pb2
 
 # Up to this length the payload travels in the first message of a frame's reply; gRPC allows 4 MiB for all of it.
 FRAME_BYTES = 7 << 19
+# The largest request that is kept for those that follow with cameras alone.
+BASE_BYTES = 256 << 10
 
 _LENGTH_DELIMITED = 2
 # Bytes of fixed-size values by wire type.
@@ -126,6 +128,13 @@ def _read_varint(raw: bytes, position: int) -> tuple[int, int]:
     raise ValueError
 
 
+def is_base(request: render_pb2.RenderRequest) -> bool:
+    """Whether later frames may follow a request with cameras alone."""
+    spec = request.spec
+    is_stored = spec.WhichOneof("source") == "scene_ref" and not spec.tensors and not request.payload_bytes
+    return is_stored and request.ByteSize() <= BASE_BYTES
+
+
 @dataclass(frozen=True)
 class FrameBase:
     """The bytes of a RenderRequest around its cameras, with which later frames are completed."""
@@ -136,11 +145,9 @@ class FrameBase:
     rest: bytes
 
     @staticmethod
-    def of(request: render_pb2.RenderRequest) -> FrameBase | None:
-        """Take a request apart; None if it holds more than cameras that later frames would have to send again."""
+    def of(request: render_pb2.RenderRequest) -> FrameBase:
+        """Take a request apart, which `is_base`."""
         spec = request.spec
-        if spec.WhichOneof("source") != "scene_ref" or spec.tensors or request.payload_bytes:
-            return None
         before = render_pb2.RenderSpec(scene_ref=spec.scene_ref)
         after, rest = render_pb2.RenderSpec(), render_pb2.RenderRequest()
         after.CopyFrom(spec)

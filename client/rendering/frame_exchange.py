@@ -19,7 +19,7 @@ from lumigrad.client.transport.status import exception_of_item
 from lumigrad.client.wire.cameras import camera_message
 from lumigrad.client.workers.worker import Kept, Worker
 from lumigrad.protos.errors import ProtocolError
-from lumigrad.protos.frame_stream import FRAME_BYTES, FrameAnswer
+from lumigrad.protos.frame_stream import FRAME_BYTES, FrameAnswer, is_base
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import render_pb2, scene_pb2
 
@@ -154,8 +154,7 @@ class FrameExchange:
             limit = f"at most {FRAME_BYTES >> 10} KiB of arrays for each frame"
             raise InvalidArgument.of("scene", f"expected {limit}, got {payload.length >> 10} KiB; put the scene first")
         render.payload_bytes, render.data = payload.length, b"".join(payload.buffers)
-        is_base = reference is not None and not (payload.length or payload.lane_bytes)
-        self._base = (request, reference) if is_base and reference is not None else None
+        self._base = (request, reference) if reference is not None and is_base(render) else None
 
     def _reference(self, request: RenderRequest) -> scene_pb2.SceneRef | None:
         """The worker's reference to the stored scene."""

@@ -143,7 +143,7 @@ class _Stream:
 
     def start(self) -> None:
         """Begin to read."""
-        self.call.on_end(self._abandon)
+        self.call.on_end(partial(self._abandon, CancelledError()))
         self._threads.submit(self._read)
 
     def is_active(self) -> bool:
@@ -162,7 +162,8 @@ class _Stream:
                     for frame in self._waiting:
                         self._frames.remove(frame)
                     self._waiting.clear()
-        self._send_due()
+        # On another thread, because the caller's must not wait for a client that takes no replies.
+        self._threads.submit(self._send_due)
 
     def end_late(self) -> None:
         """End the frames whose time is over while they wait for the device."""
@@ -251,7 +252,11 @@ class _Stream:
             self._is_sending = True
         while (frame := self._next_due()) is not None:
             frame.is_skipped |= frame.number >= self._refused_from
-            frame.send(self._handler, self._send)
+            try:
+                frame.send(self._handler, self._send)
+            except BaseException as error:
+                # Of ours: later frames must not wait for it.
+                self._abandon(error)
             self.call.progress.renew()
             self._remove(frame)
 
@@ -294,8 +299,8 @@ class _Stream:
         self._handler.end_pushed(self.call, self.context, error)
         self._push(None)
 
-    def _abandon(self) -> None:
-        """End all frames with the call."""
+    def _abandon(self, error: BaseException) -> None:
+        """End the stream, and all of its frames, at once."""
         with self._lock:
             was_over, self._is_over = self._is_over, True
             self._is_finishing = True
@@ -306,4 +311,4 @@ class _Stream:
         for frame in frames:
             frame.call.cancel("the stream was cancelled")
         if not was_over:
-            self._close(CancelledError())
+            self._close(error)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from lumigrad.protos import details
-from lumigrad.protos.frame_stream import FrameBase, Pieces, frame_reply
+from lumigrad.protos.frame_stream import BASE_BYTES, FrameBase, Pieces, frame_reply, is_base
 from lumigrad.protos.wire import parse
 from lumigrad.server.core.call import REQUEST_ID, Call, Caller
 from lumigrad.server.core.errors import InvalidArgumentError, StoppingError
@@ -153,11 +153,11 @@ class FrameRequests:
     def _render_request(self, request: render_pb2.FrameRequest) -> bytes:
         if request.HasField("render"):
             require(not request.cameras, "cameras", "none beside render", len(request.cameras))
-            self._last, self._base = request.render, None
+            self._last, self._base = request.render if is_base(request.render) else None, None
             return request.render.SerializeToString()
-        if self._base is None and self._last is not None:
-            self._base = FrameBase.of(self._last)
-            self._last = None
+        if self._last is not None:
+            self._base, self._last = FrameBase.of(self._last), None
         if self._base is None:
-            raise InvalidArgumentError("render", "one, since the last was not of a stored scene alone", "none")
+            limit = f"one, since the last was not of a stored scene alone, in at most {BASE_BYTES >> 10} KiB"
+            raise InvalidArgumentError("render", limit, "none")
         return self._base.request(request.cameras)

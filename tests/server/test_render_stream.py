@@ -142,7 +142,8 @@ def test_cameras_alone_need_a_render_of_a_stored_scene_before(client: RawClient)
         assert code_of(frames.receive()) == Code.INVALID_ARGUMENT
         frames.send(cameras=[CAMERA])
         answer = frames.receive()
-        assert "render: expected one, since the last was not of a stored scene alone" in answer.status.message
+        limit = "one, since the last was not of a stored scene alone, in at most 256 KiB"
+        assert answer.status.message == f"render: expected {limit}, got none"
         frames.send(spec)
         frames.send(cameras=[CAMERA])
         assert frames.receive().data == frames.receive().data

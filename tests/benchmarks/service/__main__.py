@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import argparse
 import os
+from contextlib import closing
 from pathlib import Path
 
 from lumigrad.kernels.device import describe, resolve
+from tests.benchmarks import client_calls
 from tests.benchmarks.measure import write
 from tests.benchmarks.page import insert
-from tests.benchmarks.service import jpeg_files, python_client
-from tests.benchmarks.service.cases import SMALL, UINT8, Cases
+from tests.benchmarks.service import jpeg_files
+from tests.benchmarks.service.cases import Cases
 from tests.benchmarks.service.gil_meter import GilMeter, Unknown
 from tests.benchmarks.service.rounds import compare
 from tests.benchmarks.service.servers import servers
@@ -39,9 +41,9 @@ def main() -> None:
     with servers(meter) as both:
         cases = Cases(both.worker.target, both.bare_target, arguments.clients, arguments.calls)
         rows = [compare(case, both, arguments.rounds) for case in cases.all() if arguments.only in case.name]
-        request = cases.renders(SMALL, UINT8)[0]
-        client = python_client.measure(both.worker.target, request, arguments.calls, arguments.rounds)
         cases.close()
+    with closing(client_calls.rows(arguments.rounds)) as calls:
+        client = next(calls)
     reached = goals(rows, client, jpeg_files.gil_share(meter, arguments.calls // 8 + 1) if meter else None)
     text = f"{_machine()}\n\n{tables(rows, client, reached)}"
     print(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tests.benchmarks.service.python_client import ClientRow
+from tests.benchmarks import client_calls
 from tests.benchmarks.service.rounds import Row
 
 _NAMES = {"rate": "rate", "p50_ms": "p50", "processor_us": "processor time", "gil_us": "time with the GIL"}
@@ -33,7 +33,7 @@ class Goal:
         return self.measured >= self.goal if self.at_least else self.measured <= self.goal
 
 
-def goals(rows: Sequence[Row], client: ClientRow, jpeg_share: float | None) -> list[Goal]:
+def goals(rows: Sequence[Row], client: client_calls.Row, jpeg_share: float | None) -> list[Goal]:
     """All of them; those of the GIL only where that is known."""
     found = [
         Goal(f"{row.case}: {_NAMES[name]}", measured, goal, at_least=name == "rate")
@@ -50,14 +50,14 @@ def goals(rows: Sequence[Row], client: ClientRow, jpeg_share: float | None) -> l
     return [*found, Goal("`Client.render`: our own code, us", client.own_us, 150)]
 
 
-def tables(rows: Sequence[Row], client: ClientRow, reached: Sequence[Goal]) -> str:
+def tables(rows: Sequence[Row], client: client_calls.Row, reached: Sequence[Goal]) -> str:
     """All of it as Markdown."""
     lines = [
         "| calls | per second | p50, ms | processor, us | with the GIL, us | takes of the GIL |",
         "|---|---|---|---|---|---|",
         *map(_row, rows),
         "",
-        f"A `Client.render` of 32x24 uint8 takes {client.whole_us:.0f} us of the calling thread, a call of bare gRPC "
+        f"A `Client.render` of 32x24 uint8 takes {client.client_us:.0f} us of the calling thread, a call of bare gRPC "
         f"{client.bare_us:.0f}, so our own code {client.own_us:.0f}.",
         "",
         "| what | measured | goal | met |",

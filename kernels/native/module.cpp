@@ -20,6 +20,7 @@ void bind_meshes(nb::module_& module);
 void bind_density(nb::module_& module);
 void bind_training(nb::module_& module);
 void bind_serving(nb::module_& module);
+void bind_serving_accounts(nb::module_& module);
 void bind_cuda_spheres(nb::module_& module);
 void bind_cuda_gaussians(nb::module_& module);
 void bind_cuda_meshes(nb::module_& module);
@@ -103,6 +104,7 @@ NB_MODULE(_native, m) {
   lumigrad::bind_density(m);
   lumigrad::bind_training(m);
   lumigrad::bind_serving(m);
+  lumigrad::bind_serving_accounts(m);
 #ifdef LUMIGRAD_CUDA
   lumigrad::bind_cuda_spheres(m);
   lumigrad::bind_cuda_gaussians(m);

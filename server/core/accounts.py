@@ -6,10 +6,10 @@ A resource is reserved before it is allocated, and released when the call or obj
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from lumigrad.kernels import _native
 from lumigrad.protos.chunks import PayloadAssembler
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import BusyError
@@ -47,20 +47,17 @@ class Account:
         self._option = option
         self._share_option = share_option if self.share < limit else option
         self._retry_seconds = retry_seconds
-        self._lock = threading.Lock()
-        self._taken: Counter[str] = Counter()
-        self._total = 0
+        self.books = _native.Account(self.limit, self.share, self.kept)
 
     @property
     def taken(self) -> int:
         """The amount that all tenants have reserved."""
-        return self._total
+        return self.books.taken
 
     def lacking(self, tenant: str, more: int) -> int:
         """The amount that must be released before a tenant can reserve `more`; 0: none."""
-        with self._lock:
-            own = self._taken[tenant]
-            return max(0, own + more - self.share, self._total + more - self.limit + (self.kept if own else 0))
+        own = self.books.taken_by(tenant)
+        return max(0, own + more - self.share, self.taken + more - self.limit + (self.kept if own else 0))
 
     def reserve(self, tenant: str, amount: int) -> Reservation:
         """Reserve an amount; BusyError, which names the limit and its option, if too little is left."""
@@ -68,10 +65,13 @@ class Account:
         reservation.resize(amount)
         return reservation
 
+    def take(self, tenant: str, amount: int) -> _native.Reservation | None:
+        """Reserve an amount that does not change until it is released; None if too little is left."""
+        return self.books.take(tenant, amount)
+
     def tenants(self) -> dict[str, int]:
         """The amount that each tenant has reserved, without tenants that have none."""
-        with self._lock:
-            return dict(self._taken)
+        return self.books.tenants()
 
     def check(self, amount: int) -> None:
         """Raise BusyError without a retry time if `amount` is more than any tenant may ever reserve."""
@@ -79,17 +79,9 @@ class Account:
             what = f"{amount} {self.resource} are needed, of which there are {self.share} at the most"
             raise BusyError(f"{what} ({self._share_option})", None)
 
-    def _change(self, tenant: str, old: int, new: int) -> None:
-        with self._lock:
-            if new > old:
-                self.check(new)
-                refusal = self.refusal(self._taken[tenant], self._total, new - old)
-                if refusal:
-                    raise BusyError(refusal, self._retry_seconds)
-            self._total += new - old
-            self._taken[tenant] += new - old
-            if not self._taken[tenant]:
-                del self._taken[tenant]
+    def shortage(self, found: _native.Shortage) -> BusyError:
+        """The error of a change that was refused."""
+        return BusyError(self.refusal(found.own, found.total, found.more), self._retry_seconds)
 
     def refusal(self, own: int, total: int, more: int) -> str:
         """Why a tenant who has reserved `own` of a `total` cannot have `more`; empty if it can."""
@@ -103,46 +95,34 @@ class Account:
         return f"{taken}{rest}, and {more} more {'is' if more == 1 else 'are'} needed"
 
 
-class Reservation:
+# More than there is of anything.
+_MOST = 1 << 62
+
+
+class Reservation(_native.Reservation):
     """The amount that one call or object has reserved. Thread-safe; releasing it twice does no harm."""
 
     def __init__(self, account: Account, tenant: str) -> None:
         """Create an empty reservation; most callers use `Account.reserve`."""
+        super().__init__(account.books, tenant)
         self._account = account
-        self._tenant = tenant
-        self._lock = threading.Lock()
-        self._amount = 0
-        self._is_released = False
-
-    @property
-    def amount(self) -> int:
-        """The reserved amount."""
-        return self._amount
 
     def resize(self, amount: int) -> None:
         """Change the reserved amount; BusyError, and no change, if too little is left.
 
         Does nothing once the reservation is released.
         """
-        with self._lock:
-            if not self._is_released:
-                self._account._change(self._tenant, self._amount, amount)
-                self._amount = amount
+        shortage = self.change(min(amount, _MOST))
+        if shortage is not None:
+            self._account.check(amount)
+            raise self._account.shortage(shortage)
 
     def add(self, amount: int) -> None:
         """Reserve more, as `resize` does."""
-        with self._lock:
-            if not self._is_released:
-                self._account._change(self._tenant, self._amount, self._amount + amount)
-                self._amount += amount
-
-    def release(self) -> None:
-        """Release the whole amount."""
-        with self._lock:
-            if not self._is_released:
-                self._account._change(self._tenant, self._amount, 0)
-                self._amount = 0
-            self._is_released = True
+        shortage = self.grow(min(amount, _MOST))
+        if shortage is not None:
+            self._account.check(self.amount + amount)
+            raise self._account.shortage(shortage)
 
 
 # 1 / this of the places is kept for tenants that have none.

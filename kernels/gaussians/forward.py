@@ -139,7 +139,7 @@ def forward(
     is_whole = retain or before_view is None or gaussians.scenes > 1 or not isinstance(engine, CudaEngine)
     view_work = cameras[0].width * cameras[0].height + gaussians.count
     for part in launches(len(cameras), view_work, is_whole=is_whole):
-        views = _views(gaussians, cameras[part], settings, slices)
+        views = views_of(gaussians, cameras[part], settings, slices)
         parts = {name: None if tensor is None else tensor[part] for name, tensor in by_view.items()}
         arrays = {**gaussians.arrays(), **parts, "lidar_angles": lidar_tables(cameras[part], gaussians.device)}
         kept, spent = engine.forward(
@@ -223,7 +223,8 @@ def _slices(gaussians: Gaussians, cameras: Sequence[Camera], transforms: Sequenc
     return cut(transforms, gaussians.count)
 
 
-def _views(gaussians: Gaussians, cameras: Sequence[Camera], settings: Settings, slices: Slices) -> Any:
+def views_of(gaussians: Gaussians, cameras: Sequence[Camera], settings: Settings, slices: Slices) -> Any:
+    """The extension's views of checked cameras, of one scene after the other."""
     each = len(cameras) // gaussians.scenes
     views = [camera.native(index // each, settings.pixel_center) for index, camera in enumerate(cameras)]
     composed = np.ascontiguousarray(poses(cameras, slices), np.float32)

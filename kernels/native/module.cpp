@@ -20,12 +20,14 @@ void bind_meshes(nb::module_& module);
 void bind_density(nb::module_& module);
 void bind_training(nb::module_& module);
 void bind_serving(nb::module_& module);
+void bind_serving_renders(nb::module_& module);
 void bind_serving_accounts(nb::module_& module);
 void bind_cuda_spheres(nb::module_& module);
 void bind_cuda_gaussians(nb::module_& module);
 void bind_cuda_meshes(nb::module_& module);
 void bind_cuda_density(nb::module_& module);
 void bind_cuda_training(nb::module_& module);
+void bind_cuda_serving(nb::module_& module);
 }  // namespace lumigrad
 
 namespace {
@@ -104,6 +106,7 @@ NB_MODULE(_native, m) {
   lumigrad::bind_density(m);
   lumigrad::bind_training(m);
   lumigrad::bind_serving(m);
+  lumigrad::bind_serving_renders(m);
   lumigrad::bind_serving_accounts(m);
 #ifdef LUMIGRAD_CUDA
   lumigrad::bind_cuda_spheres(m);
@@ -111,6 +114,7 @@ NB_MODULE(_native, m) {
   lumigrad::bind_cuda_meshes(m);
   lumigrad::bind_cuda_density(m);
   lumigrad::bind_cuda_training(m);
+  lumigrad::bind_cuda_serving(m);
   m.attr("CUDA_BUILT") = true;
 #else
   m.attr("CUDA_BUILT") = false;

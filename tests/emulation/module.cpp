@@ -14,6 +14,7 @@ void bind_cuda_gaussians(nanobind::module_& module);
 void bind_cuda_meshes(nanobind::module_& module);
 void bind_cuda_density(nanobind::module_& module);
 void bind_cuda_training(nanobind::module_& module);
+void bind_cuda_serving(nanobind::module_& module);
 }  // namespace lumigrad
 
 NB_MODULE(_emulation, m) {
@@ -22,6 +23,7 @@ NB_MODULE(_emulation, m) {
   lumigrad::bind_cuda_meshes(m);
   lumigrad::bind_cuda_density(m);
   lumigrad::bind_cuda_training(m);
+  lumigrad::bind_cuda_serving(m);
   m.def("set_seed", &lumigrad::emulation::set_seed);
   m.def("set_workers", &lumigrad::emulation::set_workers);
   m.def("set_deferred", &lumigrad::emulation::set_deferred);

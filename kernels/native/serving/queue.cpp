@@ -80,6 +80,11 @@ Outcome Queue::wait(Job& job) {
   return job.outcome;
 }
 
+bool Queue::has_started(const Job& job) const {
+  const std::lock_guard lock(mutex_);
+  return job.started != Clock::time_point{};
+}
+
 Outcome Queue::run(const std::shared_ptr<NativeJob>& job) { return submit(job) ? wait(*job) : job->outcome; }
 
 void Queue::cancel(Job& job) {

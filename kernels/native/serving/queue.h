@@ -30,6 +30,8 @@ class Queue {
   bool submit(const std::shared_ptr<Job>& job);
   // Waits until a job that was submitted has ended.
   Outcome wait(Job& job);
+  // Whether the device's thread has taken a job.
+  bool has_started(const Job& job) const;
   // Both.
   Outcome run(const std::shared_ptr<NativeJob>& job);
   // The call of a job has ended: removes it from the queue, or stops the kernels of its batch if the calls of all its

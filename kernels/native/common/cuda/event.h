@@ -20,9 +20,13 @@ class DeviceEvent {
   void delay(cudaStream_t stream) const { check(cudaStreamWaitEvent(stream, event_, 0), "waiting for another stream"); }
   // The host waits.
   void synchronize() const noexcept { cudaEventSynchronize(event_); }
+  // The same, for threads that may be many: they sleep. Throws if work on the device has failed.
+  void wait() const { check(cudaEventSynchronize(event_), "waiting for the device"); }
 
  private:
-  DeviceEvent() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "creating an event"); }
+  DeviceEvent() {
+    check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming | cudaEventBlockingSync), "creating an event");
+  }
 
   cudaEvent_t event_ = nullptr;
 };

@@ -35,6 +35,7 @@ using cudaStream_t = EmulatedStream*;
 using cudaEvent_t = EmulatedEvent*;
 
 constexpr unsigned cudaEventDefault = 0;
+constexpr unsigned cudaEventBlockingSync = 1;
 constexpr unsigned cudaEventDisableTiming = 2;
 constexpr unsigned cudaHostRegisterPortable = 1;
 

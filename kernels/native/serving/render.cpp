@@ -1,0 +1,122 @@
+#include "serving/render.h"
+
+#include <cstring>
+#include <stdexcept>
+
+#include "serving/encoding.h"
+
+namespace lumigrad::serving {
+namespace {
+
+std::size_t value_bytes(Encoding encoding) {
+  switch (encoding) {
+    case Encoding::levels:
+      return 1;
+    case Encoding::float16:
+    case Encoding::bfloat16:
+      return 2;
+    case Encoding::plain:
+      break;
+  }
+  return 4;
+}
+
+template <class To, class Convert>
+void convert(const float* from, std::size_t count, char* to, Convert&& value_of) {
+  // Places in a payload may have any alignment.
+  for (std::size_t i = 0; i < count; ++i) {
+    const To value = value_of(from[i]);
+    std::memcpy(to + i * sizeof(To), &value, sizeof(To));
+  }
+}
+
+}  // namespace
+
+std::size_t Output::bytes() const { return values * value_bytes(encoding); }
+
+void encode(const Output& output, const void* from, char* to) {
+  const float* values = static_cast<const float*>(from);
+  switch (output.encoding) {
+    case Encoding::plain:
+      std::memcpy(to, from, output.bytes());
+      return;
+    case Encoding::levels:
+      convert<std::uint8_t>(values, output.values, to, level_of);
+      return;
+    case Encoding::float16:
+      convert<std::uint16_t>(values, output.values, to, float16_of);
+      return;
+    case Encoding::bfloat16:
+      convert<std::uint16_t>(values, output.values, to, bfloat16_of);
+      return;
+  }
+}
+
+// Sums with 0 turn -0 into 0, as a product with the identity does, which is the pose of a slice that does not move.
+gaussians::Pose pose_of(const CameraPose& camera) {
+  gaussians::Pose pose;
+  const auto& r = camera.rotation;
+  const auto& t = camera.translation;
+  for (int i = 0; i < 9; ++i) pose.rotation[i] = static_cast<float>(r[i] + 0.0);
+  for (int i = 0; i < 3; ++i) {
+    pose.translation[i] = static_cast<float>(t[i] + 0.0);
+    pose.eye[i] = static_cast<float>(0.0 - (r[i] * t[0] + r[3 + i] * t[1] + r[6 + i] * t[2]));
+  }
+  return pose;
+}
+
+void point(gaussians::Outputs& outputs, const std::string& name, void* to) {
+  float* values = static_cast<float*>(to);
+  std::int32_t* integers = static_cast<std::int32_t*>(to);
+  if (name == "color")
+    outputs.color = values;
+  else if (name == "alpha")
+    outputs.alpha = values;
+  else if (name == "transmittance")
+    outputs.transmittance = values;
+  else if (name == "depth")
+    outputs.depth = values;
+  else if (name == "expected_depth")
+    outputs.expected_depth = values;
+  else if (name == "inverse_depth")
+    outputs.inverse_depth = values;
+  else if (name == "normals")
+    outputs.normals = values;
+  else if (name == "median_depth")
+    outputs.median_depth = values;
+  else if (name == "distortion")
+    outputs.distortion = values;
+  else if (name == "contributors")
+    outputs.contributors = integers;
+  else if (name == "radii")
+    outputs.radii = integers;
+  else if (name == "means2d")
+    outputs.means2d = values;
+  else if (name == "depths")
+    outputs.depths = values;
+  else if (name == "conics")
+    outputs.conics = values;
+  else if (name == "projected_opacities")
+    outputs.projected_opacities = values;
+  else
+    throw std::invalid_argument("the output '" + name + "' has no kernel");
+}
+
+gaussians::Scene GaussianRender::scene_at(const std::vector<gaussians::Pose>& poses) const {
+  gaussians::Scene placed = scene;
+  placed.slices = 1;
+  placed.slice_begins = slice_begins.data();
+  placed.slice_poses = &slice_pose;
+  placed.poses = poses.data();
+  return placed;
+}
+
+void GaussianRender::clear_gaps(char* payload) const {
+  std::size_t end = 0;
+  for (const Output& output : outputs) {
+    std::memset(payload + end, 0, output.offset - end);
+    end = output.offset + output.bytes();
+  }
+}
+
+}  // namespace lumigrad::serving

@@ -1,0 +1,98 @@
+// Renders of stored Gaussians whose requests differ in the poses of their cameras only: everything else was checked and
+// prepared for the first of them. No function here needs Python.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/pool.h"
+#include "gaussians/cpu/engine.h"
+#include "serving/job.h"
+#include "serving/request.h"
+
+namespace lumigrad::serving {
+
+// How an output of the kernels is sent. Levels are whole numbers from 0 to 255, of values from 0 to 1.
+enum class Encoding { plain, levels, float16, bfloat16 };
+
+// An output of all views, and its place in the payload of a reply.
+struct Output {
+  std::string name;
+  Encoding encoding;
+  std::size_t values;
+  std::size_t offset;  // Bytes.
+
+  std::size_t bytes() const;
+};
+
+// Converts float32, or int32 where it is plain, to `to`, which may have any alignment.
+void encode(const Output& output, const void* from, char* to);
+
+// The kernels' pose of the one slice of a scene, which does not move.
+gaussians::Pose pose_of(const CameraPose& camera);
+
+// Sets the kernels' pointer for an output; that for "ids" is none of these.
+void point(gaussians::Outputs& outputs, const std::string& name, void* to);
+
+// Milliseconds of the kernels' stages, in the order of gaussians::kStageNames, and of moving outputs to the payload.
+struct RenderTimes {
+  double stages[kMaxStages] = {};
+  double download = 0.0;
+};
+
+// What requests of one key have in common: the scene, its settings, lenses and outputs. Immutable.
+struct GaussianRender {
+  std::vector<gaussians::View> views;
+  gaussians::Settings settings;
+  // Its pointers stay valid as long as the render; poses come with each request.
+  gaussians::Scene scene;
+  std::vector<std::int32_t> slice_begins;
+  gaussians::SlicePose slice_pose;
+  bool half_precision;
+  std::vector<Output> outputs;  // By their places; the last one ends with the payload.
+  std::size_t payload_bytes;
+
+  // The scene with the poses of its views, of which there may be several times as many.
+  gaussians::Scene scene_at(const std::vector<gaussians::Pose>& poses) const;
+  // Clears what lies between the outputs in a payload.
+  void clear_gaps(char* payload) const;
+};
+
+// One request: its poses, and where its payload goes. `payload`, `staging` and the arrays of `render` stay valid until
+// its job has ended, for ever if the outcome is kLost.
+struct Request {
+  std::shared_ptr<const GaussianRender> render;
+  std::vector<CameraPose> poses;
+  char* payload;
+  char* staging;  // Of Renderer::staging_bytes, pinned if it can be.
+};
+
+// A request in the queue.
+class RenderJob : public NativeJob, public Request {
+ public:
+  RenderJob(Demand demand, Request request) : NativeJob(std::move(demand)), Request(std::move(request)) {}
+
+  // Completes the payload of a job that is done, on the thread that has waited for it. Throws if the device has failed.
+  virtual void complete() = 0;
+
+  // Of a job that is complete.
+  RenderTimes times;
+  // The views of its batch, in one of the batch's jobs; 0 in the others.
+  int batch_views = 0;
+};
+
+// Makes the jobs of one device, which share its memory: one batch runs at a time.
+class Renderer {
+ public:
+  virtual ~Renderer() = default;
+  // The memory that the outputs of a job need on the host beside the payload.
+  virtual std::size_t staging_bytes(const GaussianRender& render) const = 0;
+  virtual std::shared_ptr<RenderJob> job(Demand demand, Request request) const = 0;
+};
+
+std::shared_ptr<Renderer> make_cpu_renderer();
+
+}  // namespace lumigrad::serving

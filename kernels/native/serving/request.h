@@ -1,0 +1,33 @@
+// Render requests of stored scenes, read without parsing them whole: requests of one kind differ in poses only.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lumigrad::serving {
+
+// World to camera: p = rotation * x + translation, row-major; finite.
+struct CameraPose {
+  std::array<double, 9> rotation;
+  std::array<double, 3> translation;
+};
+
+// A `lumigrad.v1.RenderRequest` of a scene that it names by its id, seen by cameras with OpenCV's model.
+struct RenderRequest {
+  std::string_view scene_id;
+  std::uint64_t version = 0;  // 0: the current one.
+  // All bytes but those of the poses. Requests of equal keys are equal but for the values of their poses.
+  std::string key;
+  std::vector<CameraPose> poses;  // Of its cameras, in order.
+};
+
+// None for whatever may be wrong or of another kind: a scene or tensors in the request, a forward state to retain,
+// other cameras, fields that occur twice, numbers that are not packed, values that are not finite, or bytes that are no
+// message. `raw` must outlive the result.
+std::optional<RenderRequest> read_render_request(std::string_view raw);
+
+}  // namespace lumigrad::serving

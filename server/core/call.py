@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from lumigrad.kernels._native import RenderJob
 from lumigrad.protos.chunks import LARGEST_MESSAGE_BYTES, SHORT_BYTES
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.lanes import LANE_METADATA
@@ -157,6 +158,9 @@ class Call:
         self.lane = _NO_LANE
         # Whether the reply must be one message; then nothing is read after the request's payload.
         self.has_single_reply = False
+        # The key of its request, if others like it can be prepared; and its job, if it runs without Python.
+        self.request_key: bytes | None = None
+        self.job: RenderJob | None = None
         # The longest payload that the caller takes in one message.
         self.message_bytes = SHORT_BYTES
         # Called with engine, operation and stages of each request of a long call.
@@ -179,6 +183,11 @@ class Call:
     def remaining(self) -> float:
         """Seconds until the caller's deadline; infinity without one."""
         return max(0.0, self.deadline - time.monotonic())
+
+    @property
+    def has_reached_device(self) -> bool:
+        """Whether the device has begun its work."""
+        return "queue" in self.times.milliseconds or (self.job is not None and self.job.has_started)
 
     def check(self) -> None:
         """Raise DeadlineError, StoppingError or CancelledError if the call is over. Use it before each step of work."""

@@ -201,6 +201,8 @@ class Metrics:
                 added[self.tenant_bytes, label] += received + sent
             if record.reason in REFUSALS:
                 added[self.rejections, record.reason] += 1
+            if record.batch_views:
+                self.batch_views.observe(record.batch_views)
             if record.nonfinite:
                 added[self.nonfinite_gradients, record.engine] += record.nonfinite
         for (counter, *labels), amount in added.items():

@@ -127,6 +127,7 @@ class CallRecord:
         bytes_sent: Likewise.
         steps: Of a training.
         nonfinite: Gradient values that are NaN or infinite.
+        batch_views: The views of a batch that ran without Python, in the record of one of its calls.
         item_codes: Names of the status codes of a batch's items.
         code: Name of the status code.
         reason: Of an error, as a label of the metrics.
@@ -148,6 +149,7 @@ class CallRecord:
     bytes_sent: int = 0
     steps: int = 0
     nonfinite: int = 0
+    batch_views: int = 0
     item_codes: Sequence[str] = ()
     code: str = "OK"
     reason: str = ""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
+from lumigrad.kernels import _native
 from lumigrad.kernels.memory import pin, unpin
 from lumigrad.protos.dtypes import Array
 from lumigrad.server.core import logs
@@ -58,6 +59,14 @@ class CudaCopies:
                 self._stream.synchronize()
             raise
         return event
+
+    def renderer(self) -> _native.Renderer:
+        """What draws prepared renders, on the stream of the device's thread, the default, and copies as the others."""
+        # Only builds with CUDA have it.
+        native: Any = _native
+        index, kernels = self._device.index or 0, torch.cuda.default_stream(self._device).cuda_stream
+        made: _native.Renderer = native.cuda_renderer(index, kernels, self._stream.cuda_stream)
+        return made
 
     def fetch(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Copy tensors that are complete to the host, without waiting for kernels and other copies."""

@@ -159,7 +159,7 @@ class _Shortage:
 
 
 class DeviceMemory:
-    """The memory that jobs and stores share. Used on the device's thread only, except `check`."""
+    """The memory that jobs and stores share. Used on the device's thread only, except `check` and `free_bytes`."""
 
     def __init__(
         self,
@@ -201,6 +201,15 @@ class DeviceMemory:
         """Count the payloads that a call has announced as in use: a job of it begins."""
         if self._payload_memory is not None and call is not None:
             self._payload_memory.begin(call)
+
+    @property
+    def free_bytes(self) -> int:
+        """The memory that jobs may take now. On any thread."""
+        return self._free(Cost()) - self._downloading_bytes
+
+    def room_bytes(self, cost: Cost, free: int) -> int | None:
+        """The memory that the kernels of a job may take, of which so much is free; None if that is too little."""
+        return None if cost.bytes > free else self._room_bytes(cost, free)
 
     def make_room(self, cost: Cost) -> MemoryRoom:
         """The room of the kernels of a job; enter it around them.

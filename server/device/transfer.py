@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 
+from lumigrad.kernels._native import Renderer, cpu_renderer
 from lumigrad.kernels.errors import check_stop
 from lumigrad.protos import dtypes
 from lumigrad.protos.buffers import PayloadBuffers
@@ -164,6 +165,10 @@ class Transfer:
     def trim(self) -> None:
         """Free cached memory that was unused for some time; on any thread."""
 
+    def renderer(self) -> Renderer:
+        """What draws prepared renders."""
+        return cpu_renderer()
+
     def _to_device(self, host: torch.Tensor) -> torch.Tensor:
         return host
 
@@ -240,6 +245,10 @@ class CudaTransfer(Transfer):
     def trim(self) -> None:
         """Free cached memory that was unused for some time; on any thread."""
         self._pool.trim()
+
+    def renderer(self) -> Renderer:
+        """What draws prepared renders: its kernels and copies use the streams of the others."""
+        return self._copies.renderer()
 
     def _to_device(self, host: torch.Tensor) -> torch.Tensor:
         return host.to(self.device, non_blocking=True)

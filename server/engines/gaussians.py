@@ -265,6 +265,12 @@ class GaussianPlan(Plan):
         rows = -(-self.cameras[0].height // _TILE_HEIGHT) + 1
         return moving * (self.views * rows * _MOVING_ROW_BYTES + (os.cpu_count() or 1) * _MOVING_THREAD_BYTES)
 
+    def background_on(self, device: torch.device) -> torch.Tensor | None:
+        """The background as the kernels take it."""
+        if not self.background:
+            return None
+        return torch.tensor(self.background, dtype=torch.float32).reshape(*self.background_shape).to(device)
+
     @property
     def _is_on_rays(self) -> bool:
         return self.settings.response == "ray"
@@ -445,10 +451,6 @@ def _settings(message: gaussians_pb2.GaussianSettings, method: str, layout: Layo
 
 
 def _forward(plan: GaussianPlan, inputs: Tensors, outputs: Sequence[str], **options: Any) -> gaussians.Forward:
-    background = None
-    if plan.background:
-        values = torch.tensor(plan.background, dtype=torch.float32).reshape(*plan.background_shape)
-        background = values.to(inputs["means"].device)
     scene = {name: tensor for name, tensor in inputs.items() if name not in plan.rays}
     rays = stacked(inputs, plan.rays, plan.field) if plan.rays else None
     # Lidars are refused on GPUs, and half precision with `retain`.
@@ -457,7 +459,7 @@ def _forward(plan: GaussianPlan, inputs: Tensors, outputs: Sequence[str], **opti
             gaussians.Gaussians(**scene),
             plan.cameras,
             plan.settings,
-            background=background,
+            background=plan.background_on(inputs["means"].device),
             transforms=plan.transforms,
             rays=rays,
             outputs=outputs,

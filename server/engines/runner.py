@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from lumigrad.kernels._native import Renderer
 from lumigrad.kernels.buffers import empty
 from lumigrad.protos.dtypes import Array
 from lumigrad.server.core.accounts import PayloadMemory
@@ -230,3 +231,4 @@ class Machine:
     payload_memory: PayloadMemory
     executor: DeviceExecutor
     runner: EngineRunner
+    renderer: Renderer

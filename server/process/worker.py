@@ -354,4 +354,5 @@ def make_machine(
         payload_memory=payload_memory,
         executor=executor,
         runner=EngineRunner(transfer),
+        renderer=transfer.renderer(),
     )

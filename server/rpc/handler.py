@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -35,6 +36,10 @@ from lumigrad.server.core.turns import Turn, Turns
 from lumigrad.server.rpc.authentication import Authenticate
 from lumigrad.server.rpc.request_check import RequestCheck
 from lumigrad.server.rpc.status import Answer, answer_to
+
+# Answers a call from the bytes of its first message with those of its reply, which may have so many bytes of payload;
+# None: this way is not for it.
+Shortcut = Callable[[bytes, Call, int], bytes | None]
 
 # Calls that mostly wait for their callers take no places of calls, but have accounts of their own.
 _TRAIN, _STREAM = "TrainingService.Train", "RenderService.RenderStream"
@@ -115,7 +120,7 @@ class CallHandler:
     def stages(self, waiting: int) -> Mapping[str, int]:
         """The number of calls in each stage of `CALL_STAGES`; `waiting` of them wait for the device."""
         calls = list(self._calls)
-        begun = [call for call in calls if "queue" in call.times.milliseconds]
+        begun = [call for call in calls if call.has_reached_device]
         sending = sum(call.progress.sending.is_on for call in begun)
         receiving = max(0, len(calls) - len(begun) - waiting)
         return {"receive": receiving, "queue": waiting, "device": len(begun) - sending, "send": sending}
@@ -169,13 +174,14 @@ class CallHandler:
                 streams[path] = singles[path] = own[method.name]
                 continue
             name, behave = f"{short}.{method.name}", _behavior(method, getattr(servicer, method.name))
-            read, write = self._reader(method), method.serialize_reply
+            read, write = self._reader(method), _writer(method)
+            shortcut = getattr(servicer, "shortcuts", {}).get(method.name)
             single = grpc.stream_unary_rpc_method_handler(
-                self._wrap_single(name, method, behave, read, translate), None, write
+                self._wrap_single(name, method, behave, read, translate, shortcut), None, write
             )
             stream = single
             if method.server_streaming:
-                wrapped = self.wrap_stream(name, behave, read)
+                wrapped = self.wrap_stream(name, behave, read, shortcut)
                 stream = grpc.stream_stream_rpc_method_handler(wrapped, None, write)
             for full_name in names or (service_name,):
                 path = f"/{full_name}/{method.name}"
@@ -196,19 +202,27 @@ class CallHandler:
         behavior: Callable[[Iterator[Any], Call], Any],
         read: Callable[[bytes, Call], Any],
         translate: Callable[[Answer], Answer],
+        shortcut: Shortcut | None,
     ) -> Callable[..., Any]:
         """A method that takes a stream of bytes, which `read` parses, and returns one reply."""
 
         def single(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
             with self._guarded(name, context, translate) as call:
                 call.has_single_reply = True
+                reply, requests = _shortened(requests, call, shortcut)
+                if reply is not None:
+                    return reply
                 answer = behavior(_messages(requests, read, call), call)
                 return _first_reply(answer, call) if method.server_streaming else answer
 
         return single
 
     def wrap_stream(
-        self, name: str, behavior: Callable[[Any, Call], Iterator[Any]], read: Callable[[bytes, Call], Any]
+        self,
+        name: str,
+        behavior: Callable[[Any, Call], Iterator[Any]],
+        read: Callable[[bytes, Call], Any],
+        shortcut: Shortcut | None = None,
     ) -> Callable[..., Any]:
         """A method that takes a stream of bytes, which `read` parses, and returns a stream of replies."""
 
@@ -217,6 +231,11 @@ class CallHandler:
                 # The caller of a stream may need its id before the end; with a single reply both come together.
                 self.announce(call)
                 sending = call.progress.sending
+                whole, requests = _shortened(requests, call, shortcut)
+                if whole is not None:
+                    with sending:
+                        yield whole
+                    return
                 for reply in behavior(_messages(requests, read, call), call):
                     call.turn.give()
                     with sending:
@@ -470,6 +489,28 @@ def _answer(call: Call, error: BaseException) -> Answer:
 
 def _behavior(method: Method, behavior: Callable[[Any, Call], Any]) -> Callable[[Iterator[Any], Call], Any]:
     return behavior if method.client_streaming else lambda requests, call: behavior(_only(requests, call), call)
+
+
+def _shortened(
+    requests: Iterator[bytes], call: Call, shortcut: Shortcut | None
+) -> tuple[bytes | None, Iterator[bytes]]:
+    """The reply, if the shortcut is for the call; and the requests that are left, which else are all of them."""
+    first = None if shortcut is None else next_message(requests, call)
+    if shortcut is None or first is None:
+        return None, requests
+    call.progress.has_begun = True
+    reply, more = shortcut(first, call, call.message_bytes), None
+    if reply is not None and not call.has_single_reply:
+        # Another message is refused, as others refuse it.
+        more = next_message(requests, call)
+    if reply is None or more is not None:
+        return None, itertools.chain((first,), () if more is None else (more,), requests)
+    return reply, requests
+
+
+def _writer(method: Method) -> Callable[[Any], bytes]:
+    """Serialises replies, but for those that shortcuts have written."""
+    return lambda reply: reply if isinstance(reply, bytes) else method.serialize_reply(reply)
 
 
 def _only(requests: Iterator[Any], call: Call) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from lumigrad.protos.frame_stream import Pieces, render_replies
+from lumigrad.protos.frame_stream import FRAME_BYTES, Pieces, render_replies
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.protos.wire import Frame, FrameCodec
 from lumigrad.server.core.call import Call
@@ -21,6 +21,7 @@ from lumigrad.server.engines.gradients import Wanted
 from lumigrad.server.engines.images import ImageFormats
 from lumigrad.server.engines.requests import checked_gradients
 from lumigrad.server.engines.runner import ForwardState, Task
+from lumigrad.server.rpc.prepared_calls import PreparedCalls
 from lumigrad.server.rpc.render_batch import render_batch
 from lumigrad.server.scenes.lookup import CLOUDS, ENGINES, AcceptedKinds, InlineScene, find_scene
 from lumigrad.server.storage.stored_scene import StoredScene
@@ -97,6 +98,10 @@ class EngineService(ABC):
         self._tenants.of(call).contexts.release(request.context_id)
         return render_pb2.ReleaseReply()
 
+    def _drew(self, request: ForwardRequest, cost: Cost, reply: Any, payload_bytes: int, call: Call) -> None:
+        """Note a forward pass that has succeeded, with its reply before payload and timings."""
+        del request, cost, reply, payload_bytes, call
+
     @abstractmethod
     def _request(
         self, spec: Any, call: Call, field: str, formats: Sequence[image_pb2.OutputFormat] = ()
@@ -134,6 +139,7 @@ class EngineService(ABC):
         if task.scene is not None:
             reply.scene.CopyFrom(task.scene)
         reply.outputs.extend(request.formats.named(result.outputs, payload, call))
+        self._drew(request, cost, reply, payload.length, call)
         # Image files may be larger than the pixels that they are made of.
         runtime.payload_memory.reserve(max(0, payload.length - reserved), call)
         if result.state is not None:
@@ -225,6 +231,10 @@ class RenderService(EngineService):
 
     def __init__(self, tenants: Tenants) -> None:
         super().__init__(tenants, "render", ENGINES)
+        self.shortcuts = {"Render": PreparedCalls(tenants)}
+
+    def _drew(self, request: ForwardRequest, cost: Cost, reply: Any, payload_bytes: int, call: Call) -> None:
+        self.shortcuts["Render"].prepare(request, cost, reply, payload_bytes, call)
 
     def Render(self, frames: RenderFrames, call: Call) -> Iterator[Frame[render_pb2.RenderReply]]:
         """Render a scene, stored or inline."""
@@ -240,6 +250,10 @@ class RenderService(EngineService):
 
     def frame(self, raw: bytes, call: Call) -> Iterator[Pieces]:
         """Render one RenderRequest, given and answered as bytes."""
+        whole = self.shortcuts["Render"](raw, call, FRAME_BYTES)
+        if whole is not None:
+            yield (whole,)
+            return
         frame = _REQUESTS.deserialize(raw)
         call.record.bytes_received += frame.data.nbytes
         reply = render_pb2.RenderReply()

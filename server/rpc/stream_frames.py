@@ -58,7 +58,7 @@ class Frame:
     @property
     def waits(self) -> bool:
         """Whether the device has not begun its work."""
-        return not self.is_done and "queue" not in self.call.times.milliseconds
+        return not self.is_done and not self.call.has_reached_device
 
     @property
     def is_refused(self) -> bool:

@@ -21,7 +21,7 @@ from lumigrad.server.core.errors import (
 from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.device.jobs import BatchEntry
 from lumigrad.server.device.memory import Cost, DeviceMemory
-from lumigrad.v1 import image_pb2
+from lumigrad.v1 import gaussians_pb2, image_pb2
 from support.calls.distance_calls import DistanceClient
 from support.calls.distance_worlds import SWEPT, stored, ways
 from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
@@ -74,6 +74,8 @@ def sphere_asks(client: RawClient) -> Ask:
 def gaussian_asks(client: RawClient) -> Ask:
     scene_id = client.put(gaussian_cloud(80, seed=4)).scene.scene_id
     settings = {"outputs": ["color", "expected_depth", "radii"], "background": [0.1, 0.2, 0.3], "antialiased": True}
+    # With a transform, so that they are not prepared: those run one by one on the CPU.
+    settings["transforms"] = [gaussians_pb2.SliceTransform(end=40, matrix=np.eye(4).reshape(-1))]
     return lambda number: client.render(gaussian_spec(*views(number), scene_id=scene_id, **settings)).arrays
 
 

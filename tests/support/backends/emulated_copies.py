@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from lumigrad.protos.dtypes import Array
+from support.backends import emulation
 
 _SECONDS = 10.0
 # What a target holds before the copy: nobody may rely on it.
@@ -74,6 +75,9 @@ class EmulatedCopies:
         event = EmulatedEvent()
         self._queue.put((copies, event))
         return event
+
+    def renderer(self) -> Any:
+        return emulation.load("_emulation").cuda_renderer(0, 0, 0)
 
     def fetch(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         return [tensor.detach().clone() for tensor in tensors]

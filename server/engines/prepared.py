@@ -1,0 +1,150 @@
+"""Renders of a stored scene that differ in the poses of their cameras only: prepared once, and drawn without Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from lumigrad.kernels import gaussians
+from lumigrad.kernels.gaussians.camera_sources import OpenCVSource
+from lumigrad.kernels.gaussians.prepared import Place, prepare
+from lumigrad.kernels.per_device import launches
+from lumigrad.server.device.jobs import Numbers
+from lumigrad.server.device.memory import Cost
+from lumigrad.server.engines.content import Tensors
+from lumigrad.server.engines.gaussians import KIND, GaussianPlan
+from lumigrad.server.engines.images import ImageFormats
+from lumigrad.server.engines.requests import Plan
+from lumigrad.v1 import image_pb2, render_pb2, tensor_pb2
+
+_ENCODINGS: Mapping[int, str] = {
+    image_pb2.IMAGE_FORMAT_UINT8: "levels",
+    image_pb2.IMAGE_FORMAT_FLOAT16: "float16",
+    image_pb2.IMAGE_FORMAT_BFLOAT16: "bfloat16",
+}
+_DATA_TAG = bytes([render_pb2.RenderReply.DESCRIPTOR.fields_by_name["data"].number << 3 | 2])
+# Kinds of requests for one scene that are kept.
+_MOST = 64
+_MOST_TOGETHER = 16
+
+
+@dataclass(frozen=True)
+class PreparedRender:
+    """A kind of requests for one scene.
+
+    Attributes:
+        native: Draws them; it holds the scene's tensors.
+        cost: The cost of each.
+        payload_bytes: Of a reply.
+        engine: The name of the engine.
+    """
+
+    native: Any
+    cost: Cost
+    payload_bytes: int
+    engine: str
+
+
+class PreparedRenders:
+    """The prepared renders of one version of a scene, by the keys of their requests. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[bytes, PreparedRender] = {}
+        # The render for requests of a key; None: it has yet to be prepared, if it can be.
+        self.find = self._by_key.get
+
+    def add(self, key: bytes, render: PreparedRender) -> None:
+        """Keep a render; of too many the oldest goes, and is prepared again if it is still in use."""
+        self._by_key[key] = render
+        if len(self._by_key) > _MOST:
+            self._by_key.pop(next(iter(self._by_key)), None)
+
+
+def prepared_render(
+    plan: Plan,
+    tensors: Tensors,
+    formats: ImageFormats,
+    reply: render_pb2.RenderReply,
+    payload_bytes: int,
+    cost: Cost,
+    numbers: Numbers,
+) -> PreparedRender | None:
+    """Prepare renders like one that has just succeeded; None: there is no faster way for its kind.
+
+    Args:
+        plan: Its plan.
+        tensors: Those of the stored scene.
+        formats: Its image formats.
+        reply: Its reply, without payload and timings.
+        payload_bytes: The size of its payload.
+        cost: Its cost.
+        numbers: Of the queue.
+    """
+    if not isinstance(plan, GaussianPlan) or not _is_plain(plan, formats, reply):
+        return None
+    cloud = gaussians.Gaussians(**tensors)
+    is_cpu = cloud.device.type == "cpu"
+    together = _most_together(plan, cloud)
+    if cloud.scenes != 1 or together == 0:
+        return None
+    native = prepare(
+        cloud,
+        plan.cameras,
+        plan.settings,
+        [_place(plan, formats, output) for output in reply.outputs],
+        payload_bytes,
+        _head(reply, payload_bytes),
+        background=plan.background_on(cloud.device),
+        most_together=together,
+    )
+    # The key of a batch is the render itself. On the CPU a batch would only make its calls wait for each other.
+    batch = 0 if is_cpu else numbers.of(native)
+    fill = max(plan.fill, 1 / together)
+    native.demand(kind=numbers.of(cost.kind), batch=batch, fill=fill, bytes=cost.bytes)
+    return PreparedRender(native, cost, payload_bytes, KIND)
+
+
+def _is_plain(plan: GaussianPlan, formats: ImageFormats, reply: render_pb2.RenderReply) -> bool:
+    return (
+        plan.kind is not None
+        and not plan.transforms
+        and not plan.rays
+        and "surface_normals" not in plan.outputs
+        and all(isinstance(camera.source, OpenCVSource) for camera in plan.cameras)
+        and not any(formats.are_files(name) for name in plan.outputs)
+        and not reply.context_id
+        and all(output.tensor.WhichOneof("location") == "payload" for output in reply.outputs)
+    )
+
+
+def _most_together(plan: GaussianPlan, cloud: gaussians.Gaussians) -> int:
+    """The number of calls whose views fit into one launch of kernels, after which a call can be stopped; 0: not one."""
+    camera = plan.cameras[0]
+    work = int(camera.width * camera.height + cloud.count)
+    first = launches(plan.views * _MOST_TOGETHER, work, is_whole=False)[0]
+    return min(_MOST_TOGETHER, int(first.stop - first.start) // plan.views)
+
+
+def _head(reply: render_pb2.RenderReply, payload_bytes: int) -> bytes:
+    """The bytes of a reply before its payload."""
+    head = render_pb2.RenderReply()
+    head.CopyFrom(reply)
+    head.payload_bytes = payload_bytes
+    return head.SerializeToString() + _DATA_TAG + _varint(payload_bytes)
+
+
+def _place(plan: GaussianPlan, formats: ImageFormats, output: tensor_pb2.NamedTensor) -> Place:
+    entry = formats.by_name.get(output.name)
+    encoding = "plain" if entry is None else _ENCODINGS.get(entry.format, "plain")
+    return Place(output.name, encoding, prod(plan.output_shapes[output.name]), output.tensor.payload.offset)
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)

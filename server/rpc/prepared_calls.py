@@ -1,0 +1,105 @@
+"""Renders of stored scenes that need no Python between request and reply, after a first one of their kind."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+from lumigrad.kernels._native import Outcome, RenderJob, RenderRequest, read_render_request
+from lumigrad.server.core.call import Call
+from lumigrad.server.core.errors import CancelledError, DeviceTimeError, SceneNotFoundError, VersionMismatchError
+from lumigrad.server.device.memory import Cost
+from lumigrad.server.engines.prepared import PreparedRender, prepared_render
+from lumigrad.server.storage.stored_scene import StoredScene
+from lumigrad.server.storage.tenants import Runtime, Tenants
+
+# How often the free memory of the device is looked up: all stores are asked for their sizes.
+_ROOM_SECONDS = 0.01
+
+
+class PreparedCalls:
+    """Answers Renders whose kind was prepared; all others, and all that fail, are left to the general way.
+
+    Checks and error texts so exist once: a kind is prepared from a Render that has succeeded, and requests of its kind
+    differ from that in finite poses only, which are never refused.
+    """
+
+    def __init__(self, tenants: Tenants) -> None:
+        self._tenants = tenants
+        # The device's memory that was free when somebody last looked (monotonic clock).
+        self._free, self._looked = 0, -math.inf
+
+    def __call__(self, raw: bytes, call: Call, most_bytes: int) -> bytes | None:
+        """Answer a request by one message with at most so many bytes of payload; None: it takes the general way."""
+        request = read_render_request(raw)
+        if request is None or call.lane_name or call.times.spans is not None:
+            return None
+        runtime = self._tenants.of(call)
+        try:
+            scene = runtime.scenes.find(request.scene_id, request.version)
+        except (SceneNotFoundError, VersionMismatchError):
+            return None
+        prepared = scene.prepared.find(request.key)
+        if prepared is None:
+            call.request_key = request.key
+            return None
+        if prepared.payload_bytes > most_bytes:
+            return None
+        return self._draw(prepared, request, runtime, call)
+
+    def prepare(self, request: Any, cost: Cost, reply: Any, payload_bytes: int, call: Call) -> None:
+        """Prepare Renders like one that has just succeeded, if they can be."""
+        scene, plan = request.scene, request.task.plan
+        if call.request_key is None or not isinstance(scene, StoredScene):
+            return
+        tensors, numbers = scene.load().tensors, self._tenants.of(call).executor.numbers
+        prepared = prepared_render(plan, tensors, request.formats, reply, payload_bytes, cost, numbers)
+        if prepared is not None:
+            scene.prepared.add(call.request_key, prepared)
+
+    def _draw(self, prepared: PreparedRender, request: RenderRequest, runtime: Runtime, call: Call) -> bytes | None:
+        room = self._room(prepared.cost, runtime)
+        payload = runtime.payload_memory.account.take(call.tenant, prepared.payload_bytes)
+        if room is None or payload is None:
+            return None
+        staged = runtime.renderer.staging_bytes(prepared.native)
+        job = RenderJob(
+            runtime.executor.queue,
+            prepared.native,
+            request,
+            runtime.renderer,
+            runtime.transfer.allocate(staged) if staged else None,
+            payload,
+            call.tenant,
+            int(call.priority),
+            call.deadline,
+            room,
+        )
+        call.job = job
+        call.on_end(job.end)
+        outcome = job.run(call.times.created)
+        if outcome == Outcome.DONE:
+            _note(job, prepared, call)
+            return job.reply
+        if outcome == Outcome.OVERDUE:
+            raise DeviceTimeError(job.overdue_limit)
+        if outcome == Outcome.CANCELLED:
+            call.check()
+            raise CancelledError
+        payload.release()
+        return None
+
+    def _room(self, cost: Cost, runtime: Runtime) -> int | None:
+        """The memory that the kernels of a job may take; None if that has to be made first."""
+        now = time.monotonic()
+        if now > self._looked + _ROOM_SECONDS:
+            self._free, self._looked = runtime.memory.free_bytes, now
+        return runtime.memory.room_bytes(cost, self._free)
+
+
+def _note(job: RenderJob, prepared: PreparedRender, call: Call) -> None:
+    record = call.record
+    record.engine, record.operation = prepared.engine, "forward"
+    record.bytes_sent, record.batch_views = prepared.payload_bytes, job.batch_views
+    call.times.milliseconds = job.stages

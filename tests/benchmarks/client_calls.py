@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +95,7 @@ def compare(name: str, call: Callable[[], object], channel: grpc.Channel, rounds
     return Row(name, client, grpcs, statistics.median(of_client - of_grpc for of_client, of_grpc in turns))
 
 
-def rows(rounds: int) -> Iterator[Row]:
+def rows(rounds: int) -> Generator[Row, None, None]:
     """Measures all calls."""
     random = np.random.default_rng(1)
     means, colors = random.normal(size=(100, 3)), random.random((100, 3))

@@ -2,7 +2,7 @@
 
 Calls of a worker whose kernels have little to do are made in turns with those of a bare gRPC server, which hands each
 request to one thread and replies with messages of the same sizes. Clients send recorded bytes and look into no reply,
-so that they cost little. The GIL is watched in CPython 3.10 to 3.14 if there are a C compiler and Python's headers.
+so that they cost little. The GIL is watched in CPython 3.10 to 3.13 if there are a C compiler and Python's headers.
 """
 
 from __future__ import annotations

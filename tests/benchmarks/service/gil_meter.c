@@ -1,9 +1,9 @@
-/* Preloaded into CPython 3.10 to 3.14: counts how often the process takes the GIL, and the processor time of its threads
-   while they have it.
+/* Preloaded into CPython 3.10 to 3.13: counts how often the process takes the GIL, and the processor time of its
+   threads while they have it.
 
    A thread takes and drops the GIL under the GIL's own mutex. When it unlocks the mutex, `locked` says which of the two
-   it has just done, and no other thread can change the sums. They are in a file of GIL_METER_FOLDER named as the process,
-   where a reader also turns the meter on and off. */
+   it has just done, and no other thread can change the sums. They are in a file of GIL_METER_FOLDER named as the
+   process, where a reader also turns the meter on and off. */
 #define Py_BUILD_CORE 1
 #include <Python.h>
 #include <dlfcn.h>
@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#if PY_VERSION_HEX < 0x030A0000 || PY_VERSION_HEX >= 0x030F0000 || defined(Py_GIL_DISABLED) || defined(PYPY_VERSION)
+#if PY_VERSION_HEX < 0x030A0000 || PY_VERSION_HEX >= 0x030E0000 || defined(Py_GIL_DISABLED) || defined(PYPY_VERSION)
 #error "this interpreter's GIL is not known"
 #endif
 /* Programs other than Python have no such symbol. */
@@ -31,8 +31,8 @@ typedef struct {
   int64_t reading_ns;
 } Sums;
 
-static Sums *sums;
-static int (*unlock)(pthread_mutex_t *);
+static Sums* sums;
+static int (*unlock)(pthread_mutex_t*);
 static __thread int has_gil;
 static __thread int64_t began;
 
@@ -42,11 +42,11 @@ static int64_t processor_ns(void) {
   return now.tv_sec * 1000000000LL + now.tv_nsec;
 }
 
-static struct _gil_runtime_state *the_gil(void) {
+static struct _gil_runtime_state* the_gil(void) {
 #if PY_VERSION_HEX < 0x030C0000
   return &_PyRuntime.ceval.gil;
 #else
-  PyInterpreterState *first = _PyRuntime.interpreters.main;
+  PyInterpreterState* first = _PyRuntime.interpreters.main;
   return first ? first->ceval.gil : NULL;
 #endif
 }
@@ -62,7 +62,7 @@ static void open_sums(void) {
   char path[4096];
   int length = snprintf(path, sizeof path, "%s/%d", getenv("GIL_METER_FOLDER"), (int)getpid());
   int file = length < (int)sizeof path ? open(path, O_CREAT | O_RDWR | O_TRUNC | O_CLOEXEC, 0600) : -1;
-  void *mapped = MAP_FAILED;
+  void* mapped = MAP_FAILED;
   if (file >= 0 && !ftruncate(file, sizeof(Sums)))
     mapped = mmap(NULL, sizeof(Sums), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (file >= 0) close(file);
@@ -82,11 +82,11 @@ __attribute__((constructor)) static void begin(void) {
   pthread_atfork(NULL, NULL, forked);
 }
 
-int pthread_mutex_unlock(pthread_mutex_t *mutex) {
+int pthread_mutex_unlock(pthread_mutex_t* mutex) {
   if (!unlock) unlock = dlsym(RTLD_NEXT, "pthread_mutex_unlock");
-  struct _gil_runtime_state *gil = sums ? the_gil() : NULL;
+  struct _gil_runtime_state* gil = sums ? the_gil() : NULL;
   if (!gil || mutex != &gil->mutex) return unlock(mutex);
-  int is_locked = *(volatile int *)&gil->locked == 1;
+  int is_locked = *(volatile int*)&gil->locked == 1;
   if (is_locked && !has_gil && sums->is_on) {
     has_gil = 1;
     int failed = unlock(mutex);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tests.benchmarks.service.callers import Callers
 from tests.benchmarks.service.cases import Case
@@ -88,4 +89,5 @@ def _median(figures: Sequence[Figures]) -> Figures:
 def _each(figures: Sequence[Figures], reduce: Callable[[Sequence[float]], float]) -> Figures:
     """Field by field; None where a value is not known."""
     columns = zip(*(vars(each).values() for each in figures), strict=True)
-    return Figures(*(None if None in column else reduce(column) for column in columns))
+    reduced: list[Any] = [None if None in column else reduce(column) for column in columns]
+    return Figures(*reduced)

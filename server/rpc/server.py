@@ -2,26 +2,58 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future, TimeoutError
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec
 
 import grpc
 
+from lumigrad.server.core import logs
 from lumigrad.server.core.config import Config, ConfigError
 from lumigrad.server.rpc.certificates import Certificates
 from lumigrad.server.rpc.health import MOST_HEALTH_CALLS
 
 P = ParamSpec("P")
-T = TypeVar("T")
-_Work = tuple[Future[Any], Callable[[], Any]]
 
 
-class CallThreads(Executor):
+class Task:
+    """Work of one thread. gRPC only asks when it is done, for which a Future's locks would take longer."""
+
+    __slots__ = ("_callbacks", "_function", "_is_done")
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        self._function = function
+        self._is_done = False
+        # Appending and removing are atomic, so that each is called once, whoever finds it.
+        self._callbacks: deque[Callable[[Task], object]] = deque()
+
+    def add_done_callback(self, callback: Callable[[Task], object]) -> None:
+        """Call `callback` once the work is done; at once if it is."""
+        self._callbacks.append(callback)
+        if self._is_done:
+            self._tell()
+
+    def run(self) -> None:
+        """Do the work; errors are logged, since nobody asks for them."""
+        try:
+            self._function()
+        except BaseException as error:
+            logs.event("an error in a thread of calls", logging.ERROR, error=error)
+        self._is_done = True
+        self._tell()
+
+    def _tell(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._callbacks.popleft()(self)
+
+
+class CallThreads:
     """A thread pool that starts all its threads when it is created.
 
     If a thread could not be started later, the exception would end gRPC's own thread, and no call would be answered
@@ -33,8 +65,8 @@ class CallThreads(Executor):
         self.count = count
         self._lock = threading.Lock()
         # The queues of idle threads; that of the thread that became idle last is the last.
-        self._idle: list[SimpleQueue[_Work]] = []
-        self._waiting: deque[_Work] = deque()
+        self._idle: list[SimpleQueue[Task]] = []
+        self._waiting: deque[Task] = deque()
         everybody = threading.Barrier(count + 1)
         for number in range(count):
             threading.Thread(target=self._answer, args=(everybody,), name=f"call_{number}", daemon=True).start()
@@ -47,27 +79,22 @@ class CallThreads(Executor):
 
     def answers(self, seconds: float) -> bool:
         """Whether a thread becomes available within `seconds`."""
-        probe = self.submit(lambda: None)
-        try:
-            probe.result(seconds)
-        except TimeoutError:
-            probe.cancel()
-            return False
-        return True
+        is_here = threading.Event()
+        self.submit(is_here.set)
+        return is_here.wait(seconds)
 
-    def submit(self, function: Callable[P, T], /, *arguments: P.args, **options: P.kwargs) -> Future[T]:
+    def submit(self, function: Callable[P, object], /, *arguments: P.args, **options: P.kwargs) -> Task:
         """Call a function on a thread, as soon as one is idle."""
-        future: Future[T] = Future()
-        work = future, partial(function, *arguments, **options)
+        task = Task(partial(function, *arguments, **options))
         with self._lock:
             if self._idle:
-                self._idle.pop().put(work)
+                self._idle.pop().put(task)
             else:
-                self._waiting.append(work)
-        return future
+                self._waiting.append(task)
+        return task
 
     def _answer(self, everybody: threading.Barrier) -> None:
-        mine: SimpleQueue[_Work] = SimpleQueue()
+        mine: SimpleQueue[Task] = SimpleQueue()
         everybody.wait()
         while True:
             with self._lock:
@@ -75,18 +102,7 @@ class CallThreads(Executor):
                     mine.put(self._waiting.popleft())
                 else:
                     self._idle.append(mine)
-            _do(*mine.get())
-
-
-def _do(future: Future[Any], function: Callable[[], Any]) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        result = function()
-    except BaseException as error:
-        future.set_exception(error)
-    else:
-        future.set_result(result)
+            mine.get().run()
 
 
 # The minimum number of concurrent calls of one connection, health checks included.

@@ -12,7 +12,7 @@ from types import FrameType
 import lumigrad.server
 from lumigrad.server.core.config import Config
 from lumigrad.server.process.main import run
-from lumigrad.server.rpc.server import _do
+from lumigrad.server.rpc.server import Task
 
 SERVER = f"{Path(lumigrad.server.__file__).parent}/"
 # Threads that do periodic work, independent of calls.
@@ -31,7 +31,7 @@ class FileTrace:
         code = frame.f_code
         if event not in ("call", "return") or not code.co_filename.startswith(SERVER):
             return
-        if event == "return" and code is _do.__code__:
+        if event == "return" and code is Task.run.__code__:
             self._end()
         elif event == "call" and code.co_name != "<module>" and threading.current_thread().name not in BACKGROUND:
             with self._lock:

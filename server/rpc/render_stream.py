@@ -7,7 +7,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
 from functools import partial
 
 import grpc
@@ -16,6 +15,7 @@ from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import CancelledError, StoppingError, UnauthenticatedError
 from lumigrad.server.rpc.handler import CallHandler, next_message
 from lumigrad.server.rpc.request_check import RequestCheck
+from lumigrad.server.rpc.server import CallThreads
 from lumigrad.server.rpc.stream_frames import Frame, FrameRequests, Render
 
 METHOD = "RenderService.RenderStream"
@@ -38,7 +38,7 @@ class RenderStreams:
     A stream that waits for a request takes one of the threads; no thread waits for its frames to be sent in order.
     """
 
-    def __init__(self, handler: CallHandler, threads: Executor, check: RequestCheck, render: Render) -> None:
+    def __init__(self, handler: CallHandler, threads: CallThreads, check: RequestCheck, render: Render) -> None:
         """`threads` must have two for each stream beside one for each place of a call."""
         self._handler = handler
         self._threads = threads
@@ -112,7 +112,7 @@ class _Stream:
     def __init__(
         self,
         handler: CallHandler,
-        threads: Executor,
+        threads: CallThreads,
         check: RequestCheck,
         render: Render,
         call: Call,

@@ -98,7 +98,8 @@ def request_of(views: Sequence[tuple[np.ndarray, np.ndarray]]) -> _native.Render
 def encoded(values: Tensor, encoding: str) -> bytes:
     if encoding == "levels":
         levels = torch.empty(values.shape, dtype=torch.uint8)
-        write_levels(values, levels)
+        # A copy of what the emulated device may have yet to write.
+        write_levels(values.clone(), levels)
         return levels.numpy().tobytes()
     if encoding == "plain":
         return values.contiguous().numpy().tobytes()

@@ -99,6 +99,7 @@ class Notes:
             sent=record.bytes_sent,
             **{name: value for name, value in optional.items() if value},
         )
+        record.error = None
 
 
 def _taken(records: deque[CallRecord]) -> list[CallRecord]:

@@ -337,7 +337,10 @@ class CallHandler:
         record.bytes_received += lane.bytes_received
         record.bytes_sent += lane.bytes_sent
         if answer is not None:
-            record.code, record.reason, record.why, record.error = answer.code.name, answer.reason, answer.text, error
+            record.code, record.reason, record.why = answer.code.name, answer.reason, answer.text
+            if answer.code == grpc.StatusCode.INTERNAL:
+                # Its traceback refers to the call, and so to the record: a cycle, which would keep what the call held.
+                record.error = error
         record.end()
         # Before the reply, so that whoever has it finds the call in the metrics.
         self._notes.add(record)

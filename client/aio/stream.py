@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, S
 from contextlib import aclosing
 from functools import wraps
 from types import TracebackType
-from typing import Concatenate, ParamSpec
+from typing import Any
 
 from lumigrad.client.aio.calls import Asynchronous, Calls
 from lumigrad.client.aio.results import AsyncFrame
@@ -165,16 +165,11 @@ class AsyncRenderStream:
             sent.put_nowait(False)
 
 
-P = ParamSpec("P")
-
-
-def streaming(
-    method: Callable[Concatenate[Client, P], RenderStream],
-) -> Callable[Concatenate[Asynchronous[Client], P], AsyncRenderStream]:
+def streaming(method: Callable[..., RenderStream]) -> Callable[..., AsyncRenderStream]:
     """Converts a method that opens a stream to one whose result opens it when its `async with` block is entered."""
 
     @wraps(method)
-    def stream(self: Asynchronous[Client], /, *arguments: P.args, **options: P.kwargs) -> AsyncRenderStream:
+    def stream(self: Asynchronous[Client], /, *arguments: Any, **options: Any) -> AsyncRenderStream:
         return AsyncRenderStream(lambda client: method(client, *arguments, **options), self._blocking, self._calls)
 
     return stream

@@ -25,6 +25,7 @@ _NUMBER = render_pb2.FrameReply.DESCRIPTOR.fields_by_name["number"].number << 3
 _REPLY = render_pb2.FrameReply.DESCRIPTOR.fields_by_name["reply"].number << 3 | _LENGTH_DELIMITED
 _DATA = render_pb2.RenderReply.DESCRIPTOR.fields_by_name["data"].number << 3 | _LENGTH_DELIMITED
 _SPEC = render_pb2.RenderRequest.DESCRIPTOR.fields_by_name["spec"].number << 3 | _LENGTH_DELIMITED
+_NUMBER_TAG, _REPLY_TAG, _SPEC_TAG = varint(_NUMBER), varint(_REPLY), varint(_SPEC)
 
 # One message, whose bytes are those of several buffers one after the other.
 Pieces = Sequence[bytes | memoryview]
@@ -45,7 +46,7 @@ def render_replies(header: render_pb2.RenderReply, payload: PayloadWriter) -> It
 def frame_reply(number: int, reply: Pieces) -> bytes:
     """A FrameReply with one message of a RenderReply."""
     length = sum(map(len, reply))
-    return b"".join((varint(_NUMBER), varint(number), varint(_REPLY), varint(length), *reply))
+    return b"".join((_NUMBER_TAG, varint(number), _REPLY_TAG, varint(length), *reply))
 
 
 def _data(buffers: Sequence[memoryview], length: int) -> Pieces:
@@ -161,4 +162,4 @@ class FrameBase:
         """The bytes of a RenderRequest with these cameras."""
         views = render_pb2.RenderSpec(cameras=cameras).SerializeToString()
         length = len(self.before) + len(views) + len(self.after)
-        return b"".join((varint(_SPEC), varint(length), self.before, views, self.after, self.rest))
+        return b"".join((_SPEC_TAG, varint(length), self.before, views, self.after, self.rest))

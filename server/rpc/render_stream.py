@@ -208,6 +208,9 @@ class _Stream:
         with self._lock:
             if self._is_finishing:
                 return None, False
+            if not self._frames:
+                self._frames.append(read)
+                return read, True
             skipped = [frame for frame in self._frames if frame.may_be_skipped and frame.waits]
             for frame in [frame for frame in skipped if frame in self._waiting]:
                 # It has no call yet.

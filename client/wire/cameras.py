@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -81,11 +81,16 @@ def camera_message(camera: Camera, payload: PayloadWriter | None = None) -> came
     model = camera.model
     if isinstance(model, SensorModel):
         return camera_pb2.Camera(width=camera.width, height=camera.height, sensor=_sensor_message(model, payload))
-    return _plain_message(camera)
+    message = _messages.get(camera)
+    if message is None:
+        message = _messages[camera] = _plain_message(camera)
+    return message
 
 
-# Those of a capture come again and again.
-@lru_cache(maxsize=512)
+# Cameras of a capture come again and again; their messages go with them.
+_messages: WeakKeyDictionary[Camera, camera_pb2.Camera] = WeakKeyDictionary()
+
+
 def _plain_message(camera: Camera) -> camera_pb2.Camera:
     model = camera.model
     width, height = camera.width, camera.height

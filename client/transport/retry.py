@@ -12,6 +12,9 @@ from types import TracebackType
 from lumigrad.client.errors import Cancelled, ResourceExhausted, Unavailable
 from lumigrad.client.transport.call import Call
 
+# Apart from the one that a program seeds.
+_random = random.Random()
+
 # Records get texts of errors: a handler may keep its records, and an error keeps all arrays of the frames it passed.
 _log = logging.getLogger("lumigrad")
 _FIRST_DELAY_S = 0.05
@@ -68,7 +71,7 @@ class Backoff:
         # The attempt itself may have taken long before its worker was lost; only the search for another one counts.
         self._give_up = min(self._give_up, time.monotonic() + self._retry_s)
         # The pause is random, so that clients that lost the same worker do not all call again at the same moment.
-        self._pause(self._delay * random.uniform(0.5, 1.0), error)
+        self._pause(self._delay * _random.uniform(0.5, 1.0), error)
 
     def _wait_for_room(self, error: ResourceExhausted) -> None:
         # A client without retries does not wait for a worker's queue either.
@@ -78,7 +81,7 @@ class Backoff:
         self._give_up = math.inf
         # The pause is random, so that clients that were refused together do not return together, and it grows, because
         # each attempt may carry its scene.
-        self._pause(max(error.retry_after_s, self._delay) * random.uniform(1.0, 1.5), error)
+        self._pause(max(error.retry_after_s, self._delay) * _random.uniform(1.0, 1.5), error)
 
     def _pause(self, seconds: float, error: Exception) -> None:
         if time.monotonic() + seconds >= min(self._give_up, self._call.end):

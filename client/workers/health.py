@@ -9,6 +9,9 @@ from typing import Any
 
 import grpc
 
+# Apart from the one that a program seeds.
+_random = random.Random()
+
 _WATCH, _CHECK = "/grpc.health.v1.Health/Watch", "/grpc.health.v1.Health/Check"
 # The request for the whole worker, and the reply SERVING. Each has one field, so no generated messages are needed.
 _WHOLE = b""
@@ -86,7 +89,7 @@ class Health:
 
     def _run(self) -> None:
         pause = _PAUSE_S
-        while not self._is_closed.wait(pause * random.uniform(0.5, 1.0)):
+        while not self._is_closed.wait(pause * _random.uniform(0.5, 1.0)):
             try:
                 if self._is_check_due:
                     self._verify()

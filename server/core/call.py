@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import random
 import re
 import threading
@@ -101,12 +102,17 @@ _NO_TURN = Turn(Turns(), "")
 _NO_LANE = NoLane()
 
 
+# Apart from the one that a program seeds; forked processes must not continue the same sequence.
+_random = random.Random()
+os.register_at_fork(after_in_child=_random.seed)
+
+
 def _request_id(given: str | bytes | None) -> str:
     """The id that a caller gave if it is valid, else a random one."""
     if isinstance(given, str) and _REQUEST_ID_FORM.fullmatch(given):
         return given
     # Only has to differ from others of the log.
-    return f"{random.getrandbits(64):016x}"
+    return f"{_random.getrandbits(64):016x}"
 
 
 def _report_nothing(*_: object) -> None:

@@ -57,7 +57,15 @@ def first_fold(above: Sequence[float], below: Sequence[float]) -> float:
 
 
 def smallest_root(coefficients: Sequence[float] | np.ndarray) -> float:
-    """The smallest real root above 0 of a polynomial with these coefficients of ascending powers; infinite without."""
-    roots = Polynomial(coefficients).trim(_SMALLEST).roots()
+    """The smallest real root above 0 of a polynomial, by its coefficients of ascending powers; infinite without.
+
+    0 if numbers overflow on the way.
+    """
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            roots = Polynomial(coefficients).trim(_SMALLEST).roots()
+    except np.linalg.LinAlgError:
+        # Coefficients, or their ratios, overflow: nothing is known to lie before a root.
+        return 0.0
     real = [float(root.real) for root in roots if abs(root.imag) <= 1e-9 * abs(root) and root.real > 0.0]
     return min(real, default=math.inf)

@@ -56,6 +56,17 @@ def numbers(message: Any) -> list[float]:
 
 @given(lenses(), st.sampled_from([0.25, 1.0, 3.0]))
 def test_a_lens_is_refused_by_name_or_has_finite_numbers(spec: sensorsim_pb2.CameraSpec, scale: float) -> None:
+    check(spec, scale)
+
+
+def test_a_fisheye_whose_coefficients_overflow_is_refused_by_name_or_has_finite_numbers() -> None:
+    spec = sensorsim_pb2.CameraSpec(resolution_h=48, resolution_w=64, shutter_type=sensorsim_pb2.GLOBAL)
+    spec.opencv_fisheye_param.focal_length_x = spec.opencv_fisheye_param.focal_length_y = 1.0
+    spec.opencv_fisheye_param.radial_coeffs.extend([5.9923104495410527e307, 1.0])
+    check(spec, 0.25)
+
+
+def check(spec: sensorsim_pb2.CameraSpec, scale: float) -> None:
     try:
         optics = optics_of(spec, Size(64, 48, scale), "camera_intrinsics")
     except InvalidArgumentError as error:

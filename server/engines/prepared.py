@@ -11,6 +11,7 @@ from lumigrad.kernels import gaussians
 from lumigrad.kernels.gaussians.camera_sources import OpenCVSource
 from lumigrad.kernels.gaussians.prepared import Place, prepare
 from lumigrad.kernels.per_device import launches
+from lumigrad.protos.wire import varint
 from lumigrad.server.device.jobs import Numbers
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.content import Tensors
@@ -132,19 +133,10 @@ def _head(reply: render_pb2.RenderReply, payload_bytes: int) -> bytes:
     head = render_pb2.RenderReply()
     head.CopyFrom(reply)
     head.payload_bytes = payload_bytes
-    return head.SerializeToString() + _DATA_TAG + _varint(payload_bytes)
+    return head.SerializeToString() + _DATA_TAG + varint(payload_bytes)
 
 
 def _place(plan: GaussianPlan, formats: ImageFormats, output: tensor_pb2.NamedTensor) -> Place:
     entry = formats.by_name.get(output.name)
     encoding = "plain" if entry is None else _ENCODINGS.get(entry.format, "plain")
     return Place(output.name, encoding, prod(plan.output_shapes[output.name]), output.tensor.payload.offset)
-
-
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)

@@ -216,11 +216,14 @@ void bind_serving_renders(nb::module_& m) {
           [](BoundRender* self, const gaussians::Views& views, const gaussians::Settings& settings,
              const std::vector<OutputTuple>& outputs, std::size_t payload_bytes, const nb::bytes& head,
              bool half_precision, const nb::kwargs& arrays) {
+            Demand demand;
+            demand.views = static_cast<double>(views.count());
+            demand.repeatable = true;
             new (self) BoundRender{std::make_shared<GaussianRender>(
                                        render_of(views, settings, outputs, payload_bytes, half_precision, arrays)),
                                    {head.c_str(), head.size()},
                                    nb::dict(arrays),
-                                   {.views = static_cast<double>(views.count()), .repeatable = true}};
+                                   std::move(demand)};
           },
           "views"_a, "settings"_a, "outputs"_a, "payload_bytes"_a, "head"_a, "half_precision"_a, "arrays"_a)
       .def(

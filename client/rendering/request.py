@@ -32,7 +32,7 @@ _SPHERE_MODELS = (PulsarModel, OpenCVModel)
 
 
 class Look(NamedTuple):
-    """What settings and outputs mean for the messages of a rendering.
+    """Parts of a rendering's messages that follow from settings and outputs.
 
     Attributes:
         spec: a RenderSpec without its scene, cameras and tensors, as bytes.

@@ -111,7 +111,7 @@ class Call:
         """Returns the call with a routing key, unless it has one already."""
         if self.affinity or not affinity:
             return self
-        # As copy.copy would do it, in a tenth of the time.
+        # Copying by hand takes a tenth of the time of copy.copy.
         routed = object.__new__(Call)
         vars(routed).update(vars(self), affinity=affinity)
         return routed

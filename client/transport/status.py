@@ -55,7 +55,7 @@ _HUNG_UP = ("Socket closed", "onnection reset", "connection attempt timed out be
 # The time-out for connecting to a port of this machine.
 _PROBE_S = 1.0
 _RESET = "RST_STREAM"
-# What workers send with the status of every call, and ahead of replies that take long.
+# Metadata that workers send with the status of every call, and ahead of replies that take long.
 _REQUEST_ID = "x-request-id"
 # Messages of gRPC, and of Envoy, for a call whose connection broke, and of gRPC for one that found no connection.
 _BROKEN = ("Stream removed", "Socket closed", "onnection reset", "Broken pipe", "connection termination")

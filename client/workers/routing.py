@@ -27,7 +27,7 @@ def ranked(key: str, names: Iterable[str]) -> list[str]:
 
 @lru_cache(maxsize=1024)
 def _ranked_once(key: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    """As `ranked`, which takes a hash for each name, while every call of a scene needs the same order."""
+    """Workers as `ranked` orders them, kept: it hashes each name, and every call of a scene needs the same order."""
     return tuple(ranked(key, names))
 
 

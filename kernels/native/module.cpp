@@ -60,7 +60,7 @@ void bind_room(nb::module_& m) {
       .def("__exit__", [](const MemoryRoom&, const nb::args&) { lumigrad::limit_memory(nullptr); });
 }
 
-// Of as many values as levels, which the Python package checks.
+// Values and levels are as many, which the Python package checks.
 void write_levels(const nb::ndarray<const float, nb::c_contig, nb::device::cpu>& values,
                   const nb::ndarray<uint8_t, nb::c_contig, nb::device::cpu>& levels) {
   nb::gil_scoped_release unlocked;

@@ -12,7 +12,7 @@
 
 namespace lumigrad::serving {
 
-// What was reserved when a change was refused.
+// Amounts that were reserved when a change was refused.
 struct Shortage {
   std::int64_t own, total, more;
 };
@@ -26,7 +26,7 @@ class Account {
 
   std::int64_t taken() const;
   std::int64_t taken_by(const std::string& tenant) const;
-  // Those that have reserved something.
+  // Tenants that have reserved something.
   std::vector<std::pair<std::string, std::int64_t>> tenants() const;
   // Changes what a tenant has reserved; refused, and no change, if it is more and too little is left.
   std::optional<Shortage> change(const std::string& tenant, std::int64_t more);

@@ -93,7 +93,7 @@ GaussianRender render_of(const gaussians::Views& views, const gaussians::Setting
 // In the order of gaussians::kStageNames.
 constexpr const char* kKernelNames[] = {"kernel.project", "kernel.sort", "kernel.bin", "kernel.blend"};
 
-// What every reply has: the same names, so that all are of one length.
+// Timings of a reply. All have the same names, so that all are of one length.
 std::string tail_of(double decode, double queue, const RenderTimes& times, double total) {
   std::array<StageTime, 7> stages{StageTime{"decode", decode}, StageTime{"queue", queue}};
   for (int i = 0; i < 4; ++i) stages[2 + i] = {kKernelNames[i], times.stages[i]};

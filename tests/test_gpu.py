@@ -137,7 +137,8 @@ def test_results_outlast_a_kill(tmp_path: Path, number: signal.Signals) -> None:
     process = subprocess.Popen([sys.executable, "-c", STEPS, str(out)], env=environment, cwd=context.ROOT)
     try:
         hanging = {"status": "started"}
-        wait_until(lambda: read_json(out / "bench.json").get("cases", {}).get("hanging") == hanging, "the case")
+        # The copy is written last, so that both folders hold the case once it is there.
+        wait_until(lambda: read_json(copies / "bench.json").get("cases", {}).get("hanging") == hanging, "the case")
         group = psutil.Process(process.pid).children()
         assert group
     finally:

@@ -144,7 +144,7 @@ def _last_line(log: Path) -> str:
 
 
 def write_json(file: Path, values: Mapping[str, Any]) -> None:
-    """Replaces a file as a whole."""
+    """Replaces a file as a whole, and then its copy."""
     part = file.with_suffix(".part")
     part.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
     part.replace(file)
@@ -152,10 +152,15 @@ def write_json(file: Path, values: Mapping[str, Any]) -> None:
 
 
 def copy(file: Path) -> None:
-    """Copies a result to the folder that the environment variable OUT names, if that is another one."""
+    """Copies a result to the folder that the environment variable OUT names, if that is another one.
+
+    The copy is replaced as a whole: a process that is killed here leaves the one before.
+    """
     folder = os.environ.get("OUT")
     if folder and Path(folder).resolve() != file.parent.resolve():
-        shutil.copy(file, folder)
+        part = Path(folder, file.name).with_suffix(".part")
+        shutil.copy(file, part)
+        part.replace(Path(folder, file.name))
 
 
 def read_json(file: Path) -> dict[str, Any]:

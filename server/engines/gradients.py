@@ -6,27 +6,51 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from lumigrad.protos import dtypes
+from lumigrad.protos.dtypes import Array
 from lumigrad.server.core.limits import Limits, require
 from lumigrad.server.engines.base import Backward
 from lumigrad.server.engines.requests import Plan
 from lumigrad.v1 import render_pb2
 
 
-def nonfinite(tensors: Iterable[torch.Tensor]) -> int:
-    """Count the NaN and infinite values; one pass over the memory if there are none."""
-    return sum(_count(tensor) for tensor in tensors if tensor.is_floating_point())
+@dataclass(frozen=True)
+class Gradients:
+    """Gradients on the host.
+
+    Attributes:
+        arrays: By name; those of bfloat16 as uint16 bits.
+        total: See `total_of`.
+    """
+
+    arrays: Mapping[str, Array]
+    total: Array
+
+    def nonfinite(self) -> int:
+        """The number of NaN and infinite values; one look if there are none."""
+        # A nonfinite value makes the sum nonfinite; so does overflow, so count in that case.
+        return 0 if math.isfinite(self.total) else sum(map(_nonfinite, self.arrays.values()))
 
 
-def _count(tensor: torch.Tensor) -> int:
-    # A nonfinite value makes the sum nonfinite; so does overflow, so count in that case.
-    if math.isfinite(tensor.sum(dtype=torch.float32).item()):
-        return 0
-    return tensor.numel() - int(torch.isfinite(tensor).sum())
+def total_of(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+    """The sum of all floating-point values, where they are: to be read with them, so that nobody waits for it."""
+    sums = [tensor.sum(dtype=torch.float32) for tensor in tensors if tensor.is_floating_point()]
+    # Gradients of poses are computed on the host.
+    on_host = sum(each.item() for each in sums if each.device.type == "cpu")
+    on_device = [each for each in sums if each.device.type != "cpu"]
+    return torch.stack(on_device).sum() + on_host if on_device else torch.tensor(on_host)
 
 
+def _nonfinite(array: Array) -> int:
+    if array.dtype == np.uint16:
+        return int(np.count_nonzero(array & _BFLOAT16_EXPONENT == _BFLOAT16_EXPONENT))
+    return int(np.count_nonzero(~np.isfinite(array)))
+
+
+_BFLOAT16_EXPONENT = np.uint16(0x7F80)
 TORCH_DTYPES = {
     0: torch.float32,
     dtypes.FLOAT32: torch.float32,

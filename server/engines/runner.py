@@ -23,7 +23,7 @@ from lumigrad.server.device.memory import Cost, DeviceMemory
 from lumigrad.server.device.transfer import Delivery, Transfer
 from lumigrad.server.engines.base import Engine, Forward, Sized
 from lumigrad.server.engines.content import Tensors
-from lumigrad.server.engines.gradients import Wanted, formatted, nonfinite
+from lumigrad.server.engines.gradients import Gradients, Wanted, formatted, total_of
 from lumigrad.server.engines.images import ImageFormats
 from lumigrad.server.engines.requests import Plan
 from lumigrad.v1 import scene_pb2
@@ -113,7 +113,7 @@ class EngineRunner:
 
     def backward(
         self, retained: ForwardState, output_gradients: Tensors, wanted: Wanted, call: Call
-    ) -> Delivery[Mapping[str, Array]]:
+    ) -> Delivery[Gradients]:
         """Differentiate a forward pass that was retained."""
         task, before_view = retained.task, self._transfer.paced(call.check)
         with arguments_of("spec"):
@@ -122,13 +122,14 @@ class EngineRunner:
         call.times.add_kernel(result.times.milliseconds())
         with call.times.stage("download"):
             gradients = formatted(result, task.plan.row_gradients, wanted.format)
-            call.record.nonfinite = nonfinite(gradients.values())
-            download = self._transfer.start_download(list(gradients.values()), [call.lane] * len(gradients))
-        return Delivery(dict(zip(gradients, download.arrays, strict=True)), download)
+            tensors = [*gradients.values(), total_of(gradients.values())]
+            download = self._transfer.start_download(tensors, [*[call.lane] * len(gradients), NoLane()])
+        *arrays, total = download.arrays
+        return Delivery(Gradients(dict(zip(gradients, arrays, strict=True)), total), download)
 
     def forward_backward(
         self, task: Task, inputs: Any, output_gradients: Tensors, wanted: Wanted, call: Call
-    ) -> Delivery[Mapping[str, Array]]:
+    ) -> Delivery[Gradients]:
         """Compute the outputs that have gradients again, and differentiate them."""
         forward = self._forward(task, inputs, tuple(output_gradients), call, retain=True)
         assert forward.state is not None

@@ -175,12 +175,13 @@ class EngineService(ABC):
                 request.receive(reader)
                 work = lambda: runner.forward_backward(task, request.inputs(), upload(), wanted, call)  # noqa: E731
         gradients = runtime.executor.deliver(work, call, cost)
+        call.record.nonfinite = gradients.nonfinite()
         if spec.release:
             contexts.release(spec.context_id)
         elif retained is not None:
             contexts.resize(spec.context_id, retained.state.bytes)
         payload = call.lane.writer(call.most_payload_bytes)
-        reply.gradients.extend(named_tensors(gradients, payload))
+        reply.gradients.extend(named_tensors(gradients.arrays, payload))
         yield from timed(reply, payload, receiver.expect_end, call)
 
 

@@ -1,0 +1,43 @@
+"""Whether gradients are finite is told by one number, which is read with them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from lumigrad.server.engines.gradients import Gradients, total_of
+
+
+def counted(*tensors: torch.Tensor) -> int:
+    bits = [each.view(torch.uint16) if each.dtype == torch.bfloat16 else each for each in tensors]
+    arrays = {str(index): each.numpy() for index, each in enumerate(bits)}
+    return Gradients(arrays, total_of(tensors).numpy()).nonfinite()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_every_value_that_is_no_number_is_counted(dtype: torch.dtype) -> None:
+    values = torch.linspace(-2, 2, 60).reshape(20, 3).to(dtype)
+    assert counted(values, torch.arange(5)) == 0
+    values[3, 1], values[4, 0], values[7, 2] = float("nan"), float("inf"), -float("inf")
+    assert counted(torch.ones(4), values, torch.arange(5)) == 3
+
+
+def test_sums_that_overflow_count_nothing() -> None:
+    assert counted(torch.full((9,), 3e38)) == 0
+    assert counted(torch.full((1,), 3e38), torch.full((1,), 3e38)) == 0
+
+
+def test_nothing_has_no_value_that_is_no_number() -> None:
+    assert counted() == 0
+    assert counted(torch.arange(3), torch.zeros(0, 3)) == 0
+
+
+def test_nobody_waits_for_values_on_a_device() -> None:
+    # Such tensors have no values: whoever read one would raise.
+    on_device = [torch.empty(4, 3, device="meta"), torch.empty(7, device="meta", dtype=torch.float16)]
+    with pytest.raises(RuntimeError):
+        on_device[0].sum().item()
+    total = total_of([*on_device, torch.ones(1, 7)])
+    assert total.shape == () and total.device.type == "meta"
+    assert np.isfinite(total_of([torch.ones(1, 7)]).numpy())

@@ -159,8 +159,7 @@ def test_uploads_too_large_for_its_buffer_survive_a_worker_that_was_just_killed(
     with (
         worker("--device", "cpu") as victim,
         worker("--device", "cpu") as other,
-        # Only calls tell Envoy of the worker's end: a check of its health might be sooner than the first of them.
-        envoy([victim.target, other.target], tmp_path, checks_healthy_workers=False) as front,
+        envoy([victim.target, other.target], tmp_path, calls_meet_dead_workers=True) as front,
         Client(front.target, timeout_s=120, retry_s=60) as client,
     ):
         scenes = [spheres(seed, count=50_000) for seed in range(16)]

@@ -1,6 +1,6 @@
 """What the CUDA kernels need at the least: `python -m tests.benchmarks.roofline` from the root of the repository.
 
-Work is counted on the CPU. Times follow from what a GPU moves and issues at its peak. Nothing is measured on a GPU.
+Work is counted on the CPU. Times follow from what a GPU moves and issues at its peak. Nothing is measured here.
 """
 
 from __future__ import annotations
@@ -19,15 +19,11 @@ def main() -> None:
     drawn = gaussians.needs(work)
     print_needs("A million Gaussians, one view", drawn)
     _print_sums(drawn, {"forward": serving.FORWARD, "backward": ("blend_backward", "project_backward")})
-    in_half = gaussians.half_needs(work)
-    print_needs("The same in half precision", in_half)
-    _print_sums(in_half, {"forward": serving.FORWARD})
     print_needs("A million spheres, one view", spheres.needs())
     print_needs("A million points, a mesh of a million triangles", meshes.needs())
     steps = training.needs(drawn)
     print_needs("The kernels of a training", steps)
     _print_sums({**drawn, **steps}, {"step of a training": tuple({**drawn, **steps})})
-    serving.print_rates(drawn, gaussians.WIDTH * gaussians.HEIGHT)
     serving.print_batches(gaussians.needs(gaussians.count(scene(gaussians.COUNT, *serving.BATCH_SIZE))))
 
 

@@ -17,13 +17,11 @@ TILE, WARP = 16, (4, 8)
 SAMPLED_TILES = 120
 # Instructions of a warp, counted in the compiler's listings: to see that a Gaussian is too faint, to blend it, to
 # differentiate it; to test 32 Gaussians against a warp's pixels; to project one, to colour it, and both ways back.
-FAINT, BLEND, DIFFERENTIATE, TEST, PROJECT, PROJECT_BACKWARD = 16, 32, 122, 75, 1500, 3000
+FAINT, BLEND, DIFFERENTIATE, TEST, PROJECT, PROJECT_BACKWARD = 24, 42, 137, 95, 1450, 3000
 # The same to list 32 pairs with tiles, and to hand over a Gaussian's gradients in a tile.
 LIST, HAND_OVER = 330, 16
 # Bytes of a Gaussian: geometry, spherical harmonics of degree 3, record, row of gradients.
 GEOMETRY, HARMONICS, RECORD, ROW = 44, 192, 64, 44
-# In half precision: the record, and the range of pixels beside it.
-HALF_RECORD, HALF_RANGE = 32, 8
 
 
 @dataclass
@@ -59,19 +57,6 @@ def needs(work: Work) -> dict[str, Need]:
         "project_backward": Need(
             n * (ROW + RECORD + 2 * GEOMETRY) + seen * HARMONICS + n * HARMONICS, n / 32 * PROJECT_BACKWARD
         ),
-    }
-
-
-def half_needs(work: Work) -> dict[str, Need]:
-    """What the stages of a forward pass in half precision need."""
-    full = needs(work)
-    saved = {
-        "project": work.gaussians * (RECORD - HALF_RECORD - HALF_RANGE),
-        "blend": work.fetched * (RECORD - HALF_RECORD),
-    }
-    return {
-        name: Need(full[name].bytes - saved.get(name, 0), full[name].instructions)
-        for name in ("project", "sort", "bin", "blend")
     }
 
 

@@ -53,7 +53,7 @@ class Cluster:
 
 # Bytes of the first two as measured at 1080p (docs/performance.md); of remote gradients for 1M Gaussians the parameters
 # and the picture's gradient there, gradients and the picture back. Planners: 62,464 spheres, costs and gradients.
-# Times of devices are assumptions: four times the least that an H100 needs for a step (1.23 ms), and 1 ms for a query.
+# Times of devices are assumptions: for a step 1.6 times what its kernels take on an H100, and 1 ms for a query.
 STEP_S = 5e-3
 WORKLOADS = (
     Workload("steps on the worker", 300, 300, STEP_S),

@@ -22,6 +22,7 @@ void bind_training(nb::module_& module);
 void bind_serving(nb::module_& module);
 void bind_serving_renders(nb::module_& module);
 void bind_serving_accounts(nb::module_& module);
+void bind_serving_frames(nb::module_& module);
 void bind_cuda_spheres(nb::module_& module);
 void bind_cuda_gaussians(nb::module_& module);
 void bind_cuda_meshes(nb::module_& module);
@@ -108,6 +109,7 @@ NB_MODULE(_native, m) {
   lumigrad::bind_serving(m);
   lumigrad::bind_serving_renders(m);
   lumigrad::bind_serving_accounts(m);
+  lumigrad::bind_serving_frames(m);
 #ifdef LUMIGRAD_CUDA
   lumigrad::bind_cuda_spheres(m);
   lumigrad::bind_cuda_gaussians(m);

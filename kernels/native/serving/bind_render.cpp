@@ -6,6 +6,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <memory>
@@ -15,6 +16,7 @@
 
 #include "gaussians/bind_arrays.h"
 #include "serving/account.h"
+#include "serving/bound_job.h"
 #include "serving/queue.h"
 #include "serving/render.h"
 #include "serving/reply.h"
@@ -57,15 +59,6 @@ Encoding encoding_named(const std::string& name) {
   throw std::invalid_argument("encoding '" + name + "' is none of plain, levels, float16, bfloat16");
 }
 
-// A render with the arrays that its pointers refer to, and the bytes of a reply around its payload.
-struct BoundRender {
-  std::shared_ptr<const GaussianRender> render;
-  std::string head;
-  nb::dict arrays;
-  // But for tenant, priority and deadline.
-  Demand demand;
-};
-
 GaussianRender render_of(const gaussians::Views& views, const gaussians::Settings& settings,
                          const std::vector<OutputTuple>& outputs, std::size_t payload_bytes, bool half_precision,
                          const nb::kwargs& arrays) {
@@ -90,6 +83,11 @@ GaussianRender render_of(const gaussians::Views& views, const gaussians::Setting
   return render;
 }
 
+}  // namespace
+
+namespace serving {
+namespace {
+
 // In the order of gaussians::kStageNames.
 constexpr const char* kKernelNames[] = {"kernel.project", "kernel.sort", "kernel.bin", "kernel.blend"};
 
@@ -101,102 +99,121 @@ std::string tail_of(double decode, double queue, const RenderTimes& times, doubl
   return timings_field(stages, total);
 }
 
-// By Python's time.monotonic; far ones are none.
+double milliseconds_between(Clock::time_point begin, Clock::time_point end) { return seconds_of(end - begin) * 1e3; }
+
+}  // namespace
+
 Clock::time_point time_of(double moment) {
   constexpr double kMost = 1e9;
   if (!(moment < kMost)) return Clock::time_point::max();
   return Clock::time_point(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(moment)));
 }
 
-double milliseconds_between(Clock::time_point begin, Clock::time_point end) { return seconds_of(end - begin) * 1e3; }
+std::size_t BoundRender::reply_bytes() const {
+  static const std::size_t tail = tail_of(0, 0, {}, 0).size();
+  return head.size() + render->payload_bytes + tail;
+}
 
-// A request in the queue, with its reply. Its call's thread owns it.
-class BoundJob {
- public:
-  BoundJob(Queue& queue, const nb::object& render, const BoundRequest& request, const Renderer& renderer,
-           const nb::object& staging, const nb::object& payload, Demand demand, std::int64_t room_bytes)
-      : queue_(queue), render_(render), payload_(payload) {
-    const auto& bound = nb::cast<const BoundRender&>(render);
-    if (request.request.poses.size() != bound.render->views.size()) {
-      throw nb::value_error("request: expected one of the render's key");
-    }
-    const std::size_t head = bound.head.size();
-    tail_ = head + bound.render->payload_bytes;
-    const std::size_t bytes = tail_ + tail_of(0, 0, {}, 0).size();
-    reply_ = nb::steal<nb::bytes>(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(bytes)));
-    if (!reply_.is_valid()) throw nb::python_error();
-    char* to = PyBytes_AS_STRING(reply_.ptr());
-    std::memcpy(to, bound.head.data(), head);
-    bound.render->clear_gaps(to + head);
-    char* staged = nullptr;
-    if (const std::size_t needed = renderer.staging_bytes(*bound.render); needed > 0) {
-      staging_ = nb::cast<nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>>(staging);
-      if (staging_.size() < needed) throw nb::value_error("staging: expected the renderer's staging_bytes");
-      staged = reinterpret_cast<char*>(staging_.data());
-    }
-    job_ = renderer.job(std::move(demand), {bound.render, request.request.poses, to + head, staged});
-    job_->room_bytes = room_bytes;
+BoundJob::BoundJob(Queue& queue, const nb::object& render, std::vector<CameraPose> poses, const Renderer& renderer,
+                   const nb::object& staging, Demand demand, std::int64_t room_bytes, std::string_view prefix)
+    : queue_(queue), render_(render) {
+  const auto& bound = nb::cast<const BoundRender&>(render);
+  if (poses.size() != bound.render->views.size()) throw nb::value_error("request: expected one of the render's key");
+  const std::size_t bytes = prefix.size() + bound.reply_bytes();
+  reply_ = nb::steal<nb::bytes>(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(bytes)));
+  if (!reply_.is_valid()) throw nb::python_error();
+  char* to = std::copy(prefix.begin(), prefix.end(), PyBytes_AS_STRING(reply_.ptr()));
+  to = std::copy(bound.head.begin(), bound.head.end(), to);
+  tail_ = static_cast<std::size_t>(to - PyBytes_AS_STRING(reply_.ptr())) + bound.render->payload_bytes;
+  bound.render->clear_gaps(to);
+  char* staged = nullptr;
+  if (const std::size_t needed = renderer.staging_bytes(*bound.render); needed > 0) {
+    staging_ = nb::cast<nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>>(staging);
+    if (staging_.size() < needed) throw nb::value_error("staging: expected the renderer's staging_bytes");
+    staged = reinterpret_cast<char*>(staging_.data());
   }
+  job_ = renderer.job(std::move(demand), {bound.render, std::move(poses), to, staged});
+  job_->room_bytes = room_bytes;
+}
+
+void BoundJob::submit() {
+  if (!queue_.submit(job_)) outcome_ = job_->outcome;
+}
+
+void BoundJob::await(Clock::time_point arrived) {
+  if (outcome_ == Outcome::kPending) outcome_ = queue_.wait(*job_);
+  if (outcome_ == Outcome::kDone) finish(arrived);
+}
+
+// The device's thread may still write to a job that is lost.
+Outcome BoundJob::settle() {
+  if (outcome_ == Outcome::kLost) {
+    reply_.inc_ref();
+    render_.inc_ref();
+    nb::cast(staging_).release();
+  }
+  return outcome_;
+}
+
+nb::object BoundJob::take_reply() {
+  if (outcome_ != Outcome::kDone) return nb::none();
+  nb::object reply = std::move(reply_);
+  render_.reset();
+  staging_ = {};
+  return reply;
+}
+
+nb::dict BoundJob::stages() const {
+  nb::dict result;
+  result["decode"] = decode_;
+  result["queue"] = queued();
+  const RenderTimes& times = job_->times;
+  for (int i = 0; i < 4; ++i) {
+    if (times.stages[i] > 0.0) result[kKernelNames[i]] = times.stages[i];
+  }
+  result["download"] = times.download;
+  return result;
+}
+
+double BoundJob::queued() const { return milliseconds_between(job_->queued, job_->started); }
+
+void BoundJob::finish(Clock::time_point arrived) {
+  job_->complete();
+  decode_ = milliseconds_between(arrived, job_->queued);
+  total_ = milliseconds_between(arrived, Clock::now());
+  const std::string tail = tail_of(decode_, queued(), job_->times, total_);
+  std::memcpy(PyBytes_AS_STRING(reply_.ptr()) + tail_, tail.data(), tail.size());
+}
+
+}  // namespace serving
+
+namespace {
+
+// The job of a call, which holds the bytes of its payload until its end.
+class CallJob : public BoundJob {
+ public:
+  CallJob(Queue& queue, const nb::object& render, const BoundRequest& request, const Renderer& renderer,
+          const nb::object& staging, const nb::object& payload, Demand demand, std::int64_t room_bytes)
+      : BoundJob(queue, render, request.request.poses, renderer, staging, std::move(demand), room_bytes),
+        payload_(payload) {}
 
   // Waits for the job, whose call has arrived at `arrived`, and completes its reply.
   Outcome run(double arrived) {
     {
       nb::gil_scoped_release unlocked;
-      outcome_ = queue_.run(job_);
-      if (outcome_ == Outcome::kDone) finish(arrived);
+      submit();
+      await(time_of(arrived));
     }
-    // The device's thread may still write to it.
-    if (outcome_ == Outcome::kLost) {
-      reply_.inc_ref();
-      render_.inc_ref();
-      nb::cast(staging_).release();
-    }
-    return outcome_;
+    return settle();
   }
-  bool has_started() const { return queue_.has_started(*job_); }
   // The call has ended: nobody waits for the job, and the reply has left.
   void end() {
-    queue_.cancel(*job_);
+    cancel();
     nb::cast<Reservation&>(payload_).release();
   }
 
-  nb::object reply() const { return outcome_ == Outcome::kDone ? nb::object(reply_) : nb::none(); }
-  // Milliseconds by stage.
-  nb::dict stages() const {
-    nb::dict result;
-    result["decode"] = decode_;
-    result["queue"] = queued();
-    const RenderTimes& times = job_->times;
-    for (int i = 0; i < 4; ++i) {
-      if (times.stages[i] > 0.0) result[kKernelNames[i]] = times.stages[i];
-    }
-    result["download"] = times.download;
-    return result;
-  }
-  double total() const { return total_; }
-  int batch_views() const { return job_->batch_views; }
-  double overdue_limit() const { return job_->overdue_limit; }
-
  private:
-  double queued() const { return milliseconds_between(job_->queued, job_->started); }
-  void finish(double arrived) {
-    job_->complete();
-    const Clock::time_point begin = time_of(arrived);
-    decode_ = milliseconds_between(begin, job_->queued);
-    total_ = milliseconds_between(begin, Clock::now());
-    const std::string tail = tail_of(decode_, queued(), job_->times, total_);
-    std::memcpy(PyBytes_AS_STRING(reply_.ptr()) + tail_, tail.data(), tail.size());
-  }
-
-  Queue& queue_;
-  nb::object render_;
   nb::object payload_;
-  nb::bytes reply_;
-  nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> staging_;
-  std::shared_ptr<RenderJob> job_;
-  std::size_t tail_ = 0;
-  Outcome outcome_ = Outcome::kPending;
-  double decode_ = 0, total_ = 0;
 };
 
 }  // namespace
@@ -240,28 +257,28 @@ void bind_serving_renders(nb::module_& m) {
     return renderer.staging_bytes(*bound.render);
   });
   m.def("cpu_renderer", &make_cpu_renderer);
-  nb::class_<BoundJob>(m, "RenderJob")
+  nb::class_<CallJob>(m, "RenderJob")
       .def(
           "__init__",
-          [](BoundJob* self, Queue& queue, const nb::object& render, const BoundRequest& request,
+          [](CallJob* self, Queue& queue, const nb::object& render, const BoundRequest& request,
              const Renderer& renderer, const nb::object& staging, const nb::object& payload, std::string tenant,
              int priority, double deadline, std::int64_t room_bytes) {
             Demand demand = nb::cast<const BoundRender&>(render).demand;
             demand.tenant = std::move(tenant);
             demand.priority = priority;
             demand.deadline = time_of(deadline);
-            new (self) BoundJob(queue, render, request, renderer, staging, payload, std::move(demand), room_bytes);
+            new (self) CallJob(queue, render, request, renderer, staging, payload, std::move(demand), room_bytes);
           },
           nb::keep_alive<1, 2>(), "queue"_a, "render"_a, "request"_a, "renderer"_a, "staging"_a.none(), "payload"_a,
           "tenant"_a, "priority"_a, "deadline"_a, "room_bytes"_a)
-      .def("run", &BoundJob::run, "arrived"_a)
-      .def("end", &BoundJob::end)
-      .def_prop_ro("has_started", &BoundJob::has_started)
-      .def_prop_ro("reply", &BoundJob::reply, nb::sig("def reply(self, /) -> bytes | None"))
-      .def_prop_ro("stages", &BoundJob::stages)
-      .def_prop_ro("batch_views", &BoundJob::batch_views)
-      .def_prop_ro("overdue_limit", &BoundJob::overdue_limit)
-      .def_prop_ro("total_milliseconds", &BoundJob::total);
+      .def("run", &CallJob::run, "arrived"_a)
+      .def("end", &CallJob::end)
+      .def_prop_ro("has_started", &CallJob::has_started)
+      .def_prop_ro("reply", &CallJob::reply, nb::sig("def reply(self, /) -> bytes | None"))
+      .def_prop_ro("stages", &CallJob::stages)
+      .def_prop_ro("batch_views", &CallJob::batch_views)
+      .def_prop_ro("overdue_limit", &CallJob::overdue_limit)
+      .def_prop_ro("total_milliseconds", &CallJob::total);
 }
 
 }  // namespace lumigrad

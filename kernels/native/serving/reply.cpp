@@ -1,18 +1,9 @@
 #include "serving/reply.h"
 
-#include <cstdint>
+#include "serving/fields.h"
 
 namespace lumigrad::serving {
 namespace {
-
-enum WireType : unsigned { kFixed64 = 1, kLength = 2 };
-
-void append_varint(std::string& to, std::uint64_t value) {
-  for (; value >= 128; value >>= 7) to += static_cast<char>((value & 127) | 128);
-  to += static_cast<char>(value);
-}
-
-void append_tag(std::string& to, unsigned field, WireType type) { append_varint(to, field << 3 | type); }
 
 void append_bytes(std::string& to, unsigned field, std::string_view content) {
   append_tag(to, field, kLength);

@@ -1,0 +1,77 @@
+// Jobs of prepared renders as Python holds them, each with the bytes of its reply.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "serving/queue.h"
+#include "serving/render.h"
+#include "serving/request.h"
+
+namespace lumigrad::serving {
+
+namespace nb = nanobind;
+
+// A render with the arrays that its pointers refer to, and the bytes of a reply around its payload.
+struct BoundRender {
+  std::shared_ptr<const GaussianRender> render;
+  std::string head;
+  nb::dict arrays;
+  // But for tenant, priority and deadline.
+  Demand demand;
+
+  std::size_t reply_bytes() const;
+};
+
+// By Python's time.monotonic; far ones are none.
+Clock::time_point time_of(double moment);
+
+// A request in the queue, with its reply. One thread waits for it. Functions need the interpreter's lock, unless they
+// say otherwise.
+class BoundJob {
+ public:
+  // `render` is a BoundRender; `prefix` comes before its reply.
+  BoundJob(Queue& queue, const nb::object& render, std::vector<CameraPose> poses, const Renderer& renderer,
+           const nb::object& staging, Demand demand, std::int64_t room_bytes, std::string_view prefix = {});
+
+  // Adds it to the queue, unless it is refused. With or without the interpreter's lock.
+  void submit();
+  // Without the interpreter's lock: waits for a job that was submitted, and completes the reply to a request that has
+  // arrived at `arrived`. `settle` must follow.
+  void await(Clock::time_point arrived);
+  Outcome settle();
+  bool has_started() const { return queue_.has_started(*job_); }
+  // Nobody waits for it any more.
+  void cancel() { queue_.cancel(*job_); }
+
+  nb::object reply() const { return outcome_ == Outcome::kDone ? nb::object(reply_) : nb::none(); }
+  // Gives the reply away, and with it all that is not needed to tell how the job went.
+  nb::object take_reply();
+  // Milliseconds by stage.
+  nb::dict stages() const;
+  double total() const { return total_; }
+  int batch_views() const { return job_->batch_views; }
+  double overdue_limit() const { return job_->overdue_limit; }
+
+ private:
+  double queued() const;
+  void finish(Clock::time_point arrived);
+
+  Queue& queue_;
+  nb::object render_;
+  nb::bytes reply_;
+  nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> staging_;
+  std::shared_ptr<RenderJob> job_;
+  std::size_t tail_ = 0;
+  Outcome outcome_ = Outcome::kPending;
+  double decode_ = 0, total_ = 0;
+};
+
+}  // namespace lumigrad::serving

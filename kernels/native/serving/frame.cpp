@@ -1,0 +1,68 @@
+#include "serving/frame.h"
+
+namespace lumigrad::serving {
+namespace {
+
+// Longer requests take longer anyway.
+constexpr std::size_t kMostBytes = 64 << 10;
+
+enum RequestNumber : std::uint32_t { kNumber = 1, kCameras = 3, kTimeout = 4, kPipelined = 7, kEnd = 8 };
+
+bool read_number(const Field& field, FrameRequest& request) {
+  const std::uint64_t value = varint_of(field);
+  switch (field.number) {
+    case kNumber:
+      request.number = value;
+      return true;
+    case kTimeout:
+      request.timeout_ms = static_cast<std::uint32_t>(value);
+      return value <= UINT32_MAX;
+    case kPipelined:
+      request.is_pipelined = value != 0;
+      return true;
+    default:
+      return false;
+  }
+}
+
+// The length comes first, so that no two lists of cameras have the same key.
+bool read_keyed_camera(std::string_view message, FrameRequest& request) {
+  append_varint(request.key, message.size());
+  Key key(message, request.key);
+  if (!read_camera(message, request.poses, key)) return false;
+  key.finish();
+  return true;
+}
+
+}  // namespace
+
+std::optional<FrameRequest> read_frame_request(std::string_view raw) {
+  if (raw.size() > kMostBytes) return std::nullopt;
+  FrameRequest request;
+  bool has[kEnd] = {};
+  for (Fields fields(raw); !fields.at_end();) {
+    const std::optional<Field> field = fields.next();
+    if (!field) return std::nullopt;
+    if (field->number == kCameras && field->type == kLength) {
+      if (!read_keyed_camera(field->content, request)) return std::nullopt;
+      continue;
+    }
+    if (field->type != kVarint || field->number >= kEnd || has[field->number]) return std::nullopt;
+    if (!read_number(*field, request)) return std::nullopt;
+    has[field->number] = true;
+  }
+  if (request.poses.empty()) return std::nullopt;
+  return request;
+}
+
+std::string frame_head(std::uint64_t number, std::size_t reply_bytes) {
+  enum ReplyNumber : unsigned { kNumberOf = 1, kReply = 2 };
+  std::string head;
+  append_tag(head, kNumberOf, kVarint);
+  append_varint(head, number);
+  append_tag(head, kReply, kLength);
+  append_varint(head, reply_bytes);
+  return head;
+}
+
+}  // namespace lumigrad::serving

@@ -172,7 +172,7 @@ sanitize-emulation: setup
 		-k emulation $(SANITIZED_TESTS)
 
 # The queue of the device's thread under ThreadSanitizer, which wants memory at the usual addresses.
-THREADED := $(foreach file,serving/estimates serving/lines serving/queue common/room common/threads,kernels/native/$(file).cpp)
+THREADED := $(foreach file,serving/queue/estimates serving/queue/lines serving/queue/queue common/room common/threads,kernels/native/$(file).cpp)
 sanitize-threads:
 	mkdir -p $(SANITIZED)
 	$(CXX) -std=c++20 -O1 -g -fsanitize=thread -Ikernels/native tests/serving/queue_race.cpp $(THREADED) -o $(SANITIZED)/queue_race

@@ -30,7 +30,7 @@ endif()
 set(NATIVE "${CMAKE_SOURCE_DIR}/kernels/native")
 include("${CMAKE_SOURCE_DIR}/cmake/instruction_sets.cmake")
 
-add_library(lumigrad_serving STATIC "${NATIVE}/serving/account.cpp" "${NATIVE}/serving/cpu_render.cpp"
+add_library(lumigrad_serving STATIC "${NATIVE}/serving/queue/account.cpp" "${NATIVE}/serving/cpu_render.cpp"
             "${NATIVE}/serving/frame.cpp" "${NATIVE}/serving/reply.cpp" "${NATIVE}/serving/request.cpp")
 target_compile_options(lumigrad_serving PRIVATE ${LUMIGRAD_CXX_FLAGS})
 target_link_libraries(lumigrad_serving PUBLIC lumigrad_cpu)

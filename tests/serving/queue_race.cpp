@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "common/room.h"
-#include "serving/queue.h"
+#include "serving/queue/queue.h"
 
 using namespace lumigrad;
 using namespace lumigrad::serving;

@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "serving/probe.h"
-#include "serving/queue.h"
+#include "serving/queue/probe.h"
+#include "serving/queue/queue.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

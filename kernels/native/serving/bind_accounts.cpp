@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "serving/account.h"
+#include "serving/queue/account.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

@@ -16,9 +16,9 @@
 #include <string>
 #include <utility>
 
-#include "serving/account.h"
 #include "serving/bound_job.h"
 #include "serving/frame.h"
+#include "serving/queue/account.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "gaussians/bind_arrays.h"
-#include "serving/account.h"
 #include "serving/bound_job.h"
-#include "serving/queue.h"
+#include "serving/queue/account.h"
+#include "serving/queue/queue.h"
 #include "serving/render.h"
 #include "serving/reply.h"
 #include "serving/request.h"

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "serving/queue.h"
+#include "serving/queue/queue.h"
 #include "serving/render.h"
 #include "serving/request.h"
 

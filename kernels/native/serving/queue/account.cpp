@@ -1,4 +1,4 @@
-#include "serving/account.h"
+#include "serving/queue/account.h"
 
 namespace lumigrad::serving {
 

@@ -1,4 +1,4 @@
-#include "serving/queue.h"
+#include "serving/queue/queue.h"
 
 #include <algorithm>
 #include <stdexcept>

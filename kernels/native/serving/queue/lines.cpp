@@ -1,4 +1,4 @@
-#include "serving/lines.h"
+#include "serving/queue/lines.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "serving/estimates.h"
+#include "serving/queue/estimates.h"
 
 #include <algorithm>
 

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "common/threads.h"
-#include "serving/estimates.h"
 #include "serving/job.h"
-#include "serving/lines.h"
+#include "serving/queue/estimates.h"
+#include "serving/queue/lines.h"
 
 namespace lumigrad::serving {
 

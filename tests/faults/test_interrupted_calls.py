@@ -15,15 +15,16 @@ LONGEST_CLOSE_SECONDS = 10.0
 # One call of each round is interrupted at some point; then the client is closed, while the exception is handled or
 # later. Prints the longest time that this has taken.
 PROGRAM = """
-import random, signal, sys, time
+import faulthandler, os, random, signal, sys, time
 from lumigrad.client import Client
 
 def interrupt(*_):
     raise KeyboardInterrupt
 
 def interrupted(call):
+    until = time.monotonic() + 1
     signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-4, 5e-3))
-    while not ignored:
+    while not ignored and time.monotonic() < until:
         call()
     raise KeyboardInterrupt
 
@@ -40,23 +41,27 @@ def closing_seconds(client):
 
 target, kind, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
 signal.signal(signal.SIGALRM, interrupt)
+faulthandler.dump_traceback_later(200, exit=True)
 random.seed(1)
 longest = 0.0
-# An exception in a destructor is ignored.
+# An exception in a destructor is ignored, and one that a library catches is as if there had been none.
 ignored = []
 sys.unraisablehook = ignored.append
+# Calls, clients and exceptions, which hold calls: gRPC ends calls that nobody holds, and where the exception has left
+# the lock of one locked, its destructor waits for ever.
+kept = []
 for _ in range(rounds):
     client = Client(target)
+    kept.append(client)
     client.info()
     (worker,) = client._workers.members()
     stream = worker.connection.channel.stream_stream("/lumigrad.v1.RenderService/Render")
-    # Calls are kept, for gRPC ends those that nobody holds, and an exception there would be ignored.
-    kept = []
     call = client.info if kind == "unary" else lambda: kept.append(stream(iter(()), timeout=5))
     ignored.clear()
     try:
         interrupted(call)
     except BaseException as error:
+        kept.append(error)
         if not is_interrupt(error):
             raise
         if kind == "within":
@@ -64,7 +69,9 @@ for _ in range(rounds):
     if kind != "within":
         seconds = closing_seconds(client)
     longest = max(longest, seconds)
-print(longest)
+print(longest, flush=True)
+# At the interpreter's end, what is kept would be destroyed.
+os._exit(0)
 """
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
@@ -11,11 +11,12 @@ from google.rpc import error_details_pb2
 
 from lumigrad.v1 import worker_pb2
 from support.calls.raw_calls import RawClient, detail, failure, spec_of, sphere_cloud
-from support.workers.slow_render import VIEWS, SlowRender, wait_for
+from support.workers.slow_render import SlowRender, wait_for, wait_for_work, worked_seconds
 from support.workers.worker import WorkerProcess, worker
 
-pytestmark = pytest.mark.alone
 QUEUE = 2
+# The most that a call may have: all of them are cancelled.
+LONG_VIEWS = 256
 
 
 @pytest.fixture(scope="module")
@@ -32,17 +33,21 @@ def slow(process: WorkerProcess, client: RawClient, request: pytest.FixtureReque
     wait_for(process, "lumigrad_calls_in_progress", 0)
 
 
+def at_work(process: WorkerProcess, slow: SlowRender) -> Any:
+    """A call that has the device, for longer than a test takes."""
+    running = slow.start(LONG_VIEWS)
+    wait_for_work(process)
+    return running
+
+
 def test_a_full_queue_refuses_at_once_and_says_when_to_come_back(
     process: WorkerProcess, client: RawClient, slow: SlowRender
 ) -> None:
-    running = slow.start()
-    wait_for(process, "lumigrad_calls_in_progress", 1)
-    time.sleep(0.1)
+    running = at_work(process, slow)
     waiting = [slow.start() for _ in range(QUEUE)]
     wait_for(process, "lumigrad_queue_depth", QUEUE)
-    started = time.monotonic()
     error = failure(lambda: client.render(spec_of(), cloud=sphere_cloud(3)))
-    assert time.monotonic() - started < 2
+    assert running.is_active()
     assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert error.details() == (
         f"{QUEUE} of {QUEUE} places of the queue are taken (--queue-size), and 1 more is needed; try again later"
@@ -63,13 +68,11 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_come_back(
 def test_a_call_that_ends_while_it_waits_gives_its_place_up_and_reaches_no_kernel(
     process: WorkerProcess, slow: SlowRender, how: str
 ) -> None:
-    running = slow.start()
-    wait_for(process, "lumigrad_calls_in_progress", 1)
-    time.sleep(0.1)
+    running = at_work(process, slow)
     launches = process.metric("lumigrad_kernel_seconds_count", engine="spheres", op="forward", stage="blend")
     waiting = slow.start(timeout=0.5 if how == "overdue" else 60)
-    wait_for(process, "lumigrad_queue_depth", 1)
     if how == "cancelled":
+        wait_for(process, "lumigrad_queue_depth", 1)
         waiting.cancel()
     error = failure(lambda: next(waiting))
     expected = grpc.StatusCode.CANCELLED if how == "cancelled" else grpc.StatusCode.DEADLINE_EXCEEDED
@@ -88,16 +91,19 @@ def test_a_call_that_ends_while_it_waits_gives_its_place_up_and_reaches_no_kerne
 def test_a_running_call_stops_between_views(
     process: WorkerProcess, client: RawClient, slow: SlowRender, how: str
 ) -> None:
-    whole = VIEWS * slow.seconds_per_view()
-    running = slow.start(timeout=0.5 if how == "overdue" else 60)
-    wait_for(process, "lumigrad_calls_in_progress", 1)
-    time.sleep(0.2)
-    started = time.monotonic()
+    list(slow.start(2))
+    before = worked_seconds(process)
+    list(slow.start(10))
+    whole = LONG_VIEWS * (worked_seconds(process) - before) / 10
     if how == "cancelled":
+        running = at_work(process, slow)
         running.cancel()
+    else:
+        running = slow.start(LONG_VIEWS, timeout=0.5)
+    before = worked_seconds(process)
     failure(lambda: list(running))
     client.render(spec_of(), cloud=sphere_cloud(3))
-    assert time.monotonic() - started < 0.5 + whole / 4
+    assert worked_seconds(process) - before < whole / 10
 
 
 def test_a_deadline_that_has_passed_reaches_no_kernel(process: WorkerProcess, slow: SlowRender) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import psutil
 
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import render_pb2
@@ -77,3 +79,16 @@ def wait_for(process: WorkerProcess, metric: str, value: float, seconds: float =
             actual, end = process.metric(metric, **labels), process.log[-3000:]
             raise TimeoutError(f"{metric} is {actual}, not {value}; the log ends:\n{end}")
         time.sleep(0.02)
+
+
+def worked_seconds(process: WorkerProcess) -> float:
+    """The worker's processor time so far, of which a second of work of all processors counts as one."""
+    times = psutil.Process(process.process.pid).cpu_times()
+    return (times.user + times.system) / len(os.sched_getaffinity(0))
+
+
+def wait_for_work(process: WorkerProcess) -> None:
+    """Wait until the one call in progress has kept the device busy for a while."""
+    wait_for(process, "lumigrad_calls_in_progress", 1)
+    before = worked_seconds(process)
+    wait_until(lambda: worked_seconds(process) > before + 0.05, "work of the device")

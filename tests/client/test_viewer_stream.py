@@ -13,7 +13,6 @@ from lumigrad.client.errors import Cancelled, InvalidArgument, Unavailable
 from lumigrad.client.transport.call import Cancellation
 from lumigrad.client.viewer.stream import Latest, Order, Pace, Shown, Stream
 
-pytestmark = pytest.mark.alone
 SECONDS = 30.0
 
 
@@ -133,6 +132,7 @@ def test_of_many_wishes_while_one_is_rendered_the_newest_counts(stream: Stream, 
     assert not fake.cancelled
 
 
+@pytest.mark.alone
 def test_a_browser_that_is_slow_gets_no_queue(stream: Stream, fake: Worker) -> None:
     """One picture is on its way, one waits, and the worker is asked for no more."""
     fake.may_take.clear()
@@ -215,6 +215,7 @@ def test_closing_cancels_what_is_rendered(fake: Worker) -> None:
     assert not fake.failures
 
 
+@pytest.mark.alone
 def test_pictures_of_a_slow_worker_are_smaller_while_the_camera_moves(fake: Worker, shown: list[Shown]) -> None:
     """One that takes 0.3 s for all pixels."""
 

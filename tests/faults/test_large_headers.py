@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-import psutil
 import pytest
 
 from lumigrad.protos.streams import frames_of
@@ -98,12 +97,10 @@ def serialized(name: str, request: distance_pb2.QueryRequest, payload: PayloadWr
 
 
 def processor_seconds(process: WorkerProcess, work: Callable[[], object]) -> float:
-    """What the worker takes meanwhile: unlike the time, it does not depend on what else this machine does."""
-    times = psutil.Process(process.process.pid).cpu_times
-    before = times()
+    """What the worker takes meanwhile."""
+    before = process.processor_seconds()
     work()
-    after = times()
-    return after.user + after.system - before.user - before.system
+    return process.processor_seconds() - before
 
 
 @pytest.mark.parametrize("request_of", [put, inline, posed, batch])

@@ -13,7 +13,6 @@ from soak.trend import fitted
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.alone
 def test_a_short_soak_passes(tmp_path: Path) -> None:
     out = tmp_path / "soak.json"
     options = [

@@ -48,7 +48,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]
 def alice(process: WorkerProcess) -> Iterator[RawClient]:
     with process.channel() as channel:
         client = tenant_client(channel, TOKENS["alice"])
-        render_seconds(client)
+        render(client)
         yield client
 
 
@@ -58,15 +58,16 @@ def mallory(process: WorkerProcess) -> Iterator[RawClient]:
         yield tenant_client(channel, TOKENS["mallory"])
 
 
-def render_seconds(client: RawClient) -> float:
-    started = time.monotonic()
-    assert client.render(spec_of(opencv_camera(16, 16)), cloud=sphere_cloud(5), timeout=20).arrays
-    return time.monotonic() - started
+def render(client: RawClient) -> None:
+    assert client.render(spec_of(opencv_camera(16, 16)), cloud=sphere_cloud(5), timeout=60).arrays
 
 
-def assert_unharmed(client: RawClient, alone: float) -> None:
-    for _ in range(5):
-        assert render_seconds(client) < 1 + alone
+def assert_unharmed(process: WorkerProcess, client: RawClient, renders: int = 5) -> None:
+    """The worker does little else before it has rendered."""
+    for _ in range(renders):
+        before = process.processor_seconds()
+        render(client)
+        assert process.processor_seconds() - before < 1
 
 
 class Stream:
@@ -135,13 +136,11 @@ def start_of(client: RawClient) -> bytes:
     return training_pb2.TrainRequest(start=start).SerializeToString()
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("path", [REFLECTION, TRAIN, PUT, METHODS["RenderService/Render"].path])
 def test_silent_streams_leave_renders_alone(process: WorkerProcess, alice: RawClient, path: str) -> None:
-    alone = render_seconds(alice)
     with streams(process.target, path, 120) as silent:
         wait_until(lambda: any(stream.has_ended.is_set() for stream in silent))
-        assert_unharmed(alice, alone)
+        assert_unharmed(process, alice)
         assert process.health() == 1
         refused = [stream.call for stream in silent if stream.has_ended.is_set()]
         # On a slow machine some have been silent for too long by then.
@@ -179,11 +178,9 @@ def test_a_connection_has_as_many_streams_as_there_are_slots(process: WorkerProc
     assert settings[3] == max(128, 64 + 32 + MAX_TRAININGS + 64)
 
 
-@pytest.mark.alone
 def test_idle_trainings_are_counted_apart_and_capped_for_a_tenant(
     process: WorkerProcess, alice: RawClient, mallory: RawClient
 ) -> None:
-    alone = render_seconds(alice)
     starts = [start_of(mallory) for _ in range(MAX_TRAININGS // 2)]
     with ExitStack() as stack:
         idle = [
@@ -193,7 +190,7 @@ def test_idle_trainings_are_counted_apart_and_capped_for_a_tenant(
         ]
         wait_until(lambda: sum(stream.has_ended.is_set() for stream in idle) >= 84 - MAX_TRAININGS // 2)
         assert process.metric("lumigrad_account_taken", resource="open_trainings") <= MAX_TRAININGS // 2
-        assert_unharmed(alice, alone)
+        assert_unharmed(process, alice)
         ended = [stream.call for stream in idle if stream.has_ended.is_set()]
         # Of one scene there is one training at a time.
         assert {call.code() for call in ended} <= {Code.RESOURCE_EXHAUSTED, Code.FAILED_PRECONDITION}
@@ -232,16 +229,13 @@ class Upload:
 
 def test_an_upload_that_drips_is_ended_and_a_slow_one_is_not(process: WorkerProcess) -> None:
     with process.channel() as channel:
-        started = time.monotonic()
         dripping = Upload(channel, 1 << 20, 1, STALL_SECONDS / 10)
         # 100 kB/s for longer than the limit.
         slow = Upload(channel, 5 * STALL_SECONDS // 3 * 100_000, 20_000, 0.2)
         assert dripping.call.code() == Code.CANCELLED
-        assert time.monotonic() - started < 4 * STALL_SECONDS
         # The call is written down after its client has heard.
         wait_until(lambda: "less than 64 KiB of a payload" in process.log)
         assert slow.call.code() == Code.OK
-        assert time.monotonic() - started > STALL_SECONDS
 
 
 @pytest.mark.parametrize("data", [None, b"\0"], ids=["stops", "drips"])
@@ -265,18 +259,15 @@ def test_a_training_that_asks_for_nothing_is_left_alone(process: WorkerProcess, 
         assert not stream.has_ended.wait(2 * STALL_SECONDS)
 
 
-@pytest.mark.alone
 def test_rapid_resets_fail_nobodys_renders(process: WorkerProcess, alice: RawClient) -> None:
-    alone, taken = render_seconds(alice), []
     has_ended = threading.Event()
     attacker = threading.Thread(target=reset_rapidly, args=(process.port, RESETS, has_ended))
     attacker.start()
     try:
         while attacker.is_alive():
-            taken.append(render_seconds(alice))
+            assert_unharmed(process, alice, renders=1)
     finally:
         has_ended.set()
         attacker.join()
-    assert max(taken) < 1 + alone
-    assert_unharmed(alice, alone)
+    assert_unharmed(process, alice)
     assert process.health() == 1

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import psutil
 
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import render_pb2
@@ -83,8 +82,7 @@ def wait_for(process: WorkerProcess, metric: str, value: float, seconds: float =
 
 def worked_seconds(process: WorkerProcess) -> float:
     """The worker's processor time so far, of which a second of work of all processors counts as one."""
-    times = psutil.Process(process.process.pid).cpu_times()
-    return (times.user + times.system) / len(os.sched_getaffinity(0))
+    return process.processor_seconds() / len(os.sched_getaffinity(0))
 
 
 def wait_for_work(process: WorkerProcess) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import grpc
+import psutil
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from support.workers.balance import wait_until_released
@@ -107,6 +108,11 @@ class WorkerProcess:
         wanted = {f'{key}="{value}"' for key, value in labels.items()}
         found = re.findall(r"^(\w+)(?:\{(.*)\})? (\S+)$", self.metrics(), re.M)
         return sum(float(value) for each, given, value in found if each == name and wanted <= set(given.split(",")))
+
+    def processor_seconds(self) -> float:
+        """The processor time that it has taken so far: unlike the time, that does not depend on other work here."""
+        times = psutil.Process(self.process.pid).cpu_times()
+        return times.user + times.system
 
     def channel(self) -> grpc.Channel:
         """A channel to it."""

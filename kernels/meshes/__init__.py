@@ -7,6 +7,7 @@ from lumigrad.kernels.meshes.evaluate import COSTS, DISTANCES, OUTPUTS, Evaluati
 from lumigrad.kernels.meshes.inputs import check_values
 from lumigrad.kernels.meshes.mesh import SIGNS, Mesh, Report
 from lumigrad.kernels.meshes.pose import IDENTITY, are_poses
+from lumigrad.kernels.meshes.prepared import prepare
 from lumigrad.kernels.meshes.settings import REDUCTIONS, SEMANTICS, Settings
 from lumigrad.kernels.meshes.shapes import Cuboid, Grid, Shape, are_sizes, cuboids_of
 from lumigrad.kernels.meshes.world import Instance, World, instances_of
@@ -40,5 +41,6 @@ __all__ = [
     "esdf",
     "evaluate",
     "instances_of",
+    "prepare",
     "voxel_counts",
 ]

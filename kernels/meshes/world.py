@@ -195,6 +195,10 @@ class World:
             self._placed[key] = self._place(engine, range(len(self.instances)) if only is None else (only,))
         return self._placed[key]
 
+    def placed_before(self, key: str) -> Any | None:
+        """What `placed` has made of all instances for an engine of this key; None: nothing yet. On any thread."""
+        return self._placed.get((key, None))
+
     def _place(self, engine: Engine, numbers: Sequence[int]) -> Any:
         seen = [number for number in numbers if self.instances[number].enabled]
         seen.sort(key=lambda number: self.instances[number].environment)

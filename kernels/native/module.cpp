@@ -21,6 +21,7 @@ void bind_density(nb::module_& module);
 void bind_training(nb::module_& module);
 void bind_serving(nb::module_& module);
 void bind_serving_renders(nb::module_& module);
+void bind_serving_passes(nb::module_& module);
 void bind_serving_accounts(nb::module_& module);
 void bind_serving_frames(nb::module_& module);
 void bind_cuda_spheres(nb::module_& module);
@@ -108,6 +109,7 @@ NB_MODULE(_native, m) {
   lumigrad::bind_training(m);
   lumigrad::bind_serving(m);
   lumigrad::bind_serving_renders(m);
+  lumigrad::bind_serving_passes(m);
   lumigrad::bind_serving_accounts(m);
   lumigrad::bind_serving_frames(m);
 #ifdef LUMIGRAD_CUDA

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 
-from lumigrad.kernels._native import Renderer, cpu_renderer
+from lumigrad.kernels._native import DistanceEngine, Renderer, cpu_distances, cpu_renderer
 from lumigrad.kernels.errors import check_stop
 from lumigrad.protos import dtypes
 from lumigrad.protos.buffers import PayloadBuffers
@@ -169,6 +169,10 @@ class Transfer:
         """What draws prepared renders."""
         return cpu_renderer()
 
+    def distances(self) -> DistanceEngine | None:
+        """What answers prepared queries; None: nothing does."""
+        return cpu_distances()
+
     def _to_device(self, host: torch.Tensor) -> torch.Tensor:
         return host
 
@@ -249,6 +253,10 @@ class CudaTransfer(Transfer):
     def renderer(self) -> Renderer:
         """What draws prepared renders: its kernels and copies use the streams of the others."""
         return self._copies.renderer()
+
+    def distances(self) -> DistanceEngine | None:
+        """What answers prepared queries; None: nothing does."""
+        return None
 
     def _to_device(self, host: torch.Tensor) -> torch.Tensor:
         return host.to(self.device, non_blocking=True)

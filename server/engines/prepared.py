@@ -25,7 +25,6 @@ _ENCODINGS: Mapping[int, str] = {
     image_pb2.IMAGE_FORMAT_FLOAT16: "float16",
     image_pb2.IMAGE_FORMAT_BFLOAT16: "bfloat16",
 }
-_DATA_TAG = bytes([render_pb2.RenderReply.DESCRIPTOR.fields_by_name["data"].number << 3 | 2])
 # Kinds of requests for one scene that are kept.
 _MOST = 64
 _MOST_TOGETHER = 16
@@ -33,7 +32,7 @@ _MOST_TOGETHER = 16
 
 @dataclass(frozen=True)
 class PreparedRender:
-    """A kind of requests for one scene.
+    """A kind of Renders of one scene.
 
     Attributes:
         native: Draws them; it holds the scene's tensors.
@@ -48,17 +47,17 @@ class PreparedRender:
     engine: str
 
 
-class PreparedRenders:
-    """The prepared renders of one version of a scene, by the keys of their requests. Thread-safe."""
+class PreparedKinds:
+    """What was prepared for one version of a scene, by the keys of requests. Thread-safe."""
 
     def __init__(self) -> None:
-        self._by_key: dict[bytes, PreparedRender] = {}
-        # The render for requests of a key; None: it has yet to be prepared, if it can be.
+        self._by_key: dict[bytes, Any] = {}
+        # What answers requests of a key; None: it has yet to be prepared, if it can be.
         self.find = self._by_key.get
 
-    def add(self, key: bytes, render: PreparedRender) -> None:
-        """Keep a render; of too many the oldest goes, and is prepared again if it is still in use."""
-        self._by_key[key] = render
+    def add(self, key: bytes, kind: Any) -> None:
+        """Keep a kind; of too many the oldest goes, and is prepared again if it is still in use."""
+        self._by_key[key] = kind
         if len(self._by_key) > _MOST:
             self._by_key.pop(next(iter(self._by_key)), None)
 
@@ -96,7 +95,7 @@ def prepared_render(
         plan.settings,
         [_place(plan, formats, output) for output in reply.outputs],
         payload_bytes,
-        _head(reply, payload_bytes),
+        head_of(reply, payload_bytes),
         background=plan.background_on(cloud.device),
         most_together=together,
     )
@@ -128,12 +127,13 @@ def _most_together(plan: GaussianPlan, cloud: gaussians.Gaussians) -> int:
     return min(_MOST_TOGETHER, int(first.stop - first.start) // plan.views)
 
 
-def _head(reply: render_pb2.RenderReply, payload_bytes: int) -> bytes:
+def head_of(reply: Any, payload_bytes: int) -> bytes:
     """The bytes of a reply before its payload."""
-    head = render_pb2.RenderReply()
+    head = type(reply)()
     head.CopyFrom(reply)
     head.payload_bytes = payload_bytes
-    return head.SerializeToString() + _DATA_TAG + varint(payload_bytes)
+    tag = head.DESCRIPTOR.fields_by_name["data"].number << 3 | 2
+    return bytes(head.SerializeToString() + varint(tag) + varint(payload_bytes))
 
 
 def _place(plan: GaussianPlan, formats: ImageFormats, output: tensor_pb2.NamedTensor) -> Place:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from lumigrad.kernels._native import Renderer
+from lumigrad.kernels._native import DistanceEngine, Renderer
 from lumigrad.kernels.buffers import empty
 from lumigrad.protos.dtypes import Array
 from lumigrad.server.core.accounts import PayloadMemory
@@ -233,3 +233,5 @@ class Machine:
     executor: DeviceExecutor
     runner: EngineRunner
     renderer: Renderer
+    # None: all queries take the general way.
+    distances: DistanceEngine | None

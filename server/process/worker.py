@@ -355,4 +355,5 @@ def make_machine(
         executor=executor,
         runner=EngineRunner(transfer),
         renderer=transfer.renderer(),
+        distances=transfer.distances(),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
+from typing import Any
 
 from lumigrad.kernels import meshes
 from lumigrad.protos.dtypes import Array
@@ -17,6 +18,7 @@ from lumigrad.server.device.transfer import Delivery, Transfer
 from lumigrad.server.engines.content import Outline, uploader
 from lumigrad.server.engines.distances import DISTANCES, SEMANTICS, DistanceInputs, DistancePlan, distance_plan
 from lumigrad.server.engines.runner import Task
+from lumigrad.server.rpc.prepared_queries import PreparedQueries
 from lumigrad.server.rpc.render import EngineService, ForwardRequest
 from lumigrad.server.scenes.lookup import AcceptedKinds, InlineScene, find_scene
 from lumigrad.server.scenes.world import world_of
@@ -40,6 +42,10 @@ class DistanceService(EngineService):
 
     def __init__(self, tenants: Tenants) -> None:
         super().__init__(tenants, "query", (DISTANCES.name,))
+        self.shortcuts = {"Query": PreparedQueries(tenants)}
+
+    def _drew(self, request: ForwardRequest, cost: Cost, reply: Any, payload_bytes: int, call: Call) -> None:
+        self.shortcuts["Query"].prepare(request, cost, reply, payload_bytes, call)
 
     def Query(self, frames: QueryFrames, call: Call) -> Iterator[Frame[distance_pb2.QueryReply]]:
         """Query the distances to a world or a mesh, stored or inline."""

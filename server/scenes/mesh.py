@@ -57,6 +57,10 @@ class MeshContent:
         """The mesh alone, at the identity pose."""
         return self._alone
 
+    def settled(self) -> meshes.World | None:
+        """What `world` returns; on any thread."""
+        return self._alone
+
     def describe(self, info: scene_pb2.SceneInfo) -> None:
         """Add the report of the mesh."""
         found = asdict(self.mesh.report)

@@ -130,14 +130,23 @@ class WorldContent:
         """The size of its grids and its lists."""
         return _OBSTACLE_BYTES * self.count + sum(tensor.nbytes for tensor in self.tensors.values())
 
-    def world(self) -> meshes.World:
-        """The world of the kernels, with the current versions of its meshes; on the device's thread only."""
+    def settled(self) -> meshes.World | None:
+        """What `world` would return; None: it would have to be made first. On any thread."""
+        world = self._world
+        return None if self._moved() else world
+
+    def _moved(self) -> dict[str, meshes.Mesh]:
         moved = {}
         for mesh_id, mesh in self._meshes.items():
             # An inline world does not keep its meshes in the store; they may have been removed since it arrived.
             stored = self.shown.scenes.peek(mesh_id)
             if stored is not None and isinstance(stored.content, MeshContent) and stored.content.mesh is not mesh:
                 moved[mesh_id] = stored.content.mesh
+        return moved
+
+    def world(self) -> meshes.World:
+        """The world of the kernels, with the current versions of its meshes; on the device's thread only."""
+        moved = self._moved()
         if moved:
             self._meshes.update(moved)
             instances = [
@@ -182,6 +191,12 @@ def world_of(content: Content) -> meshes.World:
     """The kernels' world for a stored mesh or world, with current meshes; on the device's thread only."""
     assert isinstance(content, MeshContent | WorldContent)
     return content.world()
+
+
+def settled_world(content: Content) -> meshes.World | None:
+    """The world that `world_of` would return; None: it would have to be made first. On any thread."""
+    assert isinstance(content, MeshContent | WorldContent)
+    return content.settled()
 
 
 class WorldKind:

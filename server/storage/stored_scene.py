@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from lumigrad.protos.tensors import PayloadReader
 from lumigrad.server.engines.content import Content, Outline
-from lumigrad.server.engines.prepared import PreparedRenders
+from lumigrad.server.engines.prepared import PreparedKinds
 from lumigrad.v1 import scene_pb2
 
 # The number of a scene's updates that are recorded, so that a repeated one is recognised.
@@ -27,7 +27,7 @@ class StoredScene:
     # The replies to updates that had an id, the oldest first.
     updates: tuple[scene_pb2.SceneInfo, ...] = ()
     # Kinds of requests for this version; they go with it.
-    prepared: PreparedRenders = field(init=False, compare=False, repr=False, default_factory=PreparedRenders)
+    prepared: PreparedKinds = field(init=False, compare=False, repr=False, default_factory=PreparedKinds)
 
     @property
     def kind(self) -> str:

@@ -8,8 +8,6 @@ For LUMIGRAD_FUZZ_SECONDS for each test, 2 unless set.
 
 from __future__ import annotations
 
-import os
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,30 +16,19 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 
 from lumigrad.protos.service import MESSAGE_BYTES
 from lumigrad.protos.tensors import PayloadWriter
-from lumigrad.v1 import camera_pb2, distance_pb2, image_pb2, render_pb2, scene_pb2
-from support.calls.answers import ENCODINGS, UNKNOWN, Answer, Asker
-from support.calls.distance_calls import DistanceClient
-from support.calls.distance_worlds import stored as stored_world
-from support.calls.distance_worlds import ways
+from lumigrad.v1 import camera_pb2, image_pb2, render_pb2, scene_pb2
+from support.calls.answers import ENCODINGS, UNKNOWN, Asker
 from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
 from support.calls.raw_calls import RawClient, opencv_camera, pulsar_camera, spec_of, sphere_cloud
 from support.calls.render_kinds import Kind, StoredCloud, kinds, store_clouds
+from support.calls.repeats import BATCH, assert_same, damaged, repeat
 from support.workers.unharmed import unharmed_after
 from support.workers.worker import WorkerProcess, worker
 
-SECONDS = float(os.environ.get("LUMIGRAD_FUZZ_SECONDS", "2"))
-# As many at a time, until the time is up.
-BATCH = settings(
-    max_examples=10,
-    deadline=None,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-    phases=(Phase.generate, Phase.shrink),
-)
 # Small limits, since damaged requests may ask for large images.
 LIMITS = ("--max-pixels", "20000", "--max-cameras", "8")
 SEEDS = st.integers(0, 1 << 32)
@@ -73,19 +60,6 @@ def asker(process: WorkerProcess, client: RawClient) -> Iterator[Asker]:
         made = Asker(client)
         yield made
         made.close()
-
-
-def repeat(test: Callable[[], None]) -> None:
-    """At least once."""
-    end = time.monotonic() + SECONDS
-    test()
-    while time.monotonic() < end:
-        test()
-
-
-def assert_same(found: Answer, expected: Answer, request: bytes) -> None:
-    for name, value in vars(expected).items():
-        assert getattr(found, name) == value, f"{name} differs for {request.hex()[:2000]}"
 
 
 def test_any_render_answers_as_the_same_request_in_other_bytes(asker: Asker, clouds: list[StoredCloud]) -> None:
@@ -199,20 +173,6 @@ def test_damaged_bytes_are_refused_as_in_a_first_call(asker: Asker, clouds: list
     assert codes["INVALID_ARGUMENT"]
 
 
-def damaged(raw: bytes, random: np.random.Generator, way: int) -> bytes:
-    """Cut off, with other bytes in it, without some, or with some twice."""
-    start, end = sorted(int(place) for place in random.integers(0, len(raw) + 1, 2))
-    if way == 0:
-        return raw[:start]
-    if way == 1:
-        changed = bytearray(raw)
-        for place in random.integers(0, len(raw), 1 + int(random.integers(3))):
-            changed[place] = int(random.integers(256))
-        return bytes(changed)
-    end = min(end, start + int(random.integers(1, 20)))
-    return raw[:start] + raw[end:] if way == 2 else raw[:end] + raw[start:]
-
-
 def test_a_scene_id_that_is_no_text_is_refused_as_in_a_first_call(client: RawClient, asker: Asker) -> None:
     scene_id = client.put(gaussian_cloud(50, seed=15)).scene.scene_id
     raw = small_request(scene_id).SerializeToString()
@@ -297,27 +257,3 @@ def test_gradients_of_a_retained_render_are_those_of_other_bytes(
                 assert_same(found, asker.ask(encode(request), way, "RenderService/Backward"), raw)
         client.render_stub.Release(render_pb2.ReleaseRequest(context_id=context), timeout=60)
         assert_same(*(asker.ask(each, way, "RenderService/Backward") for each in (raw, UNKNOWN + raw)), raw)
-
-
-@pytest.mark.parametrize("way", Asker.WAYS)
-def test_distances_are_those_of_other_bytes(client: RawClient, asker: Asker, way: str) -> None:
-    distances = DistanceClient(client)
-    world = stored_world(client, distances)
-    for seed, outputs in enumerate([("cost",), ("cost",), ("cost", "gradient", "distance", "face"), ("nonsense",)]):
-        payload = PayloadWriter()
-        spheres = ways(batches=2, seed=seed)
-        spec = distances.spec(world, spheres, payload, outputs=outputs, activation_distance=0.125)
-        request = distance_pb2.QueryRequest(spec=spec, data=b"".join(payload.buffers), payload_bytes=payload.length)
-        for changed in (request, with_nan(request)):
-            raw = changed.SerializeToString()
-            found = asker.ask(raw, way, "DistanceService/Query")
-            for encode in ENCODINGS.values():
-                assert_same(found, asker.ask(encode(changed), way, "DistanceService/Query"), raw)
-
-
-def with_nan(request: distance_pb2.QueryRequest) -> distance_pb2.QueryRequest:
-    """The same for spheres of which one is nowhere."""
-    changed = distance_pb2.QueryRequest()
-    changed.CopyFrom(request)
-    changed.data = np.float32(NOTHING).tobytes() + request.data[4:]
-    return changed

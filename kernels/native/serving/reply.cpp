@@ -18,9 +18,9 @@ void append_double(std::string& to, unsigned field, double value) {
 
 }  // namespace
 
-std::string timings_field(std::span<const StageTime> stages, double total_milliseconds) {
-  // RenderReply.timings; Timings.stages and .total_milliseconds; Stage.name and .milliseconds.
-  enum Number : unsigned { kTimings = 6, kStages = 1, kTotal = 2, kName = 1, kMilliseconds = 2 };
+std::string timings_field(std::span<const StageTime> stages, double total_milliseconds, unsigned number) {
+  // Timings.stages and .total_milliseconds; Stage.name and .milliseconds.
+  enum Number : unsigned { kStages = 1, kTotal = 2, kName = 1, kMilliseconds = 2 };
   std::string timings;
   for (const StageTime& stage : stages) {
     std::string message;
@@ -30,7 +30,7 @@ std::string timings_field(std::span<const StageTime> stages, double total_millis
   }
   append_double(timings, kTotal, total_milliseconds);
   std::string field;
-  append_bytes(field, kTimings, timings);
+  append_bytes(field, number, timings);
   return field;
 }
 

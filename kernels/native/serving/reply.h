@@ -1,4 +1,4 @@
-// The bytes of a `lumigrad.v1.RenderReply` around its payload.
+// The bytes of replies around their payload.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,8 @@ struct StageTime {
   double milliseconds;
 };
 
-// The field `timings`. Its length depends on the names alone.
-std::string timings_field(std::span<const StageTime> stages, double total_milliseconds);
+// The field `timings` of a `lumigrad.v1.RenderReply`, or by its number that of another reply. Its length depends on the
+// names alone.
+std::string timings_field(std::span<const StageTime> stages, double total_milliseconds, unsigned number = 6);
 
 }  // namespace lumigrad::serving

@@ -19,7 +19,7 @@ from lumigrad.kernels import density, gaussians, meshes, per_device, spheres, tr
 from lumigrad.kernels.per_device import PerDevice
 from lumigrad.protos.dtypes import Array
 from lumigrad.server.device.transfer import Transfer
-from lumigrad.server.engines.prepared import PreparedRenders
+from lumigrad.server.engines.prepared import PreparedKinds
 from lumigrad.server.process import worker
 from support.backends import emulation
 from support.backends.emulated_copies import EmulatedCopies, emulated_transfer
@@ -83,5 +83,5 @@ _use_emulation(native)
 worker.transfer_for = transfer_for
 if FAULTS in os.environ:
     # Faults are those of the kernels' Python.
-    PreparedRenders.add = lambda *_: None  # type: ignore[method-assign]
+    PreparedKinds.add = lambda *_: None  # type: ignore[method-assign]
     importlib.import_module("support.workers.faulty_engines")

@@ -1,0 +1,101 @@
+#include "serving/passes/bound_call.h"
+
+#include <cstring>
+#include <stdexcept>
+
+#include "serving/bound_job.h"
+#include "serving/reply.h"
+
+namespace nb = nanobind;
+
+namespace lumigrad::serving {
+namespace {
+
+double milliseconds_between(Clock::time_point begin, Clock::time_point end) { return seconds_of(end - begin) * 1e3; }
+
+}  // namespace
+
+std::vector<std::pair<std::size_t, std::size_t>> gaps_between(
+    const std::vector<std::pair<std::size_t, std::size_t>>& parts, std::size_t payload_bytes) {
+  std::vector<std::pair<std::size_t, std::size_t>> gaps;
+  std::size_t end = 0;
+  for (const auto& [offset, bytes] : parts) {
+    if (offset < end) throw std::invalid_argument("outputs: expected places one after the other");
+    if (offset > end) gaps.emplace_back(end, offset - end);
+    end = offset + bytes;
+  }
+  if (end != payload_bytes) throw std::invalid_argument("payload_bytes: expected the end of the last output");
+  return gaps;
+}
+
+BoundCall::BoundCall(Queue& queue, const Envelope& envelope, std::shared_ptr<PayloadJob> job, std::string_view request,
+                     nb::object kept, nb::object reserved)
+    : queue_(queue),
+      envelope_(envelope),
+      job_(std::move(job)),
+      request_(request),
+      kept_(std::move(kept)),
+      reserved_(std::move(reserved)) {
+  const std::size_t head = envelope.head.size();
+  tail_ = head + envelope.payload_bytes;
+  // Its length does not depend on the times.
+  const std::size_t bytes = tail_ + tail().size();
+  reply_ = nb::steal<nb::bytes>(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(bytes)));
+  if (!reply_.is_valid()) throw nb::python_error();
+  char* to = PyBytes_AS_STRING(reply_.ptr());
+  std::memcpy(to, envelope.head.data(), head);
+  job_->payload = to + head;
+  for (const auto& [offset, length] : envelope.gaps) std::memset(job_->payload + offset, 0, length);
+}
+
+Outcome BoundCall::run(double arrived) {
+  {
+    nb::gil_scoped_release unlocked;
+    outcome_ = job_->accept(request_) ? queue_.run(job_) : Outcome::kFailed;
+    if (outcome_ == Outcome::kDone) finish(arrived);
+  }
+  // The device's thread may still write to it.
+  if (outcome_ == Outcome::kLost) {
+    reply_.inc_ref();
+    kept_.inc_ref();
+  }
+  return outcome_;
+}
+
+void BoundCall::end() {
+  queue_.cancel(*job_);
+  nb::cast<Reservation&>(reserved_).release();
+}
+
+nb::object BoundCall::reply() const { return outcome_ == Outcome::kDone ? nb::object(reply_) : nb::none(); }
+
+nb::dict BoundCall::stages() const {
+  nb::dict result;
+  result["decode"] = decode_;
+  result["queue"] = queued_;
+  result["upload"] = job_->upload;
+  const std::span<const char* const> names = job_->stages();
+  for (std::size_t i = 0; i < names.size(); ++i) result[names[i]] = job_->times[i];
+  result["download"] = job_->download;
+  return result;
+}
+
+void BoundCall::finish(double arrived) {
+  job_->complete();
+  const Clock::time_point begin = time_of(arrived);
+  decode_ = milliseconds_between(begin, job_->queued);
+  queued_ = milliseconds_between(job_->queued, job_->started);
+  total_ = milliseconds_between(begin, Clock::now());
+  const std::string written = tail();
+  std::memcpy(PyBytes_AS_STRING(reply_.ptr()) + tail_, written.data(), written.size());
+}
+
+std::string BoundCall::tail() const {
+  std::vector<StageTime> stages{{"decode", decode_}, {"queue", queued_}, {"upload", job_->upload}};
+  const std::span<const char* const> names = job_->stages();
+  for (std::size_t i = 0; i < names.size(); ++i) stages.push_back({names[i], job_->times[i]});
+  stages.push_back({"download", job_->download});
+  return timings_field(stages, total_, envelope_.timings);
+}
+
+}  // namespace lumigrad::serving

@@ -1,0 +1,66 @@
+// A call that a native job answers: its reply, which the job fills, and what both need of Python.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "serving/passes/payload_job.h"
+#include "serving/queue/account.h"
+#include "serving/queue/queue.h"
+
+namespace lumigrad::serving {
+
+// What the replies of one kind have in common: the bytes before the payload, its size, the ranges of it that nothing is
+// written to, and the number of the field `timings`.
+struct Envelope {
+  std::string head;
+  std::size_t payload_bytes;
+  std::vector<std::pair<std::size_t, std::size_t>> gaps;
+  unsigned timings;
+};
+
+// The gaps between parts of a payload, (offset, bytes) each, one after the other up to its end; throws if they are not.
+std::vector<std::pair<std::size_t, std::size_t>> gaps_between(
+    const std::vector<std::pair<std::size_t, std::size_t>>& parts, std::size_t payload_bytes);
+
+// Owned by the call's thread.
+class BoundCall {
+ public:
+  // `request` is the payload of the request; `kept` is what it and the job's pointers refer to; `reserved` are the
+  // bytes that both payloads take of an account.
+  BoundCall(Queue& queue, const Envelope& envelope, std::shared_ptr<PayloadJob> job, std::string_view request,
+            nanobind::object kept, nanobind::object reserved);
+
+  // Waits for the job, whose call has arrived at `arrived`, and completes the reply. kFailed, too, for what the job
+  // does not accept.
+  Outcome run(double arrived);
+  bool has_started() const { return queue_.has_started(*job_); }
+  // The call has ended: nobody waits for the job, and the reply has left.
+  void end();
+
+  nanobind::object reply() const;
+  nanobind::dict stages() const;  // Milliseconds by stage.
+  double total() const { return total_; }
+  double overdue_limit() const { return job_->overdue_limit; }
+
+ private:
+  void finish(double arrived);
+  std::string tail() const;
+
+  Queue& queue_;
+  const Envelope& envelope_;
+  const std::shared_ptr<PayloadJob> job_;
+  const std::string_view request_;
+  nanobind::object kept_, reserved_;
+  nanobind::bytes reply_;
+  std::size_t tail_ = 0;
+  Outcome outcome_ = Outcome::kPending;
+  double decode_ = 0, queued_ = 0, total_ = 0;
+};
+
+}  // namespace lumigrad::serving

@@ -1,0 +1,69 @@
+// Distance queries of prepared requests on the CPU.
+#include <iterator>
+
+#include "common/isa.h"
+#include "common/pool.h"
+#include "common/threads.h"
+#include "meshes/cpu/engine.h"
+#include "serving/passes/distance.h"
+
+namespace lumigrad::serving {
+namespace {
+
+// As meshes::kStageNames.
+constexpr const char* kStages[] = {"kernel.sort", "kernel.query"};
+
+struct Scratch {
+  meshes::Workspace workspace;
+  std::vector<std::unique_ptr<Buffer>> outputs;
+};
+
+class CpuQuery final : public DistanceJob {
+ public:
+  CpuQuery(Demand demand, std::shared_ptr<const DistanceQuery> query, std::shared_ptr<Scratch> scratch)
+      : DistanceJob(std::move(demand), std::move(query)), scratch_(std::move(scratch)) {}
+
+  void run(std::span<NativeJob* const> batch) override {
+    for (NativeJob* job : batch) static_cast<CpuQuery*>(job)->evaluate();
+  }
+  std::span<const char* const> stages() const override { return kStages; }
+
+ private:
+  void evaluate() {
+    check_stop();
+    const DistanceQuery& query = *query_;
+    std::vector<char*> found;
+    meshes::Outputs outputs{};
+    while (scratch_->outputs.size() < query.outputs.size()) scratch_->outputs.push_back(std::make_unique<Buffer>());
+    for (const DistanceOutput& output : query.outputs) {
+      found.push_back(scratch_->outputs[found.size()]->ensure<char>(query.kernel_bytes(output)));
+      point(outputs, output, found.back());
+    }
+    const std::int32_t* environments = environments_.empty() ? nullptr : environments_.data();
+    meshes::cpu_engine(current_isa())
+        .evaluate(query.world, {spheres_.data(), query.batches, query.horizon, query.count, environments},
+                  query.settings, outputs, scratch_->workspace);
+    for (std::size_t i = 0; i < std::size(kStages); ++i) times[i] = scratch_->workspace.milliseconds[i];
+    const Clock::time_point evaluated = Clock::now();
+    for (std::size_t i = 0; i < found.size(); ++i) query.send(query.outputs[i], found[i], payload);
+    download = 1e3 * seconds_of(Clock::now() - evaluated);
+  }
+
+  const std::shared_ptr<Scratch> scratch_;
+};
+
+class CpuDistances final : public DistanceEngine {
+ public:
+  std::shared_ptr<PayloadJob> job(Demand demand, std::shared_ptr<const DistanceQuery> query) const override {
+    return std::make_shared<CpuQuery>(std::move(demand), std::move(query), scratch_);
+  }
+
+ private:
+  const std::shared_ptr<Scratch> scratch_ = std::make_shared<Scratch>();
+};
+
+}  // namespace
+
+std::shared_ptr<DistanceEngine> make_cpu_distances() { return std::make_shared<CpuDistances>(); }
+
+}  // namespace lumigrad::serving

@@ -1,0 +1,70 @@
+// Distance queries of a stored world whose requests differ in their spheres only: everything else was checked and
+// prepared for the first of them. No function here needs Python.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "meshes/params.h"
+#include "serving/passes/payload_job.h"
+
+namespace lumigrad::serving {
+
+// An output of a query, and its place in the payload of a reply.
+struct DistanceOutput {
+  std::string name;    // As the kernels call it, or "gradient".
+  std::size_t offset;  // Bytes.
+};
+
+// What queries of one key have in common. Immutable.
+struct DistanceQuery {
+  meshes::World world;  // Its pointers stay valid as long as the query.
+  meshes::Settings settings;
+  float weight;
+  std::int32_t batches, horizon, count;
+  // Where the request's payload has spheres and environments.
+  std::size_t spheres_offset;
+  std::optional<std::size_t> environments_offset;
+  float most_coordinate;
+  std::vector<DistanceOutput> outputs;
+
+  std::size_t rows() const { return static_cast<std::size_t>(batches) * horizon * count; }
+  // Bytes of an output in a payload, and of what the kernels write for it; throws std::invalid_argument for an unknown
+  // one.
+  std::size_t bytes(const DistanceOutput& output) const;
+  std::size_t kernel_bytes(const DistanceOutput& output) const;
+  // Makes the output of what the kernels wrote, which is changed, and copies it to its place in a payload.
+  void send(const DistanceOutput& output, char* found, char* payload) const;
+};
+
+// Sets the kernels' pointer for an output.
+void point(meshes::Outputs& outputs, const DistanceOutput& output, void* to);
+
+class DistanceJob : public PayloadJob {
+ public:
+  DistanceJob(Demand demand, std::shared_ptr<const DistanceQuery> query)
+      : PayloadJob(std::move(demand)), query_(std::move(query)) {}
+
+  // Copies the spheres; false if one is not finite or too far away, or an environment does not exist.
+  bool accept(std::string_view request) override;
+
+ protected:
+  const std::shared_ptr<const DistanceQuery> query_;
+  std::vector<float> spheres_;
+  std::vector<std::int32_t> environments_;
+};
+
+// Answers queries on one device; one batch runs at a time.
+class DistanceEngine {
+ public:
+  virtual ~DistanceEngine() = default;
+  virtual std::shared_ptr<PayloadJob> job(Demand demand, std::shared_ptr<const DistanceQuery> query) const = 0;
+};
+
+std::shared_ptr<DistanceEngine> make_cpu_distances();
+
+}  // namespace lumigrad::serving

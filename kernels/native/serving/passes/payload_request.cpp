@@ -1,0 +1,105 @@
+#include "serving/passes/payload_request.h"
+
+#include "serving/fields.h"
+
+namespace lumigrad::serving {
+namespace {
+
+// Longer requests come in several messages.
+constexpr std::size_t kMostBytes = 4 << 20;
+
+// Whether a `lumigrad.v1.Tensor` has its bytes neither in itself nor in shared memory.
+bool is_in_payload(std::string_view message) {
+  enum { kInline = 3, kRegion = 5 };
+  for (Fields fields(message); !fields.at_end();) {
+    const std::optional<Field> field = fields.next();
+    if (!field || field->number == kInline || field->number >= kRegion) return false;
+  }
+  return true;
+}
+
+// Likewise for the tensor of a `lumigrad.v1.NamedTensor`.
+bool is_named_in_payload(std::string_view message) {
+  enum { kTensor = 2 };
+  for (Fields fields(message); !fields.at_end();) {
+    const std::optional<Field> field = fields.next();
+    if (!field || field->type != kLength || field->number > kTensor) return false;
+    if (field->number == kTensor && !is_in_payload(field->content)) return false;
+  }
+  return true;
+}
+
+bool read_distance_spec(std::string_view message, QueryRequest& request, Key&) {
+  enum { kSceneRef = 1, kScene = 2, kSpheres = 3, kEnvironments = 4, kPoses = 8 };
+  for (Fields fields(message); !fields.at_end();) {
+    const std::optional<Field> field = fields.next();
+    if (!field || field->number == kScene || field->number >= kPoses) return false;
+    if (field->number > kEnvironments) continue;
+    if (field->type != kLength) return false;
+    if (field->number == kSceneRef) {
+      if (!request.scene.scene_id.empty() || !read_scene_ref(field->content, request.scene)) return false;
+    } else if (!is_in_payload(field->content)) {
+      return false;
+    }
+  }
+  return !request.scene.scene_id.empty();
+}
+
+bool read_backward_spec(std::string_view message, BackwardRequest& request, Key& key) {
+  enum { kContext = 1, kRender = 2, kGradients = 3, kRelease = 6 };
+  for (Fields fields(message); !fields.at_end();) {
+    const std::optional<Field> field = fields.next();
+    if (!field || field->number == kRender || field->number > kRelease) return false;
+    if (field->number == kContext) {
+      if (field->type != kLength || !request.context_id.empty()) return false;
+      request.context_id = field->content;
+      key.leave_out(field->content);
+    } else if (field->number == kGradients) {
+      if (field->type != kLength || !is_named_in_payload(field->content)) return false;
+    }
+  }
+  return !request.context_id.empty();
+}
+
+// A message of the fields `spec` = 1, `payload_bytes` and `data`.
+template <class Request, class ReadSpec>
+std::optional<Request> read(std::string_view raw, std::uint32_t length_number, std::uint32_t data_number,
+                            ReadSpec&& read_spec) {
+  if (raw.size() > kMostBytes) return std::nullopt;
+  Request request;
+  Key key(raw, request.key);
+  bool has_spec = false, has_length = false, has_data = false;
+  std::uint64_t length = 0;
+  for (Fields fields(raw); !fields.at_end();) {
+    const std::optional<Field> field = fields.next();
+    if (!field) return std::nullopt;
+    if (field->number == 1 && field->type == kLength && !has_spec) {
+      if (!read_spec(field->content, request, key)) return std::nullopt;
+      has_spec = true;
+    } else if (field->number == length_number && field->type == kVarint && !has_length) {
+      length = varint_of(*field);
+      has_length = true;
+    } else if (field->number == data_number && field->type == kLength && !has_data) {
+      request.payload = field->content;
+      key.leave_out(field->content);
+      has_data = true;
+    } else {
+      return std::nullopt;
+    }
+  }
+  if (!has_spec || !has_data || length != request.payload.size()) return std::nullopt;
+  key.finish();
+  return request;
+}
+
+}  // namespace
+
+std::optional<QueryRequest> read_query_request(std::string_view raw) {
+  return read<QueryRequest>(raw, 3, 4, read_distance_spec);
+}
+
+std::optional<BackwardRequest> read_backward_request(std::string_view raw) {
+  return read<BackwardRequest>(raw, 2, 3, read_backward_spec);
+}
+
+}  // namespace lumigrad::serving

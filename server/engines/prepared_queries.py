@@ -1,0 +1,74 @@
+"""Queries of a stored world that differ in their spheres only: prepared once, and answered without Python."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lumigrad.kernels import meshes
+from lumigrad.kernels._native import DistanceEngine, DistanceQuery
+from lumigrad.server.device.jobs import Numbers
+from lumigrad.server.device.memory import Cost
+from lumigrad.server.engines.distances import DistancePlan, kernel_name
+from lumigrad.server.engines.prepared import head_of
+from lumigrad.server.engines.requests import Plan
+from lumigrad.v1 import distance_pb2
+
+
+@dataclass(frozen=True)
+class PreparedQuery:
+    """A kind of queries of one world.
+
+    Attributes:
+        native: Answers them.
+        world: What they search, as long as no mesh of it moves.
+        cost: The cost of each.
+        payload_bytes: Of a reply.
+        rows: The number of spheres.
+    """
+
+    native: DistanceQuery
+    world: meshes.World
+    cost: Cost
+    payload_bytes: int
+    rows: int
+
+
+def prepared_query(
+    plan: Plan,
+    world: meshes.World,
+    reply: distance_pb2.QueryReply,
+    payload_bytes: int,
+    cost: Cost,
+    numbers: Numbers,
+    engine: DistanceEngine,
+) -> PreparedQuery | None:
+    """Prepare queries like one that has just succeeded; None: there is no faster way for its kind.
+
+    Args:
+        plan: Its plan.
+        world: What it has searched.
+        reply: Its reply, without payload and timings.
+        payload_bytes: The size of its payload.
+        cost: Its cost.
+        numbers: Of the queue.
+        engine: Answers prepared queries.
+    """
+    if not isinstance(plan, DistancePlan) or plan.kind is None or plan.per_obstacle or plan.count == 0:
+        return None
+    if reply.context_id or any(output.tensor.WhichOneof("location") != "payload" for output in reply.outputs):
+        return None
+    spheres, environments = plan.tensors["spheres"], plan.tensors.get("environments")
+    native = meshes.prepare(
+        engine,
+        world,
+        plan.settings,
+        spheres.shape[:3],
+        spheres=spheres.payload.offset,
+        environments=None if environments is None else environments.payload.offset,
+        places=[(kernel_name(output.name), output.tensor.payload.offset) for output in reply.outputs],
+        payload_bytes=payload_bytes,
+        head=head_of(reply, payload_bytes),
+        kind=numbers.of(cost.kind),
+        cost_bytes=cost.bytes,
+    )
+    return None if native is None else PreparedQuery(native, world, cost, payload_bytes, plan.count)

@@ -1,0 +1,152 @@
+"""Prepared queries: the bits of `evaluate`, whatever the spheres, settings and outputs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from math import inf, nan
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lumigrad.kernels import _native
+from lumigrad.kernels.meshes import OUTPUTS, Settings, evaluate, prepare
+from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.v1 import distance_pb2
+from support.calls.distance_worlds import NUMBERS, local_world, ways
+
+HEAD = b"head of a length that leaves nothing aligned"
+LAST = {"gradient": (4,), "normal": (3,), "closest": (3,)}
+BYTES = {"beyond": 1, "exhausted": 1}
+
+
+@pytest.fixture
+def queue() -> Iterator[_native.Queue]:
+    """A queue whose device's thread runs, for native jobs alone."""
+    made = _native.Queue(8, 8, 0)
+    thread = threading.Thread(target=made.take, daemon=True)
+    thread.start()
+    yield made
+    made.close()
+    thread.join()
+
+
+def request_of(*arrays: np.ndarray) -> _native.QueryRequest:
+    payload = PayloadWriter()
+    spec = distance_pb2.DistanceSpec(spheres=payload.add(arrays[0]))
+    if len(arrays) > 1:
+        spec.environments.CopyFrom(payload.add(arrays[1]))
+    spec.scene_ref.scene_id = "world"
+    data = b"".join(payload.buffers)
+    message = distance_pb2.QueryRequest(spec=spec, payload_bytes=len(data), data=data)
+    return _native.read_query_request(message.SerializeToString())
+
+
+class Kind:
+    """Queries of one world that differ in their spheres."""
+
+    def __init__(self, settings: Settings, names: tuple[str, ...], *, has_environments: bool = True) -> None:
+        self.world, self.settings, self.names = local_world(), settings, names
+        self.has_environments = has_environments
+        self.evaluate(ways(seed=1))
+        self.places, end = [], 0
+        for name in names:
+            begin = -(-end // 64) * 64
+            self.places.append((name, begin))
+            end = begin + BYTES.get(name, 4) * 3 * 4 * 20 * int(np.prod(LAST.get(name, ())))
+        self.nbytes = end
+        self.query = prepare(
+            _native.cpu_distances(),
+            self.world,
+            settings,
+            (3, 4, 20),
+            spheres=0,
+            environments=3840 if has_environments else None,
+            places=self.places,
+            payload_bytes=end,
+            head=HEAD,
+            kind=7,
+            cost_bytes=0,
+        )
+        assert self.query is not None
+
+    def evaluate(self, spheres: np.ndarray) -> dict[str, torch.Tensor]:
+        where = torch.from_numpy(NUMBERS) if self.has_environments else None
+        rows = torch.from_numpy(spheres)
+        return evaluate(rows, self.world, self.settings, environments=where, outputs=self.names).outputs
+
+    def call(self, queue: _native.Queue, *arrays: np.ndarray) -> _native.NativeCall:
+        reserved = _native.Account(1 << 40, 1 << 40, 0).take("", 1)
+        return _native.NativeCall(queue, self.query, request_of(*arrays), reserved, "", 1, inf, 1 << 30)
+
+    def check(self, queue: _native.Queue, seed: int) -> None:
+        spheres = ways(seed=seed)
+        call = self.call(queue, spheres, *([NUMBERS] if self.has_environments else []))
+        assert call.run(0.0) == _native.Outcome.DONE
+        assert call.reply.startswith(HEAD)
+        payload, rest = call.reply[len(HEAD) :][: self.nbytes], call.reply[len(HEAD) + self.nbytes :]
+        found, end = self.evaluate(spheres), 0
+        for name, begin in self.places:
+            assert payload[end:begin] == bytes(begin - end)
+            expected = found[name].contiguous().numpy().tobytes()
+            end = begin + len(expected)
+            assert payload[begin:end] == expected, name
+        timings = distance_pb2.QueryReply.FromString(rest).timings
+        assert [stage.name for stage in timings.stages] == list(call.stages)
+        assert timings.total_milliseconds == call.total_milliseconds > 0
+
+
+EXACT: dict[str, Any] = {"activation_distance": 0.125}
+CUROBO: dict[str, Any] = {"activation_distance": 0.125, "semantics": "curobo"}
+CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "everything": ({**EXACT, "max_distance": 0.25}, OUTPUTS),
+    "in another order": (EXACT, OUTPUTS[::-1]),
+    "one": (EXACT, ("cost",)),
+    "weight": ({**EXACT, "weight": 0.3}, ("cost", "gradient")),
+    "sweep": ({**EXACT, "sweep": True, "weight": -0.7}, ("gradient", "cost", "exhausted")),
+    "speed": ({**EXACT, "sweep": True, "speed_metric": True, "time_step_s": 0.25}, ("cost", "gradient")),
+    "maximum": ({**EXACT, "reduction": "max"}, ("cost", "gradient", "distance")),
+    "curobo": ({**CUROBO, "weight": 2.5}, ("cost", "gradient", "distance")),
+    "curobo's sweep": ({**CUROBO, "sweep": True, "samples": 5}, ("cost", "gradient")),
+    "curobo's field": ({"semantics": "curobo_field"}, ("cost", "gradient", "normal")),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("has_environments", [False, True])
+def test_prepared_queries_have_the_bits_of_others(queue: _native.Queue, case: str, has_environments: bool) -> None:
+    given, names = CASES[case]
+    kind = Kind(Settings(**given), names, has_environments=has_environments)
+    for seed in (2, 3, 4):
+        kind.check(queue, seed)
+
+
+@pytest.mark.parametrize("value", [nan, inf, -inf, 3e38])
+def test_spheres_that_are_refused_are_left_to_others(queue: _native.Queue, value: float) -> None:
+    kind = Kind(Settings(**EXACT), ("cost",), has_environments=False)
+    spheres = ways(seed=2)
+    spheres[2, 3, 19, 3] = value
+    call = kind.call(queue, spheres)
+    assert call.run(0.0) == _native.Outcome.FAILED and call.reply is None
+    kind.check(queue, 3)
+
+
+@pytest.mark.parametrize("number", [-1, 2, 1 << 30])
+def test_environments_that_there_are_not_are_left_to_others(queue: _native.Queue, number: int) -> None:
+    kind = Kind(Settings(**EXACT), ("cost",))
+    call = kind.call(queue, ways(seed=2), np.array([0, number, 1], np.int32))
+    assert call.run(0.0) == _native.Outcome.FAILED
+
+
+def test_queries_of_several_launches_are_not_prepared() -> None:
+    world, settings = local_world(), Settings(**EXACT)
+    evaluate(torch.from_numpy(ways()), world, settings)
+    options: dict[str, Any] = {"spheres": 0, "environments": None, "places": [("cost", 0)], "head": b""}
+    rows = (1 << 20, 4, 20)
+    nbytes = 4 * rows[0] * 80
+    made = prepare(
+        _native.cpu_distances(), world, settings, rows, payload_bytes=nbytes, kind=1, cost_bytes=0, **options
+    )
+    assert made is None

@@ -1,0 +1,50 @@
+"""Repeated calls: requests that hypothesis draws, damaged ones, and the comparison of their answers."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import numpy as np
+from hypothesis import HealthCheck, Phase, settings
+
+from support.calls.answers import Answer
+
+SECONDS = float(os.environ.get("LUMIGRAD_FUZZ_SECONDS", "2"))
+# As many at a time, until the time is up.
+BATCH = settings(
+    max_examples=10,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+    phases=(Phase.generate, Phase.shrink),
+)
+
+
+def repeat(test: Callable[[], None]) -> None:
+    """At least once."""
+    end = time.monotonic() + SECONDS
+    test()
+    while time.monotonic() < end:
+        test()
+
+
+def assert_same(found: Answer, expected: Answer, request: bytes) -> None:
+    """Fails unless all of two answers is the same."""
+    for name, value in vars(expected).items():
+        assert getattr(found, name) == value, f"{name} differs for {request.hex()[:2000]}"
+
+
+def damaged(raw: bytes, random: np.random.Generator, way: int) -> bytes:
+    """Cut off, with other bytes in it, without some, or with some twice."""
+    start, end = sorted(int(place) for place in random.integers(0, len(raw) + 1, 2))
+    if way == 0:
+        return raw[:start]
+    if way == 1:
+        changed = bytearray(raw)
+        for place in random.integers(0, len(raw), 1 + int(random.integers(3))):
+            changed[place] = int(random.integers(256))
+        return bytes(changed)
+    end = min(end, start + int(random.integers(1, 20)))
+    return raw[:start] + raw[end:] if way == 2 else raw[:end] + raw[start:]

@@ -186,7 +186,7 @@ gpu-check: setup
 # On a machine with a GPU: builds, tests, measures, compares and profiles the CUDA kernels with the Python that is there, in
 # BUDGET seconds, and writes what it finds into build/gpu; small results are copied to the folder OUT, if that is set.
 # DEVICE=emulation is a dry run after `make emulation`.
-BUDGET ?= 1500
+BUDGET ?= 480
 DEVICE ?= cuda
 # Of a package `tests` that is installed Python would take the tests, for ours has no __init__.py.
 define run_gpu

@@ -12,27 +12,31 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import torch
 
+from lumigrad.client import Camera, Client, Gaussians
 from support import gpu_cases
 from support.workers.slow_render import wait_until
+from support.workers.worker import worker
 from tests.gpu import __main__ as program
 from tests.gpu import build, checks, context, profiling, site, table
+from tests.gpu.client_processes import Calls, rate
 from tests.gpu.context import OUT_OF_TIME, Context, read_json
-from tests.gpu.device import Device, in_turns
+from tests.gpu.device import IN_A_ROW, Device, in_turns, regimes
 from tests.gpu.oracles import compare
 from tests.gpu.runner import run_cases, supervise
 
 NCU = """==PROF== Connected to process 7
-"ID","Kernel Name","gpu__time_duration.sum","dram__throughput.avg.pct_of_peak_sustained_elapsed"
-"","","ns","%"
-"0","void lumigrad::<unnamed>::draw_kernel<(int)3, (bool)0>(const float *, int)","1,000","50"
-"1","void lumigrad::<unnamed>::draw_kernel<(int)3, (bool)1>(const float *, int)","9,000","70"
-"2","void lumigrad::<unnamed>::draw_kernel<(int)3, (bool)1>(const float *, int)","7,000","80"
-"3","void lumigrad::(anonymous namespace)::sum_kernel<lumigrad::Add<(int)3>>","500","80"
-"""
+"ID","Kernel Name","gpu__time_duration.sum","dram__throughput.avg.pct_of_peak_sustained_elapsed",STALL
+"","","ns","%","inst"
+"0","void lumigrad::<unnamed>::draw_kernel<(int)3, (bool)0>(const float *, int)","1,000","50","0.5"
+"1","void lumigrad::<unnamed>::draw_kernel<(int)3, (bool)1>(const float *, int)","9,000","70","1"
+"2","void lumigrad::<unnamed>::draw_kernel<(int)3, (bool)1>(const float *, int)","7,000","80","2"
+"3","void lumigrad::(anonymous namespace)::sum_kernel<lumigrad::Add<(int)3>>","500","80","0"
+""".replace("STALL", '"smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio"')
 SUITE = """
 import os, signal, time
 import pytest
@@ -218,7 +222,9 @@ def test_a_step_writes_its_results_and_the_table_says_that_they_are_of_no_gpu(
     tmp_path: Path, no_tools: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "counted.csv").write_text(NCU, encoding="utf-8")
-    write = f'while [ "$1" != --log-file ]; do shift; done; cp {tmp_path}/counted.csv "$2"'
+    write = (
+        f'echo "$@" >> {tmp_path}/asked; while [ "$1" != --log-file ]; do shift; done; cp {tmp_path}/counted.csv "$2"'
+    )
     tool(no_tools, "ncu", write)
     arguments = ["profile", "--device", "emulation", "--out", str(tmp_path), "--budget", "60"]
     monkeypatch.setattr(sys, "argv", ["gpu", *arguments])
@@ -227,7 +233,11 @@ def test_a_step_writes_its_results_and_the_table_says_that_they_are_of_no_gpu(
     draw, other = (f"lumigrad::draw_kernel<(int)3, (bool){number}>" for number in (1, 0))
     assert list(found["kernels"]) == [draw, other, "lumigrad::sum_kernel<lumigrad::Add<(int)3>>"]
     assert found["kernels"][draw]["duration"] == 8000
+    assert found["kernels"][draw]["stalls"] == {**dict.fromkeys(profiling.REASONS, 0.0), "barrier": 1.5}
     assert set(found["engines"]) == set(profiling.ENGINES)
+    asked = (tmp_path / "asked").read_text(encoding="utf-8").splitlines()
+    assert "--kernel-name regex:^(project_kernel|list_tiles_kernel|draw_kernel|pixels_kernel|" in asked[0]
+    assert "long_scoreboard" in asked[0] and "tests.gpu.profiling gaussians" in asked[0]
     assert capsys.readouterr().out == f"the results so far are in {tmp_path / 'table.md'}\n"
     monkeypatch.setattr(sys, "argv", ["gpu", "table", *arguments[1:]])
     assert program.main() == 0
@@ -285,6 +295,40 @@ def test_calls_are_timed_in_turns_with_events_of_the_device(monkeypatch: pytest.
     assert in_turns(Device("cuda"), calls, seconds=0.0)["fast"].runs == 5
 
 
+def test_calls_are_timed_alone_and_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that takes a millisecond for each call, and whose host takes two of them, on a clock that both share."""
+    host, free = [0.0], [0.0]
+
+    def call(_: int) -> None:
+        host[0] += 2e-3
+        free[0] = max(free[0], host[0]) + 1e-3
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: host.__setitem__(0, max(host[0], free[0])))
+    monkeypatch.setattr("tests.gpu.device.time.perf_counter", lambda: host[0])
+    found = regimes(Device("cuda"), {"ours": call, "theirs": call})
+    assert found["ours"] == found["theirs"]
+    assert found["ours"].latency_ms == pytest.approx(3.0)
+    assert found["ours"].throughput_ms == pytest.approx(2.0 + 1.0 / IN_A_ROW)
+
+
+def test_clients_of_other_processes_are_counted() -> None:
+    with worker() as process:
+        with Client(process.target) as client:
+            handle = client.put(
+                Gaussians(
+                    [[0.0, 0.0, 4.0]], opacities=[0.9], colors=[[1.0, 0.0, 0.0]], covariances=[[1.0, 0, 0, 1.0, 0, 1.0]]
+                )
+            )
+        camera = Camera.opencv(20.0, 20.0, 16.0, 12.0, np.eye(3), (0.0, 0.0, 0.0), 32, 24)
+        calls = [
+            Calls(process.target, handle, camera, {"image_format": "uint8"}, lane) for lane in ("stream", "shared")
+        ]
+        found = rate(calls, 0.2)
+        assert found["calls_per_s"] > 0 and found["median_ms"] > 0
+        with pytest.raises(RuntimeError, match=r"InvalidArgument: .*image_format"):
+            rate([Calls(process.target, handle, camera, {"image_format": "none"})], 0.2)
+
+
 def test_the_kernels_are_compiled_for_the_device_alone(
     tmp_path: Path, no_tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,8 +360,6 @@ def test_messages_of_other_protos_are_not_used(tmp_path: Path, monkeypatch: pyte
 
 
 def test_results_that_differ_are_named() -> None:
-    import numpy as np
-
     expected: Any = {"picture": np.ones(10000, np.float32), "gradient": np.ones(10000, np.float32)}
     close = {name: value + 1e-4 for name, value in expected.items()}
     assert compare(close, expected) == {}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import sys
+import re
 from collections.abc import Iterator
-from types import ModuleType
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from lumigrad.kernels import gaussians, meshes, training
+from lumigrad.kernels import meshes, training
 from support.backends import emulation
+from tests.benchmarks import captured_scenes
 from tests.gpu import cases
 from tests.gpu.device import VARIANTS, Device
 from tests.gpu.runner import NotHere
@@ -29,20 +31,39 @@ def case(device: Device, name: str) -> dict[str, Any]:
     return found[name].run(device)
 
 
-@pytest.mark.parametrize("count", ["100k", "1M", "5M"])
-def test_gaussians_are_also_drawn_in_half_precision(
-    device: Device, monkeypatch: pytest.MonkeyPatch, count: str
-) -> None:
-    forward, precisions = gaussians.forward, []
+@pytest.mark.parametrize("name", [*cases.SCENES, "5M"])
+def test_scenes_of_gaussians_are_timed_with_their_stages(device: Device, name: str) -> None:
+    try:
+        found = case(device, f"gaussians, {name}")
+    except NotHere as error:
+        assert re.search(r"no scenes/\S+ .*in the folder LUMIGRAD_TEST_DATA", str(error))
+        pytest.skip(str(error))
+    assert list(found["ops"]) == ["forward", "backward", "forward, not retained"]
+    assert {"forward blend", "backward blend_backward"} <= set(found["stages_ms"])
 
-    def noted(scene: Any, cameras: Any, settings: Any, **options: Any) -> Any:
-        precisions.append((settings.precision, options.get("retain", False)))
-        return forward(scene, cameras, settings, **options)
 
-    monkeypatch.setattr(gaussians, "forward", noted)
-    ops = case(device, f"gaussians {count}")["ops"]
-    assert list(ops) == ["forward", "backward", "forward, not retained", "forward, half"]
-    assert {("full", True), ("full", False), ("half", False)} == set(precisions)
+def test_captured_scenes_are_skipped_with_a_reason(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LUMIGRAD_TEST_DATA", "/nowhere")
+    for name, missing in {"garden x9": "garden.npz", "fitted capture": "plush.spz", "trained person": "biker"}.items():
+        with pytest.raises(NotHere, match=f"no scenes/.*{missing}.* in the folder LUMIGRAD_TEST_DATA"):
+            case(device, f"gaussians, {name}")
+
+
+def test_a_garden_has_copies_beside_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LUMIGRAD_TEST_DATA", str(tmp_path))
+    file = tmp_path / captured_scenes.GARDEN[0]
+    file.parent.mkdir(parents=True)
+    points = np.array([[0.5, 1.0, 1.5], [0.0, 0.0, 2.5]], np.float32)
+    np.savez(
+        file, means3d=points, colors=np.full((2, 3), 255, np.uint8), viewmats=np.eye(4)[None],
+        Ks=np.diag([300.0, 200.0, 1.0])[None], width=648, height=420,
+    )  # fmt: skip
+    made = captured_scenes.garden(3, width=1296)
+    assert sorted(map(tuple, made.means.tolist())) == [
+        (0.5 + 4 * x, 1.0 + 4 * y, 1.5) for x in (-1, 0, 1) for y in (-1, 0, 1)
+    ]
+    assert (made.width, made.height, made.intrinsics[:2]) == (1296, 840, (600.0, 400.0))
+    assert made.sh.shape == (9, 16, 3)
 
 
 def test_a_step_takes_the_gradient_of_harmonics_as_a_worker_does(
@@ -80,16 +101,3 @@ def test_inputs_of_meshes_and_adam_change_from_round_to_round(device: Device, mo
             call(number)
         assert len({tuple(each.flatten().tolist()) for each in given}) == VARIANTS, name
         assert given[0] is given[VARIANTS]
-
-
-def test_files_are_made_by_nvjpeg_too_where_torchvision_is(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torchvision", None)
-    with pytest.raises(NotHere, match="takes torchvision"):
-        case(device, "JPEG 1080p")
-    made: list[tuple[int, ...]] = []
-    offered = ModuleType("torchvision.io")
-    offered.encode_jpeg = lambda planes, quality: made.append((*planes.shape, quality))  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
-    monkeypatch.setitem(sys.modules, "torchvision.io", offered)
-    assert list(case(device, "JPEG 1080p")["ops"]) == ["one thread", "nvJPEG"]
-    assert set(made) == {(3, 48, 64, 90)}

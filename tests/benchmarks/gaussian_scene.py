@@ -16,6 +16,8 @@ FIELD_OF_VIEW = np.deg2rad(60.0)
 # The camera stands 4 units before the origin and looks down a little.
 DISTANCE, TILT = 4.0, np.deg2rad(12.0)
 DEGREE = 3
+# What the trained scene is read from, in the folder LUMIGRAD_TEST_DATA.
+TRAINED = ("scenes/trained_biker/biker_gaussians.npz",)
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def scene(count: int, width: int, height: int) -> Scene:
 
 def trained_path() -> Path | None:
     """Where the trained scene is, if LUMIGRAD_TEST_DATA has it."""
-    path = Path(os.environ.get("LUMIGRAD_TEST_DATA", ""), "scenes/trained_biker/biker_gaussians.npz")
+    path = Path(os.environ.get("LUMIGRAD_TEST_DATA", ""), *TRAINED)
     return path if path.is_file() else None
 
 

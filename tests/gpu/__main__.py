@@ -23,7 +23,7 @@ from tests.gpu.context import BUILD, PACK, ROOT, Context, copy, read_json
 from tests.gpu.table import text
 
 # The part of the time that is left which each step may take when its turn comes; what it leaves is the others'.
-SHARES = {"build": 0.35, "test": 0.4, "bench": 0.5, "peers": 0.6, "profile": 1.0}
+SHARES = {"build": 0.45, "test": 0.4, "bench": 0.55, "peers": 0.5, "profile": 1.0}
 _SMALL = (".json", ".md", ".csv")
 MODULES = {"build": "build", "test": "checks", "bench": "bench", "peers": "peers", "profile": "profiling"}
 
@@ -32,7 +32,7 @@ def main() -> int:
     """Runs what was asked for; 1 if a step did not end well."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("steps", nargs="*", metavar="STEP", help=", ".join([*SHARES, "table"]))
-    parser.add_argument("--budget", type=float, default=1500.0, help="seconds for all steps together (default: 1500)")
+    parser.add_argument("--budget", type=float, default=480.0, help="seconds for all steps together (default: 480)")
     parser.add_argument(
         "--out", type=Path, default=BUILD, help=f"folder of results (default: {BUILD.relative_to(ROOT)})"
     )

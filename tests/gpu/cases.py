@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,11 +12,12 @@ import numpy as np
 import torch
 
 from lumigrad.kernels import gaussians, meshes, spheres, training
-from tests.benchmarks import gaussian_scene, mesh_scene, scene
+from tests.benchmarks import captured_scenes, gaussian_scene, mesh_scene, scene
+from tests.benchmarks.captured_scenes import NoSuchScene
 from tests.benchmarks.density_kernels import Benchmark
 from tests.gpu import oracles
 from tests.gpu.context import PACK
-from tests.gpu.device import VARIANTS, Call, Device, in_turns
+from tests.gpu.device import IN_A_ROW, VARIANTS, Call, Device, in_turns
 from tests.gpu.runner import Case, NotHere
 from tests.gpu.server_cases import server_cases
 
@@ -27,20 +29,17 @@ BETAS, EPSILON, RATE = (0.9, 0.999), 1e-15, 1e-3
 
 def cases(device: Device) -> list[Case]:
     """In the order in which they matter, for time may end."""
-    film = film_of(device)
+    film, many = film_of(device), device.size(1_000_000, 300)
     found = [Case("results beside the CPU's", _oracles)]
-    for name, count in (("100k", 100_000), ("1M", 1_000_000), ("5M", 5_000_000)):
-        made = _made(device.size(count, 300), *film)
-        found.append(Case(f"gaussians {name}", lambda on, made=made: Splats(on, made()).measured()))
-    many = device.size(1_000_000, 300)
+    for name, made in SCENES.items():
+        found.append(Case(f"gaussians, {name}", lambda on, of=made: Splats(on, of(on)).measured()))
     found += [
         Case("gaussians 1M, many after few", lambda on: _jump(on, gaussian_scene.scene(many, *film))),
-        Case("gaussians, trained scene", _trained),
         Case("training step 1M", lambda on: _measured(on, step_calls(on, many, *film))),
     ]
     for (name, count), semantics in itertools.product((("100k", 100_000), ("1M", 1_000_000)), ("exact", "compat")):
         arguments = device.size(count, 200), *film, semantics
-        found.append(Case(f"spheres {name} {semantics}", lambda on, of=arguments: _measured(on, sphere_calls(on, *of))))
+        found.append(Case(f"spheres {name} {semantics}", lambda on, of=arguments: _spheres(on, sphere_calls(on, *of))))
     for name in ("70k", "1M"):
         found.append(Case(f"mesh {name}", lambda on, ring=name: _measured(on, mesh_calls(on, on.size(ring, "1k")))))
     return [
@@ -48,8 +47,8 @@ def cases(device: Device) -> list[Case]:
         Case("image loss", lambda on: _measured(on, loss_calls(on, *film))),
         Case("adam 1M", lambda on: _measured(on, {"adam": Adam(on, many).step})),
         Case("density control 1M", lambda on: _density(on, many)),
-        Case("JPEG 1080p", lambda on: _measured(on, jpeg_calls(on, *film))),
         *server_cases(device),
+        Case("gaussians, 5M", lambda on: Splats(on, standard(on, 5_000_000)).measured()),
     ]
 
 
@@ -60,6 +59,21 @@ def film_of(device: Device) -> tuple[int, int]:
 
 def _measured(device: Device, calls: dict[str, Call], **options: Any) -> dict[str, Any]:
     return {"ops": {name: dataclasses.asdict(times) for name, times in in_turns(device, calls, **options).items()}}
+
+
+def stages_of(device: Device, calls: Mapping[str, Call]) -> dict[str, Any]:
+    """Medians of stages over passes that are all queued before the first is waited for.
+
+    On a device that waits for each kernel a stage would take as long as the host needs to queue it.
+    """
+    count = device.size(IN_A_ROW, 2)
+    made: list[tuple[str, Any]] = [(name, call(number)) for name, call in calls.items() for number in range(count)]
+    device.synchronize()
+    taken: dict[str, list[float]] = {}
+    for name, one in made:
+        for stage, milliseconds in one.stages().items():
+            taken.setdefault(f"{name} {stage}", []).append(milliseconds)
+    return {"stages_ms": {name: round(statistics.median(times), 4) for name, times in taken.items()}}
 
 
 def _oracles(device: Device) -> dict[str, Any]:
@@ -74,8 +88,43 @@ def _oracles(device: Device) -> dict[str, Any]:
     return {"compared": len(expected)}
 
 
-def _made(count: int, width: int, height: int) -> Callable[[], gaussian_scene.Scene]:
-    return lambda: gaussian_scene.scene(count, width, height)
+def standard(device: Device, count: int) -> gaussian_scene.Scene:
+    """The standard scene."""
+    return gaussian_scene.scene(device.size(count, 300), *film_of(device))
+
+
+def _captured(made: Callable[..., gaussian_scene.Scene], **options: Any) -> gaussian_scene.Scene:
+    try:
+        return made(**options)
+    except NoSuchScene as error:
+        raise NotHere(str(error)) from None
+
+
+def _trained(device: Device) -> gaussian_scene.Scene:
+    """At twice its size, and with harmonics of degree 3, most of which are 0, as peers take them."""
+    try:
+        (path,) = captured_scenes.paths_of(gaussian_scene.TRAINED)
+    except NoSuchScene as error:
+        raise NotHere(str(error)) from None
+    made = gaussian_scene.trained(path)
+    every, larger = device.size(1, 500), device.size(2.0, 0.1)
+    some: Any = {name: value[::every] for name, value in made.tensors.items()}
+    some["sh"] = np.pad(some["sh"], ((0, 0), (0, 15), (0, 0)))
+    fx, fy, cx, cy = (larger * number for number in made.intrinsics)
+    film = {"width": round(larger * made.width), "height": round(larger * made.height)}
+    return dataclasses.replace(made, **some, intrinsics=(fx, fy, cx, cy), **film)
+
+
+# By name; those of captures need LUMIGRAD_TEST_DATA.
+SCENES: dict[str, Callable[[Device], gaussian_scene.Scene]] = {
+    "1M": lambda on: standard(on, 1_000_000),
+    "garden x9": lambda on: _captured(
+        captured_scenes.garden, across=3, every=on.size(1, 4000), width=on.size(1920, 64)
+    ),
+    "fitted capture": lambda on: _captured(captured_scenes.fitted, every=on.size(1, 1000), width=on.size(1920, 64)),
+    "trained person": _trained,
+    "100k": lambda on: standard(on, 100_000),
+}
 
 
 class Splats:
@@ -109,11 +158,6 @@ class Splats:
         camera = self.cameras[number % VARIANTS]
         return gaussians.forward(self.gaussians, [camera], self.settings).outputs["color"]
 
-    def half_picture(self, number: int) -> torch.Tensor:
-        """The same in half precision."""
-        settings = dataclasses.replace(self.settings, precision="half")
-        return gaussians.forward(self.gaussians, [self.cameras[number % VARIANTS]], settings).outputs["color"]
-
     def calls(self) -> dict[str, Call]:
         """Forward, backward, and forward of a picture alone."""
         states = [self.forward(number).state for number in range(VARIANTS)]
@@ -125,22 +169,11 @@ class Splats:
 
         return {"forward": self.forward, "backward": backward, "forward, not retained": self.picture}
 
-    def half(self, number: int) -> torch.Tensor:
-        """A picture in half precision."""
-        camera, settings = self.cameras[number % VARIANTS], dataclasses.replace(self.settings, precision="half")
-        return gaussians.forward(self.gaussians, [camera], settings).outputs["color"]
-
-    def all_calls(self) -> dict[str, Call]:
-        """Also those that a peer may lack."""
-        return {**self.calls(), "forward, half": self.half}
-
     def measured(self) -> dict[str, Any]:
-        """With what the stages of one pass each take."""
-        calls = self.all_calls()
-        found = _measured(self.device, calls)
-        last: list[Any] = [calls["forward"](0), calls["backward"](0)]
-        self.device.synchronize()
-        return {**found, "stages_ms": {name: round(taken, 4) for one in last for name, taken in one.stages().items()}}
+        """With what the stages of passes each take."""
+        calls = self.calls()
+        both = {name: calls[name] for name in ("forward", "backward")}
+        return {**_measured(self.device, calls), **stages_of(self.device, both)}
 
 
 def _jump(device: Device, made: gaussian_scene.Scene) -> dict[str, Any]:
@@ -152,17 +185,6 @@ def _jump(device: Device, made: gaussian_scene.Scene) -> dict[str, Any]:
     alone = _measured(device, {"many alone": splats.forward})
     turns = _measured(device, {"few": lambda _: splats.of(few), "many after few": splats.forward})
     return {"ops": {**alone["ops"], **turns["ops"]}}
-
-
-def _trained(device: Device) -> dict[str, Any]:
-    path = gaussian_scene.trained_path()
-    if path is None:
-        raise NotHere("no scenes/trained_biker in the folder LUMIGRAD_TEST_DATA")
-    made = gaussian_scene.trained(path)
-    if device.on_host:
-        some: Any = {name: value[::500] for name, value in made.tensors.items()}
-        made = dataclasses.replace(made, **some, width=96, height=72)
-    return Splats(device, made).measured()
 
 
 def sphere_calls(device: Device, count: int, width: int, height: int, semantics: str) -> dict[str, Call]:
@@ -185,6 +207,10 @@ def sphere_calls(device: Device, count: int, width: int, height: int, semantics:
         return spheres.backward(state, upstream, ("positions", "colors", "radii"))
 
     return {"forward": forward, "backward": backward}
+
+
+def _spheres(device: Device, calls: dict[str, Call]) -> dict[str, Any]:
+    return {**_measured(device, calls), **stages_of(device, calls)}
 
 
 def mesh_calls(device: Device, ring: str) -> dict[str, Call]:
@@ -305,25 +331,6 @@ def step_calls(device: Device, count: int, width: int, height: int) -> dict[str,
         return training.adam_step(parameters, step=number + 1, betas=BETAS, epsilon=EPSILON)
 
     return {"step": step}
-
-
-def jpeg_calls(device: Device, width: int, height: int) -> dict[str, Call]:
-    """A picture as a file: by one thread of the host, as a worker makes it, and by nvJPEG, which torchvision offers."""
-    try:
-        from torchvision.io import encode_jpeg
-
-        from lumigrad.server.engines.images import jpeg_of
-    except (ImportError, RuntimeError) as error:
-        raise NotHere(f"JPEG takes torchvision for this torch, isal and simplejpeg: {error}") from error
-    y, x = np.mgrid[:height, :width] / 200.0
-    waves = [np.stack([np.sin(x + c + k) * np.cos(y * (1 + 0.3 * c)) for c in range(3)]) for k in range(VARIANTS)]
-    planes = [(127 + 100 * wave).astype(np.uint8) for wave in waves]
-    rows = [np.ascontiguousarray(plane.transpose(1, 2, 0)) for plane in planes]
-    there = [device.tensor(plane) for plane in planes]
-    return {
-        "one thread": lambda number: jpeg_of(rows[number % VARIANTS], 90),
-        "nvJPEG": lambda number: encode_jpeg(there[number % VARIANTS], quality=90),
-    }
 
 
 def _density(device: Device, count: int) -> dict[str, Any]:

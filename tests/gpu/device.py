@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 from unittest import mock
 
@@ -119,6 +120,60 @@ def in_turns(
             marks[name].append((start, device.mark(), taken))
     device.synchronize()
     return {name: _times(device, taken) for name, taken in marks.items()}
+
+
+# Calls of one kind in a row, whose time together gives what one takes when the device always has work.
+IN_A_ROW = 20
+
+
+@dataclass(frozen=True)
+class Regimes:
+    """Milliseconds of one call: alone, from the call to the end of its work, and as one of many in a row."""
+
+    latency_ms: float
+    throughput_ms: float
+
+
+def regimes(device: Device, calls: Mapping[str, Call], *, seconds: float = 2.0) -> dict[str, Regimes]:
+    """Times calls in both regimes, of which each treats all alike: no host hides behind another's work.
+
+    The kinds take turns. After `seconds` for each regime there are no more turns than have been made, but at least two.
+    """
+    alone = {name: partial(_alone, device, call) for name, call in calls.items()}
+    rows = {name: partial(_row, device, call, device.size(IN_A_ROW, 2)) for name, call in calls.items()}
+    latency, throughput = (_medians(device, each, seconds) for each in (alone, rows))
+    return {name: Regimes(round(latency[name], 4), round(throughput[name], 4)) for name in calls}
+
+
+def _medians(device: Device, takes: Mapping[str, Callable[[int], float]], seconds: float) -> dict[str, float]:
+    """By name; the first turn of each warms up."""
+    for take in takes.values():
+        take(0)
+    taken: dict[str, list[float]] = {name: [] for name in takes}
+    until = time.perf_counter() + seconds
+    for number in range(device.runs):
+        if number >= 2 and time.perf_counter() > until:
+            break
+        for name, take in takes.items():
+            taken[name].append(take(number))
+    return {name: statistics.median(times) for name, times in taken.items()}
+
+
+def _alone(device: Device, call: Call, number: int) -> float:
+    device.synchronize()
+    start = time.perf_counter()
+    call(number)
+    device.synchronize()
+    return (time.perf_counter() - start) * 1e3
+
+
+def _row(device: Device, call: Call, count: int, number: int) -> float:
+    device.synchronize()
+    start = time.perf_counter()
+    for one in range(count):
+        call(number * count + one)
+    device.synchronize()
+    return (time.perf_counter() - start) * 1e3 / count
 
 
 def _times(device: Device, marks: list[tuple[Any, Any, float]]) -> Times:

@@ -18,6 +18,8 @@ from pathlib import Path
 import numpy as np
 import tomllib
 
+from tests.benchmarks.captured_scenes import FITTED, GARDEN, NoSuchScene, paths_of
+from tests.benchmarks.gaussian_scene import TRAINED
 from tests.gpu.context import PACK, ROOT
 from tests.gpu.site import MESSAGES, protos_digest
 
@@ -26,29 +28,25 @@ MOST_BYTES = 50_000_000
 _THERE = {"numpy", "torch", "pillow", "prometheus-client"}
 _FOR = ["--python-version", "3.12", "--implementation", "cp", "--only-binary=:all:"]
 _PLATFORMS = [f"--platform=manylinux{name}_x86_64" for name in ("_2_28", "_2_27", "_2_17", "2014", "1")]
-# Peers that a machine with nvcc can build from what PyPI has of them, where those that were built do not fit.
-_PEERS = ("gsplat", "fussim")
 
 
 def main() -> int:
     """Makes the folder; 1 if it is too large."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peers", type=Path, help="a folder of peers: of tests.gpu.peer_builds, and sources")
+    parser.add_argument("--peers", type=Path, help="a folder of peers that were built for the machine")
     parser.add_argument("--python", help="a Python 3.12 whose headers are packed (default: one that is found)")
     arguments = parser.parse_args()
     shutil.rmtree(PACK, ignore_errors=True)
     PACK.mkdir()
     _try("messages", _messages)
     _try("results on the CPU", _oracles)
-    _try("trained scene", _trained)
+    for name, files in (("trained scene", TRAINED), ("garden", GARDEN), ("fitted capture", FITTED)):
+        _try(name, lambda of=files: _scene(of))
     _try("headers of Python 3.12", lambda: _headers(arguments.python))
     for requirement in server_requirements():
         _try(requirement, lambda each=requirement: _download(each, PACK / "wheels", *_FOR, *_PLATFORMS))
-    for peer in _PEERS:
-        source = ["--no-binary", peer, "--no-build-isolation"]
-        _try(f"source of {peer}", lambda each=peer, options=source: _download(each, PACK / "peers", *options))
     if arguments.peers is not None:
-        _try("further peers", lambda: shutil.copytree(arguments.peers, PACK / "peers", dirs_exist_ok=True))
+        _try("peers", lambda: shutil.copytree(arguments.peers, PACK / "peers", dirs_exist_ok=True))
     size = sum(path.stat().st_size for path in PACK.rglob("*") if path.is_file())
     print(f"{PACK.name}: {size / 1e6:.1f} MB of at most {MOST_BYTES / 1e6:.0f}")
     return 0 if size <= MOST_BYTES else 1
@@ -58,7 +56,7 @@ def _try(name: str, make: Callable[[], object]) -> None:
     try:
         make()
         print(f"  {name}", flush=True)
-    except (OSError, ValueError, subprocess.CalledProcessError) as error:
+    except (OSError, ValueError, NoSuchScene, subprocess.CalledProcessError) as error:
         print(f"  {name}: LEFT OUT: {error}", flush=True)
 
 
@@ -91,15 +89,11 @@ def _oracles() -> None:
     np.savez_compressed(PACK / "oracles.npz", **oracles.results(Device("cpu")))  # type: ignore[arg-type]
 
 
-def _trained() -> None:
-    from tests.benchmarks.gaussian_scene import trained_path
-
-    path = trained_path()
-    if path is None:
-        raise ValueError("LUMIGRAD_TEST_DATA names no folder with it")
-    target = PACK / path.relative_to(os.environ["LUMIGRAD_TEST_DATA"])
-    target.parent.mkdir(parents=True)
-    shutil.copyfile(path, target)
+def _scene(files: tuple[str, ...]) -> None:
+    for file, path in zip(files, paths_of(files), strict=True):
+        target = PACK / file
+        target.parent.mkdir(parents=True)
+        shutil.copyfile(path, target)
 
 
 def _headers(named: str | None) -> None:
@@ -147,9 +141,7 @@ def _download(requirement: str, folder: Path, *options: str) -> None:
         *options,
         requirement,
     ]
-    # Sources of CUDA code ask for a toolkit as soon as they are asked for their name.
-    environment = {"CUDA_HOME": "/usr/local/cuda", "BUILD_NO_CUDA": "1", **os.environ}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise ValueError((done.stderr.strip().splitlines() or ["pip failed"])[-1])
 

@@ -1,4 +1,4 @@
-"""The peers of the pack: those built for this machine are linked into SITE, and others are compiled if time allows."""
+"""The peers that lie in the pack, each in a folder with its peer.json: those that fit this machine go into SITE."""
 
 from __future__ import annotations
 
@@ -13,28 +13,21 @@ from typing import Any
 
 import torch
 
-from tests.gpu.context import PACK, SITE, Context, environment, python, read_json, write_json
+from tests.gpu.context import PACK, SITE, read_json, write_json
 from tests.gpu.runner import NotHere
 
-# The part of the time that is left which building one peer may take, and what each takes with 16 cores; seconds.
-_BUILD_SHARE = 0.5
-_BUILD_SECONDS = {"gsplat": 300.0, "fussim": 60.0}
 # In SITE: what became of each peer.
 _REPORT = "peers.json"
 # In the folder of a peer, but not its packages.
 _NOT_LINKED = ("peer.json", "LICENSE", "LICENSE.md")
 
 
-def install(context: Context) -> dict[str, dict[str, Any]]:
-    """Links the peers that fit; then builds, from the sources of the pack, what is still missing."""
-    found: dict[str, dict[str, Any]] = {}
+def install() -> dict[str, str]:
+    """Links the peers that fit; returns by name "ok" or why one does not."""
+    found = {}
     for manifest in sorted((PACK / "peers").glob("*/peer.json")):
-        name, why = manifest.parent.name, misfit(read_json(manifest))
-        found[name] = {"status": f"does not fit: {why}" if why else _link(manifest.parent), "seconds": 0.0}
-    for source in sorted(path for path in (PACK / "peers").glob("*") if path.is_file()):
-        name = source.name.split("-")[0]
-        if found.get(name, {}).get("status") != "ok":
-            found[name] = _build(context, name, source)
+        why = misfit(read_json(manifest))
+        found[manifest.parent.name] = f"does not fit: {why}" if why else _link(manifest.parent)
     SITE.mkdir(parents=True, exist_ok=True)
     write_json(SITE / _REPORT, found)
     return found
@@ -65,19 +58,6 @@ def _link(folder: Path) -> str:
     return "ok"
 
 
-def _build(context: Context, name: str, source: Path) -> dict[str, Any]:
-    limit, least = _BUILD_SHARE * context.left(), _BUILD_SECONDS.get(name, 0.0)
-    if limit < least:
-        return {"status": f"not built: takes {least:.0f} s, and there are {limit:.0f} s", "seconds": 0.0}
-    capability = ".".join(map(str, torch.cuda.get_device_capability()))
-    flags = {"TORCH_CUDA_ARCH_LIST": capability, "MAX_JOBS": str(os.cpu_count())}
-    options = ["--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--target", str(SITE)]
-    command = python("-m", "pip", "install", *options, str(source))
-    done = context.run(command, limit=limit, environment={**environment(), **flags})
-    found = {"status": done.status, "seconds": done.seconds}
-    return found if done.code == 0 else {**found, "output": done.tail(30)}
-
-
 def load(module: str) -> ModuleType:
     """Imports a peer's module; raises NotHere with what kept it from being here."""
     name = module.split(".", maxsplit=1)[0]
@@ -86,8 +66,7 @@ def load(module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        status = read_json(SITE / _REPORT).get(name, {}).get("status", "not in the pack")
-        raise NotHere(f"{error} ({name}: {status})") from None
+        raise NotHere(f"{error} ({name}: {read_json(SITE / _REPORT).get(name, 'not in the pack')})") from None
 
 
 def load_compiler() -> None:

@@ -1,6 +1,7 @@
 """gpu-peers: other libraries that do the same, on the same inputs in the same process.
 
-What they return is compared first, and a peer that differs is listed with how much; then both are timed in turns.
+What they return is compared first, and a peer that differs is listed with how much. Then both are timed twice, like
+with like: calls that are waited for, and calls in a row.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from typing import Any
 
 import torch
 
+from tests.benchmarks.gaussian_scene import Scene
 from tests.gpu import peer_pack
+from tests.gpu.cases import SCENES, Splats
 from tests.gpu.context import Context
-from tests.gpu.device import Call, Device, in_turns
+from tests.gpu.device import VARIANTS, Call, Device, Regimes, regimes
 from tests.gpu.runner import Case, NotHere, supervise
 
 # Mean differences of values, relative to the largest: what blending one Gaussian more or less, and other roundings, may
@@ -24,23 +27,19 @@ Tensors = Mapping[str, torch.Tensor]
 
 def run(context: Context) -> dict[str, Any]:
     """Takes the peers from the pack, then compares and times all that can be imported."""
-    built = {} if context.emulated else peer_pack.install(context)
-    return {**supervise(context, "peers", "tests.gpu.peers"), "built": built}
+    packed = {} if context.emulated else peer_pack.install()
+    return {**supervise(context, "peers", "tests.gpu.peers"), "packed": packed}
 
 
 def cases(device: Device) -> list[Case]:
     """One for each peer; what cannot be imported is reported as not here."""
     return [
+        *(Case(f"gsplat, {name}", lambda on, of=made: _gsplat(on, of(on))) for name, made in SCENES.items()),
         Case("torch's fused Adam, 1M Gaussians", _fused_adam),
-        Case("gsplat, 1M Gaussians", lambda on: _gsplat(on, on.size(1_000_000, 300))),
-        Case("gsplat, 100k Gaussians", lambda on: _gsplat(on, on.size(100_000, 300))),
-        Case("gsplat's inference path (HiGS), 1M Gaussians", _higs),
         Case("PyTorch3D's Pulsar, 100k spheres", lambda on: _pulsar(on, on.size(100_000, 200))),
         Case("PyTorch3D's Pulsar, 1M spheres", lambda on: _pulsar(on, on.size(1_000_000, 200))),
         Case("Warp, 100k points and a mesh of 70k triangles", _warp),
-        Case("fused_ssim, 1080p", lambda on: _fused_ssim(on, "fused_ssim")),
-        Case("fussim, 1080p", lambda on: _fused_ssim(on, "fussim")),
-        Case("Faster-GS, 1M Gaussians", _faster_gs),
+        Case("fused_ssim, 1080p", _fused_ssim),
     ]
 
 
@@ -52,18 +51,28 @@ def beside(
     there: Tensors,
     tolerance: float = _MEAN_TOLERANCE,
 ) -> dict[str, Any]:
-    """The differences of results, the times of calls in turns, and how much faster ours are; by name."""
+    """The differences of results, the times of calls in both regimes, and how much faster ours are; by name."""
     compared = {name: difference(here[name], value) for name, value in there.items()}
-    ops = {}
-    for name, call in ours.items():
-        times = in_turns(device, {"ours": call, "theirs": theirs[name]})
-        ratio = times["theirs"].median_ms / max(times["ours"].median_ms, 1e-9)
-        ops[name] = {**{who: asdict(each) for who, each in times.items()}, "faster": round(ratio, 3)}
+    ops = {name: faster(regimes(device, {"ours": call, "theirs": theirs[name]})) for name, call in ours.items()}
     return {
         "agrees": all(value["mean"] <= tolerance for value in compared.values()),
         "tolerance": tolerance,
         "differences": compared,
         "ops": ops,
+    }
+
+
+def faster(times: Mapping[str, Regimes]) -> dict[str, Any]:
+    """The times of "ours" and "theirs", and their ratios."""
+    ours, theirs = times["ours"], times["theirs"]
+    ratios = {
+        "latency": theirs.latency_ms / max(ours.latency_ms, 1e-9),
+        "throughput": theirs.throughput_ms / max(ours.throughput_ms, 1e-9),
+    }
+    return {
+        "ours": asdict(ours),
+        "theirs": asdict(theirs),
+        "faster": {name: round(by, 3) for name, by in ratios.items()},
     }
 
 
@@ -116,12 +125,10 @@ class _Gsplat:
         return picture
 
 
-def _gsplat(device: Device, count: int) -> dict[str, Any]:
-    from tests.benchmarks.gaussian_scene import scene
-    from tests.gpu.cases import VARIANTS, Splats, film_of
-
+def _gsplat(device: Device, made: Scene) -> dict[str, Any]:
+    """Pictures and gradients, and pictures alone; also beside its inference path, which stores Gaussians in 16 bits."""
     # Its gradients follow conventions of its own, which these semantics share.
-    splats = Splats(device, scene(count, *film_of(device)), "gsplat")
+    splats = Splats(device, made, "gsplat")
     peer, ours, upstream = _Gsplat(device, splats), splats.calls(), splats.upstream["color"]
     pictures = [peer.forward(number) for number in range(VARIANTS)]
 
@@ -134,17 +141,22 @@ def _gsplat(device: Device, count: int) -> dict[str, Any]:
     theirs: dict[str, Call] = {
         "forward": peer.forward, "backward": backward, "forward, not retained": torch.no_grad()(peer.forward)
     }  # fmt: skip
-    return beside(device, ours, theirs, here, there)
+    both = beside(device, ours, theirs, here, there)
+    try:
+        inference = _inference(device, splats, peer)
+    except NotHere as error:
+        return {**both, "why": f"no inference path: {error}"}
+    return {
+        "agrees": both["agrees"] and inference["agrees"],
+        "tolerance": both["tolerance"],
+        "differences": both["differences"] | inference["differences"],
+        "ops": both["ops"] | inference["ops"],
+    }
 
 
-def _higs(device: Device) -> dict[str, Any]:
-    """Beside ours in full precision and, as HiGS has Gaussians in 16 bits, in half."""
-    from tests.benchmarks.gaussian_scene import scene
-    from tests.gpu.cases import Splats, film_of
-
+def _inference(device: Device, splats: Splats, peer: _Gsplat) -> dict[str, Any]:
+    """Beside HiGS."""
     render = peer_pack.load("gsplat.experimental.render").rasterize_gaussian_inference_scene
-    splats = Splats(device, scene(device.size(1_000_000, 300), *film_of(device)), "gsplat")
-    peer = _Gsplat(device, splats)
     tensors = {name: value.detach() for name, value in peer.leaves.items()}
     packed = peer_pack.load("gsplat.scene").GaussianInferenceScene.from_gaussian_tensors(
         means=tensors["means"], quats=torch.nn.functional.normalize(tensors["quats"], dim=-1), scales=tensors["scales"],
@@ -159,21 +171,16 @@ def _higs(device: Device) -> dict[str, Any]:
         ).frame
         return frame
 
-    calls: dict[str, Call] = {"full precision": splats.picture, "half precision": splats.half_picture}
-    here: Any = {name: call(0) for name, call in calls.items()}
-    there = dict.fromkeys(calls, theirs(0))
-    return beside(device, calls, dict.fromkeys(calls, theirs), here, there, _HALF_TOLERANCE)
+    name = "picture beside HiGS"
+    here, there = {name: splats.picture(0)}, {name: theirs(0)}
+    return beside(device, {name: splats.picture}, {name: theirs}, here, there, _HALF_TOLERANCE)
 
 
-def _faster_gs(_: Device) -> dict[str, Any]:
-    raise NotHere("not built: its README names code that is licensed for research alone as its foundation")
-
-
-def _fused_ssim(device: Device, module: str) -> dict[str, Any]:
+def _fused_ssim(device: Device) -> dict[str, Any]:
     from lumigrad.kernels import training
     from tests.gpu.cases import film_of, pictures_of
 
-    fused_ssim = peer_pack.load(module).fused_ssim
+    fused_ssim = peer_pack.load("fused_ssim").fused_ssim
     pictures, bytes_of_target_image = pictures_of(device, *film_of(device))
     target_image = bytes_of_target_image / 255
     # Its layout: channels first.
@@ -193,7 +200,7 @@ def _fused_ssim(device: Device, module: str) -> dict[str, Any]:
 
 def _pulsar(device: Device, count: int) -> dict[str, Any]:
     from tests.benchmarks import scene
-    from tests.gpu.cases import VARIANTS, film_of, sphere_calls
+    from tests.gpu.cases import film_of, sphere_calls
 
     renderer_of = peer_pack.load("pytorch3d.renderer.points.pulsar").Renderer
     width, height = film_of(device)

@@ -1,4 +1,4 @@
-"""gpu-profile: what Nsight Compute counts for each kernel.
+"""gpu-profile: what Nsight Compute counts for the kernels that take the time, and what their warps wait for.
 
 python -m tests.gpu.profiling ENGINE     runs its kernels
 """
@@ -10,11 +10,12 @@ import csv
 import shutil
 import statistics
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.cuda_budgets.usage import plain
-from tests.gpu.context import Context, copy, environment, python
+from tests.gpu.context import STARTED, Context, copy, environment, python
 
 METRICS = {
     "gpu__time_duration.sum": "duration",
@@ -24,13 +25,35 @@ METRICS = {
     "sm__throughput.avg.pct_of_peak_sustained_elapsed": "sm_pct",
     "sm__warps_active.avg.pct_of_peak_sustained_active": "occupancy_pct",
     "smsp__inst_executed.sum": "instructions",
+    "smsp__inst_executed_op_shared_atom.sum": "shared_atomics",
     "launch__registers_per_thread": "registers",
     "launch__grid_size": "blocks",
 }
-# Of this project and of the library that sorts for it.
-_KERNELS = "regex:lumigrad|cub::|Radix|Scan"
-_MOST_LAUNCHES = 150
-ENGINES = ("gaussians", "spheres", "meshes", "training")
+# What a warp that issues nothing waits for.
+REASONS = (
+    "barrier", "long_scoreboard", "short_scoreboard", "mio_throttle", "lg_throttle", "math_pipe_throttle", "wait",
+    "not_selected",
+)  # fmt: skip
+_STALLS = {f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio": reason for reason in REASONS}
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The kernels of an engine that are profiled, and its part of the time that is left."""
+
+    kernels: str
+    share: float
+
+
+# Kernels of the library that sorts are not among them: they are many, and bound by their launches.
+ENGINES = {
+    "gaussians": Engine("project_kernel|list_tiles_kernel|draw_kernel|pixels_kernel|gaussians_kernel", 0.5),
+    "spheres": Engine("setup_kernel|list_tiles_kernel|draw_kernel|pairs_kernel|finish_kernel", 0.5),
+    "meshes": Engine("rows_kernel|leaves_kernel", 0.5),
+    "training": Engine("map_kernel|gradient_kernel|adam_kernel|sums_kernel", 1.0),
+}
+# The profiler runs each launch several times, and copies in between what it writes.
+_MOST_LAUNCHES = 16
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -41,10 +64,10 @@ def run(context: Context) -> dict[str, Any]:
     table, part = context.out / "ncu.csv", context.out / "ncu.part"
     table.unlink(missing_ok=True)
     found: dict[str, Any] = {"engines": {}, "kernels": {}}
-    for position, engine in enumerate(ENGINES):
-        found["engines"][engine] = {"status": "started"}
+    for engine, what in ENGINES.items():
+        found["engines"][engine] = {"status": STARTED}
         context.write("profile", found)
-        found["engines"][engine] = _profiled(context, ncu, engine, part, context.left() / (len(ENGINES) - position))
+        found["engines"][engine] = _profiled(context, ncu, engine, part, what.share * context.left())
         if part.is_file():
             append(part, table)
         found["kernels"] = summary(table) if table.is_file() else {}
@@ -58,8 +81,9 @@ def _profiled(context: Context, ncu: str, engine: str, part: Path, seconds: floa
     part.unlink(missing_ok=True)
     options = [
         "--clock-control", "none", "--target-processes", "all", "--profile-from-start", "off", "--csv",
-        "--page", "raw", "--print-units", "base", "--kernel-name-base", "demangled", "--kernel-name", _KERNELS,
-        "--launch-count", str(_MOST_LAUNCHES), "--metrics", ",".join(METRICS), "--log-file", str(part),
+        "--page", "raw", "--print-units", "base", "--kernel-name-base", "function",
+        "--kernel-name", f"regex:^({ENGINES[engine].kernels})$", "--launch-count", str(_MOST_LAUNCHES),
+        "--metrics", ",".join([*METRICS, *_STALLS]), "--log-file", str(part),
     ]  # fmt: skip
     program = python("-m", "tests.gpu.profiling", engine, "--device", context.device)
     done = context.run([ncu, *options, *program], limit=seconds, environment=environment())
@@ -77,17 +101,22 @@ def append(part: Path, table: Path) -> None:
 
 
 def summary(table: Path) -> dict[str, dict[str, Any]]:
-    """By kernel the number of launches, and the medians of what was counted; those that take longest come first."""
+    """By kernel the number of launches, and the medians of what was counted; those that take longest come first.
+
+    "stalls" has by reason how many warps wait for it while one instruction is issued.
+    """
+    columns = {**METRICS, **_STALLS}
     launches: dict[str, list[dict[str, float]]] = {}
     for row in csv.DictReader(table.read_text(encoding="utf-8").splitlines()):
         # A row without a number has the units.
         if row["ID"]:
-            counted = {short: _number(row.get(long)) for long, short in METRICS.items()}
+            counted = {short: _number(row.get(long)) for long, short in columns.items()}
             launches.setdefault(plain(row["Kernel Name"]), []).append(counted)
-    kernels = {
-        name: {"launches": len(rows), **{short: statistics.median(row[short] for row in rows) for short in rows[0]}}
-        for name, rows in launches.items()
-    }
+    kernels: dict[str, dict[str, Any]] = {}
+    for name, rows in launches.items():
+        medians = {short: statistics.median(row[short] for row in rows) for short in columns.values()}
+        stalls = {reason: medians.pop(reason) for reason in REASONS}
+        kernels[name] = {"launches": len(rows), **medians, "stalls": stalls}
     return dict(sorted(kernels.items(), key=lambda kernel: -kernel[1]["launches"] * kernel[1]["duration"]))
 
 
@@ -128,7 +157,8 @@ def _calls(device: Any, engine: str) -> Iterator[Callable[[int], object]]:
 
     film, many = cases.film_of(device), device.size(1_000_000, 300)
     if engine == "gaussians":
-        yield from cases.Splats(device, scene(many, *film)).all_calls().values()
+        calls = cases.Splats(device, scene(many, *film)).calls()
+        yield from (calls["forward"], calls["backward"])
     elif engine == "spheres":
         for semantics in ("exact", "compat"):
             yield from cases.sphere_calls(device, device.size(100_000, 200), *film, semantics).values()

@@ -1,11 +1,10 @@
-"""The server end to end on the device: formats of images over both lanes, and many clients at a time."""
+"""The server end to end on the device: clients in processes of their own, steps of training, batches and formats."""
 
 from __future__ import annotations
 
 import importlib.util
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tests.benchmarks.gaussian_scene import Scene, scene
+from tests.gpu.client_processes import Calls, rate
 from tests.gpu.device import VARIANTS, Device
 from tests.gpu.runner import Case, NotHere
 
@@ -36,14 +36,16 @@ def server_cases(device: Device) -> list[Case]:
     cases = [
         Case(f"server, formats, lane {lane}", lambda on, lane=lane: _formats(on, lane)) for lane in ("stream", "shared")
     ]
-    pictures = Pictures(100_000, 640, 360, {"image_format": "uint8"}), (1, 2, 4, 8, 16)
-    files = Pictures(1_000_000, 1920, 1080, {"image_format": "jpeg"}), (1, 4, 16)
+    small = Pictures(100_000, 640, 360, {"image_format": "uint8"}), (1, 16)
+    large = Pictures(1_000_000, 1920, 1080, {"image_format": "uint8"}), (1, 16), "shared"
+    files = Pictures(1_000_000, 1920, 1080, {"image_format": "jpeg"}), (16,)
     return [
-        Case("server, 1M Gaussians 1080p as JPEG", lambda on: _clients(on, *files)),
+        Case("server, 100k Gaussians 640x360", lambda on: _clients(on, *small)),
+        Case("server, 1M Gaussians 1080p", lambda on: _clients(on, *large)),
         Case("server, training step 1M 1080p", _training),
+        Case("server, 1M Gaussians 1080p as JPEG", lambda on: _clients(on, *files)),
         Case("server, 1M Gaussians, batches of 640x480 RGB-D", _batches),
         *cases,
-        Case("server, 100k Gaussians 640x360, clients at a time", lambda on: _clients(on, *pictures)),
     ]
 
 
@@ -101,8 +103,8 @@ def _formats(device: Device, lane: str) -> dict[str, Any]:
             return {"formats": [asdict(row) for row in format_rows(client, runs=device.size(15, 1))]}
 
 
-def _clients(device: Device, pictures: Pictures, counts: tuple[int, ...]) -> dict[str, Any]:
-    """Calls from threads with a client each."""
+def _clients(device: Device, pictures: Pictures, counts: tuple[int, ...], lane: str = "stream") -> dict[str, Any]:
+    """Calls from clients in processes of their own."""
     with _worker(device) as process:
         from lumigrad.client import Client, Gaussians
 
@@ -111,14 +113,9 @@ def _clients(device: Device, pictures: Pictures, counts: tuple[int, ...]) -> dic
             handle = first.put(Gaussians(**made.tensors))
             rows = []
             for count in counts[: device.size(len(counts), 2)]:
-                clients = [Client(process.target) for _ in range(count)]
-                calls = [
-                    lambda client=client, camera=camera: client.render(handle, camera, **pictures.options)
-                    for client, camera in zip(clients, cameras_of(made, count), strict=True)
-                ]
-                rows.append({"clients": count, **_rate(calls, device.size(3.0, 0.2))})
-                for client in clients:
-                    client.close()
+                cameras = cameras_of(made, count)
+                several = [Calls(process.target, handle, camera, pictures.options, lane) for camera in cameras]
+                rows.append({"clients": count, "lane": lane, **rate(several, device.size(3.0, 0.2))})
     return {"clients": rows}
 
 
@@ -140,8 +137,9 @@ def _batches(device: Device) -> dict[str, Any]:
                         if not isinstance(frame, Frame):
                             raise frame
 
-                rate = _rate([call], device.size(3.0, 0.2))
-                rows.append({"clients": 1, "lane": lane, "frames_per_call": count, **rate})
+                rows.append(
+                    {"clients": 1, "lane": lane, "frames_per_call": count, **_rate(call, device.size(3.0, 0.2))}
+                )
                 client.delete(handle)
     return {"clients": rows}
 
@@ -162,36 +160,17 @@ def _training(device: Device) -> dict[str, Any]:
             steps = iter(trainer.steps(1 << 30, in_flight=_STEPS_AHEAD))
             for _ in range(device.size(20, 2)):
                 next(steps)
-            return {"clients": [{"clients": 1, **_rate([lambda: next(steps)], device.size(6.0, 0.2))}]}
+            return {"clients": [{"clients": 1, **_rate(lambda: next(steps), device.size(6.0, 0.2))}]}
 
 
-def _rate(calls: list[Callable[[], object]], seconds: float) -> dict[str, float]:
-    """Of calls that are made at the same time, again and again, after one each that warms up."""
-    for call in calls:
-        call()
+def _rate(call: Callable[[], object], seconds: float) -> dict[str, float]:
+    """Of a call that is made again and again, after one that warms up."""
+    call()
     times: list[float] = []
-    errors: list[Exception] = []
-    until = time.perf_counter() + seconds
-
-    def repeat(call: Callable[[], object]) -> None:
-        try:
-            while time.perf_counter() < until:
-                start = time.perf_counter()
-                call()
-                times.append((time.perf_counter() - start) * 1e3)
-        except Exception as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=repeat, args=(call,)) for call in calls]
-    start = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    if not times:
-        raise RuntimeError("no call ended within the time")
+    until = (start := time.perf_counter()) + seconds
+    while (before := time.perf_counter()) < until:
+        call()
+        times.append((time.perf_counter() - before) * 1e3)
     return {
         "calls_per_s": round(len(times) / (time.perf_counter() - start), 1),
         "median_ms": round(statistics.median(times), 3),

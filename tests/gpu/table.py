@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.gpu.context import STARTED, read_json
+from tests.gpu.profiling import REASONS
 
 _KERNELS = 16
 _CUT_OFF = "cut off"
@@ -59,9 +60,10 @@ def _bench(found: dict[str, Any]) -> Iterator[str]:
             yield f"| {name} | {row['format']}, {size} | {row['median_ms']:.2f} | | | {row['runs']} |"
         for row in case.get("clients", []):
             many, rate = row.get("frames_per_call", 1), row["calls_per_s"]
-            each = f", {many * rate:.0f} frames/s by lane {row['lane']}" if many > 1 else ""
-            clients = "1 client" if row["clients"] == 1 else f"{row['clients']} clients"
-            yield f"| {name} | {clients}, {rate} calls/s{each} | {row['median_ms']} | | | |"
+            each = f", {many * rate:.0f} frames/s" if many > 1 else ""
+            lane = f", lane {row['lane']}" if "lane" in row else ""
+            clients = "1 client" if row["clients"] == 1 else f"{row['clients']} processes"
+            yield f"| {name} | {clients}{lane}, {rate} calls/s{each} | {row['median_ms']} | | | |"
     yield from _others(found)
     for name, case in found.get("cases", {}).items():
         if "stages_ms" in case:
@@ -70,22 +72,27 @@ def _bench(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _peers(found: dict[str, Any]) -> Iterator[str]:
-    yield from ["| peer | | ours ms | theirs ms | faster | agrees |", "|---|---|---|---|---|---|"]
+    """Ratios above 1 are those of peers that take longer."""
+    yield "| peer | | latency, ms: ours / theirs | in a row, ms: ours / theirs | agrees |"
+    yield "|---|---|---|---|---|"
     for name, case in found.get("cases", {}).items():
         for op, pair in case.get("ops", {}).items():
             agrees = "yes" if case["agrees"] else f"DIFFERS: {case['differences']}"
-            ours, theirs = pair["ours"]["median_ms"], pair["theirs"]["median_ms"]
-            yield f"| {name} | {op} | {ours} | {theirs} | {pair['faster']}x | {agrees} |"
+            cells = [
+                f"{pair['ours'][f'{regime}_ms']} / {pair['theirs'][f'{regime}_ms']} = {ratio:.2f}x"
+                for regime, ratio in pair["faster"].items()
+            ]
+            yield f"| {name} | {op} | {' | '.join(cells)} | {agrees} |"
     yield from _others(found)
-    for name, result in found.get("built", {}).items():
-        yield f"- building {name}: {result['status']}, {result['seconds']} s"
+    for name, status in found.get("packed", {}).items():
+        yield f"- {name} of the pack: {status}"
 
 
 def _others(found: dict[str, Any]) -> Iterator[str]:
     """The cases that did not get to their end, or have no times."""
     yield ""
     for name, case in found.get("cases", {}).items():
-        if case["status"] != "ok":
+        if case["status"] != "ok" or "why" in case:
             yield f"- {name}: {_status(case)}" + (f": {case['why']}" if "why" in case else "")
         elif "compared" in case:
             yield f"- {name}: {case['compared']} tensors compared, all within the tolerance"
@@ -99,8 +106,14 @@ def _status(part: dict[str, Any]) -> str:
 
 def _profile(found: dict[str, Any]) -> Iterator[str]:
     yield f"- {found.get('status', _CUT_OFF)}" + (f": {found['why']}" if "why" in found else "")
-    if found.get("kernels"):
-        columns = ("launches", "duration", "dram_pct", "l2_pct", "sm_pct", "occupancy_pct", "registers")
+    kernels = dict(list(found.get("kernels", {}).items())[:_KERNELS])
+    yield from _kernels(kernels, ("launches", "duration", "dram_pct", "l2_pct", "sm_pct", "occupancy_pct", "registers"))
+    # Warps that wait for each reason while one instruction is issued.
+    yield from _kernels({name: kernel["stalls"] for name, kernel in kernels.items()}, REASONS)
+
+
+def _kernels(kernels: Mapping[str, Any], columns: Sequence[str]) -> Iterator[str]:
+    if kernels:
         yield from ["", f"| kernel (duration in ns) | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
-        for name, kernel in list(found["kernels"].items())[:_KERNELS]:
-            yield f"| {name[-90:]} | {' | '.join(f'{kernel[column]:g}' for column in columns)} |"
+    for name, counted in kernels.items():
+        yield f"| {name[-90:]} | {' | '.join(f'{counted[column]:g}' for column in columns)} |"

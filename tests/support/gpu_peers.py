@@ -24,7 +24,6 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         "gsplat.experimental.render": {"rasterize_gaussian_inference_scene": _inference},
         "gsplat.scene": {"GaussianInferenceScene": SimpleNamespace(from_gaussian_tensors=_packed)},
         "fused_ssim": {"fused_ssim": _ssim},
-        "fussim": {"fused_ssim": _ssim},
         "pytorch3d": {},
         "pytorch3d.renderer": {},
         "pytorch3d.renderer.points": {},

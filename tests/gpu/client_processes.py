@@ -1,0 +1,73 @@
+"""Clients of a worker, each in a process of its own, so that their Python takes no time from each other's."""
+
+from __future__ import annotations
+
+import multiprocessing
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# The longest that all may take to be ready; seconds.
+_START = 60.0
+
+
+@dataclass(frozen=True)
+class Calls:
+    """What one client asks for: pictures of a stored scene, again and again."""
+
+    target: str
+    handle: Any
+    camera: Any
+    options: dict[str, Any]
+    lane: str = "auto"
+
+
+def rate(several: Sequence[Calls], seconds: float) -> dict[str, float]:
+    """Calls per second of all clients together, and the median of their times."""
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(len(several)), context.Queue()
+    processes = [context.Process(target=_run, args=(calls, seconds, barrier, results)) for calls in several]
+    try:
+        for process in processes:
+            process.start()
+        found = [results.get(timeout=_START + 2 * seconds) for _ in processes]
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
+    failed = [each for each in found if isinstance(each, str)]
+    if failed:
+        raise RuntimeError(failed[0])
+    times = [taken for each in found for taken in each]
+    if not times:
+        raise RuntimeError("no call ended within the time")
+    return {"calls_per_s": round(len(times) / seconds, 1), "median_ms": round(statistics.median(times), 3)}
+
+
+def _run(calls: Calls, seconds: float, barrier: Any, results: Any) -> None:
+    """One process; what it finds are milliseconds of calls, or why it failed."""
+    try:
+        from lumigrad.client import Client
+
+        with Client(calls.target, lane=calls.lane) as client:  # type: ignore[arg-type]
+            client.render(calls.handle, calls.camera, **calls.options)
+            barrier.wait(_START)
+            results.put(_times(client, calls, seconds))
+    except Exception as error:
+        barrier.abort()
+        results.put(f"{type(error).__name__}: {error}")
+
+
+def _times(client: Any, calls: Calls, seconds: float) -> list[float]:
+    """Of those that end within the time."""
+    times = []
+    until = (start := time.perf_counter()) + seconds
+    while start < until:
+        client.render(calls.handle, calls.camera, **calls.options)
+        end = time.perf_counter()
+        if end <= until:
+            times.append((end - start) * 1e3)
+        start = end
+    return times

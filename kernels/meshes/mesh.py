@@ -97,9 +97,13 @@ class _Trees:
         key = engine.key, winding
         if key not in self._built:
             if winding:
-                self.host = self.host.with_dipoles()
+                self.add_dipoles()
             self._built[key] = engine.tree(self.host, self._like.pop(key, None))
         return self._built[key]
+
+    def add_dipoles(self) -> None:
+        """Computes the data for winding numbers, once."""
+        self.host = self.host.with_dipoles()
 
     def elsewhere(self) -> dict[_Key, Any]:
         """The trees outside host memory."""
@@ -144,16 +148,16 @@ class Mesh:
             self._upright = _Trees(other, before._upright.refittable(other) if before is not None and apart else {})
         self._solids: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
-        if device.type != "cpu":
-            self.solid(engine_for(device), "auto")
 
     @staticmethod
-    def build(vertices: torch.Tensor, faces: torch.Tensor) -> Mesh:
-        """Builds the hierarchy of a mesh, on the device of its tensors.
+    def build(vertices: torch.Tensor, faces: torch.Tensor, device: torch.device | None = None) -> Mesh:
+        """Builds the hierarchy of a mesh.
 
         Args:
             vertices: f32 or f64 [V, 3], metres, in the object's frame.
-            faces: i32 or i64 [F, 3] indices of vertices, counter-clockwise as seen from outside.
+            faces: i32 or i64 [F, 3] indices of vertices, counter-clockwise as seen from outside; on the same device.
+            device: Where queries search it. None: on the device of the tensors. With another device, only the
+                processor's part of the work is done, on any thread; the first query does the rest.
 
         Returns:
             The mesh.
@@ -168,13 +172,14 @@ class Mesh:
         except ValueError:
             expected = "at least one face of area above 0: distinct corners that are not in a line"
             raise ArgumentError("faces", expected, f"{len(corners)} of zero area") from None
-        return Mesh(host, vertices.device)
+        return Mesh(host, device or vertices.device)._on(vertices.device)
 
     def moved(self, vertices: torch.Tensor) -> Mesh:
         """The same faces with other vertices; refits the hierarchy, or rebuilds it if a refit would slow queries down.
 
         Args:
-            vertices: f32 or f64 [V, 3], as many as before, metres, on the mesh's device.
+            vertices: f32 or f64 [V, 3], as many as before, metres, on the mesh's device, or in host memory: then only
+                the processor's part of the work is done, on any thread; the first query does the rest.
 
         Returns:
             A new mesh; this one is not changed.
@@ -184,9 +189,9 @@ class Mesh:
                 area above 0.
         """
         positions = _checked_vertices(vertices, self.report.vertices)
-        if vertices.device != self.device:
+        if vertices.device.type != "cpu" and vertices.device != self.device:
             raise ArgumentError(
-                "vertices", f"a tensor on {self.device}, where the mesh is", f"one on {vertices.device}"
+                "vertices", f"a tensor on {self.device}, where the mesh is, or the cpu", f"one on {vertices.device}"
             )
         try:
             host = self._given.host.moved(positions)
@@ -195,7 +200,13 @@ class Mesh:
             area = 0.0
         if not area > 0.0:
             raise ArgumentError("vertices", "at least one face of area above 0", "none")
-        return Mesh(host, self.device, self)
+        return Mesh(host, self.device, self)._on(vertices.device)
+
+    def _on(self, given: torch.device) -> Mesh:
+        """This mesh, with its trees on its device if it was given there."""
+        if given == self.device and given.type != "cpu":
+            self.solid(engine_for(given), "auto")
+        return self
 
     @property
     def vertices(self) -> int:
@@ -226,6 +237,12 @@ class Mesh:
         if self.report.simple:
             return "normals", self.report.turned_components > 0 and self._upright is self._given
         return "winding", False
+
+    def prepare(self, sign: str) -> None:
+        """Does the processor's part of what queries with a sign need, on any thread; `solid` does it otherwise."""
+        with self._lock:
+            if self.policy(sign)[0] == "winding":
+                (self._upright if sign == "auto" else self._given).add_dipoles()
 
     def solid(self, engine: Engine, sign: str) -> Any:
         """The mesh as an obstacle without a pose, for an engine."""

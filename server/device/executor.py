@@ -100,14 +100,16 @@ class DeviceExecutor:
         entry: BatchEntry | None = None,
         *,
         waits: bool = False,
+        tenant: str = "",
     ) -> T:
         """Run `work` on the device's thread; return its result or raise its exception.
 
-        A job whose call ends while it waits is removed from the queue. The worker's own jobs have no call. `cost` is
-        the predicted cost; with `entry` the job may run in a batch. A job that `waits` waits for a place in the queue,
-        which is a BusyError for others: for what would lose results otherwise, or a scene that was read.
+        A job whose call ends while it waits is removed from the queue. The worker's own jobs have no call, but may be
+        charged to a `tenant`. `cost` is the predicted cost; with `entry` the job may run in a batch. A job that `waits`
+        waits for a place in the queue, which is a BusyError for others: for what would lose results otherwise, or a
+        scene that was read.
         """
-        job = Job(work, call, cost or Cost(), entry, self.numbers)
+        job = Job(work, call, cost or Cost(), entry, self.numbers, tenant)
         if call is not None:
             call.turn.give()
         while not self.queue.submit(job):

@@ -65,15 +65,22 @@ class BatchEntry(NamedTuple):
 class Job(QueuedJob):
     """A function to run on the device's thread. It runs once, and the thread that waits for it takes its result.
 
-    The worker's own jobs have no call. They are urgent: they are short, and test whether the device works.
+    The worker's own jobs have no call. They are urgent: they are short, and test whether the device works, or bring
+    back what several calls of a tenant may wait for.
     """
 
     def __init__(
-        self, work: Callable[[], Any], call: Call | None, cost: Cost, entry: BatchEntry | None, numbers: Numbers
+        self,
+        work: Callable[[], Any],
+        call: Call | None,
+        cost: Cost,
+        entry: BatchEntry | None,
+        numbers: Numbers,
+        tenant: str = "",
     ) -> None:
-        """A job without `entry` runs alone."""
+        """A job without `entry` runs alone. Its time is the call's tenant's; without a call that of `tenant`."""
         super().__init__(
-            "" if call is None else call.tenant,
+            tenant if call is None else call.tenant,
             int(Priority.INTERACTIVE if call is None else call.priority),
             math.inf if call is None else call.remaining,
             numbers.of(cost.kind),

@@ -135,6 +135,31 @@ class Cost:
         return Cost(bytes=nbytes, payload_bytes=nbytes, is_repeatable=True)
 
 
+class Beside:
+    """Memory of work beside the jobs: in use until `release`; enter it around the work itself."""
+
+    def __init__(
+        self,
+        room: MemoryRoom | None,
+        release: Callable[[], None],
+        refusal: Callable[[], DeviceMemoryError] | None = None,
+    ) -> None:
+        """The kernels of the work have `room`, or any; `refusal` makes the error if that is not enough."""
+        self.release = release
+        self._room = room
+        self._refusal = refusal
+
+    def __enter__(self) -> None:
+        if self._room is not None:
+            self._room.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if self._room is not None:
+            self._room.__exit__(kind, error, trace)
+        if isinstance(error, NoRoom) and self._refusal is not None:
+            raise self._refusal() from error
+
+
 T = TypeVar("T")
 
 _RETRY_SECONDS = 1.0
@@ -159,7 +184,10 @@ class _Shortage:
 
 
 class DeviceMemory:
-    """The memory that jobs and stores share. Used on the device's thread only, except `check` and `free_bytes`."""
+    """The memory that jobs and stores share.
+
+    Used on the device's thread only, except `check`, `free_bytes` and `beside`.
+    """
 
     def __init__(
         self,
@@ -187,6 +215,9 @@ class DeviceMemory:
         self._stored: Sequence[Budget] = ()
         self._trainings: Account | None = None
         self._failures = 0
+        self._lock = threading.Lock()
+        # What work beside the jobs takes, if it is of the same memory.
+        self._beside = 0
 
     def share_with(self, contexts: Budget, scenes: Budget, trainings: Account) -> None:
         """Set the stores that share the memory; only forward states are evicted for jobs."""
@@ -210,6 +241,22 @@ class DeviceMemory:
     def room_bytes(self, cost: Cost, free: int) -> int | None:
         """The memory that the kernels of a job may take, of which so much is free; None if that is too little."""
         return None if cost.bytes > free else self._room_bytes(cost, free)
+
+    def beside(self, cost: Cost) -> Beside:
+        """Room for work of the host beside the jobs, on any thread; DeviceMemoryError if it does not fit."""
+        if self._payload_memory is None:
+            # The device has memory of its own.
+            return Beside(None, lambda: None)
+        self.check(cost)
+        with self._lock:
+            room = self.make_room(cost)
+            self._beside += cost.bytes
+
+        def release() -> None:
+            with self._lock:
+                self._beside -= cost.bytes
+
+        return Beside(room, release, lambda: self._refusal(cost, room.refused))
 
     def make_room(self, cost: Cost) -> MemoryRoom:
         """The room of the kernels of a job; enter it around them.
@@ -313,4 +360,4 @@ class DeviceMemory:
         trained = 0 if self._trainings is None else self._trainings.taken
         payloads = 0 if self._payload_memory is None else self._payload_memory.used
         of_others = max(0, payloads - cost.payload_bytes)
-        return self.capacity_bytes - stored - trained - of_others
+        return self.capacity_bytes - stored - trained - of_others - self._beside

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from lumigrad.protos.dtypes import Array
 from lumigrad.server.core.accounts import PayloadMemory
 from lumigrad.server.core.call import Call, NoLane
 from lumigrad.server.core.limits import Limits, arguments_of
+from lumigrad.server.core.turns import Turns
 from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.device.jobs import BatchEntry
 from lumigrad.server.device.memory import Cost, DeviceMemory
@@ -222,7 +223,7 @@ def _check_any(calls: Sequence[Call]) -> None:
         raise next(filter(None, ended))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Machine:
     """The parts of a worker that all tenants share: the device and its queue."""
 
@@ -235,3 +236,5 @@ class Machine:
     renderer: Renderer
     # None: all queries take the general way.
     distances: DistanceEngine | None
+    # Turns of the tenants for long work beside the device's thread.
+    builds: Turns = field(default_factory=Turns)

@@ -63,13 +63,14 @@ class SceneService:
             runtime.memory.check(cost)
             runtime.scenes.check(cost.payload_bytes)
             reader = receiver.payload(runtime.limits.payload_bytes, runtime.payload_memory)
-            make = arrival.receive(reader)
+            prepare = arrival.receive(reader)
             computed = content_hash(getattr(header.scene, kind.name), reader.read)
             require(claimed in ("", computed), "content_hash", f"the hash of the content, {computed}", claimed)
             present = None if claimed else stored_content(runtime, call, computed)
         if present is not None:
             receiver.expect_end()
             return scene_pb2.PutReply(scene=present.info(), existed=True)
+        make = prepare(call)
         with runtime.scenes.room(cost.payload_bytes, call):
             content = runtime.executor.run(lambda: make(call.times), call, cost)
             receiver.expect_end()
@@ -95,7 +96,8 @@ class SceneService:
             payload_bytes = receiver.length(runtime.limits.payload_bytes)
             cost = Cost(bytes=payload_bytes + change.copied_bytes, payload_bytes=payload_bytes, is_repeatable=True)
             runtime.memory.check(cost)
-            make = change.receive(receiver.payload(runtime.limits.payload_bytes, runtime.payload_memory))
+            prepare = change.receive(receiver.payload(runtime.limits.payload_bytes, runtime.payload_memory))
+        make = prepare(call)
         content = runtime.executor.run(lambda: make(call.times), call, cost)
         receiver.expect_end()
         scene_id, version = header.scene_id, header.expected_version

@@ -11,12 +11,15 @@ from lumigrad.protos.tensors import PayloadReader
 from lumigrad.server.core.limits import require
 from lumigrad.server.core.record import StageTimes
 from lumigrad.server.engines.content import Content, Outline, Rules, Shapes, Tensors, check_shape, shapes_of, uploader
+from lumigrad.server.scenes.building import Owner
 from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime
 from lumigrad.v1 import scene_pb2, tensor_pb2
 
 # Creates the content on the device's thread, and measures its stages.
 Make = Callable[[StageTimes], Content]
+# Does the host's part of the work, on the thread of the scene's owner, before the device's.
+Prepare = Callable[[Owner], Make]
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Arrival:
     """
 
     outline: Outline
-    receive: Callable[[PayloadReader], Make]
+    receive: Callable[[PayloadReader], Prepare]
     copied_bytes: int = 0
 
 
@@ -184,7 +187,7 @@ class Cloud:
         outline = Outline({**shapes_of(kept), **shapes_of(tensors)})
         self._rules.check_shapes(outline.shapes, runtime.limits, field)
 
-        def receive(reader: PayloadReader) -> Make:
+        def receive(reader: PayloadReader) -> Prepare:
             upload = uploader(tensors, reader, runtime.transfer, field)
 
             def make(times: StageTimes) -> CloudContent:
@@ -194,7 +197,7 @@ class Cloud:
                     runtime.transfer.finish()
                 return CloudContent.of(self._rules, KeptTensors.of(whole))
 
-            return make
+            return lambda _: make
 
         return Arrival(outline, receive)
 
@@ -203,7 +206,7 @@ class Cloud:
     ) -> Arrival:
         """Tensors of a cloud, or of a part of the `old` one."""
 
-        def receive(reader: PayloadReader) -> Make:
+        def receive(reader: PayloadReader) -> Prepare:
             upload = uploader(tensors, reader, runtime.transfer, field)
 
             def make(times: StageTimes) -> CloudContent:
@@ -214,7 +217,7 @@ class Cloud:
                     runtime.transfer.finish()
                 return CloudContent.of(self._rules, kept)
 
-            return make
+            return lambda _: make
 
         copied = 0 if old is None else old.kept.copied_bytes(tensors)
         return Arrival(Outline(shapes_of(tensors)), receive, copied)

@@ -28,6 +28,7 @@ from lumigrad.server.engines.base import RenderEngine
 from lumigrad.server.engines.content import Content
 from lumigrad.server.engines.gaussians import GAUSSIANS, GaussianRules
 from lumigrad.server.engines.spheres import SPHERES, SphereRules
+from lumigrad.server.scenes.building import Reading
 from lumigrad.server.scenes.clouds import Arrival, Cloud, SceneKind
 from lumigrad.server.scenes.mesh import MeshKind
 from lumigrad.server.scenes.target_image import TargetImageRules
@@ -129,8 +130,7 @@ def read_named(runtime: Runtime, named: NamedScene, allocate: Allocate) -> Store
     message, reader = named.read(_checked(runtime, allocate))
     kind = kind_of(message, "scene")
     try:
-        make = kind.arrival(message, runtime, kind.name).receive(reader)
-        content = runtime.executor.run(lambda: make(StageTimes()), None, Cost(is_repeatable=True), waits=True)
+        content = _read_content(runtime, kind.arrival(message, runtime, kind.name), reader, Cost(is_repeatable=True))
     except (ArgumentError, InvalidArgumentError) as error:
         raise SceneFilesError(f"scene {named.name}: {error}") from error
     digest = content_hash(getattr(message, kind.name), reader.read)
@@ -221,11 +221,17 @@ def _made(runtime: Runtime, spool: SceneSpool, found: SpooledScene, allocate: Al
     kind = kind_of(message, "scene")
     for name in _lacking(runtime, message):
         _restored(runtime, spool, name, allocate)
-    make = kind.arrival(message, runtime, f"scene.{kind.name}").receive(found.reader)
     cost = Cost.of_payload(found.message.payload_bytes)
-    content = runtime.executor.run(lambda: make(StageTimes()), None, cost, waits=True)
+    content = _read_content(runtime, kind.arrival(message, runtime, f"scene.{kind.name}"), found.reader, cost)
     updates = (info,) if info.update_id else ()
     return StoredScene(info.scene_id, info.version, info.content_hash, content, info.update_id, updates)
+
+
+def _read_content(runtime: Runtime, arrival: Arrival, reader: PayloadReader, cost: Cost) -> Content:
+    """Make the content of a scene that was read."""
+    with contextlib.ExitStack() as ends:
+        make = arrival.receive(reader)(Reading(ends))
+        return runtime.executor.run(lambda: make(StageTimes()), None, cost, waits=True, tenant=runtime.tenant)
 
 
 @dataclass(frozen=True)
@@ -251,8 +257,8 @@ class InlineScene:
         self._call = call
 
     def receive(self, reader: PayloadReader) -> None:
-        """Check the tensors in the payload."""
-        self._make = self._arrival.receive(reader)
+        """Check the tensors in the payload, and do the host's work on them."""
+        self._make = self._arrival.receive(reader)(self._call)
 
     def load(self) -> Content:
         """Upload the tensors and check their values; called on the device's thread, after `receive`."""

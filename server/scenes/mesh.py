@@ -10,17 +10,23 @@ import torch
 
 from lumigrad.kernels import meshes
 from lumigrad.protos import dtypes
+from lumigrad.protos.dtypes import Array
 from lumigrad.protos.hashing import tensors_of
 from lumigrad.protos.tensors import PayloadReader
 from lumigrad.server.core.limits import arguments_of, require
 from lumigrad.server.core.record import StageTimes
-from lumigrad.server.engines.content import Outline, Tensors, check_type, shapes_of, uploader
+from lumigrad.server.engines.content import Outline, Tensors, check_type, shapes_of
 from lumigrad.server.engines.distances import ENGINE
-from lumigrad.server.scenes.clouds import Arrival, KeptTensors, Make, replacements
+from lumigrad.server.scenes.building import Build, Owner
+from lumigrad.server.scenes.clouds import Arrival, KeptTensors, Make, Prepare, replacements
 from lumigrad.server.storage.tenants import Runtime
 from lumigrad.v1 import scene_pb2, tensor_pb2
 
 KIND = "mesh"
+# The host's memory for a build, measured with closed surfaces, with triangles that share no vertices, and with many
+# vertices that no triangle uses.
+_FACE_BYTES = 160
+_VERTEX_BYTES = 56
 
 
 @dataclass(frozen=True)
@@ -112,27 +118,50 @@ def _arrival(
     runtime: Runtime, field: str, tensors: Mapping[str, tensor_pb2.Tensor], old: MeshContent | None
 ) -> Arrival:
     """A new mesh, or new vertices of the `old` one."""
+    transfer = runtime.transfer
+    stage = "kernel.build" if old is None else "kernel.fit"
 
-    def receive(reader: PayloadReader) -> Make:
-        transfer = runtime.transfer
-        upload = uploader(tensors, reader, transfer, field)
+    def receive(reader: PayloadReader) -> Prepare:
+        arrays = {name: reader.read(tensor, f"{field}.{name}") for name, tensor in tensors.items()}
 
-        def make(times: StageTimes) -> MeshContent:
-            with times.stage("upload"):
-                uploaded = upload()
-                transfer.finish()
-            with arguments_of(field), times.stage("kernel.build" if old is None else "kernel.fit"):
-                if old is None:
-                    kept = KeptTensors.of(uploaded)
-                    content = MeshContent(kept, meshes.Mesh.build(uploaded["vertices"], uploaded["faces"]))
-                else:
-                    content = MeshContent(old.kept.replaced(uploaded), old.mesh.moved(uploaded["vertices"]))
-                search_nothing(content.world(), transfer.device)
-                transfer.finish()
-            return content
+        def prepare(owner: Owner) -> Make:
+            build = Build(runtime, owner)
+            with arguments_of(field):
+                mesh = build.run(lambda: _built(arrays, old, transfer.device), _build_bytes(tensors, old))
 
-        return make
+            def make(times: StageTimes) -> MeshContent:
+                with times.stage("upload"):
+                    uploaded = {name: transfer.upload(array, tensors[name].dtype) for name, array in arrays.items()}
+                    transfer.finish()
+                with times.stage(stage):
+                    kept = KeptTensors.of(uploaded) if old is None else old.kept.replaced(uploaded)
+                    content = MeshContent(kept, mesh)
+                    search_nothing(content.world(), transfer.device)
+                    transfer.finish()
+                build.taken_over(times, stage)
+                return content
+
+            return make
+
+        return prepare
 
     # New vertices make a copy of the search structure.
     copied = 0 if old is None else old.bytes - old.kept.bytes + old.kept.copied_bytes(tensors)
     return Arrival(MeshContent.outline, receive, copied)
+
+
+def _built(arrays: Mapping[str, Array], old: MeshContent | None, device: torch.device) -> meshes.Mesh:
+    """The mesh, without what is done on the device."""
+    given = {name: torch.from_numpy(array if array.flags.writeable else array.copy()) for name, array in arrays.items()}
+    if old is None:
+        mesh = meshes.Mesh.build(given["vertices"], given["faces"], device)
+    else:
+        mesh = old.mesh.moved(given["vertices"])
+    mesh.prepare("auto")
+    return mesh
+
+
+def _build_bytes(tensors: Mapping[str, tensor_pb2.Tensor], old: MeshContent | None) -> int:
+    """The host's memory that a build takes."""
+    faces = tensors["faces"].shape[0] if old is None else old.count
+    return _FACE_BYTES * faces + _VERTEX_BYTES * tensors["vertices"].shape[0]

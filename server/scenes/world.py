@@ -15,7 +15,8 @@ from lumigrad.server.core.record import StageTimes
 from lumigrad.server.engines.content import Content, Outline, Tensors
 from lumigrad.server.engines.distances import ENGINE
 from lumigrad.server.engines.obstacles import NUMBER_OF_SIGN, FindMesh, drafts_of, grid_name, grids_uploader
-from lumigrad.server.scenes.clouds import Arrival, Make
+from lumigrad.server.scenes.building import Owner
+from lumigrad.server.scenes.clouds import Arrival, Make, Prepare
 from lumigrad.server.scenes.mesh import MeshContent, search_nothing
 from lumigrad.server.storage.scenes import SceneStore
 from lumigrad.server.storage.tenants import Runtime
@@ -215,10 +216,16 @@ class WorldKind:
         require(environments <= limits.obstacles, f"{field}.environments", limit, environments)
         drafts = drafts_of(world, environments, limits, _mesh_finder(runtime.scenes), field)
 
-        def receive(reader: PayloadReader) -> Make:
+        def receive(reader: PayloadReader) -> Prepare:
             transfer = runtime.transfer
             complete = grids_uploader(drafts, reader, transfer, field)
             shown = Shown(drafts.names, drafts.mesh_ids, runtime.scenes)
+
+            def prepare(_: Owner) -> Make:
+                for instance in drafts.instances:
+                    if isinstance(instance.shape, meshes.Mesh):
+                        instance.shape.prepare(instance.sign)
+                return make
 
             def make(times: StageTimes) -> WorldContent:
                 with times.stage("upload"):
@@ -232,7 +239,7 @@ class WorldKind:
                     transfer.finish()
                 return content
 
-            return make
+            return prepare
 
         return Arrival(Outline(obstacles=count, environments=environments), receive)
 
@@ -240,7 +247,7 @@ class WorldKind:
         """Check the header of an update of poses and flags."""
         poses, enabled = changes_of(request, content.shown.numbers)
         # An update of obstacles has no payload.
-        return Arrival(content.outline, lambda _: lambda _: content.changed(poses, enabled))
+        return Arrival(content.outline, lambda _: lambda _: lambda _: content.changed(poses, enabled))
 
 
 def _mesh_finder(scenes: SceneStore) -> FindMesh:

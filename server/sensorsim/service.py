@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Sequence
 from importlib.metadata import version
 
 from lumigrad.drive.v1 import frame_pb2, sensorsim_pb2
 from lumigrad.kernels.device import describe
 from lumigrad.protos.service import SENSORSIM_SERVICE
+from lumigrad.server.core import logs
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.config import ConfigError
-from lumigrad.server.core.errors import ForbiddenError, InvalidArgumentError, UnsupportedError
+from lumigrad.server.core.errors import (
+    BusyError,
+    DeviceMemoryError,
+    ForbiddenError,
+    InvalidArgumentError,
+    UnsupportedError,
+)
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.engines.gaussians import gaussian_plan
 from lumigrad.server.rpc.status import answer_to
@@ -29,6 +38,10 @@ NAMES = (
 )
 # The version of the contract, of AlpaSim's.
 _API_VERSION = (0, 54, 0)
+# How long the worker waits in all for memory before it starts without some of the scenes, and between two attempts if
+# an error does not say.
+_PRELOAD_WAIT_SECONDS = 60.0
+_RETRY_SECONDS = 1.0
 _NO_LIDAR = "none: lidars are not rendered through this contract, but through lumigrad.v1"
 
 
@@ -42,14 +55,14 @@ class SensorsimService:
         self._renderer = FrameRenderer(catalog)
 
     def preload(self) -> None:
-        """Read all scenes; ConfigError if one is invalid or they do not fit."""
-        runtime = self._tenants.of_tenant("")
-        for scene in runtime.named:
-            try:
-                read_named(runtime, scene, runtime.transfer.allocate)
-            except Exception as error:
-                raise ConfigError(f"--sensorsim-preload: {answer_to(error, scene.name).text}") from error
-        missing = [scene.name for scene in runtime.named if not _is_loaded(scene, runtime)]
+        """Read all scenes; ConfigError if one is invalid, or they can never fit.
+
+        For a scene that finds too little memory it waits, for a minute in all. After that the worker starts without it,
+        and the first call for it reads it.
+        """
+        runtime, until = self._tenants.of_tenant(""), time.monotonic() + _PRELOAD_WAIT_SECONDS
+        read = [scene for scene in runtime.named if _is_preloaded(scene, runtime, until)]
+        missing = [scene.name for scene in read if not _is_loaded(scene, runtime)]
         if missing:
             raise ConfigError(
                 f"--sensorsim-preload: expected room for all scenes (--scene-mib), got none for {missing[0]}"
@@ -233,6 +246,33 @@ class FrameService:
         except InvalidArgumentError as error:
             raise error_about(frame, error) from None
         return frame_pb2.FrameDescription(spec=spec, origin=frame.origin.tolist(), count=stored.content.count)
+
+
+def _is_preloaded(scene: NamedScene, runtime: Runtime, until: float) -> bool:
+    """Read a scene; False if there was too little memory up to a time (monotonic clock), and at least once.
+
+    ConfigError: it cannot be read.
+    """
+    while True:
+        try:
+            read_named(runtime, scene, runtime.transfer.allocate)
+            return True
+        except (BusyError, DeviceMemoryError, MemoryError) as error:
+            pause = _RETRY_SECONDS if isinstance(error, MemoryError) else error.retry_seconds
+            if pause is None:
+                raise _not_read(error, scene) from error
+            if time.monotonic() + pause > until:
+                what = "started without a scene, which its first call will read"
+                logs.event(what, logging.WARNING, scene=scene.name, why=answer_to(error, scene.name).text)
+                return False
+            logs.event("waiting for memory for a scene", logging.WARNING, scene=scene.name, seconds=pause)
+        except Exception as error:
+            raise _not_read(error, scene) from error
+        time.sleep(pause)
+
+
+def _not_read(error: Exception, scene: NamedScene) -> ConfigError:
+    return ConfigError(f"--sensorsim-preload: {answer_to(error, scene.name).text}")
 
 
 def _is_loaded(scene: NamedScene, runtime: Runtime) -> bool:

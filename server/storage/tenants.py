@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lumigrad.server.core.accounts import Account
@@ -27,7 +27,7 @@ from lumigrad.server.storage.trainings import TrainingStore
 _TRAINING_RETRY_SECONDS = 5.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Runtime(Machine):
     """The parts of a worker that serve one tenant: the device, its queue, and the tenant's stores."""
 
@@ -43,6 +43,8 @@ class Runtime(Machine):
     # The scenes that the worker reads from files.
     named: NamedScenes
     reads: DiskReads
+    # Held from the build of a scene beside the device's thread until the device has taken it over.
+    building: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Tenants:

@@ -17,7 +17,7 @@ from support.driving.scenes import SCENE, Street, frame, street
 from support.driving.stubs import DrivingClient
 from support.held_disk import HeldDisk
 from support.workers.slow_render import wait_until
-from support.workers.worker import LUMIGRAD, changed, worker
+from support.workers.worker import LUMIGRAD, WorkerProcess, changed, worker
 
 START_SECONDS = 3.0
 
@@ -111,3 +111,43 @@ def test_a_worker_that_loads_is_not_serving_and_ends_when_it_is_asked_to(
         finally:
             process.kill()
             process.wait()
+
+
+def short_of_memory(attempts: int, seconds: float, retry: str = "0.01") -> tuple[str, ...]:
+    """A worker whose first attempts to read a scene find no memory, and that waits for so long."""
+    return changed(
+        "from lumigrad.server.core.errors import DeviceMemoryError",
+        "from lumigrad.server.sensorsim import service",
+        f"read, left, service._PRELOAD_WAIT_SECONDS = service.read_named, [{attempts}], {seconds}",
+        "def read_named(*arguments):",
+        "    left[0] -= 1",
+        "    if left[0] >= 0:",
+        f"        raise DeviceMemoryError(2, 1, {retry})",
+        "    return read(*arguments)",
+        "service.read_named = read_named",
+    )
+
+
+def test_a_worker_waits_for_memory_of_the_scenes_that_it_loads_first(place: Street) -> None:
+    options = ("--device", "cpu", "--sensorsim", str(place.folder), "--sensorsim-preload")
+    command = short_of_memory(attempts=3, seconds=60)
+    with worker(*options, command=command) as process, DrivingClient(process.target) as simulator:
+        assert process.log.count("waiting for memory for a scene") == 3
+        assert loaded(simulator) == [SCENE]
+
+
+def test_a_worker_without_memory_for_a_scene_starts_and_reads_it_later(place: Street) -> None:
+    options = ("--device", "cpu", "--sensorsim", str(place.folder), "--sensorsim-preload")
+    command = short_of_memory(attempts=10**9, seconds=0)
+    with worker(*options, command=command) as process, DrivingClient(process.target) as simulator:
+        assert "started without a scene" in process.log
+        assert SCENE in process.log
+        assert loaded(simulator) == []
+        assert simulator.call("render_rgb", frame(scene_id=SCENE)).image_bytes
+        assert loaded(simulator) == [SCENE]
+
+
+def test_a_scene_that_can_never_fit_still_ends_a_first_start(place: Street) -> None:
+    options = ("--device", "cpu", "--sensorsim", str(place.folder), "--sensorsim-preload")
+    with pytest.raises(RuntimeError, match=r"--sensorsim-preload: "):
+        WorkerProcess(*options, command=short_of_memory(attempts=1, seconds=60, retry="None"))

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lumigrad.kernels._native import Outcome
 from lumigrad.server.core.call import Priority
+from lumigrad.server.device.executor import DeviceExecutor
+from lumigrad.server.device.memory import DeviceMemory
 from support.calls.raw_calls import RawClient, failure, spec_of, sphere_cloud, violation
 from support.timed_queue import TimedQueue
+from support.workers.held_device import StandInCall, held
+from support.workers.slow_render import wait_until
 
 INTERACTIVE, NORMAL, BATCH = Priority
 
@@ -207,3 +214,31 @@ def test_an_unknown_priority_is_refused(client: RawClient, name: str) -> None:
 @pytest.mark.parametrize("name", ["interactive", "normal", "batch"])
 def test_priorities_are_taken(client: RawClient, name: str) -> None:
     client.render(spec_of(), cloud=sphere_cloud(3), metadata=(("lumigrad-priority", name),))
+
+
+def test_what_the_worker_does_for_a_tenant_without_a_call_is_charged_to_it() -> None:
+    device = torch.device("cpu")
+    executor = DeviceExecutor(device, DeviceMemory(device, 1 << 30), 16, has_tenants=True)
+    order: list[str] = []
+
+    def ask(name: str, call: StandInCall | None, tenant: str = "") -> threading.Thread:
+        def work() -> None:
+            time.sleep(0.02)
+            order.append(name)
+
+        depth = executor.queue.depth
+        arguments = (work, call)
+        thread = threading.Thread(target=lambda: executor.run(*arguments, tenant=tenant))  # type: ignore[arg-type]
+        thread.start()
+        wait_until(lambda: executor.queue.depth > depth, "the job in the queue")
+        return thread
+
+    try:
+        with held(executor):
+            restores = [ask(f"restore {number}", None, "a") for number in range(3)]
+            threads = [*restores, ask("a", StandInCall("a")), ask("b", StandInCall("b"))]
+        for thread in threads:
+            thread.join()
+    finally:
+        executor.close()
+    assert order == ["restore 0", "b", "restore 1", "restore 2", "a"]

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/apart.h"
+
 namespace lumigrad {
 namespace {
 
@@ -35,6 +37,7 @@ int initial_count() {
 
 // Helpers heed the request of the thread that they work for.
 thread_local const StopRequest* heeded = nullptr;
+thread_local bool is_apart = false;
 
 inline void relax() {
 #if defined(__x86_64__)
@@ -173,13 +176,17 @@ void check_stop() {
   if (is_stopping()) throw Stopped();
 }
 
+Apart::Apart() : before_(std::exchange(is_apart, true)) {}
+
+Apart::~Apart() { is_apart = before_; }
+
 void parallel(int parts, void (*body)(void*, int), void* data) {
   const int width = std::min(thread_count(), parts);
   if (width <= 1) {
     for (int part = 0; part < parts && !is_stopping(); ++part) body(data, part);
   } else {
-    static Pool pool;
-    pool.run(parts, width, body, data);
+    static Pool shared, apart;
+    (is_apart ? apart : shared).run(parts, width, body, data);
   }
   check_stop();
 }

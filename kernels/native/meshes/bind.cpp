@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "common/apart.h"
 #include "meshes/bind_arrays.h"
 #include "meshes/cpu/engine.h"
 
@@ -22,8 +23,10 @@ using Vertices = nb::ndarray<const double, nb::shape<-1, 3>, nb::c_contig, nb::d
 using Faces = nb::ndarray<const int32_t, nb::shape<-1, 3>, nb::c_contig, nb::device::cpu>;
 using Placements = nb::ndarray<const double, nb::shape<-1, 12>, nb::c_contig, nb::device::cpu>;
 
+// Hierarchies are made apart, on any thread: that may take seconds, in which a device's thread goes on.
 MeshTree build(const Vertices& vertices, const Faces& faces) {
   nb::gil_scoped_release unlocked;
+  const Apart apart;
   return {Mesh::build(vertices.data(), static_cast<int64_t>(vertices.shape(0)), faces.data(),
                       static_cast<int64_t>(faces.shape(0)))};
 }
@@ -33,6 +36,7 @@ MeshTree moved(const MeshTree& tree, const Vertices& vertices) {
     throw std::invalid_argument("a moved mesh keeps its number of vertices");
   }
   nb::gil_scoped_release unlocked;
+  const Apart apart;
   return {tree.mesh->moved(vertices.data())};
 }
 
@@ -40,6 +44,7 @@ MeshTree upright(const MeshTree& tree) { return {tree.mesh->upright()}; }
 
 MeshTree with_dipoles(const MeshTree& tree) {
   nb::gil_scoped_release unlocked;
+  const Apart apart;
   return {tree.mesh->with_dipoles()};
 }
 

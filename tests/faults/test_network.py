@@ -99,7 +99,7 @@ def test_a_line_that_falls_silent_anywhere_is_noticed_at_the_deadline(setup: Set
                     assert same(call(), setup.expected[name]), (name, way, place)
                 except DeadlineExceeded:
                     outcomes.append(name)
-                assert time.monotonic() - started < 2 * SILENT_SECONDS, (name, way, place)
+                assert time.monotonic() - started < 10 * SILENT_SECONDS, (name, way, place)
 
         return work
 

@@ -211,11 +211,11 @@ def test_kernels_for_a_gpu_stop_where_they_wait_for_a_count(kind: str) -> None:
 
 def test_loops_show_that_they_make_progress() -> None:
     request = StopRequest()
-    time.sleep(0.2)
-    assert request.idle_seconds > 0.19
+    time.sleep(1.0)
+    assert request.idle_seconds > 0.99
     with request:
         KINDS["gaussians"]()
-    assert request.idle_seconds < 0.19
+    assert request.idle_seconds < 0.99
 
 
 def test_what_must_be_done_to_the_end_heeds_no_request(made: StopRequest) -> None:

@@ -299,15 +299,17 @@ def test_a_call_that_is_cancelled_leaves_the_device_within_a_few_views(
 ) -> None:
     count, views, size = machine.slow
     slow = SlowRender(cuda, kind, count)
-    began = time.perf_counter()
+    # Other work on the machine adds nothing to processor time.
+    clock = process.processor_seconds if machine.is_emulated else time.perf_counter
+    began = clock()
     list(slow.start(views, size=size))
-    whole = time.perf_counter() - began
+    whole = clock() - began
     call = slow.start(views, size=size)
     wait_until(lambda: process.metric("lumigrad_calls_in_stage", stage="device") == 1, "the call's work")
-    began = time.perf_counter()
+    began = clock()
     call.cancel()
     wait_for(process, "lumigrad_predicted_bytes", 0)
-    assert time.perf_counter() - began < whole / 2
+    assert clock() - began < whole / 2
 
 
 @pytest.mark.gpu

@@ -250,19 +250,19 @@ def test_a_call_that_the_worker_ends_is_not_repeated(scripted):
             # As a worker does with a call that took too long.
             context.send_initial_metadata((("request", "1"),))
             begun.set()
-            assert received.wait(20)
+            assert received.wait(60)
             context.cancel()
         return worker_pb2.InfoReply()
 
     servicer.behavior = behavior
     with Client(target, timeout_s=20) as client, ThreadPoolExecutor(1) as threads:
         call = threads.submit(client.info)
-        assert begun.wait(20)
+        assert begun.wait(60)
         # What is sent later on the same connection arrives later: the metadata is there when this reply is.
         client.info()
         received.set()
         with pytest.raises(lumigrad.Cancelled):
-            call.result(20)
+            call.result(60)
     assert len(servicer.calls) == 2
 
 
@@ -272,17 +272,17 @@ def test_a_call_under_way_when_the_client_is_closed_is_not_repeated(scripted):
 
     def behavior(_: Any) -> worker_pb2.InfoReply:
         begun.set()
-        released.wait(20)
+        released.wait(60)
         return worker_pb2.InfoReply()
 
     servicer.behavior = behavior
     client = Client(target, timeout_s=20)
     with ThreadPoolExecutor(1) as threads:
         call = threads.submit(client.info)
-        assert begun.wait(20)
+        assert begun.wait(60)
         client.close()
         with pytest.raises(lumigrad.Cancelled, match="the client was closed"):
-            call.result(20)
+            call.result(60)
         released.set()
     assert len(servicer.calls) == 1
 

@@ -51,7 +51,7 @@ def stream(worker_process: WorkerProcess) -> Iterator[Client]:
         yield client
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "the condition was not met in time"

@@ -44,7 +44,7 @@ def test_a_lost_context_is_repaired(stored):
         frame = client.render(scene, orbit(2), retain=True, **SETTINGS)
         upstream = np.random.default_rng(7).normal(size=frame.color.shape)
         expected = frame.backward(upstream)
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while client.info().contexts and time.monotonic() < until:
             time.sleep(0.05)
         assert client.info().contexts == 0
@@ -111,7 +111,7 @@ def test_calls_wait_for_a_worker_that_is_being_restarted():
 
 
 def until_forgotten(process: WorkerProcess) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while process.metric("lumigrad_contexts"):
         assert time.monotonic() < until, "the worker was not told"
         time.sleep(0.02)
@@ -135,7 +135,7 @@ def test_contexts_are_given_back_without_another_call():
         del frame, found
         gc.collect()
         until_forgotten(process)
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while releasing() - others:
             assert time.monotonic() < until, "a thread goes on for nothing"
             time.sleep(0.02)
@@ -176,7 +176,7 @@ def test_contexts_of_dropped_and_released_frames_are_forgotten():
         frames[2] = None
         gc.collect()
         client.render(cloud(), orbit(1)[0], **SETTINGS)
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while client.info().contexts and time.monotonic() < until:
             time.sleep(0.02)
         assert client.info().contexts == 0

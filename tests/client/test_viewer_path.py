@@ -54,7 +54,7 @@ def test_a_player_ends_by_itself_or_when_it_is_stopped() -> None:
         return len(seen) < 3
 
     player.start(step, 0.01, ended.set)
-    assert ended.wait(10)
+    assert ended.wait(60)
     assert len(seen) == 3
     assert not player.is_playing
     assert seen == sorted(seen)
@@ -62,4 +62,4 @@ def test_a_player_ends_by_itself_or_when_it_is_stopped() -> None:
     player.start(lambda seconds: True, 60.0, stopped.set)
     assert player.is_playing
     player.stop()
-    assert stopped.wait(10)
+    assert stopped.wait(60)

@@ -75,7 +75,7 @@ def holds_nothing(lane: Lane) -> bool:
     return not lane._held
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "the condition was not met in time"

@@ -47,7 +47,7 @@ def test_compressed_requests_are_refused_before_anything_is_unfolded(
             assert "is disabled" in error.details()
         assert memory().rss - before < 8 * MIB
         call = Stub(channel, WORKER_SERVICE).Info
-        error = failure(lambda: call(worker_pb2.InfoRequest(), timeout=10, compression=compression))
+        error = failure(lambda: call(worker_pb2.InfoRequest(), timeout=60, compression=compression))
         assert error.code() == grpc.StatusCode.UNIMPLEMENTED
     assert process.health() == 1
 
@@ -67,7 +67,7 @@ def test_metadata_beyond_16_kib_is_refused_and_costs_nothing(process: WorkerProc
     memory = psutil.Process(process.process.pid).memory_info
     before = memory().rss
     for _ in range(20):
-        error = failure(lambda: client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=10, metadata=metadata))
+        error = failure(lambda: client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=60, metadata=metadata))
         assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert memory().rss - before < 8 * MIB
     assert client.put(sphere_cloud(3)).scene.scene_id

@@ -28,7 +28,7 @@ def client(process: WorkerProcess) -> Iterator[RawClient]:
     # Something is there beforehand, and stays.
     kept = raw.render(spec_of(), cloud=sphere_cloud(3), retain=True).header.context_id
     yield raw
-    raw.render_stub.Release(render_pb2.ReleaseRequest(context_id=kept), timeout=10)
+    raw.render_stub.Release(render_pb2.ReleaseRequest(context_id=kept), timeout=60)
     raw.close()
 
 

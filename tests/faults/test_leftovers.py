@@ -86,7 +86,7 @@ def fill(client: RawClient) -> None:
         assert reply.arrays["color"].max() > 1000
         client.backward(gradient, context_id=reply.header.context_id, release=True)
         client.render(spec, retain=True)
-        client.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=spec.scene_ref.scene_id), timeout=10)
+        client.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=spec.scene_ref.scene_id), timeout=60)
 
 
 def pictures(client: RawClient) -> Iterator[tuple[str, bytes]]:
@@ -160,5 +160,5 @@ def test_a_payload_that_is_not_sent_is_not_taken_from_elsewhere(shared: WorkerPr
         fill(alice)
         payload = PayloadWriter()
         header = scene_pb2.PutRequest(scene=scene_of(sphere_cloud(5_000), payload), payload_bytes=payload.length)
-        error = failure(lambda: bob.scene_stub.Put(iter([Frame(header)]), timeout=10))
+        error = failure(lambda: bob.scene_stub.Put(iter([Frame(header)]), timeout=60))
         assert violation(error) == ("data", f"expected payload_bytes = {payload.length} bytes in all, got 0")

@@ -66,7 +66,7 @@ def test_forward_states_make_room_first_the_least_recently_used(faulty: Faulty, 
     error = failure(lambda: client.backward(gradient, context_id=states[0]))
     assert detail(error, errors_pb2.ContextLost).context_id == states[0]
     for state in states:
-        client.render_stub.Release(render_pb2.ReleaseRequest(context_id=state), timeout=10)
+        client.render_stub.Release(render_pb2.ReleaseRequest(context_id=state), timeout=60)
     assert process.metric("lumigrad_evictions_total", store="contexts", reason="room") >= 2
 
 
@@ -145,7 +145,7 @@ def test_who_waits_counts_and_clients_hear_when_to_come_back(tmp_path: Path) -> 
         with pytest.raises(ResourceExhausted, match=r"too little is free; .*; try again in 1 s") as error:
             client.render(cloud(), cameras, timeout_s=0.9)
         assert error.value.retry_after_s == 1.0
-        raw.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=scene_id), timeout=10)
+        raw.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=scene_id), timeout=60)
         client.render(cloud(), cameras)
         raw.close()
 
@@ -215,7 +215,7 @@ def test_a_backward_whose_payload_is_on_its_way_holds_no_state(faulty: Faulty, c
     call = client.render_stub.Backward(frames(), timeout=60)
     # It has looked at the state when it reserves room for the payload.
     wait_until(lambda: process.metric("lumigrad_transit_bytes") >= payload.length, "room for the payload")
-    client.render_stub.Release(render_pb2.ReleaseRequest(context_id=state), timeout=10)
+    client.render_stub.Release(render_pb2.ReleaseRequest(context_id=state), timeout=60)
     complete.set()
     assert detail(failure(lambda: list(call)), errors_pb2.ContextLost).context_id == state
     wait_for(process, "lumigrad_transit_bytes", 0)

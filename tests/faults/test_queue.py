@@ -55,7 +55,7 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_come_back(
     delay = detail(error, error_details_pb2.RetryInfo).retry_delay
     assert delay.ToTimedelta().total_seconds() > 0
     assert process.metric("lumigrad_rejections_total", reason="busy") == 1
-    info = client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=10)
+    info = client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=60)
     assert info.queue_depth == QUEUE
     assert process.health() == 1
     for call in [*waiting, running]:

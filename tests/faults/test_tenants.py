@@ -107,7 +107,7 @@ def test_a_foreign_scene_is_one_that_does_not_exist(people: SimpleNamespace) -> 
     bob: RawClient = people.bob
 
     def delete(scene_id: str) -> object:
-        return bob.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=scene_id), timeout=10)
+        return bob.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=scene_id), timeout=60)
 
     attempts: list[Callable[[str], object]] = [
         lambda scene_id: bob.get(scene_id=scene_id),
@@ -131,7 +131,7 @@ def test_a_foreign_mesh_cannot_be_shown_by_a_world(people: SimpleNamespace) -> N
     def put(name: str) -> object:
         world = world_pb2.World(obstacles=[world_pb2.Obstacle(name="one", mesh_id=name)])
         return people.bob.scene_stub.Put(
-            iter([Frame(scene_pb2.PutRequest(scene=scene_pb2.Scene(world=world)))]), timeout=10
+            iter([Frame(scene_pb2.PutRequest(scene=scene_pb2.Scene(world=world)))]), timeout=60
         )
 
     foreign = told(lambda: put(mesh_id), mesh_id)
@@ -148,7 +148,7 @@ def test_a_foreign_forward_state_is_one_that_was_lost(people: SimpleNamespace) -
         assert detail(error, errors_pb2.ContextLost).context_id == context_id
     foreign = told(lambda: people.bob.backward(gradient, context_id=context_id), context_id)
     assert foreign == told(lambda: people.bob.backward(gradient, context_id=NEVER), NEVER)
-    people.bob.render_stub.Release(render_pb2.ReleaseRequest(context_id=context_id), timeout=10)
+    people.bob.render_stub.Release(render_pb2.ReleaseRequest(context_id=context_id), timeout=60)
     assert people.alice.backward(gradient, context_id=context_id).arrays
 
 
@@ -161,24 +161,24 @@ def test_the_same_content_is_two_scenes(people: SimpleNamespace) -> None:
     people.alice.update(mine.scene.scene_id, 1, {"colors": np.ones((20, 3), np.float32)})
     after = people.bob.render(spec_of(CAMERA, scene_id=theirs.scene.scene_id)).arrays["color"]
     assert before.tobytes() == after.tobytes()
-    people.bob.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=theirs.scene.scene_id), timeout=10)
+    people.bob.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=theirs.scene.scene_id), timeout=60)
     assert people.alice.get(scene_id=mine.scene.scene_id)[0].info.version == 2
 
 
 def test_nobody_is_told_what_others_have(people: SimpleNamespace) -> None:
     scene_id = people.alice.put(spheres(seed=3)).scene.scene_id
     listed = {
-        client: client.scene_stub.List(scene_pb2.ListRequest(), timeout=10).scenes for client in vars(people).values()
+        client: client.scene_stub.List(scene_pb2.ListRequest(), timeout=60).scenes for client in vars(people).values()
     }
     assert scene_id in {scene.scene_id for scene in listed[people.alice]}
     assert scene_id not in {scene.scene_id for scene in listed[people.bob]}
-    info = people.bob.worker_stub.Info(worker_pb2.InfoRequest(), timeout=10)
+    info = people.bob.worker_stub.Info(worker_pb2.InfoRequest(), timeout=60)
     assert info.scenes == len(listed[people.bob]) < len(listed[people.alice])
 
 
 def test_calls_are_counted_by_tenant(process: WorkerProcess, people: SimpleNamespace) -> None:
     before = process.metric("lumigrad_tenant_calls_total", tenant="bob")
-    people.bob.worker_stub.Info(worker_pb2.InfoRequest(), timeout=10, metadata=(("x-request-id", "by-bob"),))
+    people.bob.worker_stub.Info(worker_pb2.InfoRequest(), timeout=60, metadata=(("x-request-id", "by-bob"),))
     process.wait_for_log("by-bob")
     assert process.metric("lumigrad_tenant_calls_total", tenant="bob") == before + 1
     line = next(line for line in process.log.splitlines() if "by-bob" in line)
@@ -214,7 +214,7 @@ def test_who_fills_their_share_loses_their_own_scenes_and_states_first(tmp_path:
         kept = bob.put(spheres()).scene.scene_id
         # 0.4 MiB each: two fit into a share.
         stored = [alice.put(spheres(count=15_000, seed=seed)).scene.scene_id for seed in range(1, 5)]
-        assert {scene.scene_id for scene in alice.scene_stub.List(scene_pb2.ListRequest(), timeout=10).scenes} == set(
+        assert {scene.scene_id for scene in alice.scene_stub.List(scene_pb2.ListRequest(), timeout=60).scenes} == set(
             stored[2:]
         )
         assert bob.get(scene_id=kept)

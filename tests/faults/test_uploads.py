@@ -145,7 +145,7 @@ def test_failed_and_finished_calls_leak_no_memory(process: WorkerProcess, client
         client.render(spec, cloud=LARGE, retain=False)
         failure(lambda: client.render(spec, cloud=bad))
         short = [Frame(header), Frame(None, memoryview(data)[:MIB])]
-        failure(lambda: client.scene_stub.Put(iter(short), timeout=10))
+        failure(lambda: client.scene_stub.Put(iter(short), timeout=60))
         client.backward(gradient, spec=spec, cloud=sphere_cloud(1000))
         context_id = client.render(spec, cloud=sphere_cloud(1000), retain=True).header.context_id
         client.backward(gradient, context_id=context_id, release=True)

@@ -74,7 +74,7 @@ def test_frames_cross_a_real_connection(channel: grpc.Channel) -> None:
         Frame(None, memoryview(b"ab")),
         Frame(None, memoryview(b"cde")),
     ]
-    replies = list(Stub(channel, RENDER_SERVICE).Render(iter(sent), timeout=10))
+    replies = list(Stub(channel, RENDER_SERVICE).Render(iter(sent), timeout=60))
     assert replies[0].message == render_pb2.RenderReply(payload_bytes=5)
     assert [(reply.message, bytes(reply.data)) for reply in replies[1:]] == [(None, b"ab"), (None, b"cde")]
 
@@ -82,7 +82,7 @@ def test_frames_cross_a_real_connection(channel: grpc.Channel) -> None:
 def test_one_request_may_be_the_whole_stream(channel: grpc.Channel) -> None:
     call = Stub(channel, RENDER_SERVICE).Render
     frame = Frame(render_pb2.RenderRequest(payload_bytes=3), memoryview(b"abc"))
-    replies = list(call.single(frame, timeout=10))
+    replies = list(call.single(frame, timeout=60))
     assert [(reply.message, bytes(reply.data)) for reply in replies] == [
         (render_pb2.RenderReply(payload_bytes=3), b"abc")
     ]
@@ -91,7 +91,7 @@ def test_one_request_may_be_the_whole_stream(channel: grpc.Channel) -> None:
 def test_a_stock_protobuf_client_understands_the_hand_codec(channel: grpc.Channel) -> None:
     call = channel.stream_stream(RENDER, render_pb2.RenderRequest.SerializeToString, render_pb2.RenderReply.FromString)
     sent = [render_pb2.RenderRequest(payload_bytes=3, data=b"a"), render_pb2.RenderRequest(data=b"bc")]
-    assert list(call(iter(sent), timeout=10)) == [
+    assert list(call(iter(sent), timeout=60)) == [
         render_pb2.RenderReply(payload_bytes=3, data=b"a"),
         render_pb2.RenderReply(data=b"bc"),
     ]
@@ -99,6 +99,6 @@ def test_a_stock_protobuf_client_understands_the_hand_codec(channel: grpc.Channe
 
 def test_messages_without_a_payload_cross_as_themselves(channel: grpc.Channel) -> None:
     stub = Stub(channel, WORKER_SERVICE)
-    assert stub.Info(worker_pb2.InfoRequest(), timeout=10).device == "InfoRequest"
+    assert stub.Info(worker_pb2.InfoRequest(), timeout=60).device == "InfoRequest"
     with pytest.raises(AttributeError, match="no method Inform; there are Info, OpenLane"):
         _ = stub.Inform

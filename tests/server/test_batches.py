@@ -186,7 +186,7 @@ class Together:
 
     def _run(self, parts: Sequence[Any]) -> list[Any]:
         self.begun.set()
-        self.go.wait(20)
+        self.go.wait(60)
         self.sizes.append(len(parts))
         # Stops if that was asked for.
         spheres.forward(*SPHERE, [VIEW], spheres.Settings(gamma=0.1, max_depth=10.0))
@@ -253,7 +253,7 @@ def test_one_who_leaves_while_it_is_computed_ends_nothing(together: Together) ->
     with held(together.executor):
         first = together.ask(1)
         second, leaving = together.ask(2), together.call
-    assert together.begun.wait(10)
+    assert together.begun.wait(60)
     leaving.cancel()
     together.go.set()
     assert first.wait().result == 1
@@ -284,11 +284,11 @@ def test_a_job_that_waits_gets_a_place_when_there_is_one_and_ends_with_its_call(
 
     def hold() -> None:
         begun.set()
-        go.wait(20)
+        go.wait(60)
 
     jobs = [threading.Thread(target=lambda: executor.run(hold, StandInCall())) for _ in range(2)]  # type: ignore[arg-type]
     jobs[0].start()
-    assert begun.wait(20)
+    assert begun.wait(60)
     jobs[1].start()
     while executor.queue.depth < 1:
         time.sleep(0.001)
@@ -305,6 +305,6 @@ def test_a_job_that_waits_gets_a_place_when_there_is_one_and_ends_with_its_call(
     assert waiting.is_alive()
     go.set()
     for thread in (*jobs, waiting):
-        thread.join(20)
+        thread.join(60)
     assert found == [3]
     executor.close()

@@ -81,7 +81,7 @@ def close(remote: np.ndarray, expected: np.ndarray, tolerance: float) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_info_names_the_device() -> None:
     with GPU.worker() as process, process.channel() as channel:
-        info = RawClient("", channel=channel).worker_stub.Info(worker_pb2.InfoRequest(), timeout=10)
+        info = RawClient("", channel=channel).worker_stub.Info(worker_pb2.InfoRequest(), timeout=60)
     assert info.device == "cuda:0"
     assert info.cuda_built
     assert 0 < info.device_memory_free_bytes <= info.device_memory_bytes
@@ -172,8 +172,8 @@ def test_distances_and_their_gradients_agree_with_the_cpu(cuda: RawClient, cpu: 
         )
         field = distances.field(scene_ref={"scene_id": world_id}, size=[1, 1, 1], voxel_size=0.1)
         found.append({**reply.arrays, **gradients.arrays, "field": field.arrays["distance"]})
-        raw.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=world_id), timeout=10)
-        raw.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=mesh_id), timeout=10)
+        raw.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=world_id), timeout=60)
+        raw.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=mesh_id), timeout=60)
     for name, expected in found[1].items():
         close(found[0][name], expected, 1e-5 if name in ("cost", "distance", "field") else 2e-3)
 
@@ -322,6 +322,6 @@ def test_two_gpus_serve_each_on_its_own() -> None:
         for index in range(2):
             with grpc.insecure_channel(f"127.0.0.1:{process.port + index}") as channel:
                 client = RawClient("", channel=channel)
-                assert client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=10).device == f"cuda:{index}"
+                assert client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=60).device == f"cuda:{index}"
                 found.append(client.render(spec, cloud=cloud).arrays["color"])
         assert found[0].tobytes() == found[1].tobytes()

@@ -113,8 +113,8 @@ def test_a_context_is_released_or_lost(client: RawClient, distances: DistanceCli
     gradient = {"cost": gradients_of(spheres)["cost"]}
     for end in (
         lambda name: distances.backward(gradient, context_id=name, release=True),
-        lambda name: distances.stub.Release(render_pb2.ReleaseRequest(context_id=name), timeout=10),
-        lambda name: client.render_stub.Release(render_pb2.ReleaseRequest(context_id=name), timeout=10),
+        lambda name: distances.stub.Release(render_pb2.ReleaseRequest(context_id=name), timeout=60),
+        lambda name: client.render_stub.Release(render_pb2.ReleaseRequest(context_id=name), timeout=60),
     ):
         context_id = distances.query(mesh_id, spheres, retain=True, outputs=["cost"]).header.context_id
         end(context_id)
@@ -155,6 +155,6 @@ def test_contexts_count_the_meshes_that_they_keep_alive() -> None:
         assert steps[0] > steps[1] + 0.5 * scene.bytes
         assert steps[2] > steps[3] + 0.5 * scene.bytes
         for context_id in context_ids:
-            raw.render_stub.Release(render_pb2.ReleaseRequest(context_id=context_id), timeout=10)
+            raw.render_stub.Release(render_pb2.ReleaseRequest(context_id=context_id), timeout=60)
         assert process.metric("lumigrad_context_bytes") == 0
         raw.close()

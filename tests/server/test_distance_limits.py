@@ -86,7 +86,7 @@ def test_a_bad_query_is_refused_whichever_way_it_comes(
 def test_a_query_without_spheres_or_source_is_refused(distances: DistanceClient) -> None:
     def ask(spec: distance_pb2.DistanceSpec) -> tuple[str, str]:
         frames = iter([Frame(distance_pb2.QueryRequest(spec=spec))])
-        return violation(failure(lambda: list(distances.stub.Query(frames, timeout=10))))
+        return violation(failure(lambda: list(distances.stub.Query(frames, timeout=60))))
 
     assert ask(distance_pb2.DistanceSpec(scene=WORLD)) == ("spec.spheres", "expected a tensor, got none")
     assert ask(distance_pb2.DistanceSpec()) == ("spec", "expected scene_ref or scene, got neither")
@@ -105,7 +105,7 @@ def test_a_reply_above_the_limit_is_refused_by_the_header(distances: DistanceCli
     )
     # Nothing of the payload is sent.
     frames = [Frame(distance_pb2.QueryRequest(spec=header, payload_bytes=320_000))]
-    error = failure(lambda: list(distances.stub.Query(iter(frames), timeout=10)))
+    error = failure(lambda: list(distances.stub.Query(iter(frames), timeout=60)))
     assert violation(error) == ("spec.outputs", f"expected at most {1 << 20} bytes of reply, got {32 * 2 * 20_000}")
 
 
@@ -123,7 +123,7 @@ def test_room_for_payloads_is_given_back(distances: DistanceClient, process: Wor
     distances.query(WORLD, spheres(1, 20, 1000, 4), outputs=["normal"])
     failure(lambda: distances.query(WORLD, spheres(1, 1, 1, 4) * np.nan, outputs=["normal"]))
     # A call ends when its last byte has left, a moment after the caller has it.
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while process.metric("lumigrad_transit_bytes") and time.monotonic() < until:
         time.sleep(0.02)
     assert process.metric("lumigrad_transit_bytes") == 0
@@ -147,7 +147,7 @@ def test_a_query_that_nobody_waits_for_ends(process: WorkerProcess) -> None:
     assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
     # All of it would take far longer than the next caller waits here.
     assert distances.query(WORLD, ORIGIN, timeout=20).arrays["distance"].item() == pytest.approx(-0.5)
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while ended() != before + 1:
         assert time.monotonic() < until
         time.sleep(0.02)

@@ -81,7 +81,7 @@ class Asked:
         return not self._thread.is_alive()
 
     def wait(self) -> Asked:
-        self._thread.join(20)
+        self._thread.join(60)
         assert self.is_done
         return self
 

@@ -116,7 +116,7 @@ def test_a_known_hash_is_answered_without_the_bytes(client: RawClient) -> None:
     payload = PayloadWriter()
     header = scene_pb2.PutRequest(scene=scene_of(gaussian_cloud(20_000, seed=26), payload))
     header.content_hash, header.payload_bytes = scene.content_hash, payload.length
-    assert client.scene_stub.Put(iter([Frame(header)]), timeout=10).existed
+    assert client.scene_stub.Put(iter([Frame(header)]), timeout=60).existed
 
 
 @pytest.mark.parametrize("kind", ["sh", "colors", "covariances", "several scenes"])
@@ -215,7 +215,7 @@ def test_a_scene_out_of_limits_is_refused_whichever_way_it_comes(
 
     payload = PayloadWriter()
     put = scene_pb2.PutRequest(scene=placed(payload))
-    field, description = violation(failure(lambda: strict.scene_stub.Put(frames_of(put, payload), timeout=10)))
+    field, description = violation(failure(lambda: strict.scene_stub.Put(frames_of(put, payload), timeout=60)))
     assert field == f"scene.gaussians.{name}"
     assert description.startswith(text), description
     if "means" in cloud:

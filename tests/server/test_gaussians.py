@@ -52,7 +52,7 @@ def scene_id(client: RawClient) -> str:
 
 
 def test_the_worker_names_its_engines(client: RawClient) -> None:
-    info = client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=10)
+    info = client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=60)
     assert list(info.engines) == ["spheres", "gaussians", "meshes"]
 
 
@@ -116,14 +116,14 @@ def test_every_setting_reaches_the_kernels(
 
 
 def test_a_scene_may_travel_with_the_call_and_leaves_nothing_behind(client: RawClient) -> None:
-    before = client.scene_stub.List(scene_pb2.ListRequest(), timeout=10)
+    before = client.scene_stub.List(scene_pb2.ListRequest(), timeout=60)
     cloud = gaussian_cloud(80, covariances=True, coefficients=0, channels=5, seed=1)
     spec = gaussian_spec(outputs=OUTPUTS)
     reply = client.render(spec, cloud=cloud)
     assert reply.arrays["color"].shape == (1, 48, 64, 5)
     same_bits(reply.arrays, kernel_forward(spec, cloud).outputs)
     assert not reply.header.HasField("scene")
-    assert client.scene_stub.List(scene_pb2.ListRequest(), timeout=10) == before
+    assert client.scene_stub.List(scene_pb2.ListRequest(), timeout=60) == before
 
 
 EVERYTHING = (*CLOUD, "background", "cameras", "transforms", "means2d", "means2d_abs")
@@ -245,7 +245,7 @@ def test_a_released_context_is_lost_and_a_kept_one_keeps_the_scene(client: RawCl
     expected = client.backward(gradients, spec=spec).arrays
     context_id = client.render(spec, retain=True).header.context_id
     client.update(scene_id, 1, {"means": cloud["means"] + np.float32(0.1)})
-    client.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=scene_id), timeout=10)
+    client.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=scene_id), timeout=60)
     kept = client.backward(gradients, context_id=context_id, release=True).arrays
     assert {name: array.tobytes() for name, array in kept.items()} == {
         name: array.tobytes() for name, array in expected.items()

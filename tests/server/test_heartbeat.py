@@ -73,7 +73,7 @@ def test_a_failure_is_looked_into_told_once_and_taken_back(device: Device) -> No
 @pytest.mark.parametrize("device", [0.0], indirect=True)
 def test_a_busy_device_is_not_disturbed(device: Device) -> None:
     go_on = threading.Event()
-    caller = threading.Thread(target=lambda: device.executor.run(lambda: go_on.wait(10), None))
+    caller = threading.Thread(target=lambda: device.executor.run(lambda: go_on.wait(60), None))
     caller.start()
     while not device.executor.is_busy:
         pass

@@ -43,7 +43,7 @@ def client() -> Iterator[RawClient]:
 
 
 def test_info_tells_the_limits(client: RawClient) -> None:
-    info = client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=10)
+    info = client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=60)
     # The default of --scene-mib, which is below that of --training-mib.
     assert info.target_image_bytes == 4096 << 20
     assert info.limits == worker_pb2.Limits(
@@ -189,7 +189,7 @@ def test_a_scene_out_of_limits_is_refused_whichever_way_it_comes(
 
 
 def test_other_kinds_of_scene_and_no_scene_are_refused(client: RawClient) -> None:
-    put = failure(lambda: client.scene_stub.Put(iter([Frame(scene_pb2.PutRequest())]), timeout=10))
+    put = failure(lambda: client.scene_stub.Put(iter([Frame(scene_pb2.PutRequest())]), timeout=60))
     assert violation(put) == ("scene", "expected one of spheres, gaussians, mesh, world, target, got none")
     assert violation(failure(lambda: client.render(spec_of())))[0] == "spec"
     empty = spec_of()
@@ -240,7 +240,7 @@ def test_gradients_of_cameras_of_several_kinds_are_refused(client: RawClient) ->
 def test_a_payload_above_the_limit_is_refused_by_its_header(client: RawClient) -> None:
     request = render_pb2.RenderRequest(spec=spec_of(), payload_bytes=(1 << 20) + 1)
     request.spec.scene_ref.scene_id = client.put(CLOUD).scene.scene_id
-    error = failure(lambda: list(client.render_stub.Render(iter([Frame(request)]), timeout=10)))
+    error = failure(lambda: list(client.render_stub.Render(iter([Frame(request)]), timeout=60)))
     assert violation(error) == ("payload_bytes", f"expected at most {1 << 20} bytes, got {(1 << 20) + 1}")
 
 
@@ -254,5 +254,5 @@ def test_the_largest_lie_in_a_header_allocates_nothing(client: RawClient) -> Non
     request.scene.spheres.radii.dtype = dtypes.FLOAT32
     request.scene.spheres.radii.shape.append(20)
     request.scene.spheres.radii.payload.offset = (1 << 64) - 1
-    error = failure(lambda: client.scene_stub.Put(iter([Frame(request)]), timeout=10))
+    error = failure(lambda: client.scene_stub.Put(iter([Frame(request)]), timeout=60))
     assert violation(error)[0] == "payload_bytes"

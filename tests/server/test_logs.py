@@ -58,7 +58,7 @@ def test_each_call_is_one_line_however_it_goes() -> None:
         for number in range(count):
             name = (("x-request-id", f"call-{number}"),)
             if number % 4 == 0:
-                client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=10, metadata=name)
+                client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=60, metadata=name)
             elif number % 4 == 1:
                 client.render(spec_of(), cloud=sphere_cloud(), metadata=name)
             elif number % 4 == 2:

@@ -54,7 +54,7 @@ class Native:
         return self
 
     def wait(self) -> Outcome:
-        self._thread.join(20)
+        self._thread.join(60)
         assert not self._thread.is_alive()
         return self.job.outcome
 
@@ -136,7 +136,7 @@ def test_a_batch_waits_for_more_jobs_until_it_is_full() -> None:
         job.room_bytes = ROOM
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert [(job.outcome, job.together) for job in jobs] == [(Outcome.DONE, 2)] * 2
     executor.close()
 

@@ -87,7 +87,7 @@ def test_a_public_address_is_served_when_that_is_said_but_tells_nothing_of_itsel
     with worker("--device", "cpu", "--host", "0.0.0.0", "--insecure") as process:
         with grpc.insecure_channel(f"127.0.0.1:{process.port}") as channel:
             assert failure(lambda: list_services(channel)).code() == grpc.StatusCode.UNIMPLEMENTED
-        assert RawClient(f"127.0.0.1:{process.port}").worker_stub.Info(worker_pb2.InfoRequest(), timeout=10)
+        assert RawClient(f"127.0.0.1:{process.port}").worker_stub.Info(worker_pb2.InfoRequest(), timeout=60)
         # Metrics name tenants: they are for this machine unless --metrics-host says otherwise.
         assert Config(host="0.0.0.0", insecure=True).metrics_address == "127.0.0.1"
         assert process.metric("lumigrad_call_threads") > process.metric("lumigrad_call_threads_busy")
@@ -106,7 +106,7 @@ def test_threads_are_busy_while_their_calls_run(shared_worker: WorkerProcess, cl
 
 def list_services(channel: grpc.Channel) -> set[str]:
     request = reflection_pb2.ServerReflectionRequest(list_services="")
-    reply = next(reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([request]), timeout=10))
+    reply = next(reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([request]), timeout=60))
     return {service.name for service in reply.list_services_response.service}
 
 
@@ -123,7 +123,7 @@ def describes_the_services(client: RawClient) -> None:
     assert set(SERVICE_NAMES) | {"grpc.health.v1.Health"} <= list_services(client.channel)
     request = reflection_pb2.ServerReflectionRequest(file_containing_symbol="lumigrad.v1.RenderService")
     stub = reflection_pb2_grpc.ServerReflectionStub(client.channel)
-    reply = next(stub.ServerReflectionInfo(iter([request]), timeout=10))
+    reply = next(stub.ServerReflectionInfo(iter([request]), timeout=60))
     files = [FileDescriptorProto.FromString(raw) for raw in reply.file_descriptor_response.file_descriptor_proto]
     assert "lumigrad/v1/render.proto" in {file.name for file in files}
 
@@ -134,7 +134,7 @@ def test_health_is_told_for_each_service(shared_worker: WorkerProcess, service: 
 
 
 def test_info_describes_the_device(client: RawClient) -> None:
-    info = client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=10)
+    info = client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=60)
     assert info.device == "cpu"
     assert info.device_name
     assert info.instruction_set in ("avx512", "avx2", "portable")
@@ -184,7 +184,7 @@ def test_refusals_are_counted_by_reason(rendered: WorkerProcess, client: RawClie
 
 
 def test_a_call_is_one_plain_line(rendered: WorkerProcess, client: RawClient) -> None:
-    client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=10, metadata=(("x-request-id", "plain-1"),))
+    client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=60, metadata=(("x-request-id", "plain-1"),))
     rendered.wait_for_log("plain-1")
     line = next(line for line in rendered.log.splitlines() if "plain-1" in line)
     assert re.fullmatch(
@@ -195,7 +195,7 @@ def test_a_call_is_one_plain_line(rendered: WorkerProcess, client: RawClient) ->
 def test_logs_are_json_on_request() -> None:
     with worker("--device", "cpu", "--log-format", "json") as process:
         client = RawClient(process.target)
-        client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=10, metadata=(("x-request-id", "json-1"),))
+        client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=60, metadata=(("x-request-id", "json-1"),))
         failure(lambda: client.render(render_pb2.RenderSpec(), metadata=(("x-request-id", "json-2"),)))
         process.wait_for_log("json-1")
         process.wait_for_log("json-2")
@@ -215,7 +215,7 @@ def test_a_worker_without_a_gpu_says_that_it_renders_on_the_cpu() -> None:
     with worker(variables={"CUDA_VISIBLE_DEVICES": ""}) as process:
         process.wait_for_log("no usable CUDA device, using the CPU")
         client = RawClient(process.target)
-        assert client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=10).device == "cpu"
+        assert client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=60).device == "cpu"
         client.close()
 
 

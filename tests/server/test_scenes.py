@@ -47,7 +47,7 @@ def hash_of(cloud: Arrays) -> str:
 
 
 def delete(client: RawClient, scene_id: str) -> None:
-    client.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=scene_id), timeout=10)
+    client.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=scene_id), timeout=60)
 
 
 def test_a_scene_is_described_by_its_content(client: RawClient) -> None:
@@ -81,7 +81,7 @@ def test_a_known_hash_is_answered_without_the_bytes(client: RawClient, shared_wo
     payload = PayloadWriter()
     header = scene_pb2.PutRequest(scene=scene_of(cloud, payload), content_hash=scene.content_hash)
     header.payload_bytes = payload.length
-    reply = client.scene_stub.Put(iter([Frame(header)]), timeout=10)
+    reply = client.scene_stub.Put(iter([Frame(header)]), timeout=60)
     assert reply.existed
     assert reply.scene == scene
     assert shared_worker.metric("lumigrad_payload_bytes_total", **received) == before
@@ -246,7 +246,7 @@ def test_a_deleted_scene_is_gone(client: RawClient) -> None:
         assert error.code() == grpc.StatusCode.NOT_FOUND
         assert detail(error, errors_pb2.SceneNotFound).scene_id == scene.scene_id
     assert failure(lambda: client.get(content_hash=scene.content_hash)).code() == grpc.StatusCode.NOT_FOUND
-    listed = client.scene_stub.List(scene_pb2.ListRequest(), timeout=10).scenes
+    listed = client.scene_stub.List(scene_pb2.ListRequest(), timeout=60).scenes
     assert scene.scene_id not in {entry.scene_id for entry in listed}
 
 
@@ -263,7 +263,7 @@ def test_the_least_recently_used_scene_makes_room() -> None:
         ids = [client.put(cloud).scene.scene_id for cloud in clouds[:2]]
         client.render(spec_of(scene_id=ids[0]))
         ids.append(client.put(clouds[2]).scene.scene_id)
-        listed = {scene.scene_id for scene in client.scene_stub.List(scene_pb2.ListRequest(), timeout=10).scenes}
+        listed = {scene.scene_id for scene in client.scene_stub.List(scene_pb2.ListRequest(), timeout=60).scenes}
         assert listed == {ids[0], ids[2]}
         assert process.metric("lumigrad_evictions_total", store="scenes", reason="room") == 1
         assert process.metric("lumigrad_scenes") == 2

@@ -324,7 +324,7 @@ def test_writing_is_somebody_elses_work(spool: Spool) -> None:
     def work(name: str):
         def write_now(is_wanted) -> None:
             threads.append(threading.current_thread().name)
-            may_go_on.wait(10)
+            may_go_on.wait(60)
             write(tenant_spool, name, is_wanted=is_wanted)
 
         return write_now
@@ -370,7 +370,7 @@ def test_owners_have_equal_times_and_what_a_call_waits_for_comes_first(spool: Sp
 
     def first(_: object) -> None:
         has_begun.set()
-        may_go_on.wait(10)
+        may_go_on.wait(60)
 
     def work(name: str, seconds: float):
         def write_now(_: object) -> None:
@@ -380,7 +380,7 @@ def test_owners_have_equal_times_and_what_a_call_waits_for_comes_first(spool: Sp
         return write_now
 
     writer.submit("anna", first)
-    assert has_begun.wait(10)
+    assert has_begun.wait(60)
     for number in range(5):
         writer.submit("anna", work(f"a{number}", 0.1))
     writings = [writer.submit("ben", work(f"b{number}", 0)) for number in range(20)]
@@ -389,7 +389,7 @@ def test_owners_have_equal_times_and_what_a_call_waits_for_comes_first(spool: Sp
     while not writings[-1].is_awaited:
         time.sleep(0.001)
     may_go_on.set()
-    waiting.join(10)
+    waiting.join(60)
     assert not waiting.is_alive()
     assert writer.flush(10)
     assert written[0] == "b19" and len(written) == 25

@@ -203,7 +203,7 @@ def fill(client: RawClient, count: int = 4) -> None:
 
 
 def scene_ids(client: RawClient) -> set[str]:
-    return {scene.scene_id for scene in client.scene_stub.List(scene_pb2.ListRequest(), timeout=10).scenes}
+    return {scene.scene_id for scene in client.scene_stub.List(scene_pb2.ListRequest(), timeout=60).scenes}
 
 
 def test_a_mesh_stays_as_long_as_a_world_shows_it(small: tuple[WorkerProcess, RawClient]) -> None:
@@ -244,7 +244,7 @@ def test_a_deleted_mesh_is_gone_for_all_but_its_worlds(small: tuple[WorkerProces
 
 
 def delete(client: RawClient, scene_id: str) -> None:
-    client.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=scene_id), timeout=10)
+    client.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=scene_id), timeout=60)
 
 
 def deleted_calls(client: RawClient, distances: DistanceClient, scene_id: str) -> list[Callable[[], object]]:

@@ -104,7 +104,7 @@ class FaultProxy:
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(60)
 
     @property
     def connections(self) -> int:
@@ -126,7 +126,7 @@ class FaultProxy:
 
         done = threading.Event()
         self._loop.call_soon_threadsafe(work)
-        assert done.wait(10), "the proxy's thread does not answer"
+        assert done.wait(60), "the proxy's thread does not answer"
 
     def heal(self) -> None:
         """Remove all faults; connections that have ended stay closed."""

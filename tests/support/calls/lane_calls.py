@@ -46,7 +46,7 @@ def lane_people(process: WorkerProcess) -> Iterator[SimpleNamespace]:
         wait_for(lambda: process.metric("lumigrad_lanes") == 0 and process.metric("lumigrad_lane_bytes") == 0)
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, f"the condition was not met within {seconds} s"

@@ -37,7 +37,7 @@ class Prometheus:
 
     def is_ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=10):
+            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=60):
                 return True
         except (urllib.error.URLError, ConnectionError):
             return False

@@ -164,7 +164,7 @@ class AccountMachine(RuleBasedStateMachine):
 
         thread = threading.Thread(target=read)
         thread.start()
-        begun.wait(10)
+        begun.wait(60)
         asked.stack.close()
         asked.call.end()
         thread.join()

@@ -66,7 +66,7 @@ class Asked:
         self._thread = threading.Thread(target=self._run)
         depth = executor.queue.depth
         self._thread.start()
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while executor.queue.depth == depth and self._thread.is_alive():
             assert time.monotonic() < until
             time.sleep(0.001)
@@ -78,7 +78,7 @@ class Asked:
             self.error = error
 
     def wait(self) -> Asked:
-        self._thread.join(20)
+        self._thread.join(60)
         assert not self._thread.is_alive()
         return self
 
@@ -97,9 +97,9 @@ def held(executor: DeviceExecutor, sequence: str | None = None) -> Iterator[None
 
     thread = threading.Thread(target=executor.run, args=(hold, None, Cost(sequence=sequence)))
     thread.start()
-    assert begun.wait(10)
+    assert begun.wait(60)
     try:
         yield
     finally:
         go.set()
-        thread.join(10)
+        thread.join(60)

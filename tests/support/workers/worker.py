@@ -100,7 +100,7 @@ class WorkerProcess:
         """The text of the metrics."""
         scheme, host = ("http", "127.0.0.1") if self.metrics_context is None else ("https", "localhost")
         url = f"{scheme}://{host}:{self.metrics_port}/metrics"
-        with urllib.request.urlopen(url, timeout=10, context=self.metrics_context) as response:
+        with urllib.request.urlopen(url, timeout=60, context=self.metrics_context) as response:
             return response.read().decode()
 
     def metric(self, name: str, **labels: str) -> float:

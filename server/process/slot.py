@@ -60,6 +60,8 @@ class Slot:
         self._last_exit = FIRST
         self._is_hung = False
         self._has_served = False
+        # Whether a worker had served with this configuration when the last one was started.
+        self._was_valid = False
 
     @property
     def has_served(self) -> bool:
@@ -75,9 +77,13 @@ class Slot:
         least = _LEAST_SILENCE_SECONDS if process.announced else _START_SECONDS
         return time.monotonic() - process.heard > max(self._config.hang_seconds, least)
 
-    def start(self, process: WorkerProcess) -> None:
-        """Order a process to serve this device."""
+    def start(self, process: WorkerProcess, *, was_valid: bool) -> None:
+        """Order a process to serve this device.
+
+        `was_valid`: a worker has served with this configuration before, so one that is invalid now is so for a while.
+        """
         self.process = process
+        self._was_valid = was_valid
         self.start_at = math.inf
         self._restarts += 1
         config = self._config
@@ -95,11 +101,8 @@ class Slot:
         self.process.dump()
         self.process.kill()
 
-    def record_exit(self, code: int, *, is_stopping: bool, has_service_served: bool) -> None:
-        """Record how the worker ended, and decide whether and when to restart it.
-
-        `has_service_served`: a worker has served with this configuration before, so an invalid one is temporary.
-        """
+    def record_exit(self, code: int, *, is_stopping: bool) -> None:
+        """Record how the worker ended, and decide whether and when to restart it."""
         assert self.process is not None
         self._has_served = self.has_served
         self.process.close()
@@ -112,7 +115,7 @@ class Slot:
             self.exit_code = STOPPED if code < 0 else code
         elif code == STOPPED:
             self.start_at = time.monotonic()
-        elif code == CONFIG_ERROR and not has_service_served:
+        elif code == CONFIG_ERROR and not self._was_valid:
             self.exit_code = CONFIG_ERROR
         elif code == CONFIG_ERROR:
             # A file is being replaced or was edited wrongly, or another process has the port.

@@ -196,9 +196,8 @@ class Supervisor:
             slot.end_silent()
         code = None if slot.process is None else slot.process.poll()
         if slot.process is not None and code is not None:
-            has_served = any(other.has_served for other in self._slots)
             self._disconnect(slot.process)
-            slot.record_exit(code, is_stopping=self._kill_at is not None, has_service_served=has_served)
+            slot.record_exit(code, is_stopping=self._kill_at is not None)
 
     def _check_fork_server(self) -> None:
         """Keep one process from which workers are forked."""
@@ -234,7 +233,7 @@ class Supervisor:
             slot.start_at = time.monotonic() + _NO_PROCESS_SECONDS
             return
         self._selector.register(process.line, selectors.EVENT_READ, process)
-        slot.start(process)
+        slot.start(process, was_valid=any(other.has_served for other in self._slots))
 
     def _stop(self) -> None:
         self._kill_at = time.monotonic() + self._config.lame_duck_seconds + self._config.drain_seconds + _STOP_SECONDS

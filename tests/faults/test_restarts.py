@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -73,6 +74,21 @@ def test_an_invalid_configuration_at_the_first_start_ends_the_service(tmp_path: 
     tokens.write_text("alice\n")
     with pytest.raises(RuntimeError, match=r"(?s)ended with code 2 .*--tokens-file: line 1"):
         WorkerProcess("--device", "cpu", "--tokens-file", str(tokens), supervised=True, command=QUICK)
+
+
+def test_a_device_that_cannot_work_ends_the_service_although_another_serves_already() -> None:
+    command = changed(
+        "from lumigrad.server.process.supervisor import Supervisor",
+        "check = Supervisor._check_process",
+        "def late(self, slot):",
+        "    if slot is self._slots[0] or self._slots[0].has_served: check(self, slot)",
+        "Supervisor._check_process = late",
+    )
+    arguments = [*command, "--device", "cpu,tpu", "--port", "0", "--metrics-port", "0", "--lame-duck-seconds", "0"]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "listening on" in done.stdout
+    assert done.stderr.count("worker started") == 2
 
 
 def test_housekeeping_goes_on_after_an_error() -> None:

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from lumigrad.server.core import logs
 from lumigrad.server.core.metrics import Metrics
@@ -14,6 +15,7 @@ from lumigrad.server.core.record import CallRecord
 # How long a call that succeeded may wait for its line; a process that is killed loses as much.
 _SECONDS = 0.1
 
+T = TypeVar("T")
 # Records the spans of a call; returns their ids, for the log.
 Trace = Callable[[CallRecord], Mapping[str, str]]
 
@@ -26,7 +28,7 @@ class Notes:
         self._metrics = metrics
         self._trace = trace
         # Records that are not in the metrics, and those that are not in the log; appending and removing are atomic.
-        self._new: deque[CallRecord] = deque()
+        self._new: deque[CallRecord | Callable[[], CallRecord]] = deque()
         self._counted: deque[CallRecord] = deque()
         # Held until a batch is in the metrics, and in the log. Reading metrics must not wait for a log that is stuck.
         self._counting, self._writing = threading.Lock(), threading.Lock()
@@ -44,6 +46,10 @@ class Notes:
         # Operators look for failures as they happen, and there are few.
         if record.code != "OK":
             self._is_urgent.set()
+
+    def add_later(self, record: Callable[[], CallRecord]) -> None:
+        """Take a function that makes the record of a call that has succeeded: the call need not wait for that."""
+        self._new.append(record)
 
     def write(self) -> None:
         """Write all that has been added by now."""
@@ -70,7 +76,7 @@ class Notes:
 
     def _count(self) -> None:
         with self._counting:
-            batch = _taken(self._new)
+            batch = [each if isinstance(each, CallRecord) else each() for each in _taken(self._new)]
             self._counted.extend(batch)
             self._metrics.calls_ended(batch)
 
@@ -102,6 +108,6 @@ class Notes:
         record.error = None
 
 
-def _taken(records: deque[CallRecord]) -> list[CallRecord]:
+def _taken(records: deque[T]) -> list[T]:
     """Remove and return all records that are there now."""
     return [records.popleft() for _ in range(len(records))]

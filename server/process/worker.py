@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import grpc
 import torch
@@ -48,6 +49,7 @@ from lumigrad.server.rpc.authentication import authenticator_of
 from lumigrad.server.rpc.distance import DistanceService
 from lumigrad.server.rpc.handler import CallHandler
 from lumigrad.server.rpc.health import Health
+from lumigrad.server.rpc.prepared_frames import PreparedFrames
 from lumigrad.server.rpc.render import RenderService
 from lumigrad.server.rpc.render_stream import RenderStreams
 from lumigrad.server.rpc.request_check import RequestCheck
@@ -226,7 +228,9 @@ class Worker:
         """The handlers of all services; `catalog` has the scenes of driving simulators, if there are any."""
         config, tenants = self._config, self._tenants
         render = RenderService(tenants)
-        self._streams = RenderStreams(self._handler, self._threads, RequestCheck(Limits.of(config)), render.frame)
+        prepared = partial(PreparedFrames, tenants, render.room, self._handler.places, self._notes)
+        check = RequestCheck(Limits.of(config))
+        self._streams = RenderStreams(self._handler, self._threads, check, render.frame, prepared)
         # gRPC asks one after the other for the handler of each call, so those of most calls come first.
         handlers = [self._handler.serve(RENDER_SERVICE, render, own={"RenderStream": self._streams.method()})]
         servicers = {

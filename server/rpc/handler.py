@@ -96,8 +96,10 @@ class CallHandler:
         self._is_traced = is_traced
         self._authenticate = authenticate
         self._lane_of = lane_of or (lambda _: NoLane())
-        self._places = places
-        self._patience = patience
+        self.places = places
+        self.patience = patience
+        # The frames of streams that are no calls of their own, and how many of them the device has begun.
+        self.count_frames: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self._request_check = request_check
         self.trainings = trainings
         self.streams = streams or Account("open streams", 0, "--max-streams")
@@ -115,15 +117,22 @@ class CallHandler:
     @property
     def in_progress(self) -> int:
         """The number of calls in progress."""
-        return len(self._calls)
+        return len(self._calls) + self.count_frames()[0]
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether every new call is refused."""
+        return self._is_closed
 
     def stages(self, waiting: int) -> Mapping[str, int]:
         """The number of calls in each stage of `CALL_STAGES`; `waiting` of them wait for the device."""
         calls = list(self._calls)
+        frames, begun_frames = self.count_frames()
         begun = [call for call in calls if call.has_reached_device]
         sending = sum(call.progress.sending.is_on for call in begun)
-        receiving = max(0, len(calls) - len(begun) - waiting)
-        return {"receive": receiving, "queue": waiting, "device": len(begun) - sending, "send": sending}
+        reached = len(begun) + begun_frames
+        receiving = max(0, len(calls) + frames - reached - waiting)
+        return {"receive": receiving, "queue": waiting, "device": reached - sending, "send": sending}
 
     def close(self) -> None:
         """Refuse every new call."""
@@ -358,25 +367,25 @@ class CallHandler:
         if account is not None:
             return account.reserve(call.tenant, 1)
         try:
-            return self._places.reserve(call.tenant, 1)
+            return self.places.reserve(call.tenant, 1)
         except BusyError:
             if not self._make_way(call.tenant):
                 raise
-            return self._places.reserve(call.tenant, 1)
+            return self.places.reserve(call.tenant, 1)
 
     def _make_way(self, tenant: str) -> bool:
         """End calls that wait for their callers, so that a tenant gets a place; False, and no change, if that fails.
 
         The tenants who have the most places give them up, and keep at least as many as the other then has.
         """
-        taken = Counter(self._places.tenants())
+        taken = Counter(self.places.tenants())
         own = taken[tenant]
         waits = {call: call.progress.receiving for call in self._calls if call.record.method not in self._long}
         idle = {call: wait.seconds for call, wait in waits.items() if wait.is_on and wait.seconds > _WAY_SECONDS}
         ended: list[Call] = []
-        for _ in range(self._places.lacking(tenant, 1)):
+        for _ in range(self.places.lacking(tenant, 1)):
             giving = [call for call in idle if call not in ended and taken[call.tenant] > own + 1]
-            if own >= self._places.share or not giving:
+            if own >= self.places.share or not giving:
                 return False
             ended.append(max(giving, key=lambda call: (taken[call.tenant], idle[call])))
             taken[ended[-1].tenant] -= 1
@@ -401,10 +410,10 @@ class CallHandler:
         for call, opened in calls:
             if now - opened.started > _ANNOUNCING_SECONDS:
                 opened.announce(call)
-            why = self._patience.why_end(call.progress, opened.started)
+            why = self.patience.why_end(call.progress, opened.started)
             if why:
                 opened.cancel(call, why)
-        seconds = self._patience.stall_seconds
+        seconds = self.patience.stall_seconds
         for call in [call for call, since in leaving if since < now - seconds]:
             why = f"the caller did not take the end of the reply in {seconds:g} s (--stall-seconds)"
             record = call.record

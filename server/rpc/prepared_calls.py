@@ -59,7 +59,7 @@ class PreparedCalls:
             scene.prepared.add(call.request_key, prepared)
 
     def _draw(self, prepared: PreparedRender, request: RenderRequest, runtime: Runtime, call: Call) -> bytes | None:
-        room = self._room(prepared.cost, runtime)
+        room = self.room(prepared.cost, runtime)
         payload = runtime.payload_memory.account.take(call.tenant, prepared.payload_bytes)
         if room is None or payload is None:
             return None
@@ -90,7 +90,7 @@ class PreparedCalls:
         payload.release()
         return None
 
-    def _room(self, cost: Cost, runtime: Runtime) -> int | None:
+    def room(self, cost: Cost, runtime: Runtime) -> int | None:
         """The memory that the kernels of a job may take; None if that has to be made first."""
         now = time.monotonic()
         if now > self._looked + _ROOM_SECONDS:

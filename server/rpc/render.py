@@ -232,7 +232,9 @@ class RenderService(EngineService):
 
     def __init__(self, tenants: Tenants) -> None:
         super().__init__(tenants, "render", ENGINES)
-        self.shortcuts = {"Render": PreparedCalls(tenants)}
+        prepared = PreparedCalls(tenants)
+        self.shortcuts = {"Render": prepared}
+        self.room = prepared.room
 
     def _drew(self, request: ForwardRequest, cost: Cost, reply: Any, payload_bytes: int, call: Call) -> None:
         self.shortcuts["Render"].prepare(request, cost, reply, payload_bytes, call)

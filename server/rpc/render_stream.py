@@ -11,9 +11,11 @@ from functools import partial
 
 import grpc
 
+from lumigrad.kernels._native import Outcome, PreparedFrame
 from lumigrad.server.core.call import Call
-from lumigrad.server.core.errors import CancelledError, StoppingError, UnauthenticatedError
+from lumigrad.server.core.errors import CancelledError, DeviceTimeError, StoppingError, UnauthenticatedError
 from lumigrad.server.rpc.handler import CallHandler, next_message
+from lumigrad.server.rpc.prepared_frames import PreparedFrames
 from lumigrad.server.rpc.request_check import RequestCheck
 from lumigrad.server.rpc.server import CallThreads
 from lumigrad.server.rpc.stream_frames import Frame, FrameRequests, Render
@@ -28,6 +30,8 @@ _MOST_FRAMES = 4
 _MOST_REPLACEABLE = 2
 # How late a frame may be ended that waits when its time is over.
 _LOOK_SECONDS = 0.05
+# How long a thread waits for further frames of a caller that does not wait for each reply.
+_LINGER_SECONDS = 0.02
 # Tokens are checked again at the first look after this time; looks are about a second apart.
 _TOKEN_SECONDS = 8.0
 
@@ -38,12 +42,24 @@ class RenderStreams:
     A stream that waits for a request takes one of the threads; no thread waits for its frames to be sent in order.
     """
 
-    def __init__(self, handler: CallHandler, threads: CallThreads, check: RequestCheck, render: Render) -> None:
-        """`threads` must have two for each stream beside one for each place of a call."""
+    def __init__(
+        self,
+        handler: CallHandler,
+        threads: CallThreads,
+        check: RequestCheck,
+        render: Render,
+        prepared: Callable[[Call], PreparedFrames],
+    ) -> None:
+        """`threads` must have two for each stream beside one for each place of a call.
+
+        `prepared` makes the frames of a stream's call that need no Python.
+        """
         self._handler = handler
         self._threads = threads
         self._check = check
         self._render = render
+        self._prepared = prepared
+        handler.count_frames = self._count
         # Each with the time at which its token was checked last (monotonic clock).
         self._open: dict[_Stream, float] = {}
         self._has_streams = threading.Event()
@@ -60,11 +76,13 @@ class RenderStreams:
                 self._handler.enter(call, context)
                 self._handler.announce(call)
                 call.check()
+                prepared = self._prepared(call)
             except BaseException as error:
                 self._handler.end_pushed(call, context, error)
                 send(None)
                 return
-            stream = _Stream(self._handler, self._threads, self._check, self._render, call, context, requests, send)
+            read = FrameRequests(self._check, call)
+            stream = _Stream(self._handler, self._threads, read, self._render, prepared, call, context, requests, send)
             self._open[stream] = time.monotonic()
             self._has_streams.set()
             call.on_end(partial(self._forget, stream))
@@ -93,6 +111,10 @@ class RenderStreams:
                 if stream.call.has_ended:
                     self._open.pop(stream, None)
 
+    def _count(self) -> tuple[int, int]:
+        lines = [stream.line for stream in list(self._open)]
+        return sum(map(len, lines)), sum(line.started for line in lines)
+
     def _forget(self, stream: _Stream) -> None:
         self._open.pop(stream, None)
 
@@ -113,11 +135,12 @@ class _Stream:
         self,
         handler: CallHandler,
         threads: CallThreads,
-        check: RequestCheck,
+        requests: FrameRequests,
         render: Render,
+        prepared: PreparedFrames,
         call: Call,
         context: grpc.ServicerContext,
-        requests: Iterator[bytes],
+        raw: Iterator[bytes],
         send: Push,
     ) -> None:
         self.call = call
@@ -125,10 +148,16 @@ class _Stream:
         self._handler = handler
         self._threads = threads
         self._render = render
-        self._raw = requests
+        self._raw = raw
         self._push = send
-        self._requests = FrameRequests(check, call)
+        self._requests = requests
+        self._prepared = prepared
+        # Frames that need no Python. They and others take turns: those of one kind are on their way at a time.
+        self.line = prepared.line
+        # Whether a thread sends their replies, other than the one that reads.
+        self._has_sender = False
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         # Frames whose replies are not sent, in order; the last of them may not have begun.
         self._frames: deque[Frame] = deque()
         self._waiting: deque[Frame] = deque()
@@ -162,6 +191,7 @@ class _Stream:
                     for frame in self._waiting:
                         self._frames.remove(frame)
                     self._waiting.clear()
+                self._changed.notify_all()
         # On another thread, because the caller's must not wait for a client that takes no replies.
         self._threads.submit(self._send_due)
 
@@ -171,10 +201,18 @@ class _Stream:
             late = [frame for frame in self._frames if frame.waits and not frame.call.remaining]
         for frame in late:
             frame.call.end()
+        self.line.end_late(self._handler.patience.call_seconds)
 
     def _read(self) -> None:
         """Read requests, and work on each until one is to be worked on while others are read."""
-        while (read := self._next()) is not None:
+        while (raw := self._receive()) is not None:
+            if self._prepared.has_kind and self._was_prepared(raw):
+                continue
+            # Frames before this one end before it begins.
+            self.line.wait_for_room(1)
+            read = self._parsed(raw)
+            if read is None:
+                return
             begun, goes_on = self._add(read)
             if begun is None and not goes_on:
                 return
@@ -185,23 +223,122 @@ class _Stream:
                 if begun.is_pipelined or not goes_on:
                     return
 
-    def _next(self) -> Frame | None:
+    def _receive(self) -> bytes | None:
         """The next request; None, once the stream has been told to end, if there is none."""
         try:
             raw = next_message(self._raw, self.call)
-            # The end of the requests may be that of the call.
+            if raw is None:
+                # The end of the requests may be that of the call.
+                self.call.check()
+                self.finish(None)
+        except BaseException as error:
+            self.finish(error)
+            return None
+        self.call.progress.has_begun = True
+        self.call.progress.renew()
+        return raw
+
+    def _parsed(self, raw: bytes) -> Frame | None:
+        """The frame of a request; None, once the stream has been told to end, if it is none."""
+        try:
             self.call.check()
-            read = None if raw is None else self._requests.read(raw, self)
+            read = self._requests.read(raw, self)
         except BaseException as error:
             self.finish(error)
             return None
         self.call.turn.give()
-        if read is None:
-            self.finish(None)
-            return None
-        self.call.progress.has_begun = True
-        self.call.progress.renew()
+        if read.is_base:
+            self._prepared.forget()
+        elif isinstance(read.request, bytes) and not read.call.lane_name:
+            self._prepared.learn(raw, read.request)
         return read
+
+    def _was_prepared(self, raw: bytes) -> bool:
+        """Render a frame of the prepared kind, or leave that to the thread that sends; False: it is another one."""
+        if self._frames and not self.line.takes(raw, self._requests.number):
+            return False
+        self.line.wait_for_room(_MOST_FRAMES)
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_finishing or not self._frames)
+            if self._is_finishing or self._handler.is_closed:
+                return False
+            frame = self._prepared.begin(raw, self._requests.number)
+            if frame is None:
+                return False
+            self._requests.number = frame.number
+            is_alone = not self._has_sender and not frame.is_pipelined
+            begins_to_send = not self._has_sender and frame.is_pipelined
+            self._has_sender |= begins_to_send
+        if begins_to_send:
+            self._threads.submit(self._send_prepared)
+        if is_alone:
+            self._send_first()
+        return True
+
+    def _send_prepared(self) -> None:
+        """Send the replies of prepared frames, until none comes for a while or a caller waits for each."""
+        while self._send_first():
+            pass
+
+    def _send_first(self) -> bool:
+        """Wait for the first prepared frame, and send its reply; returns whether another one may follow soon."""
+        frame = self.line.next(_LINGER_SECONDS)
+        if frame is not None:
+            try:
+                self._finish_prepared(frame)
+            except BaseException as error:
+                # Of ours: later frames must not wait for it.
+                self._abandon(error)
+            self.line.remove()
+            self.call.progress.renew()
+        return self._may_follow(frame)
+
+    def _may_follow(self, frame: PreparedFrame | None) -> bool:
+        if frame is not None and frame.is_pipelined and not self._is_finishing:
+            return True
+        with self._lock:
+            if len(self.line):
+                return True
+            self._has_sender = False
+            is_finishing = self._is_finishing
+        if is_finishing:
+            self._send_due()
+        return False
+
+    def _finish_prepared(self, frame: PreparedFrame) -> None:
+        """Send the reply of a frame that has ended; one that has failed is rendered as others are."""
+        reply = frame.take_reply()
+        if reply is not None:
+            # Before the reply, so that whoever has it finds the call in the metrics.
+            self._prepared.note(frame)
+            if frame.number < self._refused_from:
+                self._send(reply)
+            return
+        again = self._requests.again(frame.raw, self, frame.deadline)
+        why = self._why_ended(frame)
+        if why is not None:
+            again.request = why
+        with self._lock:
+            self._frames.append(again)
+        try:
+            self._work_on(again)
+            again.is_skipped = frame.number >= self._refused_from
+            again.send(self._handler, self._send)
+        finally:
+            with self._changed:
+                self._frames.remove(again)
+                self._changed.notify_all()
+
+    def _why_ended(self, frame: PreparedFrame) -> Exception | None:
+        """Why a frame must not be rendered again; None: it may."""
+        if self._is_over:
+            return CancelledError("the stream was cancelled")
+        if frame.outcome == Outcome.OVERDUE:
+            return DeviceTimeError(frame.overdue_limit)
+        if frame.is_overlong:
+            seconds = self._handler.patience.call_seconds
+            return CancelledError(f"the call took longer than {seconds:g} s (--max-call-seconds)")
+        return None
 
     def _add(self, read: Frame) -> tuple[Frame | None, bool]:
         """Take a frame in; returns the frame whose work may begin, if any, and whether to read on."""
@@ -240,12 +377,15 @@ class _Stream:
         return self._waiting.popleft() if len(self._frames) - len(self._waiting) < most else None
 
     def _work(self, frame: Frame) -> None:
+        self._work_on(frame)
+        frame.is_done = True
+        self._send_due()
+
+    def _work_on(self, frame: Frame) -> None:
         frame.work(self._handler, self.call, self._render)
         if frame.is_refused:
             self._refused_from = min(self._refused_from, frame.number)
             self.finish(StoppingError())
-        frame.is_done = True
-        self._send_due()
 
     def _send_due(self) -> None:
         """Send the replies that are due, unless another thread does, and end the stream after the last one."""
@@ -268,7 +408,7 @@ class _Stream:
             if self._frames and self._frames[0].is_done:
                 return self._frames[0]
             self._is_sending = False
-            is_end = self._is_finishing and not self._frames and not self._is_over
+            is_end = self._is_finishing and not self._frames and not len(self.line) and not self._is_over
             self._is_over = self._is_over or is_end
             error = self._error
         if is_end:
@@ -277,8 +417,9 @@ class _Stream:
 
     def _remove(self, sent: Frame) -> None:
         """Let the frames that waited for the end of another one begin."""
-        with self._lock:
+        with self._changed:
             self._frames.popleft()
+            self._changed.notify_all()
             begun = self._next_to_begin()
             goes_on = not self._is_reading and not self._is_finishing and self._reads_on
             self._is_reading = self._is_reading or goes_on
@@ -311,6 +452,8 @@ class _Stream:
             for frame in self._waiting:
                 self._frames.remove(frame)
             self._waiting.clear()
+            self._changed.notify_all()
+        self.line.cancel()
         for frame in frames:
             frame.call.cancel("the stream was cancelled")
         if not was_over:

@@ -48,8 +48,10 @@ class Frame:
         self.may_be_skipped = may_be_skipped
         # Whether requests are to be read during its work.
         self.is_pipelined = is_pipelined or may_be_skipped
-        # The bytes of a RenderRequest; or what is wrong with the frame's own fields.
-        self.request: bytes | InvalidArgumentError = b""
+        # The bytes of a RenderRequest; or why it is not rendered.
+        self.request: bytes | Exception = b""
+        # Whether later requests may build on it.
+        self.is_base = False
         self.is_skipped = False
         # Whether the reply, or the error, is known.
         self.is_done = False
@@ -77,7 +79,7 @@ class Frame:
         try:
             handler.enter_part(self.call, whole)
             self.call.check()
-            if isinstance(self.request, InvalidArgumentError):
+            if isinstance(self.request, Exception):
                 raise self.request
             self._replies = render(self.request, self.call)
             self._first = frame_reply(self.number, next(self._replies))
@@ -116,13 +118,22 @@ def _answer(call: Call, error: BaseException) -> Answer:
     return answer_to(call.ended() or error, call.record.request_id)
 
 
+def frame_id(whole: Call, number: int) -> str:
+    """The request id of a frame of a stream."""
+    return f"{whole.record.request_id[:_ID_CHARACTERS]}.{number}"
+
+
 class FrameRequests:
-    """Reads the requests of one stream, each of which may build on those before it."""
+    """Reads the requests of one stream, each of which may build on those before it.
+
+    Attributes:
+        number: Of the last frame; only larger ones may follow.
+    """
 
     def __init__(self, check: RequestCheck, whole: Call) -> None:
         self._check = check
         self._whole = whole
-        self._number = -1
+        self.number = -1
         # The last request with a `render`, and what of it serves those without.
         self._last: render_pb2.RenderRequest | None = None
         self._base: FrameBase | None = None
@@ -132,16 +143,23 @@ class FrameRequests:
 
         ProtocolError or InvalidArgumentError if it is not even known which frame that would be.
         """
-        whole = self._whole
         request = self._parsed(raw)
-        require(request.number > self._number, "number", f"more than {self._number}", request.number)
-        self._number = request.number
-        deadline = min(whole.deadline, time.monotonic() + (request.timeout_ms / 1e3 or math.inf))
-        name = f"{whole.record.request_id[:_ID_CHARACTERS]}.{request.number}"
-        metadata = [(REQUEST_ID, name), *whole.record.trace_parent.items()]
+        require(request.number > self.number, "number", f"more than {self.number}", request.number)
+        self.number = request.number
+        deadline = time.monotonic() + (request.timeout_ms / 1e3 or math.inf)
+        return self._frame(request, caller, min(self._whole.deadline, deadline))
+
+    def again(self, raw: bytes, caller: Caller, deadline: float) -> Frame:
+        """The frame of a request with cameras alone that was read before, since when no `render` has come."""
+        return self._frame(parse(render_pb2.FrameRequest, raw), caller, deadline)
+
+    def _frame(self, request: render_pb2.FrameRequest, caller: Caller, deadline: float) -> Frame:
+        whole = self._whole
+        metadata = [(REQUEST_ID, frame_id(whole, request.number)), *whole.record.trace_parent.items()]
         call = FrameCall(METHOD, caller, metadata, deadline=deadline, is_traced=whole.times.spans is not None)
         call.lane_name = request.lane
         frame = Frame(request.number, call, may_be_skipped=request.latest_only, is_pipelined=request.pipelined)
+        frame.is_base = request.HasField("render")
         try:
             frame.request = self._render_request(request)
         except InvalidArgumentError as error:

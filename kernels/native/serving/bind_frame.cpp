@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
@@ -56,7 +57,8 @@ class Frame {
   // Reserves a place of a call and the payload, and makes the job; false if too little is left.
   bool prepare(const nb::object& render, const nb::object& staging, std::int64_t room_bytes) {
     const auto& bound = nb::cast<const BoundRender&>(render);
-    if (place_.change(1) || payload_.change(static_cast<std::int64_t>(bound.render->payload_bytes))) return false;
+    payload_bytes_ = bound.render->payload_bytes;
+    if (place_.change(1) || payload_.change(static_cast<std::int64_t>(payload_bytes_))) return false;
     Demand demand = bound.demand;
     demand.tenant = source_->tenant;
     demand.priority = source_->priority;
@@ -83,8 +85,9 @@ class Frame {
     place_.release();
   }
   void cancel() { job_->cancel(); }
-  void end_late(Clock::time_point now) {
-    if (deadline_ <= now && !has_started()) cancel();
+  void end_late(Clock::time_point now, Clock::duration longest) {
+    is_overlong_ = now - arrived_ > longest;
+    if ((is_overlong_ || deadline_ <= now) && !has_started()) cancel();
   }
   bool has_started() const { return job_->has_started(); }
 
@@ -104,7 +107,10 @@ class Frame {
   double deadline() const { return deadline_ == Clock::time_point::max() ? INFINITY : moment(deadline_); }
   double arrived() const { return moment(arrived_); }
   double ended_at() const { return std::chrono::duration<double>(ended_.time_since_epoch()).count(); }
+  std::size_t payload_bytes() const { return payload_bytes_; }
   Outcome outcome() const { return outcome_; }
+  // Whether it has waited longer than a call may take.
+  bool is_overlong() const { return is_overlong_; }
   BoundJob& job() { return *job_; }
 
  private:
@@ -117,7 +123,9 @@ class Frame {
   Clock::time_point deadline_;
   Reservation place_, payload_;
   std::optional<BoundJob> job_;
+  std::size_t payload_bytes_ = 0;
   bool is_submitted_ = false, has_failed_ = false;
+  std::atomic<bool> is_overlong_{false};
   Outcome outcome_ = Outcome::kPending;
   std::chrono::system_clock::time_point ended_{};
 };
@@ -128,16 +136,17 @@ class FrameLine {
   explicit FrameLine(Source source) : source_(std::make_shared<Source>(std::move(source))) {}
 
   bool expect(const nb::bytes& raw) {
-    const std::optional<FrameRequest> request = read(raw);
+    const std::optional<FrameRequest> request = read_frame_request({raw.c_str(), raw.size()});
     key_ = request ? request->key : std::string();
     return request.has_value();
   }
-  void forget() { key_.clear(); }
+
+  bool takes(const nb::bytes& raw, std::uint64_t after) const { return read(raw, after).has_value(); }
 
   std::shared_ptr<Frame> begin(const nb::bytes& raw, std::uint64_t after, const nb::object& render,
                                const nb::object& staging, std::int64_t room_bytes) {
-    std::optional<FrameRequest> request = read(raw);
-    if (!request || request->number <= after || request->key != key_) return nullptr;
+    std::optional<FrameRequest> request = read(raw, after);
+    if (!request) return nullptr;
     auto frame = std::make_shared<Frame>(source_, raw, std::move(*request));
     if (!frame->prepare(render, staging, room_bytes)) return nullptr;
     if (frame->is_pipelined()) {
@@ -186,9 +195,10 @@ class FrameLine {
     const std::lock_guard lock(mutex_);
     for (const auto& frame : frames_) frame->cancel();
   }
-  void end_late() {
+  void end_late(double longest_seconds) {
+    const auto longest = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(longest_seconds));
     const std::lock_guard lock(mutex_);
-    for (const auto& frame : frames_) frame->end_late(Clock::now());
+    for (const auto& frame : frames_) frame->end_late(Clock::now(), longest);
   }
   std::size_t size() const {
     const std::lock_guard lock(mutex_);
@@ -201,8 +211,11 @@ class FrameLine {
   }
 
  private:
-  static std::optional<FrameRequest> read(const nb::bytes& raw) {
-    return read_frame_request({raw.c_str(), raw.size()});
+  // A request of the kind with a larger number.
+  std::optional<FrameRequest> read(const nb::bytes& raw, std::uint64_t after) const {
+    std::optional<FrameRequest> request = read_frame_request({raw.c_str(), raw.size()});
+    const bool is_next = request && request->number > after;
+    return is_next && request->key == key_ ? std::move(request) : std::nullopt;
   }
   std::shared_ptr<Frame> wait_for_first(double seconds) {
     std::unique_lock lock(mutex_);
@@ -227,9 +240,11 @@ void bind_frame(nb::module_& m) {
       .def_prop_ro("arrived", &Frame::arrived)
       .def_prop_ro("ended_at", &Frame::ended_at)
       .def_prop_ro("outcome", &Frame::outcome)
+      .def_prop_ro("is_overlong", &Frame::is_overlong)
+      .def_prop_ro("payload_bytes", &Frame::payload_bytes)
       .def(
-          "take_reply", [](Frame& self) { return self.job().take_reply(); }, nb::sig("def take_reply(self) -> bytes"),
-          "The bytes of a FrameReply, once; of a frame that is DONE.")
+          "take_reply", [](Frame& self) { return self.job().take_reply(); },
+          nb::sig("def take_reply(self) -> bytes | None"), "The bytes of a FrameReply, once; None: it is not DONE.")
       .def_prop_ro("stages", [](Frame& self) { return self.job().stages(); })
       .def_prop_ro("milliseconds", [](Frame& self) { return self.job().total(); })
       .def_prop_ro("batch_views", [](Frame& self) { return self.job().batch_views(); })
@@ -252,7 +267,7 @@ void bind_serving_frames(nb::module_& m) {
           "payloads"_a, "tenant"_a, "priority"_a, "deadline"_a)
       .def("expect", &FrameLine::expect, "raw"_a,
            "Take frames of a kind: requests that differ from this one in poses only. False: there is no kind of it.")
-      .def("forget", &FrameLine::forget, "Take no frames any more.")
+      .def("takes", &FrameLine::takes, "raw"_a, "after"_a, "Whether a frame is of the kind, with a larger number.")
       .def("begin", &FrameLine::begin, "raw"_a, "after"_a, "render"_a, "staging"_a.none(), "room_bytes"_a,
            nb::sig("def begin(self, raw: bytes, after: int, render: object, staging: object, room_bytes: int)"
                    " -> PreparedFrame | None"),
@@ -262,7 +277,8 @@ void bind_serving_frames(nb::module_& m) {
       .def("remove", &FrameLine::remove, "The reply of the first frame has left.")
       .def("wait_for_room", &FrameLine::wait_for_room, "count"_a, "Wait until fewer frames are on their way.")
       .def("cancel", &FrameLine::cancel, "Cancel all frames.")
-      .def("end_late", &FrameLine::end_late, "Cancel the frames that wait for the device although their time is over.")
+      .def("end_late", &FrameLine::end_late, "longest_seconds"_a,
+           "Cancel the frames that wait for the device although their time is over.")
       .def_prop_ro("started", &FrameLine::started, "The number of frames that the device has begun.")
       .def("__len__", &FrameLine::size);
 }

@@ -148,10 +148,11 @@ def test_extreme_lidars_give_finite_results(gaussian_engine: Engine) -> None:
     upright = SpinningLidar(row_elevations=np.linspace(math.pi / 2, -math.pi / 2, 9), column_azimuths=[0.0, 0.0, 1.0])
     means = torch.tensor([[0.0, 0.0, -3.0], [0.0, 0.0, 0.0], [1e-20, 0.0, 3.0], [-4.0, 0.0, 0.0], [1e8, 0.0, 0.0]])
     tensors = {**around(5), "means": means}
-    for lidar in (single, upright, TURN):
+    moving = {"end": CASES["moving"].end, "shutter": "left_to_right"}
+    for lidar, motions in ((single, ({}, moving)), (upright, ({}, moving)), (TURN, (moving,))):
         width, height = lidar.size
-        for moving in ({}, {"end": CASES["moving"].end, "shutter": "left_to_right"}):
-            case = replace(CASES["arc"], lens=lidar, width=width, height=height, scene=tensors, **moving)
+        for motion in motions:
+            case = replace(CASES["arc"], lens=lidar, width=width, height=height, scene=tensors, **motion)
             shape = {name: (3,) if name in ("color", "normals") else () for name in IMAGES}
             upstream = {name: torch.ones(height, width, *last) for name, last in shape.items()}
             made = run(gaussian_engine, case, upstream)

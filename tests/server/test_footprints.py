@@ -38,7 +38,7 @@ ON_CUDA = [
     *(("gaussians", what, 4_000, 64, 64, views, 1) for views in (1, 4) for what in ("forward", "backward")),
     *(("rays", what, 4_000, 64, 64, views, views // 4) for views in (1, 4) for what in PASSES),
     ("rays", "retained", 200, 320, 240, 1, 0),
-    ("rays", "backward", 1_000, 64, 64, 2, 1, 500),
+    ("rays", "backward", 1_000, 32, 32, 1, 1, 100),
 ]
 
 

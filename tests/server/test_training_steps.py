@@ -24,8 +24,9 @@ from support.training.states import LIMITS, Wanted, state_of
 STEPS = 5
 # In these, something fails.
 FAULTY = {"none": (1,), "adaptive": (2, 3), "mcmc": (1, 2)}
-# While a step renders and differentiates, it only reads what it trains: of that part every so-manieth call fails.
-STRIDE = 20
+# While a step renders and differentiates, it only reads what it trains: of that part every so-manieth call fails, of
+# the rest every second one.
+STRIDE = 60
 
 
 class InjectedError(Exception):
@@ -142,7 +143,7 @@ def failing(native: NativeProxy, state: TrainingState, fail_at: int) -> Iterator
 def places_of(names: list[str]) -> list[int]:
     """The calls of a step that are to fail, one after the other."""
     changing = 1 + max(index for index, name in enumerate(names) if "backward" in name)
-    return [*range(0, changing, STRIDE), *range(changing, len(names))]
+    return [*range(0, changing, STRIDE), *range(changing, len(names), 2)]
 
 
 @pytest.mark.parametrize(("kind", "is_own"), [("none", False), ("none", True), ("adaptive", False), ("mcmc", False)])

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 
-from lumigrad.kernels._native import DistanceEngine, Renderer, cpu_distances, cpu_renderer
+from lumigrad.kernels._native import DistanceEngine, PassEngine, Renderer, cpu_distances, cpu_passes, cpu_renderer
 from lumigrad.kernels.errors import check_stop
 from lumigrad.protos import dtypes
 from lumigrad.protos.buffers import PayloadBuffers
@@ -173,6 +173,10 @@ class Transfer:
         """What answers prepared queries; None: nothing does."""
         return cpu_distances()
 
+    def passes(self) -> PassEngine | None:
+        """What computes prepared passes that are retained; None: nothing does."""
+        return cpu_passes()
+
     def _to_device(self, host: torch.Tensor) -> torch.Tensor:
         return host
 
@@ -256,6 +260,10 @@ class CudaTransfer(Transfer):
 
     def distances(self) -> DistanceEngine | None:
         """What answers prepared queries; None: nothing does."""
+        return None
+
+    def passes(self) -> PassEngine | None:
+        """What computes prepared passes that are retained; None: nothing does."""
         return None
 
     def _to_device(self, host: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from lumigrad.kernels._native import DistanceEngine, Renderer
+from lumigrad.kernels._native import DistanceEngine, PassEngine, Renderer
 from lumigrad.kernels.buffers import empty
 from lumigrad.protos.dtypes import Array
 from lumigrad.server.core.accounts import PayloadMemory
@@ -234,7 +234,8 @@ class Machine:
     executor: DeviceExecutor
     runner: EngineRunner
     renderer: Renderer
-    # None: all queries take the general way.
+    # None: all queries, or retained passes, take the general way.
     distances: DistanceEngine | None
+    passes: PassEngine | None
     # Turns of the tenants for long work beside the device's thread.
     builds: Turns = field(default_factory=Turns)

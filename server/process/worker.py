@@ -360,4 +360,5 @@ def make_machine(
         runner=EngineRunner(transfer),
         renderer=transfer.renderer(),
         distances=transfer.distances(),
+        passes=transfer.passes(),
     )

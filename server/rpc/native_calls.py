@@ -50,9 +50,16 @@ class NativeCalls:
         call.on_end(made.end)
         outcome = made.run(call.times.created)
         if outcome == Outcome.DONE:
-            call.times.milliseconds = made.stages
             return made
         return self._refused(made, outcome, reserved, call)
+
+    @staticmethod
+    def note(made: NativeCall, engine: str, operation: str, received: int, sent: int, call: Call) -> None:
+        """Note a call that is answered, with the bytes of its payloads."""
+        call.times.milliseconds = made.stages
+        record = call.record
+        record.engine, record.operation = engine, operation
+        record.bytes_received, record.bytes_sent = received, sent
 
     def _refused(self, made: NativeCall, outcome: Outcome, reserved: Reservation, call: Call) -> None:
         if outcome == Outcome.OVERDUE:

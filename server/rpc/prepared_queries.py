@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lumigrad.kernels._native import NativeCall, read_query_request
+from lumigrad.kernels._native import QueryCall, read_query_request
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import SceneNotFoundError, VersionMismatchError
 from lumigrad.server.device.memory import Cost
@@ -43,13 +43,11 @@ class PreparedQueries:
             return None
         if prepared.world is not settled_world(scene.content):
             return None
-        found = self._calls.run(NativeCall, prepared.native, request, prepared.cost, runtime, call)
+        found = self._calls.run(QueryCall, prepared.native, request, prepared.cost, runtime, call)
         if found is None:
             return None
-        record = call.record
-        record.engine, record.operation, record.batch_views = DISTANCES.name, "forward", 1
-        record.facts["rows"] = prepared.rows
-        record.bytes_received, record.bytes_sent = request.payload_bytes, prepared.payload_bytes
+        call.record.batch_views, call.record.facts["rows"] = 1, prepared.rows
+        self._calls.note(found, DISTANCES.name, "forward", request.payload_bytes, prepared.payload_bytes, call)
         return found.reply
 
     def prepare(self, request: Any, cost: Cost, reply: Any, payload_bytes: int, call: Call) -> None:

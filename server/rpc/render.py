@@ -21,7 +21,7 @@ from lumigrad.server.engines.gradients import Wanted
 from lumigrad.server.engines.images import ImageFormats
 from lumigrad.server.engines.requests import checked_gradients
 from lumigrad.server.engines.runner import ForwardState, Task
-from lumigrad.server.rpc.prepared_calls import PreparedCalls
+from lumigrad.server.rpc.prepared_passes import PreparedPasses, RenderShortcut
 from lumigrad.server.rpc.render_batch import render_batch
 from lumigrad.server.scenes.lookup import CLOUDS, ENGINES, AcceptedKinds, InlineScene, find_scene
 from lumigrad.server.storage.stored_scene import StoredScene
@@ -102,6 +102,16 @@ class EngineService(ABC):
         """Note a forward pass that has succeeded, with its reply before payload and timings."""
         del request, cost, reply, payload_bytes, call
 
+    def _retained(
+        self, request: ForwardRequest, cost: Cost, reply: Any, payload_bytes: int, state: ForwardState, call: Call
+    ) -> None:
+        """Likewise one that is retained."""
+        del request, cost, reply, payload_bytes, state, call
+
+    def _differentiated(self, state: Any, spec: Any, cost: Cost, reply: Any, payload_bytes: int, call: Call) -> None:
+        """Likewise the backward pass of a retained state."""
+        del state, spec, cost, reply, payload_bytes, call
+
     @abstractmethod
     def _request(
         self, spec: Any, call: Call, field: str, formats: Sequence[image_pb2.OutputFormat] = ()
@@ -139,7 +149,10 @@ class EngineService(ABC):
         if task.scene is not None:
             reply.scene.CopyFrom(task.scene)
         reply.outputs.extend(request.formats.named(result.outputs, payload, call))
-        self._drew(request, cost, reply, payload.length, call)
+        if result.state is None:
+            self._drew(request, cost, reply, payload.length, call)
+        else:
+            self._retained(request, cost, reply, payload.length, result.state, call)
         # Image files may be larger than the pixels that they are made of.
         runtime.payload_memory.reserve(max(0, payload.length - reserved), call)
         if result.state is not None:
@@ -182,6 +195,8 @@ class EngineService(ABC):
             contexts.resize(spec.context_id, retained.state.bytes)
         payload = call.lane.writer(call.most_payload_bytes)
         reply.gradients.extend(named_tensors(gradients.arrays, payload))
+        if retained is not None:
+            self._differentiated(retained, spec, cost, reply, payload.length, call)
         yield from timed(reply, payload, receiver.expect_end, call)
 
 
@@ -232,12 +247,21 @@ class RenderService(EngineService):
 
     def __init__(self, tenants: Tenants) -> None:
         super().__init__(tenants, "render", ENGINES)
-        prepared = PreparedCalls(tenants)
-        self.shortcuts = {"Render": prepared}
-        self.room = prepared.room
+        self._passes = PreparedPasses(tenants)
+        self._renders = RenderShortcut(tenants, self._passes)
+        self.shortcuts = {"Render": self._renders, "Backward": self._passes.backward}
+        self.room = self._renders.room
 
     def _drew(self, request: ForwardRequest, cost: Cost, reply: Any, payload_bytes: int, call: Call) -> None:
-        self.shortcuts["Render"].prepare(request, cost, reply, payload_bytes, call)
+        self._renders.prepare(request, cost, reply, payload_bytes, call)
+
+    def _retained(
+        self, request: ForwardRequest, cost: Cost, reply: Any, payload_bytes: int, state: ForwardState, call: Call
+    ) -> None:
+        self._passes.prepare_render(request, cost, reply, payload_bytes, state, call)
+
+    def _differentiated(self, state: Any, spec: Any, cost: Cost, reply: Any, payload_bytes: int, call: Call) -> None:
+        self._passes.prepare_backward(state, spec, cost, reply, payload_bytes, call)
 
     def Render(self, frames: RenderFrames, call: Call) -> Iterator[Frame[render_pb2.RenderReply]]:
         """Render a scene, stored or inline."""
@@ -253,7 +277,7 @@ class RenderService(EngineService):
 
     def frame(self, raw: bytes, call: Call) -> Iterator[Pieces]:
         """Render one RenderRequest, given and answered as bytes."""
-        whole = self.shortcuts["Render"](raw, call, FRAME_BYTES)
+        whole = self._renders(raw, call, FRAME_BYTES)
         if whole is not None:
             yield (whole,)
             return

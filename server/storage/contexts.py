@@ -57,8 +57,7 @@ class ContextStore(LruStore[V]):
 
     def peek(self, context_id: str) -> V:
         """Return a state for inspection, without counting a lookup; ContextLostError if it is not stored."""
-        with self._lock:
-            state = self._cache.get(context_id)
+        state = self.look(context_id)
         if state is None:
             self._metrics.context_lookups.labels("lost").inc()
             raise ContextLostError(context_id)
@@ -67,8 +66,17 @@ class ContextStore(LruStore[V]):
     def find(self, context_id: str) -> V:
         """Return a state for use; ContextLostError if it is not stored."""
         state = self.peek(context_id)
-        self._metrics.context_lookups.labels("found").inc()
+        self.count_found()
         return state
+
+    def look(self, context_id: str) -> V | None:
+        """Return a state for use, without counting a lookup; None if it is not stored."""
+        with self._lock:
+            return self._cache.get(context_id)
+
+    def count_found(self) -> None:
+        """Count the lookup of a state that was used."""
+        self._metrics.context_lookups.labels("found").inc()
 
     def resize(self, context_id: str, nbytes: int) -> None:
         """Count the new size of a state that a backward pass has enlarged; does nothing if it is not stored."""

@@ -77,9 +77,9 @@ class Kind:
         rows = torch.from_numpy(spheres)
         return evaluate(rows, self.world, self.settings, environments=where, outputs=self.names).outputs
 
-    def call(self, queue: _native.Queue, *arrays: np.ndarray) -> _native.NativeCall:
+    def call(self, queue: _native.Queue, *arrays: np.ndarray) -> _native.QueryCall:
         reserved = _native.Account(1 << 40, 1 << 40, 0).take("", 1)
-        return _native.NativeCall(queue, self.query, request_of(*arrays), reserved, "", 1, inf, 1 << 30)
+        return _native.QueryCall(queue, self.query, request_of(*arrays), reserved, "", 1, inf, 1 << 30)
 
     def check(self, queue: _native.Queue, seed: int) -> None:
         spheres = ways(seed=seed)

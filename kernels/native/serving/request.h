@@ -41,5 +41,7 @@ struct RenderRequest : SceneRef {
 // other cameras, fields that occur twice, numbers that are not packed, values that are not finite, or bytes that are no
 // message. `raw` must outlive the result.
 std::optional<RenderRequest> read_render_request(std::string_view raw);
+// The same for requests that say whether to retain a forward state.
+std::optional<RenderRequest> read_retained_request(std::string_view raw);
 
 }  // namespace lumigrad::serving

@@ -71,9 +71,11 @@ class Asker:
     WAYS = ("single", "stream", "lane")
     RENDER_WAYS = (*WAYS, "frames")
 
-    def __init__(self, client: RawClient) -> None:
-        """Opens the lane."""
+    def __init__(self, client: RawClient, *, keeps: bool = False) -> None:
+        """Opens the lane. With `keeps` the states that calls retain stay, and `kept` is the name of the last."""
         self._client = client
+        self._keeps = keeps
+        self.kept = ""
         self._lane = RawLane(client)
         self._leases = itertools.count(1)
 
@@ -139,7 +141,9 @@ class Asker:
         if any(entry.encoded.format == image_pb2.IMAGE_FORMAT_PNG for entry in entries):
             reply.payload_bytes = 0
         if getattr(reply, "context_id", ""):
-            self._client.render_stub.Release(render_pb2.ReleaseRequest(context_id=reply.context_id), timeout=SECONDS)
+            self.kept = reply.context_id
+            if not self._keeps:
+                self._client.render_stub.Release(render_pb2.ReleaseRequest(context_id=self.kept), timeout=SECONDS)
             reply.context_id = "retained"
         for field in ("data", "timings"):
             reply.ClearField(field)

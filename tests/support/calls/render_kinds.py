@@ -112,6 +112,18 @@ class Kind:
         return request
 
 
+def moved(request: render_pb2.RenderRequest, seed: int) -> render_pb2.RenderRequest:
+    """The same request from other poses, if its cameras are OpenCV's."""
+    random, other = np.random.default_rng(seed), render_pb2.RenderRequest()
+    other.CopyFrom(request)
+    for camera in other.spec.cameras:
+        if camera.HasField("opencv"):
+            model = camera.opencv
+            model.rotation[:] = turned(*random.uniform(-0.1, 0.1, 3)).ravel().tolist()
+            model.translation[:] = (np.array(model.translation) + random.uniform(-0.2, 0.2, 3)).tolist()
+    return other
+
+
 @st.composite
 def kinds(draw: st.DrawFn, clouds: list[StoredCloud]) -> Kind:
     """A kind of requests for one of the stored scenes; most are valid."""

@@ -28,38 +28,13 @@ namespace {
 
 using namespace serving;
 
-std::string_view bytes_of(const nb::bytes& raw) { return {raw.c_str(), raw.size()}; }
-
-// A request of bytes that Python holds as long as this, and what it names: a scene or a forward state.
-template <class Request>
-struct Bound {
-  nb::bytes raw;
-  nb::str name;
-  Request request;
-};
-
-template <class Request>
-nb::object bound(const nb::bytes& raw, std::string_view name, Request request) {
-  PyObject* text = PyUnicode_DecodeUTF8(name.data(), static_cast<Py_ssize_t>(name.size()), nullptr);
-  if (text == nullptr) {
-    PyErr_Clear();
-    return nb::none();
-  }
-  return nb::cast(Bound<Request>{raw, nb::steal<nb::str>(text), std::move(request)});
-}
-
-template <class Request>
-nb::class_<Bound<Request>> bind_request(nb::module_& m, const char* python_name) {
-  nb::class_<Bound<Request>> made(m, python_name);
-  made.def_prop_ro("key", [](const Bound<Request>& b) { return nb::bytes(b.request.key.data(), b.request.key.size()); })
-      .def_prop_ro("payload_bytes", [](const Bound<Request>& b) { return b.request.payload.size(); });
-  return made;
-}
-
 void bind_requests(nb::module_& m) {
-  bind_request<QueryRequest>(m, "QueryRequest")
+  nb::class_<Bound<QueryRequest>>(m, "QueryRequest")
       .def_ro("scene_id", &Bound<QueryRequest>::name)
-      .def_prop_ro("version", [](const Bound<QueryRequest>& b) { return b.request.scene.version; });
+      .def_prop_ro("version", [](const Bound<QueryRequest>& b) { return b.request.scene.version; })
+      .def_prop_ro("key",
+                   [](const Bound<QueryRequest>& b) { return nb::bytes(b.request.key.data(), b.request.key.size()); })
+      .def_prop_ro("payload_bytes", [](const Bound<QueryRequest>& b) { return b.request.payload.size(); });
   m.def(
       "read_query_request",
       [](const nb::bytes& raw) {
@@ -72,23 +47,6 @@ void bind_requests(nb::module_& m) {
       "A query of a stored scene whose payload alone may differ from others of its key; None for all others.");
 }
 
-// What the queue has to know of each call of a kind.
-Demand demand_of(std::uint64_t kind, double views, std::size_t bytes) {
-  Demand demand;
-  demand.kind = kind;
-  demand.views = views;
-  demand.bytes = bytes;
-  demand.repeatable = true;
-  return demand;
-}
-
-Demand demand_of(Demand demand, std::string tenant, int priority, double deadline) {
-  demand.tenant = std::move(tenant);
-  demand.priority = priority;
-  demand.deadline = time_of(deadline);
-  return demand;
-}
-
 // A query with what its pointers refer to.
 struct BoundQuery {
   std::shared_ptr<const DistanceQuery> query;
@@ -96,6 +54,11 @@ struct BoundQuery {
   nb::object world;
   Envelope envelope;
   Demand demand;
+};
+
+// The call of a query.
+struct QueryCall : BoundCall {
+  using BoundCall::BoundCall;
 };
 
 using Place = std::pair<std::string, std::size_t>;
@@ -134,19 +97,6 @@ void bind_queries(nb::module_& m) {
 
 void bind_calls(nb::module_& m) {
   nb::class_<BoundCall>(m, "NativeCall")
-      .def(
-          "__init__",
-          [](BoundCall* self, Queue& queue, const nb::object& query, const nb::object& request,
-             const nb::object& reserved, std::string tenant, int priority, double deadline, std::int64_t room_bytes) {
-            const auto& [raw, name, read] = nb::cast<const Bound<QueryRequest>&>(request);
-            const auto& kind = nb::cast<const BoundQuery&>(query);
-            auto job = kind.engine->job(demand_of(kind.demand, std::move(tenant), priority, deadline), kind.query);
-            job->room_bytes = room_bytes;
-            new (self)
-                BoundCall(queue, kind.envelope, std::move(job), read.payload, nb::make_tuple(query, request), reserved);
-          },
-          nb::keep_alive<1, 2>(), "queue"_a, "query"_a, "request"_a, "reserved"_a, "tenant"_a, "priority"_a,
-          "deadline"_a, "room_bytes"_a)
       .def("run", &BoundCall::run, "arrived"_a)
       .def("end", &BoundCall::end)
       .def_prop_ro("has_started", &BoundCall::has_started)
@@ -154,14 +104,31 @@ void bind_calls(nb::module_& m) {
       .def_prop_ro("stages", &BoundCall::stages)
       .def_prop_ro("overdue_limit", &BoundCall::overdue_limit)
       .def_prop_ro("total_milliseconds", &BoundCall::total);
+  nb::class_<QueryCall, BoundCall>(m, "QueryCall")
+      .def(
+          "__init__",
+          [](QueryCall* self, Queue& queue, const nb::object& query, const nb::object& request,
+             const nb::object& reserved, std::string tenant, int priority, double deadline, std::int64_t room_bytes) {
+            const auto& kind = nb::cast<const BoundQuery&>(query);
+            auto job = kind.engine->job(demand_of(kind.demand, std::move(tenant), priority, deadline), kind.query);
+            job->room_bytes = room_bytes;
+            new (self) QueryCall(queue, kind.envelope, std::move(job),
+                                 nb::cast<const Bound<QueryRequest>&>(request).request.payload,
+                                 nb::make_tuple(query, request), reserved);
+          },
+          nb::keep_alive<1, 2>(), "queue"_a, "query"_a, "request"_a, "reserved"_a, "tenant"_a, "priority"_a,
+          "deadline"_a, "room_bytes"_a);
 }
 
 }  // namespace
+
+void bind_retained(nb::module_& m);
 
 void bind_serving_passes(nb::module_& m) {
   bind_requests(m);
   bind_queries(m);
   bind_calls(m);
+  bind_retained(m);
 }
 
 }  // namespace lumigrad

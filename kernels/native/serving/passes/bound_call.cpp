@@ -28,6 +28,22 @@ std::vector<std::pair<std::size_t, std::size_t>> gaps_between(
   return gaps;
 }
 
+Demand demand_of(std::uint64_t kind, double views, std::size_t bytes) {
+  Demand demand;
+  demand.kind = kind;
+  demand.views = views;
+  demand.bytes = bytes;
+  demand.repeatable = true;
+  return demand;
+}
+
+Demand demand_of(Demand demand, std::string tenant, int priority, double deadline) {
+  demand.tenant = std::move(tenant);
+  demand.priority = priority;
+  demand.deadline = time_of(deadline);
+  return demand;
+}
+
 BoundCall::BoundCall(Queue& queue, const Envelope& envelope, std::shared_ptr<PayloadJob> job, std::string_view request,
                      nb::object kept, nb::object reserved)
     : queue_(queue),

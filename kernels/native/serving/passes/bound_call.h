@@ -15,6 +15,31 @@
 
 namespace lumigrad::serving {
 
+// What the queue has to know of each call of a kind, but for tenant, priority and deadline; and all of it.
+Demand demand_of(std::uint64_t kind, double views, std::size_t bytes);
+Demand demand_of(Demand demand, std::string tenant, int priority, double deadline);
+
+inline std::string_view bytes_of(const nanobind::bytes& raw) { return {raw.c_str(), raw.size()}; }
+
+// A request of bytes that Python holds as long as this, and what it names: a scene or a forward state.
+template <class Request>
+struct Bound {
+  nanobind::bytes raw;
+  nanobind::str name;
+  Request request;
+};
+
+// None if the name is no text.
+template <class Request>
+nanobind::object bound(const nanobind::bytes& raw, std::string_view name, Request request) {
+  PyObject* text = PyUnicode_DecodeUTF8(name.data(), static_cast<Py_ssize_t>(name.size()), nullptr);
+  if (text == nullptr) {
+    PyErr_Clear();
+    return nanobind::none();
+  }
+  return nanobind::cast(Bound<Request>{raw, nanobind::steal<nanobind::str>(text), std::move(request)});
+}
+
 // What the replies of one kind have in common: the bytes before the payload, its size, the ranges of it that nothing is
 // written to, and the number of the field `timings`.
 struct Envelope {
@@ -47,6 +72,10 @@ class BoundCall {
   nanobind::dict stages() const;  // Milliseconds by stage.
   double total() const { return total_; }
   double overdue_limit() const { return job_->overdue_limit; }
+
+ protected:
+  // The bytes of the reply, which nobody else has yet.
+  char* written() const { return PyBytes_AS_STRING(reply_.ptr()); }
 
  private:
   void finish(double arrived);

@@ -1,0 +1,259 @@
+// Python bindings of retained renders and their backward passes.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "serving/bound_job.h"
+#include "serving/passes/bound_call.h"
+#include "serving/passes/payload_request.h"
+#include "serving/passes/retained.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace lumigrad {
+namespace {
+
+using namespace serving;
+
+constexpr unsigned kRenderTimings = 6, kBackwardTimings = 4;  // Numbers of the field in their replies.
+constexpr std::size_t kNameLength = 32;
+
+// Retained renders of one key, with what their pointers refer to.
+struct BoundRetained {
+  std::shared_ptr<const RetainedRender> retained;
+  std::shared_ptr<PassEngine> engine;
+  nb::object render;
+  Envelope envelope;
+  std::size_t name_offset;  // In a reply, where the name of the state goes.
+  Demand demand;
+};
+
+// A forward state, with what it refers to.
+struct BoundPass {
+  std::shared_ptr<RetainedPass> pass;
+  nb::object kind;
+};
+
+struct BoundBackward {
+  std::shared_ptr<const BackwardKind> kind;
+  Envelope envelope;
+  Demand demand;
+};
+
+// The call of a retained render.
+class RetainCall : public BoundCall {
+ public:
+  RetainCall(Queue& queue, const BoundRetained& kind, std::shared_ptr<PayloadJob> job, nb::object kept,
+             nb::object reserved, BoundPass pass)
+      : BoundCall(queue, kind.envelope, std::move(job), {}, std::move(kept), std::move(reserved)),
+        name_offset_(kind.name_offset),
+        pass_(std::move(pass)) {}
+
+  const BoundPass& pass() const { return pass_; }
+  // The reply with the name of the state; an empty one: without, since there is none.
+  nb::bytes named(const std::string& name) const {
+    char* at = written() + name_offset_;
+    if (name.size() == kNameLength) {
+      std::copy(name.begin(), name.end(), at);
+      return nb::cast<nb::bytes>(reply());
+    }
+    // A tag and a length are before it.
+    const std::string_view whole = bytes_of(nb::cast<nb::bytes>(reply()));
+    std::string rest(whole.substr(0, name_offset_ - 2));
+    rest += whole.substr(name_offset_ + kNameLength);
+    return nb::bytes(rest.data(), rest.size());
+  }
+
+ private:
+  const std::size_t name_offset_;
+  const BoundPass pass_;
+};
+
+// The call of a backward pass.
+class BackwardCall : public BoundCall {
+ public:
+  BackwardCall(Queue& queue, const BoundBackward& kind, std::shared_ptr<BackwardJob> job, std::string_view request,
+               nb::object kept, nb::object reserved)
+      : BoundCall(queue, kind.envelope, job, request, std::move(kept), std::move(reserved)), job_(std::move(job)) {}
+
+  std::size_t nonfinite() const { return job_->nonfinite; }
+
+ private:
+  const std::shared_ptr<BackwardJob> job_;
+};
+
+Encoding encoding_named(const std::string& name) {
+  if (name == "plain") return Encoding::plain;
+  if (name == "float16") return Encoding::float16;
+  if (name == "bfloat16") return Encoding::bfloat16;
+  throw std::invalid_argument("encoding '" + name + "' is none of plain, float16, bfloat16");
+}
+
+std::vector<std::pair<std::size_t, std::size_t>> parts_of(const std::vector<Output>& outputs) {
+  std::vector<std::pair<std::size_t, std::size_t>> parts;
+  for (const Output& output : outputs) parts.emplace_back(output.offset, output.bytes());
+  return parts;
+}
+
+void bind_passes(nb::module_& m) {
+  nb::class_<PassEngine>(m, "PassEngine");
+  m.def("cpu_passes", &make_cpu_passes);
+  nb::class_<Bound<RenderRequest>>(m, "RetainedRequest")
+      .def_ro("raw", &Bound<RenderRequest>::raw)
+      .def_ro("scene_id", &Bound<RenderRequest>::name)
+      .def_prop_ro("version", [](const Bound<RenderRequest>& b) { return b.request.version; })
+      .def_prop_ro("key",
+                   [](const Bound<RenderRequest>& b) { return nb::bytes(b.request.key.data(), b.request.key.size()); });
+  m.def(
+      "read_retained_request",
+      [](const nb::bytes& raw) {
+        std::optional<RenderRequest> request = read_retained_request(bytes_of(raw));
+        if (!request) return nb::object(nb::none());
+        const std::string_view name = request->scene_id;
+        return bound(raw, name, std::move(*request));
+      },
+      "raw"_a, nb::sig("def read_retained_request(raw: bytes) -> RetainedRequest | None"),
+      "As read_render_request, for those that say whether to retain a forward state.");
+  nb::class_<BoundRetained>(m, "RetainedRender")
+      .def(
+          "__init__",
+          [](BoundRetained* self, const nb::object& render,
+             const std::vector<std::pair<std::string, std::size_t>>& images, std::size_t name_offset,
+             std::shared_ptr<PassEngine> engine, std::uint64_t kind, std::size_t bytes) {
+            const auto& bound = nb::cast<const BoundRender&>(render);
+            if (name_offset < 2 || name_offset + kNameLength > bound.head.size()) {
+              throw nb::value_error("name_offset: expected a place in the head");
+            }
+            auto retained = std::make_shared<RetainedRender>(bound.render, std::vector<KeptImage>());
+            for (const auto& [name, values] : images) retained->images.push_back({name, values});
+            const GaussianRender& drawn = *bound.render;
+            Envelope envelope{bound.head, drawn.payload_bytes,
+                              gaps_between(parts_of(drawn.outputs), drawn.payload_bytes), kRenderTimings};
+            Demand demand = demand_of(kind, static_cast<double>(drawn.views.size()), bytes);
+            new (self) BoundRetained{std::move(retained), std::move(engine), render,
+                                     std::move(envelope), name_offset,       std::move(demand)};
+          },
+          nb::kw_only(), "render"_a, "images"_a, "name_offset"_a, "engine"_a, "kind"_a, "bytes"_a);
+  nb::class_<BoundPass>(m, "RetainedPass")
+      .def_prop_ro(
+          "bytes", [](const BoundPass& b) { return b.pass->pass.bytes(); },
+          "The memory that the kernels keep, without images.")
+      .def_prop_ro("kept", [](const BoundPass& b) { return std::shared_ptr<gaussians::Pass>(b.pass, &b.pass->pass); })
+      .def("images", [](const BoundPass& b) {
+        nb::dict found;
+        for (std::size_t i = 0; i < b.pass->images.size(); ++i) {
+          const KeptImage& image = b.pass->kind->images[i];
+          auto owner = std::make_unique<std::shared_ptr<RetainedPass>>(b.pass);
+          nb::capsule capsule(owner.get(),
+                              [](void* p) noexcept { delete static_cast<std::shared_ptr<RetainedPass>*>(p); });
+          owner.release();
+          found[image.name.c_str()] =
+              nb::ndarray<nb::numpy, float, nb::ndim<1>>(b.pass->image(i), {image.values}, capsule);
+        }
+        return found;
+      });
+}
+
+void bind_backwards(nb::module_& m) {
+  nb::class_<Bound<BackwardRequest>>(m, "BackwardRequest")
+      .def_ro("context_id", &Bound<BackwardRequest>::name)
+      .def_prop_ro(
+          "key", [](const Bound<BackwardRequest>& b) { return nb::bytes(b.request.key.data(), b.request.key.size()); })
+      .def_prop_ro("payload_bytes", [](const Bound<BackwardRequest>& b) { return b.request.payload.size(); });
+  m.def(
+      "read_backward_request",
+      [](const nb::bytes& raw) {
+        std::optional<BackwardRequest> request = read_backward_request(bytes_of(raw));
+        if (!request) return nb::object(nb::none());
+        const std::string_view name = request->context_id;
+        return bound(raw, name, std::move(*request));
+      },
+      "raw"_a, nb::sig("def read_backward_request(raw: bytes) -> BackwardRequest | None"),
+      "A Backward of a retained state that may differ from others of its key in state and payload only; or None.");
+  using Part = std::tuple<std::string, std::string, std::size_t, std::size_t>;
+  nb::class_<BoundBackward>(m, "BackwardKind")
+      .def(
+          "__init__",
+          [](BoundBackward* self, const std::vector<Part>& incoming, const std::vector<Part>& gradients,
+             std::size_t payload_bytes, const nb::bytes& head, std::uint64_t kind, double views, std::size_t bytes) {
+            auto made = std::make_shared<BackwardKind>();
+            gaussians::Upstream upstream{};
+            for (const auto& [name, encoding, values, offset] : incoming) {
+              point_incoming(upstream, name, nullptr);
+              made->incoming.push_back({name, encoding_named(encoding), values, offset});
+            }
+            gaussians::Gradients all{};
+            for (const auto& [name, encoding, values, offset] : gradients) {
+              point_gradient(all, name, nullptr);
+              made->gradients.push_back({name, encoding_named(encoding), values, offset});
+            }
+            Envelope envelope{std::string(bytes_of(head)), payload_bytes,
+                              gaps_between(parts_of(made->gradients), payload_bytes), kBackwardTimings};
+            new (self) BoundBackward{std::move(made), std::move(envelope), demand_of(kind, views, bytes)};
+          },
+          nb::kw_only(), "incoming"_a, "gradients"_a, "payload_bytes"_a, "head"_a, "kind"_a, "views"_a, "bytes"_a);
+}
+
+void bind_calls(nb::module_& m) {
+  nb::class_<RetainCall, BoundCall>(m, "RetainCall")
+      .def(
+          "__init__",
+          [](RetainCall* self, Queue& queue, const nb::object& kind, const nb::object& request,
+             const nb::object& reserved, std::string tenant, int priority, double deadline, std::int64_t room_bytes) {
+            const auto& bound = nb::cast<const BoundRetained&>(kind);
+            const auto& cameras = nb::cast<const Bound<RenderRequest>&>(request).request.poses;
+            if (cameras.size() != bound.retained->render->views.size()) {
+              throw nb::value_error("request: expected one of the render's key");
+            }
+            auto pass = std::make_shared<RetainedPass>(bound.retained, cameras);
+            auto job = bound.engine->render(demand_of(bound.demand, std::move(tenant), priority, deadline), pass);
+            job->room_bytes = room_bytes;
+            new (self) RetainCall(queue, bound, std::move(job), kind, reserved, BoundPass{std::move(pass), kind});
+          },
+          nb::keep_alive<1, 2>(), "queue"_a, "kind"_a, "request"_a, "reserved"_a, "tenant"_a, "priority"_a,
+          "deadline"_a, "room_bytes"_a)
+      .def_prop_ro("state", &RetainCall::pass)
+      .def("named", &RetainCall::named, "name"_a);
+  nb::class_<BackwardCall, BoundCall>(m, "BackwardCall")
+      .def(
+          "__init__",
+          [](BackwardCall* self, Queue& queue, const std::pair<nb::object, nb::object>& kind_and_state,
+             const nb::object& request, const nb::object& reserved, std::string tenant, int priority, double deadline,
+             std::int64_t room_bytes) {
+            const auto& [kind, state] = kind_and_state;
+            const auto& bound = nb::cast<const BoundBackward&>(kind);
+            const auto& pass = nb::cast<const BoundPass&>(state);
+            const auto& retained = nb::cast<const BoundRetained&>(pass.kind);
+            auto job = retained.engine->backward(demand_of(bound.demand, std::move(tenant), priority, deadline),
+                                                 bound.kind, pass.pass);
+            job->room_bytes = room_bytes;
+            new (self) BackwardCall(queue, bound, std::move(job),
+                                    nb::cast<const Bound<BackwardRequest>&>(request).request.payload,
+                                    nb::make_tuple(kind, state, request), reserved);
+          },
+          nb::keep_alive<1, 2>(), "queue"_a, "kind_and_state"_a, "request"_a, "reserved"_a, "tenant"_a, "priority"_a,
+          "deadline"_a, "room_bytes"_a)
+      .def_prop_ro("nonfinite", &BackwardCall::nonfinite);
+}
+
+}  // namespace
+
+void bind_retained(nb::module_& m) {
+  bind_passes(m);
+  bind_backwards(m);
+  bind_calls(m);
+}
+
+}  // namespace lumigrad

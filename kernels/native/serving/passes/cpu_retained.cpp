@@ -1,0 +1,194 @@
+// Retained renders and their differentiation on the CPU.
+#include <span>
+
+#include "common/isa.h"
+#include "common/threads.h"
+#include "gaussians/cpu/ids.h"
+#include "serving/passes/retained.h"
+
+namespace lumigrad::serving {
+namespace {
+
+// The first stages of gaussians::kStageNames.
+constexpr const char* kForwardStages[] = {"kernel.project", "kernel.sort", "kernel.bin", "kernel.blend"};
+
+struct Scratch {
+  gaussians::Workspace workspace;
+  Buffer touched;
+  std::vector<std::unique_ptr<Buffer>> values;
+
+  // The first of so many values of four bytes.
+  void* ensure(std::size_t index, std::size_t count) {
+    while (values.size() <= index) values.push_back(std::make_unique<Buffer>());
+    return values[index]->ensure<float>(count);
+  }
+};
+
+class CpuRetain final : public PayloadJob {
+ public:
+  CpuRetain(Demand demand, std::shared_ptr<RetainedPass> pass, std::shared_ptr<Scratch> scratch)
+      : PayloadJob(std::move(demand)), pass_(std::move(pass)), scratch_(std::move(scratch)) {}
+
+  bool accept(std::string_view) override { return true; }
+  std::span<const char* const> stages() const override { return kForwardStages; }
+  void run(std::span<NativeJob* const> batch) override {
+    for (NativeJob* job : batch) static_cast<CpuRetain*>(job)->draw();
+  }
+
+ private:
+  void draw() {
+    const GaussianRender& render = *pass_->kind->render;
+    gaussians::Outputs kernels{};
+    std::int32_t* ids = nullptr;
+    const std::vector<const void*> places = point_all(render, kernels, ids);
+    const gaussians::Scene scene = pass_->scene();
+    const int views = static_cast<int>(render.views.size());
+    pass_->pass.prepare(views, true);
+    for (int view = 0; view < views; ++view) draw_view(render, view, scene, kernels, ids);
+    const Clock::time_point drawn = Clock::now();
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      if (places[i] != nullptr) encode(render.outputs[i], places[i], payload + render.outputs[i].offset);
+    }
+    download = 1e3 * seconds_of(Clock::now() - drawn);
+  }
+
+  // Where the kernels write each output; null for levels, which go to the payload itself.
+  std::vector<const void*> point_all(const GaussianRender& render, gaussians::Outputs& kernels, std::int32_t*& ids) {
+    const std::vector<KeptImage>& images = pass_->kind->images;
+    for (std::size_t i = 0; i < images.size(); ++i) point(kernels, images[i].name, pass_->image(i));
+    std::vector<const void*> places;
+    for (const Output& output : render.outputs) {
+      if (output.encoding == Encoding::levels && output.name == "color") {
+        kernels.color_levels = reinterpret_cast<std::uint8_t*>(payload + output.offset);
+        places.push_back(nullptr);
+        continue;
+      }
+      std::size_t kept = 0;
+      while (kept < images.size() && images[kept].name != output.name) ++kept;
+      void* to = kept < images.size() ? pass_->image(kept) : scratch_->ensure(places.size(), output.values);
+      places.push_back(to);
+      if (kept < images.size()) continue;
+      if (output.name == "ids") {
+        ids = static_cast<std::int32_t*>(to);
+      } else {
+        point(kernels, output.name, to);
+      }
+    }
+    return places;
+  }
+
+  void draw_view(const GaussianRender& render, int view, const gaussians::Scene& scene,
+                 const gaussians::Outputs& kernels, std::int32_t* ids) {
+    check_stop();
+    const Isa isa = current_isa();
+    gaussians::Workspace& workspace = scratch_->workspace;
+    const gaussians::View* views = render.views.data();
+    gaussians::cpu_engine(isa).forward_view(views, view, render.settings, scene, kernels, pass_->pass, workspace);
+    add_times();
+    if (ids == nullptr) return;
+    gaussians::cpu_ids(isa)(views, view, render.settings, scene, ids, pass_->pass, workspace);
+    add_times();
+  }
+
+  void add_times() {
+    for (std::size_t i = 0; i < std::size(kForwardStages); ++i) times[i] += scratch_->workspace.milliseconds[i];
+  }
+
+  const std::shared_ptr<RetainedPass> pass_;
+  const std::shared_ptr<Scratch> scratch_;
+};
+
+class CpuBackward final : public BackwardJob {
+ public:
+  CpuBackward(Demand demand, std::shared_ptr<const BackwardKind> kind, std::shared_ptr<RetainedPass> pass,
+              std::shared_ptr<Scratch> scratch)
+      : BackwardJob(std::move(demand), std::move(kind), std::move(pass)), scratch_(std::move(scratch)) {}
+
+  void run(std::span<NativeJob* const> batch) override {
+    for (NativeJob* job : batch) static_cast<CpuBackward*>(job)->differentiate();
+  }
+
+ private:
+  // Returns large rows however the pass ends.
+  struct Rows {
+    gaussians::Workspace& workspace;
+    ~Rows() { workspace.drop_rows(); }
+  };
+
+  void differentiate() {
+    const GaussianRender& render = *pass_->kind->render;
+    const gaussians::Scene scene = pass_->scene();
+    const gaussians::Upstream upstream = upstream_of();
+    gaussians::Gradients gradients{};
+    const std::vector<float*> places = point_all(gradients);
+    gradients.touched = scratch_->touched.ensure<std::int32_t>(scene.count);
+    gaussians::Workspace& workspace = scratch_->workspace;
+    const Rows rows{workspace};
+    const gaussians::CpuEngine engine = gaussians::cpu_engine(current_isa());
+    const int views = static_cast<int>(render.views.size());
+    for (int view = 0; view < views; ++view) {
+      check_stop();
+      engine.blend_backward(render.views.data(), view, render.settings, scene, upstream, gradients, pass_->pass,
+                            workspace);
+      add_times();
+    }
+    engine.project_backward(render.views.data(), views, render.settings, scene, upstream, gradients, pass_->pass,
+                            workspace);
+    add_times();
+    const Clock::time_point done = Clock::now();
+    for (std::size_t i = 0; i < places.size(); ++i) send(kind_->gradients[i], places[i]);
+    download = 1e3 * seconds_of(Clock::now() - done);
+  }
+
+  gaussians::Upstream upstream_of() const {
+    gaussians::Upstream upstream{};
+    const std::vector<KeptImage>& images = pass_->kind->images;
+    for (std::size_t i = 0; i < images.size(); ++i) point_image(upstream, images[i].name, pass_->image(i));
+    for (std::size_t i = 0; i < incoming_.size(); ++i) {
+      point_incoming(upstream, kind_->incoming[i].name, incoming_[i].data());
+    }
+    return upstream;
+  }
+
+  std::vector<float*> point_all(gaussians::Gradients& gradients) {
+    std::vector<float*> places;
+    for (const Output& gradient : kind_->gradients) {
+      places.push_back(static_cast<float*>(scratch_->ensure(places.size(), gradient.values)));
+      point_gradient(gradients, gradient.name, places.back());
+    }
+    return places;
+  }
+
+  void send(const Output& gradient, const float* values) {
+    char* to = payload + gradient.offset;
+    encode(gradient, values, to);
+    nonfinite += count_nonfinite(gradient, to);
+  }
+
+  void add_times() {
+    times[0] += scratch_->workspace.milliseconds[gaussians::kBackBlendStage];
+    times[1] += scratch_->workspace.milliseconds[gaussians::kBackProjectStage];
+  }
+
+  const std::shared_ptr<Scratch> scratch_;
+};
+
+class CpuPasses final : public PassEngine {
+ public:
+  std::shared_ptr<PayloadJob> render(Demand demand, std::shared_ptr<RetainedPass> pass) const override {
+    return std::make_shared<CpuRetain>(std::move(demand), std::move(pass), scratch_);
+  }
+  std::shared_ptr<BackwardJob> backward(Demand demand, std::shared_ptr<const BackwardKind> kind,
+                                        std::shared_ptr<RetainedPass> pass) const override {
+    return std::make_shared<CpuBackward>(std::move(demand), std::move(kind), std::move(pass), scratch_);
+  }
+
+ private:
+  const std::shared_ptr<Scratch> scratch_ = std::make_shared<Scratch>();
+};
+
+}  // namespace
+
+std::shared_ptr<PassEngine> make_cpu_passes() { return std::make_shared<CpuPasses>(); }
+
+}  // namespace lumigrad::serving

@@ -1,0 +1,96 @@
+// Renders of stored Gaussians whose forward state is kept, and its differentiation: requests differ in the poses of
+// their cameras, and in the gradients of outputs. No function here needs Python.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/pool.h"
+#include "gaussians/cpu/engine.h"
+#include "serving/passes/payload_job.h"
+#include "serving/render.h"
+
+namespace lumigrad::serving {
+
+// An image of all views that a backward pass needs.
+struct KeptImage {
+  std::string name;
+  std::size_t values;
+};
+
+// What retained renders of one key have in common. Immutable.
+struct RetainedRender {
+  std::shared_ptr<const GaussianRender> render;
+  std::vector<KeptImage> images;
+};
+
+// A forward state. The device's thread alone uses it, until nobody does any more.
+struct RetainedPass {
+  RetainedPass(std::shared_ptr<const RetainedRender> kind, const std::vector<CameraPose>& cameras);
+
+  const std::shared_ptr<const RetainedRender> kind;
+  std::vector<gaussians::Pose> poses;
+  gaussians::Pass pass;
+  std::vector<std::unique_ptr<Buffer>> images;  // Of floats, in the order of the kind's.
+
+  gaussians::Scene scene() const { return kind->render->scene_at(poses); }
+  float* image(std::size_t index) { return images[index]->ensure<float>(kind->images[index].values); }
+};
+
+// The gradient of an output, in the payload of a request.
+struct Incoming {
+  std::string name;
+  Encoding encoding;  // plain, float16 or bfloat16.
+  std::size_t values;
+  std::size_t offset;
+};
+
+// What backward passes of one key have in common. Immutable.
+struct BackwardKind {
+  std::vector<Incoming> incoming;
+  std::vector<Output> gradients;  // By their places; the last one ends with the payload.
+};
+
+// Sets the kernels' pointers for an image or the gradient of an output, and for a gradient; throws
+// std::invalid_argument for an unknown name.
+void point_image(gaussians::Upstream& upstream, const std::string& name, const float* from);
+void point_incoming(gaussians::Upstream& upstream, const std::string& name, const float* from);
+void point_gradient(gaussians::Gradients& gradients, const std::string& name, float* to);
+
+// The values of a payload as float32.
+std::vector<float> decoded(const Incoming& incoming, const char* payload);
+// The number of values of an encoded output that are NaN or infinite.
+std::size_t count_nonfinite(const Output& output, const char* from);
+
+class BackwardJob : public PayloadJob {
+ public:
+  BackwardJob(Demand demand, std::shared_ptr<const BackwardKind> kind, std::shared_ptr<RetainedPass> pass)
+      : PayloadJob(std::move(demand)), kind_(std::move(kind)), pass_(std::move(pass)) {}
+
+  bool accept(std::string_view request) override;
+  std::span<const char* const> stages() const override;
+
+  // Values of the reply, once the job is complete.
+  std::size_t nonfinite = 0;
+
+ protected:
+  const std::shared_ptr<const BackwardKind> kind_;
+  const std::shared_ptr<RetainedPass> pass_;
+  std::vector<std::vector<float>> incoming_;
+};
+
+// Makes the jobs of one device; one runs at a time.
+class PassEngine {
+ public:
+  virtual ~PassEngine() = default;
+  virtual std::shared_ptr<PayloadJob> render(Demand demand, std::shared_ptr<RetainedPass> pass) const = 0;
+  virtual std::shared_ptr<BackwardJob> backward(Demand demand, std::shared_ptr<const BackwardKind> kind,
+                                                std::shared_ptr<RetainedPass> pass) const = 0;
+};
+
+std::shared_ptr<PassEngine> make_cpu_passes();
+
+}  // namespace lumigrad::serving

@@ -1,0 +1,212 @@
+"""Retained Renders that differ in poses only, and their Backwards: prepared once, and computed without Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+
+from lumigrad.kernels import _native, gaussians
+from lumigrad.kernels.gaussians.prepared_passes import images_of, state_of
+from lumigrad.protos import dtypes
+from lumigrad.server.core.limits import Limits
+from lumigrad.server.device.jobs import Numbers
+from lumigrad.server.device.memory import Cost
+from lumigrad.server.engines.content import Shapes, Tensors
+from lumigrad.server.engines.gaussians import GAUSSIANS, GaussianPlan, gaussian_plan
+from lumigrad.server.engines.images import ImageFormats
+from lumigrad.server.engines.prepared import PreparedKinds, head_of, native_render
+from lumigrad.server.engines.runner import ForwardState, Task
+from lumigrad.v1 import render_pb2, scene_pb2, tensor_pb2
+
+_ENCODINGS: Mapping[int, str] = {dtypes.FLOAT32: "plain", dtypes.FLOAT16: "float16", dtypes.BFLOAT16: "bfloat16"}
+# What native backward passes take and give. The gradients of poses follow in Python, and that of one background for
+# all cameras is a sum.
+_INCOMING = {
+    *("color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth"),
+    *("normals", "median_depth", "distortion", "means2d"),
+}
+_GRADIENTS = {*gaussians.SCENE_GRADIENTS, "means2d", "means2d_abs"}
+# Stands for the name of a state.
+_NAME = "0" * 32
+_FIELD = "spec"
+
+
+@dataclass(frozen=True)
+class PassSource:
+    """What the states of one kind have in common, where Python takes them over.
+
+    Attributes:
+        tensors: Those of the stored scene.
+        shapes: Theirs.
+        reference: The scene.
+    """
+
+    tensors: Tensors
+    shapes: Shapes
+    reference: scene_pb2.SceneRef
+    limits: Limits
+
+
+@dataclass(frozen=True)
+class PreparedPass:
+    """A kind of retained Renders of one scene.
+
+    Attributes:
+        native: Draws them; it holds the scene's tensors.
+        cost: The cost of each.
+        payload_bytes: Of a reply.
+        state_bytes: The size of a state without what the kernels keep.
+        backwards: The Backwards of its states.
+    """
+
+    native: _native.RetainedRender
+    source: PassSource
+    cost: Cost
+    payload_bytes: int
+    state_bytes: int
+    backwards: PreparedKinds = field(default_factory=PreparedKinds)
+
+
+class PassState:
+    """A state that a prepared Render has retained. It becomes a `ForwardState` where Python needs one."""
+
+    def __init__(self, kind: PreparedPass, native: _native.RetainedPass, raw: bytes) -> None:
+        """`raw` is the request."""
+        self.kind = kind
+        self.native = native
+        self._raw = raw
+
+    @property
+    def bytes(self) -> int:
+        """The memory in use, the scene included."""
+        return self.kind.state_bytes + self.native.bytes
+
+    @cached_property
+    def task(self) -> Task:
+        """The checked request."""
+        spec, source = render_pb2.RenderRequest.FromString(self._raw).spec, self.kind.source
+        return Task(GAUSSIANS, gaussian_plan(spec, source.shapes, source.limits, _FIELD), _FIELD, source.reference)
+
+    @cached_property
+    def state(self) -> gaussians.State:
+        """The state as the kernels' functions take it."""
+        plan, tensors = self.task.plan, self.kind.source.tensors
+        assert isinstance(plan, GaussianPlan)
+        return state_of(
+            self.native,
+            gaussians.Gaussians(**tensors),
+            plan.cameras,
+            plan.settings,
+            background=plan.background_on(tensors["means"].device),
+            outputs=plan.outputs,
+        )
+
+
+def prepared_pass(
+    forward: ForwardState,
+    source: PassSource,
+    formats: ImageFormats,
+    reply: render_pb2.RenderReply,
+    payload_bytes: int,
+    cost: Cost,
+    numbers: Numbers,
+    engine: _native.PassEngine,
+) -> PreparedPass | None:
+    """Prepare retained Renders like one that has just succeeded; None: there is no faster way for its kind.
+
+    Args:
+        forward: Its state.
+        source: What its states have in common.
+        formats: Its image formats.
+        reply: Its reply, without the name of the state, payload and timings.
+        payload_bytes: The size of its payload.
+        cost: Its cost.
+        numbers: Of the queue.
+        engine: Draws retained Renders.
+    """
+    plan, state = forward.task.plan, forward.state
+    if not isinstance(plan, GaussianPlan) or not isinstance(state, gaussians.State) or plan.count == 0:
+        return None
+    named = render_pb2.RenderReply()
+    named.CopyFrom(reply)
+    named.context_id = _NAME
+    head = head_of(named, payload_bytes)
+    made = native_render(plan, source.tensors, formats, reply, payload_bytes, head)
+    if made is None:
+        return None
+    native = _native.RetainedRender(
+        render=made.native,
+        images=list(images_of(state).items()),
+        name_offset=head.index(_NAME.encode()),
+        engine=engine,
+        kind=numbers.of(cost.kind),
+        bytes=cost.bytes,
+    )
+    return PreparedPass(native, source, cost, payload_bytes, state.bytes - state.kept.bytes)
+
+
+@dataclass(frozen=True)
+class PreparedBackward:
+    """A kind of Backwards of one kind of states.
+
+    Attributes:
+        native: Computes them.
+        cost: The cost of each.
+        payload_bytes: Of a reply.
+        releases: Whether they release the state.
+        has_bfloat16: Whether there are such gradients.
+    """
+
+    native: _native.BackwardKind
+    cost: Cost
+    payload_bytes: int
+    releases: bool
+    has_bfloat16: bool
+
+
+def prepared_backward(
+    spec: render_pb2.BackwardSpec,
+    views: int,
+    reply: render_pb2.BackwardReply,
+    payload_bytes: int,
+    cost: Cost,
+    kind: int,
+) -> PreparedBackward | None:
+    """Prepare Backwards like one that has just succeeded; None: there is no faster way for its kind.
+
+    Args:
+        spec: Its request.
+        views: Of the state.
+        reply: Its reply, without payload and timings.
+        payload_bytes: The size of its payload.
+        cost: Its cost.
+        kind: The queue's number for what takes about the same time.
+    """
+    entries, gradients = spec.output_gradients, reply.gradients
+    if spec.format.sparse or not _are_plain(entries, _INCOMING) or not _are_plain(gradients, _GRADIENTS):
+        return None
+    native = _native.BackwardKind(
+        incoming=[_part(entry) for entry in entries],
+        gradients=[_part(gradient) for gradient in gradients],
+        payload_bytes=payload_bytes,
+        head=head_of(reply, payload_bytes),
+        kind=kind,
+        views=views,
+        bytes=cost.bytes,
+    )
+    has_bfloat16 = any(gradient.tensor.dtype == dtypes.BFLOAT16 for gradient in gradients)
+    return PreparedBackward(native, cost, payload_bytes, spec.release, has_bfloat16)
+
+
+def _are_plain(entries: Sequence[tensor_pb2.NamedTensor], names: set[str]) -> bool:
+    return all(
+        entry.name in names and entry.tensor.dtype in _ENCODINGS and entry.tensor.WhichOneof("location") == "payload"
+        for entry in entries
+    )
+
+
+def _part(entry: tensor_pb2.NamedTensor) -> tuple[str, str, int, int]:
+    tensor = entry.tensor
+    return entry.name, _ENCODINGS[tensor.dtype], prod(tensor.shape), tensor.payload.offset

@@ -1,0 +1,128 @@
+"""Retained Renders and their Backwards that need no Python on their way, after first ones of their kinds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lumigrad.kernels._native import BackwardCall, RetainCall, read_backward_request, read_retained_request
+from lumigrad.server.core.call import Call
+from lumigrad.server.core.errors import SceneNotFoundError, VersionMismatchError
+from lumigrad.server.device.memory import Cost
+from lumigrad.server.engines.gaussians import KIND
+from lumigrad.server.engines.prepared_passes import (
+    PassSource,
+    PassState,
+    PreparedBackward,
+    PreparedPass,
+    prepared_backward,
+    prepared_pass,
+)
+from lumigrad.server.engines.runner import ForwardState
+from lumigrad.server.rpc.native_calls import NativeCalls
+from lumigrad.server.rpc.prepared_calls import PreparedCalls
+from lumigrad.server.storage.stored_scene import StoredScene
+from lumigrad.server.storage.tenants import Tenants
+from lumigrad.v1 import render_pb2
+
+
+class PreparedPasses:
+    """Answers retained Renders and Backwards whose kind was prepared; all others are left to the general way.
+
+    States of both ways are in one store, and either way takes those of the other: Python makes a state of its own of
+    what a native Render has retained.
+    """
+
+    def __init__(self, tenants: Tenants) -> None:
+        self._tenants = tenants
+        self._calls = NativeCalls()
+
+    def render(self, raw: bytes, call: Call, most_bytes: int) -> bytes | None:
+        """Answer a retained Render by one message with at most so many bytes of payload; None: the general way does."""
+        request = read_retained_request(raw)
+        if request is None or not _is_plain(call):
+            return None
+        runtime = self._tenants.of(call)
+        try:
+            scene = runtime.scenes.find(request.scene_id, request.version)
+        except (SceneNotFoundError, VersionMismatchError):
+            return None
+        call.request_key = request.key
+        prepared: PreparedPass | None = scene.prepared.find(request.key)
+        if prepared is None or prepared.payload_bytes > most_bytes:
+            return None
+        found = self._calls.run(RetainCall, prepared.native, request, prepared.cost, runtime, call)
+        if found is None:
+            return None
+        state = PassState(prepared, found.state, raw)
+        reply = found.named(runtime.contexts.add(state, state.bytes))
+        self._calls.note(found, KIND, "forward", 0, prepared.payload_bytes, call)
+        return reply
+
+    def backward(self, raw: bytes, call: Call, most_bytes: int) -> bytes | None:
+        """Answer a Backward likewise."""
+        request = read_backward_request(raw)
+        if request is None or not _is_plain(call):
+            return None
+        runtime = self._tenants.of(call)
+        contexts = runtime.contexts
+        state = contexts.look(request.context_id)
+        if not isinstance(state, PassState):
+            return None
+        call.request_key = request.key
+        prepared: PreparedBackward | None = state.kind.backwards.find(request.key)
+        if prepared is None or prepared.payload_bytes > most_bytes:
+            return None
+        both = prepared.native, state.native
+        found = self._calls.run(BackwardCall, both, request, prepared.cost, runtime, call)
+        if found is None or (found.nonfinite and prepared.has_bfloat16):
+            # In bfloat16 the bits of NaN are those of torch's conversion, which depend on the processor.
+            return None
+        contexts.count_found()
+        if prepared.releases:
+            contexts.release(request.context_id)
+        else:
+            contexts.resize(request.context_id, state.bytes)
+        call.record.nonfinite = found.nonfinite
+        self._calls.note(found, KIND, "backward", request.payload_bytes, prepared.payload_bytes, call)
+        return found.reply
+
+    def prepare_render(
+        self, request: Any, cost: Cost, reply: Any, payload_bytes: int, state: ForwardState, call: Call
+    ) -> None:
+        """Prepare retained Renders like one that has just succeeded, if they can be."""
+        scene, runtime = request.scene, self._tenants.of(call)
+        if call.request_key is None or not isinstance(scene, StoredScene) or runtime.passes is None:
+            return
+        content, numbers = scene.load(), runtime.executor.numbers
+        source = PassSource(content.tensors, scene.outline.shapes, scene.reference, runtime.limits)
+        prepared = prepared_pass(state, source, request.formats, reply, payload_bytes, cost, numbers, runtime.passes)
+        if prepared is not None:
+            scene.prepared.add(call.request_key, prepared)
+
+    def prepare_backward(
+        self, state: Any, spec: render_pb2.BackwardSpec, cost: Cost, reply: Any, payload_bytes: int, call: Call
+    ) -> None:
+        """Prepare Backwards like one that has just succeeded, if they can be."""
+        if call.request_key is None or not isinstance(state, PassState):
+            return
+        kind = self._tenants.of(call).executor.numbers.of(cost.kind)
+        prepared = prepared_backward(spec, state.task.plan.views, reply, payload_bytes, cost, kind)
+        if prepared is not None:
+            state.kind.backwards.add(call.request_key, prepared)
+
+
+class RenderShortcut(PreparedCalls):
+    """Answers Renders whose kind was prepared, of those that are retained, too."""
+
+    def __init__(self, tenants: Tenants, passes: PreparedPasses) -> None:
+        super().__init__(tenants)
+        self._passes = passes
+
+    def __call__(self, raw: bytes, call: Call, most_bytes: int) -> bytes | None:
+        """Answer a request by one message with at most so many bytes of payload; None: it takes the general way."""
+        return super().__call__(raw, call, most_bytes) or self._passes.render(raw, call, most_bytes)
+
+
+def _is_plain(call: Call) -> bool:
+    # With several replies the request may have further messages, which are refused after the state has changed.
+    return call.has_single_reply and not call.lane_name and call.times.spans is None

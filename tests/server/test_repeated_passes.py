@@ -1,0 +1,366 @@
+"""Repeated retained Renders and their Backwards answer as first ones: bit by bit, errors included.
+
+A worker may keep what such calls of one kind have in common, and compute later ones another way. Its states are as good
+as others: each way differentiates those of the other.
+
+For LUMIGRAD_FUZZ_SECONDS for each test, 2 unless set.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+
+from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.v1 import image_pb2, render_pb2, tensor_pb2
+from support.calls.answers import ENCODINGS, UNKNOWN, Answer, Asker
+from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
+from support.calls.raw_calls import RawClient, opencv_camera
+from support.calls.render_kinds import Kind, StoredCloud, kinds, moved, store_clouds
+from support.calls.repeats import BATCH, assert_same, damaged, repeat
+from support.workers.tenant import tenant_client
+from support.workers.unharmed import unharmed_after
+from support.workers.worker import WorkerProcess, worker
+
+METHOD = "RenderService/Backward"
+SEEDS = st.integers(0, 1 << 32)
+WANTED = ("means", "quats", "scales", "covariances", "opacities", "sh", "colors", "means2d", "means2d_abs")
+ODD = (float("nan"), float("inf"), -float("inf"), 3e38, 1e-42)
+TYPES = {1: np.float32, 2: np.float16, 3: np.uint16}
+MOST_CONTEXTS = 40
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[WorkerProcess]:
+    with worker("--device", "cpu", "--max-contexts", str(MOST_CONTEXTS)) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def client(process: WorkerProcess) -> Iterator[RawClient]:
+    raw = RawClient(process.target)
+    yield raw
+    raw.close()
+
+
+@pytest.fixture(scope="module")
+def clouds(client: RawClient) -> list[StoredCloud]:
+    return store_clouds(client)
+
+
+@pytest.fixture
+def asker(process: WorkerProcess, client: RawClient) -> Iterator[Asker]:
+    with unharmed_after(process, client):
+        made = Asker(client, keeps=True)
+        yield made
+        made.close()
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """Backwards of one kind, which differ in the gradients of outputs."""
+
+    shapes: Mapping[str, list[int]]
+    wanted: tuple[str, ...]
+    form: render_pb2.GradientFormat
+    dtype: int
+
+    def of(self, context_id: str, seed: int, odd: float | None = None, *, release: bool = False) -> bytes:
+        """A request for a state."""
+        random, payload = np.random.default_rng(seed), PayloadWriter()
+        spec = render_pb2.BackwardSpec(context_id=context_id, wanted=self.wanted, release=release, format=self.form)
+        for name, shape in self.shapes.items():
+            values = random.normal(size=shape).astype(np.float32)
+            if odd is not None and values.size:
+                values.reshape(-1)[random.integers(values.size)] = odd
+            spec.output_gradients.add(name=name, tensor=added(payload, values, self.dtype))
+        data = b"".join(payload.buffers)
+        return render_pb2.BackwardRequest(spec=spec, payload_bytes=len(data), data=data).SerializeToString()
+
+
+def added(payload: PayloadWriter, values: np.ndarray, dtype: int) -> tensor_pb2.Tensor:
+    """The values as another type; as bfloat16 by cutting off bits."""
+    if dtype == tensor_pb2.DTYPE_BFLOAT16:
+        return payload.add((values.view(np.uint32) >> 16).astype(np.uint16), tensor_pb2.DTYPE_BFLOAT16)
+    with np.errstate(over="ignore"):
+        return payload.add(values.astype(TYPES[dtype]))
+
+
+@st.composite
+def incoming(draw: st.DrawFn, request: render_pb2.RenderRequest, channels: int) -> Incoming:
+    image = [len(request.spec.cameras), request.spec.cameras[0].height, request.spec.cameras[0].width]
+    names = draw(
+        st.lists(
+            st.sampled_from(("color", "color", "alpha", "depth", "expected_depth", "nonsense")),
+            min_size=1,
+            max_size=3,
+            unique=True,
+        )
+    )
+    wanted = draw(st.lists(st.sampled_from((*WANTED, *WANTED, "cameras", "background", "nonsense")), max_size=4))
+    form = render_pb2.GradientFormat(
+        dtype=draw(st.sampled_from((0, 1, 2, 3))),  # type: ignore[arg-type]
+        sparse=draw(st.sampled_from((False, False, False, True))),
+    )
+    shapes = {name: [*image, channels] if name == "color" else image for name in names}
+    return Incoming(shapes, tuple(wanted), form, draw(st.sampled_from((1, 1, 2, 3))))
+
+
+def render(asker: Asker, request: render_pb2.RenderRequest, encode: Callable[..., bytes] | None = None) -> str:
+    """Renders; returns the name of the state."""
+    raw = request.SerializeToString() if encode is None else encode(request)
+    assert asker.ask(raw).is_ok
+    return asker.kept
+
+
+def release(client: RawClient, *names: str) -> None:
+    for name in names:
+        client.render_stub.Release(render_pb2.ReleaseRequest(context_id=name), timeout=60)
+
+
+def test_any_retained_render_and_its_backwards_answer_as_others(
+    client: RawClient, asker: Asker, clouds: list[StoredCloud]
+) -> None:
+    codes: Counter[str] = Counter()
+
+    @BATCH
+    @given(kinds(clouds), SEEDS, st.data())
+    def run(kind: Kind, seed: int, data: st.DataObject) -> None:
+        first = kind.with_cameras(seed)
+        first.retain = True
+        channels = next(cloud.channels for cloud in clouds if cloud.scene_id == first.spec.scene_ref.scene_id)
+        names = []
+        for number in range(3):
+            request = moved(first, seed + number)
+            raw = request.SerializeToString()
+            other = ENCODINGS[data.draw(st.sampled_from(sorted(ENCODINGS)))](request)
+            found = asker.ask(raw)
+            names.append(asker.kept)
+            assert_same(found, asker.ask(other), raw)
+            codes[found.code] += 1
+            if not found.is_ok:
+                return
+            names.append(asker.kept)
+        for _ in range(2):
+            backwards(data, first, channels, names)
+        release(client, *names)
+
+    def backwards(data: st.DataObject, first: render_pb2.RenderRequest, channels: int, names: list[str]) -> None:
+        asked = data.draw(incoming(first, channels))
+        way = data.draw(st.sampled_from(("single", "single", "stream", "lane")))
+        for number in range(3):
+            seed, odd = data.draw(SEEDS), data.draw(st.sampled_from((None, None, None, *ODD)))
+            # States of the same images, of each way, and a request in other bytes.
+            for one, other in ((names[4], names[5]), (names[2], names[3])):
+                raw = asked.of(one, seed, odd)
+                found = asker.ask(raw, way if number else "single", METHOD)
+                assert_same(found, asker.ask(asked.of(other, seed, odd), method=METHOD), raw)
+                assert_same(found, asker.ask(UNKNOWN + raw, method=METHOD), raw)
+                codes[found.code] += 1
+
+    repeat(run)
+    assert set(codes) <= {"OK", "INVALID_ARGUMENT"}
+    assert codes["OK"]
+
+
+def small(scene_id: str, x: float = 0.0) -> render_pb2.RenderRequest:
+    spec = gaussian_spec(opencv_camera(24, 18, x=x), scene_id=scene_id, outputs=("color", "depth"))
+    form = image_pb2.OutputFormat(name="color", format=image_pb2.IMAGE_FORMAT_UINT8)
+    return render_pb2.RenderRequest(spec=spec, retain=True, formats=[form])
+
+
+SMALL = Incoming(
+    {"color": [1, 18, 24, 3], "depth": [1, 18, 24]}, ("means", "opacities"), render_pb2.GradientFormat(), 1
+)
+
+
+@pytest.fixture
+def scene_id(client: RawClient, asker: Asker) -> str:
+    """A scene of which retained Renders and Backwards are prepared."""
+    stored = client.put(gaussian_cloud(50, seed=31)).scene.scene_id
+    names = [render(asker, small(stored)) for _ in range(2)]
+    assert asker.ask(SMALL.of(names[1], 0), method=METHOD).is_ok
+    assert asker.ask(SMALL.of(names[1], 0, release=True), method=METHOD).is_ok
+    release(client, *names)
+    return str(stored)
+
+
+def releases(raw: bytes) -> bool:
+    try:
+        return render_pb2.BackwardRequest.FromString(raw).spec.release
+    except DecodeError:
+        return False
+
+
+def test_damaged_bytes_are_refused_as_in_a_first_call(client: RawClient, asker: Asker, scene_id: str) -> None:
+    codes: Counter[str] = Counter()
+    context = render(asker, small(scene_id))
+    good = asker.ask(SMALL.of(context, 1), method=METHOD)
+
+    @BATCH
+    @given(SEEDS, st.lists(st.integers(0, 3), min_size=1, max_size=4), st.sampled_from(("Render", "Backward")))
+    def run(seed: int, ways: list[int], name: str) -> None:
+        raw = SMALL.of(context, seed) if name == "Backward" else small(scene_id).SerializeToString()
+        method = f"RenderService/{name}"
+        for number, way in enumerate(ways):
+            bad = damaged(raw, np.random.default_rng(seed + number), way)
+            if name == "Backward" and releases(bad):
+                continue
+            asker.kept = ""
+            found = asker.ask(bad, method=method)
+            release(client, *filter(None, (asker.kept,)))
+            asker.kept = ""
+            assert_same(found, asker.ask(UNKNOWN + bad, method=method), bad)
+            release(client, *filter(None, (asker.kept,)))
+            codes[found.code] += 1
+
+    repeat(run)
+    expected = {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "RESOURCE_EXHAUSTED"}
+    assert set(codes) <= expected
+    assert codes["INVALID_ARGUMENT"]
+    assert asker.ask(SMALL.of(context, 1), method=METHOD) == good
+    release(client, context)
+
+
+def test_a_state_is_used_until_it_is_released(client: RawClient, asker: Asker, scene_id: str) -> None:
+    context = render(asker, small(scene_id, 0.1))
+    found = [asker.ask(SMALL.of(context, 4), method=METHOD) for _ in range(3)]
+    assert found[0].is_ok and found[0] == found[1] == found[2]
+    assert asker.ask(SMALL.of(context, 4, release=True), method=METHOD) == found[0]
+    for raw in (SMALL.of(context, 4), SMALL.of(context, 4, release=True)):
+        lost = asker.ask(raw, method=METHOD)
+        assert lost.code == "FAILED_PRECONDITION"
+        assert_same(lost, asker.ask(UNKNOWN + raw, method=METHOD), raw)
+
+
+def test_states_are_evicted_as_others(process: WorkerProcess, client: RawClient, asker: Asker, scene_id: str) -> None:
+    before = process.metric("lumigrad_evictions_total", store="contexts", reason="room")
+    names = [render(asker, small(scene_id, 0.01 * number)) for number in range(MOST_CONTEXTS + 3)]
+    assert process.metric("lumigrad_contexts") == MOST_CONTEXTS
+    assert process.metric("lumigrad_evictions_total", store="contexts", reason="room") == before + 3
+    assert asker.ask(SMALL.of(names[2], 0), method=METHOD).code == "FAILED_PRECONDITION"
+    # Use makes a state the newest.
+    assert asker.ask(SMALL.of(names[3], 0), method=METHOD).is_ok
+    names.append(render(asker, small(scene_id)))
+    assert asker.ask(SMALL.of(names[4], 0), method=METHOD).code == "FAILED_PRECONDITION"
+    assert asker.ask(SMALL.of(names[3], 0), method=METHOD).is_ok
+    release(client, *names)
+    assert process.metric("lumigrad_contexts") == 0 == process.metric("lumigrad_context_bytes")
+
+
+def test_a_state_outlives_its_scene(client: RawClient, asker: Asker) -> None:
+    stored = client.put(gaussian_cloud(50, seed=32)).scene
+    names = [render(asker, small(stored.scene_id)) for _ in range(2)]
+    answers = [asker.ask(SMALL.of(name, 5), method=METHOD) for name in names * 2]
+    client.update(stored.scene_id, stored.version, {"opacities": np.full(50, 0.3, np.float32)})
+    answers += [asker.ask(SMALL.of(name, 5), method=METHOD) for name in names]
+    assert answers[0].is_ok and all(answer == answers[0] for answer in answers)
+    other = render(asker, small(stored.scene_id))
+    assert asker.ask(SMALL.of(other, 5), method=METHOD).values != answers[0].values
+    release(client, other, *names)
+
+
+def test_calls_at_the_same_time_answer_as_one_after_the_other(client: RawClient, asker: Asker, scene_id: str) -> None:
+    names = [render(asker, small(scene_id, 0.02 * number)) for number in range(4)]
+    expected = [asker.ask(UNKNOWN + SMALL.of(name, 6), method=METHOD) for name in names]
+    images = [asker.ask(UNKNOWN + small(scene_id, 0.02 * number).SerializeToString()) for number in range(4)]
+
+    def run(number: int) -> tuple[int, Answer, Answer]:
+        own = Asker(client)
+        try:
+            backward = own.ask(SMALL.of(names[number], 6), method=METHOD)
+            return number, backward, own.ask(small(scene_id, 0.02 * number).SerializeToString())
+        finally:
+            own.close()
+
+    with ThreadPoolExecutor(6) as threads:
+        for number, backward, image in threads.map(run, [*range(4)] * 6):
+            assert_same(backward, expected[number], b"")
+            assert_same(image, images[number], b"")
+    release(client, *names)
+
+
+def test_a_backward_that_is_late_leaves_the_state_as_it_is(client: RawClient, asker: Asker, scene_id: str) -> None:
+    context = render(asker, small(scene_id))
+    raw = SMALL.of(context, 7)
+    good = asker.ask(raw, method=METHOD)
+    call = client.channel.unary_unary("/lumigrad.v1.RenderService/Backward")
+    codes = set()
+    for milliseconds in (0.01, 0.3, 1, 2, 60_000):
+        try:
+            call(raw, timeout=milliseconds / 1e3, metadata=(("lumigrad-message-bytes", "3000000"),))
+            codes.add("OK")
+        except grpc.RpcError as error:
+            codes.add(error.code().name)
+    assert codes <= {"OK", "DEADLINE_EXCEEDED"} and "OK" in codes
+    assert asker.ask(raw, method=METHOD) == good
+    release(client, context)
+
+
+def test_repeated_passes_are_counted_as_others(
+    process: WorkerProcess, client: RawClient, asker: Asker, scene_id: str
+) -> None:
+    request = small(scene_id)
+    for name in ("Render", "Backward"):
+        changes = []
+        for is_first in (True, False, False):
+            context = render(asker, request)
+            raw = request.SerializeToString() if name == "Render" else SMALL.of(context, 8, float("nan"))
+            before = figures(process, name)
+            assert asker.ask(UNKNOWN + raw if is_first else raw, method=f"RenderService/{name}").is_ok
+            changes.append({key: value - before[key] for key, value in figures(process, name).items()})
+            release(client, context, asker.kept)
+        assert changes[1] == changes[0] and changes[2] == changes[0]
+        assert changes[0]["calls"] == 1
+        assert (changes[0]["nonfinite"] > 0) == (name == "Backward")
+
+
+def figures(process: WorkerProcess, name: str) -> dict[str, float]:
+    method, op = f"RenderService.{name}", "forward" if name == "Render" else "backward"
+    stages = ("project", "sort", "bin", "blend", "blend_backward", "project_backward")
+    kernels = {"engine": "gaussians", "op": op}
+    return {
+        "calls": process.metric("lumigrad_calls_total", method=method, code="OK"),
+        "received": process.metric("lumigrad_payload_bytes_total", method=method, direction="received"),
+        "sent": process.metric("lumigrad_payload_bytes_total", method=method, direction="sent"),
+        "found": process.metric("lumigrad_context_lookups_total", result="found"),
+        "nonfinite": process.metric("lumigrad_nonfinite_gradients_total", engine="gaussians"),
+        "views": process.metric("lumigrad_batch_views_count"),
+        "contexts": process.metric("lumigrad_contexts"),
+        "context bytes": process.metric("lumigrad_context_bytes"),
+        **{stage: process.metric("lumigrad_kernel_seconds_count", stage=stage, **kernels) for stage in stages},
+    }
+
+
+def test_states_of_another_tenant_are_lost(tmp_path: Path) -> None:
+    tokens = [f"{name}-0123456789abcdef" for name in ("alice", "bob")]
+    (tmp_path / "tokens").write_text("".join(f"{token[:3]}: {token}\n" for token in tokens))
+    with worker("--device", "cpu", "--tokens-file", str(tmp_path / "tokens")) as process, process.channel() as channel:
+        askers, names = [], []
+        for token in tokens:
+            client = tenant_client(channel, token)
+            asker = Asker(client, keeps=True)
+            scene = client.put(gaussian_cloud(50, seed=33)).scene.scene_id
+            names.append([render(asker, small(scene)) for _ in range(2)])
+            for _ in range(2):
+                assert asker.ask(SMALL.of(names[-1][1], 9), method=METHOD).is_ok
+            askers.append(asker)
+        for asker, others in zip(askers, reversed(names), strict=True):
+            for other in others:
+                raw = SMALL.of(other, 9, release=True)
+                lost = asker.ask(raw, method=METHOD)
+                assert lost.code == "FAILED_PRECONDITION"
+                assert_same(lost, asker.ask(UNKNOWN + raw, method=METHOD), raw)
+        for asker, own in zip(askers, names, strict=True):
+            assert asker.ask(SMALL.of(own[1], 9, release=True), method=METHOD).is_ok
+            asker.close()

@@ -1,9 +1,19 @@
 """Signed distances and collision costs between spheres and meshes: true derivatives, or cuRobo's."""
 
 from lumigrad.kernels.errors import ArgumentError
-from lumigrad.kernels.meshes.backward import GRADIENTS, Backward, backward
-from lumigrad.kernels.meshes.esdf import esdf, voxel_counts
-from lumigrad.kernels.meshes.evaluate import COSTS, DISTANCES, OUTPUTS, Evaluation, State, evaluate
+from lumigrad.kernels.meshes.backward import GRADIENTS, Backward, backward, backward_steps
+from lumigrad.kernels.meshes.esdf import esdf, esdf_steps, voxel_counts
+from lumigrad.kernels.meshes.evaluate import (
+    COSTS,
+    DISTANCES,
+    OUTPUTS,
+    Evaluation,
+    State,
+    Steps,
+    complete,
+    evaluate,
+    evaluate_steps,
+)
 from lumigrad.kernels.meshes.inputs import check_values
 from lumigrad.kernels.meshes.mesh import SIGNS, Mesh, Report
 from lumigrad.kernels.meshes.pose import IDENTITY, are_poses
@@ -32,14 +42,19 @@ __all__ = [
     "Settings",
     "Shape",
     "State",
+    "Steps",
     "World",
     "are_poses",
     "are_sizes",
     "backward",
+    "backward_steps",
     "check_values",
+    "complete",
     "cuboids_of",
     "esdf",
+    "esdf_steps",
     "evaluate",
+    "evaluate_steps",
     "instances_of",
     "prepare",
     "voxel_counts",

@@ -11,7 +11,7 @@ import torch
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.meshes import sphere_gradient
 from lumigrad.kernels.meshes.engine import engine_for
-from lumigrad.kernels.meshes.evaluate import BeforeLaunch, State, nothing
+from lumigrad.kernels.meshes.evaluate import BeforeLaunch, State, Steps, complete
 from lumigrad.kernels.meshes.pose_sums import PoseSums, of_costs, of_distances
 from lumigrad.kernels.stages import Stages
 
@@ -66,6 +66,13 @@ def backward(
         found = meshes.evaluate(rows, world, meshes.Settings(activation_distance=5.0), retain=True)
         gradients = meshes.backward(found.state, {"cost": torch.ones(1, 1, 1)}, ("spheres",)).gradients
     """
+    return complete(backward_steps(state, output_gradients, wanted), before_launch)
+
+
+def backward_steps(
+    state: State, output_gradients: Mapping[str, torch.Tensor], wanted: Sequence[str] = GRADIENTS
+) -> Steps[Backward]:
+    """As `backward`, which it does in steps; between them other queries may run on the same thread."""
     if not isinstance(state, State):
         raise ArgumentError("state", "the state of an evaluate with retain=True", type(state).__name__)
     unknown = [name for name in wanted if name not in GRADIENTS]
@@ -80,7 +87,7 @@ def backward(
     if "spheres" in wanted:
         gradients["spheres"] = _spheres(state, upstream)
     if "poses" in wanted:
-        gradients["poses"] = _poses(state, upstream, times, before_launch or nothing)
+        gradients["poses"] = yield from _poses(state, upstream, times)
     if "weight" in wanted:
         gradients["weight"] = _weight(state, upstream)
     return Backward(gradients, times)
@@ -98,13 +105,11 @@ def _spheres(state: State, upstream: Mapping[str, torch.Tensor]) -> torch.Tensor
     return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
 
-def _poses(
-    state: State, upstream: Mapping[str, torch.Tensor], times: Stages, before_launch: BeforeLaunch
-) -> torch.Tensor:
+def _poses(state: State, upstream: Mapping[str, torch.Tensor], times: Stages) -> Steps[torch.Tensor]:
     sums = PoseSums.none(len(state.world.instances))
     if "cost" in upstream:
         engine = engine_for(state.spheres.device)
-        sums = sums + of_costs(state, _weighted(state, upstream["cost"]), engine, times, before_launch)
+        sums = sums + (yield from of_costs(state, _weighted(state, upstream["cost"]), engine, times))
     if "distance" in upstream:
         sums = sums + of_distances(state, upstream["distance"])
     return torch.from_numpy(np.ascontiguousarray(sums.gradient(state.world), np.float32))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ import torch
 from lumigrad.kernels.buffers import empty
 from lumigrad.kernels.checks import check, is_number, is_whole
 from lumigrad.kernels.errors import ArgumentError
-from lumigrad.kernels.meshes.evaluate import BeforeLaunch, evaluate
+from lumigrad.kernels.meshes.evaluate import BeforeLaunch, Steps, complete, evaluate_steps
 from lumigrad.kernels.meshes.pose import MAX_COORDINATE, Array, checked_pose, rotations
 from lumigrad.kernels.meshes.settings import Settings
 from lumigrad.kernels.meshes.shapes import checked_size
@@ -55,6 +56,22 @@ def esdf(
     Raises:
         ArgumentError: An argument is invalid; the message names it.
     """
+    options: dict[str, Any] = {"environment": environment, "max_distance": max_distance, "semantics": semantics}
+    return complete(esdf_steps(world, box_pose, dims, voxel_size, device=device, **options), before_launch)
+
+
+def esdf_steps(
+    world: World,
+    box_pose: Sequence[float],
+    dims: Sequence[float],
+    voxel_size: float,
+    *,
+    environment: int = 0,
+    max_distance: float | None = None,
+    semantics: str = "exact",
+    device: torch.device | None = None,
+) -> Steps[torch.Tensor]:
+    """As `esdf`, which it does in steps; between them other queries may run on the same thread."""
     if not isinstance(world, World):
         raise ArgumentError("world", "a World", type(world).__name__)
     check(semantics in _SEMANTICS, "semantics", f"one of {_SEMANTICS}", semantics)
@@ -71,15 +88,7 @@ def esdf(
         last = min(first + _VOXELS_AT_ONCE, flat.numel())
         centres = voxels.centres(torch.arange(first, last, device=where))
         spheres = torch.nn.functional.pad(centres.float(), (0, 1))[None, None]
-        found = evaluate(
-            spheres,
-            world,
-            settings,
-            environments=numbers,
-            outputs=(name,),
-            checked=True,
-            before_launch=before_launch,
-        )
+        found = yield from evaluate_steps(spheres, world, settings, environments=numbers, outputs=(name,), checked=True)
         flat[first:last] = found.outputs[name].view(-1)
     return values
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -19,6 +19,9 @@ from lumigrad.kernels.meshes.world import World
 from lumigrad.kernels.stages import Stages, StageTimes
 
 BeforeLaunch = Callable[[], object]
+T = TypeVar("T")
+# Work that yields before each launch, and returns its result.
+Steps = Generator[None, None, T]
 # Rows times instances in a launch: at most about a second on one thread.
 _WORK_AT_ONCE = 2**22
 # Launches have at least so many rows, which keep all threads of a CPU (a chunk each), or a GPU, at work.
@@ -26,8 +29,16 @@ _CHUNK_ROWS = 512
 _CUDA_ROWS = 2**15
 
 
-def nothing() -> None:
-    """The default `before_launch`, which does nothing."""
+def complete(steps: Steps[T], before_launch: BeforeLaunch | None = None) -> T:
+    """The result of work in steps; `before_launch` is called before each launch."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        if before_launch is not None:
+            before_launch()
 
 
 @dataclass(frozen=True)
@@ -52,27 +63,23 @@ class Part:
         return part[:, :, self.rows] if self.of_spheres else part.flatten(1, 2)[:, None, self.rows]
 
 
-def launches(spheres: torch.Tensor, instances: int, settings: Settings, before_launch: BeforeLaunch) -> Iterator[Part]:
+def launches(spheres: torch.Tensor, instances: int, settings: Settings) -> list[Part]:
     """Splits spheres [B, H, S, 4] into launches: along B, and long trajectories along S and H.
 
     Sweeps and speeds link the steps of a trajectory, which is then split along S only.
     """
     trajectories, horizon, count = spheres.shape[:3]
     if spheres.numel() == 0:
-        return
+        return []
     least = _CHUNK_ROWS * _native.thread_count() if spheres.device.type == "cpu" else _CUDA_ROWS
     rows = max(least, _WORK_AT_ONCE // max(1, instances))
     if horizon * count <= rows:
         step = rows // (horizon * count)
-        parts = [Part(slice(first, first + step)) for first in range(0, trajectories, step)]
-    else:
-        is_linked = settings.sweep or settings.speed_metric
-        length, step = (count, max(1, rows // horizon)) if is_linked else (horizon * count, rows)
-        pieces = [slice(first, first + step) for first in range(0, length, step)]
-        parts = [Part(slice(one, one + 1), piece, is_linked) for one in range(trajectories) for piece in pieces]
-    for part in parts:
-        before_launch()
-        yield part
+        return [Part(slice(first, first + step)) for first in range(0, trajectories, step)]
+    is_linked = settings.sweep or settings.speed_metric
+    length, step = (count, max(1, rows // horizon)) if is_linked else (horizon * count, rows)
+    pieces = [slice(first, first + step) for first in range(0, length, step)]
+    return [Part(slice(one, one + 1), piece, is_linked) for one in range(trajectories) for piece in pieces]
 
 
 def run(
@@ -204,6 +211,23 @@ def evaluate(
         found = meshes.evaluate(rows, world, meshes.Settings(activation_distance=5.0), outputs=("cost", "distance"))
         found.outputs["distance"]  # [1, 1, 1], metres
     """
+    options = {"per_instance": per_instance, "retain": retain, "checked": checked}
+    steps = evaluate_steps(spheres, world, settings, environments=environments, outputs=outputs, **options)
+    return complete(steps, before_launch)
+
+
+def evaluate_steps(
+    spheres: torch.Tensor,
+    world: World,
+    settings: Settings,
+    *,
+    environments: torch.Tensor | None = None,
+    outputs: Sequence[str] = ("cost",),
+    per_instance: bool = False,
+    retain: bool = False,
+    checked: bool = False,
+) -> Steps[Evaluation]:
+    """As `evaluate`, which it does in steps; between them other queries may run on the same thread."""
     if not isinstance(world, World):
         raise ArgumentError("world", "a World", type(world).__name__)
     if not isinstance(settings, Settings):
@@ -217,7 +241,7 @@ def evaluate(
     names = _native_names(outputs, retain)
     engine = engine_for(rows.device)
     ask = _each if per_instance else _together
-    found, times = ask(engine, world, settings, inputs, names, before_launch or nothing)
+    found, times = yield from ask(engine, world, settings, inputs, names)
     state = None
     if retain:
         kept = {name: found.get(name) for name in ("cost", "jacobian", "normal", "instance")}
@@ -254,14 +278,14 @@ def _together(
     settings: Settings,
     inputs: Mapping[str, torch.Tensor | None],
     names: Sequence[str],
-    before_launch: BeforeLaunch,
-) -> tuple[dict[str, torch.Tensor], Stages]:
+) -> Steps[tuple[dict[str, torch.Tensor], Stages]]:
     """Queries all instances together."""
     spheres, times = inputs["spheres"], Stages()
     assert spheres is not None
     found = {name: _allocate(name, spheres.shape[:3], spheres.device) for name in names}
     arrays = {name: tensor for name, tensor in {**inputs, **found}.items() if tensor is not None}
-    for part in launches(spheres, len(world.instances), settings, before_launch):
+    for part in launches(spheres, len(world.instances), settings):
+        yield
         times.views.append(run(engine, world.placed(engine), settings.native, arrays, part, found))
     return found, times
 
@@ -272,15 +296,15 @@ def _each(
     settings: Settings,
     inputs: Mapping[str, torch.Tensor | None],
     names: Sequence[str],
-    before_launch: BeforeLaunch,
-) -> tuple[dict[str, torch.Tensor], Stages]:
+) -> Steps[tuple[dict[str, torch.Tensor], Stages]]:
     """Queries one instance at a time; results have an axis I after S."""
     spheres, count, times = inputs["spheres"], len(world.instances), Stages()
     assert spheres is not None
     stacked = {name: _allocate(name, (count, *spheres.shape[:3]), spheres.device) for name in names}
     for index in range(count):
         found = {name: tensor[index] for name, tensor in stacked.items()}
-        for part in launches(spheres, 1, settings, before_launch):
+        for part in launches(spheres, 1, settings):
+            yield
             arrays = {**inputs, **found}
             times.views.append(run(engine, world.placed(engine, index), settings.native, arrays, part, found))
     return {name: tensor.movedim(0, 3).contiguous() for name, tensor in stacked.items()}, times

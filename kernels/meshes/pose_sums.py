@@ -9,7 +9,7 @@ import torch
 
 from lumigrad.kernels import _native
 from lumigrad.kernels.meshes.engine import Engine
-from lumigrad.kernels.meshes.evaluate import BeforeLaunch, State, launches, run
+from lumigrad.kernels.meshes.evaluate import State, Steps, launches, run
 from lumigrad.kernels.meshes.pose import Array, pose_gradient, rotations
 from lumigrad.kernels.meshes.settings import Settings
 from lumigrad.kernels.meshes.world import World
@@ -69,7 +69,7 @@ class PoseSums:
         return pose_gradient(poses, d_translation, rotation @ self.moment)
 
 
-def of_costs(state: State, scale: torch.Tensor, engine: Engine, times: Stages, before_launch: BeforeLaunch) -> PoseSums:
+def of_costs(state: State, scale: torch.Tensor, engine: Engine, times: Stages) -> Steps[PoseSums]:
     """Sums over all samples of costs; `scale` is dL/d cost times the weight, [B, H, S]."""
     spheres, world = state.spheres, state.world
     count = len(world.instances)
@@ -80,7 +80,8 @@ def of_costs(state: State, scale: torch.Tensor, engine: Engine, times: Stages, b
     sums = torch.zeros(count, _native.MESH_MOMENT_DOUBLES, dtype=torch.float64, device=spheres.device)
     arrays = {"spheres": spheres, "environments": state.environments, "upstream": upstream}
     settings = state.settings.native_without_speed
-    for part in launches(spheres, count, state.settings, before_launch):
+    for part in launches(spheres, count, state.settings):
+        yield
         times.views.append(run(engine, world.placed(engine), settings, arrays, part, moments=sums))
     return _of_objects(sums.cpu().numpy(), world, engine)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from lumigrad.kernels import _native
-from lumigrad.kernels.meshes.evaluate import launches, nothing
+from lumigrad.kernels.meshes.evaluate import launches
 from lumigrad.kernels.meshes.pose import MAX_COORDINATE
 from lumigrad.kernels.meshes.settings import Settings
 from lumigrad.kernels.meshes.world import World
@@ -48,8 +48,8 @@ def prepare(
         The native query; None if one launch is not enough for it.
     """
     placed = world.placed_before(CPU)
-    parts = launches(torch.empty((*rows, 4)), len(world.instances), settings, nothing)
-    if placed is None or len(list(parts)) != 1:
+    parts = launches(torch.empty((*rows, 4)), len(world.instances), settings)
+    if placed is None or len(parts) != 1:
         return None
     return _native.DistanceQuery(
         world=placed,

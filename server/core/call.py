@@ -126,6 +126,9 @@ def _no_lane(_: Call) -> NoLane:
 class Call:
     """The state of a call that the layers below gRPC may use."""
 
+    # What its jobs have taken of the device's time.
+    device_seconds = 0.0
+
     def __init__(
         self,
         method: str,

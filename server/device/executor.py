@@ -19,11 +19,13 @@ from lumigrad.server.core.errors import (
     CancelledError,
     DeadlineTooNearError,
     DeviceLostError,
+    DeviceTimeError,
     StoppingError,
 )
 from lumigrad.server.device.faults import is_device_lost
 from lumigrad.server.device.jobs import Batch, BatchEntry, Job, Numbers
 from lumigrad.server.device.memory import Cost, DeviceMemory
+from lumigrad.server.device.slices import Rest, Slices, Steps
 from lumigrad.server.device.transfer import Delivery, Download
 
 T = TypeVar("T")
@@ -109,9 +111,11 @@ class DeviceExecutor:
         waits for a place in the queue, which is a BusyError for others: for what would lose results otherwise, or a
         scene that was read.
         """
-        job = Job(work, call, cost or Cost(), entry, self.numbers, tenant)
         if call is not None:
             call.turn.give()
+            if call.device_seconds > self._limit_seconds:
+                raise DeviceTimeError(self._limit_seconds)
+        job = Job(work, call, cost or Cost(), entry, self.numbers, tenant)
         while not self.queue.submit(job):
             if not (waits and job.outcome == Outcome.FULL):
                 raise self._error(job, job.outcome)
@@ -129,6 +133,20 @@ class DeviceExecutor:
             raise self._error(job, outcome)
         result: T = job.give()
         return result
+
+    def deliver_steps(
+        self, begin: Callable[[], Steps[Delivery[T]]], call: Call, cost: Cost, entry: BatchEntry | None = None
+    ) -> T:
+        """As `deliver`, for work in steps: between some of them other jobs run while they wait."""
+        slices = Slices(begin, cost, self._memory, lambda: self.queue.depth)
+        try:
+            delivery = self.run(slices.run, call, cost, entry)
+            while isinstance(delivery, Rest):
+                delivery = self.run(slices.run, call, slices.cost, waits=True)
+        finally:
+            slices.close()
+        self.complete(delivery.download, call, is_repeatable=True)
+        return delivery.result
 
     def deliver(
         self,
@@ -222,7 +240,9 @@ class DeviceExecutor:
         batch.run(self._memory)
         is_ok = self._record(batch)
         self._running = None
-        self.queue.finish(time.perf_counter() - started, is_ok)
+        seconds = time.perf_counter() - started
+        batch.charge(seconds)
+        self.queue.finish(seconds, is_ok)
 
     def _record(self, batch: Batch) -> bool:
         """Whether all jobs have succeeded. Errors stay out of the frame in which they arose: it refers to them."""

@@ -191,6 +191,13 @@ class Batch:
         """The errors of its jobs."""
         return [job.error for job in self._jobs if job.error is not None]
 
+    def charge(self, seconds: float) -> None:
+        """Add the time that it took to that of its calls, by their shares of the views."""
+        views = self.views
+        for job in self._jobs:
+            if job.call is not None:
+                job.call.device_seconds += seconds * job.cost.views / views
+
     def run(self, memory: DeviceMemory) -> None:
         """Run the jobs whose calls have not ended, on the device's thread."""
         running = [job for job in self._jobs if job.begin()]

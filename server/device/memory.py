@@ -186,7 +186,7 @@ class _Shortage:
 class DeviceMemory:
     """The memory that jobs and stores share.
 
-    Used on the device's thread only, except `check`, `free_bytes` and `beside`.
+    Used on the device's thread only, except `check`, `free_bytes`, `beside` and `keep`.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class DeviceMemory:
         self._trainings: Account | None = None
         self._failures = 0
         self._lock = threading.Lock()
-        # What work beside the jobs takes, if it is of the same memory.
+        # What work beside the jobs takes, if it is of the same memory, and what jobs have left for others.
         self._beside = 0
 
     def share_with(self, contexts: Budget, scenes: Budget, trainings: Account) -> None:
@@ -252,11 +252,12 @@ class DeviceMemory:
             room = self.make_room(cost)
             self._beside += cost.bytes
 
-        def release() -> None:
-            with self._lock:
-                self._beside -= cost.bytes
+        return Beside(room, lambda: self.keep(-cost.bytes), lambda: self._refusal(cost, room.refused))
 
-        return Beside(room, release, lambda: self._refusal(cost, room.refused))
+    def keep(self, nbytes: int) -> None:
+        """Count memory that a job has left for the next one of its call, or stop to count it; on any thread."""
+        with self._lock:
+            self._beside += nbytes
 
     def make_room(self, cost: Cost) -> MemoryRoom:
         """The room of the kernels of a job; enter it around them.

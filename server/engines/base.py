@@ -10,6 +10,7 @@ import torch
 
 from lumigrad.kernels.stages import Stages
 from lumigrad.server.core.limits import Limits
+from lumigrad.server.device.slices import Steps
 from lumigrad.server.engines.content import Shapes, Tensors
 from lumigrad.server.engines.requests import Plan
 from lumigrad.v1 import render_pb2
@@ -75,6 +76,16 @@ class ForwardPass(Protocol):
 BackwardPass = Callable[[Any, Tensors, Sequence[str], Callable[[], object]], Backward]
 
 
+class ForwardSteps(Protocol):
+    """A forward pass in steps, between which others may run."""
+
+    def __call__(self, plan: Any, inputs: Any, outputs: Sequence[str], *, retain: bool) -> Steps[Forward]:
+        """It computes what `ForwardPass` computes."""
+
+
+BackwardSteps = Callable[[Any, Tensors, Sequence[str]], Steps[Backward]]
+
+
 @dataclass(frozen=True)
 class Engine:
     """The functions that run the kernels of one engine on the device's thread.
@@ -84,6 +95,7 @@ class Engine:
         batched: Combines several plans of one kind and scene, and their inputs; the outputs are concatenated.
         shared: The parts that a state shares with others and does not count.
         levels: The images that `forward` writes as levels where `into` has uint8 for them.
+        forward_steps, backward_steps: The same passes in steps; None: they have none.
     """
 
     name: str
@@ -92,6 +104,8 @@ class Engine:
     batched: Callable[[Sequence[Any], Sequence[Any]], tuple[Plan, Any]]
     shared: Callable[[Any], Collection[Sized]] = lambda _: ()
     levels: Collection[str] = ()
+    forward_steps: ForwardSteps | None = None
+    backward_steps: BackwardSteps | None = None
 
 
 def joined_views(plans: Sequence[Any]) -> Plan:

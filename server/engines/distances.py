@@ -13,6 +13,7 @@ from lumigrad.kernels.stages import Stages
 from lumigrad.protos import dtypes
 from lumigrad.protos.tensors import extent
 from lumigrad.server.core.limits import Limits, arguments_of, known, names_of, require
+from lumigrad.server.device.slices import Steps
 from lumigrad.server.engines.base import Engine
 from lumigrad.server.engines.content import Outline, Shapes, Tensors, check_shape, check_type
 from lumigrad.server.engines.requests import Plan, checked_outputs, given_settings
@@ -189,6 +190,22 @@ class _Backward:
     touched = None
 
 
+def _forward_steps(
+    plan: DistancePlan, inputs: DistanceInputs, outputs: Sequence[str], *, retain: bool
+) -> Steps[_Forward]:
+    """Compute distances and costs."""
+    found = yield from meshes.evaluate_steps(
+        inputs.tensors["spheres"],
+        inputs.world,
+        plan.settings,
+        environments=inputs.tensors.get("environments"),
+        outputs=[kernel_name(name) for name in outputs],
+        per_instance=plan.per_obstacle,
+        retain=retain,
+    )
+    return _Forward({name: found.outputs[kernel_name(name)] for name in outputs}, found)
+
+
 def _forward(
     plan: DistancePlan,
     inputs: DistanceInputs,
@@ -198,25 +215,19 @@ def _forward(
     before_view: Callable[[], object],
     into: Tensors | None = None,
 ) -> _Forward:
-    """Compute distances and costs; `into` is not used."""
-    found = meshes.evaluate(
-        inputs.tensors["spheres"],
-        inputs.world,
-        plan.settings,
-        environments=inputs.tensors.get("environments"),
-        outputs=[kernel_name(name) for name in outputs],
-        per_instance=plan.per_obstacle,
-        retain=retain,
-        before_launch=before_view,
-    )
-    return _Forward({name: found.outputs[kernel_name(name)] for name in outputs}, found)
+    """Likewise; `into` is not used."""
+    return meshes.complete(_forward_steps(plan, inputs, outputs, retain=retain), before_view)
+
+
+def _backward_steps(state: meshes.State, output_gradients: Tensors, wanted: Sequence[str]) -> Steps[_Backward]:
+    result = yield from meshes.backward_steps(state, output_gradients, wanted)
+    return _Backward(result.gradients, result.times)
 
 
 def _backward(
     state: meshes.State, output_gradients: Tensors, wanted: Sequence[str], before_view: Callable[[], object]
 ) -> _Backward:
-    result = meshes.backward(state, output_gradients, wanted, before_launch=before_view)
-    return _Backward(result.gradients, result.times)
+    return meshes.complete(_backward_steps(state, output_gradients, wanted), before_view)
 
 
 def _batched(plans: Sequence[DistancePlan], inputs: Sequence[DistanceInputs]) -> tuple[DistancePlan, DistanceInputs]:
@@ -231,4 +242,12 @@ def _shared(state: meshes.State) -> list[meshes.Shape]:
     return [shape for shape in shapes.values() if not isinstance(shape, meshes.Cuboid)]
 
 
-DISTANCES = Engine(ENGINE, _forward, _backward, _batched, _shared)
+DISTANCES = Engine(
+    ENGINE,
+    _forward,
+    _backward,
+    _batched,
+    _shared,
+    forward_steps=_forward_steps,
+    backward_steps=_backward_steps,
+)

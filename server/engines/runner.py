@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from lumigrad.server.core.turns import Turns
 from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.device.jobs import BatchEntry
 from lumigrad.server.device.memory import Cost, DeviceMemory
+from lumigrad.server.device.slices import Steps, whole
 from lumigrad.server.device.transfer import Delivery, Transfer
 from lumigrad.server.engines.base import Engine, Forward, Sized
 from lumigrad.server.engines.content import Tensors
@@ -28,6 +29,8 @@ from lumigrad.server.engines.gradients import Gradients, Wanted, formatted, tota
 from lumigrad.server.engines.images import ImageFormats
 from lumigrad.server.engines.requests import Plan
 from lumigrad.v1 import scene_pb2
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -92,11 +95,15 @@ class EngineRunner:
 
     def forward(self, request: ForwardRequest, call: Call, *, retain: bool) -> Delivery[ForwardResult]:
         """Compute the outputs of the plan."""
+        return whole(self.forward_steps(request, call, retain=retain))
+
+    def forward_steps(self, request: ForwardRequest, call: Call, *, retain: bool) -> Steps[Delivery[ForwardResult]]:
+        """Likewise, in steps."""
         task, names = request.task, request.task.plan.outputs
         inputs = request.inputs()
         lanes = request.formats.lanes(names, call)
         into = self._buffers(task.engine, task.plan, [request.formats], lanes, retain=retain)
-        forward = self._forward(task, inputs, names, call, retain=retain, into=into)
+        forward = yield from self._forward(task, inputs, names, call, retain=retain, into=into)
         with call.times.stage("download"):
             tensors = request.formats.converted({name: forward.outputs[name] for name in names})
             download = self._transfer.start_download(tensors, lanes)
@@ -114,11 +121,15 @@ class EngineRunner:
 
     def backward(
         self, retained: ForwardState, output_gradients: Tensors, wanted: Wanted, call: Call
-    ) -> Delivery[Gradients]:
-        """Differentiate a forward pass that was retained."""
+    ) -> Steps[Delivery[Gradients]]:
+        """Differentiate a forward pass that was retained, in steps."""
         task, before_view = retained.task, self._transfer.paced(call.check)
+        engine, arguments = task.engine, (retained.state, output_gradients, wanted.names)
         with arguments_of("spec"):
-            result = task.engine.backward(retained.state, output_gradients, wanted.names, before_view)
+            if engine.backward_steps is None:
+                result = engine.backward(*arguments, before_view)
+            else:
+                result = yield from _checked(engine.backward_steps(*arguments), before_view)
         self._transfer.finish()
         call.times.add_kernel(result.times.milliseconds())
         with call.times.stage("download"):
@@ -130,11 +141,11 @@ class EngineRunner:
 
     def forward_backward(
         self, task: Task, inputs: Any, output_gradients: Tensors, wanted: Wanted, call: Call
-    ) -> Delivery[Gradients]:
-        """Compute the outputs that have gradients again, and differentiate them."""
-        forward = self._forward(task, inputs, tuple(output_gradients), call, retain=True)
+    ) -> Steps[Delivery[Gradients]]:
+        """Compute the outputs that have gradients again, and differentiate them, in steps."""
+        forward = yield from self._forward(task, inputs, tuple(output_gradients), call, retain=True)
         assert forward.state is not None
-        return self.backward(ForwardState(task, forward.state), output_gradients, wanted, call)
+        return (yield from self.backward(ForwardState(task, forward.state), output_gradients, wanted, call))
 
     def _forward(
         self,
@@ -145,10 +156,14 @@ class EngineRunner:
         *,
         retain: bool,
         into: Tensors | None = None,
-    ) -> Forward:
-        before_view = self._transfer.paced(call.check)
+    ) -> Steps[Forward]:
+        before_view, engine = self._transfer.paced(call.check), task.engine
         with arguments_of(task.field):
-            forward = task.engine.forward(task.plan, inputs, outputs, retain=retain, before_view=before_view, into=into)
+            if engine.forward_steps is None:
+                forward = engine.forward(task.plan, inputs, outputs, retain=retain, before_view=before_view, into=into)
+            else:
+                steps = engine.forward_steps(task.plan, inputs, outputs, retain=retain)
+                forward = yield from _checked(steps, before_view)
         self._transfer.finish()
         call.times.add_kernel(forward.times.milliseconds())
         return forward
@@ -213,6 +228,18 @@ class EngineRunner:
 def _are_levels(name: str, engine: Engine, formats: Sequence[ImageFormats]) -> bool:
     """Whether the kernels can write an image as levels, and all formats are of levels."""
     return name in engine.levels and all(each.are_levels(name) for each in formats)
+
+
+def _checked(steps: Steps[T], check: Callable[[], object]) -> Steps[T]:
+    """The same steps, with a check before each."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        yield
+        check()
 
 
 def _check_any(calls: Sequence[Call]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 from lumigrad.kernels import meshes
 from lumigrad.protos.dtypes import Array
@@ -14,6 +14,7 @@ from lumigrad.server.core.call import Call
 from lumigrad.server.core.limits import Limits, renamed, require
 from lumigrad.server.core.streams import named_tensors, timed
 from lumigrad.server.device.memory import Cost
+from lumigrad.server.device.slices import Steps
 from lumigrad.server.device.transfer import Delivery, Transfer
 from lumigrad.server.engines.content import Outline, uploader
 from lumigrad.server.engines.distances import DISTANCES, SEMANTICS, DistanceInputs, DistancePlan, distance_plan
@@ -26,6 +27,7 @@ from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime, Tenants
 from lumigrad.v1 import distance_pb2
 
+T = TypeVar("T")
 _VOXEL_BYTES = 4
 _OF_FIELDS = ("exact", "curobo_field")
 # Fields of the request whose names differ from those of the kernels.
@@ -118,10 +120,10 @@ def answer_field(
         runtime.payload_memory.announce(cost.bytes, call)
         scene.receive(PayloadReader())
 
-    def work() -> Delivery[Array]:
+    def work() -> Steps[Delivery[Array]]:
         world = world_of(scene.load())
-        with call.times.stage("kernel.query"), renamed(_name):
-            values = meshes.esdf(
+        with renamed(_name):
+            steps = meshes.esdf_steps(
                 world,
                 tuple(request.pose.values) if request.HasField("pose") else meshes.IDENTITY,
                 request.size,
@@ -130,17 +132,31 @@ def answer_field(
                 max_distance=request.max_distance if request.HasField("max_distance") else None,
                 semantics=SEMANTICS[request.semantics],
                 device=runtime.transfer.device,
-                before_launch=call.check,
             )
+            values = yield from _timed_steps(steps, call)
+        with call.times.stage("kernel.query"):
             runtime.transfer.finish()
         with call.times.stage("download"):
             download = runtime.transfer.start_download([values], [call.lane])
         return Delivery(download.arrays[0], download)
 
-    values = runtime.executor.deliver(work, call, cost)
+    values = runtime.executor.deliver_steps(work, call, cost)
     payload = call.lane.writer()
     reply = distance_pb2.QueryReply(scene=scene.reference, outputs=named_tensors({"distance": values}, payload))
     yield from timed(reply, payload, lambda: None, call)
+
+
+def _timed_steps(steps: Steps[T], call: Call) -> Steps[T]:
+    """The same steps, each of them measured, and the call checked before it."""
+    while True:
+        with call.times.stage("kernel.query"):
+            try:
+                next(steps)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+        yield
+        call.check()
 
 
 def _checked_bytes(request: distance_pb2.FieldRequest, outline: Outline, limits: Limits) -> int:

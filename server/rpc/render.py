@@ -144,7 +144,8 @@ class EngineService(ABC):
             cost = _admit(receiver, runtime, call, task, "retain" if retain else "forward", memory, reserved)
             request.receive(receiver.payload(limits.payload_bytes, runtime.payload_memory))
         entry = None if retain else runner.batch_entry(request, call)
-        result = runtime.executor.deliver(partial(runner.forward, request, call, retain=retain), call, cost, entry)
+        begin = partial(runner.forward_steps, request, call, retain=retain)
+        result = runtime.executor.deliver_steps(begin, call, cost, entry)
         payload = call.lane.writer(call.most_payload_bytes)
         if task.scene is not None:
             reply.scene.CopyFrom(task.scene)
@@ -187,7 +188,7 @@ class EngineService(ABC):
                 reader, upload = _receive_gradients(receiver, runtime, call, task)
                 request.receive(reader)
                 work = lambda: runner.forward_backward(task, request.inputs(), upload(), wanted, call)  # noqa: E731
-        gradients = runtime.executor.deliver(work, call, cost)
+        gradients = runtime.executor.deliver_steps(work, call, cost)
         call.record.nonfinite = gradients.nonfinite()
         if spec.release:
             contexts.release(spec.context_id)

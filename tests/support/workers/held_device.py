@@ -25,6 +25,7 @@ class StandInCall:
         self.times = StageTimes()
         self.turn = Turn(Turns(), tenant)
         self.checked = 0.0
+        self.device_seconds = 0.0
         self._deadline = time.monotonic() + remaining
         self._has_ended = False
         self._on_end: list[Callable[[], None]] = []

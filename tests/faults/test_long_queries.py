@@ -1,0 +1,49 @@
+"""Queries that take long leave the device to others between their launches."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+
+from support.calls.distance_calls import DistanceClient, cuboid, world_of
+from support.calls.raw_calls import opencv_camera, spec_of, sphere_cloud
+from support.workers.tenant import tenant_client
+from support.workers.worker import worker
+
+PATIENT, OTHER = "a-0123456789abcdef-0123", "b-0123456789abcdef-0123"
+
+
+def test_small_renders_of_another_tenant_go_between_the_launches_of_a_query(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"a: {PATIENT}\nb: {OTHER}\n")
+    random = np.random.default_rng(1)
+    boxes = random.uniform(-50, 50, (16_000, 3)).tolist()
+    spheres = random.uniform(-50, 50, (1, 1, 12_000, 4)).astype(np.float32)
+    spheres[..., 3] = 0.1
+    with (
+        worker("--device", "cpu", "--tokens-file", str(tokens)) as process,
+        process.channel() as one,
+        process.channel() as another,
+    ):
+        distances, b = DistanceClient(tenant_client(one, PATIENT)), tenant_client(another, OTHER)
+        world = distances.put(world_of(*(cuboid(1, 1, 1, pose={"values": (*at, 1, 0, 0, 0)}) for at in boxes)))
+        scene = b.put(sphere_cloud(20)).scene.scene_id
+        spec = spec_of(opencv_camera(16, 16), scene_id=scene)
+        b.render(spec)
+        alone = distances.query(world.scene.scene_id, spheres, outputs=["distance"]).arrays["distance"]
+        found: list[np.ndarray] = []
+
+        def query() -> None:
+            found.append(distances.query(world.scene.scene_id, spheres, outputs=["distance"]).arrays["distance"])
+
+        thread, renders = threading.Thread(target=query), 0
+        thread.start()
+        while thread.is_alive():
+            b.render(spec)
+            renders += 1
+        thread.join()
+    # Most of its twelve launches are followed by one; two or three go before the first.
+    assert renders >= 7
+    np.testing.assert_array_equal(found[0], alone)

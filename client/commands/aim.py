@@ -24,7 +24,8 @@ from lumigrad.client.errors import InvalidArgument, Violation
 from lumigrad.client.formats.scene_offset import read_offset
 from lumigrad.client.formats.scene_view import SceneView
 from lumigrad.client.shell.parser import meant
-from lumigrad.client.values.camera import Camera, OpenCVModel, SensorModel
+from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.camera_models import OpenCVModel, SensorModel
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.rotations import axis_angle_rotation, look_rotation, orbit_direction, unit
 from lumigrad.client.values.spheres import Spheres

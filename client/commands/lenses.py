@@ -16,7 +16,8 @@ from lumigrad.client.commands.options import FILE, numbers, option
 from lumigrad.client.datasets import View
 from lumigrad.client.datasets.calibration import Calibration
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.values.camera import Camera, OpenCVModel, SensorModel, Shutter
+from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.camera_models import OpenCVModel, SensorModel, Shutter
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.lenses import FisheyeLens, FThetaLens, Lens, OrthographicLens, PinholeLens
 from lumigrad.client.values.rotations import axis_angle_rotation

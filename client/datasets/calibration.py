@@ -13,7 +13,8 @@ from typing import Any
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.datasets.fields import MOST_PIXELS, Fields, read_json
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.values.camera import Camera, SensorModel, Shutter
+from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.camera_models import SensorModel, Shutter
 from lumigrad.client.values.lenses import (
     WINDSHIELD_LENGTHS,
     FisheyeLens,

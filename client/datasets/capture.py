@@ -23,7 +23,7 @@ from lumigrad.client.datasets.save import SAVERS
 from lumigrad.client.datasets.view import Split, View
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.source import malformed
-from lumigrad.client.values.camera import OpenCVModel, SensorModel
+from lumigrad.client.values.camera_models import OpenCVModel, SensorModel
 
 # The latter in the Blender scenes of NeRF, beside others of photographs that are held out.
 _TRANSFORMS = ("transforms.json", "transforms_train.json")

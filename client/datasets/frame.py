@@ -11,7 +11,8 @@ from lumigrad.client.base.arrays import Float64
 from lumigrad.client.base.precision import lost_at, round_point
 from lumigrad.client.datasets.view import View
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.values.camera import Camera, OpenCVModel, SensorModel
+from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.camera_models import OpenCVModel, SensorModel
 
 Offset = tuple[float, float, float]
 # Steps of float32, relative to the extent of the cameras. The rates of a fit's positions end at about the first, so

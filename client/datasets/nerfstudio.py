@@ -16,7 +16,8 @@ from lumigrad.client.datasets.nerfstudio_lens import lens_of, say_ignored
 from lumigrad.client.datasets.points import Points
 from lumigrad.client.datasets.view import Split, View
 from lumigrad.client.formats.source import malformed
-from lumigrad.client.values.camera import Camera, SensorModel
+from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.camera_models import SensorModel
 
 # OpenGL's cameras look along -z with y up.
 _OPENGL = np.diag([1.0, -1.0, -1.0])

@@ -17,7 +17,8 @@ from lumigrad.client.datasets.points import Points
 from lumigrad.client.datasets.view import PARAMETERS, Intrinsics, Split, View
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.ply_header import write_vertices
-from lumigrad.client.values.camera import Camera, OpenCVModel, SensorModel
+from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.camera_models import OpenCVModel, SensorModel
 from lumigrad.client.values.lenses import FisheyeLens, PinholeLens
 from lumigrad.client.values.rotations import pose_array
 

@@ -10,7 +10,8 @@ from typing import Any
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.datasets.calibration import scaled_lens
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.values.camera import Camera, OpenCVModel, Projection, SensorModel
+from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.camera_models import OpenCVModel, Projection, SensorModel
 from lumigrad.client.values.lenses import FisheyeLens, Lens, PinholeLens
 
 # The parameters of each model in COLMAP's order.

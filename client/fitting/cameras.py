@@ -15,7 +15,8 @@ from lumigrad.client.fitting.recipe import Recipe
 from lumigrad.client.fitting.shot import Shot
 from lumigrad.client.formats.scene_offset import Offset
 from lumigrad.client.training.options import calibrations_of
-from lumigrad.client.values.camera import Camera, OpenCVModel, SensorModel
+from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.camera_models import OpenCVModel, SensorModel
 from lumigrad.client.values.lenses import FisheyeLens, PinholeLens
 
 # Less than this share of the axes' directions across their common one leaves open where they meet.

@@ -10,7 +10,7 @@ from lumigrad.client.datasets.capture import Capture
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.fitting.background import Background
 from lumigrad.client.formats.scene_view import SceneView
-from lumigrad.client.values.camera import OpenCVModel, SensorModel
+from lumigrad.client.values.camera_models import OpenCVModel, SensorModel
 
 # The least distance of the point looked at, relative to that of the point that all cameras look at.
 _LEAST_DEPTH = 0.1

@@ -17,7 +17,8 @@ from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.rendering.request import RenderRequest
 from lumigrad.client.settings.distances import DistanceSettings
 from lumigrad.client.settings.engines import SphereSettings
-from lumigrad.client.values.camera import PULSAR_LENGTHS, Camera
+from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.camera_models import PULSAR_LENGTHS
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.spheres import Spheres

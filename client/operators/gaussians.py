@@ -19,7 +19,8 @@ from lumigrad.client.operators.sensors import LENS_INPUTS, RAYS, SensorMatrices
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.rendering.request import RenderRequest, WireFormat
 from lumigrad.client.settings.engines import GaussianSettings, Transform
-from lumigrad.client.values.camera import Camera, Projection
+from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.camera_models import Projection
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import SceneHandle
 

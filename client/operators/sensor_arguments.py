@@ -22,7 +22,7 @@ from lumigrad.client.operators.sensor_parameters import (
 )
 from lumigrad.client.operators.sensors import OF_LIDAR, RAYS, SensorMatrices
 from lumigrad.client.settings.engines import TileBounds, UnscentedTransform
-from lumigrad.client.values.camera import RowTime, Shutter
+from lumigrad.client.values.camera_models import RowTime, Shutter
 from lumigrad.client.values.lenses import WINDSHIELD_LENGTHS, LensDomain, Reference, SpinDirection
 
 Arguments = Mapping[str, Any]

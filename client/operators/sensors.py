@@ -10,7 +10,8 @@ import numpy as np
 
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.timings import Gradients
-from lumigrad.client.values.camera import Camera, RowTime, Shutter
+from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.camera_models import RowTime, Shutter
 from lumigrad.client.values.lenses import (
     FisheyeLens,
     FThetaLens,

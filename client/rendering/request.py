@@ -15,7 +15,8 @@ from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.settings.engines import GaussianSettings, SphereSettings, engine_of, settings_of
 from lumigrad.client.settings.image_format import ImageFormats, image_formats, jpeg_quality_of
 from lumigrad.client.transport.connection import Reply
-from lumigrad.client.values.camera import Camera, OpenCVModel, PulsarModel
+from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.camera_models import OpenCVModel, PulsarModel
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import SceneHandle, scene_facts
 from lumigrad.client.values.spheres import Spheres

@@ -8,7 +8,8 @@ import numpy as np
 
 from lumigrad.client.base.arrays import Array, Float64
 from lumigrad.client.samples import still_life
-from lumigrad.client.values.camera import Camera, OpenCVModel
+from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.camera_models import OpenCVModel
 
 _LAMP = np.array([0.42, -0.48, 0.77]) / np.linalg.norm([0.42, -0.48, 0.77])
 _LAMP_LIGHT, _SKY_LIGHT = 0.68, 0.48

@@ -13,7 +13,8 @@ import numpy as np
 from lumigrad.client.base.arguments import instance, number, one_of, truth, whole_number
 from lumigrad.client.base.arrays import Float64, affine_array, to_numpy
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.values.camera import Camera, InriaModel
+from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.camera_models import InriaModel
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import SceneHandle, kind_in_words
 from lumigrad.client.values.mesh import Mesh

@@ -32,7 +32,7 @@ from lumigrad.client.torch.gaussian_inputs import Prepared, check_cameras, prepa
 from lumigrad.client.torch.gaussian_nodes import Layout, Rendering, draw, project
 from lumigrad.client.torch.remote import outside_graphs, run
 from lumigrad.client.torch.sensors import intrinsics_of, sensors
-from lumigrad.client.values.camera import RowTime
+from lumigrad.client.values.camera_models import RowTime
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.lenses import LensDomain
 

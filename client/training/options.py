@@ -11,7 +11,8 @@ import numpy as np
 
 from lumigrad.client.base.arguments import number, truth, values_of, whole_number
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.values.camera import Camera, OpenCVModel, SensorModel
+from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.camera_models import OpenCVModel, SensorModel
 from lumigrad.v1 import density_pb2, training_pb2
 
 _MOST = 1 << 40

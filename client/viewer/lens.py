@@ -10,7 +10,8 @@ import numpy as np
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.robots.chain import poses_of
-from lumigrad.client.values.camera import Camera, OpenCVModel, SensorModel
+from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.camera_models import OpenCVModel, SensorModel
 from lumigrad.client.values.rotations import look_rotation, matrix_of
 
 

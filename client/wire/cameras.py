@@ -24,15 +24,8 @@ from lumigrad.client.settings.engines import (
     SphereSettings,
     TileBounds,
 )
-from lumigrad.client.values.camera import (
-    Camera,
-    InriaModel,
-    OpenCVModel,
-    Projection,
-    RowTime,
-    SensorModel,
-    Shutter,
-)
+from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.camera_models import InriaModel, OpenCVModel, Projection, RowTime, SensorModel, Shutter
 from lumigrad.client.values.lenses import (
     FisheyeLens,
     FThetaLens,

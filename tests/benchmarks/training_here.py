@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from lumigrad.client import Camera, Client, Gaussians, Loss
 from lumigrad.client.torch import render_gaussians
-from lumigrad.client.values.camera import OpenCVModel
+from lumigrad.client.values.camera_models import OpenCVModel
 from lumigrad.kernels import gaussians as kernels
 from lumigrad.kernels import training
 from support.training.local_training import loss_of

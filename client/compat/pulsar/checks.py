@@ -14,7 +14,7 @@ import torch
 
 from lumigrad.client.compat.refusals import renamed
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.values.camera import PULSAR_LENGTHS
+from lumigrad.client.values.camera_models import PULSAR_LENGTHS
 
 EPS = 1e-6
 MAX_FLOAT = 3.4e38

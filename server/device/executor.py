@@ -23,9 +23,8 @@ from lumigrad.server.core.errors import (
     StoppingError,
 )
 from lumigrad.server.device.faults import is_device_lost
-from lumigrad.server.device.jobs import Batch, BatchEntry, Job, Numbers
+from lumigrad.server.device.jobs import Batch, BatchEntry, Job, Numbers, Rest, Slices, Steps
 from lumigrad.server.device.memory import Cost, DeviceMemory
-from lumigrad.server.device.slices import Rest, Slices, Steps
 from lumigrad.server.device.transfer import Delivery, Download
 
 T = TypeVar("T")

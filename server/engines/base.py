@@ -10,7 +10,7 @@ import torch
 
 from lumigrad.kernels.stages import Stages
 from lumigrad.server.core.limits import Limits
-from lumigrad.server.device.slices import Steps
+from lumigrad.server.device.jobs import Steps
 from lumigrad.server.engines.content import Shapes, Tensors
 from lumigrad.server.engines.requests import Plan
 from lumigrad.v1 import render_pb2

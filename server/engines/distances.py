@@ -13,7 +13,7 @@ from lumigrad.kernels.stages import Stages
 from lumigrad.protos import dtypes
 from lumigrad.protos.tensors import extent
 from lumigrad.server.core.limits import Limits, arguments_of, known, names_of, require
-from lumigrad.server.device.slices import Steps
+from lumigrad.server.device.jobs import Steps
 from lumigrad.server.engines.base import Engine
 from lumigrad.server.engines.content import Outline, Shapes, Tensors, check_shape, check_type
 from lumigrad.server.engines.requests import Plan, checked_outputs, given_settings

@@ -19,9 +19,8 @@ from lumigrad.server.core.call import Call, NoLane
 from lumigrad.server.core.limits import Limits, arguments_of
 from lumigrad.server.core.turns import Turns
 from lumigrad.server.device.executor import DeviceExecutor
-from lumigrad.server.device.jobs import BatchEntry
+from lumigrad.server.device.jobs import BatchEntry, Steps, whole
 from lumigrad.server.device.memory import Cost, DeviceMemory
-from lumigrad.server.device.slices import Steps, whole
 from lumigrad.server.device.transfer import Delivery, Transfer
 from lumigrad.server.engines.base import Engine, Forward, Sized
 from lumigrad.server.engines.content import Tensors

@@ -13,8 +13,8 @@ from lumigrad.protos.wire import Frame
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.limits import Limits, renamed, require
 from lumigrad.server.core.streams import named_tensors, timed
+from lumigrad.server.device.jobs import Steps
 from lumigrad.server.device.memory import Cost
-from lumigrad.server.device.slices import Steps
 from lumigrad.server.device.transfer import Delivery, Transfer
 from lumigrad.server.engines.content import Outline, uploader
 from lumigrad.server.engines.distances import DISTANCES, SEMANTICS, DistanceInputs, DistancePlan, distance_plan

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from lumigrad.server.core.errors import CancelledError, DeviceMemoryError, DeviceTimeError
-from lumigrad.server.device import slices
+from lumigrad.server.device import jobs
 from lumigrad.server.device.executor import DeviceExecutor
+from lumigrad.server.device.jobs import Steps
 from lumigrad.server.device.memory import Cost, DeviceMemory
-from lumigrad.server.device.slices import Steps
 from lumigrad.server.device.transfer import Delivery, Download
 from support.workers.held_device import StandInCall
 from support.workers.slow_render import wait_until
@@ -30,7 +30,7 @@ def memory() -> DeviceMemory:
 
 @pytest.fixture
 def executor(memory: DeviceMemory, monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceExecutor]:
-    monkeypatch.setattr(slices, "_SLICE_SECONDS", 0.0)
+    monkeypatch.setattr(jobs, "_SLICE_SECONDS", 0.0)
     made = DeviceExecutor(CPU, memory, 16, has_tenants=True, limit_seconds=0.5)
     yield made
     made.close()
@@ -42,6 +42,7 @@ class Long:
     def __init__(self, steps: int, result: str = "done") -> None:
         self.may_go_on = threading.Semaphore(0)
         self.begun = 0
+        self.tried = 0
         self.done = 0
         self._steps = steps
         self._result = result
@@ -50,6 +51,7 @@ class Long:
         self.begun += 1
         for _ in range(self._steps):
             yield
+            self.tried += 1
             assert self.may_go_on.acquire(timeout=SECONDS)
             self.done += 1
         return Delivery(self._result, Download([]))
@@ -74,8 +76,8 @@ class Asking(threading.Thread):
 def test_others_run_between_the_slices_of_long_work(executor: DeviceExecutor) -> None:
     long, order = Long(3), []
     asked = Asking(lambda: executor.deliver_steps(long.begin, StandInCall("a"), Cost(bytes=MIB)))  # type: ignore[arg-type]
-    wait_until(lambda: long.begun == 1, "the first step")
     for number in range(2):
+        wait_until(lambda n=number: long.tried == n + 1, "the next step")  # type: ignore[misc]
         other = Asking(lambda n=number: executor.run(lambda: order.append((n, long.done)), StandInCall("b")))  # type: ignore[misc, arg-type]
         wait_until(lambda: executor.queue.depth >= 1, "the other's job in the queue")
         long.may_go_on.release()
@@ -89,7 +91,7 @@ def test_others_run_between_the_slices_of_long_work(executor: DeviceExecutor) ->
 def test_what_long_work_has_allocated_counts_between_its_slices(executor: DeviceExecutor, memory: DeviceMemory) -> None:
     long, cost, seen = Long(2), Cost(bytes=300 * MIB, payload_bytes=100 * MIB), []
     asked = Asking(lambda: executor.deliver_steps(long.begin, StandInCall("a"), cost))  # type: ignore[arg-type]
-    wait_until(lambda: long.begun == 1, "the first step")
+    wait_until(lambda: long.tried == 1, "the first step")
 
     def look() -> None:
         seen.append(memory.free_bytes)
@@ -112,7 +114,7 @@ def test_work_whose_call_ends_between_slices_gives_its_memory_back(
 ) -> None:
     long, call = Long(2), StandInCall("a")
     asked = Asking(lambda: executor.deliver_steps(long.begin, call, Cost(bytes=300 * MIB)))  # type: ignore[arg-type]
-    wait_until(lambda: long.begun == 1, "the first step")
+    wait_until(lambda: long.tried == 1, "the first step")
     other = Asking(lambda: executor.run(call.cancel, StandInCall("b")))  # type: ignore[arg-type]
     wait_until(lambda: executor.queue.depth >= 1, "the other's job in the queue")
     long.may_go_on.release()

@@ -43,6 +43,16 @@ class Histograms(Collector):
             series.counts[bisect_left(self._bounds, value)] += 1
             series.total += value
 
+    def observe_all(self, values: Sequence[float], *labels: str) -> None:
+        """Count values, in less time than one after the other."""
+        bounds = self._bounds
+        with self._lock:
+            series = self._series.get(labels) or self._add(labels)
+            counts = series.counts
+            for value in values:
+                counts[bisect_left(bounds, value)] += 1
+            series.total += sum(values)
+
     def show(self, *labels: str) -> None:
         """Show a series without values."""
         with self._lock:

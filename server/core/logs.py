@@ -6,7 +6,8 @@ import json
 import logging
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timezone
 from select import PIPE_BUF
@@ -55,14 +56,26 @@ def event(
         logger.handle(record)
 
 
+# Logs a message with the time at which it happened, and fields, as `event` does.
+Log = Callable[[str, float, Mapping[str, object]], None]
+
+
 @contextmanager
-def together() -> Iterator[None]:
-    """Write the lines of a `with` block together at its end; lines of other threads wait for that."""
+def together() -> Iterator[Log]:
+    """Write the lines of a `with` block together at its end; lines of other threads wait for that.
+
+    Yields a function that takes a part of the time of `event`.
+    """
     with ExitStack() as stack:
-        for handler in logger.handlers:
-            if isinstance(handler, _LineHandler):
-                stack.enter_context(handler.together())
-        yield
+        handlers = [handler for handler in logger.handlers if isinstance(handler, _LineHandler)]
+        for handler in handlers:
+            stack.enter_context(handler.together())
+        is_ours = len(handlers) == 1 == len(logger.handlers) and logger.isEnabledFor(logging.INFO)
+        yield handlers[0].add if is_ours else _event_of
+
+
+def _event_of(message: str, moment: float, fields: Mapping[str, object]) -> None:
+    event(message, moment=moment, **fields)
 
 
 class _LineHandler(logging.StreamHandler):  # type: ignore[type-arg]
@@ -79,6 +92,11 @@ class _LineHandler(logging.StreamHandler):  # type: ignore[type-arg]
             super().emit(record)
         else:
             self._waiting.append(self.format(record) + self.terminator)
+
+    def add(self, message: str, moment: float, fields: Mapping[str, object]) -> None:
+        """Add a line to the batch."""
+        assert self._waiting is not None and isinstance(self.formatter, _LineFormatter)
+        self._waiting.append(self.formatter.line(moment, "INFO", message, fields) + self.terminator)
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -124,27 +142,40 @@ def _fields(record: logging.LogRecord) -> Mapping[str, object]:
     return fields if record.name == logger.name else {**fields, "logger": record.name}
 
 
-def _time(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
+def _time(moment: float) -> str:
+    return datetime.fromtimestamp(moment, timezone.utc).isoformat(timespec="milliseconds")
 
 
-class _PlainFormatter(logging.Formatter):
+class _LineFormatter(logging.Formatter, ABC):
+    @abstractmethod
+    def line(self, moment: float, level: str, message: str, fields: Mapping[str, object]) -> str:
+        """The line of a message."""
+
+
+class _PlainFormatter(_LineFormatter):
+    def line(self, moment: float, level: str, message: str, fields: Mapping[str, object]) -> str:
+        words = [_time(moment), level, message if message.isprintable() else json.dumps(message)]
+        words += [f"{name}={_plain(value)}" for name, value in fields.items()]
+        return " ".join(words)
+
     def format(self, record: logging.LogRecord) -> str:
-        text = record.getMessage()
-        words = [_time(record), record.levelname, text if text.isprintable() else json.dumps(text)]
-        words += [f"{name}={_plain(value)}" for name, value in _fields(record).items()]
-        line = " ".join(words)
+        line = self.line(record.created, record.levelname, record.getMessage(), _fields(record))
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
-class _JsonFormatter(logging.Formatter):
+class _JsonFormatter(_LineFormatter):
+    def line(self, moment: float, level: str, message: str, fields: Mapping[str, object]) -> str:
+        return json.dumps({"time": _time(moment), "level": level, "message": message, **fields}, default=str)
+
     def format(self, record: logging.LogRecord) -> str:
-        entry = {"time": _time(record), "level": record.levelname, "message": record.getMessage(), **_fields(record)}
+        fields = _fields(record)
         if record.exc_info:
-            entry["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(entry, default=str)
+            fields = {**fields, "traceback": self.formatException(record.exc_info)}
+        return self.line(record.created, record.levelname, record.getMessage(), fields)
 
 
 def _plain(value: object) -> str:
+    if isinstance(value, int):
+        return str(value)
     text = f"{value:.3f}" if isinstance(value, float) else str(value)
     return json.dumps(text) if " " in text or not text.isprintable() else text

@@ -5,13 +5,11 @@ from __future__ import annotations
 import functools
 from collections import Counter as PlainCounter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
-    Histogram,
     Metric,
     ProcessCollector,
     disable_created_metrics,
@@ -105,8 +103,8 @@ class Metrics:
         self.kernel_seconds = histograms(
             "kernel_seconds", "Duration of kernel stages, measured on the device.", ["engine", "op", "stage"]
         )
-        self.batch_views = Histogram(
-            "lumigrad_batch_views", "Views per batch of calls that can be batched.", buckets=_VIEWS, registry=registry
+        self.batch_views = Histograms(
+            "batch_views", "Views per batch of calls that can be batched.", [], buckets=_VIEWS, registry=registry
         )
         self.bytes = counter("payload_bytes", "Payload bytes received and sent.", ["method", "direction"])
         self.batch_items = counter("batch_items", "Items of RenderBatch calls that were answered.", ["code"])
@@ -157,6 +155,7 @@ class Metrics:
         }.items():
             for labels in series:
                 counter.labels(*labels)
+        self.batch_views.show()
         for stage in _STAGES:
             self.stage_seconds.show(stage)
 
@@ -183,39 +182,54 @@ class Metrics:
             self._last_exit.labels(reason).set(reason == last_exit)
 
     def calls_ended(self, records: Sequence[CallRecord]) -> None:
-        """Record calls that have ended."""
-        # By counter and labels.
-        added: PlainCounter[tuple[Any, ...]] = PlainCounter()
+        """Record calls that have ended: for many at a time most have the same labels."""
+        alike: dict[tuple[str, str, str, str, str], list[CallRecord]] = {}
         for record in records:
-            method, received, sent = record.method, record.bytes_received, record.bytes_sent
-            added[self.calls, method, record.code] += 1
-            added[self.bytes, method, "received"] += received
-            added[self.bytes, method, "sent"] += sent
-            self.call_seconds.observe(record.milliseconds / 1e3, method)
-            self.stages(record.engine, record.operation, record.stages)
-            for code in record.item_codes:
-                added[self.batch_items, code] += 1
-            if record.tenant:
-                label = self._label_of(record.tenant)
-                added[self.tenant_calls, label] += 1
-                added[self.tenant_bytes, label] += received + sent
-            if record.reason in REFUSALS:
-                added[self.rejections, record.reason] += 1
-            if record.batch_views:
-                self.batch_views.observe(record.batch_views)
-            if record.nonfinite:
-                added[self.nonfinite_gradients, record.engine] += record.nonfinite
-        for (counter, *labels), amount in added.items():
-            counter.labels(*labels).inc(amount)
+            kind = record.method, record.code, record.tenant, record.engine, record.operation
+            alike.setdefault(kind, []).append(record)
+        for (method, code, tenant, engine, operation), group in alike.items():
+            received = sum([record.bytes_received for record in group])
+            sent = sum([record.bytes_sent for record in group])
+            self.calls.labels(method, code).inc(len(group))
+            self.bytes.labels(method, "received").inc(received)
+            self.bytes.labels(method, "sent").inc(sent)
+            if tenant:
+                label = self._label_of(tenant)
+                self.tenant_calls.labels(label).inc(len(group))
+                self.tenant_bytes.labels(label).inc(received + sent)
+            self.call_seconds.observe_all([record.milliseconds / 1e3 for record in group], method)
+            self._stages(engine, operation, [record.stages for record in group])
+            self.batch_views.observe_all([record.batch_views for record in group if record.batch_views])
+        for record in records:
+            self._unusual(record)
+
+    def _unusual(self, record: CallRecord) -> None:
+        """Record what few calls have."""
+        for code in record.item_codes:
+            self.batch_items.labels(code).inc()
+        if record.reason in REFUSALS:
+            self.rejections.labels(record.reason).inc()
+        if record.nonfinite:
+            self.nonfinite_gradients.labels(record.engine).inc(record.nonfinite)
 
     def stages(self, engine: str, op: str, milliseconds: Mapping[str, float]) -> None:
         """Record the stages of one call; names beginning with "kernel." are kernel stages."""
-        # A job that nobody waits for may still add some.
-        for stage, value in list(milliseconds.items()):
+        self._stages(engine, op, [milliseconds])
+
+    def _stages(self, engine: str, op: str, calls: Sequence[Mapping[str, float]]) -> None:
+        seconds: dict[str, list[float]] = {}
+        for milliseconds in calls:
+            # A job that nobody waits for may still add some.
+            for stage, value in list(milliseconds.items()):
+                if stage in seconds:
+                    seconds[stage].append(value / 1e3)
+                else:
+                    seconds[stage] = [value / 1e3]
+        for stage, values in seconds.items():
             if stage.startswith(_KERNEL):
-                self.kernel_seconds.observe(value / 1e3, engine, op, stage.removeprefix(_KERNEL))
+                self.kernel_seconds.observe_all(values, engine, op, stage.removeprefix(_KERNEL))
             else:
-                self.stage_seconds.observe(value / 1e3, stage)
+                self.stage_seconds.observe_all(values, stage)
 
     def _label_of(self, tenant: str) -> str:
         """The label of a tenant; tenants after the first `_MAX_TENANTS` share one."""

@@ -54,9 +54,9 @@ class Notes:
     def write(self) -> None:
         """Write all that has been added by now."""
         self._count()
-        with self._writing, logs.together():
+        with self._writing, logs.together() as log:
             for record in _taken(self._counted):
-                self._log(record)
+                self._log(record, log)
 
     def close(self) -> None:
         """Write what is left, and end the thread."""
@@ -80,10 +80,22 @@ class Notes:
             self._counted.extend(batch)
             self._metrics.calls_ended(batch)
 
-    def _log(self, record: CallRecord) -> None:
+    def _log(self, record: CallRecord, log: logs.Log) -> None:
+        fields = {
+            "request_id": record.request_id,
+            "method": record.method,
+            "code": record.code,
+            "ms": round(record.milliseconds, 3),
+            "received": record.bytes_received,
+            "sent": record.bytes_sent,
+        }
+        if record.tenant:
+            fields["tenant"] = record.tenant
+        if self._trace is None and not (record.why or record.steps or record.nonfinite or record.item_codes):
+            log("call", record.ended_at, fields)
+            return
         failed = sum(code != "OK" for code in record.item_codes)
         optional = {
-            "tenant": record.tenant,
             "steps": record.steps,
             "nonfinite": record.nonfinite,
             "items": len(record.item_codes),
@@ -97,12 +109,7 @@ class Notes:
             logging.ERROR if is_ours else logging.WARNING if record.nonfinite else logging.INFO,
             error=record.error if is_ours else None,
             moment=record.ended_at,
-            request_id=record.request_id,
-            method=record.method,
-            code=record.code,
-            ms=round(record.milliseconds, 3),
-            received=record.bytes_received,
-            sent=record.bytes_sent,
+            **fields,
             **{name: value for name, value in optional.items() if value},
         )
         record.error = None

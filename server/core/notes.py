@@ -30,6 +30,8 @@ class Notes:
         # Records that are not in the metrics, and those that are not in the log; appending and removing are atomic.
         self._new: deque[CallRecord | Callable[[], CallRecord]] = deque()
         self._counted: deque[CallRecord] = deque()
+        # Makes the records of further calls that have succeeded.
+        self.more: Callable[[], list[CallRecord]] = list
         # Held until a batch is in the metrics, and in the log. Reading metrics must not wait for a log that is stuck.
         self._counting, self._writing = threading.Lock(), threading.Lock()
         self._is_urgent = threading.Event()
@@ -76,7 +78,7 @@ class Notes:
 
     def _count(self) -> None:
         with self._counting:
-            batch = [each if isinstance(each, CallRecord) else each() for each in _taken(self._new)]
+            batch = [each if isinstance(each, CallRecord) else each() for each in _taken(self._new)] + self.more()
             self._counted.extend(batch)
             self._metrics.calls_ended(batch)
 

@@ -38,6 +38,10 @@ class Wait:
     def __exit__(self, *_: object) -> None:
         self._waited, self._since = self.seconds, math.inf
 
+    def waited(self, seconds: float) -> None:
+        """Count time that was waited elsewhere."""
+        self._waited += seconds
+
     def moved(self, nbytes: int) -> None:
         """Count bytes that were received or sent."""
         self._bytes += nbytes

@@ -40,6 +40,10 @@ class StageTimes:
         # Ordered by their ends; None: not kept.
         self.spans: list[StageSpan] | None = [] if is_traced else None
 
+    def begin(self, moment: float) -> None:
+        """Count from a time by `time.perf_counter`, at which the call has arrived."""
+        self.created = self._started = moment
+
     def restart(self) -> None:
         """Measure the total from now on: the header has arrived."""
         self._started = time.perf_counter()

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -17,6 +18,8 @@ import grpc
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
+from lumigrad.kernels._native import ShortCall, ShortCalls
+from lumigrad.protos.chunks import LARGEST_MESSAGE_BYTES, SHORT_BYTES
 from lumigrad.protos.service import SERVICE_NAMES, SINGLE_REPLY, Method, methods
 from lumigrad.protos.wire import Frame, parse
 from lumigrad.server.core import logs
@@ -35,6 +38,7 @@ from lumigrad.server.core.progress import Patience
 from lumigrad.server.core.turns import Turn, Turns
 from lumigrad.server.rpc.authentication import Authenticate
 from lumigrad.server.rpc.request_check import RequestCheck
+from lumigrad.server.rpc.short_calls import announce, announce_short, call_of, cancel_short, progress_of, records_of
 from lumigrad.server.rpc.status import Answer, answer_to
 
 # Answers a call from the bytes of its first message with those of its reply, which may have so many bytes of payload;
@@ -54,7 +58,7 @@ class _Open:
     """A call in progress: when it began (monotonic clock), its place, and gRPC's side of it; None: that of another."""
 
     started: float
-    place: Reservation
+    place: Reservation | ShortCall
     context: grpc.ServicerContext | None
     is_announced: bool = False
 
@@ -62,7 +66,7 @@ class _Open:
         """Send the request id ahead of the reply, once: the caller then knows that a worker has begun the call."""
         if not self.is_announced and self.context is not None:
             self.is_announced = True
-            _announce(call, self.context)
+            announce(call.record.request_id, self.context)
 
     def cancel(self, call: Call, why: str) -> None:
         """Cancel the call. Without the id its caller would take that for a proxy's doing, and repeat the call."""
@@ -104,11 +108,16 @@ class CallHandler:
         self.trainings = trainings
         self.streams = streams or Account("open streams", 0, "--max-streams")
         self._long = {_TRAIN: self.trainings, _STREAM: self.streams}
+        # Calls that a shortcut may answer; in `_calls`, too, are those that it leaves to the general way.
+        self._shorts = ShortCalls(places.books)
+        notes.more = partial(records_of, self._shorts)
         self._calls: dict[Call, _Open] = {}
         # Calls whose last bytes are not sent yet, and since when (monotonic clock).
         self._leaving: dict[Call, float] = {}
         # Turns for work in Python that is long.
         self._turns = Turns()
+        # No call of a shortcut goes on in the general way.
+        self._is_ended = False
         self._is_closed = False
         self._lock = threading.RLock()
         # For those who wait until calls have ended, which is only before the process ends.
@@ -117,7 +126,7 @@ class CallHandler:
     @property
     def in_progress(self) -> int:
         """The number of calls in progress."""
-        return len(self._calls) + self.count_frames()[0]
+        return len(self._calls) + len(self._shorts) + self.count_frames()[0]
 
     @property
     def is_closed(self) -> bool:
@@ -126,35 +135,43 @@ class CallHandler:
 
     def stages(self, waiting: int) -> Mapping[str, int]:
         """The number of calls in each stage of `CALL_STAGES`; `waiting` of them wait for the device."""
-        calls = list(self._calls)
+        calls, shorts = list(self._calls), self._shorts.open()
         frames, begun_frames = self.count_frames()
         begun = [call for call in calls if call.has_reached_device]
         sending = sum(call.progress.sending.is_on for call in begun)
-        reached = len(begun) + begun_frames
-        receiving = max(0, len(calls) + frames - reached - waiting)
+        reached = len(begun) + sum(short.has_started for short in shorts) + begun_frames
+        receiving = max(0, len(calls) + len(shorts) + frames - reached - waiting)
         return {"receive": receiving, "queue": waiting, "device": reached - sending, "send": sending}
 
     def close(self) -> None:
         """Refuse every new call."""
+        self._shorts.close()
         with self._changed:
             self._is_closed = True
 
     def wait_idle(self, seconds: float) -> bool:
         """Wait until no call is in progress; False after `seconds`."""
+        until = time.monotonic() + seconds
+        # First those that may become calls of the general way.
+        if not self._shorts.wait_idle(seconds):
+            return False
         with self._changed:
-            return self._changed.wait_for(lambda: not self._calls, seconds)
+            return self._changed.wait_for(lambda: not self._calls, max(0.0, until - time.monotonic()))
 
     def end_all(self) -> None:
         """End the calls in progress at their next check, with a status after which clients may try another worker."""
         with self._changed:
             calls = list(self._calls)
+            self._is_ended = True
         for call in calls:
             call.stop()
 
     def wait_sent(self, seconds: float) -> None:
         """Wait until all replies are sent, for at most `seconds`."""
+        until = time.monotonic() + seconds
+        self._shorts.wait_sent(seconds)
         with self._changed:
-            self._changed.wait_for(lambda: not self._leaving, seconds)
+            self._changed.wait_for(lambda: not self._leaving, max(0.0, until - time.monotonic()))
 
     def serve(
         self,
@@ -215,16 +232,43 @@ class CallHandler:
     ) -> Callable[..., Any]:
         """A method that takes a stream of bytes, which `read` parses, and returns one reply."""
 
+        def answer(requests: Iterator[bytes], call: Call) -> Any:
+            call.has_single_reply = True
+            whole, requests = _shortened(requests, call, shortcut)
+            if whole is not None:
+                return whole
+            reply = behavior(_messages(requests, read, call), call)
+            return _first_reply(reply, call) if method.server_streaming else reply
+
         def single(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
             with self._guarded(name, context, translate) as call:
-                call.has_single_reply = True
-                reply, requests = _shortened(requests, call, shortcut)
-                if reply is not None:
-                    return reply
-                answer = behavior(_messages(requests, read, call), call)
-                return _first_reply(answer, call) if method.server_streaming else answer
+                return answer(requests, call)
 
-        return single
+        early = getattr(shortcut, "answer", None)
+        if early is None or self._is_traced:
+            return single
+
+        def short(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
+            opened = self._admit_short(name, context)
+            if opened is None:
+                return single(requests, context)
+            error = None
+            raw = opened.receive(requests)
+            if raw is not None:
+                try:
+                    reply = early(raw, opened)
+                    if reply is not None:
+                        context.set_trailing_metadata(opened.end_of_reply)
+                        return reply
+                except Exception as failed:
+                    error = failed
+                requests = itertools.chain((raw,), requests)
+            with self._taken_over(opened, translate) as call:
+                if error is not None:
+                    raise error
+                return answer(requests, call)
+
+        return short
 
     def wrap_stream(
         self,
@@ -287,6 +331,31 @@ class CallHandler:
     ) -> _Guard:
         """A `with` block that counts a call in and out, and converts its exceptions to a status."""
         return _Guard(self, self.begun(method, context), context, translate)
+
+    def _admit_short(self, method: str, context: grpc.ServicerContext) -> ShortCall | None:
+        """Admit a call that a shortcut may answer; None: it takes the general way, which says why it is refused."""
+        try:
+            tenant = "" if self._authenticate is None else self._authenticate(context)
+        except UnauthenticatedError:
+            return None
+        return self._shorts.admit(method, tenant, context, SHORT_BYTES, LARGEST_MESSAGE_BYTES)
+
+    def _taken_over(self, short: ShortCall, translate: Callable[[Answer], Answer]) -> _Guard:
+        """The `with` block of a call that the shortcut has left to the general way."""
+        return _Guard(self, call_of(short), short.context, translate, short)
+
+    def take_over(self, call: Call, short: ShortCall) -> None:
+        """Count a call in that was admitted already, and keeps its place."""
+        call.report_stages, call.lane_of = self._notes.stages, self._lane_of
+        call.turn = Turn(self._turns, call.tenant)
+        with self._lock:
+            self._calls[call] = _Open(short.arrived, short, short.context, short.is_announced)
+        short.hand_over()
+        call.on_end(lambda: self._forget(call))
+        if short.why_cancelled:
+            call.cancel(short.why_cancelled)
+        if self._is_ended:
+            call.stop()
 
     def reflection(self) -> grpc.GenericRpcHandler:
         """The reflection service of gRPC, with the authentication and the limits of all calls."""
@@ -381,8 +450,10 @@ class CallHandler:
         taken = Counter(self.places.tenants())
         own = taken[tenant]
         waits = {call: call.progress.receiving for call in self._calls if call.record.method not in self._long}
+        idle: dict[Call | ShortCall, float]
         idle = {call: wait.seconds for call, wait in waits.items() if wait.is_on and wait.seconds > _WAY_SECONDS}
-        ended: list[Call] = []
+        idle |= {short: seconds for short in self._shorts.open() if (seconds := short.receiving_seconds) > _WAY_SECONDS}
+        ended: list[Call | ShortCall] = []
         for _ in range(self.places.lacking(tenant, 1)):
             giving = [call for call in idle if call not in ended and taken[call.tenant] > own + 1]
             if own >= self.places.share or not giving:
@@ -390,10 +461,14 @@ class CallHandler:
             ended.append(max(giving, key=lambda call: (taken[call.tenant], idle[call])))
             taken[ended[-1].tenant] -= 1
         for call in ended:
-            opened = self._calls[call]
-            opened.place.release()
             why = f"the caller sent nothing, or little, in {idle[call]:.1f} s, and others needed its place"
-            opened.cancel(call, why)
+            if isinstance(call, ShortCall):
+                call.release()
+                cancel_short(call, why)
+            else:
+                opened = self._calls[call]
+                opened.place.release()
+                opened.cancel(call, why)
         return True
 
     def _forget(self, call: Call) -> None:
@@ -415,23 +490,35 @@ class CallHandler:
                 opened.cancel(call, why)
         seconds = self.patience.stall_seconds
         for call in [call for call, since in leaving if since < now - seconds]:
-            why = f"the caller did not take the end of the reply in {seconds:g} s (--stall-seconds)"
-            record = call.record
-            logs.event("reply given up", logging.WARNING, request_id=record.request_id, method=record.method, why=why)
             self._forget(call)
-            call.cancel(why)
+            call.cancel(_give_up(call.record.request_id, call.record.method, seconds))
+        self._end_overdue_shorts(now)
+
+    def _end_overdue_shorts(self, now: float) -> None:
+        for short in self._shorts.open():
+            if now - short.arrived > _ANNOUNCING_SECONDS:
+                announce_short(short)
+            why = self.patience.why_end(progress_of(short), short.arrived)
+            if why:
+                cancel_short(short, why)
+        seconds = self.patience.stall_seconds
+        for short in self._shorts.unsent(now - seconds):
+            _give_up(short.request_id, short.method, seconds)
+            short.end()
+            short.context.cancel()
 
 
-def _announce(call: Call, context: grpc.ServicerContext) -> None:
-    # The reply may have begun, or the call have ended, in the meantime.
-    with suppress(ValueError, grpc.RpcError):
-        context.send_initial_metadata((_named(call),))
+def _give_up(request_id: str, method: str, seconds: float) -> str:
+    """Say that the end of a reply was not taken; returns why its call is cancelled."""
+    why = f"the caller did not take the end of the reply in {seconds:g} s (--stall-seconds)"
+    logs.event("reply given up", logging.WARNING, request_id=request_id, method=method, why=why)
+    return why
 
 
 class _Guard:
     """The `with` block of a call; a generator would take longer, which every call would."""
 
-    __slots__ = ("_call", "_context", "_handler", "_translate")
+    __slots__ = ("_call", "_context", "_handler", "_short", "_translate")
 
     def __init__(
         self,
@@ -439,15 +526,21 @@ class _Guard:
         call: Call,
         context: grpc.ServicerContext,
         translate: Callable[[Answer], Answer],
+        short: ShortCall | None = None,
     ) -> None:
+        """`short` is what the call was before, if a shortcut has left it."""
         self._handler = handler
+        self._short = short
         self._call = call
         self._context = context
         self._translate = translate
 
     def __enter__(self) -> Call:
         try:
-            self._handler.enter(self._call, self._context)
+            if self._short is None:
+                self._handler.enter(self._call, self._context)
+            else:
+                self._handler.take_over(self._call, self._short)
             self._call.check()
         except BaseException as error:
             self._refuse(error)

@@ -6,7 +6,7 @@ import math
 import time
 from typing import Any
 
-from lumigrad.kernels._native import Outcome, RenderJob, RenderRequest, read_render_request
+from lumigrad.kernels._native import Outcome, RenderJob, RenderRequest, ShortCall, read_render_request
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import CancelledError, DeviceTimeError, SceneNotFoundError, VersionMismatchError
 from lumigrad.server.device.memory import Cost
@@ -30,21 +30,37 @@ class PreparedCalls:
         # The device's memory that was free when somebody last looked (monotonic clock).
         self._free, self._looked = 0, -math.inf
 
+    def answer(self, raw: bytes, short: ShortCall) -> bytes | None:
+        """Answer a request by one message; None: it takes the general way."""
+        request = read_render_request(raw)
+        if request is None:
+            return None
+        runtime = self._tenants.of_tenant(short.tenant)
+        prepared = _found(request, runtime)
+        if prepared is None or prepared.payload_bytes > short.message_bytes:
+            return None
+        room = self.room(prepared.cost, runtime)
+        if room is None:
+            return None
+        staged = runtime.renderer.staging_bytes(prepared.native)
+        staging = runtime.transfer.allocate(staged) if staged else None
+        payloads, queue = runtime.payload_memory.account.books, runtime.executor.queue
+        reply = short.draw(queue, prepared.native, request, runtime.renderer, staging, payloads, room)
+        if reply is None:
+            _check_outcome(short.outcome, short.overdue_limit)
+        else:
+            short.leave(prepared.engine)
+        return reply
+
     def __call__(self, raw: bytes, call: Call, most_bytes: int) -> bytes | None:
-        """Answer a request by one message with at most so many bytes of payload; None: it takes the general way."""
+        """Do so for a call of the general way, by a message with at most so many bytes of payload."""
         request = read_render_request(raw)
         if request is None or call.lane_name or call.times.spans is not None:
             return None
         runtime = self._tenants.of(call)
-        try:
-            scene = runtime.scenes.find(request.scene_id, request.version)
-        except (SceneNotFoundError, VersionMismatchError):
-            return None
-        prepared = scene.prepared.find(request.key)
-        if prepared is None:
-            call.request_key = request.key
-            return None
-        if prepared.payload_bytes > most_bytes:
+        call.request_key = request.key
+        prepared = _found(request, runtime)
+        if prepared is None or prepared.payload_bytes > most_bytes:
             return None
         return self._draw(prepared, request, runtime, call)
 
@@ -60,7 +76,7 @@ class PreparedCalls:
 
     def _draw(self, prepared: PreparedRender, request: RenderRequest, runtime: Runtime, call: Call) -> bytes | None:
         room = self.room(prepared.cost, runtime)
-        payload = runtime.payload_memory.account.take(call.tenant, prepared.payload_bytes)
+        payload = None if room is None else runtime.payload_memory.account.take(call.tenant, prepared.payload_bytes)
         if room is None or payload is None:
             return None
         staged = runtime.renderer.staging_bytes(prepared.native)
@@ -82,11 +98,9 @@ class PreparedCalls:
         if outcome == Outcome.DONE:
             _note(job, prepared, call)
             return job.reply
-        if outcome == Outcome.OVERDUE:
-            raise DeviceTimeError(job.overdue_limit)
         if outcome == Outcome.CANCELLED:
             call.check()
-            raise CancelledError
+        _check_outcome(outcome, job.overdue_limit)
         payload.release()
         return None
 
@@ -96,6 +110,24 @@ class PreparedCalls:
         if now > self._looked + _ROOM_SECONDS:
             self._free, self._looked = runtime.memory.free_bytes, now
         return runtime.memory.room_bytes(cost, self._free)
+
+
+def _found(request: RenderRequest, runtime: Runtime) -> PreparedRender | None:
+    """What is prepared for a request."""
+    try:
+        scene = runtime.scenes.find(request.scene_id, request.version)
+    except (SceneNotFoundError, VersionMismatchError):
+        return None
+    prepared: PreparedRender | None = scene.prepared.find(request.key)
+    return prepared
+
+
+def _check_outcome(outcome: Outcome, overdue_limit: float) -> None:
+    """Raise the error of a job that was ended; all others that have failed may run again."""
+    if outcome == Outcome.OVERDUE:
+        raise DeviceTimeError(overdue_limit)
+    if outcome == Outcome.CANCELLED:
+        raise CancelledError
 
 
 def _note(job: RenderJob, prepared: PreparedRender, call: Call) -> None:

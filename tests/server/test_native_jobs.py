@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -36,9 +37,17 @@ class Native:
     """A native job that was submitted from a thread of its own."""
 
     def __init__(
-        self, executor: DeviceExecutor, *, seconds: float = 0.0, asked: int = 0, fails: bool = False, **demand: Any
+        self,
+        executor: DeviceExecutor,
+        *,
+        seconds: float = 0.0,
+        asked: int = 0,
+        fails: bool = False,
+        anywhere: bool = False,
+        **demand: Any,
     ) -> None:
         self.job = ProbeJob(**demand)
+        self.job.anywhere = anywhere
         self.job.seconds, self.job.asked_bytes, self.job.fails, self.job.room_bytes = seconds, asked, fails, ROOM
         self._thread = threading.Thread(target=executor.queue.run_probe, args=(self.job,))
         depth = executor.queue.depth
@@ -64,6 +73,70 @@ def test_a_native_job_runs_and_its_time_is_the_devices(executor: DeviceExecutor)
     assert executor.queue.busy_seconds >= 0.03
     assert executor.queue.last_success > 0.0
     assert not executor.is_busy and executor.held_seconds == 0.0
+
+
+def anywhere(executor: DeviceExecutor, **demand: Any) -> tuple[ProbeJob, Outcome]:
+    """A job that may run on this thread, and how it has ended."""
+    job = ProbeJob(**demand)
+    job.anywhere, job.room_bytes = True, ROOM
+    return job, executor.queue.run_probe(job)
+
+
+def test_a_small_job_runs_on_the_thread_that_waits_for_it_while_the_device_is_idle(executor: DeviceExecutor) -> None:
+    job, outcome = anywhere(executor)
+    assert (outcome, job.thread) == (Outcome.DONE, threading.get_native_id())
+    assert executor.queue.last_success > 0.0 and not executor.is_busy
+    # Of a job of Python, too.
+    assert Asked(executor, lambda: 1, StandInCall()).wait().result == 1
+
+
+def test_a_small_job_waits_its_turn_behind_others(executor: DeviceExecutor) -> None:
+    running = Native(executor, seconds=0.2, tenant="a").wait_until_it_runs()
+    job, outcome = anywhere(executor, tenant="b")
+    assert outcome == Outcome.DONE and job.thread != threading.get_native_id()
+    assert running.wait() == Outcome.DONE and job.started >= running.job.started + 0.2
+
+
+def test_jobs_wait_for_a_small_one_on_another_thread(executor: DeviceExecutor) -> None:
+    small = Native(executor, seconds=0.2, anywhere=True).wait_until_it_runs()
+    assert executor.is_busy and executor.held_seconds < 0.2
+    python = Asked(executor, time.monotonic, StandInCall())
+    after = Native(executor)
+    assert small.wait() == Outcome.DONE and after.wait() == Outcome.DONE
+    assert small.job.thread != after.job.thread
+    result = python.wait().result
+    assert result is not None and result >= small.job.started + 0.2
+    assert after.job.started >= small.job.started + 0.2
+
+
+def test_a_small_job_is_stopped_as_others_are(executor: DeviceExecutor) -> None:
+    small = Native(executor, seconds=20.0, anywhere=True, is_repeatable=True).wait_until_it_runs()
+    executor.queue.cancel(small.job)
+    assert small.wait() == Outcome.CANCELLED
+    overdue = Native(executor, seconds=20.0, anywhere=True).wait_until_it_runs()
+    while overdue.job.outcome == Outcome.PENDING:
+        executor.stop_overdue()
+        time.sleep(0.01)
+    assert overdue.wait() == Outcome.OVERDUE
+
+
+def test_a_queue_ends_after_a_small_job() -> None:
+    executor = DeviceExecutor(CPU, DeviceMemory(CPU, 1 << 30), queue_size=16)
+    small = Native(executor, seconds=0.2, anywhere=True).wait_until_it_runs()
+    executor.close()
+    assert small.job.outcome == Outcome.DONE
+    assert anywhere(executor)[1] == Outcome.CLOSED
+
+
+def test_small_jobs_of_many_threads_run_one_at_a_time_and_all_of_them(executor: DeviceExecutor) -> None:
+    def calls() -> list[Outcome]:
+        return [anywhere(executor)[1] for _ in range(200)]
+
+    with ThreadPoolExecutor(8) as threads:
+        native = [threads.submit(calls) for _ in range(7)]
+        python = [Asked(executor, lambda: 1, StandInCall()).wait().result for _ in range(50)]
+        assert all(set(each.result()) == {Outcome.DONE} for each in native)
+    assert python == [1] * 50 and not executor.is_busy
 
 
 def test_tenants_take_turns_whichever_kind_of_job_they_have(executor: DeviceExecutor) -> None:

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/alone.h"
 #include "common/apart.h"
 
 namespace lumigrad {
@@ -38,6 +39,8 @@ int initial_count() {
 // Helpers heed the request of the thread that they work for.
 thread_local const StopRequest* heeded = nullptr;
 thread_local bool is_apart = false;
+
+thread_local int alone = 0;
 
 inline void relax() {
 #if defined(__x86_64__)
@@ -164,7 +167,11 @@ std::atomic<int>& count() {
 
 }  // namespace
 
-int thread_count() { return count().load(); }
+int thread_count() { return alone > 0 ? 1 : count().load(); }
+
+Alone::Alone() { ++alone; }
+
+Alone::~Alone() { --alone; }
 
 void set_thread_count(int wanted) { count().store(std::clamp(wanted, 1, kMaxThreads)); }
 

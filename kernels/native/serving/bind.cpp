@@ -90,6 +90,8 @@ void bind_jobs(nb::module_& m) {
       .def_rw("asked_bytes", &ProbeJob::asked_bytes)
       .def_rw("room_bytes", &ProbeJob::room_bytes)
       .def_rw("fails", &ProbeJob::fails)
+      .def_rw("anywhere", &ProbeJob::anywhere)
+      .def_ro("thread", &ProbeJob::thread)
       .def_ro("together", &ProbeJob::together);
 }
 

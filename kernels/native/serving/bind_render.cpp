@@ -30,13 +30,6 @@ namespace {
 
 using namespace serving;
 
-// A request of bytes that Python holds as long as this.
-struct BoundRequest {
-  nb::bytes raw;
-  nb::str scene_id;
-  RenderRequest request;
-};
-
 nb::object read_request(const nb::bytes& raw) {
   std::optional<RenderRequest> request = read_render_request({raw.c_str(), raw.size()});
   if (!request) return nb::none();
@@ -136,6 +129,11 @@ BoundJob::BoundJob(Queue& queue, const nb::object& render, std::vector<CameraPos
   job_->room_bytes = room_bytes;
 }
 
+void BoundJob::run(Clock::time_point arrived) {
+  outcome_ = queue_.run(job_);
+  if (outcome_ == Outcome::kDone) finish(arrived);
+}
+
 void BoundJob::submit() {
   if (!queue_.submit(job_)) outcome_ = job_->outcome;
 }
@@ -163,15 +161,19 @@ nb::object BoundJob::take_reply() {
   return reply;
 }
 
-nb::dict BoundJob::stages() const {
-  nb::dict result;
-  result["decode"] = decode_;
-  result["queue"] = queued();
+std::vector<std::pair<const char*, double>> BoundJob::stage_times() const {
+  std::vector<std::pair<const char*, double>> stages{{"decode", decode_}, {"queue", queued()}};
   const RenderTimes& times = job_->times;
   for (int i = 0; i < 4; ++i) {
-    if (times.stages[i] > 0.0) result[kKernelNames[i]] = times.stages[i];
+    if (times.stages[i] > 0.0) stages.emplace_back(kKernelNames[i], times.stages[i]);
   }
-  result["download"] = times.download;
+  stages.emplace_back("download", times.download);
+  return stages;
+}
+
+nb::dict BoundJob::stages() const {
+  nb::dict result;
+  for (const auto& [name, milliseconds] : stage_times()) result[name] = milliseconds;
   return result;
 }
 
@@ -201,8 +203,7 @@ class CallJob : public BoundJob {
   Outcome run(double arrived) {
     {
       nb::gil_scoped_release unlocked;
-      submit();
-      await(time_of(arrived));
+      BoundJob::run(time_of(arrived));
     }
     return settle();
   }

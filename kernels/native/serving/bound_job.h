@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "serving/queue/queue.h"
@@ -30,6 +31,13 @@ struct BoundRender {
   std::size_t reply_bytes() const;
 };
 
+// A request of bytes that Python holds as long as this.
+struct BoundRequest {
+  nb::bytes raw;
+  nb::str scene_id;
+  RenderRequest request;
+};
+
 // By Python's time.monotonic; far ones are none.
 Clock::time_point time_of(double moment);
 
@@ -41,6 +49,9 @@ class BoundJob {
   BoundJob(Queue& queue, const nb::object& render, std::vector<CameraPose> poses, const Renderer& renderer,
            const nb::object& staging, Demand demand, std::int64_t room_bytes, std::string_view prefix = {});
 
+  // Without the interpreter's lock: both `submit` and `await`; a small job runs on this thread while the device is
+  // idle.
+  void run(Clock::time_point arrived);
   // Adds it to the queue, unless it is refused. With or without the interpreter's lock.
   void submit();
   // Without the interpreter's lock: waits for a job that was submitted, and completes the reply to a request that has
@@ -55,6 +66,7 @@ class BoundJob {
   // Gives the reply away, and with it all that is not needed to tell how the job went.
   nb::object take_reply();
   // Milliseconds by stage.
+  std::vector<std::pair<const char*, double>> stage_times() const;
   nb::dict stages() const;
   double total() const { return total_; }
   int batch_views() const { return job_->batch_views; }

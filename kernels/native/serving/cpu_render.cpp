@@ -1,9 +1,11 @@
 // Renders of prepared requests on the CPU: the kernels write to the payload itself where an output is sent as it is.
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "common/alone.h"
 #include "common/isa.h"
 #include "common/pool.h"
 #include "common/threads.h"
@@ -70,10 +72,23 @@ class Targets {
   std::vector<void*> places_;
 };
 
+// Pixels and Gaussians of all views that one thread draws in less time than it takes to wake another.
+constexpr std::int64_t kMostAlone = 1 << 14;
+
+bool is_small(const GaussianRender& render) {
+  std::int64_t work = 0;
+  for (const gaussians::View& view : render.views) {
+    work += static_cast<std::int64_t>(view.width) * view.height + render.scene.count;
+  }
+  return work <= kMostAlone;
+}
+
 class CpuJob final : public RenderJob {
  public:
   CpuJob(Demand demand, Request request, std::shared_ptr<Scratch> scratch)
-      : RenderJob(std::move(demand), std::move(request)), scratch_(std::move(scratch)) {}
+      : RenderJob(std::move(demand), std::move(request)), scratch_(std::move(scratch)), is_small_(is_small(*render)) {}
+
+  bool runs_anywhere() const override { return is_small_; }
 
   void run(std::span<NativeJob* const> batch) override {
     for (NativeJob* job : batch) static_cast<CpuJob*>(job)->draw();
@@ -82,6 +97,8 @@ class CpuJob final : public RenderJob {
 
  private:
   void draw() {
+    std::optional<Alone> alone;
+    if (is_small_) alone.emplace();
     std::vector<gaussians::Pose> kernel_poses;
     for (const CameraPose& pose : poses) kernel_poses.push_back(pose_of(pose));
     const gaussians::Scene scene = render->scene_at(kernel_poses);
@@ -113,6 +130,7 @@ class CpuJob final : public RenderJob {
   }
 
   const std::shared_ptr<Scratch> scratch_;
+  const bool is_small_;
 };
 
 class CpuRenderer final : public Renderer {

@@ -91,6 +91,10 @@ class NativeJob : public Job {
   // jobs, which the queue holds meanwhile.
   virtual void run(std::span<NativeJob* const> batch) = 0;
 
+  // Whether it may run on the thread that waits for it, while nothing else runs or waits: it needs nothing of the
+  // device's thread, and takes less time than changing threads does.
+  virtual bool runs_anywhere() const { return false; }
+
   // The memory that the pools may give it, including demand.bytes (see common/room.h).
   std::int64_t room_bytes = 0;
   std::exception_ptr error;  // kFailed.

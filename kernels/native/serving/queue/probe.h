@@ -1,6 +1,8 @@
 // A native job that tests run: it takes time and memory, and fails, as they wish.
 #pragma once
 
+#include <unistd.h>
+
 #include <chrono>
 #include <stdexcept>
 #include <thread>
@@ -19,6 +21,7 @@ class ProbeJob : public NativeJob {
     for (NativeJob* each : batch) {
       auto& probe = static_cast<ProbeJob&>(*each);
       probe.together = static_cast<int>(batch.size());
+      probe.thread = static_cast<int>(gettid());
       if (probe.fails) throw std::runtime_error("the probe was to fail");
       memory_room()->take(probe.asked_bytes);
       const auto until = Clock::now() + std::chrono::duration<double>(probe.seconds);
@@ -29,10 +32,14 @@ class ProbeJob : public NativeJob {
     }
   }
 
+  bool runs_anywhere() const override { return anywhere; }
+
   double seconds = 0;
+  bool anywhere = false;
   std::size_t asked_bytes = 0;
   bool fails = false;
   int together = 0;  // The jobs of the batch with which it ran.
+  int thread = 0;    // On which it ran, by the system's number.
 };
 
 }  // namespace lumigrad::serving

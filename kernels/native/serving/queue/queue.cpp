@@ -62,6 +62,7 @@ Queue::~Queue() {
 }
 
 bool Queue::submit(const std::shared_ptr<Job>& job) {
+  bool is_idle;
   {
     const std::lock_guard lock(mutex_);
     job->outcome = admit(*job);
@@ -69,8 +70,10 @@ bool Queue::submit(const std::shared_ptr<Job>& job) {
     job->queued = Clock::now();
     job->is_waiting = true;
     lines_.put(job);
+    is_idle = !running_;
   }
-  changed_.notify_one();
+  // Whoever runs a batch looks for the next one.
+  if (is_idle) changed_.notify_one();
   return true;
 }
 
@@ -85,7 +88,26 @@ bool Queue::has_started(const Job& job) const {
   return job.started != Clock::time_point{};
 }
 
-Outcome Queue::run(const std::shared_ptr<NativeJob>& job) { return submit(job) ? wait(*job) : job->outcome; }
+Outcome Queue::run(const std::shared_ptr<NativeJob>& job) {
+  if (job->runs_anywhere() && run_here(job)) return job->outcome;
+  return submit(job) ? wait(*job) : job->outcome;
+}
+
+// False if something runs or waits; else the job has run, or was refused.
+bool Queue::run_here(const std::shared_ptr<NativeJob>& job) {
+  Lock lock(mutex_);
+  if (running_ || is_forming_ || left_ || settling_ || lines_.size() > 0) return false;
+  job->outcome = admit(*job);
+  if (job->outcome != Outcome::kPending) return true;
+  job->queued = Clock::now();
+  lines_.put(job);
+  start({lines_.take()});
+  run_native(lock);
+  const bool has_next = lines_.size() > 0 || is_closed_;
+  lock.unlock();
+  if (has_next) changed_.notify_one();
+  return true;
+}
 
 void Queue::cancel(Job& job) {
   std::shared_ptr<Job> removed;
@@ -108,9 +130,11 @@ void Queue::cancel(Job& job) {
 Queue::Next Queue::take(Jobs& batch, bool may_wait) {
   Lock lock(mutex_);
   while (true) {
-    const bool is_at_once = lines_.size() > 0 && !lines_.next().is_native() && batch_wait_ <= Clock::duration::zero();
-    if (!may_wait && !is_at_once && !is_closed_) return Next::kNone;
-    changed_.wait(lock, [&] { return lines_.size() > 0 || is_closed_; });
+    const bool is_at_once =
+        !running_ && lines_.size() > 0 && !lines_.next().is_native() && batch_wait_ <= Clock::duration::zero();
+    if (!may_wait && !is_at_once && (running_ || !is_closed_)) return Next::kNone;
+    // The thread of a call may run a job.
+    changed_.wait(lock, [&] { return !running_ && (lines_.size() > 0 || is_closed_); });
     if (is_closed_) return Next::kEnd;
     if (must_settle()) {
       settling_ = std::exchange(left_, std::nullopt);
@@ -303,7 +327,13 @@ void Queue::start_next(Lock& lock) {
   Jobs jobs{lines_.take()};
   jobs.front()->is_waiting = false;
   const Clock::time_point until = Clock::now() + batch_wait_;
+  is_forming_ = true;
   while (fill_up(jobs) && !is_closed_ && Clock::now() < until) changed_.wait_until(lock, until);
+  is_forming_ = false;
+  start(std::move(jobs));
+}
+
+void Queue::start(Jobs jobs) {
   running_.emplace(std::move(jobs));
   busy_since_ = running_->started;
   for (const auto& job : running_->jobs) job->started = running_->started;

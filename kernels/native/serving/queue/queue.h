@@ -14,8 +14,9 @@
 namespace lumigrad::serving {
 
 // Threads of calls submit jobs and wait for their ends. The device's thread takes them in batches, in the order of
-// `Lines`: native batches run within `take`, and Python's are returned. No function needs the interpreter's lock, and
-// none takes it while it holds the queue's: jobs of Python are destroyed without that.
+// `Lines`: native batches run within `take`, and Python's are returned. While it has nothing to do, a thread of a call
+// may run a small native job itself, as if it were the device's: one batch runs at a time. No function needs the
+// interpreter's lock, and none takes it while it holds the queue's: jobs of Python are destroyed without that.
 class Queue {
  public:
   // Batches that are not full wait `batch_wait` for more jobs.
@@ -32,7 +33,7 @@ class Queue {
   Outcome wait(Job& job);
   // Whether the device's thread has taken a job.
   bool has_started(const Job& job) const;
-  // Both.
+  // Both. A job that may is run on this thread if the device is idle.
   Outcome run(const std::shared_ptr<NativeJob>& job);
   // The call of a job has ended: removes it from the queue, or stops the kernels of its batch if the calls of all its
   // jobs have ended and all are repeatable. A job that was not submitted yet will be refused. On any thread.
@@ -88,12 +89,14 @@ class Queue {
   };
   using Lock = std::unique_lock<std::mutex>;
 
+  bool run_here(const std::shared_ptr<NativeJob>& job);
   Outcome admit(Job& job) const;
   double seconds_ahead(const Demand& demand, Clock::time_point now) const;
   double rest_of_running(Clock::time_point now) const;
   double fill(const Demand& demand) const;
   bool fill_up(Jobs& jobs);
   void start_next(Lock& lock);
+  void start(Jobs jobs);
   bool must_settle() const;
   void run_native(Lock& lock);
   void end(Lock& lock, double seconds, bool ok);
@@ -106,6 +109,7 @@ class Queue {
   double mean_seconds_ = 0.01;  // Of batches.
   bool is_closed_ = false;
   std::optional<Running> running_;
+  bool is_forming_ = false;  // A batch that is not full waits for more jobs.
   std::optional<Left> left_, settling_;
   double busy_seconds_ = 0;
   std::optional<Clock::time_point> busy_since_;

@@ -1,0 +1,16 @@
+// Loops that are not worth a second thread.
+#pragma once
+
+namespace lumigrad {
+
+// While it lives, the loops of this thread run on no other (see common/threads.h): waking one takes longer than small
+// loops do.
+class Alone {
+ public:
+  Alone();
+  ~Alone();
+  Alone(const Alone&) = delete;
+  Alone& operator=(const Alone&) = delete;
+};
+
+}  // namespace lumigrad

@@ -1,0 +1,328 @@
+// Python bindings of calls that a shortcut may answer.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "serving/bound_job.h"
+#include "serving/calls/short_calls.h"
+#include "serving/queue/account.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace lumigrad {
+namespace {
+
+using namespace serving;
+
+constexpr std::string_view kRequestId = "x-request-id", kPriority = "lumigrad-priority",
+                           kMessageBytes = "lumigrad-message-bytes", kLane = "lumigrad-lane";
+constexpr std::array<std::string_view, kPriorities> kPriorityNames{"interactive", "normal", "batch"};
+constexpr std::size_t kMostDigits = 18, kMostIdCharacters = 64;
+
+// What the metadata of a call say; valid, and without a lane.
+struct Facts {
+  std::string request_id;
+  int priority = 1;
+  std::optional<std::size_t> message_bytes;
+};
+
+std::optional<std::string_view> text_of(PyObject* object) {
+  Py_ssize_t size = 0;
+  const char* text = PyUnicode_Check(object) ? PyUnicode_AsUTF8AndSize(object, &size) : nullptr;
+  if (text == nullptr) {
+    PyErr_Clear();
+    return std::nullopt;
+  }
+  return std::string_view(text, static_cast<std::size_t>(size));
+}
+
+bool is_request_id(std::string_view text) {
+  const auto is_allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view("._:-").find(c) != std::string_view::npos;
+  };
+  return !text.empty() && text.size() <= kMostIdCharacters && std::all_of(text.begin(), text.end(), is_allowed);
+}
+
+std::optional<std::size_t> number_of(std::string_view text) {
+  if (text.empty() || text.size() > kMostDigits) return std::nullopt;
+  std::size_t number = 0;
+  for (const char c : text) {
+    if (c < '0' || c > '9') return std::nullopt;
+    number = 10 * number + static_cast<std::size_t>(c - '0');
+  }
+  return number;
+}
+
+// Takes one entry in; false: the call takes the general way, which says what is wrong.
+bool take(std::string_view key, PyObject* value, bool& has_priority, Facts& facts) {
+  if (key == kLane) return false;
+  const std::optional<std::string_view> text = text_of(value);
+  if (key == kRequestId) {
+    // The last one counts.
+    facts.request_id = text && is_request_id(*text) ? std::string(*text) : std::string();
+  } else if (key == kPriority) {
+    const auto found = std::find(kPriorityNames.begin(), kPriorityNames.end(), text.value_or(""));
+    if (has_priority || found == kPriorityNames.end()) return false;
+    has_priority = true;
+    facts.priority = static_cast<int>(found - kPriorityNames.begin());
+  } else if (key == kMessageBytes && !facts.message_bytes) {
+    facts.message_bytes = number_of(text.value_or(""));
+    return facts.message_bytes.has_value();
+  }
+  return true;
+}
+
+std::optional<Facts> facts_of(nb::handle metadata) {
+  Facts facts;
+  bool has_priority = false;
+  if (metadata.is_none()) return facts;
+  if (!PyTuple_Check(metadata.ptr())) return std::nullopt;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(metadata.ptr()); ++i) {
+    PyObject* entry = PyTuple_GET_ITEM(metadata.ptr(), i);
+    if (!PyTuple_Check(entry) || PyTuple_GET_SIZE(entry) != 2) return std::nullopt;
+    const std::optional<std::string_view> key = text_of(PyTuple_GET_ITEM(entry, 0));
+    if (!key || !take(*key, PyTuple_GET_ITEM(entry, 1), has_priority, facts)) return std::nullopt;
+  }
+  return facts;
+}
+
+std::string random_id() {
+  // Only has to differ from others of the log. The interpreter's lock guards it.
+  static std::mt19937_64 random{std::random_device{}()};
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string id(16, '0');
+  std::uint64_t bits = random();
+  for (char& digit : id) {
+    digit = kDigits[bits & 15];
+    bits >>= 4;
+  }
+  return id;
+}
+
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+double monotonic(Clock::time_point moment) {
+  return moment == Clock::time_point::max() ? INFINITY : seconds_of(moment.time_since_epoch());
+}
+
+// A call of gRPC's.
+class BoundShortCall final : public ShortCall {
+ public:
+  BoundShortCall(std::shared_ptr<ShortCalls> calls, nb::object context)
+      : context(std::move(context)), calls_(std::move(calls)) {}
+  ~BoundShortCall() {
+    calls_->hand_over(*this);
+    release();
+    calls_->end(*this);
+  }
+
+  // Waits for the next message; none: there is none, or the caller is gone.
+  nb::object receive(nb::handle requests) {
+    calls_->receive(*this, true);
+    PyObject* message = PyIter_Next(requests.ptr());
+    calls_->receive(*this, false);
+    has_begun = message != nullptr;
+    if (message != nullptr) return nb::steal(message);
+    // An error of gRPC's refers to itself, and through its traceback to whoever raises it further.
+    if (PyErr_Occurred() != nullptr && !PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();
+    PyErr_Clear();
+    return nb::none();
+  }
+
+  // Draws a request; none if that does not succeed: `outcome` says why.
+  nb::object draw(const nb::object& queue, const nb::object& render, const BoundRequest& request,
+                  const Renderer& renderer, const nb::object& staging, std::shared_ptr<Account> payloads,
+                  std::int64_t room_bytes) {
+    const auto& bound = nb::cast<const BoundRender&>(render);
+    bytes_ = bound.render->payload_bytes;
+    payload_.emplace(std::move(payloads), tenant);
+    outcome = payload_->change(static_cast<std::int64_t>(bytes_)) ? Outcome::kFull : Outcome::kPending;
+    if (outcome != Outcome::kPending) return nb::none();
+    Demand demand = bound.demand;
+    demand.tenant = tenant;
+    demand.priority = priority;
+    demand.deadline = deadline;
+    queue_ = queue;
+    job_ = std::make_unique<BoundJob>(nb::cast<Queue&>(queue), render, request.request.poses, renderer, staging,
+                                      std::move(demand), room_bytes);
+    if (has_ended) job_->cancel();
+    {
+      nb::gil_scoped_release unlocked;
+      job_->run(arrived);
+    }
+    outcome = job_->settle();
+    if (outcome != Outcome::kDone) payload_->release();
+    return job_->take_reply();
+  }
+
+  // It was answered by kernels of an engine: its reply may go.
+  void leave(const std::string& engine) {
+    ShortRecord record{.method = method, .request_id = request_id, .tenant = tenant, .engine = engine};
+    record.milliseconds = 1e3 * seconds_of(Clock::now() - arrived);
+    record.ended_at = seconds_since_1970();
+    record.bytes_sent = bytes_;
+    if (job_) {
+      record.stages = job_->stage_times();
+      record.batch_views = job_->batch_views();
+    }
+    calls_->leave(*this, std::move(record));
+  }
+  // The metadata after its reply.
+  nb::tuple end_of_reply() const {
+    return nb::make_tuple(nb::make_tuple(nb::str(kRequestId.data(), kRequestId.size()), request_id));
+  }
+  void hand_over() { calls_->hand_over(*this); }
+  void release() { calls_->release(*this); }
+  void end() {
+    calls_->end(*this);
+    if (!job_) return;
+    if (outcome == Outcome::kPending) job_->cancel();
+    payload_->release();
+  }
+
+  bool has_started() const { return job_ && job_->has_started(); }
+  double overdue_limit() const { return job_ ? job_->overdue_limit() : 0; }
+  double receiving_seconds() const {
+    return receiving_since == Clock::time_point::max() ? 0.0 : seconds_of(Clock::now() - receiving_since);
+  }
+
+  const nb::object context;
+  Outcome outcome = Outcome::kPending;
+  bool has_begun = false, is_announced = false;
+  std::string why_cancelled;
+
+ private:
+  const std::shared_ptr<ShortCalls> calls_;
+  nb::object queue_;
+  std::optional<Reservation> payload_;
+  std::unique_ptr<BoundJob> job_;
+  std::size_t bytes_ = 0;
+};
+
+nb::object call_method(nb::handle object, PyObject* name) {
+  PyObject* result = PyObject_CallMethodNoArgs(object.ptr(), name);
+  if (result == nullptr) throw nb::python_error();
+  return nb::steal(result);
+}
+
+// Admits a call of a tenant; none: it takes the general way, which says why it is refused, if it is.
+nb::object admit(const std::shared_ptr<ShortCalls>& calls, std::string method, std::string tenant,
+                 const nb::object& context, std::size_t usual_bytes, std::size_t most_bytes) {
+  static PyObject* const kMetadata = PyUnicode_InternFromString("invocation_metadata");
+  static PyObject* const kRemaining = PyUnicode_InternFromString("time_remaining");
+  static PyObject* const kAddCallback = PyUnicode_InternFromString("add_callback");
+  static PyObject* const kEnd = PyUnicode_InternFromString("end");
+  const Clock::time_point arrived = Clock::now();
+  std::optional<Facts> facts = facts_of(call_method(context, kMetadata));
+  if (!facts) return nb::none();
+  auto call = std::make_unique<BoundShortCall>(calls, context);
+  call->method = std::move(method);
+  call->tenant = std::move(tenant);
+  call->arrived = arrived;
+  // The clock was read first, so that a pause between them makes the deadline earlier, never later than the caller's.
+  call->deadline = time_of(monotonic(arrived) + nb::cast<double>(call_method(context, kRemaining)));
+  call->request_id = facts->request_id.empty() ? random_id() : std::move(facts->request_id);
+  call->priority = facts->priority;
+  call->message_bytes = std::min(facts->message_bytes.value_or(usual_bytes), most_bytes);
+  if (!calls->admit(*call)) return nb::none();
+  BoundShortCall* admitted = call.release();
+  nb::object bound = nb::cast(admitted, nb::rv_policy::take_ownership);
+  const nb::object end = nb::steal(PyObject_GetAttr(bound.ptr(), kEnd));
+  PyObject* arguments[] = {context.ptr(), end.ptr()};
+  PyObject* is_added = PyObject_VectorcallMethod(kAddCallback, arguments, 2, nullptr);
+  if (is_added == nullptr) throw nb::python_error();
+  if (nb::steal(is_added).ptr() != Py_True) admitted->end();
+  return bound;
+}
+
+nb::list bound_of(const std::vector<ShortCall*>& calls) {
+  nb::list found;
+  for (ShortCall* call : calls) found.append(nb::find(*static_cast<BoundShortCall*>(call)));
+  return found;
+}
+
+nb::list take_records(ShortCalls& calls) {
+  nb::list records;
+  for (const ShortRecord& record : calls.take_records()) {
+    nb::dict stages;
+    for (const auto& [name, milliseconds] : record.stages) stages[name] = milliseconds;
+    records.append(nb::make_tuple(record.method, record.request_id, record.tenant, record.engine, stages,
+                                  record.milliseconds, record.ended_at, record.bytes_sent, record.batch_views));
+  }
+  return records;
+}
+
+bool wait(bool (ShortCalls::*until)(Clock::duration), ShortCalls& calls, double seconds) {
+  const auto limit = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  nb::gil_scoped_release unlocked;
+  return (calls.*until)(limit);
+}
+
+void bind_short_call(nb::module_& m) {
+  nb::class_<BoundShortCall>(m, "ShortCall")
+      .def_ro("tenant", &BoundShortCall::tenant)
+      .def_ro("request_id", &BoundShortCall::request_id)
+      .def_ro("method", &BoundShortCall::method)
+      .def_ro("priority", &BoundShortCall::priority)
+      .def_ro("message_bytes", &BoundShortCall::message_bytes)
+      .def_prop_ro("end_of_reply", &BoundShortCall::end_of_reply)
+      .def_ro("context", &BoundShortCall::context)
+      .def_prop_ro("arrived", [](const BoundShortCall& call) { return monotonic(call.arrived); })
+      .def_prop_ro("deadline", [](const BoundShortCall& call) { return monotonic(call.deadline); })
+      .def_ro("outcome", &BoundShortCall::outcome)
+      .def_ro("has_begun", &BoundShortCall::has_begun)
+      .def_rw("is_announced", &BoundShortCall::is_announced)
+      .def_rw("why_cancelled", &BoundShortCall::why_cancelled)
+      .def_prop_ro("has_started", &BoundShortCall::has_started)
+      .def_prop_ro("overdue_limit", &BoundShortCall::overdue_limit)
+      .def_prop_ro("receiving_seconds", &BoundShortCall::receiving_seconds)
+      .def("receive", &BoundShortCall::receive, "requests"_a,
+           nb::sig("def receive(self, requests: object) -> bytes | None"))
+      .def("draw", &BoundShortCall::draw, "queue"_a, "render"_a, "request"_a, "renderer"_a, "staging"_a.none(),
+           "payloads"_a, "room_bytes"_a,
+           nb::sig("def draw(self, queue: Queue, render: object, request: RenderRequest, renderer: Renderer, "
+                   "staging: object, payloads: Account, room_bytes: int) -> bytes | None"))
+      .def("leave", &BoundShortCall::leave, "engine"_a)
+      .def("hand_over", &BoundShortCall::hand_over)
+      .def("release", &BoundShortCall::release)
+      .def("end", &BoundShortCall::end);
+}
+
+}  // namespace
+
+void bind_serving_calls(nb::module_& m) {
+  bind_short_call(m);
+  nb::class_<ShortCalls>(m, "ShortCalls")
+      .def("__init__",
+           [](ShortCalls* self, std::shared_ptr<Account> places) { new (self) ShortCalls(std::move(places)); })
+      .def("admit", &admit, "method"_a, "tenant"_a, "context"_a, "usual_bytes"_a, "most_bytes"_a,
+           nb::sig("def admit(self, method: str, tenant: str, context: object, usual_bytes: int, most_bytes: int) -> "
+                   "ShortCall | None"))
+      .def("close", &ShortCalls::close)
+      .def("wait_idle", [](ShortCalls& calls, double seconds) { return wait(&ShortCalls::wait_idle, calls, seconds); })
+      .def("wait_sent", [](ShortCalls& calls, double seconds) { return wait(&ShortCalls::wait_sent, calls, seconds); })
+      .def(
+          "open", [](const ShortCalls& calls) { return bound_of(calls.open()); },
+          nb::sig("def open(self) -> list[ShortCall]"))
+      .def(
+          "unsent", [](const ShortCalls& calls, double before) { return bound_of(calls.unsent(time_of(before))); },
+          "before"_a, nb::sig("def unsent(self, before: float) -> list[ShortCall]"))
+      .def("__len__", &ShortCalls::count)
+      .def("take_records", &take_records);
+}
+
+}  // namespace lumigrad

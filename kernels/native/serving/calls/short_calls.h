@@ -1,0 +1,83 @@
+// Calls that a shortcut may answer, from their arrival until their replies are sent: what other calls need objects of
+// Python for.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "serving/job.h"
+#include "serving/queue/account.h"
+
+namespace lumigrad::serving {
+
+// One call. `ShortCalls` guards what changes.
+struct ShortCall {
+  std::string method, request_id, tenant;
+  int priority = 1;
+  std::size_t message_bytes = 0;  // The longest payload that its caller takes in one message.
+  Clock::time_point arrived{}, deadline = Clock::time_point::max();
+
+  // Since when it has waited for its message; the greatest time point: it does not.
+  Clock::time_point receiving_since = Clock::time_point::max();
+  Clock::time_point left_at{};  // When it was answered.
+  bool has_place = false;
+  bool has_ended = false;  // Nothing of it is on its way to the caller any more.
+};
+
+// What is recorded of a call that was answered. Stages are names with milliseconds.
+struct ShortRecord {
+  std::string method, request_id, tenant, engine;
+  std::vector<std::pair<const char*, double>> stages;
+  double milliseconds = 0;
+  double ended_at = 0;  // Seconds since 1970.
+  std::size_t bytes_sent = 0;
+  int batch_views = 0;
+};
+
+// The calls in progress; they take places from the account of all calls. Thread-safe.
+class ShortCalls {
+ public:
+  explicit ShortCalls(std::shared_ptr<Account> places) : places_(std::move(places)) {}
+
+  // False: no more calls are taken, or there is no place.
+  bool admit(ShortCall& call);
+  void receive(ShortCall& call, bool is_waiting);
+  // It was answered, and is recorded before its reply is sent.
+  void leave(ShortCall& call, ShortRecord record);
+  // It goes on in another way, which gives its place back by `release`.
+  void hand_over(ShortCall& call);
+  void release(ShortCall& call);
+  // Its reply was sent, or its caller is gone.
+  void end(ShortCall& call);
+
+  void close();
+  // Waits until none is in progress, or none on its way to the caller; false after `limit`.
+  bool wait_idle(Clock::duration limit);
+  bool wait_sent(Clock::duration limit);
+  std::vector<ShortCall*> open() const;
+  // Those that were answered before a moment, and are not sent.
+  std::vector<ShortCall*> unsent(Clock::time_point before) const;
+  std::size_t count() const;
+  std::vector<ShortRecord> take_records();
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+
+  void give_back(ShortCall& call);
+
+  const std::shared_ptr<Account> places_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_closed_ = false;
+  std::unordered_set<ShortCall*> open_, unsent_;
+  std::vector<ShortRecord> records_;
+};
+
+}  // namespace lumigrad::serving

@@ -151,8 +151,8 @@ format: setup
 SANITIZED := build/sanitize
 SANITIZERS = LD_PRELOAD="$$(for name in asan ubsan stdc++; do $(CXX) -print-file-name=lib$$name.so; done | tr '\n' ' ')" \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
-SANITIZED_TESTS := $(foreach what,spheres_limits gaussians_limits meshes_limits density_apply density_relocation density_noise,\
-	tests/kernels/test_$(what).py)
+SANITIZED_TESTS := $(foreach what,spheres/test_limits gaussians/test_limits meshes/test_limits density/test_apply \
+	density/test_relocation density/test_noise,tests/kernels/$(what).py)
 define sanitized
 	$(BIN)/cmake -S . -B $(SANITIZED) -G Ninja -DCMAKE_MAKE_PROGRAM="$(CURDIR)/$(BIN)/ninja" \
 		-DPython_EXECUTABLE="$(CURDIR)/$(BIN)/python" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O0 -g1" \
@@ -218,7 +218,8 @@ test-wheel: dist
 	$(WHEEL_VENV)/bin/pip install --quiet "$$(ls dist/*.whl)[server,trace,torch,io,fit,top,video,mesh,robot,plot,viewer,completion]" opentelemetry-exporter-otlp-proto-http pytest pytest-timeout hypothesis psutil cryptography
 	cd $(WHEEL_VENV) && bin/python -m pytest -q -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) \
 		$(CURDIR)/tests/protos $(CURDIR)/tests/end_to_end --ignore-glob '$(CURDIR)/tests/end_to_end/test_viewer*' \
-		$(foreach what,cli imports render query_command,$(CURDIR)/tests/client/test_$(what).py)
+		$(foreach what,commands/test_cli documents/test_imports calls/test_render commands/test_query_command,\
+		$(CURDIR)/tests/client/$(what).py)
 
 # The real Helm, as a library. The package's Python part wants a newer Python than the tests need, and is not used.
 HELM_SDKPY := helm-sdkpy==0.1.32

@@ -24,6 +24,7 @@ pytest_plugins = ("support.covering", "support.reports", "support.turns")
 hypothesis.settings.register_profile("lumigrad", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("lumigrad")
 
+_TESTS = Path(__file__).parent
 # Environment variables that affect the commands and libraries under test; tests set those that they need.
 _REMOVED_VARIABLES = ("LUMIGRAD_DEBUG", "LUMIGRAD_TARGET", "LUMIGRAD_TLS", "LUMIGRAD_TOKEN")
 
@@ -62,11 +63,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     processes end at about the same time.
     """
     alone = {item.path for item in items if item.get_closest_marker("alone") is not None}
-    folders: dict[Path, dict[Path, None]] = {}
+    folders: dict[str, dict[Path, None]] = {}
     for item in items:
-        folders.setdefault(item.path.parent, {})[item.path] = None
+        folders.setdefault(item.path.relative_to(_TESTS).parts[0], {})[item.path] = None
     position = {
-        path: (1.0 if folder.name == "kernels" else 0.85) * (index + 1) / len(files)
+        path: (1.0 if folder == "kernels" else 0.85) * (index + 1) / len(files)
         for folder, files in folders.items()
         for index, path in enumerate(files)
     }

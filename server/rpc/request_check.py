@@ -28,7 +28,7 @@ _COLUMNS = 1 << 16
 # Bounds by the name of the field, or of message and field: the maximum number of entries of repeated fields and maps,
 # of bytes of strings and bytes, and the largest integers. Strings name a limit of the worker. Integers without an entry
 # are no sizes, or are checked where they are read, as part of a product or a sum: the pixels of all cameras, the
-# obstacles of a world. tests/faults/test_numbers.py lists both kinds.
+# obstacles of a world. tests/faults/attacks/test_numbers.py lists both kinds.
 BOUNDS: Mapping[str, int | str] = {
     "angle_to_pixel_distance": _MATRIX,
     "angle_to_pixeldist_poly": _MATRIX,

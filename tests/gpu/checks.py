@@ -16,7 +16,7 @@ _TESTS = {
         ["pytest"],
         0.6,
         ["-m", "gpu", "tests/kernels"],
-        ["-k", "emulation", "tests/kernels/test_training_cuda.py"],
+        ["-k", "emulation", "tests/kernels/training/test_cuda.py"],
     ),
     "server": (
         ["pytest", *NEEDED],

@@ -1,7 +1,7 @@
 """What `lumigrad` says of whatever somebody can do wrong at a shell: a transcript, so that every change of it is seen.
 
 To add a line write "$ lumigrad …" into the transcript; then, as after each change that is meant:
-LUMIGRAD_UPDATE=1 pytest tests/client/test_cli_errors.py
+LUMIGRAD_UPDATE=1 pytest tests/client/commands/test_cli_errors.py
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from support.gaussians.clouds import post
 from support.workers.forks import lumigrad
 from support.workers.worker import LUMIGRAD, WorkerProcess, worker
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TRANSCRIPT = Path(__file__).with_name("cli_errors.txt")
 IS_UPDATE = os.environ.get("LUMIGRAD_UPDATE", "0") != "0"
 TOKEN = "a-token-for-the-tests"

@@ -87,7 +87,7 @@ for line in sys.stdin:
 
 @pytest.mark.parametrize("hours", [3, -3])
 def test_a_client_whose_clock_is_set_waits_as_long_as_it_was_told_to(clock: WallClock, hours: int) -> None:
-    tests = Path(__file__).parents[1]
+    tests = Path(__file__).parents[2]
     with worker("--device", "cpu") as process, FaultProxy(process.target) as proxy:
         command = [sys.executable, "-c", CALLS, proxy.target]
         pipe = subprocess.PIPE

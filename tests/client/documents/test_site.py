@@ -14,7 +14,7 @@ import pytest
 
 from support.chromium import chromium
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGES = (
     "index",
     "spheres",

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[2]
 SAMPLE = (
-    "client/test_cli_help.py::test_help_has_examples_and_fits[render]",
-    "client/test_cli_json.py::test_info",
-    "client/test_cli_json.py::test_render",
-    "client/test_cli.py::test_options_come_before_the_environment",
+    "client/commands/test_cli_help.py::test_help_has_examples_and_fits[render]",
+    "client/commands/test_cli_json.py::test_info",
+    "client/commands/test_cli_json.py::test_render",
+    "client/commands/test_cli.py::test_options_come_before_the_environment",
     "end_to_end/test_viewer_robot.py::test_sliders_move_the_robot_into_the_wall",
-    "faults/test_spool.py::test_worlds_find_their_meshes_unless_those_were_deleted",
+    "faults/stored/test_spool.py::test_worlds_find_their_meshes_unless_those_were_deleted",
     "server/test_logs.py::test_every_line_is_json_whoever_wrote_it",
     "server/test_process.py::test_a_call_is_one_plain_line",
     "server/test_spool.py::test_nobody_else_on_the_machine_can_read_it",

@@ -225,7 +225,7 @@ import os, signal, sys
 import numpy as np
 from lumigrad.client import Camera, Client
 sys.path.insert(0, sys.argv[2])
-from end_to_end.test_training_lanes import SCENE, CAMERAS, RATES, colors
+from end_to_end.training.test_training_lanes import SCENE, CAMERAS, RATES, colors
 client = Client(sys.argv[1], lane="shared")
 trainer = client.trainer(SCENE, CAMERAS, rates=RATES, seed=3)
 kept = list(colors(trainer, 5))
@@ -241,7 +241,7 @@ def test_a_killed_client_leaves_no_memory_and_a_whole_training(expected: dict[st
     """The gradient under way when it died was either applied as a whole or not at all."""
     # Lanes of other tests may still end, so the worker is another.
     with worker("--device", "cpu") as process:
-        command = [sys.executable, "-c", VANISHING, process.target, str(Path(__file__).parents[1])]
+        command = [sys.executable, "-c", VANISHING, process.target, str(Path(__file__).parents[2])]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert done.returncode == -signal.SIGKILL, done.stderr
         wait_for(lambda: process.metric("lumigrad_lanes") == 0)

@@ -22,7 +22,7 @@ def process() -> Iterator[WorkerProcess]:
 
 def run(module: str, *arguments: str, **environment: str) -> None:
     """Runs a program that forks; the tests' own process, with threads of many libraries, must not."""
-    tests = Path(__file__).parents[1]
+    tests = Path(__file__).parents[2]
     command = [sys.executable, "-m", f"support.workers.{module}", *arguments]
     done = subprocess.run(
         command, cwd=tests, env={**os.environ, **environment}, capture_output=True, text=True, timeout=240

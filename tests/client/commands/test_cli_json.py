@@ -13,7 +13,7 @@ from lumigrad.client.shell.exits import json_text
 from support.workers.forks import lumigrad
 from support.workers.worker import WorkerProcess
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "command_line.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "command_line.md"
 
 
 def told(*arguments: str, cwd: Path | None = None) -> dict[str, object]:

@@ -15,7 +15,7 @@ from lumigrad.client.rendering.stream import RenderStream
 from support.deploy.collector import Collector, ReceivedSpan, grpc_collector
 from support.workers.worker import WorkerProcess, worker
 
-PROGRAM = Path(__file__).parents[1] / "support" / "traced_program.py"
+PROGRAM = Path(__file__).parents[2] / "support" / "traced_program.py"
 RENDER, BACKWARD = (f"lumigrad.v1.RenderService/{name}" for name in ("Render", "Backward"))
 PUT, UPDATE = (f"lumigrad.v1.SceneService/{name}" for name in ("Put", "Update"))
 QUERY, INFO = "lumigrad.v1.DistanceService/Query", "lumigrad.v1.WorkerService/Info"

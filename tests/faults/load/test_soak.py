@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from soak.trend import fitted
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_a_short_soak_passes(tmp_path: Path) -> None:

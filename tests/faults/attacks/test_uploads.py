@@ -125,7 +125,7 @@ RawClient(sys.argv[1]).scene_stub.Put(frames(), timeout=60, metadata=(("x-reques
 
 
 def test_a_caller_that_is_killed_leaves_nothing_behind(process: WorkerProcess) -> None:
-    tests = Path(__file__).parents[1]
+    tests = Path(__file__).parents[2]
     child = subprocess.Popen([sys.executable, "-c", VANISH_HALF_WAY, process.target], cwd=tests)
     wait_for(process, "lumigrad_calls_in_progress", 1)
     child.kill()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -15,12 +17,36 @@ from lumigrad.kernels.gaussians.state import State
 from lumigrad.kernels.gaussians.transforms import cut
 
 
+@dataclass(frozen=True)
+class Passes:
+    """What computes such passes on one device.
+
+    Attributes:
+        engine: The native engine.
+        parts: Returns what the kernels keep in a state, and its images by name, each [..] in one dimension.
+    """
+
+    engine: _native.PassEngine
+    parts: Callable[[_native.RetainedPass], tuple[Any, Mapping[str, torch.Tensor]]]
+
+
+def cpu_passes() -> Passes:
+    """What computes them on the CPU."""
+    return Passes(_native.cpu_passes(), _native.cpu_pass_parts)
+
+
+def cuda_passes(native: Any, device: int, kernels: int, copies: int) -> Passes:
+    """What computes them on a CUDA device, on two streams of it; `native` is the extension."""
+    return Passes(native.cuda_passes(device, kernels, copies), lambda state: native.cuda_pass_parts(state, device))
+
+
 def images_of(state: State) -> Mapping[str, int]:
     """The number of values of each image that states of its kind keep."""
     return {name: tensor.numel() for name, tensor in state.images.items()}
 
 
 def state_of(
+    passes: Passes,
     native: _native.RetainedPass,
     gaussians: Gaussians,
     cameras: Sequence[Camera],
@@ -29,10 +55,10 @@ def state_of(
     background: torch.Tensor | None,
     outputs: Sequence[str],
 ) -> State:
-    """The state of a prepared render on the CPU, as `forward` with `retain` returns it for the same arguments."""
+    """The state of a prepared render, as `forward` with `retain` returns it for the same arguments."""
     slices = cut((), gaussians.count)
     width, height = cameras[0].width, cameras[0].height
-    images = {name: torch.from_numpy(array) for name, array in native.images().items()}
+    kept, images = passes.parts(native)
     sizes = {name: image.numel() // (len(cameras) * width * height) for name, image in images.items()}
     has_last = ("color", "normals")
     return State(
@@ -50,5 +76,5 @@ def state_of(
         },
         views=views_of(gaussians, cameras, settings, slices),
         native_settings=settings.native(gaussians.degree(settings), width, height, lidar=False),
-        kept=native.kept,
+        kept=kept,
     )

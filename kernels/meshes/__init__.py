@@ -17,7 +17,7 @@ from lumigrad.kernels.meshes.evaluate import (
 from lumigrad.kernels.meshes.inputs import check_values
 from lumigrad.kernels.meshes.mesh import SIGNS, Mesh, Report
 from lumigrad.kernels.meshes.pose import IDENTITY, are_poses
-from lumigrad.kernels.meshes.prepared import prepare
+from lumigrad.kernels.meshes.prepared import Queries, cpu_queries, cuda_queries, prepare
 from lumigrad.kernels.meshes.settings import REDUCTIONS, SEMANTICS, Settings
 from lumigrad.kernels.meshes.shapes import Cuboid, Grid, Shape, are_sizes, cuboids_of
 from lumigrad.kernels.meshes.world import Instance, World, instances_of
@@ -38,6 +38,7 @@ __all__ = [
     "Grid",
     "Instance",
     "Mesh",
+    "Queries",
     "Report",
     "Settings",
     "Shape",
@@ -50,7 +51,9 @@ __all__ = [
     "backward_steps",
     "check_values",
     "complete",
+    "cpu_queries",
     "cuboids_of",
+    "cuda_queries",
     "esdf",
     "esdf_steps",
     "evaluate",

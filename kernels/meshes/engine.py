@@ -57,6 +57,11 @@ class CpuEngine:
         return lambda: times
 
 
+def cuda_key(native: Any, device: int) -> str:
+    """The key of the engine for a CUDA device."""
+    return f"{native.__name__}:{device}"
+
+
 class CudaEngine:
     """Launches the CUDA kernels, on the stream that is current at the time of the call."""
 
@@ -64,7 +69,7 @@ class CudaEngine:
         """Calls functions of `native`; `current_stream` returns the handle of the CUDA stream to use."""
         self._native = native
         self._current_stream = current_stream
-        self.key = f"{native.__name__}:{device}"
+        self.key = cuda_key(native, device)
         self.session = native.MeshCudaSession(device)
 
     def tree(self, host: Any, like: Any | None) -> Any:

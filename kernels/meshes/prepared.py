@@ -3,20 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from lumigrad.kernels import _native
+from lumigrad.kernels.meshes.engine import CpuEngine, cuda_key
 from lumigrad.kernels.meshes.evaluate import launches
 from lumigrad.kernels.meshes.pose import MAX_COORDINATE
 from lumigrad.kernels.meshes.settings import Settings
 from lumigrad.kernels.meshes.world import World
 
-CPU = "cpu"
+
+@dataclass(frozen=True)
+class Queries:
+    """What answers such queries on one device.
+
+    Attributes:
+        engine: The native engine.
+        key: That of the engine with which `evaluate` answers there.
+        device_type: "cpu" or "cuda".
+    """
+
+    engine: _native.DistanceEngine
+    key: str
+    device_type: str
+
+
+def cpu_queries() -> Queries:
+    """What answers them on the CPU."""
+    return Queries(_native.cpu_distances(), CpuEngine.key, "cpu")
+
+
+def cuda_queries(native: Any, device: int, kernels: int, copies: int) -> Queries:
+    """What answers them on a CUDA device, on two streams of it; `native` is the extension."""
+    return Queries(native.cuda_distances(device, kernels, copies), cuda_key(native, device), "cuda")
 
 
 def prepare(
-    engine: _native.DistanceEngine,
+    queries: Queries,
     world: World,
     settings: Settings,
     rows: Sequence[int],
@@ -32,7 +58,7 @@ def prepare(
     """Prepares queries of a world that `evaluate` has queried before.
 
     Args:
-        engine: Of the device.
+        queries: Answers them.
         world: The shapes.
         settings: The settings of the query.
         rows: B, H and S.
@@ -47,8 +73,10 @@ def prepare(
     Returns:
         The native query; None if one launch is not enough for it.
     """
-    placed = world.placed_before(CPU)
-    parts = launches(torch.empty((*rows, 4)), len(world.instances), settings)
+    placed = world.placed_before(queries.key)
+    # Only its shape counts, and whether it is on the CPU.
+    spheres_of = torch.empty((*rows, 4), device="cpu" if queries.device_type == "cpu" else "meta")
+    parts = launches(spheres_of, len(world.instances), settings)
     if placed is None or len(parts) != 1:
         return None
     return _native.DistanceQuery(
@@ -62,7 +90,7 @@ def prepare(
         outputs=places,
         payload_bytes=payload_bytes,
         head=head,
-        engine=engine,
+        engine=queries.engine,
         kind=kind,
         bytes=cost_bytes,
     )

@@ -10,9 +10,14 @@ from typing import Any, Protocol
 import torch
 
 from lumigrad.kernels import _native
+from lumigrad.kernels.gaussians.prepared_passes import Passes, cuda_passes
 from lumigrad.kernels.memory import pin, unpin
+from lumigrad.kernels.meshes import Queries, cuda_queries
 from lumigrad.protos.dtypes import Array
 from lumigrad.server.core import logs
+
+# Only builds with CUDA have its functions.
+_cuda: Any = _native
 
 
 class Event(Protocol):
@@ -62,11 +67,21 @@ class CudaCopies:
 
     def renderer(self) -> _native.Renderer:
         """What draws prepared renders, on the stream of the device's thread, the default, and copies as the others."""
-        # Only builds with CUDA have it.
-        native: Any = _native
-        index, kernels = self._device.index or 0, torch.cuda.default_stream(self._device).cuda_stream
-        made: _native.Renderer = native.cuda_renderer(index, kernels, self._stream.cuda_stream)
+        made: _native.Renderer = _cuda.cuda_renderer(*self._streams())
         return made
+
+    def queries(self) -> Queries:
+        """What answers prepared queries, on the same streams."""
+        return cuda_queries(_cuda, *self._streams())
+
+    def passes(self) -> Passes:
+        """What computes prepared passes that are retained, likewise."""
+        return cuda_passes(_cuda, *self._streams())
+
+    def _streams(self) -> tuple[int, int, int]:
+        """The device's index, and the streams of kernels and of copies."""
+        kernels = torch.cuda.default_stream(self._device).cuda_stream
+        return self._device.index or 0, kernels, self._stream.cuda_stream
 
     def fetch(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Copy tensors that are complete to the host, without waiting for kernels and other copies."""

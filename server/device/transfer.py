@@ -13,8 +13,10 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 
-from lumigrad.kernels._native import DistanceEngine, PassEngine, Renderer, cpu_distances, cpu_passes, cpu_renderer
+from lumigrad.kernels._native import Renderer, cpu_renderer
 from lumigrad.kernels.errors import check_stop
+from lumigrad.kernels.gaussians.prepared_passes import Passes, cpu_passes
+from lumigrad.kernels.meshes import Queries, cpu_queries
 from lumigrad.protos import dtypes
 from lumigrad.protos.buffers import PayloadBuffers
 from lumigrad.protos.dtypes import Array
@@ -169,12 +171,12 @@ class Transfer:
         """What draws prepared renders."""
         return cpu_renderer()
 
-    def distances(self) -> DistanceEngine | None:
-        """What answers prepared queries; None: nothing does."""
-        return cpu_distances()
+    def queries(self) -> Queries:
+        """What answers prepared queries."""
+        return cpu_queries()
 
-    def passes(self) -> PassEngine | None:
-        """What computes prepared passes that are retained; None: nothing does."""
+    def passes(self) -> Passes:
+        """What computes prepared passes that are retained."""
         return cpu_passes()
 
     def _to_device(self, host: torch.Tensor) -> torch.Tensor:
@@ -258,13 +260,13 @@ class CudaTransfer(Transfer):
         """What draws prepared renders: its kernels and copies use the streams of the others."""
         return self._copies.renderer()
 
-    def distances(self) -> DistanceEngine | None:
-        """What answers prepared queries; None: nothing does."""
-        return None
+    def queries(self) -> Queries:
+        """What answers prepared queries, on the same streams."""
+        return self._copies.queries()
 
-    def passes(self) -> PassEngine | None:
-        """What computes prepared passes that are retained; None: nothing does."""
-        return None
+    def passes(self) -> Passes:
+        """What computes prepared passes that are retained, likewise."""
+        return self._copies.passes()
 
     def _to_device(self, host: torch.Tensor) -> torch.Tensor:
         return host.to(self.device, non_blocking=True)

@@ -8,7 +8,7 @@ from functools import cached_property
 from math import prod
 
 from lumigrad.kernels import _native, gaussians
-from lumigrad.kernels.gaussians.prepared_passes import images_of, state_of
+from lumigrad.kernels.gaussians.prepared_passes import Passes, images_of, state_of
 from lumigrad.protos import dtypes
 from lumigrad.server.core.limits import Limits
 from lumigrad.server.device.jobs import Numbers
@@ -55,6 +55,8 @@ class PreparedPass:
 
     Attributes:
         native: Draws them; it holds the scene's tensors.
+        passes: Computes them.
+        source: What their states have in common.
         cost: The cost of each.
         payload_bytes: Of a reply.
         state_bytes: The size of a state without what the kernels keep.
@@ -62,6 +64,7 @@ class PreparedPass:
     """
 
     native: _native.RetainedRender
+    passes: Passes
     source: PassSource
     cost: Cost
     payload_bytes: int
@@ -95,6 +98,7 @@ class PassState:
         plan, tensors = self.task.plan, self.kind.source.tensors
         assert isinstance(plan, GaussianPlan)
         return state_of(
+            self.kind.passes,
             self.native,
             gaussians.Gaussians(**tensors),
             plan.cameras,
@@ -112,7 +116,7 @@ def prepared_pass(
     payload_bytes: int,
     cost: Cost,
     numbers: Numbers,
-    engine: _native.PassEngine,
+    passes: Passes,
 ) -> PreparedPass | None:
     """Prepare retained Renders like one that has just succeeded; None: there is no faster way for its kind.
 
@@ -124,7 +128,7 @@ def prepared_pass(
         payload_bytes: The size of its payload.
         cost: Its cost.
         numbers: Of the queue.
-        engine: Draws retained Renders.
+        passes: Computes retained passes.
     """
     plan, state = forward.task.plan, forward.state
     if not isinstance(plan, GaussianPlan) or not isinstance(state, gaussians.State) or plan.count == 0:
@@ -140,11 +144,11 @@ def prepared_pass(
         render=made.native,
         images=list(images_of(state).items()),
         name_offset=head.index(_NAME.encode()),
-        engine=engine,
+        engine=passes.engine,
         kind=numbers.of(cost.kind),
         bytes=cost.bytes,
     )
-    return PreparedPass(native, source, cost, payload_bytes, state.bytes - state.kept.bytes)
+    return PreparedPass(native, passes, source, cost, payload_bytes, state.bytes - state.kept.bytes)
 
 
 @dataclass(frozen=True)
@@ -168,21 +172,21 @@ class PreparedBackward:
 
 def prepared_backward(
     spec: render_pb2.BackwardSpec,
-    views: int,
+    state: PassState,
     reply: render_pb2.BackwardReply,
     payload_bytes: int,
     cost: Cost,
-    kind: int,
+    numbers: Numbers,
 ) -> PreparedBackward | None:
     """Prepare Backwards like one that has just succeeded; None: there is no faster way for its kind.
 
     Args:
         spec: Its request.
-        views: Of the state.
+        state: What it has differentiated.
         reply: Its reply, without payload and timings.
         payload_bytes: The size of its payload.
         cost: Its cost.
-        kind: The queue's number for what takes about the same time.
+        numbers: Of the queue.
     """
     entries, gradients = spec.output_gradients, reply.gradients
     if spec.format.sparse or not _are_plain(entries, _INCOMING) or not _are_plain(gradients, _GRADIENTS):
@@ -192,8 +196,9 @@ def prepared_backward(
         gradients=[_part(gradient) for gradient in gradients],
         payload_bytes=payload_bytes,
         head=head_of(reply, payload_bytes),
-        kind=kind,
-        views=views,
+        engine=state.kind.passes.engine,
+        kind=numbers.of(cost.kind),
+        views=state.task.plan.views,
         bytes=cost.bytes,
     )
     has_bfloat16 = any(gradient.tensor.dtype == dtypes.BFLOAT16 for gradient in gradients)

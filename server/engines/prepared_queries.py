@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lumigrad.kernels import meshes
-from lumigrad.kernels._native import DistanceEngine, DistanceQuery
+from lumigrad.kernels._native import DistanceQuery
 from lumigrad.server.device.jobs import Numbers
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.distances import DistancePlan, kernel_name
@@ -40,7 +40,7 @@ def prepared_query(
     payload_bytes: int,
     cost: Cost,
     numbers: Numbers,
-    engine: DistanceEngine,
+    queries: meshes.Queries,
 ) -> PreparedQuery | None:
     """Prepare queries like one that has just succeeded; None: there is no faster way for its kind.
 
@@ -51,7 +51,7 @@ def prepared_query(
         payload_bytes: The size of its payload.
         cost: Its cost.
         numbers: Of the queue.
-        engine: Answers prepared queries.
+        queries: Answers prepared queries.
     """
     if not isinstance(plan, DistancePlan) or plan.kind is None or plan.per_obstacle or plan.count == 0:
         return None
@@ -59,7 +59,7 @@ def prepared_query(
         return None
     spheres, environments = plan.tensors["spheres"], plan.tensors.get("environments")
     native = meshes.prepare(
-        engine,
+        queries,
         world,
         plan.settings,
         spheres.shape[:3],

@@ -11,8 +11,10 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import torch
 
-from lumigrad.kernels._native import DistanceEngine, PassEngine, Renderer
+from lumigrad.kernels._native import Renderer
 from lumigrad.kernels.buffers import empty
+from lumigrad.kernels.gaussians.prepared_passes import Passes
+from lumigrad.kernels.meshes import Queries
 from lumigrad.protos.dtypes import Array
 from lumigrad.server.core.accounts import PayloadMemory
 from lumigrad.server.core.call import Call, NoLane
@@ -260,8 +262,7 @@ class Machine:
     executor: DeviceExecutor
     runner: EngineRunner
     renderer: Renderer
-    # None: all queries, or retained passes, take the general way.
-    distances: DistanceEngine | None
-    passes: PassEngine | None
+    queries: Queries
+    passes: Passes
     # Turns of the tenants for long work beside the device's thread.
     builds: Turns = field(default_factory=Turns)

@@ -359,6 +359,6 @@ def make_machine(
         executor=executor,
         runner=EngineRunner(transfer),
         renderer=transfer.renderer(),
-        distances=transfer.distances(),
+        queries=transfer.queries(),
         passes=transfer.passes(),
     )

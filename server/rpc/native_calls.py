@@ -36,10 +36,12 @@ class NativeCalls:
         reserved = None if room is None else runtime.payload_memory.account.take(call.tenant, cost.payload_bytes)
         if room is None or reserved is None:
             return None
+        staged = prepared.staging_bytes
         made = job(
             runtime.executor.queue,
             prepared,
             request,
+            runtime.transfer.allocate(staged) if staged else None,
             reserved,
             call.tenant,
             int(call.priority),

@@ -72,8 +72,7 @@ class PreparedPasses:
         prepared: PreparedBackward | None = state.kind.backwards.find(request.key)
         if prepared is None or prepared.payload_bytes > most_bytes:
             return None
-        both = prepared.native, state.native
-        found = self._calls.run(BackwardCall, both, request, prepared.cost, runtime, call)
+        found = self._calls.run(BackwardCall, prepared.native, (request, state.native), prepared.cost, runtime, call)
         if found is None or (found.nonfinite and prepared.has_bfloat16):
             # In bfloat16 the bits of NaN are those of torch's conversion, which depend on the processor.
             return None
@@ -91,7 +90,7 @@ class PreparedPasses:
     ) -> None:
         """Prepare retained Renders like one that has just succeeded, if they can be."""
         scene, runtime = request.scene, self._tenants.of(call)
-        if call.request_key is None or not isinstance(scene, StoredScene) or runtime.passes is None:
+        if call.request_key is None or not isinstance(scene, StoredScene):
             return
         content, numbers = scene.load(), runtime.executor.numbers
         source = PassSource(content.tensors, scene.outline.shapes, scene.reference, runtime.limits)
@@ -105,8 +104,8 @@ class PreparedPasses:
         """Prepare Backwards like one that has just succeeded, if they can be."""
         if call.request_key is None or not isinstance(state, PassState):
             return
-        kind = self._tenants.of(call).executor.numbers.of(cost.kind)
-        prepared = prepared_backward(spec, state.task.plan.views, reply, payload_bytes, cost, kind)
+        numbers = self._tenants.of(call).executor.numbers
+        prepared = prepared_backward(spec, state, reply, payload_bytes, cost, numbers)
         if prepared is not None:
             state.kind.backwards.add(call.request_key, prepared)
 

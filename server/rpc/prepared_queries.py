@@ -53,12 +53,12 @@ class PreparedQueries:
     def prepare(self, request: Any, cost: Cost, reply: Any, payload_bytes: int, call: Call) -> None:
         """Prepare queries like one that has just succeeded, if they can be."""
         scene, runtime = request.scene, self._tenants.of(call)
-        if call.request_key is None or not isinstance(scene, StoredScene) or runtime.distances is None:
+        if call.request_key is None or not isinstance(scene, StoredScene):
             return
         world, numbers = settled_world(scene.content), runtime.executor.numbers
         if world is None:
             return
-        plan, engine = request.task.plan, runtime.distances
-        prepared = prepared_query(plan, world, reply, payload_bytes, cost, numbers, engine)
+        plan, queries = request.task.plan, runtime.queries
+        prepared = prepared_query(plan, world, reply, payload_bytes, cost, numbers, queries)
         if prepared is not None:
             scene.prepared.add(call.request_key, prepared)

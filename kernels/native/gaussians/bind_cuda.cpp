@@ -10,6 +10,7 @@
 #include "gaussians/bind_arrays.h"
 #include "gaussians/cuda/engine.h"
 #include "gaussians/cuda/ids.h"
+#include "gaussians/cuda/kept.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -21,11 +22,6 @@ LG_BEGIN_ENGINE(gaussians)
 struct CudaSession {
   int device;
   CudaWorkspace workspace;
-};
-
-// The forward state for a backward pass.
-struct CudaKept {
-  CudaPass pass;
 };
 
 // The times of a call's stages.

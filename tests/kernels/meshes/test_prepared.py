@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from math import inf, nan
 from typing import Any
 
@@ -12,9 +13,12 @@ import pytest
 import torch
 
 from lumigrad.kernels import _native
-from lumigrad.kernels.meshes import OUTPUTS, Settings, evaluate, prepare
+from lumigrad.kernels.meshes import OUTPUTS, Queries, Settings, cpu_queries, cuda_queries, evaluate, prepare
+from lumigrad.kernels.meshes.engine import CudaEngine
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import distance_pb2
+from support.backends.cuda_devices import CudaDevice
+from support.backends.engines import emulated
 from support.calls.distance_worlds import NUMBERS, local_world, ways
 
 HEAD = b"head of a length that leaves nothing aligned"
@@ -44,11 +48,35 @@ def request_of(*arrays: np.ndarray) -> _native.QueryRequest:
     return _native.read_query_request(message.SerializeToString())
 
 
+@dataclass(frozen=True)
+class Device:
+    """Where queries are answered, by kernels that write the bits of `evaluate` here."""
+
+    queries: Queries
+    evaluate: Any
+
+
+@pytest.fixture
+def emulated_device(emulated_cuda: CudaDevice) -> Device:
+    engine = CudaEngine(emulated_cuda.native, 0, emulated_cuda.current_stream)
+    return Device(cuda_queries(emulated_cuda.native, 0, 0, 0), emulated(evaluate, engine))
+
+
+@pytest.fixture(params=["cpu", "emulation"])
+def device(request: pytest.FixtureRequest) -> Device:
+    if request.param == "cpu":
+        return Device(cpu_queries(), evaluate)
+    made: Device = request.getfixturevalue("emulated_device")
+    return made
+
+
 class Kind:
     """Queries of one world that differ in their spheres."""
 
-    def __init__(self, settings: Settings, names: tuple[str, ...], *, has_environments: bool = True) -> None:
-        self.world, self.settings, self.names = local_world(), settings, names
+    def __init__(
+        self, device: Device, settings: Settings, names: tuple[str, ...], *, has_environments: bool = True
+    ) -> None:
+        self.device, self.world, self.settings, self.names = device, local_world(), settings, names
         self.has_environments = has_environments
         self.evaluate(ways(seed=1))
         self.places, end = [], 0
@@ -58,7 +86,7 @@ class Kind:
             end = begin + BYTES.get(name, 4) * 3 * 4 * 20 * int(np.prod(LAST.get(name, ())))
         self.nbytes = end
         self.query = prepare(
-            _native.cpu_distances(),
+            device.queries,
             self.world,
             settings,
             (3, 4, 20),
@@ -72,14 +100,15 @@ class Kind:
         )
         assert self.query is not None
 
-    def evaluate(self, spheres: np.ndarray) -> dict[str, torch.Tensor]:
+    def evaluate(self, spheres: np.ndarray) -> Any:
         where = torch.from_numpy(NUMBERS) if self.has_environments else None
         rows = torch.from_numpy(spheres)
-        return evaluate(rows, self.world, self.settings, environments=where, outputs=self.names).outputs
+        return self.device.evaluate(rows, self.world, self.settings, environments=where, outputs=self.names).outputs
 
     def call(self, queue: _native.Queue, *arrays: np.ndarray) -> _native.QueryCall:
         reserved = _native.Account(1 << 40, 1 << 40, 0).take("", 1)
-        return _native.QueryCall(queue, self.query, request_of(*arrays), reserved, "", 1, inf, 1 << 30)
+        staging = np.empty(self.query.staging_bytes, np.uint8)
+        return _native.QueryCall(queue, self.query, request_of(*arrays), staging, reserved, "", 1, inf, 1 << 30)
 
     def check(self, queue: _native.Queue, seed: int) -> None:
         spheres = ways(seed=seed)
@@ -116,16 +145,18 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("has_environments", [False, True])
-def test_prepared_queries_have_the_bits_of_others(queue: _native.Queue, case: str, has_environments: bool) -> None:
+def test_prepared_queries_have_the_bits_of_others(
+    queue: _native.Queue, device: Device, case: str, has_environments: bool
+) -> None:
     given, names = CASES[case]
-    kind = Kind(Settings(**given), names, has_environments=has_environments)
+    kind = Kind(device, Settings(**given), names, has_environments=has_environments)
     for seed in (2, 3, 4):
         kind.check(queue, seed)
 
 
 @pytest.mark.parametrize("value", [nan, inf, -inf, 3e38])
-def test_spheres_that_are_refused_are_left_to_others(queue: _native.Queue, value: float) -> None:
-    kind = Kind(Settings(**EXACT), ("cost",), has_environments=False)
+def test_spheres_that_are_refused_are_left_to_others(queue: _native.Queue, device: Device, value: float) -> None:
+    kind = Kind(device, Settings(**EXACT), ("cost",), has_environments=False)
     spheres = ways(seed=2)
     spheres[2, 3, 19, 3] = value
     call = kind.call(queue, spheres)
@@ -134,8 +165,8 @@ def test_spheres_that_are_refused_are_left_to_others(queue: _native.Queue, value
 
 
 @pytest.mark.parametrize("number", [-1, 2, 1 << 30])
-def test_environments_that_there_are_not_are_left_to_others(queue: _native.Queue, number: int) -> None:
-    kind = Kind(Settings(**EXACT), ("cost",))
+def test_environments_that_there_are_not_are_left_to_others(queue: _native.Queue, device: Device, number: int) -> None:
+    kind = Kind(device, Settings(**EXACT), ("cost",))
     call = kind.call(queue, ways(seed=2), np.array([0, number, 1], np.int32))
     assert call.run(0.0) == _native.Outcome.FAILED
 
@@ -146,7 +177,4 @@ def test_queries_of_several_launches_are_not_prepared() -> None:
     options: dict[str, Any] = {"spheres": 0, "environments": None, "places": [("cost", 0)], "head": b""}
     rows = (1 << 20, 4, 20)
     nbytes = 4 * rows[0] * 80
-    made = prepare(
-        _native.cpu_distances(), world, settings, rows, payload_bytes=nbytes, kind=1, cost_bytes=0, **options
-    )
-    assert made is None
+    assert prepare(cpu_queries(), world, settings, rows, payload_bytes=nbytes, kind=1, cost_bytes=0, **options) is None

@@ -79,6 +79,16 @@ class EmulatedCopies:
     def renderer(self) -> Any:
         return emulation.load("_emulation").cuda_renderer(0, 0, 0)
 
+    def queries(self) -> Any:
+        from lumigrad.kernels.meshes import cuda_queries
+
+        return cuda_queries(emulation.load("_emulation"), 0, 0, 0)
+
+    def passes(self) -> Any:
+        from lumigrad.kernels.gaussians.prepared_passes import cuda_passes
+
+        return cuda_passes(emulation.load("_emulation"), 0, 0, 0)
+
     def fetch(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         return [tensor.detach().clone() for tensor in tensors]
 

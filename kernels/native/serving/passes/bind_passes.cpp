@@ -92,7 +92,8 @@ void bind_queries(nb::module_& m) {
   nb::class_<BoundQuery>(m, "DistanceQuery")
       .def("__init__", &make_query, nb::kw_only(), "world"_a, "settings"_a, "weight"_a, "rows"_a, "spheres"_a,
            "environments"_a.none(), "most_coordinate"_a, "outputs"_a, "payload_bytes"_a, "head"_a, "engine"_a, "kind"_a,
-           "bytes"_a);
+           "bytes"_a)
+      .def_prop_ro("staging_bytes", [](const BoundQuery& b) { return b.engine->staging_bytes(*b.query); });
 }
 
 void bind_calls(nb::module_& m) {
@@ -108,16 +109,16 @@ void bind_calls(nb::module_& m) {
       .def(
           "__init__",
           [](QueryCall* self, Queue& queue, const nb::object& query, const nb::object& request,
-             const nb::object& reserved, std::string tenant, int priority, double deadline, std::int64_t room_bytes) {
+             const nb::object& staging, const nb::object& reserved, std::string tenant, int priority, double deadline,
+             std::int64_t room_bytes) {
             const auto& kind = nb::cast<const BoundQuery&>(query);
-            auto job = kind.engine->job(demand_of(kind.demand, std::move(tenant), priority, deadline), kind.query);
-            job->room_bytes = room_bytes;
-            new (self) QueryCall(queue, kind.envelope, std::move(job),
+            const CallContext context{queue, staging, reserved, std::move(tenant), priority, deadline, room_bytes};
+            new (self) QueryCall(context, kind.envelope, kind.engine->job(context.complete(kind.demand), kind.query),
                                  nb::cast<const Bound<QueryRequest>&>(request).request.payload,
-                                 nb::make_tuple(query, request), reserved);
+                                 nb::make_tuple(query, request), kind.engine->staging_bytes(*kind.query));
           },
-          nb::keep_alive<1, 2>(), "queue"_a, "query"_a, "request"_a, "reserved"_a, "tenant"_a, "priority"_a,
-          "deadline"_a, "room_bytes"_a);
+          nb::keep_alive<1, 2>(), "queue"_a, "query"_a, "request"_a, "staging"_a.none(), "reserved"_a, "tenant"_a,
+          "priority"_a, "deadline"_a, "room_bytes"_a);
 }
 
 }  // namespace

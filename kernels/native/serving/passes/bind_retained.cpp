@@ -16,6 +16,7 @@
 
 #include "serving/bound_job.h"
 #include "serving/passes/bound_call.h"
+#include "serving/passes/bound_pass.h"
 #include "serving/passes/payload_request.h"
 #include "serving/passes/retained.h"
 
@@ -40,14 +41,9 @@ struct BoundRetained {
   Demand demand;
 };
 
-// A forward state, with what it refers to.
-struct BoundPass {
-  std::shared_ptr<RetainedPass> pass;
-  nb::object kind;
-};
-
 struct BoundBackward {
   std::shared_ptr<const BackwardKind> kind;
+  std::shared_ptr<PassEngine> engine;
   Envelope envelope;
   Demand demand;
 };
@@ -55,9 +51,9 @@ struct BoundBackward {
 // The call of a retained render.
 class RetainCall : public BoundCall {
  public:
-  RetainCall(Queue& queue, const BoundRetained& kind, std::shared_ptr<PayloadJob> job, nb::object kept,
-             nb::object reserved, BoundPass pass)
-      : BoundCall(queue, kind.envelope, std::move(job), {}, std::move(kept), std::move(reserved)),
+  RetainCall(const CallContext& context, const BoundRetained& kind, BoundPass pass)
+      : BoundCall(context, kind.envelope, kind.engine->render(context.complete(kind.demand), pass.pass), {}, pass.kind,
+                  kind.engine->staging_bytes(*kind.retained)),
         name_offset_(kind.name_offset),
         pass_(std::move(pass)) {}
 
@@ -84,9 +80,10 @@ class RetainCall : public BoundCall {
 // The call of a backward pass.
 class BackwardCall : public BoundCall {
  public:
-  BackwardCall(Queue& queue, const BoundBackward& kind, std::shared_ptr<BackwardJob> job, std::string_view request,
-               nb::object kept, nb::object reserved)
-      : BoundCall(queue, kind.envelope, job, request, std::move(kept), std::move(reserved)), job_(std::move(job)) {}
+  BackwardCall(const CallContext& context, const BoundBackward& kind, std::shared_ptr<BackwardJob> job,
+               std::string_view request, nb::object kept)
+      : BoundCall(context, kind.envelope, job, request, std::move(kept), kind.engine->staging_bytes(*kind.kind)),
+        job_(std::move(job)) {}
 
   std::size_t nonfinite() const { return job_->nonfinite; }
 
@@ -145,25 +142,25 @@ void bind_passes(nb::module_& m) {
             new (self) BoundRetained{std::move(retained), std::move(engine), render,
                                      std::move(envelope), name_offset,       std::move(demand)};
           },
-          nb::kw_only(), "render"_a, "images"_a, "name_offset"_a, "engine"_a, "kind"_a, "bytes"_a);
+          nb::kw_only(), "render"_a, "images"_a, "name_offset"_a, "engine"_a, "kind"_a, "bytes"_a)
+      .def_prop_ro("staging_bytes", [](const BoundRetained& b) { return b.engine->staging_bytes(*b.retained); });
   nb::class_<BoundPass>(m, "RetainedPass")
       .def_prop_ro(
-          "bytes", [](const BoundPass& b) { return b.pass->pass.bytes(); },
-          "The memory that the kernels keep, without images.")
-      .def_prop_ro("kept", [](const BoundPass& b) { return std::shared_ptr<gaussians::Pass>(b.pass, &b.pass->pass); })
-      .def("images", [](const BoundPass& b) {
-        nb::dict found;
-        for (std::size_t i = 0; i < b.pass->images.size(); ++i) {
-          const KeptImage& image = b.pass->kind->images[i];
-          auto owner = std::make_unique<std::shared_ptr<RetainedPass>>(b.pass);
-          nb::capsule capsule(owner.get(),
-                              [](void* p) noexcept { delete static_cast<std::shared_ptr<RetainedPass>*>(p); });
-          owner.release();
-          found[image.name.c_str()] =
-              nb::ndarray<nb::numpy, float, nb::ndim<1>>(b.pass->image(i), {image.values}, capsule);
+          "bytes", [](const BoundPass& b) { return b.pass->bytes(); },
+          "The memory that the kernels keep, without images.");
+  m.def(
+      "cpu_pass_parts",
+      [](const BoundPass& bound) {
+        auto pass = std::static_pointer_cast<CpuRetained>(bound.pass);
+        nb::dict images;
+        for (std::size_t i = 0; i < pass->images.size(); ++i) {
+          const KeptImage& image = pass->kind->images[i];
+          images[image.name.c_str()] =
+              nb::ndarray<nb::pytorch, float, nb::ndim<1>>(pass->image(i), {image.values}, owner_of(bound));
         }
-        return found;
-      });
+        return nb::make_tuple(std::shared_ptr<gaussians::Pass>(pass, &pass->pass), images);
+      },
+      "state"_a, "What `State` has of a state on the CPU: the kernels' part, and the images by name.");
 }
 
 void bind_backwards(nb::module_& m) {
@@ -187,7 +184,8 @@ void bind_backwards(nb::module_& m) {
       .def(
           "__init__",
           [](BoundBackward* self, const std::vector<Part>& incoming, const std::vector<Part>& gradients,
-             std::size_t payload_bytes, const nb::bytes& head, std::uint64_t kind, double views, std::size_t bytes) {
+             std::size_t payload_bytes, const nb::bytes& head, std::shared_ptr<PassEngine> engine, std::uint64_t kind,
+             double views, std::size_t bytes) {
             auto made = std::make_shared<BackwardKind>();
             gaussians::Upstream upstream{};
             for (const auto& [name, encoding, values, offset] : incoming) {
@@ -201,9 +199,12 @@ void bind_backwards(nb::module_& m) {
             }
             Envelope envelope{std::string(bytes_of(head)), payload_bytes,
                               gaps_between(parts_of(made->gradients), payload_bytes), kBackwardTimings};
-            new (self) BoundBackward{std::move(made), std::move(envelope), demand_of(kind, views, bytes)};
+            new (self)
+                BoundBackward{std::move(made), std::move(engine), std::move(envelope), demand_of(kind, views, bytes)};
           },
-          nb::kw_only(), "incoming"_a, "gradients"_a, "payload_bytes"_a, "head"_a, "kind"_a, "views"_a, "bytes"_a);
+          nb::kw_only(), "incoming"_a, "gradients"_a, "payload_bytes"_a, "head"_a, "engine"_a, "kind"_a, "views"_a,
+          "bytes"_a)
+      .def_prop_ro("staging_bytes", [](const BoundBackward& b) { return b.engine->staging_bytes(*b.kind); });
 }
 
 void bind_calls(nb::module_& m) {
@@ -211,40 +212,37 @@ void bind_calls(nb::module_& m) {
       .def(
           "__init__",
           [](RetainCall* self, Queue& queue, const nb::object& kind, const nb::object& request,
-             const nb::object& reserved, std::string tenant, int priority, double deadline, std::int64_t room_bytes) {
+             const nb::object& staging, const nb::object& reserved, std::string tenant, int priority, double deadline,
+             std::int64_t room_bytes) {
             const auto& bound = nb::cast<const BoundRetained&>(kind);
             const auto& cameras = nb::cast<const Bound<RenderRequest>&>(request).request.poses;
             if (cameras.size() != bound.retained->render->views.size()) {
               throw nb::value_error("request: expected one of the render's key");
             }
-            auto pass = std::make_shared<RetainedPass>(bound.retained, cameras);
-            auto job = bound.engine->render(demand_of(bound.demand, std::move(tenant), priority, deadline), pass);
-            job->room_bytes = room_bytes;
-            new (self) RetainCall(queue, bound, std::move(job), kind, reserved, BoundPass{std::move(pass), kind});
+            const CallContext context{queue, staging, reserved, std::move(tenant), priority, deadline, room_bytes};
+            new (self) RetainCall(context, bound, {bound.engine->pass(bound.retained, cameras), kind});
           },
-          nb::keep_alive<1, 2>(), "queue"_a, "kind"_a, "request"_a, "reserved"_a, "tenant"_a, "priority"_a,
-          "deadline"_a, "room_bytes"_a)
+          nb::keep_alive<1, 2>(), "queue"_a, "kind"_a, "request"_a, "staging"_a.none(), "reserved"_a, "tenant"_a,
+          "priority"_a, "deadline"_a, "room_bytes"_a)
       .def_prop_ro("state", &RetainCall::pass)
       .def("named", &RetainCall::named, "name"_a);
   nb::class_<BackwardCall, BoundCall>(m, "BackwardCall")
       .def(
           "__init__",
-          [](BackwardCall* self, Queue& queue, const std::pair<nb::object, nb::object>& kind_and_state,
-             const nb::object& request, const nb::object& reserved, std::string tenant, int priority, double deadline,
-             std::int64_t room_bytes) {
-            const auto& [kind, state] = kind_and_state;
+          [](BackwardCall* self, Queue& queue, const nb::object& kind,
+             const std::pair<nb::object, nb::object>& request_and_state, const nb::object& staging,
+             const nb::object& reserved, std::string tenant, int priority, double deadline, std::int64_t room_bytes) {
+            const auto& [request, state] = request_and_state;
             const auto& bound = nb::cast<const BoundBackward&>(kind);
-            const auto& pass = nb::cast<const BoundPass&>(state);
-            const auto& retained = nb::cast<const BoundRetained&>(pass.kind);
-            auto job = retained.engine->backward(demand_of(bound.demand, std::move(tenant), priority, deadline),
-                                                 bound.kind, pass.pass);
-            job->room_bytes = room_bytes;
-            new (self) BackwardCall(queue, bound, std::move(job),
+            const CallContext context{queue, staging, reserved, std::move(tenant), priority, deadline, room_bytes};
+            auto job = bound.engine->backward(context.complete(bound.demand), bound.kind,
+                                              nb::cast<const BoundPass&>(state).pass);
+            new (self) BackwardCall(context, bound, std::move(job),
                                     nb::cast<const Bound<BackwardRequest>&>(request).request.payload,
-                                    nb::make_tuple(kind, state, request), reserved);
+                                    nb::make_tuple(kind, state, request));
           },
-          nb::keep_alive<1, 2>(), "queue"_a, "kind_and_state"_a, "request"_a, "reserved"_a, "tenant"_a, "priority"_a,
-          "deadline"_a, "room_bytes"_a)
+          nb::keep_alive<1, 2>(), "queue"_a, "kind"_a, "request_and_state"_a, "staging"_a.none(), "reserved"_a,
+          "tenant"_a, "priority"_a, "deadline"_a, "room_bytes"_a)
       .def_prop_ro("nonfinite", &BackwardCall::nonfinite);
 }
 

@@ -37,21 +37,27 @@ Demand demand_of(std::uint64_t kind, double views, std::size_t bytes) {
   return demand;
 }
 
-Demand demand_of(Demand demand, std::string tenant, int priority, double deadline) {
-  demand.tenant = std::move(tenant);
+Demand CallContext::complete(Demand demand) const {
+  demand.tenant = tenant;
   demand.priority = priority;
   demand.deadline = time_of(deadline);
   return demand;
 }
 
-BoundCall::BoundCall(Queue& queue, const Envelope& envelope, std::shared_ptr<PayloadJob> job, std::string_view request,
-                     nb::object kept, nb::object reserved)
-    : queue_(queue),
+BoundCall::BoundCall(const CallContext& context, const Envelope& envelope, std::shared_ptr<PayloadJob> job,
+                     std::string_view request, nb::object kept, std::size_t staging_bytes)
+    : queue_(context.queue),
       envelope_(envelope),
       job_(std::move(job)),
       request_(request),
       kept_(std::move(kept)),
-      reserved_(std::move(reserved)) {
+      reserved_(context.reserved) {
+  job_->room_bytes = context.room_bytes;
+  if (staging_bytes > 0) {
+    staging_ = nb::cast<nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>>(context.staging);
+    if (staging_.size() < staging_bytes) throw nb::value_error("staging: expected the kind's staging_bytes");
+    job_->staging = reinterpret_cast<char*>(staging_.data());
+  }
   const std::size_t head = envelope.head.size();
   tail_ = head + envelope.payload_bytes;
   // Its length does not depend on the times.
@@ -74,6 +80,7 @@ Outcome BoundCall::run(double arrived) {
   if (outcome_ == Outcome::kLost) {
     reply_.inc_ref();
     kept_.inc_ref();
+    nb::cast(staging_).release();
   }
   return outcome_;
 }

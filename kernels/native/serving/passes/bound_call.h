@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 
 #include <memory>
 #include <string>
@@ -15,9 +16,8 @@
 
 namespace lumigrad::serving {
 
-// What the queue has to know of each call of a kind, but for tenant, priority and deadline; and all of it.
+// What the queue has to know of each call of a kind, but for tenant, priority and deadline.
 Demand demand_of(std::uint64_t kind, double views, std::size_t bytes);
-Demand demand_of(Demand demand, std::string tenant, int priority, double deadline);
 
 inline std::string_view bytes_of(const nanobind::bytes& raw) { return {raw.c_str(), raw.size()}; }
 
@@ -53,13 +53,26 @@ struct Envelope {
 std::vector<std::pair<std::size_t, std::size_t>> gaps_between(
     const std::vector<std::pair<std::size_t, std::size_t>>& parts, std::size_t payload_bytes);
 
+// What a call brings along.
+struct CallContext {
+  Queue& queue;
+  nanobind::object staging;   // Memory beside the payload, or none.
+  nanobind::object reserved;  // The bytes that the payloads take of an account.
+  std::string tenant;
+  int priority;
+  double deadline;
+  std::int64_t room_bytes;
+
+  Demand complete(Demand demand) const;
+};
+
 // Owned by the call's thread.
 class BoundCall {
  public:
-  // `request` is the payload of the request; `kept` is what it and the job's pointers refer to; `reserved` are the
-  // bytes that both payloads take of an account.
-  BoundCall(Queue& queue, const Envelope& envelope, std::shared_ptr<PayloadJob> job, std::string_view request,
-            nanobind::object kept, nanobind::object reserved);
+  // `request` is the payload of the request; `kept` is what it and the job's pointers refer to. The context has
+  // `staging_bytes` of staging, if there are any.
+  BoundCall(const CallContext& context, const Envelope& envelope, std::shared_ptr<PayloadJob> job,
+            std::string_view request, nanobind::object kept, std::size_t staging_bytes);
 
   // Waits for the job, whose call has arrived at `arrived`, and completes the reply. kFailed, too, for what the job
   // does not accept.
@@ -86,6 +99,7 @@ class BoundCall {
   const std::shared_ptr<PayloadJob> job_;
   const std::string_view request_;
   nanobind::object kept_, reserved_;
+  nanobind::ndarray<std::uint8_t, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu> staging_;
   nanobind::bytes reply_;
   std::size_t tail_ = 0;
   Outcome outcome_ = Outcome::kPending;

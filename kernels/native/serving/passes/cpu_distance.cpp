@@ -54,6 +54,7 @@ class CpuQuery final : public DistanceJob {
 
 class CpuDistances final : public DistanceEngine {
  public:
+  std::size_t staging_bytes(const DistanceQuery&) const override { return 0; }
   std::shared_ptr<PayloadJob> job(Demand demand, std::shared_ptr<const DistanceQuery> query) const override {
     return std::make_shared<CpuQuery>(std::move(demand), std::move(query), scratch_);
   }

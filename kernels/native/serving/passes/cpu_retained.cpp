@@ -26,7 +26,7 @@ struct Scratch {
 
 class CpuRetain final : public PayloadJob {
  public:
-  CpuRetain(Demand demand, std::shared_ptr<RetainedPass> pass, std::shared_ptr<Scratch> scratch)
+  CpuRetain(Demand demand, std::shared_ptr<CpuRetained> pass, std::shared_ptr<Scratch> scratch)
       : PayloadJob(std::move(demand)), pass_(std::move(pass)), scratch_(std::move(scratch)) {}
 
   bool accept(std::string_view) override { return true; }
@@ -94,15 +94,15 @@ class CpuRetain final : public PayloadJob {
     for (std::size_t i = 0; i < std::size(kForwardStages); ++i) times[i] += scratch_->workspace.milliseconds[i];
   }
 
-  const std::shared_ptr<RetainedPass> pass_;
+  const std::shared_ptr<CpuRetained> pass_;
   const std::shared_ptr<Scratch> scratch_;
 };
 
 class CpuBackward final : public BackwardJob {
  public:
-  CpuBackward(Demand demand, std::shared_ptr<const BackwardKind> kind, std::shared_ptr<RetainedPass> pass,
+  CpuBackward(Demand demand, std::shared_ptr<const BackwardKind> kind, std::shared_ptr<CpuRetained> pass,
               std::shared_ptr<Scratch> scratch)
-      : BackwardJob(std::move(demand), std::move(kind), std::move(pass)), scratch_(std::move(scratch)) {}
+      : BackwardJob(std::move(demand), std::move(kind)), pass_(std::move(pass)), scratch_(std::move(scratch)) {}
 
   void run(std::span<NativeJob* const> batch) override {
     for (NativeJob* job : batch) static_cast<CpuBackward*>(job)->differentiate();
@@ -159,28 +159,31 @@ class CpuBackward final : public BackwardJob {
     return places;
   }
 
-  void send(const Output& gradient, const float* values) {
-    char* to = payload + gradient.offset;
-    encode(gradient, values, to);
-    nonfinite += count_nonfinite(gradient, to);
-  }
-
   void add_times() {
     times[0] += scratch_->workspace.milliseconds[gaussians::kBackBlendStage];
     times[1] += scratch_->workspace.milliseconds[gaussians::kBackProjectStage];
   }
 
+  const std::shared_ptr<CpuRetained> pass_;
   const std::shared_ptr<Scratch> scratch_;
 };
 
 class CpuPasses final : public PassEngine {
  public:
+  std::shared_ptr<RetainedPass> pass(std::shared_ptr<const RetainedRender> kind,
+                                     const std::vector<CameraPose>& cameras) const override {
+    return std::make_shared<CpuRetained>(std::move(kind), cameras);
+  }
+  std::size_t staging_bytes(const RetainedRender&) const override { return 0; }
+  std::size_t staging_bytes(const BackwardKind&) const override { return 0; }
   std::shared_ptr<PayloadJob> render(Demand demand, std::shared_ptr<RetainedPass> pass) const override {
-    return std::make_shared<CpuRetain>(std::move(demand), std::move(pass), scratch_);
+    return std::make_shared<CpuRetain>(std::move(demand), std::static_pointer_cast<CpuRetained>(std::move(pass)),
+                                       scratch_);
   }
   std::shared_ptr<BackwardJob> backward(Demand demand, std::shared_ptr<const BackwardKind> kind,
                                         std::shared_ptr<RetainedPass> pass) const override {
-    return std::make_shared<CpuBackward>(std::move(demand), std::move(kind), std::move(pass), scratch_);
+    return std::make_shared<CpuBackward>(std::move(demand), std::move(kind),
+                                         std::static_pointer_cast<CpuRetained>(std::move(pass)), scratch_);
   }
 
  private:

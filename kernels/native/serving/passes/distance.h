@@ -62,6 +62,8 @@ class DistanceJob : public PayloadJob {
 class DistanceEngine {
  public:
   virtual ~DistanceEngine() = default;
+  // The memory that the outputs of a job need on the host beside the payload.
+  virtual std::size_t staging_bytes(const DistanceQuery& query) const = 0;
   virtual std::shared_ptr<PayloadJob> job(Demand demand, std::shared_ptr<const DistanceQuery> query) const = 0;
 };
 

@@ -26,6 +26,8 @@ class PayloadJob : public NativeJob {
 
   // Where the reply's payload goes: valid until the job has ended, for ever if its outcome is kLost.
   char* payload = nullptr;
+  // Memory of the size that its engine asks for, pinned if it can be; it lasts as long.
+  char* staging = nullptr;
   // Of a job that is complete: milliseconds of the kernels, by stage, and of moving inputs and outputs.
   std::array<double, kMostKernelTimes> times{};
   double upload = 0, download = 0;

@@ -44,6 +44,10 @@ std::size_t count_if(const char* from, std::size_t values, IsNonfinite&& is_nonf
 RetainedPass::RetainedPass(std::shared_ptr<const RetainedRender> kind_of, const std::vector<CameraPose>& cameras)
     : kind(std::move(kind_of)) {
   for (const CameraPose& camera : cameras) poses.push_back(pose_of(camera));
+}
+
+CpuRetained::CpuRetained(std::shared_ptr<const RetainedRender> kind_of, const std::vector<CameraPose>& cameras)
+    : RetainedPass(std::move(kind_of), cameras) {
   while (images.size() < kind->images.size()) images.push_back(std::make_unique<Buffer>());
 }
 
@@ -141,6 +145,12 @@ std::size_t count_nonfinite(const Output& output, const char* from) {
 bool BackwardJob::accept(std::string_view request) {
   for (const Incoming& incoming : kind_->incoming) incoming_.push_back(decoded(incoming, request.data()));
   return true;
+}
+
+void BackwardJob::send(const Output& gradient, const float* values) {
+  char* to = payload + gradient.offset;
+  encode(gradient, values, to);
+  nonfinite += count_nonfinite(gradient, to);
 }
 
 std::span<const char* const> BackwardJob::stages() const { return kBackwardStages; }

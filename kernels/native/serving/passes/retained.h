@@ -30,14 +30,22 @@ struct RetainedRender {
 // A forward state. The device's thread alone uses it, until nobody does any more.
 struct RetainedPass {
   RetainedPass(std::shared_ptr<const RetainedRender> kind, const std::vector<CameraPose>& cameras);
+  virtual ~RetainedPass() = default;
+  // The memory that the kernels keep, without images.
+  virtual std::size_t bytes() const = 0;
+  gaussians::Scene scene() const { return kind->render->scene_at(poses); }
 
   const std::shared_ptr<const RetainedRender> kind;
   std::vector<gaussians::Pose> poses;
+};
+
+struct CpuRetained final : RetainedPass {
+  CpuRetained(std::shared_ptr<const RetainedRender> kind, const std::vector<CameraPose>& cameras);
+  std::size_t bytes() const override { return pass.bytes(); }
+  float* image(std::size_t index) { return images[index]->ensure<float>(kind->images[index].values); }
+
   gaussians::Pass pass;
   std::vector<std::unique_ptr<Buffer>> images;  // Of floats, in the order of the kind's.
-
-  gaussians::Scene scene() const { return kind->render->scene_at(poses); }
-  float* image(std::size_t index) { return images[index]->ensure<float>(kind->images[index].values); }
 };
 
 // The gradient of an output, in the payload of a request.
@@ -67,8 +75,8 @@ std::size_t count_nonfinite(const Output& output, const char* from);
 
 class BackwardJob : public PayloadJob {
  public:
-  BackwardJob(Demand demand, std::shared_ptr<const BackwardKind> kind, std::shared_ptr<RetainedPass> pass)
-      : PayloadJob(std::move(demand)), kind_(std::move(kind)), pass_(std::move(pass)) {}
+  BackwardJob(Demand demand, std::shared_ptr<const BackwardKind> kind)
+      : PayloadJob(std::move(demand)), kind_(std::move(kind)) {}
 
   bool accept(std::string_view request) override;
   std::span<const char* const> stages() const override;
@@ -77,15 +85,23 @@ class BackwardJob : public PayloadJob {
   std::size_t nonfinite = 0;
 
  protected:
+  // Encodes a gradient into its place, and counts its values.
+  void send(const Output& gradient, const float* values);
+
   const std::shared_ptr<const BackwardKind> kind_;
-  const std::shared_ptr<RetainedPass> pass_;
   std::vector<std::vector<float>> incoming_;
 };
 
-// Makes the jobs of one device; one runs at a time.
+// Makes the states and jobs of one device; one job runs at a time.
 class PassEngine {
  public:
   virtual ~PassEngine() = default;
+  // A state, which a render has yet to fill.
+  virtual std::shared_ptr<RetainedPass> pass(std::shared_ptr<const RetainedRender> kind,
+                                             const std::vector<CameraPose>& cameras) const = 0;
+  // The memory that the outputs of a job need on the host beside the payload.
+  virtual std::size_t staging_bytes(const RetainedRender& kind) const = 0;
+  virtual std::size_t staging_bytes(const BackwardKind& kind) const = 0;
   virtual std::shared_ptr<PayloadJob> render(Demand demand, std::shared_ptr<RetainedPass> pass) const = 0;
   virtual std::shared_ptr<BackwardJob> backward(Demand demand, std::shared_ptr<const BackwardKind> kind,
                                                 std::shared_ptr<RetainedPass> pass) const = 0;

@@ -1,0 +1,27 @@
+// A forward state as Python holds it.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+
+#include "serving/passes/retained.h"
+
+namespace lumigrad::serving {
+
+// With what it refers to.
+struct BoundPass {
+  std::shared_ptr<RetainedPass> pass;
+  nanobind::object kind;
+};
+
+// Keeps a state alive as long as arrays in its memory.
+inline nanobind::capsule owner_of(const BoundPass& bound) {
+  auto owner = std::make_unique<std::shared_ptr<RetainedPass>>(bound.pass);
+  nanobind::capsule capsule(owner.get(),
+                            [](void* p) noexcept { delete static_cast<std::shared_ptr<RetainedPass>*>(p); });
+  owner.release();
+  return capsule;
+}
+
+}  // namespace lumigrad::serving

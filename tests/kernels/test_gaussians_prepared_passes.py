@@ -1,0 +1,320 @@
+"""Prepared retained renders and backward passes: the bits of `forward` and `backward`, and states that these take."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, nan
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lumigrad.kernels import _native
+from lumigrad.kernels.gaussians import Camera, Gaussians, Settings, State, backward, forward
+from lumigrad.kernels.gaussians.engine import CudaEngine
+from lumigrad.kernels.gaussians.prepared import Place, prepare
+from lumigrad.kernels.gaussians.prepared_passes import Passes, cpu_passes, cuda_passes, images_of, state_of
+from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.v1 import camera_pb2, render_pb2, tensor_pb2
+from support.backends.cuda_devices import CudaDevice
+from support.backends.engines import emulated
+from support.gaussians.cases import Cloud, build
+from support.gaussians.runs import scene_of
+
+WIDTH, HEIGHT = 45, 33
+NAME = "0" * 32
+HEAD = b"\x12\x20" + NAME.encode() + b"a head that leaves nothing aligned"
+SIZES = {"plain": 4, "levels": 1, "float16": 2, "bfloat16": 2}
+# The emulation adds in any order otherwise.
+SETTINGS = Settings(deterministic=True)
+
+
+@pytest.fixture
+def queue() -> Iterator[_native.Queue]:
+    """A queue whose device's thread runs, for native jobs alone."""
+    made = _native.Queue(8, 8, 0)
+    thread = threading.Thread(target=made.take, daemon=True)
+    thread.start()
+    yield made
+    made.close()
+    thread.join()
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where passes are computed, by kernels that write the bits of `forward` and `backward` here."""
+
+    passes: Passes
+    forward: Any = forward
+    backward: Any = backward
+
+
+@pytest.fixture
+def emulated_device(emulated_cuda: CudaDevice) -> Device:
+    engine = CudaEngine(emulated_cuda.native, 0, emulated_cuda.current_stream)
+    return Device(cuda_passes(emulated_cuda.native, 0, 0, 0), emulated(forward, engine), emulated(backward, engine))
+
+
+@pytest.fixture(params=["cpu", "emulation"])
+def device(request: pytest.FixtureRequest) -> Device:
+    if request.param == "cpu":
+        return Device(cpu_passes())
+    made: Device = request.getfixturevalue("emulated_device")
+    return made
+
+
+def cameras_at(seed: int, count: int) -> list[Camera]:
+    source = np.random.default_rng(seed)
+    found = []
+    for _ in range(count):
+        rotation = np.linalg.qr(source.normal(size=(3, 3)))[0]
+        found.append(
+            Camera.opencv(40, 42, 22, 16, rotation, (0.1, -0.2, 4.0) + 0.2 * source.normal(size=3), WIDTH, HEIGHT)
+        )
+    return found
+
+
+def request_of(cameras: Sequence[Camera]) -> _native.RetainedRequest:
+    """Of a prepared render only the poses count."""
+    message = render_pb2.RenderRequest(retain=True)
+    message.spec.scene_ref.scene_id = "scene"
+    for camera in cameras:
+        source: Any = camera.source
+        model = camera_pb2.OpenCVCamera(rotation=source.rotation.reshape(-1), translation=source.translation)
+        message.spec.cameras.append(camera_pb2.Camera(width=WIDTH, height=HEIGHT, opencv=model))
+    return _native.read_retained_request(message.SerializeToString())
+
+
+def encoded(values: Tensor, encoding: str) -> bytes:
+    if encoding == "levels":
+        return bytes((values.clamp(0, 1) * 255).round().to(torch.uint8).numpy().tobytes())
+    if encoding == "plain":
+        return values.contiguous().numpy().tobytes()
+    return values.to(getattr(torch, encoding)).contiguous().view(torch.uint16).numpy().tobytes()
+
+
+def places_of(tensors: Mapping[str, Tensor], encodings: Mapping[str, str]) -> tuple[list[Place], int]:
+    places, end = [], 0
+    for name, values in tensors.items():
+        encoding, offset = encodings.get(name, "plain"), -(-end // 64) * 64
+        places.append(Place(name, encoding, values.numel(), offset))
+        end = offset + values.numel() * SIZES[encoding]
+    return places, end
+
+
+def scene_for(degree: int = 1) -> Gaussians:
+    return scene_of(build("prepared", Cloud(count=80, degree=degree), width=WIDTH, height=HEIGHT))
+
+
+class Kind:
+    """Retained renders of one scene that differ in poses."""
+
+    def __init__(
+        self,
+        device: Device,
+        names: Sequence[str],
+        encodings: Mapping[str, str],
+        views: int,
+        settings: Settings = SETTINGS,
+    ) -> None:
+        self.device, self.names, self.settings, self.views = device, names, settings, views
+        self.scene = scene_for()
+        first = self.forward(cameras_at(0, views))
+        self.places, self.nbytes = places_of(first.outputs, encodings)
+        render = prepare(self.scene, cameras_at(0, views), settings, self.places, self.nbytes, HEAD)
+        self.native = _native.RetainedRender(
+            render=render,
+            images=list(images_of(first.state).items()),
+            name_offset=2,
+            engine=device.passes.engine,
+            kind=7,
+            bytes=0,
+        )
+
+    def forward(self, cameras: Sequence[Camera]) -> Any:
+        return self.device.forward(self.scene, cameras, self.settings, outputs=self.names, retain=True)
+
+    def call(self, queue: _native.Queue, cameras: Sequence[Camera]) -> _native.RetainCall:
+        call = _native.RetainCall(queue, self.native, request_of(cameras), *context_of(self.native))
+        assert call.run(0.0) == _native.Outcome.DONE
+        return call
+
+    def state_of(self, call: _native.RetainCall, cameras: Sequence[Camera]) -> State:
+        return state_of(
+            self.device.passes, call.state, self.scene, cameras, self.settings, background=None, outputs=self.names
+        )
+
+
+def context_of(kind: Any) -> tuple[Any, ...]:
+    reserved = _native.Account(1 << 40, 1 << 40, 0).take("", 1)
+    return np.empty(kind.staging_bytes, np.uint8), reserved, "", 1, inf, 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("names", "encodings", "views"),
+    [
+        (["color"], {"color": "levels"}, 1),
+        (["alpha", "color", "depth", "ids"], {"alpha": "float16", "color": "bfloat16"}, 2),
+        (["inverse_depth", "expected_depth", "radii", "transmittance", "contributors"], {}, 3),
+    ],
+    ids=["levels", "halves", "others"],
+)
+def test_retained_renders_are_those_of_forward(
+    queue: _native.Queue, device: Device, names: list[str], encodings: dict[str, str], views: int
+) -> None:
+    kind = Kind(device, names, encodings, views)
+    for seed in (1, 2):
+        cameras = cameras_at(seed, views)
+        call, expected = kind.call(queue, cameras), kind.forward(cameras)
+        for place in kind.places:
+            wanted = encoded(expected.outputs[place.name], place.encoding)
+            begin = len(HEAD) + place.offset
+            assert call.reply[begin : begin + len(wanted)] == wanted, place
+        made = kind.state_of(call, cameras)
+        assert made.bytes == expected.state.bytes
+        assert call.state.bytes == expected.state.kept.bytes
+        for name, image in expected.state.images.items():
+            assert torch.equal(made.images[name], image), name
+
+
+def test_the_name_of_a_state_is_put_into_the_reply(queue: _native.Queue, device: Device) -> None:
+    call = Kind(device, ["color"], {}, 1).call(queue, cameras_at(1, 1))
+    nameless, named = call.named(""), call.named("f" * 32)
+    assert named[:34] == b"\x12\x20" + b"f" * 32 and named[34:] == nameless
+    assert nameless.startswith(HEAD[34:])
+
+
+def backward_of(
+    device: Device,
+    incoming: Mapping[str, Tensor],
+    encodings: Mapping[str, str],
+    expected: Any,
+    wanted: Sequence[str],
+    formats: Mapping[str, str],
+) -> tuple[_native.BackwardKind, _native.BackwardRequest, list[Place]]:
+    payload, spec = PayloadWriter(), render_pb2.BackwardSpec(context_id="f" * 32)
+    parts = []
+    for name, values in incoming.items():
+        encoding = encodings.get(name, "plain")
+        array = np.frombuffer(encoded(values, encoding), dtype_of(encoding))
+        tensor = payload.add(array, tensor_pb2.DTYPE_BFLOAT16 if encoding == "bfloat16" else None)
+        spec.output_gradients.add(name=name, tensor=tensor)
+        parts.append((name, encoding, values.numel(), tensor.payload.offset))
+    data = b"".join(payload.buffers)
+    message = render_pb2.BackwardRequest(spec=spec, payload_bytes=len(data), data=data)
+    places, nbytes = places_of({name: expected.gradients[name] for name in wanted}, formats)
+    kind = _native.BackwardKind(
+        incoming=parts,
+        gradients=[(place.name, place.encoding, place.values, place.offset) for place in places],
+        payload_bytes=nbytes,
+        head=HEAD,
+        engine=device.passes.engine,
+        kind=8,
+        views=1,
+        bytes=0,
+    )
+    return kind, _native.read_backward_request(message.SerializeToString()), places
+
+
+def dtype_of(encoding: str) -> Any:
+    return {"float16": np.float16, "bfloat16": np.uint16}.get(encoding, np.float32)
+
+
+WANTED = ("means", "quats", "scales", "opacities", "sh", "means2d", "means2d_abs")
+
+
+@pytest.mark.parametrize(
+    ("outputs", "encodings", "wanted", "formats"),
+    [
+        (["color"], {}, WANTED, {}),
+        (["color", "alpha", "depth"], {"color": "float16", "alpha": "bfloat16"}, ("opacities", "means"), {}),
+        (["expected_depth", "transmittance"], {}, ("sh", "scales"), {"sh": "float16", "scales": "bfloat16"}),
+        (["inverse_depth", "color"], {"inverse_depth": "float16"}, ("means2d",), {}),
+    ],
+    ids=["all", "incoming halves", "halves", "on the film"],
+)
+def test_gradients_are_those_of_backward(
+    queue: _native.Queue,
+    device: Device,
+    outputs: list[str],
+    encodings: dict[str, str],
+    wanted: tuple[str, ...],
+    formats: dict[str, str],
+) -> None:
+    kind = Kind(device, outputs, {}, 2)
+    for seed in (1, 2):
+        cameras = cameras_at(seed, 2)
+        call, state = kind.call(queue, cameras), kind.forward(cameras).state
+        source = torch.Generator().manual_seed(seed)
+        incoming = {name: torch.randn(place_shape(kind, name), generator=source) for name in outputs}
+        given = {name: rounded(values, encodings.get(name, "plain")) for name, values in incoming.items()}
+        expected = device.backward(state, given, wanted)
+        native, request, places = backward_of(device, incoming, encodings, expected, wanted, formats)
+        for _ in range(2):
+            made = _native.BackwardCall(queue, native, (request, call.state), *context_of(native))
+            assert made.run(0.0) == _native.Outcome.DONE
+            for place in places:
+                found = encoded(expected.gradients[place.name], place.encoding)
+                begin = len(HEAD) + place.offset
+                assert made.reply[begin : begin + len(found)] == found, place
+            assert made.nonfinite == 0
+        # The function of the package takes the state, too.
+        again = device.backward(kind.state_of(call, cameras), given, wanted)
+        for name in wanted:
+            assert torch.equal(again.gradients[name], expected.gradients[name]), name
+
+
+def place_shape(kind: Kind, name: str) -> tuple[int, ...]:
+    return (kind.views, HEIGHT, WIDTH, *([3] if name == "color" else []))
+
+
+def rounded(values: Tensor, encoding: str) -> Tensor:
+    return values if encoding == "plain" else values.to(getattr(torch, encoding)).float()
+
+
+@pytest.mark.parametrize("value", [nan, inf])
+def test_values_that_are_no_numbers_are_counted(queue: _native.Queue, device: Device, value: float) -> None:
+    kind = Kind(device, ["color"], {}, 1)
+    cameras = cameras_at(1, 1)
+    call, state = kind.call(queue, cameras), kind.forward(cameras).state
+    incoming = {"color": torch.ones(place_shape(kind, "color"))}
+    incoming["color"][0, HEIGHT // 2, WIDTH // 2, 1] = value
+    expected = device.backward(state, incoming, ("means", "opacities"))
+    formats = {"opacities": "float16"}
+    native, request, _ = backward_of(device, incoming, {}, expected, ("means", "opacities"), formats)
+    made = _native.BackwardCall(queue, native, (request, call.state), *context_of(native))
+    assert made.run(0.0) == _native.Outcome.DONE
+    count = sum(int((~torch.isfinite(each)).sum()) for each in expected.gradients.values())
+    assert made.nonfinite == count > 0
+
+
+@pytest.mark.parametrize("isa", _native.available_isas())
+def test_all_instruction_sets(queue: _native.Queue, isa: str) -> None:
+    before = _native.current_isa()
+    _native.set_isa(isa)
+    try:
+        test_gradients_are_those_of_backward(queue, Device(cpu_passes()), ["color"], {}, WANTED, {})
+    finally:
+        _native.set_isa(before)
+
+
+@pytest.mark.parametrize("encoding", ["float16", "bfloat16"])
+def test_halves_of_a_request_have_the_values_of_torch(queue: _native.Queue, encoding: str) -> None:
+    """All kinds of finite numbers, the smallest too."""
+    kind = Kind(Device(cpu_passes()), ["color"], {}, 1)
+    cameras = cameras_at(1, 1)
+    call, state = kind.call(queue, cameras), kind.forward(cameras).state
+    shape = place_shape(kind, "color")
+    bits = np.random.default_rng(1).integers(0, 1 << 16, shape).astype(np.uint16)
+    values = torch.from_numpy(bits).view(getattr(torch, encoding)).float()
+    incoming = {"color": torch.where(values.abs() < 1e6, values, torch.zeros(()))}
+    expected = kind.device.backward(state, incoming, ("means",))
+    native, request, _ = backward_of(kind.device, incoming, {"color": encoding}, expected, ("means",), {})
+    made = _native.BackwardCall(queue, native, (request, call.state), *context_of(native))
+    assert made.run(0.0) == _native.Outcome.DONE
+    found = expected.gradients["means"].numpy().tobytes()
+    assert made.reply[len(HEAD) : len(HEAD) + len(found)] == found

@@ -1,9 +1,10 @@
-"""Meshes in STL, OBJ, PLY and GLB files; all but OBJ are read through trimesh."""
+"""Meshes in STL, OBJ, PLY and GLB files; STL and GLB are read through trimesh."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from io import BytesIO
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,16 @@ from lumigrad.client.base.arrays import Float64
 from lumigrad.client.base.extras import require
 from lumigrad.client.base.replacing import replaced
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.formats.mesh_ply import read_ply
 from lumigrad.client.formats.obj import read_obj
 from lumigrad.client.formats.source import malformed, shortened
 from lumigrad.client.values.mesh import Mesh
 
 _FORMATS = ("stl", "obj", "ply", "glb")
+_READERS = {"obj": read_obj, "ply": read_ply}
+# Bytes before the triangles of a binary STL file, the last four of which are their number, and of each triangle; and
+# within which a text has its first one.
+_STL_HEADER, _STL_TRIANGLE, _STL_TEXT = 84, 50, 1 << 12
 _Part = tuple[Float64, npt.NDArray[np.int64]]
 
 
@@ -85,11 +91,12 @@ def _format_of(path: str | PathLike[str]) -> str:
 
 def _read(path: str | PathLike[str]) -> list[_Part]:
     kind = _format_of(path)
-    if kind == "obj":
-        vertices, faces = read_obj(path)
+    if kind in _READERS:
+        vertices, faces = _READERS[kind](path)
         return [(vertices, faces)] if faces.size else []
     trimesh = require("trimesh", "mesh", "reading mesh files")
-    with open(path, "rb") as file:
+    with open(path, "rb") as opened:
+        file = BytesIO(_without_rest(opened.read())) if kind == "stl" else opened
         try:
             scene = trimesh.load_scene(file, file_type=kind, process=False)
         except Exception as error:  # Parsers raise various errors for damaged files.
@@ -99,6 +106,14 @@ def _read(path: str | PathLike[str]) -> list[_Part]:
     if kind == "stl":
         _check_facets(path, sum(len(faces) for _, faces in parts))
     return parts
+
+
+def _without_rest(content: bytes) -> bytes:
+    """A binary STL file without what follows its triangles, which other readers leave out, too."""
+    if len(content) < _STL_HEADER or b"facet" in content[:_STL_TEXT]:
+        return content
+    end = _STL_HEADER + _STL_TRIANGLE * int.from_bytes(content[_STL_HEADER - 4 : _STL_HEADER], "little")
+    return content[:end] if _STL_HEADER < end < len(content) else content
 
 
 def _check_facets(path: str | PathLike[str], read: int) -> None:

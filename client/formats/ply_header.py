@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -38,12 +38,14 @@ class PlyElement:
         name: e.g. "vertex".
         count: rows.
         types: type of each property by its name; "list" for lists.
+        lists: of each list the types of its length and of its values.
         row_bytes: minimum size of a row in the file, bytes.
     """
 
     name: str
     count: int
     types: dict[str, str]
+    lists: dict[str, tuple[str, str]] = field(default_factory=dict)
     row_bytes: int = 0
 
 
@@ -55,11 +57,15 @@ class PlyHeader:
         path: the file.
         elements: by name, in the order of the file.
         comments: the texts of its comments.
+        kind: ascii, binary_little_endian or binary_big_endian.
+        length: bytes of the header.
     """
 
     path: Path
     elements: dict[str, PlyElement]
     comments: tuple[str, ...]
+    kind: str
+    length: int
 
     @staticmethod
     def read(path: str | PathLike[str]) -> PlyHeader:
@@ -80,7 +86,7 @@ class PlyHeader:
                 + f"; there are {size - length:,}",
             )
         comments = tuple(line.partition(" ")[2] for line in lines if line.startswith("comment "))
-        return PlyHeader(Path(path), elements, comments)
+        return PlyHeader(Path(path), elements, comments, kind, length)
 
     @property
     def vertex_properties(self) -> set[str]:
@@ -131,7 +137,7 @@ def _lines(path: str | PathLike[str], start: bytes) -> tuple[str, list[str], int
     """Returns the format, the header's lines without "ply", "format" and "end_header", and its length in bytes."""
     end = _END.search(start)
     if not start.startswith(b"ply") or end is None:
-        raise malformed(path, 'expected a PLY header, from a line "ply" to a line "end_header"')
+        raise malformed(path, 'expected a PLY header, from a line "ply" to a line "end_header", got none')
     lines = [line.strip() for line in start[3 : end.start()].decode("ascii", "replace").splitlines()]
     # Comments may come before the format.
     number, words = next(((k, line.split()) for k, line in enumerate(lines) if not _is_comment(line)), (0, []))
@@ -172,6 +178,8 @@ def _add_property(element: PlyElement, words: list[str], text: bool) -> bool:
     if len(words) != (4 if is_list else 2) or not all(kind in _SIZES for kind in types) or words[-1] in element.types:
         return False
     element.types[words[-1]] = "list" if is_list else types[0]
+    if is_list:
+        element.lists[words[-1]] = types[0], types[1]
     # A value in text takes at least a digit and a separator.
     element.row_bytes += 2 if text else _SIZES[types[0]]
     return True

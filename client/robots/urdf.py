@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from lumigrad.client.values.mesh import Mesh
 
 _KINDS = ("fixed", "revolute", "continuous", "prismatic")
 _LONGEST_DESCRIPTION = 300
+# Of the addresses of meshes.
+_PACKAGES = ("package", "model")
+_SCHEMES = ("", "file", *_PACKAGES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,14 +125,19 @@ def _limits(joint: Any) -> tuple[float, float]:
 
 
 def resolved(path: Path, file: str) -> Path:
-    """Finds a file that a URDF names, in its folder or one above; packages are folders.
+    """Finds a file that a URDF names, in its folder or one above; packages of ROS and models of Gazebo are folders.
 
     Raises:
-        InvalidArgument: the file does not exist.
+        InvalidArgument: the file does not exist, or is named by another kind of address.
     """
-    named = Path(file.partition("://")[2] or file)
-    # Packages are folders, with or without their own name.
-    names = [named, Path(*named.parts[1:])] if file.startswith("package://") else [named]
+    scheme, _, rest = file.replace("\\", "/").rpartition("://")
+    if scheme not in _SCHEMES:
+        known = ", ".join(f"{known}://" for known in _SCHEMES if known)
+        raise _malformed(path, f"expected a file, or an address with {known}, got {file!r}")
+    names = [Path(rest), Path(unquote(rest))]
+    if scheme in _PACKAGES:
+        # Packages are folders, with or without their own name.
+        names += [Path(*name.parts[1:]) for name in names]
     found = nearby(path, names)
     if found is None:
         raise _malformed(path, f"expected {file!r} in its folder or in one above; it is not there")
@@ -149,7 +158,7 @@ def mesh_of(urdf: Urdf, link: str) -> Mesh:
             points, triangles = _triangles(urdf, shape.geometry)
         except InvalidArgument:
             raise
-        except ValueError as error:  # trimesh's, for sizes that are none
+        except ValueError as error:
             raise _malformed(urdf.path, f"link {link!r}: {error}") from error
         origin = np.eye(4) if shape.origin is None else np.asarray(shape.origin, np.float64)
         vertices.append(points @ origin[:3, :3].T + origin[:3, 3])
@@ -176,9 +185,26 @@ def _triangles(urdf: Urdf, geometry: Any) -> tuple[Float64, Any]:
 
 
 def _made(geometry: Any) -> Any:
+    """A box, cylinder or sphere as a mesh; ValueError says what is wrong with it."""
     creation = require("trimesh.creation", "robot", "collision meshes")
     if geometry.box is not None:
-        return creation.box(extents=geometry.box.size)
+        return creation.box(extents=_lengths("box", "three sizes", geometry.box.size, 3))
     if geometry.cylinder is not None:
-        return creation.cylinder(radius=geometry.cylinder.radius, height=geometry.cylinder.length)
-    return creation.icosphere(radius=geometry.sphere.radius)
+        sizes = geometry.cylinder.radius, geometry.cylinder.length
+        radius, height = _lengths("cylinder", "a radius and a length", sizes, 2)
+        return creation.cylinder(radius=radius, height=height)
+    if geometry.sphere is not None:
+        return creation.icosphere(radius=_lengths("sphere", "a radius", [geometry.sphere.radius], 1)[0])
+    raise ValueError("expected a <box>, <cylinder>, <sphere> or <mesh> as the geometry of each <collision>, got none")
+
+
+def _lengths(shape: str, what: str, given: Any, count: int) -> list[float]:
+    """Lengths of a shape, in metres."""
+    try:
+        lengths = [float(length) for length in given]
+    except (TypeError, ValueError):
+        lengths = []
+    if len(lengths) != count or not all(0.0 < length < math.inf for length in lengths):
+        text = " ".join(map(str, given)) if given is not None else "none"
+        raise ValueError(f"expected a <{shape}> with {what} > 0, got {text}")
+    return lengths

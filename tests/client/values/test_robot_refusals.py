@@ -177,7 +177,18 @@ def test_meshes_that_are_not_there(tmp_path):
 @pytest.mark.parametrize(
     ("geometry", "message"),
     [
-        ('<box size="1 2"/>', "link 'a': Extents must be (3,)!"),
+        ('<box size="1 2"/>', "link 'a': expected a <box> with three sizes > 0, got 1.0 2.0"),
+        ('<box size="1 0 2"/>', "link 'a': expected a <box> with three sizes > 0, got 1.0 0.0 2.0"),
+        ('<box size="-1 -1 -1"/>', "link 'a': expected a <box> with three sizes > 0, got -1.0 -1.0 -1.0"),
+        ('<sphere radius="-0.1"/>', "link 'a': expected a <sphere> with a radius > 0, got -0.1"),
+        ('<sphere radius="nan"/>', "link 'a': expected a <sphere> with a radius > 0, got nan"),
+        (
+            '<cylinder radius="0" length="1"/>',
+            "link 'a': expected a <cylinder> with a radius and a length > 0, got 0.0",
+        ),
+        ('<cylinder radius="1" length="-1"/>', "link 'a': expected a <cylinder> with a radius and a length > 0"),
+        ('<mesh filename="https://parts.org/a.stl"/>', "expected a file, or an address with file://, package://"),
+        ('<mesh filename="model://parts/a.stl"/>', "expected 'model://parts/a.stl' in its folder or in one above"),
         ("<mesh/>", "expected a filename for each <mesh>, got none"),
         ('<mesh filename="part.obj" scale="1 1"/>', "part.obj: scale: expected one factor or three"),
         ('<mesh filename="part.obj" scale="0 1 1"/>', "part.obj: scale: expected one factor or three"),

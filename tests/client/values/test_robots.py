@@ -177,6 +177,28 @@ def test_shapes_of_links_become_meshes(tmp_path):
         assert np.linalg.det(corners).sum() > 0, "inside out"
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "package://parts/meshes/a%20box.stl",
+        "package://meshes/a box.stl",
+        "model://parts/meshes/a box.stl",
+        "meshes/a box.stl",
+        "meshes\\a box.stl",
+        "package:\\\\parts\\meshes\\a box.stl",
+        "file://{folder}/meshes/a box.stl",
+    ],
+)
+def test_meshes_are_found_by_every_kind_of_address(name: str, tmp_path: Path) -> None:
+    trimesh = pytest.importorskip("trimesh")
+    folder = tmp_path / "parts"
+    (folder / "meshes").mkdir(parents=True)
+    trimesh.creation.box(extents=(1, 2, 3)).export(folder / "meshes" / "a box.stl")
+    mesh = f'<collision><geometry><mesh filename="{name.format(folder=folder)}"/></geometry></collision>'
+    robot = Robot.load(write_urdf(folder / "zoo.urdf", ZOO, {"hand": mesh}), ZOO_SPHERES)
+    assert len(robot.collision_meshes["hand"]) == 12
+
+
 @with_data
 def test_franka_has_the_spheres_of_its_file():
     robot = Robot.load(configs() / "franka_panda.urdf", configs() / "franka.yml")

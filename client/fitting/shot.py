@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 
+import numpy as np
+
 from lumigrad.client.datasets.capture import Capture
 from lumigrad.client.datasets.files import portable
 from lumigrad.client.datasets.view import Split, View, resized
@@ -101,13 +103,40 @@ def _with_photographs(capture: Capture) -> list[View]:
     if missing_masks := [mask for mask in masks if not mask.is_file()]:
         said = f"{len(missing_masks)} of {len(masks)} masks were not found, the first is {missing_masks[0]}"
         raise InvalidArgument.of("dataset", f"{said}; remove what names them to fit without masks")
+    return _named_once(views)
+
+
+def _named_once(views: Sequence[View]) -> list[View]:
+    """The views without those that name the photograph of another, whose camera they have: they would count twice.
+
+    Raises:
+        InvalidArgument: two views of one photograph have different cameras, or different names of its file.
+    """
     of_files: dict[Path | None, View] = {}
     for view in views:
         other = of_files.setdefault(view.image, view)
         if PurePosixPath(portable(other.file)) != PurePosixPath(portable(view.file)):
             said = f"{view.image} would be the photograph of {other.name} and {view.name}"
             raise InvalidArgument.of("dataset", f"{said}; expected a file for each, in folders like the data set's")
-    return views
+        if not _is_same(other.camera, view.camera):
+            said = f"{view.file or view.image} is named twice, by {other.name} and {view.name}, with different cameras"
+            raise InvalidArgument.of("dataset", f"{said}; expected one camera of each photograph")
+    once = list(of_files.values())
+    if len(once) < len(views):
+        first = next(view for view in views if view not in once)
+        said = f"{len(views) - len(once)} photographs are named twice, the first is {first.file or first.image}"
+        warnings.warn(f"{said}; each counts once", stacklevel=4)
+    return once
+
+
+def _is_same(one: Camera, other: Camera) -> bool:
+    """Whether two cameras have the same size, and nearly the same place and direction."""
+    if one is other:
+        return True
+    if (one.width, one.height) != (other.width, other.height):
+        return False
+    nearby = 1e-6 * max(1.0, float(np.abs(one.view_matrix).max()))
+    return bool(np.allclose(one.view_matrix, other.view_matrix, rtol=0, atol=nearby))
 
 
 def divide(shots: Sequence[Shot], every: int | None, split: Split | None = None) -> tuple[list[Shot], list[Shot]]:

@@ -18,6 +18,7 @@ from lumigrad.client.datasets import Capture, View
 from lumigrad.client.fitting.background import Background
 from lumigrad.client.fitting.cameras import looking_away
 from lumigrad.client.fitting.evaluation import Scores
+from lumigrad.client.fitting.shot import shots_of
 from support.files.dataset_files import shots, transforms
 
 TOP = {"w": 64, "h": 48, "fl_x": 50.0}
@@ -86,6 +87,33 @@ def test_where_all_photographs_are_missing_the_first_is_named(tmp_path: Path, ca
     said = capsys.readouterr().err
     assert r"found 0; the first that is missing is 'C:\\Users\\jo\\photo_0.jpg'; looked where" in said
     assert "--images DIR names another folder, also for paths of another machine" in said
+
+
+def name_twice(folder: Path, number: int, shift: float) -> None:
+    values = json.loads((folder / "transforms.json").read_text())
+    again = json.loads(json.dumps(values["frames"][number]))
+    again["transform_matrix"][0][3] += shift
+    values["frames"].append(again)
+    (folder / "transforms.json").write_text(json.dumps(values))
+
+
+def test_a_photograph_that_is_named_twice_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    write(tmp_path)
+    for number in (3, 5):
+        name_twice(tmp_path, number, 0.0)
+    fit(tmp_path)
+    said = "lumigrad: 2 photographs are named twice, the first is images/photo_3.jpg; each counts once"
+    assert said in capsys.readouterr().err.splitlines()
+    with pytest.warns(UserWarning, match="2 photographs are named twice"):
+        found, _ = shots_of(Capture.load(tmp_path), 64, "black")
+    assert len(found) == 8
+
+
+def test_a_photograph_that_has_two_cameras_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    name_twice(write(tmp_path), 3, 0.5)
+    assert fit(tmp_path) == 1
+    said = capsys.readouterr().err
+    assert "dataset: images/photo_3.jpg is named twice, by 3_photo_3 and 8_photo_3, with different cameras" in said
 
 
 def test_one_photograph_is_too_few(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

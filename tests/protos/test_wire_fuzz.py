@@ -1,4 +1,4 @@
-"""A coverage-guided search for bytes that the hand codec gets wrong, for LUMIGRAD_FUZZ_SECONDS, 5 unless set."""
+"""A coverage-guided search for bytes that the hand codec gets wrong, for LUMIGRAD_FUZZ_SECONDS, 2 unless set."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from lumigrad.v1 import scene_pb2
 from support.calls import raw_calls
 
-SECONDS = int(float(os.environ.get("LUMIGRAD_FUZZ_SECONDS", "5")))
+SECONDS = int(float(os.environ.get("LUMIGRAD_FUZZ_SECONDS", "2")))
 FUZZER = Path(raw_calls.__file__).with_name("wire_fuzzer.py")
 
 

@@ -1,6 +1,6 @@
 """Any messages at all, over a real socket: what is wrong with them is the caller's fault, and the worker goes on.
 
-For LUMIGRAD_FUZZ_SECONDS for each method, 1 unless set.
+For LUMIGRAD_FUZZ_SECONDS for each method, 0.5 unless set.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from support.calls.valid_requests import (
 from support.workers.unharmed import unharmed_after
 from support.workers.worker import WorkerProcess, worker
 
-SECONDS = float(os.environ.get("LUMIGRAD_FUZZ_SECONDS", "1"))
+SECONDS = float(os.environ.get("LUMIGRAD_FUZZ_SECONDS", "0.5"))
 # As many at a time, until the time is up: hypothesis itself counts examples only.
 BATCH = settings(
     max_examples=8,

@@ -1,7 +1,7 @@
 """Any order of calls, deaths and evictions against a model of what is stored: nobody ever sees a wrong picture.
 
 The model is small: a scene is its name, a version, and the parameters of each version. For LUMIGRAD_FUZZ_SECONDS for
-each of two sets of rules, with a spool and without, 4 unless set.
+each of two sets of rules, with a spool and without, 3 unless set.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from support.models.handle_machine import HandleMachine
 from support.models.scene_machine import SceneMachine
 from support.workers.model_worker import ModelWorker, model_worker
 
-SECONDS = float(os.environ.get("LUMIGRAD_FUZZ_SECONDS", "4"))
+SECONDS = float(os.environ.get("LUMIGRAD_FUZZ_SECONDS", "3"))
 # As many at a time, until the time is up: hypothesis itself counts examples only, and begins with the simplest.
 BATCH = settings(
     max_examples=4,

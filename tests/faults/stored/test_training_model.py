@@ -1,6 +1,6 @@
 """Any order of calls, deaths, signals, deadlines and evictions: what was acknowledged is found, and trainings go on.
 
-For LUMIGRAD_FUZZ_SECONDS, 40 unless set.
+For LUMIGRAD_FUZZ_SECONDS, 20 unless set.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from support.models.training_machine import TrainingMachine, reference
 from support.workers.model_worker import model_worker
 
-SECONDS = float(os.environ.get("LUMIGRAD_FUZZ_SECONDS", "40"))
+SECONDS = float(os.environ.get("LUMIGRAD_FUZZ_SECONDS", "20"))
 # An example takes about two seconds; those that begin when the time is up do nothing.
 SETTINGS = settings(
     max_examples=max(4, int(SECONDS / 2)),

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from support.calls.answers import Answer
 
-SECONDS = float(os.environ.get("LUMIGRAD_FUZZ_SECONDS", "2"))
+SECONDS = float(os.environ.get("LUMIGRAD_FUZZ_SECONDS", "0.5"))
 # As many at a time, until the time is up.
 BATCH = settings(
     max_examples=10,

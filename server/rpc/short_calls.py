@@ -2,35 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
-import grpc
-
 from lumigrad.kernels._native import ShortCall, ShortCalls
-from lumigrad.server.core.call import REQUEST_ID, Call, Priority
+from lumigrad.server.core.call import Call, Priority
 from lumigrad.server.core.progress import Progress
 from lumigrad.server.core.record import CallRecord, StageTimes
-
-
-def announce(request_id: str, context: grpc.ServicerContext) -> None:
-    """Send the request id ahead of the reply: the caller then knows that a worker has begun the call."""
-    # The reply may have begun, or the call have ended, in the meantime.
-    with suppress(ValueError, grpc.RpcError):
-        context.send_initial_metadata(((REQUEST_ID, request_id),))
-
-
-def announce_short(short: ShortCall) -> None:
-    """Do so, once."""
-    if not short.is_announced:
-        short.is_announced = True
-        announce(short.request_id, short.context)
-
-
-def cancel_short(short: ShortCall, why: str) -> None:
-    """Cancel a call. Without the id its caller would take that for a proxy's doing, and repeat the call."""
-    announce_short(short)
-    short.why_cancelled = why
-    short.context.cancel()
 
 
 def progress_of(short: ShortCall) -> Progress:

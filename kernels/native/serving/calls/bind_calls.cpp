@@ -119,6 +119,33 @@ double monotonic(Clock::time_point moment) {
   return moment == Clock::time_point::max() ? INFINITY : seconds_of(moment.time_since_epoch());
 }
 
+nb::object called(PyObject* result) {
+  if (result == nullptr) throw nb::python_error();
+  return nb::steal(result);
+}
+
+// Of gRPC's contexts.
+struct Names {
+  PyObject* metadata = PyUnicode_InternFromString("invocation_metadata");
+  PyObject* remaining = PyUnicode_InternFromString("time_remaining");
+  PyObject* add_callback = PyUnicode_InternFromString("add_callback");
+  PyObject* set_trailing = PyUnicode_InternFromString("set_trailing_metadata");
+  PyObject* request_id = PyUnicode_InternFromString(kRequestId.data());
+  PyObject* end = PyUnicode_InternFromString("end");
+};
+
+const Names& names() {
+  static const Names kNames;
+  return kNames;
+}
+
+// What draws the calls of one tenant.
+struct DrawingParts {
+  nb::object queue;
+  std::shared_ptr<Renderer> renderer;
+  std::shared_ptr<Account> payloads;
+};
+
 // A call of gRPC's.
 class BoundShortCall final : public ShortCall {
  public:
@@ -143,21 +170,21 @@ class BoundShortCall final : public ShortCall {
     return nb::none();
   }
 
-  // Draws a request; none if that does not succeed: `outcome` says why.
-  nb::object draw(const nb::object& queue, const nb::object& render, const BoundRequest& request,
-                  const Renderer& renderer, const nb::object& staging, std::shared_ptr<Account> payloads,
-                  std::int64_t room_bytes) {
+  // Draws a request, and answers with the reply of an engine; none if that does not succeed: `outcome` says why.
+  nb::object draw(const DrawingParts& parts, const nb::object& render, const BoundRequest& request,
+                  const nb::object& staging, std::int64_t room_bytes, const std::string& engine) {
     const auto& bound = nb::cast<const BoundRender&>(render);
-    bytes_ = bound.render->payload_bytes;
-    payload_.emplace(std::move(payloads), tenant);
-    outcome = payload_->change(static_cast<std::int64_t>(bytes_)) ? Outcome::kFull : Outcome::kPending;
-    if (outcome != Outcome::kPending) return nb::none();
+    const std::size_t bytes = bound.render->payload_bytes;
+    outcome = Outcome::kFull;
+    payload_.emplace(parts.payloads, tenant);
+    if (bytes > message_bytes || payload_->change(static_cast<std::int64_t>(bytes))) return nb::none();
+    outcome = Outcome::kPending;
     Demand demand = bound.demand;
     demand.tenant = tenant;
     demand.priority = priority;
     demand.deadline = deadline;
-    queue_ = queue;
-    job_ = std::make_unique<BoundJob>(nb::cast<Queue&>(queue), render, request.request.poses, renderer, staging,
+    queue_ = parts.queue;
+    job_ = std::make_unique<BoundJob>(nb::cast<Queue&>(queue_), render, request.request.poses, *parts.renderer, staging,
                                       std::move(demand), room_bytes);
     if (has_ended) job_->cancel();
     {
@@ -165,25 +192,12 @@ class BoundShortCall final : public ShortCall {
       job_->run(arrived);
     }
     outcome = job_->settle();
-    if (outcome != Outcome::kDone) payload_->release();
-    return job_->take_reply();
-  }
-
-  // It was answered by kernels of an engine: its reply may go.
-  void leave(const std::string& engine) {
-    ShortRecord record{.method = method, .request_id = request_id, .tenant = tenant, .engine = engine};
-    record.milliseconds = 1e3 * seconds_of(Clock::now() - arrived);
-    record.ended_at = seconds_since_1970();
-    record.bytes_sent = bytes_;
-    if (job_) {
-      record.stages = job_->stage_times();
-      record.batch_views = job_->batch_views();
+    if (outcome != Outcome::kDone) {
+      payload_->release();
+      return nb::none();
     }
-    calls_->leave(*this, std::move(record));
-  }
-  // The metadata after its reply.
-  nb::tuple end_of_reply() const {
-    return nb::make_tuple(nb::make_tuple(nb::str(kRequestId.data(), kRequestId.size()), request_id));
+    answer(engine, bytes);
+    return job_->take_reply();
   }
   void hand_over() { calls_->hand_over(*this); }
   void release() { calls_->release(*this); }
@@ -206,46 +220,47 @@ class BoundShortCall final : public ShortCall {
   std::string why_cancelled;
 
  private:
+  // Records the call, and sets the metadata after its reply, which may go now.
+  void answer(const std::string& engine, std::size_t bytes) {
+    ShortRecord record{.method = method, .request_id = request_id, .tenant = tenant, .engine = engine};
+    record.stages = job_->stage_times();
+    record.milliseconds = 1e3 * seconds_of(Clock::now() - arrived);
+    record.ended_at = seconds_since_1970();
+    record.bytes_sent = bytes;
+    record.batch_views = job_->batch_views();
+    calls_->leave(*this, std::move(record));
+    const nb::tuple after = nb::make_tuple(nb::make_tuple(nb::handle(names().request_id), request_id));
+    called(PyObject_CallMethodOneArg(context.ptr(), names().set_trailing, after.ptr()));
+  }
+
   const std::shared_ptr<ShortCalls> calls_;
   nb::object queue_;
   std::optional<Reservation> payload_;
   std::unique_ptr<BoundJob> job_;
-  std::size_t bytes_ = 0;
 };
-
-nb::object call_method(nb::handle object, PyObject* name) {
-  PyObject* result = PyObject_CallMethodNoArgs(object.ptr(), name);
-  if (result == nullptr) throw nb::python_error();
-  return nb::steal(result);
-}
 
 // Admits a call of a tenant; none: it takes the general way, which says why it is refused, if it is.
 nb::object admit(const std::shared_ptr<ShortCalls>& calls, std::string method, std::string tenant,
                  const nb::object& context, std::size_t usual_bytes, std::size_t most_bytes) {
-  static PyObject* const kMetadata = PyUnicode_InternFromString("invocation_metadata");
-  static PyObject* const kRemaining = PyUnicode_InternFromString("time_remaining");
-  static PyObject* const kAddCallback = PyUnicode_InternFromString("add_callback");
-  static PyObject* const kEnd = PyUnicode_InternFromString("end");
   const Clock::time_point arrived = Clock::now();
-  std::optional<Facts> facts = facts_of(call_method(context, kMetadata));
+  std::optional<Facts> facts = facts_of(called(PyObject_CallMethodNoArgs(context.ptr(), names().metadata)));
   if (!facts) return nb::none();
   auto call = std::make_unique<BoundShortCall>(calls, context);
   call->method = std::move(method);
   call->tenant = std::move(tenant);
   call->arrived = arrived;
   // The clock was read first, so that a pause between them makes the deadline earlier, never later than the caller's.
-  call->deadline = time_of(monotonic(arrived) + nb::cast<double>(call_method(context, kRemaining)));
+  const nb::object remaining = called(PyObject_CallMethodNoArgs(context.ptr(), names().remaining));
+  call->deadline = time_of(monotonic(arrived) + nb::cast<double>(remaining));
   call->request_id = facts->request_id.empty() ? random_id() : std::move(facts->request_id);
   call->priority = facts->priority;
   call->message_bytes = std::min(facts->message_bytes.value_or(usual_bytes), most_bytes);
   if (!calls->admit(*call)) return nb::none();
   BoundShortCall* admitted = call.release();
   nb::object bound = nb::cast(admitted, nb::rv_policy::take_ownership);
-  const nb::object end = nb::steal(PyObject_GetAttr(bound.ptr(), kEnd));
-  PyObject* arguments[] = {context.ptr(), end.ptr()};
-  PyObject* is_added = PyObject_VectorcallMethod(kAddCallback, arguments, 2, nullptr);
-  if (is_added == nullptr) throw nb::python_error();
-  if (nb::steal(is_added).ptr() != Py_True) admitted->end();
+  const nb::object end = called(PyObject_GetAttr(bound.ptr(), names().end));
+  const nb::object is_added = called(PyObject_CallMethodOneArg(context.ptr(), names().add_callback, end.ptr()));
+  if (is_added.ptr() != Py_True) admitted->end();
   return bound;
 }
 
@@ -279,7 +294,6 @@ void bind_short_call(nb::module_& m) {
       .def_ro("method", &BoundShortCall::method)
       .def_ro("priority", &BoundShortCall::priority)
       .def_ro("message_bytes", &BoundShortCall::message_bytes)
-      .def_prop_ro("end_of_reply", &BoundShortCall::end_of_reply)
       .def_ro("context", &BoundShortCall::context)
       .def_prop_ro("arrived", [](const BoundShortCall& call) { return monotonic(call.arrived); })
       .def_prop_ro("deadline", [](const BoundShortCall& call) { return monotonic(call.deadline); })
@@ -292,11 +306,10 @@ void bind_short_call(nb::module_& m) {
       .def_prop_ro("receiving_seconds", &BoundShortCall::receiving_seconds)
       .def("receive", &BoundShortCall::receive, "requests"_a,
            nb::sig("def receive(self, requests: object) -> bytes | None"))
-      .def("draw", &BoundShortCall::draw, "queue"_a, "render"_a, "request"_a, "renderer"_a, "staging"_a.none(),
-           "payloads"_a, "room_bytes"_a,
-           nb::sig("def draw(self, queue: Queue, render: object, request: RenderRequest, renderer: Renderer, "
-                   "staging: object, payloads: Account, room_bytes: int) -> bytes | None"))
-      .def("leave", &BoundShortCall::leave, "engine"_a)
+      .def("draw", &BoundShortCall::draw, "parts"_a, "render"_a, "request"_a, "staging"_a.none(), "room_bytes"_a,
+           "engine"_a,
+           nb::sig("def draw(self, parts: DrawingParts, render: object, request: RenderRequest, staging: object, "
+                   "room_bytes: int, engine: str) -> bytes | None"))
       .def("hand_over", &BoundShortCall::hand_over)
       .def("release", &BoundShortCall::release)
       .def("end", &BoundShortCall::end);
@@ -305,6 +318,14 @@ void bind_short_call(nb::module_& m) {
 }  // namespace
 
 void bind_serving_calls(nb::module_& m) {
+  nb::class_<DrawingParts>(m, "DrawingParts")
+      .def(
+          "__init__",
+          [](DrawingParts* self, const nb::object& queue, std::shared_ptr<Renderer> renderer,
+             std::shared_ptr<Account> payloads) {
+            new (self) DrawingParts{queue, std::move(renderer), std::move(payloads)};
+          },
+          "queue"_a, "renderer"_a, "payloads"_a);
   bind_short_call(m);
   nb::class_<ShortCalls>(m, "ShortCalls")
       .def("__init__",

@@ -22,7 +22,7 @@ _TESTS = {
         ["pytest", *NEEDED],
         0.4,
         ["-m", "gpu", "tests/server/test_cuda.py"],
-        ["tests/server/test_batches.py", "-k", "sphere_asks"],
+        ["tests/server/device/test_batches.py", "-k", "sphere_asks"],
     ),
 }
 _SANITIZER_TOOLS = ("memcheck", "racecheck", "synccheck")

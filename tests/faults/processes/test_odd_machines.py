@@ -19,10 +19,10 @@ SAMPLE = (
     "client/commands/test_cli.py::test_options_come_before_the_environment",
     "end_to_end/test_viewer_robot.py::test_sliders_move_the_robot_into_the_wall",
     "faults/stored/test_spool.py::test_worlds_find_their_meshes_unless_those_were_deleted",
-    "server/test_logs.py::test_every_line_is_json_whoever_wrote_it",
-    "server/test_process.py::test_a_call_is_one_plain_line",
-    "server/test_spool.py::test_nobody_else_on_the_machine_can_read_it",
-    "server/test_tokens.py",
+    "server/process/test_logs.py::test_every_line_is_json_whoever_wrote_it",
+    "server/process/test_process.py::test_a_call_is_one_plain_line",
+    "server/storage/test_spool.py::test_nobody_else_on_the_machine_can_read_it",
+    "server/process/test_tokens.py",
 )
 # No terminal, no locale, no home, files that everybody may read, and a shell that speaks to other programs.
 SAYS = {

@@ -36,6 +36,9 @@ add_library(lumigrad_serving STATIC "${NATIVE}/serving/calls/short_calls.cpp" "$
             "${NATIVE}/serving/queue/account.cpp" "${NATIVE}/serving/reply.cpp" "${NATIVE}/serving/request.cpp")
 target_compile_options(lumigrad_serving PRIVATE ${LUMIGRAD_CXX_FLAGS})
 target_link_libraries(lumigrad_serving PUBLIC lumigrad_cpu)
+file(GLOB LUMIGRAD_RESIDENT CONFIGURE_DEPENDS "${NATIVE}/resident/*.cpp")
+list(FILTER LUMIGRAD_RESIDENT EXCLUDE REGEX "/bind")
+target_sources(lumigrad_serving PRIVATE ${LUMIGRAD_RESIDENT})
 
 file(GLOB LUMIGRAD_BINDINGS CONFIGURE_DEPENDS "${NATIVE}/*/bind.cpp" "${NATIVE}/serving/bind_accounts.cpp"
      "${NATIVE}/serving/bind_frame.cpp" "${NATIVE}/serving/bind_render.cpp" "${NATIVE}/serving/passes/bind_passes.cpp"

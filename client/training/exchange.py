@@ -24,7 +24,7 @@ from lumigrad.protos.errors import ProtocolError
 from lumigrad.protos.streams import collect_until_full, frames_of
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.protos.wire import Frame
-from lumigrad.v1 import tensor_pb2, training_pb2
+from lumigrad.v1 import tensor_pb2, timings_pb2, training_pb2
 
 # How long the worker has to end a call without further requests.
 _END_SECONDS = 1.0
@@ -46,6 +46,33 @@ class Request:
     replies: int = 1
     gradients: Mapping[str, tuple[Array, tensor_pb2.DType | None]] = field(default_factory=dict)
     delivered: int = 0
+
+    @property
+    def steps(self) -> int:
+        """The number of steps from `number` on that it asks for; each has a reply of its own."""
+        return int(self.message.step.count) or 1
+
+    @property
+    def undelivered(self) -> int | None:
+        """The first step whose reply was not delivered; None: it belongs to no step."""
+        if self.number is None:
+            return None
+        return self.number + (self.delivered if self.message.step.count else 0)
+
+    def divided(self, number: int) -> tuple[Request, Request]:
+        """The requests for its steps before a step, and for the others; both must be some."""
+        assert self.number is not None
+        count, views = number - self.number, list(self.message.step.views)
+        size = len(views) // self.steps
+        parts = []
+        for first, steps, of_part in (
+            (self.number, count, views[: size * count]),
+            (number, self.steps - count, views[size * count :]),
+        ):
+            step = training_pb2.Step(number=first, count=steps, views=of_part, batch=self.message.step.batch)
+            delivered = min(max(self.delivered - (first - self.number), 0), steps)
+            parts.append(Request(training_pb2.TrainRequest(step=step), first, steps, delivered=delivered))
+        return parts[0], parts[1]
 
     @property
     def is_answered(self) -> bool:
@@ -166,7 +193,8 @@ class Exchange:
         try:
             frames = iter(self._call)
             for frame in frames:
-                self._incoming.put(self._complete(frame, frames))
+                for reply in self._complete(frame, frames):
+                    self._incoming.put(reply)
             error: Exception = Unavailable(f"the worker at {self._target} ended the training's call")
         except grpc.RpcError as failed:
             error = exception_of(failed, self._target, self._timeout_s)
@@ -178,7 +206,7 @@ class Exchange:
             self._has_ended.set()
         self._incoming.put(error)
 
-    def _complete(self, first: Frame[Any], frames: Iterator[Frame[Any]]) -> TrainReply:
+    def _complete(self, first: Frame[Any], frames: Iterator[Frame[Any]]) -> list[TrainReply]:
         message = first.message
         if message is None or message.WhichOneof("kind") is None:
             raise ProtocolError("kind", "a known kind of reply", "none")
@@ -190,11 +218,16 @@ class Exchange:
         sent = self._sent[0]
         by_lane = message.HasField("images") or message.HasField("scene")
         reader = sent.trip.reader(message, payload) if by_lane else PayloadReader(payload)
-        sent.missing -= 1
+        replies = [TrainReply(message, reader)]
+        if message.HasField("steps"):
+            replies = [TrainReply(each, PayloadReader()) for each in _each_step(message)]
+        if not 0 < len(replies) <= sent.missing:
+            raise ProtocolError("steps", f"1 to {sent.missing} of the steps that were asked for", str(len(replies)))
+        sent.missing -= len(replies)
         if not sent.missing:
             self._sent.popleft()
             sent.trip.end(succeeded=True)
-        return TrainReply(message, reader)
+        return replies
 
     def _release(self) -> None:
         """Releases the shared memory of requests whose replies will not arrive."""
@@ -202,3 +235,13 @@ class Exchange:
             self._is_over = True
         while self._sent:
             self._sent.popleft().trip.end(succeeded=False)
+
+
+def _each_step(message: training_pb2.TrainReply) -> Iterator[training_pb2.TrainReply]:
+    """A reply for each step of one with several, with its share of the time."""
+    share = 1.0 / max(len(message.steps.done), 1)
+    timings = timings_pb2.Timings(total_milliseconds=message.timings.total_milliseconds * share)
+    for stage in message.timings.stages:
+        timings.stages.add(name=stage.name, milliseconds=stage.milliseconds * share)
+    for done in message.steps.done:
+        yield training_pb2.TrainReply(done=done, timings=timings)

@@ -33,9 +33,18 @@ _DTYPES = {"float32": dtypes.FLOAT32, "float16": dtypes.FLOAT16, "bfloat16": dty
 
 
 def step_message(
-    number: int, views: Sequence[int], batch: int, outputs: tuple[str, ...], image_format: str, own_loss: bool
+    number: int,
+    views: Sequence[int],
+    batch: int,
+    outputs: tuple[str, ...],
+    image_format: str,
+    own_loss: bool,
+    count: int = 0,
 ) -> training_pb2.Step:
-    """The protobuf message of a step; without `views` the worker chooses `batch` of them."""
+    """The protobuf message of a step; without `views` the worker chooses `batch` of them.
+
+    With `count` of so many steps, and `views` are those of all of them.
+    """
     one_of("image_format", image_format, _DTYPES)
     return training_pb2.Step(
         number=number,
@@ -44,6 +53,7 @@ def step_message(
         outputs=outputs,
         output_dtype=_DTYPES[image_format],
         own_loss=own_loss,
+        count=count,
     )
 
 
@@ -136,6 +146,7 @@ class TrainingStream:
 
     def retake(self, number: int) -> training_pb2.TrainingStarted:
         """Resumes the training and discards requests of steps from `number` on that were not done."""
+        self._divide(number)
         is_before = (request for request in self._requests if request.number is None or request.number < number)
         self._requests = deque(is_before)
         self._ready.clear()
@@ -157,7 +168,9 @@ class TrainingStream:
         """
         self.close()
         waiting = [
-            request.number for request in self._requests if request.number is not None and not request.is_answered
+            request.undelivered
+            for request in self._requests
+            if request.undelivered is not None and not request.is_answered
         ]
         self._requests = deque(
             request for request in self._requests if request.number is not None or request.is_answered
@@ -167,6 +180,7 @@ class TrainingStream:
         number = max(min(waiting), self._started.step) if waiting else None
         if number is not None:
             # Replies to steps that were done are lost; the steps may have to be repeated for a worker that dies.
+            self._divide(number)
             self._requests = deque(request for request in self._requests if (request.number or 0) < number)
             for request in self._requests:
                 request.delivered = request.replies
@@ -257,7 +271,7 @@ class TrainingStream:
         is_spooled = self._started.HasField("snapshot_step") or self._kept_from
         while self._requests:
             request = self._requests[0]
-            is_kept = is_spooled and request.number is not None and request.number >= self._kept_from
+            is_kept = is_spooled and request.number is not None and request.number + request.steps > self._kept_from
             # A step of the client's own loss is rendered again if its gradients have to be sent again.
             is_open = request.message.step.own_loss and request.message.step.number >= self._undone
             if not request.is_answered or is_kept or is_open:
@@ -272,7 +286,7 @@ class TrainingStream:
 
     def _take_up(self) -> None:
         self.close()
-        undelivered = next((r.number for r in self._requests if r.number is not None and not r.is_answered), None)
+        undelivered = next((r.undelivered for r in self._requests if r.number is not None and not r.is_answered), None)
         self._begin_again(undelivered)
         self._repeat()
 
@@ -310,6 +324,7 @@ class TrainingStream:
     def _repeat(self) -> None:
         """Sends the requests of steps that are not done again, and delivers lost replies of steps that are."""
         done = {message.number: message for message in self._started.done}
+        self._divide(self._started.step)
         self._expected.clear()
         for request in list(self._requests):
             if request.number is not None and request.number < self._started.step:
@@ -322,14 +337,22 @@ class TrainingStream:
 
     def _take_over(self, request: Request, done: dict[int, training_pb2.StepDone]) -> None:
         """Delivers the repeated reply of a step that was done, but whose reply was lost; its images are lost."""
-        assert request.number is not None
+        assert request.number is not None and request.undelivered is not None
         if request.is_answered:
             return
-        request.delivered = request.replies
         is_whole = not request.message.step.own_loss
-        if is_whole and request.number in done:
-            message = training_pb2.TrainReply(done=done[request.number])
-            self._ready.append(TrainReply(message, PayloadReader()))
+        for number in range(request.undelivered, request.number + request.steps):
+            if is_whole and number in done:
+                self._ready.append(TrainReply(training_pb2.TrainReply(done=done[number]), PayloadReader()))
+        request.delivered = request.replies
+
+    def _divide(self, number: int) -> None:
+        """Make two requests of one for steps before and after a step."""
+        divided: deque[Request] = deque()
+        for request in self._requests:
+            is_across = request.number is not None and request.number < number < request.number + request.steps
+            divided.extend(request.divided(number) if is_across else (request,))
+        self._requests = divided
 
     def _expect(self, request: Request) -> None:
         self._expected.extend((request, index) for index in range(request.replies))

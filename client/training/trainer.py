@@ -36,6 +36,8 @@ from lumigrad.v1 import training_pb2
 
 # Enough for a step of a few milliseconds over a link of 50 ms.
 _IN_FLIGHT = 32
+# Requests among which these are divided: while the worker is at one, the next are on their way.
+_REQUESTS_IN_FLIGHT = 4
 # Limit of the gradients kept for a worker that dies; a snapshot is requested when it is reached.
 _HISTORY_BYTES = 512 << 20
 
@@ -157,10 +159,12 @@ class Trainer:
         self._clear_up()
         first = sent = self._next
         last = first + len(chosen)
+        run = 1 if shown else min(limit // _REQUESTS_IN_FLIGHT, int(self._stream.started.most_steps))
         while self._next < last:
-            while sent < last and sent - self._next < limit:
-                self.send_step(sent, chosen[sent - first], size, shown, image_format)
-                sent += 1
+            while sent < last and (count := min(max(run, 1), last - sent)) <= limit - (sent - self._next):
+                views_of_run = _alike(chosen[sent - first : sent - first + count])
+                self._send_steps(sent, views_of_run, size, shown, image_format)
+                sent += len(views_of_run)
             yield self.receive_step(self._images() if shown else None)
 
     def step(self, /, views: Sequence[int] = (), **options: Any) -> StepResult:
@@ -397,6 +401,18 @@ class Trainer:
         self._stream.send(Request(training_pb2.TrainRequest(step=step), number, replies))
         self._sent, self._is_own = number + 1, own_loss
 
+    def _send_steps(
+        self, number: int, views: Sequence[Sequence[int]], batch: int, outputs: tuple[str, ...], image_format: str
+    ) -> None:
+        """Sends steps with these views, several of them in one request."""
+        if len(views) == 1:
+            self.send_step(number, views[0], batch, outputs, image_format)
+            return
+        flat = [each for of_step in views for each in of_step]
+        step = step_message(number, flat, batch, outputs, image_format, False, len(views))
+        self._stream.send(Request(training_pb2.TrainRequest(step=step), number, len(views)))
+        self._sent, self._is_own = number + len(views), False
+
     def _images(self) -> Images:
         if self._early:
             return self._early.popleft()
@@ -423,6 +439,12 @@ class Trainer:
             elif reply.kind == "images":
                 self._early.append(Images(reply.message.images, reply.reader))
         return reply
+
+
+def _alike(views: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
+    """The first steps that have as many views each, which one request can have."""
+    same = next((index for index, each in enumerate(views) if len(each) != len(views[0])), len(views))
+    return views[:same]
 
 
 class LateResult:

@@ -19,6 +19,7 @@ void bind_gaussians(nb::module_& module);
 void bind_meshes(nb::module_& module);
 void bind_density(nb::module_& module);
 void bind_training(nb::module_& module);
+void bind_resident(nb::module_& module);
 void bind_serving(nb::module_& module);
 void bind_serving_renders(nb::module_& module);
 void bind_serving_passes(nb::module_& module);
@@ -31,6 +32,7 @@ void bind_cuda_meshes(nb::module_& module);
 void bind_cuda_density(nb::module_& module);
 void bind_cuda_training(nb::module_& module);
 void bind_cuda_serving(nb::module_& module);
+void bind_cuda_resident(nb::module_& module);
 }  // namespace lumigrad
 
 namespace {
@@ -114,6 +116,7 @@ NB_MODULE(_native, m) {
   lumigrad::bind_serving_accounts(m);
   lumigrad::bind_serving_calls(m);
   lumigrad::bind_serving_frames(m);
+  lumigrad::bind_resident(m);
 #ifdef LUMIGRAD_CUDA
   lumigrad::bind_cuda_spheres(m);
   lumigrad::bind_cuda_gaussians(m);
@@ -121,6 +124,7 @@ NB_MODULE(_native, m) {
   lumigrad::bind_cuda_density(m);
   lumigrad::bind_cuda_training(m);
   lumigrad::bind_cuda_serving(m);
+  lumigrad::bind_cuda_resident(m);
   m.attr("CUDA_BUILT") = true;
 #else
   m.attr("CUDA_BUILT") = false;

@@ -15,6 +15,7 @@ from lumigrad.kernels.training.adam import (
 )
 from lumigrad.kernels.training.exposure import apply_exposure, exposure_gradient
 from lumigrad.kernels.training.image_loss import PADDINGS, REDUCTIONS, ImageLoss, image_loss, image_loss_values
+from lumigrad.kernels.training.means import mean_term
 from lumigrad.kernels.training.plane_losses import NormalLoss, PlaneLoss, alpha_loss, depth_loss, normal_loss
 from lumigrad.kernels.training.poses import apply_pose_update
 
@@ -40,6 +41,7 @@ __all__ = [
     "exposure_gradient",
     "image_loss",
     "image_loss_values",
+    "mean_term",
     "normal_loss",
     "prepare_adam",
     "statistics_of",

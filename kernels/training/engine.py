@@ -22,6 +22,9 @@ class Engine(Protocol):
     def image_loss(self, arrays: Arrays) -> StageTimes:
         """Writes the values and the gradient of an image loss."""
 
+    def mean(self, slope: float, to: Any, arrays: Arrays) -> StageTimes:
+        """Writes the mean of values to `to`, and adds `slope` to their gradient."""
+
 
 class CpuEngine:
     """Runs the CPU loops, with a workspace that it reuses."""
@@ -40,6 +43,11 @@ class CpuEngine:
         """Writes the values and the gradient of an image loss."""
         _native.training_image_loss(self._workspace, **arrays)
         return self._times("image_loss")
+
+    def mean(self, slope: float, to: Any, arrays: Arrays) -> StageTimes:
+        """Writes the mean of values to `to`, and adds `slope` to their gradient."""
+        _native.training_mean(self._workspace, slope, to, **arrays)
+        return self._times("mean")
 
     def _times(self, stage: str) -> StageTimes:
         times = {stage: self._workspace.milliseconds}
@@ -64,6 +72,10 @@ class CudaEngine:
     def image_loss(self, arrays: Arrays) -> StageTimes:
         """Queues the image loss."""
         return self._times(self._native.training_cuda_image_loss(self._device, self._current_stream(), **arrays))
+
+    def mean(self, slope: float, to: Any, arrays: Arrays) -> StageTimes:
+        """Queues the mean of values."""
+        return self._times(self._native.training_cuda_mean(self._device, self._current_stream(), slope, to, **arrays))
 
     @staticmethod
     def _times(times: Any) -> StageTimes:

@@ -70,6 +70,12 @@ class CudaCopies:
         made: _native.Renderer = _cuda.cuda_renderer(*self._streams())
         return made
 
+    def step_machine(self) -> _native.StepMachine:
+        """What makes the steps of one training without Python, on the stream of kernels."""
+        index, kernels, _ = self._streams()
+        made: _native.StepMachine = _cuda.cuda_step_machine(index, kernels)
+        return made
+
     def queries(self) -> Queries:
         """What answers prepared queries, on the same streams."""
         return cuda_queries(_cuda, *self._streams())

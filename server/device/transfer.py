@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 
-from lumigrad.kernels._native import Renderer, cpu_renderer
+from lumigrad.kernels._native import Renderer, StepMachine, cpu_renderer, cpu_step_machine
 from lumigrad.kernels.errors import check_stop
 from lumigrad.kernels.gaussians.prepared_passes import Passes, cpu_passes
 from lumigrad.kernels.meshes import Queries, cpu_queries
@@ -179,6 +179,10 @@ class Transfer:
         """What computes prepared passes that are retained."""
         return cpu_passes()
 
+    def step_machine(self) -> StepMachine:
+        """What makes the steps of one training without Python."""
+        return cpu_step_machine()
+
     def _to_device(self, host: torch.Tensor) -> torch.Tensor:
         return host
 
@@ -267,6 +271,10 @@ class CudaTransfer(Transfer):
     def passes(self) -> Passes:
         """What computes prepared passes that are retained, likewise."""
         return self._copies.passes()
+
+    def step_machine(self) -> StepMachine:
+        """What makes the steps of one training without Python: its kernels use the stream of the others."""
+        return self._copies.step_machine()
 
     def _to_device(self, host: torch.Tensor) -> torch.Tensor:
         return host.to(self.device, non_blocking=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from lumigrad.kernels import density
+from lumigrad.kernels import density, resident
 from lumigrad.server.core.limits import Limits, require
 from lumigrad.server.engines.content import Shapes, Tensors
 from lumigrad.server.storage.trainings import TrainingReservation
@@ -174,6 +174,16 @@ class DensityState:
         rate = optimizer.rates["means"].at(step)
         noise = self._plan.values["noise"]
         return density.prepare_noise(_rows(parameters), self._draw(step), learning_rate=rate, noise_rate=noise)
+
+    def bound(
+        self, parameters: Parameters, optimizer: Optimizer
+    ) -> tuple[resident.Noise | None, resident.Observation | None]:
+        """What steps without Python do for density control: the noise that they add, and what they observe."""
+        if self._statistics is not None:
+            return None, resident.Observation(self._statistics, self._plan.absolute_gradients)
+        raw = {name: parameter.raw for name, parameter in parameters.by_name.items()}
+        rate = optimizer.rates["means"].numbers
+        return resident.Noise(raw, rate, self._plan.values["noise"], self._plan.seed), None
 
     def controlled(
         self, parameters: Parameters, step: int, reservation: TrainingReservation

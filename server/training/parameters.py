@@ -36,6 +36,11 @@ class Rate:
         require(not falls or message.steps > 0, f"{field}.steps", "at least 1 with a final rate", message.steps)
         return Rate(message.initial, message.final, message.steps)
 
+    @property
+    def numbers(self) -> tuple[float, float, int]:
+        """Its attributes, in their order."""
+        return self.initial, self.final, self.steps
+
     def at(self, step: int) -> float:
         """The rate of a step, counted from 0."""
         if not self.final:

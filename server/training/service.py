@@ -23,7 +23,7 @@ from lumigrad.server.training.density import DensityState
 from lumigrad.server.training.parameters import Parameters
 from lumigrad.server.training.publishing import adopt
 from lumigrad.server.training.requests import Request, Requests
-from lumigrad.server.training.session import MAX_IN_FLIGHT, Session, framed
+from lumigrad.server.training.session import MAX_IN_FLIGHT, MOST_STEPS, Session, framed
 from lumigrad.server.training.spec import TrainingPlan
 from lumigrad.server.training.state import TrainingState, footprint_of
 from lumigrad.server.training.views import Views
@@ -48,7 +48,7 @@ class TrainingService:
         for reply in self._replies(frames, call):
             if reply.message is not None:
                 call.record.bytes_sent += reply.message.ByteSize()
-                call.record.steps += reply.message.HasField("done")
+                call.record.steps += reply.message.HasField("done") + len(reply.message.steps.done)
             yield reply
 
     def suspend(self, seconds: float) -> None:
@@ -176,7 +176,7 @@ def _started(training: Training[TrainingState], undelivered: int) -> training_pb
     started.training_id, started.lease = training.training_id, training.lease
     started.holder, started.snapshot_every = training.holder_number, state.plan.message.snapshot_every
     started.step, started.count, started.max_in_flight = state.step, state.parameters.count, MAX_IN_FLIGHT
-    started.has_lanes = True
+    started.has_lanes, started.most_steps = True, MOST_STEPS
     started.has_loss = state.plan.loss is not None and state.views.has_target_images
     started.done.extend(done for done in state.recent_replies if done.number >= undelivered)
     started.scene.scene_id, started.scene.version = state.scene_id, state.version

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod, sqrt
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -19,6 +19,7 @@ from lumigrad.protos.wire import Frame
 from lumigrad.server.core.accounts import Reservation
 from lumigrad.server.core.errors import StepMismatchError
 from lumigrad.server.core.limits import require
+from lumigrad.server.core.record import StageTimes
 from lumigrad.server.core.streams import named_tensors
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.device.transfer import Download
@@ -31,6 +32,7 @@ from lumigrad.server.training import snapshots
 from lumigrad.server.training.images import Planned, Rendered, noted, render
 from lumigrad.server.training.publishing import publish, scene_frames
 from lumigrad.server.training.requests import Replies, Request, Requests
+from lumigrad.server.training.resident import ResidentSteps, RunReport
 from lumigrad.server.training.state import TrainingState
 from lumigrad.server.training.step import Done, StepReport, apply, step
 from lumigrad.v1 import training_pb2
@@ -39,6 +41,8 @@ T = TypeVar("T")
 
 # Requests that a client may have in flight.
 MAX_IN_FLIGHT = 64  # The length of `TrainingState.recent_replies`.
+# Steps of one request.
+MOST_STEPS = 32
 # Steps that may wait for their gradients: each holds a forward state.
 _MOST_PENDING = 4
 
@@ -53,6 +57,9 @@ class Session:
         self._requests = requests
         # Steps whose replies have not been made, in order; one, or two while the first one's is made.
         self._late: deque[_Queued] = deque()
+        # Results of a request with further steps, for one reply.
+        self._told: list[training_pb2.StepDone] = []
+        self._told_for: Request | None = None
         # By number, the steps whose images were sent, and each one's reservation.
         self._pending: OrderedDict[int, tuple[Rendered, Reservation]] = OrderedDict()
         self._answers: Mapping[str, Callable[[Request], Replies]] = {
@@ -86,9 +93,10 @@ class Session:
                     yield from self._report()
             yield from self._report()
         except Exception:
-            # The last step is done, whatever was wrong with a later request.
+            # The last step is done, whatever was wrong with a later one.
             with suppress(Exception):
                 yield from self._report()
+                yield from self._reply_told()
             raise
 
     def _answer(self, request: Request) -> Replies:
@@ -109,17 +117,60 @@ class Session:
         if asked.number != expected:
             raise StepMismatchError(expected, asked.number)
         _check_dtype(asked)
-        views, chosen = self._views(asked)
+        require(asked.count <= MOST_STEPS, "step.count", f"at most {MOST_STEPS}", asked.count)
+        if asked.count:
+            require(not asked.own_loss, "step.count", "0 with own_loss", asked.count)
+            require(not asked.outputs, "step.count", "0 with outputs", asked.count)
+        steps, chosen = self._views(asked)
         if asked.own_loss:
-            yield from self._own_loss(request, views, chosen)
+            yield from self._own_loss(request, steps[0], chosen)
             return
         self._require_none_pending("step.own_loss")
         loss = state.plan.loss
         require(loss is not None, "step.own_loss", "true: the training has no loss of its own", False)
-        assert loss is not None
         require(state.views.has_target_images, "step.own_loss", "true: some views have no target image", False)
-        names = tuple(asked.outputs)
-        planned = self._planned(views, (*loss.at(asked.number).outputs, *names), chosen)
+        yield from self._own_steps(request, steps, chosen)
+
+    def _own_steps(self, request: Request, steps: list[list[int]], chosen: int) -> Replies:
+        """Make steps with the training's own loss, in runs without Python where they can be, else one by one."""
+        asked = request.message.step
+        while steps:
+            # Of several steps, those before one that is refused are made.
+            self._state.views.check(steps[0], "step.views")
+            images = None
+            done = None if asked.outputs else self._run_resident(request, steps, chosen)
+            if done is None:
+                images, done = self._one_step(request, steps[0], chosen)
+            del steps[: done.count]
+            done = replace(done, is_last=not steps)
+            self._late.append(done)
+            yield from self._report(keep=1)
+            if images is not None or self._is_snapshot_due(done.last) or done.download.is_complete:
+                # Recorded first, for a client that disconnects while it receives the images.
+                reply = list(self._reply_done(self._late[0]))
+                self._late.popleft()
+                if images is not None:
+                    yield from _image_frames(done.report.views, images, request)
+                yield from reply
+
+    def _run_resident(self, request: Request, steps: list[list[int]], chosen: int) -> _Queued | None:
+        """Make some of the next steps without Python; None: the next one cannot be made so."""
+        state, runtime = self._state, self._runtime
+        if state.resident is None:
+            state.resident = ResidentSteps(runtime.transfer.step_machine())
+        resident, first = state.resident, state.step
+        views = steps[: resident.length(state, steps)]
+        if not views:
+            return None
+        cost = self._admitted(resident.cost(state, views, runtime.limits), request)
+        report = resident.run(state, views, cost, chosen, runtime.executor, runtime.memory, request.part)
+        return None if report is None else _Queued(request, first, report, report.run)
+
+    def _one_step(self, request: Request, views: list[int], chosen: int) -> tuple[Mapping[str, Array] | None, _Queued]:
+        state, names, number = self._state, tuple(request.message.step.outputs), self._state.step
+        loss = state.plan.loss
+        assert loss is not None
+        planned = self._planned(views, (*loss.at(number).outputs, *names), chosen)
         device = self._runtime.transfer.device
         nbytes = planned.forward_bytes(device) + planned.backward_bytes(device) + state.copied_bytes
         cost = self._admitted(nbytes, request, planned, names)
@@ -129,19 +180,9 @@ class Session:
             images, report = step(
                 state, planned, request.part, lambda it: self._download(it, names, request) if names else None
             )
-            return images, self._queued(request, asked.number, report)
+            return images, self._queued(request, number, report)
 
-        images, done = self._run(work, request, cost)
-        self._late.append(done)
-        yield from self._report(keep=1)
-        if images is None and not self._is_snapshot_due(asked.number) and not done.download.is_complete:
-            return
-        # Recorded first, for a client that disconnects while it receives the images.
-        reply = self._reply_done(self._late[0])
-        self._late.popleft()
-        if images is not None:
-            yield from _image_frames(views, images, request)
-        yield reply
+        return self._run(work, request, cost)
 
     def _own_loss(self, request: Request, views: list[int], chosen: int) -> Replies:
         asked, state = request.message.step, self._state
@@ -201,7 +242,7 @@ class Session:
         done = self._run(work, request, cost)
         del self._pending[brought.number]
         reserved.release()
-        yield self._reply_done(done)
+        yield from self._reply_done(done)
 
     def _publish(self, request: Request) -> Replies:
         self._require_none_pending("publish")
@@ -277,12 +318,16 @@ class Session:
         finally:
             self._state.reservation.resize(self._state.parameters.count)
 
-    def _views(self, asked: training_pb2.Step) -> tuple[list[int], int]:
-        """The views of a step, and how many of them the worker chose."""
-        state = self._state
+    def _views(self, asked: training_pb2.Step) -> tuple[list[list[int]], int]:
+        """The views of each step that is asked for, and how many of them the worker chose."""
+        state, count = self._state, asked.count or 1
         if asked.views:
-            state.views.check(asked.views, "step.views")
-            return list(asked.views), 0
+            size, rest = divmod(len(asked.views), count)
+            require(rest == 0, "step.views", f"as many for each of {count} steps", len(asked.views))
+            require(size > 0, "step.views", f"at least one for each of {count} steps", len(asked.views))
+            steps = [list(asked.views[at : at + size]) for at in range(0, len(asked.views), size)]
+            state.views.check(steps[0], "step.views")
+            return steps, 0
         require(asked.batch >= 1, "step.batch", "at least 1 where no views are named", asked.batch)
         limit = f"at most {self._runtime.limits.cameras} views"
         require(asked.batch <= self._runtime.limits.cameras, "step.batch", limit, asked.batch)
@@ -290,7 +335,8 @@ class Session:
         require(is_fit, "step.batch", "1, for views are of several sizes", asked.batch)
         # Views of pending steps are counted only when those steps are done.
         position = state.chosen + sum(waiting.planned.chosen for waiting, _ in self._pending.values())
-        return state.views.chosen(state.plan.message.seed, position, asked.batch), asked.batch
+        places = range(position, position + count * asked.batch, asked.batch)
+        return [state.views.chosen(state.plan.message.seed, place, asked.batch) for place in places], asked.batch
 
     def _require_none_pending(self, field: str) -> None:
         require(not self._pending, field, "no step that waits for its gradients", len(self._pending))
@@ -315,46 +361,86 @@ class Session:
         """Yield the replies to the steps that were left for later, but the last `keep`."""
         while len(self._late) > keep:
             # If this fails, no later step is reported: the client takes replies in order.
-            reply = self._reply_done(self._late[0])
+            replies = list(self._reply_done(self._late[0]))
             late = self._late.popleft()
-            yield reply
-            self._requests.close(late.request)
+            yield from replies
+            if late.is_last:
+                self._requests.close(late.request)
 
-    def _reply_done(self, done: _Queued) -> Frame[training_pb2.TrainReply]:
-        """The reply to a step, once its numbers have come from the device; with the snapshot that is due after it."""
+    def _reply_done(self, done: _Queued) -> Replies:
+        """The replies to steps, once their numbers have come from the device; with the snapshot due after the last.
+
+        None as long as further steps of their request follow, unless a snapshot is written.
+        """
         # The snapshot includes this reply, because the worker may die before sending it.
-        reply = self._record(done, snapshotted=self._is_snapshot_due(done.number))
+        told = self._record(done, snapshotted=self._is_snapshot_due(done.last))
         # Marks the scene as used, so that others are evicted first.
         self._runtime.scenes.touch(self._state.scene_id)
-        if reply.snapshotted:
+        if told[-1].snapshotted:
             written = False
             try:
                 written = snapshots.write_due(self._training, self._runtime, done.request.part)
             finally:
-                reply.snapshotted = written
-        return framed(training_pb2.TrainReply(done=reply), done.request)
+                told[-1].snapshotted = written
+        if not done.request.message.step.count:
+            yield framed(training_pb2.TrainReply(done=told[0]), done.request)
+            return
+        self._told += told
+        self._told_for = done.request
+        if done.is_last or told[-1].snapshotted:
+            yield from self._reply_told()
 
-    def _record(self, done: _Queued, *, snapshotted: bool) -> training_pb2.StepDone:
-        """Make the message about a step, and keep it for clients that do not receive it."""
+    def _reply_told(self) -> Replies:
+        """The reply with the results that are known."""
+        told, self._told = self._told, []
+        if told and self._told_for is not None:
+            yield framed(training_pb2.TrainReply(steps=training_pb2.StepsDone(done=told)), self._told_for)
+
+    def _record(self, done: _Queued, *, snapshotted: bool) -> list[training_pb2.StepDone]:
+        """Make the messages about steps, and keep them for clients that do not receive them."""
         times = done.request.part.times
         # Its kernels may be what has broken the device.
         self._runtime.executor.complete(done.download, done.request.part, is_repeatable=False)
-        for kernels in done.report.times:
-            times.add_kernel(kernels.milliseconds())
-        reply = done_message(done.number, done.report.read(done.download.arrays))
-        reply.snapshotted = snapshotted
-        self._state.recent_replies.append(reply)
-        return reply
+        told = [done_message(number, result) for number, result in enumerate(done.results(times), done.number)]
+        told[-1].snapshotted = snapshotted
+        self._state.recent_replies += told
+        return told
 
 
 @dataclass(frozen=True)
 class _Queued:
-    """A step that has changed the training, and whose numbers are on their way from the device."""
+    """Steps that have changed the training, and whose numbers are on their way from the device.
+
+    Attributes:
+        number: The first one's.
+        download: When it is complete, the numbers are there.
+        is_last: No other steps of the request follow.
+    """
 
     request: Request
     number: int
-    report: StepReport
-    download: Download
+    report: StepReport | RunReport
+    download: Download | Any
+    is_last: bool = True
+
+    @property
+    def count(self) -> int:
+        """The number of steps."""
+        return 1 if isinstance(self.report, StepReport) else self.report.run.done
+
+    @property
+    def last(self) -> int:
+        """The number of the last one."""
+        return self.number + self.count - 1
+
+    def results(self, times: StageTimes) -> list[Done]:
+        """The result of each step; adds the kernels' times."""
+        if isinstance(self.report, RunReport):
+            times.add_kernel(self.report.milliseconds)
+            return self.report.read()
+        for kernels in self.report.times:
+            times.add_kernel(kernels.milliseconds())
+        return [self.report.read(self.download.arrays)]
 
 
 def _gradient_shapes(rendered: Rendered) -> Shapes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -59,6 +60,8 @@ class TrainingState:
         self.refinement = CameraRefinement(views, rates)
         identities = identity_exposure(device).repeat(len(views), 1, 1)
         self.exposures = Refinement(identities) if EXPOSURES in rates else None
+        # What is kept for steps without Python; None: there was none yet.
+        self.resident: Any = None
 
     def cameras(self, numbers: Sequence[int]) -> list[camera_pb2.Camera]:
         """The current cameras of some views."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from lumigrad.kernels import training
 from lumigrad.kernels.errors import Unstoppable
 from lumigrad.kernels.stages import Stages
 from lumigrad.kernels.training import GradientStatistics, PreparedStep, statistics_of
@@ -234,7 +235,6 @@ def _regularised(state: TrainingState, gradients: Gradients) -> list[LossPart]:
         for name in names:
             parameter: Any = state.parameters.by_name.get(name)
             if weight and parameter is not None and parameter.value.numel():
-                parts.append(LossPart.of_term(term, weight, parameter.value.mean(dtype=torch.float64)))
-                if name in by_name:
-                    by_name[name].add_(weight / parameter.value.numel())
+                mean = training.mean_term(parameter.value, weight, by_name.get(name))
+                parts.append(LossPart.of_term(term, weight, mean))
     return parts

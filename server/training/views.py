@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 
 import torch
@@ -78,6 +78,11 @@ class Views:
         sizes = {(self.messages[number].camera.width, self.messages[number].camera.height) for number in numbers}
         require(len(sizes) <= 1, field, "views of one size", f"{len(sizes)} sizes")
         require(len(set(numbers)) == len(numbers), field, "each view once", "some twice")
+
+    def tensors(self, number: int) -> Mapping[str, torch.Tensor]:
+        """The tensors of a view's target image, by name; none without one."""
+        image = self._target_images[number]
+        return {} if image is None else image.tensors
 
     def stacked(self, numbers: Sequence[int], name: str) -> torch.Tensor | None:
         """Stack a tensor of the target images; None if none has it, InvalidArgumentError if only some do."""

@@ -136,7 +136,7 @@ void bind_serving(nb::module_& m) {
       .def("cancel", &Queue::cancel)
       .def("take", &take)
       .def("finish", &Queue::finish, "seconds"_a, "ok"_a)
-      .def("leave", &Queue::leave)
+      .def("leave", [](Queue& self, std::uint64_t sequence) { self.leave(sequence); })
       .def("settled", &Queue::settled)
       .def("stop_overdue", &Queue::stop_overdue)
       .def("close", &Queue::close)

@@ -79,6 +79,14 @@ class Job : public std::enable_shared_from_this<Job> {
   std::atomic<double> overdue_limit{0};
 };
 
+// Work that a job has left to the device.
+class LeftWork {
+ public:
+  virtual ~LeftWork() = default;
+  // Waits for its end, however it ends.
+  virtual void wait() noexcept = 0;
+};
+
 // A job that needs no Python: it runs on the device's thread without the interpreter's lock.
 class NativeJob : public Job {
  public:

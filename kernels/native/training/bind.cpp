@@ -34,6 +34,13 @@ void image_loss(Workspace& workspace, const nb::kwargs& arrays) {
   cpu_engine(current_isa()).image_loss(loss, values, workspace);
 }
 
+void mean(Workspace& workspace, float slope, const Doubles& to, const nb::kwargs& arrays) {
+  const Mean values = make_mean(arrays, slope);
+  double* result = to.data();
+  nb::gil_scoped_release unlocked;
+  cpu_engine(current_isa()).mean(values, result, workspace);
+}
+
 }  // namespace
 
 void bind_training(nb::module_& m) {
@@ -47,6 +54,7 @@ void bind_training(nb::module_& m) {
   m.attr("LOSS_VALUES") = static_cast<int>(kLossValues);
   m.def("training_image_loss", &image_loss, "workspace"_a, "arrays"_a);
   m.def("training_adam", &adam, "workspace"_a, "groups"_a, "settings"_a, "sums"_a);
+  m.def("training_mean", &mean, "workspace"_a, "slope"_a, "to"_a, "arrays"_a);
 }
 
 }  // namespace lumigrad

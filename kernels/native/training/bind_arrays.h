@@ -73,4 +73,17 @@ inline ImageLoss make_image_loss(const nanobind::kwargs& arrays) {
   return loss;
 }
 
+// Of values, and the gradient that `slope` is added to.
+inline Mean make_mean(const nanobind::kwargs& arrays, float slope) {
+  Mean mean{};
+  nanobind::ndarray<float, nanobind::c_contig> values;
+  if (find_array(arrays, "values", values)) {
+    mean.values = values.data();
+    mean.count = static_cast<int64_t>(values.size());
+  }
+  mean.gradient = find<float>(arrays, "gradient");
+  mean.slope = slope;
+  return mean;
+}
+
 LG_END

@@ -44,6 +44,14 @@ CudaStages image_loss(int device, std::uintptr_t stream, const nb::kwargs& array
   return {cuda_image_loss(loss, values, stream_of(stream))};
 }
 
+CudaStages mean(int device, std::uintptr_t stream, float slope, const Doubles& to, const nb::kwargs& arrays) {
+  const Mean values = make_mean(arrays, slope);
+  double* result = to.data();
+  nb::gil_scoped_release unlocked;
+  const DeviceGuard guard(device);
+  return {cuda_mean(values, result, stream_of(stream))};
+}
+
 }  // namespace
 
 LG_END
@@ -57,6 +65,7 @@ void bind_cuda_training(nb::module_& m) {
           "milliseconds", [](const CudaStages& s) { return s.timer.milliseconds(); },
           "(stage, milliseconds) of a call; empty while the device is still at work on it.");
   m.def("training_cuda_adam", &training::adam, "device"_a, "stream"_a, "groups"_a, "settings"_a, "sums"_a);
+  m.def("training_cuda_mean", &training::mean, "device"_a, "stream"_a, "slope"_a, "to"_a, "arrays"_a);
   m.def("training_cuda_image_loss", &training::image_loss, "device"_a, "stream"_a, "arrays"_a);
 }
 

@@ -7,6 +7,8 @@
   namespace isa {                                                             \
   void adam(const AdamGroup*, int, const AdamSettings&, double*, Workspace&); \
   void image_loss(const ImageLoss&, double*, Workspace&);                     \
+  void mean(const Mean&, double*, Workspace&);                                \
+  void count_touched(const int32_t*, int64_t, uint8_t*, double*, Workspace&); \
   }
 
 namespace lumigrad::training {
@@ -25,15 +27,15 @@ CpuEngine cpu_engine(Isa isa) {
   switch (isa) {
 #ifdef LUMIGRAD_HAVE_avx512
     case Isa::avx512:
-      return {&avx512::adam, &avx512::image_loss};
+      return {&avx512::adam, &avx512::image_loss, &avx512::mean, &avx512::count_touched};
 #endif
 #ifdef LUMIGRAD_HAVE_avx2
     case Isa::avx2:
-      return {&avx2::adam, &avx2::image_loss};
+      return {&avx2::adam, &avx2::image_loss, &avx2::mean, &avx2::count_touched};
 #endif
 #ifdef LUMIGRAD_HAVE_portable
     case Isa::portable:
-      return {&portable::adam, &portable::image_loss};
+      return {&portable::adam, &portable::image_loss, &portable::mean, &portable::count_touched};
 #endif
     default:
       throw std::logic_error("the loops for " + isa_name(isa) + " are not built");

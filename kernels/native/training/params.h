@@ -60,6 +60,17 @@ struct ImageLoss {
   double view_weight;   // Of each view in the loss.
 };
 
+// Values whose mean is a term of a loss.
+struct Mean {
+  const float* values;
+  int64_t count;
+  float* gradient;  // Of the loss with respect to the values, to which `slope` is added; null: not needed.
+  float slope;
+};
+
+// Numbers of which one sum, in double precision, is made at a time.
+inline constexpr int kSummed = 8192;
+
 // The results of a loss for each view; float64. Means without any weight are 0.
 enum LossValue { kWeight, kL1, kL2, kDssim, kLossValues };
 

@@ -137,9 +137,16 @@ Queue::Next Queue::take(Jobs& batch, bool may_wait) {
     changed_.wait(lock, [&] { return !running_ && (lines_.size() > 0 || is_closed_); });
     if (is_closed_) return Next::kEnd;
     if (must_settle()) {
+      if (!may_wait && left_->work) return Next::kNone;
       settling_ = std::exchange(left_, std::nullopt);
       busy_since_ = Clock::now();
-      return Next::kSettle;
+      if (!settling_->work) return Next::kSettle;
+      const std::shared_ptr<LeftWork> work = settling_->work;
+      lock.unlock();
+      work->wait();
+      settled();
+      lock.lock();
+      continue;
     }
     start_next(lock);
     if (!running_->jobs.front()->is_native()) {
@@ -161,11 +168,11 @@ void Queue::finish(double seconds, bool ok) {
   end(lock, seconds, ok);
 }
 
-void Queue::leave(std::uint64_t sequence) {
+void Queue::leave(std::uint64_t sequence, std::shared_ptr<LeftWork> work) {
   const std::lock_guard lock(mutex_);
   if (!running_) throw std::logic_error("no batch runs");
   const Demand& demand = running_->jobs.front()->demand;
-  left_ = {sequence, demand.tenant, demand.priority};
+  left_ = {sequence, demand.tenant, demand.priority, std::move(work)};
 }
 
 void Queue::settled() {

@@ -50,8 +50,9 @@ class Queue {
   Next take(Jobs& batch, bool may_wait = true);
   // The batch has ended: charges its time, and wakes those that wait. Without `ok` a job of it has failed.
   void finish(double seconds, bool ok);
-  // The running job ends before the device has done its work: only jobs of the sequence run before that.
-  void leave(std::uint64_t sequence);
+  // The running job ends before the device has done its work: only jobs of the sequence run before that. A native job
+  // names the work, for which `take` then waits itself.
+  void leave(std::uint64_t sequence, std::shared_ptr<LeftWork> work = nullptr);
   // The device has done what was left: charges the time since `take` to the tenant that has left it.
   void settled();
 
@@ -86,6 +87,7 @@ class Queue {
     std::uint64_t sequence;
     std::string tenant;
     int priority;
+    std::shared_ptr<LeftWork> work;
   };
   using Lock = std::unique_lock<std::mutex>;
 

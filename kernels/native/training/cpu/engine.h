@@ -20,6 +20,9 @@ struct CpuEngine {
   void (*adam)(const AdamGroup* groups, int count, const AdamSettings& settings, double* sums, Workspace& workspace);
   // `values` are kLossValues for each view.
   void (*image_loss)(const ImageLoss& loss, double* values, Workspace& workspace);
+  void (*mean)(const Mean& values, double* to, Workspace& workspace);
+  // The number of rows that are not 0, to `to`; `rows` has 1 for each of them and 0 for the others, unless it is null.
+  void (*count_touched)(const int32_t* touched, int64_t count, uint8_t* rows, double* to, Workspace& workspace);
 };
 
 CpuEngine cpu_engine(Isa isa);

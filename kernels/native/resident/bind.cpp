@@ -1,0 +1,200 @@
+// Python bindings of resident trainings. The Python package checks everything before the call.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <tuple>
+
+#include "gaussians/bind_arrays.h"
+#include "resident/run.h"
+#include "training/bind_arrays.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace lumigrad {
+namespace {
+
+using namespace resident;
+using serving::Outcome;
+
+// A training with the tensors that its pointers refer to.
+struct BoundTraining {
+  std::shared_ptr<Training> training;
+  nb::object arrays;
+};
+
+// Views with the tensors of their target images.
+struct BoundViews {
+  std::shared_ptr<ViewTable> table = std::make_shared<ViewTable>();
+  nb::dict arrays;
+};
+
+using RateTuple = std::tuple<double, double, std::uint64_t>;
+
+Rate rate_of(const RateTuple& rate) { return {std::get<0>(rate), std::get<1>(rate), std::get<2>(rate)}; }
+
+Parameter make_parameter(const std::string& name, const RateTuple& rate, const RateTuple& head_rate,
+                         const nb::dict& group) {
+  return {name, training::make_adam_group(group), rate_of(rate), rate_of(head_rate)};
+}
+
+Term make_term(double slope, int parameter, const nb::kwargs& arrays) {
+  const training::Mean mean = training::make_mean(arrays, static_cast<float>(slope));
+  return {mean.values, mean.count, mean.slope, parameter};
+}
+
+Noise make_noise(const RateTuple& rate, double strength, std::uint64_t seed, std::int32_t count,
+                 const nb::kwargs& arrays) {
+  return {{count, find<float>(arrays, "means"), find<float>(arrays, "quats"), find<float>(arrays, "scales"),
+           find<float>(arrays, "opacities")},
+          rate_of(rate),
+          strength,
+          seed};
+}
+
+Observation make_observation(bool is_absolute, const nb::kwargs& arrays) {
+  return {{find<float>(arrays, "to_gradient"), find<std::int32_t>(arrays, "to_views"), find<float>(arrays, "to_radii")},
+          is_absolute};
+}
+
+BoundTraining make_training(std::shared_ptr<Machine> machine, std::uint64_t next, const BoundViews& table,
+                            const gaussians::Views& views, const gaussians::Settings& settings, int views_of_step,
+                            const std::tuple<double, double, double, bool>& loss, std::vector<Term> terms,
+                            std::vector<Parameter> parameters, const std::tuple<double, double, double, bool>& adam,
+                            std::optional<Noise> noise, std::optional<Observation> observation, const nb::object& kept,
+                            const nb::kwargs& arrays) {
+  const auto [l1, l2, dssim, valid] = loss;
+  const auto [beta1, beta2, epsilon, visible_only] = adam;
+  Binding binding{gaussians::make_scene(views, arrays),
+                  settings,
+                  views_of_step,
+                  {static_cast<float>(l1), static_cast<float>(l2), static_cast<float>(dssim), valid, std::move(terms)},
+                  {std::move(parameters), beta1, beta2, epsilon, visible_only},
+                  std::move(noise),
+                  std::move(observation)};
+  return {std::make_shared<Training>(std::move(machine), std::move(binding), table.table, next),
+          nb::make_tuple(kept, nb::dict(arrays), table.arrays)};
+}
+
+void set_view(BoundViews& bound, std::uint32_t number, const gaussians::Views& views, const nb::kwargs& arrays) {
+  if (views.count() != 1 || views.poses.size() != 1 || !views.sensors.empty() || views.moving_slices != 0) {
+    throw nb::value_error("views: expected one view of one slice that does not move, and no sensors");
+  }
+  (*bound.table)[number] = {views.views[0], views.poses[0], training::find_plane(arrays, "target")};
+  bound.arrays[nb::int_(number)] = nb::dict(arrays);
+}
+
+// Several steps.
+class BoundRun {
+ public:
+  BoundRun(serving::Queue& queue, const nb::object& training, std::string tenant, int priority, std::size_t bytes,
+           std::int64_t room_bytes, std::uint64_t sequence, std::vector<std::vector<std::uint32_t>> views)
+      : training_(training),
+        run_(queue, nb::cast<BoundTraining&>(training).training,
+             {.tenant = std::move(tenant), .priority = priority, .bytes = bytes, .sequence = sequence}, room_bytes,
+             nb::cast<BoundTraining&>(training).training->next(), std::move(views)) {}
+
+  Outcome make() {
+    {
+      nb::gil_scoped_release unlocked;
+      outcome_ = run_.make();
+    }
+    // The device's thread may still be at work on it.
+    if (outcome_ == Outcome::kLost) training_.inc_ref();
+    return outcome_;
+  }
+  void cancel() {
+    nb::gil_scoped_release unlocked;
+    run_.cancel();
+  }
+  std::size_t done() const { return run_.reports().size(); }
+  bool is_complete() const {
+    for (const auto& report : run_.reports()) {
+      if (!report->is_complete()) return false;
+    }
+    return true;
+  }
+  void wait() const {
+    nb::gil_scoped_release unlocked;
+    for (const auto& report : run_.reports()) report->wait();
+  }
+  // Of each step that is done.
+  std::vector<std::vector<double>> numbers() const {
+    std::vector<std::vector<double>> all;
+    for (const auto& report : run_.reports()) all.push_back(report->numbers);
+    return all;
+  }
+  // Of all steps that are done.
+  nb::dict milliseconds() const {
+    std::map<std::string, double> sums;
+    for (const auto& report : run_.reports()) {
+      for (const auto& [stage, time] : report->milliseconds) sums[stage] += time;
+    }
+    nb::dict result;
+    for (const auto& [stage, time] : sums) result[stage.c_str()] = time;
+    return result;
+  }
+  double queued_milliseconds() const { return 1e3 * run_.queued_seconds(); }
+  double overdue_limit() const { return run_.overdue_limit(); }
+  // Throws the error of the step that has failed.
+  void raise() const {
+    if (run_.error()) std::rethrow_exception(run_.error());
+  }
+
+ private:
+  const nb::object training_;
+  Run run_;
+  Outcome outcome_ = Outcome::kPending;
+};
+
+void bind_parts(nb::module_& m) {
+  nb::class_<Machine>(m, "StepMachine");
+  m.def("cpu_step_machine", &make_cpu_machine);
+  nb::class_<Parameter>(m, "ResidentParameter");
+  m.def("make_resident_parameter", &make_parameter, "name"_a, "rate"_a, "head_rate"_a, "group"_a);
+  nb::class_<Term>(m, "ResidentTerm");
+  m.def("make_resident_term", &make_term, "slope"_a, "parameter"_a, "arrays"_a);
+  nb::class_<Noise>(m, "ResidentNoise");
+  m.def("make_resident_noise", &make_noise, "rate"_a, "strength"_a, "seed"_a, "count"_a, "arrays"_a);
+  nb::class_<Observation>(m, "ResidentObservation");
+  m.def("make_resident_observation", &make_observation, "is_absolute"_a, "arrays"_a);
+}
+
+}  // namespace
+
+void bind_resident(nb::module_& m) {
+  bind_parts(m);
+  nb::class_<BoundViews>(m, "ResidentViews")
+      .def(nb::init<>())
+      .def("set", &set_view, "number"_a, "views"_a, "arrays"_a)
+      .def("__contains__", [](const BoundViews& b, std::uint32_t number) { return b.table->contains(number); });
+  nb::class_<BoundTraining>(m, "ResidentTraining")
+      .def_prop_rw(
+          "next", [](const BoundTraining& b) { return b.training->next(); },
+          [](BoundTraining& b, std::uint64_t next) { b.training->set_next(next); });
+  m.def("make_resident_training", &make_training, "machine"_a, "next"_a, "table"_a, "views"_a, "settings"_a, "views_of_step"_a,
+        "loss"_a, "terms"_a, "parameters"_a, "adam"_a, "noise"_a.none(), "observation"_a.none(), "kept"_a, "arrays"_a);
+  nb::class_<BoundRun>(m, "ResidentRun")
+      .def(nb::init<serving::Queue&, const nb::object&, std::string, int, std::size_t, std::int64_t, std::uint64_t,
+                    std::vector<std::vector<std::uint32_t>>>(),
+           nb::keep_alive<1, 2>(), "queue"_a, "training"_a, "tenant"_a, "priority"_a, "bytes"_a, "room_bytes"_a,
+           "sequence"_a, "views"_a)
+      .def("make", &BoundRun::make)
+      .def("cancel", &BoundRun::cancel)
+      .def("wait", &BoundRun::wait)
+      .def("raise_error", &BoundRun::raise)
+      .def_prop_ro("done", &BoundRun::done)
+      .def_prop_ro("is_complete", &BoundRun::is_complete)
+      .def_prop_ro("numbers", &BoundRun::numbers)
+      .def_prop_ro("milliseconds", &BoundRun::milliseconds)
+      .def_prop_ro("queued_milliseconds", &BoundRun::queued_milliseconds)
+      .def_prop_ro("overdue_limit", &BoundRun::overdue_limit);
+}
+
+}  // namespace lumigrad

@@ -1,0 +1,104 @@
+// Steps on the CPU: the loops of the instruction set in use.
+#include <optional>
+
+#include "common/pool.h"
+#include "common/threads.h"
+#include "density/cpu/engine.h"
+#include "gaussians/cpu/engine.h"
+#include "resident/machine.h"
+#include "training/cpu/engine.h"
+
+namespace lumigrad::resident {
+namespace {
+
+class CpuReport final : public Report {
+ public:
+  bool is_complete() const override { return true; }
+  void wait() override {}
+};
+
+// What the passes of a step keep.
+struct Kept {
+  gaussians::Workspace gaussians;
+  gaussians::Pass pass;
+  training::Workspace training;
+  std::map<std::string, double> milliseconds;
+
+  void add(const char* stage, double time) {
+    if (time > 0.0) milliseconds[stage] += time;
+  }
+  void add_stages() {
+    for (int i = 0; i < kMaxStages; ++i) add(gaussians::kStageNames[i], gaussians.milliseconds[i]);
+  }
+};
+
+class CpuMachine final : public Machine {
+ public:
+  bool gives_sh_factors() const override { return false; }
+
+  void begin() override { kept_.emplace(); }
+  void end(bool) noexcept override { kept_.reset(); }
+  void* take(std::size_t bytes) override { return pool_take(bytes); }
+  void give(void* memory) noexcept override { pool_give(memory); }
+  std::shared_ptr<Report> report(std::size_t numbers) override {
+    auto report = std::make_shared<CpuReport>();
+    report->numbers.resize(numbers);
+    return report;
+  }
+
+  void forward(const Drawing& d, const gaussians::Outputs& outputs) override {
+    kept_->pass.prepare(d.count, true);
+    for (int view = 0; view < d.count; ++view) {
+      check_stop();
+      gaussians::cpu_engine(current_isa())
+          .forward_view(d.views, view, *d.settings, *d.scene, outputs, kept_->pass, kept_->gaussians);
+      kept_->add_stages();
+    }
+  }
+  void backward(const Drawing& d, const gaussians::Upstream& upstream, const gaussians::Gradients& to) override {
+    const gaussians::CpuEngine engine = gaussians::cpu_engine(current_isa());
+    for (int view = 0; view < d.count; ++view) {
+      check_stop();
+      engine.blend_backward(d.views, view, *d.settings, *d.scene, upstream, to, kept_->pass, kept_->gaussians);
+      kept_->add_stages();
+    }
+    engine.project_backward(d.views, d.count, *d.settings, *d.scene, upstream, to, kept_->pass, kept_->gaussians);
+    kept_->add_stages();
+  }
+  void image_loss(const training::ImageLoss& loss, double* values) override {
+    training::cpu_engine(current_isa()).image_loss(loss, values, kept_->training);
+    kept_->add("image_loss", kept_->training.milliseconds[0]);
+  }
+  void mean(const training::Mean& values, double* to) override {
+    training::cpu_engine(current_isa()).mean(values, to, kept_->training);
+    kept_->add("mean", kept_->training.milliseconds[0]);
+  }
+  void count_touched(const std::int32_t* touched, std::int64_t count, std::uint8_t* rows, double* to) override {
+    training::cpu_engine(current_isa()).count_touched(touched, count, rows, to, kept_->training);
+  }
+  void accumulate(const density::Observed& observed, const density::Statistics& to) override {
+    density::cpu_engine(current_isa()).accumulate(observed, to);
+  }
+  void adam(const std::vector<training::AdamGroup>& groups, const training::AdamSettings& settings,
+            double* sums) override {
+    training::cpu_engine(current_isa())
+        .adam(groups.data(), static_cast<int>(groups.size()), settings, sums, kept_->training);
+    kept_->add("adam", kept_->training.milliseconds[0]);
+  }
+  void add_noise(const density::Gaussians& rows, const density::Draw& draw, float strength) override {
+    density::cpu_engine(current_isa()).add_noise(rows, draw, strength);
+  }
+  void send(const double* numbers, Report& report) override {
+    std::copy(numbers, numbers + report.numbers.size(), report.numbers.begin());
+    report.milliseconds.swap(kept_->milliseconds);
+  }
+
+ private:
+  std::optional<Kept> kept_;
+};
+
+}  // namespace
+
+std::shared_ptr<Machine> make_cpu_machine() { return std::make_shared<CpuMachine>(); }
+
+}  // namespace lumigrad::resident

@@ -1,0 +1,91 @@
+// What the steps of a resident training need of a device. One thread uses a machine at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "density/params.h"
+#include "gaussians/params.h"
+#include "training/params.h"
+
+namespace lumigrad::resident {
+
+// The numbers of a step, which may be on their way from the device.
+class Report {
+ public:
+  virtual ~Report() = default;
+  virtual bool is_complete() const = 0;
+  // Waits for the device; throws if it has failed. On any thread.
+  virtual void wait() = 0;
+
+  // Once it is complete.
+  std::vector<double> numbers;
+  std::map<std::string, double> milliseconds;  // By stage of the kernels.
+};
+
+// Views of one size, the scene that they show, and how.
+struct Drawing {
+  const gaussians::View* views;
+  int count;
+  const gaussians::Settings* settings;
+  const gaussians::Scene* scene;
+};
+
+// Everything is done, or queued, in the order of the calls.
+class Machine {
+ public:
+  virtual ~Machine() = default;
+  // Whether `backward` writes gradients of harmonics by factors, for one view and three channels.
+  virtual bool gives_sh_factors() const = 0;
+
+  // A step begins: what it takes is given back before it ends. It has an end, unless this throws.
+  virtual void begin() = 0;
+  // Drops what the passes have kept; `failed`: waits for what is queued first.
+  virtual void end(bool failed) noexcept = 0;
+  virtual void* take(std::size_t bytes) = 0;
+  virtual void give(void* memory) noexcept = 0;
+  // A report of so many numbers, for `send`.
+  virtual std::shared_ptr<Report> report(std::size_t numbers) = 0;
+
+  // The forward pass of the step, which `backward` differentiates.
+  virtual void forward(const Drawing& drawing, const gaussians::Outputs& outputs) = 0;
+  virtual void backward(const Drawing& drawing, const gaussians::Upstream& upstream,
+                        const gaussians::Gradients& gradients) = 0;
+  virtual void image_loss(const training::ImageLoss& loss, double* values) = 0;
+  virtual void mean(const training::Mean& values, double* to) = 0;
+  virtual void count_touched(const std::int32_t* touched, std::int64_t count, std::uint8_t* rows, double* to) = 0;
+  virtual void accumulate(const density::Observed& observed, const density::Statistics& to) = 0;
+  virtual void adam(const std::vector<training::AdamGroup>& groups, const training::AdamSettings& settings,
+                    double* sums) = 0;
+  virtual void add_noise(const density::Gaussians& rows, const density::Draw& draw, float strength) = 0;
+  // Has `report` receive numbers of the device and the times of the step.
+  virtual void send(const double* numbers, Report& report) = 0;
+};
+
+// An array of the device, for the rest of a step.
+template <class T>
+class Memory {
+ public:
+  Memory(Machine& machine, std::size_t count)
+      : machine_(machine), data_(count > 0 ? static_cast<T*>(machine.take(count * sizeof(T))) : nullptr) {}
+  Memory(Memory&& other) noexcept : machine_(other.machine_), data_(std::exchange(other.data_, nullptr)) {}
+  Memory& operator=(Memory&&) = delete;
+  ~Memory() {
+    if (data_ != nullptr) machine_.give(data_);
+  }
+
+  T* data() const { return data_; }
+
+ private:
+  Machine& machine_;
+  T* data_;
+};
+
+std::shared_ptr<Machine> make_cpu_machine();
+
+}  // namespace lumigrad::resident

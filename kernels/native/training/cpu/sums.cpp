@@ -1,0 +1,64 @@
+// Sums over rows: means of values, and the number of those that were touched.
+#include <algorithm>
+
+#include "common/math/number.h"
+#include "common/threads.h"
+#include "training/cpu/engine.h"
+
+LG_BEGIN_ENGINE(training)
+namespace {
+
+constexpr int kSums = 8;  // At once, so that the compiler can use packs; always the same numbers.
+
+double sum_of(const float* values, int64_t begin, int64_t end) {
+  double sums[kSums] = {};
+  int64_t i = begin;
+  for (; i + kSums <= end; i += kSums) {
+    for (int k = 0; k < kSums; ++k) sums[k] += static_cast<double>(values[i + k]);
+  }
+  for (int k = 0; i < end; ++i, ++k) sums[k] += static_cast<double>(values[i]);
+  double total = 0.0;
+  for (const double sum : sums) total += sum;
+  return total;
+}
+
+// Calls body(part, begin, end) for parts of `count` numbers, and adds up what it returns in their order.
+template <class Body>
+double sum_parts(int64_t count, Workspace& w, const Body& body) {
+  const auto parts = static_cast<int>((count + kSummed - 1) / kSummed);
+  double* sums = w.sums.ensure<double>(parts + 1);
+  for_parts(parts, [&](int part) {
+    const int64_t begin = int64_t{part} * kSummed;
+    sums[part] = body(begin, std::min(begin + kSummed, count));
+  });
+  double total = 0.0;
+  for (int part = 0; part < parts; ++part) total += sums[part];
+  return total;
+}
+
+}  // namespace
+
+void mean(const Mean& values, double* to, Workspace& w) {
+  StageClock clock(w.milliseconds);
+  const double sum = sum_parts(values.count, w, [&](int64_t begin, int64_t end) {
+    if (values.gradient != nullptr) {
+      for (int64_t i = begin; i < end; ++i) values.gradient[i] += values.slope;
+    }
+    return sum_of(values.values, begin, end);
+  });
+  *to = sum / static_cast<double>(values.count);
+  clock.stage(0);
+}
+
+void count_touched(const int32_t* touched, int64_t count, uint8_t* rows, double* to, Workspace& w) {
+  *to = sum_parts(count, w, [&](int64_t begin, int64_t end) {
+    int64_t found = 0;
+    for (int64_t i = begin; i < end; ++i) found += touched[i] != 0;
+    if (rows != nullptr) {
+      for (int64_t i = begin; i < end; ++i) rows[i] = touched[i] != 0;
+    }
+    return static_cast<double>(found);
+  });
+}
+
+LG_END

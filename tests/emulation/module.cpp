@@ -15,6 +15,7 @@ void bind_cuda_meshes(nanobind::module_& module);
 void bind_cuda_density(nanobind::module_& module);
 void bind_cuda_training(nanobind::module_& module);
 void bind_cuda_serving(nanobind::module_& module);
+void bind_cuda_resident(nanobind::module_& module);
 }  // namespace lumigrad
 
 NB_MODULE(_emulation, m) {
@@ -24,9 +25,11 @@ NB_MODULE(_emulation, m) {
   lumigrad::bind_cuda_density(m);
   lumigrad::bind_cuda_training(m);
   lumigrad::bind_cuda_serving(m);
+  lumigrad::bind_cuda_resident(m);
   m.def("set_seed", &lumigrad::emulation::set_seed);
   m.def("set_workers", &lumigrad::emulation::set_workers);
   m.def("set_deferred", &lumigrad::emulation::set_deferred);
+  m.def("take_idle_waits", &lumigrad::emulation::take_idle_waits);
   m.def("set_error_seed", &lumigrad::emulation::set_error_seed);
   m.def("synchronize", [] { cudaDeviceSynchronize(); });
   m.def("set_stopping", [](bool stopping) {

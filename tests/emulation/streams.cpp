@@ -36,6 +36,22 @@ State& state() {
 }
 
 std::atomic<bool> deferred{false};
+std::atomic<int> idle_waits{0};
+
+bool is_idle() {
+  for (const auto& [stream, queue] : state().queues) {
+    if (!queue.empty()) return false;
+  }
+  return true;
+}
+
+// Runs something, and counts it if the device has no work left then.
+template <class Run>
+void wait(const Run& run) {
+  const bool was_idle = is_idle();
+  run();
+  if (!was_idle && is_idle()) ++idle_waits;
+}
 
 void run_first(std::deque<Item>& queue);
 
@@ -114,20 +130,26 @@ void check_unused(const void* block, std::size_t bytes) {
 
 void run_until(const Recording& recording) {
   std::lock_guard lock(state().mutex);
-  reach(recording);
+  wait([&] { reach(recording); });
 }
 
 void run_stream(cudaStream_t stream) {
   std::lock_guard lock(state().mutex);
   std::deque<Item>& queue = state().queues[stream];
-  while (!queue.empty()) run_first(queue);
+  wait([&] {
+    while (!queue.empty()) run_first(queue);
+  });
 }
 
 void run_all_streams() {
   std::lock_guard lock(state().mutex);
-  for (auto& [stream, queue] : state().queues) {
-    while (!queue.empty()) run_first(queue);
-  }
+  wait([] {
+    for (auto& [stream, queue] : state().queues) {
+      while (!queue.empty()) run_first(queue);
+    }
+  });
 }
+
+int take_idle_waits() { return idle_waits.exchange(0); }
 
 }  // namespace lumigrad::emulation

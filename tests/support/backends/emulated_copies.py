@@ -89,6 +89,9 @@ class EmulatedCopies:
 
         return cuda_passes(emulation.load("_emulation"), 0, 0, 0)
 
+    def step_machine(self) -> Any:
+        return emulation.load("_emulation").cuda_step_machine(0, 0)
+
     def fetch(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         return [tensor.detach().clone() for tensor in tensors]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,9 +50,20 @@ class Wanted:
         pass
 
 
-def state_of(kind: str, rates: Mapping[str, float] = EVERYTHING) -> TrainingState:
-    """A training of few Gaussians, by default one that optimises everything."""
-    cloud = {name: torch.from_numpy(array) for name, array in gaussian_cloud(40).items()}
+def state_of(
+    kind: str,
+    rates: Mapping[str, float] = EVERYTHING,
+    change: Callable[[training_pb2.TrainingSpec], object] = lambda spec: None,
+    *,
+    levels: bool = False,
+    coefficients: int = 4,
+) -> TrainingState:
+    """A training of few Gaussians, by default one that optimises everything, with a spec that `change` changes.
+
+    `levels`: target images are uint8. With 0 coefficients there are colours instead of harmonics.
+    """
+    known = gaussian_cloud(40, coefficients=coefficients)
+    cloud = {name: torch.from_numpy(array) for name, array in known.items()}
     spec = training_pb2.TrainingSpec(
         gaussians=gaussians_pb2.GaussianSettings(),
         optimizer=training_pb2.Optimizer(rates={name: training_pb2.Rate(initial=r) for name, r in rates.items()}),
@@ -60,10 +71,13 @@ def state_of(kind: str, rates: Mapping[str, float] = EVERYTHING) -> TrainingStat
         density=DENSITIES[kind],
         seed=7,
     )
+    change(spec)
     shapes = {name: list(tensor.shape) for name, tensor in cloud.items()}
     plan = TrainingPlan.of(spec, "gaussians", shapes, LIMITS, "spec")
     generator = np.random.default_rng(0)
     pictures = [torch.from_numpy(generator.random((SIZE[1], SIZE[0], 3), np.float32)) for _ in range(3)]
+    if levels:
+        pictures = [(picture * 255).round().to(torch.uint8) for picture in pictures]
     target_images: list[Any] = [SimpleNamespace(tensors={"color": color}, bytes=color.nbytes) for color in pictures]
     cameras = [training_pb2.TrainingView(camera=opencv_camera(*SIZE, x=0.1 * index)) for index in range(3)]
     parameters = Parameters.of_scene(cloud, plan.optimizer)

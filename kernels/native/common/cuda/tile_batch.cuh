@@ -40,7 +40,7 @@ struct TileList {
     left = static_cast<int>(tile % lists.tiles_x) * kDeviceTile;
     top = static_cast<int>(row % lists.tiles_y) * kDeviceTile;
     unsigned end;
-    if (lists.tile_starts != nullptr) {
+    if (lists.listed()) {
       first = lists.tile_starts[tile];
       end = lists.tile_starts[tile + 1];
       entries = lists.entries + first;

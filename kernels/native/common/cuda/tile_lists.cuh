@@ -95,8 +95,9 @@ __global__ void __launch_bounds__(kListThreads)
     list_tiles_kernel(Reach reach, TileLists lists, unsigned items_per_view, const unsigned* starts, unsigned* tiles,
                       unsigned* entries) {
   const unsigned warp = (blockIdx.x * blockDim.x + threadIdx.x) / kWarp, begin = warp * kWarpPairs;
-  if (begin >= lists.pairs) return;
-  const PairWindow window{begin, ::min(begin + kWarpPairs, lists.pairs), tiles, entries};
+  const unsigned pairs = lists.listed_pairs();
+  if (begin >= pairs) return;
+  const PairWindow window{begin, ::min(begin + kWarpPairs, pairs), tiles, entries};
   const unsigned ranks = lists.view_ranks[lists.views];
   unsigned first_rank = rank_of(starts, ranks, begin), pair = starts[first_rank];
   for (; pair < window.end && first_rank < ranks; first_rank += kWarp) {
@@ -118,13 +119,15 @@ __global__ void __launch_bounds__(kListThreads)
   }
 }
 
-// Lists the items of all tiles, after `sort_by_depth`. `pairs` is the sum of the counts.
+// Lists the items of all tiles, after `sort_by_depth`. `pairs` is the sum of the counts; with `lists.counted`, which is
+// this sum on the device, the number of pairs to make room for.
 template <Entry kEntry, class Reach>
 void list_tiles(const Reach& reach, const TileCountBuffers& counts, std::size_t pairs, TileLists& lists,
                 TileBuffers& buffers, cudaStream_t stream) {
   const std::size_t n = counts.of_items().size();
   DeviceBuffer<unsigned> starts(n, stream), tiles(pairs, stream), entries(pairs, stream);
   lists.pairs = static_cast<unsigned>(pairs);
+  if (lists.counted != nullptr) check(cudaMemsetAsync(tiles.data(), 0xFF, tiles.bytes(), stream), "clearing tiles");
   gather(counts.of_items(), buffers.order, starts, stream);
   exclusive_sum(starts.data(), starts.data(), static_cast<int>(n), stream);
   launch(list_tiles_kernel<kEntry, Reach>, blocks_for(pairs, kBlockPairs), kListThreads, 0, stream, reach, lists,

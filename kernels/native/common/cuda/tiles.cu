@@ -112,7 +112,9 @@ void sort_by_tile(const DeviceBuffer<unsigned>& tiles, const DeviceBuffer<unsign
   DeviceBuffer<unsigned> sorted(pairs, stream);
   buffers.entries = DeviceBuffer<unsigned>(pairs, stream);
   buffers.tile_starts = DeviceBuffer<unsigned>(count + 1, stream);
-  const int bits = std::max(1, static_cast<int>(std::bit_width(count - 1)));
+  // Places without a pair have a number beyond all tiles.
+  const unsigned largest = lists.counted != nullptr ? count : count - 1;
+  const int bits = std::max(1, static_cast<int>(std::bit_width(largest)));
   sort_pairs(tiles.data(), sorted.data(), entries.data(), buffers.entries.data(), static_cast<int>(pairs), 0, bits,
              stream);
   find_starts(sorted, 0, count + 1, buffers.tile_starts.data(), stream);

@@ -21,16 +21,29 @@ struct TileRun {
 // order, in which the views follow each other.
 struct TileLists {
   int views, tiles_x, tiles_y;
-  unsigned pairs;               // In all views, if they are listed.
+  unsigned pairs;               // In all views, if they are listed; with `counted` those that there is room for.
+  // Their number, on the device, which the host does not know yet; null: it does.
+  const unsigned long long* counted;
   const unsigned* order;        // [views * items] items by rank
   const unsigned* view_ranks;   // [views + 1] where the ranks of each view start; the last is where they end.
-  const unsigned* tile_starts;  // [views * tiles + 1] into `entries`; null: tiles are not listed.
+  const unsigned* tile_starts;  // [views * tiles + 1] into `entries`; null: tiles are not listed, see listed().
   const unsigned* entries;      // [pairs] the items of each tile, nearest first: ranks or items, see `list_tiles`.
+
+#if defined(__CUDACC__) || defined(LUMIGRAD_EMULATION)
+  // The pairs that are listed; 0 if there are more than there is room for.
+  __device__ unsigned listed_pairs() const {
+    if (counted == nullptr) return pairs;
+    return *counted <= pairs ? static_cast<unsigned>(*counted) : 0;
+  }
+  // Whether tiles have lists; else each goes through all items of its view.
+  __device__ bool listed() const { return tile_starts != nullptr && (counted == nullptr || *counted <= pairs); }
+#endif
 };
 
 // Owns what TileLists points to.
 struct TileBuffers {
   DeviceBuffer<unsigned> order, view_ranks, tile_starts, entries;
+  DeviceBuffer<unsigned long long> counted;
 
   std::size_t bytes() const { return order.bytes() + view_ranks.bytes() + tile_starts.bytes() + entries.bytes(); }
 };
@@ -48,6 +61,8 @@ class TileCountBuffers {
 
   TileCounts counts() const { return {of_items_.data(), pairs_.data()}; }
   const DeviceBuffer<unsigned>& of_items() const { return of_items_; }
+  // Gives the sum away.
+  DeviceBuffer<unsigned long long> take_pairs() { return std::move(pairs_); }
 
  private:
   DeviceBuffer<unsigned> of_items_;

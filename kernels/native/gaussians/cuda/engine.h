@@ -1,10 +1,12 @@
 // The Gaussian engine on a CUDA device: everything is queued on the caller's stream, all views of a call at once. The
-// host waits for the device once in the forward pass, for the number of (tile, Gaussian) pairs, while the device sorts.
+// host waits for the device once in the forward pass, for the number of (tile, Gaussian) pairs, while the device sorts;
+// not where the workspace has capacities, once some calls have been made.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <optional>
 
 #include "common/cuda/pairs.h"
 #include "common/cuda/staging.h"
@@ -17,6 +19,8 @@ namespace lumigrad::gaussians {
 // State that the calls on a device share; only one call may use it at a time.
 struct CudaWorkspace {
   PairCount pairs;
+  // For calls that are much alike: lists are as long as those before needed. Not of `deterministic` ones.
+  std::optional<PairCapacities> capacities;
   // More pairs than this, or than the call has room for, are not listed: tiles then go through all Gaussians, which is
   // slower but needs no memory.
   std::size_t pair_limit = std::size_t{1} << 28;

@@ -22,6 +22,7 @@ struct Forward {
   const CudaCall& call() const { return data.call(); }
   std::size_t items() const { return static_cast<std::size_t>(call().views) * call().scene.count; }
   std::size_t tiles() const { return static_cast<std::size_t>(call().views) * pass.lists.tiles_x * pass.lists.tiles_y; }
+  PairCapacities::Kind kind() const { return {call().views, call().width, call().height, items()}; }
   std::size_t pixels() const { return static_cast<std::size_t>(call().views) * call().width * call().height; }
 };
 
@@ -43,6 +44,7 @@ void check_size(std::size_t items, std::size_t tiles) {
 template <class Reach>
 void list(const Forward& f, const Reach& reach, const TileCountBuffers& counts) {
   const std::size_t pairs = f.workspace.pairs.wait(), limit = pairs_within_room(f.workspace.pair_limit);
+  if (f.workspace.capacities) f.workspace.capacities->note(f.kind(), pairs);
   if (pairs <= limit) return list_tiles<Entry::item>(reach, counts, pairs, f.pass.lists, f.pass.tiles, f.stream);
   // Without lists there is no row for each pair.
   if (!f.call().settings.deterministic) return;
@@ -50,14 +52,35 @@ void list(const Forward& f, const Reach& reach, const TileCountBuffers& counts) 
                           " more than the " + std::to_string(limit) + " that deterministic sums may have");
 }
 
+// The same, without waiting for their number, if there is room for them.
+template <class Reach>
+void list_within(const Forward& f, const Reach& reach, TileCountBuffers counts, std::size_t room) {
+  f.workspace.capacities->copy(f.kind(), counts.counts().pairs, f.stream);
+  f.pass.lists.counted = counts.counts().pairs;
+  list_tiles<Entry::item>(reach, counts, room, f.pass.lists, f.pass.tiles, f.stream);
+  // For as long as the lists.
+  f.pass.tiles.counted = counts.take_pairs();
+}
+
+// The pairs to make room for without knowing their number; 0: it has to be known.
+std::size_t room_for(const Forward& f) {
+  if (!f.workspace.capacities || f.call().settings.deterministic) return 0;
+  return f.workspace.capacities->room_for(f.kind(), pairs_within_room(f.workspace.pair_limit));
+}
+
 // Sorts items by depth and lists those of each tile.
 template <class Reach>
 void order(const Forward& f, const Reach& reach, Unlisted items) {
-  f.workspace.pairs.copy(items.counts.counts().pairs, f.stream);
+  const std::size_t room = room_for(f);
+  if (room == 0) f.workspace.pairs.copy(items.counts.counts().pairs, f.stream);
   f.timer.mark("project");
   sort_by_depth(items.keys, f.call().scene.count, f.pass.lists, f.pass.tiles, f.stream);
   f.timer.mark("sort");
-  list(f, reach, items.counts);
+  if (room == 0) {
+    list(f, reach, items.counts);
+  } else {
+    list_within(f, reach, std::move(items.counts), room);
+  }
   f.timer.mark("bin");
 }
 

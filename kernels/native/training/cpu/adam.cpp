@@ -45,13 +45,9 @@ struct Range {
 template <Real kType, Activation kActivation>
 class Loop {
  public:
-  Loop(const AdamGroup& group, const AdamSettings& settings) : group_(group), settings_(settings) {
-    if (group.head == 0) return;
-    step_sizes_ = Array<float>(group.width + kLanes);
-    for (int i = 0; i < group.width + kLanes; ++i) {
-      step_sizes_[i] = i % group.width < group.head ? group.head_step_size : group.step_size;
-    }
-  }
+  // `step_sizes`: see write_step_sizes.
+  Loop(const AdamGroup& group, const AdamSettings& settings, const float* step_sizes)
+      : group_(group), settings_(settings), step_sizes_(step_sizes) {}
 
   BlockSums look(const Range& range) const {
     LaneSums squares;
@@ -115,7 +111,7 @@ class Loop {
   }
 
   LG_INLINE Pack step_size(int64_t column) const {
-    return group_.head == 0 ? Pack(group_.step_size) : load_unaligned(step_sizes_.data() + column);
+    return group_.head == 0 ? Pack(group_.step_size) : load_unaligned(step_sizes_ + column);
   }
 
   LG_INLINE Pack load(int64_t at, int lanes) const {
@@ -133,7 +129,7 @@ class Loop {
   const AdamGroup& group_;
   const AdamSettings& settings_;
   // Where rows have a head: by column, from any of them on a whole pack.
-  Array<float> step_sizes_;
+  const float* step_sizes_;
 };
 
 // Writes 1 for each number of the selected rows in [begin, end); returns how many rows are selected.
@@ -209,10 +205,11 @@ BlockSums leave_out_bad(const L& loop, const AdamGroup& group, Block& block, uin
 
 // `sums` are zero.
 template <Real kType, Activation kActivation>
-void step_block(const AdamGroup& group, const AdamSettings& settings, int64_t number, double* sums) {
+void step_block(const AdamGroup& group, const AdamSettings& settings, const float* step_sizes, int64_t number,
+                double* sums) {
   const int64_t rows = rows_of_block(group), begin = number * rows;
   const int64_t end = begin + rows < group.count ? begin + rows : group.count;
-  const Loop<kType, kActivation> loop(group, settings);
+  const Loop<kType, kActivation> loop(group, settings, step_sizes);
   Block block = {begin, end, {begin * group.width, end * group.width, nullptr}, end - begin};
   alignas(64) uint8_t mask[kBlock + kLanes];
   if (group.rows != nullptr && memchr(group.rows + begin, 0, end - begin) != nullptr) {
@@ -232,7 +229,7 @@ void step_block(const AdamGroup& group, const AdamSettings& settings, int64_t nu
   each_run(group, block.numbers, [&](const Range& range) { loop.step(range); });
 }
 
-using StepBlock = void (*)(const AdamGroup&, const AdamSettings&, int64_t, double*);
+using StepBlock = void (*)(const AdamGroup&, const AdamSettings&, const float*, int64_t, double*);
 
 template <Real kType>
 StepBlock step_of(Activation activation) {
@@ -253,19 +250,35 @@ void add_block(const double* of_block, double* sums) {
   }
 }
 
+int64_t step_sizes_of(const AdamGroup& group) { return group.head > 0 ? group.width + kLanes : 0; }
+
+// Those of a row's numbers, and of as many more as a pack may read, if they are not all the same.
+void write_step_sizes(const AdamGroup& group, float* to) {
+  for (int64_t i = 0; i < step_sizes_of(group); ++i) {
+    to[i] = i % group.width < group.head ? group.head_step_size : group.step_size;
+  }
+}
+
 }  // namespace
 
 void adam(const AdamGroup* groups, int count, const AdamSettings& settings, double* sums, Workspace& w) {
   StageClock clock(w.milliseconds);
-  int64_t* first = w.numbers.ensure<int64_t>(count + 1);
-  first[0] = 0;
-  for (int i = 0; i < count; ++i) first[i + 1] = first[i] + blocks_of(groups[i]);
+  // All memory is taken before anything changes.
+  int64_t* first = w.numbers.ensure<int64_t>(2 * (count + 1));
+  int64_t* sizes = first + count + 1;
+  first[0] = sizes[0] = 0;
+  for (int i = 0; i < count; ++i) {
+    first[i + 1] = first[i] + blocks_of(groups[i]);
+    sizes[i + 1] = sizes[i] + step_sizes_of(groups[i]);
+  }
   double* parts = w.sums.ensure<double>(first[count] * kAdamSums);
+  float* step_sizes = w.scratch.ensure<float>(sizes[count]);
+  for (int i = 0; i < count; ++i) write_step_sizes(groups[i], step_sizes + sizes[i]);
   memset(parts, 0, first[count] * kAdamSums * sizeof(double));
   for_parts(static_cast<int>(first[count]), [&](int part) {
     int i = 0;
     while (part >= first[i + 1]) ++i;
-    step_of(groups[i])(groups[i], settings, part - first[i], parts + int64_t{part} * kAdamSums);
+    step_of(groups[i])(groups[i], settings, step_sizes + sizes[i], part - first[i], parts + int64_t{part} * kAdamSums);
   });
   // In the order of the blocks, so that sums do not depend on the number of threads.
   memset(sums, 0, count * kAdamSums * sizeof(double));

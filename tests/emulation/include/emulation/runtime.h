@@ -88,6 +88,8 @@ cudaError_t launch_grid(const cudaLaunchConfig_t& config, std::function<void()> 
 
 // Whether work on streams is deferred until the host waits for it; runs what is queued.
 void set_deferred(bool deferred);
+// How often the host has waited, since this was last asked, until the device had nothing left to do.
+int take_idle_waits();
 
 // Makes the next `count` allocations of device memory fail, to test what happens then.
 void fail_allocations(int count);

@@ -1,0 +1,173 @@
+#include "resident/cuda/machine.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "common/cuda/event.h"
+#include "common/cuda/launch.h"
+#include "common/cuda/memory.h"
+#include "common/cuda/timer.h"
+#include "common/threads.h"
+#include "density/cuda/engine.h"
+#include "gaussians/cuda/engine.h"
+#include "training/cuda/engine.h"
+
+namespace lumigrad::resident {
+namespace {
+
+// Memory of the host that the device can reach, for one report after the other: to allocate it takes long.
+class Places {
+ public:
+  Places() = default;
+  Places(const Places&) = delete;
+  Places& operator=(const Places&) = delete;
+  ~Places() {
+    for (const auto& [count, places] : free_) {
+      for (double* place : places) cudaFreeHost(place);
+    }
+  }
+
+  double* take(std::size_t count) {
+    {
+      const std::lock_guard lock(mutex_);
+      std::vector<double*>& places = free_[count];
+      if (!places.empty()) {
+        double* place = places.back();
+        places.pop_back();
+        return place;
+      }
+    }
+    double* place = nullptr;
+    check(cudaMallocHost(reinterpret_cast<void**>(&place), count * sizeof(double)), "allocating host memory");
+    return place;
+  }
+  void give(std::size_t count, double* place) {
+    const std::lock_guard lock(mutex_);
+    free_[count].push_back(place);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::size_t, std::vector<double*>> free_;
+};
+
+// Numbers on their way to memory that the device can reach.
+class CudaReport final : public Report {
+ public:
+  CudaReport(int device, cudaStream_t stream, std::size_t count, std::shared_ptr<Places> places)
+      : device_(device), places_(std::move(places)), place_(places_->take(count)), sent_(stream) {
+    numbers.resize(count);
+  }
+  // What has not come when nobody waits for it any more comes before its memory has another use.
+  ~CudaReport() override {
+    if (!is_complete_) sent_.synchronize();
+    places_->give(numbers.size(), place_);
+  }
+
+  bool is_complete() const override { return is_complete_; }
+  void wait() override {
+    if (is_complete_) return;
+    const DeviceGuard guard(device_);
+    sent_.wait();
+    const std::lock_guard lock(mutex_);
+    if (is_complete_) return;
+    std::copy(place_, place_ + numbers.size(), numbers.begin());
+    for (const DeviceTimer& timer : timers_) {
+      for (const auto& [stage, time] : timer.milliseconds()) milliseconds[stage] += time;
+    }
+    timers_.clear();
+    is_complete_ = true;
+  }
+  void send(const double* from, std::vector<DeviceTimer> timers, cudaStream_t stream) {
+    const std::size_t bytes = numbers.size() * sizeof(double);
+    check(cudaMemcpyAsync(place_, from, bytes, cudaMemcpyDeviceToHost, stream), "copying numbers");
+    sent_.record(stream);
+    timers_ = std::move(timers);
+  }
+
+ private:
+  const int device_;
+  const std::shared_ptr<Places> places_;
+  double* const place_;
+  DeviceEvent sent_;
+  std::mutex mutex_;
+  std::vector<DeviceTimer> timers_;
+  std::atomic<bool> is_complete_{false};
+};
+
+class CudaMachine final : public Machine {
+ public:
+  CudaMachine(int device, cudaStream_t stream) : device_(device), stream_(stream) { workspace_.capacities.emplace(); }
+
+  bool gives_sh_factors() const override { return true; }
+
+  void begin() override {
+    guard_.emplace(device_);
+    pass_.emplace();
+    timers_.clear();
+  }
+  void end(bool failed) noexcept override {
+    if (failed) cudaStreamSynchronize(stream_);
+    pass_.reset();
+    timers_.clear();
+    guard_.reset();
+  }
+  void* take(std::size_t bytes) override { return device_take(bytes, stream_); }
+  void give(void* memory) noexcept override { device_give(memory); }
+  std::shared_ptr<Report> report(std::size_t numbers) override {
+    return std::make_shared<CudaReport>(device_, stream_, numbers, places_);
+  }
+
+  void forward(const Drawing& d, const gaussians::Outputs& outputs) override {
+    timers_.push_back(
+        gaussians::cuda_forward(d.views, d.count, *d.settings, *d.scene, outputs, *pass_, workspace_, stream_));
+  }
+  void backward(const Drawing& d, const gaussians::Upstream& upstream, const gaussians::Gradients& to) override {
+    timers_.push_back(gaussians::cuda_backward(d.views, d.count, *d.settings, *d.scene, upstream, to, *pass_,
+                                               workspace_, stream_));
+  }
+  void image_loss(const training::ImageLoss& loss, double* values) override {
+    timers_.push_back(training::cuda_image_loss(loss, values, stream_));
+  }
+  void mean(const training::Mean& values, double* to) override {
+    timers_.push_back(training::cuda_mean(values, to, stream_));
+  }
+  void count_touched(const std::int32_t* touched, std::int64_t count, std::uint8_t* rows, double* to) override {
+    training::cuda_count_touched(touched, count, rows, to, stream_);
+  }
+  void accumulate(const density::Observed& observed, const density::Statistics& to) override {
+    density::cuda_accumulate(observed, to, stream_);
+  }
+  void adam(const std::vector<training::AdamGroup>& groups, const training::AdamSettings& settings,
+            double* sums) override {
+    timers_.push_back(
+        training::cuda_adam(groups.data(), static_cast<int>(groups.size()), settings, sums, stream_));
+  }
+  void add_noise(const density::Gaussians& rows, const density::Draw& draw, float strength) override {
+    density::cuda_add_noise(rows, draw, strength, stream_);
+  }
+  void send(const double* numbers, Report& report) override {
+    static_cast<CudaReport&>(report).send(numbers, std::move(timers_), stream_);
+  }
+
+ private:
+  const int device_;
+  const cudaStream_t stream_;
+  const std::shared_ptr<Places> places_ = std::make_shared<Places>();
+  gaussians::CudaWorkspace workspace_{};
+  std::optional<DeviceGuard> guard_;
+  std::optional<gaussians::CudaPass> pass_;
+  std::vector<DeviceTimer> timers_;
+};
+
+}  // namespace
+
+std::shared_ptr<Machine> make_cuda_machine(int device, cudaStream_t stream) {
+  const DeviceGuard guard(device);
+  return std::make_shared<CudaMachine>(device, stream);
+}
+
+}  // namespace lumigrad::resident

@@ -1,0 +1,100 @@
+"""Steps of a training without Python, and the same with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from lumigrad.kernels import _native
+from lumigrad.server.device.executor import DeviceExecutor
+from lumigrad.server.device.memory import Cost, DeviceMemory
+from lumigrad.server.device.transfer import Transfer
+from lumigrad.server.training.images import Planned
+from lumigrad.server.training.resident import ResidentSteps, RunReport
+from lumigrad.server.training.state import TrainingState
+from lumigrad.server.training.step import Done, step
+from support.training.states import LIMITS, Wanted
+
+CPU = torch.device("cpu")
+
+
+class Part(Wanted):
+    """A call of a tenant, which can be ended."""
+
+    priority, remaining, checked = 1, float("inf"), 0.0
+
+    def __init__(self, tenant: str = "") -> None:
+        super().__init__()
+        self.tenant = tenant
+        self.turn = SimpleNamespace(give=lambda: None)
+        self.callbacks: list[Any] = []
+
+    def on_end(self, callback: Any) -> None:
+        self.callbacks.append(callback)
+
+    def off_end(self, callback: Any) -> None:
+        self.callbacks.remove(callback)
+
+
+class Maker:
+    """Makes steps without Python, in this process."""
+
+    def __init__(self, machine: Any = None, *, places: int = 8) -> None:
+        self.memory = DeviceMemory(CPU, 1 << 40, transfer=Transfer(CPU))
+        self.executor = DeviceExecutor(CPU, self.memory, places, has_tenants=True)
+        self.steps = ResidentSteps(machine or _native.cpu_step_machine())
+
+    def run(
+        self, state: TrainingState, views: Sequence[Sequence[int]], call: Any = None, memory: Any = None
+    ) -> RunReport | None:
+        """Make the steps that can be made in one run."""
+        views = views[: self.steps.length(state, views)]
+        cost = Cost(bytes=self.steps.cost(state, views, LIMITS), sequence="steps")
+        return self.steps.run(state, views, cost, 0, self.executor, memory or self.memory, call or Part())
+
+    def all(self, state: TrainingState, views: Sequence[Sequence[int]]) -> tuple[list[Done], int]:
+        """Make all steps, those that need Python with it; returns how many did not."""
+        done: list[Done] = []
+        resident = 0
+        while len(done) < len(views):
+            rest = views[len(done) :]
+            if self.steps.length(state, rest):
+                report = self.run(state, rest)
+                assert report is not None
+                report.run.wait()
+                done += report.read()
+                resident += report.run.done
+            else:
+                done.append(plain_step(state, rest[0]))
+        return done, resident
+
+
+@contextmanager
+def maker_of(machine: Any = None, **options: Any) -> Iterator[Maker]:
+    """A maker, whose thread ends with the block."""
+    maker = Maker(machine, **options)
+    try:
+        yield maker
+    finally:
+        maker.executor.close()
+
+
+def plain_step(state: TrainingState, views: Sequence[int]) -> Done:
+    """Make a step with Python."""
+    assert state.plan.loss is not None
+    planned = Planned.of(state, list(views), state.plan.loss.at(state.step).outputs, LIMITS, "step")
+    call: Any = Wanted()
+    with torch.no_grad():
+        report = step(state, planned, call, lambda rendered: None)[1]
+    return report.read([tensor.numpy() for tensor in report.numbers])
+
+
+def everything(state: TrainingState) -> dict[str, Any]:
+    """All that a step may change, in bits."""
+    found: dict[str, Any] = {name: tensor.numpy().tobytes() for name, tensor in state.tensors().items()}
+    found["counters"] = state.step, state.chosen, state.generation, list(state.recent_replies)
+    return found

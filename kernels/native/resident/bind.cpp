@@ -178,8 +178,9 @@ void bind_resident(nb::module_& m) {
       .def_prop_rw(
           "next", [](const BoundTraining& b) { return b.training->next(); },
           [](BoundTraining& b, std::uint64_t next) { b.training->set_next(next); });
-  m.def("make_resident_training", &make_training, "machine"_a, "next"_a, "table"_a, "views"_a, "settings"_a, "views_of_step"_a,
-        "loss"_a, "terms"_a, "parameters"_a, "adam"_a, "noise"_a.none(), "observation"_a.none(), "kept"_a, "arrays"_a);
+  m.def("make_resident_training", &make_training, "machine"_a, "next"_a, "table"_a, "views"_a, "settings"_a,
+        "views_of_step"_a, "loss"_a, "terms"_a, "parameters"_a, "adam"_a, "noise"_a.none(), "observation"_a.none(),
+        "kept"_a, "arrays"_a);
   nb::class_<BoundRun>(m, "ResidentRun")
       .def(nb::init<serving::Queue&, const nb::object&, std::string, int, std::size_t, std::int64_t, std::uint64_t,
                     std::vector<std::vector<std::uint32_t>>>(),

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "resident/training.h"
-#include "serving/queue.h"
+#include "serving/queue/queue.h"
 
 namespace lumigrad::resident {
 

@@ -33,8 +33,7 @@ class Unstoppable {
 };
 
 // The pose of scenes that are one slice, in the world.
-constexpr gaussians::SlicePose kSlicePose{
-    {1, 0, 0, 0, 1, 0, 0, 0, 1}, {0, 0, 0}, {0, 0, 0}, 0.0, {0, 0, 0}, -1};
+constexpr gaussians::SlicePose kSlicePose{{1, 0, 0, 0, 1, 0, 0, 0, 1}, {0, 0, 0}, {0, 0, 0}, 0.0, {0, 0, 0}, -1};
 
 }  // namespace
 
@@ -162,15 +161,15 @@ class Training::Step {
   void observe(const float* means2d, const std::int32_t* radii) {
     const int width = views_[0].width, height = views_[0].height;
     const double count = static_cast<double>(views_.size());
-    machine_.accumulate({.views = static_cast<std::int32_t>(views_.size()),
-                         .count = scene_.count,
-                         .axes = 2,
-                         .gradient = means2d,
-                         .seen = radii,
-                         .scale = {static_cast<float>(0.5 * width * count), static_cast<float>(0.5 * height * count),
-                                   1.0f},
-                         .inverse_extent = static_cast<float>(1.0 / (width > height ? width : height))},
-                        b_.observation->to);
+    machine_.accumulate(
+        {.views = static_cast<std::int32_t>(views_.size()),
+         .count = scene_.count,
+         .axes = 2,
+         .gradient = means2d,
+         .seen = radii,
+         .scale = {static_cast<float>(0.5 * width * count), static_cast<float>(0.5 * height * count), 1.0f},
+         .inverse_extent = static_cast<float>(1.0 / (width > height ? width : height))},
+        b_.observation->to);
   }
 
   static void point(gaussians::Gradients& to, const std::string& name, bool by_factors, float* memory) {

@@ -21,7 +21,7 @@ struct TileRun {
 // order, in which the views follow each other.
 struct TileLists {
   int views, tiles_x, tiles_y;
-  unsigned pairs;               // In all views, if they are listed; with `counted` those that there is room for.
+  unsigned pairs;  // In all views, if they are listed; with `counted` those that there is room for.
   // Their number, on the device, which the host does not know yet; null: it does.
   const unsigned long long* counted;
   const unsigned* order;        // [views * items] items by rank

@@ -126,8 +126,8 @@ class CudaMachine final : public Machine {
         gaussians::cuda_forward(d.views, d.count, *d.settings, *d.scene, outputs, *pass_, workspace_, stream_));
   }
   void backward(const Drawing& d, const gaussians::Upstream& upstream, const gaussians::Gradients& to) override {
-    timers_.push_back(gaussians::cuda_backward(d.views, d.count, *d.settings, *d.scene, upstream, to, *pass_,
-                                               workspace_, stream_));
+    timers_.push_back(
+        gaussians::cuda_backward(d.views, d.count, *d.settings, *d.scene, upstream, to, *pass_, workspace_, stream_));
   }
   void image_loss(const training::ImageLoss& loss, double* values) override {
     timers_.push_back(training::cuda_image_loss(loss, values, stream_));
@@ -143,8 +143,7 @@ class CudaMachine final : public Machine {
   }
   void adam(const std::vector<training::AdamGroup>& groups, const training::AdamSettings& settings,
             double* sums) override {
-    timers_.push_back(
-        training::cuda_adam(groups.data(), static_cast<int>(groups.size()), settings, sums, stream_));
+    timers_.push_back(training::cuda_adam(groups.data(), static_cast<int>(groups.size()), settings, sums, stream_));
   }
   void add_noise(const density::Gaussians& rows, const density::Draw& draw, float strength) override {
     density::cuda_add_noise(rows, draw, strength, stream_);

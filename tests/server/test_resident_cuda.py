@@ -1,0 +1,114 @@
+"""Steps without Python on CUDA devices, in the emulation: the same bits, and the host waits for nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+from lumigrad.kernels.density.engine import CudaEngine as DensityEngine
+from lumigrad.kernels.gaussians.engine import CudaEngine as GaussianEngine
+from lumigrad.kernels.training.engine import CudaEngine as TrainingEngine
+from lumigrad.server.training.session import done_message
+from lumigrad.server.training.state import TrainingState
+from lumigrad.server.training.views import Views
+from lumigrad.v1 import training_pb2
+from support.backends import emulation
+from support.backends.deferral import deferred
+from support.calls.raw_calls import opencv_camera
+from support.calls.raw_training import RATES
+from support.training.resident import everything, maker_of, plain_step
+from support.training.states import DENSITIES, state_of
+
+STEPS = [[0], [1], [2], [0, 1], [2], [1]]
+
+
+@pytest.fixture
+def native() -> ModuleType:
+    return emulation.load("_emulation")
+
+
+@contextmanager
+def emulated(native: ModuleType) -> Iterator[None]:
+    """Kernels of steps with Python run on the emulated device, too."""
+    engines = {
+        "gaussians": GaussianEngine(native, 0, lambda: 0),
+        "training": TrainingEngine(native, 0, lambda: 0),
+        "density": DensityEngine(native, 0, lambda: 0),
+    }
+    with ExitStack() as stack:
+        for name, module in list(sys.modules.items()):
+            room = name.removeprefix("lumigrad.kernels.").partition(".")[0]
+            if room in engines and name.startswith("lumigrad.kernels.") and hasattr(module, "engine_for"):
+                stack.enter_context(mock.patch.object(module, "engine_for", lambda _, room=room: engines[room]))
+        yield
+
+
+def deterministic(spec: training_pb2.TrainingSpec) -> None:
+    spec.gaussians.deterministic = True
+
+
+@pytest.mark.parametrize("kind", DENSITIES)
+def test_steps_without_python_are_the_same_bits(kind: str, native: ModuleType) -> None:
+    state, expected = state_of(kind, RATES, deterministic), state_of(kind, RATES, deterministic)
+    with emulated(native), maker_of(native.cuda_step_machine(0, 0)) as maker:
+        found, resident = maker.all(state, STEPS)
+        for number, each in enumerate(STEPS):
+            assert done_message(number, found[number]) == done_message(number, plain_step(expected, each)), number
+    assert everything(state) == everything(expected)
+    assert resident >= 2
+
+
+def test_the_host_waits_for_nothing_in_steps(native: ModuleType) -> None:
+    """After the first one, in which it learns how long the lists of tiles are."""
+    state = state_of("none", RATES)
+    with maker_of(native.cuda_step_machine(0, 0)) as maker, deferred(native):
+        first = maker.run(state, [[0]])
+        assert first is not None
+        first.run.wait()
+        native.take_idle_waits()
+        report = maker.run(state, [[number % 3] for number in range(100)])
+        assert report is not None and report.run.done == 100
+        assert native.take_idle_waits() == 0
+        report.run.wait()
+        losses = [done.loss for done in report.read()]
+        assert native.take_idle_waits() == 1
+    assert losses[-1] < losses[0]
+
+
+def near_and_far() -> TrainingState:
+    """A training that changes nothing, of two views: of a point far away, and of Gaussians that cover the film."""
+    state, size = state_of("none", dict.fromkeys(RATES, 0.0)), (160, 128)
+    messages = [training_pb2.TrainingView(camera=opencv_camera(*size)) for _ in range(2)]
+    for message, depth in zip(messages, (60.0, -3.9), strict=True):
+        message.camera.opencv.translation[2] = depth
+    target = torch.full((size[1], size[0], 3), 0.5)
+    image: Any = SimpleNamespace(tensors={"color": target}, bytes=target.nbytes)
+    state.views = Views(messages, [image, image])
+    return state
+
+
+def test_a_step_with_more_pairs_than_there_is_room_for_is_the_same(native: ModuleType) -> None:
+    found, expected = [], []
+    for each in (0, 1):
+        with maker_of(native.cuda_step_machine(0, 0)) as maker:
+            expected += maker.all(near_and_far(), [[each]])[0]
+    state = near_and_far()
+    with maker_of(native.cuda_step_machine(0, 0)) as maker:
+        found += maker.all(state, [[0]])[0]
+        # There is room for 1,024 pairs, but the 80 tiles of the film and 40 Gaussians have more.
+        found += maker.all(state, [[1]])[0]
+        # There is room now.
+        found += maker.all(state, [[1]])[0]
+    for got, wanted in zip(found, (*expected, expected[1]), strict=True):
+        assert got.visible == wanted.visible
+        assert got.loss == pytest.approx(wanted.loss, rel=1e-6)
+        for name, statistics in wanted.statistics.items():
+            assert got.statistics[name].squares == pytest.approx(statistics.squares, rel=1e-4)
+    assert expected[1].visible >= 20

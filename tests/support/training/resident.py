@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 class Part(Wanted):
     """A call of a tenant, which can be ended."""
 
-    priority, remaining, checked = 1, float("inf"), 0.0
+    priority, remaining, checked, device_seconds = 1, float("inf"), 0.0, 0.0
 
     def __init__(self, tenant: str = "") -> None:
         super().__init__()

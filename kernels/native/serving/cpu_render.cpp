@@ -72,21 +72,10 @@ class Targets {
   std::vector<void*> places_;
 };
 
-// Pixels and Gaussians of all views that one thread draws in less time than it takes to wake another.
-constexpr std::int64_t kMostAlone = 1 << 14;
-
-bool is_small(const GaussianRender& render) {
-  std::int64_t work = 0;
-  for (const gaussians::View& view : render.views) {
-    work += static_cast<std::int64_t>(view.width) * view.height + render.scene.count;
-  }
-  return work <= kMostAlone;
-}
-
 class CpuJob final : public RenderJob {
  public:
   CpuJob(Demand demand, Request request, std::shared_ptr<Scratch> scratch)
-      : RenderJob(std::move(demand), std::move(request)), scratch_(std::move(scratch)), is_small_(is_small(*render)) {}
+      : RenderJob(std::move(demand), std::move(request)), scratch_(std::move(scratch)), is_small_(render->is_small()) {}
 
   bool runs_anywhere() const override { return is_small_; }
 

@@ -111,6 +111,14 @@ gaussians::Scene GaussianRender::scene_at(const std::vector<gaussians::Pose>& po
   return placed;
 }
 
+bool GaussianRender::is_small() const {
+  // Pixels and Gaussians of all views.
+  constexpr std::int64_t kMost = 1 << 14;
+  std::int64_t work = 0;
+  for (const gaussians::View& view : views) work += static_cast<std::int64_t>(view.width) * view.height + scene.count;
+  return work <= kMost;
+}
+
 void GaussianRender::clear_gaps(char* payload) const {
   std::size_t end = 0;
   for (const Output& output : outputs) {

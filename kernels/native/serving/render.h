@@ -57,6 +57,8 @@ struct GaussianRender {
 
   // The scene with the poses of its views, of which there may be several times as many.
   gaussians::Scene scene_at(const std::vector<gaussians::Pose>& poses) const;
+  // Whether one thread draws it in less time than it takes to wake another.
+  bool is_small() const;
   // Clears what lies between the outputs in a payload.
   void clear_gaps(char* payload) const;
 };

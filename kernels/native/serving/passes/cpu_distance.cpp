@@ -1,6 +1,8 @@
 // Distance queries of prepared requests on the CPU.
 #include <iterator>
+#include <optional>
 
+#include "common/alone.h"
 #include "common/isa.h"
 #include "common/pool.h"
 #include "common/threads.h"
@@ -13,6 +15,15 @@ namespace {
 // As meshes::kStageNames.
 constexpr const char* kStages[] = {"kernel.sort", "kernel.query"};
 
+// Pairs of spheres and obstacles that one thread looks at in less time than it takes to wake another, and as how many a
+// pair counts where spheres sweep.
+constexpr std::size_t kMostAlone = 1 << 11, kSweep = 16;
+
+bool is_small(const DistanceQuery& query) {
+  const auto obstacles = static_cast<std::size_t>(query.world.begin[query.world.environments]);
+  return query.rows() * (obstacles + 1) * (query.settings.sweep ? kSweep : 1) <= kMostAlone;
+}
+
 struct Scratch {
   meshes::Workspace workspace;
   std::vector<std::unique_ptr<Buffer>> outputs;
@@ -21,8 +32,9 @@ struct Scratch {
 class CpuQuery final : public DistanceJob {
  public:
   CpuQuery(Demand demand, std::shared_ptr<const DistanceQuery> query, std::shared_ptr<Scratch> scratch)
-      : DistanceJob(std::move(demand), std::move(query)), scratch_(std::move(scratch)) {}
+      : DistanceJob(std::move(demand), std::move(query)), scratch_(std::move(scratch)), is_small_(is_small(*query_)) {}
 
+  bool runs_anywhere() const override { return is_small_; }
   void run(std::span<NativeJob* const> batch) override {
     for (NativeJob* job : batch) static_cast<CpuQuery*>(job)->evaluate();
   }
@@ -31,6 +43,8 @@ class CpuQuery final : public DistanceJob {
  private:
   void evaluate() {
     check_stop();
+    std::optional<Alone> alone;
+    if (is_small_) alone.emplace();
     const DistanceQuery& query = *query_;
     std::vector<char*> found;
     meshes::Outputs outputs{};
@@ -50,6 +64,7 @@ class CpuQuery final : public DistanceJob {
   }
 
   const std::shared_ptr<Scratch> scratch_;
+  const bool is_small_;
 };
 
 class CpuDistances final : public DistanceEngine {

@@ -1,6 +1,9 @@
 // Retained renders and their differentiation on the CPU.
+#include <iterator>
+#include <optional>
 #include <span>
 
+#include "common/alone.h"
 #include "common/isa.h"
 #include "common/threads.h"
 #include "gaussians/cpu/ids.h"
@@ -31,6 +34,7 @@ class CpuRetain final : public PayloadJob {
 
   bool accept(std::string_view) override { return true; }
   std::span<const char* const> stages() const override { return kForwardStages; }
+  bool runs_anywhere() const override { return pass_->kind->render->is_small(); }
   void run(std::span<NativeJob* const> batch) override {
     for (NativeJob* job : batch) static_cast<CpuRetain*>(job)->draw();
   }
@@ -38,6 +42,8 @@ class CpuRetain final : public PayloadJob {
  private:
   void draw() {
     const GaussianRender& render = *pass_->kind->render;
+    std::optional<Alone> alone;
+    if (render.is_small()) alone.emplace();
     gaussians::Outputs kernels{};
     std::int32_t* ids = nullptr;
     const std::vector<const void*> places = point_all(render, kernels, ids);
@@ -104,6 +110,8 @@ class CpuBackward final : public BackwardJob {
               std::shared_ptr<Scratch> scratch)
       : BackwardJob(std::move(demand), std::move(kind)), pass_(std::move(pass)), scratch_(std::move(scratch)) {}
 
+  // On as many threads as others, though: the order of sums follows from their number.
+  bool runs_anywhere() const override { return pass_->kind->render->is_small(); }
   void run(std::span<NativeJob* const> batch) override {
     for (NativeJob* job : batch) static_cast<CpuBackward*>(job)->differentiate();
   }

@@ -7,7 +7,6 @@ import gc
 import logging
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -21,9 +20,6 @@ from lumigrad.server.core.link import History, WorkerEnd, signal_pipe
 from lumigrad.server.process.worker import Worker
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# A thread that works in Python gives way to others after this time. A small call changes threads about ten times, and
-# may wait as long each time; Python's own 5 ms would add up to a tenth of a second.
-_SWITCH_SECONDS = 0.0005
 
 
 def run(config: Config, history: History | None = None, supervisor: WorkerEnd | None = None) -> int:
@@ -38,7 +34,6 @@ def run(config: Config, history: History | None = None, supervisor: WorkerEnd | 
     faulthandler.register(signal.SIGQUIT)
     # The kernels have their own threads, with which torch's threads would compete.
     torch.set_num_threads(1)
-    sys.setswitchinterval(_SWITCH_SECONDS)
     signals = signal_pipe(_SIGNALS)
     try:
         worker = Worker(config, history or History(), supervisor.beat if supervisor else lambda: None)

@@ -2,8 +2,10 @@
 // under ThreadSanitizer. It ends with 1, and says why, if a job is lost, ends twice or runs beside one of another kind.
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <random>
 #include <stdexcept>
 #include <thread>
@@ -26,11 +28,26 @@ void require(bool holds, const char* what) {
   std::exit(1);
 }
 
+// While it lives, a batch runs.
+class Alone {
+ public:
+  Alone() { require(++running == 1, "one batch at a time"); }
+  ~Alone() { --running; }
+
+ private:
+  static inline std::atomic<int> running{0};
+};
+
 class Counted : public NativeJob {
  public:
-  Counted(Demand demand, bool fails) : NativeJob(std::move(demand)), fails_(fails) { room_bytes = kBytes; }
+  Counted(Demand demand, bool fails, bool is_small) : NativeJob(std::move(demand)), fails_(fails), is_small_(is_small) {
+    room_bytes = kBytes;
+  }
+
+  bool runs_anywhere() const override { return is_small_; }
 
   void run(std::span<NativeJob* const> batch) override {
+    const Alone alone;
     require(memory_room()->left() == static_cast<std::int64_t>(kBytes * batch.size()), "the room of the whole batch");
     for (NativeJob* each : batch) {
       auto& job = static_cast<Counted&>(*each);
@@ -45,7 +62,7 @@ class Counted : public NativeJob {
   int runs = 0;
 
  private:
-  bool fails_;
+  bool fails_, is_small_;
 };
 
 Demand demand_of(std::mt19937& random) {
@@ -65,7 +82,7 @@ void call(Queue& queue, int number) {
   std::mt19937 random(number);
   for (int i = 0; i < kJobs; ++i) {
     const bool is_native = random() % 2, fails = random() % 16 == 0;
-    const auto native = is_native ? std::make_shared<Counted>(demand_of(random), fails) : nullptr;
+    const auto native = is_native ? std::make_shared<Counted>(demand_of(random), fails, random() % 2) : nullptr;
     const std::shared_ptr<Job> job = is_native ? native : std::make_shared<Job>(demand_of(random));
     std::thread canceller;
     if (random() % 8 == 0) canceller = std::thread([&] { queue.cancel(*job); });
@@ -94,8 +111,10 @@ void serve(Queue& queue) {
       continue;
     }
     for (const auto& job : batch) require(!job->is_native(), "jobs of Python alone");
+    std::optional<Alone> alone(std::in_place);
     if (random() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
     if (random() % 4 == 0) queue.leave(7);
+    alone.reset();
     queue.finish(1e-4, random() % 8 != 0);
   }
 }

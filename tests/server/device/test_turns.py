@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -123,3 +124,18 @@ def test_one_call_has_the_turn_at_a_time(tenants: str) -> None:
     assert most == [1]
     assert line.turns._owner is None
     assert not line.turns._lines
+
+
+def test_threads_give_way_sooner_while_somebody_works_for_long() -> None:
+    usual = sys.getswitchinterval()
+    line = Line()
+    first, second = line.turn("a"), line.turn("b")
+    first.take(nothing)
+    assert sys.getswitchinterval() < usual / 5
+    line.wait("b")
+    first.give()
+    line.join()
+    assert sys.getswitchinterval() == usual
+    second.take(nothing)
+    second.give()
+    assert sys.getswitchinterval() == usual

@@ -30,7 +30,8 @@ endif()
 set(NATIVE "${CMAKE_SOURCE_DIR}/kernels/native")
 include("${CMAKE_SOURCE_DIR}/cmake/instruction_sets.cmake")
 
-add_library(lumigrad_serving STATIC "${NATIVE}/serving/calls/short_calls.cpp" "${NATIVE}/serving/cpu_render.cpp"
+add_library(lumigrad_serving STATIC "${NATIVE}/serving/calls/records.cpp"
+            "${NATIVE}/serving/calls/short_calls.cpp" "${NATIVE}/serving/cpu_render.cpp"
             "${NATIVE}/serving/frame.cpp" "${NATIVE}/serving/passes/cpu_distance.cpp"
             "${NATIVE}/serving/passes/cpu_retained.cpp" "${NATIVE}/serving/passes/payload_request.cpp"
             "${NATIVE}/serving/queue/account.cpp" "${NATIVE}/serving/reply.cpp" "${NATIVE}/serving/request.cpp")
@@ -42,7 +43,8 @@ target_sources(lumigrad_serving PRIVATE ${LUMIGRAD_RESIDENT})
 
 file(GLOB LUMIGRAD_BINDINGS CONFIGURE_DEPENDS "${NATIVE}/*/bind.cpp" "${NATIVE}/serving/bind_accounts.cpp"
      "${NATIVE}/serving/bind_frame.cpp" "${NATIVE}/serving/bind_render.cpp" "${NATIVE}/serving/passes/bind_passes.cpp"
-     "${NATIVE}/serving/calls/bind_calls.cpp" "${NATIVE}/serving/passes/bind_retained.cpp"
+     "${NATIVE}/serving/calls/bind_calls.cpp" "${NATIVE}/serving/calls/bind_records.cpp"
+     "${NATIVE}/serving/passes/bind_retained.cpp"
      "${NATIVE}/serving/passes/bound_call.cpp")
 nanobind_add_module(_native NB_STATIC NOMINSIZE "${NATIVE}/module.cpp" ${LUMIGRAD_BINDINGS})
 target_link_libraries(_native PRIVATE lumigrad_serving)

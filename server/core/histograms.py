@@ -53,6 +53,13 @@ class Histograms(Collector):
                 counts[bisect_left(bounds, value)] += 1
             series.total += sum(values)
 
+    def add(self, counts: Sequence[int], total: float, *labels: str) -> None:
+        """Count values by bucket, not cumulative; `total` is their sum."""
+        with self._lock:
+            series = self._series.get(labels) or self._add(labels)
+            series.counts = [old + more for old, more in zip(series.counts, counts, strict=True)]
+            series.total += total
+
     def show(self, *labels: str) -> None:
         """Show a series without values."""
         with self._lock:

@@ -12,7 +12,9 @@ from contextlib import ExitStack, contextmanager
 from datetime import datetime, timezone
 from select import PIPE_BUF
 from types import TracebackType
-from typing import TextIO
+from typing import Protocol, TextIO
+
+from lumigrad.kernels._native import RecordBatch
 
 logger = logging.getLogger("lumigrad")
 
@@ -56,26 +58,37 @@ def event(
         logger.handle(record)
 
 
-# Logs a message with the time at which it happened, and fields, as `event` does.
-Log = Callable[[str, float, Mapping[str, object]], None]
+class Batch(Protocol):
+    """Lines that are written together, each in a part of the time that `event` takes."""
+
+    def add(self, message: str, moment: float, fields: Mapping[str, object]) -> None:
+        """Add a message with the time at which it happened, and fields."""
+
+    def add_calls(self, calls: RecordBatch) -> None:
+        """Add calls that ran without Python."""
 
 
 @contextmanager
-def together() -> Iterator[Log]:
-    """Write the lines of a `with` block together at its end; lines of other threads wait for that.
-
-    Yields a function that takes a part of the time of `event`.
-    """
+def together() -> Iterator[Batch]:
+    """Write the lines of a `with` block together at its end; lines of other threads wait for that."""
     with ExitStack() as stack:
         handlers = [handler for handler in logger.handlers if isinstance(handler, _LineHandler)]
         for handler in handlers:
             stack.enter_context(handler.together())
         is_ours = len(handlers) == 1 == len(logger.handlers) and logger.isEnabledFor(logging.INFO)
-        yield handlers[0].add if is_ours else _event_of
+        yield handlers[0] if is_ours else _Events()
 
 
-def _event_of(message: str, moment: float, fields: Mapping[str, object]) -> None:
-    event(message, moment=moment, **fields)
+class _Events:
+    """A batch for whatever handlers there are."""
+
+    def add(self, message: str, moment: float, fields: Mapping[str, object]) -> None:
+        event(message, moment=moment, **fields)
+
+    def add_calls(self, calls: RecordBatch) -> None:
+        for request_id, method, tenant, milliseconds, moment, sent in calls.tuples():
+            fields = {"request_id": request_id, "method": method, "code": "OK", "ms": round(milliseconds, 3)}
+            event("call", moment=moment, **fields, received=0, sent=sent, **({"tenant": tenant} if tenant else {}))
 
 
 class _LineHandler(logging.StreamHandler):  # type: ignore[type-arg]
@@ -95,8 +108,18 @@ class _LineHandler(logging.StreamHandler):  # type: ignore[type-arg]
 
     def add(self, message: str, moment: float, fields: Mapping[str, object]) -> None:
         """Add a line to the batch."""
+        waiting, formatter = self._batch
+        waiting.append(formatter.line(moment, "INFO", message, fields) + self.terminator)
+
+    def add_calls(self, calls: RecordBatch) -> None:
+        """Add lines, which are made without Python."""
+        waiting, formatter = self._batch
+        waiting += calls.blocks(is_json=formatter.is_json, most_bytes=PIPE_BUF, quote=formatter.quote)
+
+    @property
+    def _batch(self) -> tuple[list[str], _LineFormatter]:
         assert self._waiting is not None and isinstance(self.formatter, _LineFormatter)
-        self._waiting.append(self.formatter.line(moment, "INFO", message, fields) + self.terminator)
+        return self._waiting, self.formatter
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -147,12 +170,25 @@ def _time(moment: float) -> str:
 
 
 class _LineFormatter(logging.Formatter, ABC):
+    is_json: bool
+    # A text as it is in a line.
+    quote: Callable[[str], str]
+
     @abstractmethod
     def line(self, moment: float, level: str, message: str, fields: Mapping[str, object]) -> str:
         """The line of a message."""
 
 
+def _plain(value: object) -> str:
+    if isinstance(value, int):
+        return str(value)
+    text = f"{value:.3f}" if isinstance(value, float) else str(value)
+    return json.dumps(text) if " " in text or not text.isprintable() else text
+
+
 class _PlainFormatter(_LineFormatter):
+    is_json, quote = False, staticmethod(_plain)
+
     def line(self, moment: float, level: str, message: str, fields: Mapping[str, object]) -> str:
         words = [_time(moment), level, message if message.isprintable() else json.dumps(message)]
         words += [f"{name}={_plain(value)}" for name, value in fields.items()]
@@ -164,6 +200,8 @@ class _PlainFormatter(_LineFormatter):
 
 
 class _JsonFormatter(_LineFormatter):
+    is_json, quote = True, staticmethod(json.dumps)
+
     def line(self, moment: float, level: str, message: str, fields: Mapping[str, object]) -> str:
         return json.dumps({"time": _time(moment), "level": level, "message": message, **fields}, default=str)
 
@@ -172,10 +210,3 @@ class _JsonFormatter(_LineFormatter):
         if record.exc_info:
             fields = {**fields, "traceback": self.formatException(record.exc_info)}
         return self.line(record.created, record.levelname, record.getMessage(), fields)
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, int):
-        return str(value)
-    text = f"{value:.3f}" if isinstance(value, float) else str(value)
-    return json.dumps(text) if " " in text or not text.isprintable() else text

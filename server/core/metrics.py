@@ -17,6 +17,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from lumigrad.kernels._native import RecordBatch
 from lumigrad.server.core.accounts import Account
 from lumigrad.server.core.errors import REASONS
 from lumigrad.server.core.histograms import Histograms
@@ -190,18 +191,32 @@ class Metrics:
         for (method, code, tenant, engine, operation), group in alike.items():
             received = sum([record.bytes_received for record in group])
             sent = sum([record.bytes_sent for record in group])
-            self.calls.labels(method, code).inc(len(group))
-            self.bytes.labels(method, "received").inc(received)
-            self.bytes.labels(method, "sent").inc(sent)
-            if tenant:
-                label = self._label_of(tenant)
-                self.tenant_calls.labels(label).inc(len(group))
-                self.tenant_bytes.labels(label).inc(received + sent)
+            self._count(method, code, tenant, len(group), received, sent)
             self.call_seconds.observe_all([record.milliseconds / 1e3 for record in group], method)
             self._stages(engine, operation, [record.stages for record in group])
             self.batch_views.observe_all([record.batch_views for record in group if record.batch_views])
         for record in records:
             self._unusual(record)
+
+    def native_calls_ended(self, batch: RecordBatch) -> None:
+        """Record calls that ran without Python, which have succeeded."""
+        for group in batch.alike(_SECONDS):
+            self._count(group.method, "OK", group.tenant, group.calls, 0, group.bytes_sent)
+            self.call_seconds.add(group.seconds.counts, group.seconds.total, group.method)
+            for stage, seconds in group.stages:
+                histogram, labels = self._of_stage(group.engine, "forward", stage)
+                histogram.add(seconds.counts, seconds.total, *labels)
+            self.batch_views.observe_all(group.batch_views)
+
+    def _count(self, method: str, code: str, tenant: str, calls: int, received: int, sent: int) -> None:
+        """Count calls with the same labels, and their bytes."""
+        self.calls.labels(method, code).inc(calls)
+        self.bytes.labels(method, "received").inc(received)
+        self.bytes.labels(method, "sent").inc(sent)
+        if tenant:
+            label = self._label_of(tenant)
+            self.tenant_calls.labels(label).inc(calls)
+            self.tenant_bytes.labels(label).inc(received + sent)
 
     def _unusual(self, record: CallRecord) -> None:
         """Record what few calls have."""
@@ -226,10 +241,13 @@ class Metrics:
                 else:
                     seconds[stage] = [value / 1e3]
         for stage, values in seconds.items():
-            if stage.startswith(_KERNEL):
-                self.kernel_seconds.observe_all(values, engine, op, stage.removeprefix(_KERNEL))
-            else:
-                self.stage_seconds.observe_all(values, stage)
+            histogram, labels = self._of_stage(engine, op, stage)
+            histogram.observe_all(values, *labels)
+
+    def _of_stage(self, engine: str, op: str, stage: str) -> tuple[Histograms, tuple[str, ...]]:
+        if stage.startswith(_KERNEL):
+            return self.kernel_seconds, (engine, op, stage.removeprefix(_KERNEL))
+        return self.stage_seconds, (stage,)
 
     def _label_of(self, tenant: str) -> str:
         """The label of a tenant; tenants after the first `_MAX_TENANTS` share one."""

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from lumigrad.kernels._native import RecordBatch, Records
 from lumigrad.server.core import logs
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.core.record import CallRecord
@@ -28,10 +29,11 @@ class Notes:
         self._metrics = metrics
         self._trace = trace
         # Records that are not in the metrics, and those that are not in the log; appending and removing are atomic.
-        self._new: deque[CallRecord | Callable[[], CallRecord]] = deque()
+        self._new: deque[CallRecord] = deque()
         self._counted: deque[CallRecord] = deque()
-        # Makes the records of further calls that have succeeded.
-        self.more: Callable[[], list[CallRecord]] = list
+        # Takes records of calls that ran without Python, which have succeeded; and those that are not in the log.
+        self.native = Records()
+        self._counted_native: deque[RecordBatch] = deque()
         # Held until a batch is in the metrics, and in the log. Reading metrics must not wait for a log that is stuck.
         self._counting, self._writing = threading.Lock(), threading.Lock()
         self._is_urgent = threading.Event()
@@ -49,16 +51,14 @@ class Notes:
         if record.code != "OK":
             self._is_urgent.set()
 
-    def add_later(self, record: Callable[[], CallRecord]) -> None:
-        """Take a function that makes the record of a call that has succeeded: the call need not wait for that."""
-        self._new.append(record)
-
     def write(self) -> None:
         """Write all that has been added by now."""
         self._count()
         with self._writing, logs.together() as log:
             for record in _taken(self._counted):
                 self._log(record, log)
+            for batch in _taken(self._counted_native):
+                log.add_calls(batch)
 
     def close(self) -> None:
         """Write what is left, and end the thread."""
@@ -78,11 +78,14 @@ class Notes:
 
     def _count(self) -> None:
         with self._counting:
-            batch = [each if isinstance(each, CallRecord) else each() for each in _taken(self._new)] + self.more()
+            batch, native = _taken(self._new), self.native.take()
             self._counted.extend(batch)
             self._metrics.calls_ended(batch)
+            if len(native):
+                self._counted_native.append(native)
+                self._metrics.native_calls_ended(native)
 
-    def _log(self, record: CallRecord, log: logs.Log) -> None:
+    def _log(self, record: CallRecord, log: logs.Batch) -> None:
         fields = {
             "request_id": record.request_id,
             "method": record.method,
@@ -94,7 +97,7 @@ class Notes:
         if record.tenant:
             fields["tenant"] = record.tenant
         if self._trace is None and not (record.why or record.steps or record.nonfinite or record.item_codes):
-            log("call", record.ended_at, fields)
+            log.add("call", record.ended_at, fields)
             return
         failed = sum(code != "OK" for code in record.item_codes)
         optional = {

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -38,7 +37,7 @@ from lumigrad.server.core.progress import Patience
 from lumigrad.server.core.turns import Turn, Turns
 from lumigrad.server.rpc.authentication import Authenticate
 from lumigrad.server.rpc.request_check import RequestCheck
-from lumigrad.server.rpc.short_calls import call_of, progress_of, records_of
+from lumigrad.server.rpc.short_calls import call_of, progress_of
 from lumigrad.server.rpc.status import Answer, answer_to
 
 # Answers a call from the bytes of its first message with those of its reply, which may have so many bytes of payload;
@@ -109,8 +108,7 @@ class CallHandler:
         self.streams = streams or Account("open streams", 0, "--max-streams")
         self._long = {_TRAIN: self.trainings, _STREAM: self.streams}
         # Calls that a shortcut may answer; in `_calls`, too, are those that it leaves to the general way.
-        self._shorts = ShortCalls(places.books)
-        notes.more = partial(records_of, self._shorts)
+        self._shorts = ShortCalls(places.books, notes.native)
         self._calls: dict[Call, _Open] = {}
         # Calls whose last bytes are not sent yet, and since when (monotonic clock).
         self._leaving: dict[Call, float] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 from lumigrad.kernels._native import FrameLine, PreparedFrame, read_render_request
@@ -12,7 +11,6 @@ from lumigrad.server.core.accounts import Account
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import SceneNotFoundError, VersionMismatchError
 from lumigrad.server.core.notes import Notes
-from lumigrad.server.core.record import CallRecord, StageTimes
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.prepared import PreparedRender
 from lumigrad.server.rpc.stream_frames import METHOD, frame_id
@@ -40,20 +38,20 @@ class PreparedFrames:
     """
 
     def __init__(self, tenants: Tenants, room: Room, places: Account, notes: Notes, call: Call) -> None:
-        """Without a kind; `call` is the stream's, `places` are those of calls, and `notes` takes records of frames."""
+        """Without a kind; `call` is the stream's, `places` are those of calls, and `notes` takes the records."""
         self._runtime = runtime = tenants.of(call)
         self._room = room
-        self._notes = notes
-        self._call = call
         # Only the general way traces calls.
         self._is_possible = call.times.spans is None
         self._kind: _Kind | None = None
-        self._engine = ""
         self.line = FrameLine(
             queue=runtime.executor.queue,
             renderer=runtime.renderer,
             places=places.books,
             payloads=runtime.payload_memory.account.books,
+            records=notes.native,
+            method=METHOD,
+            request_id=frame_id(call, ""),
             tenant=call.tenant,
             priority=int(call.priority),
             deadline=call.deadline,
@@ -68,7 +66,8 @@ class PreparedFrames:
         """Take further frames as this one, which stands for a RenderRequest, if such a Render is prepared."""
         found = read_render_request(request) if self._is_possible else None
         self._kind = kind = None if found is None else _Kind(found.scene_id, found.version, found.key)
-        if kind is None or self._prepared(kind) is None or not self.line.expect(raw):
+        prepared = None if kind is None else self._prepared(kind)
+        if prepared is None or not self.line.expect(raw, prepared.engine):
             self.forget()
 
     def forget(self) -> None:
@@ -81,17 +80,13 @@ class PreparedFrames:
         prepared = None if kind is None else self._prepared(kind)
         if prepared is None:
             return None
-        self._engine, runtime = prepared.engine, self._runtime
+        runtime = self._runtime
         room = self._room(prepared.cost, runtime)
         if room is None:
             return None
         staged = runtime.renderer.staging_bytes(prepared.native)
         staging = runtime.transfer.allocate(staged) if staged else None
         return self.line.begin(raw, after, prepared.native, staging, room)
-
-    def note(self, frame: PreparedFrame) -> None:
-        """Record a frame that has succeeded."""
-        self._notes.add_later(partial(_record, frame, self._engine, self._call))
 
     def _prepared(self, kind: _Kind) -> PreparedRender | None:
         """What is prepared for the scene as it is now."""
@@ -101,21 +96,3 @@ class PreparedFrames:
             return None
         prepared = scene.prepared.find(kind.key)
         return prepared if prepared is not None and prepared.payload_bytes <= FRAME_BYTES else None
-
-
-def _record(frame: PreparedFrame, engine: str, whole: Call) -> CallRecord:
-    times = StageTimes()
-    times.created = frame.arrived
-    times.milliseconds = frame.stages
-    return CallRecord(
-        METHOD,
-        frame_id(whole, frame.number),
-        times,
-        tenant=whole.tenant,
-        engine=engine,
-        operation="forward",
-        bytes_sent=frame.payload_bytes,
-        batch_views=frame.batch_views,
-        milliseconds=frame.milliseconds,
-        ended_at=frame.ended_at,
-    )

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 
 import grpc
@@ -14,7 +15,7 @@ import grpc
 from lumigrad.kernels._native import Outcome, PreparedFrame
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import CancelledError, DeviceTimeError, StoppingError, UnauthenticatedError
-from lumigrad.server.rpc.handler import CallHandler, next_message
+from lumigrad.server.rpc.handler import CallHandler
 from lumigrad.server.rpc.prepared_frames import PreparedFrames
 from lumigrad.server.rpc.request_check import RequestCheck
 from lumigrad.server.rpc.server import CallThreads
@@ -225,18 +226,26 @@ class _Stream:
 
     def _receive(self) -> bytes | None:
         """The next request; None, once the stream has been told to end, if there is none."""
+        progress = self.call.progress
         try:
-            raw = next_message(self._raw, self.call)
-            if raw is None:
-                # The end of the requests may be that of the call.
-                self.call.check()
-                self.finish(None)
+            with progress.receiving, suppress(grpc.RpcError):
+                raw = next(self._raw, None)
+                progress.has_begun = True
+                progress.renew()
+                if raw is not None:
+                    return raw
+                self._finish_requests()
+                return None
+            # gRPC's error refers to itself, and would keep all objects of the stream until garbage collection.
+            self.finish(CancelledError())
         except BaseException as error:
             self.finish(error)
-            return None
-        self.call.progress.has_begun = True
-        self.call.progress.renew()
-        return raw
+        return None
+
+    def _finish_requests(self) -> None:
+        """End the stream after its last request, which may have been the last because the call has ended."""
+        self.call.check()
+        self.finish(None)
 
     def _parsed(self, raw: bytes) -> Frame | None:
         """The frame of a request; None, once the stream has been told to end, if it is none."""
@@ -255,62 +264,60 @@ class _Stream:
 
     def _was_prepared(self, raw: bytes) -> bool:
         """Render a frame of the prepared kind, or leave that to the thread that sends; False: it is another one."""
-        if self._frames and not self.line.takes(raw, self._requests.number):
+        requests = self._requests
+        if self._frames and not self.line.takes(raw, requests.number):
             return False
         self.line.wait_for_room(_MOST_FRAMES)
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_finishing or not self._frames)
+        with self._lock:
+            while self._frames and not self._is_finishing:
+                self._changed.wait()
             if self._is_finishing or self._handler.is_closed:
                 return False
-            frame = self._prepared.begin(raw, self._requests.number)
+            frame = self._prepared.begin(raw, requests.number)
             if frame is None:
                 return False
-            self._requests.number = frame.number
-            is_alone = not self._has_sender and not frame.is_pipelined
-            begins_to_send = not self._has_sender and frame.is_pipelined
-            self._has_sender |= begins_to_send
-        if begins_to_send:
+            requests.number = frame.number
+            had_sender, is_pipelined = self._has_sender, frame.is_pipelined
+            self._has_sender = had_sender or is_pipelined
+        if not had_sender and is_pipelined:
             self._threads.submit(self._send_prepared)
-        if is_alone:
+        elif not had_sender:
             self._send_first()
         return True
 
     def _send_prepared(self) -> None:
         """Send the replies of prepared frames, until none comes for a while or a caller waits for each."""
-        while self._send_first():
+        while self._may_follow(self._send_first()):
             pass
 
-    def _send_first(self) -> bool:
-        """Wait for the first prepared frame, and send its reply; returns whether another one may follow soon."""
-        frame = self.line.next(_LINGER_SECONDS)
-        if frame is not None:
-            try:
-                self._finish_prepared(frame)
-            except BaseException as error:
-                # Of ours: later frames must not wait for it.
-                self._abandon(error)
-            self.line.remove()
-            self.call.progress.renew()
-        return self._may_follow(frame)
-
     def _may_follow(self, frame: PreparedFrame | None) -> bool:
-        if frame is not None and frame.is_pipelined and not self._is_finishing:
+        """Whether this thread sends on, after a frame; None: there was none for a while."""
+        if frame is not None and frame.is_pipelined:
             return True
         with self._lock:
-            if len(self.line):
-                return True
-            self._has_sender = False
-            is_finishing = self._is_finishing
-        if is_finishing:
+            self._has_sender = len(self.line) > 0
+            return self._has_sender
+
+    def _send_first(self) -> PreparedFrame | None:
+        """Wait for the first prepared frame, for a while, and send its reply."""
+        frame = self.line.next(_LINGER_SECONDS)
+        if frame is None:
+            return None
+        try:
+            self._finish_prepared(frame)
+        except BaseException as error:
+            # Of ours: later frames must not wait for it.
+            self._abandon(error)
+        self.line.remove()
+        self.call.progress.renew()
+        if self._is_finishing:
             self._send_due()
-        return False
+        return frame
 
     def _finish_prepared(self, frame: PreparedFrame) -> None:
         """Send the reply of a frame that has ended; one that has failed is rendered as others are."""
         reply = frame.take_reply()
         if reply is not None:
-            # Before the reply, so that whoever has it finds the call in the metrics.
-            self._prepared.note(frame)
             if frame.number < self._refused_from:
                 self._send(reply)
             return

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from lumigrad.kernels._native import ShortCall, ShortCalls
+from lumigrad.kernels._native import ShortCall
 from lumigrad.server.core.call import Call, Priority
 from lumigrad.server.core.progress import Progress
-from lumigrad.server.core.record import CallRecord, StageTimes
 
 
 def progress_of(short: ShortCall) -> Progress:
@@ -28,16 +27,3 @@ def call_of(short: ShortCall) -> Call:
     if not context.add_callback(call.end):
         call.end()
     return call
-
-
-def records_of(shorts: ShortCalls) -> list[CallRecord]:
-    """The records of calls that have been answered since the last time."""
-    records = []
-    for method, request_id, tenant, engine, stages, milliseconds, ended_at, nbytes, views in shorts.take_records():
-        times = StageTimes()
-        times.milliseconds = stages
-        record = CallRecord(method, request_id, times, tenant, engine, "forward")
-        record.milliseconds, record.ended_at = milliseconds, ended_at
-        record.bytes_sent, record.batch_views = nbytes, views
-        records.append(record)
-    return records

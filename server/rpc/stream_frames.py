@@ -118,7 +118,7 @@ def _answer(call: Call, error: BaseException) -> Answer:
     return answer_to(call.ended() or error, call.record.request_id)
 
 
-def frame_id(whole: Call, number: int) -> str:
+def frame_id(whole: Call, number: int | str) -> str:
     """The request id of a frame of a stream."""
     return f"{whole.record.request_id[:_ID_CHARACTERS]}.{number}"
 

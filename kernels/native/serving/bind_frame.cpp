@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "serving/bound_job.h"
+#include "serving/calls/records.h"
 #include "serving/frame.h"
 #include "serving/queue/account.h"
 
@@ -34,6 +35,8 @@ struct Source {
   Queue& queue;
   const Renderer& renderer;
   const std::shared_ptr<Account> places, payloads;
+  const std::shared_ptr<Records> records;
+  const std::string method, request_id;  // Of its frames; ids end with their numbers.
   const std::string tenant;
   const int priority;
   const Clock::time_point deadline;
@@ -42,10 +45,11 @@ struct Source {
 // A frame, from its request to the last byte of its reply.
 class Frame {
  public:
-  Frame(std::shared_ptr<const Source> source, nb::bytes raw, FrameRequest request)
+  Frame(std::shared_ptr<const Source> source, nb::bytes raw, FrameRequest request, std::string engine)
       : source_(std::move(source)),
         raw_(std::move(raw)),
         request_(std::move(request)),
+        engine_(std::move(engine)),
         place_(source_->places, source_->tenant),
         payload_(source_->payloads, source_->tenant) {
     const bool is_limited = request_.timeout_ms > 0;
@@ -74,14 +78,13 @@ class Frame {
     job_->submit();
   }
   void await() {
-    if (!is_submitted_) submit();
     try {
-      job_->await(arrived_);
+      is_submitted_ ? job_->await(arrived_) : job_->run(arrived_);
     } catch (...) {
       // The device: the general path meets its error, too.
       has_failed_ = true;
     }
-    ended_ = std::chrono::system_clock::now();
+    if (job_->is_done() && !has_failed_) record();
     place_.release();
   }
   void cancel() { job_->cancel(); }
@@ -105,9 +108,6 @@ class Frame {
   std::uint64_t number() const { return request_.number; }
   bool is_pipelined() const { return request_.is_pipelined; }
   double deadline() const { return deadline_ == Clock::time_point::max() ? INFINITY : moment(deadline_); }
-  double arrived() const { return moment(arrived_); }
-  double ended_at() const { return std::chrono::duration<double>(ended_.time_since_epoch()).count(); }
-  std::size_t payload_bytes() const { return payload_bytes_; }
   Outcome outcome() const { return outcome_; }
   // Whether it has waited longer than a call may take.
   bool is_overlong() const { return is_overlong_; }
@@ -115,11 +115,25 @@ class Frame {
 
  private:
   static double moment(Clock::time_point at) { return seconds_of(at.time_since_epoch()); }
+  // Before the reply is sent, so that whoever has it finds the frame in the metrics.
+  void record() const {
+    ShortRecord record{.method = source_->method,
+                       .request_id = source_->request_id + std::to_string(request_.number),
+                       .tenant = source_->tenant,
+                       .engine = engine_};
+    record.stages = job_->stage_times();
+    record.milliseconds = job_->total();
+    record.ended_at = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    record.bytes_sent = payload_bytes_;
+    record.batch_views = job_->batch_views();
+    source_->records->add(std::move(record));
+  }
 
   const std::shared_ptr<const Source> source_;
   const nb::bytes raw_;
   const Clock::time_point arrived_ = Clock::now();
   FrameRequest request_;
+  const std::string engine_;
   Clock::time_point deadline_;
   Reservation place_, payload_;
   std::optional<BoundJob> job_;
@@ -127,7 +141,6 @@ class Frame {
   bool is_submitted_ = false, has_failed_ = false;
   std::atomic<bool> is_overlong_{false};
   Outcome outcome_ = Outcome::kPending;
-  std::chrono::system_clock::time_point ended_{};
 };
 
 // The frames of one stream that are on their way, in order. One thread adds frames, and one takes them.
@@ -135,7 +148,8 @@ class FrameLine {
  public:
   explicit FrameLine(Source source) : source_(std::make_shared<Source>(std::move(source))) {}
 
-  bool expect(const nb::bytes& raw) {
+  bool expect(const nb::bytes& raw, std::string engine) {
+    engine_ = std::move(engine);
     const std::optional<FrameRequest> request = read_frame_request({raw.c_str(), raw.size()});
     key_ = request ? request->key : std::string();
     return request.has_value();
@@ -147,7 +161,7 @@ class FrameLine {
                                const nb::object& staging, std::int64_t room_bytes) {
     std::optional<FrameRequest> request = read(raw, after);
     if (!request) return nullptr;
-    auto frame = std::make_shared<Frame>(source_, raw, std::move(*request));
+    auto frame = std::make_shared<Frame>(source_, raw, std::move(*request), engine_);
     if (!frame->prepare(render, staging, room_bytes)) return nullptr;
     if (frame->is_pipelined()) {
       nb::gil_scoped_release unlocked;
@@ -187,6 +201,7 @@ class FrameLine {
 
   // Waits until fewer frames than `count` are on their way.
   void wait_for_room(std::size_t count) {
+    if (size() < count) return;
     nb::gil_scoped_release unlocked;
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return frames_.size() < count; });
@@ -225,7 +240,7 @@ class FrameLine {
 
   const std::shared_ptr<const Source> source_;
   // Of the cameras of frames that are of the same kind; empty: no kind is known.
-  std::string key_;
+  std::string key_, engine_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Frame>> frames_;
@@ -237,17 +252,11 @@ void bind_frame(nb::module_& m) {
       .def_prop_ro("number", &Frame::number)
       .def_prop_ro("is_pipelined", &Frame::is_pipelined)
       .def_prop_ro("deadline", &Frame::deadline)
-      .def_prop_ro("arrived", &Frame::arrived)
-      .def_prop_ro("ended_at", &Frame::ended_at)
       .def_prop_ro("outcome", &Frame::outcome)
       .def_prop_ro("is_overlong", &Frame::is_overlong)
-      .def_prop_ro("payload_bytes", &Frame::payload_bytes)
       .def(
           "take_reply", [](Frame& self) { return self.job().take_reply(); },
           nb::sig("def take_reply(self) -> bytes | None"), "The bytes of a FrameReply, once; None: it is not DONE.")
-      .def_prop_ro("stages", [](Frame& self) { return self.job().stages(); })
-      .def_prop_ro("milliseconds", [](Frame& self) { return self.job().total(); })
-      .def_prop_ro("batch_views", [](Frame& self) { return self.job().batch_views(); })
       .def_prop_ro("overdue_limit", [](Frame& self) { return self.job().overdue_limit(); });
 }
 
@@ -259,13 +268,15 @@ void bind_serving_frames(nb::module_& m) {
       .def(
           "__init__",
           [](FrameLine* self, Queue& queue, const Renderer& renderer, std::shared_ptr<Account> places,
-             std::shared_ptr<Account> payloads, std::string tenant, int priority, double deadline) {
-            new (self) FrameLine(Source{queue, renderer, std::move(places), std::move(payloads), std::move(tenant),
-                                        priority, time_of(deadline)});
+             std::shared_ptr<Account> payloads, std::shared_ptr<Records> records, std::string method,
+             std::string request_id, std::string tenant, int priority, double deadline) {
+            new (self) FrameLine(Source{queue, renderer, std::move(places), std::move(payloads), std::move(records),
+                                        std::move(method), std::move(request_id), std::move(tenant), priority,
+                                        time_of(deadline)});
           },
           nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::kw_only(), "queue"_a, "renderer"_a, "places"_a,
-          "payloads"_a, "tenant"_a, "priority"_a, "deadline"_a)
-      .def("expect", &FrameLine::expect, "raw"_a,
+          "payloads"_a, "records"_a, "method"_a, "request_id"_a, "tenant"_a, "priority"_a, "deadline"_a)
+      .def("expect", &FrameLine::expect, "raw"_a, "engine"_a,
            "Take frames of a kind: requests that differ from this one in poses only. False: there is no kind of it.")
       .def("takes", &FrameLine::takes, "raw"_a, "after"_a, "Whether a frame is of the kind, with a larger number.")
       .def("begin", &FrameLine::begin, "raw"_a, "after"_a, "render"_a, "staging"_a.none(), "room_bytes"_a,

@@ -161,8 +161,8 @@ nb::object BoundJob::take_reply() {
   return reply;
 }
 
-std::vector<std::pair<const char*, double>> BoundJob::stage_times() const {
-  std::vector<std::pair<const char*, double>> stages{{"decode", decode_}, {"queue", queued()}};
+std::vector<std::pair<std::string, double>> BoundJob::stage_times() const {
+  std::vector<std::pair<std::string, double>> stages{{"decode", decode_}, {"queue", queued()}};
   const RenderTimes& times = job_->times;
   for (int i = 0; i < 4; ++i) {
     if (times.stages[i] > 0.0) stages.emplace_back(kKernelNames[i], times.stages[i]);
@@ -173,7 +173,7 @@ std::vector<std::pair<const char*, double>> BoundJob::stage_times() const {
 
 nb::dict BoundJob::stages() const {
   nb::dict result;
-  for (const auto& [name, milliseconds] : stage_times()) result[name] = milliseconds;
+  for (const auto& [name, milliseconds] : stage_times()) result[name.c_str()] = milliseconds;
   return result;
 }
 

@@ -58,15 +58,17 @@ class BoundJob {
   // arrived at `arrived`. `settle` must follow.
   void await(Clock::time_point arrived);
   Outcome settle();
+  // Whether it has succeeded; with or without the interpreter's lock, after `await`.
+  bool is_done() const { return outcome_ == Outcome::kDone; }
   bool has_started() const { return queue_.has_started(*job_); }
   // Nobody waits for it any more.
   void cancel() { queue_.cancel(*job_); }
 
-  nb::object reply() const { return outcome_ == Outcome::kDone ? nb::object(reply_) : nb::none(); }
+  nb::object reply() const { return is_done() ? nb::object(reply_) : nb::none(); }
   // Gives the reply away, and with it all that is not needed to tell how the job went.
   nb::object take_reply();
   // Milliseconds by stage.
-  std::vector<std::pair<const char*, double>> stage_times() const;
+  std::vector<std::pair<std::string, double>> stage_times() const;
   nb::dict stages() const;
   double total() const { return total_; }
   int batch_views() const { return job_->batch_views; }

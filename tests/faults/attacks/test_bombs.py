@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -12,9 +13,15 @@ from lumigrad.protos.service import SCENE_SERVICE, WORKER_SERVICE, Stub
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import scene_pb2, worker_pb2
 from support.calls.raw_calls import RawClient, failure, sphere_cloud
-from support.workers.worker import WorkerProcess
+from support.workers.worker import WorkerProcess, worker
 
 MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[WorkerProcess]:
+    with worker("--device", "cpu") as started:
+        yield started
 
 
 def put(channel: grpc.Channel, data: bytes, compression: grpc.Compression) -> Any:

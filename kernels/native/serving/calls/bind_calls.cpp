@@ -270,17 +270,6 @@ nb::list bound_of(const std::vector<ShortCall*>& calls) {
   return found;
 }
 
-nb::list take_records(ShortCalls& calls) {
-  nb::list records;
-  for (const ShortRecord& record : calls.take_records()) {
-    nb::dict stages;
-    for (const auto& [name, milliseconds] : record.stages) stages[name] = milliseconds;
-    records.append(nb::make_tuple(record.method, record.request_id, record.tenant, record.engine, stages,
-                                  record.milliseconds, record.ended_at, record.bytes_sent, record.batch_views));
-  }
-  return records;
-}
-
 bool wait(bool (ShortCalls::*until)(Clock::duration), ShortCalls& calls, double seconds) {
   const auto limit = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   nb::gil_scoped_release unlocked;
@@ -329,7 +318,9 @@ void bind_serving_calls(nb::module_& m) {
   bind_short_call(m);
   nb::class_<ShortCalls>(m, "ShortCalls")
       .def("__init__",
-           [](ShortCalls* self, std::shared_ptr<Account> places) { new (self) ShortCalls(std::move(places)); })
+           [](ShortCalls* self, std::shared_ptr<Account> places, std::shared_ptr<Records> records) {
+             new (self) ShortCalls(std::move(places), std::move(records));
+           })
       .def("admit", &admit, "method"_a, "tenant"_a, "context"_a, "usual_bytes"_a, "most_bytes"_a,
            nb::sig("def admit(self, method: str, tenant: str, context: object, usual_bytes: int, most_bytes: int) -> "
                    "ShortCall | None"))
@@ -342,8 +333,7 @@ void bind_serving_calls(nb::module_& m) {
       .def(
           "unsent", [](const ShortCalls& calls, double before) { return bound_of(calls.unsent(time_of(before))); },
           "before"_a, nb::sig("def unsent(self, before: float) -> list[ShortCall]"))
-      .def("__len__", &ShortCalls::count)
-      .def("take_records", &take_records);
+      .def("__len__", &ShortCalls::count);
 }
 
 }  // namespace lumigrad

@@ -18,9 +18,9 @@ void ShortCalls::receive(ShortCall& call, bool is_waiting) {
 }
 
 void ShortCalls::leave(ShortCall& call, ShortRecord record) {
+  records_->add(std::move(record));
   {
     const std::lock_guard lock(mutex_);
-    records_.push_back(std::move(record));
     give_back(call);
     if (!call.has_ended) {
       call.left_at = Clock::now();
@@ -90,11 +90,6 @@ std::vector<ShortCall*> ShortCalls::unsent(Clock::time_point before) const {
 std::size_t ShortCalls::count() const {
   const std::lock_guard lock(mutex_);
   return open_.size();
-}
-
-std::vector<ShortRecord> ShortCalls::take_records() {
-  const std::lock_guard lock(mutex_);
-  return std::exchange(records_, {});
 }
 
 }  // namespace lumigrad::serving

@@ -12,6 +12,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "serving/calls/records.h"
 #include "serving/job.h"
 #include "serving/queue/account.h"
 
@@ -31,20 +32,11 @@ struct ShortCall {
   bool has_ended = false;  // Nothing of it is on its way to the caller any more.
 };
 
-// What is recorded of a call that was answered. Stages are names with milliseconds.
-struct ShortRecord {
-  std::string method, request_id, tenant, engine;
-  std::vector<std::pair<const char*, double>> stages;
-  double milliseconds = 0;
-  double ended_at = 0;  // Seconds since 1970.
-  std::size_t bytes_sent = 0;
-  int batch_views = 0;
-};
-
 // The calls in progress; they take places from the account of all calls. Thread-safe.
 class ShortCalls {
  public:
-  explicit ShortCalls(std::shared_ptr<Account> places) : places_(std::move(places)) {}
+  ShortCalls(std::shared_ptr<Account> places, std::shared_ptr<Records> records)
+      : places_(std::move(places)), records_(std::move(records)) {}
 
   // False: no more calls are taken, or there is no place.
   bool admit(ShortCall& call);
@@ -65,7 +57,6 @@ class ShortCalls {
   // Those that were answered before a moment, and are not sent.
   std::vector<ShortCall*> unsent(Clock::time_point before) const;
   std::size_t count() const;
-  std::vector<ShortRecord> take_records();
 
  private:
   using Lock = std::unique_lock<std::mutex>;
@@ -73,11 +64,11 @@ class ShortCalls {
   void give_back(ShortCall& call);
 
   const std::shared_ptr<Account> places_;
+  const std::shared_ptr<Records> records_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool is_closed_ = false;
   std::unordered_set<ShortCall*> open_, unsent_;
-  std::vector<ShortRecord> records_;
 };
 
 }  // namespace lumigrad::serving

@@ -1,0 +1,62 @@
+// What is recorded of calls that ran without Python, until it is in the metrics and in the log.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lumigrad::serving {
+
+// What is recorded of a call that was answered. Stages are names with milliseconds.
+struct ShortRecord {
+  std::string method, request_id, tenant, engine;
+  std::vector<std::pair<std::string, double>> stages;
+  double milliseconds = 0;
+  double ended_at = 0;  // Seconds since 1970.
+  std::size_t bytes_sent = 0;
+  int batch_views = 0;
+};
+
+// Records that nobody has read. Thread-safe.
+class Records {
+ public:
+  void add(ShortRecord record);
+  std::vector<ShortRecord> take();
+
+ private:
+  std::mutex mutex_;
+  std::vector<ShortRecord> records_;
+};
+
+// Values by buckets; the last one has no upper bound.
+struct Buckets {
+  std::vector<std::uint64_t> counts;
+  double total = 0;
+
+  // `bounds` ascend, and belong to their buckets.
+  void add(double value, const std::vector<double>& bounds);
+};
+
+// Calls with the same labels.
+struct AlikeCalls {
+  std::string method, tenant, engine;
+  std::uint64_t calls = 0, bytes_sent = 0;
+  Buckets seconds;
+  std::vector<std::pair<std::string, Buckets>> stages;  // Seconds.
+  std::vector<int> batch_views;
+};
+
+std::vector<AlikeCalls> alike_calls(const std::vector<ShortRecord>& records, const std::vector<double>& bounds);
+
+enum class LogFormat { kPlain, kJson };
+
+// The log lines of calls, as server/core/logs.py writes them, in blocks of up to `most_bytes`. `quote` is asked for
+// each tenant once.
+std::vector<std::string> log_blocks(const std::vector<ShortRecord>& records, LogFormat format, std::size_t most_bytes,
+                                    const std::function<std::string(const std::string&)>& quote);
+
+}  // namespace lumigrad::serving

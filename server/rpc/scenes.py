@@ -70,8 +70,9 @@ class SceneService:
         if present is not None:
             receiver.expect_end()
             return scene_pb2.PutReply(scene=present.info(), existed=True)
-        make = prepare(call)
         with runtime.scenes.room(cost.payload_bytes, call):
+            # After the wait for room: a restore that builds a scene has waited for that, too.
+            make = prepare(call)
             content = runtime.executor.run(lambda: make(call.times), call, cost)
             receiver.expect_end()
             scene, existed = with_stored(runtime, call, lambda: runtime.scenes.add(computed, content))

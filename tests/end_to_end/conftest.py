@@ -1,12 +1,14 @@
-"""One real worker for all end-to-end tests."""
+"""One real worker for all end-to-end tests, and one of its own with a browser for a module that asks for these."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from lumigrad.client import Client
+from support.chromium import chromium
 from support.workers.worker import WorkerProcess, worker
 
 
@@ -22,3 +24,17 @@ def client(running: WorkerProcess) -> Iterator[Client]:
     """A client of that worker."""
     with Client(running.target) as connected:
         yield connected
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[WorkerProcess]:
+    """A worker of one module."""
+    with worker("--device", "cpu") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless browser of one module."""
+    with chromium() as made:
+        yield made

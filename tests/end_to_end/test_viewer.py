@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import urllib.request
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import numpy as np
 import pytest
 
 from lumigrad.client import Client, Spheres
-from support.chromium import chromium
 from support.workers.worker import LUMIGRAD, WorkerProcess, worker
 
 pytest.importorskip("viser", reason="no viser: pip install 'lumigrad[viewer]'")
@@ -30,18 +28,6 @@ DEPTH_DB = 24.0
 def balls(count: int = 60) -> Spheres:
     generator = np.random.default_rng(4)
     return Spheres(generator.uniform(-1, 1, (count, 3)), generator.uniform(0.2, 1, (count, 3)), np.full(count, 0.2))
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu") as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as made:
-        yield made
 
 
 def test_a_scene_is_shown_sharpens_at_rest_and_outlives_its_worker(browser: Any, tmp_path: Path) -> None:

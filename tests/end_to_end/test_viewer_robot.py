@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,9 @@ from lumigrad.client import Client, Gaussians
 from lumigrad.client.formats.world_files import read_obstacles
 from lumigrad.client.robots import Robot
 from lumigrad.client.values.world import World
-from support.chromium import canvas_pixels, chromium, opened_page
+from support.chromium import canvas_pixels, opened_page
 from support.files.robot_files import JointLine, write_urdf
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess
 
 pytest.importorskip("viser", reason="no viser: pip install 'lumigrad[viewer]'")
 
@@ -36,18 +35,6 @@ JOINTS = (
 SPHERES = {"arm": [[0.1, 0, 0, 0.08], [0.25, 0, 0, 0.08]], "hand": [[0, 0, 0, 0.1], [0, 0, 0.15, -1.0]]}
 # On the way of the hand if it turns to the left.
 WORLD = {"cuboid": {"wall": {"dims": [0.4, 0.05, 0.6], "pose": [0.35, 0.3, 0.3, 1, 0, 0, 0]}}}
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu") as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as made:
-        yield made
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from lumigrad.client import Camera, Client, FisheyeLens
 from lumigrad.client.datasets import Capture, View
 from lumigrad.client.datasets.view import resized
 from lumigrad.client.pictures import write_image
-from support.chromium import canvas_pixels, chromium, opened_page
+from support.chromium import canvas_pixels, opened_page
 from support.viewing import HEIGHT, SECONDS, WIDTH, Page, blobs, options, psnr, wait_for
-from support.workers.worker import LUMIGRAD, WorkerProcess, worker
+from support.workers.worker import LUMIGRAD, WorkerProcess
 
 pytest.importorskip("viser", reason="no viser: pip install 'lumigrad[viewer]'")
 
@@ -45,18 +45,6 @@ def taken(index: int) -> Camera:
         lens, pose.rotation, pose.translation, 240, 180, shutter="top_to_bottom",
         end_rotation=pose.rotation, end_translation=np.add(pose.translation, (0.3, 0.0, 0.0)),
     )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu") as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

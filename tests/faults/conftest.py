@@ -1,4 +1,4 @@
-"""Callers of the worker that a module starts as `process`."""
+"""A worker of each module, with no options unless the module starts its own as `process`, and its callers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,16 @@ import pytest
 from support.calls.lane_calls import lane_people
 from support.calls.raw_calls import RawClient
 from support.workers.balance import nothing_is_left
-from support.workers.worker import WorkerProcess
+from support.workers.worker import WorkerProcess, worker
 
 # For each test of this folder.
 __all__ = ["nothing_is_left"]
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[WorkerProcess]:
+    with worker("--device", "cpu") as started:
+        yield started
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -13,15 +12,9 @@ from lumigrad.protos.service import SCENE_SERVICE, WORKER_SERVICE, Stub
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import scene_pb2, worker_pb2
 from support.calls.raw_calls import RawClient, failure, sphere_cloud
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess
 
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu") as started:
-        yield started
 
 
 def put(channel: grpc.Channel, data: bytes, compression: grpc.Compression) -> Any:

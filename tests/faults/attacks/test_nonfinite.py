@@ -10,18 +10,12 @@ import pytest
 
 from lumigrad.client import Camera, Client, Cuboid, Gradients, Obstacle, World
 from support.calls.verbs import gaussians, spheres
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess
 
 SIZE = 64
 CAMERA = Camera.look_at(eye=(0, -1, -5), target=(0, 0, 0), up=(0, -1, 0), width=SIZE, height=SIZE)
 NAMES = {"spheres": ("positions", "colors", "radii"), "gaussians": ("means", "quats", "scales", "opacities", "colors")}
 SCENES = {"spheres": spheres, "gaussians": gaussians}
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu") as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

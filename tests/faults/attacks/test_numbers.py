@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
-import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -24,7 +23,7 @@ from support.calls.valid_requests import (
     valid_requests,
 )
 from support.workers.unharmed import unharmed_after
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess
 
 Code = grpc.StatusCode
 MOST = {
@@ -80,12 +79,6 @@ DRIVING = {
     *("LidarRenderRequest.frame_end_us", "LidarRenderRequest.frame_start_us"),
     *(f"RGBRenderRequest.{name}" for name in ("frame_end_us", "frame_start_us", "resolution_h", "resolution_w")),
 }
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu") as started:
-        yield started
 
 
 def training(client: RawClient, density: dict[str, Any]) -> tuple[Method, list[bytes]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import grpc
 import hypothesis.strategies as st
@@ -19,16 +19,10 @@ from support.calls.raw_training import start_of
 from support.calls.valid_requests import METHODS
 from support.meshes.shapes import torus
 from support.workers.unharmed import unharmed_after
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess
 
 Code = grpc.StatusCode
 Shape = Sequence[int]
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu") as started:
-        yield started
 
 
 def tensor(shape: Shape, dtype: int = tensor_pb2.DTYPE_FLOAT32) -> tensor_pb2.Tensor:

@@ -11,15 +11,9 @@ from lumigrad.protos.wire import Frame
 from lumigrad.v1 import render_pb2
 from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
 from support.workers.slow_render import SlowRender, wait_for, wait_until
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess
 
 BYTES = ("lumigrad_transit_bytes", "lumigrad_context_bytes")
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu") as started:
-        yield started
 
 
 @pytest.fixture

@@ -21,15 +21,9 @@ from lumigrad.v1 import errors_pb2
 from support.calls.raw_calls import RawClient, detail, failure, sphere_cloud
 from support.timed_queue import TimedQueue
 from support.workers.slow_render import SlowRender, wait_for
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess
 
 VIEWS = 4
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu") as started:
-        yield started
 
 
 @pytest.fixture

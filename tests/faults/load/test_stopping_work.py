@@ -22,7 +22,7 @@ from lumigrad.v1 import distance_pb2, render_pb2
 from support.calls.distance_calls import DistanceClient, cuboid, world_of
 from support.calls.raw_calls import RawClient, failure
 from support.workers.slow_render import SlowRender, wait_for, wait_for_work, worked_seconds
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess
 
 SECONDS = 0.05
 OVERDUE_SECONDS = 0.5
@@ -30,12 +30,6 @@ TRIES = 3
 CODES = {"cancelled": "CANCELLED", "overdue": "DEADLINE_EXCEEDED"}
 # Starts a call of so many parts with a deadline and a request id.
 Start = Callable[[int, float, str], Any]
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu") as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

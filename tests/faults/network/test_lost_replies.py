@@ -14,16 +14,11 @@ from support.fault_proxy import FaultProxy
 from support.meshes import shapes as mesh_shapes
 from support.workers.client_load import CAMERA, cloud
 from support.workers.fleet import end, fleet, homes
-from support.workers.worker import WorkerProcess, worker
+from support.workers.slow_render import wait_until
+from support.workers.worker import WorkerProcess
 
 BOX = mesh_shapes.box((1.0, 1.0, 1.0))
 ASIDE = (3.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu") as started:
-        yield started
 
 
 @pytest.fixture
@@ -59,7 +54,7 @@ def without_first_reply(
     caller.start()
     if lose is not None:
         lose()
-    process.wait_for_log(text, count=before + 1, seconds=30)
+    process.wait_for_log(text, count=before + 1)
     proxy.down.heal()
     proxy.end_all()
     caller.join(60)
@@ -101,6 +96,8 @@ def test_a_scene_whose_reply_is_lost_is_stored_once(process: WorkerProcess, prox
 
     def lose() -> None:
         process.wait_for_log("method=SceneService.Get", count=looked_for + 1)
+        # An upload has begun, so the client has heard.
+        wait_until(lambda: process.metric("lumigrad_transit_bytes") > 0, "an upload")
         proxy.down.dropped = True
         proxy.up.heal()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import socket
 import threading
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -15,15 +14,9 @@ from lumigrad.client.transport import lane as lanes
 from lumigrad.client.transport.lane import Lane, LaneFailed
 from lumigrad.protos.lanes import PACKET_BYTES, Packet, ToCaller, ToWorker
 from support.gaussians.clouds import post
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess
 
 CAMERA = Camera.orbit((0, 0, 0), distance=4, azimuth_degrees=30, elevation_degrees=20, width=64, height=48)
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu") as started:
-        yield started
 
 
 def large() -> Gaussians:

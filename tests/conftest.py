@@ -20,9 +20,11 @@ from support.backends import engines, gaussian_engines, mesh_engines, training_e
 
 pytest_plugins = ("support.covering", "support.reports", "support.turns")
 
-# Hypothesis would otherwise fail an example that takes longer than 200 ms, as any may on a busy machine.
-hypothesis.settings.register_profile("lumigrad", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.load_profile("lumigrad")
+# Examples are the same in every run, and other ones with `--whole` or LUMIGRAD_FUZZ_SECONDS. An example may take longer
+# than the 200 ms that hypothesis would let it have, as any may on a busy machine.
+_EXAMPLES = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile("repeatable", _EXAMPLES, derandomize=True)
+hypothesis.settings.register_profile("exploring", _EXAMPLES)
 
 _TESTS = Path(__file__).parent
 # Environment variables that affect the commands and libraries under test; tests set those that they need.
@@ -30,6 +32,8 @@ _REMOVED_VARIABLES = ("LUMIGRAD_DEBUG", "LUMIGRAD_TARGET", "LUMIGRAD_TLS", "LUMI
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    explores = config.getoption("whole") or "LUMIGRAD_FUZZ_SECONDS" in os.environ
+    hypothesis.settings.load_profile("exploring" if explores else "repeatable")
     for name in list(os.environ):
         # Only the test of the container image uses the network.
         is_proxy = name.lower().endswith("_proxy") and "LUMIGRAD_TEST_IMAGE" not in os.environ

@@ -5,23 +5,21 @@ For LUMIGRAD_FUZZ_SECONDS for each method, 0.5 unless set.
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Collection, Iterator
-from functools import partial
 from typing import Any
 
 import grpc
 import hypothesis.strategies as st
 import pytest
 from google.protobuf.message_factory import GetMessageClass
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 
 from lumigrad.protos.service import Method
 from lumigrad.v1 import distance_pb2, render_pb2, scene_pb2, training_pb2, worker_pb2
 from support.calls.message_strategies import changed, messages
 from support.calls.raw_calls import RawClient, sphere_cloud
 from support.calls.raw_messages import CALLERS_FAULT, status_of
+from support.calls.repeats import BATCH, SECONDS, repeat
 from support.calls.valid_requests import (
     ALL_METHODS,
     FRAME_OF,
@@ -32,15 +30,6 @@ from support.calls.valid_requests import (
 from support.workers.unharmed import unharmed_after
 from support.workers.worker import WorkerProcess, worker
 
-SECONDS = float(os.environ.get("LUMIGRAD_FUZZ_SECONDS", "0.5"))
-# As many at a time, until the time is up: hypothesis itself counts examples only.
-BATCH = settings(
-    max_examples=8,
-    deadline=None,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-    phases=(Phase.generate, Phase.shrink),
-)
 # Small limits: the machine has other tests to run.
 LIMITS = ["--max-pixels", "20000", "--max-cameras", "8", "--max-payload-mib", "1"]
 FILES = (render_pb2, distance_pb2, scene_pb2, training_pb2, worker_pb2)
@@ -75,14 +64,6 @@ def expected(message: Any) -> Collection[grpc.StatusCode]:
     return {*CALLERS_FAULT, *([grpc.StatusCode.DEADLINE_EXCEEDED] if is_timed else ())}
 
 
-def repeat(test: Callable[[], None], seconds: float) -> None:
-    """At least once."""
-    end = time.monotonic() + seconds
-    test()
-    while time.monotonic() < end:
-        test()
-
-
 @pytest.mark.parametrize("method", ALL_METHODS, ids=lambda method: method.path)
 def test_any_message_is_the_callers_fault(client: RawClient, method: Method) -> None:
     words = (client.put(sphere_cloud(3)).scene.scene_id,)
@@ -103,11 +84,13 @@ def test_valid_messages_with_some_fields_changed_are_the_callers_fault(client: R
     words = (client.put(sphere_cloud(3)).scene.scene_id,)
     valid = [*valid_requests(client), *valid_distance_requests(client), *valid_training_requests(client)]
     for method, header, payload in valid:
-        repeat(partial(fuzz_around, client, method, header, payload, words), SECONDS / 2)
+        repeat(fuzz_around(client, method, header, payload, words), SECONDS / 2)
 
 
-def fuzz_around(client: RawClient, method: Method, header: bytes, payload: bytes, words: tuple[str, ...]) -> None:
-    """Send requests that are like one that is valid."""
+def fuzz_around(
+    client: RawClient, method: Method, header: bytes, payload: bytes, words: tuple[str, ...]
+) -> Callable[[], None]:
+    """What sends requests that are like one that is valid."""
 
     @BATCH
     @given(changed(GetMessageClass(INPUTS[method.path]).FromString(header), words))
@@ -115,4 +98,4 @@ def fuzz_around(client: RawClient, method: Method, header: bytes, payload: bytes
         requests = [message.SerializeToString(), *chunk_of(method, payload)]
         assert status_of(client.channel, method, requests) in expected(message)
 
-    run()
+    return run

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable
 
 import numpy as np
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 
 from support.calls.answers import Answer
 
 SECONDS = float(os.environ.get("LUMIGRAD_FUZZ_SECONDS", "0.5"))
+EXPLORES = "LUMIGRAD_FUZZ_SECONDS" in os.environ
 # As many at a time, until the time is up.
 BATCH = settings(
     max_examples=10,
@@ -22,12 +24,13 @@ BATCH = settings(
 )
 
 
-def repeat(test: Callable[[], None]) -> None:
-    """At least once."""
-    end = time.monotonic() + SECONDS
-    test()
-    while time.monotonic() < end:
-        test()
+def repeat(test: Callable[[], None], seconds: float = SECONDS) -> None:
+    """At least once, each time with other examples: the same in every run, unless LUMIGRAD_FUZZ_SECONDS is set."""
+    end = time.monotonic() + seconds
+    for number in itertools.count():
+        (test if EXPLORES else seed(number)(test))()
+        if time.monotonic() >= end:
+            return
 
 
 def assert_same(found: Answer, expected: Answer, request: bytes) -> None:

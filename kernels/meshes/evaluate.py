@@ -24,8 +24,10 @@ T = TypeVar("T")
 Steps = Generator[None, None, T]
 # Rows times instances in a launch: at most about a second on one thread.
 _WORK_AT_ONCE = 2**22
-# Launches have at least so many rows, which keep all threads of a CPU (a chunk each), or a GPU, at work.
+# Launches have at least so many rows, which keep all threads of a CPU (a chunk each), or a GPU, at work. Chunks of large
+# worlds are shorter: see native/meshes/cpu/probes.h.
 _CHUNK_ROWS = 512
+_MANY_INSTANCES, _SHORT_CHUNK_ROWS = 4096, 128
 _CUDA_ROWS = 2**15
 
 
@@ -71,7 +73,8 @@ def launches(spheres: torch.Tensor, instances: int, settings: Settings) -> list[
     trajectories, horizon, count = spheres.shape[:3]
     if spheres.numel() == 0:
         return []
-    least = _CHUNK_ROWS * _native.thread_count() if spheres.device.type == "cpu" else _CUDA_ROWS
+    chunk = _SHORT_CHUNK_ROWS if instances > _MANY_INSTANCES else _CHUNK_ROWS
+    least = chunk * _native.thread_count() if spheres.device.type == "cpu" else _CUDA_ROWS
     rows = max(least, _WORK_AT_ONCE // max(1, instances))
     if horizon * count <= rows:
         step = rows // (horizon * count)

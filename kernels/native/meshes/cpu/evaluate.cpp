@@ -186,7 +186,7 @@ void evaluate(const World& world, const Spheres& spheres, const Settings& settin
   StageClock clock(w.milliseconds);
   const Order order = order_rows(spheres, w);
   clock.stage(kSortStage);
-  const int64_t chunks = (order.count + kChunk - 1) / kChunk;
+  const int64_t length = chunk_rows(world.listed), chunks = (order.count + length - 1) / length;
   const int64_t values = int64_t{kMomentDoubles} * world.listed;
   double* moments = nullptr;
   if (out.moments != nullptr) {
@@ -200,8 +200,8 @@ void evaluate(const World& world, const Spheres& spheres, const Settings& settin
     chunk.costs = needs_costs(out);
     chunk.closest = needs_closest(out);
     chunk.moments = moments == nullptr ? nullptr : moments + c * values;
-    const int64_t begin = int64_t{c} * kChunk;
-    evaluate_rows(world, spheres, order, begin, begin + kChunk < order.count ? begin + kChunk : order.count, chunk);
+    const int64_t begin = c * length, end = begin + length;
+    evaluate_rows(world, spheres, order, begin, end < order.count ? end : order.count, chunk);
   });
   if (order.count < row_count(spheres)) store_off(spheres, settings, out);
   if (out.moments != nullptr) add_chunk_moments(moments, chunks, values, out.moments);

@@ -24,8 +24,8 @@ T = TypeVar("T")
 Steps = Generator[None, None, T]
 # Rows times instances in a launch: at most about a second on one thread.
 _WORK_AT_ONCE = 2**22
-# Launches have at least so many rows, which keep all threads of a CPU (a chunk each), or a GPU, at work. Chunks of large
-# worlds are shorter: see native/meshes/cpu/probes.h.
+# Launches have at least so many rows, which keep all threads of a CPU (a chunk each), or a GPU, at work. Chunks of
+# large worlds are shorter: see native/meshes/cpu/probes.h.
 _CHUNK_ROWS = 512
 _MANY_INSTANCES, _SHORT_CHUNK_ROWS = 4096, 128
 _CUDA_ROWS = 2**15

@@ -3,8 +3,8 @@
 
 namespace lumigrad {
 
-// While it lives, the loops of this thread (see threads.h) run on a pool apart from the one that all others share: those
-// others, which may be a device's own, never wait for them.
+// While it lives, the loops of this thread (see threads.h) run on a pool apart from the one that all others share:
+// those others, which may be a device's own, never wait for them.
 class Apart {
  public:
   Apart();

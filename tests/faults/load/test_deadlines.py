@@ -20,7 +20,7 @@ from lumigrad.server.core.call import Priority
 from lumigrad.v1 import errors_pb2
 from support.calls.raw_calls import RawClient, detail, failure, sphere_cloud
 from support.timed_queue import TimedQueue
-from support.workers.slow_render import SlowRender, wait_for
+from support.workers.slow_render import SlowRender, wait_for, wait_for_work
 from support.workers.worker import WorkerProcess
 
 VIEWS = 4
@@ -76,9 +76,9 @@ def test_what_waits_before_a_call_counts(process: WorkerProcess, slow: SlowRende
     # Of other numbers of views, so that each goes by itself; so many that it matters little how much longer than at the
     # least calls take on a busy machine.
     running = slow.start(60 * VIEWS)
-    wait_for(process, "lumigrad_calls_in_progress", 1)
-    error = refusal(slow, 5 * seconds)
-    assert detail(error, errors_pb2.DeadlineTooNear).needed_seconds > 5 * seconds
+    wait_for_work(process)
+    error = refusal(slow, 2 * seconds)
+    assert detail(error, errors_pb2.DeadlineTooNear).needed_seconds > 2 * seconds
     running.cancel()
     list(slow.start(VIEWS, timeout=30 * seconds))
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from support.calls.raw_calls import failure, opencv_camera, spec_of, sphere_cloud
-from support.workers.slow_render import SlowRender, wait_for
+from support.workers.slow_render import SlowRender, wait_for, wait_for_work
 from support.workers.tenant import tenant_client
 from support.workers.worker import WorkerProcess, worker
 
@@ -108,7 +108,7 @@ def test_urgent_calls_of_a_tenant_go_first(process: WorkerProcess) -> None:
             return lambda: list(alice.render_stub.Render(iter([slow.request(3)]), timeout=60, metadata=metadata))
 
         running = slow.start()
-        wait_for(process, "lumigrad_calls_in_progress", 1)
+        wait_for_work(process)
         order, threads = finishing_order({name: call(name) for name in ("batch", "normal", "interactive")})
         for depth, thread in enumerate(threads.values(), 1):
             thread.start()
@@ -139,7 +139,7 @@ def test_a_tenant_who_fills_the_queue_leaves_places_for_others(process: WorkerPr
         alice, bob = tenant_client(channel, ALICE), tenant_client(channel, BOB)
         slow = SlowRender(alice)
         running = slow.start()
-        wait_for(process, "lumigrad_calls_in_progress", 1)
+        wait_for_work(process)
         waiting = [slow.start() for _ in range(QUEUE // 2)]
         wait_for(process, "lumigrad_queue_depth", QUEUE // 2)
         error = failure(lambda: list(slow.start()))

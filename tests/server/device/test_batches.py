@@ -29,7 +29,7 @@ from support.calls.distance_worlds import SWEPT, stored, ways
 from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
 from support.calls.raw_calls import SECONDS, Arrays, RawClient, opencv_camera, reply_of, spec_of, sphere_cloud
 from support.workers.held_device import Asked, StandInCall, held
-from support.workers.slow_render import SlowRender, wait_for
+from support.workers.slow_render import SlowRender, wait_for, wait_for_work
 from support.workers.worker import WorkerProcess, worker
 
 CALLS = 6
@@ -107,7 +107,7 @@ def at_once(process: WorkerProcess, slow: SlowRender, asks: Sequence[Callable[[]
         results[number] = asks[number]()
 
     running = slow.start()
-    wait_for(process, "lumigrad_calls_in_progress", 1)
+    wait_for_work(process)
     threads = [threading.Thread(target=run, args=(number,)) for number in range(len(asks))]
     for depth, thread in enumerate(threads, 1):
         thread.start()

@@ -89,6 +89,7 @@ class Part(Wanted):
     """The part of one request."""
 
     tenant, priority, remaining, checked, lane = "", 1, float("inf"), 0.0, NoLane()
+    device_seconds = 0.0
     turn = Turn(Turns(), "")
 
     def on_end(self, callback: Any) -> None:

@@ -25,7 +25,7 @@ T = TypeVar("T")
 # Yields between its parts, of at most about a tenth of a second each, and returns the result.
 Steps = Generator[None, None, T]
 # Work in steps goes on for so long while others wait.
-_SLICE_SECONDS = 0.05
+_SLICE_SECONDS = 0.02
 _MOST_NUMBERS = 4096
 
 

@@ -242,6 +242,8 @@ def test_a_stream_leaves_another_tenant_its_share(tmp_path: Path) -> None:
         for stream in streams:
             for _ in range(20):
                 stream.send(spec)
+        # They are begun on several threads, in any order.
+        wait_for(process, "lumigrad_account_taken", 4, resource="open_streams")
         assert failure(RawFrames(greedy).receive).code() == Code.RESOURCE_EXHAUSTED
         wait_until(lambda: process.metric("lumigrad_queue_depth") > 10, "a queue of frames")
         started = time.monotonic()

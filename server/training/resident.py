@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import isqrt
 from typing import Any
@@ -90,9 +90,11 @@ class _Binding:
 class ResidentSteps:
     """The steps of one training that need no Python."""
 
-    def __init__(self, machine: Any) -> None:
-        """`machine` is the extension's, for the device."""
-        self._machine = machine
+    def __init__(self, make_machine: Callable[[], Any]) -> None:
+        """`make_machine` makes the extension's machine, for the device."""
+        self._make_machine = make_machine
+        # None: no step was bound yet.
+        self._machine: Any = None
         self._views = resident.Views()
         self._binding: _Binding | None = None
 
@@ -187,6 +189,7 @@ class ResidentSteps:
     def _bind(self, state: TrainingState, views: Sequence[int], degree: int, limits: Limits) -> _Binding:
         parameters, optimizer, loss = state.parameters, state.plan.optimizer, state.plan.loss
         assert loss is not None
+        self._machine = self._machine or self._make_machine()
         plan = _planned(state, views, limits).plan
         scene = gaussians.Gaussians(**parameters.values)
         noise, observation = (None, None) if state.density is None else state.density.bound(parameters, optimizer)

@@ -157,7 +157,7 @@ class Session:
         """Make some of the next steps without Python; None: the next one cannot be made so."""
         state, runtime = self._state, self._runtime
         if state.resident is None:
-            state.resident = ResidentSteps(runtime.transfer.step_machine())
+            state.resident = ResidentSteps(runtime.transfer.step_machine)
         resident, first = state.resident, state.step
         views = steps[: resident.length(state, steps)]
         if not views:

@@ -64,11 +64,20 @@ Run::Run(serving::Queue& queue, std::shared_ptr<Training> training, serving::Dem
 
 Outcome Run::make() {
   while (true) {
-    while (outcome_ == Outcome::kDone && sent_ < views_.size() && waiting_.size() < kQueued && send()) {
+    while (outcome_ == Outcome::kDone && !is_broken_ && sent_ < views_.size() && waiting_.size() < kQueued && send()) {
     }
     if (waiting_.empty()) return outcome_;
     receive();
-    if (reports_.size() > kAhead) reports_[reports_.size() - 1 - kAhead]->wait();
+    if (reports_.size() > kAhead) await(*reports_[reports_.size() - 1 - kAhead]);
+  }
+}
+
+// Waits for a step; if the device has failed, whoever reads the reports meets the error, and no other step is made.
+void Run::await(Report& report) {
+  try {
+    report.wait();
+  } catch (...) {
+    is_broken_ = true;
   }
 }
 

@@ -38,6 +38,7 @@ class Run {
  private:
   bool send();
   void receive();
+  void await(Report& report);
 
   serving::Queue& queue_;
   const std::shared_ptr<Training> training_;
@@ -47,6 +48,7 @@ class Run {
   const std::vector<std::vector<std::uint32_t>> views_;
   std::vector<std::shared_ptr<Report>> reports_;
   std::size_t sent_ = 0;
+  bool is_broken_ = false;
   serving::Outcome outcome_ = serving::Outcome::kDone;
   std::exception_ptr error_;
   double queued_seconds_ = 0, overdue_limit_ = 0;

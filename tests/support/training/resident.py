@@ -46,7 +46,7 @@ class Maker:
     def __init__(self, machine: Any = None, *, places: int = 8) -> None:
         self.memory = DeviceMemory(CPU, 1 << 40, transfer=Transfer(CPU))
         self.executor = DeviceExecutor(CPU, self.memory, places, has_tenants=True)
-        self.steps = ResidentSteps(machine or _native.cpu_step_machine())
+        self.steps = ResidentSteps(lambda: machine or _native.cpu_step_machine())
 
     def run(
         self, state: TrainingState, views: Sequence[Sequence[int]], call: Any = None, memory: Any = None

@@ -246,7 +246,7 @@ class CallHandler:
             with self._guarded(name, context, translate) as call:
                 return answer(requests, call)
 
-        early = getattr(shortcut, "answer", None)
+        early: Callable[[bytes, ShortCall], bytes | None] | None = getattr(shortcut, "answer", None)
         if early is None or self._is_traced:
             return single
         admit, authenticate = self._shorts.admit, self._authenticate
@@ -504,7 +504,7 @@ class CallHandler:
         for short in self._shorts.unsent(now - seconds):
             _give_up(short.request_id, short.method, seconds)
             short.end()
-            short.context.cancel()
+            _cancel(short)
 
 
 def _announce(request_id: str, context: grpc.ServicerContext) -> None:
@@ -522,7 +522,12 @@ def _announce_short(short: ShortCall) -> None:
 def _cancel_short(short: ShortCall, why: str) -> None:
     _announce_short(short)
     short.why_cancelled = why
-    short.context.cancel()
+    _cancel(short)
+
+
+def _cancel(short: ShortCall) -> None:
+    context: Any = short.context
+    context.cancel()
 
 
 def _give_up(request_id: str, method: str, seconds: float) -> str:

@@ -9,14 +9,20 @@ from collections.abc import Iterator
 
 import pytest
 
+from lumigrad.protos.service import SINGLE_REPLY
+from lumigrad.protos.wire import Frame
+from lumigrad.v1 import render_pb2
 from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
 from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
 from support.workers import traced_worker
 from support.workers.worker import WorkerProcess, worker
 
-MOST_FILES = 28
+# The shortcuts for Renders, which look at each, among them.
+MOST_FILES = 30
 # Of one whose like has been prepared.
-MOST_PREPARED = 17
+MOST_PREPARED = 15
+# Likewise, if the reply is one message.
+MOST_SHORT = 9
 
 
 @pytest.fixture(scope="module")
@@ -25,18 +31,25 @@ def process() -> Iterator[WorkerProcess]:
         yield started
 
 
+@pytest.mark.parametrize("is_single", [False, True])
 @pytest.mark.parametrize("kind", ["spheres", "gaussians"])
-def test_a_render_of_a_stored_scene_goes_through_few_files(process: WorkerProcess, kind: str) -> None:
+def test_a_render_of_a_stored_scene_goes_through_few_files(process: WorkerProcess, kind: str, is_single: bool) -> None:
     client = RawClient(process.target)
     cloud, spec_for = (sphere_cloud(), spec_of) if kind == "spheres" else (gaussian_cloud(80), gaussian_spec)
     scene_id = client.put(cloud).scene.scene_id
     # The first call creates what the later ones reuse.
     for _ in range(3):
         traces = process.log.count("files [")
-        client.render(spec_for(opencv_camera(32, 24), scene_id=scene_id))
+        spec = spec_for(opencv_camera(32, 24), scene_id=scene_id)
+        if is_single:
+            request = Frame(render_pb2.RenderRequest(spec=spec))
+            client.render_stub.Render.once(request, timeout=60, metadata=(SINGLE_REPLY,))
+        else:
+            client.render(spec)
         process.wait_for_log("files [", count=traces + 1)
-    client.close()
     files = json.loads(re.findall(r"^files (\[.*\])$", process.log, re.MULTILINE)[-1])
     is_prepared = f"engines/{kind}.py" not in files
     assert is_prepared == (kind == "gaussians")
-    assert len(files) <= (MOST_PREPARED if is_prepared else MOST_FILES), files
+    most_prepared = MOST_SHORT if is_single else MOST_PREPARED
+    assert len(files) <= (most_prepared if is_prepared else MOST_FILES), files
+    client.close()

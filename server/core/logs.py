@@ -86,9 +86,11 @@ class _Events:
         event(message, moment=moment, **fields)
 
     def add_calls(self, calls: RecordBatch) -> None:
-        for request_id, method, tenant, milliseconds, moment, sent in calls.tuples():
+        for request_id, method, tenant, milliseconds, moment, received, sent in calls.tuples():
             fields = {"request_id": request_id, "method": method, "code": "OK", "ms": round(milliseconds, 3)}
-            event("call", moment=moment, **fields, received=0, sent=sent, **({"tenant": tenant} if tenant else {}))
+            event(
+                "call", moment=moment, **fields, received=received, sent=sent, **({"tenant": tenant} if tenant else {})
+            )
 
 
 class _LineHandler(logging.StreamHandler):  # type: ignore[type-arg]

@@ -201,10 +201,10 @@ class Metrics:
     def native_calls_ended(self, batch: RecordBatch) -> None:
         """Record calls that ran without Python, which have succeeded."""
         for group in batch.alike(_SECONDS):
-            self._count(group.method, "OK", group.tenant, group.calls, 0, group.bytes_sent)
+            self._count(group.method, "OK", group.tenant, group.calls, group.bytes_received, group.bytes_sent)
             self.call_seconds.add(group.seconds.counts, group.seconds.total, group.method)
             for stage, seconds in group.stages:
-                histogram, labels = self._of_stage(group.engine, "forward", stage)
+                histogram, labels = self._of_stage(group.engine, group.operation, stage)
                 histogram.add(seconds.counts, seconds.total, *labels)
             self.batch_views.observe_all(group.batch_views)
 

@@ -160,14 +160,12 @@ class PreparedBackward:
         cost: The cost of each.
         payload_bytes: Of a reply.
         releases: Whether they release the state.
-        has_bfloat16: Whether there are such gradients.
     """
 
     native: _native.BackwardKind
     cost: Cost
     payload_bytes: int
     releases: bool
-    has_bfloat16: bool
 
 
 def prepared_backward(
@@ -201,8 +199,7 @@ def prepared_backward(
         views=state.task.plan.views,
         bytes=cost.bytes,
     )
-    has_bfloat16 = any(gradient.tensor.dtype == dtypes.BFLOAT16 for gradient in gradients)
-    return PreparedBackward(native, cost, payload_bytes, spec.release, has_bfloat16)
+    return PreparedBackward(native, cost, payload_bytes, spec.release)
 
 
 def _are_plain(entries: Sequence[tensor_pb2.NamedTensor], names: set[str]) -> bool:

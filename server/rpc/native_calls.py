@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from lumigrad.kernels._native import NativeCall, Outcome
-from lumigrad.server.core.accounts import Reservation
+from lumigrad.kernels._native import NativeCall, Outcome, ShortCall
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import CancelledError, DeviceTimeError
 from lumigrad.server.device.memory import Cost
@@ -18,62 +18,147 @@ from lumigrad.server.storage.tenants import Runtime
 _ROOM_SECONDS = 0.01
 
 
-class NativeCalls:
-    """Runs the native jobs of calls whose kinds were prepared."""
+class Room:
+    """The memory that the kernels of a job may take."""
 
     def __init__(self) -> None:
         # The device's memory that was free when somebody last looked (monotonic clock).
         self._free, self._looked = 0, -math.inf
 
-    def run(
-        self, job: Callable[..., NativeCall], prepared: Any, request: Any, cost: Cost, runtime: Runtime, call: Call
-    ) -> NativeCall | None:
-        """Wait for `job(queue, prepared, request, ...)`; None: the call takes the general way, which may fail.
-
-        Raises an error if the call has ended meanwhile.
-        """
-        room = self._room(cost, runtime)
-        reserved = None if room is None else runtime.payload_memory.account.take(call.tenant, cost.payload_bytes)
-        if room is None or reserved is None:
-            return None
-        staged = prepared.staging_bytes
-        made = job(
-            runtime.executor.queue,
-            prepared,
-            request,
-            runtime.transfer.allocate(staged) if staged else None,
-            reserved,
-            call.tenant,
-            int(call.priority),
-            call.deadline,
-            room,
-        )
-        call.job = made
-        call.on_end(made.end)
-        outcome = made.run(call.times.created)
-        if outcome == Outcome.DONE:
-            return made
-        return self._refused(made, outcome, reserved, call)
-
-    @staticmethod
-    def note(made: NativeCall, engine: str, operation: str, received: int, sent: int, call: Call) -> None:
-        """Note a call that is answered, with the bytes of its payloads."""
-        call.times.milliseconds = made.stages
-        record = call.record
-        record.engine, record.operation = engine, operation
-        record.bytes_received, record.bytes_sent = received, sent
-
-    def _refused(self, made: NativeCall, outcome: Outcome, reserved: Reservation, call: Call) -> None:
-        if outcome == Outcome.OVERDUE:
-            raise DeviceTimeError(made.overdue_limit)
-        if outcome == Outcome.CANCELLED:
-            call.check()
-            raise CancelledError
-        reserved.release()
-
-    def _room(self, cost: Cost, runtime: Runtime) -> int | None:
-        """The memory that the kernels of a job may take; None if that has to be made first."""
+    def __call__(self, cost: Cost, runtime: Runtime) -> int | None:
+        """The bytes; None if they have to be freed first."""
         now = time.monotonic()
         if now > self._looked + _ROOM_SECONDS:
             self._free, self._looked = runtime.memory.free_bytes, now
         return runtime.memory.room_bytes(cost, self._free)
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What a call that a native job has answered is recorded with: bytes are those of its payloads."""
+
+    engine: str
+    operation: str
+    received: int
+    sent: int
+    batch_views: int = 0
+
+
+class Asking(Protocol):
+    """A call that a native job may answer."""
+
+    @property
+    def runtime(self) -> Runtime:
+        """The runtime of its tenant."""
+
+    @property
+    def most_bytes(self) -> int:
+        """The longest payload that its caller takes in one message."""
+
+    def remember(self, key: bytes) -> None:
+        """Note the key of its request, in case that its kind has yet to be prepared."""
+
+    def run(self, job: Callable[..., NativeCall], kind: Any, request: Any, cost: Cost) -> NativeCall | None:
+        """Wait for `job(queue, kind, request, ...)`; None: the call takes the general way, which may fail.
+
+        Raises an error if the call has ended meanwhile.
+        """
+
+    def answered(self, made: NativeCall, sent: Sent) -> None:
+        """Record the call: its reply goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskingCall:
+    """A call of the general way."""
+
+    runtime: Runtime
+    most_bytes: int
+    room: Room
+    call: Call
+
+    def remember(self, key: bytes) -> None:
+        """Note the key of its request, in case that its kind has yet to be prepared."""
+        self.call.request_key = key
+
+    def run(self, job: Callable[..., NativeCall], kind: Any, request: Any, cost: Cost) -> NativeCall | None:
+        """Wait for a job; None: the call takes the general way."""
+        call = self.call
+        made = _made(self, job, kind, request, cost, call.tenant, int(call.priority), call.deadline)
+        if made is None:
+            return None
+        call.job = made
+        call.on_end(made.end)
+        outcome = made.run(call.times.created)
+        if outcome == Outcome.CANCELLED:
+            call.check()
+        return _done(made, outcome, made.overdue_limit)
+
+    def answered(self, made: NativeCall, sent: Sent) -> None:
+        """Record the call: its reply goes."""
+        self.call.times.milliseconds = made.stages
+        record = self.call.record
+        record.engine, record.operation = sent.engine, sent.operation
+        record.bytes_received, record.bytes_sent = sent.received, sent.sent
+        record.batch_views = sent.batch_views
+
+
+@dataclass(frozen=True, slots=True)
+class AskingShort:
+    """A call that was admitted in C++; where it is not answered, an `AskingCall` goes on with it."""
+
+    runtime: Runtime
+    room: Room
+    short: ShortCall
+
+    @property
+    def most_bytes(self) -> int:
+        """The longest payload that its caller takes in one message."""
+        return self.short.message_bytes
+
+    def remember(self, key: bytes) -> None:
+        """Leave that to the other."""
+
+    def run(self, job: Callable[..., NativeCall], kind: Any, request: Any, cost: Cost) -> NativeCall | None:
+        """Wait for a job; None: the call takes the general way."""
+        short = self.short
+        made = _made(self, job, kind, request, cost, short.tenant, short.priority, short.deadline)
+        return None if made is None else _done(made, short.run(made), made.overdue_limit)
+
+    def answered(self, made: NativeCall, sent: Sent) -> None:
+        """Record the call: its reply goes."""
+        del made
+        self.short.answered(sent.engine, sent.operation, sent.received, sent.sent, sent.batch_views)
+
+
+def _made(
+    asking: AskingCall | AskingShort,
+    job: Callable[..., NativeCall],
+    kind: Any,
+    request: Any,
+    cost: Cost,
+    tenant: str,
+    priority: int,
+    deadline: float,
+) -> NativeCall | None:
+    """A job with what it needs; None if there is too little."""
+    runtime = asking.runtime
+    room = asking.room(cost, runtime)
+    reserved = None if room is None else runtime.payload_memory.account.take(tenant, cost.payload_bytes)
+    if room is None or reserved is None:
+        return None
+    staged, queue = kind.staging_bytes, runtime.executor.queue
+    staging = runtime.transfer.allocate(staged) if staged else None
+    return job(queue, kind, request, staging, reserved, tenant, priority, deadline, room)
+
+
+def _done(made: NativeCall, outcome: Outcome, overdue_limit: float) -> NativeCall | None:
+    """A job that has succeeded; all that have failed may run again, unless their call has ended."""
+    if outcome == Outcome.DONE:
+        return made
+    made.end()
+    if outcome == Outcome.OVERDUE:
+        raise DeviceTimeError(overdue_limit)
+    if outcome == Outcome.CANCELLED:
+        raise CancelledError
+    return None

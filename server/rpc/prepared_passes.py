@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from lumigrad.kernels._native import BackwardCall, RetainCall, read_backward_request, read_retained_request
+from lumigrad.kernels._native import (
+    BackwardCall,
+    RetainCall,
+    ShortCall,
+    read_backward_request,
+    read_retained_request,
+)
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import SceneNotFoundError, VersionMismatchError
 from lumigrad.server.device.memory import Cost
@@ -18,7 +24,7 @@ from lumigrad.server.engines.prepared_passes import (
     prepared_pass,
 )
 from lumigrad.server.engines.runner import ForwardState
-from lumigrad.server.rpc.native_calls import NativeCalls
+from lumigrad.server.rpc.native_calls import Asking, AskingCall, AskingShort, Room, Sent
 from lumigrad.server.rpc.prepared_calls import PreparedCalls
 from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Tenants
@@ -34,56 +40,66 @@ class PreparedPasses:
 
     def __init__(self, tenants: Tenants) -> None:
         self._tenants = tenants
-        self._calls = NativeCalls()
+        self._room = Room()
 
-    def render(self, raw: bytes, call: Call, most_bytes: int) -> bytes | None:
-        """Answer a retained Render by one message with at most so many bytes of payload; None: the general way does."""
-        request = read_retained_request(raw)
-        if request is None or not _is_plain(call):
+    def of_short(self, short: ShortCall) -> Asking:
+        """A call that was admitted in C++."""
+        return AskingShort(self._tenants.of_tenant(short.tenant), self._room, short)
+
+    def of_call(self, call: Call, most_bytes: int) -> Asking | None:
+        """A call of the general way, whose caller takes so many bytes of payload in one message; None: not for it."""
+        # With several replies the request may have further messages, which are refused after the state has changed.
+        if not call.has_single_reply or call.lane_name or call.times.spans is not None:
             return None
-        runtime = self._tenants.of(call)
+        return AskingCall(self._tenants.of(call), most_bytes, self._room, call)
+
+    def render(self, raw: bytes, asking: Asking | None) -> bytes | None:
+        """Answer a retained Render by one message; None: it takes the general way."""
+        request = None if asking is None else read_retained_request(raw)
+        if asking is None or request is None:
+            return None
+        runtime = asking.runtime
         try:
             scene = runtime.scenes.find(request.scene_id, request.version)
         except (SceneNotFoundError, VersionMismatchError):
             return None
-        call.request_key = request.key
+        asking.remember(request.key)
         prepared: PreparedPass | None = scene.prepared.find(request.key)
-        if prepared is None or prepared.payload_bytes > most_bytes:
+        if prepared is None or prepared.payload_bytes > asking.most_bytes:
             return None
-        found = self._calls.run(RetainCall, prepared.native, request, prepared.cost, runtime, call)
-        if found is None:
+        found = asking.run(RetainCall, prepared.native, request, prepared.cost)
+        if not isinstance(found, RetainCall):
             return None
         state = PassState(prepared, found.state, raw)
         reply = found.named(runtime.contexts.add(state, state.bytes))
-        self._calls.note(found, KIND, "forward", 0, prepared.payload_bytes, call)
+        asking.answered(found, Sent(KIND, "forward", 0, prepared.payload_bytes))
         return reply
 
-    def backward(self, raw: bytes, call: Call, most_bytes: int) -> bytes | None:
+    def backward(self, raw: bytes, asking: Asking | None) -> bytes | None:
         """Answer a Backward likewise."""
-        request = read_backward_request(raw)
-        if request is None or not _is_plain(call):
+        request = None if asking is None else read_backward_request(raw)
+        if asking is None or request is None:
             return None
-        runtime = self._tenants.of(call)
-        contexts = runtime.contexts
+        contexts = asking.runtime.contexts
         state = contexts.look(request.context_id)
         if not isinstance(state, PassState):
             return None
-        call.request_key = request.key
+        asking.remember(request.key)
         prepared: PreparedBackward | None = state.kind.backwards.find(request.key)
-        if prepared is None or prepared.payload_bytes > most_bytes:
+        if prepared is None or prepared.payload_bytes > asking.most_bytes:
             return None
-        found = self._calls.run(BackwardCall, prepared.native, (request, state.native), prepared.cost, runtime, call)
-        if found is None or (found.nonfinite and prepared.has_bfloat16):
-            # In bfloat16 the bits of NaN are those of torch's conversion, which depend on the processor.
+        found = asking.run(BackwardCall, prepared.native, (request, state.native), prepared.cost)
+        if not isinstance(found, BackwardCall) or found.nonfinite:
+            # Rare, and recorded with more. In bfloat16 the bits of NaN depend on the processor, as torch converts.
             return None
         contexts.count_found()
         if prepared.releases:
             contexts.release(request.context_id)
         else:
             contexts.resize(request.context_id, state.bytes)
-        call.record.nonfinite = found.nonfinite
-        self._calls.note(found, KIND, "backward", request.payload_bytes, prepared.payload_bytes, call)
-        return found.reply
+        reply, received, sent = found.reply, request.payload_bytes, prepared.payload_bytes
+        asking.answered(found, Sent(KIND, "backward", received, sent))
+        return reply
 
     def prepare_render(
         self, request: Any, cost: Cost, reply: Any, payload_bytes: int, state: ForwardState, call: Call
@@ -117,11 +133,26 @@ class RenderShortcut(PreparedCalls):
         super().__init__(tenants)
         self._passes = passes
 
+    def answer(self, raw: bytes, short: ShortCall) -> bytes | None:
+        """Answer a request by one message; None: it takes the general way."""
+        return super().answer(raw, short) or self._passes.render(raw, self._passes.of_short(short))
+
     def __call__(self, raw: bytes, call: Call, most_bytes: int) -> bytes | None:
-        """Answer a request by one message with at most so many bytes of payload; None: it takes the general way."""
-        return super().__call__(raw, call, most_bytes) or self._passes.render(raw, call, most_bytes)
+        """Do so for a call of the general way, by a message with at most so many bytes of payload."""
+        found = super().__call__(raw, call, most_bytes)
+        return found or self._passes.render(raw, self._passes.of_call(call, most_bytes))
 
 
-def _is_plain(call: Call) -> bool:
-    # With several replies the request may have further messages, which are refused after the state has changed.
-    return call.has_single_reply and not call.lane_name and call.times.spans is None
+class BackwardShortcut:
+    """Answers Backwards whose kind was prepared."""
+
+    def __init__(self, passes: PreparedPasses) -> None:
+        self._passes = passes
+
+    def answer(self, raw: bytes, short: ShortCall) -> bytes | None:
+        """Answer a request by one message; None: it takes the general way."""
+        return self._passes.backward(raw, self._passes.of_short(short))
+
+    def __call__(self, raw: bytes, call: Call, most_bytes: int) -> bytes | None:
+        """Do so for a call of the general way, by a message with at most so many bytes of payload."""
+        return self._passes.backward(raw, self._passes.of_call(call, most_bytes))

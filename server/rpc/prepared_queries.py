@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from lumigrad.kernels._native import QueryCall, read_query_request
+from lumigrad.kernels._native import QueryCall, ShortCall, read_query_request
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import SceneNotFoundError, VersionMismatchError
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.distances import DISTANCES
 from lumigrad.server.engines.prepared_queries import PreparedQuery, prepared_query
-from lumigrad.server.rpc.native_calls import NativeCalls
+from lumigrad.server.rpc.native_calls import Asking, AskingCall, AskingShort, Room, Sent
 from lumigrad.server.scenes.world import settled_world
 from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Tenants
@@ -25,30 +25,40 @@ class PreparedQueries:
 
     def __init__(self, tenants: Tenants) -> None:
         self._tenants = tenants
-        self._calls = NativeCalls()
+        self._room = Room()
+
+    def answer(self, raw: bytes, short: ShortCall) -> bytes | None:
+        """Answer a request by one message; None: it takes the general way."""
+        return self._answer(raw, AskingShort(self._tenants.of_tenant(short.tenant), self._room, short))
 
     def __call__(self, raw: bytes, call: Call, most_bytes: int) -> bytes | None:
-        """Answer a request by one message with at most so many bytes of payload; None: it takes the general way."""
-        request = read_query_request(raw)
-        if request is None or call.lane_name or call.times.spans is not None:
+        """Do so for a call of the general way, by a message with at most so many bytes of payload."""
+        if call.lane_name or call.times.spans is not None:
             return None
-        runtime = self._tenants.of(call)
+        return self._answer(raw, AskingCall(self._tenants.of(call), most_bytes, self._room, call))
+
+    def _answer(self, raw: bytes, asking: Asking) -> bytes | None:
+        request = read_query_request(raw)
+        if request is None:
+            return None
         try:
-            scene = runtime.scenes.find(request.scene_id, request.version)
+            scene = asking.runtime.scenes.find(request.scene_id, request.version)
         except (SceneNotFoundError, VersionMismatchError):
             return None
-        call.request_key = request.key
+        asking.remember(request.key)
         prepared: PreparedQuery | None = scene.prepared.find(request.key)
-        if prepared is None or prepared.payload_bytes > most_bytes:
+        if prepared is None or prepared.payload_bytes > asking.most_bytes:
             return None
         if prepared.world is not settled_world(scene.content):
             return None
-        found = self._calls.run(QueryCall, prepared.native, request, prepared.cost, runtime, call)
+        found = asking.run(QueryCall, prepared.native, request, prepared.cost)
         if found is None:
             return None
-        call.record.batch_views, call.record.facts["rows"] = 1, prepared.rows
-        self._calls.note(found, DISTANCES.name, "forward", request.payload_bytes, prepared.payload_bytes, call)
-        return found.reply
+        reply = found.reply
+        asking.answered(
+            found, Sent(DISTANCES.name, "forward", request.payload_bytes, prepared.payload_bytes, batch_views=1)
+        )
+        return reply
 
     def prepare(self, request: Any, cost: Cost, reply: Any, payload_bytes: int, call: Call) -> None:
         """Prepare queries like one that has just succeeded, if they can be."""

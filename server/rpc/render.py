@@ -21,7 +21,7 @@ from lumigrad.server.engines.gradients import Wanted
 from lumigrad.server.engines.images import ImageFormats
 from lumigrad.server.engines.requests import checked_gradients
 from lumigrad.server.engines.runner import ForwardState, Task
-from lumigrad.server.rpc.prepared_passes import PreparedPasses, RenderShortcut
+from lumigrad.server.rpc.prepared_passes import BackwardShortcut, PreparedPasses, RenderShortcut
 from lumigrad.server.rpc.render_batch import render_batch
 from lumigrad.server.scenes.lookup import CLOUDS, ENGINES, AcceptedKinds, InlineScene, find_scene
 from lumigrad.server.storage.stored_scene import StoredScene
@@ -250,7 +250,7 @@ class RenderService(EngineService):
         super().__init__(tenants, "render", ENGINES)
         self._passes = PreparedPasses(tenants)
         self._renders = RenderShortcut(tenants, self._passes)
-        self.shortcuts = {"Render": self._renders, "Backward": self._passes.backward}
+        self.shortcuts = {"Render": self._renders, "Backward": BackwardShortcut(self._passes)}
         self.room = self._renders.room
 
     def _drew(self, request: ForwardRequest, cost: Cost, reply: Any, payload_bytes: int, call: Call) -> None:

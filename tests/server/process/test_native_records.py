@@ -32,7 +32,8 @@ def made(seed: int, tenants: tuple[str, ...] = TENANTS) -> CallRecord:
         times,
         chosen.choice(tenants),
         "gaussians",
-        "forward",
+        chosen.choice(("forward", "backward")),
+        bytes_received=chosen.choice((0, chosen.randrange(10_000))),
         bytes_sent=chosen.randrange(10_000),
         batch_views=chosen.randrange(3),
         milliseconds=chosen.choice((0.1, 1.0, 12.5, 0.0005, 2.5004999, chosen.expovariate(0.1))),
@@ -52,6 +53,8 @@ def add(records: Records, record: CallRecord) -> None:
         ended_at=record.ended_at,
         bytes_sent=record.bytes_sent,
         batch_views=record.batch_views,
+        bytes_received=record.bytes_received,
+        operation=record.operation,
     )
 
 

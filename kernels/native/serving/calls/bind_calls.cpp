@@ -15,6 +15,7 @@
 
 #include "serving/bound_job.h"
 #include "serving/calls/short_calls.h"
+#include "serving/passes/bound_call.h"
 #include "serving/queue/account.h"
 
 namespace nb = nanobind;
@@ -196,19 +197,47 @@ class BoundShortCall final : public ShortCall {
       payload_->release();
       return nb::none();
     }
-    answer(engine, bytes);
+    ShortRecord record;
+    record.engine = engine;
+    record.stages = job_->stage_times();
+    record.bytes_sent = bytes;
+    record.batch_views = job_->batch_views();
+    answer(std::move(record));
     return job_->take_reply();
+  }
+  // Runs another call's job, which is this one's.
+  Outcome run(nb::object call) {
+    call_ = std::move(call);
+    BoundCall& bound = nb::cast<BoundCall&>(call_);
+    outcome = Outcome::kPending;
+    if (has_ended) bound.end();
+    outcome = bound.run(monotonic(arrived));
+    return outcome;
+  }
+  // It was answered with the reply of that job.
+  void answered(std::string engine, std::string operation, std::size_t received, std::size_t sent, int batch_views) {
+    ShortRecord record;
+    record.engine = std::move(engine);
+    record.operation = std::move(operation);
+    record.stages = nb::cast<const BoundCall&>(call_).stage_times();
+    record.bytes_received = received;
+    record.bytes_sent = sent;
+    record.batch_views = batch_views;
+    answer(std::move(record));
   }
   void hand_over() { calls_->hand_over(*this); }
   void release() { calls_->release(*this); }
   void end() {
     calls_->end(*this);
+    if (call_.is_valid()) nb::cast<BoundCall&>(call_).end();
     if (!job_) return;
     if (outcome == Outcome::kPending) job_->cancel();
     payload_->release();
   }
 
-  bool has_started() const { return job_ && job_->has_started(); }
+  bool has_started() const {
+    return (job_ && job_->has_started()) || (call_.is_valid() && nb::cast<const BoundCall&>(call_).has_started());
+  }
   double overdue_limit() const { return job_ ? job_->overdue_limit() : 0; }
   double receiving_seconds() const {
     return receiving_since == Clock::time_point::max() ? 0.0 : seconds_of(Clock::now() - receiving_since);
@@ -221,13 +250,12 @@ class BoundShortCall final : public ShortCall {
 
  private:
   // Records the call, and sets the metadata after its reply, which may go now.
-  void answer(const std::string& engine, std::size_t bytes) {
-    ShortRecord record{.method = method, .request_id = request_id, .tenant = tenant, .engine = engine};
-    record.stages = job_->stage_times();
+  void answer(ShortRecord record) {
+    record.method = method;
+    record.request_id = request_id;
+    record.tenant = tenant;
     record.milliseconds = 1e3 * seconds_of(Clock::now() - arrived);
     record.ended_at = seconds_since_1970();
-    record.bytes_sent = bytes;
-    record.batch_views = job_->batch_views();
     calls_->leave(*this, std::move(record));
     const nb::tuple after = nb::make_tuple(nb::make_tuple(nb::handle(names().request_id), request_id));
     called(PyObject_CallMethodOneArg(context.ptr(), names().set_trailing, after.ptr()));
@@ -237,6 +265,7 @@ class BoundShortCall final : public ShortCall {
   nb::object queue_;
   std::optional<Reservation> payload_;
   std::unique_ptr<BoundJob> job_;
+  nb::object call_;  // A BoundCall, or none.
 };
 
 // Admits a call of a tenant; none: it takes the general way, which says why it is refused, if it is.
@@ -299,6 +328,8 @@ void bind_short_call(nb::module_& m) {
            "engine"_a,
            nb::sig("def draw(self, parts: DrawingParts, render: object, request: RenderRequest, staging: object, "
                    "room_bytes: int, engine: str) -> bytes | None"))
+      .def("run", &BoundShortCall::run, "call"_a, nb::sig("def run(self, call: NativeCall) -> Outcome"))
+      .def("answered", &BoundShortCall::answered, "engine"_a, "operation"_a, "received"_a, "sent"_a, "batch_views"_a)
       .def("hand_over", &BoundShortCall::hand_over)
       .def("release", &BoundShortCall::release)
       .def("end", &BoundShortCall::end);

@@ -29,7 +29,7 @@ nb::list tuples(const Batch& batch) {
   nb::list found;
   for (const ShortRecord& record : batch.records) {
     found.append(nb::make_tuple(record.request_id, record.method, record.tenant, record.milliseconds, record.ended_at,
-                                record.bytes_sent));
+                                record.bytes_received, record.bytes_sent));
   }
   return found;
 }
@@ -42,7 +42,9 @@ void bind_serving_records(nb::module_& m) {
       .def_ro("method", &AlikeCalls::method)
       .def_ro("tenant", &AlikeCalls::tenant)
       .def_ro("engine", &AlikeCalls::engine)
+      .def_ro("operation", &AlikeCalls::operation)
       .def_ro("calls", &AlikeCalls::calls)
+      .def_ro("bytes_received", &AlikeCalls::bytes_received)
       .def_ro("bytes_sent", &AlikeCalls::bytes_sent)
       .def_ro("seconds", &AlikeCalls::seconds)
       .def_ro("stages", &AlikeCalls::stages, "Seconds by stage.")
@@ -60,19 +62,21 @@ void bind_serving_records(nb::module_& m) {
             return log_blocks(batch.records, is_json ? LogFormat::kJson : LogFormat::kPlain, most_bytes, quote);
           },
           nb::kw_only(), "is_json"_a, "most_bytes"_a, "quote"_a, "The log lines, in blocks of up to so many bytes.")
-      .def("tuples", &tuples, "Request id, method, tenant, milliseconds, end (seconds since 1970), bytes sent.");
+      .def("tuples", &tuples,
+           "Request id, method, tenant, milliseconds, end (seconds since 1970), bytes received and sent.");
   nb::class_<Records>(m, "Records")
       .def(nb::init<>())
       .def(
           "add",
           [](Records& records, std::string method, std::string request_id, std::string tenant, std::string engine,
              std::vector<std::pair<std::string, double>> stages, double milliseconds, double ended_at,
-             std::size_t bytes_sent, int batch_views) {
+             std::size_t bytes_sent, int batch_views, std::size_t bytes_received, std::string operation) {
             records.add({std::move(method), std::move(request_id), std::move(tenant), std::move(engine),
-                         std::move(stages), milliseconds, ended_at, bytes_sent, batch_views});
+                         std::move(stages), milliseconds, ended_at, bytes_sent, batch_views, bytes_received,
+                         std::move(operation)});
           },
           nb::kw_only(), "method"_a, "request_id"_a, "tenant"_a, "engine"_a, "stages"_a, "milliseconds"_a, "ended_at"_a,
-          "bytes_sent"_a, "batch_views"_a)
+          "bytes_sent"_a, "batch_views"_a, "bytes_received"_a, "operation"_a)
       .def("take", [](Records& records) { return Batch{records.take()}; }, "All since the last time.");
 }
 

@@ -13,11 +13,13 @@ constexpr double kThousand = 1e3;
 
 AlikeCalls& group_of(const ShortRecord& record, std::vector<AlikeCalls>& groups) {
   const auto is_alike = [&](const AlikeCalls& group) {
-    return group.method == record.method && group.tenant == record.tenant && group.engine == record.engine;
+    return group.method == record.method && group.tenant == record.tenant && group.engine == record.engine &&
+           group.operation == record.operation;
   };
   const auto found = std::find_if(groups.begin(), groups.end(), is_alike);
   if (found != groups.end()) return *found;
-  AlikeCalls group{.method = record.method, .tenant = record.tenant, .engine = record.engine};
+  AlikeCalls group{
+      .method = record.method, .tenant = record.tenant, .engine = record.engine, .operation = record.operation};
   return groups.emplace_back(std::move(group));
 }
 
@@ -55,16 +57,18 @@ std::string shortest_text(double value) {
 std::string plain_line(const ShortRecord& record, const std::string& tenant) {
   std::string line = time_text(record.ended_at) + " INFO call request_id=" + record.request_id +
                      " method=" + record.method + " code=OK ms=" + fixed_text(record.milliseconds) +
-                     " received=0 sent=" + std::to_string(record.bytes_sent);
+                     " received=" + std::to_string(record.bytes_received) +
+                     " sent=" + std::to_string(record.bytes_sent);
   if (!tenant.empty()) line += " tenant=" + tenant;
   return line + "\n";
 }
 
 std::string json_line(const ShortRecord& record, const std::string& tenant) {
-  std::string line =
-      R"({"time": ")" + time_text(record.ended_at) + R"(", "level": "INFO", "message": "call", "request_id": ")" +
-      record.request_id + R"(", "method": ")" + record.method + R"(", "code": "OK", "ms": )" +
-      shortest_text(record.milliseconds) + R"(, "received": 0, "sent": )" + std::to_string(record.bytes_sent);
+  std::string line = R"({"time": ")" + time_text(record.ended_at) +
+                     R"(", "level": "INFO", "message": "call", "request_id": ")" + record.request_id +
+                     R"(", "method": ")" + record.method + R"(", "code": "OK", "ms": )" +
+                     shortest_text(record.milliseconds) + R"(, "received": )" + std::to_string(record.bytes_received) +
+                     R"(, "sent": )" + std::to_string(record.bytes_sent);
   if (!tenant.empty()) line += R"(, "tenant": )" + tenant;
   return line + "}\n";
 }
@@ -93,6 +97,7 @@ std::vector<AlikeCalls> alike_calls(const std::vector<ShortRecord>& records, con
     AlikeCalls& group = group_of(record, groups);
     ++group.calls;
     group.bytes_sent += record.bytes_sent;
+    group.bytes_received += record.bytes_received;
     group.seconds.add(record.milliseconds / kThousand, bounds);
     for (const auto& [name, milliseconds] : record.stages) stage_of(name, group).add(milliseconds / kThousand, bounds);
     if (record.batch_views > 0) group.batch_views.push_back(record.batch_views);

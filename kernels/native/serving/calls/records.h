@@ -19,6 +19,8 @@ struct ShortRecord {
   double ended_at = 0;  // Seconds since 1970.
   std::size_t bytes_sent = 0;
   int batch_views = 0;
+  std::size_t bytes_received = 0;
+  std::string operation = "forward";
 };
 
 // Records that nobody has read. Thread-safe.
@@ -43,8 +45,8 @@ struct Buckets {
 
 // Calls with the same labels.
 struct AlikeCalls {
-  std::string method, tenant, engine;
-  std::uint64_t calls = 0, bytes_sent = 0;
+  std::string method, tenant, engine, operation;
+  std::uint64_t calls = 0, bytes_sent = 0, bytes_received = 0;
   Buckets seconds;
   std::vector<std::pair<std::string, Buckets>> stages;  // Seconds.
   std::vector<int> batch_views;

@@ -92,14 +92,18 @@ void BoundCall::end() {
 
 nb::object BoundCall::reply() const { return outcome_ == Outcome::kDone ? nb::object(reply_) : nb::none(); }
 
+std::vector<std::pair<std::string, double>> BoundCall::stage_times() const {
+  std::vector<std::pair<std::string, double>> stages{{"decode", decode_}, {"queue", queued_}};
+  if (!request_.empty()) stages.emplace_back("upload", job_->upload);
+  const std::span<const char* const> names = job_->stages();
+  for (std::size_t i = 0; i < names.size(); ++i) stages.emplace_back(names[i], job_->times[i]);
+  stages.emplace_back("download", job_->download);
+  return stages;
+}
+
 nb::dict BoundCall::stages() const {
   nb::dict result;
-  result["decode"] = decode_;
-  result["queue"] = queued_;
-  result["upload"] = job_->upload;
-  const std::span<const char* const> names = job_->stages();
-  for (std::size_t i = 0; i < names.size(); ++i) result[names[i]] = job_->times[i];
-  result["download"] = job_->download;
+  for (const auto& [name, milliseconds] : stage_times()) result[name.c_str()] = milliseconds;
   return result;
 }
 
@@ -114,10 +118,9 @@ void BoundCall::finish(double arrived) {
 }
 
 std::string BoundCall::tail() const {
-  std::vector<StageTime> stages{{"decode", decode_}, {"queue", queued_}, {"upload", job_->upload}};
-  const std::span<const char* const> names = job_->stages();
-  for (std::size_t i = 0; i < names.size(); ++i) stages.push_back({names[i], job_->times[i]});
-  stages.push_back({"download", job_->download});
+  const std::vector<std::pair<std::string, double>> times = stage_times();
+  std::vector<StageTime> stages;
+  for (const auto& [name, milliseconds] : times) stages.push_back({name, milliseconds});
   return timings_field(stages, total_, envelope_.timings);
 }
 

@@ -82,7 +82,8 @@ class BoundCall {
   void end();
 
   nanobind::object reply() const;
-  nanobind::dict stages() const;  // Milliseconds by stage.
+  std::vector<std::pair<std::string, double>> stage_times() const;  // Names with milliseconds.
+  nanobind::dict stages() const;
   double total() const { return total_; }
   double overdue_limit() const { return job_->overdue_limit; }
 

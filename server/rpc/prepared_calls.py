@@ -60,8 +60,8 @@ class PreparedCalls:
         if room is None:
             return None
         native = prepared.native
-        staging = None if way.staging is None else way.staging(native)
-        reply = short.draw(way.parts, native, request, staging, room, prepared.engine)
+        staged = None if way.staging is None else way.staging(native)
+        reply = short.draw(way.parts, native, request, staged, room, prepared.engine)
         if reply is None:
             _check_outcome(short.outcome, short.overdue_limit)
         return reply
@@ -98,7 +98,7 @@ class PreparedCalls:
             prepared.native,
             request,
             runtime.renderer,
-            _staging(runtime, prepared.native),
+            staging(runtime, prepared.native),
             payload,
             call.tenant,
             int(call.priority),
@@ -120,8 +120,8 @@ class PreparedCalls:
     def _add_way(self, tenant: str) -> _Way:
         runtime = self._tenants.of_tenant(tenant)
         parts = DrawingParts(runtime.executor.queue, runtime.renderer, runtime.payload_memory.account.books)
-        staging = None if runtime.transfer.device.type == "cpu" else partial(_staging, runtime)
-        way = self._ways[tenant] = _Way(runtime, runtime.scenes.find, parts, staging)
+        stage = None if runtime.transfer.device.type == "cpu" else partial(staging, runtime)
+        way = self._ways[tenant] = _Way(runtime, runtime.scenes.find, parts, stage)
         return way
 
     def room(self, cost: Cost, runtime: Runtime) -> int | None:
@@ -132,7 +132,8 @@ class PreparedCalls:
         return runtime.memory.room_bytes(cost, self._free)
 
 
-def _staging(runtime: Runtime, native: Any) -> Any:
+def staging(runtime: Runtime, native: Any) -> Any:
+    """Host memory for the outputs of a render on their way; None: it needs none."""
     staged = runtime.renderer.staging_bytes(native)
     return runtime.transfer.allocate(staged) if staged else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from lumigrad.kernels._native import FrameLine, PreparedFrame, read_render_request
@@ -13,6 +14,7 @@ from lumigrad.server.core.errors import SceneNotFoundError, VersionMismatchError
 from lumigrad.server.core.notes import Notes
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.prepared import PreparedRender
+from lumigrad.server.rpc.prepared_calls import staging
 from lumigrad.server.rpc.stream_frames import METHOD, frame_id
 from lumigrad.server.storage.tenants import Runtime, Tenants
 
@@ -34,6 +36,7 @@ class PreparedFrames:
     All other frames, and those that fail, take the general way, where all checks and error texts are.
 
     Attributes:
+        kind: Of the frames that it takes; None: it takes none.
         line: Those on their way.
     """
 
@@ -41,9 +44,12 @@ class PreparedFrames:
         """Without a kind; `call` is the stream's, `places` are those of calls, and `notes` takes the records."""
         self._runtime = runtime = tenants.of(call)
         self._room = room
+        self._find = runtime.scenes.find
+        # Host memory for outputs on their way; None: kernels write to the reply.
+        self._staging = None if runtime.transfer.device.type == "cpu" else partial(staging, runtime)
         # Only the general way traces calls.
         self._is_possible = call.times.spans is None
-        self._kind: _Kind | None = None
+        self.kind: _Kind | None = None
         self.line = FrameLine(
             queue=runtime.executor.queue,
             renderer=runtime.renderer,
@@ -57,42 +63,35 @@ class PreparedFrames:
             deadline=call.deadline,
         )
 
-    @property
-    def has_kind(self) -> bool:
-        """Whether there may be frames of a kind."""
-        return self._kind is not None
-
     def learn(self, raw: bytes, request: bytes) -> None:
         """Take further frames as this one, which stands for a RenderRequest, if such a Render is prepared."""
         found = read_render_request(request) if self._is_possible else None
-        self._kind = kind = None if found is None else _Kind(found.scene_id, found.version, found.key)
+        self.kind = kind = None if found is None else _Kind(found.scene_id, found.version, found.key)
         prepared = None if kind is None else self._prepared(kind)
         if prepared is None or not self.line.expect(raw, prepared.engine):
             self.forget()
 
     def forget(self) -> None:
         """Take no frames any more: what they have in common changes."""
-        self._kind = None
+        self.kind = None
 
     def begin(self, raw: bytes, after: int) -> PreparedFrame | None:
         """Begin a frame with a number `after` another one; None: it takes the general way."""
-        kind = self._kind
+        kind = self.kind
         prepared = None if kind is None else self._prepared(kind)
         if prepared is None:
             return None
-        runtime = self._runtime
-        room = self._room(prepared.cost, runtime)
+        room = self._room(prepared.cost, self._runtime)
         if room is None:
             return None
-        staged = runtime.renderer.staging_bytes(prepared.native)
-        staging = runtime.transfer.allocate(staged) if staged else None
-        return self.line.begin(raw, after, prepared.native, staging, room)
+        native = prepared.native
+        staging = None if self._staging is None else self._staging(native)
+        return self.line.begin(raw, after, native, staging, room)
 
     def _prepared(self, kind: _Kind) -> PreparedRender | None:
         """What is prepared for the scene as it is now."""
         try:
-            scene = self._runtime.scenes.find(kind.scene_id, kind.version)
+            prepared = self._find(kind.scene_id, kind.version).prepared.find(kind.key)
         except (SceneNotFoundError, VersionMismatchError):
             return None
-        prepared = scene.prepared.find(kind.key)
         return prepared if prepared is not None and prepared.payload_bytes <= FRAME_BYTES else None

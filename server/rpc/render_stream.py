@@ -207,7 +207,7 @@ class _Stream:
     def _read(self) -> None:
         """Read requests, and work on each until one is to be worked on while others are read."""
         while (raw := self._receive()) is not None:
-            if self._prepared.has_kind and self._was_prepared(raw):
+            if self._prepared.kind is not None and self._was_prepared(raw):
                 continue
             # Frames before this one end before it begins.
             self.line.wait_for_room(1)

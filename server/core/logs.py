@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import datetime, timezone
 from select import PIPE_BUF
 from types import TracebackType
-from typing import Protocol, TextIO
+from typing import Any, Protocol, TextIO
 
 from lumigrad.kernels._native import RecordBatch
 
@@ -82,7 +82,7 @@ def together() -> Iterator[Batch]:
 class _Events:
     """A batch for whatever handlers there are."""
 
-    def add(self, message: str, moment: float, fields: Mapping[str, object]) -> None:
+    def add(self, message: str, moment: float, fields: Mapping[str, Any]) -> None:
         event(message, moment=moment, **fields)
 
     def add_calls(self, calls: RecordBatch) -> None:

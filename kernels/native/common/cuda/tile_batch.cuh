@@ -40,8 +40,8 @@ struct TileList {
     left = static_cast<int>(tile % lists.tiles_x) * kDeviceTile;
     top = static_cast<int>(row % lists.tiles_y) * kDeviceTile;
     unsigned end;
-    if (lists.listed()) {
-      first = lists.tile_starts[tile];
+    first = lists.tile_starts != nullptr ? lists.tile_starts[tile] : kUnlisted;
+    if (first != kUnlisted) {
       end = lists.tile_starts[tile + 1];
       entries = lists.entries + first;
     } else {

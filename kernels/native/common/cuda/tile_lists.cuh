@@ -95,7 +95,9 @@ __global__ void __launch_bounds__(kListThreads)
     list_tiles_kernel(Reach reach, TileLists lists, unsigned items_per_view, const unsigned* starts, unsigned* tiles,
                       unsigned* entries) {
   const unsigned warp = (blockIdx.x * blockDim.x + threadIdx.x) / kWarp, begin = warp * kWarpPairs;
-  const unsigned pairs = lists.listed_pairs();
+  unsigned pairs = lists.pairs;
+  // Without room for all pairs none are listed.
+  if (lists.counted != nullptr) pairs = *lists.counted <= pairs ? static_cast<unsigned>(*lists.counted) : 0;
   if (begin >= pairs) return;
   const PairWindow window{begin, ::min(begin + kWarpPairs, pairs), tiles, entries};
   const unsigned ranks = lists.view_ranks[lists.views];

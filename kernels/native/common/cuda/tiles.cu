@@ -46,6 +46,12 @@ __global__ void starts_kernel(const unsigned* keys, unsigned keys_count, unsigne
   starts[i] = low;
 }
 
+// Marks that tiles are not listed, if there are more pairs than there is room for.
+__global__ void unlist_kernel(const unsigned long long* counted, unsigned room, unsigned count, unsigned* starts) {
+  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < count && *counted > room) starts[i] = kUnlisted;
+}
+
 }  // namespace
 
 TileCountBuffers::TileCountBuffers(std::size_t items, cudaStream_t stream)
@@ -118,6 +124,10 @@ void sort_by_tile(const DeviceBuffer<unsigned>& tiles, const DeviceBuffer<unsign
   sort_pairs(tiles.data(), sorted.data(), entries.data(), buffers.entries.data(), static_cast<int>(pairs), 0, bits,
              stream);
   find_starts(sorted, 0, count + 1, buffers.tile_starts.data(), stream);
+  if (lists.counted != nullptr) {
+    launch(unlist_kernel, blocks_for(count + 1, kThreads), kThreads, 0, stream, lists.counted, lists.pairs, count + 1,
+           buffers.tile_starts.data());
+  }
   lists.entries = buffers.entries.data();
   lists.tile_starts = buffers.tile_starts.data();
 }

@@ -12,6 +12,9 @@ inline constexpr int kDeviceTile = 16;  // Pixels along each side.
 // Larger than all numbers: the depth key of an item that is not drawn.
 inline constexpr unsigned kBehindAll = 0xFFFFFFFFu;
 
+// Where the list of a tile starts, if tiles are not listed.
+inline constexpr unsigned kUnlisted = 0xFFFFFFFFu;
+
 // Neighbouring tiles of a row of tiles, from a column on.
 struct TileRun {
   unsigned row, column, count;
@@ -26,18 +29,9 @@ struct TileLists {
   const unsigned long long* counted;
   const unsigned* order;        // [views * items] items by rank
   const unsigned* view_ranks;   // [views + 1] where the ranks of each view start; the last is where they end.
-  const unsigned* tile_starts;  // [views * tiles + 1] into `entries`; null: tiles are not listed, see listed().
+  // [views * tiles + 1] into `entries`; all kUnlisted, or null: tiles are not listed, each goes through all items.
+  const unsigned* tile_starts;
   const unsigned* entries;      // [pairs] the items of each tile, nearest first: ranks or items, see `list_tiles`.
-
-#if defined(__CUDACC__) || defined(LUMIGRAD_EMULATION)
-  // The pairs that are listed; 0 if there are more than there is room for.
-  __device__ unsigned listed_pairs() const {
-    if (counted == nullptr) return pairs;
-    return *counted <= pairs ? static_cast<unsigned>(*counted) : 0;
-  }
-  // Whether tiles have lists; else each goes through all items of its view.
-  __device__ bool listed() const { return tile_starts != nullptr && (counted == nullptr || *counted <= pairs); }
-#endif
 };
 
 // Owns what TileLists points to.

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from lumigrad.kernels._native import RenderJob
+from lumigrad.kernels._native import NativeCall, RenderJob
 from lumigrad.protos.chunks import LARGEST_MESSAGE_BYTES, SHORT_BYTES
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.lanes import LANE_METADATA
@@ -169,7 +169,7 @@ class Call:
         self.has_single_reply = False
         # The key of its request, if others like it can be prepared; and its job, if it runs without Python.
         self.request_key: bytes | None = None
-        self.job: RenderJob | None = None
+        self.job: RenderJob | NativeCall | None = None
         # The longest payload that the caller takes in one message.
         self.message_bytes = SHORT_BYTES
         # Called with engine, operation and stages of each request of a long call.

@@ -72,9 +72,21 @@ class ForwardRequest(Protocol):
         """The engine's inputs on the device; called on the device's thread."""
 
 
+class Retained(Protocol):
+    """A forward pass that was retained for a backward pass."""
+
+    @property
+    def task(self) -> Task:
+        """What was computed."""
+
+    @property
+    def state(self) -> Sized:
+        """What the engine differentiates."""
+
+
 @dataclass(frozen=True)
 class ForwardState:
-    """A forward pass that was retained for a backward pass."""
+    """A forward pass that the runner has retained."""
 
     task: Task
     state: Sized
@@ -121,7 +133,7 @@ class EngineRunner:
         return BatchEntry(key, plan.fill, (request, call), self._forward_batch)
 
     def backward(
-        self, retained: ForwardState, output_gradients: Tensors, wanted: Wanted, call: Call
+        self, retained: Retained, output_gradients: Tensors, wanted: Wanted, call: Call
     ) -> Steps[Delivery[Gradients]]:
         """Differentiate a forward pass that was retained, in steps."""
         task, before_view = retained.task, self._transfer.paced(call.check)

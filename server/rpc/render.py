@@ -20,7 +20,7 @@ from lumigrad.server.engines.content import Tensors, uploader
 from lumigrad.server.engines.gradients import Wanted
 from lumigrad.server.engines.images import ImageFormats
 from lumigrad.server.engines.requests import checked_gradients
-from lumigrad.server.engines.runner import ForwardState, Task
+from lumigrad.server.engines.runner import ForwardState, Retained, Task
 from lumigrad.server.rpc.prepared_passes import BackwardShortcut, PreparedPasses, RenderShortcut
 from lumigrad.server.rpc.render_batch import render_batch
 from lumigrad.server.scenes.lookup import CLOUDS, ENGINES, AcceptedKinds, InlineScene, find_scene
@@ -166,7 +166,7 @@ class EngineService(ABC):
         call.record.operation = "backward"
         receiver, runtime = Receiver(frames, call), self._tenants.of(call)
         spec, contexts, runner = receiver.header.spec, runtime.contexts, runtime.runner
-        retained: ForwardState | None = None
+        retained: Retained | None = None
         with call.times.stage("decode"):
             if spec.WhichOneof("source") == "context_id":
                 # The state itself must not be held while the payload comes: dropping it for other calls must free its

@@ -13,7 +13,7 @@ from lumigrad.server.core.config import MIB, Config
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.device.capacity import store_limits
 from lumigrad.server.device.memory import Budget
-from lumigrad.server.engines.runner import ForwardState, Machine
+from lumigrad.server.engines.runner import Machine, Retained
 from lumigrad.server.storage.contexts import ContextStore
 from lumigrad.server.storage.named import NamedScenes
 from lumigrad.server.storage.reads import DiskReads
@@ -32,7 +32,7 @@ class Runtime(Machine):
     """The parts of a worker that serve one tenant: the device, its queue, and the tenant's stores."""
 
     scenes: SceneStore
-    contexts: ContextStore[ForwardState]
+    contexts: ContextStore[Retained]
     # None: scenes are kept in memory only.
     spool: SceneSpool | None
     trainings: TrainingStore[Any]

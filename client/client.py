@@ -241,7 +241,7 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
             tile_size: of gsplat's tiles, pixels; None: as in gsplat.
             response: evaluate Gaussians in the "picture" (None), or along the "ray" of each pixel.
             primitive: ellipsoids, "volume" (None), or flat discs, "surfel".
-            precision: "full" (None), or "half" for pictures without gradients; see `GaussianSettings`.
+            precision: "full" (None), or "half", which changes nothing now; see `GaussianSettings`.
             outputs: of spheres any of "color", "alpha", "depth", "info", "sphere_ids", "weights", "hits"; of Gaussians
                 "color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth", "contributors", "ids",
                 "radii", "means2d", "depths", "conics", "projected_opacities", along rays also "hit_distance",

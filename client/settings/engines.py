@@ -255,9 +255,8 @@ class GaussianSettings(Settings):
             largest response in space along the ray of each pixel.
         primitive: "volume" (None): ellipsoids; "surfel": flat discs in the plane of the first two axes, which rays hit,
             with OpenCV's pinholes without distortion.
-        precision: "full" (None); "half" halves the bytes of a Gaussian while a GPU draws it, with an error in colours
-            of at most 0.006 of their range where the same Gaussians are blended. CPUs, and more than 3 channels, have
-            "full". Not with `deterministic`, "ids", `retain` or gradients, along rays or of surfels.
+        precision: "full" (None); "half" permits a worker to compute with numbers of 16 bits, of which none makes use.
+            Not with `deterministic`, "ids", `retain` or gradients, along rays or of surfels.
 
     Example:
         settings = client.render(gaussians, camera, near=0.1).request.settings

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -179,6 +181,11 @@ class Camera:
         if end_rotation is not None and end_translation is not None:
             end = _pose("end_", end_rotation, end_translation)
         return Camera(width, height, "sensor", SensorSource(lens, *start, *end, shutter, row_time, windshield))
+
+    @cached_property
+    def kept_views(self) -> dict[tuple[int, float], Any]:
+        """The extension's views of this camera alone, by the number of Gaussians and `Settings.pixel_center`."""
+        return {}
 
     @property
     def is_sensor(self) -> bool:

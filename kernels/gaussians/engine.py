@@ -31,12 +31,9 @@ class Engine(Protocol):
     gives_sh_factors: bool
 
     def forward(
-        self, views: Any, settings: Any, arrays: Arrays, retain: bool, before_view: BeforeView, *, half: bool
+        self, views: Any, settings: Any, arrays: Arrays, retain: bool, before_view: BeforeView
     ) -> tuple[Kept | None, Stages]:
-        """Renders the views into the given arrays; with `retain` returns the state for `backward`.
-
-        `half`: whether half precision is enough; only without `retain`.
-        """
+        """Renders the views into the given arrays; with `retain` returns the state for `backward`."""
 
     def backward(self, kept: Any, views: Any, settings: Any, arrays: Arrays, before_view: BeforeView) -> Stages:
         """Writes the gradients of the views to the given arrays."""
@@ -52,12 +49,9 @@ class CpuEngine:
         self._scratch = _native.GaussianPass()
 
     def forward(
-        self, views: Any, settings: Any, arrays: Arrays, retain: bool, before_view: BeforeView, *, half: bool
+        self, views: Any, settings: Any, arrays: Arrays, retain: bool, before_view: BeforeView
     ) -> tuple[Kept | None, Stages]:
-        """Renders the views into the given arrays; with `retain` returns the state for `backward`.
-
-        `half`: whether half precision is enough; only without `retain`.
-        """
+        """Renders the views into the given arrays; with `retain` returns the state for `backward`."""
         kept = _native.GaussianPass() if retain else self._scratch
         kept.prepare(len(views), retain)
         stages = Stages()
@@ -105,11 +99,11 @@ class CudaEngine:
         self.session = native.GaussianCudaSession(device)
 
     def forward(
-        self, views: Any, settings: Any, arrays: Arrays, retain: bool, before_view: BeforeView, *, half: bool
+        self, views: Any, settings: Any, arrays: Arrays, retain: bool, before_view: BeforeView
     ) -> tuple[Kept | None, Stages]:
         """Queues the rendering of the views; with `retain` returns the state for `backward`."""
         before_view()
-        kept = self._native.GaussianCudaPass(half_precision=half)
+        kept = self._native.GaussianCudaPass()
         runs = [self._native.gaussian_cuda_forward]
         if "ids" in arrays:
             runs.append(self._native.gaussian_cuda_find_ids)

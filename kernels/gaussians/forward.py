@@ -140,11 +140,11 @@ def forward(
     view_work = cameras[0].width * cameras[0].height + gaussians.count
     for part in launches(len(cameras), view_work, is_whole=is_whole):
         views = views_of(gaussians, cameras[part], settings, slices)
-        parts = {name: None if tensor is None else tensor[part] for name, tensor in by_view.items()}
+        parts: dict[str, torch.Tensor | None] = by_view
+        if len(views) < len(cameras):
+            parts = {name: None if tensor is None else tensor[part] for name, tensor in by_view.items()}
         arrays = {**gaussians.arrays(), **parts, "lidar_angles": lidar_tables(cameras[part], gaussians.device)}
-        kept, spent = engine.forward(
-            views, native_settings, arrays, retain, before_view or _nothing, half=settings.half
-        )
+        kept, spent = engine.forward(views, native_settings, arrays, retain, before_view or _nothing)
         times.views += spent.views
     if "surface_normals" in outputs:
         tensors["surface_normals"].copy_(surface_normals(tensors["expected_depth"], cameras))
@@ -224,7 +224,18 @@ def _slices(gaussians: Gaussians, cameras: Sequence[Camera], transforms: Sequenc
 
 
 def views_of(gaussians: Gaussians, cameras: Sequence[Camera], settings: Settings, slices: Slices) -> Any:
-    """The extension's views of checked cameras, of one scene after the other."""
+    """The extension's views of checked cameras, of one scene after the other; those of one camera alone are kept."""
+    if len(cameras) == 1 and slices is cut((), gaussians.count):
+        kept, key = cameras[0].kept_views, (gaussians.count, settings.pixel_center)
+        if key not in kept:
+            # Those of other scenes are not needed any more, as a rule.
+            kept.clear()
+            kept[key] = _views_of(gaussians, cameras, settings, slices)
+        return kept[key]
+    return _views_of(gaussians, cameras, settings, slices)
+
+
+def _views_of(gaussians: Gaussians, cameras: Sequence[Camera], settings: Settings, slices: Slices) -> Any:
     each = len(cameras) // gaussians.scenes
     views = [camera.native(index // each, settings.pixel_center) for index, camera in enumerate(cameras)]
     composed = np.ascontiguousarray(poses(cameras, slices), np.float32)

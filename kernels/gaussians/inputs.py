@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from lumigrad.kernels.gaussians.sensor import SensorSource
 from lumigrad.kernels.gaussians.settings import Settings
 
 _COEFFICIENTS = (1, 4, 9, 16, 25)
+_TENSORS = ("means", "opacities", "quats", "scales", "covariances", "sh", "colors")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -63,10 +65,9 @@ class Gaussians:
             if name in shape:
                 self._check(name, (*lead, last))
         self._check_colors(lead)
-        for field in fields(self):
-            tensor = getattr(self, field.name)
-            if tensor is not None:
-                object.__setattr__(self, field.name, tensor.detach().contiguous())
+        given = {name: getattr(self, name) for name in _TENSORS if getattr(self, name) is not None}
+        for name, tensor in given.items():
+            object.__setattr__(self, name, tensor.detach().contiguous())
 
     def _check(self, name: str, shape: tuple[int | None, ...]) -> None:
         check_tensor(name, getattr(self, name), shape, self.means.device, "means")
@@ -118,15 +119,22 @@ class Gaussians:
         """The device of the tensors."""
         return self.means.device
 
-    def tensors(self) -> dict[str, torch.Tensor]:
+    def tensors(self) -> Mapping[str, torch.Tensor]:
         """The tensors that are given, by name."""
-        named = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: tensor for name, tensor in named.items() if tensor is not None}
+        return self._by_name
 
-    def arrays(self) -> dict[str, torch.Tensor]:
+    def arrays(self) -> Mapping[str, torch.Tensor]:
         """The tensors by the names of the extension's arguments, always with a leading S (colours per camera: V)."""
-        arrays = {name: native_shape(self, name, tensor) for name, tensor in self.tensors().items()}
-        return arrays
+        return self._by_argument
+
+    # Both are asked for several times in each call.
+    @cached_property
+    def _by_name(self) -> Mapping[str, torch.Tensor]:
+        return {name: getattr(self, name) for name in _TENSORS if getattr(self, name) is not None}
+
+    @cached_property
+    def _by_argument(self) -> Mapping[str, torch.Tensor]:
+        return {name: native_shape(self, name, tensor) for name, tensor in self._by_name.items()}
 
     def degree(self, settings: Settings) -> int:
         """The degree of the spherical harmonics in use; -1 if colours are given instead.

@@ -71,7 +71,6 @@ def prepare(
         [(place.name, place.encoding, place.values, place.offset) for place in places],
         payload_bytes,
         head,
-        half_precision=settings.half,
         background=backgrounds,
         **gaussians.arrays(),
     )

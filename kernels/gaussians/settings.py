@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 from lumigrad.kernels import _native
 from lumigrad.kernels.checks import check, is_number, is_whole
@@ -95,12 +96,8 @@ class Settings:
         primitive: What a Gaussian is: "volume", or "surfel", flat, without a third scale: a 2D Gaussian, whose response
             is that where the ray of a pixel meets its plane ("2D Gaussian Splatting for Geometrically Accurate Radiance
             Fields", Huang et al. 2024). Surfels take perfect pinhole cameras, and have no `eps2d`.
-        precision: What CUDA keeps of a Gaussian while it is drawn: "full", 64 bytes; "half", 40, in which the shape of
-            the ellipse, the opacity and up to 3 channels are rounded to 16 bits, and blended in 32. An alpha then has
-            an error of at most 4e-4, and a colour one of 0.006 times the range of the colours where the same Gaussians
-            are blended (with the default `alpha_min`; docs/gaussians.md derives it). A permission: CPUs, and more than
-            3 channels, have "full". For what is neither retained nor `deterministic`, without "ids", not along rays,
-            and not of surfels.
+        precision: "full"; or "half", a permission to compute with numbers of 16 bits, of which no engine makes use. For
+            what is neither retained nor `deterministic`, without "ids", not along rays, and not of surfels.
 
     Raises:
         ArgumentError: A value is out of range.
@@ -184,7 +181,7 @@ class Settings:
         """Whether Gaussians are flat."""
         return self.primitive == "surfel"
 
-    @property
+    @cached_property
     def sensor_settings(self) -> dict[str, object]:
         """Those that have an effect with sensors only, and are not the defaults."""
         names = ("projection_method", "unscented", "depth_order", "tile_bounds", "tile_size", "response")
@@ -197,6 +194,20 @@ class Settings:
 
     def native(self, sh_degree: int, width: int, height: int, *, lidar: bool) -> _native.GaussianSettings:
         """The extension's settings for images of a size; `sh_degree` is the one in use, -1 if colours are given."""
+        key = sh_degree, width, height, lidar
+        made = self._made.get(key)
+        if made is None:
+            # Those of other sizes are not needed any more, as a rule.
+            self._made.clear()
+            made = self._made[key] = self._make(*key)
+        return made
+
+    @cached_property
+    def _made(self) -> dict[tuple[int, int, int, bool], _native.GaussianSettings]:
+        """What `native` made last."""
+        return {}
+
+    def _make(self, sh_degree: int, width: int, height: int, lidar: bool) -> _native.GaussianSettings:
         by_jacobian, rays = self.projection_method == "jacobian", self.response == "ray"
         return _native.make_gaussian_settings(
             inria=self.inria,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -104,6 +105,8 @@ def cut(transforms: Sequence[Transform], count: int) -> Slices:
     Raises:
         ArgumentError: The transforms' slices overlap or end after `count`.
     """
+    if not transforms:
+        return _whole(count)
     begins, matrices, ends, at = [0], [], {}, 0
     order = sorted(range(len(transforms)), key=lambda i: transforms[i].begin)
     of_transform = [0] * len(transforms)
@@ -122,11 +125,17 @@ def cut(transforms: Sequence[Transform], count: int) -> Slices:
         begins.append(transform.end)
         matrices.append(transform.matrix)
         at = transform.end
-    if at < count or not matrices:
+    if at < count:
         begins.append(count)
         matrices.append(np.eye(4))
     stacked = np.stack(matrices)
     return Slices(tuple(begins), stacked[:, :3, :3], stacked[:, :3, 3], tuple(of_transform), ends)
+
+
+@lru_cache(maxsize=64)
+def _whole(count: int) -> Slices:
+    """One slice, with the identity."""
+    return Slices((0, count), np.eye(3)[None], np.zeros((1, 3)), (), {})
 
 
 def poses(cameras: Sequence[Camera], slices: Slices) -> Array:
@@ -135,6 +144,12 @@ def poses(cameras: Sequence[Camera], slices: Slices) -> Array:
     p = rotation @ m + translation. The eye is the viewpoint for spherical harmonics in the slice's frame. Of slices
     that move it is all at the middle of the exposure. Computed in float64, since a scene may be far from its origin.
     """
+    if slices is _whole(slices.begins[-1]):
+        sources = [camera.source for camera in cameras]
+        # What the sums below give for the identity, to the last bit: adding 0 makes a negative 0 one of them, too.
+        rows = [[*source.rotation.flat, *source.translation, *source.eye] for source in sources]
+        whole: Array = np.array(rows, np.float64)[:, None] + 0.0
+        return whole
     rotations, translations = slices.middle()
     rotation = np.stack([camera.source.rotation for camera in cameras])[:, None]
     translation = np.stack([camera.source.translation for camera in cameras])[:, None]

@@ -174,8 +174,6 @@ _LENS_VALUES = 99
 _WORKSPACE_BYTES = 25
 _VIEW_BYTES = 110
 _BACKWARD_BYTES = 65
-# What a view has less on CUDA in half precision, with at most 3 channels: records and ranges of pixels have 40 bytes.
-_CUDA_HALF_BYTES, _HALF_CHANNELS = 24, 3
 # What rays add: bytes per Gaussian of a view and of a backward pass, and per pixel of a view. Measured: 66 to 106, 75
 # to 80, and 20 from one origin, 36 from several.
 _RAY_VIEW_BYTES = 105
@@ -228,8 +226,6 @@ class GaussianPlan(Plan):
             images |= {"color", "transmittance", *(_SOURCES[name] for name in images & _SOURCES.keys())}
         kept = self.views if retain or device.type != "cpu" else 1
         views = (self._each * self._view_bytes + self._ray_bytes) * kept
-        if self.settings.half and device.type != "cpu" and self.output_shapes["color"][-1] <= _HALF_CHANNELS:
-            views -= self._each * _CUDA_HALF_BYTES * kept
         given = RAY_VALUES * 4 * self._pixels * self.views if self.rays else 0
         normals = NORMAL_BYTES * self._surface_pixels
         return self._each * _WORKSPACE_BYTES + views + given + normals + self.image_bytes(images)

@@ -85,15 +85,9 @@ void bind_cuda_gaussians(nb::module_& m) {
       .def(
           "set_pair_limit", [](CudaSession& s, std::size_t limit) { s.workspace.pair_limit = limit; }, "limit"_a,
           "More (tile, Gaussian) pairs than this are not listed; drawing is much slower then, but needs less memory.");
-  nb::class_<CudaKept>(m, "GaussianCudaPass")
-      .def(
-          "__init__",
-          [](CudaKept* self, bool half_precision) {
-            new (self) CudaKept{};
-            self->pass.half_precision = half_precision;
-          },
-          "half_precision"_a)
-      .def_prop_ro("bytes", [](const CudaKept& k) { return k.pass.bytes(); });
+  nb::class_<CudaKept>(m, "GaussianCudaPass").def(nb::init<>()).def_prop_ro("bytes", [](const CudaKept& k) {
+    return k.pass.bytes();
+  });
   nb::class_<CudaStages>(m, "GaussianCudaStages")
       .def(
           "milliseconds", [](const CudaStages& s) { return s.timer.milliseconds(); },

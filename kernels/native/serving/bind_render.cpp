@@ -53,7 +53,7 @@ Encoding encoding_named(const std::string& name) {
 }
 
 GaussianRender render_of(const gaussians::Views& views, const gaussians::Settings& settings,
-                         const std::vector<OutputTuple>& outputs, std::size_t payload_bytes, bool half_precision,
+                         const std::vector<OutputTuple>& outputs, std::size_t payload_bytes,
                          const nb::kwargs& arrays) {
   if (views.slice_poses.size() != 1 || !views.sensors.empty() || views.moving_slices != 0) {
     throw nb::value_error("views: expected one slice that does not move, and no sensors");
@@ -63,7 +63,6 @@ GaussianRender render_of(const gaussians::Views& views, const gaussians::Setting
                         .scene = gaussians::make_scene(views, arrays),
                         .slice_begins = views.slice_begins,
                         .slice_pose = views.slice_poses[0],
-                        .half_precision = half_precision,
                         .outputs = {},
                         .payload_bytes = payload_bytes};
   std::size_t end = 0;
@@ -233,17 +232,17 @@ void bind_serving_renders(nb::module_& m) {
           "__init__",
           [](BoundRender* self, const gaussians::Views& views, const gaussians::Settings& settings,
              const std::vector<OutputTuple>& outputs, std::size_t payload_bytes, const nb::bytes& head,
-             bool half_precision, const nb::kwargs& arrays) {
+             const nb::kwargs& arrays) {
             Demand demand;
             demand.views = static_cast<double>(views.count());
             demand.repeatable = true;
             new (self) BoundRender{std::make_shared<GaussianRender>(
-                                       render_of(views, settings, outputs, payload_bytes, half_precision, arrays)),
+                                       render_of(views, settings, outputs, payload_bytes, arrays)),
                                    {head.c_str(), head.size()},
                                    nb::dict(arrays),
                                    std::move(demand)};
           },
-          "views"_a, "settings"_a, "outputs"_a, "payload_bytes"_a, "head"_a, "half_precision"_a, "arrays"_a)
+          "views"_a, "settings"_a, "outputs"_a, "payload_bytes"_a, "head"_a, "arrays"_a)
       .def(
           "demand",
           [](BoundRender& bound, std::uint64_t kind, std::uint64_t batch, double fill, std::size_t bytes) {

@@ -51,7 +51,6 @@ struct GaussianRender {
   gaussians::Scene scene;
   std::vector<std::int32_t> slice_begins;
   gaussians::SlicePose slice_pose;
-  bool half_precision;
   std::vector<Output> outputs;  // By their places; the last one ends with the payload.
   std::size_t payload_bytes;
 

@@ -72,9 +72,9 @@ def test_gradients_refuse_half_precision(client: RawClient) -> None:
     assert "expected PRECISION_FULL in trainings, got PRECISION_HALF" in description
 
 
-def test_less_memory_is_reserved_on_gpus() -> None:
+def test_the_memory_of_full_precision_is_reserved() -> None:
     shapes, limits = {name: value.shape for name, value in CLOUD.items()}, Limits.of(Config())
     full, half = (gaussian_plan(spec_of(precision=each), shapes, limits, "spec") for each in (0, HALF))
-    for device, saved in ((CPU, 0), (CUDA, 24 * len(CLOUD["means"]))):
+    for device in (CPU, CUDA):
         sizes = [plan.forward_bytes(plan.outputs, retain=False, device=device) for plan in (full, half)]
-        assert sizes[0] - sizes[1] == saved
+        assert sizes[0] == sizes[1]

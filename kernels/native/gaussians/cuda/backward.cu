@@ -66,7 +66,7 @@ DeviceTimer cuda_backward(const View* views, int count, const Settings& settings
   const CudaCallData data(views, count, settings, scene, workspace.staging, stream);
   const CudaCall& call = data.call();
   const CudaRecords records{pass.features, feature_stride(pass.features), pass.records.data(),
-                            pass.more_features.data(), nullptr};
+                            pass.more_features.data()};
   const auto items = static_cast<std::size_t>(count) * scene.count;
   static_assert(kRayFields == kSurfelFields);
   const int fields = settings.rays || settings.surfels ? kRayFields : int{gradient_row::kFeatures};

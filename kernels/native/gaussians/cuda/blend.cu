@@ -14,7 +14,7 @@ __device__ inline void visit(const CudaRecords& records, GaussianBatch& batch, i
   if (power >= limits.log2_alpha_min) take(records, batch, i, first, power, limits, pixel);
 }
 
-template <int kFeatures, bool kHalf>
+template <int kFeatures>
 __global__ void __launch_bounds__(kTilePixels, resident_blocks(kFeatures))
     draw_kernel(const __grid_constant__ CudaCall call, const __grid_constant__ CudaRecords records,
                 const __grid_constant__ TileLists lists, const __grid_constant__ Outputs outputs, int* lasts) {
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kTilePixels, resident_blocks(kFeatures))
     Pixel<kFeatures> pixel;
     pixel.active = place.on_film;
     for (int position = 0; position < list.length; position += kTilePixels) {
-      const int count = batch.fetch<kHalf>(lists, list, records, position);
+      const int count = batch.fetch(lists, list, records, position);
       for (int begin = 0; begin < count && __any_sync(kWholeWarp, pixel.active); begin += kWarp) {
         for (unsigned rest = batch.reaching(begin, count, at, limits); rest != 0; rest &= rest - 1) {
           const int i = begin + __ffs(static_cast<int>(rest)) - 1;
@@ -50,11 +50,7 @@ void cuda_draw(const CudaCall& call, const CudaRecords& records, const TileLists
   const auto tiles = static_cast<unsigned>(lists.views * lists.tiles_x * lists.tiles_y);
   with_features(records.features.total(), [&](auto features) {
     constexpr int kFeatures = decltype(features)::value;
-    auto kernel = &draw_kernel<kFeatures, false>;
-    if constexpr (kFeatures <= kHalfColors + 2) {
-      if (records.ranges != nullptr) kernel = &draw_kernel<kFeatures, true>;
-    }
-    launch(kernel, tiles, kTilePixels, 0, stream, call, records, lists, outputs, lasts);
+    launch(&draw_kernel<kFeatures>, tiles, kTilePixels, 0, stream, call, records, lists, outputs, lasts);
   });
 }
 

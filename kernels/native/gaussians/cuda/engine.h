@@ -29,7 +29,6 @@ struct CudaWorkspace {
 
 // What the forward pass retains on the device for the backward pass.
 struct CudaPass {
-  bool half_precision = false;  // Records may have half the size; then there is no backward pass.
   Features features;
   TileLists lists{};
   TileBuffers tiles;

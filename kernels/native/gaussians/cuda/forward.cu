@@ -111,11 +111,7 @@ void draw_ellipses(const Forward& f, const ProjectTarget& to, Unlisted items) {
   const CudaRecords& records = to.records;
   const bool colored = cuda_project(f.data, to, f.stream);
   if (!colored) cuda_colors(f.call(), records, f.stream);
-  if (records.ranges != nullptr) {
-    order(f, HalfReach{records, to.limits}, std::move(items));
-  } else {
-    order(f, GaussianReach{records.records, kRecordQuarters, to.limits}, std::move(items));
-  }
+  order(f, GaussianReach{records.records, kRecordQuarters, to.limits}, std::move(items));
   cuda_draw(f.call(), records, f.pass.lists, f.outputs, f.pass.lasts.data(), f.stream);
 }
 
@@ -130,14 +126,11 @@ DeviceTimer cuda_forward(const View* views, int count, const Settings& settings,
   check_size(f.items(), f.tiles());
   pass.features = features_of(settings, scene, outputs);
   const auto stride = static_cast<std::size_t>(feature_stride(pass.features));
-  const bool half = pass.half_precision && fits_half(pass.features);
-  pass.records = DeviceBuffer<float4>(f.items() * (half ? kHalfQuarters : kRecordQuarters), stream);
-  const DeviceBuffer<uint2> ranges(half ? f.items() : 0, stream);
+  pass.records = DeviceBuffer<float4>(f.items() * kRecordQuarters, stream);
   pass.more_features = DeviceBuffer<float>(f.items() * stride, stream);
   pass.lasts = DeviceBuffer<int>(f.pixels(), stream);
   Unlisted items{DeviceBuffer<unsigned>(f.items(), stream), TileCountBuffers(f.items(), stream)};
-  const ProjectTarget target{{pass.features, static_cast<int>(stride), pass.records.data(), pass.more_features.data(),
-                              half ? ranges.data() : nullptr},
+  const ProjectTarget target{{pass.features, static_cast<int>(stride), pass.records.data(), pass.more_features.data()},
                              outputs,
                              items.keys.data(),
                              items.counts.counts(),

@@ -113,7 +113,7 @@ DeviceTimer cuda_ids(const View* views, int count, const Settings& settings, con
   const CudaCallData data(views, count, settings, scene, workspace.staging, stream);
   const TileLists& lists = pass.lists;
   const CudaRecords records{pass.features, feature_stride(pass.features), pass.records.data(),
-                            pass.more_features.data(), nullptr};
+                            pass.more_features.data()};
   const auto tiles = static_cast<unsigned>(lists.views * lists.tiles_x * lists.tiles_y);
   const auto run = [&](auto* kernel) {
     launch(kernel, tiles, kTilePixels, 0, stream, data.call(), records, lists, pass.rays.data(), ids);

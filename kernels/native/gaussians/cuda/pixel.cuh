@@ -48,8 +48,6 @@ struct GaussianBatch {
 
   // Fetches, in order, those of the list's next Gaussians, from `position` on, that reach the tile; returns their
   // number. All threads of the block must call it together, and again only after a barrier.
-  // `kHalf`: they are HalfRecords, and become records of floats here.
-  template <bool kHalf = false>
   __device__ int fetch(const TileLists& lists, const TileList& list, const CudaRecords& records, int position) {
     const auto reaches = [&](unsigned item) {
       const PixelRange r = records.range(item);
@@ -57,30 +55,7 @@ struct GaussianBatch {
     };
     const auto keep = [&](int place, unsigned, unsigned, int i) { places[place] = i; };
     const auto of_entry = [](unsigned item) { return item; };
-    if constexpr (!kHalf) return batch.fetch(lists, list, records.records, position, of_entry, reaches, keep);
-    const int total = batch.choose(lists, list, position, of_entry, reaches, keep), i = static_cast<int>(threadIdx.x);
-    if (i < total) widen(records.features, records.half_record(batch.items[i]), i);
-    __syncthreads();
-    return total;
-  }
-
-  // Writes record `i` of floats, without its range.
-  __device__ void widen(const Features& features, const HalfRecord& from, int i) {
-    const Ellipse<float> e = ellipse_of(from);
-    batch.records[kRecordQuarters * i] = make_float4(e.x, e.y, e.ux, e.uy);
-    batch.records[kRecordQuarters * i + 1] = make_float4(e.vy, e.log2_opacity, 0.0f, 0.0f);
-    const float colors[kHalfColors] = {__half2float(from.colors[0]), __half2float(from.colors[1]),
-                                       __half2float(from.colors[2])};
-    float* next = &batch.records[kRecordQuarters * i + 2].x;
-#pragma unroll
-    for (int c = 0; c < kHalfColors; ++c) {
-      if (c < features.colors) *next++ = colors[c];
-    }
-    if (features.depth) *next++ = from.depth;
-    if (features.inverse_depth) *next++ = from.inverse_depth;
-    // Pixels read a fixed number of features.
-    const float* end = &batch.records[kRecordQuarters * i + 2].x + kInlineFeatures;
-    while (next < end) *next++ = 0.0f;
+    return batch.fetch(lists, list, records.records, position, of_entry, reaches, keep);
   }
 
   __device__ const float* record(int i) { return batch.record(i); }
@@ -130,10 +105,8 @@ __device__ inline void load_features(const CudaRecords& records, GaussianBatch& 
 // Calls run(std::integral_constant<int, n>()), n being the number of features that a pixel keeps at a time.
 template <class Run>
 void with_features(int total, const Run& run) {
-  if (total <= 1) return run(std::integral_constant<int, 1>());
   if (total <= 3) return run(std::integral_constant<int, 3>());
   if (total <= 4) return run(std::integral_constant<int, 4>());
-  if (total <= 5) return run(std::integral_constant<int, 5>());
   if (total <= kInlineFeatures) return run(std::integral_constant<int, kInlineFeatures>());
   run(std::integral_constant<int, kChunk>());
 }

@@ -10,24 +10,9 @@
 namespace lumigrad::gaussians {
 namespace {
 
-// Writes a record without its colours, which are written later. Returns the ellipse that will be drawn.
-__device__ inline Ellipse<float> write_record(const CudaRecords& to, int64_t item, const Projected<float>& g,
-                                              unsigned columns, unsigned rows) {
-  if (to.ranges != nullptr) {
-    const __half black = half_of(0.0f);
-    const HalfRecord record = {g.x,
-                               g.y,
-                               g.uy / g.ux,
-                               scaled_half(g.ux),
-                               scaled_half(g.vy),
-                               half_of(g.log2_opacity),
-                               {black, black, black},
-                               g.depth,
-                               1.0f / g.depth};
-    to.half_record(item) = record;
-    to.ranges[item] = make_uint2(columns, rows);
-    return ellipse_of(record);
-  }
+// Writes a record without its colours, which are written later.
+__device__ inline void write_record(const CudaRecords& to, int64_t item, const Projected<float>& g, unsigned columns,
+                                    unsigned rows) {
   float4* record = to.records + kRecordQuarters * item;
   record[0] = make_float4(g.x, g.y, g.ux, g.uy);
   record[1] = make_float4(g.vy, g.log2_opacity, __uint_as_float(columns), __uint_as_float(rows));
@@ -37,7 +22,6 @@ __device__ inline Ellipse<float> write_record(const CudaRecords& to, int64_t ite
   if (to.features.depth) *next++ = g.depth;
   if (to.features.inverse_depth) *next++ = 1.0f / g.depth;
   while (next < features + to.stride) *next++ = 0.0f;
-  return {g.x, g.y, g.ux, g.uy, g.vy, g.log2_opacity};
 }
 
 // Of a Gaussian in a view.
@@ -50,9 +34,10 @@ struct Reached {
 __device__ inline Reached store_projected(const ProjectTarget& to, int64_t item, const Projected<float>& g) {
   write_outputs(to.outputs, item, g);
   const DrawnRange range(g);
-  const Ellipse<float> ellipse = write_record(to.records, item, g, range.columns, range.rows);
+  write_record(to.records, item, g, range.columns, range.rows);
   to.keys[item] = range.reaches ? sortable(g.depth) : kBehindAll;
   if (!range.reaches || to.counts.of_items == nullptr) return {range.reaches, 0};
+  const Ellipse<float> ellipse = {g.x, g.y, g.ux, g.uy, g.vy, g.log2_opacity};
   return {true, EllipseTiles(ellipse, range_of(range.columns, range.rows), to.limits).count()};
 }
 

@@ -68,14 +68,4 @@ struct GaussianReach {
   }
 };
 
-// Of HalfRecords.
-struct HalfReach {
-  CudaRecords records;
-  ReachLimits limits;
-
-  __device__ EllipseTiles operator()(unsigned item) const {
-    return EllipseTiles(ellipse_of(records.half_record(item)), records.range(item), limits);
-  }
-};
-
 }  // namespace lumigrad::gaussians

@@ -1,8 +1,6 @@
 // The records of a view's Gaussians on the device, and the assignment of Gaussians to threads.
 #pragma once
 
-#include <cuda_fp16.h>
-
 #include "common/cuda/primitives.cuh"
 #include "gaussians/cuda/call.h"
 #include "gaussians/math/blend.h"
@@ -26,52 +24,19 @@ struct PixelRange {
   __device__ bool holds(int x, int y) const { return x >= x0 && x < x1 && y >= y0 && y < y1; }
 };
 
-// A record of half the size, for drawing alone. Centres and depths stay floats, and so does the shear uy / ux: each of
-// u and v then has the relative error of one rounding, however thin and oblique the ellipse is.
-struct alignas(16) HalfRecord {
-  float x, y, shear;
-  __half ux, vy;  // Times kHalfScale.
-  __half log2_opacity, colors[3];
-  float depth, inverse_depth;
-};
-inline constexpr int kHalfColors = 3, kHalfQuarters = 2;
-static_assert(sizeof(HalfRecord) == kHalfQuarters * sizeof(float4));
-// Standard deviations from 0.004 to 3 million pixels become normal numbers; others are moved to that range.
-inline constexpr float kHalfScale = 256.0f, kLeastHalf = 6.103515625e-5f, kLargestHalf = 65504.0f;
-
-// Rounded to nearest; what is too large becomes the largest number, and NaN stays NaN.
-__device__ inline __half half_of(float value) {
-  return __float2half_rn(value > kLargestHalf ? kLargestHalf : value < -kLargestHalf ? -kLargestHalf : value);
-}
-__device__ inline __half scaled_half(float value) { return half_of(max(value * kHalfScale, kLeastHalf)); }
-
-// The ellipse is what it is rounded to, wherever it is used: tiles are listed for the pixels that it is drawn in.
-__device__ inline Ellipse<float> ellipse_of(const HalfRecord& r) {
-  const float ux = __half2float(r.ux) * (1.0f / kHalfScale), vy = __half2float(r.vy) * (1.0f / kHalfScale);
-  return {r.x, r.y, ux, r.shear * ux, vy, __half2float(r.log2_opacity)};
-}
-
 // Passed to kernels by value. The record of a Gaussian in a view is number view * count + number: its item.
 struct CudaRecords {
   Features features;
   int stride;            // Of more_features; 0: the features are in the records.
   float4* records;       // [V, N, 4]
   float* more_features;  // [V, N, stride]
-  uint2* ranges;         // [V, N] columns and rows, if `records` are HalfRecords [V, N]; else null
 
   __device__ float* record(int64_t item) const { return &records[kRecordQuarters * item].x; }
   __device__ const float* range_fields(int64_t item) const {
     return record(item) + (features.rays || features.surfels ? kRangeAtEnd : 0);
   }
-  __device__ HalfRecord& half_record(int64_t item) const { return reinterpret_cast<HalfRecord*>(records)[item]; }
   __device__ PixelRange range(int64_t item) const;
-  __device__ void set_color(int64_t item, int channel, float value) const {
-    if (ranges != nullptr) {
-      half_record(item).colors[channel] = half_of(value);
-    } else {
-      features_of(item)[channel] = value;
-    }
-  }
+  __device__ void set_color(int64_t item, int channel, float value) const { features_of(item)[channel] = value; }
   __device__ float* features_of(int64_t item) const {
     return stride > 0 ? more_features + item * stride : record(item) + record::kFeatures;
   }
@@ -83,11 +48,6 @@ constexpr int feature_stride(const Features& features) {
   return features.total() > kInlineFeatures ? (features.total() + 3) / 4 * 4 : 0;
 }
 
-// Whether records can have half the size.
-constexpr bool fits_half(const Features& features) {
-  return !features.rays && !features.surfels && features.colors <= kHalfColors;
-}
-
 // Empty also where culled.
 __device__ inline PixelRange range_of(unsigned columns, unsigned rows) {
   return {static_cast<int>(columns & 0xFFFF), static_cast<int>(columns >> 16), static_cast<int>(rows & 0xFFFF),
@@ -96,9 +56,7 @@ __device__ inline PixelRange range_of(unsigned columns, unsigned rows) {
 __device__ inline PixelRange range_of(const float* record) {
   return range_of(__float_as_uint(record[kColumns]), __float_as_uint(record[kRows]));
 }
-__device__ inline PixelRange CudaRecords::range(int64_t item) const {
-  return ranges != nullptr ? range_of(ranges[item].x, ranges[item].y) : range_of(range_fields(item));
-}
+__device__ inline PixelRange CudaRecords::range(int64_t item) const { return range_of(range_fields(item)); }
 __device__ inline bool is_culled(const float* record) { return __float_as_uint(record[kColumns]) == kCulled; }
 __device__ inline bool reaches_pixels(const PixelRange& r) { return r.x0 < r.x1; }
 

@@ -125,7 +125,6 @@ class CudaJob final : public RenderJob {
       }
     }
     const int count = static_cast<int>(views.size());
-    queued.pass.half_precision = render->half_precision;
     queued.timers.push_back(gaussians::cuda_forward(views.data(), count, render->settings, scene, outputs, queued.pass,
                                                     device_->workspace, device_->kernels));
     if (ids == nullptr) return;

@@ -50,9 +50,7 @@ class CpuEngine:
 
     def evaluate(self, world: Any, settings: Any, arrays: Arrays) -> StageTimes:
         """Runs the query and writes its results to the given arrays."""
-        # The extension could take the tensors themselves, but through `__dlpack__`, which torch has in Python.
-        on_host = {name: array.numpy() for name, array in arrays.items() if array is not None}
-        _native.mesh_evaluate(self._workspace, world, settings, **on_host)
+        _native.mesh_evaluate(self._workspace, world, settings, **arrays)
         times = dict(zip(_native.MESH_STAGES, self._workspace.milliseconds, strict=True))
         return lambda: times
 

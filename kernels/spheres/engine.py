@@ -84,7 +84,7 @@ class CpuEngine:
         """Writes the gradients of the views to the given arrays, those of `SUMMED` summed over the views."""
 
         def run(camera: Any, mine: Arrays, view: int) -> StageTimes:
-            _native.sphere_backward(self._workspace, camera, settings, **mine, prepared=kept.identities[view])
+            _native.sphere_backward(self._workspace, camera, settings, kept.identities[view], **mine)
             return self._times()
 
         return _each_view(run, cameras, arrays, before_view)

@@ -241,17 +241,20 @@ def _check(name: str, parameter: Parameter, device: torch.device | None) -> torc
     if not isinstance(raw, torch.Tensor) or raw.dim() < 1:
         raise ArgumentError(f"{name}.raw", "a float32 tensor of shape [N, ...]", described(raw))
     where = device or raw.device
-    shape = list(raw.shape)
+    shape = raw.shape
     check_tensor(f"{name}.raw", raw, (torch.float32,), shape, where, in_place=True)
     if isinstance(parameter.gradient, HarmonicsGradient):
         _check_harmonics(f"{name}.gradient", parameter.gradient, parameter, where)
     else:
         check_tensor(f"{name}.gradient", parameter.gradient, _GRADIENT_TYPES, shape, where)
-    written = {"raw": raw, "first": parameter.first, "second": parameter.second, "value": parameter.value}
-    for part, tensor in written.items():
+    addresses = [raw.data_ptr()]
+    for part in ("first", "second", "value"):
+        tensor = getattr(parameter, part)
         if part != "value" or tensor is not None:
             check_tensor(f"{name}.{part}", tensor, (torch.float32,), shape, where, in_place=True)
-    addresses = [tensor.data_ptr() for tensor in written.values() if tensor is not None and tensor.data_ptr() != 0]
+            addresses.append(tensor.data_ptr())
+    # Empty tensors, and those without memory, have no address.
+    addresses = [address for address in addresses if address != 0]
     separate = len(set(addresses)) == len(addresses)
     check(separate, name, "raw, first, second and value in separate memory", "the same memory")
     if parameter.rows is not None:
@@ -267,10 +270,10 @@ def _check(name: str, parameter: Parameter, device: torch.device | None) -> torc
 
 
 def _check_harmonics(name: str, gradient: HarmonicsGradient, parameter: Parameter, where: torch.device) -> None:
-    shape = list(parameter.raw.shape)
+    shape = parameter.raw.shape
     coefficients = shape[1] if len(shape) == 3 and shape[2] == 3 else 0
-    check(coefficients >= 4, name, "a tensor, or one of harmonics for `raw` of shape [N, 4 or more, 3]", shape)
-    check_tensor(f"{name}.factors", gradient.factors, (torch.float32,), [shape[0], 6], where)
+    check(coefficients >= 4, name, "a tensor, or one of harmonics for `raw` of shape [N, 4 or more, 3]", list(shape))
+    check_tensor(f"{name}.factors", gradient.factors, (torch.float32,), (shape[0], 6), where)
     degree = gradient.degree
     fits = is_whole(degree) and 0 <= degree <= 4 and (degree + 1) ** 2 <= coefficients
     check(fits, f"{name}.degree", f"a degree of which there are {coefficients} coefficients", degree)
@@ -280,9 +283,9 @@ def _check_harmonics(name: str, gradient: HarmonicsGradient, parameter: Paramete
 def _gradient(gradient: Gradient) -> dict[str, Any]:
     """The arguments of the extension for a gradient."""
     if isinstance(gradient, HarmonicsGradient):
-        factors = gradient.factors.detach().contiguous()
+        factors = gradient.factors.contiguous()
         return {"gradient": None, "gradient_type": 0, "factors": factors, "degree": gradient.degree}
-    dense = gradient.detach().contiguous()
+    dense = gradient.contiguous()
     return {
         "gradient": dense if dense.dtype == torch.float32 else dense.view(torch.int16),
         "gradient_type": _GRADIENT_TYPES.index(dense.dtype),
@@ -292,19 +295,16 @@ def _gradient(gradient: Gradient) -> dict[str, Any]:
 
 
 def _group(parameter: Parameter, first_power: float) -> dict[str, Any]:
-    """The arguments of the extension: flattened rows, with f16, bf16 and bool as integers of the same size.
+    """The arguments of the extension, with f16, bf16 and bool as integers of the same size.
 
     `first_power` corrects the bias of the first moment.
     """
-    shape = (parameter.raw.shape[0], -1)
     rows = parameter.rows
-    flat = {
-        name: getattr(parameter, name).detach().view(shape)
-        for name in ("raw", "first", "second", "value")
-        if getattr(parameter, name) is not None
-    }
     return {
-        **flat,
+        "raw": parameter.raw,
+        "first": parameter.first,
+        "second": parameter.second,
+        "value": parameter.value,
         **_gradient(parameter.gradient),
         "rows": None if rows is None else rows.contiguous().view(torch.uint8),
         "activation": ACTIVATIONS.index(parameter.activation),

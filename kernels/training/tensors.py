@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from lumigrad.kernels.checks import check
 from lumigrad.kernels.errors import ArgumentError
 
 
@@ -25,16 +24,21 @@ def check_tensor(
     Raises:
         ArgumentError: It does not, or it is to be updated in place and not contiguous.
     """
-    types = " or ".join(_name_of(dtype) for dtype in dtypes)
-    wanted = "[" + ", ".join("any" if n is None else str(n) for n in shape) + "]"
-    fits = isinstance(tensor, torch.Tensor) and tensor.dtype in dtypes and len(tensor.shape) == len(shape)
-    fits = fits and all(n is None or n == m for n, m in zip(shape, tensor.shape, strict=True))
-    if not fits:
+    if not (isinstance(tensor, torch.Tensor) and tensor.dtype in dtypes and _has_shape(tensor, shape)):
+        types = " or ".join(_name_of(dtype) for dtype in dtypes)
+        wanted = "[" + ", ".join("any" if n is None else str(n) for n in shape) + "]"
         raise ArgumentError(name, f"a {types} tensor of shape {wanted}", described(tensor))
     if device is not None and tensor.device != device:
         raise ArgumentError(name, f"a tensor on {device}, where the others are", f"one on {tensor.device}")
-    if in_place:
-        check(tensor.is_contiguous(), name, "a contiguous tensor, to be updated in place", tensor.stride())
+    if in_place and not tensor.is_contiguous():
+        raise ArgumentError(name, "a contiguous tensor, to be updated in place", f"{tensor.stride()}")
+
+
+def _has_shape(tensor: torch.Tensor, shape: Sequence[int | None]) -> bool:
+    here = tensor.shape
+    if here == shape:
+        return True
+    return len(here) == len(shape) and all(n is None or n == m for n, m in zip(shape, here, strict=True))
 
 
 def described(tensor: Any) -> str:

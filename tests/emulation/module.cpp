@@ -31,6 +31,7 @@ NB_MODULE(_emulation, m) {
   m.def("set_deferred", &lumigrad::emulation::set_deferred);
   m.def("take_idle_waits", &lumigrad::emulation::take_idle_waits);
   m.def("set_error_seed", &lumigrad::emulation::set_error_seed);
+  m.def("set_stubbed", &lumigrad::emulation::set_stubbed);
   m.def("synchronize", [] { cudaDeviceSynchronize(); });
   m.def("set_stopping", [](bool stopping) {
     static lumigrad::StopRequest made;

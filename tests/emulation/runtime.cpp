@@ -164,7 +164,7 @@ cudaError_t cudaMalloc(void** block, std::size_t bytes) {
   auto* header = new (memory) Header{bytes};
   auto* data = reinterpret_cast<unsigned char*>(header + 1);
   // As undefined as memory can be: NaN as float, -1 as int.
-  std::memset(data, 0xFF, bytes);
+  std::memset(data, emulation::is_stubbed() ? 0 : 0xFF, bytes);
   std::memset(data + bytes, kGuard, kGuardBytes);
   allocated += bytes;
   *block = data;

@@ -235,13 +235,13 @@ def mesh_calls(device: Device, ring: str) -> dict[str, Call]:
     moved = [vertices * (1.0 + 0.01 * number) for number in range(VARIANTS)]
 
     def query(points: list[torch.Tensor]) -> Call:
-        return lambda number: meshes.evaluate(points[number % VARIANTS], world, still, outputs=outputs)
+        return lambda number: meshes.evaluate(points[number % VARIANTS], world, still, outputs=outputs, checked=True)
 
     return {
         f"{count} points near": query(near),
         f"{count} points in the box": query(box),
         f"cost, swept, {robot[..., 0].numel()} spheres": lambda number: meshes.evaluate(
-            aside[number % VARIANTS], world, swept, outputs=("cost", "gradient")
+            aside[number % VARIANTS], world, swept, outputs=("cost", "gradient"), checked=True
         ),
         "moved vertices": lambda number: mesh.moved(moved[number % VARIANTS]),
     }

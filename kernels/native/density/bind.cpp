@@ -77,7 +77,7 @@ double split(const Draw& first_draw, const Draw& second_draw, int32_t first, int
 }
 
 double weigh(float minimum, const nb::kwargs& arrays) {
-  nb::ndarray<float, nb::c_contig> opacities;
+  CallArray<float> opacities;
   find_array(arrays, "opacities", opacities);
   const auto count = static_cast<int32_t>(opacities.shape(0));
   const Weights to = make_weights(arrays);

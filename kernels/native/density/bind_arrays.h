@@ -16,7 +16,7 @@ LG_BEGIN_ENGINE(density)
 
 inline Gaussians make_gaussians(const nanobind::kwargs& arrays) {
   Gaussians g{};
-  nanobind::ndarray<float, nanobind::c_contig> means;
+  CallArray<float> means;
   if (find_array(arrays, "means", means)) {
     g.count = static_cast<int32_t>(means.shape(0));
     g.means = means.data();
@@ -29,7 +29,7 @@ inline Gaussians make_gaussians(const nanobind::kwargs& arrays) {
 
 inline Observed make_observed(const nanobind::kwargs& arrays, float scale_x, float scale_y, float inverse_extent) {
   Observed o{0, 0, 0, nullptr, find<int32_t>(arrays, "seen"), {scale_x, scale_y, 1.0f}, inverse_extent};
-  nanobind::ndarray<float, nanobind::c_contig> gradient;
+  CallArray<float> gradient;
   if (find_array(arrays, "gradient", gradient)) {
     o.views = static_cast<int32_t>(gradient.shape(0));
     o.count = static_cast<int32_t>(gradient.shape(1));
@@ -45,7 +45,7 @@ inline Statistics make_statistics(const nanobind::kwargs& arrays) {
 
 inline Candidates make_candidates(const nanobind::kwargs& arrays) {
   Candidates c{};
-  nanobind::ndarray<float, nanobind::c_contig> sizes;
+  CallArray<float> sizes;
   if (find_array(arrays, "sizes", sizes)) {
     c.count = static_cast<int32_t>(sizes.shape(0));
     c.axes = sizes.ndim() == 2 ? static_cast<int32_t>(sizes.shape(1)) : 1;
@@ -59,19 +59,16 @@ inline Candidates make_candidates(const nanobind::kwargs& arrays) {
 // Rows of `before` and where they go, one tensor after the other.
 inline std::vector<Column> make_columns(const nanobind::list& before, const nanobind::list& after,
                                         const std::vector<bool>& fresh) {
-  using Tensor = nanobind::ndarray<float, nanobind::c_contig>;
   std::vector<Column> columns;
   for (std::size_t i = 0; i < fresh.size(); ++i) {
-    const auto from = nanobind::cast<Tensor>(before[i], false), to = nanobind::cast<Tensor>(after[i], false);
-    std::size_t width = 1;
-    for (std::size_t axis = 1; axis < from.ndim(); ++axis) width *= from.shape(axis);
-    columns.push_back({from.data(), to.data(), static_cast<int32_t>(width), fresh[i]});
+    const CallArray<float> from(before[i]), to(after[i]);
+    columns.push_back({from.data(), to.data(), static_cast<int32_t>(from.row_size()), fresh[i]});
   }
   return columns;
 }
 
 inline Generation make_generation(int32_t kept, const nanobind::kwargs& arrays) {
-  nanobind::ndarray<int32_t, nanobind::c_contig> sources;
+  CallArray<int32_t> sources;
   if (!find_array(arrays, "sources", sources)) return {0, kept, nullptr};
   return {static_cast<int32_t>(sources.shape(0)), kept, sources.data()};
 }
@@ -94,7 +91,7 @@ inline Weights make_weights(const nanobind::kwargs& arrays) {
 
 inline Sample make_sample(const nanobind::kwargs& arrays) {
   Sample s{};
-  nanobind::ndarray<int32_t, nanobind::c_contig> rows, shares;
+  CallArray<int32_t> rows, shares;
   if (find_array(arrays, "rows", rows)) {
     s.draws = static_cast<int32_t>(rows.shape(0));
     s.rows = rows.data();
@@ -109,7 +106,7 @@ inline Sample make_sample(const nanobind::kwargs& arrays) {
 
 inline Shared make_shared(float low, float high, const nanobind::kwargs& arrays) {
   Shared s{0, nullptr, find<float>(arrays, "opacities"), find<float>(arrays, "scales"), low, high};
-  nanobind::ndarray<int32_t, nanobind::c_contig> shares;
+  CallArray<int32_t> shares;
   if (find_array(arrays, "shares", shares)) {
     s.count = static_cast<int32_t>(shares.shape(0));
     s.shares = shares.data();
@@ -118,7 +115,7 @@ inline Shared make_shared(float low, float high, const nanobind::kwargs& arrays)
 }
 
 inline Moves make_moves(const nanobind::kwargs& arrays) {
-  nanobind::ndarray<int32_t, nanobind::c_contig> sources;
+  CallArray<int32_t> sources;
   if (!find_array(arrays, "sources", sources)) return {};
   return {static_cast<int32_t>(sources.shape(0)), sources.data(), find<int32_t>(arrays, "targets")};
 }
@@ -132,7 +129,7 @@ struct RandomRows {
 
 template <class T>
 inline RandomRows<T> make_random_rows(const nanobind::kwargs& arrays) {
-  nanobind::ndarray<T, nanobind::c_contig> rows;
+  CallArray<T> rows;
   if (!find_array(arrays, "rows", rows)) return {0, nullptr};
   return {static_cast<int64_t>(rows.shape(0)), rows.data()};
 }

@@ -99,7 +99,7 @@ CudaStages split(const CudaPlace& place, const Draw& first_draw, const Draw& sec
 }
 
 CudaStages weigh(const CudaPlace& place, float minimum, const nb::kwargs& arrays) {
-  nb::ndarray<float, nb::c_contig> opacities;
+  CallArray<float> opacities;
   find_array(arrays, "opacities", opacities);
   const auto count = static_cast<int32_t>(opacities.shape(0));
   const Weights to = make_weights(arrays);

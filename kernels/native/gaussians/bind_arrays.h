@@ -32,7 +32,7 @@ LG_BEGIN_ENGINE(gaussians)
 
 inline Scene make_scene(const Views& views, const nanobind::kwargs& arrays) {
   Scene s{};
-  nanobind::ndarray<float, nanobind::c_contig> opacities, sh, colors;
+  CallArray<float> opacities, sh, colors;
   if (find_array(arrays, "opacities", opacities)) {
     s.scenes = static_cast<int32_t>(opacities.shape(0));
     s.count = static_cast<int32_t>(opacities.shape(1));

@@ -52,7 +52,7 @@ inline Solid solid_mesh(const Tree& tree, int sign, bool turned, nanobind::objec
 
 inline Spheres make_spheres(const nanobind::kwargs& arrays) {
   Spheres s{};
-  nanobind::ndarray<float, nanobind::c_contig> rows;
+  CallArray<float> rows;
   if (find_array(arrays, "spheres", rows)) {
     s.rows = rows.data();
     s.batches = static_cast<int32_t>(rows.shape(0));

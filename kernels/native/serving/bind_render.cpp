@@ -53,8 +53,7 @@ Encoding encoding_named(const std::string& name) {
 }
 
 GaussianRender render_of(const gaussians::Views& views, const gaussians::Settings& settings,
-                         const std::vector<OutputTuple>& outputs, std::size_t payload_bytes,
-                         const nb::kwargs& arrays) {
+                         const std::vector<OutputTuple>& outputs, std::size_t payload_bytes, const nb::kwargs& arrays) {
   if (views.slice_poses.size() != 1 || !views.sensors.empty() || views.moving_slices != 0) {
     throw nb::value_error("views: expected one slice that does not move, and no sensors");
   }
@@ -236,11 +235,11 @@ void bind_serving_renders(nb::module_& m) {
             Demand demand;
             demand.views = static_cast<double>(views.count());
             demand.repeatable = true;
-            new (self) BoundRender{std::make_shared<GaussianRender>(
-                                       render_of(views, settings, outputs, payload_bytes, arrays)),
-                                   {head.c_str(), head.size()},
-                                   nb::dict(arrays),
-                                   std::move(demand)};
+            new (self) BoundRender{
+                std::make_shared<GaussianRender>(render_of(views, settings, outputs, payload_bytes, arrays)),
+                {head.c_str(), head.size()},
+                nb::dict(arrays),
+                std::move(demand)};
           },
           "views"_a, "settings"_a, "outputs"_a, "payload_bytes"_a, "head"_a, "arrays"_a)
       .def(

@@ -2,12 +2,11 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
 #include <array>
-#include <optional>
 
+#include "spheres/bind_arrays.h"
 #include "spheres/cpu/engine.h"
 
 namespace nb = nanobind;
@@ -17,15 +16,6 @@ namespace lumigrad {
 namespace {
 
 using namespace spheres;
-using Floats = std::optional<nb::ndarray<float, nb::c_contig>>;
-using Bytes = std::optional<nb::ndarray<uint8_t, nb::c_contig>>;
-using Ints = std::optional<nb::ndarray<int32_t, nb::c_contig>>;
-using Doubles = std::optional<nb::ndarray<double, nb::c_contig>>;
-
-template <class Array>
-auto pointer(const Array& array) {
-  return array ? array->data() : nullptr;
-}
 
 template <std::size_t kCount, class To, class From>
 void assign(To (&to)[kCount], const std::array<From, kCount>& from) {
@@ -89,19 +79,6 @@ Settings make_settings(bool exact, bool deterministic, int n_track, uint32_t max
   return s;
 }
 
-Scene make_scene(const Floats& positions, const Floats& colors, const Floats& radii, const Floats& opacities,
-                 const Floats& background) {
-  Scene s{};
-  s.count = static_cast<int32_t>(radii->shape(0));
-  s.channels = static_cast<int32_t>(background->shape(0));
-  s.positions = pointer(positions);
-  s.colors = pointer(colors);
-  s.radii = pointer(radii);
-  s.opacities = pointer(opacities);
-  s.background = pointer(background);
-  return s;
-}
-
 // At the end of a call, however it ends.
 class DropLists {
  public:
@@ -114,30 +91,19 @@ class DropLists {
   Workspace& workspace_;
 };
 
-void forward(Workspace& workspace, const Camera& camera, const Settings& settings, const Floats& positions,
-             const Floats& colors, const Floats& radii, const Floats& opacities, const Floats& background,
-             const Floats& color, const Bytes& color_levels, const Floats& alpha, const Floats& depth,
-             const Floats& info, const Ints& ids, const Floats& weights, const Ints& hits, const Floats& blend,
-             const Ints& stop) {
-  const Scene scene = make_scene(positions, colors, radii, opacities, background);
-  const Outputs outputs{pointer(color), pointer(color_levels), pointer(alpha), pointer(depth), pointer(info),
-                        pointer(ids),   pointer(weights),      pointer(hits),  pointer(blend), pointer(stop)};
+void forward(Workspace& workspace, const Camera& camera, const Settings& settings, const nb::kwargs& arrays) {
+  const Scene scene = make_scene(arrays);
+  const Outputs outputs = make_outputs(arrays);
   nb::gil_scoped_release unlocked;
   const DropLists after(workspace);
   cpu_engine(current_isa()).forward(camera, settings, scene, outputs, workspace);
 }
 
-void backward(Workspace& workspace, const Camera& camera, const Settings& settings, const Floats& positions,
-              const Floats& colors, const Floats& radii, const Floats& opacities, const Floats& background,
-              const Floats& color, const Floats& info, const Floats& blend, const Ints& stop, const Ints& ids,
-              const Floats& d_color, const Floats& d_alpha, const Floats& d_depth, const Floats& to_positions,
-              const Floats& to_colors, const Floats& to_radii, const Floats& to_opacities, const Floats& to_background,
-              const Ints& touched, const Doubles& to_camera, uint64_t prepared) {
-  const Scene scene = make_scene(positions, colors, radii, opacities, background);
-  const Upstream upstream{pointer(color), pointer(info),    pointer(blend),   pointer(stop),
-                          pointer(ids),   pointer(d_color), pointer(d_alpha), pointer(d_depth)};
-  const Gradients gradients{pointer(to_positions),  pointer(to_colors), pointer(to_radii), pointer(to_opacities),
-                            pointer(to_background), pointer(touched),   pointer(to_camera)};
+void backward(Workspace& workspace, const Camera& camera, const Settings& settings, uint64_t prepared,
+              const nb::kwargs& arrays) {
+  const Scene scene = make_scene(arrays);
+  const Upstream upstream = make_upstream(arrays);
+  const Gradients gradients = make_gradients(arrays);
   nb::gil_scoped_release unlocked;
   const DropLists after(workspace);
   cpu_engine(current_isa()).backward(camera, settings, scene, upstream, gradients, prepared, workspace);
@@ -171,16 +137,8 @@ void bind_spheres(nb::module_& m) {
         "scale"_a, "centre"_a, "z_min64"_a, "z_max64"_a);
   m.def("make_sphere_settings", &make_settings, nb::kw_only(), "exact"_a, "deterministic"_a, "n_track"_a, "max_hits"_a,
         "gamma"_a, "allowed_difference"_a, "background_depth"_a);
-  m.def("sphere_forward", &forward, "workspace"_a, "camera"_a, "settings"_a, nb::kw_only(), "positions"_a, "colors"_a,
-        "radii"_a, "opacities"_a.none(), "background"_a, "color"_a.none() = nb::none(),
-        "color_levels"_a.none() = nb::none(), "alpha"_a.none() = nb::none(), "depth"_a.none() = nb::none(),
-        "info"_a.none() = nb::none(), "ids"_a.none() = nb::none(), "weights"_a.none() = nb::none(),
-        "hits"_a.none() = nb::none(), "blend"_a.none() = nb::none(), "stop"_a.none() = nb::none());
-  m.def("sphere_backward", &backward, "workspace"_a, "camera"_a, "settings"_a, nb::kw_only(), "positions"_a, "colors"_a,
-        "radii"_a, "opacities"_a.none(), "background"_a, "color"_a.none(), "info"_a.none(), "blend"_a.none(),
-        "stop"_a.none(), "ids"_a.none(), "d_color"_a.none(), "d_alpha"_a.none(), "d_depth"_a.none(),
-        "to_positions"_a.none(), "to_colors"_a.none(), "to_radii"_a.none(), "to_opacities"_a.none(),
-        "to_background"_a.none(), "touched"_a.none(), "to_camera"_a.none(), "prepared"_a = 0);
+  m.def("sphere_forward", &forward, "workspace"_a, "camera"_a, "settings"_a, "arrays"_a);
+  m.def("sphere_backward", &backward, "workspace"_a, "camera"_a, "settings"_a, "prepared"_a, "arrays"_a);
   m.def("pool_array", &pool_array, "bytes"_a);
 }
 

@@ -6,10 +6,10 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "common/bind_arrays.h"
 #include "common/cuda/launch.h"
 #include "common/cuda/memory.h"
 #include "common/math/number.h"
+#include "spheres/bind_arrays.h"
 #include "spheres/cuda/engine.h"
 
 namespace nb = nanobind;
@@ -35,57 +35,6 @@ struct CudaStages {
 };
 
 namespace {
-
-Scene make_scene(const nb::kwargs& arrays) {
-  Scene s{};
-  s.count = static_cast<int32_t>(nb::cast<nb::ndarray<float, nb::ndim<1>>>(arrays["radii"]).shape(0));
-  s.channels = static_cast<int32_t>(nb::cast<nb::ndarray<float, nb::ndim<1>>>(arrays["background"]).shape(0));
-  s.positions = find<float>(arrays, "positions");
-  s.colors = find<float>(arrays, "colors");
-  s.radii = find<float>(arrays, "radii");
-  s.opacities = find<float>(arrays, "opacities");
-  s.background = find<float>(arrays, "background");
-  return s;
-}
-
-Outputs make_outputs(const nb::kwargs& arrays) {
-  Outputs o{};
-  o.color = find<float>(arrays, "color");
-  o.alpha = find<float>(arrays, "alpha");
-  o.depth = find<float>(arrays, "depth");
-  o.info = find<float>(arrays, "info");
-  o.ids = find<int32_t>(arrays, "ids");
-  o.weights = find<float>(arrays, "weights");
-  o.hits = find<int32_t>(arrays, "hits");
-  o.blend = find<float>(arrays, "blend");
-  o.stop = find<int32_t>(arrays, "stop");
-  return o;
-}
-
-Upstream make_upstream(const nb::kwargs& arrays) {
-  Upstream u{};
-  u.color = find<float>(arrays, "color");
-  u.info = find<float>(arrays, "info");
-  u.blend = find<float>(arrays, "blend");
-  u.stop = find<int32_t>(arrays, "stop");
-  u.ids = find<int32_t>(arrays, "ids");
-  u.d_color = find<float>(arrays, "d_color");
-  u.d_alpha = find<float>(arrays, "d_alpha");
-  u.d_depth = find<float>(arrays, "d_depth");
-  return u;
-}
-
-Gradients make_gradients(const nb::kwargs& arrays) {
-  Gradients g{};
-  g.positions = find<float>(arrays, "to_positions");
-  g.colors = find<float>(arrays, "to_colors");
-  g.radii = find<float>(arrays, "to_radii");
-  g.opacities = find<float>(arrays, "to_opacities");
-  g.background = find<float>(arrays, "to_background");
-  g.touched = find<int32_t>(arrays, "touched");
-  g.camera = find<double>(arrays, "to_camera");
-  return g;
-}
 
 cudaStream_t stream_of(std::uintptr_t handle) { return reinterpret_cast<cudaStream_t>(handle); }
 

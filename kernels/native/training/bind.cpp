@@ -12,7 +12,6 @@ namespace lumigrad {
 namespace {
 
 using namespace training;
-using Doubles = nb::ndarray<double, nb::c_contig>;
 
 AdamSettings make_adam_settings(double first_weight, double second_decay, double second_weight, double root_correction,
                                 double epsilon, double gradient_scale) {
@@ -20,9 +19,9 @@ AdamSettings make_adam_settings(double first_weight, double second_decay, double
           static_cast<float>(root_correction), static_cast<float>(epsilon),      static_cast<float>(gradient_scale)};
 }
 
-void adam(Workspace& workspace, const nb::list& groups, const AdamSettings& settings, const Doubles& sums) {
+void adam(Workspace& workspace, const nb::list& groups, const AdamSettings& settings, const nb::object& sums) {
   const std::vector<AdamGroup> made = make_adam_groups(groups);
-  double* to = sums.data();
+  double* to = CallArray<double>(sums).data();
   nb::gil_scoped_release unlocked;
   cpu_engine(current_isa()).adam(made.data(), static_cast<int>(made.size()), settings, to, workspace);
 }
@@ -34,9 +33,9 @@ void image_loss(Workspace& workspace, const nb::kwargs& arrays) {
   cpu_engine(current_isa()).image_loss(loss, values, workspace);
 }
 
-void mean(Workspace& workspace, float slope, const Doubles& to, const nb::kwargs& arrays) {
+void mean(Workspace& workspace, float slope, const nb::object& to, const nb::kwargs& arrays) {
   const Mean values = make_mean(arrays, slope);
-  double* result = to.data();
+  double* result = CallArray<double>(to).data();
   nb::gil_scoped_release unlocked;
   cpu_engine(current_isa()).mean(values, result, workspace);
 }

@@ -17,11 +17,11 @@ LG_BEGIN_ENGINE(training)
 inline AdamGroup make_adam_group(const nanobind::dict& fields) {
   const auto arrays = nanobind::borrow<nanobind::kwargs>(fields);
   AdamGroup g{};
-  nanobind::ndarray<float, nanobind::c_contig> raw;
+  CallArray<float> raw;
   if (find_array(arrays, "raw", raw)) {
     g.raw = raw.data();
     g.count = static_cast<int64_t>(raw.shape(0));
-    g.width = static_cast<int32_t>(raw.shape(1));
+    g.width = static_cast<int32_t>(raw.row_size());
   }
   g.gradient_type = static_cast<Real>(nanobind::cast<int>(fields["gradient_type"]));
   if (g.gradient_type == Real::float32) {
@@ -56,7 +56,7 @@ inline Plane find_plane(const nanobind::kwargs& arrays, const char* name) {
 
 inline ImageLoss make_image_loss(const nanobind::kwargs& arrays) {
   ImageLoss loss{};
-  nanobind::ndarray<float, nanobind::c_contig> image;
+  CallArray<float> image;
   if (find_array(arrays, "image", image)) {
     loss.image = image.data();
     int32_t* const sizes[] = {&loss.views, &loss.height, &loss.width, &loss.channels};
@@ -76,7 +76,7 @@ inline ImageLoss make_image_loss(const nanobind::kwargs& arrays) {
 // Of values, and the gradient that `slope` is added to.
 inline Mean make_mean(const nanobind::kwargs& arrays, float slope) {
   Mean mean{};
-  nanobind::ndarray<float, nanobind::c_contig> values;
+  CallArray<float> values;
   if (find_array(arrays, "values", values)) {
     mean.values = values.data();
     mean.count = static_cast<int64_t>(values.size());

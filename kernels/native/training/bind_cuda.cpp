@@ -23,14 +23,12 @@ struct CudaStages {
 
 namespace {
 
-using Doubles = nb::ndarray<double, nb::c_contig>;
-
 cudaStream_t stream_of(std::uintptr_t handle) { return reinterpret_cast<cudaStream_t>(handle); }
 
 CudaStages adam(int device, std::uintptr_t stream, const nb::list& groups, const AdamSettings& settings,
-                const Doubles& sums) {
+                const nb::object& sums) {
   const std::vector<AdamGroup> made = make_adam_groups(groups);
-  double* to = sums.data();
+  double* to = CallArray<double>(sums).data();
   nb::gil_scoped_release unlocked;
   const DeviceGuard guard(device);
   return {cuda_adam(made.data(), static_cast<int>(made.size()), settings, to, stream_of(stream))};
@@ -44,9 +42,9 @@ CudaStages image_loss(int device, std::uintptr_t stream, const nb::kwargs& array
   return {cuda_image_loss(loss, values, stream_of(stream))};
 }
 
-CudaStages mean(int device, std::uintptr_t stream, float slope, const Doubles& to, const nb::kwargs& arrays) {
+CudaStages mean(int device, std::uintptr_t stream, float slope, const nb::object& to, const nb::kwargs& arrays) {
   const Mean values = make_mean(arrays, slope);
-  double* result = to.data();
+  double* result = CallArray<double>(to).data();
   nb::gil_scoped_release unlocked;
   const DeviceGuard guard(device);
   return {cuda_mean(values, result, stream_of(stream))};

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lumigrad.kernels._native import ShortCall
 from lumigrad.server.core.call import Call, Priority
 from lumigrad.server.core.progress import Progress
@@ -17,7 +19,7 @@ def progress_of(short: ShortCall) -> Progress:
 
 def call_of(short: ShortCall) -> Call:
     """The call of the general way that goes on with one which the shortcut has left."""
-    context = short.context
+    context: Any = short.context
     call = Call(short.method, context, context.invocation_metadata() or (), deadline=short.deadline)
     call.record.request_id = short.request_id
     call.record.times.begin(short.arrived)

@@ -27,11 +27,11 @@ struct TileLists {
   unsigned pairs;  // In all views, if they are listed; with `counted` those that there is room for.
   // Their number, on the device, which the host does not know yet; null: it does.
   const unsigned long long* counted;
-  const unsigned* order;        // [views * items] items by rank
-  const unsigned* view_ranks;   // [views + 1] where the ranks of each view start; the last is where they end.
+  const unsigned* order;       // [views * items] items by rank
+  const unsigned* view_ranks;  // [views + 1] where the ranks of each view start; the last is where they end.
   // [views * tiles + 1] into `entries`; all kUnlisted, or null: tiles are not listed, each goes through all items.
   const unsigned* tile_starts;
-  const unsigned* entries;      // [pairs] the items of each tile, nearest first: ranks or items, see `list_tiles`.
+  const unsigned* entries;  // [pairs] the items of each tile, nearest first: ranks or items, see `list_tiles`.
 };
 
 // Owns what TileLists points to.

@@ -118,7 +118,7 @@ class ResidentSteps:
     def cost(self, state: TrainingState, views: Sequence[Sequence[int]], limits: Limits) -> int:
         """Bind the next steps; returns the memory that the largest of them needs."""
         binding = self._bound(state, views[0], limits)
-        sizes = {}
+        sizes: dict[tuple[int, int], Sequence[int]] = {}
         for each in views:
             camera = state.views.messages[each[0]].camera
             sizes.setdefault((camera.width, camera.height), each)
@@ -208,7 +208,7 @@ class ResidentSteps:
             plan.cameras[0],
             views_of_step=len(views),
             background=plan.background_on(scene.device),
-            loss=resident.ImageTerms(*(loss.weights[name] for name in _OF_COLORS), loss.padding),
+            loss=resident.ImageTerms(**{name: loss.weights[name] for name in _OF_COLORS}, padding=loss.padding),
             means=[resident.MeanTerm(name, loss.weights[term], parameters.by_name[name].value) for term, name in parts],
             parameters=bound,
             adam=resident.Adam(optimizer.betas, optimizer.epsilon, optimizer.visible_only),

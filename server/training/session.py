@@ -136,11 +136,12 @@ class Session:
         asked = request.message.step
         while steps:
             # Of several steps, those before one that is refused are made.
-            self._state.views.check(steps[0], "step.views")
+            views = steps[0]
+            self._state.views.check(views, "step.views")
             images = None
             done = None if asked.outputs else self._run_resident(request, steps, chosen)
             if done is None:
-                images, done = self._one_step(request, steps[0], chosen)
+                images, done = self._one_step(request, views, chosen)
             del steps[: done.count]
             done = replace(done, is_last=not steps)
             self._late.append(done)
@@ -150,7 +151,7 @@ class Session:
                 reply = list(self._reply_done(self._late[0]))
                 self._late.popleft()
                 if images is not None:
-                    yield from _image_frames(done.report.views, images, request)
+                    yield from _image_frames(views, images, request)
                 yield from reply
 
     def _run_resident(self, request: Request, steps: list[list[int]], chosen: int) -> _Queued | None:

@@ -271,9 +271,13 @@ class CallHandler:
                     error = failed
                 requests = itertools.chain((raw,), requests)
             with self._taken_over(opened, translate) as call:
-                if error is not None:
+                if error is None:
+                    return answer(requests, call)
+                try:
                     raise error
-                return answer(requests, call)
+                finally:
+                    # Its traceback refers to this frame: a cycle, which would keep what the call held.
+                    del error
 
         return short
 

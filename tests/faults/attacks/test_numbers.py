@@ -43,6 +43,7 @@ SIZES = {
         "Span.offset",
         "SphereSettings.n_track",
         "Step.batch",
+        "Step.count",
     ),
     *("World.environments", "DistanceBackwardRequest.payload_bytes", "TrainRequest.payload_bytes"),
     *(f"{name}Request.payload_bytes" for name in ("Put", "Update", "Render", "RenderBatch", "Backward", "Query")),

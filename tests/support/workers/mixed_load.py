@@ -6,7 +6,7 @@ import contextlib
 
 import numpy as np
 
-from lumigrad.client import Camera, Client, Gaussians, LumigradError, Mesh, Obstacle, Spheres, World
+from lumigrad.client import Camera, Client, Gaussians, Loss, LumigradError, Mesh, Obstacle, Spheres, World
 
 CAMERA = Camera.look_at(eye=(0, -1, -5), target=(0, 0, 0), up=(0, -1, 0), width=64, height=48)
 VERTICES = np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]], np.float32)
@@ -36,7 +36,8 @@ def use_everything(client: Client) -> None:
         client.get(handle.scene_id, with_tensors=True)
         client.delete(handle)
         frame.release()
-        with client.trainer(scene, [CAMERA], [np.zeros((CAMERA.height, CAMERA.width, 3), np.uint8)]) as trainer:
+        black = np.zeros((CAMERA.height, CAMERA.width, 3), np.uint8)
+        with client.trainer(scene, [CAMERA], [black], loss=Loss(opacity=0.01)) as trainer:
             list(trainer.steps(2))
     client.render_batch([(spheres(), CAMERA), (gaussians(), CAMERA), (gaussians(), CAMERA, {"outputs": "nothing"})])
     _use_distances(client)

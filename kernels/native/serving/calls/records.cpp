@@ -18,9 +18,12 @@ AlikeCalls& group_of(const ShortRecord& record, std::vector<AlikeCalls>& groups)
   };
   const auto found = std::find_if(groups.begin(), groups.end(), is_alike);
   if (found != groups.end()) return *found;
-  AlikeCalls group{
-      .method = record.method, .tenant = record.tenant, .engine = record.engine, .operation = record.operation};
-  return groups.emplace_back(std::move(group));
+  AlikeCalls& group = groups.emplace_back();
+  group.method = record.method;
+  group.tenant = record.tenant;
+  group.engine = record.engine;
+  group.operation = record.operation;
+  return group;
 }
 
 Buckets& stage_of(const std::string& name, AlikeCalls& group) {

@@ -69,7 +69,7 @@ def _triangles(header: PlyHeader, faces: Any, vertices: Float64) -> npt.NDArray[
 
 
 class _Body(Protocol):
-    """What follows the header, read element by element."""
+    """The data after the header, read element by element."""
 
     def columns(self, element: PlyElement, names: tuple[str, ...]) -> tuple[Any, ...]:
         """The values of these properties for all rows of the next element; of a list an array, or a list of arrays."""
@@ -163,7 +163,7 @@ class _Binary:
         return tuple(found)
 
     def _walk(self, element: PlyElement, count: int) -> Iterator[dict[str, Any]]:
-        """So many rows, one after the other, each with its end in the file under the name ""."""
+        """Rows read one after the other; each has its end in the file under the name ""."""
         at = self._at
         for _ in range(count):
             row: dict[str, Any] = {}

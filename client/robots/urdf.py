@@ -22,7 +22,7 @@ from lumigrad.client.values.mesh import Mesh
 
 _KINDS = ("fixed", "revolute", "continuous", "prismatic")
 _LONGEST_DESCRIPTION = 300
-# Of the addresses of meshes.
+# Schemes of the addresses of meshes.
 _PACKAGES = ("package", "model")
 _SCHEMES = ("", "file", *_PACKAGES)
 

@@ -228,7 +228,7 @@ def views_of(gaussians: Gaussians, cameras: Sequence[Camera], settings: Settings
     if len(cameras) == 1 and slices is cut((), gaussians.count):
         kept, key = cameras[0].kept_views, (gaussians.count, settings.pixel_center)
         if key not in kept:
-            # Those of other scenes are not needed any more, as a rule.
+            # Views of other scenes are rarely needed again.
             kept.clear()
             kept[key] = _views_of(gaussians, cameras, settings, slices)
         return kept[key]

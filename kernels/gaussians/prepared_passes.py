@@ -19,7 +19,7 @@ from lumigrad.kernels.gaussians.transforms import cut
 
 @dataclass(frozen=True)
 class Passes:
-    """What computes such passes on one device.
+    """The passes of one device.
 
     Attributes:
         engine: The native engine.
@@ -31,12 +31,12 @@ class Passes:
 
 
 def cpu_passes() -> Passes:
-    """What computes them on the CPU."""
+    """The passes of the CPU."""
     return Passes(_native.cpu_passes(), _native.cpu_pass_parts)
 
 
 def cuda_passes(native: Any, device: int, kernels: int, copies: int) -> Passes:
-    """What computes them on a CUDA device, on two streams of it; `native` is the extension."""
+    """The passes of a CUDA device, on two streams of it; `native` is the extension."""
     return Passes(native.cuda_passes(device, kernels, copies), lambda state: native.cuda_pass_parts(state, device))
 
 

@@ -197,7 +197,7 @@ class Settings:
         key = sh_degree, width, height, lidar
         made = self._made.get(key)
         if made is None:
-            # Those of other sizes are not needed any more, as a rule.
+            # Settings for other sizes are rarely needed again.
             self._made.clear()
             made = self._made[key] = self._make(*key)
         return made

@@ -81,7 +81,7 @@ class CudaCopies:
         return cuda_queries(_cuda, *self._streams())
 
     def passes(self) -> Passes:
-        """What computes prepared passes that are retained, likewise."""
+        """The passes that are prepared, likewise."""
         return cuda_passes(_cuda, *self._streams())
 
     def _streams(self) -> tuple[int, int, int]:

@@ -176,7 +176,7 @@ class Transfer:
         return cpu_queries()
 
     def passes(self) -> Passes:
-        """What computes prepared passes that are retained."""
+        """The passes that are prepared, and whose states are retained."""
         return cpu_passes()
 
     def step_machine(self) -> StepMachine:
@@ -269,7 +269,7 @@ class CudaTransfer(Transfer):
         return self._copies.queries()
 
     def passes(self) -> Passes:
-        """What computes prepared passes that are retained, likewise."""
+        """The passes that are prepared, likewise."""
         return self._copies.passes()
 
     def step_machine(self) -> StepMachine:

@@ -27,7 +27,7 @@ class PayloadBuffers:
         """Two buffers of such sizes, the limits included, wait to be lent again; others are always fresh."""
         self._least_bytes = least_bytes
         self._most_bytes = most_bytes
-        # By their ids, the oldest first. Single operations on it are safe wherever the last view of a loan dies.
+        # Loans by id, oldest first. Single operations on the dict are safe wherever the last view of a loan dies.
         self._waiting: dict[int, _Bytes] = {}
         keep_free_memory()
 
@@ -43,7 +43,7 @@ class PayloadBuffers:
         return lent.data
 
     def _take(self, length: int) -> _Bytes | None:
-        """One of just this length: payloads that come again and again are of a size."""
+        """Takes a buffer of exactly this length: payloads that come again and again have the same size."""
         for key, memory in list(self._waiting.items()):
             if memory.nbytes == length and self._waiting.pop(key, None) is not None:
                 return memory
@@ -56,7 +56,7 @@ class PayloadBuffers:
 
 
 class _Lent(np.ndarray):
-    """What all views of a loan keep alive."""
+    """Memory that all views of a loan keep alive."""
 
 
 def keep_free_memory() -> None:

@@ -48,7 +48,7 @@ def allocate_bytes(length: int) -> memoryview:
 
 
 class PayloadAssembler:
-    """One buffer of the length in the header, which the chunks of a stream fill in order."""
+    """Buffer of the length in the header, which the chunks of a stream fill in order."""
 
     def __init__(
         self,

@@ -67,7 +67,7 @@ def find(trailing_metadata: Iterable[tuple[str, str | bytes]] | None, kind: type
 
 
 def bad_request(field: str, limit: str, value: object) -> error_details_pb2.BadRequest:
-    """One field violation; limit and value stand in the description."""
+    """Names a field that breaks a limit; limit and value stand in the description."""
     violation = error_details_pb2.BadRequest.FieldViolation(field=field, description=f"expected {limit}, got {value}")
     return error_details_pb2.BadRequest(field_violations=[violation])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# What came may be as long as the sender likes, and the text travels in the trailers of a call.
+# Senders decide how long a value is, and the text travels in the trailers of a call.
 _MAX_VALUE_LENGTH = 200
 
 

@@ -27,7 +27,7 @@ _DATA = render_pb2.RenderReply.DESCRIPTOR.fields_by_name["data"].number << 3 | _
 _SPEC = render_pb2.RenderRequest.DESCRIPTOR.fields_by_name["spec"].number << 3 | _LENGTH_DELIMITED
 _NUMBER_TAG, _REPLY_TAG, _SPEC_TAG = varint(_NUMBER), varint(_REPLY), varint(_SPEC)
 
-# One message, whose bytes are those of several buffers one after the other.
+# Bytes of a message, as several buffers one after the other.
 Pieces = Sequence[bytes | memoryview]
 
 
@@ -55,10 +55,10 @@ def _data(buffers: Sequence[memoryview], length: int) -> Pieces:
 
 @dataclass(frozen=True)
 class FrameAnswer:
-    """One FrameReply; the `data` of its `reply` is apart."""
+    """Fields of a FrameReply; the `data` of its `reply` is apart."""
 
     number: int
-    # Its own fields; None: it has a status.
+    # Fields of the reply; None: the frame has a status instead.
     reply: render_pb2.RenderReply | None
     data: memoryview
     status: status_pb2.Status | None
@@ -95,7 +95,7 @@ def _long_data(raw: bytes) -> tuple[bytes, bytes, memoryview] | None:
 
 
 class _Field(NamedTuple):
-    # Where its tag begins, and its value begins and ends.
+    # Offsets of the tag, and of the value's start and end.
     tag: int
     start: int
     stop: int

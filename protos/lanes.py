@@ -40,19 +40,19 @@ class ToCaller(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """One packet: its kind and two numbers, whose meaning depends on the kind."""
+    """Packet of a kind and two numbers, whose meaning depends on the kind."""
 
     kind: int
     first: int = 0
     second: int = 0
 
     def pack(self) -> bytes:
-        """As it travels."""
+        """Encodes the packet for the socket."""
         return _PACKET.pack(self.kind, self.first, self.second)
 
     @staticmethod
     def unpack(raw: bytes) -> Packet | None:
-        """What came; None if it is no packet."""
+        """Decodes a packet; None if `raw` is not one."""
         return Packet(*_PACKET.unpack(raw)) if len(raw) == PACKET_BYTES else None
 
 

@@ -40,11 +40,11 @@ DISTANCE_SERVICE = "lumigrad.v1.DistanceService"
 SCENE_SERVICE = "lumigrad.v1.SceneService"
 TRAINING_SERVICE = "lumigrad.v1.TrainingService"
 WORKER_SERVICE = "lumigrad.v1.WorkerService"
-# Of workers that serve driving simulators. Those know the first by other names.
+# Services of workers that serve driving simulators, which know the first by other names.
 SENSORSIM_SERVICE = "lumigrad.drive.v1.SensorsimService"
 FRAME_SERVICE = "lumigrad.drive.v1.FrameService"
 DRIVE_SERVICES = (SENSORSIM_SERVICE, FRAME_SERVICE)
-# Of all workers.
+# Services of all workers.
 SERVICE_NAMES = tuple(name for name in _SERVICES if name not in DRIVE_SERVICES)
 
 # Metadata of a call whose reply is one message, which the worker then sends together with the status.

@@ -18,7 +18,7 @@ ALIGNMENT = 64
 _MAX_DIMENSIONS = 32
 # Indices within a dimension have 32 bits somewhere.
 _MAX_SIZE = (1 << 31) - 1
-# What one machine can address. Kernels compute strides, which a zero among the sizes does not make smaller.
+# Bytes that one machine can address. Kernels compute strides, which a zero among the sizes does not make smaller.
 _MAX_BYTES = 1 << 47
 
 
@@ -63,7 +63,7 @@ def rows_of(tensor: tensor_pb2.Tensor, start: int, stop: int) -> tensor_pb2.Tens
 class PayloadWriter:
     """Collects arrays and names the place of each in the payload. Keeps views, so leave the arrays alone."""
 
-    # Of tensors that are elsewhere.
+    # Bytes of tensors that are elsewhere.
     lane_bytes = 0
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ class PayloadReader:
         return (array if array.flags.aligned else array.copy()).reshape(shape)
 
     def read_in_place(self, tensor: tensor_pb2.Tensor, field: str) -> Array:
-        """As `read`, but without a copy; the sender may change the bytes meanwhile."""
+        """Reads as `read` does, but without a copy; the sender may change the bytes meanwhile."""
         return self.read(tensor, field)
 
     def _bytes(self, tensor: tensor_pb2.Tensor, field: str) -> memoryview:

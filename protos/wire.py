@@ -25,7 +25,7 @@ _MAX_LENGTH_BYTES = 5
 
 @dataclass(slots=True)
 class Frame(Generic[M]):
-    """One message of a stream: its fields without `data`, and `data` apart.
+    """Message of a stream: its fields without `data`, and `data` apart.
 
     Chunks after the first hold nothing but data: their `message` is None.
     """
@@ -76,14 +76,14 @@ class FrameCodec(Generic[M]):
         """The frame of a long message, with its data as a view of `raw`; None if protobuf has to look at it."""
         with suppress(ValueError, ProtocolError):
             found = [(start, value, end) for number, start, value, end in _fields(raw) if number == self._number]
-            # Of a field that comes twice the last one counts.
+            # The last of fields that come twice counts.
             if len(found) == 1 and raw.startswith(self._tag, found[0][0]):
                 start, value, end = found[0]
                 return Frame(parse(self._message_type, raw[:start] + raw[end:]), memoryview(raw)[value:end])
         return None
 
     def _data_start(self, raw: bytes) -> int | None:
-        """Where the data starts, if the message, which begins with that field, is nothing else."""
+        """Returns where the data starts, if the message, which begins with that field, is nothing else."""
         start = len(self._tag)
         length = 0
         for index, byte in enumerate(raw[start : start + _MAX_LENGTH_BYTES]):

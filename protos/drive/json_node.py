@@ -88,7 +88,7 @@ class JsonNode:
         return str(self.value)
 
     def choice(self, names: Collection[str]) -> str:
-        """One of some words."""
+        """Reads a word that must be among `names`."""
         if not isinstance(self.value, str) or self.value not in names:
             self.fail(f"one of {', '.join(names)}")
         return str(self.value)

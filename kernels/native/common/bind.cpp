@@ -1,4 +1,4 @@
-// What CUDA's runtime says of this machine. It creates no context, so that it costs no memory of any device.
+// Facts that CUDA's runtime reports about this machine. No context is created, so no memory of any device is taken.
 #ifdef LUMIGRAD_CUDA
 #include <cuda_runtime.h>
 #endif
@@ -22,7 +22,7 @@ struct Gpu {
 // Versions are 1000 * major + 10 * minor.
 struct CudaProbe {
   int driver = 0;     // The newest CUDA that the driver supports; 0: there is no driver.
-  int runtime = 0;    // With which the kernels were built; 0: there are none.
+  int runtime = 0;    // CUDA with which the kernels were built; 0: there are none.
   std::string error;  // Why devices cannot be listed; empty if they can.
   std::vector<Gpu> gpus;
 };
@@ -61,7 +61,7 @@ void bind_probe(nb::module_& m) {
       .def_ro("error", &CudaProbe::error)
       .def_ro("gpus", &CudaProbe::gpus);
   m.def("cuda_probe", &cuda_probe, "The driver, the runtime and the GPUs that CUDA finds.");
-  // As CMake lists them, with commas: "80,90-real,120-virtual"; empty without CUDA kernels.
+  // Architectures as CMake lists them, with commas: "80,90-real,120-virtual"; empty without CUDA kernels.
   m.attr("CUDA_ARCHITECTURES") = LUMIGRAD_CUDA_ARCHITECTURES;
 }
 

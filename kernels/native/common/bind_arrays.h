@@ -9,7 +9,7 @@
 
 #include "common/math/number.h"
 
-// In a namespace per build, so that the emulation's are not taken for those of a GPU.
+// One namespace per build keeps the emulation's classes from being taken for those of a GPU.
 LG_BEGIN
 
 // How torch names a type of numbers.

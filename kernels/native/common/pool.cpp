@@ -57,7 +57,7 @@ struct State {
   Clock::time_point looked;
   std::uint64_t system_allocations = 0;
   std::uint64_t bytes = 0;
-  std::int64_t idle_bytes = 0;  // Of free blocks.
+  std::int64_t idle_bytes = 0;  // Bytes of free blocks.
 };
 
 // How many free blocks of about this size are kept. A few large ones are enough for any pipeline, and more would be

@@ -36,8 +36,8 @@ class MemoryRoom {
   std::int64_t limit_, taken_ = 0, refused_ = 0;
 };
 
-// From now on `room` limits what this thread takes from the pools, and must live as long; null: nothing does. Returns
-// the one before.
+// Limits what this thread takes from the pools from now on to `room`, which must live as long; null: no limit. Returns
+// the limit before.
 MemoryRoom* limit_memory(MemoryRoom* room);
 // The room of this thread, or null.
 MemoryRoom* memory_room();

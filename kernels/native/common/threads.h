@@ -36,7 +36,7 @@ class Stopped : public std::runtime_error {
   Stopped() : std::runtime_error("the kernels were stopped before they were done") {}
 };
 
-// From now on the loops of this thread heed `request`, which must live as long; null: none. Returns the one before.
+// Makes the loops of this thread heed `request`, which must live as long; null: none. Returns the one before.
 const StopRequest* heed(const StopRequest* request);
 // Whether the request that this thread heeds, or the thread for which it runs a part, was made.
 bool is_stopping();

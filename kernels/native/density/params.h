@@ -44,14 +44,14 @@ struct Observed {
   int32_t axes;           // 2 on the film, 3 in space
   const float* gradient;  // [V, N, axes]
   const int32_t* seen;    // [V, N, 2] radii, or [V, N] pixels; a row is visible where all are above 0
-  float scale[3];         // Of each axis.
-  float inverse_extent;   // From radii to parts of the film.
+  float scale[3];         // Factor of each axis.
+  float inverse_extent;   // Factor from radii to parts of the film.
 };
 
 // Sums over steps, by row.
 struct Statistics {
-  float* gradient;  // Of lengths.
-  int32_t* views;   // In which it was visible.
+  float* gradient;  // Sums of the gradients' lengths.
+  int32_t* views;   // Views in which the row was visible.
   float* radii;     // The largest, as a part of the film.
 };
 
@@ -60,7 +60,7 @@ struct Candidates {
   int32_t count;
   int32_t axes;            // Sizes of a row: the largest counts.
   const float* sizes;      // [N, axes]
-  const float* opacities;  // Or null.
+  const float* opacities;  // Null: the rows have none.
   Statistics statistics;
 };
 
@@ -98,9 +98,9 @@ struct Generation {
 struct Children {
   int32_t first, count;
   const int32_t* sources;
-  bool revise_opacity;   // So that two of them are as opaque as the one (Gaussians).
-  const float* quats;    // Of the generation before; null: spheres.
-  float *means, *sizes;  // Of the next one: [., 3]; [., 3], of spheres [.]
+  bool revise_opacity;   // Two of them become as opaque as the one was (Gaussians).
+  const float* quats;    // Rotations of the generation before; null: spheres.
+  float *means, *sizes;  // The next generation: [., 3]; [., 3], of spheres [.].
   float* opacities;
 };
 
@@ -125,7 +125,7 @@ struct Shared {
   const int32_t* shares;  // [N]
   float* opacities;       // [N] logits
   float* scales;          // [N, 3] logarithms
-  float low, high;        // Of the new logits.
+  float low, high;        // Limits of the new logits.
 };
 
 // Row targets[i] becomes a copy of row sources[i] of the same tensor; none is both.

@@ -23,8 +23,8 @@ struct MeshTree {
 // A shape and its sign policy, without a pose, so that many worlds can share it.
 struct Solid {
   Obstacle obstacle;
-  double centre[3];       // Of the tree, in the object's frame; 0 for other shapes.
-  nanobind::object kept;  // What `obstacle` points to.
+  double centre[3];       // Centre of the tree, in the object's frame; 0 for other shapes.
+  nanobind::object kept;  // Owner of what `obstacle` points to.
 };
 
 // Solids that were placed.

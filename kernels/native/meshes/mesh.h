@@ -15,14 +15,14 @@ namespace lumigrad::meshes {
 
 // The report of registration.
 struct Report {
-  int64_t vertices, faces;                    // As given.
+  int64_t vertices, faces;                    // Numbers as given.
   int64_t welded_vertices;                    // Distinct positions.
   int64_t degenerate_faces, duplicate_faces;  // Without an area; with the corners of another. Degenerate faces and
                                               // duplicates of the same orientation are not counted below.
   int64_t boundary_edges, nonmanifold_edges;  // With one face; with more than two.
-  int64_t inconsistent_edges;                 // With two faces that traverse it in the same direction.
+  int64_t inconsistent_edges;                 // Edges with two faces that traverse them in the same direction.
   bool closed, oriented;                      // Every edge has two faces; and they traverse it in opposite directions.
-  double low[3], high[3], volume, area;       // Of the mesh as given, metres; the volume is signed.
+  double low[3], high[3], volume, area;       // The mesh as given, metres; the volume is signed.
   // Connected components; solid ones whose boxes meet those of others; those that `upright` turns; and whether points
   // were found that one of them encloses more than once. See build/solids.cpp.
   int64_t components, overlapping_components, turned_components;
@@ -32,7 +32,7 @@ struct Report {
   bool simple() const { return oriented && overlapping_components == 0 && !self_intersecting; }
 };
 
-// In Topology::neighbours.
+// Marks in Topology::neighbours.
 inline constexpr int32_t kNoFace = -1, kManyFaces = -2;
 
 // Values of the faces that are kept, in the order of the slots of the Tree. The arrays of faces have room for all slots
@@ -87,7 +87,7 @@ inline constexpr double kWorstGrowth = 2.0;
 // A mesh in host memory: the report, and the hierarchy that the CPU searches. Immutable.
 class Mesh : public std::enable_shared_from_this<Mesh> {
  public:
-  // From vertices [count, 3] and faces [face_count, 3]; indices are in range, values finite. Throws
+  // Builds from vertices [count, 3] and faces [face_count, 3]; indices are in range, values finite. Throws
   // std::invalid_argument if no face has an area.
   static std::shared_ptr<const Mesh> build(const double* vertices, int64_t count, const int32_t* faces,
                                            int64_t face_count);
@@ -121,13 +121,13 @@ class Mesh : public std::enable_shared_from_this<Mesh> {
   void make_upright(const double* vertices, const Mesh* before);
 
   Report report_{};
-  std::shared_ptr<const Array<int32_t>> faces_;  // As given.
+  std::shared_ptr<const Array<int32_t>> faces_;  // Faces as given.
   std::shared_ptr<const Topology> topology_;
   std::shared_ptr<const Surface> surface_;
   std::shared_ptr<const Leaves> leaves_;
   std::shared_ptr<const Array<float>> dipoles_;
-  std::vector<uint8_t> turned_;             // By part; empty: none.
-  std::shared_ptr<const Mesh> upright_;     // Null: this one.
+  std::vector<uint8_t> turned_;             // Flags by part; empty: none is turned.
+  std::shared_ptr<const Mesh> upright_;     // The mesh with these parts turned; null: this one.
   double built_size_ = 0.0, growth_ = 1.0;  // See build/mesh.cpp.
   bool rebuilt_ = false, inspected_ = true;
 };

@@ -32,7 +32,7 @@ struct Tree {
   int32_t level_begin[kMaxLevels + 1];
   double centre[3];
   float extent;                 // Largest distance of a coordinate from `centre`; bounds are widened by a part of it.
-  float low[3], high[3];        // Of all triangles.
+  float low[3], high[3];        // Bounds of all triangles.
   bool inverted;                // The volume that they enclose is negative.
   const float* triangles;       // [leaves, 9, 16]; corner a is opposite the longest edge
   const float* boxes;           // [nodes, 6, 16] of the children
@@ -44,7 +44,7 @@ struct Tree {
   const int32_t* corners;       // [slots, 3] vertices a, b, c
   const float* positions;       // [vertices, 3]
   const float* vertex_normals;  // [vertices, 3] pseudo-normals: sums of face normals, weighted by angle
-  const CudaMesh* owner;        // Of a tree on a CUDA device; in host memory.
+  const CudaMesh* owner;        // Owner of a tree on a CUDA device, in host memory.
 };
 
 enum class Shape : int32_t { mesh, cuboid, grid };
@@ -52,7 +52,7 @@ enum class Shape : int32_t { mesh, cuboid, grid };
 // A shape in the world. p_object = rotation * p_world + translation; of a mesh, relative to its centre.
 struct Obstacle {
   Shape shape;
-  int32_t index;  // In the caller's list.
+  int32_t index;  // Index in the caller's list.
   float rotation[9], translation[3];
   // A mesh. `orientation`: -1 turns inside and outside around.
   Tree tree;
@@ -90,8 +90,8 @@ struct Settings {
   bool sweep, speed, maximum;  // `maximum`: of samples and obstacles instead of their sum.
   float activation;            // Distance at which costs begin, >= 0.
   float reach;                 // Largest distance that is looked for; infinity: any.
-  int32_t samples;             // Of a sweep, for each half segment: exact, a power of two; curobo: steps.
-  float dt;                    // Between time steps, seconds.
+  int32_t samples;             // Samples of a sweep, for each half segment: exact, a power of two; curobo: steps.
+  float dt;                    // Time between steps, seconds.
 };
 
 inline constexpr int kJacobianFloats = 10;  // Centre before (3), own centre (3), centre after (3), own radius.
@@ -103,14 +103,14 @@ struct Outputs {
   float* cost;         // [rows]
   float* jacobian;     // [rows, 10] d cost / d centres and radius; curobo: own centre only, 0 elsewhere
   uint8_t* exhausted;  // [rows] 1 where half of a sweep found no contact, but used up its samples
-  // Of the closest obstacle, the centre being the point:
+  // Answers about the closest obstacle, the centre being the point:
   float* distance;    // [rows]
   float* normal;      // [rows, 3] d distance / d centre, in the world
   float* closest;     // [rows, 3] point of the surface, in the world; nothing found: the centre
   int32_t* face;      // [rows] of a mesh; -1 otherwise
   int32_t* obstacle;  // [rows] in the caller's list
   uint8_t* beyond;    // [rows] 1 where nothing is found within `reach` and the centre is outside
-  // For the gradients of poses: sums over all samples of upstream * d cost / d (point in the object's frame), and of
+  // Sums for the gradients of poses, over all samples, of upstream * d cost / d (point in the object's frame), and of
   // their outer product with that point.
   const float* upstream;  // [rows] d loss / d cost
   double* moments;        // [listed, 12], added to

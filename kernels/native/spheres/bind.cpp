@@ -79,7 +79,7 @@ Settings make_settings(bool exact, bool deterministic, int n_track, uint32_t max
   return s;
 }
 
-// At the end of a call, however it ends.
+// Drops the lists at the end of a call, however it ends.
 class DropLists {
  public:
   explicit DropLists(Workspace& workspace) : workspace_(workspace) {}

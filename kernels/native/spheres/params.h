@@ -17,7 +17,7 @@ struct Camera {
   int32_t border_x, border_y;
   float aperture_width, aperture_height;  // Pixels, for compat's orthogonal ray offset.
   float eye[3];                           // World.
-  float origin[3];                        // From the eye to the centre of aperture pixel (0, 0); perspective.
+  float origin[3];                        // Vector from the eye to the centre of aperture pixel (0, 0); perspective.
   float pixel_x[3], pixel_y[3];           // Steps per pixel; world.
   float forward[3];                       // Unit; world.
   float rotation[9];                      // Rows: right, down, forward.

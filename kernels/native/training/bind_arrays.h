@@ -48,7 +48,7 @@ inline std::vector<AdamGroup> make_adam_groups(const nanobind::list& groups) {
   return made;
 }
 
-// Of floats under this name, or of bytes under the name with "_bytes" behind it.
+// Finds floats under this name, or bytes under the name with "_bytes" behind it.
 inline Plane find_plane(const nanobind::kwargs& arrays, const char* name) {
   if (const float* floats = find<float>(arrays, name)) return {floats, false};
   return {find<uint8_t>(arrays, (std::string(name) + "_bytes").c_str()), true};
@@ -73,7 +73,7 @@ inline ImageLoss make_image_loss(const nanobind::kwargs& arrays) {
   return loss;
 }
 
-// Of values, and the gradient that `slope` is added to.
+// Mean of values, and the gradient that `slope` is added to.
 inline Mean make_mean(const nanobind::kwargs& arrays, float slope) {
   Mean mean{};
   CallArray<float> values;

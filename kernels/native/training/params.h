@@ -5,7 +5,7 @@
 
 namespace lumigrad::training {
 
-// From the raw parameter, which is optimised, to the value that is rendered.
+// Activation from the raw parameter, which is optimised, to the value that is rendered.
 enum class Activation : int32_t { identity, exp, sigmoid };
 
 enum class Real : int32_t { float32, float16, bfloat16 };
@@ -13,9 +13,9 @@ enum class Real : int32_t { float32, float16, bfloat16 };
 // A parameter of `count` rows of `width` numbers each. Pointers are to the machine that runs the step.
 struct AdamGroup {
   float* raw;
-  const void* gradient;  // With respect to the value; numbers of type `gradient_type`. Null: given by factors.
-  const float* factors;  // On the device: for each row a unit direction, and three numbers. The gradient of a row [K,
-                         // 3] are the harmonics of the direction up to `degree`, and then 0, times these numbers.
+  const void* gradient;  // Gradient of the value; numbers of type `gradient_type`. Null: given by factors.
+  const float* factors;  // Null, or on the device: a unit direction and three numbers per row. The gradient of a row
+                         // [K, 3] are the harmonics of the direction up to `degree`, and then 0, times these numbers.
   float* first;
   float* second;
   float* value;         // Null: not needed.
@@ -25,16 +25,16 @@ struct AdamGroup {
   Real gradient_type;
   Activation activation;
   float step_size;  // The learning rate over the bias correction of the first moment.
-  int32_t head;     // So many numbers at the beginning of each row have another step size.
+  int32_t head;     // Numbers at the beginning of each row that have another step size.
   float head_step_size;
   int32_t degree;
 };
 
 struct AdamSettings {
-  float first_weight;     // Of a new gradient in the first moment.
-  float second_decay;     // Of the second moment.
-  float second_weight;    // Of a new square in the second moment.
-  float root_correction;  // Of the bias of the second moment's root: a factor.
+  float first_weight;     // Weight of a new gradient in the first moment.
+  float second_decay;     // Decay of the second moment.
+  float second_weight;    // Weight of a new square in the second moment.
+  float root_correction;  // Factor that corrects the bias of the second moment's root.
   float epsilon;
   float gradient_scale;
 };
@@ -53,18 +53,18 @@ struct ImageLoss {
   const float* image;  // [views, height, width, channels]
   Plane target;        // The same; bytes are 255ths.
   Plane mask;          // [views, height, width]; bytes count if they are not 0.
-  float* gradient;     // As the image.
+  float* gradient;     // Gradient, laid out like the image.
   int32_t views, height, width, channels;
   float l1, l2, dssim;  // Weights.
   bool valid;           // Windows lie within the image.
-  double view_weight;   // Of each view in the loss.
+  double view_weight;   // Weight of each view in the loss.
 };
 
 // Values whose mean is a term of a loss.
 struct Mean {
   const float* values;
   int64_t count;
-  float* gradient;  // Of the loss with respect to the values, to which `slope` is added; null: not needed.
+  float* gradient;  // Gradient of the loss with respect to the values, to which `slope` is added; null: not needed.
   float slope;
 };
 

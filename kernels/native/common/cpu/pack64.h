@@ -46,7 +46,7 @@ LG_INLINE Pack64 zero_unless(MaskPack64 m, Pack64 a) { return m.v ? a.v : Double
 LG_INLINE Pack64 abs(Pack64 a) { return reinterpret_cast<Doubles>(reinterpret_cast<Longs>(a.v) & INT64_MAX); }
 
 #if defined(LUMIGRAD_ISA_avx512)
-// As min and max of doubles: the second operand if either is NaN.
+// min and max of doubles, like the instructions, return the second operand if either is NaN.
 LG_INLINE Pack64 min(Pack64 a, Pack64 b) { return Doubles(_mm512_min_pd(a.v, b.v)); }
 LG_INLINE Pack64 max(Pack64 a, Pack64 b) { return Doubles(_mm512_max_pd(a.v, b.v)); }
 LG_INLINE Pack64 sqrt(Pack64 a) { return Doubles(_mm512_sqrt_pd(a.v)); }

@@ -61,7 +61,7 @@ LG_INLINE IntPack operator+(IntPack x, IntPack y) { return {_mm256_add_epi32(x.a
 LG_INLINE IntPack operator-(IntPack x, IntPack y) { return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)}; }
 LG_INLINE IntPack operator&(IntPack x, IntPack y) { return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)}; }
 LG_INLINE IntPack operator|(IntPack x, IntPack y) { return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)}; }
-// By 0 to 31, lane by lane.
+// Shifts lane by lane, by 0 to 31.
 LG_INLINE IntPack operator<<(IntPack x, IntPack n) {
   return {_mm256_sllv_epi32(x.a, n.a), _mm256_sllv_epi32(x.b, n.b)};
 }

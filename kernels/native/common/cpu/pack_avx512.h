@@ -44,7 +44,7 @@ LG_INLINE IntPack operator-(IntPack a, IntPack b) { return _mm512_sub_epi32(a.v,
 LG_INLINE IntPack operator&(IntPack a, IntPack b) { return _mm512_and_si512(a.v, b.v); }
 LG_INLINE IntPack operator|(IntPack a, IntPack b) { return _mm512_or_si512(a.v, b.v); }
 LG_INLINE IntPack operator<<(IntPack a, int n) { return _mm512_slli_epi32(a.v, n); }
-// By 0 to 31, lane by lane.
+// Shifts lane by lane, by 0 to 31.
 LG_INLINE IntPack operator<<(IntPack a, IntPack n) { return _mm512_sllv_epi32(a.v, n.v); }
 // The upper 16 bits of each lane.
 LG_INLINE IntPack upper_half(IntPack a) { return _mm512_srli_epi32(a.v, 16); }

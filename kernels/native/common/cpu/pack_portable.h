@@ -45,7 +45,7 @@ LG_INLINE IntPack operator-(IntPack a, IntPack b) { return a.v - b.v; }
 LG_INLINE IntPack operator&(IntPack a, IntPack b) { return a.v & b.v; }
 LG_INLINE IntPack operator|(IntPack a, IntPack b) { return a.v | b.v; }
 LG_INLINE IntPack operator<<(IntPack a, int n) { return a.v << n; }
-// By 0 to 31, lane by lane.
+// Shifts lane by lane, by 0 to 31.
 LG_INLINE IntPack operator<<(IntPack a, IntPack n) { return a.v << n.v; }
 // The upper 16 bits of each lane.
 LG_INLINE IntPack upper_half(IntPack a) { return (a.v >> 16) & 0xffff; }

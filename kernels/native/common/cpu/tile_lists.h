@@ -117,7 +117,7 @@ TileLists fill_tile_lists(int tiles, int parts, Buffer& counts_buffer, Buffer& s
   if (total > kMost) throw NoRoom(total * sizeof(uint32_t), kMost * sizeof(uint32_t));
   const uint32_t sum = static_cast<uint32_t>(total);
   starts[tiles] = sum;
-  // After the lists, a position per part for entries of no tile.
+  // Entries of no tile have a position per part, after the lists.
   uint32_t* entries = entries_buffer.ensure<uint32_t>(static_cast<std::size_t>(sum) + parts);
   for_parts(parts, [&](int p) {
     uint32_t* next = counts + static_cast<int64_t>(p) * slots;

@@ -6,7 +6,7 @@
 LG_BEGIN
 
 #if defined(LUMIGRAD_ISA_avx512)
-// In place: r[i] lane j <-> r[j] lane i.
+// Transposes in place: r[i] lane j <-> r[j] lane i.
 LG_INLINE void transpose_16(Pack r[kLanes]) {
   __m512 a[16], b[16];
 #pragma GCC unroll 8
@@ -67,7 +67,7 @@ LG_INLINE void add_to_rows_of_8(const Pack sums[8], float* const rows[kLanes]) {
   }
 }
 #elif defined(LUMIGRAD_ISA_avx2)
-// In place: r[i] lane j <-> r[j] lane i.
+// Transposes in place: r[i] lane j <-> r[j] lane i.
 LG_INLINE void transpose_8(__m256 r[8]) {
   __m256d a[8];
 #pragma GCC unroll 4
@@ -89,7 +89,7 @@ LG_INLINE void transpose_8(__m256 r[8]) {
   }
 }
 LG_INLINE void transpose_16(Pack r[kLanes]) {
-  __m256 quarters[2][2][8];  // By half of the rows and half of the columns.
+  __m256 quarters[2][2][8];  // By half of the rows, then half of the columns.
 #pragma GCC unroll 8
   for (int i = 0; i < 8; ++i) {
     quarters[0][0][i] = r[i].a;

@@ -161,7 +161,7 @@ std::string pin_host(void* memory, std::size_t bytes) {
 }
 
 void unpin_host(void* memory) noexcept {
-  // They fail only if the device is lost, which others notice.
+  // Both calls fail only if the device is lost, which other calls report.
   cudaDeviceSynchronize();
   cudaHostUnregister(memory);
   cudaGetLastError();

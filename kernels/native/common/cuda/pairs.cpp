@@ -28,7 +28,7 @@ void PairCount::copy(const unsigned long long* pairs, cudaStream_t stream) {
 
 std::size_t PairCount::wait() const {
   check(cudaEventSynchronize(copied_), "counting the pairs of tiles and items");
-  // What follows takes most of the time, and cannot be stopped.
+  // Stopping is possible here for the last time: the rest takes most of the time, and cannot be stopped.
   check_stop();
   return static_cast<std::size_t>(*place_);
 }

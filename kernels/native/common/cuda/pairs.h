@@ -34,7 +34,7 @@ class PairCount {
 // some more. Their numbers come later. A call with more pairs has to do without lists.
 class PairCapacities {
  public:
-  // What calls that are alike have in common, and the number of items, with which the pairs grow.
+  // Traits of a call by which similar calls are found, and its number of items, with which the pairs grow.
   struct Kind {
     int views, width, height;
     std::size_t items;

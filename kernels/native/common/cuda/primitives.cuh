@@ -44,7 +44,7 @@ __device__ inline int lane_index() { return static_cast<int>(threadIdx.x) % kWar
 // Lanes below the calling one, as bits.
 __device__ inline unsigned lanes_below() { return (1u << lane_index()) - 1; }
 
-// One step of warp_sums: each lane keeps half of its 2 N values and hands the other half to the lane kOffset away; with
+// Step of warp_sums: each lane keeps half of its 2 N values and hands the other half to the lane kOffset away; with
 // one value left, both keep it.
 template <int N, int kOffset, int V>
 __device__ inline void warp_halves(float (&values)[V]) {

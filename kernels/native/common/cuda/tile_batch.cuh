@@ -33,7 +33,7 @@ struct TileList {
   const unsigned* entries;  // Null: ranks from `first` on.
   unsigned first;
   int length;
-  int left, top;  // Of the tile, pixels.
+  int left, top;  // Corner of the tile, pixels.
 
   __device__ explicit TileList(const TileLists& lists) {
     const unsigned tile = blockIdx.x, row = tile / lists.tiles_x;

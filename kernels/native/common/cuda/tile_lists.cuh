@@ -30,7 +30,7 @@ __device__ inline void count_tiles(const TileCounts& to, bool has_item, int64_t 
 // The rank in [0, ranks) of the item that has pair `pair`: the last whose pairs start at or before it. The whole warp
 // calls it with the same arguments.
 __device__ inline unsigned rank_of(const unsigned* starts, unsigned ranks, unsigned pair) {
-  unsigned low = 0, count = ranks;  // It is one of `count` from `low` on.
+  unsigned low = 0, count = ranks;  // The rank is one of `count` from `low` on.
   while (count > 1) {
     const unsigned step = (count + kWarp - 1) / kWarp, at = static_cast<unsigned>(lane_index()) * step;
     const bool before = at < count && starts[low + at] <= pair;
@@ -61,7 +61,7 @@ __device__ inline int lane_of(unsigned end, unsigned number) {
   return lane;
 }
 
-// Where a warp writes: the pairs [begin, end).
+// Range of pairs [begin, end) that a warp writes.
 struct PairWindow {
   unsigned begin, end;
   unsigned *tiles, *entries;
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kListThreads)
                       unsigned* entries) {
   const unsigned warp = (blockIdx.x * blockDim.x + threadIdx.x) / kWarp, begin = warp * kWarpPairs;
   unsigned pairs = lists.pairs;
-  // Without room for all pairs none are listed.
+  // No pairs are listed if there is no room for all of them.
   if (lists.counted != nullptr) pairs = *lists.counted <= pairs ? static_cast<unsigned>(*lists.counted) : 0;
   if (begin >= pairs) return;
   const PairWindow window{begin, ::min(begin + kWarpPairs, pairs), tiles, entries};

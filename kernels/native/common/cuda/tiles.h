@@ -12,7 +12,7 @@ inline constexpr int kDeviceTile = 16;  // Pixels along each side.
 // Larger than all numbers: the depth key of an item that is not drawn.
 inline constexpr unsigned kBehindAll = 0xFFFFFFFFu;
 
-// Where the list of a tile starts, if tiles are not listed.
+// Start of the list of a tile if tiles are not listed.
 inline constexpr unsigned kUnlisted = 0xFFFFFFFFu;
 
 // Neighbouring tiles of a row of tiles, from a column on.
@@ -24,8 +24,8 @@ struct TileRun {
 // order, in which the views follow each other.
 struct TileLists {
   int views, tiles_x, tiles_y;
-  unsigned pairs;  // In all views, if they are listed; with `counted` those that there is room for.
-  // Their number, on the device, which the host does not know yet; null: it does.
+  unsigned pairs;  // Listed pairs of all views; with `counted` the number that there is room for.
+  // Number of pairs, on the device, if the host does not know it yet; else null.
   const unsigned long long* counted;
   const unsigned* order;       // [views * items] items by rank
   const unsigned* view_ranks;  // [views + 1] where the ranks of each view start; the last is where they end.
@@ -45,7 +45,7 @@ struct TileBuffers {
 // Passed to kernels by value.
 struct TileCounts {
   unsigned* of_items;         // [views * items] the number of tiles that each overlaps; null: they are not counted.
-  unsigned long long* pairs;  // Their sum, which may exceed 32 bits.
+  unsigned long long* pairs;  // Sum of `of_items`, which may exceed 32 bits.
 };
 
 // Owns what TileCounts points to; the sum starts at 0.
@@ -70,7 +70,7 @@ void find_starts(const DeviceBuffer<unsigned>& keys, unsigned first, unsigned co
                  cudaStream_t stream);
 // numbers[i] becomes i.
 void number(const DeviceBuffer<unsigned>& numbers, cudaStream_t stream);
-// to[i] becomes from[places[i]].
+// Sets to[i] to from[places[i]].
 void gather(const DeviceBuffer<unsigned>& from, const DeviceBuffer<unsigned>& places, const DeviceBuffer<unsigned>& to,
             cudaStream_t stream);
 // Fills in the order. `keys` are [views * items]: unsigned numbers that ascend with the depth, kBehindAll for items

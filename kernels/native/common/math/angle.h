@@ -47,7 +47,7 @@ struct SineCosine {
   D sine, cosine;
 };
 
-// Of |angle| < pi / 4.
+// Sine and cosine of |angle| < pi / 4.
 template <class D>
 LG_INLINE SineCosine<D> sine_cosine_of_small(D r) {
   const D z = r * r;
@@ -69,7 +69,7 @@ LG_INLINE SineCosine<D> sine_cosine_of_small(D r) {
   return {fma(r * z, s, r), fma(c, z, D(1.0))};
 }
 
-// Of |angle| < 1e6.
+// Sine and cosine of |angle| < 1e6.
 template <class D>
 LG_INLINE SineCosine<D> sine_cosine(D angle) {
   if (!any(abs(angle) > D(0.78))) return sine_cosine_of_small(angle);

@@ -68,7 +68,7 @@ template <class D>
 LG_INLINE Dual<D> max(const Dual<D>& a, const Dual<D>& b) {
   return select<D>(a.value > b.value, a, b);
 }
-// Of a > 0.
+// Square root of a > 0.
 template <class D>
 LG_INLINE Dual<D> sqrt(const Dual<D>& a) {
   const D root = sqrt(a.value);

@@ -9,7 +9,7 @@ LG_BEGIN
 template <class F>
 LG_INLINE F exp_reduced(F x) {
   const F n = round_whole(x * F(1.44269504f));
-  // In two steps, so that the reduced argument keeps its digits.
+  // Two steps keep the digits of the reduced argument.
   F r = fma(n, F(-0.693145751953125f), x);
   r = fma(n, F(-1.42860682030941723212e-6f), r);
   F q = F(0.0013814540579915047f);
@@ -53,7 +53,7 @@ LG_INLINE float exp2_bounded(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 #elif defined(LUMIGRAD_EMULATION)
-  if (x == 0.0f) return 1.0f;  // On hardware, too.
+  if (x == 0.0f) return 1.0f;  // Hardware also returns exactly 1.
   return emulation::flushed(emulation::approximated(exp2_bounded<float>(emulation::flushed(x))));
 #else
   return exp2_bounded<float>(x);

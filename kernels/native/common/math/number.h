@@ -48,7 +48,7 @@ LG_INLINE float sqrt(float a) {
   return __builtin_sqrtf(a);
 #endif
 }
-// As the SSE instructions: the second operand if either is NaN.
+// min and max, like the SSE instructions, return the second operand if either is NaN.
 LG_INLINE float min(float a, float b) { return a < b ? a : b; }
 LG_INLINE float max(float a, float b) { return a > b ? a : b; }
 LG_INLINE float abs(float a) { return a < 0.0f ? -a : a; }
@@ -106,7 +106,7 @@ LG_INLINE float from_bits(int a) {
 // Toward zero; |a| < 2^31.
 LG_INLINE int truncate(float a) { return static_cast<int>(a); }
 LG_INLINE float to_float(int a) { return static_cast<float>(a); }
-// To the nearest whole number; |a| < 2^22.
+// Rounds to the nearest whole number; |a| < 2^22.
 LG_INLINE float round_whole(float a) {
   // The sum's last bit is worth 1.
   return (a + 12582912.0f) - 12582912.0f;

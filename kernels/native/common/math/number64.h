@@ -9,7 +9,7 @@
 #else
 #define LG_CALLED __attribute__((noinline))
 #endif
-// Before a loop over an array that is to be kept in registers.
+// LG_UNROLL stands before a loop over an array that is to be kept in registers.
 #if defined(__CUDA_ARCH__)
 #define LG_UNROLL _Pragma("unroll")
 #else
@@ -27,7 +27,7 @@ LG_INLINE double sqrt(double a) {
   return __builtin_sqrt(a);
 #endif
 }
-// As the SSE instructions: the second operand if either is NaN.
+// min and max, like the SSE instructions, return the second operand if either is NaN.
 LG_INLINE double min(double a, double b) { return a < b ? a : b; }
 LG_INLINE double max(double a, double b) { return a > b ? a : b; }
 LG_INLINE double abs(double a) { return a < 0.0 ? -a : a; }
@@ -44,7 +44,7 @@ LG_INLINE double fma(double a, double b, double c) {
 // c - a * b.
 LG_INLINE double fnma(double a, double b, double c) { return fma(-a, b, c); }
 
-// What a comparison of two numbers yields.
+// Type of a comparison of two numbers.
 template <class F>
 using MaskOf = decltype(F() < F());
 

@@ -25,7 +25,7 @@ LG_INLINE Fate fate_of(const Limits& limits, const Candidates& rows, int64_t row
   for (int k = 1; k < kAxes; ++k) size = size != size || sizes[k] <= size ? size : sizes[k];
   const int32_t views = rows.statistics.views[row];
   const float gradient = rows.statistics.gradient[row] / static_cast<float>(views > 1 ? views : 1);
-  // Without opacities nothing is too transparent.
+  // Rows without opacities are never too transparent.
   const float opacity = rows.opacities != nullptr ? rows.opacities[row] : limits.prune_opacity;
   return fate_of(limits, gradient, size, opacity, rows.statistics.radii[row]);
 }

@@ -38,9 +38,9 @@ LG_INLINE Words words_of(const Draw& draw, uint32_t row) {
                 static_cast<uint32_t>(draw.seed), static_cast<uint32_t>(draw.seed >> 32));
 }
 
-// In (0, 1], for the radius of a normal: never 0, of which there is no logarithm.
+// Uniform in (0, 1], for the radius of a normal: never 0, which has no logarithm.
 LG_INLINE float unit_of(uint32_t word) { return static_cast<float>(static_cast<int32_t>(word >> 1 | 1u)) * 0x1p-31f; }
-// In [-1, 1], half turns, for its angle.
+// Uniform in [-1, 1], half turns, for the angle of a normal.
 LG_INLINE float turn_of(uint32_t word) { return static_cast<float>(static_cast<int32_t>(word)) * 0x1p-31f; }
 
 // Normal numbers from uniform ones: Box and Muller's transform, without fused operations or library functions, so that
@@ -84,7 +84,7 @@ LG_INLINE NormalPair<F> normal_pair(F u, F t) {
   c = c * z + F(4.05871213f);
   c = c * z + F(-4.93480220f);
   c = c * z + F(1.0f);
-  // After an odd number of quarter turns sine and cosine change places.
+  // Sine and cosine change places after an odd number of quarter turns.
   const F size = abs(quarters), sign = F(1.0f) - size;
   const auto odd = size == F(1.0f);
   const F cosine = select(odd, -(quarters * s), sign * c), sine = select(odd, quarters * c, sign * s);

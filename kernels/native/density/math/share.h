@@ -34,13 +34,13 @@ LG_INLINE double logit_of_depth(double depth) {
 
 // How a share differs from the whole.
 struct Share {
-  double logit;      // Of its opacity, instead of the other.
-  double log_scale;  // To be added to the logarithms of scales.
+  double logit;      // New logit of its opacity.
+  double log_scale;  // Added to the logarithms of its scales.
 };
 
-// Of n in all, n > 0. The transparency of all is that of the whole: (1 - share)^n = 1 - whole. So is the integral of
-// 1 - (1 - share exp(-x^2 / 2 s^2))^n along a line through the centre, which gives the scale s: the sum over i and k in
-// equation 9 is that over k of binomial(n, k) (-1)^(k + 1) share^k / sqrt(k).
+// Share that each of n > 0 Gaussians has of one. The transparency of all is that of the whole: (1 - share)^n = 1 -
+// whole. So is the integral of 1 - (1 - share exp(-x^2 / 2 s^2))^n along a line through the centre, which gives the
+// scale s: the sum over i and k in equation 9 is that over k of binomial(n, k) (-1)^(k + 1) share^k / sqrt(k).
 LG_INLINE Share share_of(float logit, int n) {
   const int shares = n < kMostShares ? n : kMostShares;
   const double whole_depth = depth_of_logit(static_cast<double>(logit)), depth = whole_depth / shares;

@@ -15,7 +15,7 @@ LG_INLINE gaussians::Triple<float> normal_triple(const Draw& draw, uint32_t row)
   return {xy.first, xy.second, z.first};
 }
 
-// From a Gaussian's mean to its child's.
+// Offset of a child's mean from its parent's.
 LG_INLINE gaussians::Triple<float> gaussian_offset(const float* quat, const float* scale,
                                                    const gaussians::Triple<float>& normal) {
   const gaussians::Triple<float> axes = {exp_bounded(scale[0]), exp_bounded(scale[1]), exp_bounded(scale[2])};
@@ -23,7 +23,8 @@ LG_INLINE gaussians::Triple<float> gaussian_offset(const float* quat, const floa
   return rotation * gaussians::times(axes, normal);
 }
 
-// From a sphere's centre to its first child's: half its radius in any direction. The second one lies on the other side.
+// Offset of the first child's centre from the sphere's: half its radius in any direction. The second child lies on the
+// other side.
 LG_INLINE gaussians::Triple<float> sphere_offset(float radius, const gaussians::Triple<float>& normal) {
   const float length2 = gaussians::dot(normal, normal);
   return gaussians::scaled(normal, 0.5f * radius / sqrt(max(length2, 1e-30f)));

@@ -27,7 +27,7 @@ inline void range_of(const float* triangles, int axis, float& low, float& high) 
 }
 
 struct OrientedBox {
-  float values[kOrientedFloats];  // As in params.h.
+  float values[kOrientedFloats];  // Layout as in params.h.
 };
 
 // The corners of a leaf in the frame (tangent, cotangent, normal) around the middle of its box.

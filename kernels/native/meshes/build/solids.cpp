@@ -218,7 +218,7 @@ class Inspector {
     return {t[row * kWide], t[(row + 1) * kWide], t[(row + 2) * kWide]};
   }
 
-  // One of four places on a face: in its middle, and near its corners.
+  // Picks one of four places on a face: in its middle, and near its corners.
   Point place_on(int64_t slot, int64_t which) const {
     constexpr double kShares[4][2] = {{1.0 / 3.0, 1.0 / 3.0}, {0.05, 0.05}, {0.9, 0.05}, {0.05, 0.9}};
     const double* share = kShares[which % 4];
@@ -263,7 +263,7 @@ class Inspector {
   const double extent_;
   const RayCaster caster_;
   std::vector<Part> parts_;
-  Array<int32_t> slots_;  // By the caller's number; -1: left out.
+  Array<int32_t> slots_;  // Slots by the caller's number of the face; -1: left out.
   std::vector<int64_t> begin_;
   std::vector<int32_t> by_part_;
 };

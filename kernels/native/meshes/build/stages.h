@@ -23,7 +23,7 @@ struct Centroid {
 };
 struct FaceList {
   Array<int32_t> corners;     // [faces given, 3] distinct vertices; corner a is opposite the longest edge
-  Array<Centroid> centroids;  // Of the faces that have an area, in their order.
+  Array<Centroid> centroids;  // Centroids of the faces that have an area, in their order.
 };
 // Fills `left_out`.
 FaceList list_faces(const double* vertices, const int32_t* faces, int64_t count, Topology& topology);
@@ -66,7 +66,7 @@ Points place(const double* vertices, const Topology& topology, Surface& surface,
 // The arrays that are fitted to the triangles.
 struct Leaves {
   Levels shape;
-  Array<float> triangles, boxes, oriented;  // As in Tree.
+  Array<float> triangles, boxes, oriented;  // Layouts as in Tree.
   float low[3], high[3];
   double size;  // Sum of the areas of the leaves' boxes.
   bool turned;  // A face's edge bc is less than half as long as another of its edges.

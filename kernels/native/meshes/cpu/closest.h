@@ -60,8 +60,8 @@ inline void add(Entry& entry, const float* boxes, int lane, int place) {
   entry.places[entry.count++] = place;
 }
 
-// Where points around `centre` begin whose answers lie within `reach` of it: replaces places by their children as long
-// as those that may hold an answer fit.
+// Finds where the search of points around `centre` begins if their answers lie within `reach` of it: replaces places by
+// their children as long as those that may hold an answer fit.
 inline void enter(const Tree& tree, Vec<float> centre, float reach, Entry& entry) {
   const Vec<Pack> p = spread(centre);
   int open[kWide] = {root_of(tree)};

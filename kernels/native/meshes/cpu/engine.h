@@ -16,7 +16,7 @@ inline constexpr const char* kStageNames[] = {"sort", "query"};
 // Scratch memory: grows to what the largest call needed and is reused; one call at a time.
 struct Workspace {
   Buffer order, keys, scratch, moments;
-  double milliseconds[kMaxStages] = {};  // Of the last call, by stage.
+  double milliseconds[kMaxStages] = {};  // Times of the last call, by stage.
 
   std::size_t bytes() const { return order.bytes() + keys.bytes() + scratch.bytes() + moments.bytes(); }
 };

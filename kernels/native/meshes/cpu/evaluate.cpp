@@ -77,7 +77,7 @@ struct Walker {
   Walk walk;
 };
 
-// One step of all walkers; those that have finished leave.
+// Steps all walkers once; those that have finished leave.
 template <class Walk>
 inline int step(Chunk& chunk, const Obstacle& obstacle, Toward toward, Walker<Walk>* walkers, int count) {
   const Settings& settings = *chunk.settings;
@@ -159,7 +159,7 @@ void evaluate_rows(const World& world, const Spheres& spheres, const Order& orde
     chunk.count = 0;
     for (; begin < end && environment_of(spheres, order[begin]) == environment; ++begin) {
       chunk.numbers[chunk.count] = order[begin];
-      // In place: a copy would wait for the numbers just written.
+      // Rows are made in place: a copy would wait for the numbers just written.
       new (&chunk.rows[chunk.count++]) QueryRow(row_of(spheres, *chunk.settings, order[begin]));
     }
     evaluate_chunk(chunk, world.obstacles + world.begin[environment], world.obstacles + world.begin[environment + 1]);

@@ -24,7 +24,7 @@ struct Probes {
   alignas(64) float near_x[kChunk], near_y[kChunk], near_z[kChunk];
   Nearest nearest[kChunk];
   uint8_t inside[kChunk];
-  Recent recent;  // Of the obstacle at hand.
+  Recent recent;  // Slots found lately on the obstacle at hand.
   Waiting waiting;
 
   LG_INLINE Vec<float> at(int i) const { return {x[i], y[i], z[i]}; }

@@ -26,7 +26,7 @@ class CudaMesh {
   CudaMesh() = default;
   ~CudaMesh();
   static std::shared_ptr<const CudaMesh> build(const Mesh& mesh, DeviceStaging& staging, cudaStream_t stream);
-  // For a Mesh that Mesh::moved() returned without rebuilding it: the topology on the device is shared.
+  // Copies a Mesh that Mesh::moved() returned without rebuilding it: the topology on the device is shared.
   std::shared_ptr<const CudaMesh> moved(const Mesh& mesh, DeviceStaging& staging, cudaStream_t stream) const;
   Tree tree() const { return tree_; }  // Pointers are to the device's memory.
   std::size_t bytes() const;

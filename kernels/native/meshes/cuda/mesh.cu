@@ -30,7 +30,7 @@ __device__ void store_enclosing(BoxPair box, float margin, float* boxes, int64_t
   }
 }
 
-// Of children that do not exist: far from everything.
+// Box of children that do not exist: far from everything.
 __device__ BoxPair missing_box() { return {{kFar, kFar, kFar}, {-kFar, -kFar, -kFar}}; }
 
 // Sixteen lanes for each leaf, missing ones included; `places` is a multiple of kWide.

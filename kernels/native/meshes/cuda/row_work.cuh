@@ -20,8 +20,8 @@ struct Call {
   bool costs, closest;  // Whether each is requested.
 };
 
-// What a row searches next: an obstacle from a place in its frame, up to the distance `limit`. `hint` is a slot that
-// was found nearby, or -1. Where nothing is left `on` is false, and the obstacle any of the call's.
+// Next search of a row: an obstacle from a place in its frame, up to the distance `limit`. `hint` is a slot that
+// was found nearby, or -1. `on` is false if nothing is left, and the obstacle is then any of the call's.
 struct Probe {
   const Obstacle* obstacle;
   Vec<float> place;
@@ -146,8 +146,8 @@ struct RowWork {
   }
 
   const Obstacle *next_, *end_;
-  Sight first_;   // From the centre,
-  float looked_;  // searched up to here.
+  Sight first_;   // Sight from the centre,
+  float looked_;  // which was searched up to here.
   Toward toward_;
   std::conditional_t<kMode == Mode::exact, ExactWalk, CuroboWalks> walk_;
 };

@@ -27,7 +27,7 @@ struct WaitingBounds {
   __device__ float& operator[](int level) const { return all[level * kSearchThreads + static_cast<int>(threadIdx.x)]; }
 };
 
-// What the searches of a warp's two rows share. The whole warp calls them; `on` says for which rows.
+// State that the searches of a warp's two rows share. The whole warp calls them; `on` says for which rows.
 struct Searcher {
   RowLanes lanes;
   WaitingBounds waiting;

@@ -46,7 +46,8 @@ LG_INLINE Vec<float> pseudo_normal(const Tree& tree, int64_t slot, Feature featu
 // the edges of a triangle are rounded, which changes its direction next to a corner or an edge.
 inline constexpr float kNear = 1e-3f;
 
-// From p to the edge between two corners, `part` of the way from `first` to `second`: measured from the nearer one.
+// Vector from p to the edge between two corners, `part` of the way from `first` to `second`, measured from the nearer
+// one.
 LG_INLINE Vec<float> rest_to_edge(Vec<float> p, Vec<float> first, Vec<float> second, float part) {
   const Vec<float> near = part < 0.5f ? first : second, far = part < 0.5f ? second : first;
   const Vec<float> edge = far - near, w = p - near;
@@ -65,7 +66,7 @@ LG_INLINE Vec<float> rest_nearby(const Tree& tree, int64_t slot, Feature feature
   return at.flat ? dot(p - corner(0), at.normal) * at.normal : at.rest;
 }
 
-// Of a point that is `rest` away from where on the triangle its foot is.
+// Foothold of a point that is `rest` away from its foot on the triangle.
 LG_INLINE Foothold foothold_at(const Tree& tree, int64_t slot, Foot<float> foot, Vec<float> rest, Vec<float> p) {
   const Feature feature = feature_of(foot);
   Foothold at;
@@ -115,7 +116,7 @@ LG_INLINE Distance<float> contact_of(const Foothold& at, float sign, float exten
   return {sign * at.length, (sign * at.side * inverse) * at.normal};
 }
 
-// As cuRobo: along the way to the closest point; nothing on the surface itself (spec section 4).
+// Contact as in cuRobo: along the way to the closest point; nothing on the surface itself (spec section 4).
 LG_INLINE Distance<float> contact_of_curobo(const Foothold& at, float sign, float extent) {
   return {sign * at.length, (at.length > kLeastWay * extent ? sign / at.length : 0.0f) * at.rest};
 }

@@ -10,8 +10,8 @@ struct Cost {
   N value, slope;  // d value / d depth
 };
 
-// Of the depth d = radius + activation - distance: 0 below 0, d^2 / (2 activation) up to the activation distance, then
-// d - activation / 2.
+// Cost of the depth d = radius + activation - distance: 0 below 0, d^2 / (2 activation) up to the activation distance,
+// then d - activation / 2.
 template <class N>
 LG_INLINE Cost<N> cost_of(N depth, N activation) {
   const N zero = N(0.0f), one = N(1.0f), half = N(0.5f);
@@ -51,7 +51,7 @@ LG_INLINE void scale_by_speed(Vec<float> before, Vec<float> after, float dt, flo
   cost *= speed.value;
 }
 
-// As cuRobo (spec section 6.3): the gradient of an arc-length integral, for the own centre only.
+// Scales as cuRobo does (spec section 6.3): the gradient of an arc-length integral, for the own centre only.
 LG_INLINE void scale_by_speed_curobo(Vec<float> before, Vec<float> own, Vec<float> after, float dt, float& cost,
                                      float* gradient) {
   const Speed speed = speed_of(before, after, dt);

@@ -6,11 +6,11 @@
 
 LG_BEGIN_ENGINE(meshes)
 
-// Where a point of the grid lies between voxel centres along one axis.
+// Position of a point between voxel centres along one axis.
 struct Between {
   int32_t low;
-  int64_t step;    // To the next voxel's value; 0 where there is none.
-  float fraction;  // Of the way to it.
+  int64_t step;    // Offset of the next voxel's value; 0 where there is none.
+  float fraction;  // Part of the way to it.
 };
 
 // `place` is counted in voxels from the first centre on. NaN counts as 0.
@@ -63,8 +63,8 @@ inline constexpr float kUnobserved = 1000.0f;
 // Voxels at each end of an axis that it treats as not observed, like everything outside.
 inline constexpr int kUnobservedVoxels = 2;
 
-// As cuRobo (spec section 8): the value of the next lower voxel, and the direction of central differences, 0 where they
-// are 0. False where nothing was observed.
+// Distance as in cuRobo (spec section 8): the value of the next lower voxel, and the direction of central differences,
+// 0 where they are 0. False where nothing was observed.
 LG_INLINE bool distance_to_grid_curobo(const Obstacle& grid, Vec<float> p, Distance<float>& result) {
   const float place[3] = {(p.x + grid.half[0]) / grid.voxel, (p.y + grid.half[1]) / grid.voxel,
                           (p.z + grid.half[2]) / grid.voxel};

@@ -9,19 +9,19 @@ LG_BEGIN_ENGINE(meshes)
 
 // The result of searching an obstacle from one position.
 struct Sight {
-  Distance<float> at;  // In the obstacle's frame.
-  int32_t slot;        // Of a mesh.
+  Distance<float> at;  // Distance in the obstacle's frame.
+  int32_t slot;        // Slot of a mesh.
   bool found;
 };
 
-// Of the obstacle that is closest so far.
+// Sight of the obstacle that is closest so far.
 struct ClosestSight {
   float distance;
-  Vec<float> normal, point;  // In the world.
+  Vec<float> normal, point;  // World frame.
   int32_t face, obstacle;    // -1: nothing was found.
 };
 
-// Of the sample that costs most, in the frame of its obstacle; obstacle -1: none costs.
+// Sample that costs most, in the frame of its obstacle; obstacle -1: none costs.
 struct WinningSample {
   int32_t obstacle;
   Vec<float> gradient, place;
@@ -32,7 +32,7 @@ struct QueryRow {
   float inflated;                 // Radius and activation distance; of a field, the radius.
   Vec<float> before, after;       // Centres; where there is none to sweep to, the own one.
   float half_before, half_after;  // Half the way to them; 0: not swept.
-  bool scaled;                    // By the speed.
+  bool scaled;                    // Costs are scaled by the speed.
   bool exhausted;
   float field;  // Largest depth of the centre itself.
   RowSums sums;

@@ -21,7 +21,7 @@ struct RayHit {
   N facing;    // Above 0: the ray meets the back of the triangle.
 };
 
-// With the triangle a + s u + t v, its edges included: where two triangles share an edge, a ray through it meets both
+// Hit of the triangle a + s u + t v, its edges included: where two triangles share an edge, a ray through it meets both
 // or one, and never slips through. Nothing is fused, so that an edge means the same to both.
 template <class N>
 LG_INLINE RayHit<N> ray_to_triangle(Vec<N> p, Vec<N> a, Vec<N> u, Vec<N> v) {

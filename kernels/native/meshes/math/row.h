@@ -36,10 +36,10 @@ LG_INLINE Vec<float> to_world(const Obstacle& o, Vec<float> p) {
   return rotated_back(o.rotation, p - Vec<float>{o.translation[0], o.translation[1], o.translation[2]});
 }
 
-// Where a sample lies: at the centre, or toward the time step before or after.
+// Position of a sample: at the centre, or toward the time step before or after.
 enum class Toward { none, before, after };
 
-// One sample near one obstacle.
+// Cost of a sample near an obstacle, and its gradient.
 struct Sample {
   Cost<float> cost;
   Vec<float> gradient;  // d cost / d place, in the world
@@ -70,14 +70,14 @@ struct RowSums {
     add(sample);
     return true;
   }
-  // As in cuRobo: all of the gradient is added to the centre (spec section 6.2).
+  // Adds as cuRobo does: all of the gradient goes to the centre (spec section 6.2).
   LG_INLINE void add_curobo(const Sample& sample) {
     cost += sample.cost.value;
     put(3, 1.0f, sample.gradient);
   }
 };
 
-// Of a sample at distance `at` from obstacle `o`; costs of depths below 0 are 0.
+// Sample at distance `at` from obstacle `o`; costs of depths below 0 are 0.
 LG_INLINE Sample sample_of(const Obstacle& o, Distance<float> at, float inflated, float activation, float fraction,
                            Toward toward) {
   const Cost<float> cost = cost_of(inflated - at.value, activation);

@@ -19,15 +19,15 @@ inline constexpr float kOverlap = 1.000004f;
 // inflated radius. The samples do not depend on the direction of time, and lie at dyadic fractions, which do not move
 // with the centres: derivatives need only their weights.
 struct HalvingWalk {
-  float half, gap_in_contact;  // Of the segment; the inflated radius.
+  float half, gap_in_contact;  // Length of half the segment; the inflated radius.
   float overlap;               // 1; of points kOverlap.
   float left;                  // Clearance (distance - inflated radius) at the left end of the interval at hand.
   float right[kMaxHalvings + 1];
-  int16_t halvings;  // At most; samples = 2^halvings
-  int16_t depth;     // Of the current interval; -1: the middle of the segment was not sampled
-  int32_t position;  // Of its left end, in 2^-halvings of the half segment.
+  int16_t halvings;  // Halvings at most; samples = 2^halvings
+  int16_t depth;     // Halvings of the current interval; -1: the middle of the segment was not sampled
+  int32_t position;  // Left end of the current interval, in 2^-halvings of the half segment.
   bool touched;      // Some sample is in contact.
-  // For the whole half segment: no sample touched, but it was not shown to be free.
+  // No sample of the half segment touched, but it was not shown to be free.
   bool exhausted;
 
   // `clearance` at the centre. False: no samples are needed.
@@ -85,7 +85,7 @@ struct Seen {
 // a contact, whatever its sign.
 inline constexpr float kTouch = 1e-6f;
 
-// As cuRobo marches past a mesh (spec section 6.1), forward and backward in time; `limit` is the search radius where
+// March past a mesh as in cuRobo (spec section 6.1), forward and backward in time; `limit` is the search radius where
 // nothing is found.
 struct CuroboMarch {
   float half, travelled;
@@ -111,7 +111,7 @@ struct CuroboMarch {
   }
 };
 
-// As cuRobo marches past a cuboid or a grid (spec section 8).
+// March past a cuboid or a grid as in cuRobo (spec section 8).
 struct CuroboCuboidMarch {
   float length, travelled;
   int32_t steps;

@@ -6,13 +6,13 @@
 
 LG_BEGIN_ENGINE(meshes)
 
-// Where on the triangle a + s u + t v.
+// Coordinates on the triangle a + s u + t v.
 template <class N>
 struct Foot {
   N s, t;
 };
 
-// What lies between a and a + s u + t v, and the rest of the way to w = p - a.
+// Rest of the way from a to w = p - a after a + s u + t v.
 template <class N>
 LG_INLINE Vec<N> rest_of(Vec<N> w, Vec<N> u, Vec<N> v, Foot<N> foot) {
   return along(along(w, -foot.s, u), -foot.t, v);
@@ -28,7 +28,7 @@ LG_INLINE Foot<N> closest_on_triangle(Vec<N> w, Vec<N> u, Vec<N> v) {
   const N s = fnma(uv, vw, vv * uw), t = fnma(uv, uw, uu * vw), det = fnma(uv, uv, uu * vv);
   const auto inside = (s >= zero) & (t >= zero) & (s + t <= det) & (det > N(2e-6f) * uu * vv);
   const N inverse = quick_inverse(max(det, tiny));
-  // On the edges; values are |w - x|^2 - |w|^2.
+  // Closest places on the edges; values are |w - x|^2 - |w|^2.
   const N on_u = min(max(uw * quick_inverse(max(uu, tiny)), zero), one);
   const N on_v = min(max(vw * quick_inverse(max(vv, tiny)), zero), one);
   const N opposite = fma(N(-2.0f), uv, uu + vv);

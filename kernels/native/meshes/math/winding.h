@@ -21,7 +21,7 @@ enum DipoleRow : int {
 // The expansion holds beyond this many radii of the ball around c that holds the part.
 inline constexpr float kDipoleReachRadii = 3.0f;
 
-// Of the part that is r away; row(i) is its row i.
+// Winding number of the part that is r away; row(i) is its row i.
 template <class N, class Row>
 LG_INLINE N winding_of_part(Vec<N> r, const Row& row) {
   const auto linear = [&](int i) { return fma(row(i), r.x, fma(row(i + 1), r.y, row(i + 2) * r.z)); };
@@ -34,7 +34,7 @@ LG_INLINE N winding_of_part(Vec<N> r, const Row& row) {
   return fma(fma(cube, part, square), part, linear(kDipoleNormal)) * (part * inverse);
 }
 
-// Of the direction (x, y): -pi to pi; 0 for (0, 0). To 3e-7.
+// Angle of the direction (x, y): -pi to pi; 0 for (0, 0). Exact to 3e-7.
 template <class N>
 LG_INLINE N angle_of_direction(N y, N x) {
   const N zero = N(0.0f), pi = N(3.14159265f);
@@ -55,7 +55,7 @@ LG_INLINE N angle_of_direction(N y, N x) {
   return select(y < zero, -half, half);
 }
 
-// Of a triangle with the corners a, b, c relative to the point (Van Oosterom and Strackee 1983).
+// Winding number of a triangle with the corners a, b, c relative to the point (Van Oosterom and Strackee 1983).
 template <class N>
 LG_INLINE N winding_of_triangle(Vec<N> a, Vec<N> b, Vec<N> c) {
   const N la = sqrt(dot(a, a)), lb = sqrt(dot(b, b)), lc = sqrt(dot(c, c));

@@ -102,7 +102,7 @@ LG_INLINE void exact_sphere(const PairArguments& a, const TilePixels& pixels, Ba
   // A copy: nothing that is written can change it, so what follows from it is computed once for all blocks.
   alignas(64) float record[kRecordFloats];
   copy_record(record, a.prepared.records + static_cast<int64_t>(id) * kRecordFloats);
-  // In memory, or else the compiler takes every field out of the register of the copy, again for each block.
+  // The record stays in memory, or else the compiler takes every field out of the register of the copy, for each block.
   asm("" : "+m"(record));
   const PixelRectangle& rectangle = a.prepared.rectangles[id];
   const TileSpan span = tile_span(rectangle, tile_x, tile_y);

@@ -102,7 +102,7 @@ struct TileScratch {
   int* outlines;         // [kBatch, pack] exact: pixels at an outline, as the number of a hit and a lane.
   uint32_t* events;      // [kBatch] hits of a block: number within the batch, and the pixels << 16.
   uint16_t* checks;      // [kBatch] compat: pixels whose 65th candidate this is.
-  TileImages images[2];  // Of the tile that is being drawn, and of the one before it.
+  TileImages images[2];  // The tile that is being drawn, and the one before it.
 };
 
 // The info of a pixel with few tracked spheres fits into a pack, and is put together by tile.

@@ -37,7 +37,7 @@ void finish(const Camera& camera, const Scene& scene, const Prepared& prepared, 
 
 LG_INLINE void add_row(const Pack sums[kRowFields], float* row) { add_sums_of_8(sums, row); }
 
-// Where a band writes.
+// Rows of pixels that a band writes.
 struct BandRows {
   int top, bottom;  // Pixels.
   float* crossing_rows;

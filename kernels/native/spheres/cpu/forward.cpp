@@ -130,7 +130,7 @@ void forward(const Camera& camera, const Settings& settings, const Scene& scene,
       }
       return tile;
     };
-    // One tile ahead, whose spheres arrive while the one before it is drawn.
+    // Spheres of the next tile arrive while this one is drawn.
     int drawn = 0;
     for (int tile = take(); tile < tiles && !is_stopping(); ++drawn) {
       const int ahead = take();

@@ -107,7 +107,7 @@ struct TileRows {
   LG_INLINE void put(int b, Pack values[kLanes]) const {
     transpose_16(values);
     float* to = block(b);
-    // What is too much is overwritten by the next pixel.
+    // Values beyond the pixel's are overwritten by the next pixel.
     for (int lane = 0; lane < kLanes; ++lane) {
       store_unaligned(values[lane], to + lane / 4 * stride() + lane % 4 * count);
     }
@@ -186,7 +186,7 @@ void write_weights(const Camera& camera, const DrawArguments& arguments, const P
   }
 }
 
-// Of three channels in the tile's image.
+// Writes three channels to the tile's image.
 LG_INLINE void write_colors(const DrawArguments& arguments, const Outputs& out, const BlockPixels& pixels,
                             const TileImages& images, int block, const float* state, Pack inverse) {
   if (out.color == nullptr && out.color_levels == nullptr) return;

@@ -41,7 +41,7 @@ struct TilePixels {
 
 // The part of the film that a block covers.
 struct FilmBlock {
-  int columns, rows;  // At least 1.
+  int columns, rows;  // Both are at least 1.
   int64_t first;      // y * width + x of the first pixel
   int64_t width;
 

@@ -30,7 +30,7 @@ void set_up_only(const Camera& camera, const Settings& settings, const Scene& sc
 Prepared prepare(const Camera& camera, const Settings& settings, const Scene& scene, Workspace& workspace,
                  StageClock& clock);
 
-// One tile's list, a batch at a time.
+// Part of a tile's list.
 struct Batch {
   alignas(64) float records[kBatch][kRecordFloats];
   uint32_t ids[kBatch];

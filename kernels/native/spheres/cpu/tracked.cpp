@@ -57,7 +57,7 @@ void divide(const TrackedIds& ids, int threads, TrackedBands& bands) {
   bands.first[bands.count] = rows;
 }
 
-// In how many pixels of the rows of blocks [begin, end) each sphere is tracked.
+// Counts the pixels, in the rows of blocks [begin, end), in which each sphere is tracked.
 void count_band(const TrackedIds& ids, int begin, int end, int32_t* counts) {
   __builtin_memset(counts, 0, sizeof(int32_t) * ids.spheres);
   const int bottom = end * kBlockSize < ids.height ? end * kBlockSize : ids.height;
@@ -95,7 +95,7 @@ TrackedBands count_tracked(const Camera& camera, const Settings& settings, const
   divide(ids, thread_count(), bands);
   bands.places = w.places.ensure<int32_t>(static_cast<std::size_t>(bands.count) * scene.count);
   for_parts(bands.count, [&](int b) { count_band(ids, bands.first[b], bands.first[b + 1], bands.places_of(b)); });
-  // By part and band: how many spheres, and then the row of the first one.
+  // Number of spheres by part and band, and then the row of the first one.
   const int parts = parts_of(scene.count);
   int64_t* members = w.members.ensure<int64_t>(static_cast<std::size_t>(parts) * bands.count);
   for_parts(parts, [&](int p) {

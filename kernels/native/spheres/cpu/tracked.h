@@ -6,10 +6,10 @@
 
 LG_BEGIN_ENGINE(spheres)
 
-// Where a pixel tracks no sphere, a lane has a record and a row that belong to none.
+// Lanes of pixels that track no sphere have a record and a row that belong to none.
 inline constexpr int kNoSphere = kLanes;
 
-// What a copy of a record has in place of fields that backward does not use.
+// Fields of a copy of a record that stand in place of those that backward does not use.
 namespace tracked_record {
 enum { kCameraWeight = compat_record::kMaxSquare, kWide = compat_record::kNear };
 }

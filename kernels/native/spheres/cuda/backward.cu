@@ -43,7 +43,7 @@ __device__ void finish_sphere(const DifferentiatedView& view, const Scene& scene
   const float area = kExact ? 0.0f : view.prepared.area[i];
   add_camera_terms<kExact, kOrthogonal>(view.camera, scene.positions + 3 * i, row,
                                         kExact ? 1.0f : camera_weight(area, touched), sums);
-  // In Pulsar small spheres count once per pixel (spec 7.2).
+  // Small spheres count once per pixel in Pulsar (spec 7.2).
   contributors += area > 0.0f ? 1.0 : static_cast<double>(touched);
   float world[3];
   centre_gradient<kExact, kOrthogonal>(view.camera, row, world);

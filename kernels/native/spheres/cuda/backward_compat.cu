@@ -59,7 +59,7 @@ __device__ inline int place_of(const TileList& list, unsigned rank) {
   return low < list.length && rank_at(list, low) == rank ? low : -1;
 }
 
-// Where the spheres that a pixel tracked are in the list of its tile. There are kRoom slots, of which the first n are
+// Places, in the list of the tile, of the spheres that a pixel tracked. There are kRoom slots, of which the first n are
 // used; few are kept in registers.
 template <int kRoom>
 struct Places {
@@ -137,7 +137,7 @@ __device__ void add_camera(const Camera& camera, const TilePixel& place, const f
   }
 }
 
-// What the threads of a block share, and a thread's pixel.
+// Data that the threads of a block share, and a thread's pixel.
 template <bool kOrthogonal, int kChannels, int kRoom>
 struct Tile {
   const Scene& scene;

@@ -75,7 +75,7 @@ __device__ void add_background(const ExactView& view, const Scene& scene, PixelU
   }
 }
 
-// What the threads of a block share, and a thread's pixel.
+// Data that the threads of a block share, and a thread's pixel.
 template <bool kOrthogonal, int kChannels>
 struct Tile {
   const CudaExactView& view;
@@ -86,7 +86,7 @@ struct Tile {
   const PixelUpstream<kChannels>& up;
   SphereBatch& batch;
   SphereSums<kRowColumns<kChannels>>& sums;
-  SharedArray<int, kWarp>& pixels;  // Those that took part, by slot.
+  SharedArray<int, kWarp>& pixels;  // Pixels that took part, by slot.
   ExactPixelSums<float> of_pixel{};
 };
 

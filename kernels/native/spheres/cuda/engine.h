@@ -24,9 +24,9 @@ struct CudaWorkspace {
   DeviceStaging staging;
 };
 
-// What the forward pass retains on the device for the backward pass.
+// State of the forward pass that is kept on the device for the backward pass.
 struct CudaPass {
-  TileLists lists{};  // Of ranks.
+  TileLists lists{};  // Lists of ranks.
   TileBuffers tiles;
   DeviceBuffer<unsigned> spheres;  // [V * N] the spheres by rank, if there are several views: they are less than items
   DeviceBuffer<float4> records;    // [V, N, 4]

@@ -58,7 +58,7 @@ struct CudaExactView : ExactView {
         per_depth(FloatPair::of(1.0 / (s.gamma64 * (c.z_max64 - c.z_min64)))) {}
 };
 
-// As exact_outline of an ExactView, which computes in double.
+// Outline like exact_outline of an ExactView, which computes in double.
 template <bool kOrthogonal>
 __device__ inline ExactOutline exact_outline(const float* rec, const CudaExactView& view, float x, float y,
                                              float excess) {
@@ -77,7 +77,7 @@ __device__ inline ExactOutline exact_outline(const float* rec, const CudaExactVi
   return {((1.0f - chord2.high) - chord2.low) / (1.0f + sqrt(chord2.high)), (1.0f - across2.high) - across2.low};
 }
 
-// As that of a Camera, which computes in double.
+// Bound like that of a Camera, which computes in double.
 __device__ inline ExactBound exact_bound(const CudaExactView& view, float near) {
   const FloatPair exponent = (view.z_max - FloatPair{near, 0.0f}) * view.per_depth;
   if (!(exponent.high > 0.0f)) return {0.0f, 0.0f};

@@ -115,7 +115,7 @@ void order(const Settings& settings, const Scene& scene, DeviceBuffer<unsigned>&
   if (counts && pairs <= limit) {
     list_tiles<Entry::rank>(SphereReach{pass.rectangles.data()}, *counts, pairs, pass.lists, pass.tiles, stream);
   } else if (settings.deterministic) {
-    // Without lists there is no row for each pair.
+    // Rows for each pair do not exist without lists.
     throw DeviceMemoryError(std::to_string(pairs) + " pairs of tiles and spheres, each with a row of gradients, are" +
                             " more than the " + std::to_string(limit) + " that deterministic sums may have");
   }

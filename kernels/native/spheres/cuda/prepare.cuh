@@ -12,16 +12,16 @@
 
 namespace lumigrad::spheres {
 
-// What was prepared for a view.
+// Prepared data of a view.
 struct CudaPrepared {
-  TileLists lists;          // Of ranks, of all views; its order has spheres.
+  TileLists lists;          // Lists of ranks, of all views; their order has spheres.
   const float4* records;    // [N, 4] by sphere
   const uint2* rectangles;  // [N] candidate pixels: x0 | x1 << 16, y0 | y1 << 16
   const float* area;        // [N] compat: area of Pulsar's rectangle, negative if it is below 3 x 3
-  CudaExactView view;       // Of exact.
+  CudaExactView view;       // The view of exact.
 };
 
-// By view.
+// Prepared data by view.
 std::vector<CudaPrepared> prepared_of(const std::vector<Camera>& cameras, const Settings& settings, const Scene& scene,
                                       const CudaPass& pass);
 void cuda_prepare(const std::vector<Camera>& cameras, const Settings& settings, const Scene& scene, CudaPass& pass,
@@ -36,13 +36,13 @@ __device__ inline unsigned view_of_block(const TileLists& lists) {
   return blockIdx.x / static_cast<unsigned>(lists.tiles_x * lists.tiles_y);
 }
 
-// Where the image of a view begins; null stays null.
+// Start of the image of a view; null stays null.
 template <class T>
 T* of_view(T* image, const Camera& camera, std::size_t view, int values) {
   return image != nullptr ? image + view * camera.width * camera.height * values : nullptr;
 }
 
-// What the kernels need of each view, in the device's memory.
+// Uploads what the kernels need of each view.
 template <class T>
 DeviceBuffer<T> uploaded(const std::vector<T>& views, CudaWorkspace& workspace, cudaStream_t stream) {
   DeviceBuffer<T> to(views.size(), stream);
@@ -98,7 +98,7 @@ struct SphereBatch {
   __device__ const float* record(int i) { return batch.record(i); }
   __device__ unsigned id(int i) { return batch.items[i]; }
 
-  // Those of the 32 spheres from `begin` on that overlap the warp's pixels, as bits. The whole warp must call it.
+  // Bits of the spheres among the 32 from `begin` on that overlap the warp's pixels. The whole warp must call it.
   __device__ unsigned reaching(int begin, int count, const TilePixel& place) {
     const int lane = lane_index(), i = begin + lane;
     const int x = place.x - lane % kWarpWidth, y = place.y - lane / kWarpWidth;

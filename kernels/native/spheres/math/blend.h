@@ -47,7 +47,7 @@ LG_INLINE ExactBound exact_bound(const Camera& c, const Settings& s, float near)
   return {static_cast<float>(whole), static_cast<float>(bound - whole)};
 }
 
-// Where the pixel may stop: none of all `remaining` spheres can weigh more than the bound, so that together they stay
+// Whether the pixel may stop: none of all `remaining` spheres can weigh more than the bound, so that together they stay
 // below the allowed share of the denominator.
 template <class F>
 LG_INLINE auto exact_may_stop(const Settings& s, ExactBound bound, int remaining, F high, F low, F denominator) {
@@ -98,10 +98,10 @@ struct ExactPixelSums {
   F spread;  // dL/de (e - M)
 };
 
-// With A = dL/d depth, B = dL/d chord, c the chord, h the half chord and all lengths in radii, the derivatives for the
+// Derivatives, with A = dL/d depth, B = dL/d chord, c the chord, h the half chord and all lengths in radii, for the
 // part o of the centre q along the ray d, its distance t and its radius are
 //   dL/do = A (1 - o / h) - B t / c,   dL/dr = -A / h - B c.
-// Of the centre only dL/do d is summed, without the part along q: d is q / qz and the offset in the film, over |v|.
+// Only dL/do d is summed for the centre, without the part along q: d is q / qz and the offset in the film, over |v|.
 // Depth is homogeneous in q and r, and the closeness does not change with the scale: that gives the part along q,
 //   q dL/dq + r dL/dr = sum of A depth,
 // and no sum is a small difference. Orthogonal: dL/dq is A along the ray and -offset (A / h + B / c) across it.

@@ -160,7 +160,7 @@ struct PairGradient {
   F ray_x, ray_y, ray_z;  // dL/d ray; orthogonal: ray_x = dL/d pixel size / film position terms
 };
 
-// One channel of dL/dw: the image without the sphere is computed by subtracting it. Where it has all the weight this
+// Channel of dL/dw: the image without the sphere is computed by subtracting it. Where it has all the weight this
 // cancels, and at a small gamma the rounding noise is visible in the gradients: therefore channel by channel, as in
 // Pulsar.
 template <class F>

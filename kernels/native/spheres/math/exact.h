@@ -53,7 +53,8 @@ LG_INLINE ExactRay<F> exact_ray(const ExactView& view, F x, F y) {
   return {x, y, u, v, inverse, sqrt(inverse)};
 }
 
-// From the projected centre to the pixel, in pixels (of the horizontal size), and its squared length across the ray.
+// Offset from the projected centre to the pixel, in pixels (of the horizontal size), and its squared length across the
+// ray.
 template <class F>
 struct ExactOffset {
   F x, y, twist;  // twist = u y - v x
@@ -124,12 +125,13 @@ inline constexpr float kSlender = 0.17f;
 template <class F>
 LG_INLINE F exact_excess(F x, bool slender) {
   if (slender) return x * fma(x, fma(x, F(0.078125f), F(0.125f)), F(0.25f));
-  // Where the pixel misses a near sphere, x may be above 1.
+  // x may be above 1 where the pixel misses a near sphere.
   const F inverse = quick_inverse(F(1.0f) + sqrt(max(F(1.0f) - x, F(0.0f))));
   return x * inverse * inverse;
 }
 
-// What float gives before the outline is computed in double: all but half_root and low. `square` as in ExactOffset.
+// Values that float gives before the outline is computed in double: all but half_root and low. `square` as in
+// ExactOffset.
 template <class F, bool kOrthogonal>
 LG_INLINE ExactGeometry<F> exact_chord(const float* rec, F square, F& excess) {
   using namespace exact_record;
@@ -154,8 +156,8 @@ LG_INLINE ExactGeometry<F> exact_chord(const float* rec, F square, F& excess) {
   return g;
 }
 
-// At the outline the closeness is a small difference, while the exponent may give it all the weight: there float is not
-// precise enough to decide which sphere a pixel shows.
+// Float is not precise enough at the outline to decide which sphere a pixel shows: the closeness is a small difference
+// there, while the exponent may give it all the weight.
 template <class F>
 LG_INLINE auto exact_at_outline(const ExactGeometry<F>& g) {
   return g.closeness < F(0.5f * kOutline);

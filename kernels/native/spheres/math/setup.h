@@ -62,8 +62,8 @@ struct Interval {
   float low, high;
 };
 
-// Where the tangents to a sphere meet the film along one axis (spec section 4): `lateral` is the centre's offset
-// along it, `sign` -1 for y. Evaluated in double and rounded to float where Pulsar's arithmetic rounds.
+// Interval between the tangents to a sphere in the film along one axis (spec section 4): `lateral` is the centre's
+// offset along it, `sign` -1 for y. Evaluated in double and rounded to float where Pulsar's arithmetic rounds.
 LG_INLINE Interval compat_limits(float lateral, float depth, float radius, float focal, float scale, float axis,
                                  float sign) {
   const float distance = max(sqrt(lateral * lateral + depth * depth), kFeps);
@@ -154,7 +154,7 @@ struct Interval64 {
   double low, high;
 };
 
-// Without a branch, which would keep the loop over the spheres from becoming SIMD.
+// Selects without a branch, which would keep the loop over the spheres from becoming SIMD.
 LG_INLINE double select64(bool mask, double a, double b) {
   int64_t x, y;
   memcpy(&x, &a, sizeof(x));

@@ -128,7 +128,7 @@ class Loop {
 
   const AdamGroup& group_;
   const AdamSettings& settings_;
-  // Where rows have a head: by column, from any of them on a whole pack.
+  // Step sizes of rows that have a head: by column, from any of them on a whole pack.
   const float* step_sizes_;
 };
 
@@ -155,7 +155,7 @@ int64_t take_out_bad(const L& loop, const AdamGroup& group, int64_t begin, int64
   return count;
 }
 
-// From so many numbers per row on, skipping unselected rows saves memory traffic.
+// Rows of at least this many numbers: skipping unselected ones saves memory traffic.
 constexpr int kWideRow = 2 * kLanes;
 
 // Calls body(range) for the selected part of a block: for runs of rows if these are wide, else for all with the mask.
@@ -252,7 +252,7 @@ void add_block(const double* of_block, double* sums) {
 
 int64_t step_sizes_of(const AdamGroup& group) { return group.head > 0 ? group.width + kLanes : 0; }
 
-// Those of a row's numbers, and of as many more as a pack may read, if they are not all the same.
+// Writes the step sizes of a row's numbers, and of as many more as a pack may read, if they are not all the same.
 void write_step_sizes(const AdamGroup& group, float* to) {
   for (int64_t i = 0; i < step_sizes_of(group); ++i) {
     to[i] = i % group.width < group.head ? group.head_step_size : group.step_size;
@@ -280,7 +280,7 @@ void adam(const AdamGroup* groups, int count, const AdamSettings& settings, doub
     while (part >= first[i + 1]) ++i;
     step_of(groups[i])(groups[i], settings, step_sizes + sizes[i], part - first[i], parts + int64_t{part} * kAdamSums);
   });
-  // In the order of the blocks, so that sums do not depend on the number of threads.
+  // Blocks are added in their order, so that sums do not depend on the number of threads.
   memset(sums, 0, count * kAdamSums * sizeof(double));
   for (int i = 0; i < count; ++i) {
     for (int64_t b = first[i]; b < first[i + 1]; ++b) add_block(parts + b * kAdamSums, sums + i * kAdamSums);

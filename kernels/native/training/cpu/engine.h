@@ -11,7 +11,7 @@ namespace lumigrad::training {
 // Scratch memory: grows to what the largest call needed and is reused; one call at a time.
 struct Workspace {
   Buffer numbers, sums, scratch;
-  double milliseconds[kMaxStages] = {};  // Of the last call: the first stage is all there is.
+  double milliseconds[kMaxStages] = {};  // Times of the last call, which has one stage only.
 };
 
 // Each call sets Workspace::milliseconds.

@@ -4,7 +4,7 @@ LG_BEGIN_ENGINE(training)
 
 namespace {
 
-// At least a pack more than there are numbers.
+// Room for `count` numbers and at least a pack more.
 std::size_t padded(int64_t count) { return static_cast<std::size_t>((count + 2 * kLanes - 1) / kLanes * kLanes); }
 
 // The weighted sum of 11 numbers: `at(k)` gives number k, of which 5 is the middle.
@@ -15,7 +15,7 @@ LG_INLINE Pack window_sum(const At& at) {
   return sum;
 }
 
-// to[i] for i < count, and up to a pack more: the window over from[i + k * step].
+// Sets to[i], for i < count and up to a pack more, to the window over from[i + k * step].
 void filter_line(const float* from, int64_t step, int64_t count, float* to) {
   for (int64_t i = 0; i < count; i += kLanes) {
     window_sum([&](int k) { return load_unaligned(from + i + k * step); }).store(to + i);
@@ -66,7 +66,7 @@ bool TileLoss::in_map(int row) const {
   return row >= edge && row < loss_.height - edge;
 }
 
-// What columns [begin, end) of a row count for; those less than `edge` from the image's sides, and beyond, do not.
+// Weights of columns [begin, end) of a row; those less than `edge` from the image's sides, and beyond, have none.
 void TileLoss::load_weights(int row, int64_t begin, int64_t end, int64_t edge, float* to) const {
   const int64_t first = int64_t{tile_.view} * loss_.height * loss_.width + int64_t{row} * loss_.width;
   const int64_t low = edge < begin ? begin : edge, high = columns() - edge < end ? columns() - edge : end;

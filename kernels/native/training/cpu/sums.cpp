@@ -8,7 +8,7 @@
 LG_BEGIN_ENGINE(training)
 namespace {
 
-constexpr int kSums = 8;  // At once, so that the compiler can use packs; always the same numbers.
+constexpr int kSums = 8;  // Running sums side by side, so that the compiler can use packs; always the same numbers.
 
 double sum_of(const float* values, int64_t begin, int64_t end) {
   double sums[kSums] = {};

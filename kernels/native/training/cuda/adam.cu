@@ -14,9 +14,9 @@ namespace lumigrad::training {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kNumbers = 2048;  // In a block; more only of a single row.
+constexpr int kNumbers = 2048;  // Numbers of a block; more only if it has a single row.
 constexpr int kFour = 4;        // Numbers that a thread takes at a time.
-constexpr int kGroups = 24;     // In a launch: they are its arguments.
+constexpr int kGroups = 24;     // Groups of a launch, whose arguments they are.
 
 enum RowState { kSteps, kBad, kUnseen };
 
@@ -56,7 +56,7 @@ __device__ float value_of(const AdamGroup& group, float raw) {
   return raw;
 }
 
-// Where a thread is in its group: at `count` numbers from `at` on, the first of which is in `row` of the block at
+// Place of a thread in its group: at `count` numbers from `at` on, the first of which is in `row` of the block at
 // `column`. `wide`: there are four, and they can be read at once.
 struct Four {
   int64_t at;
@@ -166,7 +166,7 @@ class Factors {
   SharedArray<float, kMost> values_;
 };
 
-// Of the numbers k for which `on` has bit k.
+// Stores the numbers k for which `on` has bit k.
 __device__ void store(float* to, const Four& four, const float (&from)[kFour], unsigned on) {
   if (four.wide && on == (1u << kFour) - 1) {
     *reinterpret_cast<float4*>(to + four.at) = make_float4(from[0], from[1], from[2], from[3]);
@@ -178,7 +178,7 @@ __device__ void store(float* to, const Four& four, const float (&from)[kFour], u
   }
 }
 
-// With respect to raw parameters.
+// Loads gradients with respect to raw parameters.
 __device__ void load_gradients(const AdamGroup& group, const AdamSettings& settings, Factors& factors, const Four& four,
                                float (&to)[kFour]) {
   if (group.factors != nullptr) {
@@ -219,7 +219,7 @@ __device__ void step_numbers(const AdamGroup& group, const AdamSettings& setting
   store(group.value, four, raw, on);
 }
 
-// What a thread, a block or all blocks of a group found.
+// Findings of a thread, a block or all blocks of a group.
 struct Found {
   double squares;
   float largest;
@@ -244,7 +244,7 @@ __device__ Found of_warp(Found found) {
   return found;
 }
 
-// In a fixed order, for the first warp of the block. All threads call it, once.
+// Adds the findings of a block in a fixed order, for its first warp. All threads call it, once.
 __device__ Found of_block(const Found& found) {
   constexpr int kWarps = kThreads / kWarp;
   __shared__ SharedArray<Found, kWarps> warps;

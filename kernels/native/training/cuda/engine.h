@@ -15,7 +15,7 @@ DeviceTimer cuda_adam(const AdamGroup* groups, int count, const AdamSettings& se
 // `values`, on the device, become kLossValues for each view.
 DeviceTimer cuda_image_loss(const ImageLoss& loss, double* values, cudaStream_t stream);
 
-// As CpuEngine's of the same names; `to` is on the device.
+// Functions like CpuEngine's of the same names; `to` is on the device.
 DeviceTimer cuda_mean(const Mean& values, double* to, cudaStream_t stream);
 void cuda_count_touched(const int32_t* touched, int64_t count, uint8_t* rows, double* to, cudaStream_t stream);
 

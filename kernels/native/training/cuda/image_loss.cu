@@ -26,7 +26,7 @@ __device__ inline float weight_at(const Plane& mask, int64_t at) {
   return static_cast<const float*>(mask.data)[at];
 }
 
-constexpr int kWidth = 32, kHeight = 16, kThreads = 256;  // Of a tile.
+constexpr int kWidth = 32, kHeight = 16, kThreads = 256;  // Size of a tile, and threads of its block.
 constexpr int kReachX = kWidth + 2 * kRadius, kReachY = kHeight + 2 * kRadius;
 constexpr int kReach = kReachX * kReachY, kLines = kWidth * kReachY;
 constexpr int kMoments = 4, kDerivatives = 3;
@@ -36,8 +36,8 @@ constexpr int kParts = 64;
 struct Call {
   ImageLoss loss;
   int tiles_x, tiles_y;
-  int groups;  // Of channels: blocks for a tile.
-  // Of each view: what its pixels and the positions of windows count.
+  int groups;  // Groups of channels: each has a block for every tile.
+  // Numbers of pixels and of positions of windows that count, for each view.
   const double* counts;
   // [kDerivatives, views, channels, height, width]
   float* maps;
@@ -63,7 +63,7 @@ struct Place {
   __device__ int64_t pixel(const Call& call, int px, int py) const {
     return view * call.pixels() + int64_t{py} * call.loss.width + px;
   }
-  // Of channel `c` of the block's.
+  // Index of channel `c` of the block's.
   __device__ int64_t number(const Call& call, int px, int py, int c) const {
     return pixel(call, px, py) * call.loss.channels + channel + c;
   }

@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
-// One block: the sum of all parts over `over`.
+// Sums all parts, over `over`, in one block.
 __global__ void __launch_bounds__(kThreads) parts_kernel(const double* parts, int64_t count, double over, double* to) {
   double sum = 0.0;
   for (int64_t i = threadIdx.x; i < count; i += kThreads) sum += parts[i];

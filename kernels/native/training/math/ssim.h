@@ -21,9 +21,9 @@ LG_INLINE constexpr float window_weight(int distance) {
 // Means over a window.
 template <class F>
 struct Moments {
-  F x, difference;  // Of x and x - y.
-  F squares;        // Of x^2 + y^2.
-  F error;          // Of (x - y)^2.
+  F x, difference;  // Windowed x and x - y.
+  F squares;        // Windowed x^2 + y^2.
+  F error;          // Windowed (x - y)^2.
 };
 
 // 1 - similarity. Its gradient with respect to x at a pixel is the weighted sum over the windows that contain the pixel

@@ -19,7 +19,7 @@ struct Views {
   std::vector<View> views;
   std::vector<int32_t> slice_begins;
   std::vector<Pose> poses;
-  std::vector<Sensor> sensors;  // Of all views, or none.
+  std::vector<Sensor> sensors;  // One for each view, or none.
   std::vector<SlicePose> slice_poses;
   int32_t moving_slices = 0;
 
@@ -45,7 +45,7 @@ inline Scene make_scene(const Views& views, const nanobind::kwargs& arrays) {
   }
   if (find_array(arrays, "colors", colors)) {
     s.channels = static_cast<int32_t>(colors.shape(2));
-    // With as many views as scenes the two layouts are the same.
+    // The two layouts are the same if there are as many views as scenes.
     s.colors_per_view = static_cast<int32_t>(colors.shape(0)) != s.scenes;
     s.colors = colors.data();
   }

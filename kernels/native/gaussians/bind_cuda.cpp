@@ -15,7 +15,7 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 
-// In a namespace per build, so that the emulation's classes are not taken for those of a GPU.
+// One namespace per build keeps the emulation's classes from being taken for those of a GPU.
 LG_BEGIN_ENGINE(gaussians)
 
 // A device and what its calls share.

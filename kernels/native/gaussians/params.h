@@ -13,8 +13,8 @@ inline constexpr int kMaxCoefficients = (kMaxDegree + 1) * (kMaxDegree + 1);
 
 enum class Model : int32_t { pinhole, orthographic, fisheye };
 
-// From a slice's Gaussians to a view's camera: p = rotation * mean + translation. `eye` is the camera's position in the
-// slice's frame, from which the direction of the spherical harmonics is taken.
+// Pose of a slice's Gaussians in a view's camera: p = rotation * mean + translation. `eye` is the camera's position in
+// the slice's frame, from which the direction of the spherical harmonics is taken.
 struct Pose {
   float rotation[9];  // Row-major; need not be orthonormal.
   float translation[3];
@@ -37,7 +37,8 @@ struct View {
   float min_u, max_u, min_v, max_v;  // X/Z and Y/Z are clamped to these in the Jacobian of a pinhole.
   int32_t distorted;
   float distortion[8];       // Brown-Conrady, in OpenCV's order: k1 k2 p1 p2 k3 k4 k5 k6.
-  float max_radius_squared;  // Of (X/Z, Y/Z): beyond it the distortion folds back, and Gaussians are culled.
+  float max_radius_squared;  // Largest square of (X/Z, Y/Z): beyond it the distortion folds back, and Gaussians are
+                             // culled.
   // Inria's: columns x, y and w of the full projection: h_k = sum_i projection[4 k + i] * mean[i] + projection[4 k +
   // 3].
   int32_t projected;
@@ -71,8 +72,8 @@ enum Index {
 };
 }  // namespace lens_parameter
 
-// From the world to the camera: at the start of the exposure p = rotation * x + translation; at a time t it is turned
-// further by t * angle about `axis`, and translated by t * motion.
+// Sensor and its pose, from the world to the camera: at the start of the exposure p = rotation * x + translation; at a
+// time t it is turned further by t * angle about `axis`, and translated by t * motion.
 struct Sensor {
   SensorLens lens;
   Shutter shutter;
@@ -81,7 +82,7 @@ struct Sensor {
   int32_t inverse_reference;  // f-theta: distances follow from the polynomial of the angle by its inverse.
   int32_t windshield;         // Whether there is one.
   double parameters[lens_parameter::kCount];
-  double inverse_windshield[2 * lens_parameter::kWindshield];  // From behind it to the front; needed for rays.
+  double inverse_windshield[2 * lens_parameter::kWindshield];  // Windshield from behind to front; needed for rays.
   double limit;           // The largest angle from the axis, or radius of (X/Z, Y/Z), that the lens shows.
   double distance_limit;  // f-theta: up to which distance_to_angle rises.
   double guess;           // Fisheye in gsplat's domain: the angle over the distance, from which its inverse starts.
@@ -94,12 +95,12 @@ struct Sensor {
   double azimuth, azimuth_span, elevation, elevation_span;
 };
 
-// From a slice's frame to the world: at the start of the exposure, if it moves; at a time t it is turned further by t *
-// angle about `axis`, and translated by t * motion.
+// Pose from a slice's frame to the world: at the start of the exposure, if it moves; at a time t it is turned further
+// by t * angle about `axis`, and translated by t * motion.
 struct SlicePose {
   double rotation[9], translation[3];
   double axis[3], angle, motion[3];
-  int32_t moving;  // Its number among the slices that move; -1: it does not.
+  int32_t moving;  // Number among the slices that move; -1: it does not move.
 };
 
 // The sums over the Gaussians of a sensor's view, for its gradients: the lens's parameters; then, in the camera's frame
@@ -107,15 +108,15 @@ struct SlicePose {
 // of the exposure (without the turn until then), translations, and these times the point's time.
 inline constexpr int kMotionSums = 12;
 inline constexpr int kSensorSums = lens_parameter::kCount + kMotionSums;
-// With rays also those of the inverse windshield.
+// Sums of rays, with those of the inverse windshield.
 inline constexpr int kRaySums = kSensorSums + 2 * lens_parameter::kWindshield;
 
 // The seven sigma points of a sensor's view.
 struct Unscented {
-  double spread;              // Of the points, in squared standard deviations.
-  double weight, first_mean;  // Of the six points around the first, and of the first in the mean
+  double spread;              // Squared distance of the points from the mean, in variances.
+  double weight, first_mean;  // Weight of the six points around the first, and of the first in the mean
   double first_covariance;    // and in the covariance.
-  double margin;              // By which a point may lie outside the image, relative to its size.
+  double margin;              // Distance by which a point may lie outside the image, relative to its size.
   int32_t require_all;        // Whether all points must be valid.
 };
 
@@ -133,12 +134,12 @@ struct Settings {
   float pixel_center;  // 0.5 or 0: where the centre of pixel (0, 0) is.
   float scale_modifier;
   int32_t rectangles;  // Pixels outside a Gaussian's rectangle do not see it.
-  // Of sensors.
+  // Settings of sensors.
   Unscented unscented;
   int32_t by_jacobian;        // Projected by the Jacobian of the lens instead of by sigma points.
   int32_t distance_order;     // Depth is the distance instead of z.
   int32_t gsplat_bounds;      // Rectangles are gsplat's, of whole tiles.
-  int32_t tile_size;          // Of these, pixels.
+  int32_t tile_size;          // Size of these tiles, pixels.
   int32_t rays;               // Gaussians respond along the rays of pixels in 3D, instead of on the film.
   int32_t frozen_projection;  // gsplat's gradients: none through the projection.
   int32_t surfels;            // Gaussians are flat: 2D Gaussians, whose third scale has no effect.
@@ -167,7 +168,7 @@ struct Scene {
   const SlicePose* slice_poses;  // [slices]
   int32_t moving_slices;
   const float* rays;  // [V, H, W, 6] origins and directions in the world, instead of the pixels' own; or null
-  // Of lidars: [V, 2 H + W] elevations of rows, azimuths added to these, azimuths of columns, radians; or null
+  // Angles of lidars: [V, 2 H + W] elevations of rows, azimuths added to these, azimuths of columns, radians; or null
   const double* lidar_angles;
 };
 
@@ -180,11 +181,11 @@ struct Outputs {
   float* depth;           // Accumulated.
   float* expected_depth;  //
   float* inverse_depth;   // Accumulated 1 / Z.
-  float* hit_distance;    // With rays: accumulated distances to the largest response.
+  float* hit_distance;    // Accumulated distances to the largest response along rays.
   float* expected_hit_distance;
   float* normals;              // [3] With rays, or of surfels: accumulated, in the world.
-  float* median_depth;         // Of surfels: the depth of the last one in front of which more than half is left.
-  float* distortion;           // Of surfels: how far the depths of a pixel lie apart.
+  float* median_depth;         // Depth of the last surfel in front of which more than half is left.
+  float* distortion;           // Spread of the depths of a pixel's surfels.
   int32_t* contributors;       //
   int32_t* radii;              // [V, N, 2] pixels
   float* means2d;              // [V, N, 2] pixels
@@ -243,13 +244,14 @@ struct Gradients {
   float* lidar_angles;         // [V, H, W, 2] of the azimuth and the elevation of each return
 };
 
-// What a pixel blends: the channels, then depth and inverse depth where they are asked for, then normals of surfels.
+// Features that a pixel blends: the channels, then depth and inverse depth where they are asked for, then normals of
+// surfels.
 struct Features {
   int colors = 0;
   bool depth = false, inverse_depth = false;
-  // With rays: what follows from the ray and the Gaussian. Features are then apart from the records.
+  // Features along rays, which follow from the ray and the Gaussian: they are apart from the records.
   bool rays = false, hit_distance = false, normals = false;
-  // With surfels: what follows from the depths of a pixel.
+  // Images of surfels that follow from the depths of a pixel.
   bool surfels = false, median_depth = false, distortion = false;
   constexpr int total() const { return colors + depth + inverse_depth + (surfels && normals ? 3 : 0); }
   constexpr bool of_depths() const { return median_depth || distortion; }

@@ -19,7 +19,7 @@ inline int row_features(const Features& features) { return kRecordFloats - first
 struct Bands {
   int count;
   int first[kMaxBands + 1];  // Tile rows.
-  int row_floats;            // Of a crossing row: the fields, then features that are not in the record.
+  int row_floats;            // Size of a crossing row: the fields, then features that are not in the record.
   int32_t* crossing;         // [N] number among those that reach into several bands; -1
   int crossings;
   float* crossing_rows;       // [bands, crossings, row_floats]
@@ -35,10 +35,10 @@ struct Bands {
   }
 };
 
-// Where the sums of one Gaussian in one band go.
+// Destination of the sums of one Gaussian in one band.
 struct RowTarget {
   float* fields;
-  float* features;  // Those that are not in the row itself; else null.
+  float* features;  // Features that are not in the row itself; else null.
   uint8_t* touched;
 };
 

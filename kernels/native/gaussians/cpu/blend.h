@@ -48,7 +48,7 @@ struct NoExtra {
   LG_INLINE void add(Pack, Pack, const float*) {}
 };
 
-// What is known of a block's pixels between visits.
+// State of a block's pixels between visits.
 template <class Shape, int kFeatures>
 struct BlockState {
   typename Shape::Pixels pixels;
@@ -64,7 +64,7 @@ struct BlockState {
   }
 };
 
-// One visit that checks whether pixels end. Returns the pixels with a contribution.
+// Visits a Gaussian and checks whether pixels end. Returns the pixels with a contribution.
 template <class Shape, int kFeatures>
 LG_INLINE MaskPack careful_visit(const Source<Shape>& source, int number, const DrawLimits& limits,
                                  BlockState<Shape, kFeatures>& state) {

@@ -68,7 +68,7 @@ LG_INLINE Pack light(const float* f, const float* v, int total) {
 template <bool kAbsolute, int kFeatures>
 struct EllipseVisitor {
   Ellipse<Pack> ellipse;
-  Pack conic_a, conic_b, conic_c;  // For absolute gradients.
+  Pack conic_a, conic_b, conic_c;  // Conic, for absolute gradients.
   const float* features;
   int total;
   float* feature_sums;  // [features, 16] where features are not in registers.

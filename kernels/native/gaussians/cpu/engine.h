@@ -24,8 +24,8 @@ struct ViewState {
   Buffer records;        // [N, kRecordFloats], see math/record.h
   Buffer more_features;  // [N, features], where they do not fit into a record
   Buffer tile_starts;    // [tiles + 1]
-  Buffer entries;        // By tile, nearest first.
-  Buffer masks;          // Beside the entries: blocks of the tile that were drawn, as bits.
+  Buffer entries;        // Entries by tile, nearest first.
+  Buffer masks;          // Blocks of the tile that were drawn, as bits, beside the entries.
   Buffer bounds;         // [N, kRecordFloats] along rays, and of surfels, see cpu/view.h
   // Along rays: the pixels' rays and beams, and the motions of slices, see cpu/rays/field.h.
   Buffer rays, beams, motions;
@@ -82,7 +82,7 @@ class Pass {
 // Scratch memory: grows to what the largest call needed and is reused; one call at a time.
 struct Workspace {
   Buffer pairs, pairs_swap, histogram, tile_counts, tile_masks, crossing, crossing_rows, scratch, sums;
-  double milliseconds[kMaxStages] = {};  // Of the last call, by stage.
+  double milliseconds[kMaxStages] = {};  // Times of the last call, by stage.
 
   // Returns large rows of what reaches into several bands.
   void drop_rows() { crossing_rows.drop_if_large(); }
@@ -100,7 +100,7 @@ struct CpuEngine {
   // Sums over the pixels of one view into its state's rows; writes this view's Gradients::background, and no others.
   void (*blend_backward)(const View* views, int view, const Settings&, const Scene&, const Upstream&, const Gradients&,
                          Pass&, Workspace&);
-  // From the rows of all views to all other Gradients, each written whole; after blend_backward of every view.
+  // Turns the rows of all views into all other Gradients, each written whole; after blend_backward of every view.
   void (*project_backward)(const View* views, int view_count, const Settings&, const Scene&, const Upstream&,
                            const Gradients&, Pass&, Workspace&);
 };

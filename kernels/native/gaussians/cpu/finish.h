@@ -14,7 +14,7 @@ struct ImageTarget {
   View view;
   int number;
   Features features;
-  const float* background;  // Of this view, or null.
+  const float* background;  // Background of this view, or null.
 };
 
 // Adds the background, weighted by the final transmittance.

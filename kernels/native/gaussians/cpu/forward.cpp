@@ -47,7 +47,7 @@ LG_INLINE void each_bit(unsigned mask, int tile, int tiles_x, uint32_t id, const
 void bin_view(const Settings& settings, const ViewData& data, const uint64_t* pairs, const Segments& segments,
               ViewState& state, Workspace& w) {
   const float log2_alpha_min = log2_positive(settings.alpha_min);
-  // Of Gaussians that reach at most one window of tiles, from the counting pass for the placing pass.
+  // Masks of Gaussians that reach at most one window of tiles, from the counting pass for the placing pass.
   uint16_t* masks = w.tile_masks.ensure<uint16_t>(static_cast<std::size_t>(segments.total()));
   const auto each = [&](int p, const auto& visit, bool counting) {
     constexpr int kAhead = 12;

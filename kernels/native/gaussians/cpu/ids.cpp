@@ -25,7 +25,7 @@ struct Block {
   int tile, number, x, y;
 };
 
-// What a block's pixels see of a Gaussian: log2 of alpha, far below any limit where it does not exist. Each must
+// Alpha of a Gaussian in a block's pixels, as log2: far below any limit where it does not exist. Each view must
 // evaluate the very same expression as the blending.
 struct EllipseView {
   Pack x, y;
@@ -80,7 +80,7 @@ struct RayView {
   }
 };
 
-// What is known of a block between visits: `limit` is log2 of the smallest alpha that counts, and beyond any where a
+// State of a block between visits: `limit` is log2 of the smallest alpha that counts, and beyond any where a
 // pixel has ended or sees no ray; `id` has the bits of whole numbers.
 struct Found {
   Pack limit, transmittance, weight, id;

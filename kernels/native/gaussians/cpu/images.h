@@ -11,7 +11,7 @@ LG_BEGIN_ENGINE(gaussians)
 // The part of a block that is on the film, and where its pixels lie in the images of all views.
 struct BlockPixels {
   int columns, rows;
-  int64_t first, step;  // Of the first pixel, and from row to row.
+  int64_t first, step;  // Offset of the first pixel, and from row to row.
 
   BlockPixels(const View& view, int number, int x, int y)
       : columns(view.width - x < 4 ? view.width - x : 4),
@@ -26,7 +26,7 @@ struct BlockPixels {
   }
 };
 
-// To and from `channels` floats per pixel; lanes that are not on the film are 0.
+// Copies to and from `channels` floats per pixel; lanes that are not on the film are 0.
 template <class Value>
 LG_INLINE void store_rows(const BlockPixels& block, const Value* lanes, int channels, Value* image) {
   if (block.columns == 4 && block.rows == 4) {

@@ -19,7 +19,7 @@ struct Target {
   const Scene& scene;
   const Outputs& outputs;
   const ViewData& data;
-  bool has_outputs;  // Beside the images.
+  bool has_outputs;  // Outputs beside the images are wanted.
   EvaluateHarmonics evaluate;
   const RayField* rays;  // Null on the film.
 };
@@ -126,7 +126,7 @@ LG_INLINE void load_colors(const Target& t, const Pose& pose, int64_t first, con
                            float* to) {
   const Scene& scene = t.scene;
   if (scene.sh != nullptr) {
-    const Triple<Pack> centre = mean;  // So that `mean` itself can stay in registers.
+    const Triple<Pack> centre = mean;  // A copy, so that `mean` itself can stay in registers.
     return t.evaluate(scene, pose, first, centre, used, to);
   }
   const int channels = scene.channels;
@@ -147,7 +147,7 @@ LG_INLINE void store_inline_records(const Target& t, int64_t local, int used, Pa
   transpose_16(fields);
   float* to = t.data.records + local * kRecordFloats;
   if (used == kLanes && __builtin_popcount(mask) > kLanes / 2) {
-    // Which ones are seen cannot be predicted: a branch for each would cost more than the rows of the others.
+    // Visible lanes cannot be predicted: a branch for each would cost more than the rows of the others.
 #pragma GCC unroll 16
     for (int i = 0; i < kLanes; ++i) fields[i].store(to + i * kRecordFloats);
   } else {
@@ -229,7 +229,7 @@ int project_chunk(const Target& t, int slice, int64_t local, int used, float* fe
                      [&](unsigned mask, const float* of) { store_ellipses(t, local, used, g, mask, of); });
 }
 
-// In the world, from the frame of a slice.
+// Turns a vector from the frame of a slice to the world.
 LG_INLINE Triple<Pack> turned_to_world(const SlicePose& slice, const Triple<Pack>& v) {
   const auto row = [&](int k) {
     const double* r = slice.rotation + 3 * k;

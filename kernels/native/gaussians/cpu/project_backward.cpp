@@ -46,10 +46,10 @@ struct Sight {
   const Task& task;
   int view;
   int slice;
-  int64_t local;  // Of the first, within its scene.
+  int64_t local;  // Index of the first, within its scene.
   int64_t first;  // The same among all scenes.
   int used;
-  unsigned mask;  // Those with gradients.
+  unsigned mask;  // Lanes with gradients.
   const Pack* fields;
   LG_INLINE const ViewData& data() const { return task.data[view]; }
   LG_INLINE const Pose& pose() const {
@@ -290,7 +290,7 @@ LG_INLINE unsigned receivers(const Task& t, int view, int64_t local, int used) {
 
 struct Part {
   float* color_columns;
-  double* sums;  // Of all views.
+  double* sums;  // Sums of all views.
 };
 
 // Gradients of colours that are given for each view.

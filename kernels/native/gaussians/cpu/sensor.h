@@ -48,7 +48,7 @@ struct SensorSums {
   double* sensor;  // [kSensorSums]; null if they are not wanted.
   double* slice;   // [kSliceMotionSums]
 };
-// Of a part of the Gaussians.
+// Sums of a part of the Gaussians.
 struct PartSums {
   SensorSums to;
   MaskPack64 mask;
@@ -60,7 +60,7 @@ struct PartSums {
 
 // `used`: the lanes that hold a Gaussian, as bits.
 Projected<Pack> project_sensor(const SensorPlace& at, const Gaussian<Pack>& gaussian, unsigned used);
-// For the Gaussians of `mask`, which must be visible.
+// Gradients of the Gaussians of `mask`, which must be visible.
 GaussianGradient<Pack> project_sensor_backward(const SensorPlace& at, const Gaussian<Pack>& gaussian,
                                                const PixelSums<Pack>& sums, Pack v_inverse_depth, unsigned mask,
                                                const SensorSums& view_sums);

@@ -21,7 +21,7 @@ struct TileOrigin {
   int left, top;  // Pixels.
   float pixel_center;
   float log2_alpha_min;
-  float margin = 0.0f;  // By how many pixels the blocks grow on each side.
+  float margin = 0.0f;  // Pixels by which the blocks grow on each side.
 };
 
 LG_INLINE int block_left(int block) { return block % kBlocksX * 4; }
@@ -32,9 +32,9 @@ LG_INLINE int block_top(int block) { return block / kBlocksX * 4; }
 // scarce.
 struct Side {
   Pack low, high;
-  Pack along;  // Where the ellipse is closest to the edge that faces the centre, on the other axis.
+  Pack along;  // Place where the ellipse is closest to the edge that faces the centre, on the other axis.
   Pack u;      // The edge's part of the ellipse's u.
-  Pack rest;   // Of a row: log2 alpha without u.
+  Pack rest;   // log2 alpha of a row, without u.
 };
 
 LG_INLINE Side column_side(const Ellipse<Pack>& e, const Slopes<Pack>& s, Pack low, Pack high) {

@@ -16,7 +16,7 @@ inline constexpr PixelRectangle kCulled{0, 0, 0, 0}, kNoPixels{0, 0, 0, 1};
 LG_INLINE bool is_culled(const PixelRectangle& r) { return r.y1 == 0; }
 LG_INLINE bool has_pixels(const PixelRectangle& r) { return r.x1 != 0; }
 
-// Where in a record its features begin, and how many have room there; along rays they are apart.
+// Position in a record at which its features begin, and how many have room there; along rays they are apart.
 constexpr int first_feature(const Features& features) {
   return features.surfels ? int{surfel_record::kFeatures} : int{record::kFeatures};
 }
@@ -24,12 +24,12 @@ constexpr int inline_features(const Features& features) {
   return features.rays ? -1 : kRecordFloats - first_feature(features);
 }
 
-// Where a view's state lies.
+// Arrays of a view's state.
 struct ViewData {
   Features features;
   int tiles_x, tiles_y;
   PixelRectangle* rectangles;
-  float* records;        // Of ellipses, surfels, or along rays: see math/record.h, math/surfel.h, math/ray.h.
+  float* records;        // Records of ellipses, surfels, or along rays: see math/record.h, math/surfel.h, math/ray.h.
   float* more_features;  // Null where features are in the records.
   float* bounds;         // Along rays; of surfels: ellipses that hold them, as records. Else null.
   const uint32_t* tile_starts;
@@ -40,7 +40,7 @@ struct ViewData {
     return more_features != nullptr ? more_features + static_cast<int64_t>(id) * features.total()
                                     : records + static_cast<int64_t>(id) * kRecordFloats + first_feature(features);
   }
-  // What the tiles and blocks are found by, on the film.
+  // Ellipse by which the tiles and blocks are found, on the film.
   LG_INLINE const float* ellipse(uint32_t id) const {
     return (bounds != nullptr ? bounds : records) + static_cast<int64_t>(id) * kRecordFloats;
   }

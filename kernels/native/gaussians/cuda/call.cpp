@@ -40,7 +40,7 @@ std::vector<int32_t> blocks_before(const Scene& scene) {
   return blocks;
 }
 
-// Those of all views, one after another, of the slices that move.
+// Motions of the slices that move, of all views, one after another.
 std::vector<SliceMotion<float>> slice_motions(const Scene& scene, int views) {
   std::vector<SliceMotion<float>> motions;
   for (int v = 0; scene.sensors != nullptr && v < views; ++v) {

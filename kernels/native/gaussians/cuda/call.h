@@ -12,7 +12,7 @@ inline constexpr unsigned kGaussianThreads = 128;
 // block lies in one slice, whose pose it reads once.
 struct CudaCall {
   Settings settings;
-  Scene scene;  // Its slices and poses, like the arrays below, are in the device's memory.
+  Scene scene;  // Scene whose slices and poses, like the arrays below, are in the device's memory.
   int views, width, height;
   const View* view;                   // [views]
   const int32_t* lenses;              // [views] the Lens of each view
@@ -36,7 +36,7 @@ class CudaCallData {
 
  private:
   CudaCall call_{};
-  unsigned lenses_ = 0, sensor_lenses_ = 0;  // As bits; one of them is 0.
+  unsigned lenses_ = 0, sensor_lenses_ = 0;  // Sets of lenses, as bits; one of them is 0.
   DeviceBuffer<unsigned char> data_;
 };
 

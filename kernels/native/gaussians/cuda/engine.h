@@ -19,7 +19,7 @@ namespace lumigrad::gaussians {
 // State that the calls on a device share; only one call may use it at a time.
 struct CudaWorkspace {
   PairCount pairs;
-  // For calls that are much alike: lists are as long as those before needed. Not of `deterministic` ones.
+  // Capacities for calls that are much alike: lists are as long as those before needed. Not of `deterministic` ones.
   std::optional<PairCapacities> capacities;
   // More pairs than this, or than the call has room for, are not listed: tiles then go through all Gaussians, which is
   // slower but needs no memory.
@@ -27,7 +27,7 @@ struct CudaWorkspace {
   DeviceStaging staging;
 };
 
-// What the forward pass retains on the device for the backward pass.
+// State of the forward pass that is kept on the device for the backward pass.
 struct CudaPass {
   Features features;
   TileLists lists{};
@@ -36,7 +36,7 @@ struct CudaPass {
   DeviceBuffer<float> more_features;  // [V, N, stride], where they do not fit into a record
   DeviceBuffer<int> lasts;            // [V, H, W] one past a pixel's last contributor in its tile's list
   DeviceBuffer<float> rays;           // Along rays: those of the pixels, see rays/field.cuh
-  DeviceBuffer<int> medians;          // Of surfels: [V, H, W] as lasts, of the median depth; or none
+  DeviceBuffer<int> medians;          // Places [V, H, W] of the median depth of surfels, as lasts; or none.
 
   std::size_t bytes() const {
     return tiles.bytes() + records.bytes() + more_features.bytes() + lasts.bytes() + rays.bytes() + medians.bytes();

@@ -64,7 +64,7 @@ void each_lens(const CudaCallData& data, const Run& run) {
 template <int kDegree>
 inline constexpr int kHarmonics = (kDegree + 1) * (kDegree + 1);
 
-// Their values in a direction, in registers.
+// Values of the harmonics in a direction, in registers.
 template <int kDegree>
 struct Harmonics {
   float value[kHarmonics<kDegree>];

@@ -9,7 +9,7 @@
 namespace lumigrad::gaussians {
 namespace {
 
-// What a thread sees: whether its pixel exists, which Gaussians of a batch may reach its warp, and log2 of alpha of one
+// View of a thread: whether its pixel exists, which Gaussians of a batch may reach its warp, and log2 of alpha of one
 // of them; far below any limit where it does not count. Each evaluates the very same expression as the blending.
 inline constexpr float kNone = -kNowhere;
 

@@ -24,10 +24,10 @@ __device__ inline void write_record(const CudaRecords& to, int64_t item, const P
   while (next < features + to.stride) *next++ = 0.0f;
 }
 
-// Of a Gaussian in a view.
+// Reach of a Gaussian in a view.
 struct Reached {
   bool pixels = false;
-  unsigned tiles = 0;  // If they are counted.
+  unsigned tiles = 0;  // Number of tiles, if they are counted.
 };
 
 // Writes all that the projection of a Gaussian in a view yields, but the number of its tiles.
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kGaussianThreads)
   if constexpr (kDegree != kWithoutColors) write_colors<kDegree>(call, to.records, place, reached.pixels);
 }
 
-// Of sensors: in doubles.
+// Projects for sensors, in doubles.
 template <class SensorKind>
 __global__ void __launch_bounds__(kGaussianThreads)
     project_sensor_kernel(const __grid_constant__ CudaCall call, const __grid_constant__ ProjectTarget to,
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kGaussianThreads)
   store_count(to, place.number >= 0, item, reached);
 }
 
-// For the usual scenes and views alone, since every lens would have a kernel of each degree.
+// Kernels of each degree exist for the usual scenes and views alone: every lens would have one of each.
 auto coloring_kernel(int degree) {
   auto kernel = &project_kernel<Lens::pinhole, false>;
   with_degree(degree, [&](auto constant) {

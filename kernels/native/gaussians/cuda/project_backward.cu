@@ -28,7 +28,7 @@ __device__ inline GaussianGradient<float> view_gradient(const CudaCall& call, co
   return project_backward<kLens, kCovariance>(call.view[view], pose, call.settings, gaussian, pixel, v_h);
 }
 
-// Of a kernel that leaves the gradients of colours to cuda_colors_backward.
+// Colours of a kernel that leaves their gradients to cuda_colors_backward.
 struct WithoutColors {
   __device__ WithoutColors(const Scene&, int64_t, bool, float*) {}
 };
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kGaussianThreads, 4)
   constexpr bool kColors = !std::is_same_v<Row, WithoutColors>;
   const GaussianPlace place = gaussian_place(call);
   const bool present = place.number >= 0, extra = up.d_means2d != nullptr;
-  // Of lanes without a Gaussian nothing is used.
+  // Lanes without a Gaussian compute values that nothing uses.
   const int number = ::max(place.number, 0);
   const int64_t index = place.outer * static_cast<int64_t>(call.scene.count) + number;
   const Gaussian<float> gaussian = gaussian_of<kCovariance>(call.scene, index);
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kGaussianThreads, 4)
     const Receiver from(call, records, rows, extra, view, number);
     const bool receives = present && from.receives;
     const Pose& pose = call.scene.poses[view * call.scene.slices + place.slice];
-    Triple<float> through_color{};  // Of this view.
+    Triple<float> through_color{};  // Gradient of the mean through the colour in this view.
     if constexpr (kColors) {
       const bool colored = receives && (!extra || from.has_sums(records));
       const SeenGaussian seen{records, from, direction_to(pose, gaussian.mean), colored};
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kGaussianThreads, 4)
   if (touched) to.touched[index] = 1;
 }
 
-// For the usual scenes and views alone, since every lens would have a kernel of each degree.
+// Kernels of each degree exist for the usual scenes and views alone: every lens would have one of each.
 auto coloring_kernel(int degree) {
   auto kernel = &gaussians_kernel<Lens::pinhole, false>;
   with_degree(degree, [&](auto constant) {

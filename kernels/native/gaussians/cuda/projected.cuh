@@ -1,4 +1,4 @@
-// What the projection of a Gaussian writes beside its record.
+// Outputs that the projection of a Gaussian writes beside its record.
 #pragma once
 
 #include "gaussians/cuda/gaussian.cuh"

@@ -12,7 +12,7 @@ struct EllipseTiles {
   PixelRange range;
   float center;       // See ReachLimits.
   float above;        // log2 of the largest alpha over alpha_min, with a margin.
-  float half_height;  // Of the ellipse on which alpha is alpha_min; pixels.
+  float half_height;  // Half height of the ellipse on which alpha is alpha_min; pixels.
   float peak;         // dy of its rightmost point; its leftmost point has -peak.
 
   __device__ EllipseTiles(const Ellipse<float>& of, const PixelRange& within, const ReachLimits& limits)
@@ -59,7 +59,7 @@ struct EllipseTiles {
 
 struct GaussianReach {
   const float4* ellipses;  // The first quarters of records.
-  int quarters;            // From one to the next.
+  int quarters;            // Distance from one ellipse to the next.
   ReachLimits limits;
 
   __device__ EllipseTiles operator()(unsigned item) const {

@@ -1,4 +1,4 @@
-// What receives gradients: a Gaussian in a view, and the sums of a thread and of a block of threads.
+// Receivers of gradients: a Gaussian in a view, and the sums of a thread and of a block of threads.
 #pragma once
 
 #include "gaussians/cuda/gaussian.cuh"

@@ -8,7 +8,7 @@
 
 namespace lumigrad::gaussians {
 
-// In place of the ellipse's half width and half height a record holds the range of pixels that it may reach, as bits:
+// Records hold, in place of the ellipse's half width and half height, the range of pixels that it may reach, as bits:
 // x0 | x1 << 16 and y0 | y1 << 16. Both are 0 if it reaches none; columns are kCulled if the Gaussian was culled.
 inline constexpr int kColumns = record::kHalfWidth, kRows = record::kHalfHeight;
 inline constexpr unsigned kCulled = 0xFFFFFFFFu;
@@ -16,7 +16,7 @@ inline constexpr unsigned kCulled = 0xFFFFFFFFu;
 inline constexpr int kRangeAtEnd = kRecordFloats - 2 - kColumns;
 inline constexpr int kRecordQuarters = kRecordFloats / 4;
 
-// Of a range; a lidar has one column more, which is in a tile that begins before.
+// Largest edge of a range; a lidar has one column more, which is in a tile that begins before.
 inline constexpr int kLargestEdge = 65535;
 
 struct PixelRange {
@@ -27,7 +27,7 @@ struct PixelRange {
 // Passed to kernels by value. The record of a Gaussian in a view is number view * count + number: its item.
 struct CudaRecords {
   Features features;
-  int stride;            // Of more_features; 0: the features are in the records.
+  int stride;            // Floats from one of more_features to the next; 0: the features are in the records.
   float4* records;       // [V, N, 4]
   float* more_features;  // [V, N, stride]
 
@@ -65,9 +65,9 @@ inline constexpr int kGaussianWarps = static_cast<int>(kGaussianThreads) / kWarp
 // The Gaussian that a thread works on, and the view or scene that its block belongs to.
 struct GaussianPlace {
   int outer;   // View or scene.
-  int block;   // Within it.
+  int block;   // Block within the view or scene.
   int slice;   // The same for the whole block.
-  int number;  // Within the scene; -1: none.
+  int number;  // Number within the scene; -1: none.
 };
 
 __device__ inline GaussianPlace gaussian_place(const CudaCall& call) {

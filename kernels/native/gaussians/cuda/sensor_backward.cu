@@ -39,7 +39,7 @@ __device__ inline PixelSums<double> widened(const PixelSums<float>& s, double de
   return {s.one, s.x, s.y, s.xx, s.xy, s.yy, depth, {s.extra.x, s.extra.y}};
 }
 
-// In place of a lens: along rays no formula here depends on it.
+// Stands in place of a lens: along rays no formula here depends on it.
 struct AlongRays {};
 
 template <class SensorKind>

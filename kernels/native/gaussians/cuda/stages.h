@@ -14,9 +14,9 @@ struct ReachLimits {
 // Passed to kernels by value: where the kernels that project write.
 struct ProjectTarget {
   CudaRecords records;
-  Outputs outputs;    // Those per Gaussian that are requested.
+  Outputs outputs;    // Requested outputs per Gaussian.
   unsigned* keys;     // [V, N] They sort items by depth.
-  TileCounts counts;  // Those of rays are written by `cuda_rays`.
+  TileCounts counts;  // Counts of tiles; those of rays are written by `cuda_rays`.
   ReachLimits limits;
 };
 
@@ -34,8 +34,8 @@ inline constexpr int kRayFields = 16, kSurfelFields = 16;
 
 // Sums over the pixels of each item: passed to kernels by value.
 struct CudaRows {
-  int fields;      // Of a row before the features: gradient_row's, or ray_row's or surfel_row's up to kRayFields.
-  int width;       // Floats of a row.
+  int fields;  // Fields of a row before the features: gradient_row's, or ray_row's or surfel_row's up to kRayFields.
+  int width;   // Floats of a row.
   bool needs_abs;  // Whether kAbsX and kAbsY are summed.
   float* rows;     // [V, N, width]
   float*
@@ -52,7 +52,7 @@ void cuda_background_backward(const CudaCall& call, const Upstream& upstream, fl
 // rotation (9), translation (3), fx, fy, cx, cy, projection (12; of surfels Gradients::normals, 9), eye (3).
 namespace block_sum {
 enum Field { kRotation = 0, kTranslation = 9, kIntrinsics = 12, kProjection = 16, kEye = 28, kFields = 32 };
-// Of sensors, whose lenses have other sums, in place of intrinsics and projection: see kSliceMotionSums.
+// Sensors, whose lenses have other sums, have this in place of intrinsics and projection: see kSliceMotionSums.
 inline constexpr int kMotion = kIntrinsics;
 }  // namespace block_sum
 

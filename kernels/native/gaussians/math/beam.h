@@ -73,8 +73,8 @@ LG_INLINE Beam<double> joined(const Beam<double>* beams, int count) {
   return {axis, sqrt(1.0 - sine * sine), sine, centre, around, begin, end};
 }
 
-// One that holds a beam's rays as a moving slice sees them: where they are at the middle of their time, and around it
-// by as far as the slice moves until they end.
+// Beam that holds another one's rays as a moving slice sees them: where they are at the middle of their time, and
+// around it by as far as the slice moves until they end.
 template <class F>
 LG_INLINE Beam<F> unmoved(const SliceMotion<float>& m, const Beam<F>& b) {
   const F half = F(0.5f), time = half * (b.begin + b.end), rest = half * (b.end - b.begin) + F(1e-6f);
@@ -92,13 +92,13 @@ LG_INLINE Beam<F> unmoved(const SliceMotion<float>& m, const Beam<F>& b) {
           b.begin,      b.end};
 }
 
-// What beams are tested against: the half axes of the ellipsoid on which alpha is alpha_min, and its centre.
+// Bounds that beams are tested against: the half axes of the ellipsoid on which alpha is alpha_min, and its centre.
 template <class F>
 struct RayBounds {
   Triple<F> axis[3], centre;
 };
 
-// From a record (see ray_record), whose rows are the axes over the lengths.
+// Bounds from a record (see ray_record), whose rows are the axes over the lengths.
 LG_INLINE RayBounds<float> ray_bounds_of(const float* r, float log2_alpha_min) {
   const float above = max(r[ray_record::kLog2Opacity] - log2_alpha_min, 0.0f), reach = sqrt(kTwoLn2 * above);
   RayBounds<float> b;

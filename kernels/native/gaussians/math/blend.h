@@ -1,5 +1,5 @@
-// One Gaussian at one pixel, forward and backward, and one Gaussian against a rectangle of pixels (spec sections 1.7
-// and 3.1). Templates on the number type.
+// Blending of one Gaussian at one pixel, forward and backward, and one Gaussian against a rectangle of pixels (spec
+// sections 1.7 and 3.1). Templates on the number type.
 #pragma once
 
 #include "common/math/exp.h"
@@ -77,7 +77,7 @@ LG_INLINE ExpectedDepthGradient<F> expected_depth_backward(F depth, F transmitta
 // rendered image and the Gaussians in front would lose.
 template <class F>
 struct PixelBackward {
-  F transmittance;  // Of what lies in front of the Gaussian visited last.
+  F transmittance;  // Transmittance in front of the Gaussian visited last.
   F behind;         // Sum of weight * features * their gradients behind, background and final transmittance included.
 };
 

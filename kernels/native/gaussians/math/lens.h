@@ -44,7 +44,7 @@ LG_INLINE Pair<F> distort(const float* k, F u, F v) {
           fma(v, radial, F(2.0f * k[3]) * u * v + F(k[2]) * fma(two * v, v, r2))};
 }
 
-// Its Jacobian; d x / d v equals d y / d u.
+// Jacobian of the distortion; d x / d v equals d y / d u.
 template <class F>
 struct DistortionJacobian {
   F xu, cross, yv;
@@ -100,7 +100,7 @@ template <class F>
 LG_INLINE Equidistant<F> equidistant(F r2, F z) {
   const F one = F(1.0f), inverse = one / z;
   const F t = r2 * inverse * inverse;
-  // In units of Z: kappa = sum (-t)^k / (2 k + 1), differentiated term by term.
+  // Series in units of Z: kappa = sum (-t)^k / (2 k + 1), differentiated term by term.
   F kappa = F(0.0f), d = F(0.0f), e = F(0.0f);
   for (int k = 8; k >= 0; --k) {
     const float term = (k % 2 == 0 ? 1.0f : -1.0f) / static_cast<float>(2 * k + 1);

@@ -15,7 +15,7 @@ inline constexpr int kInriaTile = 16;
 template <class F>
 struct Gaussian {
   Triple<F> mean;
-  Quaternion<F> quaternion;  // With `scale`,
+  Quaternion<F> quaternion;  // Both this and `scale`,
   Triple<F> scale;
   Symmetric<F> covariance;  // or this.
   F opacity;
@@ -27,8 +27,8 @@ struct Footprint {
   Triple<F> p;  // Camera frame.
   Jacobian<F> j;
   UnitQuaternion<F> unit;
-  Matrix<F> rotation;  // Of the Gaussian, in the world.
-  Matrix<F> axes;      // Its axes times their lengths, as columns, in the world.
+  Matrix<F> rotation;  // Rotation of the Gaussian in the world.
+  Matrix<F> axes;      // Axes of the Gaussian times their lengths, as columns, in the world.
   Triple<F> w0, w1;    // Rows of the Jacobian with respect to the world.
   Triple<F> t0, t1;    // Rows of the 2x3 square root of the covariance on the film, without eps2d.
   F a, b, c;           // Covariance on the film: xx, xy, yy.
@@ -105,10 +105,10 @@ template <class F>
 struct Projected {
   F x, y, depth;
   F ux, uy, vy, log2_opacity;
-  F half_width, half_height;   // Of the ellipse where alpha reaches alpha_min; pixels.
+  F half_width, half_height;   // Half size of the ellipse where alpha reaches alpha_min; pixels.
   F a, b, c;                   // Conic.
   F opacity;                   // Times the compensation.
-  F radius_x, radius_y;        // As the convention counts them; whole.
+  F radius_x, radius_y;        // Radii as the convention counts them; whole.
   F left, right, top, bottom;  // Pixels it may reach, whole: [left, right) x [top, bottom).
   decltype(F() < F()) visible;
 };
@@ -172,7 +172,7 @@ LG_INLINE Triple<F> to_camera(const View& view, const Pose& pose, const Settings
   visible = (p.z <= F(settings.far)) & is_in_view<kLens>(view, p);
   visible = visible & (settings.inria ? p.z > near : p.z >= near);
   if constexpr (kLens != Lens::orthographic) visible = visible & (p.z > F(1e-12f));
-  // What follows must stay finite for all.
+  // Values computed from these must stay finite for all.
   const F zero = F(0.0f);
   return {select(visible, p.x, zero), select(visible, p.y, zero), select(visible, p.z, F(1.0f))};
 }
@@ -187,7 +187,8 @@ LG_INLINE Triple<F> inria_projection(const View& view, const Triple<F>& mean) {
   return {x, y, F(1.0f) / (w + F(1e-7f))};
 }
 
-// What follows from the ellipse on the film: `f` has a, b, c, sharp and schur. g.x, g.y and g.visible must be set.
+// Finishes what follows from the ellipse on the film: `f` has a, b, c, sharp and schur. g.x, g.y and g.visible must be
+// set.
 template <class F, class Ellipse>
 LG_INLINE void finish_ellipse(const View& view, const Settings& settings, const Ellipse& f, F opacity,
                               Projected<F>& g) {

@@ -22,7 +22,7 @@ struct GaussianGradient {
   Triple<F> scale;
   Symmetric<F> covariance;
   F opacity;
-  Matrix<F> rotation;  // Of the pose.
+  Matrix<F> rotation;  // Gradient of the pose's rotation.
   Triple<F> translation;
   F fx, fy, cx, cy;
   Pair<F> mean2d;  // Pixels.

@@ -1,6 +1,6 @@
-// One Gaussian along one ray (sensors spec section 3): with its axes and scales it becomes a unit sphere, and what
-// counts is how close the ray comes to the centre. Rays and Gaussians are in one frame, that of the camera at the start
-// of the exposure. Templates on the number type.
+// Response of one Gaussian along one ray (sensors spec section 3): with its axes and scales it becomes a unit sphere,
+// and what counts is how close the ray comes to the centre. Rays and Gaussians are in one frame, that of the camera at
+// the start of the exposure. Templates on the number type.
 #pragma once
 
 #include "common/math/exp.h"
@@ -69,7 +69,7 @@ LG_INLINE UnitRay<F> unit_ray(const float* r, const Triple<F>& origin, const Tri
   }
 }
 
-// Where the ray comes closest: the response there, and whether that is ahead of the origin.
+// Closest place of the ray: the response there, and whether that is ahead of the origin.
 template <class F>
 struct Closest {
   Triple<F> across;  // origin x direction
@@ -97,8 +97,8 @@ struct RayRow {
   F xx, xy, xz, yy, yz, zz, ox, oy, oz, one, nx, ny, nz;
 };
 
-// What a pixel sends back to a Gaussian: v_sigma, the share of the weight that distances and normals have, and their
-// gradients.
+// Gradients that a pixel sends back to a Gaussian: v_sigma, the share of the weight that distances and normals have,
+// and the gradients of these.
 template <class F>
 struct RayPull {
   F v_sigma, share, v_hit;
@@ -142,7 +142,7 @@ LG_INLINE UnitRay<F> add_to_row(const UnitRay<F>& ray, const Closest<F>& at, con
           {fma(t, v_origin.x, -(along * n.x)), fma(t, v_origin.y, -(along * n.y)), fma(t, v_origin.z, -(along * n.z))}};
 }
 
-// To the frame of the camera at the start.
+// Gradients in the frame of the camera at the start.
 template <class F>
 LG_INLINE UnitRay<F> from_unit(const float* r, const UnitRay<F>& v) {
   const Matrix<F> m = {{F(r[0]), F(r[1]), F(r[2])}, {F(r[3]), F(r[4]), F(r[5])}, {F(r[6]), F(r[7]), F(r[8])}};

@@ -14,8 +14,8 @@ inline constexpr float kHalfLog2E = 0.72134752f;
 // Pixels that have ended are moved here, where no Gaussian reaches them.
 inline constexpr float kNowhere = 1e9f;
 
-// With d = (x, y) - pixel:  log2 alpha = log2_opacity - u^2 - v^2,  u = ux d.x + uy d.y,  v = vy d.y
-// (the conic times log2(e) / 2 as a Cholesky product: it cannot become negative).
+// Fields of a record; with d = (x, y) - pixel:  log2 alpha = log2_opacity - u^2 - v^2,  u = ux d.x + uy d.y,  v = vy
+// d.y (the conic times log2(e) / 2 as a Cholesky product: it cannot become negative).
 namespace record {
 enum Field { kX, kY, kUx, kUy, kVy, kLog2Opacity, kHalfWidth, kHalfHeight, kFeatures };
 }

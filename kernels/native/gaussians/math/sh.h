@@ -23,7 +23,7 @@ LG_INLINE Direction<F> direction_to(const Pose& pose, const Triple<F>& mean) {
   return {{x * inverse, y * inverse, z * inverse}, inverse};
 }
 
-// From the gradient of the unit direction to that of the mean.
+// Gradient of the mean, from that of the unit direction.
 template <class F>
 LG_INLINE Triple<F> direction_backward(const Direction<F>& direction, const Triple<F>& v) {
   const F along = dot(direction.d, v);

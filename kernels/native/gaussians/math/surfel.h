@@ -1,5 +1,6 @@
-// One 2D Gaussian (surfel) at one pixel, forward and backward (sensors spec section 7; Huang et al., "2D Gaussian
-// Splatting for Geometrically Accurate Radiance Fields", 2024, sections 4.1 and 4.2). Templates on the number type.
+// Response of one 2D Gaussian (surfel) at one pixel, forward and backward (sensors spec section 7; Huang et al., "2D
+// Gaussian Splatting for Geometrically Accurate Radiance Fields", 2024, sections 4.1 and 4.2). Templates on the number
+// type.
 //
 // The ray of a pixel meets the surfel's plane at (u, v), in standard deviations along its two axes. With d = pixel -
 // the projected mean, u = n_u(d) / n(d) and v = n_v(d) / n(d) are quotients of linear functions: so close to the surfel
@@ -71,7 +72,7 @@ struct SurfelRow {
 template <class F>
 LG_INLINE void add_to_row(const SurfelPixel<F>& s, F v_sigma, SurfelRow<F>& to) {
   const F plane = zero_unless(s.inside, v_sigma), disc = v_sigma - plane, zero = F(0.0f);
-  // Where the disc counts the plane may be met anywhere.
+  // The plane may be met anywhere where the disc counts.
   const F u = select(s.inside, s.u, zero), v = select(s.inside, s.v, zero), scale = plane * s.inverse;
   const F v_u = scale * u, v_v = scale * v, v_n = -fma(v_u, u, v_v * v);
   to.one = to.one + v_sigma;

@@ -1,9 +1,9 @@
 // Projection of a surfel: its record, its box and an ellipse that holds the pixels it may reach; and the gradients
 // (sensors spec section 7). Templates on the number type.
 //
-// With axes a and b (times their lengths) and mean p in the camera's frame, the rows of the matrix from (u, v, 1) to
-// homogeneous pixels relative to the projected mean are (p0, q0, 0), (p1, q1, 0) and (a.z, b.z, p.z), where p0 = fx
-// (a.x - p.x / p.z a.z) and so on. n_u, n_v and n (math/surfel.h) are the columns of its adjugate.
+// Axes a and b (times their lengths) and mean p in the camera's frame give the matrix from (u, v, 1) to
+// homogeneous pixels relative to the projected mean; its rows are (p0, q0, 0), (p1, q1, 0) and (a.z, b.z, p.z), where
+// p0 = fx (a.x - p.x / p.z a.z) and so on. n_u, n_v and n (math/surfel.h) are the columns of its adjugate.
 #pragma once
 
 #include "gaussians/math/project_backward.h"
@@ -82,7 +82,7 @@ LG_INLINE SurfelReach<F> surfel_reach(const SurfelShape<F>& s, F reach2) {
   const F yy = fma(e.y, e.y, -fma(s.p1, s.p1, s.q1 * s.q1) * along);
   const F from_x = s.offset_x - e.x, from_y = s.offset_y - e.y;
   const F disc = sqrt(F(0.5f) * reach2) + sqrt(fma(from_x, from_x, from_y * from_y));
-  // Its shorter axis is at least the disc's radius, and `slack` is more than rounding may cost long ellipses.
+  // The ellipse's shorter axis is at least the disc's radius, and `slack` is more than rounding may cost long ellipses.
   const F mid = F(0.5f) * (xx + yy), half = F(0.5f) * (xx - yy), slack = F(4e-6f) * mid;
   const F shortest = mid - sqrt(fma(half, half, xy * xy)) - slack;
   const F wider = max(fma(disc, disc, -shortest), zero) + slack, everywhere = F(1e24f), inverse = F(1.0f) / reach2;
@@ -173,8 +173,8 @@ LG_INLINE ProjectedSurfel<F> project_surfel(const View& view, const Pose& pose, 
   return to;
 }
 
-// What a surfel receives from a view's pixels: the sums of surfel_row, and the gradients of its depth, of its normal in
-// the slice's frame, and of the box's centre that came from elsewhere.
+// Gradients that a surfel receives from a view's pixels: the sums of surfel_row, and the gradients of its depth, of its
+// normal in the slice's frame, and of the box's centre that came from elsewhere.
 template <class F>
 struct SurfelUpstream {
   const F* row;
@@ -183,7 +183,7 @@ struct SurfelUpstream {
   Pair<F> extra;
 };
 
-// From the gradients of the mean and the axes in the camera's frame to those of the Gaussian and the pose.
+// Gradients of the Gaussian and the pose, from those of the mean and the axes in the camera's frame.
 template <class F>
 LG_INLINE void surfel_axes_backward(const Pose& pose, const Settings& settings, const Gaussian<F>& gaussian,
                                     const SurfelShape<F>& s, const Triple<F>& v_p, const Triple<F>& v_a,
@@ -241,12 +241,12 @@ LG_INLINE GaussianGradient<F> surfel_backward(const View& view, const Pose& pose
   const F nx = k * fma(s.p1, s.b.z, -(s.q1 * s.a.z)), ny = k * fma(s.a.z, s.q0, -(s.b.z * s.p0));
   GaussianGradient<F> to{};
   to.opacity = -row[kOne] / max(gaussian.opacity, F(1e-30f));
-  // Of the projected mean through n_u and n_v alone.
+  // Gradient of the projected mean through n_u and n_v alone.
   const F mean_x = mz * fma(s.p1, v_v, -(s.q1 * v_u)), mean_y = mz * fma(s.q0, v_u, -(s.p0 * v_v));
   to.mean2d = {fma(mz, fma(s.b.z, v_uy, -(s.a.z * v_vy)), mean_x), fma(mz, fma(s.a.z, v_vx, -(s.b.z * v_ux)), mean_y)};
   const F v_cx = fnma(two, row[kDisc], sums.extra.x), v_cy = fnma(two, row[kDisc + 1], sums.extra.y);
   const F v_px = mean_x - nx * v_n + v_cx, v_py = mean_y - ny * v_n + v_cy;
-  // Of the rows of the matrix.
+  // Gradients of the rows of the matrix.
   F v_p0 = fma(mz, v_vy, k * fma(s.q1, v_n, -(s.b.z * v_ny)));
   F v_q0 = fnma(mz, v_uy, k * fma(s.a.z, v_ny, -(s.p1 * v_n)));
   F v_p1 = fnma(mz, v_vx, k * fma(s.b.z, v_nx, -(s.q0 * v_n)));
@@ -263,7 +263,7 @@ LG_INLINE GaussianGradient<F> surfel_backward(const View& view, const Pose& pose
   v_az = v_az + fma(s.p0, ax, fma(s.p1, ay, s.a.z * twice));
   v_bz = v_bz + fma(s.q0, ax, fma(s.q1, ay, s.b.z * twice));
   v_z = fnma(p.z, twice, v_z);
-  // To the camera's frame.
+  // Gradients in the camera's frame.
   const F v_tx = fx * (v_px - fma(s.a.z, v_p0, s.b.z * v_q0)), v_ty = fy * (v_py - fma(s.a.z, v_p1, s.b.z * v_q1));
   to.fx = fma(s.tx, v_px, fma(s.p0, v_p0, s.q0 * v_q0) / fx);
   to.fy = fma(s.ty, v_py, fma(s.p1, v_p1, s.q1 * v_q1) / fy);

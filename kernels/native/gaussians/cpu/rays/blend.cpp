@@ -20,7 +20,7 @@ struct Limits {
 // beyond any where a pixel has ended or sees no ray.
 enum BlockField { kLimit, kTransmittance, kContributors, kSums };
 
-// What does not come from the Gaussian alone.
+// Features that do not come from the Gaussian alone.
 struct Geometry {
   bool distance, normals;
   Pack hit, x, y, z;
@@ -49,7 +49,7 @@ struct BlockRays {
   const float* rays;
   int x, y;
 
-  // As a Gaussian sees them, whose slice may move; given where they start and their directions.
+  // Rays as a Gaussian sees them, whose slice may move; given where they start and their directions.
   template <bool kOneOrigin>
   LG_INLINE UnitRay<Pack> at(const float* record, const Triple<Pack>& origin, const Triple<Pack>& direction) const {
     if constexpr (!kOneOrigin) {
@@ -100,7 +100,7 @@ LG_INLINE void draw_list(const RayBatch& batch, const ViewData& data, const uint
   int i = 0, careful = 0;
   while (i < length) {
     if constexpr (kFeatures > 0 && !kGeometry) {
-      // As long as no pixel ends, without branches.
+      // Pixels are visited without branches as long as none ends.
       if (i >= careful && i + kStride <= length) {
         const Pack through_before = through;
         const Sums<kFeatures> sums_before = sums;
@@ -201,7 +201,7 @@ void draw_tile(const Drawing& d, int tile_x, int tile_y, RayBatch& batch, float*
   const int left = tile_x * kTileWidth, top = tile_y * kTileHeight, tile = tile_y * d.data.tiles_x + tile_x;
   const Limits limits = {Pack(d.settings.alpha_max), Pack(d.settings.transmittance_min)};
   const float log2_alpha_min = log2_positive(d.settings.alpha_min);
-  // Those of lidars cut nothing.
+  // Rectangles of lidars cut nothing.
   const bool rectangles = d.settings.rectangles && d.sensor.lens != SensorLens::lidar;
   for (int b = 0; b < kBlocks; ++b)
     clear_block(states + b * state_floats, state_floats, d.field.block(tile, b), log2_alpha_min);

@@ -49,8 +49,8 @@ struct RaySums : RayRow<Pack> {
 inline constexpr int kSlicePacks = kSliceMotionSums + 1;
 
 struct Visitor {
-  const SliceMotion<float>* motion;  // Of the Gaussian's slice; null if it does not move.
-  float* slice;                      // [kSlicePacks, 16]; null if they are not wanted.
+  const SliceMotion<float>* motion;  // Motion of the Gaussian's slice; null if it does not move.
+  float* slice;                      // Sums [kSlicePacks, 16]; null if they are not wanted.
   const float* record;
   const float* features;
   int total;
@@ -83,7 +83,7 @@ LG_INLINE Triple<Pack> load_triple(const float* from) {
   return {Pack::load(from), Pack::load(from + kLanes), Pack::load(from + 2 * kLanes)};
 }
 
-// From the gradients of a block's rays as a moving slice sees them, and of the normal, to those of the rays.
+// Gradients of a block's rays, from those of the rays as a moving slice sees them and of the normal.
 LG_CALLED UnitRay<Pack> slice_backward(const Visitor& g, const Block& block, const UnitRay<Pack>& v,
                                        const Triple<Pack>& v_normal) {
   const Pack time = Pack::load(block.own + kTime * kLanes);

@@ -85,7 +85,7 @@ Rays rays_of_block(const View& view, int number, const Scene& scene, int x, int 
   return to;
 }
 
-// Those given by the caller, in the world.
+// Rays given by the caller, in the world.
 Rays given_rays(const View& view, int number, const Sensor& s, const float* given, int x, int y) {
   alignas(64) float lanes[6][kLanes] = {};
   for (int i = 0; i < kLanes; ++i) {

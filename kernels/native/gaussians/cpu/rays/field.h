@@ -27,7 +27,7 @@ struct PixelTimes {
   float first, step;
   bool by_rows;
 
-  // Those of a block of sixteen pixels.
+  // Times of a block of sixteen pixels.
   LG_INLINE Pack block(int x, int y) const {
     const Pack at = by_rows ? lane_y() + Pack(static_cast<float>(y)) : lane_x() + Pack(static_cast<float>(x));
     return max(min(fma(at, Pack(step), Pack(first)), Pack(1.0f)), Pack(0.0f));
@@ -45,7 +45,7 @@ struct RayField {
   float* groups;   // [groups / 16, kBeamFloats]
   float *tile_pinholes, *window_pinholes;  // [tiles, 16] and [windows, 16], see cpu/rays/pinholes.h; if `one_origin`.
   PixelTimes times;
-  SliceMotion<float>* motions;  // Of the slices that move, by number.
+  SliceMotion<float>* motions;  // Motions of the slices that move, by number.
 
   LG_INLINE int group_packs() const { return (groups_x * groups_y + kLanes - 1) / kLanes; }
   LG_INLINE const float* block(int tile, int number) const {
@@ -90,12 +90,12 @@ LG_INLINE Beam<Pack> load_beams(const float* beams) {
   return {field3(beam::kAxis),  field(beam::kCosine), field(beam::kSine), field3(beam::kCentre),
           field(beam::kRadius), field(beam::kBegin),  field(beam::kEnd)};
 }
-// As a moving slice sees them.
+// Beams as a moving slice sees them.
 LG_CALLED inline Beam<Pack> unmoved_beams(const SliceMotion<float>& motion, const float* beams) {
   return unmoved(motion, load_beams(beams));
 }
 
-// Those of sixteen beams that a Gaussian may reach.
+// Beams, of sixteen, that a Gaussian may reach.
 LG_INLINE MaskPack reached(const RayField& field, const float* beams, const float* bounds) {
   const auto column = [&](int f) { return Triple<Pack>{Pack(bounds[f]), Pack(bounds[f + 3]), Pack(bounds[f + 6])}; };
   const float* c = bounds + ray_bounds::kCentre;

@@ -9,7 +9,7 @@ namespace {
 constexpr float kSmallestCosine = 0.3f;
 // Beyond, a pinhole does not stand for the camera: pixels.
 constexpr float kLargestMargin = 8.0f;
-// For rounding, in the ellipses too: pixels.
+// Margin for rounding, in the ellipses too: pixels.
 constexpr float kRounding = 0.02f;
 
 // A square of tiles within the image.

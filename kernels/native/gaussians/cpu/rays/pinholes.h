@@ -15,7 +15,7 @@ namespace pinhole {
 enum Field { kMatrix, kMargin = 9 };
 }
 
-// Of sixteen Gaussians: the ellipses in which they are seen, with 0 in the centre and -1 on the outline.
+// Ellipses in which sixteen Gaussians are seen, with 0 in the centre and -1 on the outline.
 struct Outlines {
   Ellipse<Pack> ellipse;
   Pack half_width, half_height;

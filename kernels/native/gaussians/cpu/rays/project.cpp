@@ -10,7 +10,7 @@
 LG_BEGIN_ENGINE(gaussians)
 namespace {
 
-// Of a rectangle; a pixel beyond is in a tile that begins before.
+// Largest edge of a rectangle; a pixel beyond is in a tile that begins before.
 constexpr int kLargestEdge = 65535;
 
 struct Bounds {

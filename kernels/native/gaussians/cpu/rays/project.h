@@ -1,4 +1,4 @@
-// What Gaussians are along rays: their records and bounds, and the gradients that follow from the sums over pixels.
+// Gaussians along rays: their records and bounds, and the gradients that follow from the sums over pixels.
 #pragma once
 
 #include "gaussians/cpu/rays/field.h"

@@ -11,7 +11,7 @@ using RayBatch = Batch;
 // Along rays a pixel also sums the distance and the normal.
 inline constexpr int kGeometryFields = 4;
 
-// By what a pinhole that stands for the camera sees of them.
+// Deals Gaussians to blocks by what a pinhole that stands for the camera sees of them.
 LG_INLINE void deal_outlines(RayBatch& batch, const ViewData& data, const float* seen, const uint32_t* entries,
                              int count) {
   const TileOrigin tile = {0, 0, 0.0f, -1.0f, seen[pinhole::kMargin]};
@@ -26,7 +26,7 @@ LG_INLINE void deal_outlines(RayBatch& batch, const ViewData& data, const float*
   }
 }
 
-// By the beams of the blocks.
+// Deals Gaussians to blocks by the beams of the blocks.
 LG_INLINE void deal_reached(RayBatch& batch, const ViewData& data, const RayField& field, int tile,
                             const uint32_t* entries, int count) {
   const float* beams = field.blocks + static_cast<int64_t>(tile) * (kBlocks / kLanes) * kBeamFloats;

@@ -6,7 +6,7 @@
 LG_BEGIN_ENGINE(gaussians)
 namespace {
 
-// What a block's pixels have beside the fields of cpu/upstream.h, after the features: log2 of the smallest alpha that
+// State of a block's pixels beside the fields of cpu/upstream.h, after the features: log2 of the smallest alpha that
 // counts (beyond any where a pixel has ended); the gradients of the median depth and of the distortion; and of depths
 // the sums of weights, of weights times depths, and of the latter in front of the next surfel.
 enum SurfelField { kLimit, kVMedian, kVDistortion, kAlpha, kDepth, kInFront, kSurfelFields };
@@ -38,7 +38,7 @@ struct SurfelVisitor {
 template <int kFeatures, bool kDepths>
 struct SurfelSums : SurfelRow<Pack> {
   Pack at[kFeatures > 0 ? kFeatures : 1];
-  Pack more_depth;  // Of the depth, beside what it has as a feature.
+  Pack more_depth;  // Gradient of the depth, beside what it has as a feature.
 
   LG_INLINE void clear() {
     const Pack zero = Pack(0.0f);
@@ -61,7 +61,7 @@ struct SurfelSums : SurfelRow<Pack> {
   }
 };
 
-// What the depth of a surfel does beside being a feature: returns the gradient of its weight.
+// Adds what the depth of a surfel does beside being a feature: returns the gradient of its weight.
 template <int kFeatures, bool kDepths>
 LG_INLINE Pack visit_depths(const SurfelVisitor<kFeatures, kDepths>& g, float* own, MaskPack live, Pack weight,
                             Pack before, Pack after, Pack alpha_min, SurfelSums<kFeatures, kDepths>& sums) {

@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kGaussianThreads)
                      double* block_sums) {
   const GaussianPlace place = gaussian_place(call);
   const bool present = place.number >= 0;
-  // Of lanes without a Gaussian nothing is used.
+  // Lanes without a Gaussian compute values that nothing uses.
   const int number = ::max(place.number, 0);
   const int64_t index = place.outer * static_cast<int64_t>(call.scene.count) + number;
   Row row(call.scene, index, present, to_sh);

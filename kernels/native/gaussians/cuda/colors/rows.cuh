@@ -21,7 +21,7 @@ inline bool can_stage(const Scene& scene, const float* gradients) {
 // The next degree needs 25 coefficients, which are no whole quads.
 inline constexpr int kMaxStagedDegree = 3;
 
-// Where the rows of a warp are: that of the first lane, and behind it those of the other lanes.
+// Rows of a warp: that of the first lane, and behind it those of the other lanes.
 template <class Quad>
 struct WarpRows {
   Quad* first;
@@ -137,7 +137,7 @@ class StagedRows {
   SharedArray<float4, kWarp * kStride> quads_;
 };
 
-// Those of the calling warp.
+// Rows of the calling warp.
 template <int kDegree>
 __device__ inline StagedRows<kDegree>& staged_rows() {
   __shared__ StagedRows<kDegree> of_warps[kGaussianWarps];

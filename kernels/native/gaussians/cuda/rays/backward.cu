@@ -1,4 +1,4 @@
-// From the gradients of the rays to those of lenses and motions, or of rays that were given.
+// Gradients of lenses and motions, or of rays that were given, from the gradients of the rays.
 #include <type_traits>
 
 #include "common/cuda/launch.h"
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int thread = static_cast<int>(threadIdx.x); thread < kTilePixels; thread += kThreads) {
       const Ray ray = load_ray(rays, tile, thread);
       if (!ray.exists()) continue;
-      // As tile_pixel places threads.
+      // Threads are placed as tile_pixel places them.
       constexpr int kAcross = kDeviceTile / kWarpWidth;
       const int warp = thread / kWarp, lane = thread % kWarp;
       const int x = static_cast<int>(t % lists.tiles_x) * kDeviceTile + warp % kAcross * kWarpWidth + lane % kWarpWidth;

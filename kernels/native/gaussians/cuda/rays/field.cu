@@ -121,7 +121,7 @@ __device__ inline PixelRange reached_windows(const CudaCall& call, const CudaBea
           ::min(b.y1 * kDeviceTile, call.height)};
 }
 
-// Those of the tiles that it may reach, if they are few enough for a mask.
+// Mask of the tiles that it may reach, if they are few enough for one.
 __device__ inline unsigned long long reached_tiles(const TileLists& lists, const CudaBeams& beams, int view,
                                                    const RayTiles& tiles, const SliceMotion<float>* motion,
                                                    const RayBounds<float>& g) {

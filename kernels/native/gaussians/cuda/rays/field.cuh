@@ -93,7 +93,7 @@ __device__ inline Beam<float> beam_of(const Ray& ray, float time, const Sum& sum
   return {axis, sqrt(max((1.0f - sine) * (1.0f + sine), 0.0f)), sine, centre, radius, begin, end};
 }
 
-// Those of the warps of a block.
+// Beams of the warps of a block.
 struct WarpBeams {
   SharedArray<float, kTileWarps * kBeamFields> fields;
 
@@ -112,7 +112,7 @@ struct WarpBeams {
   }
 };
 
-// Of the calling warp.
+// Beam of the calling warp.
 __device__ inline Beam<float> warp_beam(const Ray& ray, float time) {
   const auto largest = [](float value) {
     for (int offset = kWarp / 2; offset > 0; offset /= 2) {
@@ -156,7 +156,7 @@ struct RayReach {
       if (rectangle.has_mask()) {
         unsigned long long rest = mask;
         for (unsigned i = 0; i < number; ++i) rest &= rest - 1;
-        index = __popcll(~rest & (rest - 1));  // Of the lowest bit.
+        index = __popcll(~rest & (rest - 1));  // Index of the lowest bit.
       }
       return {static_cast<unsigned>(rectangle.y + index / rectangle.columns),
               static_cast<unsigned>(rectangle.x + index % rectangle.columns),
@@ -166,8 +166,8 @@ struct RayReach {
   __device__ Tiles operator()(unsigned item) const { return {RayTiles(records.range(item)), masks[item]}; }
 };
 
-// Those of the 32 Gaussians of a batch from `begin` on that may reach the warp's pixels, as bits. The whole warp calls
-// it, with one of its pixels.
+// Bits of the Gaussians, among the 32 of a batch from `begin` on, that may reach the warp's pixels. The whole warp
+// calls it, with one of its pixels.
 template <class Pixel, class Batch>
 __device__ inline unsigned reaching(const Pixel& pixel, Batch& batch, int begin, int count, const Beam<float>& beam,
                                     float log2_alpha_min) {

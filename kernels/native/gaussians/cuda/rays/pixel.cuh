@@ -9,7 +9,7 @@ namespace lumigrad::gaussians {
 // Features that a pixel keeps in registers; if there are more, the tile goes through its list once for each chunk.
 inline constexpr int kFewRayFeatures = 4, kManyRayFeatures = 8;
 
-// What a thread sees. Slices move only if `kMotion`.
+// View of a thread. Slices move only if `kMotion`.
 template <bool kMotion>
 struct RayPixel {
   const CudaCall& call;
@@ -27,12 +27,12 @@ struct RayPixel {
         time(kMotion ? pixel_time(of, place) : 0.0f),
         rectangles(of.settings.rectangles != 0 && of.scene.sensors[place.view].lens != SensorLens::lidar) {}
 
-  // That of a Gaussian's slice; null if it does not move.
+  // Motion of a Gaussian's slice; null if it does not move.
   __device__ const SliceMotion<float>* motion(const float* record) const {
     if constexpr (!kMotion) return nullptr;
     return motion_of(call, view, record[ray_record::kMotion]);
   }
-  // As such a Gaussian sees it.
+  // Ray as such a Gaussian sees it.
   __device__ UnitRay<float> seen(const SliceMotion<float>* motion) const {
     if (motion == nullptr) return {ray.origin, ray.direction};
     return unmoved(*motion, time, ray.origin, ray.direction);

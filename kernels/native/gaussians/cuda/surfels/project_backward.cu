@@ -23,7 +23,7 @@ __device__ inline Triple<float> into_slice(const SlicePose& slice, const Triple<
   return {column(0), column(1), column(2)};
 }
 
-// In place of Inria's projection: through the normal to the slice's rotation.
+// Sums, in place of Inria's projection, of the gradient through the normal to the slice's rotation.
 __device__ inline void fill_normal_sums(const Triple<float>& v, const Triple<float>& normal,
                                         float (&to)[block_sum::kFields]) {
   const Matrix<float> m = outer(v, normal);

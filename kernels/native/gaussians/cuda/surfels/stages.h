@@ -9,14 +9,16 @@ namespace lumigrad::gaussians {
 // The first quarters of a record of an ellipse: all but its features.
 inline constexpr int kEllipseQuarters = record::kFeatures / 4;
 
-// Where in a record ProjectedSurfel::tilt is, in place of features.
+// Position of ProjectedSurfel::tilt in a record, in place of features.
 inline constexpr int kTilt = surfel_record::kFeatures;
 // The field of a row for the depth's gradient that does not come from its being a feature.
 inline constexpr int kMoreDepth = 14;
 
-// As cuda_project; `ellipses` [V, N, kEllipseQuarters] receives ellipses that hold the pixels that surfels may reach.
+// Projects as cuda_project does; `ellipses` [V, N, kEllipseQuarters] receives ellipses that hold the pixels that
+// surfels may reach.
 void cuda_project_surfels(const CudaCall& call, const ProjectTarget& to, float4* ellipses, cudaStream_t stream);
-// As cuda_draw; `medians`, if there is a median depth, receives the same for the Gaussian whose depth that is.
+// Draws as cuda_draw does; `medians`, if there is a median depth, receives the same for the Gaussian whose depth that
+// is.
 void cuda_draw_surfels(const CudaCall& call, const CudaRecords& records, const TileLists& lists, const Outputs& outputs,
                        int* lasts, int* medians, cudaStream_t stream);
 void cuda_blend_surfels_backward(const CudaCall& call, const CudaRecords& records, const TileLists& lists,

@@ -37,7 +37,7 @@ LG_INLINE Cut<D> cut(const View& view, const Triple<D>& p) {
 template <class D>
 struct Linear {
   Triple<D> point;  // The mean in the camera's frame.
-  Cut<D> base;      // Where the Jacobian is taken.
+  Cut<D> base;      // Place at which the Jacobian is taken.
   Jacobian<D> j;
   Pair<D> across[3];  // The Gaussian's axes on the film.
   Pair<D> mean;
@@ -87,7 +87,7 @@ LG_INLINE Triple<D> jacobian_backward(const Sensor& s, const Triple<D>& p, const
   return {to.x.slope, to.y.slope, to.z.slope};
 }
 
-// From the gradient of a cut point to that of the point. The limits follow the intrinsics: fx times one is a constant
+// Gradient of a point, from that of the cut point. The limits follow the intrinsics: fx times one is a constant
 // minus cx.
 template <class Lens, class D, class Add>
 LG_INLINE Triple<D> cut_backward(const Sensor& s, const Linear<D>& l, const Triple<D>& v, const Add& add) {

@@ -6,7 +6,7 @@
 LG_BEGIN_ENGINE(gaussians)
 
 struct OpenCVPinhole {
-  // With r = x^2 + y^2: the radial factor is above / below, and `slope` its derivative with respect to r.
+  // Radial factor above / below, with r = x^2 + y^2, and `slope`, its derivative with respect to r.
   template <class D>
   struct Radial {
     D below, factor, slope;
@@ -66,7 +66,7 @@ struct OpenCVPinhole {
     Bent<D> bent;
     D pull;     // Points beyond the radius at which the radial map folds back are pulled back to it.
     D inverse;  // 1 / Z
-    D x0, y0;   // Before that: X / Z and Y / Z.
+    D x0, y0;   // X / Z and Y / Z before the pull.
     MaskOf<D> ahead, inside, valid;
   };
   template <class D>

@@ -24,7 +24,7 @@ LG_INLINE void with_sensor_lens(SensorLens lens, Run&& run) {
     case SensorLens::ftheta:
       return run(FTheta());
     case SensorLens::lidar:
-      return;  // It has no film, only rays.
+      return;  // A lidar has no film, only rays.
   }
 }
 // The same with lidars.
@@ -45,7 +45,7 @@ struct SensorFootprint {
 // The depth by which Gaussians are sorted and culled: at the middle of the exposure.
 template <class D>
 struct Middle {
-  Seen<D> seen;  // Without a pixel.
+  Seen<D> seen;  // View of the point, without a pixel.
   D depth;
   MaskOf<D> in_range;
 };
@@ -137,7 +137,7 @@ LG_INLINE void ray_extent(const Settings& settings, Projected<F>& g) {
   g.visible = g.visible & (g.opacity >= F(settings.alpha_min)) & ((g.radius_x > clip) | (g.radius_y > clip));
 }
 
-// What is drawn of an ellipse; g.visible must be set. An ellipse of angles (`kFilm` is false) meets no tiles.
+// Finishes what is drawn of an ellipse; g.visible must be set. An ellipse of angles (`kFilm` is false) meets no tiles.
 template <bool kFilm = true, class F>
 LG_INLINE void finish_sensor(const View& view, const Settings& settings, const SensorFootprint<F>& f, F opacity,
                              Projected<F>& g) {
@@ -180,8 +180,8 @@ LG_INLINE EllipseGradient<D> ellipse_backward(const SensorFootprint<D>& f, const
   return v;
 }
 
-// From the gradients of the centre at the start of the exposure and of the Gaussian's rotation to those of the mean,
-// the quaternion and the slice; of one that moves, as if the motion from its place at the start were fixed.
+// Gradients of the mean, the quaternion and the slice, from those of the centre at the start of the exposure and of the
+// Gaussian's rotation; of one that moves, as if the motion from its place at the start were fixed.
 template <class D>
 LG_INLINE void place_backward(const SensorPlace& at, const Gaussian<D>& gaussian, const Body<D>& body,
                               const Triple<D>& v_centre, const Matrix<D>& v_rotation, GaussianGradient<D>& to) {
@@ -193,12 +193,12 @@ LG_INLINE void place_backward(const SensorPlace& at, const Gaussian<D>& gaussian
   to.rotation = outer(to.translation, gaussian.mean) + of_axes;
 }
 
-// From the gradients of the centre and of the axes at the start of the exposure to those of the Gaussian and its slice.
+// Gradients of the Gaussian and its slice, from those of the centre and of the axes at the start of the exposure.
 template <class D>
 LG_INLINE void body_backward(const SensorPlace& at, const Gaussian<D>& gaussian, const Body<D>& body,
                              const Triple<D>& v_centre, const Triple<D> (&v_axis)[3], GaussianGradient<D>& to) {
   const D stretch = D(axis_stretch(at.settings));
-  // As columns, in the slice's frame.
+  // Columns in the slice's frame.
   const Triple<D> x = scaled(transposed_times(body.to_camera, v_axis[0]), stretch);
   const Triple<D> y = scaled(transposed_times(body.to_camera, v_axis[1]), stretch);
   const Triple<D> z = scaled(transposed_times(body.to_camera, v_axis[2]), stretch);
@@ -209,7 +209,7 @@ LG_INLINE void body_backward(const SensorPlace& at, const Gaussian<D>& gaussian,
   place_backward(at, gaussian, body, v_centre, v_rotation, to);
 }
 
-// From the gradient of the depth to that of the centre at the start of the exposure.
+// Gradient of the centre at the start of the exposure, from that of the depth.
 template <class D, class Add>
 LG_INLINE Triple<D> depth_backward(const SensorPlace& at, const Body<D>& body, D v_depth, D v_inverse_depth,
                                    const Add& add) {

@@ -13,7 +13,7 @@ template <class D>
 struct Polar {
   D r;                      // Never 0: then e is 0, and what is divided by r has its limit.
   D ex, ey;                 // 0 on the axis.
-  D angle;                  // From the axis, at most the lens's limit.
+  D angle;                  // Angle from the axis, at most the lens's limit.
   D along, outward;         // Derivatives of the angle: with respect to r, and to Z; 0 beyond the limit.
   MaskOf<D> within, ahead;  // `ahead`: in front of the camera, or anywhere if the lens shows what is behind.
 };
@@ -110,7 +110,7 @@ struct FTheta {
     const double* c = s.parameters + lens_parameter::kDistanceToAngle;
     return s.monotone ? bracketed(s, c, angle, x) : newton(c, angle, x);
   }
-  // Its derivative is the polynomial's inverse slope, however the iteration came there.
+  // The derivative is the polynomial's inverse slope, however the iteration came there.
   template <class D>
   static LG_INLINE Dual<D> solve(const Sensor& s, const Dual<D>& angle, const Dual<D>& x) {
     const D solved = solve(s, angle.value, x.value);

@@ -61,7 +61,7 @@ LG_INLINE Triple<D> turned(const Sensor& s, D sine, D cosine, const Triple<D>& v
   return v + turn_of(triple_of<D>(s.axis), sine, cosine, v);
 }
 
-// In the camera's frame at a time.
+// Point in the camera's frame at a time.
 template <class D>
 LG_INLINE Triple<D> at_instant(const Sensor& s, const Instant<D>& at, const Triple<D>& start) {
   const Triple<D> t = triple_of<D>(s.translation);
@@ -80,13 +80,13 @@ LG_INLINE Triple<D> velocity_at(const Sensor& s, const Instant<D>& at, const Tri
 // A point as the sensor sees it.
 template <class D>
 struct Seen {
-  Triple<D> point;  // In the camera's frame at that instant.
+  Triple<D> point;  // Point in the camera's frame at that instant.
   Pair<D> pixel;
   Instant<D> at;
   MaskOf<D> valid, found;  // `found`: its time follows from its pixel.
 };
 
-// Where a lens puts points: which places are close to the image, and when they are exposed.
+// Film of a lens: which places are close to the image, and when they are exposed.
 template <class Lens>
 struct Film {
   const View& view;
@@ -122,10 +122,10 @@ struct Film<SpinningLidar> {
       : sensor(s),
         margin(settings.unscented.margin),
         steps(view.width - 1.0),
-        // Which Gaussians a return sees is decided by its ray, so none is culled here, except as gsplat does.
+        // Rays decide which Gaussians a return sees, so none is culled here, except as gsplat does.
         whole_field(settings.gsplat_bounds == 0),
         staircase(s.continuous == 0) {}
-  // From the beginning of the turn, radians in [0, 2 pi).
+  // Turn since its beginning, radians in [0, 2 pi).
   template <class D>
   LG_INLINE D turned_by(const Pair<D>& place) const {
     const D azimuth = place.x * D(1.0 / kUnitsPerRadian), begin = D(sensor.azimuth);
@@ -158,8 +158,8 @@ template <class D>
 struct Path {
   const Sensor& sensor;
   const SliceMotion<double>& slice;
-  Triple<D> start, begin;    // Before and after the camera's translation at the start.
-  Triple<D> across, inward;  // What a turn by an angle adds, times its sine and 1 minus its cosine.
+  Triple<D> start, begin;    // The start, before and after the camera's translation there.
+  Triple<D> across, inward;  // Vectors that a turn by an angle adds, times its sine and 1 minus its cosine.
 
   LG_INLINE Path(const Sensor& s, const SliceMotion<double>& motion, const Triple<D>& at_start)
       : sensor(s), slice(motion), start(at_start), begin(at_start + triple_of<D>(s.translation)) {
@@ -176,7 +176,7 @@ struct Path {
   }
 };
 
-// What the search for a Gaussian's centre leaves for its other points, which are close: near the solution the time of
+// Result of the search for a Gaussian's centre, for its other points, which are close: near the solution the time of
 // the pixel is a linear function of the time, of this slope. Let s be the time of the pixel where a point lands at the
 // start of the exposure.
 template <class D>
@@ -202,7 +202,7 @@ struct Sight {
         follows(s.continuous != 0 && s.monotone != 0 && s.lens != SensorLens::lidar),
         last_time(follows ? kLastTime + t.unscented.margin : kLongestTime) {}
 
-  // With a global shutter.
+  // Sees with a global shutter.
   template <class D>
   LG_INLINE void at_rest(const Triple<D>& start, Seen<D>& to) const {
     to.at = {D(0.0), D(0.0), D(1.0)};
@@ -278,7 +278,7 @@ struct Sight {
     to.valid = to.valid & found & film.is_near(to.pixel);
   }
 
-  // With the staircase: ten rounds, or until the row repeats.
+  // Iterates the staircase: ten rounds, or until the row repeats.
   template <class D>
   LG_CALLED void settle(const Path<D>& path, const OnFilm<D>& first, Seen<D>& to) const {
     MaskOf<D> found = first.valid;
@@ -295,7 +295,7 @@ struct Sight {
     }
   }
 
-  // By the secant method, which takes a few rounds where the plain iteration takes many. Errors of
+  // Solves by the secant method, which takes a few rounds where the plain iteration takes many. Errors of
   // times stay below 1e-9, which moves pixels by far less than a float can hold. Begins at `time` where the start sees
   // the point and at the end of the exposure elsewhere, and stays there where the end does not see it either.
   template <class D>

@@ -17,7 +17,7 @@ struct SensorPlace {
   const Settings& settings;
 };
 
-// By how many standard deviations the sigma points lie from the mean; by the Jacobian it is one.
+// Standard deviations by which the sigma points lie from the mean; by the Jacobian it is one.
 LG_INLINE double axis_stretch(const Settings& settings) {
   return (settings.by_jacobian ? 1.0 : std::sqrt(settings.unscented.spread)) * settings.scale_modifier;
 }
@@ -28,9 +28,9 @@ template <class D>
 struct Body {
   Triple<D> centre;
   Triple<D> axis[3];   // Times axis_stretch.
-  Matrix<D> rotation;  // Of the Gaussian, in its slice.
+  Matrix<D> rotation;  // Rotation of the Gaussian in its slice.
   UnitQuaternion<D> unit;
-  Matrix<D> to_camera;  // From the slice, at the start.
+  Matrix<D> to_camera;  // Rotation from the slice, at the start.
   SliceMotion<double> motion;
   MaskOf<D> solid;  // Whether gsplat draws a Gaussian of these scales.
 };
@@ -100,7 +100,7 @@ LG_INLINE SigmaPoints<D> sigma_points(const SensorPlace& at, const Body<D>& body
     const auto valid = p.seen[i].valid;
     p.valid = i == 0 ? valid : u.require_all ? p.valid & valid : p.valid | valid;
   }
-  // As differences to the first pixel: the weights of the mean add up to 1.
+  // Differences to the first pixel have the same mean: its weights add up to 1.
   const Pair<D> origin = p.seen[0].pixel;
   D x = D(0.0), y = D(0.0);
   for (int i = 1; i < kSigmaPoints; ++i) {
@@ -133,7 +133,7 @@ LG_INLINE Pair<D> sigma_backward(const Unscented& u, const SigmaPoints<D>& p, co
   const D dx = square * (p.seen[i].pixel.x - p.mean.x), dy = square * (p.seen[i].pixel.y - p.mean.y);
   return {fma(mean, v_mean.x, fma(xx, dx, xy * dy)), fma(mean, v_mean.y, fma(xy, dx, yy * dy))};
 }
-// What the covariance's own use of the mean adds to the mean's gradient.
+// Gradient that the covariance's own use of the mean adds to the mean's.
 template <class D>
 LG_INLINE Pair<D> mean_of_covariance(const Unscented& u, const SigmaPoints<D>& p, const Pair<D>& v, D xx, D xy, D yy) {
   const D excess = D(u.first_covariance - u.first_mean);

@@ -31,16 +31,17 @@ LG_INLINE Triple<F> difference(const Triple<F>& a, const Triple<F>& b) {
   return {a.x - b.x, a.y - b.y, a.z - b.z};
 }
 
-// What a turn about an axis adds to v, given the sine and the cosine of half its angle.
+// Vector that a turn about an axis adds to v, given the sine and the cosine of half its angle.
 template <class F>
 LG_INLINE Triple<F> turn_of(const Triple<F>& axis, F sine, F cosine, const Triple<F>& v) {
   const Triple<F> across = cross(axis, v), inward = cross(axis, across);
   return scaled(scaled(across, cosine) + scaled(inward, sine), F(2.0f) * sine);
 }
 
-// With a rotation of the start by phi0 and of the end by phi1, the pose at time t is turned by (1 - G) phi0 + G phi1,
-// each seen from the start: along the axis G is t, across it sin(t a / 2) / sin(a / 2) times a turn by (t - 1) a / 2, a
-// being the angle. Returns G^T v. `end` and `at` are half the angles at the end and at the time.
+// Transposed derivative of the turn at time t. If the start is turned by phi0 and the end by phi1, the pose at time t
+// is turned by (1 - G) phi0 + G phi1, each seen from the start: along the axis G is t, across it sin(t a / 2) / sin(a /
+// 2) times a turn by (t - 1) a / 2, a being the angle. Returns G^T v. `end` and `at` are half the angles at the end and
+// at the time.
 template <class F>
 LG_INLINE Triple<F> carried_to_end(const Triple<F>& axis, const SineCosine<F>& end, const SineCosine<F>& at, F time,
                                    const Triple<F>& v) {
@@ -56,7 +57,7 @@ template <class D>
 LG_INLINE SineCosine<D> half_turn(const SliceMotion<double>& m, D time) {
   return sine_cosine(time * D(m.half_angle));
 }
-// Of a time within the exposure.
+// Half turn at a time within the exposure.
 template <class F>
 LG_INLINE SineCosine<F> half_turn(const SliceMotion<float>& m, F time) {
   return sine_cosine_of_small(time * F(m.half_angle));
@@ -111,7 +112,7 @@ LG_INLINE Triple<D> moved(const SliceMotion<double>& m, D time, const Triple<D>&
   return start + turn_of(triple_of<D>(m.axis), half.sine, half.cosine, from_origin) +
          scaled(triple_of<D>(m.motion), time);
 }
-// Its velocity there.
+// Velocity of the point there.
 template <class D>
 LG_INLINE Triple<D> velocity_of(const SliceMotion<double>& m, D time, const Triple<D>& point) {
   const Triple<D> motion = triple_of<D>(m.motion);
@@ -134,7 +135,7 @@ LG_INLINE void add_slice_motion(const SliceMotion<T>& m, F time, const SineCosin
   put(6, scaled(push, time));
 }
 
-// From the gradient of a point at a time to that of the point at the start. Adds to the sums of the slice, whose
+// Gradient of a point at the start, from that of the point at a time. Adds to the sums of the slice, whose
 // indices follow those of the rays (see kRaySums), if add.wanted().
 template <class D, class Add>
 LG_INLINE Triple<D> moved_backward(const SliceMotion<double>& m, D time, const Triple<D>& start, const Triple<D>& v,

@@ -35,7 +35,7 @@ LG_INLINE D rising_inverse(const Function& f, D y, D x, double top) {
 template <class D>
 struct Undistorted {
   Pair<D> at;
-  OpenCVPinhole::Slopes<D> inverse;  // Of `at` with respect to the image.
+  OpenCVPinhole::Slopes<D> inverse;  // Derivatives of `at` with respect to the image.
   MaskOf<D> valid;
 };
 
@@ -91,7 +91,7 @@ LG_CALLED Undistorted<D> undistort(const Sensor& s, const Pair<D>& image) {
   auto alive = everywhere(image.x);
   int steps = 5;
   if (s.monotone) {
-    // From the solution for the radial part alone.
+    // Newton's method begins at the solution for the radial part alone.
     const auto radial = [&](D r) {
       const auto f = OpenCVPinhole::radial(s, r * r);
       return Pair<D>{f.factor * r, fma(D(2.0) * f.slope * r, r, f.factor)};
@@ -111,13 +111,13 @@ LG_CALLED Undistorted<D> undistort(const Sensor& s, const Pair<D>& image) {
     done = done | (alive & step.is_below(1e-6));
     if (!any(alive & !done)) break;
   }
-  // One more step, after which only rounding errors are left.
+  // After one more step only rounding errors are left.
   const UndistortingStep<D> step(s, image, x);
   x = {select(done, x.x + step.by.x, x.x), select(done, x.y + step.by.y, x.y)};
   return undistorted(s, x, step.inverse, done);
 }
 
-// Where a search may begin: what was found at a place of the image a few pixels away.
+// Start of a search: what was found at a place of the image a few pixels away.
 template <class D>
 struct Neighbour {
   bool known = false;
@@ -126,8 +126,8 @@ struct Neighbour {
   OpenCVPinhole::Slopes<D> inverse;
 };
 
-// With a neighbour two steps are enough. The search begins anew where they are not, where they lead beyond what the
-// lens shows, as they may near its limit, and for lenses that have points with several solutions.
+// Undistorts in two steps from a neighbour. The search begins anew where they are not enough, where they lead beyond
+// what the lens shows, as they may near its limit, and for lenses that have points with several solutions.
 template <class D>
 LG_CALLED Undistorted<D> undistort_beside(const Sensor& s, const Pair<D>& image, Neighbour<D>& near) {
   const auto begun_anew = [&] {

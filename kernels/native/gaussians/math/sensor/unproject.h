@@ -1,4 +1,4 @@
-// From a pixel to the ray that it sees, in the camera's frame at the pixel's own time, and back to the gradients of the
+// Ray that a pixel sees, in the camera's frame at the pixel's own time, and back to the gradients of the
 // lens (sensors spec section 4). Each family of lenses has
 //   unproject(lens, sensor, pixel) -> ray;   unproject_backward(lens, sensor, pixel, v_ray, add).
 // Inverses are found by iterations and differentiated as implicit functions.
@@ -16,7 +16,7 @@ LG_BEGIN_ENGINE(gaussians)
 
 template <class D>
 struct CameraRay {
-  Triple<D> origin, direction;  // Of length 1; 0 where there is none.
+  Triple<D> origin, direction;  // Both have length 1; 0 where there is no ray.
   MaskOf<D> valid;
 };
 template <class D>
@@ -129,7 +129,7 @@ LG_INLINE void unproject_backward(OpenCVPinhole, const Sensor& s, const Pair<D>&
 // A direction at an angle from the axis; `per_distance` is d angle / d |image|.
 template <class D>
 struct PolarRay {
-  D distance, ex, ey;  // Of the image: its length and direction, 0 on the axis.
+  D distance, ex, ey;  // Length of the image's vector and its direction, 0 on the axis.
   D angle, per_distance;
   MaskOf<D> valid;
 };
@@ -202,7 +202,7 @@ LG_INLINE void unproject_backward(Fisheye lens, const Sensor& s, const Pair<D>& 
   image_backward(s, image, g.image, add);
 }
 
-// Before the linear map.
+// Image before the linear map.
 template <class D>
 LG_INLINE Pair<D> image_of(FTheta, const Sensor& s, const Pair<D>& pixel) {
   using namespace lens_parameter;

@@ -11,7 +11,7 @@ LG_BEGIN_ENGINE(gaussians)
 // sum over j of y^j times sum over i <= order - j of c x^i, coefficients grouped by j.
 template <class D>
 struct Surface {
-  D value, x, y;  // And its derivatives.
+  D value, x, y;  // The value and its derivatives.
 };
 template <class D>
 LG_INLINE Surface<D> surface_at(const double* c, D x, D y) {
@@ -40,7 +40,7 @@ struct Bent {
   D horizontal, vertical;        // Angles of its own direction.
   D slope_h, slope_v;            // Derivatives of these angles with respect to `by`.x and `by`.y.
   Surface<D> of_x, of_y;         // The angles of the result.
-  D cosine_x, cosine_y, over_z;  // Of the result; 1 / z.
+  D cosine_x, cosine_y, over_z;  // The result's; 1 / z.
 };
 
 template <class D>
@@ -64,7 +64,7 @@ LG_INLINE Bent<D> bend(const Sensor& s, const Triple<D>& p) {
   return b;
 }
 
-// From the gradient of the result to those of its sines.
+// Gradients of the sines of the result, from that of the result.
 template <class D>
 LG_INLINE Pair<D> sines_backward(const Bent<D>& b, const Triple<D>& v) {
   return {b.cosine_x * fma(-v.z * b.over_z, b.to.x, v.x), b.cosine_y * fma(-v.z * b.over_z, b.to.y, v.y)};

@@ -97,7 +97,7 @@ class Caller(Protocol):
         """End the call for the caller."""
 
 
-# Of calls that take no turns, and of those that name no lane.
+# Turn and lane of calls that take no turns, and of those that name no lane.
 _NO_TURN = Turn(Turns(), "")
 _NO_LANE = NoLane()
 
@@ -126,7 +126,7 @@ def _no_lane(_: Call) -> NoLane:
 class Call:
     """The state of a call that the layers below gRPC may use."""
 
-    # What its jobs have taken of the device's time.
+    # Seconds of the device that the call's jobs have taken.
     device_seconds = 0.0
 
     def __init__(

@@ -183,7 +183,7 @@ class Config:
 
     def of_worker(self, index: int, count: int = 1) -> Config:
         """The configuration of one of `count` workers: its own spool folder, and its part of the host's memory."""
-        # One tenant's share must leave room for another's call.
+        # Shares of one tenant must leave room for another's call.
         least = (4 if self.has_tenants else 2) * self.max_payload_mib
         transit = max(self.transit_mib // count, min(least, self.transit_mib))
         return dataclasses.replace(
@@ -199,12 +199,12 @@ class Config:
         return bool(self.tokens_file or self.tls_client_ca)
 
     def share_of(self, whole: int, given: int = 0, least: int = 0) -> int:
-        """One tenant's share of `whole`: `given`, else half where there are tenants, else all."""
+        """Return one tenant's share of `whole`: `given`, else half where there are tenants, else all."""
         return given or (min(whole, max(whole // 2, least, 1)) if self.has_tenants else whole)
 
     @property
     def transit_share_mib(self) -> int:
-        """One tenant's share of the payloads of calls in progress, in MiB."""
+        """Return one tenant's share of the payloads of calls in progress, in MiB."""
         if not self.has_tenants:
             return self.transit_mib
         return self.tenant_transit_mib or min(self.transit_mib, max(self.transit_mib // 4, 2 * self.max_payload_mib))

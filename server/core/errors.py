@@ -106,7 +106,7 @@ class LaneLostError(LookupError):
 
 
 class NoLaneError(Exception):
-    """This worker has no shared-memory lanes."""
+    """Raised if this worker has no shared-memory lanes."""
 
 
 @dataclass(eq=False)
@@ -170,7 +170,7 @@ GAVE_UP = 5
 # The device has no memory for calls that should fit.
 OUT_OF_MEMORY = 6
 
-# This is the first worker.
+# Ending of the worker before, for the first worker.
 FIRST = "none"
 CRASH = "crash"
 KILLED = "killed"

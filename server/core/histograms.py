@@ -16,7 +16,7 @@ class _Series:
     __slots__ = ("counts", "total")
 
     def __init__(self, count: int) -> None:
-        # By bucket, not cumulative; the last has no upper bound.
+        # Counts by bucket, not cumulative; the last has no upper bound.
         self.counts = [0] * count
         self.total = 0.0
 

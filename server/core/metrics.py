@@ -23,7 +23,7 @@ from lumigrad.server.core.errors import REASONS
 from lumigrad.server.core.histograms import Histograms
 from lumigrad.server.core.record import CallRecord
 
-# From the smallest kernel stage (tens of microseconds) to a minute.
+# Buckets from the smallest kernel stage (tens of microseconds) to a minute.
 _SECONDS = (
     *(50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3),
     *(0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0),

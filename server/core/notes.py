@@ -1,4 +1,4 @@
-"""What is written of calls that have ended: metrics, log lines and spans, in batches, by a thread of their own."""
+"""Writes metrics, log lines and spans of calls that have ended, in batches, on a thread of its own."""
 
 from __future__ import annotations
 

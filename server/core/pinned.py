@@ -61,7 +61,7 @@ class PinnedPool:
     """
 
     def __init__(self, pinner: Pinner, limit_bytes: int) -> None:
-        """At most `limit_bytes` are pinned; beyond that, or if CUDA refuses, ordinary memory is lent."""
+        """Pin at most `limit_bytes`; beyond that, or if CUDA refuses, ordinary memory is lent."""
         self._pinner = pinner
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
@@ -83,12 +83,12 @@ class PinnedPool:
             block = self._reused(size)
             dropped = self._make_room(size) if block is None else None
         if dropped is not None:
-            # Without the lock, which others wait for: CUDA waits for the device before it gives up memory.
+            # The lock is free here, because others wait for it: CUDA waits for the device before it gives up memory.
             dropped.clear()
             block = self._pinned(size)
         if block is None:
             return np.empty(length, np.uint8).data
-        # On the mapping itself: the base of arrays on an array's view may be that array.
+        # The finalizer is on the mapping itself: the base of arrays on an array's view may be that array.
         lent = _Lent(len(block), np.uint8, block)
         weakref.finalize(lent, self._returned.append, block).atexit = False
         view: memoryview = lent.data
@@ -152,4 +152,4 @@ class PinnedPool:
 
 
 class _Lent(np.ndarray):
-    """What all views of a loan keep alive."""
+    """Memory that all views of a loan keep alive."""

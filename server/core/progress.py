@@ -54,7 +54,7 @@ class Wait:
 
 
 class Progress:
-    """What a call has received and sent so far.
+    """Bytes that a call has received and sent so far.
 
     Attributes:
         receiving: The wait for the request.
@@ -98,9 +98,9 @@ _SILENT_SECONDS = 10.0
 class Patience:
     """Time limits for calls with a distant deadline, or none."""
 
-    # Of a whole call; of a long call, between requests.
+    # Limit of a whole call; of a long call, between requests.
     call_seconds: float
-    # For the caller to send or receive `PROGRESS_BYTES`, or all that are left.
+    # Limit for the caller to send or receive `PROGRESS_BYTES`, or all that are left.
     stall_seconds: float
 
     def why_end(self, progress: Progress, started: float) -> str:

@@ -1,4 +1,4 @@
-"""What metrics, log, traces and replies say of a call: its stages, its sizes, and how it ended."""
+"""Record of a call for metrics, log, traces and replies: its stages, its sizes, and how it ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SECOND_NS = 1_000_000_000
 
 
 class StageSpan(NamedTuple):
-    """One interval that a call spent in a stage.
+    """Interval that a call spent in a stage.
 
     Attributes:
         stage: Its name; kernel stages begin with "kernel.".
@@ -34,7 +34,7 @@ class StageTimes:
 
     def __init__(self, *, is_traced: bool = False) -> None:
         """Begin now; `is_traced` keeps each interval, too."""
-        # By `time.perf_counter`: when the call arrived and ended.
+        # Times by `time.perf_counter`: when the call arrived and ended.
         self.created = self._started = self.ended = time.perf_counter()
         self.milliseconds: dict[str, float] = {}
         # Ordered by their ends; None: not kept.
@@ -116,7 +116,7 @@ class _Stage:
 
 @dataclass(slots=True, eq=False)
 class CallRecord:
-    """What is known of a call once it has ended. Refers neither to the call nor to its tensors.
+    """Facts about a call that has ended. Refers neither to the call nor to its tensors.
 
     Attributes:
         method: Service and method, such as "RenderService.Render".

@@ -58,7 +58,7 @@ class Turns:
 
     def give(self, turn: Turn) -> None:
         """End a turn; does nothing if it is not taken."""
-        # Without the lock: only the owner's own threads can change whether it is the owner.
+        # No lock is needed: only the owner's own threads can change whether it is the owner.
         if self._owner is not turn:
             return
         with self._lock:

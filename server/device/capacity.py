@@ -70,7 +70,7 @@ def free_bytes(device: torch.device) -> int:
     free = describe(device).memory_free_bytes
     if device.type != "cpu":
         return free
-    # These limits count virtual memory, whether it is resident or not.
+    # Both limits count virtual memory, whether it is resident or not.
     limits = {resource.RLIMIT_AS: "VmSize", resource.RLIMIT_DATA: "VmData"}
     most = {field: resource.getrlimit(limit)[0] for limit, field in limits.items()}
     left = [limit - _taken(field) for field, limit in most.items() if limit != resource.RLIM_INFINITY]

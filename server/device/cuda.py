@@ -66,18 +66,18 @@ class CudaCopies:
         return event
 
     def renderer(self) -> _native.Renderer:
-        """What draws prepared renders, on the stream of the device's thread, the default, and copies as the others."""
+        """Return the renderer of prepared renders, on the stream of the device's thread, the default."""
         made: _native.Renderer = _cuda.cuda_renderer(*self._streams())
         return made
 
     def step_machine(self) -> _native.StepMachine:
-        """What makes the steps of one training without Python, on the stream of kernels."""
+        """Return the machine that makes the steps of one training without Python, on the stream of kernels."""
         index, kernels, _ = self._streams()
         made: _native.StepMachine = _cuda.cuda_step_machine(index, kernels)
         return made
 
     def queries(self) -> Queries:
-        """What answers prepared queries, on the same streams."""
+        """Return the queries that are answered without Python, on the same streams."""
         return cuda_queries(_cuda, *self._streams())
 
     def passes(self) -> Passes:

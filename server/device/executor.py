@@ -69,9 +69,9 @@ class DeviceExecutor:
         self._refusal: type[Exception] = CancelledError
         self._running: Batch | None = None
         self._lock = threading.Lock()
-        # Those that threads wait for, and since when (monotonic clock).
+        # Downloads that threads wait for, and since when (monotonic clock).
         self._downloads: dict[Download, float] = {}
-        # What a job has left to the device.
+        # Download that a job has left to the device.
         self._left: Download | None = None
         self._on_lost = on_lost
         self._on_views = on_views
@@ -136,7 +136,7 @@ class DeviceExecutor:
     def deliver_steps(
         self, begin: Callable[[], Steps[Delivery[T]]], call: Call, cost: Cost, entry: BatchEntry | None = None
     ) -> T:
-        """As `deliver`, for work in steps: between some of them other jobs run while they wait."""
+        """Deliver the result of work in steps: between some of them other jobs run while they wait."""
         slices = Slices(begin, cost, self._memory, lambda: self.queue.depth)
         try:
             delivery = self.run(slices.run, call, cost, entry)
@@ -156,7 +156,7 @@ class DeviceExecutor:
         *,
         waits: bool = False,
     ) -> T:
-        """As `run`, for work that ends with a download: the device goes on with other jobs meanwhile."""
+        """Run work that ends with a download: the device goes on with other jobs meanwhile."""
         delivery = self.run(work, call, cost, entry, waits=waits)
         self.complete(delivery.download, call, is_repeatable=True)
         return delivery.result

@@ -259,7 +259,7 @@ def whole(steps: Steps[T]) -> T:
 
 
 class Rest(Enum):
-    """What a slice returns in place of a result."""
+    """Replies of a slice in place of a result."""
 
     OPEN = auto()
 

@@ -216,7 +216,7 @@ class DeviceMemory:
         self._trainings: Account | None = None
         self._failures = 0
         self._lock = threading.Lock()
-        # What work beside the jobs takes, if it is of the same memory, and what jobs have left for others.
+        # Bytes that work beside the jobs takes, if it is of the same memory, and that jobs have left for others.
         self._beside = 0
 
     def share_with(self, contexts: Budget, scenes: Budget, trainings: Account) -> None:

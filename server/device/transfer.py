@@ -141,7 +141,7 @@ class Transfer:
         return list(download.arrays)
 
     def start_download(self, tensors: Sequence[torch.Tensor], lanes: Sequence[NoLane] = ()) -> Download:
-        """As `download`, without waiting: on CUDA tensors are copied while the device goes on.
+        """Begin a download without waiting: on CUDA tensors are copied while the device goes on.
 
         `lanes` has for each tensor the lane whose shared memory it is copied to, where that has room.
         """
@@ -151,7 +151,7 @@ class Transfer:
         """Wait for the last download, so that it holds no memory of the device."""
 
     def fetch(self, tensors: Sequence[torch.Tensor]) -> list[Array]:
-        """As `download`, on any thread; for tensors that were complete at the last wait for the device."""
+        """Download on any thread, tensors that were complete at the last wait for the device."""
         return [tensor.numpy() for tensor in tensors]
 
     def finish(self) -> None:
@@ -168,11 +168,11 @@ class Transfer:
         """Free cached memory that was unused for some time; on any thread."""
 
     def renderer(self) -> Renderer:
-        """What draws prepared renders."""
+        """Return the renderer of prepared renders."""
         return cpu_renderer()
 
     def queries(self) -> Queries:
-        """What answers prepared queries."""
+        """Return the queries that are answered without Python."""
         return cpu_queries()
 
     def passes(self) -> Passes:
@@ -180,7 +180,7 @@ class Transfer:
         return cpu_passes()
 
     def step_machine(self) -> StepMachine:
-        """What makes the steps of one training without Python."""
+        """Return the machine that makes the steps of one training without Python."""
         return cpu_step_machine()
 
     def _to_device(self, host: torch.Tensor) -> torch.Tensor:
@@ -194,7 +194,7 @@ class CudaTransfer(Transfer):
     """
 
     def __init__(self, device: torch.device, copies: CudaCopies, pinned_limit_bytes: int) -> None:
-        """At most `pinned_limit_bytes` of the host are pinned, apart from shared memory."""
+        """Pin at most `pinned_limit_bytes` of the host, apart from shared memory."""
         super().__init__(device)
         self.is_cpu = False
         self.pinner = copies
@@ -236,7 +236,7 @@ class CudaTransfer(Transfer):
             self._last = None
 
     def fetch(self, tensors: Sequence[torch.Tensor]) -> list[Array]:
-        """As `download`, on any thread; for tensors that were complete at the last wait for the device."""
+        """Download on any thread, tensors that were complete at the last wait for the device."""
         return [host.numpy() for host in self._copies.fetch(tensors)]
 
     def finish(self) -> None:
@@ -261,11 +261,11 @@ class CudaTransfer(Transfer):
         self._pool.trim()
 
     def renderer(self) -> Renderer:
-        """What draws prepared renders: its kernels and copies use the streams of the others."""
+        """Return the renderer of prepared renders: its kernels and copies use the streams of the others."""
         return self._copies.renderer()
 
     def queries(self) -> Queries:
-        """What answers prepared queries, on the same streams."""
+        """Return the queries that are answered without Python, on the same streams."""
         return self._copies.queries()
 
     def passes(self) -> Passes:
@@ -273,7 +273,7 @@ class CudaTransfer(Transfer):
         return self._copies.passes()
 
     def step_machine(self) -> StepMachine:
-        """What makes the steps of one training without Python: its kernels use the stream of the others."""
+        """Return the machine that makes the steps of one training without Python, on the stream of other kernels."""
         return self._copies.step_machine()
 
     def _to_device(self, host: torch.Tensor) -> torch.Tensor:

@@ -25,7 +25,7 @@ _SOCKET_FD = 0
 # The environment variable that holds the supervisor's process id.
 _SUPERVISOR = "LUMIGRAD_SUPERVISOR"
 
-# Without the current directory in the path, where a torch.py would shadow the module.
+# The current directory is not in the path, where a torch.py would shadow the module.
 COMMAND = (
     sys.executable,
     "-c",

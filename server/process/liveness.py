@@ -108,7 +108,7 @@ class Emergency:
     ) -> None:
         self._handler = handler
         self._write_notes = write_notes
-        # Its jobs are refused; set once it is made, because it reports failures here.
+        # Executor whose jobs are refused; set once it is made, because it reports failures here.
         self.executor: DeviceExecutor | None = None
         self._tell_health = tell_health
         self._begun = threading.Lock()
@@ -181,7 +181,7 @@ def _gaussian(device: torch.device) -> torch.Tensor:
         quats=torch.tensor([[1.0, 0.0, 0.0, 0.0]], device=device),
         scales=torch.ones(1, 3, device=device),
         opacities=torch.tensor([0.9], device=device),
-        # Of colour 0.5.
+        # Harmonics of the colour 0.5.
         sh=torch.zeros(1, 16, 3, device=device),
     )
     camera = gaussians.Camera.opencv(*_LENS, _IDENTITY, [0, 0, 0], _SIZE, _SIZE)

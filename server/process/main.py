@@ -53,7 +53,7 @@ def run(config: Config, history: History | None = None, supervisor: WorkerEnd | 
         logs.event("the device failed its first render", logging.ERROR, error=error)
         return DEVICE_ERROR
     announce = supervisor.announce if supervisor else partial(print, flush=True)
-    # On a thread of its own, so that a signal ends the worker while it loads.
+    # Loading has a thread of its own, so that a signal ends the worker meanwhile.
     threading.Thread(target=_load, args=(worker, config, announce), name="loading", daemon=True).start()
     logs.event("signal", name=_next(signals).name)
     # Under a supervisor the second signal may be the forwarded first one; the supervisor forces an exit with SIGKILL.

@@ -97,7 +97,7 @@ def show_setup(metrics: Metrics, config: Config, machine: Machine, max_calls: in
 
 # Silent connections are closed, because each holds a thread.
 _SILENT_SECONDS = 10.0
-# For HTTP-only probes, such as Kubernetes' where calls are encrypted.
+# Path for HTTP-only probes, such as Kubernetes' where calls are encrypted.
 HEALTH_PATH = "/health"
 
 _Start = Callable[[str, list[tuple[str, str]]], Any]

@@ -1,4 +1,4 @@
-"""One worker under the supervisor: its process, restarts and crashes."""
+"""Worker under the supervisor: its process, restarts and crashes."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from lumigrad.server.process.slot import Crashes, Slot
 
 
 def each(device: str) -> list[str]:
-    """One name per worker; "all" are the CUDA devices, or the CPU if there is none."""
+    """Return one name per worker; "all" are the CUDA devices, or the CPU if there is none."""
     names = [name.strip() for name in device.split(",")]
     if names == ["all"]:
         return [f"cuda:{index}" for index in range(_cuda_count())] or ["cpu"]

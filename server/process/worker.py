@@ -1,4 +1,4 @@
-"""One worker process: everything that serves, from the ports down to the device."""
+"""Worker process: everything that serves, from the ports down to the device."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Worker:
         metrics = Metrics()
         metrics.remember(history.restarts, history.last_exit)
         max_calls, max_long = config.queue_size + _CALLS_BESIDE_QUEUE, config.max_trainings + config.max_streams
-        # Before all other threads: stack dumps show the hundred newest.
+        # Threads of calls start before all others: stack dumps show the hundred newest.
         self._threads = CallThreads(max_calls + max_long + config.max_streams + _THREADS_BESIDE_CALLS)
 
         # The common path of all calls, and the exit of the process if the device fails.
@@ -199,7 +199,7 @@ class Worker:
         self._health.stop()
         started = time.monotonic()
         logs.event("draining", calls=self._handler.in_progress)
-        # In a thread of its own, because a disk that hangs must not keep the worker.
+        # Suspending has a thread of its own, because a disk that hangs must not keep the worker.
         suspending = threading.Thread(target=self._trainings.suspend, args=(config.drain_seconds,), daemon=True)
         suspending.start()
         suspending.join(config.drain_seconds)

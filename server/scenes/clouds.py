@@ -68,7 +68,7 @@ class KeptTensors:
 
     @property
     def bytes(self) -> int:
-        """Their size."""
+        """Size of all tensors."""
         return sum(tensor.nbytes for tensor in self.by_name.values())
 
     def replaced(self, tensors: Tensors) -> KeptTensors:

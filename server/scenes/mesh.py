@@ -64,7 +64,7 @@ class MeshContent:
         return self._alone
 
     def settled(self) -> meshes.World | None:
-        """What `world` returns; on any thread."""
+        """Return what `world` returns, on any thread."""
         return self._alone
 
     def describe(self, info: scene_pb2.SceneInfo) -> None:

@@ -132,7 +132,7 @@ class WorldContent:
         return _OBSTACLE_BYTES * self.count + sum(tensor.nbytes for tensor in self.tensors.values())
 
     def settled(self) -> meshes.World | None:
-        """What `world` would return; None: it would have to be made first. On any thread."""
+        """Return what `world` would return, on any thread; None: it would have to be made first."""
         world = self._world
         return None if self._moved() else world
 

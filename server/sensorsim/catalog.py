@@ -39,7 +39,7 @@ MASK_BYTES = 4
 
 
 class DriveScene:
-    """One scene: its manifest, and the Gaussians of its files, one file after the other."""
+    """Scene of a catalogue: its manifest, and the Gaussians of its files, one file after the other."""
 
     def __init__(self, manifest: Manifest, read: Callable[[Path], Any]) -> None:
         """`read` is the reader of a file of Gaussians."""
@@ -122,7 +122,7 @@ class Catalog:
             manifest.scene_id: DriveScene(manifest, read) for manifest in manifests
         }
         self.named = NamedScenes(NamedScene(name, scene.load, scene.stored) for name, scene in self.scenes.items())
-        # Of all scenes: masks belong to cameras of rigs.
+        # Masks of all scenes: they belong to cameras of rigs.
         self._masks: dict[MaskId, bytes] = {}
         for manifest in manifests:
             for mask in manifest.ego_masks:

@@ -23,7 +23,7 @@ from lumigrad.server.sensorsim.lenses import Optics, Size, optics_of, size_of
 from lumigrad.server.sensorsim.pictures import PictureStyle
 from lumigrad.v1 import camera_pb2, gaussians_pb2, render_pb2
 
-# Where the Gaussians of a track are that is not there at the time of a frame: so far below that they are behind every
+# Pose of the Gaussians of a track that is not there at the time of a frame: so far below that they are behind every
 # camera or beyond the far plane.
 _NOWHERE = RigidPose(np.array([0.0, 0.0, -1e15]), np.array([1.0, 0.0, 0.0, 0.0]))
 # Known ids in an error text.
@@ -52,7 +52,7 @@ class DriveFrame:
 
     @property
     def origin(self) -> Float64:
-        """Where the camera starts, [3]."""
+        """Position of the camera at the start, [3]."""
         return self.sensor[0].position
 
     @cached_property

@@ -18,7 +18,7 @@ from lumigrad.kernels.gaussians.lens import smallest_root
 from lumigrad.server.core.limits import Limits, require
 from lumigrad.v1 import camera_pb2
 
-# Of lenses that see further from the axis, Gaussians are sorted by distance: their Z may be 0 or negative.
+# Angle from the axis beyond which Gaussians are sorted by distance: their Z may be 0 or negative.
 _WIDE = math.radians(80.0)
 _MOST_PIXELS = 1 << 31
 _COEFFICIENTS = 6
@@ -208,7 +208,7 @@ def _ftheta(lens: sensorsim_pb2.FthetaCameraParam, sensor: camera_pb2.SensorCame
     return widest
 
 
-# They add a lens to a sensor, and return its largest visible angle; of a pinhole 0.
+# Functions that add a lens to a sensor, and return its largest visible angle; of a pinhole 0.
 _LENSES: Mapping[str, Callable[[Any, camera_pb2.SensorCamera, Size, str], float]] = {
     "ftheta_param": _ftheta,
     "opencv_pinhole_param": _pinhole,
@@ -217,7 +217,7 @@ _LENSES: Mapping[str, Callable[[Any, camera_pb2.SensorCamera, Size, str], float]
 
 
 def _fold(polynomial: Sequence[float]) -> float:
-    """Where a polynomial stops rising."""
+    """Return the argument at which a polynomial stops rising."""
     return smallest_root([power * c for power, c in enumerate(polynomial)][1:])
 
 

@@ -35,7 +35,7 @@ _SHARED_ORIGIN_M = 8.0
 _LEVELS = ImageFormats({"color": image_pb2.OutputFormat(name="color", format=image_pb2.IMAGE_FORMAT_UINT8)})
 _MOST_ENCODERS = 8
 
-# What a frame became: the bytes of its picture, or an error that is its own.
+# Result of a frame: the bytes of its picture, or an error that is its own.
 Outcome = bytes | Exception
 
 

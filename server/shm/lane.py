@@ -142,7 +142,7 @@ class Lane:
         """Lease a region for part of a reply, which the device is to write if `for_device`; None if it cannot be."""
         with self._lock:
             region = None if lease.is_released else self._take(lease, length)
-        # Without the lock, which others wait for: CUDA may take long to register memory.
+        # The lock is free here, because others wait for it: CUDA may take long to register memory.
         if region is None or not for_device or self._pinner is None or region.pin(self._pinner):
             return region
         with self._lock:
@@ -184,8 +184,8 @@ class Lane:
         with self._lock:
             self._is_closed = True
             for region in self._regions.values():
-                # Before the memory turns to zeros, for those who check afterwards whether what they read was whole. It
-                # also breaks the reference cycle, so that memory is unmapped without the garbage collector.
+                # Leases end before the memory turns to zeros, for those who check afterwards whether what they read was
+                # whole. It also breaks the reference cycle, so that memory is unmapped without the garbage collector.
                 region.lease = None
                 region.free()
             for lease in self._leases.values():

@@ -94,7 +94,7 @@ class OpenLane(NoLane):
 
     def end(self, *, delivered: bool) -> None:
         """Release the regions that the caller will not read."""
-        # So that memory is unmapped without the garbage collector.
+        # References end here, so that memory is unmapped without the garbage collector.
         self._made.clear()
         self._read.clear()
         self._lane.end(self._lease, delivered=delivered)
@@ -170,7 +170,7 @@ class _UploadReader(LaneReader):
         self._left_bytes -= memory.nbytes
         copy = np.frombuffer(self._allocate(memory.nbytes), np.uint8)
         np.copyto(copy, memory)
-        # If the caller released the region during the copy, another call may have written to it.
+        # Another call may have written to the region if the caller released it during the copy.
         if region.lease is not lease:
             raise LaneLostError
         self._lane.bytes_received += memory.nbytes

@@ -42,7 +42,7 @@ class LruCache(Generic[V]):
         self._entries: OrderedDict[str, _Entry[V]] = OrderedDict()
         # Values that were popped but are needed, and sizes added by `lend`.
         self._hidden: dict[str, _Entry[V | None]] = {}
-        # By name, the number of values that need it.
+        # Number of values that need each name.
         self._needed: Counter[str] = Counter()
         self._bytes = 0
         self._held_bytes = self._held_count = 0

@@ -52,7 +52,7 @@ class DiskReads:
         self._memory = memory
         self._tenant = tenant
         self._lock = threading.Lock()
-        # In the order in which they were asked for.
+        # Reads in the order in which they were asked for.
         self._reads: dict[Hashable, _Read[Any]] = {}
         self._is_running = False
 

@@ -180,7 +180,7 @@ class SceneSpool:
                 payload.buffers,
                 alias=scene.content_hash,
                 is_wanted=is_wanted,
-                # After a power failure only content is found.
+                # Only content is found after a power failure.
                 is_durable=bool(scene.content_hash),
             )
         return False

@@ -59,7 +59,8 @@ class SceneStore(LruStore[StoredScene]):
         self._id_of_hash: dict[str, str] = {}
         # How often the content of each scene was put and not taken back; unknown of scenes read from the spool.
         self._puts: dict[str, int] = {}
-        # By scene that was replaced: the time of that (monotonic clock), and the seconds of writing beyond its share.
+        # Pace of each scene that was replaced: the time of that (monotonic clock), and the seconds of writing beyond
+        # its share.
         self._paces: dict[str, tuple[float, float]] = {}
         # The sizes of scenes that have room, but are not stored yet.
         self._coming: list[int] = []
@@ -183,7 +184,7 @@ class SceneStore(LruStore[StoredScene]):
             named = {self._id_of_hash.get(content_hash, "") for content_hash in content_hashes}.union(scene_ids)
             for scene_id in named:
                 scene = self._cache.peek(scene_id)
-                # Its write may have failed, or its file have made room for others.
+                # The scene's write may have failed, or its file have made room for others.
                 if scene is not None and not spool.is_due(scene_id) and not spool.touch(scene_id):
                     self._write(scene)
         spool.wait_until_written(named, seconds, call)
@@ -246,7 +247,7 @@ class SceneStore(LruStore[StoredScene]):
             with self._lock:
                 if self._cache.get(new.scene_id) is old:
                     self._cache.hold(new.scene_id)
-            # After a crash the file of the old version must not pass for the newest: updating that would create a
+            # The file of the old version must not pass for the newest after a crash: updating that would create a
             # second content of one version.
             spool.discard(new.scene_id)
         with self._lock:

@@ -214,7 +214,7 @@ class Spool:
                     if not is_put:
                         self._trash.put(entry.path)
             if replaced is not None and not is_durable:
-                # After the process's death the newer file counts, so nothing has to be made durable.
+                # The newer file counts after the process's death, so nothing has to be made durable.
                 remove(replaced.path)
         return True
 

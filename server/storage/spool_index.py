@@ -48,7 +48,7 @@ class SpoolIndex:
         self._space = space
         self._files = files
         self._idle_seconds = idle_seconds
-        # By OWNER/KIND; the least recently used first.
+        # Entries by OWNER/KIND; the least recently used first.
         self._folders: defaultdict[str, OrderedDict[str, Entry]] = defaultdict(OrderedDict)
         self._key_of_alias: dict[str, str] = {}
 

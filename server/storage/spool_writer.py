@@ -65,7 +65,7 @@ class SpoolWriter:
     def __init__(self, spool: Spool) -> None:
         self.spool = spool
         self._waiting: set[Writing] = set()
-        # By owner, the seconds that its writes took; the owner with the least is next.
+        # Seconds that the writes of each owner took; the owner with the least is next.
         self._seconds: dict[str, float] = {}
         # The seconds of the owner that was served last. New owners begin with no less, so that others need not wait for
         # them to catch up.
@@ -91,7 +91,7 @@ class SpoolWriter:
 
     def cancel(self, writing: Writing) -> None:
         """Cancel a write."""
-        # Its data is freed even if it is running.
+        # Its data is freed here, even if it is running.
         writing.work = None
         with self._changed:
             self._waiting.discard(writing)

@@ -1,4 +1,4 @@
-"""One version of a stored scene."""
+"""Version of a stored scene."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_UPDATES = 16
 
 @dataclass(frozen=True)
 class StoredScene:
-    """One version of a scene. Immutable: an update creates the next version."""
+    """Version of a scene. Immutable: an update creates the next version."""
 
     scene_id: str
     version: int
@@ -31,7 +31,7 @@ class StoredScene:
 
     @property
     def kind(self) -> str:
-        """Its field in `Scene`."""
+        """The scene's field in `Scene`."""
         return self.content.kind
 
     @property

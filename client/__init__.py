@@ -26,7 +26,8 @@ from lumigrad.client.errors import (
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.rendering.stream import RenderStream
 from lumigrad.client.settings.distances import DistanceSettings
-from lumigrad.client.settings.engines import GaussianSettings, SphereSettings, Transform, UnscentedTransform
+from lumigrad.client.settings.gaussians import GaussianSettings, Transform, UnscentedTransform
+from lumigrad.client.settings.spheres import SphereSettings
 from lumigrad.client.training import AdaptiveDensity, Loss, Mcmc, Rate, Trainer
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.gaussians import Gaussians

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 from lumigrad.client.base.arguments import instance, truth
 from lumigrad.client.calls.distances import DistanceCalls
@@ -16,19 +16,10 @@ from lumigrad.client.rendering.batch import BatchItem, batch_facts, batch_reques
 from lumigrad.client.rendering.frame import Frame, render, render_spread
 from lumigrad.client.rendering.request import RenderRequest, request_of
 from lumigrad.client.rendering.stream import MOST_IN_FLIGHT, RenderStream
-from lumigrad.client.settings.engines import (
-    DepthOrder,
-    GaussianSemantics,
-    Precision,
-    Primitive,
-    ProjectionMethod,
-    Response,
-    Semantics,
-    TileBounds,
-    Transform,
-    UnscentedTransform,
-)
-from lumigrad.client.settings.image_format import ImageFormat
+from lumigrad.client.settings.fields import RenderFields
+from lumigrad.client.settings.gaussians import GaussianSettings
+from lumigrad.client.settings.image_format import ImageFormat, ImageFormats
+from lumigrad.client.settings.spheres import SphereSettings
 from lumigrad.client.training.calls import TrainingCalls
 from lumigrad.client.transport.addresses import Targets, WorkerTargets
 from lumigrad.client.transport.call import Call
@@ -44,6 +35,9 @@ from lumigrad.client.workers.pool import Pool
 from lumigrad.client.workers.worker import Worker
 from lumigrad.protos.service import RENDER_SERVICE, WORKER_SERVICE
 from lumigrad.v1 import worker_pb2
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
@@ -165,83 +159,21 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
         scene: Spheres | Gaussians | SceneHandle,
         camera: Camera | Sequence[Camera],
         *,
-        background: Any = None,
-        semantics: Semantics | GaussianSemantics | None = None,
-        gamma: float | None = None,
-        max_depth: float | None = None,
-        min_depth: float | None = None,
-        allowed_difference: float | None = None,
-        max_hits: int | None = None,
-        n_track: int | None = None,
-        background_depth: float | None = None,
-        deterministic: bool | None = None,
-        sh_degree: int | None = None,
-        antialiased: bool | None = None,
-        eps2d: float | None = None,
-        near: float | None = None,
-        far: float | None = None,
-        radius_clip: float | None = None,
-        alpha_min: float | None = None,
-        alpha_max: float | None = None,
-        transmittance_min: float | None = None,
-        pixel_center: float | None = None,
-        scale_modifier: float | None = None,
-        transforms: Sequence[Transform] | None = None,
-        projection_method: ProjectionMethod | None = None,
-        unscented: UnscentedTransform | None = None,
-        depth_order: DepthOrder | None = None,
-        tile_bounds: TileBounds | None = None,
-        tile_size: int | None = None,
-        response: Response | None = None,
-        primitive: Primitive | None = None,
-        precision: Precision | None = None,
+        settings: SphereSettings | GaussianSettings | None = None,
         outputs: Sequence[str] = ("color",),
-        image_format: ImageFormat | Mapping[str, ImageFormat] = "float32",
+        image_format: ImageFormat | ImageFormats = "float32",
         jpeg_quality: int | None = None,
         retain: bool = False,
         spread: bool = False,
         timeout_s: float | None = None,
+        **fields: Unpack[RenderFields],
     ) -> Frame:
-        """Renders a scene from one or many cameras. Settings for the other kind of scene are refused.
+        """Renders a scene from one or many cameras.
 
         Args:
             scene: a handle from `put`, or spheres or Gaussians, which are sent with the call and not stored.
             camera: one camera, or a sequence with equal image sizes; a sequence adds a first axis to the results.
-            background: [K] channels, or one number for all of them; for Gaussians also [C, K]. None: 1 for spheres, 0
-                for Gaussians.
-            semantics: "exact" (None) for true derivatives; "compat" for Pulsar's behaviour; for Gaussians "gsplat",
-                "inria_depth" and "inria_exact", see `GaussianSettings`.
-            gamma: of spheres: softness of the depth blending, in [1e-5, 1], relative to the depth range; None: 0.01.
-            max_depth: of spheres: far end of the depth range, scene units; None: just behind the scene.
-            min_depth: of spheres: near end; spheres that begin before it are not shown. None, 0: just behind a Pulsar
-                camera's film.
-            allowed_difference: of spheres, as the next three: relative colour error allowed for stopping early; None:
-                0 in exact, 0.01 in compat.
-            max_hits: maximum number of spheres blended per pixel; None, 0: no limit.
-            n_track: spheres recorded per pixel in "info", "sphere_ids" and "weights", up to 128; None: 5.
-            background_depth: normalised closeness of the background, in (0, 1); None: 1e-6.
-            deterministic: of both: sum gradients in a fixed order on every device.
-            sh_degree: of Gaussians, as those up to `precision`: degree of the harmonics in use; None: the stored one.
-            antialiased: scale opacities to compensate for the area that the blur adds.
-            eps2d: blur in the image, pixels squared; None: 0.3.
-            near: least depth shown, scene units; None: 0.01.
-            far: largest depth shown; None: 1e10.
-            radius_clip: Gaussians with radii of at most this many pixels are not shown; None: 0.
-            alpha_min: contributions with a smaller alpha are skipped; None: 1/255.
-            alpha_max: larger alphas are clamped to it; None: 0.99.
-            transmittance_min: blending of a pixel stops when its transmittance falls to this; None: 1e-4.
-            pixel_center: where the centre of the first pixel is, 0.5 or 0 pixels; None: 0.5, with Inria's cameras 0.
-            scale_modifier: factor on all scales; None: 1.
-            transforms: (begin, end, matrix [4, 4]): place slices of the Gaussians in the world; with a fourth entry
-                matrix_end they move there until the end of the exposure of sensors with a rolling shutter.
-            projection_method: "jacobian", or by sigma points "unscented"; None: what the cameras need.
-            unscented: of sensors, as those up to `response`: where sigma points lie; see `GaussianSettings`.
-            depth_order: sort by, and measure depth along, "z" or as "distance" from the camera, with lidars None.
-            tile_bounds: "conservative" (None) or "gsplat", which cuts Gaussians at its tiles.
-            tile_size: of gsplat's tiles, pixels; None: as in gsplat.
-            response: evaluate Gaussians in the "picture" (None), or along the "ray" of each pixel.
-            primitive: ellipsoids, "volume" (None), or flat discs, "surfel".
-            precision: "full" (None), or "half", which changes nothing now; see `GaussianSettings`.
+            settings: `SphereSettings` for spheres, `GaussianSettings` for Gaussians; None: the defaults.
             outputs: of spheres any of "color", "alpha", "depth", "info", "sphere_ids", "weights", "hits"; of Gaussians
                 "color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth", "contributors", "ids",
                 "radii", "means2d", "depths", "conics", "projected_opacities", along rays also "hit_distance",
@@ -255,6 +187,7 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
             retain: keep the forward state on the worker, so that `Frame.backward` need not compute it again.
             spread: divide the cameras among several workers. Images are the same; gradients are summed.
             timeout_s: instead of the client's time-out.
+            fields: fields of the settings by name, for this call alone, e.g. `background=1.0`; None: as in `settings`.
 
         Raises:
             InvalidArgument: an argument is wrong, or belongs to another kind of scene; the text names it.
@@ -263,35 +196,35 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
 
         Example:
             camera = Camera.orbit(center=(0, 0, 0), distance=4, azimuth_degrees=30, elevation_degrees=20)
-            frame = client.render(scene, camera, outputs=("color", "depth"), image_format={"color": "uint8"})
+            settings = GaussianSettings(antialiased=True, near=0.1)
+            frame = client.render(scene, camera, settings=settings, image_format="uint8", background=1.0)
             frame.color  # [512, 512, 3] uint8
         """
-        request = request_of(scene, camera, locals())
-        return self.render_request(request, retain=retain, spread=spread, timeout_s=timeout_s)
+        request = request_of(
+            scene, camera, settings=settings, outputs=outputs, image_format=image_format, jpeg_quality=jpeg_quality,
+            **fields,
+        )  # fmt: skip
+        return self._rendered(request, retain, spread, timeout_s)
 
-    def render_request(
-        self, request: RenderRequest, *, retain: bool = False, spread: bool = False, timeout_s: float | None = None
+    def _rendered(
+        self, request: RenderRequest, retain: bool = False, spread: bool = False, timeout_s: float | None = None
     ) -> Frame:
-        """Renders a request; `render` makes one from its arguments.
-
-        Args:
-            request: the request.
-            retain: as for `render`, like the others.
-            spread: likewise.
-            timeout_s: likewise.
-
-        Raises:
-            LumigradError: as for `render`.
-
-        Example:
-            again = client.render_request(frame.request)
-        """
+        """Renders a request, of `render` or of an operator."""
         with self._workers.begin(timeout_s, f"{RENDER_SERVICE}/Render", request.facts, self._cancellation) as call:
             start = render_spread if truth("spread", spread) else render
             return start(self._workers, request, truth("retain", retain), call)
 
     def render_batch(
-        self, /, items: Iterable[BatchItem], *, timeout_s: float | None = None, **arguments: Any
+        self,
+        /,
+        items: Iterable[BatchItem],
+        *,
+        settings: SphereSettings | GaussianSettings | None = None,
+        outputs: Sequence[str] = ("color",),
+        image_format: ImageFormat | ImageFormats = "float32",
+        jpeg_quality: int | None = None,
+        timeout_s: float | None = None,
+        **fields: Unpack[RenderFields],
     ) -> tuple[Frame | LumigradError, ...]:
         """Renders many items in one call: any mixture of scenes, image sizes, lenses, settings and outputs.
 
@@ -301,9 +234,13 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
 
         Args:
             items: a scene and a camera or cameras each, as in `render`, and if needed a mapping of further arguments of
-                `render` for this item alone.
+                `render` for this item alone: any of those that follow but for the time-out.
+            settings: as for `render`, of all items that have none of their own, like the others.
+            outputs: likewise.
+            image_format: likewise.
+            jpeg_quality: likewise.
             timeout_s: of the whole call, instead of the client's time-out.
-            arguments: of `render`, for all items that have none of their own; neither `retain` nor `spread`.
+            fields: fields of the settings by name, likewise.
 
         Returns:
             For each item its frame, shaped as that of `render`, or the exception that `render` would raise, whose text
@@ -321,7 +258,8 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
             )
             results[0].color  # [H, W, 3] uint8, as of `render`
         """
-        requests = batch_requests(items, arguments)
+        shared = {"settings": settings, "outputs": outputs, "image_format": image_format, "jpeg_quality": jpeg_quality}
+        requests = batch_requests(items, {**shared, **fields})
         facts = partial(batch_facts, requests)
         with self._workers.begin(timeout_s, f"{RENDER_SERVICE}/RenderBatch", facts, self._cancellation) as call:
             return render_batch(self._workers, requests, call)
@@ -330,23 +268,31 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
         self,
         scene: Spheres | Gaussians | SceneHandle,
         *,
+        settings: SphereSettings | GaussianSettings | None = None,
+        outputs: Sequence[str] = ("color",),
+        image_format: ImageFormat | ImageFormats = "float32",
+        jpeg_quality: int | None = None,
         in_flight: int = MOST_IN_FLIGHT,
         latest_only: bool = False,
         retain: bool = False,
         timeout_s: float | None = None,
-        **arguments: Any,
+        **fields: Unpack[RenderFields],
     ) -> RenderStream:
         """Opens a stream of frames of one scene, for viewers, simulators and loops: send a camera, receive its frame.
 
         Args:
             scene: a handle from `put`; spheres and Gaussians are stored for as long as the stream is open.
+            settings: as for `render`, of all frames.
+            outputs: likewise.
+            image_format: likewise.
+            jpeg_quality: likewise.
             in_flight: the most frames that are pending at a time, 1 to 4: with several, the worker renders one while
                 others travel.
             latest_only: skip a camera for which another one is sent before its frame has begun; `send` then takes any
                 number of cameras, and `receive` returns the frames that were rendered.
             retain: as for `render`.
             timeout_s: of each frame, from its `send` on, instead of the client's time-out.
-            arguments: of `render`, for all frames: settings, outputs, `image_format` and `jpeg_quality`.
+            fields: fields of the settings by name, as for `render`.
 
         Raises:
             InvalidArgument: an argument is wrong.
@@ -356,13 +302,14 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
                 for frame in stream.frames(cameras):
                     print(frame.color.shape)
         """
+        shared = {"settings": settings, "outputs": outputs, "image_format": image_format, "jpeg_quality": jpeg_quality}
         instance("scene", scene, (Spheres, Gaussians, SceneHandle), "pass what put returned, Spheres or Gaussians")
         keeping = ExitStack()
         handle = scene if isinstance(scene, SceneHandle) else keeping.enter_context(stored(self, scene))
         try:
             return RenderStream(
-                self._workers, handle, arguments, in_flight=in_flight, latest_only=latest_only, retain=retain,
-                timeout_s=timeout_s, at_end=keeping.close,
+                self._workers, handle, {**shared, **fields}, in_flight=in_flight, latest_only=latest_only,
+                retain=retain, timeout_s=timeout_s, at_end=keeping.close,
             )  # fmt: skip
         except BaseException:
             keeping.close()

@@ -66,7 +66,6 @@ class AsyncFrame(_AsyncResult[Frame]):
         return self._blocking.encoded
 
     backward = awaited(Frame.backward)
-    differentiated = awaited(Frame.differentiated)
 
     def decoded(self, name: str) -> Array:
         """Decodes the files in `encoded`, in the calling thread: uint8 pixels with the shape of the output.
@@ -106,4 +105,3 @@ class AsyncDistances(_AsyncResult[Distances]):
         self.query = distances.query
 
     backward = awaited(Distances.backward)
-    differentiated = awaited(Distances.differentiated)

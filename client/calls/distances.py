@@ -109,25 +109,12 @@ class DistanceCalls(Cancellable):
             per_obstacle=truth("per_obstacle", per_obstacle),
             inside=positive == "inside",
         )
-        return self.ask(query, retain=retain, spread=spread, timeout_s=timeout_s)
+        return self._asked(query, retain, spread, timeout_s)
 
-    def ask(
-        self, query: DistanceQuery, *, retain: bool = False, spread: bool = False, timeout_s: float | None = None
+    def _asked(
+        self, query: DistanceQuery, retain: bool = False, spread: bool = False, timeout_s: float | None = None
     ) -> Distances:
-        """Does the same as `query`, for a given `DistanceQuery`.
-
-        Args:
-            query: the query.
-            retain: as for `query`, like the others.
-            spread: likewise.
-            timeout_s: likewise.
-
-        Raises:
-            LumigradError: as for `query`.
-
-        Example:
-            again = client.ask(found.query)
-        """
+        """Answers a query, of `query` or of an operator."""
         with self._workers.begin(timeout_s, f"{DISTANCE_SERVICE}/Query", query.facts, self._cancellation) as call:
             start = ask_spread if truth("spread", spread) else ask
             return start(self._workers, query, truth("retain", retain), call)

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError, Message
 
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.settings.engines import DepthOrder, Transform
+from lumigrad.client.settings.gaussians import DepthOrder, Transform
 from lumigrad.client.transport.call import Cancellable
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.handle import SceneHandle

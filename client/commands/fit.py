@@ -35,7 +35,7 @@ from lumigrad.client.fitting.recipe import Checkpoint, Recipe
 from lumigrad.client.fitting.shot import Shot, divide, shots_of
 from lumigrad.client.formats.scene_offset import Offset, offset_text
 from lumigrad.client.pictures import write_image
-from lumigrad.client.settings.engines import Primitive
+from lumigrad.client.settings.gaussians import Primitive
 from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.exits import json_text
 from lumigrad.client.training.options import extent_of

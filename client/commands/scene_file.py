@@ -16,7 +16,8 @@ from lumigrad.client.formats import StoredScene, check_displayed, is_gaussian_sc
 from lumigrad.client.formats.sample import located
 from lumigrad.client.formats.scene import BY_DEPTH
 from lumigrad.client.formats.scene_view import SceneView
-from lumigrad.client.settings.engines import RENDER_SETTINGS, Primitive
+from lumigrad.client.settings.fields import RENDER_FIELDS
+from lumigrad.client.settings.gaussians import Primitive
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres
 
@@ -95,7 +96,7 @@ def read_gaussians(path: Path, lod: int | None) -> StoredScene:
 
 def read(arguments: argparse.Namespace) -> tuple[Spheres | Gaussians, dict[str, Any]]:
     """Reads the scene; returns it with settings for `render`, which rejects those of the other kind of scene."""
-    settings = {name: value for name, value in vars(arguments).items() if name in RENDER_SETTINGS}
+    settings = {name: value for name, value in vars(arguments).items() if name in RENDER_FIELDS}
     if arguments.primitive is not None:
         settings["primitive"] = PRIMITIVES[arguments.primitive]
     saved = SceneView.load(arguments.scene)

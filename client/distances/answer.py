@@ -112,9 +112,9 @@ class Distances(Result):
             if self.query.inside and "distance" in upstream:
                 upstream["distance"] = -upstream["distance"]
             request = DistanceBackward(upstream, names("wanted", wanted))
-            return self.differentiated(request, call, truth("release", release))
+            return self._differentiated(request, call, truth("release", release))
 
-    def differentiated(self, request: DistanceBackward, call: Call, release: bool) -> Gradients:
+    def _differentiated(self, request: DistanceBackward, call: Call, release: bool) -> Gradients:
         """Does the same as `backward`, from a request and within a call that was begun."""
         query = self.query
         blank = distance_pb2.DistanceBackwardRequest(spec=distance_pb2.DistanceBackwardSpec(wanted=request.wanted))
@@ -144,7 +144,7 @@ class SpreadDistances(Distances):
         self._parts = parts
         self._axis = axis
 
-    def differentiated(self, request: DistanceBackward, call: Call, release: bool) -> Gradients:
+    def _differentiated(self, request: DistanceBackward, call: Call, release: bool) -> Gradients:
         """Sums the gradients from the workers of all parts; those of spheres are concatenated."""
         counts = [part.query.spheres.shape[self._axis] for part in self._parts]
         bounds = np.cumsum(counts)[:-1]
@@ -153,7 +153,7 @@ class SpreadDistances(Distances):
         for number, part in enumerate(self._parts):
             upstream = {name: np.ascontiguousarray(arrays[number]) for name, arrays in pieces.items()}
             piece = replace(request, output_gradients=upstream)
-            asks.append(partial(part.differentiated, piece, call, release))
+            asks.append(partial(part._differentiated, piece, call, release))
         whole = added(together(asks), (), ("spheres",), self._axis)
         arrays = dict(whole)
         if "spheres" in arrays:

@@ -13,7 +13,7 @@ from lumigrad.client.fitting.background import Background
 from lumigrad.client.fitting.evaluation import Scores
 from lumigrad.client.fitting.schedule import Schedule
 from lumigrad.client.formats.scene_offset import Offset
-from lumigrad.client.settings.engines import Primitive
+from lumigrad.client.settings.gaussians import Primitive
 from lumigrad.client.training.options import AdaptiveDensity, Loss, Mcmc, Rate
 
 Kind = Literal["gaussians", "spheres"]

@@ -36,7 +36,7 @@ from lumigrad.client.operators.gaussians import (
 from lumigrad.client.operators.sensor_arguments import Arrays, are_sensors, check_outputs, sensor_settings, sensors
 from lumigrad.client.operators.sensors import LENS_INPUTS, RAYS, SensorMatrices
 from lumigrad.client.rendering.request import RenderRequest, WireFormat
-from lumigrad.client.settings.engines import GaussianSemantics, GaussianSettings, TileBounds
+from lumigrad.client.settings.gaussians import GaussianSemantics, GaussianSettings, TileBounds
 from lumigrad.client.values.camera_models import RowTime
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.lenses import LensDomain

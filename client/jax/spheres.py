@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
@@ -19,9 +19,13 @@ from lumigrad.client.operators.call import (
     chosen,
     picture_size,
 )
-from lumigrad.client.settings.engines import Semantics, SphereSettings
+from lumigrad.client.settings.fields import SphereFields
+from lumigrad.client.settings.spheres import SphereSettings
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.handle import SceneHandle
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class RenderedSpheres(NamedTuple):
@@ -61,18 +65,15 @@ def render_spheres(
     scene: SceneHandle | None = None,
     width: int | None = None,
     height: int | None = None,
-    gamma: Any,
-    max_depth: float,
-    min_depth: float = 0.0,
     opacities: Any = None,
     background: Any = None,
+    gamma: Any = None,
     orthogonal: bool = False,
     right_handed: bool = False,
-    allowed_difference: float = 0.0,
-    semantics: Semantics = "exact",
-    deterministic: bool = False,
-    client: Client | str | None = None,
+    settings: SphereSettings | None = None,
     outputs: Sequence[str] = SPHERE_OUTPUTS,
+    client: Client | str | None = None,
+    **fields: Unpack[SphereFields],
 ) -> RenderedSpheres:
     """Renders spheres on a worker, differentiably.
 
@@ -83,9 +84,9 @@ def render_spheres(
     With a stored `scene`, a handle from `Client.put`, only the arrays that are passed travel: they stand in for its own
     in this call.
 
-    Arguments other than arrays are static when a function is compiled; the settings are those of
-    `lumigrad.client.SphereSettings`. `outputs` beside the colour are chosen from "alpha", "depth" and "info"; leave out
-    those that you do not use.
+    Arguments other than arrays are static when a function is compiled; `settings` are
+    `lumigrad.client.SphereSettings`, whose fields may also be passed by name. `outputs` beside the colour are chosen
+    from "alpha", "depth" and "info"; leave out those that you do not use.
 
     Raises:
         InvalidArgument: an argument is wrong; the text names it.
@@ -96,7 +97,6 @@ def render_spheres(
         size = {"width": camera.width, "height": camera.height}
         rendered = jax_functions.render_spheres(*arrays, camera, **size, gamma=0.1, max_depth=10.0, client=client)
     """
-    arguments = locals()
     check_stored(scene, "spheres")
     fixed = cam_params if isinstance(cam_params, Camera) else None
     parameters = None if fixed else shaped("cam_params", cam_params, ("8 | 10 | 11 | 13",))
@@ -105,7 +105,7 @@ def render_spheres(
     is_array = isinstance(gamma, jax.Array)
     call = JaxSphereCall(
         client=client_of(client),
-        settings=SphereSettings.of(arguments, background=(), **({"gamma": 1.0} if is_array else {})),
+        settings=SphereSettings.from_fields(settings, {**fields, "gamma": None if is_array else gamma}),
         camera=fixed,
         size=picture_size(fixed, width, height),
         orthogonal=bool(orthogonal),

@@ -16,7 +16,7 @@ from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.rendering.request import RenderRequest
 from lumigrad.client.settings.distances import DistanceSettings
-from lumigrad.client.settings.engines import SphereSettings
+from lumigrad.client.settings.spheres import SphereSettings
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.camera_models import PULSAR_LENGTHS
 from lumigrad.client.values.gaussians import Gaussians
@@ -146,7 +146,7 @@ class SphereCall(RemoteCall):
 
     def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Frame:
         """Renders one image."""
-        return self.client.render_request(self.request(inputs), retain=retain)
+        return self.client._rendered(self.request(inputs), retain)
 
     def request(self, inputs: Mapping[str, Array | None]) -> RenderRequest:
         """The request of the rendering."""
@@ -215,7 +215,7 @@ class DistanceCall(RemoteCall):
 
     def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Distances:
         """Makes the query."""
-        return self.client.ask(self.request(inputs), retain=retain, spread=self.spread)
+        return self.client._asked(self.request(inputs), retain, self.spread)
 
     def request(self, inputs: Mapping[str, Array | None]) -> DistanceQuery:
         """The query."""

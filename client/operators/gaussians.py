@@ -18,7 +18,7 @@ from lumigrad.client.operators.call import RemoteCall, scene_of
 from lumigrad.client.operators.sensors import LENS_INPUTS, RAYS, SensorMatrices
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.rendering.request import RenderRequest, WireFormat
-from lumigrad.client.settings.engines import GaussianSettings, Transform
+from lumigrad.client.settings.gaussians import GaussianSettings, Transform
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.camera_models import Projection
 from lumigrad.client.values.gaussians import Gaussians
@@ -191,7 +191,7 @@ class GaussianCall(RemoteCall):
                 or [.., C, D], transforms [T, 4, 4], transforms_end [M, 4, 4], and the arrays that `cameras` expects.
             retain: keep the forward state for a backward pass.
         """
-        return self.client.render_request(self.request(inputs), retain=retain, spread=self.spread)
+        return self.client._rendered(self.request(inputs), retain, self.spread)
 
     def request(self, inputs: Mapping[str, Array | None]) -> RenderRequest:
         """The request of the rendering, for the inputs of `run`."""

@@ -21,7 +21,7 @@ from lumigrad.client.operators.sensor_parameters import (
     UnscentedTransformParameters,
 )
 from lumigrad.client.operators.sensors import OF_LIDAR, RAYS, SensorMatrices
-from lumigrad.client.settings.engines import TileBounds, UnscentedTransform
+from lumigrad.client.settings.gaussians import TileBounds, UnscentedTransform
 from lumigrad.client.values.camera_models import RowTime, Shutter
 from lumigrad.client.values.lenses import WINDSHIELD_LENGTHS, LensDomain, Reference, SpinDirection
 

@@ -16,7 +16,7 @@ from lumigrad.client.errors import (
 )
 from lumigrad.client.rendering.frame import Frame, render
 from lumigrad.client.rendering.request import RenderRequest, fill_spec, outputs_of, request_of
-from lumigrad.client.settings.engines import RENDER_SETTINGS
+from lumigrad.client.settings.fields import RENDER_FIELDS
 from lumigrad.client.settings.image_format import format_messages
 from lumigrad.client.transport.call import Call
 from lumigrad.client.transport.status import exception_of_item
@@ -39,7 +39,7 @@ BatchItem: TypeAlias = "tuple[_Scene, _Cameras] | tuple[_Scene, _Cameras, Mappin
 # What comes back for an item, or what is known of it before it is sent.
 Result: TypeAlias = "Frame | LumigradError"
 
-_ARGUMENTS = (*RENDER_SETTINGS, "outputs", "image_format", "jpeg_quality")
+_ARGUMENTS = ("settings", "outputs", "image_format", "jpeg_quality", *sorted(RENDER_FIELDS))
 # Errors about an item alone; any other ends the call.
 _OF_ITEMS = (InvalidArgument, ResourceExhausted, SceneNotFound, VersionMismatch)
 
@@ -60,7 +60,7 @@ def batch_requests(items: Iterable[BatchItem], arguments: Mapping[str, Any]) -> 
         instance(where, own, (Mapping,), "pass its arguments by name, e.g. {'near': 0.1}")
         check_names(own, f"{where}.")
         try:
-            requests.append(request_of(item[0], item[1], {**arguments, **own}))
+            requests.append(request_of(item[0], item[1], **{**arguments, **own}))
         except InvalidArgument as error:
             requests.append(_named(error, index))
     return requests

@@ -28,8 +28,9 @@ from lumigrad.client.rendering.request import (
     most_gradient_bytes,
     outputs_of,
 )
-from lumigrad.client.settings.engines import GaussianSettings, SphereSettings
+from lumigrad.client.settings.gaussians import GaussianSettings
 from lumigrad.client.settings.image_format import format_messages
+from lumigrad.client.settings.spheres import SphereSettings
 from lumigrad.client.transport.call import Call
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import SceneHandle
@@ -212,9 +213,9 @@ class Frame(Result):
             self._check_upstream(given, of_gaussians)
             upstream = {name: self._stacked(name, value) for name, value in given.items()}
             request = BackwardRequest(upstream, names("wanted", wanted), truth("sparse", sparse), gradient_format)
-            return self.differentiated(request, call, truth("release", release))
+            return self._differentiated(request, call, truth("release", release))
 
-    def differentiated(self, request: BackwardRequest, call: Call, release: bool) -> Gradients:
+    def _differentiated(self, request: BackwardRequest, call: Call, release: bool) -> Gradients:
         """Does the same as `backward`, for a given request and a call that has already begun."""
         render = self.request
         form = render_pb2.GradientFormat(dtype=WIRE_FORMATS[request.gradient_format], sparse=request.sparse)
@@ -268,7 +269,7 @@ class SpreadFrame(Frame):
         super().__init__(workers, request, arrays, files, None, slowest([part.timings for part in parts]))
         self._parts = parts
 
-    def differentiated(self, request: BackwardRequest, call: Call, release: bool) -> Gradients:
+    def _differentiated(self, request: BackwardRequest, call: Call, release: bool) -> Gradients:
         """Sums the gradients of all parts; gradients per camera are concatenated."""
         asks: list[Callable[[], Gradients]] = []
         begin = 0
@@ -276,7 +277,7 @@ class SpreadFrame(Frame):
             end = begin + len(part.request.cameras)
             upstream = {name: array[begin:end] for name, array in request.output_gradients.items()}
             piece = replace(request, output_gradients=upstream)
-            asks.append(partial(part.differentiated, piece, call, release))
+            asks.append(partial(part._differentiated, piece, call, release))
             begin = end
         found = together(asks)
         joined = [name for name in found[0] if name.startswith(PER_CAMERA)]

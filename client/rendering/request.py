@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple, get_args
 
 from lumigrad.client.base.arguments import instance, names, one_of
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.settings.engines import GaussianSettings, SphereSettings, engine_of, settings_of
-from lumigrad.client.settings.image_format import ImageFormats, image_formats, jpeg_quality_of
+from lumigrad.client.settings.gaussians import GaussianSettings
+from lumigrad.client.settings.image_format import ImageFormat, ImageFormats, image_formats, jpeg_quality_of
+from lumigrad.client.settings.spheres import SphereSettings
 from lumigrad.client.transport.connection import Reply
 from lumigrad.client.values.camera import Camera
-from lumigrad.client.values.camera_models import OpenCVModel, PulsarModel
+from lumigrad.client.values.camera_models import InriaModel, OpenCVModel, PulsarModel
 from lumigrad.client.values.gaussians import Gaussians
-from lumigrad.client.values.handle import SceneHandle, scene_facts
+from lumigrad.client.values.handle import SceneHandle, kind_in_words, scene_facts
 from lumigrad.client.values.spheres import Spheres
 from lumigrad.client.wire.cameras import camera_message, gaussian_settings_message, sphere_settings_message
 from lumigrad.client.wire.scenes import named_tensors, scene_message
@@ -47,17 +47,18 @@ class Look(NamedTuple):
 
 def _look(settings: SphereSettings | GaussianSettings, outputs: tuple[str, ...], channels: int | None) -> Look:
     """The look of settings and outputs; `channels` are those of the colours, None if they are unknown."""
-    spec = render_pb2.RenderSpec(outputs=outputs)
-    if isinstance(settings, SphereSettings):
-        spec.spheres.CopyFrom(sphere_settings_message(settings))
-    else:
-        spec.gaussians.CopyFrom(gaussian_settings_message(settings))
-    if channels is None or not set(outputs) <= {"color", *_ONE_CHANNEL}:
-        return Look(spec.SerializeToString(), math.inf)
-    return Look(spec.SerializeToString(), 4 * sum(channels if name == "color" else 1 for name in outputs))
-
-
-_kept_look = lru_cache(maxsize=256)(_look)
+    look: Look | None = settings.kept.get((outputs, channels))
+    if look is None:
+        spec = render_pb2.RenderSpec(outputs=outputs)
+        if isinstance(settings, SphereSettings):
+            spec.spheres.CopyFrom(sphere_settings_message(settings))
+        else:
+            spec.gaussians.CopyFrom(gaussian_settings_message(settings))
+        most = math.inf
+        if channels is not None and set(outputs) <= {"color", *_ONE_CHANNEL}:
+            most = 4 * sum(channels if name == "color" else 1 for name in outputs)
+        look = settings.kept[outputs, channels] = Look(spec.SerializeToString(), most)
+    return look
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class RenderRequest:
         scene: a scene sent with the call, or the handle of a stored one.
         cameras: all of one picture size.
         single: whether one camera was passed instead of a sequence; results then have no camera axis.
-        settings: settings of the engine that renders this kind of scene.
+        settings: settings of this kind of scene; what follows from scene and cameras is filled in.
         outputs: the names of the requested arrays.
         image_formats: transfer formats of outputs, by name; float32 for all others.
         jpeg_quality: 1 to 100; 0: the worker's choice.
@@ -87,7 +88,8 @@ class RenderRequest:
     look: Look = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        spheres = isinstance(self.settings, SphereSettings)
+        settings, is_open = self.settings, self.settings.is_open
+        spheres = isinstance(settings, SphereSettings)
         for camera in self.cameras:
             model = camera.model
             if not isinstance(model, _SPHERE_MODELS) if spheres else isinstance(model, PulsarModel):
@@ -95,13 +97,20 @@ class RenderRequest:
                 raise InvalidArgument.of("camera", f"expected {known}, got {type(model).__name__}")
             if spheres and isinstance(model, OpenCVModel):
                 model.check_for_spheres()
+            is_open = is_open or isinstance(model, InriaModel)
         channels = self.channels if self.tensors else channels_of(self.scene)
-        try:
-            look = _kept_look(self.settings, self.outputs, channels)
-        except TypeError:
-            # Matrices of transforms cannot be keys.
-            look = _look(self.settings, self.outputs, channels)
-        vars(self)["look"] = look
+        if is_open and isinstance(settings, SphereSettings):
+            settings = settings.filled(self._known_spheres(), self.cameras, channels)
+        elif is_open and isinstance(settings, GaussianSettings):
+            settings = settings.filled(self.cameras, channels)
+        vars(self).update(settings=settings, look=_look(settings, self.outputs, channels))
+
+    def _known_spheres(self) -> Spheres | None:
+        """The spheres that are drawn; None for a stored scene of which the handle has no copy."""
+        known = self.scene.scene if isinstance(self.scene, SceneHandle) else self.scene
+        if not isinstance(known, Spheres):
+            return None
+        return Spheres(**{**known.tensors, **self.tensors}) if self.tensors else known
 
     @property
     def stored(self) -> SceneHandle | None:
@@ -130,21 +139,43 @@ class RenderRequest:
 
 
 def request_of(
-    scene: Spheres | Gaussians | SceneHandle, camera: Camera | Sequence[Camera], arguments: Mapping[str, Any]
+    scene: Spheres | Gaussians | SceneHandle,
+    camera: Camera | Sequence[Camera],
+    *,
+    settings: SphereSettings | GaussianSettings | None = None,
+    outputs: Sequence[str] = ("color",),
+    image_format: ImageFormat | ImageFormats = "float32",
+    jpeg_quality: int | None = None,
+    **fields: Any,
 ) -> RenderRequest:
-    """The request of a scene and its cameras, and of the other arguments of `Client.render` by their names."""
-    cameras = (camera,) if isinstance(camera, Camera) else _cameras(scene, camera)
-    settings = settings_of(scene, cameras, arguments)
-    outputs = names("outputs", arguments.get("outputs", ("color",)))
-    formats = image_formats(arguments.get("image_format", "float32"), outputs)
-    quality = arguments.get("jpeg_quality")
-    quality = 0 if quality is None else jpeg_quality_of(quality, formats)
-    return RenderRequest(scene, cameras, isinstance(camera, Camera), settings, outputs, formats, quality)
+    """The request of `Client.render` with these arguments."""
+    kind = settings_kind(scene)
+    cameras = (camera,) if isinstance(camera, Camera) else _cameras(camera)
+    chosen = kind.from_fields(settings, fields)
+    wanted = names("outputs", outputs)
+    formats = image_formats(image_format, wanted)
+    quality = 0 if jpeg_quality is None else jpeg_quality_of(jpeg_quality, formats)
+    return RenderRequest(scene, cameras, isinstance(camera, Camera), chosen, wanted, formats, quality)
 
 
-def _cameras(scene: Any, camera: Any) -> tuple[Camera, ...]:
-    # A caller who mixes the two up hears of the scene, which comes first.
-    engine_of(scene)
+def settings_kind(scene: Spheres | Gaussians | SceneHandle) -> type[SphereSettings] | type[GaussianSettings]:
+    """The type of the settings for renderings of a scene.
+
+    Raises:
+        InvalidArgument: it is no scene of spheres or Gaussians, nor the handle of one.
+    """
+    if not isinstance(scene, SceneHandle):
+        advice = "pass Spheres(positions, colors, radii), Gaussians(…), or a handle from put or get"
+        instance("scene", scene, (Spheres, Gaussians, SceneHandle), advice)
+        return SphereSettings if isinstance(scene, Spheres) else GaussianSettings
+    if scene.kind not in ("spheres", "gaussians"):
+        advice = "" if scene.kind == "target" else "; pass it to query, for distances"
+        text = f"expected spheres or gaussians, got {kind_in_words(scene.kind)}{advice}"
+        raise InvalidArgument.of("scene", text)
+    return SphereSettings if scene.kind == "spheres" else GaussianSettings
+
+
+def _cameras(camera: Any) -> tuple[Camera, ...]:
     advice = "make one with Camera.look_at, orbit, opencv, sensor, pulsar or inria"
     # A string is iterable, but its letters are not what the caller passed.
     instance("camera", camera, (Camera,) if isinstance(camera, str) else (Camera, Iterable), advice)

@@ -93,7 +93,7 @@ class RenderStream(Cancellable):
                 stream.send(camera)
                 frame = stream.receive()
         """
-        self.ask(request_of(self.scene, camera, self._arguments))
+        self.ask(request_of(self.scene, camera, **self._arguments))
 
     def ask(self, request: RenderRequest) -> None:
         """Asks for the frame of a request, which may differ from those before in anything but the scene.

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from lumigrad.client.base.arguments import one_of, truth, whole_number
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.settings.engines import Settings
+from lumigrad.client.settings.settings import Settings
 
 DistanceSemantics = Literal["exact", "curobo", "curobo_field"]
 Reduction = Literal["sum", "max"]

@@ -27,7 +27,7 @@ from lumigrad.client.operators.sensor_arguments import are_sensors, check_output
 from lumigrad.client.operators.sensors import SensorMatrices
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.rendering.request import WireFormat
-from lumigrad.client.settings.engines import GaussianSemantics, GaussianSettings, TileBounds
+from lumigrad.client.settings.gaussians import GaussianSemantics, GaussianSettings, TileBounds
 from lumigrad.client.torch.gaussian_inputs import Prepared, check_cameras, prepared
 from lumigrad.client.torch.gaussian_nodes import Layout, Rendering, draw, project
 from lumigrad.client.torch.remote import outside_graphs, run

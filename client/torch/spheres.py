@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -18,10 +18,14 @@ from lumigrad.client.operators.call import (
     chosen,
     picture_size,
 )
-from lumigrad.client.settings.engines import Semantics, SphereSettings
+from lumigrad.client.settings.fields import SphereFields
+from lumigrad.client.settings.spheres import SphereSettings
 from lumigrad.client.torch.remote import compute, on_host, outside_graphs
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.handle import SceneHandle
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class RenderedSpheres(NamedTuple):
@@ -51,18 +55,15 @@ def render_spheres(
     scene: SceneHandle | None = None,
     width: int | None = None,
     height: int | None = None,
-    gamma: float | torch.Tensor,
-    max_depth: float,
-    min_depth: float = 0.0,
     opacities: torch.Tensor | None = None,
     background: torch.Tensor | Sequence[float] | None = None,
+    gamma: float | torch.Tensor | None = None,
     orthogonal: bool = False,
     right_handed: bool = False,
-    allowed_difference: float = 0.0,
-    semantics: Semantics = "exact",
-    deterministic: bool = False,
-    client: Client | str | None = None,
+    settings: SphereSettings | None = None,
     outputs: Sequence[str] = SPHERE_OUTPUTS,
+    client: Client | str | None = None,
+    **fields: Unpack[SphereFields],
 ) -> RenderedSpheres:
     """Renders spheres on a worker, differentiably.
 
@@ -82,19 +83,16 @@ def render_spheres(
             call. The stored scene does not change.
         width: picture width, pixels; not needed with a camera.
         height: picture height, pixels; not needed with a camera.
-        gamma: softness of the depth blending, in [1e-5, 1].
-        max_depth: far end of the depth range, scene units.
-        min_depth: near end; 0: just behind the film.
         opacities: [N] in [0, 1]; None: all 1, or those of the stored scene.
-        background: [K] channels; None: all 1.
+        background: [K] channels; None: as in the settings, by default all 1.
+        gamma: softness of the depth blending, in [1e-5, 1]; a tensor is differentiated. None: as in the settings.
         orthogonal: parallel rays; then the focal length must be 0.
         right_handed: the camera looks along -z instead of +z.
-        allowed_difference: relative error of a pixel's colour allowed for stopping early, in [0, 1).
-        semantics: "exact" for true derivatives, "compat" for Pulsar's behaviour.
-        deterministic: sum gradients in a fixed order on every device.
+        settings: the other settings; None: the defaults.
+        outputs: outputs beside the colour, from "alpha", "depth" and "info"; leave out those that you do not use.
         client: the client to use; a target such as "localhost:50051" means the shared client of that target, None the
             shared client of the default target.
-        outputs: outputs beside the colour, from "alpha", "depth" and "info"; leave out those that you do not use.
+        fields: fields of the settings by name, as for `Client.render`.
 
     Raises:
         InvalidArgument: an argument is wrong; the text names it.
@@ -107,16 +105,16 @@ def render_spheres(
         rendered = render_spheres(positions, colors, radii, camera, **size, gamma=0.1, max_depth=10, client=client)
         rendered.color.mean().backward()
     """
-    arguments = locals()
     check_stored(scene, "spheres")
     camera = cam_params if isinstance(cam_params, Camera) else None
+    is_differentiated = isinstance(gamma, torch.Tensor)
     named = {
         "positions": positions,
         "colors": colors,
         "radii": radii,
         "opacities": opacities,
         "background": background,
-        "gamma": gamma if isinstance(gamma, torch.Tensor) else None,
+        "gamma": gamma if is_differentiated else None,
     }
     for name in ("positions", "colors", "radii") if scene is None else ():
         if named[name] is None:
@@ -124,7 +122,7 @@ def render_spheres(
     tensors = {name: None if value is None else on_host(name, value) for name, value in named.items()}
     call = SphereCall(
         client=client_of(client),
-        settings=SphereSettings.of(arguments, background=()),
+        settings=SphereSettings.from_fields(settings, {**fields, "gamma": None if is_differentiated else gamma}),
         camera=camera,
         size=picture_size(camera, width, height),
         outputs=chosen(outputs, SPHERE_OUTPUTS, always=("color",)),

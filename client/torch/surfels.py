@@ -12,7 +12,7 @@ from lumigrad.client.default import client_of
 from lumigrad.client.operators.call import chosen
 from lumigrad.client.operators.gaussians import GaussianCall, ViewMatrices, travelling
 from lumigrad.client.rendering.frame import Frame
-from lumigrad.client.settings.engines import GaussianSettings
+from lumigrad.client.settings.gaussians import GaussianSettings
 from lumigrad.client.torch.gaussian_inputs import Prepared, check_cameras, prepared
 from lumigrad.client.torch.gaussian_nodes import Layout, Rendering, draw, project
 from lumigrad.client.torch.gaussians import with_derived

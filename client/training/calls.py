@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lumigrad.client.base.arguments import instance, number, whole_number
 from lumigrad.client.errors import InvalidArgument, LumigradError, SceneNotFound, TrainingLost, Unavailable
-from lumigrad.client.settings.engines import RENDER_SETTINGS, GaussianSettings, settings_of
+from lumigrad.client.rendering.request import request_of
+from lumigrad.client.settings.fields import RenderFields
+from lumigrad.client.settings.gaussians import GaussianSettings
+from lumigrad.client.settings.spheres import SphereSettings
 from lumigrad.client.training.options import (
     AdaptiveDensity,
     Loss,
@@ -38,6 +41,9 @@ from lumigrad.client.workers.scene_store import SceneStore
 from lumigrad.client.workers.worker import Worker
 from lumigrad.protos.service import TRAINING_SERVICE
 from lumigrad.v1 import training_pb2
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -140,8 +146,6 @@ def _target_image(value: Any) -> TargetImage | SceneHandle:
     return value if isinstance(value, TargetImage) else TargetImage(value)
 
 
-# Trainings do not support transforms of slices.
-_SETTINGS = tuple(name for name in RENDER_SETTINGS if name != "transforms")
 _MOST = 1 << 40
 _START_ID_BYTES = 16
 
@@ -158,6 +162,7 @@ class TrainingCalls(Cancellable):
         cameras: Sequence[Camera],
         target_images: Sequence[Any] | None = None,
         *,
+        settings: SphereSettings | GaussianSettings | None = None,
         loss: Loss | None = None,
         total_steps: int = 30_000,
         rates: Rates | None = None,
@@ -176,7 +181,7 @@ class TrainingCalls(Cancellable):
         seed: int = 0,
         snapshot_every: int = 0,
         timeout_s: float | None = None,
-        **settings: Any,
+        **fields: Unpack[RenderFields],
     ) -> Trainer:
         """Begins to train a scene on the worker, which keeps parameters, optimiser and, with target images, the loss.
 
@@ -188,6 +193,7 @@ class TrainingCalls(Cancellable):
                 function in place of one returns it when it is sent, so that only a few are in memory; it is called in
                 other threads, and again if the worker has lost the image. None: there are none, and
                 `Trainer.batches` returns the images for the client's own loss.
+            settings: of the renderings, as for `render`; without transforms.
             loss: the loss between renderings and target images; None: 0.8 L1 + 0.2 (1 - SSIM).
             total_steps: the number of steps over which the default rates of positions fall to a hundredth.
             rates: learning rates by parameter: of Gaussians "means", "quats", "scales" (of their logarithms),
@@ -215,7 +221,7 @@ class TrainingCalls(Cancellable):
             snapshot_every: steps between snapshots into the worker's spool, the first before the first step; 0: only
                 those of `Trainer.snapshot`, and one when the worker is stopped.
             timeout_s: time-out of each reply, seconds; None: the client's.
-            settings: settings of the rendering, as for `render`.
+            fields: of the settings, by name, as for `render`.
 
         Raises:
             TrainingHeld: another client is training the scene.
@@ -239,7 +245,7 @@ class TrainingCalls(Cancellable):
                 # Ids stand for content, which another program may have put too.
                 keeps_shared_scene=not isinstance(scene, SceneHandle),
             )
-            _set_rendering(spec, handle if handle.scene is None else scene, views, settings)
+            _set_rendering(spec, handle if handle.scene is None else scene, views, settings, fields)
             radius = extent_of(views.cameras) if extent is None else number("extent", extent)
             if not 0 < radius < math.inf:
                 raise InvalidArgument.of("extent", f"expected a radius above 0, scene units, got {radius:g}")
@@ -356,16 +362,19 @@ def _downloaded(trainer: Trainer, stream: TrainingStream, worker: Worker) -> Tar
 
 
 def _set_rendering(
-    spec: training_pb2.TrainingSpec, scene: Spheres | Gaussians | SceneHandle, views: Views, given: dict[str, Any]
+    spec: training_pb2.TrainingSpec,
+    scene: Spheres | Gaussians | SceneHandle,
+    views: Views,
+    settings: SphereSettings | GaussianSettings | None,
+    fields: Mapping[str, Any],
 ) -> None:
-    for name in given:
-        if name not in _SETTINGS:
-            raise InvalidArgument.of(name, f"expected a setting of render, one of {', '.join(_SETTINGS)}")
-    settings = settings_of(scene, views.cameras, given)
-    if isinstance(settings, GaussianSettings):
-        spec.gaussians.CopyFrom(gaussian_settings_message(settings))
-    else:
-        spec.spheres.CopyFrom(sphere_settings_message(settings))
+    chosen = request_of(scene, views.cameras, settings=settings, **fields).settings
+    if isinstance(chosen, SphereSettings):
+        spec.spheres.CopyFrom(sphere_settings_message(chosen))
+        return
+    if chosen.transforms:
+        raise InvalidArgument.of("transforms", "expected none in a training, whose Gaussians move by themselves")
+    spec.gaussians.CopyFrom(gaussian_settings_message(chosen))
 
 
 def _tensors_of(handle: SceneHandle) -> tuple[str, ...]:

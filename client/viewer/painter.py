@@ -131,8 +131,8 @@ class Painter:
             "image_format": formats,
             "jpeg_quality": quality if "jpeg" in formats.values() else None,
         }
-        request = request_of(self._scene(client, view.box), view.camera(*size), arguments)
-        return client.render_request(request) if cancellation is None else self._streamed(request, cancellation)
+        request = request_of(self._scene(client, view.box), view.camera(*size), **arguments)
+        return client._rendered(request) if cancellation is None else self._streamed(request, cancellation)
 
     def _streamed(self, request: RenderRequest, cancellation: Cancellation) -> Frame:
         """Renders a request as a frame of the stream of its scene; those that were cancelled before are skipped."""

@@ -12,7 +12,7 @@ import numpy as np
 from lumigrad.client.base.arguments import values_of
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.settings.engines import (
+from lumigrad.client.settings.gaussians import (
     DepthOrder,
     GaussianSemantics,
     GaussianSettings,
@@ -20,10 +20,9 @@ from lumigrad.client.settings.engines import (
     Primitive,
     ProjectionMethod,
     Response,
-    Semantics,
-    SphereSettings,
     TileBounds,
 )
+from lumigrad.client.settings.spheres import Semantics, SphereSettings
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.camera_models import InriaModel, OpenCVModel, Projection, RowTime, SensorModel, Shutter
 from lumigrad.client.values.lenses import (
@@ -195,7 +194,7 @@ def _pose_message(rotation: Float64, translation: Float64) -> camera_pb2.CameraP
 
 def sphere_settings_message(settings: SphereSettings) -> spheres_pb2.SphereSettings:
     """The message of sphere settings; fields that are None are left unset."""
-    return spheres_pb2.SphereSettings(**{**vars(settings), "semantics": _SEMANTICS[settings.semantics]})
+    return spheres_pb2.SphereSettings(**{**settings.values(), "semantics": _SEMANTICS[settings.semantics]})
 
 
 def gaussian_settings_message(settings: GaussianSettings) -> gaussians_pb2.GaussianSettings:
@@ -215,7 +214,7 @@ def gaussian_settings_message(settings: GaussianSettings) -> gaussians_pb2.Gauss
         named[name] = None if chosen is None else values[chosen]
     if settings.unscented is not None:
         named["unscented"] = gaussians_pb2.UnscentedTransform(**vars(settings.unscented))
-    return gaussians_pb2.GaussianSettings(**{**vars(settings), **named})
+    return gaussians_pb2.GaussianSettings(**{**settings.values(), **named})
 
 
 _NAMED = {

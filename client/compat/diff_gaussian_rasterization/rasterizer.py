@@ -16,7 +16,7 @@ from lumigrad.client.compat.diff_gaussian_rasterization.settings import (
 from lumigrad.client.default import default_client
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.operators.gaussians import GaussianCall, InriaMatrices
-from lumigrad.client.settings.engines import GaussianSettings
+from lumigrad.client.settings.gaussians import GaussianSettings
 from lumigrad.client.torch.gaussian_nodes import Layout, Rendering, draw
 from lumigrad.client.torch.remote import outside_graphs, run
 

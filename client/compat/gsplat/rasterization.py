@@ -26,7 +26,7 @@ from lumigrad.client.operators.gaussians import IMAGES, GaussianCall, ViewMatric
 from lumigrad.client.operators.sensor_arguments import check_without, sensor_settings
 from lumigrad.client.operators.sensors import SensorMatrices
 from lumigrad.client.rendering.frame import Frame
-from lumigrad.client.settings.engines import GaussianSettings
+from lumigrad.client.settings.gaussians import GaussianSettings
 from lumigrad.client.torch.gaussian_inputs import Prepared, prepared, six_numbers
 from lumigrad.client.torch.gaussian_nodes import Rendering, draw, project
 from lumigrad.client.torch.gaussians import with_derived

@@ -26,7 +26,7 @@ from lumigrad.client.compat.gsplat.tiles import Intersections, Projected, inters
 from lumigrad.client.default import default_client
 from lumigrad.client.operators.gaussians import GaussianCall, ViewMatrices
 from lumigrad.client.rendering.frame import Frame
-from lumigrad.client.settings.engines import GaussianSettings
+from lumigrad.client.settings.gaussians import GaussianSettings
 from lumigrad.client.torch.gaussian_inputs import Prepared, prepared
 from lumigrad.client.torch.gaussian_nodes import Layout, Rendering, draw, project
 from lumigrad.client.torch.gaussians import with_derived

@@ -24,7 +24,7 @@ from lumigrad.client.compat.pulsar.rays import Vectors, camera_vectors
 from lumigrad.client.default import default_client
 from lumigrad.client.operators.call import SphereCall
 from lumigrad.client.rendering.frame import Frame
-from lumigrad.client.settings.engines import SphereSettings
+from lumigrad.client.settings.spheres import SphereSettings
 from lumigrad.client.torch.remote import compute, outside_graphs, refuse_backward
 
 Image = torch.Tensor

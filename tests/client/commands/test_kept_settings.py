@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from lumigrad.client import Camera, Client, Gaussians, InvalidArgument, SceneNotFound, Spheres
 from lumigrad.client.rendering.request import RenderRequest, fill_spec, request_of
-from lumigrad.client.settings.engines import GaussianSettings, SphereSettings, made
+from lumigrad.client.settings.gaussians import GaussianSettings
+from lumigrad.client.settings.settings import made
+from lumigrad.client.settings.spheres import SphereSettings
 from lumigrad.client.wire.cameras import gaussian_settings_message, sphere_settings_message
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import render_pb2
@@ -57,7 +59,7 @@ def spec_of(request: RenderRequest) -> render_pb2.RenderSpec:
 
 def check(scene: Gaussians | Spheres, arguments: Mapping[str, Any], settings: Any, message: Any) -> None:
     for _ in range(2):
-        request = request_of(scene, CAMERA, arguments)
+        request = request_of(scene, CAMERA, **arguments)
         assert repr(request.settings) == repr(settings)
         spec = spec_of(request)
         assert (spec.spheres if isinstance(scene, Spheres) else spec.gaussians) == message
@@ -80,7 +82,7 @@ def test_settings_of_gaussians_are_those_of_the_arguments(arguments: dict[str, A
 
 @given(SPHERE)
 def test_settings_of_spheres_are_those_of_the_arguments(arguments: dict[str, Any]) -> None:
-    chosen = request_of(SPHERES, CAMERA, arguments).settings
+    chosen = request_of(SPHERES, CAMERA, **arguments).settings
     settings = SphereSettings(**{"gamma": 0.01, "max_depth": chosen.max_depth, **plain(arguments)})
     check(SPHERES, arguments, settings, sphere_settings_message(settings))
 
@@ -98,14 +100,14 @@ def test_equal_values_of_other_types_are_checked_anew() -> None:
 def test_values_that_change_are_read_at_each_call() -> None:
     near, background = np.array(0.5), np.zeros(3)
     arguments = {"near": near, "background": background}
-    assert request_of(post(), CAMERA, arguments).settings.near == 0.5
+    assert request_of(post(), CAMERA, **arguments).settings.near == 0.5
     near[...], background[:] = 0.25, 1
-    settings = request_of(post(), CAMERA, arguments).settings
+    settings = request_of(post(), CAMERA, **arguments).settings
     assert (settings.near, settings.background) == (0.25, (1, 1, 1))
 
 
 def test_a_changed_request_has_its_own_message() -> None:
-    request = request_of(post(), CAMERA, {"near": 0.5})
+    request = request_of(post(), CAMERA, near=0.5)
     other = replace(request, outputs=("alpha",), settings=replace(request.settings, near=0.25))
     assert (spec_of(other).gaussians.near, tuple(spec_of(other).outputs)) == (0.25, ("alpha",))
     assert (spec_of(request).gaussians.near, tuple(spec_of(request).outputs)) == (0.5, ("color",))

@@ -30,7 +30,7 @@ from support.meshes.shapes import torus
 PACKAGES = ("", ".torch", ".jax", ".training", ".robots", ".formats", ".datasets", ".pictures", ".aio")
 KERNELS = {"gaussians": gaussian_kernels, "spheres": sphere_kernels, "meshes": mesh_kernels}
 # Take or make messages of the protocol, or parts of a call; programs call what is above them.
-INNER = re.compile(r".*\.(of|names|message|differentiated|set_result|send_step|receive_step|settle|at)|Trainer\.apply")
+INNER = re.compile(r".*\.(of|names|values|filled|message|set_result|send_step|receive_step|settle|at)|Trainer\.apply")
 # Their line says all: they raise nothing of ours, and need no more words than their names.
 PLAIN = {
     *("Robot.collision_meshes", "StoredScene.gaussians", "StoredScene.invalid", "StoredScene.keep"),

@@ -226,10 +226,10 @@ def test_more_passes_than_are_kept_are_right_too(client: Client):
 
 def test_only_what_is_needed_is_asked_for(client: Client, monkeypatch: pytest.MonkeyPatch):
     asked = []
-    original = Distances.differentiated
+    original = Distances._differentiated
     monkeypatch.setattr(
         Distances,
-        "differentiated",
+        "_differentiated",
         lambda self, request, *rest: asked.append(request) or original(self, request, *rest),
     )
     poses = jnp.asarray(world().poses, jnp.float32)

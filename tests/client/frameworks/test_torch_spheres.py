@@ -103,13 +103,13 @@ def test_depth_has_a_gradient(client):
 
 def test_only_what_is_needed_is_asked_for(client, monkeypatch):
     asked = []
-    original = Frame.differentiated
+    original = Frame._differentiated
 
     def spy(self, request, *rest):
         asked.append((tuple(request.output_gradients), request.wanted))
         return original(self, request, *rest)
 
-    monkeypatch.setattr(Frame, "differentiated", spy)
+    monkeypatch.setattr(Frame, "_differentiated", spy)
     tensors = scene()
     tensors["colors"].requires_grad_()
     tensors["radii"].requires_grad_()

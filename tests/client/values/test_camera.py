@@ -9,7 +9,8 @@ import pytest
 
 from lumigrad.client import Camera, FisheyeLens, Gaussians, InvalidArgument, Spheres
 from lumigrad.client.rendering.request import RenderRequest
-from lumigrad.client.settings.engines import GaussianSettings, SphereSettings
+from lumigrad.client.settings.gaussians import GaussianSettings
+from lumigrad.client.settings.spheres import SphereSettings
 
 SPHERES = Spheres([[0, 0, 5]], [[1, 0, 0]], [1])
 GAUSSIANS = Gaussians([[0, 0, 5]], [[1, 0, 0, 0]], [[1, 1, 1]], [0.5], colors=[[1, 0, 0]])

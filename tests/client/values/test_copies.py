@@ -173,7 +173,7 @@ frame.release()
         "this Frame was unpickled and belongs to no client; ask a client again for gradients",
         "this Distances was unpickled and belongs to no client; ask a client again for gradients",
     ]
-    again = client.render_request(pickle.loads(pickle.dumps(frame)).request)
+    again = client._rendered(pickle.loads(pickle.dumps(frame)).request)
     np.testing.assert_array_equal(again.color, frame.color)
 
 

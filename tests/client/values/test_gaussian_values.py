@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lumigrad.client import Camera, Client, Gaussians, InvalidArgument, SceneHandle, Spheres, Transform
-from lumigrad.client.settings.engines import GaussianSettings
+from lumigrad.client.settings.gaussians import GaussianSettings
 from lumigrad.client.wire.cameras import camera_message, gaussian_settings_message
 from lumigrad.client.wire.scenes import scene_hash, scene_message
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lumigrad.client import (
@@ -15,6 +16,7 @@ from lumigrad.client import (
     DistanceSettings,
     Gaussians,
     GaussianSettings,
+    InvalidArgument,
     Spheres,
     SphereSettings,
     UnscentedTransform,
@@ -23,7 +25,7 @@ from lumigrad.client import (
 from lumigrad.client.aio import AsyncClient
 from lumigrad.client.distances.query import DistanceQuery, settings_message
 from lumigrad.client.rendering.request import RenderRequest
-from lumigrad.client.settings.engines import RENDER_SETTINGS
+from lumigrad.client.settings.fields import RENDER_FIELDS, GaussianFields, RenderFields, SphereFields
 from lumigrad.client.wire.cameras import gaussian_settings_message, sphere_settings_message
 
 CAMERA = Camera.look_at(eye=(0, 0, -4), target=(0, 0, 0), width=8, height=8)
@@ -69,27 +71,39 @@ def test_operators_have_the_defaults_of_the_settings(library: str) -> None:
     of_sensors = dict.fromkeys((*names, "precision"))
     # A tensor.
     assert {**of_gaussians, **of_sensors, "background": ()} == defaults(GaussianSettings)
-    of_spheres = arguments(found[f"{library}.render_spheres"], SphereSettings)
-    chosen = {"background": None, "allowed_difference": 0.0}
-    expected = {name: default for name, default in defaults(SphereSettings).items() if name in of_spheres}
-    assert of_spheres == {**expected, **chosen}
-    assert set(defaults(SphereSettings)) - set(of_spheres) == {"max_hits", "n_track", "background_depth"}
+    parameters = inspect.signature(found[f"{library}.render_spheres"]).parameters
+    assert (parameters["settings"].default, parameters["fields"].kind) == (None, inspect.Parameter.VAR_KEYWORD)
 
 
 @pytest.mark.parametrize("client", [Client, AsyncClient])
 def test_clients_take_all_settings(client: Any) -> None:
     assert arguments(client.query, DistanceSettings) == defaults(DistanceSettings)
-    parameters = inspect.signature(client.render).parameters
-    assert {name: parameters[name].default for name in RENDER_SETTINGS} == dict.fromkeys(RENDER_SETTINGS)
+    for function in (client.render, client.render_batch, client.stream, client.trainer):
+        parameters = inspect.signature(function).parameters
+        assert (parameters["settings"].default, parameters["fields"].kind) == (None, inspect.Parameter.VAR_KEYWORD)
+        assert not RENDER_FIELDS & set(parameters)
+    assert len(inspect.signature(client.render).parameters) <= 12
+
+
+@pytest.mark.parametrize(("kind", "told"), [(SphereSettings, SphereFields), (GaussianSettings, GaussianFields)])
+def test_keyword_arguments_are_typed_as_the_fields_of_settings(kind: type[Any], told: Any) -> None:
+    for field in fields(kind):
+        plain = str(field.type).removesuffix(" | None")
+        for known in (told.__annotations__, RenderFields.__annotations__):
+            text = known[field.name].__forward_arg__ if field.name in known else ""
+            assert text == "Any" or (plain in text and text.endswith(" | None")) or known is told.__annotations__
+    assert set(kind.names()) - set(told.__annotations__) <= {"background", "gamma", "transforms"}
+    assert set(told.__annotations__) < set(kind.names())
+    assert set(RenderFields.__annotations__) == RENDER_FIELDS
 
 
 class Recorder(Client):
     """Tells what would be asked of a worker."""
 
-    def render_request(self, request: RenderRequest, **_: Any) -> Any:
+    def _rendered(self, request: RenderRequest, *_: Any) -> Any:
         return request
 
-    def ask(self, query: DistanceQuery, **_: Any) -> Any:
+    def _asked(self, query: DistanceQuery, *_: Any) -> Any:
         return query
 
 
@@ -127,6 +141,32 @@ def test_clients_pass_every_setting_on(kind: type[Any]) -> None:
     else:
         scene = SPHERES if kind is SphereSettings else GAUSSIANS
         assert client.render(scene, CAMERA, **others).settings == expected
+        assert client.render(scene, CAMERA, settings=expected).settings is expected
+        first = dict([next(iter(others.items()))])
+        changed = kind(**{**others, **{name: default for name, default in defaults(kind).items() if name in first}})
+        assert client.render(scene, CAMERA, settings=changed, **first).settings == expected
+
+
+def test_settings_of_another_kind_of_scene_are_refused() -> None:
+    client = Recorder("localhost:1")
+    with pytest.raises(InvalidArgument, match="settings: expected SphereSettings for spheres, got GaussianSettings"):
+        client.render(SPHERES, CAMERA, settings=GaussianSettings())
+    with pytest.raises(InvalidArgument, match="near: belongs to Gaussians, but this scene is spheres; leave it out"):
+        client.render(SPHERES, CAMERA, near=0.1)
+    with pytest.raises(InvalidArgument, match="colour: expected a field of GaussianSettings: semantics, sh_degree"):
+        client.render(GAUSSIANS, CAMERA, colour=1)  # type: ignore[call-arg]
+
+
+def test_backgrounds_are_one_number_channels_or_channels_of_each_camera() -> None:
+    client = Recorder("localhost:1")
+    for background, expected in ((0.5, (0.5,) * 3), (1, (1.0,) * 3), ([0, 0.5, 1], (0.0, 0.5, 1.0))):
+        for found in (
+            client.render(GAUSSIANS, CAMERA, background=background),
+            client.render(GAUSSIANS, CAMERA, settings=GaussianSettings(background=background)),
+        ):
+            assert found.settings.background == expected
+    both = np.arange(6).reshape(2, 3)
+    assert client.render(GAUSSIANS, [CAMERA, CAMERA], background=both).settings.background == (0, 1, 2, 3, 4, 5)
 
 
 def test_messages_have_every_setting() -> None:

@@ -1,0 +1,224 @@
+"""The settings of renderings of Gaussians."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from lumigrad.client.base.arguments import instance, number, one_of, truth, whole_number
+from lumigrad.client.base.arrays import Float64, affine_array, to_numpy
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.settings.settings import RenderSettings, all_channels, background_of, made
+from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.camera_models import InriaModel
+from lumigrad.client.values.rotations import matrix_of
+
+GaussianSemantics = Literal["exact", "gsplat", "inria_depth", "inria_exact"]
+ProjectionMethod = Literal["jacobian", "unscented"]
+DepthOrder = Literal["z", "distance"]
+TileBounds = Literal["conservative", "gsplat"]
+Response = Literal["picture", "ray"]
+Primitive = Literal["volume", "surfel"]
+Precision = Literal["full", "half"]
+
+
+@dataclass(frozen=True)
+class UnscentedTransform:
+    """The seven sigma points by which Gaussians are projected; the worker checks ranges.
+
+    Attributes:
+        alpha: spread: the points lie alpha sqrt(3 + kappa) standard deviations from the mean.
+        beta: added to the weight of the centre in the covariance, beside 1 - alpha^2.
+        kappa: see alpha.
+        margin: points are valid up to this fraction of the image's size outside the image.
+        require_all: show Gaussians only if all seven points are valid; otherwise one is enough.
+
+    Example:
+        wide = UnscentedTransform(alpha=0.5, require_all=True)
+        client.render(gaussians, camera, projection_method="unscented", unscented=wide)
+    """
+
+    alpha: float = 0.1
+    beta: float = 2.0
+    kappa: float = 0.0
+    margin: float = 0.1
+    require_all: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "beta", "kappa", "margin"):
+            vars(self)[name] = number(f"unscented.{name}", getattr(self, name))
+        vars(self)["require_all"] = truth("unscented.require_all", self.require_all)
+
+
+class _Slice(NamedTuple):
+    begin: int
+    end: int
+    matrix: Any
+    matrix_end: Any = None
+
+
+class Transform(_Slice):
+    """Places a slice of the Gaussians rigidly in the world: means, covariances and spherical harmonics turn with it.
+
+    Attributes:
+        begin: the first Gaussian of the slice.
+        end: the one after its last; slices are disjoint.
+        matrix: [4, 4] object to world, for column vectors; the last row is 0 0 0 1. It may be made from a pose as of an
+            `Obstacle`: [7] x y z qw qx qy qz, or [3] x y z.
+        matrix_end: the same at the end of the exposure of sensors with a rolling shutter, while `matrix` is for its
+            start; None: the slice does not move. In between the translation is interpolated along a straight line, and
+            the rotation along the shorter arc.
+
+    Raises:
+        InvalidArgument: `begin` is not below `end`, or a pose is none.
+
+    Example:
+        moving = Transform(0, len(gaussians), np.eye(4), (0, 0, 0.3))
+        moving.matrix_end[:3, 3]  # 0, 0, 0.3
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, begin: int, end: int, matrix: Any, matrix_end: Any = None) -> Transform:
+        """Checks the slice and makes matrices of poses."""
+        return super().__new__(cls, *_checked_slice("", (begin, end, matrix, matrix_end)))
+
+
+def _checked_slice(prefix: str, entry: Sequence[Any]) -> tuple[int, int, Any, Any]:
+    """The fields of a slice, with matrices; `prefix` is that of their names in errors.
+
+    Tensors, which may have gradients, are left as they are.
+    """
+    begin, end = (whole_number(f"{prefix}{name}", entry[k], 0, 2**63 - 1) for k, name in enumerate(("begin", "end")))
+    if not begin < end:
+        raise InvalidArgument.of(f"{prefix}begin", f"expected begin < end, got {begin} and {end}")
+    matrices = [
+        _slice_matrix(f"{prefix}{name}", it) if isinstance(it, np.ndarray | list | tuple) else it
+        for name, it in zip(("matrix", "matrix_end"), entry[2:], strict=True)
+    ]
+    return begin, end, matrices[0], matrices[1]
+
+
+def _slice_matrix(name: str, value: Any) -> Float64:
+    """[4, 4] of a matrix, which may have a scale, or of a pose."""
+    array = to_numpy(name, value)
+    return affine_array(name, array) if array.shape == (4, 4) else matrix_of(name, array)
+
+
+@dataclass(frozen=True)
+class GaussianSettings(RenderSettings):
+    """The settings of a rendering of Gaussians. None means the worker's default, given here; the worker checks ranges.
+
+    Attributes:
+        semantics: "exact": gsplat's image formation with true derivatives; "gsplat": its own gradients; "inria_depth":
+            Inria's image formation with the gradients of its depth fork; "inria_exact": with true derivatives.
+        sh_degree: degree of the spherical harmonics in use, at most the stored one; None: the stored one.
+        antialiased: scale opacities to compensate for the area that the blur adds to each Gaussian.
+        background: [D] channels, [C, D] for each camera, or one number for all; empty: 0.
+        transforms: place slices of the Gaussians in the world, where they may move during an exposure.
+        deterministic: sum gradients in a fixed order on every device.
+        eps2d: blur in the image, pixels squared; None: 0.3.
+        near: least depth shown, scene units; None: 0.01.
+        far: largest depth shown, scene units; None: 1e10.
+        radius_clip: Gaussians with radii of at most this many pixels are not shown; None: 0.
+        alpha_min: contributions with a smaller alpha are skipped; None: 1/255.
+        alpha_max: larger alphas are clamped to it; None: 0.99.
+        transmittance_min: blending of a pixel stops when its transmittance falls to this; None: 1e-4.
+        pixel_center: where the centre of the first pixel is, 0.5 or 0 pixels; None: 0.5, with Inria's cameras 0.
+        scale_modifier: factor on all scales; None: 1.
+        projection_method: "jacobian": by the camera's Jacobian; "unscented": by sigma points. None: the first, and the
+            second for sensors. Rolling shutters and lidars have the second only.
+        unscented: of sensors, as all up to `tile_size`: where the sigma points lie.
+        depth_order: how Gaussians are sorted and depths measured, at the middle of the exposure: "z" or "distance"
+            from the camera. None: "distance" with lidars, else "z".
+        tile_bounds: which pixels see a Gaussian: "conservative" (None), all in which its alpha reaches `alpha_min`;
+            "gsplat", those of gsplat's tiles, which cut some.
+        tile_size: of gsplat's tiles, pixels: 4, 8 or 16. None: 16, along rays 8 for images of less than 1080 pixels in
+            width or height. Surfels are cut at such tiles, too.
+        response: where the alpha of a Gaussian comes from: "picture" (None), its ellipse in the image; "ray", its
+            largest response in space along the ray of each pixel.
+        primitive: "volume" (None): ellipsoids; "surfel": flat discs in the plane of the first two axes, which rays hit,
+            with OpenCV's pinholes without distortion.
+        precision: "full" (None); "half" permits a worker to compute with numbers of 16 bits, of which none makes use.
+            Not with `deterministic`, "ids", `retain` or gradients, along rays or of surfels.
+
+    Example:
+        sharp = GaussianSettings(antialiased=True, near=0.1)
+        frame = client.render(gaussians, camera, settings=sharp)
+        frame.request.settings.near  # 0.1
+    """
+
+    scenes: ClassVar[str] = "Gaussians"
+
+    semantics: GaussianSemantics = "exact"
+    sh_degree: int | None = None
+    antialiased: bool = False
+    background: Any = ()
+    transforms: Sequence[Transform] = ()
+    deterministic: bool = False
+    eps2d: float | None = None
+    near: float | None = None
+    far: float | None = None
+    radius_clip: float | None = None
+    alpha_min: float | None = None
+    alpha_max: float | None = None
+    transmittance_min: float | None = None
+    pixel_center: float | None = None
+    scale_modifier: float | None = None
+    projection_method: ProjectionMethod | None = None
+    unscented: UnscentedTransform | None = None
+    depth_order: DepthOrder | None = None
+    tile_bounds: TileBounds | None = None
+    tile_size: int | None = None
+    response: Response | None = None
+    primitive: Primitive | None = None
+    precision: Precision | None = None
+
+    def __post_init__(self) -> None:
+        one_of("semantics", self.semantics, get_args(GaussianSemantics), quote='"', suffix=" for Gaussians")
+        for name, kinds in _CHOICES.items():
+            if getattr(self, name) is not None:
+                one_of(name, getattr(self, name), get_args(kinds), quote='"')
+        if self.unscented is not None:
+            instance("unscented", self.unscented, (UnscentedTransform,), "or leave it out")
+        if self.sh_degree is not None:
+            vars(self)["sh_degree"] = whole_number("sh_degree", self.sh_degree, 0, 4)
+        if self.tile_size is not None:
+            vars(self)["tile_size"] = whole_number("tile_size", self.tile_size, 4, 16)
+        vars(self)["background"] = background_of(self.background)
+        self._check_numbers()
+        vars(self)["transforms"] = tuple(_transform(index, entry) for index, entry in enumerate(self.transforms))
+        vars(self)["is_open"] = type(self.background) is float
+
+    def filled(self, cameras: Sequence[Camera], channels: int | None) -> GaussianSettings:
+        """The settings with what follows from a scene, of which the client may not know the channels, and cameras."""
+        changes: dict[str, Any] = {}
+        if type(self.background) is float:
+            changes["background"] = all_channels(self.background, channels)
+        if self.pixel_center is None and any(type(camera.model) is InriaModel for camera in cameras):
+            # Inria's projection puts the centre of the first pixel at 0.
+            changes["pixel_center"] = 0.0
+        return made(GaussianSettings, {**self.values(), **changes}) if changes else self
+
+
+_CHOICES = {
+    "projection_method": ProjectionMethod,
+    "depth_order": DepthOrder,
+    "tile_bounds": TileBounds,
+    "response": Response,
+    "primitive": Primitive,
+    "precision": Precision,
+}
+
+
+def _transform(index: int, entry: Any) -> Transform:
+    field = f"transforms[{index}]"
+    if not isinstance(entry, tuple | list) or len(entry) not in (3, 4):
+        raise InvalidArgument.of(field, f"expected (begin, end, matrix), got {type(entry).__name__}; pass a Transform")
+    begin, end, matrix, last = _checked_slice(f"{field}.", (*entry, None)[:4])
+    # What is left are tensors.
+    matrix = _slice_matrix(f"{field}.matrix", matrix)
+    return Transform(begin, end, matrix, None if last is None else _slice_matrix(f"{field}.matrix_end", last))

@@ -1,0 +1,90 @@
+"""The settings of renderings of spheres."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+from lumigrad.client.base.arguments import one_of, truth, whole_number
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.settings.settings import RenderSettings, all_channels, background_of, made
+from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.spheres import Spheres
+
+Semantics = Literal["exact", "compat"]
+
+
+@dataclass(frozen=True)
+class SphereSettings(RenderSettings):
+    """The settings of a rendering of spheres; the worker checks their ranges.
+
+    Attributes:
+        gamma: softness of the depth blending, in [1e-5, 1], relative to the depth range.
+        max_depth: far end of the depth range, scene units; None: just behind the scene.
+        min_depth: near end, scene units; spheres that begin before it are not shown. 0: just behind the film of
+            Pulsar cameras.
+        semantics: "exact" for true derivatives, "compat" for Pulsar's behaviour.
+        background: [K] channels, or one number for all of them; empty: 1.
+        allowed_difference: share of a pixel's colour that stopping early may cost; None: 0 in exact, 0.01 in compat.
+        max_hits: maximum number of spheres blended per pixel; 0: no limit.
+        n_track: spheres recorded per pixel in "info", "sphere_ids" and "weights", 1 to 128.
+        background_depth: normalised closeness of the background, in (0, 1); None: 1e-6.
+        deterministic: sum gradients in a fixed order on every device.
+
+    Example:
+        soft = SphereSettings(gamma=0.1, background=0.0)
+        frame = client.render(spheres, camera, settings=soft)
+    """
+
+    scenes: ClassVar[str] = "spheres"
+
+    gamma: float = 1e-2
+    max_depth: float | None = None
+    min_depth: float = 0.0
+    semantics: Semantics = "exact"
+    background: Any = ()
+    allowed_difference: float | None = None
+    max_hits: int = 0
+    n_track: int = 5
+    background_depth: float | None = None
+    deterministic: bool = False
+
+    def __post_init__(self) -> None:
+        one_of("semantics", self.semantics, get_args(Semantics), quote='"', suffix=" for spheres")
+        for name, largest in (("max_hits", 2**32 - 1), ("n_track", 128)):
+            vars(self)[name] = whole_number(name, getattr(self, name), 0, largest)
+        vars(self)["deterministic"] = truth("deterministic", self.deterministic)
+        vars(self)["background"] = background_of(self.background)
+        self._check_numbers()
+        vars(self)["is_open"] = self.max_depth is None or type(self.background) is float
+
+    def filled(self, positions: Spheres | None, cameras: Sequence[Camera], channels: int | None) -> SphereSettings:
+        """The settings with what follows from a scene, of which the client may have no copy, and from its cameras."""
+        changes: dict[str, Any] = {}
+        if type(self.background) is float:
+            changes["background"] = all_channels(self.background, channels)
+        if self.max_depth is None:
+            if positions is None:
+                text = "has no default for a handle without its scene; pass it, or get the scene with_tensors=True"
+                raise InvalidArgument.of("max_depth", text)
+            changes["max_depth"] = _enclosing_depth(positions, cameras, self.min_depth)
+        return made(SphereSettings, {**self.values(), **changes}) if changes else self
+
+
+def _enclosing_depth(spheres: Spheres, cameras: Sequence[Camera], min_depth: float) -> float:
+    """A depth behind the box around all spheres, seen from every camera; scene units."""
+    smallest = 2.0 * max([min_depth, 1e-3, *(camera.model.focal_length for camera in cameras)])
+    if not len(spheres):
+        return smallest
+    low, high = (corner.tolist() for corner in spheres.bounds)
+    farthest = max(_farthest(low, high, camera.model.eye.tolist()) for camera in cameras)
+    if not math.isfinite(farthest):
+        raise InvalidArgument.of("max_depth", "has no default for positions that are not finite; pass it")
+    return max(smallest, 1.001 * farthest)
+
+
+def _farthest(low: Sequence[float], high: Sequence[float], eye: Sequence[float]) -> float:
+    """The distance to the farthest corner of a box. Avoids NumPy, which is slower for so few numbers."""
+    return math.hypot(*(max(abs(a - e), abs(b - e)) for a, b, e in zip(low, high, eye, strict=True)))

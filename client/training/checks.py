@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
-from lumigrad.client.base.arguments import names, one_of, whole_number
+from lumigrad.client.base.arguments import names, number, one_of, whole_number
 from lumigrad.client.base.arrays import Array, float32_array
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.rendering.request import WireFormat
@@ -18,6 +18,7 @@ Sizes = Sequence[tuple[int, int]]
 Encoded = tuple[Array, tensor_pb2.DType | None]
 
 _MOST_STEPS = 1 << 40
+_SLOWEST, _FASTEST = 1e-6, 1e6
 _MOST_VIEWS = 1 << 16
 # Images of each kind of scene; whether a training's scene has one of them, the worker knows.
 _OUTPUTS = (
@@ -35,6 +36,14 @@ def step_count(count: Any) -> int:
 def batch_size(batch: Any) -> int:
     """The number of views that the worker chooses for a step."""
     return whole_number("batch", batch, 1, _MOST_VIEWS)
+
+
+def step_pace(pace: Any) -> float:
+    """The pace of the schedules."""
+    given = number("pace", pace)
+    if not _SLOWEST <= given <= _FASTEST:
+        raise InvalidArgument.of("pace", f"expected {_SLOWEST:g} to {_FASTEST:g}, got {given:g}")
+    return given
 
 
 def step_views(views: Any, count: int, sizes: Sizes | None) -> list[tuple[int, ...]]:
@@ -61,7 +70,7 @@ def _views_of(name: str, views: Any, sizes: Sizes | None, advice: str) -> tuple[
     if not isinstance(views, Iterable) or isinstance(views, str | bytes):
         raise InvalidArgument.of(name, f"expected numbers of views, got {type(views).__name__}; {advice}")
     largest = (_MOST_VIEWS if sizes is None else len(sizes)) - 1
-    numbers = tuple(whole_number(name, number, 0, largest) for number in views)
+    numbers = tuple(whole_number(name, each, 0, largest) for each in views)
     if len(set(numbers)) < len(numbers):
         raise InvalidArgument.of(name, f"expected each view once, got {len(numbers)} with some twice")
     found = {sizes[number] for number in numbers} if sizes is not None else set()

@@ -40,10 +40,11 @@ def step_message(
     image_format: str,
     own_loss: bool,
     count: int = 0,
+    pace: float = 0.0,
 ) -> training_pb2.Step:
     """The protobuf message of a step; without `views` the worker chooses `batch` of them.
 
-    With `count` of so many steps, and `views` are those of all of them.
+    With `count` of so many steps, and `views` are those of all of them. `pace` 0 is 1.
     """
     one_of("image_format", image_format, _DTYPES)
     return training_pb2.Step(
@@ -54,6 +55,7 @@ def step_message(
         output_dtype=_DTYPES[image_format],
         own_loss=own_loss,
         count=count,
+        pace=pace,
     )
 
 

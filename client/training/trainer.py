@@ -21,6 +21,7 @@ from lumigrad.client.training.checks import (
     one_steps_views,
     step_count,
     step_outputs,
+    step_pace,
     step_views,
 )
 from lumigrad.client.training.exchange import Request, TrainReply
@@ -126,6 +127,7 @@ class Trainer:
         outputs: Sequence[str] = (),
         image_format: ImageFormat = "float32",
         in_flight: int = _IN_FLIGHT,
+        pace: float = 1.0,
     ) -> Iterator[StepResult]:
         """Runs steps with the training's own loss, several in flight at a time.
 
@@ -137,6 +139,8 @@ class Trainer:
                 "normals", "distortion", "surface_normals".
             image_format: wire format of the images.
             in_flight: maximum number of steps in flight. Steps already sent are done even if the loop ends early.
+            pace: how fast the schedules of rates, harmonics, density control and surfaces pass: all that they count in
+                steps is divided by it, from 1e-6 to 1e6. A training that shall end after half of its steps has pace 2.
 
         Yields:
             The result of each step, in order.
@@ -155,7 +159,7 @@ class Trainer:
             raise InvalidArgument.of("loss", text)
         limit = min(whole_number("in_flight", in_flight, 1, 1 << 16), int(self._stream.started.max_in_flight))
         shown, size = step_outputs(outputs, image_format), batch_size(batch)
-        chosen = step_views(views, step_count(count), self._sizes)
+        chosen, speed = step_views(views, step_count(count), self._sizes), step_pace(pace)
         self._clear_up()
         first = sent = self._next
         last = first + len(chosen)
@@ -163,7 +167,7 @@ class Trainer:
         while self._next < last:
             while sent < last and (count := min(max(run, 1), last - sent)) <= limit - (sent - self._next):
                 views_of_run = _alike(chosen[sent - first : sent - first + count])
-                self._send_steps(sent, views_of_run, size, shown, image_format)
+                self._send_steps(sent, views_of_run, size, shown, image_format, speed)
                 sent += len(views_of_run)
             yield self.receive_step(self._images() if shown else None)
 
@@ -394,22 +398,29 @@ class Trainer:
         outputs: tuple[str, ...] = (),
         image_format: str = "float32",
         own_loss: bool = False,
+        pace: float = 0.0,
     ) -> None:
         """Sends a step without waiting; `receive_step` returns its result. `steps` is simpler to use."""
-        step = step_message(number, views, batch, outputs, image_format, own_loss)
+        step = step_message(number, views, batch, outputs, image_format, own_loss, pace=pace)
         replies = 1 if own_loss or not outputs else 2
         self._stream.send(Request(training_pb2.TrainRequest(step=step), number, replies))
         self._sent, self._is_own = number + 1, own_loss
 
     def _send_steps(
-        self, number: int, views: Sequence[Sequence[int]], batch: int, outputs: tuple[str, ...], image_format: str
+        self,
+        number: int,
+        views: Sequence[Sequence[int]],
+        batch: int,
+        outputs: tuple[str, ...],
+        image_format: str,
+        pace: float,
     ) -> None:
         """Sends steps with these views, several of them in one request."""
         if len(views) == 1:
-            self.send_step(number, views[0], batch, outputs, image_format)
+            self.send_step(number, views[0], batch, outputs, image_format, pace=pace)
             return
         flat = [each for of_step in views for each in of_step]
-        step = step_message(number, flat, batch, outputs, image_format, False, len(views))
+        step = step_message(number, flat, batch, outputs, image_format, False, len(views), pace)
         self._stream.send(Request(training_pb2.TrainRequest(step=step), number, len(views)))
         self._sent, self._is_own = number + len(views), False
 

@@ -15,7 +15,7 @@ from lumigrad.kernels import density, resident
 from lumigrad.server.core.limits import Limits, require
 from lumigrad.server.engines.content import Shapes, Tensors
 from lumigrad.server.storage.trainings import TrainingReservation
-from lumigrad.server.training.parameters import Optimizer, Parameter, Parameters
+from lumigrad.server.training.parameters import Optimizer, Parameter, Parameters, paced
 from lumigrad.v1 import density_pb2, training_pb2
 
 _ADAPTIVE = {
@@ -24,6 +24,8 @@ _ADAPTIVE = {
     **{"grow_screen": 0.05, "prune_screen": 0.15},
 }
 _MCMC = {"start": 500, "stop": 25_000, "every": 100, "noise": 5e5, "min_opacity": 0.005, "growth": 0.05}
+# These count steps.
+_STEPS = ("start", "stop", "every", "reset_every", "pause_after_reset", "screen_stop")
 _NEEDED = ("means", "quats", "scales", "opacities")
 
 
@@ -53,6 +55,11 @@ class Density:
             prune_radius=values["prune_screen"] if by_screen else None,
             revised_opacity=self.revised_opacity,
         )
+
+    def paced(self, pace: float) -> Density:
+        """The same at another pace, see `training_pb2.Step`."""
+        steps = {name: paced(int(self.values[name]), pace) for name in _STEPS if name in self.values}
+        return dataclasses.replace(self, values={**self.values, **steps})
 
     def is_due(self, step: int) -> bool:
         """Whether rows are added and removed at a step, counted from 0."""
@@ -119,6 +126,12 @@ class DensityState:
         self._plan = plan
         self._statistics = None if plan.is_mcmc else density.Statistics.zeros(_rows(parameters))
         self._was_reset = False
+
+    def planned(self, plan: Density) -> DensityState:
+        """The same state with other settings."""
+        other = copy.copy(self)
+        other._plan = plan
+        return other
 
     @property
     def outputs(self) -> tuple[str, ...]:

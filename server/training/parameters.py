@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite, prod
 
 import torch
@@ -16,6 +16,13 @@ from lumigrad.v1 import training_pb2
 _BETA1 = 0.9
 _BETA2 = 0.999
 _EPSILON = 1e-15
+# Fits into the extension's integers.
+_MOST_STEPS = (1 << 63) - 1
+
+
+def paced(steps: int, pace: float) -> int:
+    """A number of steps of a schedule, at least 1 unless it is 0, whose schedule passes at a pace."""
+    return min(max(round(steps / pace), 1), _MOST_STEPS) if steps else 0
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,10 @@ class Rate:
         require(not falls or message.initial > 0, f"{field}.initial", "a rate > 0 with a final one", message.initial)
         require(not falls or message.steps > 0, f"{field}.steps", "at least 1 with a final rate", message.steps)
         return Rate(message.initial, message.final, message.steps)
+
+    def paced(self, pace: float) -> Rate:
+        """The same at another pace, see `training_pb2.Step`."""
+        return replace(self, steps=paced(self.steps, pace))
 
     @property
     def numbers(self) -> tuple[float, float, int]:

@@ -21,7 +21,7 @@ from lumigrad.server.engines.gaussians import KIND
 from lumigrad.server.training.density import DensityState
 from lumigrad.server.training.images import Planned
 from lumigrad.server.training.parameters import Parameters, parameters_of
-from lumigrad.server.training.spec import EXPOSURES
+from lumigrad.server.training.spec import EXPOSURES, TrainingPlan
 from lumigrad.server.training.state import TrainingState
 from lumigrad.server.training.step import Done
 from lumigrad.v1 import gaussians_pb2
@@ -78,6 +78,7 @@ class _Binding:
     """Steps that were bound to the extension, and what they were bound to."""
 
     native: Any
+    plan: TrainingPlan
     parameters: Parameters
     density: DensityState | None
     degree: int
@@ -178,6 +179,7 @@ class ResidentSteps:
         binding, degree = self._binding, _degree(state, state.step)
         if (
             binding is None
+            or binding.plan is not state.plan
             or binding.parameters is not state.parameters
             or binding.density is not state.density
             or (binding.degree, binding.views_of_step) != (degree, len(views))
@@ -221,7 +223,7 @@ class ResidentSteps:
             "names": tuple(bound),
             "count": parameters.count,
         }
-        return _Binding(native, parameters, state.density, degree, len(views), report)
+        return _Binding(native, state.plan, parameters, state.density, degree, len(views), report)
 
     def _add(self, state: TrainingState, number: int, limits: Limits) -> None:
         """Bind a view; InvalidArgumentError if it cannot be rendered."""

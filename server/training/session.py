@@ -43,6 +43,8 @@ T = TypeVar("T")
 MAX_IN_FLIGHT = 64  # The length of `TrainingState.recent_replies`.
 # Steps of one request.
 MOST_STEPS = 32
+# The limits of `Step.pace`.
+_SLOWEST, _FASTEST = 1e-6, 1e6
 # Steps that may wait for their gradients: each holds a forward state.
 _MOST_PENDING = 4
 
@@ -121,11 +123,15 @@ class Session:
         if asked.count:
             require(not asked.own_loss, "step.count", "0 with own_loss", asked.count)
             require(not asked.outputs, "step.count", "0 with outputs", asked.count)
+        pace = asked.pace or 1.0
+        require(_SLOWEST <= pace <= _FASTEST, "step.pace", f"0, or {_SLOWEST:g} to {_FASTEST:g}", asked.pace)
+        require(not (asked.own_loss and asked.pace), "step.pace", "0 with own_loss", asked.pace)
         steps, chosen = self._views(asked)
         if asked.own_loss:
             yield from self._own_loss(request, steps[0], chosen)
             return
         self._require_none_pending("step.own_loss")
+        state.keep_pace(pace)
         loss = state.plan.loss
         require(loss is not None, "step.own_loss", "true: the training has no loss of its own", False)
         require(state.views.has_target_images, "step.own_loss", "true: some views have no target image", False)

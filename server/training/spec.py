@@ -10,7 +10,7 @@ from typing import Any
 from lumigrad.server.core.limits import Limits, known, names_of, require
 from lumigrad.server.engines.content import Shapes
 from lumigrad.server.training.density import Density, density_of
-from lumigrad.server.training.parameters import Optimizer, parameters_of
+from lumigrad.server.training.parameters import Optimizer, paced, parameters_of
 from lumigrad.v1 import gaussians_pb2, training_pb2
 
 POSES = "poses"
@@ -82,6 +82,8 @@ class TrainingPlan:
         message: The client's message, for snapshots.
         loss: None: the client sends gradients.
         density: None: no density control.
+        sh_degree_every: The steps after which a degree of spherical harmonics is added; 0: all from the start.
+        pace: That of the schedules, see `training_pb2.Step`.
     """
 
     message: training_pb2.TrainingSpec
@@ -90,6 +92,8 @@ class TrainingPlan:
     optimizer: Optimizer
     loss: Loss | None
     density: Density | None
+    sh_degree_every: int
+    pace: float = 1.0
 
     @staticmethod
     def of(message: training_pb2.TrainingSpec, kind: str, shapes: Shapes, limits: Limits, field: str) -> TrainingPlan:
@@ -113,12 +117,25 @@ class TrainingPlan:
             optimizer=optimizer,
             loss=Loss.of(message.loss, kind, is_surfel, f"{field}.loss") if message.HasField("loss") else None,
             density=density_of(message, kind, shapes, optimizer, limits, f"{field}.density"),
+            sh_degree_every=message.sh_degree_every,
+        )
+
+    def paced(self, pace: float) -> TrainingPlan:
+        """This plan, of pace 1, at another one."""
+        loss, density, rates = self.loss, self.density, self.optimizer.rates
+        return replace(
+            self,
+            optimizer=replace(self.optimizer, rates={name: rate.paced(pace) for name, rate in rates.items()}),
+            loss=None if loss is None else replace(loss, surface_start=paced(loss.surface_start, pace)),
+            density=None if density is None else density.paced(pace),
+            sh_degree_every=paced(self.sh_degree_every, pace),
+            pace=pace,
         )
 
     def sh_degree(self, step: int, stored: int) -> int:
         """The degree of spherical harmonics used at a step."""
         wanted = self.settings.sh_degree if self.settings.HasField("sh_degree") else stored
-        every = self.message.sh_degree_every
+        every = self.sh_degree_every
         return int(min(wanted, step // every)) if every else int(wanted)
 
 

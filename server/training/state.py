@@ -41,7 +41,7 @@ class TrainingState:
         self.scene_id = scene_id
         # The last published version of the scene.
         self.version = 0
-        self.plan = plan
+        self._spec = self.plan = plan
         self.views = views
         self.parameters = parameters
         self.density = density
@@ -62,6 +62,13 @@ class TrainingState:
         self.exposures = Refinement(identities) if EXPOSURES in rates else None
         # What is kept for steps without Python; None: there was none yet.
         self.resident: Any = None
+
+    def keep_pace(self, pace: float) -> None:
+        """Let the schedules pass at a pace, see `training_pb2.Step`."""
+        if pace != self.plan.pace:
+            self.plan = self._spec.paced(pace)
+            if self.density is not None and self.plan.density is not None:
+                self.density = self.density.planned(self.plan.density)
 
     def cameras(self, numbers: Sequence[int]) -> list[camera_pb2.Camera]:
         """The current cameras of some views."""

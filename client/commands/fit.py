@@ -8,7 +8,8 @@ import re
 import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from lumigrad.client.base.extras import require
 from lumigrad.client.base.precision import said
 from lumigrad.client.base.replacing import write_text
 from lumigrad.client.client import Client
-from lumigrad.client.commands.fit_messages import check_photographs, division_text, say_axes, say_results
-from lumigrad.client.commands.options import COUNT, FOLDER, add_connection, connect, count, ending, option
+from lumigrad.client.commands.fit_messages import check_photographs, plan_text, say_axes, say_results
+from lumigrad.client.commands.options import COUNT, FOLDER, SECONDS, add_connection, connect, count, ending, option
 from lumigrad.client.commands.scene_file import PRIMITIVES, load, scene_path
 from lumigrad.client.datasets.capture import Capture
 from lumigrad.client.datasets.points import Points
@@ -29,8 +30,9 @@ from lumigrad.client.fitting.centring import beginning_in, offset_for, without_o
 from lumigrad.client.fitting.evaluation import Scores, pictures, scored
 from lumigrad.client.fitting.first_view import first_view
 from lumigrad.client.fitting.fit import Journal, Live, fit, stop_on_interrupt
-from lumigrad.client.fitting.memory import check_memory, memory_of, size_text
+from lumigrad.client.fitting.memory import check_memory
 from lumigrad.client.fitting.outcome import Outcome
+from lumigrad.client.fitting.pacing import Pacing
 from lumigrad.client.fitting.recipe import Checkpoint, Recipe
 from lumigrad.client.fitting.shot import Shot, divide, shots_of
 from lumigrad.client.formats.scene_offset import Offset, offset_text
@@ -49,6 +51,7 @@ from lumigrad.client.values.spheres import Spheres
 _GROWTH = 3
 # How long a fit waits for a worker that is restarted.
 _RETRY_S = 60.0
+_CHECKPOINT = "checkpoint.json"
 # What a fit writes into the folder beside the scene, besides the checkpoint and refined cameras, which are a data set.
 _RESULTS = re.compile(r"preview_\d{6,}\.jpg|report\.html|report\.json|comparison\.jpg")
 _DESCRIPTION = """\
@@ -64,6 +67,7 @@ and these files. Ctrl-C ends the fit early and writes a valid scene; a second Ct
 examples:
   lumigrad fit capture/ -o scene.ply
   lumigrad fit capture/ -o scene.ply --steps 30000 --cap 500000 --logdir runs/1
+  lumigrad fit capture/ -o scene.ply --seconds 60                  in a minute, on any device
   lumigrad fit capture/ -o scene.ply --view                        watch it in a browser
   lumigrad fit capture/ -o scene.ply --resume                      continue after Ctrl-C
   lumigrad fit capture/ -o surfels.ply --primitive surfels         flat Gaussians, for surfaces
@@ -113,7 +117,7 @@ def _run(arguments: argparse.Namespace) -> int:
         require("viser", "viewer", "fit --view")
     output = sys.stderr if arguments.json else sys.stdout
     folder = arguments.output.with_suffix(".fit")
-    checkpoint = Checkpoint.read(folder / "checkpoint.json") if arguments.resume else None
+    checkpoint = Checkpoint.read(folder / _CHECKPOINT) if arguments.resume else None
     _announce_replacement(arguments, folder)
     data = arguments if checkpoint is None else checkpoint
     capture, offset = _data(arguments, checkpoint)
@@ -121,68 +125,75 @@ def _run(arguments: argparse.Namespace) -> int:
     fitted, held_out = divide(shots, data.hold_out, capture.split)
     with _connected(arguments) as client, stop_on_interrupt() as stopped:
         if checkpoint is None:
-            beginning = _beginning(arguments, capture, background, offset)
-            trainer, recipe, before = _begin(client, *beginning, fitted, held_out)
-        else:
-            trainer, recipe, before = _resumed(client, checkpoint, fitted), checkpoint.recipe, checkpoint.before
-        folder.mkdir(parents=True, exist_ok=True)
-        if checkpoint is None:
+            recipe, begin = _beginning(arguments, capture, background, offset)
+            trainer, before = _begin(client, recipe, begin, fitted, held_out)
+            folder.mkdir(parents=True, exist_ok=True)
             _remove_results(folder)
             first_view(capture, background).save(arguments.output)
-        checkpoint = Checkpoint(trainer.training_id, trainer.lease, data.size, data.hold_out, recipe, before)
-        checkpoint.write(folder / "checkpoint.json")
-        planned = f"{division_text(shots, fitted, held_out)}, {recipe.steps} steps"
-        schedule = recipe.schedule(len(fitted))
-        memory = size_text(memory_of(schedule.shots(fitted)))
-        frame = "" if offset is None else f"; coordinates: {offset_text(offset)}"
-        print(f"{planned}; background: {background}{frame}; photographs on the worker: {memory}", file=output)
+            checkpoint = Checkpoint(trainer.training_id, trainer.lease, data.size, data.hold_out, recipe, before)
+            checkpoint.write(folder / _CHECKPOINT)
+        else:
+            trainer, recipe = _resumed(client, checkpoint, fitted), checkpoint.recipe
+        print(plan_text(recipe, shots, fitted, held_out), file=output)
         began, first = time.perf_counter(), trainer.step_number
-        every = arguments.every or max(recipe.steps // 10, 1)
+        pacing = recipe.pacing(arguments.every, checkpoint.used, partial(_keep, checkpoint, folder))
         with (
             # Before the progress bar, whose line would run into that of the page.
-            _page(client, trainer, recipe, capture, arguments) as live,
-            Journal(folder, first, recipe.steps, len(fitted), arguments.logdir) as journal,
+            _page(client, trainer, recipe, pacing, capture, arguments) as live,
+            Journal(folder, first, pacing, len(fitted), arguments.logdir) as journal,
         ):
+            schedule = recipe.schedule(len(fitted))
             scene = fit(
-                client, trainer, recipe, schedule, every, held_out, arguments.output, journal, stopped, live,
+                client, trainer, recipe, schedule, pacing, held_out, arguments.output, journal, stopped, live,
             )  # fmt: skip
         seconds, done = time.perf_counter() - began, trainer.step_number
+        fitting, is_over = pacing.text(done), pacing.is_over(done)
         if recipe.refines_cameras:
             found = trainer.cameras()[: len(fitted)]
             held_out, fitted = with_refined(held_out, fitted, found), with_refined(fitted, fitted, found)
             save_refined(capture, [*held_out, *fitted], folder, offset)
-        trainer.close(finish=done >= recipe.steps)
-        if done >= recipe.steps:
+        trainer.close(finish=is_over)
+        if is_over:
             # There is nothing to resume.
-            (folder / "checkpoint.json").unlink(missing_ok=True)
+            (folder / _CHECKPOINT).unlink(missing_ok=True)
         outcome = Outcome.of(client, scene, held_out, fitted, background.color)
-    after = outcome.scores
     report: dict[str, Any] = {
         "steps": done,
         "resumed_from": first,
         "seconds": seconds,
         "steps_per_second": (done - first) / seconds,
         "count": len(scene),
-        "held_out": asdict(after),
-        "begin": asdict(before),
+        "held_out": asdict(outcome.scores),
+        "begin": asdict(checkpoint.before),
         "photographs": [asdict(score) for score in outcome.photographs],
         "recipe": asdict(recipe),
     }
     write_text(folder / "report.json", json.dumps(report, indent=2))
     write_image(folder / "comparison.jpg", outcome.comparison)
-    rate = f"{done} of {recipe.steps} steps, {seconds:.0f} s, {report['steps_per_second']:.1f} steps/s"
-    facts = {
-        "fit": f"{rate}; {len(scene):,} {recipe.kind}; background: {background}",
-        "held-out photographs": f"{before}, now {after}",
-        "colours": f"{after.exposed_psnr:.2f} dB with neighbouring exposures, {after.matched_psnr:.2f} dB with colours "
-        "matched",
-        "coordinates": offset_text(offset),
-    }
+    spent = fitting if recipe.seconds else f"{fitting}, {seconds:.0f} s"
+    rate = f"{spent}, {report['steps_per_second']:.1f} steps/s"
+    facts = _facts(f"{rate}; {len(scene):,} {recipe.kind}", recipe, checkpoint.before, outcome.scores)
     outcome.page.write(folder / "report.html", arguments.output.name, facts)
     if arguments.json:
         print(json_text({"output": str(arguments.output), **report}))
-    say_results(arguments, recipe, facts, after, done < recipe.steps)
+    say_results(arguments, recipe, facts, outcome.scores, not is_over)
     return 0
+
+
+def _facts(fitting: str, recipe: Recipe, before: Scores, after: Scores) -> dict[str, str]:
+    """The facts of a report, by name, for people."""
+    return {
+        "fit": f"{fitting}; background: {recipe.background}",
+        "held-out photographs": f"{before}, now {after}",
+        "colours": f"{after.exposed_psnr:.2f} dB with neighbouring exposures, {after.matched_psnr:.2f} dB with colours "
+        "matched",
+        "coordinates": offset_text(recipe.offset),
+    }
+
+
+def _keep(checkpoint: Checkpoint, folder: Path, used: float) -> None:
+    """Notes how much of a time budget has passed, for `--resume`."""
+    replace(checkpoint, used=used).write(folder / _CHECKPOINT)
 
 
 def _connected(arguments: argparse.Namespace) -> Client:
@@ -210,7 +221,7 @@ def _announce_replacement(arguments: argparse.Namespace, folder: Path) -> None:
     if arguments.resume:
         return
     scene: Path = arguments.output
-    resumable = (folder / "checkpoint.json").exists()
+    resumable = (folder / _CHECKPOINT).exists()
     replaced = [str(scene)] if scene.exists() else []
     if resumable or _results(folder):
         replaced.append(f"the results of a fit in {folder}")
@@ -231,20 +242,20 @@ def _remove_results(folder: Path) -> None:
 
 
 def _page(
-    client: Client, trainer: Trainer, recipe: Recipe, capture: Capture, arguments: argparse.Namespace
+    client: Client, trainer: Trainer, recipe: Recipe, pacing: Pacing, capture: Capture, arguments: argparse.Namespace
 ) -> AbstractContextManager[Live | None]:
     """The page that shows the fit, which lasts as long; without --view nothing."""
     if not arguments.view:
         return nullcontext()
     from lumigrad.client.commands.fit_page import watched
 
-    return watched(client, trainer, recipe, capture, arguments.output.name)
+    return watched(client, trainer, recipe, pacing, capture, arguments.output.name)
 
 
 def _begin(
     client: Client, recipe: Recipe, begin: Gaussians | Spheres, fitted: list[Shot], held_out: list[Shot]
-) -> tuple[Trainer, Recipe, Scores]:
-    """Starts a training; returns it with its recipe and the initial scores."""
+) -> tuple[Trainer, Scores]:
+    """Starts a training; returns it with the initial scores."""
     check_memory(recipe.schedule(len(fitted)).shots(fitted), begin, client.info().target_image_bytes)
     before = scored(pictures(client, begin, held_out, recipe.background.color), held_out)
     shots = recipe.schedule(len(fitted)).shots(fitted)
@@ -252,7 +263,7 @@ def _begin(
     calibrations = shared_calibrations(fitted, len(shots))
     try:
         options = recipe.trainer_options()
-        return client.trainer(begin, cameras, images, calibrations=calibrations, **options), recipe, before
+        return client.trainer(begin, cameras, images, calibrations=calibrations, **options), before
     except TrainingHeld as error:
         advice = "a fit of the same photographs is in progress or was killed: --resume continues it"
         raise InvalidArgument.of("dataset", f"{advice}; {error}") from error
@@ -286,6 +297,7 @@ def _beginning(
         primitive=primitive,
         extent=extent_of([view.camera for view in capture.views]),
         steps=arguments.steps,
+        seconds=arguments.seconds or 0.0,
         sh_degree=arguments.sh_degree,
         strategy=arguments.strategy,
         cap=arguments.cap or _GROWTH * len(begin),
@@ -359,7 +371,10 @@ def _add_recipe(group: argparse._ArgumentGroup) -> None:
     option(group, "--kind", "primitives to fit", "gaussians", choices=("gaussians", "spheres"))
     help_text = "Gaussians as ellipsoids, or as flat discs, for surfaces (default: volumes, or what --begin has)"
     option(group, "--primitive", help_text, choices=PRIMITIVES)
-    option(group, "--steps", "optimiser steps", 7000, **COUNT)
+    length = group.add_mutually_exclusive_group()
+    option(length, "--steps", "optimiser steps", 7000, **COUNT)
+    help_text = "instead of --steps: steps and previews for so long, with schedules that pass with the time"
+    option(length, "--seconds", help_text, **SECONDS)
     help_text = "density control: how Gaussians are added and removed"
     option(group, "--strategy", help_text, "mcmc", choices=("mcmc", "adaptive", "none"))
     option(group, "--cap", f"largest number of Gaussians (default: {_GROWTH} for each initial point)", **COUNT)
@@ -376,7 +391,7 @@ def _add_recipe(group: argparse._ArgumentGroup) -> None:
     help_text = "a scene to begin with, instead of the points; sample:vase comes with Lumigrad"
     option(group, "--begin", help_text, type=scene_path, metavar="FILE")
     option(group, "--seed", "random seed", 0, type=int)
-    option(group, "--every", "steps between previews (default: a tenth of all)", **COUNT)
+    option(group, "--every", "steps between previews (default: a tenth of all, or of the time)", **COUNT)
     help_text = (
         "steps between snapshots on a worker with a spool, which let the fit continue after a crash (default: none)"
     )

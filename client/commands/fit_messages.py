@@ -13,8 +13,10 @@ from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.fitting.background import Background
 from lumigrad.client.fitting.cameras import looking_away
 from lumigrad.client.fitting.evaluation import Scores
+from lumigrad.client.fitting.memory import memory_of, size_text
 from lumigrad.client.fitting.recipe import Recipe
 from lumigrad.client.fitting.shot import Shot
+from lumigrad.client.formats.scene_offset import offset_text
 
 # A larger difference, with colours matched, has a reason that the user should know of, if the fit is good otherwise.
 _MISMATCH_DB, _GOOD_DB = 1.5, 20.0
@@ -69,11 +71,15 @@ def say_colours(scores: Scores, background: Background) -> None:
         )
 
 
-def division_text(shots: Sequence[Shot], fitted: Sequence[Shot], held_out: Sequence[Shot]) -> str:
-    """How many photographs are fitted and held out, for people."""
+def plan_text(recipe: Recipe, shots: Sequence[Shot], fitted: Sequence[Shot], held_out: Sequence[Shot]) -> str:
+    """What is going to be fitted, for people."""
     used = {shot.name for shot in (*fitted, *held_out)}
     unused = f", {len(shots) - len(used)} in no list of the data set" if len(used) < len(shots) else ""
-    return f"{len(fitted)} photographs to fit, {len(held_out)} held out{unused}"
+    length = f"{recipe.seconds:g} s" if recipe.seconds else f"{recipe.steps} steps"
+    frame = "" if recipe.offset is None else f"; coordinates: {offset_text(recipe.offset)}"
+    memory = size_text(memory_of(recipe.schedule(len(fitted)).shots(fitted)))
+    planned = f"{len(fitted)} photographs to fit, {len(held_out)} held out{unused}, {length}"
+    return f"{planned}; background: {recipe.background}{frame}; photographs on the worker: {memory}"
 
 
 def say_results(

@@ -14,6 +14,7 @@ import viser
 from lumigrad.client.client import Client
 from lumigrad.client.commands.view_page import viewpoints
 from lumigrad.client.datasets import Capture
+from lumigrad.client.fitting.pacing import Pacing
 from lumigrad.client.fitting.recipe import Recipe
 from lumigrad.client.training.trainer import Trainer
 from lumigrad.client.values.handle import SceneHandle
@@ -36,9 +37,9 @@ class LiveScene:
         steps: number of steps before the next `show`.
     """
 
-    def __init__(self, viewer: Viewer, trainer: Trainer, last: int) -> None:
-        """Publishes the training's scene; `last` is the number of all steps."""
-        self._viewer, self._last = viewer, last
+    def __init__(self, viewer: Viewer, trainer: Trainer, pacing: Pacing) -> None:
+        """Publishes the training's scene."""
+        self._viewer, self._pacing = viewer, pacing
         self._text: viser.GuiHtmlHandle = viewer.server.gui.add_html("", order=-0.5)
         self._shown_at, self._shown_step = monotonic(), trainer.step_number
         self.steps = 1
@@ -54,7 +55,7 @@ class LiveScene:
         if not sessions:
             return
         self.handle = _newest(trainer)
-        text = f"step {number:,} of {self._last:,}, {psnr:.1f} dB, {self.handle.count:,} {self.handle.kind}"
+        text = f"{self._pacing.text(number)}, {psnr:.1f} dB, {self.handle.count:,} {self.handle.kind}"
         self._text.content = f'<div style="opacity:0.8;padding:0 0.6em 0.5em;font-size:0.85em">{text}</div>'
         for session in sessions:
             session.refresh()
@@ -66,13 +67,16 @@ def _newest(trainer: Trainer) -> SceneHandle:
 
 
 @contextmanager
-def watched(client: Client, trainer: Trainer, recipe: Recipe, capture: Capture, name: str) -> Iterator[LiveScene]:
+def watched(
+    client: Client, trainer: Trainer, recipe: Recipe, pacing: Pacing, capture: Capture, name: str
+) -> Iterator[LiveScene]:
     """Opens the page for the duration of a `with` block.
 
     Args:
         client: a client of the worker.
         trainer: the training, which is used only here and by `LiveScene.show`.
         recipe: the recipe of the fit.
+        pacing: its progress.
         capture: the photographs.
         name: name of the scene's file.
     """
@@ -80,7 +84,7 @@ def watched(client: Client, trainer: Trainer, recipe: Recipe, capture: Capture, 
     first = replace(Viewpoint.of(capture.views[0].camera, capture.focus), up=capture.up)
     settings: dict[str, Any] = {"primitive": recipe.primitive} if recipe.kind == "gaussians" else {}
     with Viewer(_HOST, _PORT, first) as viewer:
-        live = LiveScene(viewer, trainer, recipe.steps)
+        live = LiveScene(viewer, trainer, pacing)
         viewer.show_headline(f"fit: {name}", {"photographs": f"{len(capture):,}", "worker": client.target})
 
         def begin(browser: viser.ClientHandle) -> Session:

@@ -19,6 +19,7 @@ from lumigrad.client.base.extras import require
 from lumigrad.client.base.replacing import replaced
 from lumigrad.client.client import Client
 from lumigrad.client.fitting.evaluation import pictures, samples, side_by_side
+from lumigrad.client.fitting.pacing import Pacing
 from lumigrad.client.fitting.recipe import Recipe
 from lumigrad.client.fitting.schedule import Schedule
 from lumigrad.client.fitting.shot import Shot
@@ -52,23 +53,22 @@ def fit(
     trainer: Trainer,
     recipe: Recipe,
     schedule: Schedule,
-    every: int,
+    pacing: Pacing,
     shots: Sequence[Shot],
     scene_path: Path,
     journal: Journal,
     stopped: threading.Event,
     live: Live | None = None,
 ) -> Gaussians | Spheres:
-    """Runs the steps of a recipe, or until `stopped`; returns the final scene, which is also saved.
+    """Runs a fit until `pacing` ends it, or until `stopped`; returns the final scene, which is also saved.
 
-    A preview of some shots is made, and the scene saved, `every` so many steps; `live` shows it more often.
+    Between the parts of the pacing, a preview of some shots is made and the scene saved; `live` shows it more often.
     """
     shown = [shots[index] for index in samples(shots, _SHOWN)]
-    last, background = recipe.steps, recipe.background.color
+    background = recipe.background.color
     found: Gaussians | Spheres | None = None
-    while found is None or (trainer.step_number < last and not stopped.is_set()):
-        first = trainer.step_number
-        _advance(trainer, schedule, first + min(every - first % every, last - first), journal, stopped, live)
+    while found is None or not (pacing.is_over(trainer.step_number) or stopped.is_set()):
+        _advance(trainer, schedule, pacing, journal, stopped, live)
         scene = trainer.scene()
         assert isinstance(scene, Gaussians | Spheres)
         if recipe.is_flat and isinstance(scene, Gaussians) and scene.scales is not None:
@@ -88,16 +88,15 @@ def fit(
 
 
 def _advance(
-    trainer: Trainer, schedule: Schedule, end: int, journal: Journal, stopped: threading.Event, live: Live | None
+    trainer: Trainer, schedule: Schedule, pacing: Pacing, journal: Journal, stopped: threading.Event, live: Live | None
 ) -> None:
-    """Runs the steps before the step `end`, or until `stopped`."""
-    while trainer.step_number < end and not stopped.is_set():
-        first = trainer.step_number
-        views = schedule.views(first, min(end - first, end if live is None else live.steps))
-        for step in trainer.steps(len(views), views=views):
+    """Runs the steps up to the next preview, or until `stopped`."""
+    for most, pace in pacing.parts(lambda: trainer.step_number):
+        views = schedule.views(trainer.step_number, min(most, most if live is None else live.steps), pace)
+        for step in trainer.steps(len(views), views=views, pace=pace):
             journal.step(step)
             if stopped.is_set():
-                break
+                return
         if live is not None:
             live.show(trainer, journal.psnr)
 
@@ -126,14 +125,15 @@ _BAR_EVERY, _SCALARS_EVERY = 10, 10
 class Journal:
     """Shows steps as they come."""
 
-    def __init__(self, folder: Path, first: int, last: int, views: int, log_folder: Path | None) -> None:
-        """Starts at step `first` of `last`; `log_folder` is TensorBoard's, None: no log."""
-        self._folder = folder
+    def __init__(self, folder: Path, first: int, pacing: Pacing, views: int, log_folder: Path | None) -> None:
+        """Starts at step `first`; `log_folder` is TensorBoard's, None: no log."""
+        self._folder, self._pacing = folder, pacing
         tqdm = require("tqdm", "fit", "the progress of a fit").tqdm
         # Fewer updates where standard error is a file.
         interval = 0.1 if sys.stderr.isatty() else 10.0
         pace = {"mininterval": interval, "maxinterval": 60.0}
-        self._bar = tqdm(total=last, initial=first, desc="fitting", unit="step", file=sys.stderr, **pace)
+        facts = {"total": pacing.total, "initial": pacing.done(first), "unit": pacing.unit}
+        self._bar = tqdm(desc="fitting", bar_format=pacing.bar, file=sys.stderr, **facts, **pace)
         self._decibels: deque[float] = deque(maxlen=min(max(views, 1), _MEMORY))
         self._writer: Any = None
         if log_folder is not None:
@@ -155,7 +155,7 @@ class Journal:
     def step(self, step: StepResult) -> None:
         """Records a step."""
         self._decibels.append(step.psnr)
-        self._bar.update()
+        self._bar.update(self._pacing.done(step.number + 1) - self._bar.n)
         if step.number % _BAR_EVERY == 0:
             self._bar.set_postfix(PSNR=f"{self.psnr:.1f} dB", count=f"{step.count:,}", refresh=False)
         if self._writer is not None and step.number % _SCALARS_EVERY == 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +12,7 @@ from lumigrad.client.base.replacing import replaced
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.fitting.background import Background
 from lumigrad.client.fitting.evaluation import Scores
+from lumigrad.client.fitting.pacing import BySeconds, BySteps, Pacing
 from lumigrad.client.fitting.schedule import Schedule
 from lumigrad.client.formats.scene_offset import Offset
 from lumigrad.client.settings.gaussians import Primitive
@@ -44,7 +46,8 @@ class Recipe:
         kind: "gaussians" or "spheres".
         primitive: of Gaussians: "volume", or "surfel", which are flat.
         extent: radius of the region around the cameras, scene units.
-        steps: number of steps, each on one photograph.
+        steps: number of steps, each on one photograph, or those of the schedules of a fit with a time budget.
+        seconds: the time budget, s; 0: none.
         sh_degree: largest degree of the Gaussians' harmonics; degrees are added one by one.
         strategy: density control of Gaussians: "mcmc", "adaptive", or "none".
         cap: maximum number of Gaussians.
@@ -64,6 +67,7 @@ class Recipe:
     primitive: Primitive = "volume"
     extent: float = 1.0
     steps: int = 7000
+    seconds: float = 0.0
     sh_degree: int = 3
     strategy: Strategy = "mcmc"
     cap: int = 0
@@ -126,6 +130,12 @@ class Recipe:
         """The photographs of the steps."""
         return Schedule(photographs, self.coarse, self.seed)
 
+    def pacing(self, every: int | None, used: float = 0.0, keep: Callable[[float], None] | None = None) -> Pacing:
+        """The progress, from now on; see `BySeconds` for the arguments."""
+        if not self.seconds:
+            return BySteps(self.steps, every)
+        return BySeconds(self.seconds, self.steps, every, used, keep)
+
     def trainer_options(self) -> dict[str, Any]:
         """Arguments of `Client.trainer`."""
         is_gaussians = self.kind == "gaussians"
@@ -158,6 +168,7 @@ class Checkpoint:
         hold_out: which photographs are held out, see `divide`.
         recipe: the settings of the fit.
         before: scores of the initial scene.
+        used: how much of the time budget has passed, s.
     """
 
     training_id: str
@@ -166,6 +177,7 @@ class Checkpoint:
     hold_out: int | None
     recipe: Recipe
     before: Scores
+    used: float = 0.0
 
     def write(self, path: Path) -> None:
         """Replaces the file atomically."""

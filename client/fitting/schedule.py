@@ -15,7 +15,7 @@ class Schedule:
 
     Attributes:
         photographs: number of photographs.
-        coarse: number of steps, from the first on, whose photographs have half the size.
+        coarse: number of steps at pace 1, from the first on, whose photographs have half the size.
         seed: seed of the order.
     """
 
@@ -27,12 +27,15 @@ class Schedule:
         """The training's views."""
         return [*fitted, *(shot.halved for shot in fitted)] if self.coarse else list(fitted)
 
-    def views(self, first: int, count: int) -> list[list[int]]:
-        """The views of `count` steps from step `first` on: each photograph once before any is repeated."""
-        return [[self._view(step)] for step in range(first, first + count)]
+    def views(self, first: int, count: int, pace: float = 1.0) -> list[list[int]]:
+        """The views of `count` steps from step `first` on: each photograph once before any is repeated.
 
-    def _view(self, step: int) -> int:
+        `pace` is how fast schedules pass, see `Trainer.steps`.
+        """
+        return [[self._view(step, step * pace < self.coarse)] for step in range(first, first + count)]
+
+    def _view(self, step: int, is_coarse: bool) -> int:
         epoch, place = divmod(step, self.photographs)
         order = list(range(self.photographs))
         random.Random(f"{self.seed}:{epoch}").shuffle(order)
-        return order[place] + (self.photographs if step < self.coarse else 0)
+        return order[place] + (self.photographs if is_coarse else 0)

@@ -213,6 +213,34 @@ def test_a_stopped_fit_leaves_a_scene_and_goes_on(capture: Path, tmp_path: Path,
     assert os.stat(checkpoint).st_mode & 0o077 == 0
 
 
+def test_a_fit_of_some_seconds_ends_with_its_schedules_and_goes_on_after_a_kill(
+    capture: Path, tmp_path: Path, running: WorkerProcess
+):
+    scene, checkpoint = tmp_path / "scene.ply", tmp_path / "scene.fit" / "checkpoint.json"
+    options = ["--sh-degree", "1", "--seconds", "4"]
+    process = subprocess.Popen(
+        [LUMIGRAD, *command(capture, scene, *options, target=running.target)], stderr=subprocess.DEVNULL
+    )
+    wait_for_previews(scene, 3, process)
+    process.kill()
+    process.wait()
+    used = json.loads(checkpoint.read_text())["used"]
+    assert used > 0.8
+    done = fit(capture, scene, "--resume", target=running.target)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r" held out, 4 s; background", done.stdout) and re.search(r"\d+ steps, \d+ of 4 s, ", done.stdout)
+    report = report_of(scene)
+    assert report["seconds"] > 4 - used - 1
+    assert report["steps"] > report["resumed_from"] > 0
+    assert report["held_out"]["psnr"] > report["begin"]["psnr"] + 4
+    assert len(previews(scene)) >= 4
+    # It is over, however few steps were made: there is nothing to resume, and all degrees were added.
+    assert not checkpoint.exists()
+    assert Gaussians.load(scene).sh_degree == 1 and report["count"] > COUNT
+    both = fit(capture, scene, "--seconds", "4", "--steps", "4", target=running.target)
+    assert both.returncode == 2 and "not allowed with argument" in both.stderr
+
+
 def test_a_second_fit_replaces_the_results_of_the_first(capture: Path, tmp_path: Path, running: WorkerProcess):
     scene, folder = tmp_path / "scene.ply", tmp_path / "scene.fit"
     options = ["--sh-degree", "0", "--strategy", "none"]

@@ -1,0 +1,151 @@
+"""How far a fit is: by the steps that it has made, or by the seconds that have passed of those that it may take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from time import monotonic
+from typing import Protocol
+
+# A time budget is spent in parts, after each of which the pace is adapted: the largest share of the budget, and of the
+# schedules, that a part takes, and the most seconds.
+_PART, _MOST_SECONDS = 0.02, 2.0
+# Of a training.
+_SLOWEST = 1e-6
+# Previews of a fit.
+_PREVIEWS = 10
+
+
+class Pacing(Protocol):
+    """The progress of a fit.
+
+    Attributes:
+        total: what `done` is at its end.
+        unit: the unit of both.
+        bar: the format of a progress bar; None: the usual one.
+    """
+
+    total: float
+    unit: str
+    bar: str | None
+
+    def done(self, number: int) -> float:
+        """How much is done before step `number`."""
+
+    def text(self, number: int) -> str:
+        """How much is done before step `number`, for people."""
+
+    def is_over(self, number: int) -> bool:
+        """Whether there is to be no step `number`."""
+
+    def parts(self, number: Callable[[], int]) -> Iterator[tuple[int, float]]:
+        """The steps up to the next preview, in parts.
+
+        Args:
+            number: returns the number of the next step.
+
+        Yields:
+            How many steps a part has at most, and the pace of the schedules in it.
+        """
+
+
+class BySteps:
+    """A fit of so many steps."""
+
+    unit, bar = "step", None
+
+    def __init__(self, steps: int, every: int | None) -> None:
+        """`every`: steps between previews; None: a tenth of all."""
+        self.total: float = steps
+        self._steps, self._every = steps, every or max(steps // _PREVIEWS, 1)
+
+    def done(self, number: int) -> float:
+        """The number of steps that are done."""
+        return number
+
+    def text(self, number: int) -> str:
+        """See `Pacing`."""
+        return f"{number} of {self._steps} steps"
+
+    def is_over(self, number: int) -> bool:
+        """Whether all steps are done."""
+        return number >= self._steps
+
+    def parts(self, number: Callable[[], int]) -> Iterator[tuple[int, float]]:
+        """See `Pacing`."""
+        first = number()
+        end = min(first + self._every - first % self._every, self._steps)
+        while (at := number()) < end:
+            yield end - at, 1.0
+
+
+class BySeconds:
+    """A fit of so many seconds. Its schedules are those of `steps` steps, and pass with the time.
+
+    It leaves as much time for the last preview as the one before took, and so ends at most a part, or a step, late.
+    """
+
+    unit, bar = "s", "{l_bar}{bar}| {n:.0f}/{total:.0f} s{postfix}"
+
+    def __init__(
+        self,
+        seconds: float,
+        steps: int,
+        every: int | None,
+        used: float = 0.0,
+        keep: Callable[[float], None] | None = None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """Begins now.
+
+        Args:
+            seconds: how long the fit may take.
+            steps: the steps that its schedules have.
+            every: steps between previews; None: a tenth of the time.
+            used: seconds that have passed in an earlier process.
+            keep: called with the seconds that have passed, after each part; None: nothing is.
+            clock: the time, seconds.
+        """
+        self.total = seconds
+        self._steps, self._every, self._keep, self._clock = steps, every, keep, clock
+        self._began = clock() - used
+        # Seconds of a step, and of a preview, as measured last.
+        self._step, self._preview = 0.0, 0.0
+        self._paused: float | None = None
+
+    def done(self, number: int) -> float:
+        """The seconds that have passed."""
+        return self._clock() - self._began
+
+    def text(self, number: int) -> str:
+        """See `Pacing`."""
+        return f"{number} steps, {self.done(number):.0f} of {self.total:g} s"
+
+    def is_over(self, number: int) -> bool:
+        """Whether there is no time for half of another step, and the last preview."""
+        return self.done(number) + self._preview + self._step / 2 >= self.total
+
+    def parts(self, number: Callable[[], int]) -> Iterator[tuple[int, float]]:
+        """See `Pacing`."""
+        began = self.done(0)
+        if self._paused is not None:
+            self._preview = began - self._paused
+        first = number()
+        until = self.total if self._every else (began * _PREVIEWS // self.total + 1) * self.total / _PREVIEWS
+        while not self.is_over(at := number()) and (used := self.done(at)) < until:
+            pace = max(used / self.total * self._steps / max(at, 1), _SLOWEST)
+            count = min(self._count(used), int(_PART * self._steps / pace) + 1, max(at, 1))
+            if self._every:
+                count = min(count, first + self._every - first % self._every - at)
+            if not count:
+                break
+            yield count, pace
+            if (made := number() - at) > 0:
+                self._step = (self.done(at) - used) / made
+            if self._keep is not None:
+                self._keep(self.done(at))
+        self._paused = self.done(0)
+
+    def _count(self, used: float) -> int:
+        """The number of steps that a part has time for."""
+        seconds = min(self.total * _PART, _MOST_SECONDS, self.total - self._preview - used)
+        return max(int(seconds / self._step), 1) if self._step else 1

@@ -38,6 +38,7 @@ file(GLOB LUMIGRAD_BUILD_SOURCES CONFIGURE_DEPENDS "${NATIVE}/*/build/*.cpp")
 add_library(lumigrad_common STATIC "${NATIVE}/common/threads.cpp" "${NATIVE}/common/pool.cpp" "${NATIVE}/common/room.cpp"
             "${NATIVE}/serving/passes/distance.cpp" "${NATIVE}/serving/passes/retained.cpp" "${NATIVE}/serving/queue/estimates.cpp"
             "${NATIVE}/serving/queue/lines.cpp" "${NATIVE}/serving/queue/queue.cpp" "${NATIVE}/serving/render.cpp"
+            "${NATIVE}/spheres/opencv_camera.cpp"
             ${LUMIGRAD_BUILD_SOURCES})
 target_include_directories(lumigrad_common PUBLIC "${NATIVE}")
 target_compile_options(lumigrad_common PRIVATE ${LUMIGRAD_CXX_FLAGS})

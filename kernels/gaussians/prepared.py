@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -14,23 +13,7 @@ from lumigrad.kernels.gaussians.forward import views_of
 from lumigrad.kernels.gaussians.inputs import Gaussians, check_background, check_cameras
 from lumigrad.kernels.gaussians.settings import Settings
 from lumigrad.kernels.gaussians.transforms import cut
-
-
-@dataclass(frozen=True)
-class Place:
-    """An output in the payload of a reply.
-
-    Attributes:
-        name: Its name, one of `OUTPUTS` or `ON_SURFELS`, but "surface_normals".
-        encoding: "plain", as the kernels write it; "levels", uint8; "float16" or "bfloat16".
-        values: The number of its values.
-        offset: Bytes.
-    """
-
-    name: str
-    encoding: str
-    values: int
-    offset: int
+from lumigrad.kernels.prepared import Place
 
 
 def prepare(
@@ -43,14 +26,14 @@ def prepare(
     *,
     background: torch.Tensor | None = None,
     most_together: int = 1,
-) -> _native.GaussianRender:
+) -> _native.NativeRender:
     """Prepares renders of one scene by cameras as these from other poses.
 
     Args:
         gaussians: One scene, which must not change while the result is in use.
         cameras: Created by `Camera.opencv`.
         settings: How to project and blend; not along rays.
-        places: The outputs, each once.
+        places: The outputs, each once, of `OUTPUTS` or `ON_SURFELS`, but "surface_normals".
         payload_bytes: The size of the payload.
         head: The bytes of a reply before its payload.
         background: f32 [D], or per camera [C, D]; None: 0.
@@ -65,10 +48,10 @@ def prepare(
     backgrounds = check_background(background, gaussians, len(cameras))
     if backgrounds is not None:
         backgrounds = backgrounds.repeat(most_together, 1)
-    return _native.GaussianRender(
+    return _native.gaussian_render(
         views_of(gaussians, cameras, settings, cut((), gaussians.count)),
         settings.native(gaussians.degree(settings), *size, lidar=False),
-        [(place.name, place.encoding, place.values, place.offset) for place in places],
+        places,
         payload_bytes,
         head,
         background=backgrounds,

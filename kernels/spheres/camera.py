@@ -12,7 +12,7 @@ import numpy as np
 from lumigrad.kernels import _native
 from lumigrad.kernels.checks import MAX_EXTENT, check_size
 from lumigrad.kernels.errors import ArgumentError
-from lumigrad.kernels.spheres.camera_sources import Axes, OpenCVSource, PulsarSource
+from lumigrad.kernels.spheres.camera_sources import OpenCVSource, PulsarSource
 
 Array = np.ndarray
 _LENGTHS = (8, 10, 11, 13)
@@ -27,8 +27,6 @@ class Camera:
         orthogonal: Whether the projection is orthographic.
         focal: Distance of the film from the eye, scene units; 0 if orthogonal; 1 for OpenCV's cameras.
         auto_min_depth: Default start of the depth range: the focal length for Pulsar's cameras, 0 for OpenCV's.
-        axes: The frame in float32, with Pulsar's rounding.
-        axes64: The frame in float64.
         offset: Principal point offset (x, y), pixels; a positive one moves the image to the left and up.
         scale: Pixels per unit on the plane z = 1 (perspective) or per scene unit (orthogonal), (x, y).
         centre: Pixel coordinates of the optical axis (x, y); pixel centres are at integers.
@@ -40,8 +38,6 @@ class Camera:
     orthogonal: bool
     focal: float
     auto_min_depth: float
-    axes: Axes
-    axes64: Axes
     offset: tuple[float, float]
     scale: tuple[float, float]
     centre: tuple[float, float]
@@ -97,8 +93,6 @@ class Camera:
             orthogonal=orthogonal,
             focal=focal,
             auto_min_depth=focal,
-            axes=source.axes(np.float32, width, height, orthogonal),
-            axes64=source.axes(np.float64, width, height, orthogonal),
             offset=(px, py),
             scale=(scale, scale),
             # In Pulsar orthographic rays are offset by half a pixel against the film.
@@ -147,15 +141,12 @@ class Camera:
             if not np.isfinite(value):
                 raise ArgumentError(name, "a finite principal point, in pixels", f"{value}")
         source = OpenCVSource(fx, fy, cx, cy, r, t)
-        axes = source.axes()
         return Camera(
             width=width,
             height=height,
             orthogonal=False,
             focal=1.0,
             auto_min_depth=0.0,
-            axes=Axes(**{name: value.astype(np.float32) for name, value in vars(axes).items()}),
-            axes64=axes,
             offset=(0.0, 0.0),
             scale=(fx, fy),
             centre=(cx - 0.5, cy - 0.5),
@@ -164,6 +155,10 @@ class Camera:
 
     def native(self, min_depth: float, max_depth: float) -> _native.SphereCamera:
         """The extension's camera, with the depth range of the call."""
+        if isinstance(self.source, OpenCVSource):
+            return _native.opencv_sphere_camera(
+                self.source.lens(self.width, self.height), *self._pose, min_depth, max_depth
+            )
         z_min, z_max = np.float32(min_depth), np.float32(max_depth)
         return _native.make_sphere_camera(
             **self._native_view,
@@ -175,19 +170,24 @@ class Camera:
         )
 
     @cached_property
+    def _pose(self) -> tuple[list[float], list[float]]:
+        """Rotation and translation of OpenCV's camera."""
+        source = self.source
+        assert isinstance(source, OpenCVSource)
+        return source.rotation.ravel().tolist(), source.translation.tolist()
+
+    @cached_property
     def _native_view(self) -> dict[str, Any]:
-        """The arguments of the extension's camera, without the depth range."""
-        f32 = np.float32
-        a, px, py = self.axes, int(self.offset[0]), int(self.offset[1])
+        """The arguments of the extension's camera for Pulsar's, without the depth range."""
+        f32, source = np.float32, self.source
+        assert isinstance(source, PulsarSource)
+        a, m = (source.axes(each, self.width, self.height, self.orthogonal) for each in (np.float32, np.float64))
+        px, py = int(self.offset[0]), int(self.offset[1])
         origin = a.origin - a.pixel_x * f32(abs(px)) - a.pixel_y * f32(abs(py)) - a.eye
         length_x, length_y = _length(a.pixel_x), _length(a.pixel_y)
         forward = _unit(np.cross(a.pixel_y, a.pixel_x).astype(f32))
         forward = -forward if float(forward @ a.forward) < 0 else forward
         aperture = (self.width + 2 * abs(px), self.height + 2 * abs(py))
-        axis = tuple((f32(n) - f32(1)) * f32(0.5) for n in aperture)
-        if isinstance(self.source, OpenCVSource):
-            axis = (f32(self.centre[0]), f32(self.centre[1]))
-        m = self.axes64
         return dict(
             width=self.width,
             height=self.height,
@@ -203,7 +203,7 @@ class Camera:
             half_pixel=float(f32(0.5) * length_x),
             focal=self.focal,
             pixels_per_unit=tuple(float(f32(1) / (f32(2) * (f32(0.5) * n))) for n in (length_x, length_y)),
-            axis=(float(axis[0]), float(axis[1])),
+            axis=tuple(float((f32(n) - f32(1)) * f32(0.5)) for n in aperture),
             eye64=m.eye.tolist(),
             rotation64=np.concatenate([m.right, m.down, m.forward]).tolist(),
             scale=self.scale,

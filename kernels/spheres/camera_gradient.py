@@ -49,7 +49,7 @@ def _film_exact(camera: Camera, sums: Array) -> tuple[Array, Array]:
 
 
 def _pulsar_exact(camera: Camera, source: PulsarSource, sums: Array, auto_depth: bool) -> Array:
-    m = camera.axes64
+    m = source.axes(np.float64, camera.width, camera.height, camera.orthogonal)
     d_rows = sums[:9].reshape(3, 3)
     d_eye = -(m.right * sums[9] + m.down * sums[10] + m.forward * sums[11])
     d_scale, d_centre = _film_exact(camera, sums)
@@ -67,7 +67,7 @@ def _pulsar_exact(camera: Camera, source: PulsarSource, sums: Array, auto_depth:
 
 def _pulsar_compat(camera: Camera, source: PulsarSource, sums: Array, auto_depth: bool) -> Array:
     """Spec section 7.3."""
-    m = camera.axes64
+    m = source.axes(np.float64, camera.width, camera.height, camera.orthogonal)
     d_eye, d_origin, d_x, d_y = sums[:12].reshape(4, 3)
     sensor, width, height = float(source.sensor), camera.width, camera.height
     d_right = d_origin * (-(sensor / 2) + sensor / width / 2) + d_x * sensor / width

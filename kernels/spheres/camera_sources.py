@@ -90,9 +90,6 @@ class OpenCVSource:
     rotation: Array
     translation: Array
 
-    def axes(self) -> Axes:
-        """The frame, with the film at distance 1."""
-        right, down, forward = self.rotation
-        eye = -self.rotation.T @ self.translation
-        origin = eye + forward + (0.5 - self.cx) / self.fx * right + (0.5 - self.cy) / self.fy * down
-        return Axes(eye, right.copy(), down.copy(), forward.copy(), origin, right / self.fx, down / self.fy)
+    def lens(self, width: int, height: int) -> tuple[float, float, float, float, int, int]:
+        """The intrinsics with the size of the image, as the extension takes them."""
+        return self.fx, self.fy, self.cx, self.cy, width, height

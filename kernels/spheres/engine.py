@@ -21,6 +21,8 @@ BeforeView = Callable[[], object]
 SCENE = ("positions", "colors", "radii", "opacities", "background")
 # What is summed over the views.
 SUMMED = (*(f"to_{name}" for name in SCENE), "touched")
+# As on CUDA.
+_FORWARD_STAGES = ("setup", "sort", "bin", "blend")
 
 
 class Kept(Protocol):
@@ -73,7 +75,7 @@ class CpuEngine:
         def run(camera: Any, mine: Arrays, view: int) -> StageTimes:
             _native.sphere_forward(self._workspace, camera, settings, **mine)
             identities.append(int(self._workspace.prepared))
-            return self._times()
+            return self._times(_FORWARD_STAGES)
 
         stages = _each_view(run, cameras, arrays, before_view)
         return Prepared(tuple(identities)) if retain else None, stages
@@ -85,12 +87,12 @@ class CpuEngine:
 
         def run(camera: Any, mine: Arrays, view: int) -> StageTimes:
             _native.sphere_backward(self._workspace, camera, settings, kept.identities[view], **mine)
-            return self._times()
+            return self._times(_native.SPHERE_STAGES)
 
         return _each_view(run, cameras, arrays, before_view)
 
-    def _times(self) -> StageTimes:
-        times = dict(zip(_native.SPHERE_STAGES, self._workspace.milliseconds, strict=False))
+    def _times(self, names: Sequence[str]) -> StageTimes:
+        times = dict(zip(names, self._workspace.milliseconds, strict=False))
         return lambda: times
 
 

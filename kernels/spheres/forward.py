@@ -17,7 +17,7 @@ from lumigrad.kernels.spheres.settings import Settings
 from lumigrad.kernels.stages import Stages
 
 OUTPUTS = ("color", "alpha", "depth", "info", "sphere_ids", "weights", "hits")
-_TRACKED = {"depth", "info", "sphere_ids", "weights"}
+TRACKED = {"depth", "info", "sphere_ids", "weights"}
 _NATIVE_NAMES = {"sphere_ids": "ids"}
 
 
@@ -123,7 +123,7 @@ def forward(
     near, far = depth_range(cameras, settings)
     kept_names = _retained(settings, outputs) if retain else set()
     wanted = {*outputs, *kept_names}
-    track = bool(wanted & _TRACKED)
+    track = bool(wanted & TRACKED)
     native_settings = settings.native(track)
     levels = level_buffer(
         "color", into, (len(cameras), cameras[0].height, cameras[0].width, inputs.channels), inputs.device

@@ -9,15 +9,21 @@ from typing import Any
 
 from lumigrad.kernels import gaussians
 from lumigrad.kernels.gaussians.camera_sources import OpenCVSource
-from lumigrad.kernels.gaussians.prepared import Place, prepare
+from lumigrad.kernels.gaussians.prepared import prepare as prepare_gaussians
 from lumigrad.kernels.per_device import launches
+from lumigrad.kernels.prepared import Place
+from lumigrad.kernels.spheres.camera_sources import OpenCVSource as SphereLens
+from lumigrad.kernels.spheres.inputs import check_inputs
+from lumigrad.kernels.spheres.prepared import prepare as prepare_spheres
 from lumigrad.protos.wire import varint
 from lumigrad.server.device.jobs import Numbers
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.content import Tensors
-from lumigrad.server.engines.gaussians import KIND, GaussianPlan
+from lumigrad.server.engines.gaussians import GaussianPlan
 from lumigrad.server.engines.images import ImageFormats
 from lumigrad.server.engines.requests import Plan
+from lumigrad.server.engines.runner import Task
+from lumigrad.server.engines.spheres import SpherePlan
 from lumigrad.v1 import image_pb2, render_pb2, tensor_pb2
 
 _ENCODINGS: Mapping[int, str] = {
@@ -63,7 +69,7 @@ class PreparedKinds:
 
 
 def prepared_render(
-    plan: Plan,
+    task: Task,
     tensors: Tensors,
     formats: ImageFormats,
     reply: render_pb2.RenderReply,
@@ -74,7 +80,7 @@ def prepared_render(
     """Prepare renders like one that has just succeeded; None: there is no faster way for its kind.
 
     Args:
-        plan: Its plan.
+        task: What it was.
         tensors: Those of the stored scene.
         formats: Its image formats.
         reply: Its reply, without payload and timings.
@@ -82,17 +88,16 @@ def prepared_render(
         cost: Its cost.
         numbers: Of the queue.
     """
-    if not isinstance(plan, GaussianPlan):
-        return None
+    plan = task.plan
     made = native_render(plan, tensors, formats, reply, payload_bytes, head_of(reply, payload_bytes))
     if made is None:
         return None
     native, together = made.native, made.most_together
     # The key of a batch is the render itself. On the CPU a batch would only make its calls wait for each other.
-    batch = 0 if tensors["means"].device.type == "cpu" else numbers.of(native)
+    batch = 0 if next(iter(tensors.values())).device.type == "cpu" else numbers.of(native)
     fill = max(plan.fill, 1 / together)
     native.demand(kind=numbers.of(cost.kind), batch=batch, fill=fill, bytes=cost.bytes)
-    return PreparedRender(native, cost, payload_bytes, KIND)
+    return PreparedRender(native, cost, payload_bytes, task.engine.name)
 
 
 @dataclass(frozen=True)
@@ -104,7 +109,7 @@ class NativeRender:
 
 
 def native_render(
-    plan: GaussianPlan,
+    plan: Plan,
     tensors: Tensors,
     formats: ImageFormats,
     reply: render_pb2.RenderReply,
@@ -112,42 +117,56 @@ def native_render(
     head: bytes,
 ) -> NativeRender | None:
     """What draws renders of a kind; None: there is no faster way for it. `head` comes before a reply's payload."""
-    cloud = gaussians.Gaussians(**tensors)
-    if not _is_plain(plan, formats, reply) or cloud.scenes != 1:
+    if not _is_plain(plan, formats, reply):
         return None
-    together = _most_together(plan, cloud)
+    together = _most_together(plan)
     if together == 0:
         return None
-    native = prepare(
-        cloud,
-        plan.cameras,
-        plan.settings,
-        [_place(plan, formats, output) for output in reply.outputs],
-        payload_bytes,
-        head,
-        background=plan.background_on(cloud.device),
-        most_together=together,
-    )
+    places = [_place(plan, formats, output) for output in reply.outputs]
+    if isinstance(plan, SpherePlan):
+        inputs = check_inputs(
+            **{"opacities": None, **tensors}, background=plan.background_on(tensors["positions"].device)
+        )
+        native = prepare_spheres(inputs, plan.cameras, plan.settings, places, payload_bytes, head)
+    else:
+        assert isinstance(plan, GaussianPlan)
+        cloud = gaussians.Gaussians(**tensors)
+        if cloud.scenes != 1:
+            return None
+        background = plan.background_on(cloud.device)
+        options: dict[str, Any] = {"background": background, "most_together": together}
+        native = prepare_gaussians(cloud, plan.cameras, plan.settings, places, payload_bytes, head, **options)
     return NativeRender(native, together)
 
 
-def _is_plain(plan: GaussianPlan, formats: ImageFormats, reply: render_pb2.RenderReply) -> bool:
+def _is_plain(plan: Plan, formats: ImageFormats, reply: render_pb2.RenderReply) -> bool:
     return (
-        plan.kind is not None
-        and not plan.transforms
-        and not plan.rays
-        and "surface_normals" not in plan.outputs
-        and all(isinstance(camera.source, OpenCVSource) for camera in plan.cameras)
+        (_are_plain_spheres(plan) or _are_plain_gaussians(plan))
         and not any(formats.are_files(name) for name in plan.outputs)
         and not reply.context_id
         and all(output.tensor.WhichOneof("location") == "payload" for output in reply.outputs)
     )
 
 
-def _most_together(plan: GaussianPlan, cloud: gaussians.Gaussians) -> int:
+def _are_plain_spheres(plan: Plan) -> bool:
+    return isinstance(plan, SpherePlan) and all(isinstance(camera.source, SphereLens) for camera in plan.cameras)
+
+
+def _are_plain_gaussians(plan: Plan) -> bool:
+    return (
+        isinstance(plan, GaussianPlan)
+        and plan.kind is not None
+        and not plan.transforms
+        and not plan.rays
+        and "surface_normals" not in plan.outputs
+        and all(isinstance(camera.source, OpenCVSource) for camera in plan.cameras)
+    )
+
+
+def _most_together(plan: Any) -> int:
     """The number of calls whose views fit into one launch of kernels, after which a call can be stopped; 0: not one."""
     camera = plan.cameras[0]
-    work = int(camera.width * camera.height + cloud.count)
+    work = int(camera.width * camera.height + plan.count)
     first = launches(plan.views * _MOST_TOGETHER, work, is_whole=False)[0]
     return min(_MOST_TOGETHER, int(first.stop - first.start) // plan.views)
 
@@ -161,7 +180,7 @@ def head_of(reply: Any, payload_bytes: int) -> bytes:
     return bytes(head.SerializeToString() + varint(tag) + varint(payload_bytes))
 
 
-def _place(plan: GaussianPlan, formats: ImageFormats, output: tensor_pb2.NamedTensor) -> Place:
+def _place(plan: Plan, formats: ImageFormats, output: tensor_pb2.NamedTensor) -> Place:
     entry = formats.by_name.get(output.name)
     encoding = "plain" if entry is None else _ENCODINGS.get(entry.format, "plain")
     return Place(output.name, encoding, prod(plan.output_shapes[output.name]), output.tensor.payload.offset)

@@ -99,6 +99,10 @@ class SpherePlan(Plan):
             images |= {"color", "info"}
         return size + self.image_bytes(images)
 
+    def background_on(self, device: torch.device) -> torch.Tensor | None:
+        """[K]; None: ones."""
+        return torch.tensor(self.background, dtype=torch.float32, device=device) if self.background else None
+
     def backward_bytes(self, wanted: Collection[str], device: torch.device) -> int:
         """Estimated bytes of a backward pass: one view's gradients are added to the total, or on CUDA rows of sums."""
         gradients = 4 * (self.count + sum(self.gradient_sizes[name] for name in wanted))
@@ -212,7 +216,6 @@ def _settings(message: spheres_pb2.SphereSettings, field: str) -> Settings:
 
 
 def _forward(plan: SpherePlan, inputs: Tensors, outputs: Sequence[str], **options: Any) -> spheres.Forward:
-    background = torch.tensor(plan.background, dtype=torch.float32) if plan.background else None
     return spheres.forward(
         inputs["positions"],
         inputs["colors"],
@@ -220,7 +223,7 @@ def _forward(plan: SpherePlan, inputs: Tensors, outputs: Sequence[str], **option
         plan.cameras,
         plan.settings,
         opacities=inputs.get("opacities"),
-        background=None if background is None else background.to(inputs["positions"].device),
+        background=plan.background_on(inputs["positions"].device),
         outputs=outputs,
         **options,
     )

@@ -13,6 +13,8 @@ from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import CancelledError, DeviceTimeError, SceneNotFoundError, VersionMismatchError
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.prepared import PreparedRender, prepared_render
+from lumigrad.server.engines.prepared_passes import PreparedPass
+from lumigrad.server.rpc.prepared_passes import PreparedPasses
 from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime, Tenants
 
@@ -37,8 +39,10 @@ class PreparedCalls:
     differ from that in finite poses only, which are never refused.
     """
 
-    def __init__(self, tenants: Tenants) -> None:
+    def __init__(self, tenants: Tenants, passes: PreparedPasses) -> None:
+        """Those that retain a state are answered by `passes`."""
         self._tenants = tenants
+        self._passes = passes
         self._ways: dict[str, _Way] = {}
         # The device's memory that was free when somebody last looked (monotonic clock).
         self._free, self._looked = 0, -math.inf
@@ -53,9 +57,10 @@ class PreparedCalls:
             prepared = way.find(request.scene_id, request.version).prepared.find(request.key)
         except (SceneNotFoundError, VersionMismatchError):
             return None
-        # What else is prepared is of other keys.
         if prepared is None:
             return None
+        if isinstance(prepared, PreparedPass):
+            return self._passes.render_short(prepared, request, short)
         room = self.room(prepared.cost, way.runtime)
         if room is None:
             return None
@@ -73,23 +78,28 @@ class PreparedCalls:
             return None
         runtime = self._tenants.of(call)
         call.request_key = request.key
-        prepared = _found(request, runtime)
+        try:
+            prepared = runtime.scenes.find(request.scene_id, request.version).prepared.find(request.key)
+        except (SceneNotFoundError, VersionMismatchError):
+            return None
+        if isinstance(prepared, PreparedPass):
+            return self._passes.render(prepared, request, call, most_bytes)
         if prepared is None or prepared.payload_bytes > most_bytes:
             return None
         return self._draw(prepared, request, runtime, call)
 
     def prepare(self, request: Any, cost: Cost, reply: Any, payload_bytes: int, call: Call) -> None:
         """Prepare Renders like one that has just succeeded, if they can be."""
-        scene, plan = request.scene, request.task.plan
+        scene = request.scene
         if call.request_key is None or not isinstance(scene, StoredScene):
             return
         tensors, numbers = scene.load().tensors, self._tenants.of(call).executor.numbers
-        prepared = prepared_render(plan, tensors, request.formats, reply, payload_bytes, cost, numbers)
+        prepared = prepared_render(request.task, tensors, request.formats, reply, payload_bytes, cost, numbers)
         if prepared is not None:
             scene.prepared.add(call.request_key, prepared)
 
     def _draw(self, prepared: PreparedRender, request: RenderRequest, runtime: Runtime, call: Call) -> bytes | None:
-        room = self.room(prepared.cost, runtime)
+        room = self.room(prepared.cost, runtime) if prepared.native.takes(request) else None
         payload = None if room is None else runtime.payload_memory.account.take(call.tenant, prepared.payload_bytes)
         if room is None or payload is None:
             return None
@@ -136,16 +146,6 @@ def staging(runtime: Runtime, native: Any) -> Any:
     """Host memory for the outputs of a render on their way; None: it needs none."""
     staged = runtime.renderer.staging_bytes(native)
     return runtime.transfer.allocate(staged) if staged else None
-
-
-def _found(request: RenderRequest, runtime: Runtime) -> PreparedRender | None:
-    """What is prepared for a request."""
-    try:
-        scene = runtime.scenes.find(request.scene_id, request.version)
-    except (SceneNotFoundError, VersionMismatchError):
-        return None
-    prepared: PreparedRender | None = scene.prepared.find(request.key)
-    return prepared
 
 
 def _check_outcome(outcome: Outcome, overdue_limit: float) -> None:

@@ -94,4 +94,5 @@ class PreparedFrames:
             prepared = self._find(kind.scene_id, kind.version).prepared.find(kind.key)
         except (SceneNotFoundError, VersionMismatchError):
             return None
-        return prepared if prepared is not None and prepared.payload_bytes <= FRAME_BYTES else None
+        is_fit = isinstance(prepared, PreparedRender) and prepared.payload_bytes <= FRAME_BYTES
+        return prepared if is_fit else None

@@ -6,13 +6,12 @@ from typing import Any
 
 from lumigrad.kernels._native import (
     BackwardCall,
+    RenderRequest,
     RetainCall,
     ShortCall,
     read_backward_request,
-    read_retained_request,
 )
 from lumigrad.server.core.call import Call
-from lumigrad.server.core.errors import SceneNotFoundError, VersionMismatchError
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.gaussians import KIND
 from lumigrad.server.engines.prepared_passes import (
@@ -25,7 +24,6 @@ from lumigrad.server.engines.prepared_passes import (
 )
 from lumigrad.server.engines.runner import ForwardState
 from lumigrad.server.rpc.native_calls import Asking, AskingCall, AskingShort, Room, Sent
-from lumigrad.server.rpc.prepared_calls import PreparedCalls
 from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Tenants
 from lumigrad.v1 import render_pb2
@@ -42,43 +40,44 @@ class PreparedPasses:
         self._tenants = tenants
         self._room = Room()
 
-    def of_short(self, short: ShortCall) -> Asking:
-        """A call that was admitted in C++."""
-        return AskingShort(self._tenants.of_tenant(short.tenant), self._room, short)
+    def render_short(self, prepared: PreparedPass, request: RenderRequest, short: ShortCall) -> bytes | None:
+        """Answer a retained Render by one message; None: it takes the general way."""
+        return self._render(prepared, request, AskingShort(self._tenants.of_tenant(short.tenant), self._room, short))
 
-    def of_call(self, call: Call, most_bytes: int) -> Asking | None:
-        """A call of the general way, whose caller takes so many bytes of payload in one message; None: not for it."""
+    def render(self, prepared: PreparedPass, request: RenderRequest, call: Call, most_bytes: int) -> bytes | None:
+        """Do so for a call of the general way, by a message with at most so many bytes of payload."""
+        asking = self._asking(call, most_bytes)
+        return None if asking is None else self._render(prepared, request, asking)
+
+    def answer(self, raw: bytes, short: ShortCall) -> bytes | None:
+        """Answer a Backward by one message; None: it takes the general way."""
+        return self._backward(raw, AskingShort(self._tenants.of_tenant(short.tenant), self._room, short))
+
+    def __call__(self, raw: bytes, call: Call, most_bytes: int) -> bytes | None:
+        """Do so for a call of the general way, by a message with at most so many bytes of payload."""
+        asking = self._asking(call, most_bytes)
+        return None if asking is None else self._backward(raw, asking)
+
+    def _asking(self, call: Call, most_bytes: int) -> AskingCall | None:
         # With several replies the request may have further messages, which are refused after the state has changed.
         if not call.has_single_reply or call.lane_name or call.times.spans is not None:
             return None
         return AskingCall(self._tenants.of(call), most_bytes, self._room, call)
 
-    def render(self, raw: bytes, asking: Asking | None) -> bytes | None:
-        """Answer a retained Render by one message; None: it takes the general way."""
-        request = None if asking is None else read_retained_request(raw)
-        if asking is None or request is None:
-            return None
-        runtime = asking.runtime
-        try:
-            scene = runtime.scenes.find(request.scene_id, request.version)
-        except (SceneNotFoundError, VersionMismatchError):
-            return None
-        asking.remember(request.key)
-        prepared: PreparedPass | None = scene.prepared.find(request.key)
-        if prepared is None or prepared.payload_bytes > asking.most_bytes:
+    def _render(self, prepared: PreparedPass, request: RenderRequest, asking: Asking) -> bytes | None:
+        if prepared.payload_bytes > asking.most_bytes:
             return None
         found = asking.run(RetainCall, prepared.native, request, prepared.cost)
         if not isinstance(found, RetainCall):
             return None
-        state = PassState(prepared, found.state, raw)
-        reply = found.named(runtime.contexts.add(state, state.bytes))
+        state = PassState(prepared, found.state, request.raw)
+        reply = found.named(asking.runtime.contexts.add(state, state.bytes))
         asking.answered(found, Sent(KIND, "forward", 0, prepared.payload_bytes))
         return reply
 
-    def backward(self, raw: bytes, asking: Asking | None) -> bytes | None:
-        """Answer a Backward likewise."""
-        request = None if asking is None else read_backward_request(raw)
-        if asking is None or request is None:
+    def _backward(self, raw: bytes, asking: Asking) -> bytes | None:
+        request = read_backward_request(raw)
+        if request is None:
             return None
         contexts = asking.runtime.contexts
         state = contexts.look(request.context_id)
@@ -124,35 +123,3 @@ class PreparedPasses:
         prepared = prepared_backward(spec, state, reply, payload_bytes, cost, numbers)
         if prepared is not None:
             state.kind.backwards.add(call.request_key, prepared)
-
-
-class RenderShortcut(PreparedCalls):
-    """Answers Renders whose kind was prepared, of those that are retained, too."""
-
-    def __init__(self, tenants: Tenants, passes: PreparedPasses) -> None:
-        super().__init__(tenants)
-        self._passes = passes
-
-    def answer(self, raw: bytes, short: ShortCall) -> bytes | None:
-        """Answer a request by one message; None: it takes the general way."""
-        return super().answer(raw, short) or self._passes.render(raw, self._passes.of_short(short))
-
-    def __call__(self, raw: bytes, call: Call, most_bytes: int) -> bytes | None:
-        """Do so for a call of the general way, by a message with at most so many bytes of payload."""
-        found = super().__call__(raw, call, most_bytes)
-        return found or self._passes.render(raw, self._passes.of_call(call, most_bytes))
-
-
-class BackwardShortcut:
-    """Answers Backwards whose kind was prepared."""
-
-    def __init__(self, passes: PreparedPasses) -> None:
-        self._passes = passes
-
-    def answer(self, raw: bytes, short: ShortCall) -> bytes | None:
-        """Answer a request by one message; None: it takes the general way."""
-        return self._passes.backward(raw, self._passes.of_short(short))
-
-    def __call__(self, raw: bytes, call: Call, most_bytes: int) -> bytes | None:
-        """Do so for a call of the general way, by a message with at most so many bytes of payload."""
-        return self._passes.backward(raw, self._passes.of_call(call, most_bytes))

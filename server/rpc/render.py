@@ -21,7 +21,8 @@ from lumigrad.server.engines.gradients import Wanted
 from lumigrad.server.engines.images import ImageFormats
 from lumigrad.server.engines.requests import checked_gradients
 from lumigrad.server.engines.runner import ForwardState, Retained, Task
-from lumigrad.server.rpc.prepared_passes import BackwardShortcut, PreparedPasses, RenderShortcut
+from lumigrad.server.rpc.prepared_calls import PreparedCalls
+from lumigrad.server.rpc.prepared_passes import PreparedPasses
 from lumigrad.server.rpc.render_batch import render_batch
 from lumigrad.server.scenes.lookup import CLOUDS, ENGINES, AcceptedKinds, InlineScene, find_scene
 from lumigrad.server.storage.stored_scene import StoredScene
@@ -249,8 +250,8 @@ class RenderService(EngineService):
     def __init__(self, tenants: Tenants) -> None:
         super().__init__(tenants, "render", ENGINES)
         self._passes = PreparedPasses(tenants)
-        self._renders = RenderShortcut(tenants, self._passes)
-        self.shortcuts = {"Render": self._renders, "Backward": BackwardShortcut(self._passes)}
+        self._renders = PreparedCalls(tenants, self._passes)
+        self.shortcuts = {"Render": self._renders, "Backward": self._passes}
         self.room = self._renders.room
 
     def _drew(self, request: ForwardRequest, cost: Cost, reply: Any, payload_bytes: int, call: Call) -> None:

@@ -31,16 +31,23 @@ def process() -> Iterator[WorkerProcess]:
         yield started
 
 
+@pytest.mark.parametrize("is_first", [False, True])
 @pytest.mark.parametrize("is_single", [False, True])
 @pytest.mark.parametrize("kind", ["spheres", "gaussians"])
-def test_a_render_of_a_stored_scene_goes_through_few_files(process: WorkerProcess, kind: str, is_single: bool) -> None:
+def test_a_render_of_a_stored_scene_goes_through_few_files(
+    process: WorkerProcess, kind: str, is_single: bool, is_first: bool
+) -> None:
     client = RawClient(process.target)
     cloud, spec_for = (sphere_cloud(), spec_of) if kind == "spheres" else (gaussian_cloud(80), gaussian_spec)
     scene_id = client.put(cloud).scene.scene_id
     # The first call creates what the later ones reuse.
-    for _ in range(3):
+    for index in range(3):
         traces = process.log.count("files [")
-        spec = spec_for(opencv_camera(32, 24), scene_id=scene_id)
+        camera = opencv_camera(32, 24)
+        # Another lens is another kind.
+        camera.opencv.cx += 1 + index if is_first else 0
+        camera.opencv.cy += is_single
+        spec = spec_for(camera, scene_id=scene_id)
         if is_single:
             request = Frame(render_pb2.RenderRequest(spec=spec))
             client.render_stub.Render.once(request, timeout=60, metadata=(SINGLE_REPLY,))
@@ -48,8 +55,7 @@ def test_a_render_of_a_stored_scene_goes_through_few_files(process: WorkerProces
             client.render(spec)
         process.wait_for_log("files [", count=traces + 1)
     files = json.loads(re.findall(r"^files (\[.*\])$", process.log, re.MULTILINE)[-1])
-    is_prepared = f"engines/{kind}.py" not in files
-    assert is_prepared == (kind == "gaussians")
+    assert is_first == (f"engines/{kind}.py" in files)
     most_prepared = MOST_SHORT if is_single else MOST_PREPARED
-    assert len(files) <= (most_prepared if is_prepared else MOST_FILES), files
+    assert len(files) <= (MOST_FILES if is_first else most_prepared), files
     client.close()

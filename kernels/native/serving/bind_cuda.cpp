@@ -43,8 +43,7 @@ void bind_cuda_serving(nb::module_& m) {
   m.def(
       "cuda_renderer",
       [](int device, std::uintptr_t kernels, std::uintptr_t copies) {
-        const Streams streams = streams_of(device, kernels, copies);
-        return make_cuda_renderer(streams.device, streams.kernels, streams.copies);
+        return make_cuda_renderer(streams_of(device, kernels, copies));
       },
       "device"_a, "kernels"_a, "copies"_a, "A renderer whose kernels and copies use these streams.");
   m.def(

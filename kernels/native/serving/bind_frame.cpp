@@ -62,13 +62,14 @@ class Frame {
   bool prepare(const nb::object& render, const nb::object& staging, std::int64_t room_bytes) {
     const auto& bound = nb::cast<const BoundRender&>(render);
     payload_bytes_ = bound.render->payload_bytes;
+    if (!bound.render->takes(request_.poses)) return false;
     if (place_.change(1) || payload_.change(static_cast<std::int64_t>(payload_bytes_))) return false;
     Demand demand = bound.demand;
     demand.tenant = source_->tenant;
     demand.priority = source_->priority;
     demand.deadline = deadline_;
     job_.emplace(source_->queue, render, std::move(request_.poses), source_->renderer, staging, std::move(demand),
-                 room_bytes, frame_head(request_.number, bound.reply_bytes()));
+                 room_bytes, frame_head(request_.number, bound.reply_bytes));
     return true;
   }
 

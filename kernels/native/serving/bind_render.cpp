@@ -21,6 +21,7 @@
 #include "serving/render.h"
 #include "serving/reply.h"
 #include "serving/request.h"
+#include "spheres/bind_arrays.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -52,43 +53,69 @@ Encoding encoding_named(const std::string& name) {
   throw std::invalid_argument("encoding '" + name + "' is none of plain, levels, float16, bfloat16");
 }
 
-GaussianRender render_of(const gaussians::Views& views, const gaussians::Settings& settings,
-                         const std::vector<OutputTuple>& outputs, std::size_t payload_bytes, const nb::kwargs& arrays) {
+// Adds its outputs.
+std::shared_ptr<const Render> with_outputs(std::shared_ptr<Render> render, const std::vector<OutputTuple>& outputs,
+                                           std::size_t payload_bytes) {
+  std::size_t end = 0;
+  for (const auto& [name, encoding, values, offset] : outputs) {
+    render->outputs.push_back({name, encoding_named(encoding), values, offset});
+    if (offset < end) throw nb::value_error("outputs: expected places one after the other");
+    end = offset + render->outputs.back().bytes();
+  }
+  if (end != payload_bytes) throw nb::value_error("payload_bytes: expected the end of the last output");
+  render->payload_bytes = payload_bytes;
+  return render;
+}
+
+// Timings of a reply. All of one kind have the same names, so that they are of one length.
+std::string tail_of(const RenderStages& names, double decode, double queue, const RenderTimes& times, double total) {
+  std::array<StageTime, kRenderStages + 3> stages{StageTime{"decode", decode}, StageTime{"queue", queue}};
+  for (int i = 0; i < kRenderStages; ++i) stages[2 + i] = {names[i], times.stages[i]};
+  stages.back() = {"download", times.download};
+  return timings_field(stages, total);
+}
+
+BoundRender bound_render(std::shared_ptr<const Render> render, const nb::bytes& head, const nb::kwargs& arrays) {
+  Demand demand;
+  demand.views = static_cast<double>(render->views_count());
+  demand.repeatable = true;
+  const std::size_t tail_bytes = tail_of(render->stages(), 0, 0, {}, 0).size();
+  const std::size_t reply_bytes = head.size() + render->payload_bytes + tail_bytes;
+  return {std::move(render), {head.c_str(), head.size()}, nb::dict(arrays), std::move(demand), reply_bytes};
+}
+
+BoundRender gaussian_render(const gaussians::Views& views, const gaussians::Settings& settings,
+                            const std::vector<OutputTuple>& outputs, std::size_t payload_bytes, const nb::bytes& head,
+                            const nb::kwargs& arrays) {
   if (views.slice_poses.size() != 1 || !views.sensors.empty() || views.moving_slices != 0) {
     throw nb::value_error("views: expected one slice that does not move, and no sensors");
   }
-  GaussianRender render{.views = views.views,
-                        .settings = settings,
-                        .scene = gaussians::make_scene(views, arrays),
-                        .slice_begins = views.slice_begins,
-                        .slice_pose = views.slice_poses[0],
-                        .outputs = {},
-                        .payload_bytes = payload_bytes};
-  std::size_t end = 0;
-  for (const auto& [name, encoding, values, offset] : outputs) {
-    render.outputs.push_back({name, encoding_named(encoding), values, offset});
-    if (offset < end) throw nb::value_error("outputs: expected places one after the other");
-    end = offset + render.outputs.back().bytes();
-  }
-  if (end != payload_bytes) throw nb::value_error("payload_bytes: expected the end of the last output");
-  return render;
+  auto render = std::make_shared<GaussianRender>();
+  render->views = views.views;
+  render->settings = settings;
+  render->scene = gaussians::make_scene(views, arrays);
+  render->slice_begins = views.slice_begins;
+  render->slice_pose = views.slice_poses[0];
+  return bound_render(with_outputs(std::move(render), outputs, payload_bytes), head, arrays);
+}
+
+using LensTuple = std::tuple<double, double, double, double, int, int>;
+
+BoundRender sphere_render(const std::vector<LensTuple>& lenses, double near, double far,
+                          const spheres::Settings& settings, const std::vector<OutputTuple>& outputs,
+                          std::size_t payload_bytes, const nb::bytes& head, const nb::kwargs& arrays) {
+  auto render = std::make_shared<SphereRender>();
+  for (const auto& [fx, fy, cx, cy, width, height] : lenses) render->lenses.push_back({fx, fy, cx, cy, width, height});
+  render->range = {near, far};
+  render->settings = settings;
+  render->scene = spheres::make_scene(arrays);
+  return bound_render(with_outputs(std::move(render), outputs, payload_bytes), head, arrays);
 }
 
 }  // namespace
 
 namespace serving {
 namespace {
-
-// In the order of gaussians::kStageNames.
-constexpr const char* kKernelNames[] = {"kernel.project", "kernel.sort", "kernel.bin", "kernel.blend"};
-
-// Timings of a reply. All have the same names, so that all are of one length.
-std::string tail_of(double decode, double queue, const RenderTimes& times, double total) {
-  std::array<StageTime, 7> stages{StageTime{"decode", decode}, StageTime{"queue", queue}};
-  for (int i = 0; i < 4; ++i) stages[2 + i] = {kKernelNames[i], times.stages[i]};
-  stages[6] = {"download", times.download};
-  return timings_field(stages, total);
-}
 
 double milliseconds_between(Clock::time_point begin, Clock::time_point end) { return seconds_of(end - begin) * 1e3; }
 
@@ -100,17 +127,12 @@ Clock::time_point time_of(double moment) {
   return Clock::time_point(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(moment)));
 }
 
-std::size_t BoundRender::reply_bytes() const {
-  static const std::size_t tail = tail_of(0, 0, {}, 0).size();
-  return head.size() + render->payload_bytes + tail;
-}
-
 BoundJob::BoundJob(Queue& queue, const nb::object& render, std::vector<CameraPose> poses, const Renderer& renderer,
                    const nb::object& staging, Demand demand, std::int64_t room_bytes, std::string_view prefix)
-    : queue_(queue), render_(render) {
+    : queue_(queue), render_(render), stages_(nb::cast<const BoundRender&>(render).render->stages()) {
   const auto& bound = nb::cast<const BoundRender&>(render);
-  if (poses.size() != bound.render->views.size()) throw nb::value_error("request: expected one of the render's key");
-  const std::size_t bytes = prefix.size() + bound.reply_bytes();
+  if (!bound.render->takes(poses)) throw nb::value_error("request: expected one of the render's key");
+  const std::size_t bytes = prefix.size() + bound.reply_bytes;
   reply_ = nb::steal<nb::bytes>(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(bytes)));
   if (!reply_.is_valid()) throw nb::python_error();
   char* to = std::copy(prefix.begin(), prefix.end(), PyBytes_AS_STRING(reply_.ptr()));
@@ -162,8 +184,8 @@ nb::object BoundJob::take_reply() {
 std::vector<std::pair<std::string, double>> BoundJob::stage_times() const {
   std::vector<std::pair<std::string, double>> stages{{"decode", decode_}, {"queue", queued()}};
   const RenderTimes& times = job_->times;
-  for (int i = 0; i < 4; ++i) {
-    if (times.stages[i] > 0.0) stages.emplace_back(kKernelNames[i], times.stages[i]);
+  for (int i = 0; i < kRenderStages; ++i) {
+    if (times.stages[i] > 0.0) stages.emplace_back(stages_[i], times.stages[i]);
   }
   stages.emplace_back("download", times.download);
   return stages;
@@ -181,7 +203,7 @@ void BoundJob::finish(Clock::time_point arrived) {
   job_->complete();
   decode_ = milliseconds_between(arrived, job_->queued);
   total_ = milliseconds_between(arrived, Clock::now());
-  const std::string tail = tail_of(decode_, queued(), job_->times, total_);
+  const std::string tail = tail_of(stages_, decode_, queued(), job_->times, total_);
   std::memcpy(PyBytes_AS_STRING(reply_.ptr()) + tail_, tail.data(), tail.size());
 }
 
@@ -219,6 +241,7 @@ class CallJob : public BoundJob {
 
 void bind_serving_renders(nb::module_& m) {
   nb::class_<BoundRequest>(m, "RenderRequest")
+      .def_ro("raw", &BoundRequest::raw)
       .def_ro("scene_id", &BoundRequest::scene_id)
       .def_prop_ro("version", [](const BoundRequest& b) { return b.request.version; })
       .def_prop_ro("key", [](const BoundRequest& b) { return nb::bytes(b.request.key.data(), b.request.key.size()); })
@@ -226,22 +249,17 @@ void bind_serving_renders(nb::module_& m) {
   m.def("read_render_request", &read_request, "raw"_a,
         nb::sig("def read_render_request(raw: bytes) -> RenderRequest | None"),
         "A request of a stored scene whose poses alone may differ from others of its key; None for all others.");
-  nb::class_<BoundRender>(m, "GaussianRender")
+  m.def("gaussian_render", &gaussian_render, "views"_a, "settings"_a, "outputs"_a, "payload_bytes"_a, "head"_a,
+        "arrays"_a);
+  m.def("sphere_render", &sphere_render, "lenses"_a, "near"_a, "far"_a, "settings"_a, "outputs"_a, "payload_bytes"_a,
+        "head"_a, "arrays"_a);
+  nb::class_<BoundRender>(m, "NativeRender")
       .def(
-          "__init__",
-          [](BoundRender* self, const gaussians::Views& views, const gaussians::Settings& settings,
-             const std::vector<OutputTuple>& outputs, std::size_t payload_bytes, const nb::bytes& head,
-             const nb::kwargs& arrays) {
-            Demand demand;
-            demand.views = static_cast<double>(views.count());
-            demand.repeatable = true;
-            new (self) BoundRender{
-                std::make_shared<GaussianRender>(render_of(views, settings, outputs, payload_bytes, arrays)),
-                {head.c_str(), head.size()},
-                nb::dict(arrays),
-                std::move(demand)};
+          "takes",
+          [](const BoundRender& bound, const BoundRequest& request) {
+            return bound.render->takes(request.request.poses);
           },
-          "views"_a, "settings"_a, "outputs"_a, "payload_bytes"_a, "head"_a, "arrays"_a)
+          "request"_a, "Whether it draws a request of its key from these poses.")
       .def(
           "demand",
           [](BoundRender& bound, std::uint64_t kind, std::uint64_t batch, double fill, std::size_t bytes) {

@@ -22,13 +22,12 @@ namespace nb = nanobind;
 
 // A render with the arrays that its pointers refer to, and the bytes of a reply around its payload.
 struct BoundRender {
-  std::shared_ptr<const GaussianRender> render;
+  std::shared_ptr<const Render> render;
   std::string head;
   nb::dict arrays;
   // But for tenant, priority and deadline.
   Demand demand;
-
-  std::size_t reply_bytes() const;
+  std::size_t reply_bytes;
 };
 
 // A request of bytes that Python holds as long as this.
@@ -80,6 +79,7 @@ class BoundJob {
 
   Queue& queue_;
   nb::object render_;
+  const RenderStages& stages_;
   nb::bytes reply_;
   nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> staging_;
   std::shared_ptr<RenderJob> job_;

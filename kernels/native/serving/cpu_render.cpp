@@ -1,4 +1,6 @@
 // Renders of prepared requests on the CPU: the kernels write to the payload itself where an output is sent as it is.
+#include "serving/cpu_render.h"
+
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -9,23 +11,22 @@
 #include "common/isa.h"
 #include "common/pool.h"
 #include "common/threads.h"
-#include "gaussians/cpu/engine.h"
 #include "gaussians/cpu/ids.h"
-#include "serving/render.h"
+#include "spheres/cpu/engine.h"
 
 namespace lumigrad::serving {
 namespace {
 
 struct Scratch {
-  gaussians::Workspace workspace;
+  gaussians::Workspace gaussians;
   gaussians::Pass pass;
+  spheres::Workspace spheres;
   // For outputs that are converted, or whose place in the payload is not aligned.
   std::vector<std::unique_ptr<Buffer>> outputs;
 };
 
-// Levels of colours are written by the kernels; all other conversions are made afterwards.
-bool is_written_as_levels(const Output& output) {
-  return output.encoding == Encoding::levels && output.name == "color";
+void add_times(const double* milliseconds, double* times) {
+  for (int i = 0; i < kRenderStages; ++i) times[i] += milliseconds[i];
 }
 
 bool is_aligned(const char* place) { return reinterpret_cast<std::uintptr_t>(place) % alignof(float) == 0; }
@@ -33,20 +34,12 @@ bool is_aligned(const char* place) { return reinterpret_cast<std::uintptr_t>(pla
 // Where the kernels write the outputs of one job.
 class Targets {
  public:
-  Targets(const GaussianRender& render, char* payload, Scratch& scratch)
-      : render_(render), payload_(payload), scratch_(scratch) {
+  Targets(const Render& render, char* payload, Scratch& scratch) : render_(render), payload_(payload) {
     while (scratch.outputs.size() < render.outputs.size()) scratch.outputs.push_back(std::make_unique<Buffer>());
     for (std::size_t i = 0; i < render.outputs.size(); ++i) {
       const Output& output = render.outputs[i];
-      void* to = is_direct(output) ? payload + output.offset : scratch.outputs[i]->ensure<char>(4 * output.values);
-      if (output.name == "ids") {
-        ids = static_cast<std::int32_t*>(to);
-      } else if (is_written_as_levels(output)) {
-        kernels.color_levels = static_cast<std::uint8_t*>(to);
-      } else {
-        point(kernels, output.name, to);
-      }
-      places_.push_back(to);
+      places_.push_back(is_direct(output) ? payload + output.offset
+                                          : scratch.outputs[i]->ensure<char>(4 * output.values));
     }
   }
 
@@ -58,21 +51,29 @@ class Targets {
     }
   }
 
-  gaussians::Outputs kernels{};
-  std::int32_t* ids = nullptr;
+  // Places of a view of each, in memory for all views.
+  template <class Kernels>
+  Kernels of_view(int view) const {
+    Kernels kernels{};
+    for (std::size_t i = 0; i < places_.size(); ++i) {
+      const Output& output = render_.outputs[i];
+      const std::size_t first = view * (output.values / render_.views_count());
+      point(kernels, output, places_[i] + first * (output.are_color_levels() ? 1 : 4));
+    }
+    return kernels;
+  }
 
  private:
   bool is_direct(const Output& output) const {
-    return is_written_as_levels(output) || (output.encoding == Encoding::plain && is_aligned(payload_ + output.offset));
+    return output.are_color_levels() || (output.encoding == Encoding::plain && is_aligned(payload_ + output.offset));
   }
 
-  const GaussianRender& render_;
+  const Render& render_;
   char* payload_;
-  Scratch& scratch_;
-  std::vector<void*> places_;
+  std::vector<char*> places_;
 };
 
-class CpuJob final : public RenderJob {
+class CpuJob : public RenderJob {
  public:
   CpuJob(Demand demand, Request request, std::shared_ptr<Scratch> scratch)
       : RenderJob(std::move(demand), std::move(request)), scratch_(std::move(scratch)), is_small_(render->is_small()) {}
@@ -84,49 +85,72 @@ class CpuJob final : public RenderJob {
   }
   void complete() override {}
 
+ protected:
+  virtual void draw_views(const Targets& targets) = 0;
+
+  const std::shared_ptr<Scratch> scratch_;
+
  private:
   void draw() {
     std::optional<Alone> alone;
     if (is_small_) alone.emplace();
-    std::vector<gaussians::Pose> kernel_poses;
-    for (const CameraPose& pose : poses) kernel_poses.push_back(pose_of(pose));
-    const gaussians::Scene scene = render->scene_at(kernel_poses);
     Targets targets(*render, payload, *scratch_);
-    scratch_->pass.prepare(static_cast<int>(render->views.size()), false);
-    for (int view = 0; view < static_cast<int>(render->views.size()); ++view) draw_view(view, scene, targets);
-    scratch_->pass.drop_lists();
+    draw_views(targets);
     const Clock::time_point drawn = Clock::now();
     targets.finish();
     times.download = 1e3 * seconds_of(Clock::now() - drawn);
-    batch_views = static_cast<int>(render->views.size());
+    batch_views = static_cast<int>(render->views_count());
   }
 
-  void draw_view(int view, const gaussians::Scene& scene, Targets& targets) {
-    check_stop();
-    const gaussians::View* views = render->views.data();
-    const Isa isa = current_isa();
-    gaussians::Workspace& workspace = scratch_->workspace;
-    gaussians::cpu_engine(isa).forward_view(views, view, render->settings, scene, targets.kernels, scratch_->pass,
-                                            workspace);
-    add_times();
-    if (targets.ids == nullptr) return;
-    gaussians::cpu_ids(isa)(views, view, render->settings, scene, targets.ids, scratch_->pass, workspace);
-    add_times();
-  }
-
-  void add_times() {
-    for (int i = 0; i < kMaxStages; ++i) times.stages[i] += scratch_->workspace.milliseconds[i];
-  }
-
-  const std::shared_ptr<Scratch> scratch_;
   const bool is_small_;
+};
+
+class GaussianJob final : public CpuJob {
+ public:
+  using CpuJob::CpuJob;
+
+ private:
+  void draw_views(const Targets& targets) override {
+    const auto& render = static_cast<const GaussianRender&>(*this->render);
+    std::vector<gaussians::Pose> kernel_poses;
+    for (const CameraPose& pose : poses) kernel_poses.push_back(pose_of(pose));
+    const gaussians::Scene scene = render.scene_at(kernel_poses);
+    const auto kernels = targets.of_view<GaussianTargets>(0);
+    scratch_->pass.prepare(static_cast<int>(render.views.size()), false);
+    for (int view = 0; view < static_cast<int>(render.views.size()); ++view) {
+      draw_view(render, view, scene, kernels, scratch_->pass, scratch_->gaussians, times.stages.data());
+    }
+    scratch_->pass.drop_lists();
+  }
+};
+
+class SphereJob final : public CpuJob {
+ public:
+  using CpuJob::CpuJob;
+
+ private:
+  void draw_views(const Targets& targets) override {
+    const auto& render = static_cast<const SphereRender&>(*this->render);
+    spheres::Workspace& workspace = scratch_->spheres;
+    for (int view = 0; view < static_cast<int>(poses.size()); ++view) {
+      check_stop();
+      spheres::cpu_engine(current_isa())
+          .forward(render.camera(view, poses[view]), render.settings, render.scene,
+                   targets.of_view<spheres::Outputs>(view), workspace);
+      workspace.drop_lists();
+      add_times(workspace.milliseconds, times.stages.data());
+    }
+  }
 };
 
 class CpuRenderer final : public Renderer {
  public:
-  std::size_t staging_bytes(const GaussianRender&) const override { return 0; }
+  std::size_t staging_bytes(const Render&) const override { return 0; }
   std::shared_ptr<RenderJob> job(Demand demand, Request request) const override {
-    return std::make_shared<CpuJob>(std::move(demand), std::move(request), scratch_);
+    if (dynamic_cast<const SphereRender*>(request.render.get()) != nullptr) {
+      return std::make_shared<SphereJob>(std::move(demand), std::move(request), scratch_);
+    }
+    return std::make_shared<GaussianJob>(std::move(demand), std::move(request), scratch_);
   }
 
  private:
@@ -134,6 +158,18 @@ class CpuRenderer final : public Renderer {
 };
 
 }  // namespace
+
+void draw_view(const GaussianRender& render, int view, const gaussians::Scene& scene, const GaussianTargets& targets,
+               gaussians::Pass& pass, gaussians::Workspace& workspace, double* milliseconds) {
+  check_stop();
+  const Isa isa = current_isa();
+  const gaussians::View* views = render.views.data();
+  gaussians::cpu_engine(isa).forward_view(views, view, render.settings, scene, targets.images, pass, workspace);
+  add_times(workspace.milliseconds, milliseconds);
+  if (targets.ids == nullptr) return;
+  gaussians::cpu_ids(isa)(views, view, render.settings, scene, targets.ids, pass, workspace);
+  add_times(workspace.milliseconds, milliseconds);
+}
 
 std::shared_ptr<Renderer> make_cpu_renderer() { return std::make_shared<CpuRenderer>(); }
 

@@ -102,6 +102,39 @@ void point(gaussians::Outputs& outputs, const std::string& name, void* to) {
     throw std::invalid_argument("the output '" + name + "' has no kernel");
 }
 
+void point(GaussianTargets& targets, const Output& output, void* to) {
+  if (output.name == "ids")
+    targets.ids = static_cast<std::int32_t*>(to);
+  else if (output.are_color_levels())
+    targets.images.color_levels = static_cast<std::uint8_t*>(to);
+  else
+    point(targets.images, output.name, to);
+}
+
+void point(spheres::Outputs& outputs, const Output& output, void* to) {
+  const std::string& name = output.name;
+  float* values = static_cast<float*>(to);
+  std::int32_t* integers = static_cast<std::int32_t*>(to);
+  if (output.are_color_levels())
+    outputs.color_levels = static_cast<std::uint8_t*>(to);
+  else if (name == "color")
+    outputs.color = values;
+  else if (name == "alpha")
+    outputs.alpha = values;
+  else if (name == "depth")
+    outputs.depth = values;
+  else if (name == "info")
+    outputs.info = values;
+  else if (name == "sphere_ids")
+    outputs.ids = integers;
+  else if (name == "weights")
+    outputs.weights = values;
+  else if (name == "hits")
+    outputs.hits = integers;
+  else
+    throw std::invalid_argument("the output '" + name + "' has no kernel");
+}
+
 gaussians::Scene GaussianRender::scene_at(const std::vector<gaussians::Pose>& poses) const {
   gaussians::Scene placed = scene;
   placed.slices = 1;
@@ -111,15 +144,44 @@ gaussians::Scene GaussianRender::scene_at(const std::vector<gaussians::Pose>& po
   return placed;
 }
 
-bool GaussianRender::is_small() const {
-  // Pixels and Gaussians of all views.
-  constexpr std::int64_t kMost = 1 << 14;
-  std::int64_t work = 0;
-  for (const gaussians::View& view : views) work += static_cast<std::int64_t>(view.width) * view.height + scene.count;
-  return work <= kMost;
+const RenderStages& GaussianRender::stages() const {
+  static constexpr RenderStages kStages{"kernel.project", "kernel.sort", "kernel.bin", "kernel.blend"};
+  return kStages;
 }
 
-void GaussianRender::clear_gaps(char* payload) const {
+std::int64_t GaussianRender::work() const {
+  std::int64_t work = 0;
+  for (const gaussians::View& view : views) work += static_cast<std::int64_t>(view.width) * view.height + scene.count;
+  return work;
+}
+
+const RenderStages& SphereRender::stages() const {
+  static constexpr RenderStages kStages{"kernel.setup", "kernel.sort", "kernel.bin", "kernel.blend"};
+  return kStages;
+}
+
+std::int64_t SphereRender::work() const {
+  std::int64_t work = 0;
+  for (const spheres::OpenCVLens& lens : lenses) {
+    work += static_cast<std::int64_t>(lens.width) * lens.height + scene.count;
+  }
+  return work;
+}
+
+bool SphereRender::takes(const std::vector<CameraPose>& poses) const {
+  for (const CameraPose& pose : poses) {
+    if (!spheres::is_rotation(pose.rotation)) return false;
+  }
+  return poses.size() == lenses.size();
+}
+
+spheres::Camera SphereRender::camera(int view, const CameraPose& pose) const {
+  return spheres::opencv_camera(lenses[view], pose.rotation, pose.translation, range);
+}
+
+bool Render::is_small() const { return work() <= 1 << 14; }
+
+void Render::clear_gaps(char* payload) const {
   std::size_t end = 0;
   for (const Output& output : outputs) {
     std::memset(payload + end, 0, output.offset - end);

@@ -96,34 +96,26 @@ bool read_spec(std::string_view message, RenderRequest& request, Key& key) {
   return has_scene && !request.poses.empty();
 }
 
-// With `retains` a request has to have the field of that name.
-std::optional<RenderRequest> read(std::string_view raw, bool retains) {
+}  // namespace
+
+std::optional<RenderRequest> read_render_request(std::string_view raw) {
   enum { kSpec = 1, kRetain = 2, kFormats = 5 };
   if (raw.size() > kMostBytes) return std::nullopt;
   RenderRequest request;
   Key key(raw, request.key);
-  bool has_spec = false, has_retain = false;
+  bool has_spec = false;
   for (Fields fields(raw); !fields.at_end();) {
     const std::optional<Field> field = fields.next();
     if (!field) return std::nullopt;
-    if (retains && field->number == kRetain && field->type == kVarint) {
-      has_retain = true;
-      continue;
-    }
+    if (field->number == kRetain && field->type == kVarint) continue;
     if (field->type != kLength) return std::nullopt;
     if (field->number == kFormats) continue;
     if (field->number != kSpec || has_spec || !read_spec(field->content, request, key)) return std::nullopt;
     has_spec = true;
   }
-  if (!has_spec || has_retain != retains) return std::nullopt;
+  if (!has_spec) return std::nullopt;
   key.finish();
   return request;
 }
-
-}  // namespace
-
-std::optional<RenderRequest> read_render_request(std::string_view raw) { return read(raw, false); }
-
-std::optional<RenderRequest> read_retained_request(std::string_view raw) { return read(raw, true); }
 
 }  // namespace lumigrad::serving

@@ -37,11 +37,9 @@ struct RenderRequest : SceneRef {
   std::vector<CameraPose> poses;  // Of its cameras, in order.
 };
 
-// None for whatever may be wrong or of another kind: a scene or tensors in the request, a forward state to retain,
-// other cameras, fields that occur twice, numbers that are not packed, values that are not finite, or bytes that are no
-// message. `raw` must outlive the result.
+// None for whatever may be wrong or of another kind: a scene or tensors in the request, other cameras, fields that
+// occur twice, numbers that are not packed, values that are not finite, or bytes that are no message. `raw` must
+// outlive the result.
 std::optional<RenderRequest> read_render_request(std::string_view raw);
-// The same for requests that say whether to retain a forward state.
-std::optional<RenderRequest> read_retained_request(std::string_view raw);
 
 }  // namespace lumigrad::serving

@@ -2,12 +2,15 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <array>
+#include <tuple>
 
 #include "spheres/bind_arrays.h"
 #include "spheres/cpu/engine.h"
+#include "spheres/opencv_camera.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -135,6 +138,14 @@ void bind_spheres(nb::module_& m) {
         "aperture"_a, "eye"_a, "origin"_a, "pixel_x"_a, "pixel_y"_a, "forward"_a, "rotation"_a, "half_pixel"_a,
         "focal"_a, "pixels_per_unit"_a, "axis"_a, "z_min"_a, "z_max"_a, "inverse_range"_a, "eye64"_a, "rotation64"_a,
         "scale"_a, "centre"_a, "z_min64"_a, "z_max64"_a);
+  m.def(
+      "opencv_sphere_camera",
+      [](const std::tuple<double, double, double, double, int, int>& lens, const std::array<double, 9>& rotation,
+         const std::array<double, 3>& translation, double near, double far) {
+        const auto& [fx, fy, cx, cy, width, height] = lens;
+        return opencv_camera({fx, fy, cx, cy, width, height}, rotation, translation, {near, far});
+      },
+      "lens"_a, "rotation"_a, "translation"_a, "near"_a, "far"_a);
   m.def("make_sphere_settings", &make_settings, nb::kw_only(), "exact"_a, "deterministic"_a, "n_track"_a, "max_hits"_a,
         "gamma"_a, "allowed_difference"_a, "background_depth"_a);
   m.def("sphere_forward", &forward, "workspace"_a, "camera"_a, "settings"_a, "arrays"_a);

@@ -17,43 +17,21 @@ from torch import Tensor
 from lumigrad.kernels import _native
 from lumigrad.kernels.gaussians import OUTPUTS, Camera, Gaussians, Settings, forward
 from lumigrad.kernels.gaussians.engine import CudaEngine
-from lumigrad.kernels.gaussians.prepared import Place, prepare
-from lumigrad.kernels.levels import write_levels
-from lumigrad.v1 import camera_pb2, render_pb2
+from lumigrad.kernels.gaussians.prepared import prepare
 from support.backends.cuda_devices import CudaDevice
 from support.backends.engines import emulated
+from support.backends.prepared import Device, check_reply, encoded, places_of, request_of, running_queue
 from support.gaussians.cases import Cloud, build
 from support.gaussians.runs import scene_of
 
 WIDTH, HEIGHT = 61, 45
 FOCAL = (50.0, 52.0, 30.0, 22.5)
-ALIGNMENT = 64
-SIZES = {"levels": 1, "float16": 2, "bfloat16": 2, "plain": 4}
 
 
 @pytest.fixture
 def queue() -> Iterator[_native.Queue]:
-    """A queue whose device's thread runs, for native jobs alone."""
-    made = _native.Queue(8, 8, 0)
-    thread = threading.Thread(target=made.take, daemon=True)
-    thread.start()
-    yield made
-    made.close()
-    thread.join()
-
-
-class Device:
-    """Where requests are drawn, by kernels that write the bits of `forward` here."""
-
-    def __init__(self, renderer: Any, forward: Any) -> None:
-        self.renderer = renderer
-        self.forward = forward
-
-    def job(self, queue: Any, made: Any, request: Any, batch: int = 0) -> Any:
-        staging = np.empty(self.renderer.staging_bytes(made), np.uint8)
-        made.demand(kind=7, batch=batch, fill=0.01, bytes=0)
-        payload = _native.Account(1 << 40, 1 << 40, 0).take("", 1)
-        return _native.RenderJob(queue, made, request, self.renderer, staging, payload, "", 1, inf, 1 << 30)
+    with running_queue() as made:
+        yield made
 
 
 @pytest.fixture
@@ -85,37 +63,6 @@ def cameras_at(views: Sequence[tuple[np.ndarray, np.ndarray]], **options: Any) -
     return [Camera.opencv(*FOCAL, rotation, translation, WIDTH, HEIGHT, **options) for rotation, translation in views]
 
 
-def request_of(views: Sequence[tuple[np.ndarray, np.ndarray]]) -> _native.RenderRequest:
-    """Of a prepared render only the poses count."""
-    message = render_pb2.RenderRequest()
-    message.spec.scene_ref.scene_id = "scene"
-    for rotation, translation in views:
-        model = camera_pb2.OpenCVCamera(rotation=rotation.reshape(-1), translation=translation)
-        message.spec.cameras.append(camera_pb2.Camera(width=WIDTH, height=HEIGHT, opencv=model))
-    return _native.read_render_request(message.SerializeToString())
-
-
-def encoded(values: Tensor, encoding: str) -> bytes:
-    if encoding == "levels":
-        levels = torch.empty(values.shape, dtype=torch.uint8)
-        # A copy of what the emulated device may have yet to write.
-        write_levels(values.clone(), levels)
-        return levels.numpy().tobytes()
-    if encoding == "plain":
-        return values.contiguous().numpy().tobytes()
-    return values.to(getattr(torch, encoding)).contiguous().view(torch.uint16).numpy().tobytes()
-
-
-def places_of(outputs: dict[str, Tensor], encodings: dict[str, str], head: bytes) -> tuple[list[Place], int]:
-    places, end = [], 0
-    for name, values in outputs.items():
-        encoding = encodings.get(name, "plain")
-        offset = -(-end // ALIGNMENT) * ALIGNMENT
-        places.append(Place(name, encoding, values.numel(), offset))
-        end = offset + values.numel() * SIZES[encoding]
-    return places, end
-
-
 def check(
     queue: _native.Queue,
     device: Device,
@@ -129,20 +76,14 @@ def check(
 ) -> None:
     head = b"head of a length that leaves nothing aligned"
     first = forward(scene, cameras_at(poses(views, 1), **options), settings, outputs=names, background=background)
-    places, nbytes = places_of(first.outputs, encodings, head)
+    places, nbytes = places_of(first.outputs, encodings)
     made = prepare(scene, cameras_at(poses(views, 1), **options), settings, places, nbytes, head, background=background)
     for seed in (2, 3):
         moved = poses(views, seed)
-        job = device.job(queue, made, request_of(moved))
+        job = device.job(queue, made, request_of(moved, WIDTH, HEIGHT))
         assert job.run(0.0) == _native.Outcome.DONE
         expected = device.forward(scene, cameras_at(moved, **options), settings, outputs=names, background=background)
-        assert job.reply.startswith(head)
-        payload = job.reply[len(head) : len(head) + nbytes]
-        for place in places:
-            wanted = encoded(expected.outputs[place.name], place.encoding)
-            assert payload[place.offset : place.offset + len(wanted)] == wanted, (place, seed)
-        tail = render_pb2.RenderReply.FromString(job.reply[len(head) + nbytes :])
-        assert {stage.name for stage in tail.timings.stages} >= {"decode", "queue", "kernel.blend"}
+        check_reply(job.reply, head, places, expected.outputs)
 
 
 def scene_for(degree: int = 1, channels: int = 3) -> Gaussians:
@@ -209,14 +150,14 @@ def test_a_batch_of_the_emulated_device_gives_each_its_own(
     scene, views, count = scene_for(), 2, 3
     background = torch.tensor([[0.9, -0.1, 0.3], [0.2, 0.4, 1.3]])
     first = forward(scene, cameras_at(poses(views, 1)), Settings(), outputs=outputs, background=background)
-    places, nbytes = places_of(first.outputs, {"color": "levels"}, b"")
+    places, nbytes = places_of(first.outputs, {"color": "levels"})
     options: dict[str, Any] = {"background": background, "most_together": count}
     made = prepare(scene, cameras_at(poses(views, 1)), Settings(), places, nbytes, b"", **options)
     moved = [poses(views, seed) for seed in range(count)]
     # What it knows of their kind, that they take no time, lets the queue put them into batches.
     for _ in range(3):
         queue.run_probe(_native.ProbeJob(kind=7))
-    jobs = [emulated_device.job(queue, made, request_of(views_of), batch=5) for views_of in moved]
+    jobs = [emulated_device.job(queue, made, request_of(views_of, WIDTH, HEIGHT), batch=5) for views_of in moved]
     busy = _native.ProbeJob(is_repeatable=True)
     busy.seconds = 30.0
     probe = threading.Thread(target=queue.run_probe, args=(busy,))

@@ -78,7 +78,7 @@ def cameras_at(seed: int, count: int) -> list[Camera]:
     return found
 
 
-def request_of(cameras: Sequence[Camera]) -> _native.RetainedRequest:
+def request_of(cameras: Sequence[Camera]) -> _native.RenderRequest:
     """Of a prepared render only the poses count."""
     message = render_pb2.RenderRequest(retain=True)
     message.spec.scene_ref.scene_id = "scene"
@@ -86,7 +86,7 @@ def request_of(cameras: Sequence[Camera]) -> _native.RetainedRequest:
         source: Any = camera.source
         model = camera_pb2.OpenCVCamera(rotation=source.rotation.reshape(-1), translation=source.translation)
         message.spec.cameras.append(camera_pb2.Camera(width=WIDTH, height=HEIGHT, opencv=model))
-    return _native.read_retained_request(message.SerializeToString())
+    return _native.read_render_request(message.SerializeToString())
 
 
 def encoded(values: Tensor, encoding: str) -> bytes:

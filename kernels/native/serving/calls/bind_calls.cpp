@@ -178,7 +178,8 @@ class BoundShortCall final : public ShortCall {
     const std::size_t bytes = bound.render->payload_bytes;
     outcome = Outcome::kFull;
     payload_.emplace(parts.payloads, tenant);
-    if (bytes > message_bytes || payload_->change(static_cast<std::int64_t>(bytes))) return nb::none();
+    if (bytes > message_bytes || !bound.render->takes(request.request.poses)) return nb::none();
+    if (payload_->change(static_cast<std::int64_t>(bytes))) return nb::none();
     outcome = Outcome::kPending;
     Demand demand = bound.demand;
     demand.tenant = tenant;

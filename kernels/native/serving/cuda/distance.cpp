@@ -1,7 +1,7 @@
-#include <optional>
 #include <utility>
 
 #include "meshes/cuda/engine.h"
+#include "serving/cuda/device_job.h"
 #include "serving/cuda/passes.h"
 
 namespace lumigrad::serving {
@@ -14,39 +14,14 @@ struct Device {
   meshes::CudaWorkspace workspace{};
 };
 
-class CudaQuery final : public DistanceJob {
+class CudaQuery final : public DeviceJob<DistanceJob, Device> {
  public:
-  CudaQuery(Demand demand, std::shared_ptr<const DistanceQuery> query, std::shared_ptr<Device> device)
-      : DistanceJob(std::move(demand), std::move(query)), device_(std::move(device)) {}
+  using DeviceJob::DeviceJob;
 
   std::span<const char* const> stages() const override { return kStages; }
 
-  void run(std::span<NativeJob* const> batch) override {
-    try {
-      for (NativeJob* job : batch) static_cast<CudaQuery*>(job)->evaluate();
-    } catch (...) {
-      // Before its memory is given back.
-      device_->streams.finish();
-      throw;
-    }
-  }
-
-  void complete() override {
-    const Clock::time_point begun = Clock::now();
-    const DeviceGuard guard(device_->streams.device);
-    download_->wait();
-    char* from = staging;
-    for (const DistanceOutput& output : query_->outputs) {
-      query_->send(output, from, payload);
-      from += query_->kernel_bytes(output);
-    }
-    for (const auto& [stage, milliseconds] : timer_->milliseconds()) times[0] += milliseconds;
-    download_.reset();
-    download = 1e3 * seconds_of(Clock::now() - begun);
-  }
-
- private:
-  void evaluate() {
+ protected:
+  void queue(Download& download, std::vector<DeviceTimer>& timers) override {
     const Streams& streams = device_->streams;
     const DistanceQuery& query = *query_;
     const cudaStream_t kernels = streams.kernels;
@@ -56,20 +31,22 @@ class CudaQuery final : public DistanceJob {
     if (!environments_.empty()) {
       device_->workspace.staging.copy(environments.data(), environments_.data(), environments.bytes(), kernels);
     }
-    download_.emplace();
     meshes::Outputs outputs{};
     for (const DistanceOutput& output : query.outputs) {
-      point(outputs, output, download_->make<char>(query.kernel_bytes(output), streams));
+      point(outputs, output, download.make<char>(query.kernel_bytes(output), streams));
     }
     const std::int32_t* where = environments_.empty() ? nullptr : environments.data();
-    timer_ = meshes::cuda_evaluate(query.world, {spheres.data(), query.batches, query.horizon, query.count, where},
-                                   query.settings, outputs, device_->workspace, kernels);
-    download_->start(streams, staging);
+    timers.push_back(meshes::cuda_evaluate(query.world,
+                                           {spheres.data(), query.batches, query.horizon, query.count, where},
+                                           query.settings, outputs, device_->workspace, kernels));
   }
 
-  const std::shared_ptr<Device> device_;
-  std::optional<Download> download_;
-  std::optional<DeviceTimer> timer_;
+  void send(char* results) override {
+    for (const DistanceOutput& output : query_->outputs) {
+      query_->send(output, results, payload);
+      results += query_->kernel_bytes(output);
+    }
+  }
 };
 
 class CudaDistances final : public DistanceEngine {
@@ -82,7 +59,7 @@ class CudaDistances final : public DistanceEngine {
     return bytes;
   }
   std::shared_ptr<PayloadJob> job(Demand demand, std::shared_ptr<const DistanceQuery> query) const override {
-    return std::make_shared<CudaQuery>(std::move(demand), std::move(query), device_);
+    return std::make_shared<CudaQuery>(device_, std::move(demand), std::move(query));
   }
 
  private:

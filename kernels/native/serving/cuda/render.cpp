@@ -2,69 +2,60 @@
 
 #include <cstring>
 #include <span>
-#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "common/cuda/event.h"
-#include "common/cuda/launch.h"
-#include "common/cuda/memory.h"
-#include "common/cuda/timer.h"
-#include "gaussians/cpu/engine.h"
 #include "gaussians/cuda/engine.h"
 #include "gaussians/cuda/ids.h"
+#include "spheres/cuda/engine.h"
 
 namespace lumigrad::serving {
 namespace {
 
 // What the jobs of a device share.
 struct Device {
-  const int index;
-  const cudaStream_t kernels, copies;
-  gaussians::CudaWorkspace workspace{};
-
-  void finish() const noexcept {
-    cudaStreamSynchronize(kernels);
-    cudaStreamSynchronize(copies);
-  }
+  const Streams streams;
+  gaussians::CudaWorkspace gaussians{};
+  spheres::CudaWorkspace spheres{};
 };
 
 // A batch that the device has yet to finish, with the memory that it uses.
 struct Queued {
   std::vector<DeviceBuffer<char>> outputs;
-  gaussians::CudaPass pass;
+  gaussians::CudaPass gaussians;
+  spheres::CudaPass spheres;
   std::vector<DeviceTimer> timers;
   std::unique_ptr<DeviceEvent> copied;
 };
 
-// Levels of colours are written by the kernels; all other conversions are made on the host.
-bool is_written_as_levels(const Output& output) {
-  return output.encoding == Encoding::levels && output.name == "color";
+// How the kernels write an output.
+Output as_written(const Render& render, const Output& output) {
+  Output written = output;
+  if (!output.are_color_levels() || !render.has_device_levels()) written.encoding = Encoding::plain;
+  return written;
 }
 
-std::size_t device_bytes_of(const Output& output) {
-  return output.values * (is_written_as_levels(output) ? sizeof(std::uint8_t) : sizeof(float));
-}
-
-int stage_named(std::string_view name) {
-  int index = 0;
-  while (index < kMaxStages - 1 && name != gaussians::kStageNames[index]) ++index;
-  return index;
-}
-
-class CudaJob final : public RenderJob {
+class CudaJob : public RenderJob {
  public:
   CudaJob(Demand demand, Request request, std::shared_ptr<Device> device)
       : RenderJob(std::move(demand), std::move(request)), device_(std::move(device)) {}
 
   void run(std::span<NativeJob* const> batch) override {
     auto queued = std::make_shared<Queued>();
+    std::vector<CameraPose> poses;
+    for (const NativeJob* job : batch) {
+      const std::vector<CameraPose>& own = static_cast<const CudaJob*>(job)->poses;
+      poses.insert(poses.end(), own.begin(), own.end());
+    }
     try {
-      draw(batch.size(), poses_of(batch), *queued);
+      for (const Output& output : render->outputs) {
+        queued->outputs.emplace_back(batch.size() * device_bytes_of(*render, output), device_->streams.kernels);
+      }
+      draw(poses, *queued);
       copy(batch, *queued);
     } catch (...) {
       // Before its memory is given back.
-      device_->finish();
+      device_->streams.finish();
       throw;
     }
     for (NativeJob* each : batch) {
@@ -72,98 +63,107 @@ class CudaJob final : public RenderJob {
       job->queued_ = queued;
       job->share_ = 1.0 / static_cast<double>(batch.size());
     }
-    batch_views = static_cast<int>(batch.size() * render->views.size());
+    batch_views = static_cast<int>(poses.size());
   }
 
   void complete() override {
     const Clock::time_point begun = Clock::now();
-    const DeviceGuard guard(device_->index);
+    const DeviceGuard guard(device_->streams.device);
     queued_->copied->wait();
-    const char* from = staging;
-    for (const Output& output : render->outputs) {
-      if (is_written_as_levels(output)) {
-        std::memcpy(payload + output.offset, from, output.bytes());
-      } else {
-        encode(output, from, payload + output.offset);
-      }
-      from += device_bytes_of(output);
-    }
+    encode_all(*render, staging, payload);
     for (const DeviceTimer& timer : queued_->timers) {
-      for (const auto& [stage, milliseconds] : timer.milliseconds()) {
-        times.stages[stage_named(stage)] += share_ * milliseconds;
-      }
+      add_times(timer, render->stages(), times.stages.data(), share_);
     }
     queued_.reset();
     times.download = 1e3 * seconds_of(Clock::now() - begun);
   }
 
+ protected:
+  // Queues the views of all jobs of a batch in one launch: they differ in their poses only.
+  virtual void draw(const std::vector<CameraPose>& poses, Queued& queued) const = 0;
+
+  template <class Kernels>
+  Kernels targets_in(Queued& queued) const {
+    Kernels kernels{};
+    for (std::size_t i = 0; i < render->outputs.size(); ++i) {
+      point(kernels, as_written(*render, render->outputs[i]), queued.outputs[i].data());
+    }
+    return kernels;
+  }
+
+  const std::shared_ptr<Device> device_;
+
  private:
-  static std::vector<gaussians::Pose> poses_of(std::span<NativeJob* const> batch) {
-    std::vector<gaussians::Pose> poses;
-    for (const NativeJob* job : batch) {
-      for (const CameraPose& pose : static_cast<const CudaJob*>(job)->poses) poses.push_back(pose_of(pose));
-    }
-    return poses;
-  }
-
-  // The views of all jobs in one launch: they differ in their poses only.
-  void draw(std::size_t jobs, const std::vector<gaussians::Pose>& all_poses, Queued& queued) const {
-    std::vector<gaussians::View> views;
-    for (std::size_t i = 0; i < jobs; ++i) views.insert(views.end(), render->views.begin(), render->views.end());
-    const gaussians::Scene scene = render->scene_at(all_poses);
-    gaussians::Outputs outputs{};
-    std::int32_t* ids = nullptr;
-    for (const Output& output : render->outputs) {
-      queued.outputs.emplace_back(jobs * device_bytes_of(output), device_->kernels);
-      void* to = queued.outputs.back().data();
-      if (output.name == "ids") {
-        ids = static_cast<std::int32_t*>(to);
-      } else if (is_written_as_levels(output)) {
-        outputs.color_levels = static_cast<std::uint8_t*>(to);
-      } else {
-        point(outputs, output.name, to);
-      }
-    }
-    const int count = static_cast<int>(views.size());
-    queued.timers.push_back(gaussians::cuda_forward(views.data(), count, render->settings, scene, outputs, queued.pass,
-                                                    device_->workspace, device_->kernels));
-    if (ids == nullptr) return;
-    queued.timers.push_back(gaussians::cuda_ids(views.data(), count, render->settings, scene, ids, queued.pass,
-                                                device_->workspace, device_->kernels));
-  }
-
   // Copies each job's part of the outputs to its staging memory, beside the kernels of the next batch.
   void copy(std::span<NativeJob* const> batch, Queued& queued) const {
-    DeviceEvent(device_->kernels).delay(device_->copies);
+    const Streams& streams = device_->streams;
+    DeviceEvent(streams.kernels).delay(streams.copies);
     for (std::size_t i = 0; i < batch.size(); ++i) {
       char* to = static_cast<CudaJob*>(batch[i])->staging;
       for (std::size_t k = 0; k < render->outputs.size(); ++k) {
-        const std::size_t bytes = device_bytes_of(render->outputs[k]);
-        check(cudaMemcpyAsync(to, queued.outputs[k].data() + i * bytes, bytes, cudaMemcpyDeviceToHost, device_->copies),
+        const std::size_t bytes = device_bytes_of(*render, render->outputs[k]);
+        check(cudaMemcpyAsync(to, queued.outputs[k].data() + i * bytes, bytes, cudaMemcpyDeviceToHost, streams.copies),
               "copying to the host");
         to += bytes;
       }
     }
-    queued.copied = std::make_unique<DeviceEvent>(device_->copies);
+    queued.copied = std::make_unique<DeviceEvent>(streams.copies);
   }
 
-  const std::shared_ptr<Device> device_;
   std::shared_ptr<Queued> queued_;
   double share_ = 1.0;
 };
 
+class GaussianJob final : public CudaJob {
+ public:
+  using CudaJob::CudaJob;
+
+ private:
+  void draw(const std::vector<CameraPose>& poses, Queued& queued) const override {
+    const auto& render = static_cast<const GaussianRender&>(*this->render);
+    std::vector<gaussians::Pose> kernel_poses;
+    for (const CameraPose& pose : poses) kernel_poses.push_back(pose_of(pose));
+    std::vector<gaussians::View> views;
+    while (views.size() < poses.size()) views.insert(views.end(), render.views.begin(), render.views.end());
+    const gaussians::Scene scene = render.scene_at(kernel_poses);
+    const auto targets = targets_in<GaussianTargets>(queued);
+    const int count = static_cast<int>(views.size());
+    const cudaStream_t kernels = device_->streams.kernels;
+    queued.timers.push_back(gaussians::cuda_forward(views.data(), count, render.settings, scene, targets.images,
+                                                    queued.gaussians, device_->gaussians, kernels));
+    if (targets.ids == nullptr) return;
+    queued.timers.push_back(gaussians::cuda_ids(views.data(), count, render.settings, scene, targets.ids,
+                                                queued.gaussians, device_->gaussians, kernels));
+  }
+};
+
+class SphereJob final : public CudaJob {
+ public:
+  using CudaJob::CudaJob;
+
+ private:
+  void draw(const std::vector<CameraPose>& poses, Queued& queued) const override {
+    const auto& render = static_cast<const SphereRender&>(*this->render);
+    std::vector<spheres::Camera> cameras;
+    for (std::size_t i = 0; i < poses.size(); ++i) {
+      cameras.push_back(render.camera(static_cast<int>(i % render.lenses.size()), poses[i]));
+    }
+    queued.timers.push_back(spheres::cuda_forward(cameras, render.settings, render.scene,
+                                                  targets_in<spheres::Outputs>(queued), queued.spheres,
+                                                  device_->spheres, device_->streams.kernels));
+  }
+};
+
 class CudaRenderer final : public Renderer {
  public:
-  CudaRenderer(int device, cudaStream_t kernels, cudaStream_t copies)
-      : device_(std::make_shared<Device>(device, kernels, copies)) {}
+  explicit CudaRenderer(const Streams& streams) : device_(std::make_shared<Device>(streams)) {}
 
-  std::size_t staging_bytes(const GaussianRender& render) const override {
-    std::size_t bytes = 0;
-    for (const Output& output : render.outputs) bytes += device_bytes_of(output);
-    return bytes;
-  }
+  std::size_t staging_bytes(const Render& render) const override { return device_bytes_of(render); }
   std::shared_ptr<RenderJob> job(Demand demand, Request request) const override {
-    return std::make_shared<CudaJob>(std::move(demand), std::move(request), device_);
+    if (dynamic_cast<const SphereRender*>(request.render.get()) != nullptr) {
+      return std::make_shared<SphereJob>(std::move(demand), std::move(request), device_);
+    }
+    return std::make_shared<GaussianJob>(std::move(demand), std::move(request), device_);
   }
 
  private:
@@ -172,8 +172,26 @@ class CudaRenderer final : public Renderer {
 
 }  // namespace
 
-std::shared_ptr<Renderer> make_cuda_renderer(int device, cudaStream_t kernels, cudaStream_t copies) {
-  return std::make_shared<CudaRenderer>(device, kernels, copies);
+std::size_t device_bytes_of(const Render& render, const Output& output) { return as_written(render, output).bytes(); }
+
+std::size_t device_bytes_of(const Render& render) {
+  std::size_t bytes = 0;
+  for (const Output& output : render.outputs) bytes += device_bytes_of(render, output);
+  return bytes;
 }
+
+void encode_all(const Render& render, const char* from, char* payload) {
+  for (const Output& output : render.outputs) {
+    const Output written = as_written(render, output);
+    if (written.encoding == output.encoding) {
+      std::memcpy(payload + output.offset, from, output.bytes());
+    } else {
+      encode(output, from, payload + output.offset);
+    }
+    from += written.bytes();
+  }
+}
+
+std::shared_ptr<Renderer> make_cuda_renderer(const Streams& streams) { return std::make_shared<CudaRenderer>(streams); }
 
 }  // namespace lumigrad::serving

@@ -2,15 +2,20 @@
 // their calls wait for the copies to the host.
 #pragma once
 
-#include <cuda_runtime.h>
-
+#include <cstddef>
 #include <memory>
 
+#include "serving/cuda/streams.h"
 #include "serving/render.h"
 
 namespace lumigrad::serving {
 
-// Kernels run on one stream of the device, and copies to the host on the other.
-std::shared_ptr<Renderer> make_cuda_renderer(int device, cudaStream_t kernels, cudaStream_t copies);
+// The size of an output as the kernels write it, and of all of them: levels of colours or values of four bytes.
+std::size_t device_bytes_of(const Render& render, const Output& output);
+std::size_t device_bytes_of(const Render& render);
+// Converts the outputs, one after the other as the kernels have written them, into a payload.
+void encode_all(const Render& render, const char* from, char* payload);
+
+std::shared_ptr<Renderer> make_cuda_renderer(const Streams& streams);
 
 }  // namespace lumigrad::serving

@@ -5,12 +5,15 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "common/cuda/event.h"
 #include "common/cuda/launch.h"
 #include "common/cuda/memory.h"
+#include "common/cuda/timer.h"
 
 namespace lumigrad::serving {
 
@@ -24,6 +27,16 @@ struct Streams {
     cudaStreamSynchronize(copies);
   }
 };
+
+// Adds a share of the times of a timer's stages to `times`, in the order of their `names` in replies.
+inline void add_times(const DeviceTimer& timer, std::span<const char* const> names, double* times, double share = 1.0) {
+  constexpr std::size_t kPrefix = std::string_view("kernel.").size();
+  for (const auto& [stage, milliseconds] : timer.milliseconds()) {
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      if (stage == names[i] + kPrefix) times[i] += share * milliseconds;
+    }
+  }
+}
 
 class Download {
  public:

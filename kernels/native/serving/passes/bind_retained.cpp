@@ -107,22 +107,6 @@ std::vector<std::pair<std::size_t, std::size_t>> parts_of(const std::vector<Outp
 void bind_passes(nb::module_& m) {
   nb::class_<PassEngine>(m, "PassEngine");
   m.def("cpu_passes", &make_cpu_passes);
-  nb::class_<Bound<RenderRequest>>(m, "RetainedRequest")
-      .def_ro("raw", &Bound<RenderRequest>::raw)
-      .def_ro("scene_id", &Bound<RenderRequest>::name)
-      .def_prop_ro("version", [](const Bound<RenderRequest>& b) { return b.request.version; })
-      .def_prop_ro("key",
-                   [](const Bound<RenderRequest>& b) { return nb::bytes(b.request.key.data(), b.request.key.size()); });
-  m.def(
-      "read_retained_request",
-      [](const nb::bytes& raw) {
-        std::optional<RenderRequest> request = read_retained_request(bytes_of(raw));
-        if (!request) return nb::object(nb::none());
-        const std::string_view name = request->scene_id;
-        return bound(raw, name, std::move(*request));
-      },
-      "raw"_a, nb::sig("def read_retained_request(raw: bytes) -> RetainedRequest | None"),
-      "As read_render_request, for those that say whether to retain a forward state.");
   nb::class_<BoundRetained>(m, "RetainedRender")
       .def(
           "__init__",
@@ -133,9 +117,11 @@ void bind_passes(nb::module_& m) {
             if (name_offset < 2 || name_offset + kNameLength > bound.head.size()) {
               throw nb::value_error("name_offset: expected a place in the head");
             }
-            auto retained = std::make_shared<RetainedRender>(bound.render, std::vector<KeptImage>());
+            const auto render_of = std::dynamic_pointer_cast<const GaussianRender>(bound.render);
+            if (!render_of) throw nb::value_error("render: expected one of Gaussians");
+            auto retained = std::make_shared<RetainedRender>(render_of, std::vector<KeptImage>());
             for (const auto& [name, values] : images) retained->images.push_back({name, values});
-            const GaussianRender& drawn = *bound.render;
+            const GaussianRender& drawn = *render_of;
             Envelope envelope{bound.head, drawn.payload_bytes,
                               gaps_between(parts_of(drawn.outputs), drawn.payload_bytes), kRenderTimings};
             Demand demand = demand_of(kind, static_cast<double>(drawn.views.size()), bytes);
@@ -215,7 +201,7 @@ void bind_calls(nb::module_& m) {
              const nb::object& staging, const nb::object& reserved, std::string tenant, int priority, double deadline,
              std::int64_t room_bytes) {
             const auto& bound = nb::cast<const BoundRetained&>(kind);
-            const auto& cameras = nb::cast<const Bound<RenderRequest>&>(request).request.poses;
+            const auto& cameras = nb::cast<const BoundRequest&>(request).request.poses;
             if (cameras.size() != bound.retained->render->views.size()) {
               throw nb::value_error("request: expected one of the render's key");
             }

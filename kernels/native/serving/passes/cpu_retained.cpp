@@ -6,14 +6,11 @@
 #include "common/alone.h"
 #include "common/isa.h"
 #include "common/threads.h"
-#include "gaussians/cpu/ids.h"
+#include "serving/cpu_render.h"
 #include "serving/passes/retained.h"
 
 namespace lumigrad::serving {
 namespace {
-
-// The first stages of gaussians::kStageNames.
-constexpr const char* kForwardStages[] = {"kernel.project", "kernel.sort", "kernel.bin", "kernel.blend"};
 
 struct Scratch {
   gaussians::Workspace workspace;
@@ -33,7 +30,7 @@ class CpuRetain final : public PayloadJob {
       : PayloadJob(std::move(demand)), pass_(std::move(pass)), scratch_(std::move(scratch)) {}
 
   bool accept(std::string_view) override { return true; }
-  std::span<const char* const> stages() const override { return kForwardStages; }
+  std::span<const char* const> stages() const override { return pass_->kind->render->stages(); }
   bool runs_anywhere() const override { return pass_->kind->render->is_small(); }
   void run(std::span<NativeJob* const> batch) override {
     for (NativeJob* job : batch) static_cast<CpuRetain*>(job)->draw();
@@ -44,13 +41,14 @@ class CpuRetain final : public PayloadJob {
     const GaussianRender& render = *pass_->kind->render;
     std::optional<Alone> alone;
     if (render.is_small()) alone.emplace();
-    gaussians::Outputs kernels{};
-    std::int32_t* ids = nullptr;
-    const std::vector<const void*> places = point_all(render, kernels, ids);
+    GaussianTargets targets;
+    const std::vector<const void*> places = point_all(render, targets);
     const gaussians::Scene scene = pass_->scene();
     const int views = static_cast<int>(render.views.size());
     pass_->pass.prepare(views, true);
-    for (int view = 0; view < views; ++view) draw_view(render, view, scene, kernels, ids);
+    for (int view = 0; view < views; ++view) {
+      draw_view(render, view, scene, targets, pass_->pass, scratch_->workspace, times.data());
+    }
     const Clock::time_point drawn = Clock::now();
     for (std::size_t i = 0; i < places.size(); ++i) {
       if (places[i] != nullptr) encode(render.outputs[i], places[i], payload + render.outputs[i].offset);
@@ -59,13 +57,13 @@ class CpuRetain final : public PayloadJob {
   }
 
   // Where the kernels write each output; null for levels, which go to the payload itself.
-  std::vector<const void*> point_all(const GaussianRender& render, gaussians::Outputs& kernels, std::int32_t*& ids) {
+  std::vector<const void*> point_all(const GaussianRender& render, GaussianTargets& targets) {
     const std::vector<KeptImage>& images = pass_->kind->images;
-    for (std::size_t i = 0; i < images.size(); ++i) point(kernels, images[i].name, pass_->image(i));
+    for (std::size_t i = 0; i < images.size(); ++i) point(targets.images, images[i].name, pass_->image(i));
     std::vector<const void*> places;
     for (const Output& output : render.outputs) {
-      if (output.encoding == Encoding::levels && output.name == "color") {
-        kernels.color_levels = reinterpret_cast<std::uint8_t*>(payload + output.offset);
+      if (output.are_color_levels()) {
+        point(targets, output, payload + output.offset);
         places.push_back(nullptr);
         continue;
       }
@@ -73,31 +71,9 @@ class CpuRetain final : public PayloadJob {
       while (kept < images.size() && images[kept].name != output.name) ++kept;
       void* to = kept < images.size() ? pass_->image(kept) : scratch_->ensure(places.size(), output.values);
       places.push_back(to);
-      if (kept < images.size()) continue;
-      if (output.name == "ids") {
-        ids = static_cast<std::int32_t*>(to);
-      } else {
-        point(kernels, output.name, to);
-      }
+      if (kept == images.size()) point(targets, output, to);
     }
     return places;
-  }
-
-  void draw_view(const GaussianRender& render, int view, const gaussians::Scene& scene,
-                 const gaussians::Outputs& kernels, std::int32_t* ids) {
-    check_stop();
-    const Isa isa = current_isa();
-    gaussians::Workspace& workspace = scratch_->workspace;
-    const gaussians::View* views = render.views.data();
-    gaussians::cpu_engine(isa).forward_view(views, view, render.settings, scene, kernels, pass_->pass, workspace);
-    add_times();
-    if (ids == nullptr) return;
-    gaussians::cpu_ids(isa)(views, view, render.settings, scene, ids, pass_->pass, workspace);
-    add_times();
-  }
-
-  void add_times() {
-    for (std::size_t i = 0; i < std::size(kForwardStages); ++i) times[i] += scratch_->workspace.milliseconds[i];
   }
 
   const std::shared_ptr<CpuRetained> pass_;

@@ -1,0 +1,21 @@
+"""Places of outputs in the replies of prepared renders."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Place(NamedTuple):
+    """An output in the payload of a reply.
+
+    Attributes:
+        name: Its name.
+        encoding: "plain", as the kernels write it; "levels", uint8; "float16" or "bfloat16".
+        values: The number of its values.
+        offset: Bytes.
+    """
+
+    name: str
+    encoding: str
+    values: int
+    offset: int

@@ -69,7 +69,8 @@ class Request:
             (self.number, count, views[: size * count]),
             (number, self.steps - count, views[size * count :]),
         ):
-            step = training_pb2.Step(number=first, count=steps, views=of_part, batch=self.message.step.batch)
+            asked = self.message.step
+            step = training_pb2.Step(number=first, count=steps, views=of_part, batch=asked.batch, pace=asked.pace)
             delivered = min(max(self.delivered - (first - self.number), 0), steps)
             parts.append(Request(training_pb2.TrainRequest(step=step), first, steps, delivered=delivered))
         return parts[0], parts[1]

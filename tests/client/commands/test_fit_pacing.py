@@ -10,6 +10,8 @@ import pytest
 
 from lumigrad.client.fitting.pacing import BySeconds, BySteps, Pacing
 from lumigrad.client.fitting.schedule import Schedule
+from lumigrad.client.training.exchange import Request
+from lumigrad.v1 import training_pb2
 
 STEPS = 7000
 
@@ -112,3 +114,10 @@ def test_what_is_said_of_the_progress() -> None:
     assert BySteps(95, None).text(30) == "30 of 95 steps"
     fit = Fit(lambda share: 1.0)
     assert fit.by_seconds(60.0, used=27.2).text(1234) == "1234 steps, 27 of 60 s"
+
+
+def test_steps_that_are_sent_again_keep_their_pace() -> None:
+    step = training_pb2.Step(number=8, count=8, batch=1, pace=2.5)
+    done, again = Request(training_pb2.TrainRequest(step=step), 8, 8).divided(11)
+    assert [(part.message.step.number, part.message.step.count) for part in (done, again)] == [(8, 3), (11, 5)]
+    assert [part.message.step.pace for part in (done, again)] == [2.5, 2.5]

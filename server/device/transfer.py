@@ -147,6 +147,16 @@ class Transfer:
         """
         return Download([_bits(tensor).numpy() for tensor in tensors])
 
+    def copied(self, tensors: Sequence[torch.Tensor], lane: NoLane) -> list[Array]:
+        """Copies of tensors on the host, in the shared memory of a lane where that has room; waits for the device."""
+        return [self._copied(_bits(tensor).numpy(), lane) for tensor in tensors]
+
+    def _copied(self, source: Array, lane: NoLane) -> Array:
+        shared = lane.allocate(source.shape, source.dtype)
+        copy = np.empty_like(source) if shared is None else shared
+        np.copyto(copy, source)
+        return copy
+
     def settle(self) -> None:
         """Wait for the last download, so that it holds no memory of the device."""
 
@@ -226,6 +236,12 @@ class CudaTransfer(Transfer):
         end = self._copies.to_host(zip(sources, targets, strict=True))
         self._last = _Copies(sources, targets, end)
         return Download(targets, self._last)
+
+    def copied(self, tensors: Sequence[torch.Tensor], lane: NoLane) -> list[Array]:
+        """Copies of tensors, which a download makes."""
+        download = self.start_download(tensors, [lane] * len(tensors))
+        download.wait()
+        return list(download.arrays)
 
     def settle(self) -> None:
         """Wait for the last download, so that it holds no memory of the device."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import secrets
 from functools import partial
 
-import torch
-
 from lumigrad.protos.streams import frames_of
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import SceneNotFoundError, VersionMismatchError
@@ -70,18 +68,16 @@ def scene_frames(state: TrainingState, runtime: Runtime, request: Request) -> Re
     cost = Cost(bytes=nbytes if runtime.transfer.is_cpu else 0, payload_bytes=nbytes, is_repeatable=True)
     runtime.memory.check(cost)
 
-    def copy() -> list[torch.Tensor]:
-        # Copied, because the next step would change tensors on the host.
-        return [torch.from_numpy(array.copy()) for array in runtime.transfer.download(list(values.values()))]
-
+    lane = request.part.lane
     with request.part.times.stage("download"):
-        copies = runtime.executor.run(copy, request.part, cost)
-    reply, payload = training_pb2.TrainReply(), request.part.lane.writer()
+        # Copied, because the next step would change tensors on the host.
+        copies = runtime.executor.run(lambda: runtime.transfer.copied(list(values.values()), lane), request.part, cost)
+    reply, payload = training_pb2.TrainReply(), lane.writer()
     reply.scene.step = state.step
     cloud = getattr(reply.scene.scene, state.plan.kind)
     cloud.SetInParent()
-    for name, tensor in zip(values, copies, strict=True):
-        getattr(cloud, name).CopyFrom(payload.add(tensor.numpy()))
+    for name, array in zip(values, copies, strict=True):
+        getattr(cloud, name).CopyFrom(payload.add(array))
     reply.timings.CopyFrom(request.part.times.message())
     yield from frames_of(reply, payload)
 

@@ -352,7 +352,9 @@ class Session:
         dtype = request.message.step.output_dtype
         with request.part.times.stage("download"):
             images = [converted(rendered.outputs[name], dtype) for name in names]
-            return dict(zip(names, self._runtime.transfer.download(images), strict=True))
+            download = self._runtime.transfer.start_download(images, [request.part.lane] * len(images))
+            download.wait()
+            return dict(zip(names, download.arrays, strict=True))
 
     def _queued(self, request: Request, number: int, report: StepReport) -> _Queued:
         """Starts to download a step's numbers; called on the device's thread."""

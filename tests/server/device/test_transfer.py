@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ import torch
 
 from lumigrad.kernels import memory
 from lumigrad.protos import dtypes
+from lumigrad.server.core.call import NoLane
 from lumigrad.server.device import cuda
 from lumigrad.server.device.transfer import Transfer, transfer_for
 from support.backends import cuda_devices
@@ -77,3 +81,31 @@ def test_memory_is_registered_with_cuda_once(device: CudaDevice) -> None:
     if device.name == "gpu":
         # A refusal does not show in what follows.
         torch.ones(10, device=device.device).sum().item()
+
+
+class _StandInLane(NoLane):
+    """Has room for arrays that are not small."""
+
+    def __init__(self, pin: Callable[[np.ndarray], bool]) -> None:
+        self.made: list[np.ndarray] = []
+        self._pin = pin
+
+    def allocate(self, shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray | None:
+        if math.prod(shape) < 8:
+            return None
+        self.made.append(np.zeros(shape, dtype))
+        self._pin(self.made[-1])
+        return self.made[-1]
+
+
+@pytest.mark.parametrize("is_cpu", [True, False])
+def test_copies_are_made_once_where_they_are_sent_from(is_cpu: bool) -> None:
+    copies = EmulatedCopies()
+    transfer = Transfer(torch.device("cpu")) if is_cpu else emulated_transfer(copies)
+    large, small, lane = torch.arange(20.0), torch.arange(4.0).bfloat16(), _StandInLane(copies.pin)
+    found = transfer.copied([large, small], lane)
+    assert found[0] is lane.made[0] and len(lane.made) == 1 and found[1].dtype == np.uint16
+    expected = large.clone()
+    large.zero_()
+    small.zero_()
+    assert found[0].tolist() == expected.tolist() and found[1].tolist() == [0, 0x3F80, 0x4000, 0x4040]

@@ -43,7 +43,8 @@ target_sources(lumigrad_serving PRIVATE ${LUMIGRAD_RESIDENT})
 
 file(GLOB LUMIGRAD_BINDINGS CONFIGURE_DEPENDS "${NATIVE}/*/bind.cpp" "${NATIVE}/serving/bind_accounts.cpp"
      "${NATIVE}/serving/bind_frame.cpp" "${NATIVE}/serving/bind_render.cpp" "${NATIVE}/serving/passes/bind_passes.cpp"
-     "${NATIVE}/serving/calls/bind_calls.cpp" "${NATIVE}/serving/calls/bind_records.cpp"
+     "${NATIVE}/serving/calls/bind_calls.cpp" "${NATIVE}/serving/calls/bind_progress.cpp"
+     "${NATIVE}/serving/calls/bind_records.cpp"
      "${NATIVE}/serving/passes/bind_retained.cpp"
      "${NATIVE}/serving/passes/bound_call.cpp")
 nanobind_add_module(_native NB_STATIC NOMINSIZE "${NATIVE}/module.cpp" ${LUMIGRAD_BINDINGS})

@@ -26,6 +26,7 @@ void bind_serving_passes(nb::module_& module);
 void bind_serving_accounts(nb::module_& module);
 void bind_serving_calls(nb::module_& module);
 void bind_serving_frames(nb::module_& module);
+void bind_serving_progress(nb::module_& module);
 void bind_serving_records(nb::module_& module);
 void bind_cuda_spheres(nb::module_& module);
 void bind_cuda_gaussians(nb::module_& module);
@@ -116,6 +117,7 @@ NB_MODULE(_native, m) {
   lumigrad::bind_serving_passes(m);
   lumigrad::bind_serving_accounts(m);
   lumigrad::bind_serving_records(m);
+  lumigrad::bind_serving_progress(m);
   lumigrad::bind_serving_calls(m);
   lumigrad::bind_serving_frames(m);
   lumigrad::bind_resident(m);

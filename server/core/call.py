@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from lumigrad.kernels._native import NativeCall, RenderJob
+from lumigrad.kernels._native import NativeCall, Progress, RenderJob
 from lumigrad.protos.chunks import LARGEST_MESSAGE_BYTES, SHORT_BYTES
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.lanes import LANE_METADATA
@@ -25,7 +25,6 @@ from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.server.core import logs
 from lumigrad.server.core.errors import CancelledError, DeadlineError, StoppingError
 from lumigrad.server.core.limits import require
-from lumigrad.server.core.progress import Progress
 from lumigrad.server.core.record import CallRecord, StageTimes
 from lumigrad.server.core.turns import Turn, Turns
 

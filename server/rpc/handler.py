@@ -37,7 +37,7 @@ from lumigrad.server.core.progress import Patience
 from lumigrad.server.core.turns import Turn, Turns
 from lumigrad.server.rpc.authentication import Authenticate
 from lumigrad.server.rpc.request_check import RequestCheck
-from lumigrad.server.rpc.short_calls import call_of, progress_of
+from lumigrad.server.rpc.short_calls import call_of
 from lumigrad.server.rpc.status import Answer, answer_to
 
 # Answers a call from the bytes of its first message with those of its reply, which may have so many bytes of payload;
@@ -452,10 +452,9 @@ class CallHandler:
         """
         taken = Counter(self.places.tenants())
         own = taken[tenant]
-        waits = {call: call.progress.receiving for call in self._calls if call.record.method not in self._long}
-        idle: dict[Call | ShortCall, float]
+        calls: list[Call | ShortCall] = [call for call in self._calls if call.record.method not in self._long]
+        waits = {call: call.progress.receiving for call in (*calls, *self._shorts.open())}
         idle = {call: wait.seconds for call, wait in waits.items() if wait.is_on and wait.seconds > _WAY_SECONDS}
-        idle |= {short: seconds for short in self._shorts.open() if (seconds := short.receiving_seconds) > _WAY_SECONDS}
         ended: list[Call | ShortCall] = []
         for _ in range(self.places.lacking(tenant, 1)):
             giving = [call for call in idle if call not in ended and taken[call.tenant] > own + 1]
@@ -501,7 +500,7 @@ class CallHandler:
         for short in self._shorts.open():
             if now - short.arrived > _ANNOUNCING_SECONDS:
                 _announce_short(short)
-            why = self.patience.why_end(progress_of(short), short.arrived)
+            why = self.patience.why_end(short.progress, short.arrived)
             if why:
                 _cancel_short(short, why)
         seconds = self.patience.stall_seconds

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from lumigrad.kernels._native import FrameLine, PreparedFrame, read_render_request
+from lumigrad.kernels._native import FrameLine, read_render_request
 from lumigrad.protos.frame_stream import FRAME_BYTES
 from lumigrad.server.core.accounts import Account
 from lumigrad.server.core.call import Call
@@ -36,7 +36,6 @@ class PreparedFrames:
     All other frames, and those that fail, take the general way, where all checks and error texts are.
 
     Attributes:
-        kind: Of the frames that it takes; None: it takes none.
         line: Those on their way.
     """
 
@@ -49,7 +48,8 @@ class PreparedFrames:
         self._staging = None if runtime.transfer.device.type == "cpu" else partial(staging, runtime)
         # Only the general way traces calls.
         self._is_possible = call.times.spans is None
-        self.kind: _Kind | None = None
+        # Of the frames that are taken; None: none are.
+        self._kind: _Kind | None = None
         self.line = FrameLine(
             queue=runtime.executor.queue,
             renderer=runtime.renderer,
@@ -61,32 +61,31 @@ class PreparedFrames:
             tenant=call.tenant,
             priority=int(call.priority),
             deadline=call.deadline,
+            progress=call.progress,
         )
 
     def learn(self, raw: bytes, request: bytes) -> None:
         """Take further frames as this one, which stands for a RenderRequest, if such a Render is prepared."""
         found = read_render_request(request) if self._is_possible else None
-        self.kind = kind = None if found is None else _Kind(found.scene_id, found.version, found.key)
+        self._kind = kind = None if found is None else _Kind(found.scene_id, found.version, found.key)
         prepared = None if kind is None else self._prepared(kind)
         if prepared is None or not self.line.expect(raw, prepared.engine):
             self.forget()
 
     def forget(self) -> None:
         """Take no frames any more: what they have in common changes."""
-        self.kind = None
+        self._kind = None
+        self.line.forget()
 
-    def begin(self, raw: bytes, after: int) -> PreparedFrame | None:
-        """Begin a frame with a number `after` another one; None: it takes the general way."""
-        kind = self.kind
+    def current(self) -> tuple[Any, Any, int] | None:
+        """What draws the next frame of the kind, its host memory, and its room; None: it takes the general way."""
+        kind = self._kind
         prepared = None if kind is None else self._prepared(kind)
-        if prepared is None:
-            return None
-        room = self._room(prepared.cost, self._runtime)
-        if room is None:
+        room = None if prepared is None else self._room(prepared.cost, self._runtime)
+        if prepared is None or room is None:
             return None
         native = prepared.native
-        staging = None if self._staging is None else self._staging(native)
-        return self.line.begin(raw, after, native, staging, room)
+        return native, None if self._staging is None else self._staging(native), room
 
     def _prepared(self, kind: _Kind) -> PreparedRender | None:
         """What is prepared for the scene as it is now."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import grpc
 
@@ -82,7 +82,7 @@ class RenderStreams:
                 self._handler.end_pushed(call, context, error)
                 send(None)
                 return
-            read = FrameRequests(self._check, call)
+            read = FrameRequests(self._check, call, prepared.line)
             stream = _Stream(self._handler, self._threads, read, self._render, prepared, call, context, requests, send)
             self._open[stream] = time.monotonic()
             self._has_streams.set()
@@ -150,13 +150,11 @@ class _Stream:
         self._threads = threads
         self._render = render
         self._raw = raw
-        self._push = send
+        self.push = send
         self._requests = requests
         self._prepared = prepared
         # Frames that need no Python. They and others take turns: those of one kind are on their way at a time.
         self.line = prepared.line
-        # Whether a thread sends their replies, other than the one that reads.
-        self._has_sender = False
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         # Frames whose replies are not sent, in order; the last of them may not have begun.
@@ -168,8 +166,6 @@ class _Stream:
         self._is_finishing = False
         self._error: BaseException | None = None
         self._is_over = False
-        # Frames from this number on are not answered: the worker is stopping.
-        self._refused_from = math.inf
 
     def start(self) -> None:
         """Begin to read."""
@@ -188,13 +184,14 @@ class _Stream:
         with self._lock:
             if not self._is_finishing:
                 self._is_finishing, self._error = True, error
+                self.line.is_closed = True
                 if error is not None:
                     for frame in self._waiting:
                         self._frames.remove(frame)
                     self._waiting.clear()
                 self._changed.notify_all()
         # On another thread, because the caller's must not wait for a client that takes no replies.
-        self._threads.submit(self._send_due)
+        self._threads.submit(self.send_due)
 
     def end_late(self) -> None:
         """End the frames whose time is over while they wait for the device."""
@@ -206,12 +203,13 @@ class _Stream:
 
     def _read(self) -> None:
         """Read requests, and work on each until one is to be worked on while others are read."""
-        while (raw := self._receive()) is not None:
-            if self._prepared.kind is not None and self._was_prepared(raw):
+        while (left := self._next()) is not None:
+            if isinstance(left, PreparedFrame):
+                self._render_again(left)
                 continue
             # Frames before this one end before it begins.
             self.line.wait_for_room(1)
-            read = self._parsed(raw)
+            read = self._parsed(left)
             if read is None:
                 return
             begun, goes_on = self._add(read)
@@ -224,28 +222,24 @@ class _Stream:
                 if begun.is_pipelined or not goes_on:
                     return
 
-    def _receive(self) -> bytes | None:
-        """The next request; None, once the stream has been told to end, if there is none."""
-        progress = self.call.progress
+    def _next(self) -> bytes | PreparedFrame | None:
+        """The next request that needs Python, or a prepared frame that has failed.
+
+        None, once the stream has been told to end, if there is neither.
+        """
         try:
-            with progress.receiving, suppress(grpc.RpcError):
-                raw = next(self._raw, None)
-                progress.has_begun = True
-                progress.renew()
-                if raw is not None:
-                    return raw
-                self._finish_requests()
-                return None
+            with suppress(grpc.RpcError):
+                left = self.line.next(self._raw, self)
+                if left is None:
+                    # It may have been the last because the call has ended.
+                    self.call.check()
+                    self.finish(None)
+                return left
             # gRPC's error refers to itself, and would keep all objects of the stream until garbage collection.
             self.finish(CancelledError())
         except BaseException as error:
             self.finish(error)
         return None
-
-    def _finish_requests(self) -> None:
-        """End the stream after its last request, which may have been the last because the call has ended."""
-        self.call.check()
-        self.finish(None)
 
     def _parsed(self, raw: bytes) -> Frame | None:
         """The frame of a request; None, once the stream has been told to end, if it is none."""
@@ -262,79 +256,49 @@ class _Stream:
             self._prepared.learn(raw, read.request)
         return read
 
-    def _was_prepared(self, raw: bytes) -> bool:
-        """Render a frame of the prepared kind, or leave that to the thread that sends; False: it is another one."""
-        requests = self._requests
-        if self._frames and not self.line.takes(raw, requests.number):
-            return False
-        self.line.wait_for_room(_MOST_FRAMES)
-        with self._lock:
-            while self._frames and not self._is_finishing:
-                self._changed.wait()
-            if self._is_finishing or self._handler.is_closed:
-                return False
-            frame = self._prepared.begin(raw, requests.number)
-            if frame is None:
-                return False
-            requests.number = frame.number
-            had_sender, is_pipelined = self._has_sender, frame.is_pipelined
-            self._has_sender = had_sender or is_pipelined
-        if not had_sender and is_pipelined:
-            self._threads.submit(self._send_prepared)
-        elif not had_sender:
-            self._send_first()
-        return True
+    def prepared(self) -> tuple[Any, Any, int] | None:
+        """What draws a prepared frame, once those of other kinds before it are sent; None: nothing does."""
+        if self._frames:
+            with self._changed:
+                while self._frames and not self._is_finishing:
+                    self._changed.wait()
+        return self._prepared.current()
+
+    def send_others(self) -> None:
+        """Send the replies of prepared frames on another thread, while this one reads."""
+        self._threads.submit(self._send_prepared)
 
     def _send_prepared(self) -> None:
-        """Send the replies of prepared frames, until none comes for a while or a caller waits for each."""
-        while self._may_follow(self._send_first()):
-            pass
+        while True:
+            try:
+                failed = self.line.send(self, _LINGER_SECONDS)
+            except BaseException as error:
+                # Of ours: later frames must not wait for it.
+                self.finish(error)
+                continue
+            if failed is None:
+                return
+            self._render_again(failed)
 
-    def _may_follow(self, frame: PreparedFrame | None) -> bool:
-        """Whether this thread sends on, after a frame; None: there was none for a while."""
-        if frame is not None and frame.is_pipelined:
-            return True
-        with self._lock:
-            self._has_sender = len(self.line) > 0
-            return self._has_sender
-
-    def _send_first(self) -> PreparedFrame | None:
-        """Wait for the first prepared frame, for a while, and send its reply."""
-        frame = self.line.next(_LINGER_SECONDS)
-        if frame is None:
-            return None
-        try:
-            self._finish_prepared(frame)
-        except BaseException as error:
-            # Of ours: later frames must not wait for it.
-            self._abandon(error)
-        self.line.remove()
-        self.call.progress.renew()
-        if self._is_finishing:
-            self._send_due()
-        return frame
-
-    def _finish_prepared(self, frame: PreparedFrame) -> None:
-        """Send the reply of a frame that has ended; one that has failed is rendered as others are."""
-        reply = frame.take_reply()
-        if reply is not None:
-            if frame.number < self._refused_from:
-                self._send(reply)
-            return
-        again = self._requests.again(frame.raw, self, frame.deadline)
-        why = self._why_ended(frame)
+    def _render_again(self, failed: PreparedFrame) -> None:
+        """Render a prepared frame that has failed as others are, and send its reply."""
+        again = self._requests.again(failed.raw, self, failed.deadline)
+        why = self._why_ended(failed)
         if why is not None:
             again.request = why
         with self._lock:
             self._frames.append(again)
         try:
             self._work_on(again)
-            again.is_skipped = frame.number >= self._refused_from
+            again.is_skipped = failed.number >= self.line.refused_from
             again.send(self._handler, self._send)
+        except BaseException as error:
+            self._abandon(error)
         finally:
             with self._changed:
                 self._frames.remove(again)
                 self._changed.notify_all()
+            self.line.remove(self)
 
     def _why_ended(self, frame: PreparedFrame) -> Exception | None:
         """Why a frame must not be rendered again; None: it may."""
@@ -386,22 +350,22 @@ class _Stream:
     def _work(self, frame: Frame) -> None:
         self._work_on(frame)
         frame.is_done = True
-        self._send_due()
+        self.send_due()
 
     def _work_on(self, frame: Frame) -> None:
         frame.work(self._handler, self.call, self._render)
         if frame.is_refused:
-            self._refused_from = min(self._refused_from, frame.number)
+            self.line.refused_from = min(self.line.refused_from, frame.number)
             self.finish(StoppingError())
 
-    def _send_due(self) -> None:
+    def send_due(self) -> None:
         """Send the replies that are due, unless another thread does, and end the stream after the last one."""
         with self._lock:
             if self._is_sending:
                 return
             self._is_sending = True
         while (frame := self._next_due()) is not None:
-            frame.is_skipped |= frame.number >= self._refused_from
+            frame.is_skipped |= frame.number >= self.line.refused_from
             try:
                 frame.send(self._handler, self._send)
             except BaseException as error:
@@ -441,20 +405,20 @@ class _Stream:
             return False
         sending = self.call.progress.sending
         with sending:
-            self._push(raw)
+            self.push(raw)
         sending.moved(len(raw))
         # What gRPC has taken may have arrived, even if the stream is over by now.
         return True
 
     def _close(self, error: BaseException | None) -> None:
         self._handler.end_pushed(self.call, self.context, error)
-        self._push(None)
+        self.push(None)
 
     def _abandon(self, error: BaseException) -> None:
         """End the stream, and all of its frames, at once."""
         with self._lock:
             was_over, self._is_over = self._is_over, True
-            self._is_finishing = True
+            self._is_finishing = self.line.is_closed = True
             frames = [frame for frame in self._frames if frame not in self._waiting]
             for frame in self._waiting:
                 self._frames.remove(frame)

@@ -1,4 +1,4 @@
-"""Calls that a shortcut may answer, which C++ keeps until then: what is rarely done with them."""
+"""Calls that a shortcut may answer, which C++ keeps until then."""
 
 from __future__ import annotations
 
@@ -6,15 +6,6 @@ from typing import Any
 
 from lumigrad.kernels._native import ShortCall
 from lumigrad.server.core.call import Call, Priority
-from lumigrad.server.core.progress import Progress
-
-
-def progress_of(short: ShortCall) -> Progress:
-    """How far a call is with its caller."""
-    progress = Progress()
-    progress.has_begun = short.has_begun
-    progress.receiving.waited(short.receiving_seconds)
-    return progress
 
 
 def call_of(short: ShortCall) -> Call:
@@ -25,7 +16,7 @@ def call_of(short: ShortCall) -> Call:
     call.record.times.begin(short.arrived)
     call.tenant = call.record.tenant = short.tenant
     call.priority, call.message_bytes = Priority(short.priority), short.message_bytes
-    call.progress.has_begun = short.has_begun
+    call.progress.has_begun = short.progress.has_begun
     if not context.add_callback(call.end):
         call.end()
     return call

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from lumigrad.kernels._native import FrameLine
 from lumigrad.protos import details
 from lumigrad.protos.frame_stream import BASE_BYTES, FrameBase, Pieces, frame_reply, is_base
 from lumigrad.protos.wire import parse
@@ -124,16 +125,12 @@ def frame_id(whole: Call, number: int | str) -> str:
 
 
 class FrameRequests:
-    """Reads the requests of one stream, each of which may build on those before it.
+    """Reads the requests of one stream, each of which may build on those before it."""
 
-    Attributes:
-        number: Of the last frame; only larger ones may follow.
-    """
-
-    def __init__(self, check: RequestCheck, whole: Call) -> None:
+    def __init__(self, check: RequestCheck, whole: Call, line: FrameLine) -> None:
         self._check = check
         self._whole = whole
-        self.number = -1
+        self._line = line
         # The last request with a `render`, and what of it serves those without.
         self._last: render_pb2.RenderRequest | None = None
         self._base: FrameBase | None = None
@@ -144,8 +141,9 @@ class FrameRequests:
         ProtocolError or InvalidArgumentError if it is not even known which frame that would be.
         """
         request = self._parsed(raw)
-        require(request.number > self.number, "number", f"more than {self.number}", request.number)
-        self.number = request.number
+        last = -1 if self._line.number is None else self._line.number
+        require(request.number > last, "number", f"more than {last}", request.number)
+        self._line.number = request.number
         deadline = time.monotonic() + (request.timeout_ms / 1e3 or math.inf)
         return self._frame(request, caller, min(self._whole.deadline, deadline))
 

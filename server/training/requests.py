@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from lumigrad.protos.wire import Frame
 from lumigrad.server.core.call import REQUEST_ID, Call
 from lumigrad.server.core.errors import CancelledError, InvalidArgumentError
+from lumigrad.server.core.progress import payload_due
 from lumigrad.server.core.streams import assembled
 from lumigrad.server.storage.tenants import Runtime
 from lumigrad.v1 import training_pb2
@@ -197,7 +198,7 @@ class Requests:
             # There is no such step; answering the request reports that and ends the call.
             return Request(message, memoryview(b""), part)
         assembler = self._runtime.payload_memory.assembler(message.payload_bytes, limit_bytes, part)
-        with self._call.progress.payload_due():
+        with payload_due(self._call.progress):
             limit = "only data until the payload is complete"
             payload = assembled(assembler, first, self._frames, limit, "another request")
         return Request(message, payload, part)

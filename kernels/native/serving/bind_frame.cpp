@@ -1,8 +1,9 @@
 // Python bindings of the frames of a stream that run without Python.
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/pair.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 
 #include <algorithm>
 #include <atomic>
@@ -15,9 +16,11 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "serving/bound_job.h"
+#include "serving/calls/progress.h"
 #include "serving/calls/records.h"
 #include "serving/frame.h"
 #include "serving/queue/account.h"
@@ -29,6 +32,9 @@ namespace lumigrad {
 namespace {
 
 using namespace serving;
+
+// Frames of one stream that are worked on or wait to be sent.
+constexpr std::size_t kMostFrames = 4;
 
 // What all frames of a stream have in common.
 struct Source {
@@ -118,10 +124,11 @@ class Frame {
   static double moment(Clock::time_point at) { return seconds_of(at.time_since_epoch()); }
   // Before the reply is sent, so that whoever has it finds the frame in the metrics.
   void record() const {
-    ShortRecord record{.method = source_->method,
-                       .request_id = source_->request_id + std::to_string(request_.number),
-                       .tenant = source_->tenant,
-                       .engine = engine_};
+    ShortRecord record;
+    record.method = source_->method;
+    record.request_id = source_->request_id + std::to_string(request_.number);
+    record.tenant = source_->tenant;
+    record.engine = engine_;
     record.stages = job_->stage_times();
     record.milliseconds = job_->total();
     record.ended_at = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -144,52 +151,68 @@ class Frame {
   Outcome outcome_ = Outcome::kPending;
 };
 
-// The frames of one stream that are on their way, in order. One thread adds frames, and one takes them.
+// What a stream is asked for; methods of an object of Python.
+struct Names {
+  PyObject* prepared = PyUnicode_InternFromString("prepared");
+  PyObject* send_others = PyUnicode_InternFromString("send_others");
+  PyObject* push = PyUnicode_InternFromString("push");
+  PyObject* send_due = PyUnicode_InternFromString("send_due");
+};
+
+const Names& names() {
+  static const Names kNames;
+  return kNames;
+}
+
+nb::object called(PyObject* result) {
+  if (result == nullptr) throw nb::python_error();
+  return nb::steal(result);
+}
+
+// The frames of one stream that are on their way, in order. One thread adds them. It sends the reply of a frame that is
+// waited for, too, unless there is another thread to send, because of frames that are not. Functions need the
+// interpreter's lock, which guards what `mutex_` does not.
 class FrameLine {
  public:
-  explicit FrameLine(Source source) : source_(std::make_shared<Source>(std::move(source))) {}
+  FrameLine(Source source, std::shared_ptr<Progress> progress)
+      : source_(std::make_shared<Source>(std::move(source))), progress_(std::move(progress)) {}
 
   bool expect(const nb::bytes& raw, std::string engine) {
     engine_ = std::move(engine);
-    const std::optional<FrameRequest> request = read_frame_request({raw.c_str(), raw.size()});
-    key_ = request ? request->key : std::string();
+    std::optional<FrameRequest> request = read_frame_request({raw.c_str(), raw.size()});
+    if (request) key_ = std::move(request->key);
     return request.has_value();
   }
+  void forget() { key_.clear(); }
 
-  bool takes(const nb::bytes& raw, std::uint64_t after) const { return read(raw, after).has_value(); }
-
-  std::shared_ptr<Frame> begin(const nb::bytes& raw, std::uint64_t after, const nb::object& render,
-                               const nb::object& staging, std::int64_t room_bytes) {
-    std::optional<FrameRequest> request = read(raw, after);
-    if (!request) return nullptr;
-    auto frame = std::make_shared<Frame>(source_, raw, std::move(*request), engine_);
-    if (!frame->prepare(render, staging, room_bytes)) return nullptr;
-    if (frame->is_pipelined()) {
-      nb::gil_scoped_release unlocked;
-      frame->submit();
+  // Receives requests of a stream, and answers frames of the kind. Returns the first other request, or the first frame
+  // that has failed, which the caller is to answer and to remove; none: there are no more requests.
+  nb::object next(nb::handle requests, nb::handle stream) {
+    while (true) {
+      nb::object raw = receive(requests);
+      std::shared_ptr<Frame> frame = raw.is_none() ? nullptr : begun(raw, stream);
+      if (!frame) return raw;
+      if (has_sender_) continue;
+      has_sender_ = frame->is_pipelined();
+      if (has_sender_) {
+        called(PyObject_CallMethodNoArgs(stream.ptr(), names().send_others));
+      } else if (!sent(frame, stream)) {
+        return nb::cast(frame);
+      }
     }
-    // The thread that waits for any other submits it, which it can without taking the interpreter's lock once more.
-    {
-      const std::lock_guard lock(mutex_);
-      frames_.push_back(frame);
-    }
-    changed_.notify_all();
-    return frame;
   }
-
-  // The first frame, once it has ended; none if there is none for so long.
-  std::shared_ptr<Frame> next(double seconds) {
-    std::shared_ptr<Frame> first;
-    {
-      nb::gil_scoped_release unlocked;
-      first = wait_for_first(seconds);
-      if (first) first->await();
+  // Sends the replies of frames, until none comes for a while or a caller waits for each. Returns the first frame that
+  // has failed, likewise, or none.
+  nb::object send(nb::handle stream, double linger_seconds) {
+    while (true) {
+      const std::shared_ptr<Frame> frame = wait_for_first(linger_seconds);
+      if (frame && !sent(frame, stream)) return nb::cast(frame);
+      has_sender_ = (frame && frame->is_pipelined()) || size() > 0;
+      if (!has_sender_) return nb::none();
     }
-    if (first) first->settle();
-    return first;
   }
   // The first frame's reply has left.
-  void remove() {
+  void remove(nb::handle stream) {
     std::shared_ptr<Frame> first;
     {
       const std::lock_guard lock(mutex_);
@@ -198,6 +221,8 @@ class FrameLine {
     }
     changed_.notify_all();
     first->release();
+    progress_->renew();
+    if (is_closed) called(PyObject_CallMethodNoArgs(stream.ptr(), names().send_due));
   }
 
   // Waits until fewer frames than `count` are on their way.
@@ -226,22 +251,87 @@ class FrameLine {
         std::count_if(frames_.begin(), frames_.end(), [](const auto& frame) { return frame->has_started(); }));
   }
 
+  // Of the last frame, of whatever kind; only larger ones may follow.
+  std::optional<std::uint64_t> number;
+  // Frames from this number on are not answered: the worker is stopping.
+  std::uint64_t refused_from = UINT64_MAX;
+  // No further frame begins.
+  bool is_closed = false;
+
  private:
-  // A request of the kind with a larger number.
-  std::optional<FrameRequest> read(const nb::bytes& raw, std::uint64_t after) const {
-    std::optional<FrameRequest> request = read_frame_request({raw.c_str(), raw.size()});
-    const bool is_next = request && request->number > after;
-    return is_next && request->key == key_ ? std::move(request) : std::nullopt;
+  nb::object receive(nb::handle requests) {
+    progress_->receiving.begin();
+    PyObject* raw = PyIter_Next(requests.ptr());
+    progress_->receiving.end();
+    progress_->has_begun = true;
+    progress_->renew();
+    if (raw == nullptr && PyErr_Occurred() != nullptr) throw nb::python_error();
+    return raw == nullptr ? nb::none() : nb::steal(raw);
   }
+
+  // The frame of a request, in the line; none: it takes the general way.
+  std::shared_ptr<Frame> begun(const nb::object& raw, nb::handle stream) {
+    if (key_.empty() || !nb::isinstance<nb::bytes>(raw)) return nullptr;
+    const auto bytes = nb::borrow<nb::bytes>(raw);
+    std::optional<FrameRequest> request = read_frame_request({bytes.c_str(), bytes.size()});
+    if (!request || !number || request->number <= *number || request->key != key_) return nullptr;
+    wait_for_room(kMostFrames);
+    const nb::object found = called(PyObject_CallMethodNoArgs(stream.ptr(), names().prepared));
+    if (found.is_none() || is_closed) return nullptr;
+    const auto [render, staging, room_bytes] = nb::cast<std::tuple<nb::object, nb::object, std::int64_t>>(found);
+    auto frame = std::make_shared<Frame>(source_, bytes, std::move(*request), engine_);
+    if (!frame->prepare(render, staging, room_bytes)) return nullptr;
+    // The thread that waits for any other submits it, which it can without taking the interpreter's lock once more.
+    if (frame->is_pipelined()) frame->submit();
+    number = frame->number();
+    {
+      const std::lock_guard lock(mutex_);
+      frames_.push_back(frame);
+    }
+    changed_.notify_all();
+    return frame;
+  }
+
   std::shared_ptr<Frame> wait_for_first(double seconds) {
+    nb::gil_scoped_release unlocked;
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return !frames_.empty(); });
     return frames_.empty() ? nullptr : frames_.front();
   }
 
+  // Waits for the first frame, and sends its reply; false if it has failed.
+  bool sent(const std::shared_ptr<Frame>& first, nb::handle stream) {
+    {
+      nb::gil_scoped_release unlocked;
+      first->await();
+    }
+    first->settle();
+    const nb::object reply = first->job().take_reply();
+    if (reply.is_none()) return false;
+    try {
+      if (first->number() < refused_from) push(reply, stream);
+    } catch (...) {
+      // Later frames must not wait for it.
+      remove(stream);
+      throw;
+    }
+    remove(stream);
+    return true;
+  }
+  void push(const nb::object& reply, nb::handle stream) {
+    progress_->sending.begin();
+    PyObject* pushed = PyObject_CallMethodOneArg(stream.ptr(), names().push, reply.ptr());
+    progress_->sending.end();
+    called(pushed);
+    progress_->sending.moved(static_cast<std::size_t>(PyBytes_GET_SIZE(reply.ptr())));
+  }
+
   const std::shared_ptr<const Source> source_;
+  const std::shared_ptr<Progress> progress_;
   // Of the cameras of frames that are of the same kind; empty: no kind is known.
   std::string key_, engine_;
+  // Whether a thread sends replies, other than the one that reads.
+  bool has_sender_ = false;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Frame>> frames_;
@@ -270,27 +360,33 @@ void bind_serving_frames(nb::module_& m) {
           "__init__",
           [](FrameLine* self, Queue& queue, const Renderer& renderer, std::shared_ptr<Account> places,
              std::shared_ptr<Account> payloads, std::shared_ptr<Records> records, std::string method,
-             std::string request_id, std::string tenant, int priority, double deadline) {
-            new (self) FrameLine(Source{queue, renderer, std::move(places), std::move(payloads), std::move(records),
-                                        std::move(method), std::move(request_id), std::move(tenant), priority,
-                                        time_of(deadline)});
+             std::string request_id, std::string tenant, int priority, double deadline,
+             std::shared_ptr<Progress> progress) {
+            new (self) FrameLine(
+                Source{queue, renderer, std::move(places), std::move(payloads), std::move(records), std::move(method),
+                       std::move(request_id), std::move(tenant), priority, time_of(deadline)},
+                std::move(progress));
           },
           nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::kw_only(), "queue"_a, "renderer"_a, "places"_a,
-          "payloads"_a, "records"_a, "method"_a, "request_id"_a, "tenant"_a, "priority"_a, "deadline"_a)
+          "payloads"_a, "records"_a, "method"_a, "request_id"_a, "tenant"_a, "priority"_a, "deadline"_a, "progress"_a)
       .def("expect", &FrameLine::expect, "raw"_a, "engine"_a,
            "Take frames of a kind: requests that differ from this one in poses only. False: there is no kind of it.")
-      .def("takes", &FrameLine::takes, "raw"_a, "after"_a, "Whether a frame is of the kind, with a larger number.")
-      .def("begin", &FrameLine::begin, "raw"_a, "after"_a, "render"_a, "staging"_a.none(), "room_bytes"_a,
-           nb::sig("def begin(self, raw: bytes, after: int, render: object, staging: object, room_bytes: int)"
-                   " -> PreparedFrame | None"),
-           "Begin a frame of the kind with a larger number; None: it is none, or has no room.")
-      .def("next", &FrameLine::next, "seconds"_a, nb::sig("def next(self, seconds: float) -> PreparedFrame | None"),
-           "Wait for the end of the first frame; None if there is none for so long.")
-      .def("remove", &FrameLine::remove, "The reply of the first frame has left.")
+      .def("forget", &FrameLine::forget, "Take no frames any more.")
+      .def("next", &FrameLine::next, "requests"_a, "stream"_a,
+           nb::sig("def next(self, requests: object, stream: object) -> bytes | PreparedFrame | None"),
+           "Receive requests, and answer those of the kind; returns the first other one, or a frame that has failed.")
+      .def("send", &FrameLine::send, "stream"_a, "linger_seconds"_a,
+           nb::sig("def send(self, stream: object, linger_seconds: float) -> PreparedFrame | None"),
+           "Send replies as long as they come; returns a frame that has failed.")
+      .def("remove", &FrameLine::remove, "stream"_a, "The reply of the first frame has left.")
       .def("wait_for_room", &FrameLine::wait_for_room, "count"_a, "Wait until fewer frames are on their way.")
       .def("cancel", &FrameLine::cancel, "Cancel all frames.")
       .def("end_late", &FrameLine::end_late, "longest_seconds"_a,
            "Cancel the frames that wait for the device although their time is over.")
+      .def_rw("number", &FrameLine::number, nb::arg().none(),
+              "Of the last frame of any kind; only larger ones may follow.")
+      .def_rw("refused_from", &FrameLine::refused_from, "Frames from this number on are not answered.")
+      .def_rw("is_closed", &FrameLine::is_closed, "Whether no further frame begins.")
       .def_prop_ro("started", &FrameLine::started, "The number of frames that the device has begun.")
       .def("__len__", &FrameLine::size);
 }

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "serving/bound_job.h"
+#include "serving/calls/progress.h"
 #include "serving/calls/short_calls.h"
 #include "serving/passes/bound_call.h"
 #include "serving/queue/account.h"
@@ -160,10 +161,10 @@ class BoundShortCall final : public ShortCall {
 
   // Waits for the next message; none: there is none, or the caller is gone.
   nb::object receive(nb::handle requests) {
-    calls_->receive(*this, true);
+    progress.receiving.begin();
     PyObject* message = PyIter_Next(requests.ptr());
-    calls_->receive(*this, false);
-    has_begun = message != nullptr;
+    progress.receiving.end();
+    progress.has_begun = message != nullptr;
     if (message != nullptr) return nb::steal(message);
     // An error of gRPC's refers to itself, and through its traceback to whoever raises it further.
     if (PyErr_Occurred() != nullptr && !PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();
@@ -240,13 +241,11 @@ class BoundShortCall final : public ShortCall {
     return (job_ && job_->has_started()) || (call_.is_valid() && nb::cast<const BoundCall&>(call_).has_started());
   }
   double overdue_limit() const { return job_ ? job_->overdue_limit() : 0; }
-  double receiving_seconds() const {
-    return receiving_since == Clock::time_point::max() ? 0.0 : seconds_of(Clock::now() - receiving_since);
-  }
 
   const nb::object context;
   Outcome outcome = Outcome::kPending;
-  bool has_begun = false, is_announced = false;
+  Progress progress;
+  bool is_announced = false;
   std::string why_cancelled;
 
  private:
@@ -317,12 +316,11 @@ void bind_short_call(nb::module_& m) {
       .def_prop_ro("arrived", [](const BoundShortCall& call) { return monotonic(call.arrived); })
       .def_prop_ro("deadline", [](const BoundShortCall& call) { return monotonic(call.deadline); })
       .def_ro("outcome", &BoundShortCall::outcome)
-      .def_ro("has_begun", &BoundShortCall::has_begun)
+      .def_ro("progress", &BoundShortCall::progress)
       .def_rw("is_announced", &BoundShortCall::is_announced)
       .def_rw("why_cancelled", &BoundShortCall::why_cancelled)
       .def_prop_ro("has_started", &BoundShortCall::has_started)
       .def_prop_ro("overdue_limit", &BoundShortCall::overdue_limit)
-      .def_prop_ro("receiving_seconds", &BoundShortCall::receiving_seconds)
       .def("receive", &BoundShortCall::receive, "requests"_a,
            nb::sig("def receive(self, requests: object) -> bytes | None"))
       .def("draw", &BoundShortCall::draw, "parts"_a, "render"_a, "request"_a, "staging"_a.none(), "room_bytes"_a,

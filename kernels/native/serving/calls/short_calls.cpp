@@ -12,11 +12,6 @@ bool ShortCalls::admit(ShortCall& call) {
   return true;
 }
 
-void ShortCalls::receive(ShortCall& call, bool is_waiting) {
-  const std::lock_guard lock(mutex_);
-  call.receiving_since = is_waiting ? Clock::now() : Clock::time_point::max();
-}
-
 void ShortCalls::leave(ShortCall& call, ShortRecord record) {
   records_->add(std::move(record));
   {

@@ -25,8 +25,6 @@ struct ShortCall {
   std::size_t message_bytes = 0;  // The longest payload that its caller takes in one message.
   Clock::time_point arrived{}, deadline = Clock::time_point::max();
 
-  // Since when it has waited for its message; the greatest time point: it does not.
-  Clock::time_point receiving_since = Clock::time_point::max();
   Clock::time_point left_at{};  // When it was answered.
   bool has_place = false;
   bool has_ended = false;  // Nothing of it is on its way to the caller any more.
@@ -40,7 +38,6 @@ class ShortCalls {
 
   // False: no more calls are taken, or there is no place.
   bool admit(ShortCall& call);
-  void receive(ShortCall& call, bool is_waiting);
   // It was answered, and is recorded before its reply is sent.
   void leave(ShortCall& call, ShortRecord record);
   // It goes on in another way, which gives its place back by `release`.

@@ -79,7 +79,7 @@ demo: $(VENV)/$(if $(wildcard $(VENV)/.installed)$(filter setup test,$(MAKECMDGO
 # Where a test has many combinations of parameters, `make test` runs some in which all pairs of values occur, and
 # `make test-all` all of them, after all that there is for sanitizers.
 TESTS ?=
-JOBS ?= 4
+JOBS ?= 6
 # Hundreds of processes are started, and each would compile what an environment without bytecode files does not keep.
 PYTEST = PYTHONDONTWRITEBYTECODE= LUMIGRAD_EMULATION=$(CURDIR)/build/emulation $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 test: setup emulation

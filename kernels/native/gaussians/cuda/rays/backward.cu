@@ -30,10 +30,17 @@ __global__ void __launch_bounds__(kThreads)
   const int view = static_cast<int>(blockIdx.x) / kParts, part = static_cast<int>(blockIdx.x) % kParts;
   const Sensor& sensor = call.scene.sensors[view];
   if (sensor.lens != lens) return;
+  const int64_t tiles = static_cast<int64_t>(lists.tiles_x) * lists.tiles_y;
+  const int64_t begin = tiles * part / kParts, end = tiles * (part + 1) / kParts;
+  double* sums = partial + static_cast<int64_t>(blockIdx.x) * kRaySums;
+  // A small image has fewer tiles than parts.
+  if (begin == end) {
+    if (threadIdx.x < kRaySums) sums[threadIdx.x] = 0.0;
+    return;
+  }
   double own[kRaySums];
   for (int i = 0; i < kRaySums; ++i) own[i] = 0.0;
-  const int64_t tiles = static_cast<int64_t>(lists.tiles_x) * lists.tiles_y;
-  for (int64_t t = tiles * part / kParts; t < tiles * (part + 1) / kParts; ++t) {
+  for (int64_t t = begin; t < end; ++t) {
     const int tile = static_cast<int>(view * tiles + t);
     for (int thread = static_cast<int>(threadIdx.x); thread < kTilePixels; thread += kThreads) {
       const Ray ray = load_ray(rays, tile, thread);
@@ -61,7 +68,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   for (int i = 0; i < kRaySums; ++i) {
     const double total = block_total<kThreads>(own[i]);
-    if (threadIdx.x == 0) partial[static_cast<int64_t>(blockIdx.x) * kRaySums + i] = total;
+    if (threadIdx.x == 0) sums[i] = total;
   }
 }
 

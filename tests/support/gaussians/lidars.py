@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lumigrad.kernels.gaussians import SpinningLidar
 from support.gaussians.rays import render_rays
-from support.gaussians.sensor_cases import Doubles, SensorCase, moved, pose, pose_leaves, scene, slices_of
+from support.gaussians.sensor_cases import SensorCase, moved, pose, pose_leaves, scene, slices_of
 from support.gaussians.sensors import Exposure, Optics, placed_at, pose_at, seen_colors_of
 
 TABLES = {"elevations": "row_elevations", "azimuths": "column_azimuths", "offsets": "row_azimuth_offsets"}
@@ -35,9 +35,7 @@ def lidar_rays(tables: Mapping[str, Tensor], exposure: Exposure) -> Tensor:
     return torch.cat([origin, (back @ d[..., None])[..., 0]], -1)
 
 
-def reference_of_lidar(
-    case: SensorCase, upstream: Mapping[str, Tensor] | None = None
-) -> tuple[dict[str, Any], dict[str, Doubles]]:
+def reference_of_lidar(case: SensorCase) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """As `sensor_cases.reference`, of a lidar in whose field all Gaussians are."""
     lidar = case.lens
     assert isinstance(lidar, SpinningLidar)
@@ -60,13 +58,7 @@ def reference_of_lidar(
         "features": torch.cat([seen_colors_of(leaves, exposure, slices), depths[:, None], 1 / depths[:, None]], -1),
     }
     result = render_rays(leaves, Optics("lidar", tables), exposure, lidar_rays(tables, exposure), film, slices)
-    if upstream is None:
-        return result, {}
-    sum((result[name] * v.double()).sum() for name, v in upstream.items()).backward()
-    inputs = {**leaves, **xi, **turns, **{f"lidar_{name}": value for name, value in tables.items()}}
-    return result, {
-        name: np.zeros(value.shape) if value.grad is None else value.grad.numpy() for name, value in inputs.items()
-    }
+    return result, {**leaves, **xi, **turns, **{f"lidar_{name}": value for name, value in tables.items()}}
 
 
 def around(count: int = 120, seed: int = 4, degree: int | None = None, arc: float = math.pi) -> dict[str, Tensor]:

@@ -291,6 +291,9 @@ class Made:
 
 
 RAY_IMAGES = ("hit_distance", "normals")
+IMAGES = ("color", "alpha", "depth", "inverse_depth", *RAY_IMAGES)
+# What the reference knows of a case: images, gradients of its inputs, and the gradients of the images.
+Known = tuple[dict[str, Any], dict[str, Doubles], dict[str, Tensor]]
 OUTPUTS = ("color", "alpha", "depth", "inverse_depth", "means2d", "conics", "depths", "radii")
 WANTED = ("means", "quats", "scales", "opacities", "cameras", "lenses")
 
@@ -328,10 +331,8 @@ def moved(matrix: Doubles, xi: Tensor) -> Tensor:
     return torch.cat([top, base[3:]])
 
 
-def reference(
-    case: SensorCase, upstream: Mapping[str, Tensor] | None = None
-) -> tuple[dict[str, Any], dict[str, Doubles]]:
-    """The reference's results for a case, and with upstream gradients those of its inputs, named as the engine's."""
+def reference(case: SensorCase) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The reference's images of a case, and the inputs they depend on, named as the engine's gradients."""
     leaves = {name: value.double().requires_grad_() for name, value in case.scene.items()}
     xi = pose_leaves()
     lens = case.optics()
@@ -342,18 +343,30 @@ def reference(
     result = render(leaves, lens, exposure, case.width, case.height, rules_of(case.settings), slices)
     if case.on_rays:
         result = render_rays(leaves, lens, exposure, rays, result, slices)
-    if upstream is None:
-        return result, {}
-    sum((result[name] * v.double()).sum() for name, v in upstream.items()).backward()
     inputs = {**leaves, **xi, **turns, **({} if rays is None else {"rays": rays})}
     names = {item.name: f"windshield_{item.name}" for item in fields(Windshield)}
     inputs |= {names.get(name, f"lens_{name}"): value for name, value in lens.parameters.items()}
+    return result, inputs
+
+
+def upstream_of(images: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Random gradients of the images that there are; 0 where a rounding decides."""
+    random, stable = torch.Generator().manual_seed(5), images["stable"]
+    drawn = {name: torch.rand(images[name].shape, generator=random) - 0.3 for name in IMAGES if name in images}
+    return {name: v * (stable[..., None] if v.dim() == 3 else stable) for name, v in drawn.items()}
+
+
+def known(images: dict[str, Any], inputs: Mapping[str, Tensor]) -> Known:
+    """With the gradients of the inputs that the images depend on."""
+    upstream = upstream_of(images)
+    sum((images[name] * v.double()).sum() for name, v in upstream.items()).backward()
     found = {
         name: np.zeros(value.shape) if value.grad is None else value.grad.numpy() for name, value in inputs.items()
     }
-    focal = found.pop("lens_focal", np.zeros(2))
-    found["camera_intrinsics"] = np.concatenate([focal, found.pop("lens_center")])
-    return result, found
+    if "lens_center" in found:
+        focal = found.pop("lens_focal", np.zeros(2))
+        found["camera_intrinsics"] = np.concatenate([focal, found.pop("lens_center")])
+    return images, found, upstream
 
 
 def slices_of(case: SensorCase) -> tuple[dict[str, Tensor], Slices]:

@@ -10,30 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians import Camera, Gaussians, Settings, SpinningLidar, Windshield, forward
 from support.backends.gaussian_engines import Engine, cpu
 from support.closeness import assert_image, assert_relative
 from support.gaussians.lidars import ARC, CASES, ROWS, TABLES, TURN, around, lidar_rays, narrowed, reference_of_lidar
-from support.gaussians.sensor_cases import run
+from support.gaussians.sensor_cases import IMAGES, Known, known, run
 from support.gaussians.sensors import Exposure
 
-IMAGES = ("color", "alpha", "depth", "inverse_depth", "hit_distance", "normals")
 ALONG = Settings(response="ray")
 
 
 @cache
-def expected(name: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tensor]]:
-    """The reference's outputs and gradients of a case, and the gradients that it was given."""
-    images = reference_of_lidar(CASES[name])[0]
-    random = torch.Generator().manual_seed(5)
-    upstream = {}
-    for image in IMAGES:
-        drawn = torch.rand(images[image].shape, generator=random) - 0.3
-        upstream[image] = drawn * (images["stable"][..., None] if drawn.dim() == 3 else images["stable"])
-    return *reference_of_lidar(CASES[name], upstream), upstream
+def expected(name: str) -> Known:
+    return known(*reference_of_lidar(CASES[name]))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians import (
@@ -27,25 +25,26 @@ from lumigrad.kernels.gaussians import (
 )
 from support.backends.gaussian_engines import Engine
 from support.closeness import assert_image, assert_relative
-from support.gaussians.sensor_cases import CASES, RAY_CASES, START, SensorCase, given_rays, reference, run, scene
+from support.gaussians.sensor_cases import (
+    CASES,
+    IMAGES,
+    RAY_CASES,
+    START,
+    Known,
+    SensorCase,
+    given_rays,
+    known,
+    reference,
+    run,
+    scene,
+)
 
 TOLERANCES = {"lens_": 2e-3, "windshield": 2e-3, "camera_intrinsics": 2e-3, "rays": 2e-3}
-IMAGES = ("color", "alpha", "depth", "inverse_depth", "hit_distance", "normals")
-
-
-def upstream_of(images: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Random gradients of the images; 0 where a rounding decides."""
-    random = torch.Generator().manual_seed(5)
-    drawn = {name: torch.rand(images[name].shape, generator=random) - 0.3 for name in IMAGES}
-    stable = images["stable"]
-    return {name: v * (stable[..., None] if v.dim() == 3 else stable) for name, v in drawn.items()}
 
 
 @cache
-def expected(name: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tensor]]:
-    """The reference's outputs and gradients of a case, and the gradients that it was given."""
-    upstream = upstream_of(reference(RAY_CASES[name])[0])
-    return *reference(RAY_CASES[name], upstream), upstream
+def expected(name: str) -> Known:
+    return known(*reference(RAY_CASES[name]))
 
 
 @pytest.mark.parametrize("name", RAY_CASES)

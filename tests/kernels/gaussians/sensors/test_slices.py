@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians import Gaussians, Settings, Transform, backward, forward
@@ -22,8 +19,10 @@ from support.gaussians.sensor_cases import (
     MATRICES,
     RAY_CASES,
     SLICES,
+    Known,
     SensorCase,
     given_rays,
+    known,
     pose,
     pose6_of,
     reference,
@@ -37,29 +36,17 @@ ON_FILM = {name: replace(CASES[name], transforms=SLICES) for name in NAMES}
 ON_RAYS = {f"{name} on rays": replace(RAY_CASES[name], transforms=SLICES) for name in NAMES}
 ON_RAYS["given rays"] = replace(ON_RAYS["rolling up on rays"], rays=given_rays())
 ALL = {**ON_FILM, **ON_RAYS}
-IMAGES = ("color", "alpha", "depth", "inverse_depth")
 # The half in front, as a track would be.
 ARC = Transform(10, 40, pose(0.0, 0.0, 0.1, (0.1, 0.2, 0.0)), pose(0.05, 0.0, -0.1, (-0.3, 0.1, 0.1)))
 
 
-def upstream_of(images: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Random gradients of the images; 0 where a rounding decides."""
-    random = torch.Generator().manual_seed(5)
-    names = [name for name in (*IMAGES, "hit_distance", "normals") if name in images]
-    drawn = {name: torch.rand(images[name].shape, generator=random) - 0.3 for name in names}
-    stable = images["stable"]
-    return {name: v * (stable[..., None] if v.dim() == 3 else stable) for name, v in drawn.items()}
-
-
 @cache
-def expected(name: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tensor]]:
-    """The reference's outputs and gradients of a case, and the gradients that it was given."""
-    upstream = upstream_of(reference(ALL[name])[0])
-    return *reference(ALL[name], upstream), upstream
+def expected(name: str) -> Known:
+    return known(*reference(ALL[name]))
 
 
-def assert_as(case: SensorCase, engine: Engine, known: tuple[Any, Any, Any], wanted: tuple[str, ...]) -> None:
-    images, gradients, upstream = known
+def assert_as(case: SensorCase, engine: Engine, expects: Known, wanted: tuple[str, ...]) -> None:
+    images, gradients, upstream = expects
     found = run(engine, case, upstream, wanted)
     stable = images["stable"].numpy()
     assert stable.mean() > 0.8, "most pixels count"
@@ -90,15 +77,14 @@ def test_moving_slices_are_those_of_the_reference(name: str, gaussian_engine: En
 
 
 @cache
-def expected_of_lidar() -> tuple[SensorCase, tuple[Any, Any, Any]]:
+def expected_of_lidar() -> tuple[SensorCase, Known]:
     case = replace(lidars.CASES["moving by steps"], transforms=(ARC,))
-    upstream = upstream_of(lidars.reference_of_lidar(case)[0])
-    return case, (*lidars.reference_of_lidar(case, upstream), upstream)
+    return case, known(*lidars.reference_of_lidar(case))
 
 
 def test_moving_slices_before_a_lidar_are_those_of_the_reference(gaussian_engine: Engine) -> None:
-    case, known = expected_of_lidar()
-    assert_as(case, gaussian_engine, known, ("means", "quats", "scales", "opacities", "cameras", "lenses"))
+    case, expects = expected_of_lidar()
+    assert_as(case, gaussian_engine, expects, ("means", "quats", "scales", "opacities", "cameras", "lenses"))
 
 
 @pytest.mark.parametrize("name", ["rolling up", "rolling up on rays"])

@@ -16,11 +16,11 @@ from matplotlib.axes import Axes
 
 from lumigrad.kernels import _native
 from lumigrad.kernels.device import describe, resolve
-from tests.benchmarks.gaussian_kernels import KernelBenchmark as GaussianBenchmark
-from tests.benchmarks.gaussian_scene import scene as gaussian_scene
+from tests.benchmarks.gaussians.kernels import KernelBenchmark as GaussianBenchmark
+from tests.benchmarks.gaussians.scene import scene as gaussian_scene
 from tests.benchmarks.measure import Measured, write
-from tests.benchmarks.mesh_kernels import built, distance_rate
-from tests.benchmarks.mesh_scene import points, torus
+from tests.benchmarks.meshes.kernels import built, distance_rate
+from tests.benchmarks.meshes.scene import points, torus
 from tests.benchmarks.page import insert
 from tests.benchmarks.scene import scene as sphere_scene
 from tests.benchmarks.sphere_kernels import KernelBenchmark as SphereBenchmark

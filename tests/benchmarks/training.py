@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from lumigrad.client import Camera, Client, Gaussians
 from support.fault_proxy import FaultProxy
 from support.workers.worker import worker
-from tests.benchmarks.gaussian_scene import Scene, scene
+from tests.benchmarks.gaussians.scene import Scene, scene
 from tests.benchmarks.measure import write
 from tests.benchmarks.page import insert
 from tests.benchmarks.training_here import InProcess, WithRemoteGradients

@@ -12,9 +12,11 @@ import numpy as np
 import torch
 
 from lumigrad.kernels import gaussians, meshes, spheres, training
-from tests.benchmarks import captured_scenes, gaussian_scene, mesh_scene, scene
+from tests.benchmarks import captured_scenes, scene
 from tests.benchmarks.captured_scenes import NoSuchScene
 from tests.benchmarks.density_kernels import Benchmark
+from tests.benchmarks.gaussians import scene as gaussian_scene
+from tests.benchmarks.meshes import scene as mesh_scene
 from tests.gpu import oracles
 from tests.gpu.context import PACK
 from tests.gpu.device import IN_A_ROW, VARIANTS, Call, Device, in_turns

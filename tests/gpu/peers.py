@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tests.benchmarks.gaussian_scene import Scene
+from tests.benchmarks.gaussians.scene import Scene
 from tests.gpu import peer_pack
 from tests.gpu.cases import SCENES, Splats
 from tests.gpu.context import Context
@@ -232,7 +232,7 @@ def _pulsar(device: Device, count: int) -> dict[str, Any]:
 
 def _warp(device: Device) -> dict[str, Any]:
     from lumigrad.kernels import meshes
-    from tests.benchmarks import mesh_scene
+    from tests.benchmarks.meshes import scene as mesh_scene
     from tests.gpu.cases import rows_of
 
     if not device.on_host:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.benchmarks.gaussian_scene import Scene, scene
+from tests.benchmarks.gaussians.scene import Scene, scene
 from tests.gpu.client_processes import Calls, rate
 from tests.gpu.device import VARIANTS, Device
 from tests.gpu.runner import Case, NotHere
@@ -97,7 +97,7 @@ def _found(name: str) -> bool:
 def _formats(device: Device, lane: str) -> dict[str, Any]:
     with _worker(device) as process:
         from lumigrad.client import Client
-        from tests.benchmarks.lane_formats import format_rows
+        from tests.benchmarks.lanes.formats import format_rows
 
         with Client(process.target, lane=lane) as client:  # type: ignore[arg-type]
             return {"formats": [asdict(row) for row in format_rows(client, runs=device.size(15, 1))]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.benchmarks.mesh_scene import points, torus
+from tests.benchmarks.meshes.scene import points, torus
 from tests.benchmarks.roofline.device import Need
 
 WIDE = 16

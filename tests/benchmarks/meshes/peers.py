@@ -1,6 +1,6 @@
 """Open3D and libigl on the scenes of the mesh benchmark; run by it in an environment of their own.
 
-    python mesh_peers.py SCENE.npz
+    python peers.py SCENE.npz
 
 prints JSON: {"open3d": {"build_ms": ..., "near": queries per second, "box": ...}, "libigl": ...}; without those that
 cannot be imported.

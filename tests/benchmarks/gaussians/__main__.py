@@ -9,10 +9,10 @@ import torch
 
 from lumigrad.kernels import _native
 from lumigrad.kernels.device import describe, resolve
-from tests.benchmarks.gaussian_kernels import SEMANTICS, KernelBenchmark, memory_copy
-from tests.benchmarks.gaussian_memory import BYTES_PER_PAIR, Memory, measure_memory
-from tests.benchmarks.gaussian_remote import remote_render
-from tests.benchmarks.gaussian_scene import Scene, scene, trained, trained_path
+from tests.benchmarks.gaussians.kernels import SEMANTICS, KernelBenchmark, memory_copy
+from tests.benchmarks.gaussians.memory import BYTES_PER_PAIR, Memory, measure_memory
+from tests.benchmarks.gaussians.remote import remote_render
+from tests.benchmarks.gaussians.scene import Scene, scene, trained, trained_path
 from tests.benchmarks.measure import Measured, write
 from tests.benchmarks.page import insert
 from tests.benchmarks.sphere_remote import socket_copy

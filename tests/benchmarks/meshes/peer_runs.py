@@ -1,4 +1,4 @@
-"""Runs mesh_peers.py with Open3D and libigl from the package index, in an environment of their own."""
+"""Runs peers.py with Open3D and libigl from the package index, in an environment of their own."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def peer_rates(**arrays: NDArray[np.generic]) -> Rates:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "scene.npz"
         np.savez(path, **arrays)  # type: ignore[arg-type]
-        script = Path(__file__).with_name("mesh_peers.py")
+        script = Path(__file__).with_name("peers.py")
         done = subprocess.run([str(install()), str(script), str(path)], check=True, stdout=subprocess.PIPE, text=True)
     rates: Rates = json.loads(done.stdout.splitlines()[-1])
     return rates

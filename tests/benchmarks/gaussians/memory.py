@@ -14,9 +14,9 @@ import torch
 
 from lumigrad.kernels import _native
 from lumigrad.kernels.gaussians import Settings, forward
-from tests.benchmarks.gaussian_kernels import KernelBenchmark
-from tests.benchmarks.gaussian_scene import Scene
-from tests.benchmarks.gaussian_scene import scene as standard_scene
+from tests.benchmarks.gaussians.kernels import KernelBenchmark
+from tests.benchmarks.gaussians.scene import Scene
+from tests.benchmarks.gaussians.scene import scene as standard_scene
 
 TILE = 16
 # Beyond twice the inputs and the images, bytes per pair of a Gaussian and a tile that its box touches.

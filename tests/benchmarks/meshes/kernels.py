@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from lumigrad.kernels import _native
 from lumigrad.kernels.meshes import Instance, Mesh, Settings, World, evaluate
 from lumigrad.kernels.meshes.engine import engine_for
-from tests.benchmarks.mesh_scene import SPHERES, MeshScene
+from tests.benchmarks.meshes.scene import SPHERES, MeshScene
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class References:
     def __init__(self, largest: int) -> None:
         """Copies have up to `largest` bytes, in buffers that are there before."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.benchmarks.lane_references", str(largest)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "tests.benchmarks.lanes.references", str(largest)], stdout=subprocess.PIPE, text=True
         )
         assert self._process.stdout is not None
         copy, calls = map(int, self._process.stdout.readline().split())

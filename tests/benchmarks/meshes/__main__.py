@@ -10,9 +10,9 @@ from pathlib import Path
 from lumigrad.kernels import _native
 from lumigrad.kernels.device import describe, resolve
 from tests.benchmarks import page
-from tests.benchmarks.mesh_kernels import Rate, build_rates, built, cost_rates, distance_rate, robot_rates
-from tests.benchmarks.mesh_peer_runs import Rates, peer_rates
-from tests.benchmarks.mesh_scene import RINGS, points, torus, trajectories
+from tests.benchmarks.meshes.kernels import Rate, build_rates, built, cost_rates, distance_rate, robot_rates
+from tests.benchmarks.meshes.peer_runs import Rates, peer_rates
+from tests.benchmarks.meshes.scene import RINGS, points, torus, trajectories
 
 THREADS = 2
 RESULTS = Path("build/bench/meshes.json")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tests.benchmarks.lane_formats import FormatRow
+from tests.benchmarks.lanes.formats import FormatRow
 
 
 @dataclass(frozen=True)

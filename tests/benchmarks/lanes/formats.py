@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 
 from lumigrad.client import Camera, Client, Frame, Spheres
-from tests.benchmarks.lane_cases import HEIGHT, WIDTH
+from tests.benchmarks.lanes.cases import HEIGHT, WIDTH
 from tests.benchmarks.scene import CAMERA, GAMMA, MAX_DEPTH, scene
 
 _SPHERES = 10_000

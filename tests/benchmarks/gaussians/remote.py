@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from lumigrad.client import Camera, Client, Gaussians
 from support.workers.worker import worker
-from tests.benchmarks.gaussian_kernels import SEMANTICS
-from tests.benchmarks.gaussian_scene import Scene
+from tests.benchmarks.gaussians.kernels import SEMANTICS
+from tests.benchmarks.gaussians.scene import Scene
 from tests.benchmarks.measure import Measured, measure
 
 

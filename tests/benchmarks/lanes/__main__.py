@@ -16,10 +16,10 @@ from pathlib import Path
 from lumigrad.client import Client
 from lumigrad.kernels.device import describe, resolve
 from support.workers.worker import LUMIGRAD, worker
-from tests.benchmarks.lane_cases import GRADIENT_BYTES, Case, gradient_cases, image_cases, small_case
-from tests.benchmarks.lane_formats import format_rows
-from tests.benchmarks.lane_references import References
-from tests.benchmarks.lane_tables import Row, tables
+from tests.benchmarks.lanes.cases import GRADIENT_BYTES, Case, gradient_cases, image_cases, small_case
+from tests.benchmarks.lanes.formats import format_rows
+from tests.benchmarks.lanes.references import References
+from tests.benchmarks.lanes.tables import Row, tables
 from tests.benchmarks.measure import write
 from tests.benchmarks.page import insert
 

@@ -228,7 +228,7 @@ class Worker:
         """The handlers of all services; `catalog` has the scenes of driving simulators, if there are any."""
         config, tenants = self._config, self._tenants
         render = RenderService(tenants)
-        prepared = partial(PreparedFrames, tenants, render.room, self._handler.places, self._notes)
+        prepared = partial(PreparedFrames, tenants, render.look_up, self._handler.places, self._notes)
         check = RequestCheck(Limits.of(config))
         self._streams = RenderStreams(self._handler, self._threads, check, render.frame, prepared)
         # gRPC asks one after the other for the handler of each call, so those of most calls come first.

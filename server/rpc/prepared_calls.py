@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
+from weakref import ReferenceType, ref
 
 from lumigrad.kernels._native import DrawingParts, Outcome, RenderJob, RenderRequest, ShortCall, read_render_request
 from lumigrad.server.core.call import Call
@@ -18,15 +19,48 @@ from lumigrad.server.rpc.prepared_passes import PreparedPasses
 from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime, Tenants
 
-# How often the free memory of the device is looked up: all stores are asked for their sizes.
-_ROOM_SECONDS = 0.01
+# For how long a scene that was found, and the free memory of the device, are taken as they are: looking them up takes
+# longer than all else that Python does for a call.
+_LOOK_SECONDS = 0.01
+# The scene's id, its version, and the key of a request.
+Kind = tuple[str, int, bytes]
+
+
+class Lookup:
+    """Finds what is prepared for Renders of a tenant's scenes, while the store of these does not change."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._scenes, self._memory = runtime.scenes, runtime.memory
+        # Until when what was found holds (monotonic clock), at which state of the store, with how much free memory, and
+        # what it is. Scenes alone keep alive what is prepared for them.
+        self._known: tuple[float, int, int, dict[Kind, ReferenceType[Any]]] = (-math.inf, 0, 0, {})
+
+    def __call__(self, kind: Kind) -> tuple[Any, int] | None:
+        """What is prepared, and the memory that its kernels may take; None: it takes the general way."""
+        now, changes = time.monotonic(), self._scenes.changes
+        until, at, free, found = self._known
+        if now > until or changes != at:
+            free, found = self._memory.free_bytes, {}
+            self._known = now + _LOOK_SECONDS, changes, free, found
+        reference = found.get(kind)
+        prepared = None if reference is None else reference()
+        if prepared is None:
+            try:
+                prepared = self._scenes.find(kind[0], kind[1]).prepared.find(kind[2])
+            except (SceneNotFoundError, VersionMismatchError):
+                return None
+            if prepared is None:
+                return None
+            found[kind] = ref(prepared)
+        room = self._memory.room_bytes(prepared.cost, free)
+        return None if room is None else (prepared, room)
 
 
 class _Way(NamedTuple):
     """What draws the calls of one tenant, at hand."""
 
     runtime: Runtime
-    find: Callable[[str, int], StoredScene]
+    look_up: Lookup
     parts: DrawingParts
     # Host memory for outputs on their way, where kernels do not write to the reply; None: they do.
     staging: Callable[[Any], Any] | None
@@ -44,8 +78,6 @@ class PreparedCalls:
         self._tenants = tenants
         self._passes = passes
         self._ways: dict[str, _Way] = {}
-        # The device's memory that was free when somebody last looked (monotonic clock).
-        self._free, self._looked = 0, -math.inf
 
     def answer(self, raw: bytes, short: ShortCall) -> bytes | None:
         """Answer a request by one message; None: it takes the general way."""
@@ -53,17 +85,12 @@ class PreparedCalls:
         if request is None:
             return None
         way = self._ways.get(short.tenant) or self._add_way(short.tenant)
-        try:
-            prepared = way.find(request.scene_id, request.version).prepared.find(request.key)
-        except (SceneNotFoundError, VersionMismatchError):
+        found = way.look_up(request.kind)
+        if found is None:
             return None
-        if prepared is None:
-            return None
+        prepared, room = found
         if isinstance(prepared, PreparedPass):
             return self._passes.render_short(prepared, request, short)
-        room = self.room(prepared.cost, way.runtime)
-        if room is None:
-            return None
         native = prepared.native
         staged = None if way.staging is None else way.staging(native)
         reply = short.draw(way.parts, native, request, staged, room, prepared.engine)
@@ -76,17 +103,16 @@ class PreparedCalls:
         request = read_render_request(raw)
         if request is None or call.lane_name or call.times.spans is not None:
             return None
-        runtime = self._tenants.of(call)
-        call.request_key = request.key
-        try:
-            prepared = runtime.scenes.find(request.scene_id, request.version).prepared.find(request.key)
-        except (SceneNotFoundError, VersionMismatchError):
+        call.request_key = request.kind[2]
+        found = self.look_up(call.tenant)(request.kind)
+        if found is None:
             return None
+        prepared, room = found
         if isinstance(prepared, PreparedPass):
             return self._passes.render(prepared, request, call, most_bytes)
-        if prepared is None or prepared.payload_bytes > most_bytes:
+        if prepared.payload_bytes > most_bytes or not prepared.native.takes(request):
             return None
-        return self._draw(prepared, request, runtime, call)
+        return self._draw(prepared, request, room, call)
 
     def prepare(self, request: Any, cost: Cost, reply: Any, payload_bytes: int, call: Call) -> None:
         """Prepare Renders like one that has just succeeded, if they can be."""
@@ -98,10 +124,14 @@ class PreparedCalls:
         if prepared is not None:
             scene.prepared.add(call.request_key, prepared)
 
-    def _draw(self, prepared: PreparedRender, request: RenderRequest, runtime: Runtime, call: Call) -> bytes | None:
-        room = self.room(prepared.cost, runtime) if prepared.native.takes(request) else None
-        payload = None if room is None else runtime.payload_memory.account.take(call.tenant, prepared.payload_bytes)
-        if room is None or payload is None:
+    def look_up(self, tenant: str) -> Lookup:
+        """What finds the tenant's prepared Renders."""
+        return (self._ways.get(tenant) or self._add_way(tenant)).look_up
+
+    def _draw(self, prepared: PreparedRender, request: RenderRequest, room: int, call: Call) -> bytes | None:
+        runtime = self._tenants.of(call)
+        payload = runtime.payload_memory.account.take(call.tenant, prepared.payload_bytes)
+        if payload is None:
             return None
         job = RenderJob(
             runtime.executor.queue,
@@ -131,15 +161,8 @@ class PreparedCalls:
         runtime = self._tenants.of_tenant(tenant)
         parts = DrawingParts(runtime.executor.queue, runtime.renderer, runtime.payload_memory.account.books)
         stage = None if runtime.transfer.device.type == "cpu" else partial(staging, runtime)
-        way = self._ways[tenant] = _Way(runtime, runtime.scenes.find, parts, stage)
+        way = self._ways[tenant] = _Way(runtime, Lookup(runtime), parts, stage)
         return way
-
-    def room(self, cost: Cost, runtime: Runtime) -> int | None:
-        """The memory that the kernels of a job may take; None if that has to be made first."""
-        now = time.monotonic()
-        if now > self._looked + _ROOM_SECONDS:
-            self._free, self._looked = runtime.memory.free_bytes, now
-        return runtime.memory.room_bytes(cost, self._free)
 
 
 def staging(runtime: Runtime, native: Any) -> Any:

@@ -4,30 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from lumigrad.kernels._native import FrameLine, read_render_request
 from lumigrad.protos.frame_stream import FRAME_BYTES
 from lumigrad.server.core.accounts import Account
 from lumigrad.server.core.call import Call
-from lumigrad.server.core.errors import SceneNotFoundError, VersionMismatchError
 from lumigrad.server.core.notes import Notes
-from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.prepared import PreparedRender
-from lumigrad.server.rpc.prepared_calls import staging
+from lumigrad.server.rpc.prepared_calls import Kind, Lookup, staging
 from lumigrad.server.rpc.stream_frames import METHOD, frame_id
-from lumigrad.server.storage.tenants import Runtime, Tenants
-
-# The memory that the kernels of a job may take; None if that has to be made first.
-Room = Callable[[Cost, Runtime], int | None]
-
-
-class _Kind(NamedTuple):
-    """What frames have in common: the reference to their scene, and the key of the Renders that they stand for."""
-
-    scene_id: str
-    version: int
-    key: bytes
+from lumigrad.server.storage.tenants import Tenants
 
 
 class PreparedFrames:
@@ -39,17 +26,18 @@ class PreparedFrames:
         line: Those on their way.
     """
 
-    def __init__(self, tenants: Tenants, room: Room, places: Account, notes: Notes, call: Call) -> None:
+    def __init__(
+        self, tenants: Tenants, look_up: Callable[[str], Lookup], places: Account, notes: Notes, call: Call
+    ) -> None:
         """Without a kind; `call` is the stream's, `places` are those of calls, and `notes` takes the records."""
-        self._runtime = runtime = tenants.of(call)
-        self._room = room
-        self._find = runtime.scenes.find
+        runtime = tenants.of(call)
+        self._look_up = look_up(call.tenant)
         # Host memory for outputs on their way; None: kernels write to the reply.
         self._staging = None if runtime.transfer.device.type == "cpu" else partial(staging, runtime)
         # Only the general way traces calls.
         self._is_possible = call.times.spans is None
         # Of the frames that are taken; None: none are.
-        self._kind: _Kind | None = None
+        self._kind: Kind | None = None
         self.line = FrameLine(
             queue=runtime.executor.queue,
             renderer=runtime.renderer,
@@ -67,9 +55,9 @@ class PreparedFrames:
     def learn(self, raw: bytes, request: bytes) -> None:
         """Take further frames as this one, which stands for a RenderRequest, if such a Render is prepared."""
         found = read_render_request(request) if self._is_possible else None
-        self._kind = kind = None if found is None else _Kind(found.scene_id, found.version, found.key)
-        prepared = None if kind is None else self._prepared(kind)
-        if prepared is None or not self.line.expect(raw, prepared.engine):
+        self._kind = None if found is None else found.kind
+        ready = self._ready()
+        if ready is None or not self.line.expect(raw, ready[0].engine):
             self.forget()
 
     def forget(self) -> None:
@@ -79,19 +67,14 @@ class PreparedFrames:
 
     def current(self) -> tuple[Any, Any, int] | None:
         """What draws the next frame of the kind, its host memory, and its room; None: it takes the general way."""
-        kind = self._kind
-        prepared = None if kind is None else self._prepared(kind)
-        room = None if prepared is None else self._room(prepared.cost, self._runtime)
-        if prepared is None or room is None:
+        ready = self._ready()
+        if ready is None:
             return None
-        native = prepared.native
-        return native, None if self._staging is None else self._staging(native), room
+        native = ready[0].native
+        return native, None if self._staging is None else self._staging(native), ready[1]
 
-    def _prepared(self, kind: _Kind) -> PreparedRender | None:
-        """What is prepared for the scene as it is now."""
-        try:
-            prepared = self._find(kind.scene_id, kind.version).prepared.find(kind.key)
-        except (SceneNotFoundError, VersionMismatchError):
-            return None
-        is_fit = isinstance(prepared, PreparedRender) and prepared.payload_bytes <= FRAME_BYTES
-        return prepared if is_fit else None
+    def _ready(self) -> tuple[PreparedRender, int] | None:
+        """What is prepared for the scene as it is now, and its room."""
+        ready = None if self._kind is None else self._look_up(self._kind)
+        is_fit = ready and isinstance(ready[0], PreparedRender) and ready[0].payload_bytes <= FRAME_BYTES
+        return ready if is_fit else None

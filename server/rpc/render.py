@@ -252,7 +252,7 @@ class RenderService(EngineService):
         self._passes = PreparedPasses(tenants)
         self._renders = PreparedCalls(tenants, self._passes)
         self.shortcuts = {"Render": self._renders, "Backward": self._passes}
-        self.room = self._renders.room
+        self.look_up = self._renders.look_up
 
     def _drew(self, request: ForwardRequest, cost: Cost, reply: Any, payload_bytes: int, call: Call) -> None:
         self._renders.prepare(request, cost, reply, payload_bytes, call)

@@ -37,6 +37,8 @@ class LruCache(Generic[V]):
     ) -> None:
         """`on_drop` is called with name, value and reason, "room" or "idle", of each evicted value."""
         self.limit_bytes = limit_bytes
+        # How often a value was stored, replaced or removed: what was found is still current while this stays.
+        self.changes = 0
         self._limit_count = limit_count
         self._on_drop = on_drop
         self._entries: OrderedDict[str, _Entry[V]] = OrderedDict()
@@ -65,6 +67,7 @@ class LruCache(Generic[V]):
 
     def put(self, name: str, value: V, nbytes: int, needs: Collection[str] = ()) -> None:
         """Store or replace a value and evict others; the new value stays even if it exceeds the limit alone."""
+        self.changes += 1
         self._needed.update(needs)
         old = self._entries.pop(name, None)
         self._entries[name] = _Entry(value, nbytes, needs, time.monotonic())
@@ -142,6 +145,7 @@ class LruCache(Generic[V]):
         entry = self._entries.pop(name, None)
         if entry is None:
             return None
+        self.changes += 1
         if name in self._needed:
             self._hidden[name] = _Entry(entry.value, entry.nbytes, entry.needs, entry.used)
         else:
@@ -150,6 +154,7 @@ class LruCache(Generic[V]):
 
     def clear(self) -> None:
         """Remove every value."""
+        self.changes += 1
         self._entries.clear()
         self._hidden.clear()
         self._needed.clear()
@@ -175,6 +180,7 @@ class LruCache(Generic[V]):
 
     def _drop(self, name: str, reason: str) -> None:
         entry = self._entries.pop(name)
+        self.changes += 1
         self._forget(entry)
         self._on_drop(name, entry.value, reason)
 
@@ -212,6 +218,11 @@ class LruStore(ABC, Generic[V]):
     def bytes(self) -> int:
         """The size of all values."""
         return self._cache.bytes
+
+    @property
+    def changes(self) -> int:
+        """How often a value was stored, replaced or removed."""
+        return self._cache.changes
 
     @property
     def is_held(self) -> bool:

@@ -47,7 +47,7 @@ def test_scene_and_poses_are_found() -> None:
     message.spec.scene_ref.version = 1 << 40
     found = read(message)
     assert found is not None
-    assert (found.scene_id, found.version, len(found)) == ("0123abcd", 1 << 40, 3)
+    assert (*found.kind[:2], len(found)) == ("0123abcd", 1 << 40, 3)
 
 
 VARIANTS = {
@@ -57,19 +57,16 @@ VARIANTS = {
     "projection": request(camera(projection=camera_pb2.PROJECTION_FISHEYE)),
     "two cameras": request(camera(), camera()),
     "format": request(formats=[image_pb2.OutputFormat(name="color", format=image_pb2.IMAGE_FORMAT_UINT8)]),
+    "retained": request(retain=True),
     "plain": request(),
 }
 
 
 def test_keys_differ_by_all_but_the_poses() -> None:
-    keys = {name: read(message).key for name, message in VARIANTS.items()}
+    keys = {name: read(message).kind[2] for name, message in VARIANTS.items()}
     assert len(set(keys.values())) == len(keys)
     moved = request(camera([3.0] * 9, [4.0] * 3))
-    assert read(moved).key == keys["plain"]
-
-
-def retained() -> render_pb2.RenderRequest:
-    return request(retain=True)
+    assert read(moved).kind[2] == keys["plain"]
 
 
 def named() -> render_pb2.RenderRequest:
@@ -96,7 +93,6 @@ def of_inria() -> render_pb2.RenderRequest:
 
 
 OTHERS = {
-    "retained": retained(),
     "named": named(),
     "sent": sent(),
     "with tensors": replaced(),
@@ -153,14 +149,14 @@ def test_whatever_is_read_is_what_protobuf_reads() -> None:
             message = render_pb2.RenderRequest.FromString(bytes(raw))
         except DecodeError:
             # The key, which a request that was parsed had first, then has no such bytes.
-            assert found.key not in of_key
+            assert found.kind[2] not in of_key
             continue
-        assert found.scene_id == message.spec.scene_ref.scene_id
-        assert found.version == message.spec.scene_ref.version
+        assert found.kind[0] == message.spec.scene_ref.scene_id
+        assert found.kind[1] == message.spec.scene_ref.version
         assert len(found) == len(message.spec.cameras)
         assert not (message.retain or message.data or message.payload_bytes or message.spec.tensors)
         assert all(len(each.opencv.rotation) == 9 for each in message.spec.cameras)
-        assert without_poses(bytes(raw)) == of_key.setdefault(found.key, without_poses(bytes(raw)))
+        assert without_poses(bytes(raw)) == of_key.setdefault(found.kind[2], without_poses(bytes(raw)))
     assert accepted > 1000
     assert len(of_key) > 100
 

@@ -242,9 +242,13 @@ class CallJob : public BoundJob {
 void bind_serving_renders(nb::module_& m) {
   nb::class_<BoundRequest>(m, "RenderRequest")
       .def_ro("raw", &BoundRequest::raw)
-      .def_ro("scene_id", &BoundRequest::scene_id)
-      .def_prop_ro("version", [](const BoundRequest& b) { return b.request.version; })
-      .def_prop_ro("key", [](const BoundRequest& b) { return nb::bytes(b.request.key.data(), b.request.key.size()); })
+      .def_prop_ro(
+          "kind",
+          [](const BoundRequest& b) {
+            const std::string& key = b.request.key;
+            return nb::make_tuple(b.scene_id, b.request.version, nb::bytes(key.data(), key.size()));
+          },
+          nb::sig("def kind(self, /) -> tuple[str, int, bytes]"), "Scene, version and key.")
       .def("__len__", [](const BoundRequest& b) { return b.request.poses.size(); });
   m.def("read_render_request", &read_request, "raw"_a,
         nb::sig("def read_render_request(raw: bytes) -> RenderRequest | None"),

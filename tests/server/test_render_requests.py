@@ -154,7 +154,7 @@ def test_whatever_is_read_is_what_protobuf_reads() -> None:
         assert found.kind[0] == message.spec.scene_ref.scene_id
         assert found.kind[1] == message.spec.scene_ref.version
         assert len(found) == len(message.spec.cameras)
-        assert not (message.retain or message.data or message.payload_bytes or message.spec.tensors)
+        assert not (message.data or message.payload_bytes or message.spec.tensors)
         assert all(len(each.opencv.rotation) == 9 for each in message.spec.cameras)
         assert without_poses(bytes(raw)) == of_key.setdefault(found.kind[2], without_poses(bytes(raw)))
     assert accepted > 1000

@@ -33,7 +33,7 @@ class Lookup:
         self._scenes, self._memory = runtime.scenes, runtime.memory
         # Until when what was found holds (monotonic clock), at which state of the store, with how much free memory, and
         # what it is. Scenes alone keep alive what is prepared for them.
-        self._known: tuple[float, int, int, dict[Kind, ReferenceType[Any]]] = (-math.inf, 0, 0, {})
+        self._known: tuple[float, int, int, dict[Kind, tuple[ReferenceType[Any], int]]] = (-math.inf, 0, 0, {})
 
     def __call__(self, kind: Kind) -> tuple[Any, int] | None:
         """What is prepared, and the memory that its kernels may take; None: it takes the general way."""
@@ -42,18 +42,19 @@ class Lookup:
         if now > until or changes != at:
             free, found = self._memory.free_bytes, {}
             self._known = now + _LOOK_SECONDS, changes, free, found
-        reference = found.get(kind)
-        prepared = None if reference is None else reference()
-        if prepared is None:
-            try:
-                prepared = self._scenes.find(kind[0], kind[1]).prepared.find(kind[2])
-            except (SceneNotFoundError, VersionMismatchError):
-                return None
-            if prepared is None:
-                return None
-            found[kind] = ref(prepared)
-        room = self._memory.room_bytes(prepared.cost, free)
-        return None if room is None else (prepared, room)
+        known = found.get(kind)
+        prepared = None if known is None else known[0]()
+        if known is not None and prepared is not None:
+            return prepared, known[1]
+        try:
+            prepared = self._scenes.find(kind[0], kind[1]).prepared.find(kind[2])
+        except (SceneNotFoundError, VersionMismatchError):
+            return None
+        room = None if prepared is None else self._memory.room_bytes(prepared.cost, free)
+        if room is None:
+            return None
+        found[kind] = ref(prepared), room
+        return prepared, room
 
 
 class _Way(NamedTuple):

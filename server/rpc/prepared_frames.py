@@ -56,8 +56,11 @@ class PreparedFrames:
         """Take further frames as this one, which stands for a RenderRequest, if such a Render is prepared."""
         found = read_render_request(request) if self._is_possible else None
         self._kind = None if found is None else found.kind
-        ready = self._ready()
-        if ready is None or not self.line.expect(raw, ready[0].engine):
+        ready = None if self._kind is None else self._look_up(self._kind)
+        prepared = None if ready is None else ready[0]
+        # What is prepared for the same key later is of the same type and size.
+        is_fit = isinstance(prepared, PreparedRender) and prepared.payload_bytes <= FRAME_BYTES
+        if prepared is None or not is_fit or not self.line.expect(raw, prepared.engine):
             self.forget()
 
     def forget(self) -> None:
@@ -67,14 +70,8 @@ class PreparedFrames:
 
     def current(self) -> tuple[Any, Any, int] | None:
         """What draws the next frame of the kind, its host memory, and its room; None: it takes the general way."""
-        ready = self._ready()
-        if ready is None:
+        found = None if self._kind is None else self._look_up(self._kind)
+        if found is None:
             return None
-        native = ready[0].native
-        return native, None if self._staging is None else self._staging(native), ready[1]
-
-    def _ready(self) -> tuple[PreparedRender, int] | None:
-        """What is prepared for the scene as it is now, and its room."""
-        ready = None if self._kind is None else self._look_up(self._kind)
-        is_fit = ready and isinstance(ready[0], PreparedRender) and ready[0].payload_bytes <= FRAME_BYTES
-        return ready if is_fit else None
+        native = found[0].native
+        return native, None if self._staging is None else self._staging(native), found[1]

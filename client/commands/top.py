@@ -1,20 +1,18 @@
-"""`lumigrad top`: shows the activity of workers live in a terminal."""
+"""`lumigrad top`: prints the activity of workers, a line of text or of JSON for each interval."""
 
 from __future__ import annotations
 
 import argparse
-import os
-import select
+import math
 import signal
 import ssl
-import sys
-import termios
 import time
-import tty
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import suppress
+from datetime import timedelta
 from functools import partial
+from typing import Any
 
 from lumigrad.client.base.extras import require
 from lumigrad.client.commands.options import SECONDS, add_connection, connect, option, tls_of
@@ -38,43 +36,50 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("targets", nargs="*", metavar="WORKER", help=help_text)
     option(parser, "--interval", "time between reports", 2.0, **SECONDS)
     parser.add_argument("--once", action="store_true", help="print one report, over one interval, and exit")
-    parser.add_argument("--json", action="store_true", help="print a line of JSON for each report")
+    parser.add_argument("--json", action="store_true", help="print a line of JSON, with all numbers, for each report")
     add_connection(parser, 3.0)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    for module in ("rich", "prometheus_client"):
-        require(module, "top", "lumigrad top")
-    from rich.console import Console, Group
-
+    require("prometheus_client", "top", "lumigrad top")
     from lumigrad.client.monitor.metrics import UNREACHABLE, Watch
-    from lumigrad.client.monitor.screen import page
 
     watches = [Watch(*source) for source in _sources(arguments)]
-    console = Console(highlight=False)
-    is_live = console.is_terminal and not arguments.once and not arguments.json
-    # The terminal is restored on this signal too.
+    # A process manager ends it as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with suppress(KeyboardInterrupt), ThreadPoolExecutor(len(watches)) as pool, _keys() as wait:
+    with suppress(KeyboardInterrupt), ThreadPoolExecutor(len(watches)) as pool:
+        # The first poll covers a worker's whole life, so that its rates are not shown.
         reports = list(pool.map(Watch.look, watches))
         if watches[0].error is not None and all(report["state"] == UNREACHABLE for report in reports):
             raise watches[0].error
-        with console.screen() if is_live else nullcontext() as screen:
-            while True:
-                if screen is not None:
-                    title = f"lumigrad top  every {arguments.interval:g} s, q ends  {time.strftime('%H:%M:%S')}"
-                    screen.update(Group(title, page(reports, console.height - 1)))
-                if wait(arguments.interval):
-                    break
-                reports = list(pool.map(Watch.look, watches))
-                # The first poll, which covers a worker's whole life, is only shown on screen.
-                if arguments.json:
-                    print(json_text({"workers": reports}), flush=True)
-                elif screen is None:
-                    console.print(page(reports))
-                if arguments.once:
-                    break
+        if not arguments.json:
+            print(_HEADER, flush=True)
+        while True:
+            time.sleep(arguments.interval)
+            reports = list(pool.map(Watch.look, watches))
+            lines = [json_text({"workers": reports})] if arguments.json else map(_line, reports)
+            print("\n".join(lines), flush=True)
+            if arguments.once:
+                break
     return 0
+
+
+_COLUMNS = "{:<28} {:<11} {:>9} {:>8} {:>7} {:>6} {:>5}"
+_HEADER = _COLUMNS.format("worker", "state", "up", "calls/s", "p95 ms", "queue", "busy")
+
+
+def _line(report: Mapping[str, Any]) -> str:
+    """A report in 80 columns, or what is wrong with its worker."""
+    name, state, load = report["target"].rpartition("://")[2], report["state"], report["load"]
+    if report["why"]:
+        return f"{name:<28} {state} for {timedelta(seconds=int(report['since_s']))}: {report['why']}"
+    up = str(timedelta(seconds=int(report["identity"]["uptime_s"]))).replace(" days, ", "d").replace(" day, ", "d")
+    p95 = "-" if math.isnan(load["p95_ms"]) else f"{load['p95_ms']:.1f}"
+    rates = f"{load['calls_per_s']:.1f}", p95, load["queue_depth"], f"{load['device_busy']:.0%}"
+    line = _COLUMNS.format(name, state, up, *rates)
+    if report["restarted_s"] is None or report["restarted_s"] > report["interval_s"]:
+        return line
+    return f"{line}\n{name:<28} restarted; the one before ended: {report['identity']['last_exit']}"
 
 
 def _sources(arguments: argparse.Namespace) -> Iterator[tuple[str, Callable[[], str | None], ssl.SSLContext]]:
@@ -94,27 +99,4 @@ def _sources(arguments: argparse.Namespace) -> Iterator[tuple[str, Callable[[], 
             yield target, partial(ask, target), tls
 
 
-@contextmanager
-def _keys() -> Iterator[Callable[[float], bool]]:
-    """Yields a function that waits for a time or a key and returns whether to end; keys are not echoed."""
-    settings = termios.tcgetattr(sys.stdin) if sys.stdin.isatty() else None
-
-    def wait(seconds: float) -> bool:
-        if settings is None:
-            time.sleep(seconds)
-        elif select.select([sys.stdin], [], [], seconds)[0]:
-            typed = os.read(sys.stdin.fileno(), 64)
-            # Empty: end of input.
-            return not typed or b"q" in typed
-        return False
-
-    try:
-        if settings is not None:
-            tty.setcbreak(sys.stdin)
-        yield wait
-    finally:
-        if settings is not None:
-            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, settings)
-
-
-command = Command("show the activity of workers, live", _add_arguments, _run)
+command = Command("print the activity of workers, again and again", _add_arguments, _run)

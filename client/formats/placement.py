@@ -13,6 +13,7 @@ import numpy.typing as npt
 from lumigrad.client.base.arrays import Float32, Float64
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.scene import StoredScene, flipped, unit_quats
+from lumigrad.client.values.quaternions import harmonics, matrices, matrix_rows, quaternions
 
 # Relative difference of a matrix's scales that counts as rounding.
 _ROUNDING = 1e-6
@@ -86,29 +87,12 @@ def products(first: Float64, second: Float64) -> Float64:
 
 def matrices_of_quats(quats: npt.NDArray[Any]) -> Float64:
     """Returns the rotation matrices [N, 3, 3] of quaternions [N, 4] (w, x, y, z) of any length."""
-    w, x, y, z = unit_quats(quats).T
-    rows = (
-        (1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)),
-        (2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)),
-        (2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)),
-    )
-    return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
+    return np.asarray(matrices(matrix_rows(*unit_quats(quats).T), np.stack))
 
 
-def quats_of_matrices(matrices: Float64) -> Float64:
+def quats_of_matrices(rotations: Float64) -> Float64:
     """Returns unit quaternions [N, 4] (w, x, y, z) of rotation matrices [N, 3, 3]."""
-    m = matrices
-    trace = np.trace(m, axis1=1, axis2=2)
-    # 4 times the products of the quaternion's components: row k is the quaternion times 4 of its component k.
-    outer = np.empty((len(m), 4, 4))
-    outer[:, 0, 0] = 1 + trace
-    for k in range(3):
-        i, j = (k + 1) % 3, (k + 2) % 3
-        outer[:, k + 1, k + 1] = 1 + 2 * m[:, k, k] - trace
-        outer[:, 0, k + 1] = outer[:, k + 1, 0] = m[:, j, i] - m[:, i, j]
-        outer[:, i + 1, j + 1] = outer[:, j + 1, i + 1] = m[:, j, i] + m[:, i, j]
-    largest = np.diagonal(outer, axis1=1, axis2=2).argmax(axis=1)
-    return unit_quats(outer[np.arange(len(m)), largest])
+    return unit_quats(np.stack(quaternions(rotations, np.stack), axis=-1))
 
 
 def turned_harmonics(sh: Float32, rotation: Float64) -> Float32:
@@ -124,33 +108,13 @@ def turned_harmonics(sh: Float32, rotation: Float64) -> Float32:
     heights, angles = 1 - (2 * steps + 1) / _DIRECTIONS, steps * math.pi * (3 - math.sqrt(5))
     radii = np.sqrt(1 - heights**2)
     directions = np.stack([radii * np.cos(angles), radii * np.sin(angles), heights], axis=1)
-    turn = np.linalg.lstsq(harmonics(directions, degree), harmonics(directions @ rotation, degree), rcond=None)[0]
+    turn = np.linalg.lstsq(_basis(directions, degree), _basis(directions @ rotation, degree), rcond=None)[0]
     return np.asarray(np.einsum("kj,njd->nkd", turn, sh.astype(np.float64)), np.float32)
 
 
-def harmonics(directions: Float64, degree: int) -> Float64:
-    """Returns [M, K], the real spherical harmonics of unit vectors [M, 3], by degree and then by order -l to l.
-
-    Their signs are those of scenes of Gaussians, with the factor (-1)^m.
-    """
-    x, y, z = directions.T
-    columns = []
-    for band in range(degree + 1):
-        for order in range(-band, band + 1):
-            m = abs(order)
-            around = (x + 1j * y) ** m
-            ratio = math.factorial(band - m) / math.factorial(band + m)
-            size = (-1) ** m * math.sqrt((2 * band + 1) / (4 * math.pi) * ratio * (2 if m else 1))
-            columns.append(size * (around.imag if order < 0 else around.real) * _legendre(band, m, z))
-    return np.stack(columns, axis=1)
-
-
-def _legendre(band: int, order: int, z: Float64) -> Float64:
-    """Returns the associated Legendre polynomial without its factor (1 - z^2)^(m / 2) and sign."""
-    before, value = np.zeros_like(z), np.full_like(z, math.prod(range(1, 2 * order, 2)))
-    for step in range(order + 1, band + 1):
-        before, value = value, ((2 * step - 1) * z * value - (step + order - 1) * before) / (step - order)
-    return value
+def _basis(directions: Float64, degree: int) -> Float64:
+    """Returns [M, K], the spherical harmonics of unit vectors [M, 3]."""
+    return np.stack(harmonics(degree, *directions.T), axis=1)
 
 
 def _principal_axes(axes: Float64) -> tuple[Float64, Float64]:

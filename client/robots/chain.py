@@ -12,6 +12,7 @@ import numpy as np
 
 from lumigrad.client.base.arrays import Float64, to_numpy
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.values.quaternions import quaternions
 
 
 def is_tensor(value: Any) -> bool:
@@ -50,26 +51,8 @@ def like(value: Any, constant: Any) -> Any:
 def poses_of(rotation: Any, translation: Any) -> Any:
     """Returns [.., 7], x y z qw qx qy qz, of rotations [.., 3, 3] and translations [.., 3]; differentiable in torch."""
     xp = module_of(rotation)
-    m = [[rotation[..., i, j] for j in range(3)] for i in range(3)]
-    x, y, z = m[2][1] - m[1][2], m[0][2] - m[2][0], m[1][0] - m[0][1]
-    xy, yz, zx = m[1][0] + m[0][1], m[2][1] + m[1][2], m[0][2] + m[2][0]
-    # 4 q qT: each row is a multiple of q; the one with the largest diagonal is far from 0.
-    diagonal = [
-        1 + m[0][0] + m[1][1] + m[2][2],
-        1 + m[0][0] - m[1][1] - m[2][2],
-        1 - m[0][0] + m[1][1] - m[2][2],
-        1 - m[0][0] - m[1][1] + m[2][2],
-    ]
-    rows = [
-        xp.stack([diagonal[0], x, y, z], -1),
-        xp.stack([x, diagonal[1], xy, zx], -1),
-        xp.stack([y, xy, diagonal[2], yz], -1),
-        xp.stack([z, zx, yz, diagonal[3]], -1),
-    ]
-    largest = xp.stack(diagonal, -1).argmax(-1)[..., None]
-    chosen = xp.where(largest == 0, rows[0], xp.where(largest == 1, rows[1], xp.where(largest == 2, rows[2], rows[3])))
-    quaternion = chosen / (chosen * chosen).sum(-1)[..., None] ** 0.5
-    return xp.concatenate([translation, quaternion], -1)
+    quaternion = xp.stack(quaternions(rotation, xp.stack), -1)
+    return xp.concatenate([translation, quaternion / (quaternion * quaternion).sum(-1)[..., None] ** 0.5], -1)
 
 
 def turns(axes: Float64, angles: Any) -> Any:

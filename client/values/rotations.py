@@ -9,6 +9,7 @@ import numpy as np
 
 from lumigrad.client.base.arrays import Float64, float64_array, to_numpy
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.values.quaternions import quaternions
 
 
 def axis_angle_rotation(vector: Float64) -> Float64:
@@ -129,7 +130,7 @@ def pose_rows(name: str, poses: Any, count: int | None, stack: Callable[[list[An
     """
     check_pose_rows(name, poses.shape, count)
     if poses.ndim == 3:
-        numbers = [*(poses[:, axis, 3] for axis in range(3)), *_quaternions(poses, stack)]
+        numbers = [*(poses[:, axis, 3] for axis in range(3)), *quaternions(poses, stack)]
     elif poses.shape[1] == 3:
         none = poses[:, 0] * 0.0
         numbers = [*(poses[:, axis] for axis in range(3)), none + 1.0, none, none, none]
@@ -166,20 +167,6 @@ def why_no_rotation(matrix: Float64) -> str:
     if deviation <= _LARGEST_DEVIATION and determinant >= 0:
         return ""
     return f"R R^T deviates from the identity by {deviation:.3g} and the determinant is {determinant:.3g}"
-
-
-def _quaternions(matrices: Any, stack: Callable[[list[Any], int], Any]) -> list[Any]:
-    """w, x, y and z [I] of matrices [I, 3, 4] or [I, 4, 4], times 4 of the largest of them."""
-    a, b, c, d, e, f, g, h, i = (matrices[:, row, column] for row in range(3) for column in range(3))
-    # 4 q qT. The row with the largest entry on the diagonal is the quaternion times at least 2.
-    rows = [
-        [1 + a + e + i, h - f, c - g, d - b],
-        [h - f, 1 + a - e - i, b + d, c + g],
-        [c - g, b + d, 1 - a + e - i, f + h],
-        [d - b, c + g, f + h, 1 - a - e + i],
-    ]
-    largest = stack([row[number] for number, row in enumerate(rows)], -1).argmax(-1)
-    return [sum((largest == number) * row[column] for number, row in enumerate(rows)) for column in range(4)]
 
 
 def inverse_pose(pose: Float64) -> Float64:

@@ -16,6 +16,7 @@ from lumigrad.client.base.arrays import check_shape
 from lumigrad.client.compat.gsplat.options import GsplatArgumentError, gsplat_refusals
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.operators.gaussians import used_coefficients
+from lumigrad.client.values.quaternions import harmonics
 
 _LARGEST_DEGREE = 4
 
@@ -80,7 +81,7 @@ def spherical_harmonics(
         scenes = torch.zeros_like(gaussian_ids) if batch_ids is None else batch_ids
         means, eyes = (values.reshape(math.prod(values.shape[:-2]), *values.shape[-2:]) for values in (means, eyes))
         offsets = means[scenes, gaussian_ids] - eyes[scenes, camera_ids]
-    basis = _basis(degree, torch.nn.functional.normalize(offsets, dim=-1))
+    basis = torch.stack(harmonics(degree, *torch.nn.functional.normalize(offsets, dim=-1).unbind(-1)), -1)
     # Elementwise sums: batches of such small products are slow.
     values = (basis[..., None] * coeffs[..., :used, :]).sum(-2)
     return values if masks is None else torch.where(masks[..., None], values, 0.0)
@@ -89,32 +90,6 @@ def spherical_harmonics(
 def _eyes(viewmats: torch.Tensor) -> torch.Tensor:
     """The centres [.., 3] of cameras, whose rotations are taken to be orthonormal."""
     return -(viewmats[..., :3, :3] * viewmats[..., :3, 3, None]).sum(-2)
-
-
-def _basis(degree: int, directions: torch.Tensor) -> torch.Tensor:
-    """The (degree + 1)^2 functions of unit vectors [..., 3], ordered and signed as in 3DGS.
-
-    With m the order within a degree l, they are products of Legendre functions of z and of the real or imaginary part
-    of (x + i y)^|m|.
-    """
-    x, y, z = directions.unbind(-1)
-    real, imaginary = [torch.ones_like(x)], [torch.zeros_like(x)]
-    for _ in range(degree):
-        real, imaginary = (
-            [*real, x * real[-1] - y * imaginary[-1]],
-            [*imaginary, x * imaginary[-1] + y * real[-1]],
-        )
-    found = [torch.empty_like(x)] * (degree + 1) ** 2
-    for order in range(degree + 1):
-        before, legendre = torch.zeros_like(x), torch.full_like(x, float(math.prod(range(1, 2 * order, 2))))
-        for l in range(order, degree + 1):  # noqa: E741
-            norm = (2 * l + 1) / (4 * math.pi) * math.factorial(l - order) / math.factorial(l + order)
-            scaled = (-1) ** order * math.sqrt(norm * (2 if order else 1)) * legendre
-            found[l * l + l - order] = scaled * imaginary[order]
-            found[l * l + l + order] = scaled * real[order]
-            following = ((2 * l + 1) * z * legendre - (l + order) * before) / (l - order + 1)
-            before, legendre = legendre, following
-    return torch.stack(found, -1)
 
 
 def has_harmonics_per_camera(harmonics: Any, means: Any) -> TypeGuard[torch.Tensor]:

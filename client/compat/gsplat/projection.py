@@ -14,6 +14,7 @@ import torch
 from lumigrad.client.base.arguments import one_of
 from lumigrad.client.base.arrays import check_shape
 from lumigrad.client.compat.gsplat.options import GsplatArgumentError, gsplat_refusals
+from lumigrad.client.values.quaternions import matrices, matrix_rows
 
 # gsplat cuts ellipses off at this many standard deviations.
 LARGEST_EXTENT = 3.33
@@ -356,16 +357,12 @@ def _rotations(quats: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], ...]:
     w, x, y, z = quats.unbind(-1)
     inverse = (w * w + x * x + y * y + z * z).clamp_min(_LEAST_SQUARE).rsqrt()
     w, x, y, z = w * inverse, x * inverse, y * inverse, z * inverse
-    return (
-        (1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)),
-        (2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)),
-        (2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)),
-    )
+    return matrix_rows(w, x, y, z)
 
 
 def rotations(quats: torch.Tensor) -> torch.Tensor:
     """Rotation matrices [..., 3, 3] of quaternions [..., 4] (w, x, y, z) of any length."""
-    return torch.stack([torch.stack(row, -1) for row in _rotations(quats)], -2)
+    return matrices(_rotations(quats), torch.stack)  # type: ignore[no-any-return]
 
 
 def _rows(tensor: torch.Tensor, batch: tuple[int, ...], ids: tuple[torch.Tensor, ...], sparse: bool) -> torch.Tensor:

@@ -91,7 +91,7 @@ def render(client: Client, parameters: Parameters, views: Any, intrinsics: Any) 
         intrinsics,
         width=WIDTH,
         height=HEIGHT,
-        backgrounds=jnp.array(knot.BACKGROUND),
+        background=jnp.array(knot.BACKGROUND),
         outputs=(),
         client=client,
     ).color

@@ -96,7 +96,7 @@ def render(client: Client, parameters: Parameters, viewmats: torch.Tensor, intri
     size = {"width": WIDTH, "height": HEIGHT}
     scene, background = activated(parameters), torch.tensor(knot.BACKGROUND)
     rendered = render_gaussians(
-        **scene, viewmats=viewmats, Ks=intrinsics, **size, backgrounds=background, outputs=(), client=client
+        **scene, viewmats=viewmats, Ks=intrinsics, **size, background=background, outputs=(), client=client
     )
     return rendered.color
 

@@ -7,29 +7,11 @@ require("jax", "jax", "lumigrad.client.jax")
 from lumigrad.client.jax.distances import MeshDistances, mesh_distance  # noqa: E402 - after the helpful error
 from lumigrad.client.jax.gaussians import RenderedGaussians, render_gaussians  # noqa: E402
 from lumigrad.client.jax.spheres import RenderedSpheres, render_spheres  # noqa: E402
-from lumigrad.client.operators.sensor_parameters import (  # noqa: E402
-    BivariateWindshieldModelParameters,
-    ExternalDistortionReferencePolynomial,
-    FThetaCameraDistortionParameters,
-    FThetaPolynomialType,
-    RollingShutterType,
-    RowOffsetStructuredSpinningLidarModelParameters,
-    SpinningDirection,
-    UnscentedTransformParameters,
-)
 
 __all__ = [
-    "BivariateWindshieldModelParameters",
-    "ExternalDistortionReferencePolynomial",
-    "FThetaCameraDistortionParameters",
-    "FThetaPolynomialType",
     "MeshDistances",
     "RenderedGaussians",
     "RenderedSpheres",
-    "RollingShutterType",
-    "RowOffsetStructuredSpinningLidarModelParameters",
-    "SpinningDirection",
-    "UnscentedTransformParameters",
     "mesh_distance",
     "render_gaussians",
     "render_spheres",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,8 @@ from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
 from lumigrad.client.jax.arrays import optional, real, shaped, stored_channels
 from lumigrad.client.jax.remote import Inputs, JaxCall, compute
-from lumigrad.client.operators.call import check_stored, chosen, one_background
+from lumigrad.client.operators.call import check_stored, chosen
+from lumigrad.client.operators.cameras import Arrays, sensor_inputs, views_of
 from lumigrad.client.operators.gaussians import (
     CAMERA_INPUTS,
     COLUMNS,
@@ -27,19 +28,21 @@ from lumigrad.client.operators.gaussians import (
     GaussianCall,
     ViewMatrices,
     check_matrices,
-    distortion_rows,
+    check_ray_outputs,
     moving_slices,
-    projection_of,
     travelling,
     used_coefficients,
 )
-from lumigrad.client.operators.sensor_arguments import Arrays, are_sensors, check_outputs, sensor_settings, sensors
 from lumigrad.client.operators.sensors import LENS_INPUTS, RAYS, SensorMatrices
 from lumigrad.client.rendering.request import RenderRequest, WireFormat
-from lumigrad.client.settings.gaussians import GaussianSemantics, GaussianSettings, TileBounds
-from lumigrad.client.values.camera_models import RowTime
+from lumigrad.client.settings.fields import GaussianFields
+from lumigrad.client.settings.gaussians import GaussianSettings
+from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.camera_models import Projection
 from lumigrad.client.values.handle import SceneHandle
-from lumigrad.client.values.lenses import LensDomain
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class RenderedGaussians(NamedTuple):
         expected_depth: [C, H, W] depth / alpha; 0 where alpha is 0.
         transmittance: [C, H, W] weight of the background.
         inverse_depth: [C, H, W] sum of 1 / Z times blending weight.
-        hit_distance: [C, H, W] with `with_eval3d`, as the next two: sum of distances from the ray's origin to the
+        hit_distance: [C, H, W] with response="ray", as the next two: sum of distances from the ray's origin to the
             largest response times blending weight, scene units.
         expected_hit_distance: [C, H, W] hit_distance / alpha; 0 where alpha is 0.
         normals: [C, H, W, 3] sum of the third axes, turned against the ray, times blending weight; world frame.
@@ -104,101 +107,89 @@ def render_gaussians(
     viewmats: Any = None,
     Ks: Any = None,
     *,
-    width: int,
-    height: int,
+    camera: Camera | Sequence[Camera] | None = None,
+    width: int | None = None,
+    height: int | None = None,
     scene: SceneHandle | None = None,
-    sh_degree: int | None = None,
-    backgrounds: Any = None,
+    covariances: Any = None,
     background: Any = None,
-    covars: Any = None,
     transforms: Sequence[tuple[int, int, Any] | tuple[int, int, Any, Any]] = (),
-    camera_model: Literal["pinhole", "orthographic", "ortho", "fisheye", "ftheta", "lidar"] = "pinhole",
+    projection: Projection | None = None,
     distortion: Any = None,
-    with_ut: bool = False,
-    with_eval3d: bool = False,
-    global_z_order: bool | None = None,
-    tile_size: int | None = None,
+    lens: Mapping[str, Any] | None = None,
+    viewmats_end: Any = None,
     rays: Any = None,
-    radial_coeffs: Any = None,
-    tangential_coeffs: Any = None,
-    thin_prism_coeffs: Any = None,
-    ftheta_coeffs: Any = None,
-    lidar_coeffs: Any = None,
-    external_distortion_coeffs: Any = None,
-    rolling_shutter: Any = None,
-    viewmats_rs: Any = None,
-    row_time: RowTime = "continuous",
-    lens_domain: LensDomain = "monotone",
-    tile_bounds: TileBounds = "conservative",
-    ut_params: Any = None,
-    semantics: GaussianSemantics = "exact",
-    antialiased: bool = False,
-    eps2d: float | None = None,
-    near: float | None = None,
-    far: float | None = None,
-    radius_clip: float | None = None,
-    alpha_min: float | None = None,
-    alpha_max: float | None = None,
-    transmittance_min: float | None = None,
-    pixel_center: float | None = None,
-    scale_modifier: float | None = None,
-    deterministic: bool = False,
-    gradient_format: WireFormat = "float32",
+    settings: GaussianSettings | None = None,
     outputs: Sequence[str] = OUTPUTS,
+    sparse: bool = False,
+    gradient_format: WireFormat = "float32",
+    spread: bool = False,
     client: Client | str | None = None,
+    **fields: Unpack[GaussianFields],
 ) -> RenderedGaussians:
     """Renders Gaussians on a worker, differentiably.
 
     The JAX version of `lumigrad.client.torch.render_gaussians`, which describes the arguments: means [N, 3], quats
-    [N, 4] (w, x, y, z) and scales [N, 3], or covars [N, 3, 3]; opacities [N]; colors [N, D] or [C, N, D], with
-    sh_degree coefficients [N, K, D]; viewmats [C, 4, 4] world to camera; Ks [C, 3, 3], pixels; backgrounds [C, D] or
-    [D], which `background` may name too; transforms of (begin, end, matrix [4, 4]), or (begin, end, matrix, matrix_end)
-    of slices that move while a rolling shutter is open. Lengths are in scene units. Use `jax.vmap` for several scenes.
+    [N, 4] (w, x, y, z) and scales [N, 3], or covariances [N, 3, 3]; opacities [N]; colors [N, D] or [C, N, D], with the
+    setting sh_degree coefficients [N, K, D]; viewmats [C, 4, 4] world to camera and Ks [C, 3, 3], pixels, which
+    `camera` may give; background [C, D], [D] or one number; transforms of (begin, end, matrix [4, 4]), or (begin, end,
+    matrix, matrix_end) of slices that move while a rolling shutter is open. Lengths are in scene units. Use `jax.vmap`
+    for several scenes.
 
-    For real cameras, projected by sigma points (`with_ut`) or the Jacobian, radial_coeffs [C, k], tangential_coeffs
-    [C, 2], thin_prism_coeffs [C, 4], viewmats_rs [C, 4, 4] at the end of a rolling_shutter, rays [C, H, W, 6] with
-    with_eval3d, and the parameters of ftheta_coeffs, lidar_coeffs and external_distortion_coeffs, which all cameras
-    share, are arrays; the rest is static. Rolling shutters and lidars need with_ut.
+    Of sensors, the coefficients in `lens`, viewmats_end [C, 4, 4] and rays [C, H, W, 6] are arrays too.
 
     With a stored `scene`, a handle from `Client.put`, only the arrays that are passed travel: they stand in for its own
     in this call.
 
     Gradients flow to every array that is passed. All other arguments, and the distortion, are static when a function is
-    compiled; the settings are those of `lumigrad.client.GaussianSettings`. `outputs` beside the colour are chosen from
-    `OUTPUTS` and `MORE_OUTPUTS`; leave out those that you do not use.
+    compiled. `outputs` beside the colour are chosen from `OUTPUTS` and `MORE_OUTPUTS`; leave out those that you do not
+    use.
 
     Raises:
         InvalidArgument: an argument is wrong; the text names it.
         LumigradError: no worker answered in time, or none has room; JAX may wrap it.
 
     Example:
-        cameras = {"viewmats": camera.view_matrix[None], "Ks": camera.K[None]}
-        size = {"width": camera.width, "height": camera.height}
-        rendered = jax_functions.render_gaussians(scene=scene, **cameras, **size, client=client)
+        rendered = jax_functions.render_gaussians(scene=scene, camera=camera, near=0.1, client=client)
         rendered.color  # [1, H, W, 3]
     """
     arguments = locals()
+    chosen_settings = GaussianSettings.from_fields(settings, fields)
     check_stored(scene, "gaussians")
     wanted = chosen(outputs, (*OUTPUTS, *MORE_OUTPUTS), always=("color",))
-    check_outputs(arguments, wanted)
+    check_ray_outputs(chosen_settings, wanted)
     one_of("gradient_format", gradient_format, get_args(WireFormat))
-    cameras, inputs, of_sensors = _cameras(arguments, _inputs(arguments))
+    if isinstance(background, int | float):
+        chosen_settings = replace(chosen_settings, background=background)
+        arguments["background"] = None
+    views = views_of(
+        camera, width=width, height=height, projection=projection, distortion=distortion, viewmats=viewmats
+    )
+    arguments["viewmats"] = views.inputs.get("view") if viewmats is None else viewmats
+    arguments["Ks"] = views.inputs.get("projection") if Ks is None else Ks
+    inputs = _inputs(arguments, chosen_settings.sh_degree)
+    matrices, of_sensors = sensor_inputs(
+        views, (len(inputs["view"]),), _ARRAYS, lens=lens, viewmats_end=viewmats_end, rays=rays
+    )
     moving = moving_slices(transforms)
-    matrices = [shaped(f"transforms[{k}]", entry[2], (4, 4)) for k, entry in enumerate(transforms)]
+    starts = [shaped(f"transforms[{k}]", entry[2], (4, 4)) for k, entry in enumerate(transforms)]
     ends = [shaped(f"transforms[{k}]", list(transforms[k])[3], (4, 4)) for k in moving]
-    poses = zip(TRANSFORM_INPUTS, (matrices, ends), strict=True)
+    poses = zip(TRANSFORM_INPUTS, (starts, ends), strict=True)
     placed = {name: jnp.stack(given) if given else None for name, given in poses}
     call = JaxGaussianCall(
         client=client_of(client),
-        settings=GaussianSettings.of(arguments, transforms=(), background=(), **of_sensors),
-        cameras=cameras,
+        settings=chosen_settings,
+        cameras=matrices,
         outputs=travelling(wanted),
         slices=tuple((entry[0], entry[1]) for entry in transforms),
         moving=moving,
         gradient_format=gradient_format,
+        sparse=sparse,
+        spread=spread,
         scene=scene,
     )
-    images = compute(call, {**inputs, **placed})
+    none = dict.fromkeys((*CAMERA_INPUTS, *LENS_INPUTS, RAYS))
+    images = compute(call, {**none, **inputs, **of_sensors, **placed})
     if "transmittance" in images:
         images["alpha"] = 1.0 - images["transmittance"]
     if "expected_depth" in wanted:
@@ -208,36 +199,23 @@ def render_gaussians(
     return RenderedGaussians(**{name: images[name] for name in wanted})
 
 
-def _cameras(given: Mapping[str, Any], inputs: Inputs) -> tuple[ViewMatrices | SensorMatrices, Inputs, dict[str, Any]]:
-    """The cameras, the inputs with those of lenses, and the settings that sensors have."""
-    none = dict.fromkeys((*CAMERA_INPUTS, *LENS_INPUTS, RAYS))
-    views = len(inputs["view"])
-    if not are_sensors(given):
-        rows, model = distortion_rows(given["distortion"], views), projection_of(given["camera_model"])
-        matrices = ViewMatrices(given["width"], given["height"], model, rows)
-        return matrices, {**none, **inputs}, {"tile_bounds": None}
-    cameras, of_lenses = sensors(given, (views,), _ARRAYS, given["row_time"], given["lens_domain"])
-    return cameras, {**none, **inputs, **of_lenses}, sensor_settings(given, given["tile_bounds"])
-
-
-def _inputs(given: Mapping[str, Any]) -> Inputs:
+def _inputs(given: Mapping[str, Any], sh_degree: int | None) -> Inputs:
     """Checks the arrays of `render_gaussians` and names them as in the protocol; a stored scene has those missing."""
     viewmats = shaped("viewmats", given["viewmats"], ("C", 4, 4))
-    scene, covars = given["scene"], given["covars"]
-    name, background = one_background(given["background"], given["backgrounds"])
+    scene, covariances, background = given["scene"], given["covariances"], given["background"]
     own = shaped if scene is None else optional
     means = own("means", given["means"], ("N", 3))
     count = scene.count if means is None else len(means)
-    if covars is None:
+    if covariances is None:
         quats, scales = own("quats", given["quats"], (count, 4)), own("scales", given["scales"], (count, 3))
     else:
-        whole = shaped("covars", covars, (count, 3, 3))
+        whole = shaped("covariances", covariances, (count, 3, 3))
         # The mean of both triangles, so that the gradient is symmetric.
         symmetric = (whole + jnp.swapaxes(whole, -1, -2)) / 2
-        quats, scales, covars = None, None, symmetric[:, np.array(ROWS), np.array(COLUMNS)]
+        quats, scales, covariances = None, None, symmetric[:, np.array(ROWS), np.array(COLUMNS)]
     colors, sh = None, None
     if given["colors"] is not None or scene is None:
-        colors, sh = _colors(given["colors"], given["sh_degree"], count, len(viewmats))
+        colors, sh = _colors(given["colors"], sh_degree, count, len(viewmats))
     shown = colors if sh is None else sh
     channels = "D" if shown is None else shown.shape[-1]
     shared = np.ndim(background) == 1 if background is not None else False
@@ -245,21 +223,14 @@ def _inputs(given: Mapping[str, Any]) -> Inputs:
         "means": means,
         "quats": quats,
         "scales": scales,
-        "covariances": covars,
+        "covariances": covariances,
         "opacities": own("opacities", given["opacities"], (count,)),
         "sh": sh,
         "colors": colors,
-        "background": optional(name, background, (channels,) if shared else (len(viewmats), channels)),
+        "background": optional("background", background, (channels,) if shared else (len(viewmats), channels)),
         "view": viewmats,
-        "projection": _intrinsics(given, len(viewmats)),
+        "projection": shaped("Ks", given["Ks"], (len(viewmats), 3, 3)),
     }
-
-
-def _intrinsics(given: Mapping[str, Any], views: int) -> Any:
-    """K, or what stands for it with a lidar, which has none."""
-    if given["Ks"] is None and given["camera_model"] == "lidar":
-        return jnp.broadcast_to(jnp.eye(3), (views, 3, 3))
-    return shaped("Ks", given["Ks"], (views, 3, 3))
 
 
 def _colors(colors: Any, sh_degree: int | None, count: int, cameras: int) -> tuple[Any, Any]:

@@ -77,20 +77,11 @@ def check_stored(scene: Any, kind: str) -> None:
         raise InvalidArgument.of("scene", f"expected a handle of {kind}, got one of kind {scene.kind!r}")
 
 
-def one_background(background: Any, backgrounds: Any) -> tuple[str, Any]:
-    """Returns the one of two arguments of the same meaning that is given, after its name; gsplat has the second."""
-    if background is not None and backgrounds is not None:
-        raise InvalidArgument.of(
-            "background", "expected without backgrounds, which means the same; leave one of them out"
-        )
-    return ("backgrounds", backgrounds) if background is None else ("background", background)
-
-
 def refuse_scene(name: str, value: Any) -> None:
     """Raises InvalidArgument for a scene, a handle or a camera where a tensor is expected."""
     first = value[0] if isinstance(value, list | tuple) and value else value
     if isinstance(first, Camera):
-        advice = "pass Camera.view_matrix as viewmats and Camera.K as Ks, each [C, ..] for C cameras"
+        advice = "pass it as camera="
         raise InvalidArgument.of(
             name, f"expected a tensor, got {'a Camera' if first is value else 'cameras'}; {advice}"
         )

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast, get_args
+from typing import Any
 
 import numpy as np
 
-from lumigrad.client.base.arguments import one_of
 from lumigrad.client.base.arrays import Array, Float64, to_numpy
 from lumigrad.client.base.timings import Gradients
 from lumigrad.client.client import Client
@@ -142,6 +141,7 @@ _SOURCES = {
     "expected_hit_distance": ("hit_distance", "transmittance"),
     "surface_normals": ("depth", "transmittance"),
 }
+_ON_RAYS = ("hit_distance", "expected_hit_distance", "normals")
 # Lower bound of the divisor of expected depths.
 LEAST_ALPHA = 1e-10
 # Row and column of the six numbers of a symmetric matrix, in the order of the protocol.
@@ -206,7 +206,7 @@ class GaussianCall(RemoteCall):
         background = inputs["background"]
         settings = replace(
             self.settings,
-            background=() if background is None else tuple(background.ravel().tolist()),
+            **({} if background is None else {"background": tuple(background.ravel().tolist())}),
             transforms=self._transforms(inputs),
         )
         cameras = self.cameras.cameras(inputs)
@@ -238,7 +238,13 @@ class GaussianCall(RemoteCall):
             arrays["transforms_end"] = found["transforms_end"][list(self.moving)]
         if of_cameras:
             every = self.cameras.gradients(found)
-            arrays.update({name: every[name] for name in of_cameras})
+            arrays.update({name: every[name] for name in of_cameras if name in every})
+            if isinstance(self.cameras, SensorMatrices):
+                # The way back through a windshield counts along rays alone.
+                unused = {
+                    name: count for name, count in self.cameras.counts if name in of_cameras and name not in every
+                }
+                arrays.update({name: np.zeros((len(request.cameras), k), np.float32) for name, k in unused.items()})
         return arrays
 
 
@@ -275,8 +281,8 @@ def travelling(wanted: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(source for name in wanted for source in _SOURCES.get(name, (name,))))
 
 
-def projection_of(camera_model: str) -> Projection:
-    """The protocol's name of a camera model."""
-    name = "orthographic" if camera_model == "ortho" else camera_model
-    one_of("camera_model", name, get_args(Projection))
-    return cast(Projection, name)
+def check_ray_outputs(settings: GaussianSettings, wanted: Iterable[str]) -> None:
+    """Raises InvalidArgument for outputs along rays without rays; surfels are hit by rays."""
+    for name in wanted:
+        if name in _ON_RAYS and settings.response != "ray" and settings.primitive != "surfel":
+            raise InvalidArgument.of("outputs", f'{name} needs response="ray"; pass it, or leave {name} out')

@@ -39,13 +39,13 @@ OF_WINDSHIELD = ("horizontal", "vertical", "horizontal_inverse", "vertical_inver
 OF_LIDAR = ("elevations", "azimuths", "offsets")
 LENS_INPUTS = (*OF_LENS, *OF_WINDSHIELD, *OF_LIDAR)
 RAYS = "rays"
-# gsplat's calibrations of f-theta lenses count the centre of the first pixel as 0.
-_F_THETA_CENTER = 0.5
+# K of an f-theta lens counts the centre of the first pixel as 0.
+F_THETA_CENTER = 0.5
 
 
 @dataclass(frozen=True)
 class SensorMatrices:
-    """Sensors with gsplat's arguments, V of them.
+    """Sensors, V of them.
 
     The inputs are "view" and, with a rolling shutter, "view_end" [.., 4, 4], "projection" [.., 3, 3], the intrinsics
     K, those of `LENS_INPUTS` that the lens has, [V, k], and "rays" [.., H, W, 6], in place of those of the pixels.
@@ -113,8 +113,8 @@ class SensorMatrices:
         fx, fy, cx, cy = (float(k[place]) for place in ((0, 0), (1, 1), (0, 2), (1, 2)))
         if self.model == "ftheta":
             return FThetaLens(
-                cx=cx + _F_THETA_CENTER,
-                cy=cy + _F_THETA_CENTER,
+                cx=cx + F_THETA_CENTER,
+                cy=cy + F_THETA_CENTER,
                 max_angle=self.max_angle,
                 reference=self.reference,
                 domain=self.domain,

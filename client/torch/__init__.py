@@ -4,34 +4,16 @@ from lumigrad.client.base.extras import require
 
 require("torch", "torch", "lumigrad.client.torch")
 
-from lumigrad.client.operators.sensor_parameters import (  # noqa: E402
-    BivariateWindshieldModelParameters,
-    ExternalDistortionReferencePolynomial,
-    FThetaCameraDistortionParameters,
-    FThetaPolynomialType,
-    RollingShutterType,
-    RowOffsetStructuredSpinningLidarModelParameters,
-    SpinningDirection,
-    UnscentedTransformParameters,
-)
 from lumigrad.client.torch.distances import MeshDistances, mesh_distance  # noqa: E402 - after the helpful error
 from lumigrad.client.torch.gaussians import RenderedGaussians, render_gaussians  # noqa: E402
 from lumigrad.client.torch.spheres import RenderedSpheres, render_spheres  # noqa: E402
 from lumigrad.client.torch.surfels import RenderedSurfels, render_gaussians_2d  # noqa: E402
 
 __all__ = [
-    "BivariateWindshieldModelParameters",
-    "ExternalDistortionReferencePolynomial",
-    "FThetaCameraDistortionParameters",
-    "FThetaPolynomialType",
     "MeshDistances",
     "RenderedGaussians",
     "RenderedSpheres",
     "RenderedSurfels",
-    "RollingShutterType",
-    "RowOffsetStructuredSpinningLidarModelParameters",
-    "SpinningDirection",
-    "UnscentedTransformParameters",
     "mesh_distance",
     "render_gaussians",
     "render_gaussians_2d",

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from lumigrad.client.base.arrays import check_shape, shape_text
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.operators.call import one_background
+from lumigrad.client.operators.cameras import Arrays, Views
 from lumigrad.client.operators.gaussians import (
     COLUMNS,
     INPUTS,
@@ -23,6 +25,16 @@ from lumigrad.client.operators.gaussians import (
 from lumigrad.client.torch.remote import Tensors, on_host
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import SceneHandle
+
+TENSORS = Arrays(
+    real=partial(on_host, dtype=torch.float64), single=on_host, repeated=lambda tensor, count: tensor.expand(count, -1)
+)
+
+
+def of_cameras(views: Views, means: Any) -> dict[str, Any]:
+    """The arrays of the cameras that were passed, for each scene of a batch."""
+    batch = tuple(getattr(means, "shape", ()))[:-2]
+    return {name: np.broadcast_to(array, (*batch, *array.shape)).copy() for name, array in views.inputs.items()}
 
 
 @dataclass(frozen=True)
@@ -63,9 +75,8 @@ def prepared(
     viewmats: Any,
     Ks: Any,
     sh_degree: int | None,
-    backgrounds: Any = None,
     background: Any = None,
-    covars: Any = None,
+    covariances: Any = None,
     transforms: Sequence[Sequence[Any]] = (),
     scene: SceneHandle | None = None,
 ) -> Prepared:
@@ -93,20 +104,20 @@ def prepared(
             inputs[target] = _shaped(name, value, shape)
 
     add("opacities", "opacities", opacities, (*batch, count))
-    if covars is None:
+    if covariances is None:
         add("quats", "quats", quats, (*batch, count, 4))
         add("scales", "scales", scales, (*batch, count, 3))
     else:
-        inputs["covariances"] = six_numbers(_shaped("covars", covars, (*batch, count, 3, 3)))
+        inputs["covariances"] = six_numbers(_shaped("covariances", covariances, (*batch, count, 3, 3)))
     if scene is None or colors is not None:
         name = "colors" if sh_degree is None else "sh"
         inputs[name] = _color_inputs(colors, tuple(batch), count, cameras, sh_degree)
-    name, backgrounds = one_background(background, backgrounds)
-    if backgrounds is not None:
-        shared = on_host(name, backgrounds)
+    if background is not None:
+        shared = on_host("background", background)
         shown = inputs["colors"] if inputs["sh"] is None else inputs["sh"]
         channels = "D" if shown is None else shown.shape[-1]
-        inputs["background"] = _shaped(name, shared, (channels,) if shared.ndim == 1 else (*batch, cameras, channels))
+        own = (channels,) if shared.ndim == 1 else (*batch, cameras, channels)
+        inputs["background"] = _shaped("background", shared, own)
     for name, at in zip(TRANSFORM_INPUTS, (2, 3), strict=True):
         given = {
             f"transforms[{k}]": entry[at] for k, entry in enumerate(transforms) if entry[at:] and entry[at] is not None

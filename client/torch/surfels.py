@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
 from lumigrad.client.operators.call import chosen
-from lumigrad.client.operators.gaussians import GaussianCall, ViewMatrices, travelling
+from lumigrad.client.operators.cameras import sensor_inputs, views_of
+from lumigrad.client.operators.gaussians import GaussianCall, travelling
 from lumigrad.client.rendering.frame import Frame
+from lumigrad.client.settings.fields import GaussianFields
 from lumigrad.client.settings.gaussians import GaussianSettings
-from lumigrad.client.torch.gaussian_inputs import Prepared, check_cameras, prepared
+from lumigrad.client.torch.gaussian_inputs import TENSORS, Prepared, check_cameras, of_cameras, prepared
 from lumigrad.client.torch.gaussian_nodes import Layout, Rendering, draw, project
 from lumigrad.client.torch.gaussians import with_derived
 from lumigrad.client.torch.remote import on_host, outside_graphs, run
+from lumigrad.client.values.camera import Camera
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 SURFEL_OUTPUTS = (
     *("color", "alpha", "depth", "expected_depth", "median_depth", "normals", "surface_normals", "distortion"),
@@ -75,24 +82,22 @@ def render_gaussians_2d(
     scales: torch.Tensor,
     opacities: torch.Tensor,
     colors: torch.Tensor,
-    viewmats: torch.Tensor,
-    Ks: torch.Tensor,
+    viewmats: torch.Tensor | None = None,
+    Ks: torch.Tensor | None = None,
     *,
-    width: int,
-    height: int,
-    sh_degree: int | None = None,
-    backgrounds: torch.Tensor | None = None,
-    background: torch.Tensor | Sequence[float] | None = None,
-    near: float | None = None,
-    far: float | None = None,
-    radius_clip: float | None = None,
+    camera: Camera | Sequence[Camera] | None = None,
+    width: int | None = None,
+    height: int | None = None,
+    background: torch.Tensor | Sequence[float] | float | None = None,
+    settings: GaussianSettings | None = None,
     outputs: Sequence[str] = SURFEL_OUTPUTS,
     client: Client | str | None = None,
+    **fields: Unpack[GaussianFields],
 ) -> RenderedSurfels:
     """Renders flat Gaussians on a worker, differentiably (Huang et al. 2024, "2D Gaussian Splatting").
 
     Each is a disc in the plane of its first two axes, which the rays of pixels hit. Gradients flow to every tensor that
-    is passed, cameras and backgrounds included. Leading sizes on all tensors but backgrounds describe a batch of
+    is passed, cameras and background included. Leading sizes on all tensors but the background describe a batch of
     scenes, each with its own cameras.
 
     Args:
@@ -101,43 +106,48 @@ def render_gaussians_2d(
         scales: [N, 2] standard deviations along the two axes, scene units, >= 0; or [N, 3], the third of which is not
             used.
         opacities: [N] in [0, 1].
-        colors: [N, D] channels or [C, N, D] for each camera; with sh_degree [N, K, D] coefficients.
-        viewmats: [C, 4, 4] world to camera, for column vectors; x right, y down, z forward.
+        colors: [N, D] channels or [C, N, D] for each camera; with the setting sh_degree [N, K, D] coefficients.
+        viewmats: [C, 4, 4] world to camera, for column vectors; x right, y down, z forward. Needed without a camera,
+            like the next one; with one, in place of its own.
         Ks: [C, 3, 3] intrinsics, pixels; the centre of the first pixel is at 0.5.
-        width: picture width, pixels.
-        height: picture height, pixels.
-        sh_degree: degree of the spherical harmonics in use, 0 to 4; None: colors are colours.
-        backgrounds: [C, D] or [D] for all cameras; None: 0.
-        background: the same, by the name that `Client.render` has; not with `backgrounds`.
-        near: least depth shown, scene units; None: 0.01.
-        far: largest depth shown; None: 1e10.
-        radius_clip: surfels with radii of at most this many pixels are not shown; None: 0.
+        camera: one pinhole of OpenCV's without distortion, or C of one size.
+        width: picture width, pixels; not needed with a camera.
+        height: picture height, pixels; not needed with a camera.
+        background: [C, D], [D] for all cameras, or one number; None: as in the settings, by default 0.
+        settings: how to render; None: the defaults.
         outputs: outputs beside the colour, from `SURFEL_OUTPUTS` and `MORE_SURFEL_OUTPUTS`; leave out those that you do
             not use.
         client: the client to use; a target such as "localhost:50051" means the shared client of that target, None the
             shared client of the default target.
+        fields: fields of the settings by name, as for `Client.render`.
 
     Raises:
         InvalidArgument: an argument is invalid.
 
     Example:
         tensors = {name: torch.tensor(array) for name, array in gaussians.tensors.items()}  # with colors, not sh
-        cameras = {"viewmats": torch.from_numpy(camera.view_matrix)[None], "Ks": torch.from_numpy(camera.K)[None]}
-        size = {"width": camera.width, "height": camera.height}
-        rendered = render_gaussians_2d(**tensors, **cameras, **size, client=client)
+        rendered = render_gaussians_2d(**tensors, camera=camera, client=client)
         rendered.normals  # [1, H, W, 3]
     """
     wanted = chosen(outputs, (*SURFEL_OUTPUTS, *MORE_SURFEL_OUTPUTS), always=("color",))
+    chosen_settings = replace(GaussianSettings.from_fields(settings, fields), primitive="surfel")
+    if isinstance(background, int | float):
+        chosen_settings, background = replace(chosen_settings, background=background), None
+    views = views_of(camera, width=width, height=height, projection=None, distortion=None, viewmats=viewmats)
+    own = of_cameras(views, means)
     scales = three_scales(None if scales is None else on_host("scales", scales))
     tensors = prepared(
-        means=means, quats=quats, scales=scales, opacities=opacities, colors=colors, viewmats=viewmats,
-        Ks=Ks, sh_degree=sh_degree, backgrounds=backgrounds, background=background,
+        means=means, quats=quats, scales=scales, opacities=opacities, colors=colors,
+        viewmats=own.get("view") if viewmats is None else viewmats, Ks=own.get("projection") if Ks is None else Ks,
+        sh_degree=chosen_settings.sh_degree, background=background,
     )  # fmt: skip
     check_cameras(tensors.inputs)
+    matrices, inputs = sensor_inputs(views, tensors.views, TENSORS, lens=None, viewmats_end=None, rays=None)
+    tensors = replace(tensors, inputs={**tensors.inputs, **inputs})
     call = GaussianCall(
         client=client_of(client),
-        settings=GaussianSettings(primitive="surfel", sh_degree=sh_degree, near=near, far=far, radius_clip=radius_clip),
-        cameras=ViewMatrices(width, height),
+        settings=chosen_settings,
+        cameras=matrices,
         batch=tensors.batch,
         outputs=travelling(wanted),
     )

@@ -21,19 +21,19 @@ from lumigrad.client import (
     Windshield,
 )
 from lumigrad.client.compat import gsplat
-from lumigrad.client.torch import (
+from lumigrad.client.compat.gsplat import (
     BivariateWindshieldModelParameters,
     FThetaCameraDistortionParameters,
     FThetaPolynomialType,
     RollingShutterType,
     UnscentedTransformParameters,
-    render_gaussians,
 )
+from lumigrad.client.torch import render_gaussians
 from support.backends.gaussian_engines import cpu
 from support.closeness import assert_image, assert_relative
 from support.files.documents import ROOT, run_code_of
 from support.gaussians.lidars import CASES as LIDARS
-from support.gaussians.sensor_arguments import leaf, lidar_parameters, pose6
+from support.gaussians.sensor_arguments import leaf, lidar_parameters, operator_arguments, pose6
 from support.gaussians.sensor_cases import (
     CASES,
     END,
@@ -82,7 +82,7 @@ def sensor_arguments() -> dict[str, Any]:
 def loss(arguments: dict[str, Any], client: Client) -> torch.Tensor:
     # Without limits at which contributions begin and end, so that differences are smooth.
     limits = {"alpha_min": 1e-6, "transmittance_min": 0.0}
-    result = render_gaussians(**arguments, **limits, outputs=("alpha",), client=client)
+    result = render_gaussians(**operator_arguments(arguments), **limits, outputs=("alpha",), client=client)
     weights = torch.linspace(0, 1.5, result.color.numel(), dtype=torch.float64).cos().reshape(result.color.shape)
     return (result.color.double() * weights).sum()
 
@@ -163,10 +163,10 @@ def test_rays_go_with_projection_by_the_jacobian(client: Client, model: str) -> 
     given = {name: arguments[name] for name in names} | {"camera_model": model, "with_eval3d": True}
     # Sigma points may be far beside the image: seen in parallel, what is near the camera is not small there.
     anywhere = UnscentedTransformParameters(in_image_margin_factor=20.0)
-    by_points = render_gaussians(
-        **given, with_ut=True, ut_params=anywhere, outputs=("alpha", "hit_distance"), client=client
-    )
-    result = render_gaussians(**given, outputs=("alpha", "hit_distance"), client=client)
+    sigma_points = {**given, "with_ut": True, "ut_params": anywhere}
+    outputs = ("alpha", "hit_distance")
+    by_points = render_gaussians(**operator_arguments(sigma_points), outputs=outputs, client=client)
+    result = render_gaussians(**operator_arguments(given), outputs=outputs, client=client)
     # Both find the same Gaussians visible, so the pixels are those of the same rays.
     assert (result.color - by_points.color).abs().max() < 1e-6 < result.color.abs().max()
     (result.color.sum() + result.hit_distance.sum()).backward()
@@ -220,7 +220,7 @@ def test_a_turn_of_the_end_pose_has_the_gradient_of_differences(client: Client) 
 
 def test_the_client_renders_and_differentiates_sensors(client: Client) -> None:
     arguments = sensor_arguments()
-    result = render_gaussians(**arguments, outputs=("alpha",), client=client)
+    result = render_gaussians(**operator_arguments(arguments), outputs=("alpha",), client=client)
     (2 * result.color).sum().backward()
     cloud = Gaussians(**{name: arguments[name].detach().numpy() for name in ("means", "quats", "scales", "opacities")},
                       colors=arguments["colors"].detach().numpy())  # fmt: skip
@@ -265,7 +265,7 @@ def test_the_client_renders_and_differentiates_along_rays(client: Client) -> Non
         "with_eval3d": True,
         "outputs": ("alpha", "hit_distance", "expected_hit_distance", "normals", "means2d"),
     }
-    result = render_gaussians(**arguments, client=client)
+    result = render_gaussians(**operator_arguments(arguments), client=client)
     assert result.hit_distance is not None and result.normals is not None and result.means2d is not None
     assert not result.means2d.requires_grad
     (result.hit_distance.sum() + 2 * result.normals.sum()).backward()
@@ -355,7 +355,7 @@ def test_the_operator_moves_lidars_as_the_kernels_do(client: Client) -> None:
         "outputs": ("alpha", "hit_distance"),
         "client": client,
     }
-    result = render_gaussians(**arguments)
+    result = render_gaussians(**operator_arguments(arguments))
     made = run(cpu(), case, {"hit_distance": torch.ones(case.height, case.width)})
     assert result.hit_distance is not None
     assert_image(result.hit_distance[0].detach().numpy(), made.outputs["hit_distance"], 1e-5)
@@ -363,21 +363,6 @@ def test_the_operator_moves_lidars_as_the_kernels_do(client: Client) -> None:
     for name, table in tables.items():
         assert_relative(name, table.grad.numpy(), made.gradients[name][0], 1e-5, 1e-6)
     assert_relative("end", end.grad[0, :3, 3].numpy(), made.gradients["camera_translation_end"][0], 1e-5, 1e-6)
-    for text, change in {
-        "with_eval3d: expected True with a lidar": {"with_eval3d": False, "outputs": ("alpha",)},
-        "lidar_coeffs: expected RowOffsetStructured": {"lidar_coeffs": None},
-        "rolling_shutter: expected GLOBAL or ROLLING_LEFT": {"rolling_shutter": RollingShutterType(0)},
-        "external_distortion_coeffs: expected None with a lidar": {"external_distortion_coeffs": 1},
-        "row_elevations_rad: expected": {"lidar_coeffs": lidar_parameters(tables, row_elevations_rad=None)},
-        "spinning_direction: expected one of": {"lidar_coeffs": lidar_parameters(tables, spinning_direction="up")},
-        'camera_model: "lidar" needs with_ut=True': {
-            "with_ut": False, "with_eval3d": False, "global_z_order": True, "lidar_coeffs": None, "viewmats_rs": None,
-            "outputs": ("alpha",), "Ks": torch.eye(3)[None],
-        },
-    }.items():  # fmt: skip
-        with pytest.raises(InvalidArgument) as error:
-            render_gaussians(**{**arguments, **change})
-        assert text in str(error.value)
 
 
 def test_opencvs_cameras_are_projected_by_sigma_points_on_request(client: Client) -> None:
@@ -400,61 +385,57 @@ def test_scenes_of_a_batch_have_their_own_lenses(client: Client) -> None:
     }
     batched["radial_coeffs"] = torch.stack([arguments["radial_coeffs"], 0 * arguments["radial_coeffs"]]).detach()
     batched["radial_coeffs"].requires_grad_()
-    result = render_gaussians(**batched, client=client)
-    alone = render_gaussians(**arguments, client=client)
+    result = render_gaussians(**operator_arguments(batched), client=client)
+    alone = render_gaussians(**operator_arguments(arguments), client=client)
     assert torch.equal(result.color[0], alone.color) and not torch.equal(result.color[1], alone.color)
     result.color[0].sum().backward()
     assert batched["radial_coeffs"].grad[0].abs().max() > 0 == batched["radial_coeffs"].grad[1].abs().max()
 
 
 BY_JACOBIAN = {"with_ut": False, "viewmats_rs": None, "rolling_shutter": None, "ut_params": None}
-PLAIN = {
-    **BY_JACOBIAN,
-    **dict.fromkeys(("radial_coeffs", "tangential_coeffs", "external_distortion_coeffs")),
-}
+SENSOR = Camera.sensor(PinholeLens(**FOCAL, radial=(-0.2, 0.05)), START[:3, :3], START[:3, 3], WIDTH, HEIGHT)
+OTHER = Camera.sensor(PinholeLens(**FOCAL), START[:3, :3], START[:3, 3], WIDTH, HEIGHT)
+VIEWS = {"viewmats": torch.tensor(START[None]), "Ks": torch.eye(3)[None]}
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"with_ut": False}, "viewmats_rs: expected None without with_ut=True"),
-    ({"rays": torch.zeros(1)}, "rays: expected None without with_eval3d=True"),
-    ({"rays": torch.zeros(1), "with_eval3d": True}, "rays: expected shape"),
-    ({"with_eval3d": True}, "horizontal_inverse: expected coefficients"),
-    ({"outputs": ("normals",)}, "outputs: normals needs with_eval3d=True"),
-    ({"camera_model": "lidar"}, "radial_coeffs: expected None with the camera model lidar"),
-    ({"lidar_coeffs": 1}, 'lidar_coeffs: expected None unless camera_model is "lidar"'),
-    (
-        {"lidar_coeffs": 1, "with_ut": False},
-        "lidar_coeffs: expected None without with_ut=True",
-    ),
-    ({"camera_model": "ortho"}, "radial_coeffs: expected None with the camera model ortho"),
-    ({"camera_model": "ftheta", "radial_coeffs": None, "tangential_coeffs": None}, "ftheta_coeffs: expected FTheta"),
-    ({"camera_model": "fisheye", "tangential_coeffs": None}, "radial_coeffs: expected 4 coefficients of each camera"),
-    ({"radial_coeffs": torch.zeros(1, 7)}, "radial_coeffs: expected 1 to 6 coefficients of each camera, got 7"),
-    ({"rolling_shutter": None}, "viewmats_rs: expected None with the shutter GLOBAL"),
-    ({"viewmats_rs": None}, "viewmats_rs: expected poses with the shutter top_to_bottom"),
-    ({"rolling_shutter": "sideways"}, "rolling_shutter: expected a RollingShutterType, got 'sideways'"),
-    ({"tile_size": 7}, "tile_size: expected None or one of (4, 8, 16), got 7"),
-    ({"distortion": [0.1, 0, 0, 0]}, "distortion: expected None with with_ut=True"),
-    (
-        {**BY_JACOBIAN, "distortion": [0.1, 0, 0, 0]},
-        "distortion: expected None with real lenses, rays or depth by distance",
-    ),
-    ({**BY_JACOBIAN, "camera_model": "lidar"}, 'camera_model: "lidar" needs with_ut=True'),
-    ({"row_time": "late"}, "row_time: expected one of"),
-    ({"lens_domain": "all"}, "lens_domain: expected one of"),
-    ({"tile_bounds": "none"}, "tile_bounds: expected one of"),
-    ({**PLAIN, "row_time": "late"}, "row_time: expected one of"),
-    ({**PLAIN, "lens_domain": "all"}, "lens_domain: expected one of"),
-    ({**PLAIN, "tile_bounds": "none"}, "tile_bounds: expected one of"),
-    ({**PLAIN, "outputs": ("hit_distance",)}, "outputs: hit_distance needs with_eval3d=True"),
-    ({"ut_params": 3}, "ut_params: expected UnscentedTransformParameters, got int"),
-    ({"antialiased": True}, "antialiased: expected false with sigma points"),
+    ({"camera": SENSOR, "lens": {"k1": torch.zeros(1)}}, "lens: expected names of coefficients that the camera has"),
+    ({"camera": SENSOR, "lens": {"radial": torch.zeros(1, 3)}}, "lens['radial']: expected shape [1, 2], got [1, 3]"),
+    ({"camera": SENSOR, "lens": {"radial": torch.zeros(3)}}, "lens['radial']: expected shape [2], got [3]"),
+    ({"camera": [SENSOR, OTHER]}, "camera: expected cameras that differ in poses and coefficients alone, but number 1"),
+    ({"camera": []}, "camera: expected a Camera or a sequence of at least one, got none"),
+    ({"camera": [SENSOR, 1]}, "camera: expected Camera, got 1"),
+    ({"camera": Camera.pulsar([0.0] * 8, 8, 8)}, "camera: expected one of OpenCV's or a sensor, got PulsarModel"),
+    ({"camera": SENSOR, "width": 5}, "width: expected None with a camera, got 5"),
+    ({"camera": SENSOR, "projection": "fisheye"}, "projection: expected None with a camera, got 'fisheye'"),
+    ({"camera": SENSOR, "viewmats_end": VIEWS["viewmats"]}, 'viewmats_end: expected None with the shutter "global"'),
+    ({"camera": SENSOR, "rays": torch.zeros(1), "response": "ray"}, "rays: expected shape"),
+    ({"camera": SENSOR, "outputs": ("normals",)}, 'outputs: normals needs response="ray"'),
+    ({"camera": SENSOR, "tile_size": 7}, "tile_size: expected None or one of (4, 8, 16), got 7"),
+    ({"camera": SENSOR, "antialiased": True}, "antialiased: expected false with sigma points"),
+    ({"camera": SENSOR, "unscented": 3}, "unscented: expected UnscentedTransform, got 3"),
+    ({"camera": SENSOR, "tile_bounds": "none"}, "tile_bounds: expected one of"),
+    ({**VIEWS, "width": 8}, "width, height: expected numbers of pixels without a camera"),
+    ({**VIEWS, "width": 8, "height": 6, "lens": {}}, "lens: expected None without a sensor"),
+    ({**VIEWS, "width": 8, "height": 6, "projection": "ftheta"}, "projection: expected one of"),
 ]
 
 
 @pytest.mark.parametrize(("change", "text"), REFUSED)
 def test_arguments_that_do_not_fit_are_refused(client: Client, change: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidArgument) as error:
-        render_gaussians(**{**sensor_arguments(), **change}, client=client)
+        render_gaussians(**scene(30), **change, client=client)
     assert text in str(error.value)
+
+
+def test_a_camera_is_drawn_as_the_client_draws_it(client: Client) -> None:
+    tensors = scene(30)
+    cloud = Gaussians(**{name: tensor.numpy() for name, tensor in tensors.items()})
+    for cameras in (SENSOR, [OTHER, OTHER], Camera.opencv(*FOCAL.values(), START[:3, :3], START[:3, 3], WIDTH, HEIGHT)):
+        found = render_gaussians(**tensors, camera=cameras, background=0.25, outputs=(), client=client).color
+        expected = client.render(cloud, cameras, background=0.25).color
+        np.testing.assert_array_equal(found, expected if isinstance(cameras, list) else expected[None])
+    pose = torch.tensor(START[None]).requires_grad_()
+    render_gaussians(**tensors, camera=SENSOR, viewmats=pose, client=client).color.sum().backward()
+    assert pose.grad is not None and bool(pose.grad.any())
 
 
 def test_the_code_of_the_document_runs(client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,17 +12,17 @@ import torch
 
 from lumigrad.client import Client
 from lumigrad.client.compat import gsplat
-from lumigrad.client.torch import (
+from lumigrad.client.compat.gsplat import (
     BivariateWindshieldModelParameters,
     FThetaCameraDistortionParameters,
     FThetaPolynomialType,
     RollingShutterType,
     UnscentedTransformParameters,
-    render_gaussians,
 )
+from lumigrad.client.torch import render_gaussians
 from support.closeness import assert_image, assert_relative
 from support.gaussians import sensor_oracle
-from support.gaussians.sensor_arguments import leaf, lidar_parameters, pose6
+from support.gaussians.sensor_arguments import leaf, lidar_parameters, operator_arguments, pose6
 from support.spheres import oracle
 
 DATA = os.environ.get(oracle.VARIABLE)
@@ -108,12 +108,11 @@ def compare(leaves: dict[str, torch.Tensor], arrays: Any, prefix: str) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_the_operator_reproduces_cases_computed_elsewhere(path: Path, client: Client) -> None:
     arguments, leaves, given, found = arguments_of(path)
+    rules = {"row_time": given["row_time"], "lens_domain": given.get("lens_domain", "gsplat")}
     result = render_gaussians(
-        **arguments,
+        **operator_arguments({**arguments, **rules}),
         near=given["near"],
         far=given["far"],
-        row_time=given["row_time"],
-        lens_domain=given.get("lens_domain", "gsplat"),
         tile_bounds="gsplat",
         tile_size=given["tile_size"],
         outputs=found.outputs,

@@ -77,6 +77,11 @@ class Case:
         return {name: leaf.grad.numpy() for name, leaf in self.leaves.items() if leaf.grad is not None}
 
 
+def with_name(given: dict[str, Any], name: str) -> dict[str, Any]:
+    """The arguments with the background by another name: the operator's, or gsplat's."""
+    return {name if key in ("background", "backgrounds") else key: value for key, value in given.items()}
+
+
 def pose6(views: np.ndarray, gradients: np.ndarray) -> np.ndarray:
     """Gradients of xi, which moves views to exp(xi) V, from those of the matrices."""
     rotation, translation = gradients[:, :3, :3], gradients[:, :3, 3]
@@ -131,7 +136,7 @@ def test_the_client_reproduces_cases_computed_elsewhere(path: Path, semantics: A
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_the_operator_reproduces_cases_computed_elsewhere(path: Path, client: Client) -> None:
     case = Case(path)
-    found = render_gaussians_2d(**case.leaves, **case.size, client=client)
+    found = render_gaussians_2d(**with_name(case.leaves, "background"), **case.size, client=client)
     case.assert_near("alpha", found.alpha.detach())
     case.assert_near("normals", found.normals.detach(), 1e-4)
     if case.has_depth:
@@ -191,7 +196,7 @@ def arguments(count: int = 30, views: int = 2) -> dict[str, Any]:
         "colors": drawn(count, 3).sigmoid(),
         "viewmats": viewmats,
         "Ks": matrix.repeat(views, 1, 1),
-        "backgrounds": drawn(views, 3).sigmoid(),
+        "background": drawn(views, 3).sigmoid(),
     }
     return {name: tensor.requires_grad_() for name, tensor in tensors.items()}
 
@@ -221,7 +226,7 @@ def smooth(given: dict[str, Any], client: Client) -> torch.Tensor:
         ("scales", None, 4e-3),
         ("opacities", None, 4e-3),
         ("colors", None, 2e-2),
-        ("backgrounds", None, 2e-2),
+        ("background", None, 2e-2),
         ("viewmats", SHIFT, 4e-3),
         ("Ks", FOCAL, 5e-2),
     ],
@@ -289,10 +294,18 @@ def test_the_operator_returns_what_is_asked_for(client: Client) -> None:
 @pytest.mark.parametrize("mode", ["RGB", "D", "ED", "RGB+D", "RGB+ED"])
 @pytest.mark.parametrize("packed", [False, True])
 def test_gsplats_results_have_gsplats_shapes(mode: str, packed: bool, client: Client) -> None:
-    given = {name: tensor.detach().float().requires_grad_() for name, tensor in arguments().items()}
+    given = {
+        name: tensor.detach().float().requires_grad_() for name, tensor in with_name(arguments(), "backgrounds").items()
+    }
     given["scales"] = torch.nn.functional.pad(given["scales"].detach(), (0, 1)).requires_grad_()
     found = rasterization_2dgs(
-        **given, **SIZE, render_mode=mode, packed=packed, sparse_grad=packed, absgrad=True, target=client.target
+        **given,
+        **SIZE,
+        render_mode=mode,
+        packed=packed,
+        sparse_grad=packed,
+        absgrad=True,
+        target=client.target,
     )
     colors, alphas, normals, surface, distortion, median, meta = found
     channels = 3 * ("RGB" in mode) + ("D" in mode)
@@ -311,7 +324,7 @@ def test_gsplats_results_have_gsplats_shapes(mode: str, packed: bool, client: Cl
 
 
 def test_values_per_surfel_are_those_of_the_worker(client: Client) -> None:
-    given = {name: tensor.detach().float() for name, tensor in arguments().items()}
+    given = {name: tensor.detach().float() for name, tensor in with_name(arguments(), "backgrounds").items()}
     meta = rasterization_2dgs(**given, **SIZE, target=client.target)[-1]
     # The box's centre follows from the transforms (Huang et al. 2024, appendix B).
     rows = meta["ray_transforms"].double()
@@ -325,13 +338,13 @@ def test_values_per_surfel_are_those_of_the_worker(client: Client) -> None:
 
 
 def test_one_camera_s_surface_normals_have_no_axis_of_cameras(client: Client) -> None:
-    given = {name: tensor.detach().float() for name, tensor in arguments(views=1).items()}
+    given = {name: tensor.detach().float() for name, tensor in with_name(arguments(views=1), "backgrounds").items()}
     found = rasterization_2dgs(**given, **SIZE, render_mode="RGB+D", depth_mode="median", target=client.target)
     assert found[3].shape == (HEIGHT, WIDTH, 3) and found[2].shape == (1, HEIGHT, WIDTH, 3)
 
 
 def test_gsplats_function_refuses_what_gsplat_refuses(client: Client) -> None:
-    given = {name: tensor.detach().float() for name, tensor in arguments().items()}
+    given = {name: tensor.detach().float() for name, tensor in with_name(arguments(), "backgrounds").items()}
     for options, name in (({"distloss": True}, "distloss"), ({"depth_mode": "mean"}, "depth_mode"),
                           ({"render_mode": "d"}, "render_mode"), ({"near_plane": -1.0}, "near_plane")):  # fmt: skip
         with pytest.raises(GsplatArgumentError, match=name):

@@ -6,11 +6,7 @@ Strategies, `fully_fused_projection` and `spherical_harmonics` are plain torch, 
 from lumigrad.client.compat.gsplat.harmonics import spherical_harmonics
 from lumigrad.client.compat.gsplat.inria import rasterization_inria_wrapper
 from lumigrad.client.compat.gsplat.options import GsplatArgumentError
-from lumigrad.client.compat.gsplat.projection import fully_fused_projection
-from lumigrad.client.compat.gsplat.rasterization import rasterization
-from lumigrad.client.compat.gsplat.strategy import DefaultStrategy, MCMCStrategy, Strategy
-from lumigrad.client.compat.gsplat.surfels import rasterization_2dgs
-from lumigrad.client.operators.sensor_parameters import (
+from lumigrad.client.compat.gsplat.parameters import (
     BivariateWindshieldModelParameters,
     ExternalDistortionReferencePolynomial,
     FThetaCameraDistortionParameters,
@@ -22,6 +18,10 @@ from lumigrad.client.operators.sensor_parameters import (
     SpinningDirection,
     UnscentedTransformParameters,
 )
+from lumigrad.client.compat.gsplat.projection import fully_fused_projection
+from lumigrad.client.compat.gsplat.rasterization import rasterization
+from lumigrad.client.compat.gsplat.strategy import DefaultStrategy, MCMCStrategy, Strategy
+from lumigrad.client.compat.gsplat.surfels import rasterization_2dgs
 
 __all__ = [
     "BivariateWindshieldModelParameters",

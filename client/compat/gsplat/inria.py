@@ -73,7 +73,7 @@ def rasterization_inria_wrapper(
             Ks = torch.where(moved != 0, moved, Ks)
         result = render_gaussians(
             means, torch.nn.functional.normalize(quats, dim=-1), scales.abs(), opacities, colors, viewmats, Ks,
-            width=width, height=height, sh_degree=sh_degree, backgrounds=backgrounds, near=_NEAR,
+            width=width, height=height, sh_degree=sh_degree, background=backgrounds, near=_NEAR,
             semantics="inria_depth", outputs=("color",), client=target,
         )  # fmt: skip
     return result.color, None, {}

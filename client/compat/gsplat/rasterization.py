@@ -21,9 +21,15 @@ from lumigrad.client.compat.gsplat.options import (
     refuse_unsupported,
 )
 from lumigrad.client.compat.gsplat.projection import Film
+from lumigrad.client.compat.gsplat.sensors import (
+    check_without,
+    intrinsics_of,
+    projection_of,
+    sensor_settings,
+    sensors,
+)
 from lumigrad.client.default import default_client
-from lumigrad.client.operators.gaussians import IMAGES, GaussianCall, ViewMatrices, projection_of
-from lumigrad.client.operators.sensor_arguments import check_without, sensor_settings
+from lumigrad.client.operators.gaussians import IMAGES, GaussianCall, ViewMatrices
 from lumigrad.client.operators.sensors import SensorMatrices
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.settings.gaussians import GaussianSettings
@@ -31,7 +37,6 @@ from lumigrad.client.torch.gaussian_inputs import Prepared, prepared, six_number
 from lumigrad.client.torch.gaussian_nodes import Rendering, draw, project
 from lumigrad.client.torch.gaussians import with_derived
 from lumigrad.client.torch.remote import outside_graphs, requires_gradient, run
-from lumigrad.client.torch.sensors import intrinsics_of, sensors
 
 _TILE_SIZE = 16
 _RAY_TILE_SIZE, _LARGE_PICTURE = 8, 1080
@@ -243,11 +248,14 @@ def _prepared(given: Mapping[str, Any]) -> Prepared:
 
 
 def _scene_of(arguments: Mapping[str, Any]) -> Prepared:
-    names = ("means", "quats", "scales", "opacities", "viewmats", "sh_degree", "backgrounds", "covars")
+    names = ("means", "quats", "scales", "opacities", "viewmats", "sh_degree")
     colors = arguments["colors"]
     if colors is None and "RGB" not in arguments["render_mode"]:
         colors = no_colors(arguments["means"])
-    return prepared(**{name: arguments[name] for name in names}, colors=colors, Ks=intrinsics_of(arguments))
+    return prepared(
+        **{name: arguments[name] for name in names}, colors=colors, Ks=intrinsics_of(arguments),
+        background=arguments["backgrounds"], covariances=arguments["covars"],
+    )  # fmt: skip
 
 
 def _values(
@@ -279,7 +287,7 @@ def _cameras(
         if not given["with_eval3d"]:
             return tensors, ViewMatrices(given["width"], given["height"], projection_of(given["camera_model"])), {}
     # The limits of lenses are those of sigma points: by the Jacobian a fisheye shows all that is in front of it.
-    cameras, inputs = sensors(given, tensors, "staircase", "gsplat" if given["with_ut"] else "monotone")
+    cameras, inputs = sensors(given, tensors.views, "staircase", "gsplat" if given["with_ut"] else "monotone")
     tensors = replace(tensors, inputs={**tensors.inputs, **inputs})
     return tensors, cameras, sensor_settings(given, "gsplat")
 

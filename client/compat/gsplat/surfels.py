@@ -17,6 +17,7 @@ from lumigrad.client.compat.gsplat.options import (
     GsplatArgumentError,
     gsplat_refusals,
 )
+from lumigrad.client.compat.gsplat.projection import rotations
 from lumigrad.client.compat.gsplat.rasterization import (
     LEAST_NEAR,
     no_colors,
@@ -116,7 +117,7 @@ def rasterization_2dgs(
         one_of("tile_size", tile_size, (4, 8, 16))
         tensors = prepared(
             means=means, quats=quats, scales=scales, opacities=opacities, colors=colors, viewmats=viewmats, Ks=Ks,
-            sh_degree=sh_degree, backgrounds=backgrounds,
+            sh_degree=sh_degree, background=backgrounds,
         )  # fmt: skip
         call = GaussianCall(
             client=default_client(target),
@@ -235,7 +236,7 @@ def _geometry(tensors: Prepared, radii: Any) -> dict[str, torch.Tensor]:
     assert means is not None and quats is not None and scales is not None and opacities is not None
     assert view is not None and k is not None
     rotation = view[..., :3, :3].float()
-    axes = rotation[..., None, :, :] @ _rotations(quats)[..., None, :, :, :]
+    axes = rotation[..., None, :, :] @ rotations(quats)[..., None, :, :, :]
     centres = (rotation[..., None, :, :] @ means[..., None, :, :, None])[..., 0] + view[..., None, :3, 3].float()
     scaled = axes[..., :2] * scales[..., None, :, None, :2]
     transforms = k[..., None, :, :].float() @ torch.cat([scaled, centres[..., None]], dim=-1)
@@ -253,17 +254,6 @@ def _geometry(tensors: Prepared, radii: Any) -> dict[str, torch.Tensor]:
         name: torch.where(seen.reshape(*seen.shape, *(1,) * (values.ndim - 2)), values, 0.0)
         for name, values in shaped.items()
     }
-
-
-def _rotations(quats: torch.Tensor) -> torch.Tensor:
-    """[.., 3, 3] from quaternions [.., 4] (w, x, y, z) of any length."""
-    w, x, y, z = torch.nn.functional.normalize(quats, dim=-1).unbind(-1)
-    rows = [
-        *(1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)),
-        *(2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)),
-        *(2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)),
-    ]
-    return torch.stack(rows, dim=-1).reshape(*quats.shape[:-1], 3, 3)
 
 
 def _tiles(

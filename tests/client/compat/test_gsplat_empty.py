@@ -129,7 +129,8 @@ def test_projections_have_no_rows(options: dict[str, Any], batch: tuple[int, ...
 def test_the_operator_draws_the_background(client: Client, sparse: bool):
     given = scene((3,))
     outputs = ("color", "means2d", "radii", "depths", "conics", "projected_opacities", "ids")
-    found = render_gaussians(**given, **PICTURE, outputs=outputs, sparse_gradients=sparse, client=client)
+    given["background"] = given.pop("backgrounds")
+    found = render_gaussians(**given, **PICTURE, outputs=outputs, sparse=sparse, client=client)
     assert bool((found.color == 0.25).all()) and found.means2d.shape == (3, 2, 0, 2)
     (found.color.sum() + found.means2d.sum()).backward()
     assert given["means"].grad.shape == (3, 0, 3)

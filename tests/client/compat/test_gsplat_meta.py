@@ -249,7 +249,7 @@ def test_the_upper_triangles_of_covariances_are_read_and_get_the_gradient(
     both = whole.detach().clone().requires_grad_()
     size = {"width": WIDTH, "height": HEIGHT}
     render_gaussians(
-        **{**given, "covars": both}, **size, semantics="gsplat", client=worker_process.target
+        **{**given, "covariances": both}, **size, semantics="gsplat", client=worker_process.target
     ).color.square().sum().backward()
     torch.testing.assert_close(whole.grad, both.grad.triu() + both.grad.triu(1), rtol=1e-4, atol=1e-5)
     changed = whole.detach() + 9.0 * torch.ones(3, 3).tril(-1)

@@ -66,13 +66,14 @@ def test_ellipses_are_those_of_a_worker(
     if given == "covars":
         matrices = covariances(tensors)
         shape, six = (
-            {"quats": None, "scales": None, "covars": matrices},
+            {"quats": None, "scales": None, "covariances": matrices},
             matrices[..., (0, 0, 0, 1, 1, 2), (0, 1, 2, 1, 2, 2)],
         )
     outputs = ("radii", "means2d", "depths", "conics", "projected_opacities")
     expected = render_gaussians(
         **{**{name: tensors[name] for name in ("means", "opacities", "viewmats", "Ks")}, **shape},
-        colors=torch.rand(2, 60, 1), width=WIDTH, height=HEIGHT, camera_model=model, antialiased=compensated,
+        colors=torch.rand(2, 60, 1), width=WIDTH, height=HEIGHT, antialiased=compensated,
+        projection="orthographic" if model == "ortho" else model,
         outputs=outputs, client=worker_process.target,
     )  # fmt: skip
     options: dict[str, Any] = {"calc_compensations": compensated, "camera_model": model, "covars": six}

@@ -151,3 +151,54 @@ def test_errors_of_poses_name_their_argument(name: str, worker_process: WorkerPr
         rendered(worker_process.target, **{**moving, name: SCALED})
     with pytest.raises(gsplat.GsplatArgumentError, match=f"^{name}: expected finite"):
         rendered(worker_process.target, **{**moving, name: torch.nan * SCALED})
+
+
+RADIAL, TANGENTIAL, POSES = torch.tensor([[-0.2, 0.05]]), torch.zeros(1, 2), torch.eye(4)[None]
+LIDAR = {**ALONG, "camera_model": "lidar", "global_z_order": False, "Ks": None}
+ROLLING = gsplat.RollingShutterType.ROLLING_TOP_TO_BOTTOM
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"with_ut": False, "viewmats_rs": POSES}, "viewmats_rs: expected None without with_ut=True"),
+        ({"with_ut": False, "radial_coeffs": RADIAL}, "radial_coeffs: expected None without with_ut=True"),
+        ({"with_ut": False, "lidar_coeffs": 1}, "lidar_coeffs: expected None without with_ut=True"),
+        ({"rays": torch.zeros(1)}, "rays: a tensor [1] needs with_eval3d"),
+        ({"rays": torch.zeros(1), "with_eval3d": True}, "rays: expected shape"),
+        (
+            {"camera_model": "lidar", "radial_coeffs": RADIAL},
+            "radial_coeffs: expected None with the camera model",
+        ),
+        ({"lidar_coeffs": 1}, 'lidar_coeffs: expected None unless camera_model is "lidar"'),
+        (
+            {"camera_model": "ortho", "radial_coeffs": RADIAL},
+            "radial_coeffs: expected None with the camera model",
+        ),
+        ({"camera_model": "ftheta"}, "ftheta_coeffs: expected FTheta"),
+        ({"camera_model": "fisheye", "radial_coeffs": RADIAL}, "radial_coeffs: expected 4 coefficients of each camera"),
+        ({"radial_coeffs": torch.zeros(1, 7)}, "radial_coeffs: expected 1 to 6 coefficients of each camera, got 7"),
+        ({"viewmats_rs": POSES}, "viewmats_rs: expected None with the shutter GLOBAL"),
+        ({"rolling_shutter": ROLLING}, "viewmats_rs: expected poses with the shutter top_to_bottom"),
+        ({"rolling_shutter": "sideways"}, "rolling_shutter: expected a RollingShutterType, got"),
+        ({**LIDAR, "lidar_coeffs": None}, "lidar_coeffs: expected RowOffset"),
+        (
+            {**LIDAR, "lidar_coeffs": lidar_parameters(TABLES), "with_eval3d": False},
+            "with_eval3d: expected True with a",
+        ),
+        (
+            {**LIDAR, "lidar_coeffs": lidar_parameters(TABLES), "rolling_shutter": ROLLING},
+            "rolling_shutter: expected GL",
+        ),
+        (
+            {**LIDAR, "lidar_coeffs": lidar_parameters(TABLES), "external_distortion_coeffs": 1},
+            "external_distortion_coeffs: expected None with a lidar",
+        ),
+        ({**LIDAR, "lidar_coeffs": lidar_parameters(TABLES, row_elevations_rad=None)}, "row_elevations_rad: expected"),
+        ({**LIDAR, "lidar_coeffs": lidar_parameters(TABLES, spinning_direction="up")}, "spinning_direction: expected"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(gsplat.GsplatArgumentError) as error:
+        rendered("localhost:1", **options)
+    assert text in str(error.value)

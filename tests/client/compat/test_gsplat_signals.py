@@ -180,7 +180,7 @@ def test_the_wrapper_of_the_paper_s_rasterizer_draws_its_pictures(
     assert image.shape == (*batch, 2, HEIGHT, WIDTH, 5) and alpha is None and meta == {}
     unit = {**tensors, "quats": torch.nn.functional.normalize(tensors["quats"], dim=-1)}
     expected = render_gaussians(
-        **unit, colors=colors, **options, near=0.2, backgrounds=torch.ones(*batch, 2, 5), semantics="inria_depth",
+        **unit, colors=colors, **options, near=0.2, background=torch.ones(*batch, 2, 5), semantics="inria_depth",
         client=worker_process.target,
     )  # fmt: skip
     assert torch.equal(image, expected.color)

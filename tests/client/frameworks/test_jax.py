@@ -96,10 +96,27 @@ def test_derived_images_are_those_of_torch(client: Client):
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-6, err_msg=name)
 
 
+def test_surfels_and_gradients_of_few_rows_are_those_of_torch(client: Client):
+    arrays, outputs = gaussians(), ("alpha", "normals")
+    given = {name: torch.from_numpy(array.copy()).requires_grad_() for name, array in arrays.items()}
+    expected = operators.render_gaussians_2d(**given, **GAUSSIANS, outputs=outputs, client=client)
+    expected.color.sum().backward()
+
+    def brightness(means: Any) -> Any:
+        options = {"primitive": "surfel", "sparse": True, "outputs": outputs}
+        found = functions.render_gaussians(**{**arrays, "means": means}, **GAUSSIANS, **options, client=client)
+        return found.color.sum(), found
+
+    (_, found), slopes = jax.value_and_grad(brightness, has_aux=True)(arrays["means"])
+    for name in ("color", *outputs):
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name).detach(), rtol=1e-6, err_msg=name)
+    np.testing.assert_allclose(slopes, given["means"].grad, rtol=1e-5, atol=1e-6)
+
+
 def test_covariances_and_transforms_are_those_of_torch(client: Client):
     arrays = gaussians(None)
     factor = np.random.default_rng(0).normal(size=(COUNT, 3, 3)).astype(np.float32) * 0.15
-    arrays |= {"covars": factor @ factor.transpose(0, 2, 1) + 0.01 * np.eye(3, dtype=np.float32)}
+    arrays |= {"covariances": factor @ factor.transpose(0, 2, 1) + 0.01 * np.eye(3, dtype=np.float32)}
     del arrays["quats"], arrays["scales"]
     matrix = np.eye(4, dtype=np.float32)
     matrix[:3, 3] = (0.1, -0.2, 0.3)

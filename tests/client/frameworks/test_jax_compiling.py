@@ -81,7 +81,7 @@ VALUES: dict[str, Callable[[Client, int], Any]] = {
     "gammas": lambda client, k: picture(client, gamma=0.1 * 0.9**k),
     "depths": lambda client, k: picture(client, max_depth=40.0 + k, min_depth=0.1 + 0.01 * k),
     "near and far": lambda client, k: splats(client, near=0.1 + 0.01 * k, far=100.0 + k, eps2d=0.3 + 0.01 * k),
-    "backgrounds": lambda client, k: splats(client, backgrounds=None, background=[0.1 * k, 0.2, 0.3]),
+    "background": lambda client, k: splats(client, background=[0.1 * k, 0.2, 0.3]),
     "lenses": lambda client, k: splats(client, distortion=[0.01 * k, 0.0, 0.0, 0.0]),
     "activation distances": lambda client, k: costs(client, activation_distance=0.3 + 0.01 * k, weight=1.0 + k),
     "worlds": lambda client, k: costs(client, world=[Obstacle(Cuboid((1, 1, 1 + 0.1 * k)), (0.01 * k, 0, 0))]),

@@ -31,11 +31,10 @@ REFUSED = [
     (lambda c: splat(c, quats=None), r"quats: expected an array of shape \[30, 4\], got None"),
     (lambda c: splat(c, means="here"), "means: expected an array, got str"),
     (lambda c: splat(c, sh_degree=3), "sh_degree: expected a degree from 0 to 4 whose"),
-    (lambda c: splat(c, camera_model="round"), "camera_model: expected one of pinhole"),
+    (lambda c: splat(c, projection="round"), 'projection: expected one of "pinhole"'),
     (lambda c: splat(c, distortion=np.ones((3, 4))), r"distortion: expected \[k\] or one row"),
     (lambda c: splat(c, outputs="colour"), "outputs: expected some of color, "),
-    (lambda c: splat(c, outputs="normals"), "outputs: normals needs with_eval3d=True"),
-    (lambda c: splat(c, lens_domain="all"), "lens_domain: expected one of"),
+    (lambda c: splat(c, outputs="normals"), 'outputs: normals needs response="ray"'),
     (lambda c: splat(c, gradient_format="int8"), "gradient_format: expected one of float32"),
     (lambda c: splat(c, means=jnp.ones((2, 30, 3))), r"means: expected shape \[N, 3\], got \[2, 30, 3\]; use jax.vmap"),
     (
@@ -52,7 +51,10 @@ REFUSED = [
 # Of values, which only the call itself sees.
 LATE = [
     (lambda c: splat(c, Ks=jnp.tile(2 * jnp.eye(3), (2, 1, 1))), r"Ks: .* the last row \[0.0, 0.0, 2.0\]; divide each"),
-    (lambda c: splat(c, Ks=jnp.tile(2 * jnp.eye(3), (2, 1, 1)), with_ut=True), r"Ks: .* divide each by its last entry"),
+    (
+        lambda c: splat(c, Ks=jnp.tile(2 * jnp.eye(3), (2, 1, 1)), projection_method="unscented"),
+        r"Ks: .* divide each by its last entry",
+    ),
     (lambda c: splat(c, Ks=jnp.tile(jnp.eye(3).at[0, 1].set(0.1), (2, 1, 1))), "Ks: .* got skew"),
     (lambda c: splat(c, viewmats=jnp.ones((2, 4, 4))), "viewmats: expected 0 0 0 1 as the last row"),
 ]

@@ -10,14 +10,23 @@ import numpy as np
 import pytest
 import torch
 
-from lumigrad.client import Client, InvalidArgument
+from lumigrad.client import (
+    Camera,
+    Client,
+    FisheyeLens,
+    FThetaLens,
+    InvalidArgument,
+    OrthographicLens,
+    PinholeLens,
+    SpinningLidar,
+    Windshield,
+)
 from lumigrad.client import jax as in_jax
 from lumigrad.client import torch as in_torch
 
 WIDTH, HEIGHT, VIEWS, COUNT = 40, 30, 2, 40
 SIZE = {"width": WIDTH, "height": HEIGHT}
 GENERATOR = np.random.default_rng(5)
-TABLES = (np.linspace(0.3, -0.3, HEIGHT), np.linspace(-0.5, 0.5, WIDTH), np.zeros(HEIGHT))
 
 
 def scene() -> dict[str, np.ndarray]:
@@ -36,88 +45,116 @@ def poses(shift: float) -> np.ndarray:
     return matrices
 
 
-ROLLING = {"viewmats_rs": poses(0.1)}
 RAYS = GENERATOR.normal(size=(VIEWS, HEIGHT, WIDTH, 6)) * [0.3, 0.3, 0.3, 0.1, 0.1, 0.1]
 RAYS[..., 5] += 1
-# Of each: arrays, arrays that all cameras share, and what is fixed. Shared ones are named "<argument>.<field>".
-CASES: dict[str, tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, Any]]] = {
+FILM = {"fx": 40.0, "fy": 41.0, "cx": WIDTH / 2, "cy": HEIGHT / 2}
+CENTRE = {"cx": WIDTH / 2, "cy": HEIGHT / 2}
+# Of each: the lens, its windshield, its shutter, and the arguments that are fixed.
+CASES: dict[str, tuple[Any, Windshield | None, Any, dict[str, Any]]] = {
     "pinhole": (
-        {
-            "radial_coeffs": np.tile([-0.2, 0.05], (VIEWS, 1)),
-            "tangential_coeffs": np.tile([0.01, -0.02], (VIEWS, 1)),
-            "thin_prism_coeffs": np.tile([0.01, 0.0, -0.01, 0.0], (VIEWS, 1)),
-            **ROLLING,
-        },
+        PinholeLens(**FILM, radial=(-0.2, 0.05), tangential=(0.01, -0.02), thin_prism=(0.01, 0.0, -0.01, 0.0)),
+        None,
+        "top_to_bottom",
         {},
-        {"rolling_shutter": "ROLLING_TOP_TO_BOTTOM"},
     ),
     "fisheye": (
-        {"radial_coeffs": np.tile([0.05, -0.01, 0.0, 0.0], (VIEWS, 1))},
-        {"external_distortion_coeffs.horizontal_poly": np.array([0.01, 1.02, 0.01]),
-         "external_distortion_coeffs.vertical_poly": np.array([0.0, 0.01, 0.98])},
-        {"camera_model": "fisheye", "global_z_order": False},
+        FisheyeLens(**FILM, radial=(0.05, -0.01, 0.0, 0.0)),
+        Windshield(horizontal=(0.01, 1.02, 0.01), vertical=(0.0, 0.01, 0.98)),
+        "global",
+        {"depth_order": "distance"},
     ),
     "ftheta": (
-        ROLLING,
-        {"ftheta_coeffs.pixeldist_to_angle_poly": np.array([0, 1 / 40, 0, 0, 0, 0]),
-         "ftheta_coeffs.angle_to_pixeldist_poly": np.array([0, 40.0, 0, -2, 0, 0]),
-         "ftheta_coeffs.linear_cde": np.array([1.01, 0.01, 0.0])},
-        {"camera_model": "ftheta", "rolling_shutter": "ROLLING_LEFT_TO_RIGHT"},
-    ),
-    "orthographic": ({}, {}, {"camera_model": "ortho"}),
-    "rays": ({"rays": RAYS}, {}, {"with_eval3d": True, "outputs": ("alpha", "expected_hit_distance", "normals")}),
-    "lidar": (
+        FThetaLens(
+            **CENTRE,
+            pixel_distance_to_angle=(0, 1 / 40, 0, 0, 0, 0),
+            angle_to_pixel_distance=(0, 40.0, 0, -2, 0, 0),
+            linear=(1.01, 0.01, 0.0),
+            max_angle=0.9,
+        ),
+        None,
+        "left_to_right",
         {},
-        dict(zip(("lidar_coeffs.row_elevations_rad", "lidar_coeffs.column_azimuths_rad",
-                  "lidar_coeffs.row_azimuth_offsets_rad"), TABLES, strict=True)),
-        {"camera_model": "lidar", "with_eval3d": True, "global_z_order": False, "outputs": ("alpha", "hit_distance")},
     ),
-}  # fmt: skip
+    "orthographic": (OrthographicLens(**FILM), None, "global", {}),
+    "rays": (
+        PinholeLens(**FILM),
+        None,
+        "global",
+        {"response": "ray", "outputs": ("alpha", "expected_hit_distance", "normals")},
+    ),
+    "lidar": (
+        SpinningLidar(
+            row_elevations=np.linspace(0.3, -0.3, HEIGHT),
+            column_azimuths=np.linspace(-0.5, 0.5, WIDTH),
+            row_azimuth_offsets=np.zeros(HEIGHT),
+        ),
+        None,
+        "global",
+        {"response": "ray", "depth_order": "distance", "outputs": ("alpha", "hit_distance")},
+    ),
+}
 FACING = np.array([[0.0, 0, 1, 0], [-1, 0, 0, 0], [0, -1, 0, 0], [0, 0, 0, 1]])
 
 
-def parameters(module: Any, argument: str, fields: dict[str, Any]) -> Any:
-    if argument == "external_distortion_coeffs":
-        return module.BivariateWindshieldModelParameters(**fields)
-    if argument == "lidar_coeffs":
-        return module.RowOffsetStructuredSpinningLidarModelParameters(
-            **fields, spinning_direction=module.SpinningDirection.COUNTER_CLOCKWISE
-        )
-    kind = module.FThetaPolynomialType.ANGLE_TO_PIXELDIST
-    return module.FThetaCameraDistortionParameters(reference_poly=kind, max_angle=0.9, **fields)
+def cameras(case: str) -> list[Camera]:
+    lens, windshield, shutter, _ = CASES[case]
+    size = lens.size if isinstance(lens, SpinningLidar) else (WIDTH, HEIGHT)
+    found = []
+    for view, end in zip(poses(0.0), poses(0.1), strict=True):
+        view = FACING @ view if case == "lidar" else view
+        moving = {} if shutter == "global" else {"end_rotation": end[:3, :3], "end_translation": end[:3, 3]}
+        pose = view[:3, :3], view[:3, 3]
+        found.append(Camera.sensor(lens, *pose, *size, shutter=shutter, windshield=windshield, **moving))
+    return found
 
 
-def rendered(module: Any, arrays: dict[str, Any], fixed: dict[str, Any], client: Client) -> dict[str, Any]:
+def arrays_of(case: str) -> dict[str, np.ndarray]:
+    """Arrays in place of the cameras' numbers; those of lenses and windshields are named "lens.<name>"."""
+    lens, windshield, shutter, _ = CASES[case]
+    views = poses(0.0)
+    found = {"viewmats": FACING @ views if case == "lidar" else views}
+    if not isinstance(lens, FThetaLens | SpinningLidar):
+        found["Ks"] = np.stack([camera.K for camera in cameras(case)])
+    if shutter != "global":
+        found["viewmats_end"] = poses(0.1)
+    if case == "rays":
+        found["rays"] = RAYS
+    own = {name: getattr(lens, name, ()) for name in ("radial", "tangential", "thin_prism")}
+    for name, values in own.items():
+        if len(values):
+            found[f"lens.{name}"] = np.tile(values, (VIEWS, 1))
+    shared = {
+        name: getattr(lens, name, ()) for name in ("angle_to_pixel_distance", "pixel_distance_to_angle", "linear")
+    }
+    shared |= {name: getattr(windshield, name, ()) for name in ("horizontal", "vertical")}
+    if isinstance(lens, SpinningLidar):
+        tables = lens.row_elevations, lens.column_azimuths, lens.row_azimuth_offsets
+        shared |= dict(zip(("elevations", "azimuths", "offsets"), tables, strict=True))
+    return found | {f"lens.{name}": np.asarray(values) for name, values in shared.items() if len(values)}
+
+
+def rendered(module: Any, case: str, arrays: dict[str, Any], client: Client, **options: Any) -> dict[str, Any]:
     """The images that a framework's operator returns, by name."""
     given = {name: array for name, array in arrays.items() if "." not in name}
-    shared: dict[str, dict[str, Any]] = {}
-    for name, array in arrays.items():
-        if "." in name:
-            shared.setdefault(name.partition(".")[0], {})[name.partition(".")[2]] = array
-    given |= {argument: parameters(module, argument, fields) for argument, fields in shared.items()}
-    fixed = dict(fixed)
-    if "rolling_shutter" in fixed:
-        fixed["rolling_shutter"] = module.RollingShutterType[fixed["rolling_shutter"]]
-    images = module.render_gaussians(**given, **SIZE, **fixed, with_ut=True, client=client)._asdict()
-    return {name: image for name, image in images.items() if image is not None}
+    lens = {name.partition(".")[2]: array for name, array in arrays.items() if "." in name}
+    images = module.render_gaussians(
+        **given, camera=cameras(case), lens=lens, **{**CASES[case][3], **options}, client=client
+    )
+    return {name: image for name, image in images._asdict().items() if image is not None}
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_pictures_and_gradients_are_those_of_torch(case: str, client: Client) -> None:
-    own, shared, fixed = CASES[case]
-    arrays = {**scene(), "viewmats": poses(0.0), **own, **shared}
-    if case == "lidar":
-        arrays["viewmats"] = FACING @ arrays["viewmats"]
-    else:
-        arrays["Ks"] = np.tile([[40.0, 0, WIDTH / 2], [0, 41, HEIGHT / 2], [0, 0, 1]], (VIEWS, 1, 1))
+    own = arrays_of(case)
+    arrays = {**scene(), **own}
     leaves = {name: torch.tensor(array, dtype=torch.float32).requires_grad_() for name, array in arrays.items()}
-    expected = rendered(in_torch, leaves, fixed, client)
+    expected = rendered(in_torch, case, leaves, client)
     weights = {name: GENERATOR.normal(size=image.shape).astype(np.float32) for name, image in expected.items()}
     sum((torch.tensor(weights[name]) * image).sum() for name, image in expected.items()).backward()
     assert expected["alpha"].max() > 0.3
 
     def loss(values: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        images = rendered(in_jax, values, fixed, client)
+        images = rendered(in_jax, case, values, client)
         return sum((weights[name] * image).sum() for name, image in images.items()), images
 
     values = {name: jnp.asarray(array, jnp.float32) for name, array in arrays.items()}
@@ -130,22 +167,19 @@ def test_pictures_and_gradients_are_those_of_torch(case: str, client: Client) ->
         scale = max(float(np.abs(found).max()), 1e-6)
         np.testing.assert_allclose(gradients[name], found, atol=2e-4 * scale, rtol=1e-3, err_msg=name)
     # A polynomial that is a first guess has no gradient, nor have poses in place of which rays were given.
-    moving = {"means", *own, *shared, *(() if "rays" in own else ("viewmats",))}
-    moving -= {"ftheta_coeffs.pixeldist_to_angle_poly"}
+    moving = {"means", *own} - {"Ks", "lens.pixel_distance_to_angle", *(("viewmats",) if "rays" in own else ())}
     assert all(np.abs(gradients[name]).max() > 0 for name in moving)
 
 
 def test_moving_slices_are_those_of_torch(client: Client) -> None:
     starts, ends = np.tile(np.eye(4), (2, 1, 1)), np.tile(np.eye(4), (1, 1, 1))
     starts[:, 1, 3], ends[0, :3, 3] = (0.1, -0.2), (0.3, 0.1, -0.2)
-    Ks = np.tile([[40.0, 0, WIDTH / 2], [0, 41, HEIGHT / 2], [0, 0, 1]], (VIEWS, 1, 1))
-    arrays = {**scene(), "viewmats": poses(0.0), "viewmats_rs": poses(0.1), "Ks": Ks}
+    arrays = {**scene(), **arrays_of("pinhole")}
     weights = GENERATOR.normal(size=(VIEWS, HEIGHT, WIDTH, 3)).astype(np.float32)
-    fixed = {"rolling_shutter": "ROLLING_TOP_TO_BOTTOM", "outputs": ()}
 
     def image(module: Any, values: dict[str, Any], first: Any, last: Any) -> Any:
         transforms = [(0, 8, first[0], None), (8, 30, first[1], last[0])]
-        return rendered(module, values, {**fixed, "transforms": transforms}, client)["color"]
+        return rendered(module, "pinhole", values, client, outputs=(), transforms=transforms)["color"]
 
     first, last = (torch.tensor(values, dtype=torch.float32).requires_grad_() for values in (starts, ends))
     leaves = {name: torch.tensor(array, dtype=torch.float32) for name, array in arrays.items()}
@@ -167,15 +201,15 @@ def test_moving_slices_are_those_of_torch(client: Client) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"viewmats_rs": poses(0.0)}, "viewmats_rs: expected None without with_ut"),
-        ({"with_ut": True, "radial_coeffs": np.zeros((VIEWS, 7))}, "1 to 6 coefficients"),
-        ({"with_ut": True, "distortion": (0.1, 0, 0, 0)}, "radial_coeffs and tangential_coeffs"),
-        ({"with_ut": True, "rays": RAYS}, "with_eval3d=True"),
-        ({"with_ut": True, "viewmats_rs": poses(0.0)}, "None with the shutter GLOBAL"),
+        ({"viewmats_end": poses(0.0)}, "viewmats_end: expected None without a sensor"),
+        ({"camera": cameras("pinhole"), "lens": {"radial": np.zeros((VIEWS, 7))}}, r"\['radial'\]: expected shape"),
+        ({"camera": cameras("orthographic"), "viewmats_end": poses(0.0)}, 'None with the shutter "global"'),
+        ({"outputs": ("normals",)}, 'normals needs response="ray"'),
         ({"transforms": [(0, 5, np.eye(4), np.eye(3))]}, r"transforms\[0\]: expected shape \[4, 4\]"),
     ],
 )
 def test_what_does_not_fit_is_refused(options: dict[str, Any], text: str, client: Client) -> None:
     Ks = np.tile(np.diag([40.0, 40, 1]), (VIEWS, 1, 1))
     with pytest.raises(InvalidArgument, match=text):
-        in_jax.render_gaussians(**scene(), viewmats=poses(0.0), Ks=Ks, **SIZE, **options, client=client)
+        size = {} if "camera" in options else SIZE
+        in_jax.render_gaussians(**scene(), viewmats=poses(0.0), Ks=Ks, **size, **options, client=client)

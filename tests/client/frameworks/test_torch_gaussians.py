@@ -28,7 +28,7 @@ def scene(*batch: int, degree: int | None = 1, **kinds) -> dict[str, torch.Tenso
         "colors": uniform(COUNT, 3) if degree is None else uniform(COUNT, (degree + 1) ** 2, 3) - 0.3,
         "viewmats": views,
         "Ks": torch.tensor([[20.0, 0, 12], [0, 20, 10], [0, 0, 1]]).repeat(*batch, CAMERAS, 1, 1),
-        "backgrounds": uniform(CAMERAS, 3),
+        "background": uniform(CAMERAS, 3),
     }
     return {name: tensor.to(**kinds) for name, tensor in tensors.items()}
 
@@ -73,11 +73,11 @@ def test_batches_are_their_scenes(client):
 
 def test_what_was_not_asked_for_is_none_and_does_not_travel(client, monkeypatch):
     asked = []
-    original = Client.render_request
+    original = Client._rendered
     monkeypatch.setattr(
         Client,
-        "render_request",
-        lambda self, request, **rest: asked.append(request) or original(self, request, **rest),
+        "_rendered",
+        lambda self, request, *rest: asked.append(request) or original(self, request, *rest),
     )
     result = render(client, scene(), outputs=("expected_depth",))
     assert [name for name, tensor in result._asdict().items() if tensor is not None] == ["color", "expected_depth"]
@@ -91,13 +91,13 @@ def test_what_was_not_asked_for_is_none_and_does_not_travel(client, monkeypatch)
 
 def test_only_the_gradients_that_are_needed_are_asked_for(client, monkeypatch):
     asked = []
-    original = Frame.differentiated
+    original = Frame._differentiated
 
     def spy(self, request, *rest):
         asked.append((tuple(request.output_gradients), request.wanted))
         return original(self, request, *rest)
 
-    monkeypatch.setattr(Frame, "differentiated", spy)
+    monkeypatch.setattr(Frame, "_differentiated", spy)
     tensors = scene()
     tensors["colors"].requires_grad_()
     tensors["viewmats"].requires_grad_()
@@ -168,10 +168,10 @@ def test_sparse_and_short_gradients_are_the_dense_ones(client, degree):
 
     dense = gradients()
     assert dense["means"][:, 1::2].any() and not dense["means"][:, ::2].any()
-    for name, gradient in gradients(sparse_gradients=True).items():
+    for name, gradient in gradients(sparse=True).items():
         torch.testing.assert_close(gradient, dense[name], msg=name)
     for dtype, precision in (("float16", 2**-10), ("bfloat16", 2**-8)):
-        for name, gradient in gradients(sparse_gradients=True, gradient_format=dtype).items():
+        for name, gradient in gradients(sparse=True, gradient_format=dtype).items():
             largest = float(dense[name].abs().max())
             torch.testing.assert_close(gradient, dense[name], msg=name, rtol=3 * precision, atol=1e-3 * largest)
 
@@ -229,9 +229,9 @@ def test_no_gaussians_show_the_background(client):
     empty = {name: tensor[:0] for name, tensor in scene().items() if name in ("means", "quats", "scales", "opacities")}
     tensors = differentiable({**scene(), **empty, "colors": torch.zeros(0, 4, 3)})
     result = render(client, tensors, outputs=("means2d",))
-    torch.testing.assert_close(result.color[1, 3, 4], tensors["backgrounds"][1])
+    torch.testing.assert_close(result.color[1, 3, 4], tensors["background"][1])
     result.color.sum().backward()
-    torch.testing.assert_close(tensors["backgrounds"].grad, torch.full((CAMERAS, 3), float(WIDTH * HEIGHT)))
+    torch.testing.assert_close(tensors["background"].grad, torch.full((CAMERAS, 3), float(WIDTH * HEIGHT)))
     assert tensors["means"].grad.shape == (0, 3)
 
 
@@ -255,13 +255,13 @@ def test_no_gaussians_show_the_background(client):
         ({"Ks": torch.eye(3)[None]}, r"Ks: expected shape \[2, 3, 3\], got \[1, 3, 3\]"),
         ({"Ks": torch.ones(2, 3, 3)}, r"Ks: expected fx 0 cx, 0 fy cy, 0 0 1 in each, got skew"),
         ({"Ks": torch.eye(3).repeat(2, 1, 1) * 2}, r"Ks: .* the last row \[0.0, 0.0, 2.0\]; divide each"),
-        ({"Ks": torch.eye(3).repeat(2, 1, 1) * 2, "with_ut": True}, r"Ks: .* divide each by its last entry"),
+        ({"Ks": torch.eye(3).repeat(2, 1, 1) * 2, "response": "ray"}, r"Ks: .* divide each by its last entry"),
         ({"Ks": torch.full((2, 3, 3), torch.nan)}, r"Ks: expected finite values"),
-        ({"backgrounds": torch.zeros(2, 4)}, r"backgrounds: expected shape \[2, 3\], got \[2, 4\]"),
-        ({"covars": torch.zeros(COUNT, 6)}, r"covars: expected shape \[30, 3, 3\], got \[30, 6\]"),
+        ({"background": torch.zeros(2, 4)}, r"background: expected shape \[2, 3\], got \[2, 4\]"),
+        ({"covariances": torch.zeros(COUNT, 6)}, r"covariances: expected shape \[30, 3, 3\], got \[30, 6\]"),
         ({"transforms": [(0, 3, torch.eye(3))]}, r"transforms\[0\]: expected shape \[4, 4\], got \[3, 3\]"),
         ({"distortion": [[0.1] * 4] * 3}, r"distortion: expected \[k\] or one row for each of 2 cameras, got \[3, 4\]"),
-        ({"camera_model": "panorama"}, r"camera_model: expected one of pinhole, orthographic, fisheye, got 'panorama'"),
+        ({"projection": "panorama"}, "projection: expected one of"),
         ({"semantics": "compat"}, r"semantics: expected one of \"exact\""),
         ({"outputs": ("hits",)}, r"outputs: expected some of color, alpha, .* got hits"),
         ({"gradient_format": "int8"}, r"gradient_format: expected one of float32, float16, bfloat16, got 'int8'"),

@@ -83,7 +83,7 @@ def test_tensors_of_the_caller_stand_in_for_stored_ones(client, own, batch, spar
     handle = stored(client, values)
     before = render_gaussians(scene=handle, **views, **SIZE, client=client).color
     mine = {name: (0.9 * values[name]).requires_grad_() for name in own}
-    options = {**SIZE, "sh_degree": 1, "sparse_gradients": sparse, "client": client}
+    options = {**SIZE, "sh_degree": 1, "sparse": sparse, "client": client}
     sent = render_gaussians(**{**values, **mine}, **views, **options)
     kept = render_gaussians(scene=handle, **mine, **views, **options)
     assert torch.equal(kept.color, sent.color) and not torch.equal(kept.color, before)
@@ -100,8 +100,8 @@ def test_alternatives_stand_in_for_each_other(client):
     covars = (root @ root.transpose(-1, -2)).requires_grad_()
     colors = torch.rand(30, 5).requires_grad_()
     rest = {name: values[name] for name in ("means", "opacities")}
-    sent = render_gaussians(**rest, quats=None, scales=None, covars=covars, colors=colors, **views, **options)
-    kept = render_gaussians(scene=handle, covars=covars, colors=colors, **views, **options)
+    sent = render_gaussians(**rest, quats=None, scales=None, covariances=covars, colors=colors, **views, **options)
+    kept = render_gaussians(scene=handle, covariances=covars, colors=colors, **views, **options)
     assert kept.color.shape == (2, 12, 16, 5) and torch.equal(kept.color, sent.color)
     for found, expected in zip(gradients(kept, covars, colors), gradients(sent, covars, colors), strict=True):
         assert torch.equal(found, expected)

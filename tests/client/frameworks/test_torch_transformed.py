@@ -123,7 +123,7 @@ def test_lists_stand_for_tensors(name: str):
     assert torch.equal(operator(**lists), operator(**given))
 
 
-@pytest.mark.parametrize("background", [{"background": [0.1, 0.2, 0.3]}, {"backgrounds": [[0.1, 0.2, 0.3]]}], ids=str)
+@pytest.mark.parametrize("background", [{"background": [0.1, 0.2, 0.3]}, {"background": [[0.1, 0.2, 0.3]]}], ids=str)
 @pytest.mark.parametrize("operator", [render_gaussians, render_gaussians_2d])
 def test_lists_have_backgrounds_too(client: Client, operator: Any, background: dict[str, Any]):
     given = scene()

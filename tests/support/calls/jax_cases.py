@@ -24,7 +24,7 @@ def gaussians(degree: int | None = 1) -> Arrays:
         "colors": colors,
         "viewmats": views,
         "Ks": np.tile(np.array([[20.0, 0, 12], [0, 20, 10], [0, 0, 1]]), (CAMERAS, 1, 1)),
-        "backgrounds": random.uniform(size=(CAMERAS, 3)),
+        "background": random.uniform(size=(CAMERAS, 3)),
     }
     return {name: array.astype(np.float32) for name, array in arrays.items()}
 

@@ -34,7 +34,7 @@ def leaves_of(case: GaussianCase) -> dict[str, torch.Tensor]:
     if case.covariances is not None:
         whole = np.zeros((*case.covariances.shape[:-1], 3, 3))
         whole[..., _ROWS, _COLUMNS] = whole[..., _COLUMNS, _ROWS] = case.covariances
-        leaves["covars"] = leaf(whole)
+        leaves["covariances"] = leaf(whole)
     views, matrices = np.tile(np.eye(4), (len(case.cameras), 1, 1)), np.tile(np.eye(3), (len(case.cameras), 1, 1))
     for index, camera in enumerate(case.cameras):
         assert isinstance(camera, OpenCVView)
@@ -46,7 +46,7 @@ def leaves_of(case: GaussianCase) -> dict[str, torch.Tensor]:
     leaves["Ks"] = leaf(matrices.reshape(*shape, 3, 3), np.float64)
     if case.background is not None:
         per_camera = case.background.ndim == 2
-        leaves["backgrounds"] = leaf(case.background.reshape(*(shape if per_camera else ()), case.channels))
+        leaves["background"] = leaf(case.background.reshape(*(shape if per_camera else ()), case.channels))
     for index, piece in enumerate(case.slices):
         leaves[f"transform_{index}"] = leaf(piece.matrix, np.float64)
     return leaves
@@ -78,10 +78,10 @@ def operate(
         width=case.width,
         height=case.height,
         sh_degree=degree,
-        backgrounds=leaves.get("backgrounds"),
-        covars=leaves.get("covars"),
+        background=leaves.get("background"),
+        covariances=leaves.get("covariances"),
         transforms=[(piece.begin, piece.end, leaves[f"transform_{k}"]) for k, piece in enumerate(case.slices)],
-        camera_model=view.model,
+        projection=view.model,
         distortion=[camera.distortion for camera in case.cameras] if view.distortion else None,
         outputs=tuple({*upstream, *outputs}),
         client=client,
@@ -102,13 +102,13 @@ def _gradients(leaves: Mapping[str, torch.Tensor]) -> dict[str, Doubles]:
     found["camera_rotation"], found["camera_translation"] = view[:, :3, :3], view[:, :3, 3]
     found["camera_intrinsics"] = intrinsics[:, (0, 1, 0, 1), (0, 1, 2, 2)]
     assert np.count_nonzero(intrinsics) <= 4 * len(intrinsics)
-    if "covars" in found:
-        whole = found.pop("covars")
+    if "covariances" in found:
+        whole = found.pop("covariances")
         np.testing.assert_array_equal(whole, np.swapaxes(whole, -1, -2))
         # An off-diagonal number occurs twice in the matrix.
         found["covariances"] = whole[..., _ROWS, _COLUMNS] * np.where(_ROWS == _COLUMNS, 1, 2)
-    if "backgrounds" in found:
-        background = found.pop("backgrounds")
+    if "background" in found:
+        background = found.pop("background")
         found["background"] = background.reshape(-1, background.shape[-1]) if background.ndim > 1 else background
     transforms = [name for name in found if name.startswith("transform_")]
     if transforms:

@@ -1,17 +1,17 @@
-"""gsplat's arguments for sensors: checks, and the cameras and inputs that they describe."""
+"""The translation of gsplat's arguments for sensors: checks, cameras, inputs and settings."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Any, get_args
+from typing import Any, cast
+
+import torch
 
 from lumigrad.client.base.arguments import number, one_of, truth
 from lumigrad.client.base.arrays import check_shape
-from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.operators.sensor_parameters import (
+from lumigrad.client.compat.gsplat.parameters import (
     BivariateWindshieldModelParameters,
     FThetaCameraDistortionParameters,
     FThetaPolynomialType,
@@ -20,9 +20,12 @@ from lumigrad.client.operators.sensor_parameters import (
     SpinningDirection,
     UnscentedTransformParameters,
 )
+from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.operators.sensors import OF_LIDAR, RAYS, SensorMatrices
-from lumigrad.client.settings.gaussians import TileBounds, UnscentedTransform
-from lumigrad.client.values.camera_models import RowTime, Shutter
+from lumigrad.client.settings.gaussians import UnscentedTransform
+from lumigrad.client.torch.gaussian_inputs import TENSORS
+from lumigrad.client.torch.remote import on_host
+from lumigrad.client.values.camera_models import Projection, RowTime, Shutter
 from lumigrad.client.values.lenses import WINDSHIELD_LENGTHS, LensDomain, Reference, SpinDirection
 
 Arguments = Mapping[str, Any]
@@ -43,7 +46,6 @@ _COEFFICIENTS = ("radial_coeffs", "tangential_coeffs", "thin_prism_coeffs")
 _OF_LENSES = (*_COEFFICIENTS, "ftheta_coeffs", "external_distortion_coeffs")
 # What has no projection by the Jacobian.
 _OF_SIGMA_POINTS = ("lidar_coeffs", "viewmats_rs", "ut_params")
-_OF_RAYS = ("hit_distance", "expected_hit_distance", "normals")
 _DIRECTIONS: dict[str, SpinDirection] = {"CLOCKWISE": "clockwise", "COUNTER_CLOCKWISE": "counter_clockwise"}
 # Names of coefficients in the protocol, and the numbers of them that each lens takes.
 _TAKEN: dict[str, dict[str, tuple[str, Sequence[int]]]] = {
@@ -54,37 +56,6 @@ _TAKEN: dict[str, dict[str, tuple[str, Sequence[int]]]] = {
     },
     "fisheye": {"radial_coeffs": ("radial", (4,))},
 }
-
-
-@dataclass(frozen=True)
-class Arrays:
-    """The arrays of a framework.
-
-    Attributes:
-        real: checks that an argument, by its name, is an array of real numbers; returns it, as precise as it travels.
-        single: the same, as float32.
-        repeated: an array [k] as [V, k]; gradients are added.
-    """
-
-    real: Callable[[str, Any], Any]
-    single: Callable[[str, Any], Any]
-    repeated: Callable[[Any, int], Any]
-
-
-@dataclass(frozen=True)
-class _Views:
-    """The sizes before each camera's own, and how arrays are made."""
-
-    sizes: tuple[int, ...]
-    arrays: Arrays
-
-    def shared(self, name: str, values: Any) -> Any:
-        """Coefficients [k] that all cameras share, as [V, k]."""
-        if values is None:
-            raise InvalidArgument.of(name, "expected coefficients [k], got None")
-        array = self.arrays.real(name, values)
-        check_shape(name, array.shape, ("k",))
-        return self.arrays.repeated(array, math.prod(self.sizes))
 
 
 def check_without(given: Arguments, *, lenses: bool) -> None:
@@ -99,37 +70,6 @@ def check_without(given: Arguments, *, lenses: bool) -> None:
     model = given["camera_model"]
     if model in (("ftheta", "lidar") if lenses else ("lidar",)):
         raise InvalidArgument.of("camera_model", f'"{model}" needs with_ut=True; pass with_ut=True')
-
-
-def check_outputs(given: Arguments, wanted: Sequence[str]) -> None:
-    """Raises InvalidArgument for outputs that need `with_eval3d`, which is False."""
-    for name in _OF_RAYS:
-        if name in wanted and not truth("with_eval3d", given["with_eval3d"]):
-            raise InvalidArgument.of("outputs", f"{name} needs with_eval3d=True; pass with_eval3d=True")
-
-
-def are_sensors(given: Arguments) -> bool:
-    """Whether the cameras are sensors: by sigma points, with real lenses, along rays or ordered by distance.
-
-    Raises:
-        InvalidArgument: an argument needs `with_ut`, which is False, or does not go with sensors, or is none of its
-            values.
-    """
-    for name, values in (("row_time", RowTime), ("lens_domain", LensDomain), ("tile_bounds", TileBounds)):
-        one_of(name, given[name], get_args(values), quote='"')
-    with_ut = truth("with_ut", given["with_ut"])
-    if not with_ut:
-        check_without(given, lenses=False)
-        by_distance = given["global_z_order"] is not None and not truth("global_z_order", given["global_z_order"])
-        rays = truth("with_eval3d", given["with_eval3d"]) or given["rays"] is not None
-        real = any(given[name] is not None for name in _OF_LENSES) or given["camera_model"] == "ftheta"
-        if not (by_distance or rays or real):
-            return False
-    kind = "with_ut=True" if with_ut else "real lenses, rays or depth by distance"
-    for name, instead in (("distortion", "radial_coeffs and tangential_coeffs"), ("covars", "quats and scales")):
-        if given[name] is not None:
-            raise InvalidArgument.of(name, f"expected None with {kind}, got one; pass {instead}")
-    return True
 
 
 def sensor_settings(given: Arguments, tile_bounds: Any) -> dict[str, Any]:
@@ -147,22 +87,33 @@ def sensor_settings(given: Arguments, tile_bounds: Any) -> dict[str, Any]:
     return found
 
 
+def projection_of(camera_model: str) -> Projection:
+    """The client's name of a camera model that is no sensor's."""
+    one_of("camera_model", camera_model, ("pinhole", "ortho", "fisheye"))
+    return cast(Projection, MODELS[camera_model])
+
+
+def intrinsics_of(given: Arguments) -> Any:
+    """K, or what stands for it with a lidar, which has none."""
+    if given["Ks"] is not None or given["camera_model"] != "lidar" or given["viewmats"] is None:
+        return given["Ks"]
+    return torch.eye(3, dtype=torch.float64).expand(*on_host("viewmats", given["viewmats"]).shape[:-2], 3, 3)
+
+
 def sensors(
-    given: Arguments, sizes: Sequence[int], arrays: Arrays, row_time: Any, lens_domain: Any
-) -> tuple[SensorMatrices, dict[str, Any]]:
+    given: Arguments, sizes: Sequence[int], row_time: RowTime, lens_domain: LensDomain
+) -> tuple[SensorMatrices, dict[str, torch.Tensor]]:
     """The cameras, and the inputs beside the matrices from which they are made.
 
     Args:
-        given: the arguments of `render_gaussians` or of gsplat's function by their names.
+        given: the arguments of gsplat's function by their names.
         sizes: those before [4, 4] of `viewmats`.
-        arrays: the framework's.
         row_time: when a point is exposed.
         lens_domain: up to where a lens is valid.
     """
-    name = "ortho" if given["camera_model"] == "orthographic" else given["camera_model"]
-    one_of("camera_model", name, MODELS)
-    model, shutter = MODELS[name], _shutter(given["rolling_shutter"])
-    views = _Views(tuple(sizes), arrays)
+    one_of("camera_model", given["camera_model"], MODELS)
+    model, shutter = MODELS[given["camera_model"]], _shutter(given["rolling_shutter"])
+    views = tuple(sizes)
     inputs = _coefficients(given, views, model)
     reference, max_angle = _ftheta(given["ftheta_coeffs"], views, model, inputs)
     direction = _lidar(given, views, model, inputs)
@@ -174,8 +125,8 @@ def sensors(
         expected = "None with the shutter GLOBAL" if shutter == "global" else f"poses with the shutter {shutter}"
         raise InvalidArgument.of("viewmats_rs", f"expected {expected}")
     if given["viewmats_rs"] is not None:
-        ends = inputs["view_end"] = arrays.real("viewmats_rs", given["viewmats_rs"])
-        check_shape("viewmats_rs", ends.shape, (*views.sizes, 4, 4))
+        ends = inputs["view_end"] = TENSORS.real("viewmats_rs", given["viewmats_rs"])
+        check_shape("viewmats_rs", ends.shape, (*views, 4, 4))
     # A lidar's picture has the size of its tables.
     size = given["width"], given["height"]
     if model == "lidar":
@@ -183,8 +134,8 @@ def sensors(
     if given["rays"] is not None:
         if not given["with_eval3d"]:
             raise InvalidArgument.of("rays", "expected None without with_eval3d=True; pass with_eval3d=True")
-        rays = inputs[RAYS] = arrays.single("rays", given["rays"])
-        check_shape("rays", rays.shape, (*views.sizes, size[1], size[0], 6))
+        rays = inputs[RAYS] = on_host("rays", given["rays"])
+        check_shape("rays", rays.shape, (*views, size[1], size[0], 6))
     matrices = SensorMatrices(*size, model, shutter, row_time, lens_domain, reference, max_angle, counts, direction)
     return matrices, inputs
 
@@ -213,7 +164,7 @@ def _read(argument: str, parameters: Any, kind: type, names: Sequence[str]) -> l
         raise InvalidArgument.of(argument, f"expected {kind.__name__}, got {type(parameters).__name__}") from error
 
 
-def _coefficients(given: Arguments, views: _Views, model: str) -> dict[str, Any]:
+def _coefficients(given: Arguments, views: tuple[int, ...], model: str) -> dict[str, Any]:
     """The coefficients of each camera, [V, k]."""
     taken, inputs = _TAKEN.get(model, {}), dict[str, Any]()
     for name in _COEFFICIENTS:
@@ -222,8 +173,8 @@ def _coefficients(given: Arguments, views: _Views, model: str) -> dict[str, Any]
         if name not in taken:
             raise InvalidArgument.of(name, f"expected None with the camera model {given['camera_model']}")
         ours, counts = taken[name]
-        values = views.arrays.real(name, given[name])
-        check_shape(name, values.shape, (*views.sizes, "k"))
+        values = TENSORS.real(name, given[name])
+        check_shape(name, values.shape, (*views, "k"))
         if values.shape[-1] not in counts:
             allowed = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
             raise InvalidArgument.of(name, f"expected {allowed} coefficients of each camera, got {values.shape[-1]}")
@@ -231,7 +182,16 @@ def _coefficients(given: Arguments, views: _Views, model: str) -> dict[str, Any]
     return inputs
 
 
-def _ftheta(parameters: Any, views: _Views, model: str, inputs: dict[str, Any]) -> tuple[Reference, float]:
+def _shared(views: tuple[int, ...], name: str, values: Any) -> torch.Tensor:
+    """Coefficients [k] that all cameras share, as [V, k]."""
+    if values is None:
+        raise InvalidArgument.of(name, "expected coefficients [k], got None")
+    tensor = TENSORS.real(name, values)
+    check_shape(name, tensor.shape, ("k",))
+    return tensor.expand(math.prod(views), -1)  # type: ignore[no-any-return]
+
+
+def _ftheta(parameters: Any, views: tuple[int, ...], model: str, inputs: dict[str, Any]) -> tuple[Reference, float]:
     """Adds the coefficients of an f-theta lens to `inputs`; returns its reference and its largest angle."""
     if (parameters is not None) != (model == "ftheta"):
         expected = "FThetaCameraDistortionParameters" if model == "ftheta" else 'None unless camera_model is "ftheta"'
@@ -241,13 +201,13 @@ def _ftheta(parameters: Any, views: _Views, model: str, inputs: dict[str, Any]) 
     names = ("angle_to_pixeldist_poly", "pixeldist_to_angle_poly", "linear_cde", "reference_poly", "max_angle")
     *polynomials, kind, angle = _read("ftheta_coeffs", parameters, FThetaCameraDistortionParameters, names)
     for ours, theirs, values in zip(_OF_FTHETA, names, polynomials, strict=False):
-        inputs[ours] = views.shared(f"ftheta_coeffs.{theirs}", values)
+        inputs[ours] = _shared(views, f"ftheta_coeffs.{theirs}", values)
     reference = _name_of(kind, FThetaPolynomialType)
     one_of("ftheta_coeffs.reference_poly", reference, _REFERENCES)
     return _REFERENCES[reference], number("ftheta_coeffs.max_angle", angle)
 
 
-def _lidar(given: Arguments, views: _Views, model: str, inputs: dict[str, Any]) -> SpinDirection:
+def _lidar(given: Arguments, views: tuple[int, ...], model: str, inputs: dict[str, Any]) -> SpinDirection:
     """Adds the tables of a lidar to `inputs`; returns how it spins."""
     parameters = given["lidar_coeffs"]
     if (parameters is not None) != (model == "lidar"):
@@ -264,7 +224,7 @@ def _lidar(given: Arguments, views: _Views, model: str, inputs: dict[str, Any]) 
     names = ("row_elevations_rad", "column_azimuths_rad", "row_azimuth_offsets_rad", "spinning_direction")
     *tables, spinning = _read("lidar_coeffs", parameters, RowOffsetStructuredSpinningLidarModelParameters, names)
     for ours, theirs, values in zip(OF_LIDAR, names, tables, strict=False):
-        inputs[ours] = views.shared(f"lidar_coeffs.{theirs}", values)
+        inputs[ours] = _shared(views, f"lidar_coeffs.{theirs}", values)
     direction = _name_of(spinning, SpinningDirection)
     one_of("lidar_coeffs.spinning_direction", direction, _DIRECTIONS)
     return _DIRECTIONS[direction]
@@ -277,7 +237,7 @@ def _lidar_shutter(shutter: Shutter, *, moving: bool) -> Shutter:
     return "left_to_right" if moving else "global"
 
 
-def _windshield(parameters: Any, views: _Views, inputs: dict[str, Any], *, along_rays: bool) -> None:
+def _windshield(parameters: Any, views: tuple[int, ...], inputs: dict[str, Any], *, along_rays: bool) -> None:
     """Adds the polynomials of a windshield to `inputs`; those of the way back, which only rays take, with them."""
     if parameters is None:
         return
@@ -291,7 +251,7 @@ def _windshield(parameters: Any, views: _Views, inputs: dict[str, Any], *, along
             # With given rays there is no way back; otherwise the worker asks for it.
             continue
         path = f"{argument}.{field}"
-        coefficients = inputs[name] = views.shared(path, values)
+        coefficients = inputs[name] = _shared(views, path, values)
         if coefficients.shape[-1] not in WINDSHIELD_LENGTHS:
             allowed = " or ".join(map(str, WINDSHIELD_LENGTHS))
             raise InvalidArgument.of(path, f"expected {allowed} coefficients, got {coefficients.shape[-1]}")

@@ -98,8 +98,8 @@ def _parts(camera: Any) -> Views:
     model = camera.model
     if isinstance(model, OpenCVModel):
         rows = (model.distortion,) if model.distortion else ()
-        matrices = ViewMatrices(camera.width, camera.height, model.projection, rows)
-        return Views(matrices, {"view": camera.view_matrix, "projection": camera.K})
+        pinhole = ViewMatrices(camera.width, camera.height, model.projection, rows)
+        return Views(pinhole, {"view": camera.view_matrix, "projection": camera.K})
     if not isinstance(model, SensorModel):
         text = f"expected one of OpenCV's or a sensor, got {type(model).__name__}; pass it to Client.render"
         raise InvalidArgument.of("camera", text)

@@ -203,12 +203,9 @@ class GaussianCall(RemoteCall):
                 for name, array in tensors.items()
             }
         scene, own = scene_of(self.scene, Gaussians, tensors)
-        background = inputs["background"]
-        settings = replace(
-            self.settings,
-            **({} if background is None else {"background": tuple(background.ravel().tolist())}),
-            transforms=self._transforms(inputs),
-        )
+        settings = replace(self.settings, transforms=self._transforms(inputs))
+        if (background := inputs["background"]) is not None:
+            settings = replace(settings, background=tuple(background.ravel().tolist()))
         cameras = self.cameras.cameras(inputs)
         return RenderRequest(scene, cameras, False, settings, self.outputs, tensors=own)
 

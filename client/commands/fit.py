@@ -256,9 +256,9 @@ def _begin(
     client: Client, recipe: Recipe, begin: Gaussians | Spheres, fitted: list[Shot], held_out: list[Shot]
 ) -> tuple[Trainer, Scores]:
     """Starts a training; returns it with the initial scores."""
-    check_memory(recipe.schedule(len(fitted)).shots(fitted), begin, client.info().target_image_bytes)
-    before = scored(pictures(client, begin, held_out, recipe.background.color), held_out)
     shots = recipe.schedule(len(fitted)).shots(fitted)
+    check_memory(shots, begin, client.info().target_image_bytes)
+    before = scored(pictures(client, begin, held_out, recipe.background.color), held_out)
     cameras, images = [shot.camera for shot in begun(shots, recipe)], [shot.target_image for shot in shots]
     calibrations = shared_calibrations(fitted, len(shots))
     try:

@@ -51,7 +51,8 @@ class Pacing(Protocol):
 class BySteps:
     """A fit of so many steps."""
 
-    unit, bar = "step", None
+    unit = "step"
+    bar: str | None = None
 
     def __init__(self, steps: int, every: int | None) -> None:
         """`every`: steps between previews; None: a tenth of all."""
@@ -84,7 +85,8 @@ class BySeconds:
     It leaves as much time for the last preview as the one before took, and so ends at most a part, or a step, late.
     """
 
-    unit, bar = "s", "{l_bar}{bar}| {n:.0f}/{total:.0f} s{postfix}"
+    unit = "s"
+    bar: str | None = "{l_bar}{bar}| {n:.0f}/{total:.0f} s{postfix}"
 
     def __init__(
         self,

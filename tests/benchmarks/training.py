@@ -4,15 +4,19 @@ The same step, L1 and D-SSIM against one photograph, made in four ways: on the w
 with a loss from here (pictures and gradients as bfloat16), here with pictures and gradients from the worker, and
 without a worker at all; the first and the last in turns. The first two also over a link with a round trip of 50 ms, at
 1 Gbit/s each way.
+
+`--parts` measures for one scene what such steps move, and which parts take their time, by shared memory and the stream.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,9 +24,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lumigrad.client import Camera, Client, Gaussians
+from lumigrad.client import Camera, Client, Gaussians, Loss
+from lumigrad.client.transport.lanes import LaneMode
 from support.fault_proxy import FaultProxy
-from support.workers.worker import worker
+from support.workers.worker import WorkerProcess, worker
 from tests.benchmarks.gaussians.scene import Scene, scene
 from tests.benchmarks.measure import write
 from tests.benchmarks.page import insert
@@ -35,6 +40,25 @@ CASES = {
 }
 RESULTS = Path("build/bench/training.json")
 PAGE, MARK = Path("docs/performance.md"), "benchmark training"
+PARTS_PAGE, PARTS_MARK = Path("docs/which_call.md"), "benchmark training parts"
+PARTS_CASE, PARTS_SIZES = "100k@512x512", (100_000, 512, 512)
+PARTS_TURNS, PARTS_BURST = 5, 4
+PARTS_STEPS = (1 + PARTS_TURNS) * PARTS_BURST
+# That of the program, as cheap as one can be: the sum of absolute differences.
+LOSS = Loss(l1=1.0, dssim=0.0)
+# What the worker does in a step: its stages, in a column each.
+PARTS = {
+    "kernels": ("kernel",),
+    "read": ("decode", "upload"),
+    "loss, optimiser": ("loss", "optimize"),
+    "write": ("download", "encode"),
+}
+# Sums of times by stage, or by engine, and of bytes.
+SUM = re.compile(
+    r'^lumigrad_(?:(kernel)_seconds_sum\{.*\}|stage_seconds_sum\{stage="(\w+)"\}'
+    r'|payload_bytes_total\{direction="(\w+)",method="(?:Render|Training)Service.*\}) (\S+)$',
+    re.MULTILINE,
+)
 SECONDS = 3.0
 LEAST = 5
 # Of the worker's steps and those in process: the medians of so many turns, each of so many steps, after one more.
@@ -63,7 +87,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"some of {', '.join(CASES)}; all if none is named")
     parser.add_argument("--docs", action="store_true", help=f"put the table into {PAGE}")
+    help_text = f"measure the parts of the steps of {PARTS_CASE} instead, whose table is in {PARTS_PAGE}"
+    parser.add_argument("--parts", action="store_true", help=help_text)
     arguments = parser.parse_args()
+    if arguments.parts:
+        table = _parts_table()
+        print(table)
+        if arguments.docs:
+            insert(PARTS_MARK, table, PARTS_PAGE)
+        return
     unknown = sorted(set(arguments.cases) - set(CASES))
     if unknown:
         parser.error(f"CASE: expected some of {', '.join(CASES)}, got {', '.join(unknown)}")
@@ -163,16 +195,85 @@ def _worker_side(scene: Gaussians, camera: Camera, photograph: Bytes, client: Cl
 
 
 @contextmanager
-def _own_loss(scene: Gaussians, camera: Camera, photograph: Bytes, client: Client) -> Iterator[Step]:
+def _own_loss(
+    scene: Gaussians, camera: Camera, photograph: Bytes, client: Client, ahead: int = BATCHES_AHEAD
+) -> Iterator[Step]:
     target_image = photograph[None] / np.float32(255)
     with client.trainer(scene, [camera]) as trainer:
-        batches = iter(trainer.batches(1 << 30, image_format="bfloat16", in_flight=BATCHES_AHEAD))
+        batches = iter(trainer.batches(1 << 30, image_format="bfloat16", in_flight=ahead))
 
         def step() -> None:
             batch = next(batches)
             batch.apply(color=np.sign(batch.color - target_image) / target_image.size, gradient_format="bfloat16")
 
         yield step
+
+
+def _parts_table() -> str:
+    """A row for each way of training and of its tensors: bytes, and milliseconds of a step and of its parts."""
+    lines = [
+        f"| step | up, bytes | down, bytes | ms | worker: {' | '.join(PARTS)} | program, processor |",
+        "|---" * (5 + len(PARTS)) + "|",
+    ]
+    with worker("--device", "cpu") as process:
+        for name, lane, way in _ways_in_parts():
+            before = _sums(process)
+            with Client(process.target, lane=lane) as client, way(client) as step:
+                found = _parts(step, process)
+            # Those of a training are known when it has ended.
+            moved = _sums(process) - before
+            cells = [f"{moved[direction] / PARTS_STEPS:,.0f}" for direction in ("received", "sent")]
+            stages = [sum(found[stage] for stage in stages) for stages in PARTS.values()]
+            cells += [f"{1e3 * seconds:.1f}" for seconds in (found["step"], *stages, found["program"])]
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+            print(lines[-1], flush=True)
+    return "\n".join(lines)
+
+
+def _ways_in_parts() -> Iterator[tuple[str, LaneMode, Callable[[Client], AbstractContextManager[Step]]]]:
+    made = scene(*PARTS_SIZES)
+    gaussians = Gaussians(**made.tensors)
+    camera = Camera.opencv(*made.intrinsics, made.rotation, made.translation, made.width, made.height)
+    photograph = np.random.default_rng(3).integers(0, 256, (made.height, made.width, 3), np.uint8)
+    lanes: tuple[tuple[str, LaneMode], ...] = (("shared memory", "shared"), ("stream", "stream"))
+    for how, lane in lanes:
+        yield (
+            f"PyTorch's loss and optimiser, gradients of the worker; {how}",
+            lane,
+            lambda client: nullcontext(WithRemoteGradients(gaussians, camera, photograph, client, LOSS).step),
+        )
+    for how, lane in lanes:
+        yield (
+            f"a trainer, your own loss in bfloat16; {how}",
+            lane,
+            lambda client: _own_loss(gaussians, camera, photograph, client, ahead=1),
+        )
+    yield (
+        "a trainer, the worker's loss; stream",
+        "stream",
+        lambda client: _worker_side(gaussians, camera, photograph, client),
+    )
+
+
+def _parts(step: Step, process: WorkerProcess) -> dict[str, float]:
+    """Of a step, the medians of some turns: bytes, seconds of the worker's stages, of the step and of this process."""
+    turns: list[dict[str, float]] = []
+    for _ in range(1 + PARTS_TURNS):
+        before, processor, start = _sums(process), time.process_time(), time.perf_counter()
+        for _ in range(PARTS_BURST):
+            step()
+        found = {"step": time.perf_counter() - start, "program": time.process_time() - processor}
+        found |= {name: value - before[name] for name, value in _sums(process).items()}
+        turns.append(found)
+    return {name: statistics.median(turn[name] for turn in turns[1:]) / PARTS_BURST for name in turns[-1]}
+
+
+def _sums(process: WorkerProcess) -> Counter[str]:
+    """The worker's times and bytes so far."""
+    sums: Counter[str] = Counter()
+    for *names, value in SUM.findall(process.metrics()):
+        sums["".join(names)] += float(value)  # type: ignore[assignment]
+    return sums
 
 
 def _per_second(step: Step, proxy: FaultProxy, *, is_ahead: bool) -> tuple[float, int]:

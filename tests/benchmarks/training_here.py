@@ -27,8 +27,11 @@ def _raw(scene: Gaussians) -> dict[str, torch.Tensor]:
 class WithRemoteGradients:
     """Parameters, loss and optimiser of torch here; pictures and gradients from a worker."""
 
-    def __init__(self, scene: Gaussians, camera: Camera, photograph: Bytes, client: Client) -> None:
-        self._client = client
+    def __init__(
+        self, scene: Gaussians, camera: Camera, photograph: Bytes, client: Client, loss: Loss | None = None
+    ) -> None:
+        """`loss` None: L1 and D-SSIM."""
+        self._client, self._loss = client, loss or Loss()
         self._camera = camera
         self._target_image = torch.tensor(photograph)[None] / 255
         self._raw = {name: value.requires_grad_() for name, value in _raw(scene).items()}
@@ -44,7 +47,7 @@ class WithRemoteGradients:
             sh_degree=3, outputs=("color",), client=self._client,
         ).color  # fmt: skip
         self._optimizer.zero_grad()
-        torch.autograd.backward(loss_of(Loss(), picture, self._target_image))
+        torch.autograd.backward(loss_of(self._loss, picture, self._target_image))
         self._optimizer.step()
 
 

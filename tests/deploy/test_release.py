@@ -15,6 +15,7 @@ import yaml
 
 from lumigrad.client import Client
 from support.deploy.chart import CHART
+from support.deploy.history import client_wheel
 from support.workers.worker import LUMIGRAD, worker
 
 ROOT = Path(__file__).parents[2]
@@ -49,27 +50,7 @@ def build(folder: Path, when: int) -> Path:
             shutil.copy(ROOT / name, source / name)
     for path in source.rglob("*"):
         os.utime(path, (when, when))
-    environment = {
-        **os.environ,
-        "LUMIGRAD_CLIENT_ONLY": "1",
-        "SOURCE_DATE_EPOCH": "1750000000",
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-    }
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--no-build-isolation",
-        "--no-deps",
-        "-w",
-        str(folder),
-        str(source),
-    ]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
-    assert done.returncode == 0, done.stderr
-    (wheel,) = folder.glob("*.whl")
-    return wheel
+    return client_wheel(source, folder, SOURCE_DATE_EPOCH="1750000000")
 
 
 @pytest.mark.slow

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import zlib
 from collections.abc import Iterator
 
 import pytest
 import torch
 
+from lumigrad.kernels._native import Queue
 from support.backends import cuda_devices, emulation
 from support.backends.cuda_devices import CudaDevice
 from support.backends.deferral import deferred
@@ -23,6 +25,17 @@ def emulated_cuda() -> Iterator[CudaDevice]:
     cuda = cuda_devices.emulated()
     yield cuda
     cuda.native.fail_allocations(0)
+
+
+@pytest.fixture
+def queue() -> Iterator[Queue]:
+    """A queue whose device's thread runs, for native jobs alone."""
+    made = Queue(8, 8, 0)
+    thread = threading.Thread(target=made.take, daemon=True)
+    thread.start()
+    yield made
+    made.close()
+    thread.join()
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any
@@ -20,18 +20,12 @@ from lumigrad.kernels.gaussians.engine import CudaEngine
 from lumigrad.kernels.gaussians.prepared import prepare
 from support.backends.cuda_devices import CudaDevice
 from support.backends.engines import emulated
-from support.backends.prepared import Device, check_reply, encoded, places_of, request_of, running_queue
+from support.backends.prepared import Device, check_reply, encoded, places_of, request_of
 from support.gaussians.cases import Cloud, build
 from support.gaussians.runs import scene_of
 
 WIDTH, HEIGHT = 61, 45
 FOCAL = (50.0, 52.0, 30.0, 22.5)
-
-
-@pytest.fixture
-def queue() -> Iterator[_native.Queue]:
-    with running_queue() as made:
-        yield made
 
 
 @pytest.fixture

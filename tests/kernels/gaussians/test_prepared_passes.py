@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, nan
 from typing import Any
@@ -31,17 +30,6 @@ HEAD = b"\x12\x20" + NAME.encode() + b"a head that leaves nothing aligned"
 SIZES = {"plain": 4, "levels": 1, "float16": 2, "bfloat16": 2}
 # The emulation adds in any order otherwise.
 SETTINGS = Settings(deterministic=True)
-
-
-@pytest.fixture
-def queue() -> Iterator[_native.Queue]:
-    """A queue whose device's thread runs, for native jobs alone."""
-    made = _native.Queue(8, 8, 0)
-    thread = threading.Thread(target=made.take, daemon=True)
-    thread.start()
-    yield made
-    made.close()
-    thread.join()
 
 
 @dataclass(frozen=True)

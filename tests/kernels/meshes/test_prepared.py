@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf, nan
 from typing import Any
@@ -24,17 +22,6 @@ from support.calls.distance_worlds import NUMBERS, local_world, ways
 HEAD = b"head of a length that leaves nothing aligned"
 LAST = {"gradient": (4,), "normal": (3,), "closest": (3,)}
 BYTES = {"beyond": 1, "exhausted": 1}
-
-
-@pytest.fixture
-def queue() -> Iterator[_native.Queue]:
-    """A queue whose device's thread runs, for native jobs alone."""
-    made = _native.Queue(8, 8, 0)
-    thread = threading.Thread(target=made.take, daemon=True)
-    thread.start()
-    yield made
-    made.close()
-    thread.join()
 
 
 def request_of(*arrays: np.ndarray) -> _native.QueryRequest:

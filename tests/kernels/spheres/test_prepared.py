@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,18 +16,12 @@ from lumigrad.kernels.spheres.inputs import check_inputs
 from lumigrad.kernels.spheres.prepared import prepare
 from support.backends.cuda_devices import CudaDevice
 from support.backends.engines import emulated
-from support.backends.prepared import Device, Pose, check_reply, places_of, request_of, running_queue
+from support.backends.prepared import Device, Pose, check_reply, places_of, request_of
 from support.gaussians.rotation import turned
 
 WIDTH, HEIGHT = 47, 35
 LENSES = ((50.0, 52.0, 23.0, 17.5), (40.0, 61.0, 20.0, 19.0))
 ENCODINGS = {"color": "levels", "alpha": "float16", "weights": "bfloat16"}
-
-
-@pytest.fixture
-def queue() -> Iterator[_native.Queue]:
-    with running_queue() as made:
-        yield made
 
 
 @pytest.fixture(params=["cpu", "emulation"])

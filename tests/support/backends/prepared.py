@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from math import inf
 from typing import Any
 
@@ -20,17 +18,6 @@ from lumigrad.v1 import camera_pb2, render_pb2
 Pose = tuple[np.ndarray, np.ndarray]
 ALIGNMENT = 64
 SIZES = {"levels": 1, "float16": 2, "bfloat16": 2, "plain": 4}
-
-
-@contextmanager
-def running_queue() -> Iterator[_native.Queue]:
-    """A queue whose device's thread runs, for native jobs alone."""
-    made = _native.Queue(8, 8, 0)
-    thread = threading.Thread(target=made.take, daemon=True)
-    thread.start()
-    yield made
-    made.close()
-    thread.join()
 
 
 class Device:

@@ -42,29 +42,20 @@ def tree(commit: str, folder: Path, *paths: str) -> Path:
     return folder
 
 
-def client_of(commit: str, folder: Path) -> Path:
-    """The client of a commit, built as a wheel and unpacked; returns the folder for PYTHONPATH."""
-    source = tree(commit, folder / "source")
-    environment = {
-        **os.environ,
-        "LUMIGRAD_CLIENT_ONLY": "1",
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-    }
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--no-build-isolation",
-        "--no-deps",
-        "-w",
-        str(folder),
-        str(source),
-    ]
+def client_wheel(source: Path, folder: Path, **variables: str) -> Path:
+    """The client's wheel, built into a folder, with the environment's variables and these."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "LUMIGRAD_CLIENT_ONLY": "1", "PATH": path, **variables}
+    command = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "-w", folder, source]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = folder.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
+    return wheel
+
+
+def client_of(commit: str, folder: Path) -> Path:
+    """The client of a commit, built as a wheel and unpacked; returns the folder for PYTHONPATH."""
+    with zipfile.ZipFile(client_wheel(tree(commit, folder / "source"), folder)) as archive:
         archive.extractall(folder / "site")
     return folder / "site"
 

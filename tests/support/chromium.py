@@ -47,18 +47,9 @@ def chromium() -> Iterator[Any]:
             browser.close()
 
 
-# A scene is drawn again and again without a graphics card: without a pause that takes all processors.
-_PAUSE_BETWEEN_FRAMES = """
-    const frame = window.requestAnimationFrame.bind(window);
-    window.requestAnimationFrame = (draw) => setTimeout(() => frame(draw), 80);
-    window.cancelAnimationFrame = clearTimeout;
-"""
-
-
 def opened_page(browser: Any, url: str, width: int, height: int) -> Any:
     """A page of a viewer whose canvas has a pixel for each of the page, and whose notices do not take the mouse."""
     page = browser.new_page(viewport={"width": width, "height": height})
-    page.add_init_script(_PAUSE_BETWEEN_FRAMES)
     # Otherwise slow browsers make their canvas smaller.
     page.goto(f"{url}/?fixedDpr=1")
     page.add_style_tag(content=".mantine-Notifications-root, .mantine-Notifications-root * { pointer-events: none }")

@@ -16,7 +16,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from lumigrad.kernels._native import NativeCall, Progress, RenderJob
+from lumigrad.kernels._native import (
+    BackwardRequest,
+    NativeCall,
+    Progress,
+    QueryRequest,
+    RenderJob,
+    RenderRequest,
+)
 from lumigrad.protos.chunks import LARGEST_MESSAGE_BYTES, SHORT_BYTES
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.lanes import LANE_METADATA
@@ -68,6 +75,10 @@ class NoLane:
 
     def end(self, *, delivered: bool) -> None:
         """Release the lane at the end of the call."""
+
+
+# A request as native code reads it: what those of one kind have in common is their `key`.
+NativeRequest = RenderRequest | BackwardRequest | QueryRequest
 
 
 class Priority(IntEnum):
@@ -166,8 +177,8 @@ class Call:
         self.lane = _NO_LANE
         # Whether the reply must be one message; then nothing is read after the request's payload.
         self.has_single_reply = False
-        # The key of its request, if others like it can be prepared; and its job, if it runs without Python.
-        self.request_key: bytes | None = None
+        # Its request as native code has read it, if others like it can be prepared; and its job, if that is native.
+        self.request: NativeRequest | None = None
         self.job: RenderJob | NativeCall | None = None
         # The longest payload that the caller takes in one message.
         self.message_bytes = SHORT_BYTES

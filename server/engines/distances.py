@@ -58,6 +58,11 @@ class DistancePlan(Plan):
     tensors: Mapping[str, tensor_pb2.Tensor]
     poses: tensor_pb2.Tensor | None
 
+    @property
+    def request_tensors(self) -> Mapping[str, tensor_pb2.Tensor]:
+        """The spheres, and each trajectory's environment."""
+        return self.tensors
+
     def forward_bytes(self, outputs: Collection[str], *, retain: bool, device: torch.device) -> int:
         """Estimated device memory of a query in bytes."""
         kept = {*outputs} | ({"normal", "obstacle"} if retain and "distance" in outputs else set())

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from lumigrad.kernels import gaussians
 from lumigrad.kernels.gaussians.camera_sources import OpenCVSource
@@ -15,6 +18,9 @@ from lumigrad.kernels.prepared import Place
 from lumigrad.kernels.spheres.camera_sources import OpenCVSource as SphereLens
 from lumigrad.kernels.spheres.inputs import check_inputs
 from lumigrad.kernels.spheres.prepared import prepare as prepare_spheres
+from lumigrad.protos import dtypes
+from lumigrad.protos.dtypes import Array, to_numpy
+from lumigrad.protos.tensors import ALIGNMENT
 from lumigrad.protos.wire import varint
 from lumigrad.server.device.jobs import Numbers
 from lumigrad.server.device.memory import Cost
@@ -24,16 +30,27 @@ from lumigrad.server.engines.images import ImageFormats
 from lumigrad.server.engines.requests import Plan
 from lumigrad.server.engines.runner import Task
 from lumigrad.server.engines.spheres import SpherePlan
-from lumigrad.v1 import image_pb2, render_pb2, tensor_pb2
+from lumigrad.v1 import image_pb2, render_pb2, scene_pb2
 
 _ENCODINGS: Mapping[int, str] = {
     image_pb2.IMAGE_FORMAT_UINT8: "levels",
+    image_pb2.IMAGE_FORMAT_JPEG: "levels",
+    image_pb2.IMAGE_FORMAT_PNG: "levels",
     image_pb2.IMAGE_FORMAT_FLOAT16: "float16",
     image_pb2.IMAGE_FORMAT_BFLOAT16: "bfloat16",
 }
 # Kinds of requests for one scene that are kept.
 _MOST = 64
 _MOST_TOGETHER = 16
+
+
+class Part(NamedTuple):
+    """An output as a native render writes it: of images that are sent as files their levels."""
+
+    name: str
+    offset: int
+    shape: Sequence[int]
+    dtype: np.dtype[Any]
 
 
 @dataclass(frozen=True)
@@ -43,14 +60,32 @@ class PreparedRender:
     Attributes:
         native: Draws them; it holds the scene's tensors.
         cost: The cost of each.
-        payload_bytes: Of a reply.
+        payload_bytes: Of what is drawn.
         engine: The name of the engine.
+        scene: The scene, for replies.
+        formats: Of their images.
+        message_bytes: The payload that a caller has to take in one message for what is drawn to be its reply; infinite:
+            images have yet to be encoded, as files.
+        head_bytes: What is drawn before the payload.
+        parts: Its outputs.
     """
 
     native: Any
     cost: Cost
     payload_bytes: int
     engine: str
+    scene: scene_pb2.SceneRef
+    formats: ImageFormats
+    message_bytes: float
+    head_bytes: int
+    parts: Sequence[Part]
+
+    def arrays(self, drawn: bytes) -> dict[str, Array]:
+        """The outputs in what was drawn, by name."""
+        return {
+            name: np.frombuffer(drawn, dtype, prod(shape), self.head_bytes + offset).reshape(shape)
+            for name, offset, shape, dtype in self.parts
+        }
 
 
 class PreparedKinds:
@@ -89,7 +124,15 @@ def prepared_render(
         numbers: Of the queue.
     """
     plan = task.plan
-    made = native_render(plan, tensors, formats, reply, payload_bytes, head_of(reply, payload_bytes))
+    if not is_plain(plan, reply):
+        return None
+    parts, head, message_bytes = _parts_of(plan, formats, reply), b"", math.inf
+    if any(formats.are_files(name) for name in plan.outputs):
+        payload_bytes = parts[-1].offset + prod(parts[-1].shape) * parts[-1].dtype.itemsize
+    else:
+        message_bytes, head = payload_bytes, head_of(reply, payload_bytes)
+    places = [Place(part.name, encoding_of(formats, part.name), prod(part.shape), part.offset) for part in parts]
+    made = native_render(plan, tensors, places, payload_bytes, head)
     if made is None:
         return None
     native, together = made.native, made.most_together
@@ -97,7 +140,23 @@ def prepared_render(
     batch = 0 if next(iter(tensors.values())).device.type == "cpu" else numbers.of(native)
     fill = max(plan.fill, 1 / together)
     native.demand(kind=numbers.of(cost.kind), batch=batch, fill=fill, bytes=cost.bytes)
-    return PreparedRender(native, cost, payload_bytes, task.engine.name)
+    scene = task.scene or scene_pb2.SceneRef()
+    return PreparedRender(
+        native, cost, payload_bytes, task.engine.name, scene, formats, message_bytes, len(head), parts
+    )
+
+
+def _parts_of(plan: Plan, formats: ImageFormats, reply: render_pb2.RenderReply) -> list[Part]:
+    """The places of outputs as in a reply; one after the other, if it has files, whose sizes vary."""
+    has_files, parts, end = any(formats.are_files(name) for name in plan.outputs), [], 0
+    for output in reply.outputs:
+        is_file = formats.are_files(output.name)
+        dtype = to_numpy(dtypes.UINT8 if is_file else output.tensor.dtype, output.name)
+        shape = plan.output_shapes[output.name]
+        offset = -(-end // ALIGNMENT) * ALIGNMENT if has_files else output.tensor.payload.offset
+        parts.append(Part(output.name, offset, shape, dtype))
+        end = offset + prod(shape) * dtype.itemsize
+    return parts
 
 
 @dataclass(frozen=True)
@@ -109,20 +168,12 @@ class NativeRender:
 
 
 def native_render(
-    plan: Plan,
-    tensors: Tensors,
-    formats: ImageFormats,
-    reply: render_pb2.RenderReply,
-    payload_bytes: int,
-    head: bytes,
+    plan: Plan, tensors: Tensors, places: Sequence[Place], payload_bytes: int, head: bytes
 ) -> NativeRender | None:
-    """What draws renders of a kind; None: there is no faster way for it. `head` comes before a reply's payload."""
-    if not _is_plain(plan, formats, reply):
-        return None
+    """What draws renders of a plain kind; None: there is no faster way. `head` comes before a reply's payload."""
     together = _most_together(plan)
     if together == 0:
         return None
-    places = [_place(plan, formats, output) for output in reply.outputs]
     if isinstance(plan, SpherePlan):
         inputs = check_inputs(
             **{"opacities": None, **tensors}, background=plan.background_on(tensors["positions"].device)
@@ -139,10 +190,10 @@ def native_render(
     return NativeRender(native, together)
 
 
-def _is_plain(plan: Plan, formats: ImageFormats, reply: render_pb2.RenderReply) -> bool:
+def is_plain(plan: Plan, reply: render_pb2.RenderReply) -> bool:
+    """Whether a Render is of a kind that native code draws."""
     return (
         (_are_plain_spheres(plan) or _are_plain_gaussians(plan))
-        and not any(formats.are_files(name) for name in plan.outputs)
         and not reply.context_id
         and all(output.tensor.WhichOneof("location") == "payload" for output in reply.outputs)
     )
@@ -180,7 +231,7 @@ def head_of(reply: Any, payload_bytes: int) -> bytes:
     return bytes(head.SerializeToString() + varint(tag) + varint(payload_bytes))
 
 
-def _place(plan: Plan, formats: ImageFormats, output: tensor_pb2.NamedTensor) -> Place:
-    entry = formats.by_name.get(output.name)
-    encoding = "plain" if entry is None else _ENCODINGS.get(entry.format, "plain")
-    return Place(output.name, encoding, prod(plan.output_shapes[output.name]), output.tensor.payload.offset)
+def encoding_of(formats: ImageFormats, name: str) -> str:
+    """How native code writes an output: of files their levels."""
+    entry = formats.by_name.get(name)
+    return "plain" if entry is None else _ENCODINGS.get(entry.format, "plain")

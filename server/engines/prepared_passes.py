@@ -9,6 +9,7 @@ from math import prod
 
 from lumigrad.kernels import _native, gaussians
 from lumigrad.kernels.gaussians.prepared_passes import Passes, images_of, state_of
+from lumigrad.kernels.prepared import Place
 from lumigrad.protos import dtypes
 from lumigrad.server.core.limits import Limits
 from lumigrad.server.device.jobs import Numbers
@@ -16,7 +17,7 @@ from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.content import Shapes, Tensors
 from lumigrad.server.engines.gaussians import GAUSSIANS, GaussianPlan, gaussian_plan
 from lumigrad.server.engines.images import ImageFormats
-from lumigrad.server.engines.prepared import PreparedKinds, head_of, native_render
+from lumigrad.server.engines.prepared import PreparedKinds, encoding_of, head_of, is_plain, native_render
 from lumigrad.server.engines.runner import ForwardState, Task
 from lumigrad.v1 import render_pb2, scene_pb2, tensor_pb2
 
@@ -133,11 +134,17 @@ def prepared_pass(
     plan, state = forward.task.plan, forward.state
     if not isinstance(plan, GaussianPlan) or not isinstance(state, gaussians.State) or plan.count == 0:
         return None
+    if not is_plain(plan, reply) or any(formats.are_files(name) for name in plan.outputs):
+        return None
     named = render_pb2.RenderReply()
     named.CopyFrom(reply)
     named.context_id = _NAME
     head = head_of(named, payload_bytes)
-    made = native_render(plan, source.tensors, formats, reply, payload_bytes, head)
+    places = [
+        Place(output.name, encoding_of(formats, output.name), prod(output.tensor.shape), output.tensor.payload.offset)
+        for output in reply.outputs
+    ]
+    made = native_render(plan, source.tensors, places, payload_bytes, head)
     if made is None:
         return None
     native = _native.RetainedRender(

@@ -16,6 +16,7 @@ from lumigrad.kernels.buffers import empty
 from lumigrad.kernels.gaussians.prepared_passes import Passes
 from lumigrad.kernels.meshes import Queries
 from lumigrad.protos.dtypes import Array
+from lumigrad.protos.tensors import PayloadReader
 from lumigrad.server.core.accounts import PayloadMemory
 from lumigrad.server.core.call import Call, NoLane
 from lumigrad.server.core.limits import Limits, arguments_of
@@ -25,7 +26,7 @@ from lumigrad.server.device.jobs import BatchEntry, Steps, whole
 from lumigrad.server.device.memory import Cost, DeviceMemory
 from lumigrad.server.device.transfer import Delivery, Transfer
 from lumigrad.server.engines.base import Engine, Forward, Sized
-from lumigrad.server.engines.content import Tensors
+from lumigrad.server.engines.content import Content, Tensors, uploader
 from lumigrad.server.engines.gradients import Gradients, Wanted, formatted, total_of
 from lumigrad.server.engines.images import ImageFormats
 from lumigrad.server.engines.requests import Plan
@@ -57,19 +58,54 @@ class Task:
         return Cost(kind, self.plan.views, nbytes, payload_bytes, is_repeatable=True)
 
 
-class ForwardRequest(Protocol):
-    """The forward pass of a call."""
+class Source(Protocol):
+    """A scene, stored or in the call."""
 
-    @property
-    def task(self) -> Task:
-        """The task to compute."""
+    def receive(self, reader: PayloadReader) -> None:
+        """Check its tensors in the payload of the call."""
 
-    @property
-    def formats(self) -> ImageFormats:
-        """How the outputs are encoded in the reply."""
+    def load(self) -> Content:
+        """Its content; called on the device's thread."""
+
+
+class ForwardJob:
+    """A forward pass of a call, whose header was checked.
+
+    Attributes:
+        task: The task to compute.
+        formats: How the outputs are encoded in the reply.
+        scene: None: the stored scene of the task, which a batch finds again before the work.
+    """
+
+    def __init__(self, task: Task, scene: Source | None, formats: ImageFormats | None = None) -> None:
+        """Without `formats` the reply has raw tensors."""
+        self.task = task
+        self.scene = scene
+        self.formats = formats or ImageFormats()
+        self._upload: Callable[[], Tensors] | None = None
+
+    def receive(self, reader: PayloadReader, transfer: Transfer, call: Call) -> None:
+        """Check the tensors in the payload: those of the scene, and what the engine takes beside them."""
+        if self.scene is not None:
+            self.scene.receive(reader)
+        tensors = self.task.plan.request_tensors
+        if tensors:
+            upload = uploader(tensors, reader, transfer, self.task.field)
+            self._upload = lambda: _timed_upload(upload, call)
 
     def inputs(self) -> Any:
-        """The engine's inputs on the device; called on the device's thread."""
+        """The engine's inputs; called on the device's thread."""
+        assert self.scene is not None
+        content = self.scene.load()
+        return content.tensors if self._upload is None else self._joined(content, self._upload())
+
+    def _joined(self, content: Content, tensors: Tensors) -> Any:
+        return {**content.tensors, **tensors}
+
+
+def _timed_upload(upload: Callable[[], Tensors], call: Call) -> Tensors:
+    with call.times.stage("upload"):
+        return upload()
 
 
 class Retained(Protocol):
@@ -106,11 +142,11 @@ class EngineRunner:
     def __init__(self, transfer: Transfer) -> None:
         self._transfer = transfer
 
-    def forward(self, request: ForwardRequest, call: Call, *, retain: bool) -> Delivery[ForwardResult]:
+    def forward(self, request: ForwardJob, call: Call, *, retain: bool) -> Delivery[ForwardResult]:
         """Compute the outputs of the plan."""
         return whole(self.forward_steps(request, call, retain=retain))
 
-    def forward_steps(self, request: ForwardRequest, call: Call, *, retain: bool) -> Steps[Delivery[ForwardResult]]:
+    def forward_steps(self, request: ForwardJob, call: Call, *, retain: bool) -> Steps[Delivery[ForwardResult]]:
         """Likewise, in steps."""
         task, names = request.task, request.task.plan.outputs
         inputs = request.inputs()
@@ -123,7 +159,7 @@ class EngineRunner:
         state = None if forward.state is None else ForwardState(task, forward.state)
         return Delivery(ForwardResult(dict(zip(names, download.arrays, strict=True)), state), download)
 
-    def batch_entry(self, request: ForwardRequest, call: Call) -> BatchEntry | None:
+    def batch_entry(self, request: ForwardJob, call: Call) -> BatchEntry | None:
         """How a forward pass that is not retained runs in one batch with others; None: it runs alone."""
         task = request.task
         plan, scene = task.plan, task.scene
@@ -181,7 +217,7 @@ class EngineRunner:
         call.times.add_kernel(forward.times.milliseconds())
         return forward
 
-    def _forward_batch(self, items: Sequence[tuple[ForwardRequest, Call]]) -> list[Delivery[ForwardResult]]:
+    def _forward_batch(self, items: Sequence[tuple[ForwardJob, Call]]) -> list[Delivery[ForwardResult]]:
         """Compute several calls' outputs in one forward pass; each call's timings get its share of the time."""
         requests, calls = [request for request, _ in items], [call for _, call in items]
         task = requests[0].task

@@ -16,14 +16,13 @@ from lumigrad.server.core.streams import named_tensors, timed
 from lumigrad.server.device.jobs import Steps
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.device.transfer import Delivery, Transfer
-from lumigrad.server.engines.content import Outline, uploader
-from lumigrad.server.engines.distances import DISTANCES, SEMANTICS, DistanceInputs, DistancePlan, distance_plan
-from lumigrad.server.engines.runner import Task
+from lumigrad.server.engines.content import Content, Outline, Tensors
+from lumigrad.server.engines.distances import DISTANCES, SEMANTICS, DistanceInputs, distance_plan
+from lumigrad.server.engines.runner import ForwardJob, Task
 from lumigrad.server.rpc.prepared_queries import PreparedQueries
-from lumigrad.server.rpc.render import EngineService, ForwardRequest
-from lumigrad.server.scenes.lookup import AcceptedKinds, InlineScene, find_scene
+from lumigrad.server.rpc.render import EngineService
+from lumigrad.server.scenes.lookup import AcceptedKinds, find_scene
 from lumigrad.server.scenes.world import world_of
-from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime, Tenants
 from lumigrad.v1 import distance_pb2
 
@@ -46,7 +45,7 @@ class DistanceService(EngineService):
         super().__init__(tenants, "query", (DISTANCES.name,))
         self.shortcuts = {"Query": PreparedQueries(tenants)}
 
-    def _drew(self, request: ForwardRequest, cost: Cost, reply: Any, payload_bytes: int, call: Call) -> None:
+    def _drew(self, request: ForwardJob, cost: Cost, reply: Any, payload_bytes: int, call: Call) -> None:
         self.shortcuts["Query"].prepare(request, cost, reply, payload_bytes, call)
 
     def Query(self, frames: QueryFrames, call: Call) -> Iterator[Frame[distance_pb2.QueryReply]]:
@@ -62,44 +61,29 @@ class DistanceService(EngineService):
         call.record.engine, call.record.operation = DISTANCES.name, "field"
         yield from answer_field(request, self._tenants.of(call), call)
 
-    def _request(self, spec: distance_pb2.DistanceSpec, call: Call, field: str, _: object = ()) -> DistanceRequest:
+    def _request(self, spec: distance_pb2.DistanceSpec, call: Call, field: str, _: object = ()) -> DistanceJob:
         call.record.engine = DISTANCES.name
         runtime = self._tenants.of(call)
         scene = find_scene(spec, _KINDS, runtime, call, field)
         plan = distance_plan(spec, scene.outline, runtime.limits, field)
         call.record.facts["rows"] = plan.count
-        return DistanceRequest(plan, scene, field, runtime.transfer, call)
+        return DistanceJob(Task(DISTANCES, plan, field, scene.reference), scene)
 
 
-class DistanceRequest(ForwardRequest):
-    """A distance query. Its engine takes the obstacles, and tensors of the request."""
+class DistanceJob(ForwardJob):
+    """A distance query. Its engine takes the obstacles, in their poses for the call, and tensors of the request."""
 
-    def __init__(
-        self, plan: DistancePlan, scene: InlineScene | StoredScene, field: str, transfer: Transfer, call: Call
-    ) -> None:
-        """`field` is the path of the spec in the request."""
-        super().__init__(Task(DISTANCES, plan, field, scene.reference), scene)
-        self._plan = plan
-        self._transfer = transfer
-        self._call = call
-
-    def receive(self, reader: PayloadReader) -> None:
+    def receive(self, reader: PayloadReader, transfer: Transfer, call: Call) -> None:
         """Check the tensors in the payload."""
-        super().receive(reader)
-        plan, field = self._plan, self.task.field
-        self._upload = uploader(plan.tensors, reader, self._transfer, field)
-        self._poses = None if plan.poses is None else reader.read(plan.poses, f"{field}.poses")
+        super().receive(reader, transfer, call)
+        poses, field = self.task.plan.poses, self.task.field
+        self._poses = None if poses is None else reader.read(poses, f"{field}.poses")
 
-    def inputs(self) -> DistanceInputs:
-        """The engine's inputs; called on the device's thread."""
-        assert self.scene is not None
-        content = self.scene.load()
-        with self._call.times.stage("upload"):
-            tensors = self._upload()
-            if self.task.scene is None:
-                # A forward state keeps the spheres; without the copy it would keep the scene in the same buffer too.
-                tensors["spheres"] = tensors["spheres"].clone()
-            return DistanceInputs(_posed(world_of(content), self._poses, self.task.field), tensors)
+    def _joined(self, content: Content, tensors: Tensors) -> DistanceInputs:
+        if self.task.scene is None:
+            # A forward state keeps the spheres; without the copy it would keep the scene in the same buffer too.
+            tensors = {**tensors, "spheres": tensors["spheres"].clone()}
+        return DistanceInputs(_posed(world_of(content), self._poses, self.task.field), tensors)
 
 
 def _posed(world: meshes.World, poses: Array | None, field: str) -> meshes.World:

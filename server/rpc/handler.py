@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
 import time
 from collections import Counter
@@ -18,10 +17,8 @@ from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from lumigrad.kernels._native import ShortCall, ShortCalls
-from lumigrad.protos.chunks import LARGEST_MESSAGE_BYTES, SHORT_BYTES
 from lumigrad.protos.service import SERVICE_NAMES, SINGLE_REPLY, Method, methods
 from lumigrad.protos.wire import Frame, parse
-from lumigrad.server.core import logs
 from lumigrad.server.core.accounts import Account, Reservation
 from lumigrad.server.core.call import REQUEST_ID, Call, NoLane, message_bytes_of, priority_of
 from lumigrad.server.core.errors import (
@@ -37,7 +34,16 @@ from lumigrad.server.core.progress import Patience
 from lumigrad.server.core.turns import Turn, Turns
 from lumigrad.server.rpc.authentication import Authenticate
 from lumigrad.server.rpc.request_check import RequestCheck
-from lumigrad.server.rpc.short_calls import call_of
+from lumigrad.server.rpc.short_calls import (
+    Early,
+    Handlers,
+    announce,
+    call_of,
+    cancel,
+    end_overdue,
+    give_up,
+    short_entry,
+)
 from lumigrad.server.rpc.status import Answer, answer_to
 
 # Answers a call from the bytes of its first message with those of its reply, which may have so many bytes of payload;
@@ -65,7 +71,7 @@ class _Open:
         """Send the request id ahead of the reply, once: the caller then knows that a worker has begun the call."""
         if not self.is_announced and self.context is not None:
             self.is_announced = True
-            _announce(call.record.request_id, self.context)
+            announce(call.record.request_id, self.context)
 
     def cancel(self, call: Call, why: str) -> None:
         """Cancel the call. Without the id its caller would take that for a proxy's doing, and repeat the call."""
@@ -210,7 +216,7 @@ class CallHandler:
             for full_name in names or (service_name,):
                 path = f"/{full_name}/{method.name}"
                 streams[path], singles[path] = stream, single
-        return _Handlers(streams, singles)
+        return Handlers(streams, singles)
 
     def _reader(self, method: Method) -> Callable[[bytes, Call], Any]:
         def read(raw: bytes, call: Call) -> Any:
@@ -246,31 +252,8 @@ class CallHandler:
             with self._guarded(name, context, translate) as call:
                 return answer(requests, call)
 
-        early: Callable[[bytes, ShortCall], bytes | None] | None = getattr(shortcut, "answer", None)
-        if early is None or self._is_traced:
-            return single
-        admit, authenticate = self._shorts.admit, self._authenticate
-
-        def short(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-            # The general way says why a call is refused.
-            try:
-                tenant = "" if authenticate is None else authenticate(context)
-            except Exception:
-                return single(requests, context)
-            opened = admit(name, tenant, context, SHORT_BYTES, LARGEST_MESSAGE_BYTES)
-            if opened is None:
-                return single(requests, context)
-            error = None
-            raw = opened.receive(requests)
-            if raw is not None:
-                try:
-                    reply = early(raw, opened)
-                    if reply is not None:
-                        return reply
-                except Exception as failed:
-                    error = failed
-                requests = itertools.chain((raw,), requests)
-            with self._taken_over(opened, translate) as call:
+        def go_on(short: ShortCall, requests: Iterator[bytes], error: BaseException | None) -> bytes:
+            with _Guard(self, call_of(short), short.context, translate, short) as call:
                 if error is None:
                     return answer(requests, call)
                 try:
@@ -279,7 +262,10 @@ class CallHandler:
                     # Its traceback refers to this frame: a cycle, which would keep what the call held.
                     del error
 
-        return short
+        early: Early | None = getattr(shortcut, "answer", None)
+        if early is None or self._is_traced:
+            return single
+        return short_entry(self._shorts, name, self._authenticate, early, single, go_on)
 
     def wrap_stream(
         self,
@@ -342,10 +328,6 @@ class CallHandler:
     ) -> _Guard:
         """A `with` block that counts a call in and out, and converts its exceptions to a status."""
         return _Guard(self, self.begun(method, context), context, translate)
-
-    def _taken_over(self, short: ShortCall, translate: Callable[[Answer], Answer]) -> _Guard:
-        """The `with` block of a call that the shortcut has left to the general way."""
-        return _Guard(self, call_of(short), short.context, translate, short)
 
     def take_over(self, call: Call, short: ShortCall) -> None:
         """Count a call in that was admitted already, and keeps its place."""
@@ -466,7 +448,7 @@ class CallHandler:
             why = f"the caller sent nothing, or little, in {idle[call]:.1f} s, and others needed its place"
             if isinstance(call, ShortCall):
                 call.release()
-                _cancel_short(call, why)
+                cancel(call, why)
             else:
                 opened = self._calls[call]
                 opened.place.release()
@@ -493,51 +475,8 @@ class CallHandler:
         seconds = self.patience.stall_seconds
         for call in [call for call, since in leaving if since < now - seconds]:
             self._forget(call)
-            call.cancel(_give_up(call.record.request_id, call.record.method, seconds))
-        self._end_overdue_shorts(now)
-
-    def _end_overdue_shorts(self, now: float) -> None:
-        for short in self._shorts.open():
-            if now - short.arrived > _ANNOUNCING_SECONDS:
-                _announce_short(short)
-            why = self.patience.why_end(short.progress, short.arrived)
-            if why:
-                _cancel_short(short, why)
-        seconds = self.patience.stall_seconds
-        for short in self._shorts.unsent(now - seconds):
-            _give_up(short.request_id, short.method, seconds)
-            short.end()
-            _cancel(short)
-
-
-def _announce(request_id: str, context: grpc.ServicerContext) -> None:
-    # The reply may have begun, or the call have ended, in the meantime.
-    with suppress(ValueError, grpc.RpcError):
-        context.send_initial_metadata(((REQUEST_ID, request_id),))
-
-
-def _announce_short(short: ShortCall) -> None:
-    if not short.is_announced:
-        short.is_announced = True
-        _announce(short.request_id, short.context)
-
-
-def _cancel_short(short: ShortCall, why: str) -> None:
-    _announce_short(short)
-    short.why_cancelled = why
-    _cancel(short)
-
-
-def _cancel(short: ShortCall) -> None:
-    context: Any = short.context
-    context.cancel()
-
-
-def _give_up(request_id: str, method: str, seconds: float) -> str:
-    """Say that the end of a reply was not taken; returns why its call is cancelled."""
-    why = f"the caller did not take the end of the reply in {seconds:g} s (--stall-seconds)"
-    logs.event("reply given up", logging.WARNING, request_id=request_id, method=method, why=why)
-    return why
+            call.cancel(give_up(call.record.request_id, call.record.method, seconds))
+        end_overdue(self._shorts, self.patience, _ANNOUNCING_SECONDS)
 
 
 class _Guard:
@@ -592,20 +531,6 @@ class _Guard:
 
 def _named(call: Call) -> tuple[str, str]:
     return REQUEST_ID, call.record.request_id
-
-
-class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """The handlers of methods by their paths; `singles` for calls that have SINGLE_REPLY among their metadata."""
-
-    def __init__(
-        self, streams: Mapping[str, grpc.RpcMethodHandler], singles: Mapping[str, grpc.RpcMethodHandler]
-    ) -> None:
-        self._streams = streams
-        self._singles = singles
-
-    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
-        is_single = SINGLE_REPLY in (details.invocation_metadata or ())
-        return (self._singles if is_single else self._streams).get(details.method)
 
 
 def _answer(call: Call, error: BaseException) -> Answer:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lumigrad.kernels._native import NativeCall, Outcome, ShortCall
-from lumigrad.server.core.call import Call
+from lumigrad.server.core.call import Call, NativeRequest
 from lumigrad.server.core.errors import CancelledError, DeviceTimeError
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.storage.tenants import Runtime
@@ -55,8 +55,8 @@ class Asking(Protocol):
     def most_bytes(self) -> int:
         """The longest payload that its caller takes in one message."""
 
-    def remember(self, key: bytes) -> None:
-        """Note the key of its request, in case that its kind has yet to be prepared."""
+    def remember(self, request: NativeRequest) -> None:
+        """Note its request, in case that its kind has yet to be prepared."""
 
     def run(self, job: Callable[..., NativeCall], kind: Any, request: Any, cost: Cost) -> NativeCall | None:
         """Wait for `job(queue, kind, request, ...)`; None: the call takes the general way, which may fail.
@@ -77,9 +77,9 @@ class AskingCall:
     room: Room
     call: Call
 
-    def remember(self, key: bytes) -> None:
-        """Note the key of its request, in case that its kind has yet to be prepared."""
-        self.call.request_key = key
+    def remember(self, request: NativeRequest) -> None:
+        """Note its request, in case that its kind has yet to be prepared."""
+        self.call.request = request
 
     def run(self, job: Callable[..., NativeCall], kind: Any, request: Any, cost: Cost) -> NativeCall | None:
         """Wait for a job; None: the call takes the general way."""
@@ -116,7 +116,7 @@ class AskingShort:
         """The longest payload that its caller takes in one message."""
         return self.short.message_bytes
 
-    def remember(self, key: bytes) -> None:
+    def remember(self, request: NativeRequest) -> None:
         """Leave that to the other."""
 
     def run(self, job: Callable[..., NativeCall], kind: Any, request: Any, cost: Cost) -> NativeCall | None:

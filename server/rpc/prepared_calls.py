@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 from weakref import ReferenceType, ref
 
 from lumigrad.kernels._native import DrawingParts, Outcome, RenderJob, RenderRequest, ShortCall, read_render_request
+from lumigrad.protos.dtypes import Array
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import CancelledError, DeviceTimeError, SceneNotFoundError, VersionMismatchError
+from lumigrad.server.core.streams import check_room
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.prepared import PreparedRender, prepared_render
 from lumigrad.server.engines.prepared_passes import PreparedPass
@@ -22,15 +24,16 @@ from lumigrad.server.storage.tenants import Runtime, Tenants
 # For how long a scene that was found, and the free memory of the device, are taken as they are: looking them up takes
 # longer than all else that Python does for a call.
 _LOOK_SECONDS = 0.01
-# The scene's id, its version, and the key of a request.
+# The scene's id, its version, and the key of a request; a name instead of the id has the version `NAMED`.
 Kind = tuple[str, int, bytes]
+NAMED = -1
 
 
 class Lookup:
     """Finds what is prepared for Renders of a tenant's scenes, while the store of these does not change."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self._scenes, self._memory = runtime.scenes, runtime.memory
+        self._scenes, self._named, self._memory = runtime.scenes, runtime.named, runtime.memory
         # Until when what was found holds (monotonic clock), at which state of the store, with how much free memory, and
         # what it is. Scenes alone keep alive what is prepared for them.
         self._known: tuple[float, int, int, dict[Kind, tuple[ReferenceType[Any], int]]] = (-math.inf, 0, 0, {})
@@ -46,15 +49,23 @@ class Lookup:
         prepared = None if known is None else known[0]()
         if known is not None and prepared is not None:
             return prepared, known[1]
-        try:
-            prepared = self._scenes.find(kind[0], kind[1]).prepared.find(kind[2])
-        except (SceneNotFoundError, VersionMismatchError):
-            return None
+        scene = self._scene(*kind[:2])
+        prepared = None if scene is None else scene.prepared.find(kind[2])
         room = None if prepared is None else self._memory.room_bytes(prepared.cost, free)
         if room is None:
             return None
         found[kind] = ref(prepared), room
         return prepared, room
+
+    def _scene(self, name: str, version: int) -> StoredScene | None:
+        if version == NAMED:
+            named = self._named.get(name)
+            known = "" if named is None else named.content_hash
+            return self._scenes.find_content(known, counts=False) if known else None
+        try:
+            return self._scenes.find(name, version)
+        except (SceneNotFoundError, VersionMismatchError):
+            return None
 
 
 class _Way(NamedTuple):
@@ -65,6 +76,13 @@ class _Way(NamedTuple):
     parts: DrawingParts
     # Host memory for outputs on their way, where kernels do not write to the reply; None: they do.
     staging: Callable[[Any], Any] | None
+
+
+class Drawn(NamedTuple):
+    """What native code has drawn for a reply, by the names of outputs."""
+
+    prepared: PreparedRender
+    outputs: Mapping[str, Array]
 
 
 class PreparedCalls:
@@ -92,6 +110,8 @@ class PreparedCalls:
         prepared, room = found
         if isinstance(prepared, PreparedPass):
             return self._passes.render_short(prepared, request, short)
+        if prepared.message_bytes > short.message_bytes:
+            return None
         native = prepared.native
         staged = None if way.staging is None else way.staging(native)
         reply = short.draw(way.parts, native, request, staged, room, prepared.engine)
@@ -104,26 +124,42 @@ class PreparedCalls:
         request = read_render_request(raw)
         if request is None or call.lane_name or call.times.spans is not None:
             return None
-        call.request_key = request.kind[2]
+        call.request = request
         found = self.look_up(call.tenant)(request.kind)
         if found is None:
             return None
         prepared, room = found
         if isinstance(prepared, PreparedPass):
             return self._passes.render(prepared, request, call, most_bytes)
-        if prepared.payload_bytes > most_bytes or not prepared.native.takes(request):
+        if prepared.message_bytes > most_bytes:
             return None
-        return self._draw(prepared, request, room, call)
+        drawn = self._draw(prepared, request, room, call)
+        if drawn is not None:
+            call.record.bytes_sent = prepared.payload_bytes
+        return drawn
+
+    def draw(self, call: Call) -> Drawn | None:
+        """Draw a Render of a known kind that takes more than one message, or files; None: the general way draws it."""
+        request = call.request
+        found = self.look_up(call.tenant)(request.kind) if isinstance(request, RenderRequest) else None
+        if found is None:
+            return None
+        prepared, room = found
+        if not isinstance(prepared, PreparedRender) or prepared.message_bytes <= call.message_bytes:
+            return None
+        check_room(call, prepared.cost.payload_bytes)
+        drawn = self._draw(prepared, request, room, call)
+        return None if drawn is None else Drawn(prepared, prepared.arrays(drawn))
 
     def prepare(self, request: Any, cost: Cost, reply: Any, payload_bytes: int, call: Call) -> None:
         """Prepare Renders like one that has just succeeded, if they can be."""
         scene = request.scene
-        if call.request_key is None or not isinstance(scene, StoredScene):
+        if call.request is None or not isinstance(scene, StoredScene):
             return
         tensors, numbers = scene.load().tensors, self._tenants.of(call).executor.numbers
         prepared = prepared_render(request.task, tensors, request.formats, reply, payload_bytes, cost, numbers)
         if prepared is not None:
-            scene.prepared.add(call.request_key, prepared)
+            scene.prepared.add(call.request.key, prepared)
 
     def look_up(self, tenant: str) -> Lookup:
         """What finds the tenant's prepared Renders."""
@@ -131,7 +167,8 @@ class PreparedCalls:
 
     def _draw(self, prepared: PreparedRender, request: RenderRequest, room: int, call: Call) -> bytes | None:
         runtime = self._tenants.of(call)
-        payload = runtime.payload_memory.account.take(call.tenant, prepared.payload_bytes)
+        account = runtime.payload_memory.account
+        payload = account.take(call.tenant, prepared.payload_bytes) if prepared.native.takes(request) else None
         if payload is None:
             return None
         job = RenderJob(
@@ -183,5 +220,5 @@ def _check_outcome(outcome: Outcome, overdue_limit: float) -> None:
 def _note(job: RenderJob, prepared: PreparedRender, call: Call) -> None:
     record = call.record
     record.engine, record.operation = prepared.engine, "forward"
-    record.bytes_sent, record.batch_views = prepared.payload_bytes, job.batch_views
+    record.batch_views = job.batch_views
     call.times.milliseconds = job.stages

@@ -59,7 +59,7 @@ class PreparedFrames:
         ready = None if self._kind is None else self._look_up(self._kind)
         prepared = None if ready is None else ready[0]
         # What is prepared for the same key later is of the same type and size.
-        is_fit = isinstance(prepared, PreparedRender) and prepared.payload_bytes <= FRAME_BYTES
+        is_fit = isinstance(prepared, PreparedRender) and prepared.message_bytes <= FRAME_BYTES
         if prepared is None or not is_fit or not self.line.expect(raw, prepared.engine):
             self.forget()
 

@@ -83,7 +83,7 @@ class PreparedPasses:
         state = contexts.look(request.context_id)
         if not isinstance(state, PassState):
             return None
-        asking.remember(request.key)
+        asking.remember(request)
         prepared: PreparedBackward | None = state.kind.backwards.find(request.key)
         if prepared is None or prepared.payload_bytes > asking.most_bytes:
             return None
@@ -105,21 +105,21 @@ class PreparedPasses:
     ) -> None:
         """Prepare retained Renders like one that has just succeeded, if they can be."""
         scene, runtime = request.scene, self._tenants.of(call)
-        if call.request_key is None or not isinstance(scene, StoredScene):
+        if call.request is None or not isinstance(scene, StoredScene):
             return
         content, numbers = scene.load(), runtime.executor.numbers
         source = PassSource(content.tensors, scene.outline.shapes, scene.reference, runtime.limits)
         prepared = prepared_pass(state, source, request.formats, reply, payload_bytes, cost, numbers, runtime.passes)
         if prepared is not None:
-            scene.prepared.add(call.request_key, prepared)
+            scene.prepared.add(call.request.key, prepared)
 
     def prepare_backward(
         self, state: Any, spec: render_pb2.BackwardSpec, cost: Cost, reply: Any, payload_bytes: int, call: Call
     ) -> None:
         """Prepare Backwards like one that has just succeeded, if they can be."""
-        if call.request_key is None or not isinstance(state, PassState):
+        if call.request is None or not isinstance(state, PassState):
             return
         numbers = self._tenants.of(call).executor.numbers
         prepared = prepared_backward(spec, state, reply, payload_bytes, cost, numbers)
         if prepared is not None:
-            state.kind.backwards.add(call.request_key, prepared)
+            state.kind.backwards.add(call.request.key, prepared)

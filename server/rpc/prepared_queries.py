@@ -45,7 +45,7 @@ class PreparedQueries:
             scene = asking.runtime.scenes.find(request.scene_id, request.version)
         except (SceneNotFoundError, VersionMismatchError):
             return None
-        asking.remember(request.key)
+        asking.remember(request)
         prepared: PreparedQuery | None = scene.prepared.find(request.key)
         if prepared is None or prepared.payload_bytes > asking.most_bytes:
             return None
@@ -63,7 +63,7 @@ class PreparedQueries:
     def prepare(self, request: Any, cost: Cost, reply: Any, payload_bytes: int, call: Call) -> None:
         """Prepare queries like one that has just succeeded, if they can be."""
         scene, runtime = request.scene, self._tenants.of(call)
-        if call.request_key is None or not isinstance(scene, StoredScene):
+        if call.request is None or not isinstance(scene, StoredScene):
             return
         world, numbers = settled_world(scene.content), runtime.executor.numbers
         if world is None:
@@ -71,4 +71,4 @@ class PreparedQueries:
         plan, queries = request.task.plan, runtime.queries
         prepared = prepared_query(plan, world, reply, payload_bytes, cost, numbers, queries)
         if prepared is not None:
-            scene.prepared.add(call.request_key, prepared)
+            scene.prepared.add(call.request.key, prepared)

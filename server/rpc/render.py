@@ -15,17 +15,15 @@ from lumigrad.server.core.errors import InvalidArgumentError
 from lumigrad.server.core.limits import require
 from lumigrad.server.core.streams import Backward, Forward, Receiver, check_room, named_tensors, timed
 from lumigrad.server.device.memory import Cost
-from lumigrad.server.device.transfer import Transfer
 from lumigrad.server.engines.content import Tensors, uploader
 from lumigrad.server.engines.gradients import Wanted
 from lumigrad.server.engines.images import ImageFormats
 from lumigrad.server.engines.requests import checked_gradients
-from lumigrad.server.engines.runner import ForwardState, Retained, Task
-from lumigrad.server.rpc.prepared_calls import PreparedCalls
+from lumigrad.server.engines.runner import ForwardJob, ForwardState, Retained, Task
+from lumigrad.server.rpc.prepared_calls import Drawn, PreparedCalls
 from lumigrad.server.rpc.prepared_passes import PreparedPasses
 from lumigrad.server.rpc.render_batch import render_batch
 from lumigrad.server.scenes.lookup import CLOUDS, ENGINES, AcceptedKinds, InlineScene, find_scene
-from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime, Tenants
 from lumigrad.v1 import image_pb2, render_pb2
 
@@ -35,54 +33,6 @@ BackwardFrames = Iterator[Frame[render_pb2.BackwardRequest]]
 
 _REQUESTS = FrameCodec(render_pb2.RenderRequest)
 _KINDS = AcceptedKinds(ENGINES, "a scene of spheres or gaussians; DistanceService answers about a mesh or a world")
-
-
-class ForwardRequest:
-    """A forward pass of a scene, whose header was checked. Its engine takes the scene's tensors as inputs."""
-
-    def __init__(self, task: Task, scene: InlineScene | StoredScene, formats: ImageFormats | None = None) -> None:
-        """`formats` are the encodings of the outputs in the reply; None: raw tensors."""
-        self.task = task
-        # None: the stored scene of the task, which a batch finds again before the work.
-        self.scene: InlineScene | StoredScene | None = scene
-        self.formats = formats or ImageFormats()
-
-    def receive(self, reader: PayloadReader) -> None:
-        """Check the tensors in the payload."""
-        if isinstance(self.scene, InlineScene):
-            self.scene.receive(reader)
-
-    def inputs(self) -> Any:
-        """The engine's inputs; called on the device's thread."""
-        assert self.scene is not None
-        return self.scene.load().tensors
-
-
-class ImageRequest(ForwardRequest):
-    """Images of a scene. Its engine also takes tensors of the request."""
-
-    def __init__(
-        self, task: Task, scene: InlineScene | StoredScene, formats: ImageFormats, transfer: Transfer, call: Call
-    ) -> None:
-        super().__init__(task, scene, formats)
-        self._transfer = transfer
-        self._call = call
-        self._upload: Callable[[], Tensors] | None = None
-
-    def receive(self, reader: PayloadReader) -> None:
-        """Check the tensors in the payload."""
-        super().receive(reader)
-        tensors = self.task.plan.request_tensors
-        if tensors:
-            self._upload = uploader(tensors, reader, self._transfer, self.task.field)
-
-    def inputs(self) -> Tensors:
-        """The engine's inputs; called on the device's thread."""
-        tensors: Tensors = super().inputs()
-        if self._upload is None:
-            return tensors
-        with self._call.times.stage("upload"):
-            return {**tensors, **self._upload()}
 
 
 class EngineService(ABC):
@@ -99,12 +49,12 @@ class EngineService(ABC):
         self._tenants.of(call).contexts.release(request.context_id)
         return render_pb2.ReleaseReply()
 
-    def _drew(self, request: ForwardRequest, cost: Cost, reply: Any, payload_bytes: int, call: Call) -> None:
+    def _drew(self, request: ForwardJob, cost: Cost, reply: Any, payload_bytes: int, call: Call) -> None:
         """Note a forward pass that has succeeded, with its reply before payload and timings."""
         del request, cost, reply, payload_bytes, call
 
     def _retained(
-        self, request: ForwardRequest, cost: Cost, reply: Any, payload_bytes: int, state: ForwardState, call: Call
+        self, request: ForwardJob, cost: Cost, reply: Any, payload_bytes: int, state: ForwardState, call: Call
     ) -> None:
         """Likewise one that is retained."""
         del request, cost, reply, payload_bytes, state, call
@@ -113,10 +63,13 @@ class EngineService(ABC):
         """Likewise the backward pass of a retained state."""
         del state, spec, cost, reply, payload_bytes, call
 
+    def _draw(self, call: Call) -> Drawn | None:
+        """What native code draws for a call whose like was drawn before; None: it does not."""
+        del call
+        return None
+
     @abstractmethod
-    def _request(
-        self, spec: Any, call: Call, field: str, formats: Sequence[image_pb2.OutputFormat] = ()
-    ) -> ForwardRequest:
+    def _request(self, spec: Any, call: Call, field: str, formats: Sequence[image_pb2.OutputFormat] = ()) -> ForwardJob:
         """Check a header; `field` is the path of the spec in the request."""
 
     def _forward(self, frames: Iterator[Frame[Any]], call: Call, reply: Forward) -> Iterator[Frame[Forward]]:
@@ -134,6 +87,13 @@ class EngineService(ABC):
         """Compute outputs, and describe them in the header of a reply; returns its payload."""
         call.record.operation = "forward"
         runtime = self._tenants.of(call)
+        drawn = self._draw(call)
+        if drawn is not None:
+            prepared, payload = drawn.prepared, call.lane.writer(call.most_payload_bytes)
+            reply.scene.CopyFrom(prepared.scene)
+            reply.outputs.extend(prepared.formats.named(drawn.outputs, payload, call))
+            runtime.payload_memory.reserve(max(0, payload.length - prepared.payload_bytes), call)
+            return payload
         header, limits, runner = receiver.header, runtime.limits, runtime.runner
         retain = header.retain
         with call.times.stage("decode"):
@@ -143,7 +103,7 @@ class EngineService(ABC):
             memory = plan.forward_bytes(plan.outputs, retain=retain, device=runtime.transfer.device)
             check_room(call, reserved)
             cost = _admit(receiver, runtime, call, task, "retain" if retain else "forward", memory, reserved)
-            request.receive(receiver.payload(limits.payload_bytes, runtime.payload_memory))
+            request.receive(receiver.payload(limits.payload_bytes, runtime.payload_memory), runtime.transfer, call)
         entry = None if retain else runner.batch_entry(request, call)
         begin = partial(runner.forward_steps, request, call, retain=retain)
         result = runtime.executor.deliver_steps(begin, call, cost, entry)
@@ -187,7 +147,7 @@ class EngineService(ABC):
                 forward = task.plan.forward_bytes(names, retain=True, device=runtime.transfer.device)
                 wanted, cost = _admit_backward(receiver, runtime, call, task, "forward and backward", forward)
                 reader, upload = _receive_gradients(receiver, runtime, call, task)
-                request.receive(reader)
+                request.receive(reader, runtime.transfer, call)
                 work = lambda: runner.forward_backward(task, request.inputs(), upload(), wanted, call)  # noqa: E731
         gradients = runtime.executor.deliver_steps(work, call, cost)
         call.record.nonfinite = gradients.nonfinite()
@@ -254,16 +214,19 @@ class RenderService(EngineService):
         self.shortcuts = {"Render": self._renders, "Backward": self._passes}
         self.look_up = self._renders.look_up
 
-    def _drew(self, request: ForwardRequest, cost: Cost, reply: Any, payload_bytes: int, call: Call) -> None:
+    def _drew(self, request: ForwardJob, cost: Cost, reply: Any, payload_bytes: int, call: Call) -> None:
         self._renders.prepare(request, cost, reply, payload_bytes, call)
 
     def _retained(
-        self, request: ForwardRequest, cost: Cost, reply: Any, payload_bytes: int, state: ForwardState, call: Call
+        self, request: ForwardJob, cost: Cost, reply: Any, payload_bytes: int, state: ForwardState, call: Call
     ) -> None:
         self._passes.prepare_render(request, cost, reply, payload_bytes, state, call)
 
     def _differentiated(self, state: Any, spec: Any, cost: Cost, reply: Any, payload_bytes: int, call: Call) -> None:
         self._passes.prepare_backward(state, spec, cost, reply, payload_bytes, call)
+
+    def _draw(self, call: Call) -> Drawn | None:
+        return self._renders.draw(call)
 
     def Render(self, frames: RenderFrames, call: Call) -> Iterator[Frame[render_pb2.RenderReply]]:
         """Render a scene, stored or inline."""
@@ -297,7 +260,7 @@ class RenderService(EngineService):
 
     def _request(
         self, spec: render_pb2.RenderSpec, call: Call, field: str, formats: Sequence[image_pb2.OutputFormat] = ()
-    ) -> ForwardRequest:
+    ) -> ForwardJob:
         """Check a header; `field` is the path of the spec in the request."""
         runtime, settings = self._tenants.of(call), spec.WhichOneof("settings")
         scene = find_scene(spec, _KINDS, runtime, call, field, settings)
@@ -314,4 +277,4 @@ class RenderService(EngineService):
         call.record.facts["cameras"] = len(spec.cameras)
         call.record.facts["pixels"] = sum(camera.width * camera.height for camera in spec.cameras)
         images = ImageFormats.of(formats, task.plan, f"{field.removesuffix('spec')}formats")
-        return ImageRequest(task, scene, images, runtime.transfer, call)
+        return ForwardJob(task, scene, images)

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
-from typing import Any, Protocol
 
 import grpc
 
@@ -29,11 +28,9 @@ from lumigrad.server.core.limits import Limits, require
 from lumigrad.server.core.streams import Receiver, check_room, named_tensor, timed
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.base import joined_views
-from lumigrad.server.engines.images import ImageFormats
-from lumigrad.server.engines.runner import Task
+from lumigrad.server.engines.runner import ForwardJob, Task
 from lumigrad.server.rpc.status import answer_to
-from lumigrad.server.scenes.lookup import InlineScene, stored_scene
-from lumigrad.server.storage.stored_scene import StoredScene
+from lumigrad.server.scenes.lookup import stored_scene
 from lumigrad.server.storage.tenants import Runtime
 from lumigrad.v1 import image_pb2, render_pb2
 
@@ -51,26 +48,8 @@ _ERRORS_OF_ITEMS = (
 )
 
 
-class ItemRequest(Protocol):
-    """The forward pass of an item.
-
-    Attributes:
-        scene: None: the stored scene of the task; a batch holds no scene while others are rendered.
-    """
-
-    task: Task
-    formats: ImageFormats
-    scene: InlineScene | StoredScene | None
-
-    def receive(self, reader: PayloadReader) -> None:
-        """Check the tensors in the payload."""
-
-    def inputs(self) -> Any:
-        """The engine's inputs; called on the device's thread."""
-
-
 # Checks the spec of an item at a path in the request, and its formats.
-MakeRequest = Callable[[render_pb2.RenderSpec, Call, str, Sequence[image_pb2.OutputFormat]], ItemRequest]
+MakeRequest = Callable[[render_pb2.RenderSpec, Call, str, Sequence[image_pb2.OutputFormat]], ForwardJob]
 
 
 @dataclass(frozen=True)
@@ -78,7 +57,7 @@ class _Item:
     """An item whose header was checked, and its place in the request."""
 
     index: int
-    request: ItemRequest
+    request: ForwardJob
 
     @property
     def key(self) -> Hashable:
@@ -94,14 +73,11 @@ class _Group:
 
     def __init__(self, items: Sequence[_Item]) -> None:
         self.items = items
-        self.request = items[0].request
-        self.task, self.formats = self.request.task, self.request.formats
+        self.request = request = items[0].request
         if len(items) > 1:
-            self.task = replace(self.task, plan=joined_views([item.request.task.plan for item in items]))
-
-    def inputs(self) -> Any:
-        """The engine's inputs; called on the device's thread."""
-        return self.request.inputs()
+            plan = joined_views([item.request.task.plan for item in items])
+            self.request = ForwardJob(replace(request.task, plan=plan), None, request.formats)
+        self.task, self.formats = self.request.task, self.request.formats
 
     def parts(self) -> list[_Group]:
         """A group of each item."""
@@ -167,7 +143,7 @@ class _Batch:
         valid = []
         for group in groups:
             try:
-                group.request.receive(reader)
+                group.request.receive(reader, self._runtime.transfer, self._call)
                 valid.append(group)
             except _ERRORS_OF_ITEMS as error:
                 self._fail(group.items[0].index, error)
@@ -186,8 +162,8 @@ class _Batch:
                 self._fail(item.index, error)
             return
         try:
-            runner, entry = runtime.runner, runtime.runner.batch_entry(group, call)
-            work = partial(runner.forward, group, call, retain=False)
+            runner, entry = runtime.runner, runtime.runner.batch_entry(group.request, call)
+            work = partial(runner.forward, group.request, call, retain=False)
             cost = self._cost(group.task, self._payload_bytes)
             # A full queue refuses a batch at its beginning, when nothing is lost.
             result = runtime.executor.deliver(work, call, cost, entry, waits=bool(self._rendered))

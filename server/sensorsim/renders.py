@@ -21,8 +21,7 @@ from lumigrad.server.core.errors import (
 from lumigrad.server.core.limits import Limits
 from lumigrad.server.engines.gaussians import GAUSSIANS, gaussian_plan
 from lumigrad.server.engines.images import ImageFormats
-from lumigrad.server.engines.runner import Task
-from lumigrad.server.rpc.render import ForwardRequest
+from lumigrad.server.engines.runner import ForwardJob, Task
 from lumigrad.server.scenes.lookup import named_scene
 from lumigrad.server.sensorsim.catalog import MASK_BYTES, Catalog
 from lumigrad.server.sensorsim.frames import DriveFrame, error_about
@@ -115,7 +114,7 @@ class FrameRenderer:
             except InvalidArgumentError as error:
                 raise error_about(launch.frames[0], error) from None
             task = Task(GAUSSIANS, plan, "spec", stored.reference)
-            request = ForwardRequest(task, stored, _LEVELS)
+            request = ForwardJob(task, stored, _LEVELS)
             reserved = _LEVELS.reply_bytes(plan, runtime.limits, task.field)
             memory = plan.forward_bytes(plan.outputs, retain=False, device=runtime.transfer.device)
             cost = task.cost("forward", memory, reserved)

@@ -11,7 +11,7 @@ import pytest
 
 from lumigrad.protos.service import SINGLE_REPLY
 from lumigrad.protos.wire import Frame
-from lumigrad.v1 import render_pb2
+from lumigrad.v1 import image_pb2, render_pb2
 from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
 from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
 from support.workers import traced_worker
@@ -58,4 +58,20 @@ def test_a_render_of_a_stored_scene_goes_through_few_files(
     assert is_first == (f"engines/{kind}.py" in files)
     most_prepared = MOST_SHORT if is_single else MOST_PREPARED
     assert len(files) <= (MOST_FILES if is_first else most_prepared), files
+    client.close()
+
+
+@pytest.mark.parametrize("kind", ["a file", "many messages"])
+def test_a_long_render_of_a_known_kind_is_not_planned_again(process: WorkerProcess, kind: str) -> None:
+    client, size = RawClient(process.target), (32, 24) if kind == "a file" else (640, 480)
+    scene_id = client.put(gaussian_cloud(80)).scene.scene_id
+    formats = [image_pb2.OutputFormat(name="color", format=image_pb2.IMAGE_FORMAT_PNG)] if kind == "a file" else []
+    planned = []
+    for x in (0.0, 0.1, 0.2):
+        traces = process.log.count("files [")
+        client.render(gaussian_spec(opencv_camera(*size, x=x), scene_id=scene_id), formats=formats)
+        process.wait_for_log("files [", count=traces + 1)
+        files = re.findall(r"^files (\[.*\])$", process.log, re.MULTILINE)[-1]
+        planned.append("engines/gaussians.py" in files)
+    assert planned == [True, False, False]
     client.close()

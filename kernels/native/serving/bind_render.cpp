@@ -245,10 +245,12 @@ void bind_serving_renders(nb::module_& m) {
       .def_prop_ro(
           "kind",
           [](const BoundRequest& b) {
-            const std::string& key = b.request.key;
-            return nb::make_tuple(b.scene_id, b.request.version, nb::bytes(key.data(), key.size()));
+            // Names have a version that no scene has.
+            const nb::int_ version = b.request.is_named ? nb::int_(-1) : nb::int_(b.request.version);
+            return nb::make_tuple(b.scene_id, version, nb::bytes(b.request.key.data(), b.request.key.size()));
           },
           nb::sig("def kind(self, /) -> tuple[str, int, bytes]"), "Scene, version and key.")
+      .def_prop_ro("key", [](const BoundRequest& b) { return nb::bytes(b.request.key.data(), b.request.key.size()); })
       .def("__len__", [](const BoundRequest& b) { return b.request.poses.size(); });
   m.def("read_render_request", &read_request, "raw"_a,
         nb::sig("def read_render_request(raw: bytes) -> RenderRequest | None"),

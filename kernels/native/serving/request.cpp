@@ -51,8 +51,9 @@ bool read_scene_ref(std::string_view message, SceneRef& scene) {
   for (Fields fields(message); !fields.at_end();) {
     const std::optional<Field> field = fields.next();
     if (!field) return false;
-    if (field->number == 1 && field->type == kLength && scene.scene_id.empty()) {
+    if ((field->number == 1 || field->number == 3) && field->type == kLength && scene.scene_id.empty()) {
       scene.scene_id = field->content;
+      scene.is_named = field->number == 3;
     } else if (field->number == 2 && field->type == kVarint && !has_version) {
       has_version = true;
       scene.version = varint_of(*field);
@@ -60,7 +61,7 @@ bool read_scene_ref(std::string_view message, SceneRef& scene) {
       return false;
     }
   }
-  return !scene.scene_id.empty();
+  return !scene.scene_id.empty() && !(scene.is_named && has_version);
 }
 
 bool read_camera(std::string_view message, std::vector<CameraPose>& poses, Key& key) {

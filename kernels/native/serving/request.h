@@ -18,10 +18,11 @@ struct CameraPose {
   std::array<double, 3> translation;
 };
 
-// A `lumigrad.v1.SceneRef` with an id.
+// A `lumigrad.v1.SceneRef`.
 struct SceneRef {
-  std::string_view scene_id;
+  std::string_view scene_id;  // Or the name.
   std::uint64_t version = 0;  // 0: the current one.
+  bool is_named = false;
 };
 
 // False for whatever may be wrong or of another kind, as below.
@@ -30,7 +31,7 @@ bool read_scene_ref(std::string_view message, SceneRef& scene);
 // Reads a `lumigrad.v1.Camera`: appends its pose, and to the key all else. False as above.
 bool read_camera(std::string_view message, std::vector<CameraPose>& poses, Key& key);
 
-// A `lumigrad.v1.RenderRequest` of a scene that it names by its id, seen by cameras with OpenCV's model.
+// A `lumigrad.v1.RenderRequest` of a scene that it refers to, seen by cameras with OpenCV's model.
 struct RenderRequest : SceneRef {
   // All bytes but those of the poses. Requests of equal keys are equal but for the values of their poses.
   std::string key;

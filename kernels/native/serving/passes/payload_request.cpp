@@ -38,6 +38,7 @@ bool read_distance_spec(std::string_view message, QueryRequest& request, Key&) {
     if (field->type != kLength) return false;
     if (field->number == kSceneRef) {
       if (!request.scene.scene_id.empty() || !read_scene_ref(field->content, request.scene)) return false;
+      if (request.scene.is_named) return false;
     } else if (!is_in_payload(field->content)) {
       return false;
     }

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
@@ -26,6 +28,7 @@ from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
 from support.calls.raw_calls import RawClient, opencv_camera, pulsar_camera, spec_of, sphere_cloud
 from support.calls.render_kinds import Kind, StoredCloud, kinds, moved, store_clouds
 from support.calls.repeats import BATCH, assert_same, damaged, repeat
+from support.driving.scenes import SCENE, street
 from support.workers.unharmed import unharmed_after
 from support.workers.worker import WorkerProcess, worker
 
@@ -225,6 +228,20 @@ def test_a_repeated_render_of_a_deleted_scene_is_refused(client: RawClient, aske
     refused = asker.ask(raw)
     assert refused.code == "NOT_FOUND"
     assert_same(refused, asker.ask(UNKNOWN + raw), raw)
+
+
+def test_a_scene_by_name_answers_as_the_same_request_in_other_bytes(tmp_path: Path) -> None:
+    options = ("--device", "cpu", "--sensorsim", str(street(tmp_path).folder))
+    with worker(*options) as started, closing(RawClient(started.target)) as client, closing(Asker(client)) as asker:
+        for view in range(3):
+            request = small_request("", 0.1 * view)
+            request.spec.scene_ref.name = SCENE
+            raw = request.SerializeToString()
+            found = asker.ask(raw)
+            assert found.is_ok
+            assert_same(found, asker.ask(ENCODINGS["reversed"](request)), raw)
+        request.spec.scene_ref.version = 1
+        assert asker.ask(request.SerializeToString()).code == "INVALID_ARGUMENT"
 
 
 @pytest.mark.parametrize("priority", ["interactive", "batch", "nonsense"])

@@ -73,5 +73,6 @@ def test_a_long_render_of_a_known_kind_is_not_planned_again(process: WorkerProce
         process.wait_for_log("files [", count=traces + 1)
         files = re.findall(r"^files (\[.*\])$", process.log, re.MULTILINE)[-1]
         planned.append("engines/gaussians.py" in files)
-    assert planned == [True, False, False]
+    # The second list may be the first call's.
+    assert planned[0] and not planned[-1]
     client.close()

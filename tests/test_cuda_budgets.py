@@ -8,6 +8,8 @@ import pytest
 
 from tests.cuda_budgets.__main__ import FILE, compare, lacking, read, release, write
 from tests.cuda_budgets.usage import Usage, demangled, instructions_of, resources_of
+from tests.cuda_budgets.visits import Visit, visits_of
+from tests.cuda_budgets.visits import compare as compare_visits
 
 MANGLED = "_ZN8lumigrad7density41_GLOBAL__N__543fcc79_9_gather_cu_2e8d9bbc12split_kernelILi3EEEvNS0_8ChildrenEPf"
 RESOURCES = f"""
@@ -87,3 +89,22 @@ def test_in_continuous_integration_all_architectures_of_the_release_are_compiled
     (tmp_path / "cuda.cmake").write_text("", encoding="utf-8")
     with pytest.raises(ValueError, match="no list"):
         release(tmp_path / "cuda.cmake")
+
+
+def test_the_instructions_of_a_visit_are_those_of_the_shortest_loop_with_an_exponential() -> None:
+    code = CODE + (
+        "        /*0070*/                   BAR.SYNC.DEFER_BLOCKING 0x0 ;    /* 0x0 */\n"
+        "        /*0080*/              @!P0 ATOMS.CAST.SPIN R4, [R2], R4, R5 ; /* 0x0 */\n"
+        "        /*0090*/               @P0 BRA 0x40 ;                       /* 0x0 */\n"
+        "        /*00a0*/               @P1 BRA P2, 0x10 ;                   /* 0x0 */\n"
+        "        /*00b0*/               @P1 BRA 0xa0 ;                       /* 0x0 */\n"
+        "        /*00c0*/                   BRA 0xc0 ;                       /* 0x0 */\n"
+    )
+    key = ("90", MANGLED)
+    assert visits_of(code.splitlines()) == {key: Visit(loop=6, barriers=1, shared_atomics=1)}
+    assert visits_of(CODE.splitlines()) == {}
+    budget = {key: Visit(6, 0, 1)}
+    shown, over = compare_visits(budget, {key: Visit(6, 1, 0)})
+    assert shown == [f"sm_90 {MANGLED}: loop 6 of 6, barriers 1 of 0, shared_atomics 0 of 1"]
+    assert over == [f"sm_90 {MANGLED}: barriers 1, budget 0"]
+    assert compare_visits(budget, {})[1] == [f"sm_90 {MANGLED}: has a budget for visits, but is not in the module"]

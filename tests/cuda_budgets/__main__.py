@@ -3,6 +3,7 @@
     python -m tests.cuda_budgets            fails if a kernel uses more than budgets.csv allows, or has no budget
     python -m tests.cuda_budgets --write    makes what the kernels use now their budgets
 
+It also compares the instructions that kernels execute for a Gaussian with visits.csv, whose budgets are set by hand.
 In continuous integration it also fails if the module lacks code for an architecture of the release.
 
 The budgets hold for the toolkit named in the first line of the file: another compiler allocates other registers.
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from lumigrad.kernels import _native
+from tests.cuda_budgets import visits
 from tests.cuda_budgets.usage import Usage, architectures_of, of_module
 
 Budgets: TypeAlias = dict[tuple[str, str], Usage]
@@ -91,8 +93,10 @@ def main() -> int:
     runtime, module = _native.cuda_probe().runtime, Path(_native.__file__)
     toolkit = f"{runtime // 1000}.{runtime % 1000 // 10}"
     used: Budgets = {}
+    visited: dict[tuple[str, str], visits.Visit] = {}
     for architecture in ARCHITECTURES:
-        used |= of_module(module, tools, architecture)
+        usage, of_architecture = of_module(module, tools, architecture)
+        used, visited = used | usage, visited | of_architecture
     if arguments.write:
         write(FILE, toolkit, used)
     expected, budgets = read(FILE)
@@ -100,6 +104,9 @@ def main() -> int:
         print(f"the budgets are for CUDA {expected}, and the kernels were compiled with {toolkit}")
         return 2
     over, under = compare(budgets, used)
+    shown, exceeded = visits.compare(visits.read(), visited)
+    print("\n".join(shown))
+    over += exceeded
     for line in under:
         print(f"below its budget: {line}")
     for line in over:

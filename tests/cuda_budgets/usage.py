@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.cuda_budgets.visits import Visit, visits_of
+
 _ARCHITECTURE = re.compile(r"^(?:\s*\.target\s+|arch = )sm_(\d+)")
 _FUNCTION = re.compile(r"^\s*Function\s*:?\s*(\w+)")
 _RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)")
@@ -48,11 +50,14 @@ def architectures_of(module: Path, tools: Path) -> list[str]:
     return sorted(set(re.findall(r"\.sm_(\w+)\.cubin", listed)), key=int)
 
 
-def of_module(module: Path, tools: Path, architecture: str) -> dict[tuple[str, str], Usage]:
-    """The usage by (architecture, kernel) of a shared library; `tools` is the folder of cuobjdump and nvdisasm."""
+def of_module(
+    module: Path, tools: Path, architecture: str
+) -> tuple[dict[tuple[str, str], Usage], dict[tuple[str, str], Visit]]:
+    """The usage and the visits of a shared library by (architecture, kernel); `tools` has cuobjdump and nvdisasm."""
     only = ("-arch", f"sm_{architecture}")
     resources = resources_of(_dump(module, tools, *only, "-res-usage"))
-    instructions = instructions_of(_dump(module, tools, *only, "-sass"))
+    listing = _dump(module, tools, *only, "-sass")
+    instructions, visits = instructions_of(listing), visits_of(listing)
     names = demangled({name for _, name in resources})
     found: dict[tuple[str, str], Usage] = {}
     for (architecture, mangled), (registers, local) in resources.items():
@@ -65,7 +70,7 @@ def of_module(module: Path, tools: Path, architecture: str) -> dict[tuple[str, s
         if key in found:
             raise ValueError(f"two kernels are named {key[1]} in files of the same name; rename one")
         found[key] = here
-    return found
+    return found, {(sm, names[name].removeprefix("lumigrad::")): visit for (sm, name), visit in visits.items()}
 
 
 def resources_of(lines: Iterable[str]) -> dict[tuple[str, str], tuple[int, int]]:

@@ -123,6 +123,18 @@ def test_tiles_that_were_not_listed_look_the_same(name: str, device: Device, usu
     assert_same_touched(other, listed)
 
 
+@pytest.mark.parametrize("count", [1, 33, 255, 256, 257, 513, 700])
+def test_lists_of_any_length_are_differentiated_in_segments_as_in_one_go(count: int, device: Device) -> None:
+    cloud = Cloud(count=count, scales=(0.3, 3.0), opacities=(0.004, 0.05))
+    layers = build(f"{count} layers", cloud, width=27, height=19, background=(0.1, 0.3, 0.5))
+    listed = everything(device.engine, layers)
+    assert_gradients(listed, everything(cpu(), layers), 1e-4)
+    device.cuda.session.set_pair_limit(0)
+    whole = everything(device.engine, layers)
+    assert_same_outputs(whole, listed)
+    assert_gradients(listed, whole)
+
+
 def test_large_gaussians_are_listed_in_all_their_tiles(device: Device) -> None:
     listed = run(device.engine, LARGE, outputs=OUTPUTS)
     assert listed.outputs["contributors"].min() > 20

@@ -35,12 +35,12 @@ struct TileList {
   int length;
   int left, top;  // Corner of the tile, pixels.
 
-  __device__ explicit TileList(const TileLists& lists) {
-    const unsigned tile = blockIdx.x, row = tile / lists.tiles_x;
+  __device__ explicit TileList(const TileLists& lists, unsigned tile = blockIdx.x) {
+    const unsigned row = tile / lists.tiles_x;
     left = static_cast<int>(tile % lists.tiles_x) * kDeviceTile;
     top = static_cast<int>(row % lists.tiles_y) * kDeviceTile;
     unsigned end;
-    first = lists.tile_starts != nullptr ? lists.tile_starts[tile] : kUnlisted;
+    first = lists.tile_starts[tile];
     if (first != kUnlisted) {
       end = lists.tile_starts[tile + 1];
       entries = lists.entries + first;

@@ -111,6 +111,14 @@ void sort_by_depth(const DeviceBuffer<unsigned>& keys, int items, TileLists& lis
   lists.view_ranks = ranks;
 }
 
+void leave_unlisted(TileLists& lists, TileBuffers& buffers, cudaStream_t stream) {
+  const std::size_t tiles = static_cast<std::size_t>(lists.views) * lists.tiles_x * lists.tiles_y;
+  buffers.tile_starts = DeviceBuffer<unsigned>(tiles + 1, stream);
+  static_assert(kUnlisted == 0xFFFFFFFFu);
+  check(cudaMemsetAsync(buffers.tile_starts.data(), 0xFF, buffers.tile_starts.bytes(), stream), "clearing lists");
+  lists.tile_starts = buffers.tile_starts.data();
+}
+
 void sort_by_tile(const DeviceBuffer<unsigned>& tiles, const DeviceBuffer<unsigned>& entries, TileLists& lists,
                   TileBuffers& buffers, cudaStream_t stream) {
   const std::size_t pairs = entries.size();

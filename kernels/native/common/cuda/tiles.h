@@ -29,7 +29,7 @@ struct TileLists {
   const unsigned long long* counted;
   const unsigned* order;       // [views * items] items by rank
   const unsigned* view_ranks;  // [views + 1] where the ranks of each view start; the last is where they end.
-  // [views * tiles + 1] into `entries`; all kUnlisted, or null: tiles are not listed, each goes through all items.
+  // [views * tiles + 1] into `entries`; all kUnlisted: tiles are not listed, each goes through all items.
   const unsigned* tile_starts;
   const unsigned* entries;  // [pairs] the items of each tile, nearest first: ranks or items, see `list_tiles`.
 };
@@ -77,6 +77,8 @@ void gather(const DeviceBuffer<unsigned>& from, const DeviceBuffer<unsigned>& pl
 // that are not drawn. Items of equal keys keep the order of their numbers.
 void sort_by_depth(const DeviceBuffer<unsigned>& keys, int items, TileLists& lists, TileBuffers& buffers,
                    cudaStream_t stream);
+// Leaves the tiles unlisted.
+void leave_unlisted(TileLists& lists, TileBuffers& buffers, cudaStream_t stream);
 // Sorts listed pairs by tile and finds where each tile's start.
 void sort_by_tile(const DeviceBuffer<unsigned>& tiles, const DeviceBuffer<unsigned>& entries, TileLists& lists,
                   TileBuffers& buffers, cudaStream_t stream);

@@ -35,7 +35,7 @@ void blend_backward(const CudaCall& call, const CudaRecords& records, const Cuda
       cuda_blend_surfels_backward(call, records, pass.lists, upstream, pass.lasts.data(), pass.medians.data(), rows,
                                   stream);
     } else {
-      cuda_blend_backward(call, records, pass.lists, upstream, pass.lasts.data(), rows, stream);
+      cuda_blend_backward(call, records, pass.lists, segments_of(pass), upstream, pass.lasts.data(), rows, stream);
     }
   };
   sum_rows(call, pass, rows, run, stream);

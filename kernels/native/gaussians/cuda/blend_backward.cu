@@ -1,135 +1,270 @@
-// Differentiates the blending on the device: a tile traverses its list from the last Gaussian to the first, and sums
-// the gradients of its pixels for each (spec section 3.1). Warps sum with shuffles, and tiles in shared memory, so that
-// a tile adds once to a Gaussian's row; for deterministic sums it writes a separate row instead.
-#include <type_traits>
-
+// Differentiates the blending on the device: a warp goes through a segment of the list of half a tile from the last
+// Gaussian to the first (spec section 3.1), sums the gradients of its pixels for each with shuffles, and adds them to
+// the Gaussian's row, or, for deterministic sums, to the row of the pair: that of two halves is the same in either
+// order.
 #include "common/cuda/launch.h"
+#include "gaussians/cuda/half_tile.cuh"
 #include "gaussians/cuda/row_sums.cuh"
 
 namespace lumigrad::gaussians {
 namespace {
 
-// `kOrdered`: the result does not depend on which warp comes first.
-template <int kFeatures, bool kOrdered>
-using Sums = std::conditional_t<kOrdered, RowSums<gradient_row::kFeatures, kFeatures, TileSums>,
-                                RowSums<gradient_row::kFeatures, kFeatures, BatchSums>>;
+// What a warp works on: a segment of the list of half a tile.
+struct Part {
+  unsigned tile, half;
+  int segment;  // -1: none.
 
-// The constants of a block, and those of a thread's pixel.
-template <int kFeatures, bool kOrdered>
-struct Tile {
+  __device__ Part(unsigned number, unsigned tiles, const TileLists& lists, const Segments& segments) {
+    tile = number / 2;
+    half = number % 2;
+    segment = 0;
+    if (tile < tiles) return;
+    // The first segments of all tiles come first, then the other places.
+    const unsigned place = tile - tiles;
+    tile = place < static_cast<unsigned>(segments.places) ? segments.tiles[place] : kNoTile;
+    segment = tile == kNoTile ? -1 : static_cast<int>(place - lists.tile_starts[tile] / kSegment) + 1;
+  }
+};
+
+// The state of a lane's pixels in the round that begins at feature `first`, from the end of a segment on, as
+// PixelRound.
+template <int kFeatures, bool kApart>
+struct LanePixels {
+  float transmittance[kLanePixels], behind[kLanePixels], gradient[kLanePixels][kFeatures];
+  float whole[kApart ? kLanePixels : 1];  // `behind` with the gradients of all features.
+  int end[kLanePixels];                   // The pixel visits the positions in the list below this one.
+
+  // Returns one past the last position that a pixel of the warp visits.
+  __device__ int find_ends(const HalfTile& tile, const int* lasts, int limit) {
+    int most = 0;
+#pragma unroll
+    for (int k = 0; k < kLanePixels; ++k) {
+      end[k] = tile.on_film(k) ? lasts[tile.index(k)] : 0;
+      most = ::max(most, ::min(end[k], limit));
+    }
+#pragma unroll
+    for (int offset = kWarp / 2; offset > 0; offset /= 2) most = ::max(most, __shfl_xor_sync(kWholeWarp, most, offset));
+    return most;
+  }
+
+  __device__ void start(const CudaCall& call, const Features& features, const Upstream& upstream, const HalfTile& tile,
+                        int first) {
+#pragma unroll
+    for (int k = 0; k < kLanePixels; ++k) {
+      // Pixels outside the image read its first and visit no Gaussian.
+      const PixelUpstream up(call, features, upstream, tile.view, tile.on_film(k) ? tile.index(k) : 0);
+      float toward = first == 0 ? up.transmittance_only : 0.0f;
+#pragma unroll
+      for (int c = 0; c < kFeatures; ++c) {
+        gradient[k][c] = up.gradient(first + c);
+        toward += up.toward_background(first + c);
+      }
+      transmittance[k] = up.transmittance;
+      behind[k] = up.transmittance * toward;
+      if constexpr (kApart) {
+        for (int f = kFeatures; first == 0 && f < features.total(); ++f) toward += up.toward_background(f);
+        whole[k] = up.transmittance * toward;
+      }
+    }
+  }
+
+  // Moves the state from the end of each pixel's list to that of an earlier segment.
+  __device__ void move_to(const Segments& from, const Part& part, unsigned list_first) {
+#pragma unroll
+    for (int k = 0; k < kLanePixels; ++k) {
+      const int last = (end[k] - 1) / kSegment;
+      for (int segment = part.segment + 1; segment <= last; ++segment) {
+        const int place = from.place(list_first, segment);
+        if (segment == part.segment + 1) transmittance[k] = from.value(place, part.half, 0, k);
+#pragma unroll
+        for (int c = 0; c < kFeatures; ++c) {
+          if (c + 1 < from.fields) behind[k] = fma(from.value(place, part.half, c + 1, k), gradient[k][c], behind[k]);
+        }
+      }
+    }
+  }
+};
+
+// The sums over a lane's pixels for a Gaussian, those of a column of pixels by their distance from it.
+template <int kFeatures, bool kAbs>
+struct LaneSums {
+  float one[2] = {}, dy[2] = {}, dy_dy = 0.0f, abs_x = 0.0f, abs_y = 0.0f, shares[kFeatures] = {};
+
+  // As gradient_row, the features after it.
+  static constexpr int kGeometry = kAbs ? 8 : 6, kValues = kGeometry + kFeatures;
+
+  __device__ void write(const AtPixels& at, float (&to)[kValues]) const {
+    using namespace gradient_row;
+    to[kOne] = one[0] + one[1];
+    to[kDx] = fma(at.dx[0], one[0], at.dx[1] * one[1]);
+    to[kDy] = dy[0] + dy[1];
+    to[kDxDx] = fma(at.dx[0] * at.dx[0], one[0], at.dx[1] * at.dx[1] * one[1]);
+    to[kDxDy] = fma(at.dx[0], dy[0], at.dx[1] * dy[1]);
+    to[kDyDy] = dy_dy;
+    if constexpr (kAbs) {
+      to[kAbsX] = kLn2Twice * abs(at.e.ux) * abs_x;
+      to[kAbsY] = kLn2Twice * abs_y;
+    }
+#pragma unroll
+    for (int c = 0; c < kFeatures; ++c) to[kGeometry + c] = shares[c];
+  }
+};
+
+// Which column of a row a lane adds to, after the sums over the warp: of the first eight values lane 4 i has value i,
+// of the others the lanes after the first of each share.
+template <int kGeometry, int kValues>
+struct LaneColumn {
+  static constexpr int kRest = power_of_two(kValues - 8), kShare = kWarp / kRest;
+  static_assert(kValues > 8 && kShare > 1);
+  bool of_first, adds;
+  unsigned width;  // Of a row.
+  float* to;       // In the first row.
+
+  __device__ LaneColumn(const CudaRows& rows, int first) {
+    const int lane = lane_index();
+    of_first = lane % 4 == 0;
+    const int value = of_first ? lane / 4 : 8 + lane / kShare;
+    const bool is_feature = value >= kGeometry;
+    const int column = is_feature ? gradient_row::kFeatures + first + value - kGeometry : value;
+    adds = (of_first || lane % kShare == 1) && value < kValues && column < rows.width;
+    // Absolute values do not add up over rounds.
+    if (column == gradient_row::kAbsX || column == gradient_row::kAbsY) adds = adds && rows.needs_abs && first == 0;
+    width = static_cast<unsigned>(rows.width);
+    to = (rows.pair_rows != nullptr ? rows.pair_rows : rows.rows) + column;
+  }
+
+  // Sums over the warp and adds to row number `row`. The whole warp must call it; `values` are used up.
+  __device__ void add(float (&values)[kValues], unsigned row) const {
+    float firsts[8], rest[kRest] = {};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) firsts[i] = values[i];
+#pragma unroll
+    for (int i = 8; i < kValues; ++i) rest[i - 8] = values[i];
+    const float sum = warp_sums(firsts), other = warp_sums(rest);
+    if (adds) atomicAdd(to + row * static_cast<std::size_t>(width), of_first ? sum : other);
+  }
+};
+
+template <int kFeatures, bool kApart, bool kAbs>
+struct Differentiation {
+  using Pixels = LanePixels<kFeatures, kApart>;
+  using Sums = LaneSums<kFeatures, kAbs>;
+  using Group = HalfGroup<kApart ? 2 : record::kFeatures / 4 + (kFeatures + 3) / 4>;
   const CudaCall& call;
   const CudaRecords& records;
   const TileLists& lists;
-  const CudaRows& rows;
+  const Upstream& upstream;
   const Limits& limits;
-  const PixelPlace& at;
-  const PixelUpstream& upstream;
-  GaussianBatch& batch;
-  Sums<kFeatures, kOrdered>& sums;
-  TileList list;
-  int last;   // The pixel visits the positions in the list below this one.
+  const CudaRows& rows;
+  const HalfTile& tile;
+  Group& group;
   int first;  // The round's first feature.
 
-  __device__ bool needs_whole() const { return kFeatures > kInlineFeatures && rows.needs_abs && first == 0; }
+  // The gradient of the exponent, all features taken into account.
+  __device__ float whole_gradient(int k, unsigned item, float full, float toward, Pixels& pixels,
+                                  float transmittance) const {
+    const float* features = records.features_of(item);
+    const PixelUpstream up(call, records.features, upstream, tile.view, tile.index(k));
+    for (int f = kFeatures; f < records.features.total(); ++f) toward = fma(features[f], up.gradient(f), toward);
+    PixelBackward<float> state{transmittance, pixels.whole[k]};
+    const float alpha = ::fminf(full, limits.alpha_max);
+    const auto v = visit_backward(full, alpha, limits.differentiable_to, toward, state);
+    pixels.whole[k] = state.behind;
+    return v.v_sigma;
+  }
+
+  // Differentiates a Gaussian in pixel k, if it contributes there, and notes that it does.
+  __device__ void visit(int k, const AtPixels& at, const float (&features)[kFeatures], unsigned item, int position,
+                        Pixels& pixels, Sums& sums, int& took_part) const {
+    const float power = at.power(k);
+    if (!(power >= limits.log2_alpha_min && position < pixels.end[k])) return;
+    took_part = 1;
+    float toward = 0.0f;
+#pragma unroll
+    for (int c = 0; c < kFeatures; ++c) toward = fma(features[c], pixels.gradient[k][c], toward);
+    const float full = exp2_bounded(power), before = pixels.transmittance[k];
+    PixelBackward<float> state{before, pixels.behind[k]};
+    const float alpha = ::fminf(full, limits.alpha_max);
+    const auto v = visit_backward(full, alpha, limits.differentiable_to, toward, state);
+    pixels.transmittance[k] = state.transmittance;
+    pixels.behind[k] = state.behind;
+#pragma unroll
+    for (int c = 0; c < kFeatures; ++c) sums.shares[c] = fma(v.weight, pixels.gradient[k][c], sums.shares[c]);
+    const float of_dy = at.dy[k / 2] * v.v_sigma;
+    sums.one[k % 2] += v.v_sigma;
+    sums.dy[k % 2] += of_dy;
+    sums.dy_dy = fma(at.dy[k / 2], of_dy, sums.dy_dy);
+    if constexpr (kAbs) {
+      float v_sigma = v.v_sigma;
+      if (kApart && rows.needs_abs && first == 0) v_sigma = whole_gradient(k, item, full, toward, pixels, before);
+      const float u = fma(at.e.ux, at.dx[k % 2], at.e.uy * at.dy[k / 2]);
+      sums.abs_x += abs(v_sigma * u);
+      sums.abs_y += abs(v_sigma * fma(at.e.uy, u, at.e.vy * (at.e.vy * at.dy[k / 2])));
+    }
+  }
+
+  // Visits the entries from `position` to below `end`, 32 at the most, the farthest first.
+  __device__ void run(int position, int end, Pixels& pixels,
+                      const LaneColumn<Sums::kGeometry, Sums::kValues>& column) const {
+    const Reached reached = group.load(tile, lists, records, limits, position, end, rows.pair_rows != nullptr);
+    unsigned filled = 0;
+    for (unsigned rest = reached.any; rest != 0;) {
+      const int i = kWarp - 1 - __clz(static_cast<int>(rest));
+      const unsigned bit = 1u << i;
+      rest ^= bit;
+      const AtPixels at(group.quarter(0, i), group.quarter(1, i), tile);
+      float features[kFeatures];
+      load_features<kFeatures, kApart>(records, group, i, group.item(i), first, features);
+      Sums sums;
+      int took_part = 0;
+#pragma unroll
+      for (int k = 0; k < kLanePixels; ++k) {
+        if ((reached.blocks[k] & bit) == 0) continue;
+        visit(k, at, features, group.item(i), position + i, pixels, sums, took_part);
+      }
+      if (!__any_sync(kWholeWarp, took_part)) continue;
+      filled |= bit;
+      float values[Sums::kValues];
+      sums.write(at, values);
+      column.add(values, group.row(i));
+    }
+    if ((filled >> lane_index() & 1u) != 0) {
+      const unsigned item = group.item(lane_index()), n = static_cast<unsigned>(call.scene.count);
+      rows.touched[call.view[tile.view].scene * static_cast<int64_t>(n) + item % n] = 1;
+    }
+    group.done();
+  }
 };
 
-// The gradient of the exponent, all features taken into account.
-template <int kFeatures, bool kOrdered>
-__device__ inline float whole_gradient(const Tile<kFeatures, kOrdered>& tile, int i, float full, float toward,
-                                       bool fork, PixelRound<kFeatures>& pixel) {
-  const float* features = tile.records.features_of(tile.batch.item(i));
-  for (int f = kFeatures; f < tile.records.features.total(); ++f) {
-    toward = fma(features[f], tile.upstream.gradient(f), toward);
-  }
-  return visit_backward(full, tile.limits.alpha_max, fork, toward, pixel.whole).v_sigma;
-}
-
-// Differentiates Gaussian `i` of the batch in one pixel; returns whether it contributed. `geometry` is laid out as
-// gradient_row.
-template <int kFeatures, bool kOrdered>
-__device__ inline bool visit(const Tile<kFeatures, kOrdered>& tile, int i, PixelRound<kFeatures>& pixel,
-                             float (&geometry)[gradient_row::kFeatures], float& weight) {
-  using namespace gradient_row;
-  const Ellipse<float> e = ellipse_of<float>(tile.batch.record(i));
-  const float dx = e.x - tile.at.x, dy = e.y - tile.at.y, power = log2_alpha(e, dx, dy);
-  if (!(power >= tile.limits.log2_alpha_min)) return false;
-  float features[kFeatures], toward = 0.0f;
-  load_features<kFeatures>(tile.records, tile.batch, i, tile.first, features);
-#pragma unroll
-  for (int c = 0; c < kFeatures; ++c) toward = fma(features[c], pixel.gradient[c], toward);
-  const bool fork = tile.call.settings.fork_gradients != 0;
-  const float full = exp2_bounded(power);
-  const auto v = visit_backward(full, tile.limits.alpha_max, fork, toward, pixel.state);
-  weight = v.weight;
-  geometry[kOne] = v.v_sigma;
-  geometry[kDx] = v.v_sigma * dx;
-  geometry[kDy] = v.v_sigma * dy;
-  geometry[kDxDx] = geometry[kDx] * dx;
-  geometry[kDxDy] = geometry[kDx] * dy;
-  geometry[kDyDy] = geometry[kDy] * dy;
-  if (!tile.rows.needs_abs || tile.first > 0) return true;
-  const float v_sigma = tile.needs_whole() ? whole_gradient(tile, i, full, toward, fork, pixel) : v.v_sigma;
-  const auto slope = exponent_slope(e, dx, dy);
-  geometry[kAbsX] = abs(v_sigma * slope.x);
-  geometry[kAbsY] = abs(v_sigma * slope.y);
-  return true;
-}
-
-// Sums the gradients of the warp's pixels for up to 32 Gaussians of the batch, from number `begin` on, the farthest
-// first.
-template <int kFeatures, bool kOrdered>
-__device__ inline void visit_group(const Tile<kFeatures, kOrdered>& tile, int begin, int count,
-                                   PixelRound<kFeatures>& pixel) {
-  unsigned filled = 0;
-  for (unsigned rest = tile.batch.reaching(begin, count, tile.at, tile.limits); rest != 0;) {
-    const int slot = kWarp - 1 - __clz(static_cast<int>(rest)), i = begin + slot;
-    rest &= ~(1u << slot);
-    float geometry[gradient_row::kFeatures] = {}, weight = 0.0f;
-    bool took_part = false;
-    if (tile.batch.place(i) < tile.last) {
-      took_part = visit(tile, i, pixel, geometry, weight);
-    }
-    if (__ballot_sync(kWholeWarp, took_part) == 0) continue;
-    float shares[Sums<kFeatures, kOrdered>::kFeaturesRoom] = {};
-#pragma unroll
-    for (int c = 0; c < kFeatures; ++c) shares[c] = weight * pixel.gradient[c];
-    tile.sums.put(i, geometry, shares);
-    filled |= 1u << slot;
-  }
-  tile.sums.mark(begin, filled);
-}
-
-template <int kFeatures, bool kOrdered>
-__global__ void __launch_bounds__(kTilePixels, resident_blocks(kFeatures))
+template <int kFeatures, bool kApart, bool kAbs>
+__global__ void __launch_bounds__(kHalfThreads, resident_blocks(kFeatures))
     pixels_kernel(const __grid_constant__ CudaCall call, const __grid_constant__ CudaRecords records,
-                  const __grid_constant__ TileLists lists, const __grid_constant__ Upstream upstream, const int* lasts,
+                  const __grid_constant__ TileLists lists, const __grid_constant__ Segments segments,
+                  const __grid_constant__ Limits limits, const __grid_constant__ Upstream upstream, const int* lasts,
                   const __grid_constant__ CudaRows rows) {
-  __shared__ GaussianBatch batch;
-  __shared__ Sums<kFeatures, kOrdered> sums;
-  const TilePixel place = tile_pixel(lists, call.width, call.height);
-  const PixelPlace at(call, place);
-  const Limits limits(call.settings);
-  // Threads outside the image read its first pixel and visit no Gaussian.
-  const PixelUpstream up(call, records.features, upstream, place.view, place.on_film ? at.index : 0);
-  Tile<kFeatures, kOrdered> tile{call, records, lists, rows, limits, at, up, batch, sums, TileList(lists), 0, 0};
-  if (place.on_film) tile.last = lasts[at.index];
-  tile.list.length = block_max(tile.last);
-  if (tile.list.length == 0) return;
-  const int total = kFeatures <= kInlineFeatures ? 1 : records.features.total();
-  for (; tile.first < total; tile.first += kFeatures) {
-    PixelRound<kFeatures> pixel(up, tile.first, tile.needs_whole());
-    for (int position = (tile.list.length - 1) / kTilePixels * kTilePixels; position >= 0; position -= kTilePixels) {
-      if constexpr (!kOrdered) sums.clear();
-      const int count = batch.fetch(lists, tile.list, records, position);
-      for (int begin = (count - 1) / kWarp * kWarp; count > 0 && begin >= 0; begin -= kWarp) {
-        visit_group(tile, begin, count, pixel);
-        if (begin % sums.kItems != 0) continue;
-        __syncthreads();
-        add_to_rows(call, rows, tile.list, batch, sums, tile.first, begin, count);
-        if (begin > 0) __syncthreads();
+  using Work = Differentiation<kFeatures, kApart, kAbs>;
+  __shared__ typename Work::Group group;
+  const bool by_pair = rows.pair_rows != nullptr;
+  Part part(warp_number(), static_cast<unsigned>(lists.views * lists.tiles_x * lists.tiles_y), lists, segments);
+  if (part.segment < 0) return;
+  // Several rounds add to a row: in the same order only if one warp adds those of both halves.
+  const int halves = kApart && by_pair ? 2 : 1;
+  if (halves == 2 && part.half > 0) return;
+  for (int i = 0; i < halves; ++i, ++part.half) {
+    const HalfTile tile(call, lists, part.tile, part.half);
+    const bool in_segments = !kApart && segments.places > 0 && tile.list.entries != nullptr;
+    typename Work::Pixels pixels;
+    const int begin = part.segment * kSegment;
+    const int most = pixels.find_ends(tile, lasts, in_segments ? begin + kSegment : tile.list.length);
+    Work work{call, records, lists, upstream, limits, rows, tile, group, 0};
+    const int total = kApart ? records.features.total() : 1;
+    for (; most > begin && work.first < total; work.first += kFeatures) {
+      pixels.start(call, records.features, upstream, tile, work.first);
+      if (in_segments) pixels.move_to(segments, part, tile.list.first);
+      const LaneColumn<Work::Sums::kGeometry, Work::Sums::kValues> column(rows, work.first);
+      for (int position = (most - 1) / kWarp * kWarp; position >= begin; position -= kWarp) {
+        work.run(position, most, pixels, column);
       }
-      // Needed even if nothing was fetched: the next batch overwrites this one.
-      __syncthreads();
     }
   }
 }
@@ -137,12 +272,17 @@ __global__ void __launch_bounds__(kTilePixels, resident_blocks(kFeatures))
 }  // namespace
 
 void cuda_blend_backward(const CudaCall& call, const CudaRecords& records, const TileLists& lists,
-                         const Upstream& upstream, const int* lasts, const CudaRows& rows, cudaStream_t stream) {
-  const auto tiles = static_cast<unsigned>(lists.views * lists.tiles_x * lists.tiles_y);
-  with_features(records.features.total(), [&](auto features) {
+                         const Segments& segments, const Upstream& upstream, const int* lasts, const CudaRows& rows,
+                         cudaStream_t stream) {
+  const std::size_t tiles = static_cast<std::size_t>(lists.views) * lists.tiles_x * lists.tiles_y;
+  with_half_features(records.features.total(), [&](auto features, auto apart) {
     constexpr int kFeatures = decltype(features)::value;
-    launch(rows.pair_rows != nullptr ? &pixels_kernel<kFeatures, true> : &pixels_kernel<kFeatures, false>, tiles,
-           kTilePixels, 0, stream, call, records, lists, upstream, lasts, rows);
+    constexpr bool kApart = decltype(apart)::value;
+    // Those of many features always have the sums of absolute values.
+    const auto kernel = rows.needs_abs ? &pixels_kernel<kFeatures, kApart, true>
+                                       : &pixels_kernel<kFeatures, kApart, (kFeatures > kFewFeatures)>;
+    launch(kernel, blocks_of_halves(2 * (tiles + segments.places)), kHalfThreads, 0, stream, call, records, lists,
+           segments, Limits(call.settings), upstream, lasts, rows);
   });
 }
 

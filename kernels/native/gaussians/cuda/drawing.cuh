@@ -17,7 +17,7 @@ struct Pixel {
 };
 
 // Adds Gaussian `i` of the batch with a power of two as its alpha; returns its weight, and 0 if it ends the pixel.
-template <int kFeatures, bool kApart = (kFeatures > kInlineFeatures)>
+template <int kFeatures>
 __device__ inline float take(const CudaRecords& records, GaussianBatch& batch, int i, int first, float power,
                              const Limits& limits, Pixel<kFeatures>& pixel) {
   const float alpha = min(exp2_bounded(power), limits.alpha_max);
@@ -28,7 +28,7 @@ __device__ inline float take(const CudaRecords& records, GaussianBatch& batch, i
   }
   const float weight = alpha * pixel.transmittance;
   float features[kFeatures];
-  load_features<kFeatures, kApart>(records, batch, i, first, features);
+  load_features(records, batch.item(i), first, features);
 #pragma unroll
   for (int c = 0; c < kFeatures; ++c) pixel.sums[c] = fma(weight, features[c], pixel.sums[c]);
   pixel.transmittance = next;

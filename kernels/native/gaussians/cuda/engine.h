@@ -29,17 +29,21 @@ struct CudaWorkspace {
 
 // State of the forward pass that is kept on the device for the backward pass.
 struct CudaPass {
+  bool differentiable = true;  // Set before the forward pass: whether there may be a backward pass.
   Features features;
   TileLists lists{};
   TileBuffers tiles;
   DeviceBuffer<float4> records;       // [V, N, 4], see records.cuh
   DeviceBuffer<float> more_features;  // [V, N, stride], where they do not fit into a record
-  DeviceBuffer<int> lasts;            // [V, H, W] one past a pixel's last contributor in its tile's list
-  DeviceBuffer<float> rays;           // Along rays: those of the pixels, see rays/field.cuh
-  DeviceBuffer<int> medians;          // Places [V, H, W] of the median depth of surfels, as lasts; or none.
+  DeviceBuffer<int> lasts;            // [V, H, W] from where on its tile's list has nothing for a pixel
+  DeviceBuffer<float> segments;       // See Segments; none if a backward pass goes through whole lists.
+  DeviceBuffer<unsigned> segment_tiles;
+  DeviceBuffer<float> rays;   // Along rays: those of the pixels, see rays/field.cuh
+  DeviceBuffer<int> medians;  // Places [V, H, W] of the median depth of surfels, as lasts; or none.
 
   std::size_t bytes() const {
-    return tiles.bytes() + records.bytes() + more_features.bytes() + lasts.bytes() + rays.bytes() + medians.bytes();
+    return tiles.bytes() + records.bytes() + more_features.bytes() + lasts.bytes() + segments.bytes() +
+           segment_tiles.bytes() + rays.bytes() + medians.bytes();
   }
 };
 

@@ -2,6 +2,7 @@
 #include <string>
 #include <utility>
 
+#include "common/room.h"
 #include "gaussians/cuda/rays/field.cuh"
 #include "gaussians/cuda/rays/stages.h"
 #include "gaussians/cuda/reach.cuh"
@@ -47,7 +48,7 @@ void list(const Forward& f, const Reach& reach, const TileCountBuffers& counts) 
   if (f.workspace.capacities) f.workspace.capacities->note(f.kind(), pairs);
   if (pairs <= limit) return list_tiles<Entry::item>(reach, counts, pairs, f.pass.lists, f.pass.tiles, f.stream);
   // Without lists there is no row for each pair.
-  if (!f.call().settings.deterministic) return;
+  if (!f.call().settings.deterministic) return leave_unlisted(f.pass.lists, f.pass.tiles, f.stream);
   throw DeviceMemoryError(std::to_string(pairs) + " pairs of tiles and Gaussians, each with a row of gradients, are" +
                           " more than the " + std::to_string(limit) + " that deterministic sums may have");
 }
@@ -107,12 +108,28 @@ void draw_rays(const Forward& f, const ProjectTarget& to, Unlisted items) {
   cuda_draw_rays(f.call(), to.records, pass.lists, pass.rays.data(), f.outputs, pass.lasts.data(), f.stream);
 }
 
+// Makes room for what the segments of lists need, if a backward pass may use it. Without the room for it that pass goes
+// through whole lists.
+void reserve_segments(const Forward& f) {
+  CudaPass& pass = f.pass;
+  const int features = pass.features.total();
+  if (!pass.differentiable || pass.lists.entries == nullptr || features > kInlineFeatures) return;
+  const std::size_t places = pass.lists.pairs / kSegment + 1, floats = places * kTilePixels * (1 + features);
+  const MemoryRoom* room = memory_room();
+  const std::size_t bytes = floats * sizeof(float) + places * sizeof(unsigned);
+  if (pass.lists.pairs <= kSegment || (room != nullptr && room->left() < static_cast<std::int64_t>(bytes))) return;
+  pass.segments = DeviceBuffer<float>(floats, f.stream);
+  pass.segment_tiles = DeviceBuffer<unsigned>(places, f.stream);
+  check(cudaMemsetAsync(pass.segment_tiles.data(), 0xFF, pass.segment_tiles.bytes(), f.stream), "clearing segments");
+}
+
 void draw_ellipses(const Forward& f, const ProjectTarget& to, Unlisted items) {
   const CudaRecords& records = to.records;
   const bool colored = cuda_project(f.data, to, f.stream);
   if (!colored) cuda_colors(f.call(), records, f.stream);
   order(f, GaussianReach{records.records, kRecordQuarters, to.limits}, std::move(items));
-  cuda_draw(f.call(), records, f.pass.lists, f.outputs, f.pass.lasts.data(), f.stream);
+  reserve_segments(f);
+  cuda_draw(f.call(), records, f.pass.lists, segments_of(f.pass), f.outputs, f.pass.lasts.data(), f.stream);
 }
 
 }  // namespace

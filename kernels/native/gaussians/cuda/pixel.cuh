@@ -1,4 +1,4 @@
-// The Gaussians that a tile loads, the test whether one overlaps a warp's pixels, and the condition that ends blending.
+// The Gaussians that a tile loads, and the test whether one overlaps a warp's pixels.
 #pragma once
 
 #include "common/cuda/tile_batch.cuh"
@@ -6,28 +6,16 @@
 
 namespace lumigrad::gaussians {
 
-// Features that a pixel keeps in registers; if there are more, the tile goes through its list once for each chunk.
-inline constexpr int kChunk = 16;
-
-// Blocks that a multiprocessor should hold at once, which bounds a thread's registers: 48 for five blocks, 64 for four.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-inline constexpr int kMostBlocks = 4;  // Of this size, on Turing.
-#else
-inline constexpr int kMostBlocks = 5;
-#endif
-constexpr int resident_blocks(int features) {
-  if (features <= 3) return kMostBlocks;
-  return features <= 8 ? 4 : 2;
-}
-
 // When a Gaussian contributes to a pixel, and when the pixel ends.
 struct Limits {
   float log2_alpha_min, alpha_max;
+  float differentiable_to;  // A clamped alpha has no gradient, except in the depth fork (spec section 6, item 4).
   float ends_below;  // Transmittance. In Inria's renderer pixels end below the limit that is set, in gsplat also at it.
 
-  __device__ explicit Limits(const Settings& s)
+  LG_INLINE explicit Limits(const Settings& s)
       : log2_alpha_min(log2_positive(s.alpha_min)),
         alpha_max(s.alpha_max),
+        differentiable_to(s.fork_gradients ? INFINITY : s.alpha_max),
         ends_below(s.inria ? s.transmittance_min : from_bits(bits(s.transmittance_min) + 1)) {}
 };
 
@@ -42,6 +30,10 @@ struct PixelPlace {
         index((static_cast<int64_t>(place.view) * call.height + place.y) * call.width + place.x) {}
 };
 
+__device__ inline bool reaches_tile(const PixelRange& r, const TileList& list) {
+  return r.x0 < list.left + kDeviceTile && r.x1 > list.left && r.y0 < list.top + kDeviceTile && r.y1 > list.top;
+}
+
 struct GaussianBatch {
   TileBatch<kRecordQuarters> batch;
   SharedArray<int, kTilePixels> places;
@@ -49,10 +41,7 @@ struct GaussianBatch {
   // Fetches, in order, those of the list's next Gaussians, from `position` on, that reach the tile; returns their
   // number. All threads of the block must call it together, and again only after a barrier.
   __device__ int fetch(const TileLists& lists, const TileList& list, const CudaRecords& records, int position) {
-    const auto reaches = [&](unsigned item) {
-      const PixelRange r = records.range(item);
-      return r.x0 < list.left + kDeviceTile && r.x1 > list.left && r.y0 < list.top + kDeviceTile && r.y1 > list.top;
-    };
+    const auto reaches = [&](unsigned item) { return reaches_tile(records.range(item), list); };
     const auto keep = [&](int place, unsigned, unsigned, int i) { places[place] = i; };
     const auto of_entry = [](unsigned item) { return item; };
     return batch.fetch(lists, list, records.records, position, of_entry, reaches, keep);
@@ -79,36 +68,19 @@ struct GaussianBatch {
   }
 };
 
-// Loads kFeatures features, from number `first` on, of a Gaussian of the batch: from its record, or, a multiple of
-// four, from the separate array of features (`kApart`).
-template <int kFeatures, bool kApart = (kFeatures > kInlineFeatures)>
-__device__ inline void load_features(const CudaRecords& records, GaussianBatch& batch, int i, int first,
-                                     float (&to)[kFeatures]) {
-  if constexpr (!kApart) {
-    const float* from = batch.record(i) + record::kFeatures;
+// Loads kFeatures features, a multiple of four, from number `first` on, of an item from the separate array of features.
+template <int kFeatures>
+__device__ inline void load_features(const CudaRecords& records, unsigned item, int first, float (&to)[kFeatures]) {
+  const float* from = records.more_features + item * static_cast<int64_t>(records.stride) + first;
 #pragma unroll
-    for (int c = 0; c < kFeatures; ++c) to[c] = from[c];
-  } else {
-    const float* from = records.more_features + batch.item(i) * static_cast<int64_t>(records.stride) + first;
-#pragma unroll
-    for (int c = 0; c < kFeatures; c += 4) {
-      const bool there = first + c < records.stride;
-      const float4 four = there ? *reinterpret_cast<const float4*>(from + c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-      to[c] = four.x;
-      to[c + 1] = four.y;
-      to[c + 2] = four.z;
-      to[c + 3] = four.w;
-    }
+  for (int c = 0; c < kFeatures; c += 4) {
+    const bool there = first + c < records.stride;
+    const float4 four = there ? *reinterpret_cast<const float4*>(from + c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    to[c] = four.x;
+    to[c + 1] = four.y;
+    to[c + 2] = four.z;
+    to[c + 3] = four.w;
   }
-}
-
-// Calls run(std::integral_constant<int, n>()), n being the number of features that a pixel keeps at a time.
-template <class Run>
-void with_features(int total, const Run& run) {
-  if (total <= 3) return run(std::integral_constant<int, 3>());
-  if (total <= 4) return run(std::integral_constant<int, 4>());
-  if (total <= kInlineFeatures) return run(std::integral_constant<int, kInlineFeatures>());
-  run(std::integral_constant<int, kChunk>());
 }
 
 }  // namespace lumigrad::gaussians

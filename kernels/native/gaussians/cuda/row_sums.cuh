@@ -11,20 +11,20 @@ namespace lumigrad::gaussians {
 constexpr int power_of_two(int n) { return n <= 1 ? 1 : 2 * power_of_two((n + 1) / 2); }
 
 // A row: kFields, then the features.
-template <int kFieldsOf, int kFeatures, template <int> class Sums = TileSums>
-struct RowSums : Sums<kFieldsOf + power_of_two(kFeatures)> {
+template <int kFieldsOf, int kFeatures>
+struct RowSums : TileSums<kFieldsOf + power_of_two(kFeatures)> {
   static constexpr int kFields = kFieldsOf, kFeaturesRoom = power_of_two(kFeatures);
   static constexpr int kRow = kFields + kFeaturesRoom;
 };
 
 // Adds the tile's sums to the rows of its Gaussians, or writes them to the rows of its pairs: those of the Gaussians of
-// the batch from number `begin` on for which `sums` have room, in the round that begins at feature `first`. The threads
+// the batch from number `begin` on, 32 at the most, in the round that begins at feature `first`. The threads
 // of the block share the work.
 template <class Sums>
 __device__ inline void add_to_rows(const CudaCall& call, const CudaRows& rows, const TileList& list,
                                    GaussianBatch& batch, Sums& sums, int first, int begin, int count) {
   constexpr int kRow = Sums::kRow, kFields = Sums::kFields;
-  const int items = ::min(Sums::kItems, count - begin), thread = static_cast<int>(threadIdx.x);
+  const int items = ::min(kWarp, count - begin), thread = static_cast<int>(threadIdx.x);
   if (thread < items && sums.any(thread)) {
     const unsigned item = batch.item(begin + thread), n = static_cast<unsigned>(call.scene.count);
     rows.touched[call.view[item / n].scene * static_cast<int64_t>(n) + item % n] = 1;
@@ -36,7 +36,7 @@ __device__ inline void add_to_rows(const CudaCall& call, const CudaRows& rows, c
     const int column = is_feature ? field + first : field;
     if (column >= rows.width || !sums.any(slot)) continue;
     const float sum = sums.total(slot, field);
-    if (Sums::kOrdered && rows.pair_rows != nullptr) {
+    if (rows.pair_rows != nullptr) {
       const int64_t pair = static_cast<int64_t>(list.first) + batch.place(i);
       float* to = rows.pair_rows + pair * rows.width + column;
       *to = first > 0 && !is_feature ? *to + sum : sum;

@@ -20,14 +20,44 @@ struct ProjectTarget {
   ReachLimits limits;
 };
 
+// Lists are differentiated in segments of kSegment entries, all at the same time, so that long ones do not take long.
+// For each segment but a list's first the forward pass keeps of each pixel the transmittance at its start, and the sums
+// of the features within the segment.
+inline constexpr int kSegment = 256;
+inline constexpr int kHalfPixels = kDeviceTile * kDeviceTile / 2;
+
+inline constexpr unsigned kNoTile = 0xFFFFFFFFu;
+
+// Passed to kernels by value. Segment s of a list has the place first / kSegment + s - 1, so that no two segments have
+// the same. Tiles that go through all items have no segments.
+struct Segments {
+  int places;       // 0: lists have one segment each.
+  int fields;       // The transmittance and the features.
+  float* values;    // [places, 2 halves, fields, kHalfPixels]
+  unsigned* tiles;  // [places] the tile whose place it is; kNoTile: none's.
+
+  __device__ int place(unsigned list_first, int segment) const {
+    return static_cast<int>(list_first / kSegment) + segment - 1;
+  }
+  // The value of the lane's pixel k.
+  __device__ float& value(int place, unsigned half, int field, int k) const {
+    return values[((static_cast<int64_t>(place) * 2 + half) * fields + field) * kHalfPixels + k * kWarp + lane_index()];
+  }
+};
+
+inline Segments segments_of(const CudaPass& pass) {
+  return {static_cast<int>(pass.segment_tiles.size()), 1 + pass.features.total(), pass.segments.data(),
+          pass.segment_tiles.data()};
+}
+
 // Returns whether the records have their colours.
 bool cuda_project(const CudaCallData& data, const ProjectTarget& to, cudaStream_t stream);
 // Writes the colours of the records.
 void cuda_colors(const CudaCall& call, const CudaRecords& records, cudaStream_t stream);
-// Blends the images. Unless it is null, `lasts` receives one past the position of each pixel's last contributor in the
-// list of its tile.
-void cuda_draw(const CudaCall& call, const CudaRecords& records, const TileLists& lists, const Outputs& outputs,
-               int* lasts, cudaStream_t stream);
+// Blends the images. `lasts` receives the position in the list of its tile from which on nothing contributes to a
+// pixel.
+void cuda_draw(const CudaCall& call, const CudaRecords& records, const TileLists& lists, const Segments& segments,
+               const Outputs& outputs, int* lasts, cudaStream_t stream);
 
 // The fields of ray_row and of surfel_row, a power of two for sums over warps.
 inline constexpr int kRayFields = 16, kSurfelFields = 16;
@@ -44,7 +74,8 @@ struct CudaRows {
 };
 
 void cuda_blend_backward(const CudaCall& call, const CudaRecords& records, const TileLists& lists,
-                         const Upstream& upstream, const int* lasts, const CudaRows& rows, cudaStream_t stream);
+                         const Segments& segments, const Upstream& upstream, const int* lasts, const CudaRows& rows,
+                         cudaStream_t stream);
 // dL/d background.
 void cuda_background_backward(const CudaCall& call, const Upstream& upstream, float* background, cudaStream_t stream);
 

@@ -87,17 +87,17 @@ struct VisitGradient {
   F weight, v_sigma;
 };
 
-// `full`: opacity times the Gaussian; `toward`: features times their gradients. `fork`: a clamped alpha sends its
-// gradient on, as in the depth fork (spec section 6, item 4).
+// `full`: opacity times the Gaussian, which `alpha` is, clamped; beyond `most` it has no gradient. `toward`: features
+// times their gradients.
 template <class F>
-LG_INLINE VisitGradient<F> visit_backward(F full, F alpha_max, bool fork, F toward, PixelBackward<F>& pixel) {
-  const F alpha = min(full, alpha_max), inverse = quick_inverse(F(1.0f) - alpha);
+LG_INLINE VisitGradient<F> visit_backward(F full, F alpha, F most, F toward, PixelBackward<F>& pixel) {
+  const F inverse = quick_inverse(F(1.0f) - alpha);
   const F transmittance = pixel.transmittance * inverse, weight = alpha * transmittance;
   const F v_alpha = fma(transmittance, toward, -pixel.behind * inverse);
   pixel.transmittance = transmittance;
   pixel.behind = fma(weight, toward, pixel.behind);
   const F v_sigma = -full * v_alpha;
-  return {weight, fork ? v_sigma : select(full <= alpha_max, v_sigma, F(0.0f))};
+  return {weight, select(full <= most, v_sigma, F(0.0f))};
 }
 
 // d sigma / d (dx, dy), sigma the exponent.

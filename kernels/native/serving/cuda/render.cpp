@@ -129,6 +129,7 @@ class GaussianJob final : public CudaJob {
     const auto targets = targets_in<GaussianTargets>(queued);
     const int count = static_cast<int>(views.size());
     const cudaStream_t kernels = device_->streams.kernels;
+    queued.gaussians.differentiable = false;
     queued.timers.push_back(gaussians::cuda_forward(views.data(), count, render.settings, scene, targets.images,
                                                     queued.gaussians, device_->gaussians, kernels));
     if (targets.ids == nullptr) return;

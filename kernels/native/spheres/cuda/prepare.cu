@@ -118,6 +118,8 @@ void order(const Settings& settings, const Scene& scene, DeviceBuffer<unsigned>&
     // Rows for each pair do not exist without lists.
     throw DeviceMemoryError(std::to_string(pairs) + " pairs of tiles and spheres, each with a row of gradients, are" +
                             " more than the " + std::to_string(limit) + " that deterministic sums may have");
+  } else {
+    leave_unlisted(pass.lists, pass.tiles, stream);
   }
   if (pass.lists.views > 1) {
     const std::size_t items = keys.size();

@@ -21,7 +21,7 @@ __device__ inline void visit(const CudaRecords& records, GaussianBatch& batch, i
   const float* record = batch.record(i);
   const RayHit hit(record, at, limits);
   if (!hit.counts) return;
-  const float weight = take<kFeatures, true>(records, batch, i, first, hit.power, limits, pixel);
+  const float weight = take(records, batch, i, first, hit.power, limits, pixel);
   if constexpr (kGeometry) {
     Triple<float> n = normal_of(record, hit);
     if (hit.motion != nullptr) n = turned_by(*hit.motion, half_turn(*hit.motion, at.time), n);

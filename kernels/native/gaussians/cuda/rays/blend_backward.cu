@@ -65,7 +65,7 @@ __device__ inline bool visit(const Tile<kFeatures, kMotion>& tile, int i, const 
   const RayHit hit(record, tile.at, tile.limits);
   if (!hit.counts) return false;
   float features[kFeatures], toward = 0.0f;
-  load_features<kFeatures, true>(tile.records, tile.batch, i, tile.first, features);
+  load_features(tile.records, tile.batch.item(i), tile.first, features);
 #pragma unroll
   for (int c = 0; c < kFeatures; ++c) toward = fma(features[c], pixel.gradient[c], toward);
   RayPull<float> pull{};
@@ -78,7 +78,8 @@ __device__ inline bool visit(const Tile<kFeatures, kMotion>& tile, int i, const 
     toward = fma(distance_to(hit.at), up.distance, toward) + dot(normal_of(record, hit), v_normal);
   }
   const float full = exp2_bounded(hit.power);
-  const auto v = visit_backward(full, tile.limits.alpha_max, false, toward, pixel.state);
+  const float most = tile.limits.alpha_max;
+  const auto v = visit_backward(full, min(full, most), most, toward, pixel.state);
   weight = v.weight;
   pull.v_sigma = v.v_sigma;
   pull.share = tile.dropping && full > tile.limits.alpha_max ? 0.0f : weight;

@@ -17,7 +17,7 @@ template <int kFeatures, bool kDepths>
 __device__ inline void visit(const CudaRecords& records, GaussianBatch& batch, int i, int first, const SurfelHit& hit,
                              const Limits& limits, Pixel<kFeatures>& pixel, PixelDepths& depths) {
   const float before = pixel.transmittance;
-  const float weight = take<kFeatures, true>(records, batch, i, first, hit.at.power, limits, pixel);
+  const float weight = take(records, batch, i, first, hit.at.power, limits, pixel);
   if constexpr (kDepths) {
     if (!pixel.active) return;
     add_depth(depths.sums, true, weight, before, records.features_of(batch.item(i))[records.features.colors]);

@@ -68,7 +68,7 @@ __device__ inline bool visit(const Tile<kFeatures>& tile, int i, DepthsUpstream&
   const SurfelHit hit(record, tile.at, tile.place, tile.limits);
   if (!hit.counts) return false;
   float features[kFeatures], toward = 0.0f;
-  load_features<kFeatures, true>(tile.records, tile.batch, i, tile.first, features);
+  load_features(tile.records, tile.batch.item(i), tile.first, features);
 #pragma unroll
   for (int c = 0; c < kFeatures; ++c) toward = fma(features[c], pixel.gradient[c], toward);
   const float full = exp2_bounded(hit.at.power), alpha_max = tile.limits.alpha_max;
@@ -78,7 +78,7 @@ __device__ inline bool visit(const Tile<kFeatures>& tile, int i, DepthsUpstream&
     more_depth = visit_depths(all[tile.records.features.colors], full, alpha_max, tile.batch.place(i),
                               pixel.state.transmittance, up, toward);
   }
-  const auto v = visit_backward(full, alpha_max, false, toward, pixel.state);
+  const auto v = visit_backward(full, min(full, alpha_max), alpha_max, toward, pixel.state);
   weight = v.weight;
   add_to_row(hit.at, v.v_sigma, row);
   if (!tile.rows.needs_abs || tile.first > 0) return true;
@@ -87,7 +87,7 @@ __device__ inline bool visit(const Tile<kFeatures>& tile, int i, DepthsUpstream&
     for (int f = kFeatures; f < tile.records.features.total(); ++f) {
       toward = fma(all[f], tile.upstream.gradient(f), toward);
     }
-    v_sigma = visit_backward(full, alpha_max, false, toward, pixel.whole).v_sigma;
+    v_sigma = visit_backward(full, min(full, alpha_max), alpha_max, toward, pixel.whole).v_sigma;
   }
   add_absolute(record, {record[kTilt], record[kTilt + 1]}, hit.at, v_sigma, row.abs_x, row.abs_y);
   return true;

@@ -12,7 +12,6 @@ from lumigrad.kernels import _native
 from lumigrad.kernels.checks import check
 from lumigrad.kernels.density import Statistics
 from lumigrad.kernels.gaussians import Camera, Gaussians, Settings
-from lumigrad.kernels.gaussians.camera_sources import OpenCVSource
 from lumigrad.kernels.gaussians.forward import views_of
 from lumigrad.kernels.gaussians.inputs import check_background, check_cameras
 from lumigrad.kernels.gaussians.transforms import cut
@@ -54,14 +53,25 @@ class Parameter:
         return _native.make_resident_parameter(name, self.rate, self.head_rate, group), flat
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ImageTerms:
-    """The weights of an image loss, as those of `training.image_loss`, and the padding of its windows."""
+    """The weights of losses between images, and the padding of their windows.
+
+    They are those of `training.image_loss`, `training.depth_loss` and `training.alpha_loss`. A term counts in steps
+    whose views have its target.
+    """
 
     l1: float
     l2: float
     dssim: float
+    depth: float
+    alpha: float
     padding: str
+
+    def native(self) -> Any:
+        """The extension's loss."""
+        weights = {name: float(getattr(self, name)) for name in ("l1", "l2", "dssim", "depth", "alpha")}
+        return _native.make_resident_loss(**weights, valid=self.padding == "valid")
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +90,31 @@ class Adam:
     betas: tuple[float, float]
     epsilon: float
     visible_only: bool
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Exposures:
+    """Exposures of all views, f32 [V, 3, 4], which are optimised; with each one's number of steps, i64 [V] on the host.
+
+    `is_centered`: their mean stays the identity.
+    """
+
+    values: torch.Tensor
+    first: torch.Tensor
+    second: torch.Tensor
+    steps: torch.Tensor
+    rate: Rate
+    is_centered: bool
+
+    def native(self) -> Any:
+        """The extension's exposures."""
+        shape = (self.steps.shape[0], 3, 4)
+        arrays = {name: getattr(self, name) for name in ("values", "first", "second")}
+        for name, tensor in arrays.items():
+            check_tensor(f"exposures.{name}", tensor, (torch.float32,), shape, self.values.device, in_place=True)
+        check_tensor("exposures.steps", self.steps, (torch.int64,), (None,), torch.device("cpu"), in_place=True)
+        arrays["steps"] = self.steps
+        return _native.make_resident_exposures(self.rate, self.is_centered, **arrays), arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +147,7 @@ class Observation:
 
 
 class Views:
-    """The views of a training by number: cameras made by `Camera.opencv`, and target images [H, W, K]."""
+    """The views of a training by number: cameras, how they are rendered, and target images."""
 
     def __init__(self) -> None:
         self.native = _native.ResidentViews()
@@ -120,13 +155,31 @@ class Views:
     def __contains__(self, number: int) -> bool:
         return number in self.native
 
-    def add(self, number: int, camera: Camera, scene: Gaussians, settings: Settings, target: torch.Tensor) -> None:
-        """Add a view; the camera must fit the scene and the settings."""
-        assert isinstance(camera.source, OpenCVSource)
+    def add(
+        self, number: int, camera: Camera, scene: Gaussians, settings: Settings, target: Mapping[str, torch.Tensor]
+    ) -> None:
+        """Add a view.
+
+        Args:
+            number: Its number.
+            camera: The camera, not a lidar, which must fit the scene and the settings.
+            scene: The scene.
+            settings: How to project and blend; the degree of harmonics is the step's.
+            target: By name, f32 or u8: "color" [H, W, D], "mask" [H, W] and "depth" f32 [H, W]; bytes are 255ths.
+
+        Raises:
+            ArgumentError: An argument is invalid.
+        """
         check_cameras(scene, [camera], settings)
-        shape = (camera.height, camera.width, scene.channels)
-        check_tensor("target", target, (torch.float32, torch.uint8), shape, scene.device)
-        self.native.set(number, views_of(scene, [camera], settings, cut((), scene.count)), **plane("target", target))
+        shape, arrays = (camera.height, camera.width), {}
+        shapes = {"color": (*shape, scene.channels), "mask": shape, "depth": shape}
+        for name, tensor in target.items():
+            dtypes = (torch.float32,) if name == "depth" else (torch.float32, torch.uint8)
+            check_tensor(name, tensor, dtypes, shapes[name], scene.device)
+            arrays.update(plane(name, tensor))
+        native_settings = settings.native(scene.degree(settings), camera.width, camera.height, lidar=False)
+        views = views_of(scene, [camera], settings, cut((), scene.count))
+        self.native.set(number, views, native_settings, **arrays)
 
 
 def bind(
@@ -143,28 +196,31 @@ def bind(
     means: Sequence[MeanTerm],
     parameters: Mapping[str, Parameter],
     adam: Adam,
+    exposures: Exposures | None,
     noise: Noise | None,
     observation: Observation | None,
 ) -> Any:
     """Binds the steps of a training to its tensors, which the steps change in place.
 
     A step renders its views, compares them with their target images, differentiates, adds the gradients of the means of
-    parameters, and steps the optimiser: the same bits as `gaussians.forward`, `training.image_loss`,
+    parameters, and steps the optimiser: the same bits as `gaussians.forward`, `training.apply_exposure`,
+    `training.image_loss`, `training.depth_loss`, `training.alpha_loss`, `training.exposure_gradient`,
     `gaussians.backward`, `training.mean_term`, `training.adam_step`, `density.add_noise` and `density.accumulate`.
 
     Args:
         machine: What runs the steps.
         step: The number of the next step, counted from 0.
         scene: The scene, whose tensors are the values of the parameters; at least one row.
-        settings: How to project and blend; volumes, and not along rays.
+        settings: How to project and blend, with the degree of harmonics.
         views: The views, to which others may be added between steps.
         camera: One of their cameras.
         views_of_step: The number of views of each step.
-        background: f32 [D]; None: 0.
-        loss: The image loss.
+        background: f32 [D], or [C, D] for the views of each step; None: 0.
+        loss: The losses between images.
         means: Terms of the loss beside that.
         parameters: By the names of the scene's tensors.
         adam: The optimiser's settings.
+        exposures: Exposures of the views.
         noise: Noise after each step.
         observation: Statistics that each step adds to.
 
@@ -182,21 +238,26 @@ def bind(
         )
         for term in means
     ]
+    made_exposures, exposure_arrays = (None, None) if exposures is None else exposures.native()
     made_noise, noise_arrays = (None, None) if noise is None else noise.native()
     made_observation, observation_arrays = (None, None) if observation is None else observation.native()
-    kept = [[arrays for _, arrays in bound.values()], [term.values for term in means], noise_arrays, observation_arrays]
-    native_settings = settings.native(scene.degree(settings), camera.width, camera.height, lidar=False)
+    kept = [
+        [arrays for _, arrays in bound.values()],
+        [term.values for term in means],
+        *(exposure_arrays, noise_arrays, observation_arrays),
+    ]
     return _native.make_resident_training(
         machine,
         step,
         views.native,
         views_of(scene, [camera], settings, cut((), scene.count)),
-        native_settings,
+        scene.degree(settings),
         views_of_step,
-        (loss.l1, loss.l2, loss.dssim, loss.padding == "valid"),
+        loss.native(),
         terms,
         [parameter for parameter, _ in bound.values()],
         (*adam.betas, adam.epsilon, adam.visible_only),
+        made_exposures,
         made_noise,
         made_observation,
         kept,

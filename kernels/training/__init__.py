@@ -13,10 +13,17 @@ from lumigrad.kernels.training.adam import (
     prepare_adam,
     statistics_of,
 )
-from lumigrad.kernels.training.exposure import apply_exposure, exposure_gradient
+from lumigrad.kernels.training.exposure import apply_exposure, center_exposures, exposure_gradient
 from lumigrad.kernels.training.image_loss import PADDINGS, REDUCTIONS, ImageLoss, image_loss, image_loss_values
 from lumigrad.kernels.training.means import mean_term
-from lumigrad.kernels.training.plane_losses import NormalLoss, PlaneLoss, alpha_loss, depth_loss, normal_loss
+from lumigrad.kernels.training.plane_losses import (
+    NormalLoss,
+    PlaneLoss,
+    alpha_loss,
+    depth_loss,
+    normal_loss,
+    plane_loss_value,
+)
 from lumigrad.kernels.training.poses import apply_pose_update
 
 __all__ = [
@@ -37,12 +44,14 @@ __all__ = [
     "alpha_loss",
     "apply_exposure",
     "apply_pose_update",
+    "center_exposures",
     "depth_loss",
     "exposure_gradient",
     "image_loss",
     "image_loss_values",
     "mean_term",
     "normal_loss",
+    "plane_loss_value",
     "prepare_adam",
     "statistics_of",
 ]

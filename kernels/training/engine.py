@@ -25,6 +25,18 @@ class Engine(Protocol):
     def mean(self, slope: float, to: Any, arrays: Arrays) -> StageTimes:
         """Writes the mean of values to `to`, and adds `slope` to their gradient."""
 
+    def plane_loss(self, arrays: Arrays) -> StageTimes:
+        """Writes what planes differ by, and the gradient of the mean."""
+
+    def expose(self, arrays: Arrays) -> None:
+        """Writes exposed images."""
+
+    def expose_backward(self, arrays: Arrays) -> None:
+        """Turns the gradient of exposed images into that of the images, and writes that of the matrices."""
+
+    def center_exposures(self, matrices: Any) -> None:
+        """Moves all matrices alike, so that their mean is the identity."""
+
 
 class CpuEngine:
     """Runs the CPU loops, with a workspace that it reuses."""
@@ -48,6 +60,23 @@ class CpuEngine:
         """Writes the mean of values to `to`, and adds `slope` to their gradient."""
         _native.training_mean(self._workspace, slope, to, **arrays)
         return self._times("mean")
+
+    def plane_loss(self, arrays: Arrays) -> StageTimes:
+        """Writes what planes differ by, and the gradient of the mean."""
+        _native.training_plane_loss(self._workspace, **arrays)
+        return self._times("plane_loss")
+
+    def expose(self, arrays: Arrays) -> None:
+        """Writes exposed images."""
+        _native.training_expose(**arrays)
+
+    def expose_backward(self, arrays: Arrays) -> None:
+        """Turns the gradient of exposed images into that of the images, and writes that of the matrices."""
+        _native.training_expose_backward(self._workspace, **arrays)
+
+    def center_exposures(self, matrices: Any) -> None:
+        """Moves all matrices alike, so that their mean is the identity."""
+        _native.training_center_exposures(matrices=matrices)
 
     def _times(self, stage: str) -> StageTimes:
         times = {stage: self._workspace.milliseconds}
@@ -76,6 +105,22 @@ class CudaEngine:
     def mean(self, slope: float, to: Any, arrays: Arrays) -> StageTimes:
         """Queues the mean of values."""
         return self._times(self._native.training_cuda_mean(self._device, self._current_stream(), slope, to, **arrays))
+
+    def plane_loss(self, arrays: Arrays) -> StageTimes:
+        """Queues the comparison of planes."""
+        return self._times(self._native.training_cuda_plane_loss(self._device, self._current_stream(), **arrays))
+
+    def expose(self, arrays: Arrays) -> None:
+        """Queues the exposure of images."""
+        self._native.training_cuda_expose(self._device, self._current_stream(), **arrays)
+
+    def expose_backward(self, arrays: Arrays) -> None:
+        """Queues the gradients of exposed images."""
+        self._native.training_cuda_expose_backward(self._device, self._current_stream(), **arrays)
+
+    def center_exposures(self, matrices: Any) -> None:
+        """Queues the motion of all matrices."""
+        self._native.training_cuda_center_exposures(self._device, self._current_stream(), matrices=matrices)
 
     @staticmethod
     def _times(times: Any) -> StageTimes:

@@ -6,6 +6,8 @@ import torch
 
 from lumigrad.kernels.checks import check
 from lumigrad.kernels.errors import ArgumentError
+from lumigrad.kernels.training.engine import engine_for
+from lumigrad.kernels.training.tensors import check_tensor
 
 CHANNELS = 3
 
@@ -24,9 +26,10 @@ def apply_exposure(image: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
         ArgumentError: An argument is invalid.
     """
     _check(image, matrices)
-    rows = image.reshape(len(image), -1, CHANNELS)
-    turned = torch.baddbmm(matrices[:, None, :, 3], rows, matrices[:, :, :3].transpose(1, 2))
-    return turned.reshape(image.shape)
+    exposed = torch.empty(image.shape, dtype=torch.float32, device=image.device)
+    arrays = {"image": image.detach().contiguous(), "matrices": matrices.detach().contiguous()}
+    engine_for(image.device).expose({**arrays, "exposed": exposed})
+    return exposed
 
 
 def exposure_gradient(
@@ -40,7 +43,7 @@ def exposure_gradient(
         gradient: f32 [C, H, W, 3], dL/d exposed colours.
 
     Returns:
-        dL/d image, f32 [C, H, W, 3], and dL/d matrices, f32 [C, 3, 4], summed in float64 on the CPU.
+        dL/d image, f32 [C, H, W, 3], and dL/d matrices, f32 [C, 3, 4], summed in float64.
 
     Raises:
         ArgumentError: An argument is invalid.
@@ -48,13 +51,23 @@ def exposure_gradient(
     _check(image, matrices)
     fits = isinstance(gradient, torch.Tensor) and gradient.shape == image.shape
     check(fits, "gradient", f"a tensor of shape {list(image.shape)}", getattr(gradient, "shape", gradient))
-    views = len(image)
-    rows, upstream = image.reshape(views, -1, CHANNELS), gradient.reshape(views, -1, CHANNELS)
-    of_image = torch.bmm(upstream, matrices[:, :, :3]).reshape(image.shape)
-    ones = torch.ones(1, 1, 1, device=image.device).expand(views, rows.shape[1], 1)
-    extended = torch.cat([rows, ones], dim=2)
-    of_matrices = torch.bmm(upstream.double().transpose(1, 2), extended.double())
-    return of_image, of_matrices.float()
+    of_image, of_matrices = gradient.detach().clone(memory_format=torch.contiguous_format), torch.empty_like(matrices)
+    arrays = {"image": image.detach().contiguous(), "matrices": matrices.detach().contiguous()}
+    engine_for(image.device).expose_backward({**arrays, "gradient": of_image, "to_matrices": of_matrices})
+    return of_image, of_matrices
+
+
+def center_exposures(matrices: torch.Tensor) -> None:
+    """Adds the same matrix to those of all views, so that their mean is the identity.
+
+    Args:
+        matrices: f32 [C, 3, 4], contiguous; updated in place.
+
+    Raises:
+        ArgumentError: An argument is invalid.
+    """
+    check_tensor("matrices", matrices, (torch.float32,), (None, CHANNELS, 4), None, in_place=True)
+    engine_for(matrices.device).center_exposures(matrices)
 
 
 def _check(image: torch.Tensor, matrices: torch.Tensor) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from lumigrad.kernels import _native
 from lumigrad.kernels.errors import ArgumentError
+from lumigrad.kernels.stages import Stages
+from lumigrad.kernels.training.engine import engine_for
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,25 +18,34 @@ class PlaneLoss:
     """A loss and its gradient.
 
     Attributes:
-        loss: f64 [], the loss, on the device.
-        gradient: f32 [C, H, W], d loss / d the first argument of the function.
+        sums: f64 [C, 2], on the device: for each view the number of pixels that count, and the sum of their
+            differences; `plane_loss_value` makes the loss of them.
+        gradient: f32 [C, H, W], d weight * loss / d the first argument of the function.
+        times: Time of the kernel.
     """
 
-    loss: torch.Tensor
+    sums: torch.Tensor
     gradient: torch.Tensor
+    times: Stages
 
     @property
     def value(self) -> float:
         """The loss; on CUDA this waits for the device."""
-        return float(self.loss)
+        return plane_loss_value(self.sums.tolist())
 
 
-def depth_loss(depth: torch.Tensor, target: torch.Tensor) -> PlaneLoss:
+def plane_loss_value(sums: Sequence[Sequence[float]]) -> float:
+    """`PlaneLoss.value` from its sums on the host."""
+    return sum(row[1] for row in sums) / max(sum(row[0] for row in sums), 1.0)
+
+
+def depth_loss(depth: torch.Tensor, target: torch.Tensor, weight: float = 1.0) -> PlaneLoss:
     """The mean of |depth - target| over all pixels with a known target depth; 0 if there are none.
 
     Args:
         depth: f32 [C, H, W], scene units.
         target: f32 [C, H, W], scene units; values that are not finite, or <= 0, mean unknown.
+        weight: A factor of the gradient.
 
     Returns:
         The loss, and its gradient with respect to `depth`.
@@ -41,16 +53,16 @@ def depth_loss(depth: torch.Tensor, target: torch.Tensor) -> PlaneLoss:
     Raises:
         ArgumentError: An argument is invalid.
     """
-    _check("depth", depth, target)
-    return _mean_difference(depth, target, target.isfinite() & (target > 0))
+    return _compared("depth", depth, target, weight, known=True)
 
 
-def alpha_loss(alpha: torch.Tensor, target: torch.Tensor) -> PlaneLoss:
+def alpha_loss(alpha: torch.Tensor, target: torch.Tensor, weight: float = 1.0) -> PlaneLoss:
     """The mean of |alpha - target| over all pixels.
 
     Args:
         alpha: f32 [C, H, W].
         target: f32 [C, H, W], 0 to 1.
+        weight: A factor of the gradient.
 
     Returns:
         The loss, and its gradient with respect to `alpha`.
@@ -58,8 +70,7 @@ def alpha_loss(alpha: torch.Tensor, target: torch.Tensor) -> PlaneLoss:
     Raises:
         ArgumentError: An argument is invalid.
     """
-    _check("alpha", alpha, target)
-    return _mean_difference(alpha, target, torch.ones_like(target, dtype=torch.bool))
+    return _compared("alpha", alpha, target, weight, known=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,10 +125,15 @@ def normal_loss(alpha: torch.Tensor, normals: torch.Tensor, surface_normals: tor
     return NormalLoss(sums.sum(dtype=torch.float64) / count, gradients)
 
 
-def _mean_difference(plane: torch.Tensor, target: torch.Tensor, known: torch.Tensor) -> PlaneLoss:
-    difference = torch.where(known, plane - target, 0.0)
-    count = known.count_nonzero().clamp_min(1)
-    return PlaneLoss(difference.abs().sum(dtype=torch.float64) / count, difference.sign() / count)
+def _compared(name: str, plane: torch.Tensor, target: torch.Tensor, weight: float, *, known: bool) -> PlaneLoss:
+    _check(name, plane, target)
+    sums = torch.empty(len(plane), _native.PLANE_VALUES, dtype=torch.float64, device=plane.device)
+    gradient = torch.empty(plane.shape, dtype=torch.float32, device=plane.device)
+    arrays = {"plane": plane.detach().contiguous(), "target": target.detach().contiguous()}
+    times = engine_for(plane.device).plane_loss(
+        {**arrays, "gradient": gradient, "values": sums, "known": known, "weight": float(weight)}
+    )
+    return PlaneLoss(sums, gradient, Stages([times]))
 
 
 def _check(name: str, plane: torch.Tensor, target: torch.Tensor) -> None:

@@ -190,6 +190,16 @@ class LossPart:
         return LossPart(value, lambda numbers: (weight * float(numbers), {name: float(numbers)}))
 
     @staticmethod
+    def of_plane(name: str, weight: float, found: training.PlaneLoss) -> LossPart:
+        """A term that compares planes beside colours."""
+
+        def read(numbers: Array) -> tuple[float, Mapping[str, float]]:
+            value = training.plane_loss_value(numbers.tolist())
+            return weight * value, {name: value}
+
+        return LossPart(found.sums, read)
+
+    @staticmethod
     def of_color(found: training.ImageLoss) -> LossPart:
         """The terms that compare colours."""
         # Without its gradient, which is large.
@@ -232,13 +242,13 @@ def losses(loss: Loss, state: TrainingState, rendered: Rendered, call: Call) -> 
     if weights["depth"]:
         depth = views.stacked(rendered.views, "depth")
         if depth is not None:
-            compared = training.depth_loss(rendered.outputs["expected_depth"], depth)
-            parts.append(LossPart.of_term("depth", weights["depth"], compared.loss))
-            upstream["expected_depth"] = weights["depth"] * compared.gradient
+            found_depth = training.depth_loss(rendered.outputs["expected_depth"], depth, weights["depth"])
+            parts.append(LossPart.of_plane("depth", weights["depth"], found_depth))
+            upstream["expected_depth"] = found_depth.gradient
     if weights["alpha"] and mask is not None:
-        compared = training.alpha_loss(rendered.outputs["alpha"], mask)
-        parts.append(LossPart.of_term("alpha", weights["alpha"], compared.loss))
-        upstream["alpha"] = weights["alpha"] * compared.gradient
+        found_alpha = training.alpha_loss(rendered.outputs["alpha"], mask, weights["alpha"])
+        parts.append(LossPart.of_plane("alpha", weights["alpha"], found_alpha))
+        upstream["alpha"] = found_alpha.gradient
     require(bool(upstream), "step.views", "views whose target images have what the loss compares", "others")
     return Losses(parts + surface_losses(weights, rendered.outputs, upstream), upstream, times)
 

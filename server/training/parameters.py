@@ -8,7 +8,7 @@ from math import isfinite, prod
 
 import torch
 
-from lumigrad.kernels import training
+from lumigrad.kernels import resident, training
 from lumigrad.server.core.limits import require
 from lumigrad.server.engines.content import Shapes, Tensors
 from lumigrad.v1 import training_pb2
@@ -16,6 +16,8 @@ from lumigrad.v1 import training_pb2
 _BETA1 = 0.9
 _BETA2 = 0.999
 _EPSILON = 1e-15
+# The parameters of colours, by engine.
+_COLORS = ("colors", "sh0")
 # Fits into the extension's integers.
 _MOST_STEPS = (1 << 63) - 1
 
@@ -69,6 +71,11 @@ class Optimizer:
     epsilon: float
     visible_only: bool
 
+    @property
+    def changes_colors(self) -> bool:
+        """Whether colours are optimised: they could be any if all exposures made up for them."""
+        return any(name in self.rates and self.rates[name].initial for name in _COLORS)
+
     @staticmethod
     def of(message: training_pb2.Optimizer, known: Collection[str], field: str) -> Optimizer:
         """Check an optimiser message; `known` are the names of all parameters."""
@@ -98,7 +105,8 @@ class Refinement:
         self.values = values
         self._first = torch.zeros_like(values)
         self._second = torch.zeros_like(values)
-        self._steps = [0] * len(values)
+        # On the host.
+        self._steps = torch.zeros(len(values), dtype=torch.int64)
 
     @staticmethod
     def row_bytes(width: int) -> int:
@@ -108,8 +116,12 @@ class Refinement:
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """Its tensors, by name."""
-        steps = torch.tensor(self._steps, dtype=torch.int64)
-        return {"values": self.values, "first": self._first, "second": self._second, "steps": steps}
+        return {"values": self.values, "first": self._first, "second": self._second, "steps": self._steps}
+
+    def bound(self, rate: Rate, *, is_centered: bool) -> resident.Exposures:
+        """What steps without Python change in place."""
+        tensors = self.tensors
+        return resident.Exposures(**tensors, rate=rate.numbers, is_centered=is_centered)
 
     def rows(self, numbers: Sequence[int]) -> torch.Tensor:
         """The values of some rows, in this order."""
@@ -119,13 +131,13 @@ class Refinement:
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Restore the tensors that `tensors` returned."""
         self.values, self._first, self._second = tensors["values"], tensors["first"], tensors["second"]
-        self._steps = tensors["steps"].tolist()
+        self._steps = tensors["steps"].cpu().clone()
 
     def stepped(self, rows: Sequence[int], gradient: torch.Tensor, rate: float, optimizer: Optimizer) -> Refinement:
         """A copy after a step of Adam for some rows, each named once; `gradient` has a row for each."""
         stepped = Refinement.__new__(Refinement)
         stepped.values, stepped._first, stepped._second = self.values.clone(), self._first.clone(), self._second.clone()
-        stepped._steps = list(self._steps)
+        stepped._steps = self._steps.clone()
         for place, row in enumerate(rows):
             stepped._steps[row] += 1
             parameter = training.Parameter(
@@ -135,13 +147,9 @@ class Refinement:
                 second=stepped._second[row : row + 1],
                 learning_rate=rate,
             )
-            number = stepped._steps[row]
+            number = int(stepped._steps[row])
             training.adam_step({"row": parameter}, betas=optimizer.betas, epsilon=optimizer.epsilon, step=number)
         return stepped
-
-    def set_mean(self, mean: torch.Tensor) -> None:
-        """Add the same tensor to the rows of all views, so that `mean` is their mean."""
-        self.values += mean - self.values.mean(dim=0)
 
     def copy_row(self, other: Refinement, row: int) -> None:
         """Replace a row, with its moments and number of steps, by another refinement's."""

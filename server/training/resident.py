@@ -1,17 +1,15 @@
-"""Steps of a training without Python: those of plain trainings, between two changes of rows."""
+"""Steps of a training without Python, between two changes of rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from math import isqrt
 from typing import Any
 
-import torch
-
 from lumigrad.kernels import gaussians, resident
-from lumigrad.kernels._native import Outcome, ResidentRun
-from lumigrad.kernels.training import image_loss_values, statistics_of
+from lumigrad.kernels._native import ADAM_SUMS, LOSS_VALUES, PLANE_VALUES, Outcome, ResidentRun
+from lumigrad.kernels.training import image_loss_values, plane_loss_value, statistics_of
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import CancelledError, DeviceLostError, DeviceTimeError, InvalidArgumentError
 from lumigrad.server.core.limits import Limits
@@ -20,16 +18,15 @@ from lumigrad.server.device.memory import Cost, DeviceMemory
 from lumigrad.server.engines.gaussians import KIND
 from lumigrad.server.training.density import DensityState
 from lumigrad.server.training.images import Planned
-from lumigrad.server.training.parameters import Parameters, parameters_of
+from lumigrad.server.training.parameters import Parameters, Refinement, parameters_of
 from lumigrad.server.training.spec import EXPOSURES, TrainingPlan
 from lumigrad.server.training.state import TrainingState
 from lumigrad.server.training.step import Done
-from lumigrad.v1 import gaussians_pb2
 
-# The terms of losses that are means over images, and over parameters.
+# The terms of losses that compare images, their planes and the target's, and those that are means of parameters.
 _OF_COLORS = ("l1", "l2", "dssim")
+_OF_PLANES = {"depth": "depth", "alpha": "mask"}
 _OF_PARAMETERS = {"opacity": "opacities", "scale": "scales"}
-_VALUES_OF_VIEW = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,14 +35,17 @@ class RunReport:
 
     Attributes:
         views: Of each step.
-        parts: The terms of the loss that are means of parameters, with their weights.
+        targets: The names of what each step's target images have.
+        weights: Of the loss.
+        parts: The terms of the loss that are means of parameters.
         names: Of the parameters that have statistics.
     """
 
     run: Any
     views: Sequence[Sequence[int]]
+    targets: Sequence[Collection[str]]
     weights: dict[str, float]
-    parts: Sequence[tuple[str, float]]
+    parts: Sequence[str]
     names: Sequence[str]
     count: int
 
@@ -57,20 +57,52 @@ class RunReport:
 
     def read(self) -> list[Done]:
         """The results, once the run is complete."""
-        return [self._read(*step) for step in zip(self.views, self.run.numbers, strict=False)]
+        return [self._read(*step) for step in zip(self.views, self.targets, self.run.numbers, strict=False)]
 
-    def _read(self, views: Sequence[int], numbers: list[float]) -> Done:
-        end = 1 + _VALUES_OF_VIEW * len(views)
-        rows = [numbers[at : at + _VALUES_OF_VIEW] for at in range(1, end, _VALUES_OF_VIEW)]
-        terms = image_loss_values(rows, self.weights)
-        loss = terms.pop("total")
-        for (name, weight), value in zip(self.parts, numbers[end:], strict=False):
-            loss += weight * value
-            terms[name] = value
-        sums = numbers[end + len(self.parts) :]
-        width = len(sums) // len(self.names)
-        statistics = statistics_of(self.names, [sums[at : at + width] for at in range(0, len(sums), width)])
-        return Done(views, loss, terms, self.count, int(numbers[0]), statistics, None)
+    def _read(self, views: Sequence[int], targets: Collection[str], numbers: list[float]) -> Done:
+        weights, rest = self.weights, iter(numbers)
+
+        def rows(count: int, width: int) -> list[list[float]]:
+            return [[next(rest) for _ in range(width)] for _ in range(count)]
+
+        visible, loss, terms = int(next(rest)), 0.0, {}
+        of_colors = rows(len(views), LOSS_VALUES)
+        if any(weights[name] for name in _OF_COLORS):
+            terms = image_loss_values(of_colors, {name: weights[name] for name in _OF_COLORS})
+            loss = terms.pop("total")
+        for name, target in _OF_PLANES.items():
+            found = rows(len(views), PLANE_VALUES) if weights[name] else []
+            if found and target in targets:
+                terms[name] = plane_loss_value(found)
+                loss += weights[name] * terms[name]
+        for name in self.parts:
+            terms[name] = next(rest)
+            loss += weights[name] * terms[name]
+        statistics = statistics_of(self.names, rows(len(self.names), ADAM_SUMS))
+        return Done(views, loss, terms, self.count, visible, statistics, None)
+
+
+@dataclass(frozen=True, eq=False)
+class _Key:
+    """What steps are bound to: the parts of a state that are made anew where rows change, and numbers of a step."""
+
+    plan: TrainingPlan
+    parameters: Parameters
+    density: DensityState | None
+    exposures: Refinement | None
+    numbers: tuple[int, ...]
+
+    @staticmethod
+    def of(state: TrainingState, views: Sequence[int]) -> _Key:
+        """That of the next step."""
+        numbers = _degree(state, state.step), len(views)
+        return _Key(state.plan, state.parameters, state.density, state.exposures, numbers)
+
+    def fits(self, other: _Key) -> bool:
+        """Whether the same steps can be made."""
+        names = ("plan", "parameters", "density", "exposures")
+        are_kept = (getattr(self, name) is getattr(other, name) for name in names)
+        return self.numbers == other.numbers and all(are_kept)
 
 
 @dataclass(eq=False)
@@ -78,11 +110,7 @@ class _Binding:
     """Steps that were bound to the extension, and what they were bound to."""
 
     native: Any
-    plan: TrainingPlan
-    parameters: Parameters
-    density: DensityState | None
-    degree: int
-    views_of_step: int
+    key: _Key
     report: dict[str, Any]
     # Memory of a step, by the size of its images.
     costs: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -97,12 +125,11 @@ class ResidentSteps:
         # None: no step was bound yet.
         self._machine: Any = None
         self._views = resident.Views()
+        self._are_sensors = False
         self._binding: _Binding | None = None
 
     def length(self, state: TrainingState, views: Sequence[Sequence[int]]) -> int:
         """The number of the next steps, which have these views, that can be made in one run; 0: the next one cannot."""
-        if not _is_plain(state):
-            return 0
         every, density = state.plan.message.snapshot_every, state.density
         degree, size = _degree(state, state.step), len(views[0])
         for index, each in enumerate(views):
@@ -110,7 +137,7 @@ class ResidentSteps:
             is_due = density is not None and density.is_due(step)
             if is_due or _degree(state, step) != degree or len(each) != size:
                 return index
-            if not _are_plain(state, each):
+            if not (_is_plain(state, step) and _are_plain(state, each)):
                 return index
             if every and (step + 1) % every == 0:
                 return index + 1
@@ -123,8 +150,8 @@ class ResidentSteps:
         for each in views:
             camera = state.views.messages[each[0]].camera
             sizes.setdefault((camera.width, camera.height), each)
-            for number in each:
-                self._add(state, number, limits)
+            if not all(number in self._views for number in each) or (len(each) > 1 and self._are_sensors):
+                self._add(state, each, limits)
         for size in sizes.keys() - binding.costs.keys():
             planned = _planned(state, sizes[size], limits)
             device = next(iter(state.parameters.values.values())).device
@@ -173,27 +200,25 @@ class ResidentSteps:
         if not run.done:
             _check(outcome, run, call)
             return None
-        return RunReport(run, views, **binding.report)
+        targets = [tuple(state.views.tensors(each[0])) for each in views]
+        return RunReport(run, views, targets, **binding.report)
 
     def _bound(self, state: TrainingState, views: Sequence[int], limits: Limits) -> _Binding:
-        binding, degree = self._binding, _degree(state, state.step)
-        if (
-            binding is None
-            or binding.plan is not state.plan
-            or binding.parameters is not state.parameters
-            or binding.density is not state.density
-            or (binding.degree, binding.views_of_step) != (degree, len(views))
-        ):
+        binding, key = self._binding, _Key.of(state, views)
+        if binding is None or not binding.key.fits(key):
             self._binding = None
-            binding = self._binding = self._bind(state, views, degree, limits)
+            binding = self._binding = self._bind(state, views, key, limits)
         return binding
 
-    def _bind(self, state: TrainingState, views: Sequence[int], degree: int, limits: Limits) -> _Binding:
+    def _bind(self, state: TrainingState, views: Sequence[int], key: _Key, limits: Limits) -> _Binding:
         parameters, optimizer, loss = state.parameters, state.plan.optimizer, state.plan.loss
         assert loss is not None
         self._machine = self._machine or self._make_machine()
         plan = _planned(state, views, limits).plan
         scene = gaussians.Gaussians(**parameters.values)
+        exposures = None
+        if state.exposures is not None:
+            exposures = state.exposures.bound(optimizer.rates[EXPOSURES], is_centered=optimizer.changes_colors)
         noise, observation = (None, None) if state.density is None else state.density.bound(parameters, optimizer)
         parts = [
             (term, name)
@@ -210,75 +235,70 @@ class ResidentSteps:
             plan.cameras[0],
             views_of_step=len(views),
             background=plan.background_on(scene.device),
-            loss=resident.ImageTerms(**{name: loss.weights[name] for name in _OF_COLORS}, padding=loss.padding),
+            loss=resident.ImageTerms(
+                **{name: loss.weights[name] for name in (*_OF_COLORS, *_OF_PLANES)}, padding=loss.padding
+            ),
             means=[resident.MeanTerm(name, loss.weights[term], parameters.by_name[name].value) for term, name in parts],
             parameters=bound,
             adam=resident.Adam(optimizer.betas, optimizer.epsilon, optimizer.visible_only),
+            exposures=exposures,
             noise=noise,
             observation=observation,
         )
         report = {
-            "weights": {name: float(loss.weights[name]) for name in _OF_COLORS},
-            "parts": [(term, loss.weights[term]) for term, _ in parts],
+            "weights": {name: float(weight) for name, weight in loss.weights.items()},
+            "parts": [term for term, _ in parts],
             "names": tuple(bound),
             "count": parameters.count,
         }
-        return _Binding(native, state.plan, parameters, state.density, degree, len(views), report)
+        return _Binding(native, key, report)
 
-    def _add(self, state: TrainingState, number: int, limits: Limits) -> None:
-        """Bind a view; InvalidArgumentError if it cannot be rendered."""
-        if number in self._views:
-            return
-        plan = _planned(state, [number], limits).plan
-        scene = gaussians.Gaussians(**state.parameters.values)
-        target = _target(state, number)
-        assert target is not None
-        self._views.add(number, plan.cameras[0], scene, plan.settings, target)
+    def _add(self, state: TrainingState, views: Sequence[int], limits: Limits) -> None:
+        """Bind the views of a step; InvalidArgumentError if they cannot be rendered."""
+        plan = _planned(state, views, limits).plan
+        scene, loss = gaussians.Gaussians(**state.parameters.values), state.plan.loss
+        assert loss is not None
+        # Those of several kinds do not go together, which only their plan tells.
+        self._are_sensors = plan.cameras[0].is_sensor
+        for number, camera in zip(views, plan.cameras, strict=True):
+            target = dict(state.views.tensors(number))
+            if not loss.compares_color:
+                target.pop("color", None)
+            self._views.add(number, camera, scene, plan.settings, target)
 
 
-def _is_plain(state: TrainingState) -> bool:
+def _is_plain(state: TrainingState, step: int) -> bool:
     """Whether the extension has steps of this kind of training."""
     plan, loss = state.plan, state.plan.loss
-    if plan.kind != KIND or loss is None or not loss.compares_color or not state.parameters.count:
+    if plan.kind != KIND or loss is None or not state.parameters.count or state.refinement.wanted:
         return False
-    known = (*_OF_COLORS, *_OF_PARAMETERS)
-    if any(weight and name not in known for name, weight in loss.weights.items()):
-        return False
-    settings = plan.settings
-    return (
-        settings.primitive != gaussians_pb2.PRIMITIVE_SURFEL
-        and settings.response != gaussians_pb2.RESPONSE_RAY
-        and settings.projection_method != gaussians_pb2.PROJECTION_METHOD_UNSCENTED
-        and EXPOSURES not in plan.optimizer.rates
-        and not state.refinement.wanted
-        and len(settings.background) in (0, _channels(state))
-    )
+    known = (*_OF_COLORS, *_OF_PLANES, *_OF_PARAMETERS)
+    return all(name in known for name, weight in loss.at(step).weights.items() if weight)
 
 
 def _are_plain(state: TrainingState, views: Sequence[int]) -> bool:
-    """Whether the views of a step have cameras and target images that steps without Python can have."""
+    """Whether views go together and have what the loss compares; of a step made with Python, what is wrong is told."""
+    loss, targets = state.plan.loss, [state.views.tensors(number) for number in views]
+    assert loss is not None
     try:
         state.views.check(views, "step.views")
     except InvalidArgumentError:
-        # Of those that are made one by one, the step is refused.
         return False
-    targets = [_target(state, number) for number in views]
-    return (
-        all(state.views.messages[number].camera.HasField("opencv") for number in views)
-        and all(target is not None and target.shape[-1] == _channels(state) for target in targets)
-        and len({target.dtype for target in targets if target is not None}) == 1
-    )
+    kinds = {
+        (frozenset(target), state.views.messages[number].camera.HasField("sensor"))
+        for number, target in zip(views, targets, strict=True)
+    }
+    if len(kinds) != 1:
+        return False
+    compared = [name for term, name in _OF_PLANES.items() if loss.weights[term] and name in targets[0]]
+    if loss.compares_color:
+        return all("color" in target and target["color"].shape[-1] == _channels(state) for target in targets)
+    return bool(compared)
 
 
 def _channels(state: TrainingState) -> int:
     values = state.parameters.values
     return int((values["sh"] if "sh" in values else values["colors"]).shape[-1])
-
-
-def _target(state: TrainingState, number: int) -> torch.Tensor | None:
-    """The target image of a view, if it is nothing but colours."""
-    tensors = state.views.tensors(number)
-    return tensors["color"] if set(tensors) == {"color"} else None
 
 
 def _degree(state: TrainingState, step: int) -> int:

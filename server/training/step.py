@@ -31,13 +31,10 @@ from lumigrad.server.training.images import (
 from lumigrad.server.training.parameters import Parameters, Refinement
 from lumigrad.server.training.spec import EXPOSURES
 from lumigrad.server.training.state import TrainingState
-from lumigrad.server.training.views import identity_exposure
 from lumigrad.v1 import density_pb2, training_pb2
 
 T = TypeVar("T")
 
-# The parameters of colours, by engine.
-_COLORS = ("colors", "sh0")
 # Regularisers add the means of these parameters to the loss.
 _REGULARISED: Mapping[str, Sequence[str]] = {"opacity": ("opacities",), "scale": ("scales", "radii")}
 
@@ -219,9 +216,8 @@ def _exposed(state: TrainingState, gradients: Gradients) -> Refinement | None:
     if exposures is not None and gradients.exposures is not None:
         rate = optimizer.rates[EXPOSURES].at(state.step)
         exposures = exposures.stepped(gradients.views, gradients.exposures, rate, optimizer)
-        if any(name in optimizer.rates and optimizer.rates[name].initial for name in _COLORS):
-            # The scene could have any colours if all exposures made up for them.
-            exposures.set_mean(identity_exposure(exposures.values.device))
+        if optimizer.changes_colors:
+            training.center_exposures(exposures.values)
     return exposures
 
 

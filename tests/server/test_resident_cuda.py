@@ -23,7 +23,8 @@ from support.backends import emulation
 from support.backends.deferral import deferred
 from support.calls.raw_calls import opencv_camera
 from support.calls.raw_training import RATES
-from support.training.resident import everything, maker_of, plain_step
+from support.training.random_states import random_state, with_everything
+from support.training.resident import everything, failures_without_room, maker_of, plain_step
 from support.training.states import DENSITIES, state_of
 
 STEPS = [[0], [1], [2], [0, 1], [2], [1]]
@@ -54,6 +55,17 @@ def deterministic(spec: training_pb2.TrainingSpec) -> None:
     spec.gaussians.deterministic = True
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_steps_of_all_kinds_are_the_same_bits(seed: int, native: ModuleType) -> None:
+    (state, views), (expected, _) = (random_state(seed, deterministic=True) for _ in range(2))
+    with emulated(native), maker_of(native.cuda_step_machine(0, 0)) as maker:
+        found, resident = maker.all(state, views)
+        for number, each in enumerate(views):
+            assert done_message(number, found[number]) == done_message(number, plain_step(expected, each)), number
+    assert everything(state) == everything(expected)
+    assert resident >= 2
+
+
 @pytest.mark.parametrize("kind", DENSITIES)
 def test_steps_without_python_are_the_same_bits(kind: str, native: ModuleType) -> None:
     state, expected = state_of(kind, RATES, deterministic), state_of(kind, RATES, deterministic)
@@ -65,9 +77,15 @@ def test_steps_without_python_are_the_same_bits(kind: str, native: ModuleType) -
     assert resident >= 2
 
 
+def test_a_step_without_room_changes_nothing(native: ModuleType) -> None:
+    state, expected = (with_everything("adaptive", deterministic=True) for _ in range(2))
+    with emulated(native), maker_of(native.cuda_step_machine(0, 0)) as maker:
+        assert failures_without_room(maker, state, expected, native.limit_memory) > 10
+
+
 def test_the_host_waits_for_nothing_in_steps(native: ModuleType) -> None:
     """After the first one, in which it learns how long the lists of tiles are."""
-    state = state_of("none", RATES)
+    state = with_everything("none")
     with maker_of(native.cuda_step_machine(0, 0)) as maker, deferred(native):
         first = maker.run(state, [[0]])
         assert first is not None

@@ -58,35 +58,61 @@ Noise make_noise(const RateTuple& rate, double strength, std::uint64_t seed, std
           seed};
 }
 
+Exposures make_exposures(const RateTuple& rate, bool centered, const nb::kwargs& arrays) {
+  const CallArray<float> values(arrays["values"]);
+  return {values.data(),
+          find<float>(arrays, "first"),
+          find<float>(arrays, "second"),
+          find<std::int64_t>(arrays, "steps"),
+          static_cast<std::int64_t>(values.shape(0)),
+          rate_of(rate),
+          centered};
+}
+
 Observation make_observation(bool is_absolute, const nb::kwargs& arrays) {
   return {{find<float>(arrays, "to_gradient"), find<std::int32_t>(arrays, "to_views"), find<float>(arrays, "to_radii")},
           is_absolute};
 }
 
 BoundTraining make_training(std::shared_ptr<Machine> machine, std::uint64_t next, const BoundViews& table,
-                            const gaussians::Views& views, const gaussians::Settings& settings, int views_of_step,
-                            const std::tuple<double, double, double, bool>& loss, std::vector<Term> terms,
-                            std::vector<Parameter> parameters, const std::tuple<double, double, double, bool>& adam,
+                            const gaussians::Views& views, int sh_degree, int views_of_step, Loss loss,
+                            std::vector<Term> terms, std::vector<Parameter> parameters,
+                            const std::tuple<double, double, double, bool>& adam, std::optional<Exposures> exposures,
                             std::optional<Noise> noise, std::optional<Observation> observation, const nb::object& kept,
                             const nb::kwargs& arrays) {
-  const auto [l1, l2, dssim, valid] = loss;
+  loss.terms = std::move(terms);
   const auto [beta1, beta2, epsilon, visible_only] = adam;
   Binding binding{gaussians::make_scene(views, arrays),
-                  settings,
+                  sh_degree,
                   views_of_step,
-                  {static_cast<float>(l1), static_cast<float>(l2), static_cast<float>(dssim), valid, std::move(terms)},
+                  std::move(loss),
                   {std::move(parameters), beta1, beta2, epsilon, visible_only},
+                  std::move(exposures),
                   std::move(noise),
                   std::move(observation)};
   return {std::make_shared<Training>(std::move(machine), std::move(binding), table.table, next),
           nb::make_tuple(kept, nb::dict(arrays), table.arrays)};
 }
 
-void set_view(BoundViews& bound, std::uint32_t number, const gaussians::Views& views, const nb::kwargs& arrays) {
-  if (views.count() != 1 || views.poses.size() != 1 || !views.sensors.empty() || views.moving_slices != 0) {
-    throw nb::value_error("views: expected one view of one slice that does not move, and no sensors");
+Loss make_loss(double l1, double l2, double dssim, double depth, double alpha, bool valid) {
+  const auto weight = [](double value) { return static_cast<float>(value); };
+  return {weight(l1), weight(l2), weight(dssim), weight(depth), weight(alpha), valid, {}};
+}
+
+void set_view(BoundViews& bound, std::uint32_t number, const gaussians::Views& views,
+              const gaussians::Settings& settings, const nb::kwargs& arrays) {
+  if (views.count() != 1 || views.poses.size() != 1 || views.moving_slices != 0) {
+    throw nb::value_error("views: expected one view of one slice that does not move");
   }
-  (*bound.table)[number] = {views.views[0], views.poses[0], training::find_plane(arrays, "target")};
+  std::optional<gaussians::Sensor> sensor;
+  if (!views.sensors.empty()) sensor = views.sensors[0];
+  (*bound.table)[number] = {views.views[0],
+                            views.poses[0],
+                            sensor,
+                            settings,
+                            training::find_plane(arrays, "color"),
+                            training::find_plane(arrays, "mask"),
+                            training::find_plane(arrays, "depth")};
   bound.arrays[nb::int_(number)] = nb::dict(arrays);
 }
 
@@ -160,6 +186,10 @@ void bind_parts(nb::module_& m) {
   m.def("make_resident_parameter", &make_parameter, "name"_a, "rate"_a, "head_rate"_a, "group"_a);
   nb::class_<Term>(m, "ResidentTerm");
   m.def("make_resident_term", &make_term, "slope"_a, "parameter"_a, "arrays"_a);
+  nb::class_<Loss>(m, "ResidentLoss");
+  m.def("make_resident_loss", &make_loss, nb::kw_only(), "l1"_a, "l2"_a, "dssim"_a, "depth"_a, "alpha"_a, "valid"_a);
+  nb::class_<Exposures>(m, "ResidentExposures");
+  m.def("make_resident_exposures", &make_exposures, "rate"_a, "centered"_a, "arrays"_a);
   nb::class_<Noise>(m, "ResidentNoise");
   m.def("make_resident_noise", &make_noise, "rate"_a, "strength"_a, "seed"_a, "count"_a, "arrays"_a);
   nb::class_<Observation>(m, "ResidentObservation");
@@ -172,15 +202,15 @@ void bind_resident(nb::module_& m) {
   bind_parts(m);
   nb::class_<BoundViews>(m, "ResidentViews")
       .def(nb::init<>())
-      .def("set", &set_view, "number"_a, "views"_a, "arrays"_a)
+      .def("set", &set_view, "number"_a, "views"_a, "settings"_a, "arrays"_a)
       .def("__contains__", [](const BoundViews& b, std::uint32_t number) { return b.table->contains(number); });
   nb::class_<BoundTraining>(m, "ResidentTraining")
       .def_prop_rw(
           "next", [](const BoundTraining& b) { return b.training->next(); },
           [](BoundTraining& b, std::uint64_t next) { b.training->set_next(next); });
-  m.def("make_resident_training", &make_training, "machine"_a, "next"_a, "table"_a, "views"_a, "settings"_a,
-        "views_of_step"_a, "loss"_a, "terms"_a, "parameters"_a, "adam"_a, "noise"_a.none(), "observation"_a.none(),
-        "kept"_a, "arrays"_a);
+  m.def("make_resident_training", &make_training, "machine"_a, "next"_a, "table"_a, "views"_a, "sh_degree"_a,
+        "views_of_step"_a, "loss"_a, "terms"_a, "parameters"_a, "adam"_a, "exposures"_a.none(), "noise"_a.none(),
+        "observation"_a.none(), "kept"_a, "arrays"_a);
   nb::class_<BoundRun>(m, "ResidentRun")
       .def(nb::init<serving::Queue&, const nb::object&, std::string, int, std::size_t, std::int64_t, std::uint64_t,
                     std::vector<std::vector<std::uint32_t>>>(),

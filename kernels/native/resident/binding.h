@@ -37,9 +37,12 @@ struct Term {
   int parameter;  // Whose gradient it adds to; -1: none.
 };
 
+// Weights, and whether windows lie within the image. Colours are compared if one of the first three is not 0, and the
+// others of the views whose target images have them.
 struct Loss {
-  float l1, l2, dssim;
+  float l1, l2, dssim, depth, alpha;
   bool valid;
+  bool compares_color() const { return l1 != 0.0f || l2 != 0.0f || dssim != 0.0f; }
   std::vector<Term> terms;
 };
 
@@ -50,6 +53,7 @@ struct Optimizer {
 
   // For a step, counted from 0.
   training::AdamSettings settings(std::uint64_t step) const;
+  float step_size(double rate, std::uint64_t step) const;
   // The parameters' groups with their step sizes.
   std::vector<training::AdamGroup> groups(std::uint64_t step) const;
 };
@@ -68,21 +72,34 @@ struct Observation {
   bool is_absolute;  // Of absolute gradients.
 };
 
+// Exposures of the views, which are optimised.
+struct Exposures {
+  float *values, *first, *second;  // [views, 3, 4]
+  std::int64_t* steps;             // [views], on the host: of each one's optimiser.
+  std::int64_t views;
+  Rate rate;
+  bool centered;  // Their mean stays the identity.
+};
+
 struct Binding {
   gaussians::Scene scene;  // Without slices and poses.
-  gaussians::Settings settings;
-  int views;  // Of a step: the scene's background has as many rows.
+  int sh_degree;           // As that of the settings.
+  int views;               // Of a step: the scene's background has as many rows.
   Loss loss;
   Optimizer optimizer;
+  std::optional<Exposures> exposures;
   std::optional<Noise> noise;
   std::optional<Observation> observation;
 };
 
-// A view of the training, with its target image, which has as many channels as the scene.
+// A view of the training, with how it is rendered but for the degree of harmonics, and its target image: colours have
+// as many channels as the scene, and what is not there is null.
 struct TrainedView {
   gaussians::View view;
   gaussians::Pose pose;
-  training::Plane target;
+  std::optional<gaussians::Sensor> sensor;
+  gaussians::Settings settings;
+  training::Plane color, mask, depth;
 };
 
 // By number; only between steps it changes.

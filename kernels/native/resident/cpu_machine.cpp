@@ -1,4 +1,5 @@
 // Steps on the CPU: the loops of the instruction set in use.
+#include <algorithm>
 #include <optional>
 
 #include "common/pool.h"
@@ -40,6 +41,7 @@ class CpuMachine final : public Machine {
   void end(bool) noexcept override { kept_.reset(); }
   void* take(std::size_t bytes) override { return pool_take(bytes); }
   void give(void* memory) noexcept override { pool_give(memory); }
+  void copy(float* to, const float* from, std::size_t count) override { std::copy(from, from + count, to); }
   std::shared_ptr<Report> report(std::size_t numbers) override {
     auto report = std::make_shared<CpuReport>();
     report->numbers.resize(numbers);
@@ -68,6 +70,18 @@ class CpuMachine final : public Machine {
   void image_loss(const training::ImageLoss& loss, double* values) override {
     training::cpu_engine(current_isa()).image_loss(loss, values, kept_->training);
     kept_->add("image_loss", kept_->training.milliseconds[0]);
+  }
+  void plane_loss(const std::vector<training::PlaneLoss>& views, double* values) override {
+    training::cpu_engine(current_isa())
+        .plane_loss(views.data(), static_cast<int>(views.size()), values, kept_->training);
+    kept_->add("plane_loss", kept_->training.milliseconds[0]);
+  }
+  void expose(const training::Exposure& view) override { training::cpu_engine(current_isa()).expose(view); }
+  void expose_backward(const training::Exposure& view, float* matrix) override {
+    training::cpu_engine(current_isa()).expose_backward(view, matrix, kept_->training);
+  }
+  void center_exposures(float* matrices, std::int64_t views) override {
+    training::cpu_engine(current_isa()).center_exposures(matrices, views);
   }
   void mean(const training::Mean& values, double* to) override {
     training::cpu_engine(current_isa()).mean(values, to, kept_->training);

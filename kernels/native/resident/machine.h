@@ -49,6 +49,7 @@ class Machine {
   virtual void end(bool failed) noexcept = 0;
   virtual void* take(std::size_t bytes) = 0;
   virtual void give(void* memory) noexcept = 0;
+  virtual void copy(float* to, const float* from, std::size_t count) = 0;
   // A report of so many numbers, for `send`.
   virtual std::shared_ptr<Report> report(std::size_t numbers) = 0;
 
@@ -57,6 +58,10 @@ class Machine {
   virtual void backward(const Drawing& drawing, const gaussians::Upstream& upstream,
                         const gaussians::Gradients& gradients) = 0;
   virtual void image_loss(const training::ImageLoss& loss, double* values) = 0;
+  virtual void plane_loss(const std::vector<training::PlaneLoss>& views, double* values) = 0;
+  virtual void expose(const training::Exposure& view) = 0;
+  virtual void expose_backward(const training::Exposure& view, float* matrix) = 0;
+  virtual void center_exposures(float* matrices, std::int64_t views) = 0;
   virtual void mean(const training::Mean& values, double* to) = 0;
   virtual void count_touched(const std::int32_t* touched, std::int64_t count, std::uint8_t* rows, double* to) = 0;
   virtual void accumulate(const density::Observed& observed, const density::Statistics& to) = 0;

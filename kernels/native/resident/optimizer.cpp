@@ -22,13 +22,16 @@ training::AdamSettings Optimizer::settings(std::uint64_t step) const {
           .gradient_scale = 1.0f};
 }
 
+float Optimizer::step_size(double rate, std::uint64_t step) const {
+  return static_cast<float>(rate / (1.0 - std::pow(beta1, static_cast<double>(step + 1))));
+}
+
 std::vector<training::AdamGroup> Optimizer::groups(std::uint64_t step) const {
-  const double correction = 1.0 - std::pow(beta1, static_cast<double>(step + 1));
   std::vector<training::AdamGroup> groups;
   for (const Parameter& parameter : parameters) {
     training::AdamGroup group = parameter.group;
-    group.step_size = static_cast<float>(parameter.rate.at(step) / correction);
-    group.head_step_size = static_cast<float>(parameter.head_rate.at(step) / correction);
+    group.step_size = step_size(parameter.rate.at(step), step);
+    group.head_step_size = step_size(parameter.head_rate.at(step), step);
     groups.push_back(group);
   }
   return groups;

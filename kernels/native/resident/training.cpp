@@ -37,60 +37,174 @@ constexpr gaussians::SlicePose kSlicePose{{1, 0, 0, 0, 1, 0, 0, 0, 1}, {0, 0, 0}
 
 }  // namespace
 
+// Where the numbers of a step are in its report, see `Training`.
+struct Places {
+  explicit Places(const Binding& b)
+      : color(1),
+        depth(color + static_cast<std::size_t>(b.views) * training::kLossValues),
+        alpha(depth + planes(b, b.loss.depth)),
+        means(alpha + planes(b, b.loss.alpha)),
+        sums(means + b.loss.terms.size()),
+        end(sums + b.optimizer.parameters.size() * training::kAdamSums) {}
+  static std::size_t planes(const Binding& b, float weight) {
+    return weight == 0.0f ? 0 : static_cast<std::size_t>(b.views) * training::kPlaneValues;
+  }
+  const std::size_t color, depth, alpha, means, sums, end;
+};
+
+// The exposures of a step's views: what they become is computed apart, for nothing may fail once something has changed.
+class ExposureStep {
+ public:
+  ExposureStep(Machine& machine, const Exposures* exposures, std::vector<std::uint32_t> views)
+      : machine_(machine),
+        exposures_(exposures),
+        views_(std::move(views)),
+        matrices_(machine, exposures == nullptr ? 0 : kParts * size()),
+        sums_(machine, exposures == nullptr ? 0 : kAdamSums) {}
+
+  // Exposes the images [views, pixels, 3] into `to`.
+  void expose(const float* images, float* to, std::size_t pixels) {
+    each(images, to, pixels, [&](const training::Exposure& view, std::size_t) { machine_.expose(view); });
+  }
+  // Turns `gradient` into that of the images.
+  void differentiate(const float* images, float* gradient, std::size_t pixels) {
+    each(images, gradient, pixels, [&](const training::Exposure& view, std::size_t place) {
+      machine_.expose_backward(view, part(kGradient) + place * kExposure);
+    });
+  }
+  void prepare(const Optimizer& optimizer, std::uint64_t step) {
+    for (std::size_t place = 0; place < views_.size(); ++place) {
+      float* const from[] = {exposures_->values, exposures_->first, exposures_->second};
+      for (int i = 0; i < kGradient; ++i) machine_.copy(at(i, place), row(from[i], place), kExposure);
+      training::AdamGroup group{};
+      group.raw = at(kValues, place);
+      group.first = at(kFirst, place);
+      group.second = at(kSecond, place);
+      group.gradient = at(kGradient, place);
+      group.count = 1;
+      group.width = kExposure;
+      const auto done = static_cast<std::uint64_t>(exposures_->steps[views_[place]]);
+      group.step_size = optimizer.step_size(exposures_->rate.at(step), done);
+      machine_.adam({group}, optimizer.settings(done), sums_.data());
+    }
+  }
+  void change() {
+    for (std::size_t place = 0; place < views_.size(); ++place) {
+      float* const to[] = {exposures_->values, exposures_->first, exposures_->second};
+      for (int i = 0; i < kGradient; ++i) machine_.copy(row(to[i], place), at(i, place), kExposure);
+      ++exposures_->steps[views_[place]];
+    }
+    if (exposures_->centered) machine_.center_exposures(exposures_->values, exposures_->views);
+  }
+
+ private:
+  enum { kValues, kFirst, kSecond, kGradient, kParts };
+  static constexpr std::size_t kExposure = training::kExposure;
+
+  std::size_t size() const { return views_.size() * kExposure; }
+  float* part(int number) const { return matrices_.data() + static_cast<std::size_t>(number) * size(); }
+  float* at(int number, std::size_t place) const { return part(number) + place * kExposure; }
+  float* row(float* of, std::size_t place) const { return of + views_[place] * kExposure; }
+  template <class Body>
+  void each(const float* images, float* to, std::size_t pixels, const Body& body) const {
+    for (std::size_t place = 0; place < views_.size(); ++place) {
+      const std::size_t begin = place * pixels * 3;
+      body({row(exposures_->values, place), images + begin, to + begin, static_cast<std::int64_t>(pixels)}, place);
+    }
+  }
+
+  Machine& machine_;
+  const Exposures* const exposures_;
+  const std::vector<std::uint32_t> views_;
+  const Memory<float> matrices_;  // [kParts, views, 3, 4]
+  const Memory<double> sums_;
+};
+
 // One step, from its views to its report.
 class Training::Step {
  public:
   Step(Training& training, std::uint64_t number, const std::vector<std::uint32_t>& views)
-      : b_(training.binding_), machine_(*training.machine_), number_(number) {
+      : b_(training.binding_), machine_(*training.machine_), places_(b_), number_(number) {
     for (const std::uint32_t each : views) {
       const TrainedView& view = training.views_->at(each);
+      trained_.push_back(&view);
       views_.push_back(view.view);
       poses_.push_back(view.pose);
-      targets_.push_back(view.target);
+      if (view.sensor) sensors_.push_back(*view.sensor);
     }
+    settings_ = trained_[0]->settings;
+    settings_.sh_degree = b_.sh_degree;
     scene_ = b_.scene;
     scene_.slices = 1;
     slice_begins_[1] = scene_.count;
     scene_.slice_begins = slice_begins_;
     scene_.poses = poses_.data();
+    scene_.sensors = sensors_.empty() ? nullptr : sensors_.data();
     scene_.slice_poses = &kSlicePose;
   }
 
-  std::shared_ptr<Report> run(std::size_t numbers) {
-    const std::shared_ptr<Report> report = machine_.report(numbers);
-    const Memory<double> found(machine_, numbers);
-    const Memory<float> color(machine_, values()), transmittance(machine_, pixels()), d_color(machine_, values());
-    const bool observes = b_.observation.has_value();
-    const Memory<std::int32_t> radii(machine_, observes ? 2 * items() : 0);
+  std::shared_ptr<Report> run(const std::vector<std::uint32_t>& views) {
+    const std::shared_ptr<Report> report = machine_.report(places_.end);
+    const Memory<double> found(machine_, places_.end);
+    const bool has_depth = b_.loss.depth != 0.0f, has_alpha = b_.loss.alpha != 0.0f;
+    const Memory<float> color(machine_, values()), transmittance(machine_, pixels());
+    const Memory<float> depth(machine_, has_depth ? pixels() : 0), expected(machine_, has_depth ? pixels() : 0);
+    const Memory<float> alpha(machine_, has_alpha ? pixels() : 0);
+    const Memory<std::int32_t> radii(machine_, b_.observation ? 2 * items() : 0);
     gaussians::Outputs outputs{};
     outputs.color = color.data();
     outputs.transmittance = transmittance.data();
+    outputs.depth = depth.data();
+    outputs.expected_depth = expected.data();
+    outputs.alpha = alpha.data();
     outputs.radii = radii.data();
     machine_.forward(drawing(), outputs);
-    compare(color.data(), d_color.data(), found.data() + 1);
+    const Exposures* exposures = b_.exposures && b_.loss.compares_color() ? &*b_.exposures : nullptr;
+    ExposureStep exposing(machine_, exposures, views);
+    const Memory<float> exposed(machine_, exposures ? values() : 0);
+    if (exposures != nullptr) exposing.expose(color.data(), exposed.data(), pixels() / views.size());
+    const Memory<float> d_color(machine_, b_.loss.compares_color() ? values() : 0);
+    const Memory<float> d_depth(machine_, compares_depth() ? pixels() : 0);
+    const Memory<float> d_alpha(machine_, compares_alpha() ? pixels() : 0);
+    if (d_color.data() != nullptr) {
+      compare(exposures != nullptr ? exposed.data() : color.data(), d_color.data(), found.data() + places_.color);
+    }
+    if (d_depth.data() != nullptr) {
+      compare(expected.data(), &TrainedView::depth, d_depth.data(), b_.loss.depth, true, found.data() + places_.depth);
+    }
+    if (d_alpha.data() != nullptr) {
+      compare(alpha.data(), &TrainedView::mask, d_alpha.data(), b_.loss.alpha, false, found.data() + places_.alpha);
+    }
+    if (exposures != nullptr) exposing.differentiate(color.data(), d_color.data(), pixels() / views.size());
     gaussians::Upstream upstream{};
     upstream.color = color.data();
     upstream.transmittance = transmittance.data();
+    upstream.depth = depth.data();
     upstream.d_color = d_color.data();
-    differentiate(upstream, radii.data(), found.data());
+    upstream.d_expected_depth = d_depth.data();
+    upstream.d_alpha = d_alpha.data();
+    differentiate(upstream, radii.data(), found.data(), exposures != nullptr ? &exposing : nullptr);
     machine_.send(found.data(), *report);
     return report;
   }
 
  private:
-  Drawing drawing() const { return {views_.data(), static_cast<int>(views_.size()), &b_.settings, &scene_}; }
+  Drawing drawing() const { return {views_.data(), static_cast<int>(views_.size()), &settings_, &scene_}; }
   std::size_t pixels() const { return views_.size() * views_[0].width * views_[0].height; }
   std::size_t values() const { return pixels() * scene_.channels; }
   std::size_t rows() const { return static_cast<std::size_t>(scene_.count); }
   std::size_t items() const { return views_.size() * rows(); }
+  // All views of a step have the same planes.
+  bool compares_depth() const { return b_.loss.depth != 0.0f && trained_[0]->depth.data != nullptr; }
+  bool compares_alpha() const { return b_.loss.alpha != 0.0f && trained_[0]->mask.data != nullptr; }
 
-  // The loss of each view, and its gradient.
+  // The loss of each view's colours, and its gradient.
   void compare(const float* color, float* gradient, double* numbers) {
     const std::size_t each = values() / views_.size();
     for (std::size_t v = 0; v < views_.size(); ++v) {
       machine_.image_loss({.image = color + v * each,
-                           .target = targets_[v],
-                           .mask = {nullptr, true},
+                           .target = trained_[v]->color,
+                           .mask = trained_[v]->mask,
                            .gradient = gradient + v * each,
                            .views = 1,
                            .height = views_[v].height,
@@ -105,6 +219,18 @@ class Training::Step {
     }
   }
 
+  // The loss of planes [views, height, width] beside colours, and its gradient.
+  void compare(const float* planes, training::Plane TrainedView::* target, float* gradient, float weight, bool known,
+               double* numbers) {
+    const std::size_t each = pixels() / views_.size();
+    std::vector<training::PlaneLoss> views;
+    for (std::size_t v = 0; v < views_.size(); ++v) {
+      views.push_back({planes + v * each, trained_[v]->*target, gradient + v * each, static_cast<std::int64_t>(each),
+                       known, weight});
+    }
+    machine_.plane_loss(views, numbers);
+  }
+
   // Whether the gradient of harmonics is given by factors, as Gaussians' `gives_sh_factors` of the Python package says.
   bool has_factors() const {
     constexpr int kLeastCoefficients = 4;
@@ -113,7 +239,8 @@ class Training::Step {
   }
 
   // The gradients of all parameters, and then the changes.
-  void differentiate(const gaussians::Upstream& upstream, const std::int32_t* radii, double* numbers) {
+  void differentiate(const gaussians::Upstream& upstream, const std::int32_t* radii, double* numbers,
+                     ExposureStep* exposing) {
     std::vector<training::AdamGroup> groups = b_.optimizer.groups(number_);
     const training::AdamSettings settings = b_.optimizer.settings(number_);
     gaussians::Gradients to{};
@@ -124,7 +251,7 @@ class Training::Step {
       const std::size_t width = by_factors ? gaussians::kShFactors : groups[i].width;
       float* memory = gradients.emplace_back(machine_, rows() * width).data();
       point(to, name, by_factors, memory);
-      groups[i].degree = by_factors ? b_.settings.sh_degree : 0;
+      groups[i].degree = by_factors ? b_.sh_degree : 0;
       (by_factors ? groups[i].factors : reinterpret_cast<const float*&>(groups[i].gradient)) = memory;
     }
     const Memory<std::int32_t> touched(machine_, rows());
@@ -133,7 +260,7 @@ class Training::Step {
     const Memory<float> means2d(machine_, observes ? 2 * items() : 0);
     if (observes) (b_.observation->is_absolute ? to.means2d_abs : to.means2d) = means2d.data();
     machine_.backward(drawing(), upstream, to);
-    double* means = numbers + 1 + views_.size() * kLossValues;
+    double* means = numbers + places_.means;
     for (const Term& term : b_.loss.terms) {
       float* gradient = term.parameter < 0 ? nullptr : gradients[static_cast<std::size_t>(term.parameter)].data();
       machine_.mean({term.values, term.count, gradient, term.slope}, means++);
@@ -141,9 +268,11 @@ class Training::Step {
     const Memory<std::uint8_t> visible(machine_, b_.optimizer.visible_only ? rows() : 0);
     machine_.count_touched(touched.data(), scene_.count, visible.data(), numbers);
     for (training::AdamGroup& group : groups) group.rows = visible.data();
+    if (exposing != nullptr) exposing->prepare(b_.optimizer, number_);
     check_stop();
     const Unstoppable unstoppable;
-    change(groups, settings, means2d.data(), radii, means);
+    change(groups, settings, means2d.data(), radii, numbers + places_.sums);
+    if (exposing != nullptr) exposing->change();
   }
 
   // Of this only the first may fail, before it changes anything: it allocates.
@@ -191,24 +320,22 @@ class Training::Step {
 
   const Binding& b_;
   Machine& machine_;
+  const Places places_;
   const std::uint64_t number_;
+  std::vector<const TrainedView*> trained_;
   std::vector<gaussians::View> views_;
   std::vector<gaussians::Pose> poses_;
-  std::vector<training::Plane> targets_;
+  std::vector<gaussians::Sensor> sensors_;
+  gaussians::Settings settings_;
   std::int32_t slice_begins_[2] = {0, 0};
   gaussians::Scene scene_;
 };
-
-std::size_t Training::numbers() const {
-  return 1 + static_cast<std::size_t>(binding_.views) * kLossValues + binding_.loss.terms.size() +
-         binding_.optimizer.parameters.size() * kAdamSums;
-}
 
 std::shared_ptr<Report> Training::step(std::uint64_t number, const std::vector<std::uint32_t>& views) {
   if (number != next_) throw OutOfTurn();
   if (views.size() != static_cast<std::size_t>(binding_.views)) throw std::invalid_argument("another number of views");
   Turn turn(*machine_);
-  std::shared_ptr<Report> report = Step(*this, number, views).run(numbers());
+  std::shared_ptr<Report> report = Step(*this, number, views).run(views);
   turn.done();
   ++next_;
   return report;

@@ -17,8 +17,9 @@ class OutOfTurn : public std::runtime_error {
   OutOfTurn() : std::runtime_error("a step was not begun: it is not the next one") {}
 };
 
-// The numbers of a report: of the visible rows; of the loss, kLossValues for each view; the means of the terms; and
-// kAdamSums for each parameter.
+// The numbers of a report: of the visible rows; of the loss of colours, kLossValues for each view, and of those of
+// depths and of alphas that have a weight, kPlaneValues for each view, undefined where nothing was compared; the means
+// of the terms; and kAdamSums for each parameter.
 class Training {
  public:
   // `next` is the number of the next step, counted from 0.
@@ -29,7 +30,6 @@ class Training {
   // Between steps.
   void set_next(std::uint64_t next) { next_ = next; }
   std::uint64_t next() const { return next_; }
-  std::size_t numbers() const;
 
   // Makes the next step, with these views; on the device's thread. Where it throws, nothing has changed.
   std::shared_ptr<Report> step(std::uint64_t number, const std::vector<std::uint32_t>& views);

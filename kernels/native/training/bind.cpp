@@ -40,6 +40,34 @@ void mean(Workspace& workspace, float slope, const nb::object& to, const nb::kwa
   cpu_engine(current_isa()).mean(values, result, workspace);
 }
 
+void plane_loss(Workspace& workspace, const nb::kwargs& arrays) {
+  const std::vector<PlaneLoss> views = make_plane_losses(arrays);
+  double* values = find<double>(arrays, "values");
+  nb::gil_scoped_release unlocked;
+  cpu_engine(current_isa()).plane_loss(views.data(), static_cast<int>(views.size()), values, workspace);
+}
+
+void expose(const nb::kwargs& arrays) {
+  const std::vector<Exposure> views = make_exposures(arrays, "exposed");
+  nb::gil_scoped_release unlocked;
+  for (const Exposure& view : views) cpu_engine(current_isa()).expose(view);
+}
+
+void expose_backward(Workspace& workspace, const nb::kwargs& arrays) {
+  const std::vector<Exposure> views = make_exposures(arrays, "gradient");
+  float* to = find<float>(arrays, "to_matrices");
+  nb::gil_scoped_release unlocked;
+  for (const Exposure& view : views) {
+    cpu_engine(current_isa()).expose_backward(view, to, workspace);
+    to += kExposure;
+  }
+}
+
+void center_exposures(const nb::kwargs& arrays) {
+  const CallArray<float> matrices(arrays["matrices"]);
+  cpu_engine(current_isa()).center_exposures(matrices.data(), static_cast<int64_t>(matrices.shape(0)));
+}
+
 }  // namespace
 
 void bind_training(nb::module_& m) {
@@ -53,6 +81,11 @@ void bind_training(nb::module_& m) {
   m.attr("LOSS_VALUES") = static_cast<int>(kLossValues);
   m.def("training_image_loss", &image_loss, "workspace"_a, "arrays"_a);
   m.def("training_adam", &adam, "workspace"_a, "groups"_a, "settings"_a, "sums"_a);
+  m.def("training_plane_loss", &plane_loss, "workspace"_a, "arrays"_a);
+  m.def("training_expose", &expose, "arrays"_a);
+  m.def("training_expose_backward", &expose_backward, "workspace"_a, "arrays"_a);
+  m.def("training_center_exposures", &center_exposures, "arrays"_a);
+  m.attr("PLANE_VALUES") = static_cast<int>(kPlaneValues);
   m.def("training_mean", &mean, "workspace"_a, "slope"_a, "to"_a, "arrays"_a);
 }
 

@@ -49,9 +49,9 @@ inline std::vector<AdamGroup> make_adam_groups(const nanobind::list& groups) {
 }
 
 // Finds floats under this name, or bytes under the name with "_bytes" behind it.
-inline Plane find_plane(const nanobind::kwargs& arrays, const char* name) {
-  if (const float* floats = find<float>(arrays, name)) return {floats, false};
-  return {find<uint8_t>(arrays, (std::string(name) + "_bytes").c_str()), true};
+inline Plane find_plane(const nanobind::kwargs& arrays, const char* name, Numbers bytes = Numbers::levels) {
+  if (const float* floats = find<float>(arrays, name)) return {floats, Numbers::floats};
+  return {find<uint8_t>(arrays, (std::string(name) + "_bytes").c_str()), bytes};
 }
 
 inline ImageLoss make_image_loss(const nanobind::kwargs& arrays) {
@@ -63,7 +63,7 @@ inline ImageLoss make_image_loss(const nanobind::kwargs& arrays) {
     for (int i = 0; i < 4; ++i) *sizes[i] = static_cast<int32_t>(image.shape(i));
   }
   loss.target = find_plane(arrays, "target");
-  loss.mask = find_plane(arrays, "mask");
+  loss.mask = find_plane(arrays, "mask", Numbers::flags);
   loss.gradient = find<float>(arrays, "gradient");
   loss.l1 = nanobind::cast<float>(arrays["l1"]);
   loss.l2 = nanobind::cast<float>(arrays["l2"]);
@@ -84,6 +84,39 @@ inline Mean make_mean(const nanobind::kwargs& arrays, float slope) {
   mean.gradient = find<float>(arrays, "gradient");
   mean.slope = slope;
   return mean;
+}
+
+// Of each view, of planes [views, ...].
+inline std::vector<PlaneLoss> make_plane_losses(const nanobind::kwargs& arrays) {
+  CallArray<float> plane;
+  std::vector<PlaneLoss> views;
+  if (!find_array(arrays, "plane", plane)) return views;
+  const auto pixels = static_cast<int64_t>(plane.row_size());
+  const float* target = find<float>(arrays, "target");
+  float* gradient = find<float>(arrays, "gradient");
+  for (int64_t v = 0; v < static_cast<int64_t>(plane.shape(0)); ++v) {
+    views.push_back({plane.data() + v * pixels,
+                     {target + v * pixels, Numbers::floats},
+                     gradient + v * pixels,
+                     pixels,
+                     nanobind::cast<bool>(arrays["known"]),
+                     nanobind::cast<float>(arrays["weight"])});
+  }
+  return views;
+}
+
+// Of each view, of images [views, height, width, 3]; `exposed` is the array of this name.
+inline std::vector<Exposure> make_exposures(const nanobind::kwargs& arrays, const char* exposed) {
+  CallArray<float> image;
+  std::vector<Exposure> views;
+  if (!find_array(arrays, "image", image)) return views;
+  const auto size = static_cast<int64_t>(image.row_size());
+  const float* matrices = find<float>(arrays, "matrices");
+  float* to = find<float>(arrays, exposed);
+  for (int64_t v = 0; v < static_cast<int64_t>(image.shape(0)); ++v) {
+    views.push_back({matrices + v * kExposure, image.data() + v * size, to + v * size, size / 3});
+  }
+  return views;
 }
 
 LG_END

@@ -50,6 +50,36 @@ CudaStages mean(int device, std::uintptr_t stream, float slope, const nb::object
   return {cuda_mean(values, result, stream_of(stream))};
 }
 
+CudaStages plane_loss(int device, std::uintptr_t stream, const nb::kwargs& arrays) {
+  const std::vector<PlaneLoss> views = make_plane_losses(arrays);
+  double* values = find<double>(arrays, "values");
+  nb::gil_scoped_release unlocked;
+  const DeviceGuard guard(device);
+  return {cuda_plane_loss(views, values, stream_of(stream))};
+}
+
+void expose(int device, std::uintptr_t stream, const nb::kwargs& arrays) {
+  const std::vector<Exposure> views = make_exposures(arrays, "exposed");
+  const DeviceGuard guard(device);
+  for (const Exposure& view : views) cuda_expose(view, stream_of(stream));
+}
+
+void expose_backward(int device, std::uintptr_t stream, const nb::kwargs& arrays) {
+  const std::vector<Exposure> views = make_exposures(arrays, "gradient");
+  float* to = find<float>(arrays, "to_matrices");
+  const DeviceGuard guard(device);
+  for (const Exposure& view : views) {
+    cuda_expose_backward(view, to, stream_of(stream));
+    to += kExposure;
+  }
+}
+
+void center_exposures(int device, std::uintptr_t stream, const nb::kwargs& arrays) {
+  const CallArray<float> matrices(arrays["matrices"]);
+  const DeviceGuard guard(device);
+  cuda_center_exposures(matrices.data(), static_cast<int64_t>(matrices.shape(0)), stream_of(stream));
+}
+
 }  // namespace
 
 LG_END
@@ -63,6 +93,10 @@ void bind_cuda_training(nb::module_& m) {
           "milliseconds", [](const CudaStages& s) { return s.timer.milliseconds(); },
           "(stage, milliseconds) of a call; empty while the device is still at work on it.");
   m.def("training_cuda_adam", &training::adam, "device"_a, "stream"_a, "groups"_a, "settings"_a, "sums"_a);
+  m.def("training_cuda_plane_loss", &training::plane_loss, "device"_a, "stream"_a, "arrays"_a);
+  m.def("training_cuda_expose", &training::expose, "device"_a, "stream"_a, "arrays"_a);
+  m.def("training_cuda_expose_backward", &training::expose_backward, "device"_a, "stream"_a, "arrays"_a);
+  m.def("training_cuda_center_exposures", &training::center_exposures, "device"_a, "stream"_a, "arrays"_a);
   m.def("training_cuda_mean", &training::mean, "device"_a, "stream"_a, "slope"_a, "to"_a, "arrays"_a);
   m.def("training_cuda_image_loss", &training::image_loss, "device"_a, "stream"_a, "arrays"_a);
 }

@@ -9,7 +9,20 @@
   void image_loss(const ImageLoss&, double*, Workspace&);                     \
   void mean(const Mean&, double*, Workspace&);                                \
   void count_touched(const int32_t*, int64_t, uint8_t*, double*, Workspace&); \
+  void plane_loss(const PlaneLoss*, int, double*, Workspace&);                \
+  void expose(const Exposure&);                                               \
+  void expose_backward(const Exposure&, float*, Workspace&);                  \
+  void center_exposures(float*, int64_t);                                     \
   }
+#define LUMIGRAD_TRAINING(isa) \
+  {&isa::adam,                 \
+   &isa::image_loss,           \
+   &isa::mean,                 \
+   &isa::count_touched,        \
+   &isa::plane_loss,           \
+   &isa::expose,               \
+   &isa::expose_backward,      \
+   &isa::center_exposures}
 
 namespace lumigrad::training {
 
@@ -27,15 +40,15 @@ CpuEngine cpu_engine(Isa isa) {
   switch (isa) {
 #ifdef LUMIGRAD_HAVE_avx512
     case Isa::avx512:
-      return {&avx512::adam, &avx512::image_loss, &avx512::mean, &avx512::count_touched};
+      return LUMIGRAD_TRAINING(avx512);
 #endif
 #ifdef LUMIGRAD_HAVE_avx2
     case Isa::avx2:
-      return {&avx2::adam, &avx2::image_loss, &avx2::mean, &avx2::count_touched};
+      return LUMIGRAD_TRAINING(avx2);
 #endif
 #ifdef LUMIGRAD_HAVE_portable
     case Isa::portable:
-      return {&portable::adam, &portable::image_loss, &portable::mean, &portable::count_touched};
+      return LUMIGRAD_TRAINING(portable);
 #endif
     default:
       throw std::logic_error("the loops for " + isa_name(isa) + " are not built");

@@ -42,17 +42,19 @@ struct AdamSettings {
 // Statistics of the gradients of a group, with respect to raw parameters; float64.
 enum AdamSum { kSquares, kLargest, kNotFinite, kSkipped, kUpdated, kAdamSums };
 
-// Numbers in memory: float32, or bytes, whose meaning depends on the plane.
+// Numbers in memory: float32; bytes that are 255ths; or bytes that count as 1 unless they are 0.
+enum class Numbers : int32_t { floats, levels, flags };
+
 struct Plane {
   const void* data;  // Null: there is none.
-  bool bytes;
+  Numbers numbers;
 };
 
 // Pointers are to the machine that computes the loss.
 struct ImageLoss {
   const float* image;  // [views, height, width, channels]
-  Plane target;        // The same; bytes are 255ths.
-  Plane mask;          // [views, height, width]; bytes count if they are not 0.
+  Plane target;        // The same.
+  Plane mask;          // [views, height, width]
   float* gradient;     // Gradient, laid out like the image.
   int32_t views, height, width, channels;
   float l1, l2, dssim;  // Weights.
@@ -67,6 +69,28 @@ struct Mean {
   float* gradient;  // Gradient of the loss with respect to the values, to which `slope` is added; null: not needed.
   float slope;
 };
+
+// A rendered plane of a view, and what it should be.
+struct PlaneLoss {
+  const float* plane;
+  Plane target;
+  float* gradient;  // As the plane.
+  int64_t pixels;
+  bool known;    // Pixels count whose target is finite and above 0, instead of all.
+  float weight;  // Of the mean of all differences in the loss.
+};
+
+// The results of a plane for each view; float64.
+enum PlaneValue { kCounted, kDifferences, kPlaneValues };
+
+// The exposure of a view: the colours of its image become matrix[:, :3] @ colour + matrix[:, 3].
+struct Exposure {
+  const float* matrix;  // [3, 4]
+  const float* image;   // [pixels, 3]
+  float* exposed;       // [pixels, 3]; of the backward pass: its gradient, which becomes that of the image.
+  int64_t pixels;
+};
+inline constexpr int kExposure = 12;
 
 // Numbers of which one sum, in double precision, is made at a time.
 inline constexpr int kSummed = 8192;

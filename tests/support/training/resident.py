@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -98,3 +98,30 @@ def everything(state: TrainingState) -> dict[str, Any]:
     found: dict[str, Any] = {name: tensor.numpy().tobytes() for name, tensor in state.tensors().items()}
     found["counters"] = state.step, state.chosen, state.generation, list(state.recent_replies)
     return found
+
+
+def failures_without_room(
+    maker: Maker, state: TrainingState, expected: TrainingState, limit: Callable[[int], object] = lambda room: None
+) -> int:
+    """Give a step more and more memory until it is made; returns how often it failed, which must change nothing.
+
+    The step is then that of `expected`, a state alike. `limit` limits memory on the device's thread.
+    """
+    maker.all(state, [[0], [1]])
+    for each in ([0], [1]):
+        plain_step(expected, each)
+    while not maker.steps.length(state, [[2]]):
+        plain_step(state, [2])
+        plain_step(expected, [2])
+    before, failures = everything(state), 0
+    for room in range(0, 1 << 20, 1 << 10):
+        maker.executor.run(lambda room=room: limit(room), Part())  # type: ignore[misc]
+        memory: Any = SimpleNamespace(room_bytes=lambda cost, free, room=room: room, free_bytes=0)
+        if maker.run(state, [[2]], memory=memory) is not None:
+            break
+        failures += 1
+        assert everything(state) == before, room
+    maker.executor.run(lambda: limit(-1), Part())
+    plain_step(expected, [2])
+    assert everything(state) == everything(expected)
+    return failures

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +17,7 @@ from lumigrad.server.training.parameters import Parameters
 from lumigrad.server.training.spec import TrainingPlan
 from lumigrad.server.training.state import TrainingState
 from lumigrad.server.training.views import Views
-from lumigrad.v1 import density_pb2, gaussians_pb2, training_pb2
+from lumigrad.v1 import camera_pb2, density_pb2, gaussians_pb2, training_pb2
 from support.calls.gaussian_calls import gaussian_cloud
 from support.calls.raw_calls import opencv_camera
 from support.calls.raw_training import RATES
@@ -57,10 +57,13 @@ def state_of(
     *,
     levels: bool = False,
     coefficients: int = 4,
+    planes: Sequence[str] = (),
+    camera: Callable[..., camera_pb2.Camera] = opencv_camera,
 ) -> TrainingState:
     """A training of few Gaussians, by default one that optimises everything, with a spec that `change` changes.
 
-    `levels`: target images are uint8. With 0 coefficients there are colours instead of harmonics.
+    `levels`: target images are uint8. With 0 coefficients there are colours instead of harmonics. `planes` are what
+    target images have beside colours.
     """
     known = gaussian_cloud(40, coefficients=coefficients)
     cloud = {name: torch.from_numpy(array) for name, array in known.items()}
@@ -75,12 +78,38 @@ def state_of(
     shapes = {name: list(tensor.shape) for name, tensor in cloud.items()}
     plan = TrainingPlan.of(spec, "gaussians", shapes, LIMITS, "spec")
     generator = np.random.default_rng(0)
-    pictures = [torch.from_numpy(generator.random((SIZE[1], SIZE[0], 3), np.float32)) for _ in range(3)]
-    if levels:
-        pictures = [(picture * 255).round().to(torch.uint8) for picture in pictures]
-    target_images: list[Any] = [SimpleNamespace(tensors={"color": color}, bytes=color.nbytes) for color in pictures]
-    cameras = [training_pb2.TrainingView(camera=opencv_camera(*SIZE, x=0.1 * index)) for index in range(3)]
+    pictures = [picture(generator, planes, levels=levels) for _ in range(3)]
+    target_images: list[Any] = [SimpleNamespace(tensors=tensors, bytes=1) for tensors in pictures]
+    cameras = [training_pb2.TrainingView(camera=camera(*SIZE, x=0.1 * index)) for index in range(3)]
     parameters = Parameters.of_scene(cloud, plan.optimizer)
     density = None if plan.density is None else DensityState(plan.density, parameters)
     reservation: Any = SimpleNamespace(bytes=0, copied_bytes=0, grow=lambda count: None, resize=lambda count: None)
     return TrainingState("scene", plan, Views(cameras, target_images), parameters, density, reservation)
+
+
+def picture(generator: np.random.Generator, planes: Sequence[str], *, levels: bool) -> dict[str, torch.Tensor]:
+    """A target image; of its depths a fifth is unknown, of its mask a third is 0."""
+    color = torch.from_numpy(generator.random((SIZE[1], SIZE[0], 3), np.float32))
+    tensors = {"color": (color * 255).round().to(torch.uint8) if levels else color}
+    mask, depth = (torch.from_numpy(generator.random((SIZE[1], SIZE[0]), np.float32)) for _ in range(2))
+    if "mask" in planes:
+        mask = torch.where(mask < 1 / 3, 0.0, mask)
+        tensors["mask"] = (mask * 255).round().to(torch.uint8) if levels else mask
+    if "depth" in planes:
+        tensors["depth"] = torch.where(depth < 0.2, 0.0, 2.0 + 4.0 * depth)
+    return tensors
+
+
+def sensor_camera(width: int, height: int, x: float = 0.0) -> camera_pb2.Camera:
+    """A fisheye with a rolling shutter that moves."""
+    camera = camera_pb2.Camera(width=width, height=height)
+    sensor = camera.sensor
+    sensor.shutter = camera_pb2.SHUTTER_TOP_TO_BOTTOM
+    for pose, along in ((sensor.start, x), (sensor.end, x + 0.02)):
+        pose.rotation.extend(np.eye(3).ravel().tolist())
+        pose.translation.extend([-along, 0, 0])
+    lens = sensor.fisheye
+    lens.fx = lens.fy = 1.5 * width
+    lens.cx, lens.cy = width / 2, height / 2
+    lens.radial.extend([0.01, 0.0, 0.0, 0.0])
+    return camera

@@ -117,6 +117,9 @@ class CudaMachine final : public Machine {
   }
   void* take(std::size_t bytes) override { return device_take(bytes, stream_); }
   void give(void* memory) noexcept override { device_give(memory); }
+  void copy(float* to, const float* from, std::size_t count) override {
+    check(cudaMemcpyAsync(to, from, count * sizeof(float), cudaMemcpyDeviceToDevice, stream_), "copying numbers");
+  }
   std::shared_ptr<Report> report(std::size_t numbers) override {
     return std::make_shared<CudaReport>(device_, stream_, numbers, places_);
   }
@@ -131,6 +134,16 @@ class CudaMachine final : public Machine {
   }
   void image_loss(const training::ImageLoss& loss, double* values) override {
     timers_.push_back(training::cuda_image_loss(loss, values, stream_));
+  }
+  void plane_loss(const std::vector<training::PlaneLoss>& views, double* values) override {
+    timers_.push_back(training::cuda_plane_loss(views, values, stream_));
+  }
+  void expose(const training::Exposure& view) override { training::cuda_expose(view, stream_); }
+  void expose_backward(const training::Exposure& view, float* matrix) override {
+    training::cuda_expose_backward(view, matrix, stream_);
+  }
+  void center_exposures(float* matrices, std::int64_t views) override {
+    training::cuda_center_exposures(matrices, views, stream_);
   }
   void mean(const training::Mean& values, double* to) override {
     timers_.push_back(training::cuda_mean(values, to, stream_));

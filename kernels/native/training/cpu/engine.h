@@ -23,6 +23,13 @@ struct CpuEngine {
   void (*mean)(const Mean& values, double* to, Workspace& workspace);
   // The number of rows that are not 0, to `to`; `rows` has 1 for each of them and 0 for the others, unless it is null.
   void (*count_touched)(const int32_t* touched, int64_t count, uint8_t* rows, double* to, Workspace& workspace);
+  // `values` are kPlaneValues for each view.
+  void (*plane_loss)(const PlaneLoss* views, int count, double* values, Workspace& workspace);
+  void (*expose)(const Exposure& view);
+  // Also the gradient of the matrix.
+  void (*expose_backward)(const Exposure& view, float* matrix, Workspace& workspace);
+  // Adds the same matrix to those of all views, so that their mean is the identity.
+  void (*center_exposures)(float* matrices, int64_t views);
 };
 
 CpuEngine cpu_engine(Isa isa);

@@ -72,18 +72,19 @@ LG_INLINE Pack load_bytes(const uint8_t* from, int lanes) {
   return load_converted(from, lanes, [](Integers a) { return __builtin_convertvector(a, Floats); });
 }
 
-// Bytes are 255ths.
 LG_INLINE Pack load_plane(const Plane& plane, int64_t at, int lanes) {
-  if (!plane.bytes) return load_lanes(static_cast<const float*>(plane.data) + at, lanes);
+  if (plane.numbers == Numbers::floats) return load_lanes(static_cast<const float*>(plane.data) + at, lanes);
   return load_bytes(static_cast<const uint8_t*>(plane.data) + at, lanes) / Pack(255.0f);
 }
 
-// The weight of pixel `at`.
-LG_INLINE float weight_at(const Plane& mask, int64_t at) {
-  if (mask.data == nullptr) return 1.0f;
-  if (mask.bytes) return static_cast<const uint8_t*>(mask.data)[at] != 0 ? 1.0f : 0.0f;
-  return static_cast<const float*>(mask.data)[at];
+LG_INLINE float plane_at(const Plane& plane, int64_t at) {
+  if (plane.numbers == Numbers::floats) return static_cast<const float*>(plane.data)[at];
+  const uint8_t byte = static_cast<const uint8_t*>(plane.data)[at];
+  return plane.numbers == Numbers::levels ? static_cast<float>(byte) / 255.0f : byte != 0 ? 1.0f : 0.0f;
 }
+
+// The weight of pixel `at`.
+LG_INLINE float weight_at(const Plane& mask, int64_t at) { return mask.data == nullptr ? 1.0f : plane_at(mask, at); }
 
 // Calls body(first, lanes) for packs of the numbers [0, count); the last may have fewer lanes.
 template <class Body>

@@ -1,9 +1,6 @@
 // Sums over rows: means of values, and the number of those that were touched.
-#include <algorithm>
-
 #include "common/math/number.h"
-#include "common/threads.h"
-#include "training/cpu/engine.h"
+#include "training/cpu/parts.h"
 
 LG_BEGIN_ENGINE(training)
 namespace {
@@ -19,20 +16,6 @@ double sum_of(const float* values, int64_t begin, int64_t end) {
   for (int k = 0; i < end; ++i, ++k) sums[k] += static_cast<double>(values[i]);
   double total = 0.0;
   for (const double sum : sums) total += sum;
-  return total;
-}
-
-// Calls body(part, begin, end) for parts of `count` numbers, and adds up what it returns in their order.
-template <class Body>
-double sum_parts(int64_t count, Workspace& w, const Body& body) {
-  const auto parts = static_cast<int>((count + kSummed - 1) / kSummed);
-  double* sums = w.sums.ensure<double>(parts + 1);
-  for_parts(parts, [&](int part) {
-    const int64_t begin = int64_t{part} * kSummed;
-    sums[part] = body(begin, std::min(begin + kSummed, count));
-  });
-  double total = 0.0;
-  for (int part = 0; part < parts; ++part) total += sums[part];
   return total;
 }
 

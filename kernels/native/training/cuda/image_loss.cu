@@ -5,26 +5,12 @@
 #include "common/cuda/memory.h"
 #include "common/cuda/primitives.cuh"
 #include "training/cuda/engine.h"
+#include "training/cuda/plane.cuh"
 #include "training/math/ssim.h"
 #include "training/params.h"
 
 namespace lumigrad::training {
 namespace {
-
-// Numbers of images, of bytes or floats, as floats.
-
-// Bytes are 255ths.
-__device__ inline float plane_at(const Plane& plane, int64_t at) {
-  if (!plane.bytes) return static_cast<const float*>(plane.data)[at];
-  return static_cast<float>(static_cast<const uint8_t*>(plane.data)[at]) / 255.0f;
-}
-
-// The weight of pixel `at`.
-__device__ inline float weight_at(const Plane& mask, int64_t at) {
-  if (mask.data == nullptr) return 1.0f;
-  if (mask.bytes) return static_cast<const uint8_t*>(mask.data)[at] != 0 ? 1.0f : 0.0f;
-  return static_cast<const float*>(mask.data)[at];
-}
 
 constexpr int kWidth = 32, kHeight = 16, kThreads = 256;  // Size of a tile, and threads of its block.
 constexpr int kReachX = kWidth + 2 * kRadius, kReachY = kHeight + 2 * kRadius;

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, prod
 
+import numpy as np
 import torch
 
 from lumigrad.kernels import resident, training
@@ -105,8 +106,7 @@ class Refinement:
         self.values = values
         self._first = torch.zeros_like(values)
         self._second = torch.zeros_like(values)
-        # On the host.
-        self._steps = torch.zeros(len(values), dtype=torch.int64)
+        self._steps = np.zeros(len(values), np.int64)
 
     @staticmethod
     def row_bytes(width: int) -> int:
@@ -116,7 +116,12 @@ class Refinement:
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """Its tensors, by name."""
-        return {"values": self.values, "first": self._first, "second": self._second, "steps": self._steps}
+        return {
+            "values": self.values,
+            "first": self._first,
+            "second": self._second,
+            "steps": torch.from_numpy(self._steps),
+        }
 
     def bound(self, rate: Rate, *, is_centered: bool) -> resident.Exposures:
         """What steps without Python change in place."""
@@ -131,13 +136,13 @@ class Refinement:
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Restore the tensors that `tensors` returned."""
         self.values, self._first, self._second = tensors["values"], tensors["first"], tensors["second"]
-        self._steps = tensors["steps"].cpu().clone()
+        self._steps = tensors["steps"].cpu().numpy().copy()
 
     def stepped(self, rows: Sequence[int], gradient: torch.Tensor, rate: float, optimizer: Optimizer) -> Refinement:
         """A copy after a step of Adam for some rows, each named once; `gradient` has a row for each."""
         stepped = Refinement.__new__(Refinement)
         stepped.values, stepped._first, stepped._second = self.values.clone(), self._first.clone(), self._second.clone()
-        stepped._steps = self._steps.clone()
+        stepped._steps = self._steps.copy()
         for place, row in enumerate(rows):
             stepped._steps[row] += 1
             parameter = training.Parameter(

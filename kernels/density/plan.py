@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -50,11 +50,17 @@ class Plan:
 
 
 def plan(
-    parameters: Parameters, statistics: Statistics, thresholds: Thresholds, *, extent: float, after_reset: bool
+    parameters: Parameters,
+    statistics: Statistics,
+    thresholds: Thresholds,
+    *,
+    extent: float,
+    after_reset: bool,
+    most: int | None = None,
 ) -> Plan:
     """Decides which Gaussians or spheres are cloned, split and pruned (Kerbl et al., SIGGRAPH 2023).
 
-    On CUDA this waits for the device, since the sizes of the new tensors depend on the result.
+    On CUDA this waits for the device, once, since the sizes of the new tensors depend on the result.
 
     Args:
         parameters: The parameters in training; not changed.
@@ -62,6 +68,7 @@ def plan(
         thresholds: The thresholds for cloning, splitting and pruning.
         extent: The extent of the scene, scene units, e.g. the radius of a sphere around the cameras.
         after_reset: Whether opacities were reset before; only then rows are pruned because of their size.
+        most: If there would be more rows than this, rows are pruned alone. None: there may be any number.
 
     Returns:
         The plan, for `apply`. The same arguments give the same plan on every machine.
@@ -77,15 +84,24 @@ def plan(
     count, device = parameters.count, parameters.device
     engine, times = engine_for(device), Stages()
     chunks = -(-count // _native.DENSITY_CHUNK)
-    fates = empty((count,), torch.uint8, device)
-    starts = torch.zeros(_native.DENSITY_GROUPS * chunks + 1, dtype=torch.int32, device=device)
-    limits = thresholds.native(parameters.gaussians, float(extent), after_reset)
-    rows = {"sizes": parameters.sizes, "opacities": parameters.arrays("opacities")["opacities"]}
-    times.views.append(engine.run("classify", limits, **rows, **statistics.arrays(), fates=fates, starts=starts))
-    ends = starts.tolist()
-    kept, clones_end, total = (ends[group * chunks] for group in (1, 2, 3))
-    cloned, split = clones_end - kept, total - clones_end
+    choices = [thresholds]
+    # Each row adds one at most.
+    if most is not None and 2 * count > most:
+        choices.append(replace(thresholds, grow_gradient=math.inf, split_radius=None))
+    fates = empty((len(choices), count), torch.uint8, device)
+    starts = torch.zeros(len(choices), _native.DENSITY_GROUPS * chunks + 1, dtype=torch.int32, device=device)
+    rows = {"sizes": parameters.sizes, "opacities": parameters.arrays("opacities")["opacities"], **statistics.arrays()}
+    for index, choice in enumerate(choices):
+        limits = choice.native(parameters.gaussians, float(extent), after_reset)
+        times.views.append(engine.run("classify", limits, **rows, fates=fates[index], starts=starts[index]))
+    # What rows become by each choice is read at once.
+    for fate, start, ends in zip(fates, starts, starts.tolist(), strict=True):
+        kept, clones_end, total = (ends[group * chunks] for group in (1, 2, 3))
+        cloned, split = clones_end - kept, total - clones_end
+        chosen = {"fates": fate, "starts": start}
+        if most is None or total + split <= most:
+            break
     sources = empty((total + split,), torch.int32, device)
-    times.views.append(engine.run("list_rows", count, fates=fates, starts=starts, sources=sources))
+    times.views.append(engine.run("list_rows", count, **chosen, sources=sources))
     pruned = count - kept - split
     return Plan(count, sources, kept, cloned, split, pruned, thresholds.revised_opacity, times)

@@ -25,21 +25,27 @@ class Weights:
 
     Attributes:
         sums: i64 [N + 1], the exclusive prefix sums of the weights, the bits of unsigned integers.
-        excluded: i32 [E], ascending indices of Gaussians of weight 0.
+        listed: i32 [N], ascending indices of Gaussians of weight 0, and undefined numbers.
+        number: i32 [1], how many they are; on the device.
     """
 
     sums: torch.Tensor
-    excluded: torch.Tensor
+    listed: torch.Tensor
+    number: torch.Tensor
+
+    def excluded(self) -> torch.Tensor:
+        """The indices of Gaussians of weight 0. Waits for CUDA."""
+        return self.listed[: int(self.number)]
 
 
 def weigh(engine: Engine, parameters: Parameters, minimum: float, times: Stages) -> Weights:
-    """Computes the weights of Gaussians; 0 where the logit of the opacity is not above `minimum`. Waits for CUDA."""
+    """Computes the weights of Gaussians; 0 where the logit of the opacity is not above `minimum`."""
     count, device = parameters.count, parameters.device
     sums, excluded = empty((count + 1,), torch.int64, device), empty((count,), torch.int32, device)
     number = torch.zeros(1, dtype=torch.int32, device=device)
     arrays = {"sums": sums, "excluded": excluded, "excluded_count": number}
     times.views.append(engine.run("weigh", minimum, **parameters.arrays("opacities"), **arrays))
-    return Weights(sums, excluded[: int(number)])
+    return Weights(sums, excluded, number)
 
 
 def sample(
@@ -117,7 +123,8 @@ def relocate(parameters: Parameters, draw: Draw, *, min_opacity: float = 0.005) 
     minimum = _checked(parameters, draw, min_opacity)
     engine, times = engine_for(parameters.device), Stages()
     weights = weigh(engine, parameters, minimum, times)
-    dead = weights.excluded.shape[0]
+    excluded = weights.excluded()
+    dead = excluded.shape[0]
     if dead in (0, parameters.count):
         return Relocation(dead, 0, times)
     rows, shares = sample(engine, weights, dead, draw, "relocate", times)
@@ -125,13 +132,19 @@ def relocate(parameters: Parameters, draw: Draw, *, min_opacity: float = 0.005) 
     tensors = [tensor.detach() for tensor in parameters.tensors.values()]
     moments = [moment for several in parameters.moments.values() for moment in several]
     fresh = [False] * len(tensors) + [True] * len(moments)
-    arrays = {"sources": rows, "targets": weights.excluded}
+    arrays = {"sources": rows, "targets": excluded}
     times.views.append(engine.run("move_rows", [*tensors, *moments], fresh, **arrays))
     return Relocation(dead, dead, times)
 
 
 def add_gaussians(
-    parameters: Parameters, draw: Draw, *, cap: int, growth: float = 0.05, min_opacity: float = 0.005
+    parameters: Parameters,
+    draw: Draw,
+    *,
+    cap: int,
+    growth: float = 0.05,
+    min_opacity: float = 0.005,
+    some_are_seen: bool = False,
 ) -> Addition:
     """Adds copies of sampled Gaussians, with opacities and scales as in `relocate`.
 
@@ -141,6 +154,8 @@ def add_gaussians(
         cap: The maximum number of Gaussians after the call.
         growth: The number to add, as a fraction of the current number; rounded down.
         min_opacity: The minimum of new opacities.
+        some_are_seen: Some opacity is known to be above 0, as after `relocate` unless all were dead. Otherwise the host
+            waits for the device to learn that.
 
     Returns:
         The new parameters.
@@ -155,7 +170,7 @@ def add_gaussians(
     engine, times = engine_for(device), Stages()
     weights = weigh(engine, parameters, logit(0.0), times)
     added = max(0, min(int(cap), int((1.0 + float(growth)) * count)) - count)
-    if weights.excluded.shape[0] == count:
+    if not some_are_seen and weights.excluded().shape[0] == count:
         added = 0
     rows, shares = sample(engine, weights, added, draw, "add", times)
     sources = torch.arange(count + added, dtype=torch.int32, device=device)

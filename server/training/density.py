@@ -226,10 +226,7 @@ class DensityState:
     ) -> tuple[density_pb2.DensityReport, density.Statistics]:
         rows, thresholds = _rows(parameters), self._plan.thresholds(step)
         extent, was_reset = self._plan.extent, self._was_reset
-        plan = density.plan(rows, statistics, thresholds, extent=extent, after_reset=was_reset)
-        if plan.count > self._plan.most:
-            fewer = dataclasses.replace(thresholds, grow_gradient=float("inf"), split_radius=None)
-            plan = density.plan(rows, statistics, fewer, extent=extent, after_reset=was_reset)
+        plan = density.plan(rows, statistics, thresholds, extent=extent, after_reset=was_reset, most=self._plan.most)
         reservation.grow(plan.count)
         grown = density.apply(plan, rows, self._draw(step)).parameters
         _take_over(parameters, grown)
@@ -243,7 +240,12 @@ class DensityState:
         reservation.grow(min(self._plan.most, int((1.0 + values["growth"]) * count)))
         moved = density.relocate(_rows(parameters), draw, min_opacity=least)
         added = density.add_gaussians(
-            _rows(parameters), draw, cap=self._plan.most, growth=values["growth"], min_opacity=least
+            _rows(parameters),
+            draw,
+            cap=self._plan.most,
+            growth=values["growth"],
+            min_opacity=least,
+            some_are_seen=moved.dead < count,
         )
         _take_over(parameters, added.parameters)
         return density_pb2.DensityReport(relocated=moved.relocated, added=added.added)

@@ -40,6 +40,20 @@ def test_a_step_without_room_changes_nothing(kind: str) -> None:
         assert failures_without_room(maker, state, expected) > 10
 
 
+@pytest.mark.parametrize("kind", DENSITIES)
+def test_a_state_that_is_restored_goes_on_alike(kind: str) -> None:
+    views = [[0], [1], [2], [0], [1], [2], [1]]
+    state, restored = with_everything(kind), with_everything(kind)
+    with maker_of() as maker:
+        maker.all(state, views[:3])
+        restored.restore({name: tensor.clone() for name, tensor in state.tensors().items()})
+        restored.step, restored.generation = state.step, state.generation
+        found = maker.all(state, views[3:])[0]
+    with maker_of() as maker:
+        assert maker.all(restored, views[3:])[0] == found
+    assert everything(restored) == everything(state)
+
+
 def test_no_step_of_a_run_is_made_after_one_that_failed() -> None:
     state = state_of("none", RATES)
     with maker_of() as maker:

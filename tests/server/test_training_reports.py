@@ -60,6 +60,41 @@ def test_a_step_reads_nothing_from_the_device(kind: str) -> None:
     assert state.step == 1
 
 
+class CountedReads(TorchFunctionMode):
+    """Counts how often a tensor's numbers are read on the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(
+        self, function: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        self.count += getattr(function, "__name__", "") in READS
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("most", [45, 1000])
+@pytest.mark.parametrize("kind", ["adaptive", "mcmc"])
+def test_density_control_reads_once_from_the_device(kind: str, most: int) -> None:
+    def change(spec: training_pb2.TrainingSpec) -> None:
+        if kind == "adaptive":
+            spec.density.max_count = most
+        else:
+            spec.density.mcmc.cap = most
+
+    state, counts = state_of(kind, RATES, change), []
+    assert state.plan.loss is not None
+    for _ in range(5):
+        planned = Planned.of(state, [2, 0], state.plan.loss.outputs, LIMITS, "step")
+        with CountedReads() as reads:
+            step(state, planned, Wanted(), lambda rendered: None)  # type: ignore[arg-type]
+        counts.append(reads.count)
+    # Rows come and go at steps 2 and 4.
+    assert counts == [0, 0, 1, 0, 1]
+    assert 0 < state.parameters.count <= most
+
+
 def test_what_reads_is_noticed() -> None:
     for read in (
         lambda t: float(t.sum()),

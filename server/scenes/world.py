@@ -158,8 +158,9 @@ class WorldContent:
         return self._world
 
     def changed(self, poses: Mapping[int, Sequence[float]], enabled: Mapping[int, bool]) -> WorldContent:
-        """A copy with changed poses and flags; it shares all hierarchies."""
-        world = self.world()
+        """A copy with changed poses and flags; it shares all hierarchies. On any thread."""
+        # Should meshes have new versions, the copy finds them for itself.
+        world = self._world
         world = world.with_poses(poses) if poses else world
         return WorldContent(self.shown, world.with_enabled(enabled) if enabled else world)
 
@@ -246,8 +247,14 @@ class WorldKind:
     def change(self, content: WorldContent, request: scene_pb2.UpdateRequest, runtime: Runtime) -> Arrival:
         """Check the header of an update of poses and flags."""
         poses, enabled = changes_of(request, content.shown.numbers)
+
+        def prepare(_: Owner) -> Make:
+            # Here, on the call's thread: thousands of poses would hold up the device's.
+            changed = content.changed(poses, enabled)
+            return lambda _: changed
+
         # An update of obstacles has no payload.
-        return Arrival(content.outline, lambda _: lambda _: lambda _: content.changed(poses, enabled))
+        return Arrival(content.outline, lambda _: prepare)
 
 
 def _mesh_finder(scenes: SceneStore) -> FindMesh:

@@ -12,12 +12,15 @@ import torch
 
 from lumigrad.kernels import meshes
 from lumigrad.kernels.errors import NoRoom
+from lumigrad.protos.tensors import PayloadReader
 from lumigrad.server.core.accounts import Account, PayloadMemory
 from lumigrad.server.core.errors import CancelledError, DeviceMemoryError
 from lumigrad.server.core.record import StageTimes
 from lumigrad.server.core.turns import Turns
 from lumigrad.server.device.memory import Cost, DeviceMemory
 from lumigrad.server.scenes.building import Build
+from lumigrad.server.scenes.world import Shown, WorldContent, WorldKind
+from lumigrad.v1 import scene_pb2
 
 MIB = 1 << 20
 SECONDS = 20.0
@@ -160,3 +163,23 @@ def test_builds_count_nothing_where_the_device_has_memory_of_its_own(tenants: Ca
     apart = DeviceMemory(torch.device("cpu"), 16 * MIB)
     runtime = SimpleNamespace(tenant="a", memory=apart, builds=Turns(), building=threading.Lock())
     assert Build(runtime, Owner()).run(lambda: apart.free_bytes, 300 * MIB) == 16 * MIB  # type: ignore[arg-type]
+
+
+def test_poses_of_an_update_are_set_on_the_thread_of_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 50
+    boxes = [
+        meshes.Instance(meshes.Cuboid((1.0, 1.0, 1.0)), (2.0 * i, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)) for i in range(count)
+    ]
+    shown = Shown([f"box {i}" for i in range(count)], [""] * count, scenes=None)  # type: ignore[arg-type]
+    content = WorldContent(shown, meshes.World(boxes))
+    request = scene_pb2.UpdateRequest()
+    for index in range(count):
+        request.obstacles.add(name=f"box {index}", disabled=index == 3).pose.values.extend((0.0, index, 0, 1, 0, 0, 0))
+    arrival = WorldKind().change(content, request, runtime=None)  # type: ignore[arg-type]
+    make = arrival.receive(PayloadReader())(Owner())
+    # The rest is the job of the device's thread.
+    monkeypatch.setattr(meshes.World, "_changed", None)
+    changed = make(StageTimes()).world()
+    assert [instance.pose[1] for instance in changed.instances] == [float(index) for index in range(count)]
+    assert [instance.enabled for instance in changed.instances].index(False) == 3
+    assert content.world().instances[1].pose[0] == 2.0

@@ -11,9 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from lumigrad.client.base.arrays import Array, Float64
+from lumigrad.client.clearance.openings import INWARD, looks_in
 from lumigrad.client.client import Client
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.robots.motion import Motion
+from lumigrad.client.values.mesh import Mesh
 from lumigrad.client.values.world import World
 
 PLACES = ("distance", "normal", "closest", "face", "obstacle", "beyond")
@@ -135,8 +137,17 @@ def _notes(client: Client, world: World) -> tuple[str, ...]:
         for obstacle, name in zip(world.obstacles, world.names, strict=True)
         if obstacle.sign == "auto"
     }
-    reports = {name: client.put(mesh).report for mesh, name in names.items() if mesh is not None}
-    return tuple(f"{name}: {report.remark}" for name, report in reports.items() if report is not None and report.remark)
+    notes = []
+    for mesh, name in names.items():
+        report = None if mesh is None else client.put(mesh).report
+        if report is None:
+            continue
+        remarks = [report.remark] if report.remark else []
+        if isinstance(mesh, Mesh) and looks_in(mesh, report):
+            remarks.append(INWARD)
+        if remarks:
+            notes.append(f"{name}: {'; '.join(remarks)}")
+    return tuple(notes)
 
 
 def _check(motion: Motion, question: Question, largest_radius: float) -> None:

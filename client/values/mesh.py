@@ -80,13 +80,19 @@ class MeshReport:
     def remark(self) -> str:
         """A sentence on what the sign "auto" does beyond looking at the closest surface; empty: nothing."""
         found = []
-        if not self.oriented:
-            found.append("its faces are not all oriented alike" if self.closed else "its surface is not closed")
+        if self.boundary_edges:
+            found.append("its surface is not closed")
+        elif self.nonmanifold_edges:
+            found.append("at some edges more than two of its faces meet")
+        elif not self.oriented:
+            found.append("its faces are not all oriented alike")
         if self.overlapping_components:
             found.append(f"{self.overlapping_components:,} of its {self.components:,} parts overlap or lie close")
         if self.self_intersecting:
             found.append("its surface intersects itself")
         decides = [" and ".join(found) + ": the winding number decides what is inside"] if found else []
+        if self.inconsistent_edges:
+            decides.append("where neighbouring faces disagree, the inside may count as free: orient them alike")
         turned, parts = self.turned_components, self.components
         if turned:
             which = "it is" if parts == 1 else f"{turned:,} of its {parts:,} parts are"

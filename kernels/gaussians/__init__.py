@@ -1,9 +1,25 @@
 """3D Gaussian splatting: images as of gsplat or diff-gaussian-rasterization, with true gradients or theirs."""
 
 from lumigrad.kernels.errors import ArgumentError
-from lumigrad.kernels.gaussians.backward import GRADIENTS, SCENE_GRADIENTS, Backward, backward, gives_sh_factors
+from lumigrad.kernels.gaussians.backward import (
+    GRADIENTS,
+    SCENE_GRADIENTS,
+    Backward,
+    backward,
+    backward_steps,
+    gives_sh_factors,
+)
 from lumigrad.kernels.gaussians.camera import MODELS, Camera
-from lumigrad.kernels.gaussians.forward import IMAGES, ON_RAYS, ON_SURFELS, OUTPUTS, PER_GAUSSIAN, Forward, forward
+from lumigrad.kernels.gaussians.forward import (
+    IMAGES,
+    ON_RAYS,
+    ON_SURFELS,
+    OUTPUTS,
+    PER_GAUSSIAN,
+    Forward,
+    forward,
+    forward_steps,
+)
 from lumigrad.kernels.gaussians.inputs import Gaussians, check_values
 from lumigrad.kernels.gaussians.lidar import SpinningLidar
 from lumigrad.kernels.gaussians.sensor_lenses import (
@@ -45,7 +61,9 @@ __all__ = [
     "UnscentedTransform",
     "Windshield",
     "backward",
+    "backward_steps",
     "check_values",
     "forward",
+    "forward_steps",
     "gives_sh_factors",
 ]

@@ -20,6 +20,7 @@ from lumigrad.kernels.gaussians.sensor import SensorSource
 from lumigrad.kernels.gaussians.state import State
 from lumigrad.kernels.gaussians.surface import SurfaceGradient, expected_depth, surface_backward
 from lumigrad.kernels.stages import Stages
+from lumigrad.kernels.steps import Steps, complete
 
 SCENE_GRADIENTS = ("means", "quats", "scales", "covariances", "opacities", "sh", "colors")
 GRADIENTS = (
@@ -115,6 +116,13 @@ def backward(
         found = gaussians.backward(result.state, {"color": gradient}, ("means", "cameras"))
         found.gradients["means"]  # [N, 3]
     """
+    return complete(backward_steps(state, output_gradients, wanted), before_view)
+
+
+def backward_steps(
+    state: State, output_gradients: Mapping[str, torch.Tensor], wanted: Sequence[str] | None = None
+) -> Steps[Backward]:
+    """As `backward`, which it does in steps, between which others may run on the same thread, but with other states."""
     if not isinstance(state, State):
         raise ArgumentError("state", "the state of a forward with retain=True", type(state).__name__)
     names = tuple(state.gaussians.tensors()) if wanted is None else tuple(wanted)
@@ -136,9 +144,7 @@ def backward(
         **{f"to_{name}": tensor for name, tensor in {**native, **sums}.items()},
         "touched": native_shape(state.gaussians, "opacities", touched),
     }
-    times = engine_for(device).backward(
-        state.kept, state.views, state.native_settings, arrays, before_view or (lambda: None)
-    )
+    times = yield from engine_for(device).backward(state.kept, state.views, state.native_settings, arrays)
     if "background" in tensors and not state.background_per_camera:
         tensors["background"] = tensors["background"].sum(dim=0)
     return Backward({**tensors, **_poses(state, names, sums, of_surface)}, touched, times)

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 from lumigrad.kernels import _native
 from lumigrad.kernels.per_device import PerDevice
 from lumigrad.kernels.stages import Stages, StageTimes
+from lumigrad.kernels.steps import Steps
 
 Arrays = Mapping[str, Any]  # Tensors by name; None for an absent one. "color_levels" receives colours as levels.
-BeforeView = Callable[[], object]
 
 
 class Kept(Protocol):
@@ -22,7 +22,7 @@ class Kept(Protocol):
 
 
 class Engine(Protocol):
-    """Renders and differentiates the views of a call; used by one thread only.
+    """Renders and differentiates the views of a call, in steps; used by one thread only.
 
     Attributes:
         gives_sh_factors: Whether `backward` writes "to_sh_factors".
@@ -30,12 +30,10 @@ class Engine(Protocol):
 
     gives_sh_factors: bool
 
-    def forward(
-        self, views: Any, settings: Any, arrays: Arrays, retain: bool, before_view: BeforeView
-    ) -> tuple[Kept | None, Stages]:
+    def forward(self, views: Any, settings: Any, arrays: Arrays, retain: bool) -> Steps[tuple[Kept | None, Stages]]:
         """Renders the views into the given arrays; with `retain` returns the state for `backward`."""
 
-    def backward(self, kept: Any, views: Any, settings: Any, arrays: Arrays, before_view: BeforeView) -> Stages:
+    def backward(self, kept: Any, views: Any, settings: Any, arrays: Arrays) -> Steps[Stages]:
         """Writes the gradients of the views to the given arrays."""
 
 
@@ -48,16 +46,15 @@ class CpuEngine:
         self._workspace = _native.GaussianWorkspace()
         self._scratch = _native.GaussianPass()
 
-    def forward(
-        self, views: Any, settings: Any, arrays: Arrays, retain: bool, before_view: BeforeView
-    ) -> tuple[Kept | None, Stages]:
+    def forward(self, views: Any, settings: Any, arrays: Arrays, retain: bool) -> Steps[tuple[Kept | None, Stages]]:
         """Renders the views into the given arrays; with `retain` returns the state for `backward`."""
-        kept = _native.GaussianPass() if retain else self._scratch
+        # Between the views of one call, others use the scratch pass.
+        kept = _native.GaussianPass() if retain or len(views) > 1 else self._scratch
         kept.prepare(len(views), retain)
         stages = Stages()
         try:
             for view in range(len(views)):
-                before_view()
+                yield
                 _native.gaussian_forward_view(self._workspace, kept, views, view, settings, **arrays)
                 stages.views.append(self._times())
                 if "ids" in arrays:
@@ -67,12 +64,12 @@ class CpuEngine:
             self._scratch.drop_lists()
         return kept if retain else None, stages
 
-    def backward(self, kept: Any, views: Any, settings: Any, arrays: Arrays, before_view: BeforeView) -> Stages:
+    def backward(self, kept: Any, views: Any, settings: Any, arrays: Arrays) -> Steps[Stages]:
         """Writes the gradients of the views to the given arrays."""
         stages = Stages()
         try:
             for view in range(len(views)):
-                before_view()
+                yield
                 _native.gaussian_blend_backward(self._workspace, kept, views, view, settings, **arrays)
                 stages.views.append(self._times())
             _native.gaussian_project_backward(self._workspace, kept, views, settings, **arrays)
@@ -98,11 +95,9 @@ class CudaEngine:
         self._current_stream = current_stream
         self.session = native.GaussianCudaSession(device)
 
-    def forward(
-        self, views: Any, settings: Any, arrays: Arrays, retain: bool, before_view: BeforeView
-    ) -> tuple[Kept | None, Stages]:
+    def forward(self, views: Any, settings: Any, arrays: Arrays, retain: bool) -> Steps[tuple[Kept | None, Stages]]:
         """Queues the rendering of the views; with `retain` returns the state for `backward`."""
-        before_view()
+        yield
         kept = self._native.GaussianCudaPass()
         runs = [self._native.gaussian_cuda_forward]
         if "ids" in arrays:
@@ -110,9 +105,9 @@ class CudaEngine:
         times = [run(self.session, self._current_stream(), kept, views, settings, **arrays) for run in runs]
         return kept if retain else None, Stages([_stages_of(each) for each in times])
 
-    def backward(self, kept: Any, views: Any, settings: Any, arrays: Arrays, before_view: BeforeView) -> Stages:
+    def backward(self, kept: Any, views: Any, settings: Any, arrays: Arrays) -> Steps[Stages]:
         """Queues the differentiation of the views."""
-        before_view()
+        yield
         run = self._native.gaussian_cuda_backward
         times = run(self.session, self._current_stream(), kept, views, settings, **arrays)
         return Stages([_stages_of(times)])

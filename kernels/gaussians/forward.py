@@ -23,6 +23,7 @@ from lumigrad.kernels.gaussians.surface import surface_normals
 from lumigrad.kernels.gaussians.transforms import Slices, Transform, cut, poses
 from lumigrad.kernels.per_device import launches
 from lumigrad.kernels.stages import Stages
+from lumigrad.kernels.steps import Steps, complete
 
 ON_RAYS = ("hit_distance", "expected_hit_distance", "normals")
 IMAGES = ("color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth", "contributors", "ids")
@@ -114,6 +115,25 @@ def forward(
         result = gaussians.forward(scene, [camera], gaussians.Settings(), retain=True)
         result.outputs["color"]  # [1, 48, 64, 3]
     """
+    given: dict[str, Any] = {"background": background, "transforms": transforms, "rays": rays, "outputs": outputs}
+    steps = forward_steps(gaussians, cameras, settings, retain=retain, into=into, whole=before_view is None, **given)
+    return complete(steps, before_view)
+
+
+def forward_steps(
+    gaussians: Gaussians,
+    cameras: Sequence[Camera],
+    settings: Settings,
+    *,
+    background: torch.Tensor | None = None,
+    transforms: Sequence[Transform] = (),
+    rays: torch.Tensor | None = None,
+    outputs: Sequence[str] = ("color",),
+    retain: bool = False,
+    into: Mapping[str, torch.Tensor] | None = None,
+    whole: bool = False,
+) -> Steps[Forward]:
+    """As `forward`, in steps, between which others may run on the same thread; `whole`: on CUDA in one step."""
     check_cameras(gaussians, cameras, settings)
     _check_outputs(settings, outputs)
     if settings.half:
@@ -136,15 +156,15 @@ def forward(
     engine, times = engine_for(gaussians.device), Stages()
     by_view = {"background": backgrounds, "rays": given, "color_levels": levels, **tensors}
     # What is retained is of one launch, and views of several scenes refer to all of them.
-    is_whole = retain or before_view is None or gaussians.scenes > 1 or not isinstance(engine, CudaEngine)
-    view_work = cameras[0].width * cameras[0].height + gaussians.count
-    for part in launches(len(cameras), view_work, is_whole=is_whole):
+    is_whole = retain or whole or gaussians.scenes > 1
+    is_cuda, view_work = isinstance(engine, CudaEngine), cameras[0].width * cameras[0].height + gaussians.count
+    for part in launches(len(cameras), view_work, is_cuda=is_cuda, is_whole=is_whole):
         views = views_of(gaussians, cameras[part], settings, slices)
         parts: dict[str, torch.Tensor | None] = by_view
         if len(views) < len(cameras):
             parts = {name: None if tensor is None else tensor[part] for name, tensor in by_view.items()}
         arrays = {**gaussians.arrays(), **parts, "lidar_angles": lidar_tables(cameras[part], gaussians.device)}
-        kept, spent = engine.forward(views, native_settings, arrays, retain, before_view or _nothing)
+        kept, spent = yield from engine.forward(views, native_settings, arrays, retain)
         times.views += spent.views
     if "surface_normals" in outputs:
         tensors["surface_normals"].copy_(surface_normals(tensors["expected_depth"], cameras))
@@ -166,10 +186,6 @@ def forward(
         )
     found = tensors if levels is None else {**tensors, "color": levels}
     return Forward({name: found[name] for name in outputs}, state, times)
-
-
-def _nothing() -> None:
-    """The default `before_view`, which does nothing."""
 
 
 def _check_outputs(settings: Settings, outputs: Sequence[str]) -> None:

@@ -11,9 +11,10 @@ import torch
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.meshes import sphere_gradient
 from lumigrad.kernels.meshes.engine import engine_for
-from lumigrad.kernels.meshes.evaluate import BeforeLaunch, State, Steps, complete
+from lumigrad.kernels.meshes.evaluate import BeforeLaunch, State
 from lumigrad.kernels.meshes.pose_sums import PoseSums, of_costs, of_distances
 from lumigrad.kernels.stages import Stages
+from lumigrad.kernels.steps import Steps, complete
 
 GRADIENTS = ("spheres", "poses", "weight")
 

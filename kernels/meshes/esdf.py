@@ -12,11 +12,12 @@ import torch
 from lumigrad.kernels.buffers import empty
 from lumigrad.kernels.checks import check, is_number, is_whole
 from lumigrad.kernels.errors import ArgumentError
-from lumigrad.kernels.meshes.evaluate import BeforeLaunch, Steps, complete, evaluate_steps
+from lumigrad.kernels.meshes.evaluate import BeforeLaunch, evaluate_steps
 from lumigrad.kernels.meshes.pose import MAX_COORDINATE, Array, checked_pose, rotations
 from lumigrad.kernels.meshes.settings import Settings
 from lumigrad.kernels.meshes.shapes import checked_size
 from lumigrad.kernels.meshes.world import World
+from lumigrad.kernels.steps import Steps, complete
 
 MAX_VOXELS = 2**31 - 1
 _VOXELS_AT_ONCE = 2**20

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -17,11 +17,9 @@ from lumigrad.kernels.meshes.inputs import check_environments, check_spheres, ch
 from lumigrad.kernels.meshes.settings import Settings
 from lumigrad.kernels.meshes.world import World
 from lumigrad.kernels.stages import Stages, StageTimes
+from lumigrad.kernels.steps import Steps, complete
 
 BeforeLaunch = Callable[[], object]
-T = TypeVar("T")
-# Work that yields before each launch, and returns its result.
-Steps = Generator[None, None, T]
 # Rows times instances in a launch: at most about a second on one thread.
 _WORK_AT_ONCE = 2**22
 # Launches have at least so many rows, which keep all threads of a CPU (a chunk each), or a GPU, at work. Chunks of
@@ -29,18 +27,6 @@ _WORK_AT_ONCE = 2**22
 _CHUNK_ROWS = 512
 _MANY_INSTANCES, _SHORT_CHUNK_ROWS = 4096, 128
 _CUDA_ROWS = 2**15
-
-
-def complete(steps: Steps[T], before_launch: BeforeLaunch | None = None) -> T:
-    """The result of work in steps; `before_launch` is called before each launch."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        if before_launch is not None:
-            before_launch()
 
 
 @dataclass(frozen=True)
@@ -51,24 +37,43 @@ class Part:
         trajectories: Those along B.
         rows: Those of the one trajectory, along S, or along H and S as one; None: all.
         of_spheres: Whether `rows` are along S.
+        steps: With `of_spheres`, those along H; None: all. The launch also sees the step before and the one after.
     """
 
     trajectories: slice
     rows: slice | None = None
     of_spheres: bool = False
+    steps: slice | None = None
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The part of a tensor [B], or [B, H, S, ...]; a view, of shape [B', H', S', ...]."""
+        return self._view(tensor, self.steps)
+
+    def seen(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The same with the steps beside it, where there are some."""
+        steps = self.steps
+        return self._view(tensor, None if steps is None else slice(max(0, steps.start - 1), steps.stop + 1))
+
+    def written(self, seen: torch.Tensor) -> torch.Tensor:
+        """The part itself of what the launch has seen; a view."""
+        if self.steps is None or seen.dim() == 1:
+            return seen
+        first = min(1, self.steps.start)
+        return seen[:, first : first + self.steps.stop - self.steps.start]
+
+    def _view(self, tensor: torch.Tensor, steps: slice | None) -> torch.Tensor:
         part = tensor[self.trajectories]
         if part.dim() == 1 or self.rows is None:
             return part
-        return part[:, :, self.rows] if self.of_spheres else part.flatten(1, 2)[:, None, self.rows]
+        if not self.of_spheres:
+            return part.flatten(1, 2)[:, None, self.rows]
+        return part[:, slice(None) if steps is None else steps, self.rows]
 
 
 def launches(spheres: torch.Tensor, instances: int, settings: Settings) -> list[Part]:
     """Splits spheres [B, H, S, 4] into launches: along B, and long trajectories along S and H.
 
-    Sweeps and speeds link the steps of a trajectory, which is then split along S only.
+    Sweeps and speeds link each step of a trajectory to those beside it.
     """
     trajectories, horizon, count = spheres.shape[:3]
     if spheres.numel() == 0:
@@ -80,9 +85,18 @@ def launches(spheres: torch.Tensor, instances: int, settings: Settings) -> list[
         step = rows // (horizon * count)
         return [Part(slice(first, first + step)) for first in range(0, trajectories, step)]
     is_linked = settings.sweep or settings.speed_metric
-    length, step = (count, max(1, rows // horizon)) if is_linked else (horizon * count, rows)
-    pieces = [slice(first, first + step) for first in range(0, length, step)]
-    return [Part(slice(one, one + 1), piece, is_linked) for one in range(trajectories) for piece in pieces]
+    pieces = _pieces(count, max(1, rows // horizon)) if is_linked else _pieces(horizon * count, rows)
+    steps = _pieces(horizon, rows) if is_linked and horizon > rows else [None]
+    return [
+        Part(slice(one, one + 1), piece, is_linked, some)
+        for one in range(trajectories)
+        for piece in pieces
+        for some in steps
+    ]
+
+
+def _pieces(length: int, most: int) -> list[slice | None]:
+    return [slice(first, min(first + most, length)) for first in range(0, length, most)]
 
 
 def run(
@@ -95,12 +109,18 @@ def run(
     moments: torch.Tensor | None = None,
 ) -> StageTimes:
     """Launches a part of a query; writes to its rows of the arrays in `written`, and adds to `moments`."""
-    views = {name: part.of(tensor) for name, tensor in arrays.items() if tensor is not None}
-    pieces = {name: view.contiguous() for name, view in views.items()}
+    seen = {name: part.seen(tensor) for name, tensor in arrays.items() if tensor is not None}
+    pieces = {name: view.contiguous() for name, view in seen.items()}
+    if part.steps is not None:
+        # The rows of the steps beside the part are those of other launches.
+        pieces.update({name: torch.empty_like(pieces[name]) for name in written})
+        if "upstream" in pieces:
+            pieces["upstream"] = torch.zeros_like(pieces["upstream"])
+            part.written(pieces["upstream"]).copy_(part.of(arrays["upstream"]))
     times = engine.evaluate(world, native_settings, {**pieces, "moments": moments})
     for name in written:
-        if pieces[name] is not views[name]:
-            views[name].copy_(pieces[name])
+        if pieces[name] is not seen[name]:
+            part.of(arrays[name]).copy_(part.written(pieces[name]))
     return times
 
 

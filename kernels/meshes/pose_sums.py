@@ -9,11 +9,12 @@ import torch
 
 from lumigrad.kernels import _native
 from lumigrad.kernels.meshes.engine import Engine
-from lumigrad.kernels.meshes.evaluate import State, Steps, launches, run
+from lumigrad.kernels.meshes.evaluate import State, launches, run
 from lumigrad.kernels.meshes.pose import Array, pose_gradient, rotations
 from lumigrad.kernels.meshes.settings import Settings
 from lumigrad.kernels.meshes.world import World
 from lumigrad.kernels.stages import Stages
+from lumigrad.kernels.steps import Steps
 
 # Costs at lower speeds, m/s, are not scaled; as in native/meshes/math/cost.h.
 _LEAST = 1e-3

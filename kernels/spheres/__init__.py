@@ -1,9 +1,9 @@
 """Soft-blended spheres, as in Pulsar: "exact" with true derivatives, or "compat" with Pulsar's results."""
 
 from lumigrad.kernels.errors import ArgumentError
-from lumigrad.kernels.spheres.backward import GRADIENTS, Backward, backward
+from lumigrad.kernels.spheres.backward import GRADIENTS, Backward, backward, backward_steps
 from lumigrad.kernels.spheres.camera import Camera
-from lumigrad.kernels.spheres.forward import OUTPUTS, Forward, State, forward
+from lumigrad.kernels.spheres.forward import OUTPUTS, Forward, State, forward, forward_steps
 from lumigrad.kernels.spheres.inputs import check_values
 from lumigrad.kernels.spheres.settings import MAX_TRACK, Settings
 
@@ -18,6 +18,8 @@ __all__ = [
     "Settings",
     "State",
     "backward",
+    "backward_steps",
     "check_values",
     "forward",
+    "forward_steps",
 ]

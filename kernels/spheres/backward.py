@@ -16,6 +16,7 @@ from lumigrad.kernels.spheres import camera_gradient
 from lumigrad.kernels.spheres.engine import SCENE, engine_for
 from lumigrad.kernels.spheres.forward import State
 from lumigrad.kernels.stages import Stages
+from lumigrad.kernels.steps import Steps, complete
 
 GRADIENTS = ("positions", "colors", "radii", "opacities", "cameras", "background", "gamma")
 _PER_SPHERE = ("positions", "colors", "radii", "opacities")
@@ -76,11 +77,20 @@ def backward(
         found = spheres.backward(result.state, {"color": gradient}, ("positions",))
         found.gradients["positions"]  # [N, 3]
     """
+    return complete(backward_steps(state, output_gradients, wanted), before_view)
+
+
+def backward_steps(
+    state: State,
+    output_gradients: Mapping[str, torch.Tensor],
+    wanted: Sequence[str] = ("positions", "colors", "radii"),
+) -> Steps[Backward]:
+    """As `backward`, which it does in steps, between which others may run on the same thread."""
     _check_wanted(state, wanted)
     upstream = _check_upstream(state, output_gradients)
     arrays = _gradient_arrays(state, set(wanted))
     given = {name: state.images.get(name) for name in _IMAGES}
-    times = engine_for(state.inputs.device).backward(
+    times = yield from engine_for(state.inputs.device).backward(
         state.kept,
         [camera.native(state.near, state.settings.max_depth) for camera in state.cameras],
         state.settings.native(track=True),
@@ -90,7 +100,6 @@ def backward(
             **{f"d_{name}": upstream.get(name) for name in ("color", "alpha", "depth")},
             **arrays,
         },
-        before_view or (lambda: None),
     )
     gradients = {name: arrays[f"to_{name}"] for name in SCENE if arrays[f"to_{name}"] is not None}
     if arrays["to_camera"] is not None:

@@ -13,10 +13,10 @@ from lumigrad.kernels.buffers import empty
 from lumigrad.kernels.levels import write_levels
 from lumigrad.kernels.per_device import PerDevice
 from lumigrad.kernels.stages import Stages, StageTimes
+from lumigrad.kernels.steps import Steps
 
 # Tensors by name; None where there is none. "color_levels" receives colours as levels.
 Arrays = Mapping[str, Any]
-BeforeView = Callable[[], object]
 # The arrays that all views share; others begin with an axis for the views.
 SCENE = ("positions", "colors", "radii", "opacities", "background")
 # What is summed over the views.
@@ -34,16 +34,14 @@ class Kept(Protocol):
 
 
 class Engine(Protocol):
-    """Renders and differentiates the views of a call; used by one thread only."""
+    """Renders and differentiates the views of a call, in steps; used by one thread only."""
 
     def forward(
-        self, cameras: Sequence[Any], settings: Any, arrays: Arrays, retain: bool, before_view: BeforeView
-    ) -> tuple[Kept | None, Stages]:
+        self, cameras: Sequence[Any], settings: Any, arrays: Arrays, retain: bool
+    ) -> Steps[tuple[Kept | None, Stages]]:
         """Renders the views into the given arrays; with `retain` returns the state for `backward`."""
 
-    def backward(
-        self, kept: Any, cameras: Sequence[Any], settings: Any, arrays: Arrays, before_view: BeforeView
-    ) -> Stages:
+    def backward(self, kept: Any, cameras: Sequence[Any], settings: Any, arrays: Arrays) -> Steps[Stages]:
         """Writes the gradients of the views to the given arrays, those of `SUMMED` summed over the views."""
 
 
@@ -67,8 +65,8 @@ class CpuEngine:
         self._workspace = _native.SphereWorkspace()
 
     def forward(
-        self, cameras: Sequence[Any], settings: Any, arrays: Arrays, retain: bool, before_view: BeforeView
-    ) -> tuple[Kept | None, Stages]:
+        self, cameras: Sequence[Any], settings: Any, arrays: Arrays, retain: bool
+    ) -> Steps[tuple[Kept | None, Stages]]:
         """Renders the views into the given arrays; with `retain` returns the state for `backward`."""
         identities = []
 
@@ -77,33 +75,29 @@ class CpuEngine:
             identities.append(int(self._workspace.prepared))
             return self._times(_FORWARD_STAGES)
 
-        stages = _each_view(run, cameras, arrays, before_view)
+        stages = yield from _each_view(run, cameras, arrays)
         return Prepared(tuple(identities)) if retain else None, stages
 
-    def backward(
-        self, kept: Prepared, cameras: Sequence[Any], settings: Any, arrays: Arrays, before_view: BeforeView
-    ) -> Stages:
+    def backward(self, kept: Prepared, cameras: Sequence[Any], settings: Any, arrays: Arrays) -> Steps[Stages]:
         """Writes the gradients of the views to the given arrays, those of `SUMMED` summed over the views."""
 
         def run(camera: Any, mine: Arrays, view: int) -> StageTimes:
             _native.sphere_backward(self._workspace, camera, settings, kept.identities[view], **mine)
             return self._times(_native.SPHERE_STAGES)
 
-        return _each_view(run, cameras, arrays, before_view)
+        return (yield from _each_view(run, cameras, arrays))
 
     def _times(self, names: Sequence[str]) -> StageTimes:
         times = dict(zip(names, self._workspace.milliseconds, strict=False))
         return lambda: times
 
 
-def _each_view(
-    run: Callable[[Any, Arrays, int], StageTimes], cameras: Sequence[Any], arrays: Arrays, before_view: BeforeView
-) -> Stages:
+def _each_view(run: Callable[[Any, Arrays, int], StageTimes], cameras: Sequence[Any], arrays: Arrays) -> Steps[Stages]:
     """Calls run(camera, its arrays, view) for all views; adds up what they write to those of `SUMMED`."""
     stages = Stages()
     part: dict[str, torch.Tensor] = {}
     for view, camera in enumerate(cameras):
-        before_view()
+        yield
         if view == 1:
             totals = {name: arrays[name] for name in SUMMED if arrays.get(name) is not None}
             part = {name: empty(total.shape, total.dtype, total.device) for name, total in totals.items()}
@@ -125,10 +119,10 @@ class CudaEngine:
         self.session = native.SphereCudaSession(device)
 
     def forward(
-        self, cameras: Sequence[Any], settings: Any, arrays: Arrays, retain: bool, before_view: BeforeView
-    ) -> tuple[Kept | None, Stages]:
+        self, cameras: Sequence[Any], settings: Any, arrays: Arrays, retain: bool
+    ) -> Steps[tuple[Kept | None, Stages]]:
         """Queues the rendering of the views; with `retain` returns the state for `backward`."""
-        before_view()
+        yield
         kept = self._native.SphereCudaPass()
         run = self._native.sphere_cuda_forward
         levels = arrays.get("color_levels")
@@ -139,11 +133,9 @@ class CudaEngine:
             write_levels(arrays["color"], levels)
         return kept if retain else None, Stages([_stages_of(times)])
 
-    def backward(
-        self, kept: Any, cameras: Sequence[Any], settings: Any, arrays: Arrays, before_view: BeforeView
-    ) -> Stages:
+    def backward(self, kept: Any, cameras: Sequence[Any], settings: Any, arrays: Arrays) -> Steps[Stages]:
         """Queues the differentiation of the views."""
-        before_view()
+        yield
         run = self._native.sphere_cuda_backward
         return Stages([_stages_of(run(self.session, self._current_stream(), kept, cameras, settings, **arrays))])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -15,6 +16,7 @@ from lumigrad.kernels.spheres.engine import CudaEngine, Kept, engine_for
 from lumigrad.kernels.spheres.inputs import Inputs, check_cameras, check_inputs, depth_range
 from lumigrad.kernels.spheres.settings import Settings
 from lumigrad.kernels.stages import Stages
+from lumigrad.kernels.steps import Steps, complete
 
 OUTPUTS = ("color", "alpha", "depth", "info", "sphere_ids", "weights", "hits")
 TRACKED = {"depth", "info", "sphere_ids", "weights"}
@@ -115,6 +117,32 @@ def forward(
         result = spheres.forward(positions, colors, radii, [camera], settings, retain=True)
         result.outputs["color"]  # [1, 48, 64, 3]
     """
+    given: dict[str, Any] = {
+        "opacities": opacities,
+        "background": background,
+        "outputs": outputs,
+        "retain": retain,
+        "into": into,
+    }
+    steps = forward_steps(positions, colors, radii, cameras, settings, whole=before_view is None, **given)
+    return complete(steps, before_view)
+
+
+def forward_steps(
+    positions: torch.Tensor,
+    colors: torch.Tensor,
+    radii: torch.Tensor,
+    cameras: Sequence[Camera],
+    settings: Settings,
+    *,
+    opacities: torch.Tensor | None = None,
+    background: torch.Tensor | None = None,
+    outputs: Sequence[str] = ("color",),
+    retain: bool = False,
+    into: Mapping[str, torch.Tensor] | None = None,
+    whole: bool = False,
+) -> Steps[Forward]:
+    """As `forward`, in steps, between which others may run on the same thread; `whole`: on CUDA in one step."""
     inputs = check_inputs(positions, colors, radii, opacities, background)
     check_cameras(cameras)
     unknown = [name for name in outputs if name not in OUTPUTS]
@@ -135,13 +163,12 @@ def forward(
     images = _allocate(wanted, len(cameras), cameras[0], inputs, settings, into)
     by_view = images if levels is None else {**images, "color_levels": levels}
     engine, times = engine_for(inputs.device), Stages()
-    is_whole = retain or before_view is None or not isinstance(engine, CudaEngine)
-    view_work = cameras[0].width * cameras[0].height + positions.shape[0]
-    for part in launches(len(cameras), view_work, is_whole=is_whole):
+    is_cuda, view_work = isinstance(engine, CudaEngine), cameras[0].width * cameras[0].height + positions.shape[0]
+    for part in launches(len(cameras), view_work, is_cuda=is_cuda, is_whole=retain or whole):
         views = [camera.native(near, far) for camera in cameras[part]]
         parts = {_NATIVE_NAMES.get(name, name): image[part] for name, image in by_view.items()}
         arrays = {**inputs.arrays(), **parts}
-        kept, spent = engine.forward(views, native_settings, arrays, retain, before_view or (lambda: None))
+        kept, spent = yield from engine.forward(views, native_settings, arrays, retain)
         times.views += spent.views
     state = None
     if kept is not None:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import torch
 
 from lumigrad.kernels._native import Outcome, Queue
+from lumigrad.kernels.steps import Steps
 from lumigrad.server.core.accounts import places
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import (
@@ -23,7 +24,7 @@ from lumigrad.server.core.errors import (
     StoppingError,
 )
 from lumigrad.server.device.faults import is_device_lost
-from lumigrad.server.device.jobs import Batch, BatchEntry, Job, Numbers, Rest, Slices, Steps
+from lumigrad.server.device.jobs import Batch, BatchEntry, Job, Numbers, Rest, Slices
 from lumigrad.server.device.memory import Cost, DeviceMemory
 from lumigrad.server.device.transfer import Delivery, Download
 
@@ -134,12 +135,18 @@ class DeviceExecutor:
         return result
 
     def deliver_steps(
-        self, begin: Callable[[], Steps[Delivery[T]]], call: Call, cost: Cost, entry: BatchEntry | None = None
+        self,
+        begin: Callable[[], Steps[Delivery[T]]],
+        call: Call,
+        cost: Cost,
+        entry: BatchEntry | None = None,
+        *,
+        waits: bool = False,
     ) -> T:
         """Deliver the result of work in steps: between some of them other jobs run while they wait."""
         slices = Slices(begin, cost, self._memory, lambda: self.queue.depth)
         try:
-            delivery = self.run(slices.run, call, cost, entry)
+            delivery = self.run(slices.run, call, cost, entry, waits=waits)
             while isinstance(delivery, Rest):
                 delivery = self.run(slices.run, call, slices.cost, waits=True)
         finally:

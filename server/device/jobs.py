@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -16,14 +16,13 @@ import torch
 
 from lumigrad.kernels._native import QueuedJob
 from lumigrad.kernels.errors import Stopped
+from lumigrad.kernels.steps import Steps
 from lumigrad.server.core.call import Call, Priority
 from lumigrad.server.core.errors import CancelledError, DeviceMemoryError, DeviceTimeError, InvalidArgumentError
 from lumigrad.server.device.faults import is_out_of_memory, release_locals
 from lumigrad.server.device.memory import Cost, DeviceMemory
 
 T = TypeVar("T")
-# Yields between its parts, of at most about a tenth of a second each, and returns the result.
-Steps = Generator[None, None, T]
 # Work in steps goes on for so long while others wait.
 _SLICE_SECONDS = 0.02
 _MOST_NUMBERS = 4096
@@ -248,16 +247,6 @@ class Batch:
                 job.note(error)
 
 
-def whole(steps: Steps[T]) -> T:
-    """The result of steps that run one after the other."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-
-
 class Rest(Enum):
     """Replies of a slice in place of a result."""
 
@@ -306,4 +295,5 @@ class Slices(Generic[T]):
         """Have what was allocated counted from now on, in place of the cost of each job."""
         self._kept += self.cost.bytes - self.cost.payload_bytes
         self._memory.keep(self.cost.bytes - self.cost.payload_bytes)
-        self.cost = replace(self.cost, bytes=self.cost.payload_bytes)
+        # What is left of the work says nothing about the time of its kind.
+        self.cost = replace(self.cost, bytes=self.cost.payload_bytes, kind=None)

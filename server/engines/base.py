@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import torch
 
 from lumigrad.kernels.stages import Stages
+from lumigrad.kernels.steps import Steps, complete
 from lumigrad.server.core.limits import Limits
-from lumigrad.server.device.jobs import Steps
 from lumigrad.server.engines.content import Shapes, Tensors
 from lumigrad.server.engines.requests import Plan
 from lumigrad.v1 import render_pb2
@@ -56,33 +56,16 @@ class Backward(Protocol):
         """The kernels' times, which can be read once they have ended."""
 
 
-class ForwardPass(Protocol):
-    """Computes outputs, into the tensors of `into` where the engine supports that: float images, and its `levels`."""
-
-    def __call__(
-        self,
-        plan: Any,
-        inputs: Any,
-        outputs: Sequence[str],
-        *,
-        retain: bool,
-        before_view: Callable[[], object],
-        into: Tensors | None = None,
-    ) -> Forward:
-        """`before_view` is called before each part of the work and may raise to stop it."""
-
-
-# Computes the gradients that are named from a state and those of the outputs; the last argument is as `before_view`.
-BackwardPass = Callable[[Any, Tensors, Sequence[str], Callable[[], object]], Backward]
-
-
 class ForwardSteps(Protocol):
     """A forward pass in steps, between which others may run."""
 
-    def __call__(self, plan: Any, inputs: Any, outputs: Sequence[str], *, retain: bool) -> Steps[Forward]:
-        """It computes what `ForwardPass` computes."""
+    def __call__(
+        self, plan: Any, inputs: Any, outputs: Sequence[str], *, retain: bool, into: Tensors | None = None
+    ) -> Steps[Forward]:
+        """Computes outputs, into the tensors of `into` where the engine supports that: images, and its `levels`."""
 
 
+# Computes the gradients that are named from a state and those of the outputs.
 BackwardSteps = Callable[[Any, Tensors, Sequence[str]], Steps[Backward]]
 
 
@@ -94,18 +77,34 @@ class Engine:
         name: The engine's name in metrics and messages.
         batched: Combines several plans of one kind and scene, and their inputs; the outputs are concatenated.
         shared: The parts that a state shares with others and does not count.
-        levels: The images that `forward` writes as levels where `into` has uint8 for them.
-        forward_steps, backward_steps: The same passes in steps; None: they have none.
+        levels: The images that a forward pass writes as levels where `into` has uint8 for them.
     """
 
     name: str
-    forward: ForwardPass
-    backward: BackwardPass
+    forward_steps: ForwardSteps
+    backward_steps: BackwardSteps
     batched: Callable[[Sequence[Any], Sequence[Any]], tuple[Plan, Any]]
     shared: Callable[[Any], Collection[Sized]] = lambda _: ()
     levels: Collection[str] = ()
-    forward_steps: ForwardSteps | None = None
-    backward_steps: BackwardSteps | None = None
+
+    def forward(
+        self,
+        plan: Any,
+        inputs: Any,
+        outputs: Sequence[str],
+        *,
+        retain: bool,
+        before_view: Callable[[], object],
+        into: Tensors | None = None,
+    ) -> Forward:
+        """A whole forward pass; `before_view` is called before each step and may raise to stop it."""
+        return complete(self.forward_steps(plan, inputs, outputs, retain=retain, into=into), before_view)
+
+    def backward(
+        self, state: Any, output_gradients: Tensors, wanted: Sequence[str], before_view: Callable[[], object]
+    ) -> Backward:
+        """A whole backward pass, likewise."""
+        return complete(self.backward_steps(state, output_gradients, wanted), before_view)
 
 
 def joined_views(plans: Sequence[Any]) -> Plan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -10,10 +10,10 @@ import torch
 
 from lumigrad.kernels import meshes
 from lumigrad.kernels.stages import Stages
+from lumigrad.kernels.steps import Steps
 from lumigrad.protos import dtypes
 from lumigrad.protos.tensors import extent
 from lumigrad.server.core.limits import Limits, arguments_of, known, names_of, require
-from lumigrad.server.device.jobs import Steps
 from lumigrad.server.engines.base import Engine
 from lumigrad.server.engines.content import Outline, Shapes, Tensors, check_shape, check_type
 from lumigrad.server.engines.requests import Plan, checked_outputs, given_settings
@@ -196,9 +196,9 @@ class _Backward:
 
 
 def _forward_steps(
-    plan: DistancePlan, inputs: DistanceInputs, outputs: Sequence[str], *, retain: bool
+    plan: DistancePlan, inputs: DistanceInputs, outputs: Sequence[str], *, retain: bool, into: Tensors | None = None
 ) -> Steps[_Forward]:
-    """Compute distances and costs."""
+    """Compute distances and costs; `into` is not used."""
     found = yield from meshes.evaluate_steps(
         inputs.tensors["spheres"],
         inputs.world,
@@ -211,28 +211,9 @@ def _forward_steps(
     return _Forward({name: found.outputs[kernel_name(name)] for name in outputs}, found)
 
 
-def _forward(
-    plan: DistancePlan,
-    inputs: DistanceInputs,
-    outputs: Sequence[str],
-    *,
-    retain: bool,
-    before_view: Callable[[], object],
-    into: Tensors | None = None,
-) -> _Forward:
-    """Likewise; `into` is not used."""
-    return meshes.complete(_forward_steps(plan, inputs, outputs, retain=retain), before_view)
-
-
 def _backward_steps(state: meshes.State, output_gradients: Tensors, wanted: Sequence[str]) -> Steps[_Backward]:
     result = yield from meshes.backward_steps(state, output_gradients, wanted)
     return _Backward(result.gradients, result.times)
-
-
-def _backward(
-    state: meshes.State, output_gradients: Tensors, wanted: Sequence[str], before_view: Callable[[], object]
-) -> _Backward:
-    return meshes.complete(_backward_steps(state, output_gradients, wanted), before_view)
 
 
 def _batched(plans: Sequence[DistancePlan], inputs: Sequence[DistanceInputs]) -> tuple[DistancePlan, DistanceInputs]:
@@ -247,12 +228,4 @@ def _shared(state: meshes.State) -> list[meshes.Shape]:
     return [shape for shape in shapes.values() if not isinstance(shape, meshes.Cuboid)]
 
 
-DISTANCES = Engine(
-    ENGINE,
-    _forward,
-    _backward,
-    _batched,
-    _shared,
-    forward_steps=_forward_steps,
-    backward_steps=_backward_steps,
-)
+DISTANCES = Engine(ENGINE, _forward_steps, _backward_steps, _batched, _shared)

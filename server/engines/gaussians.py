@@ -23,6 +23,7 @@ from lumigrad.kernels.gaussians import (
     Transform,
     UnscentedTransform,
 )
+from lumigrad.kernels.steps import Steps
 from lumigrad.protos.tensors import extent
 from lumigrad.server.core.limits import Limits, arguments_of, check_finite, known, names_of, require
 from lumigrad.server.engines.base import RenderEngine
@@ -446,12 +447,12 @@ def _settings(message: gaussians_pb2.GaussianSettings, method: str, layout: Layo
         )
 
 
-def _forward(plan: GaussianPlan, inputs: Tensors, outputs: Sequence[str], **options: Any) -> gaussians.Forward:
+def _forward(plan: GaussianPlan, inputs: Tensors, outputs: Sequence[str], **options: Any) -> Steps[gaussians.Forward]:
     scene = {name: tensor for name, tensor in inputs.items() if name not in plan.rays}
     rays = stacked(inputs, plan.rays, plan.field) if plan.rays else None
     # Lidars are refused on GPUs, and half precision with `retain`.
     with arguments_of(plan.field, {"precision": f"{plan.field}.gaussians.precision"}):
-        return gaussians.forward(
+        steps = gaussians.forward_steps(
             gaussians.Gaussians(**scene),
             plan.cameras,
             plan.settings,
@@ -461,6 +462,7 @@ def _forward(plan: GaussianPlan, inputs: Tensors, outputs: Sequence[str], **opti
             outputs=outputs,
             **options,
         )
+        return (yield from steps)
 
 
-GAUSSIANS = RenderEngine(KIND, _forward, gaussians.backward, levels=("color",), plan=gaussian_plan)
+GAUSSIANS = RenderEngine(KIND, _forward, gaussians.backward_steps, levels=("color",), plan=gaussian_plan)

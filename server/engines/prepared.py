@@ -9,6 +9,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from lumigrad.kernels import gaussians
 from lumigrad.kernels.gaussians.camera_sources import OpenCVSource
@@ -171,13 +172,12 @@ def native_render(
     plan: Plan, tensors: Tensors, places: Sequence[Place], payload_bytes: int, head: bytes
 ) -> NativeRender | None:
     """What draws renders of a plain kind; None: there is no faster way. `head` comes before a reply's payload."""
-    together = _most_together(plan)
+    together = _most_together(plan, is_cpu=next(iter(tensors.values())).device.type == "cpu")
     if together == 0:
         return None
     if isinstance(plan, SpherePlan):
-        inputs = check_inputs(
-            **{"opacities": None, **tensors}, background=plan.background_on(tensors["positions"].device)
-        )
+        given: dict[str, Any] = {"opacities": None, **tensors}
+        inputs = check_inputs(**given, background=plan.background_on(tensors["positions"].device))
         native = prepare_spheres(inputs, plan.cameras, plan.settings, places, payload_bytes, head)
     else:
         assert isinstance(plan, GaussianPlan)
@@ -214,12 +214,14 @@ def _are_plain_gaussians(plan: Plan) -> bool:
     )
 
 
-def _most_together(plan: Any) -> int:
-    """The number of calls whose views fit into one launch of kernels, after which a call can be stopped; 0: not one."""
+def _most_together(plan: Any, *, is_cpu: bool) -> int:
+    """The number of calls whose views fit into one launch of kernels, after which others get a turn; 0: not one."""
+    if is_cpu:
+        return 0 if plan.is_long(torch.device("cpu")) else 1
     camera = plan.cameras[0]
     work = int(camera.width * camera.height + plan.count)
-    first = launches(plan.views * _MOST_TOGETHER, work, is_whole=False)[0]
-    return min(_MOST_TOGETHER, int(first.stop - first.start) // plan.views)
+    first = launches(plan.views * _MOST_TOGETHER, work, is_cuda=True, is_whole=False)[0]
+    return min(_MOST_TOGETHER, int(first.stop - first.start) // int(plan.views))
 
 
 def head_of(reply: Any, payload_bytes: int) -> bytes:

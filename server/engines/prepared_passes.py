@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -80,6 +81,7 @@ class PassState:
         """`raw` is the request."""
         self.kind = kind
         self.native = native
+        self.turn = threading.Lock()
         self._raw = raw
 
     @property

@@ -20,6 +20,9 @@ from lumigrad.v1 import camera_pb2, distance_pb2, render_pb2, tensor_pb2
 _PROJECTIONS = names_of(camera_pb2.Projection)
 # Batching large images gains nothing, and each call would wait for the last one.
 _BATCH_PIXELS = 1 << 20
+# Pixels and primitives of the views of a call that a device draws without a break, in some tens of milliseconds; on
+# CUDA those of one launch (see kernels/per_device.py).
+_CPU_WORK, _CUDA_WORK = 1 << 20, 1 << 24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +50,12 @@ class Plan(ABC):
     views: int
     kind: Hashable | None
     fill: float
+
+    def is_long(self, device: torch.device) -> bool:
+        """Whether it is rendered in several steps, between which others run; then others need not wait for it."""
+        height_width = self.output_shapes.get("alpha", (0, 0, 0))[1:]
+        work = self.views * (prod(height_width) + self.count)
+        return self.views > 1 and work > (_CPU_WORK if device.type == "cpu" else _CUDA_WORK)
 
     @property
     def lead(self) -> int:

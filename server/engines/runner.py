@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from lumigrad.kernels._native import Renderer
 from lumigrad.kernels.buffers import empty
 from lumigrad.kernels.gaussians.prepared_passes import Passes
 from lumigrad.kernels.meshes import Queries
+from lumigrad.kernels.steps import Steps
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.tensors import PayloadReader
 from lumigrad.server.core.accounts import PayloadMemory
@@ -22,7 +24,7 @@ from lumigrad.server.core.call import Call, NoLane
 from lumigrad.server.core.limits import Limits, arguments_of
 from lumigrad.server.core.turns import Turns
 from lumigrad.server.device.executor import DeviceExecutor
-from lumigrad.server.device.jobs import BatchEntry, Steps, whole
+from lumigrad.server.device.jobs import BatchEntry
 from lumigrad.server.device.memory import Cost, DeviceMemory
 from lumigrad.server.device.transfer import Delivery, Transfer
 from lumigrad.server.engines.base import Engine, Forward, Sized
@@ -50,10 +52,14 @@ class Task:
     field: str
     scene: scene_pb2.SceneRef | None
 
-    def cost(self, operation: str, nbytes: int, payload_bytes: int) -> Cost:
-        """The cost of an operation; if the scene came with the request, it has no history and its time is unknown."""
+    def cost(self, operation: str, nbytes: int, payload_bytes: int, device: torch.device) -> Cost:
+        """The cost of an operation.
+
+        If the scene came with the request, it has no history and its time is unknown. That of long work does not count:
+        others run between its steps.
+        """
         kind = None
-        if self.scene is not None and self.plan.kind is not None:
+        if self.scene is not None and self.plan.kind is not None and not self.plan.is_long(device):
             kind = operation, self.engine.name, self.scene.scene_id, self.plan.kind
         return Cost(kind, self.plan.views, nbytes, payload_bytes, is_repeatable=True)
 
@@ -119,6 +125,10 @@ class Retained(Protocol):
     def state(self) -> Sized:
         """What the engine differentiates."""
 
+    @property
+    def turn(self) -> threading.Lock:
+        """Held by the backward pass that uses the state, which keeps sums in it between its steps."""
+
 
 @dataclass(frozen=True)
 class ForwardState:
@@ -126,6 +136,7 @@ class ForwardState:
 
     task: Task
     state: Sized
+    turn: threading.Lock = field(default_factory=threading.Lock)
 
 
 @dataclass(frozen=True)
@@ -142,12 +153,8 @@ class EngineRunner:
     def __init__(self, transfer: Transfer) -> None:
         self._transfer = transfer
 
-    def forward(self, request: ForwardJob, call: Call, *, retain: bool) -> Delivery[ForwardResult]:
-        """Compute the outputs of the plan."""
-        return whole(self.forward_steps(request, call, retain=retain))
-
-    def forward_steps(self, request: ForwardJob, call: Call, *, retain: bool) -> Steps[Delivery[ForwardResult]]:
-        """Likewise, in steps."""
+    def forward(self, request: ForwardJob, call: Call, *, retain: bool) -> Steps[Delivery[ForwardResult]]:
+        """Compute the outputs of the plan, in steps."""
         task, names = request.task, request.task.plan.outputs
         inputs = request.inputs()
         lanes = request.formats.lanes(names, call)
@@ -163,7 +170,7 @@ class EngineRunner:
         """How a forward pass that is not retained runs in one batch with others; None: it runs alone."""
         task = request.task
         plan, scene = task.plan, task.scene
-        if scene is None or plan.kind is None:
+        if scene is None or plan.kind is None or plan.is_long(self._transfer.device):
             return None
         key = task.engine.name, scene.scene_id, scene.version, plan.kind
         return BatchEntry(key, plan.fill, (request, call), self._forward_batch)
@@ -175,10 +182,7 @@ class EngineRunner:
         task, before_view = retained.task, self._transfer.paced(call.check)
         engine, arguments = task.engine, (retained.state, output_gradients, wanted.names)
         with arguments_of("spec"):
-            if engine.backward_steps is None:
-                result = engine.backward(*arguments, before_view)
-            else:
-                result = yield from _checked(engine.backward_steps(*arguments), before_view)
+            result = yield from _checked(engine.backward_steps(*arguments), before_view)
         self._transfer.finish()
         call.times.add_kernel(result.times.milliseconds())
         with call.times.stage("download"):
@@ -208,11 +212,8 @@ class EngineRunner:
     ) -> Steps[Forward]:
         before_view, engine = self._transfer.paced(call.check), task.engine
         with arguments_of(task.field):
-            if engine.forward_steps is None:
-                forward = engine.forward(task.plan, inputs, outputs, retain=retain, before_view=before_view, into=into)
-            else:
-                steps = engine.forward_steps(task.plan, inputs, outputs, retain=retain)
-                forward = yield from _checked(steps, before_view)
+            steps = engine.forward_steps(task.plan, inputs, outputs, retain=retain, into=into)
+            forward = yield from _checked(steps, before_view)
         self._transfer.finish()
         call.times.add_kernel(forward.times.milliseconds())
         return forward

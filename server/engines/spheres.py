@@ -12,6 +12,7 @@ import torch
 
 from lumigrad.kernels import spheres
 from lumigrad.kernels.spheres import OUTPUTS, Camera, Settings
+from lumigrad.kernels.steps import Steps
 from lumigrad.server.core.limits import Limits, arguments_of, check_finite, known, names_of, require
 from lumigrad.server.engines.base import RenderEngine
 from lumigrad.server.engines.content import Rules, Shapes, Tensors, check_shape
@@ -215,8 +216,8 @@ def _settings(message: spheres_pb2.SphereSettings, field: str) -> Settings:
         )
 
 
-def _forward(plan: SpherePlan, inputs: Tensors, outputs: Sequence[str], **options: Any) -> spheres.Forward:
-    return spheres.forward(
+def _forward(plan: SpherePlan, inputs: Tensors, outputs: Sequence[str], **options: Any) -> Steps[spheres.Forward]:
+    return spheres.forward_steps(
         inputs["positions"],
         inputs["colors"],
         inputs["radii"],
@@ -229,4 +230,4 @@ def _forward(plan: SpherePlan, inputs: Tensors, outputs: Sequence[str], **option
     )
 
 
-SPHERES = RenderEngine(KIND, _forward, spheres.backward, levels=("color",), plan=sphere_plan)
+SPHERES = RenderEngine(KIND, _forward, spheres.backward_steps, levels=("color",), plan=sphere_plan)

@@ -7,13 +7,13 @@ from math import prod
 from typing import Any, TypeVar
 
 from lumigrad.kernels import meshes
+from lumigrad.kernels.steps import Steps
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.tensors import PayloadReader
 from lumigrad.protos.wire import Frame
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.limits import Limits, renamed, require
 from lumigrad.server.core.streams import named_tensors, timed
-from lumigrad.server.device.jobs import Steps
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.device.transfer import Delivery, Transfer
 from lumigrad.server.engines.content import Content, Outline, Tensors

@@ -87,7 +87,12 @@ class PreparedPasses:
         prepared: PreparedBackward | None = state.kind.backwards.find(request.key)
         if prepared is None or prepared.payload_bytes > asking.most_bytes:
             return None
-        found = asking.run(BackwardCall, prepared.native, (request, state.native), prepared.cost)
+        if not state.turn.acquire(blocking=False):
+            return None
+        try:
+            found = asking.run(BackwardCall, prepared.native, (request, state.native), prepared.cost)
+        finally:
+            state.turn.release()
         if not isinstance(found, BackwardCall) or found.nonfinite:
             # Rare, and recorded with more. In bfloat16 the bits of NaN depend on the processor, as torch converts.
             return None

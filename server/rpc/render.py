@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -31,6 +32,8 @@ RenderFrames = Iterator[Frame[render_pb2.RenderRequest]]
 BatchFrames = Iterator[Frame[render_pb2.RenderBatchRequest]]
 BackwardFrames = Iterator[Frame[render_pb2.BackwardRequest]]
 
+# The interval at which a call that waits for its turn at a state looks whether it has ended.
+_TURN_SECONDS = 0.05
 _REQUESTS = FrameCodec(render_pb2.RenderRequest)
 _KINDS = AcceptedKinds(ENGINES, "a scene of spheres or gaussians; DistanceService answers about a mesh or a world")
 
@@ -105,7 +108,7 @@ class EngineService(ABC):
             cost = _admit(receiver, runtime, call, task, "retain" if retain else "forward", memory, reserved)
             request.receive(receiver.payload(limits.payload_bytes, runtime.payload_memory), runtime.transfer, call)
         entry = None if retain else runner.batch_entry(request, call)
-        begin = partial(runner.forward_steps, request, call, retain=retain)
+        begin = partial(runner.forward, request, call, retain=retain)
         result = runtime.executor.deliver_steps(begin, call, cost, entry)
         payload = call.lane.writer(call.most_payload_bytes)
         if task.scene is not None:
@@ -149,7 +152,8 @@ class EngineService(ABC):
                 reader, upload = _receive_gradients(receiver, runtime, call, task)
                 request.receive(reader, runtime.transfer, call)
                 work = lambda: runner.forward_backward(task, request.inputs(), upload(), wanted, call)  # noqa: E731
-        gradients = runtime.executor.deliver_steps(work, call, cost)
+        with nullcontext() if retained is None else _turn(retained, call):
+            gradients = runtime.executor.deliver_steps(work, call, cost)
         call.record.nonfinite = gradients.nonfinite()
         if spec.release:
             contexts.release(spec.context_id)
@@ -167,7 +171,7 @@ def _admit(
 ) -> Cost:
     """Check what an operation takes beside its payload, and reserve the bytes of its reply."""
     received = receiver.length(runtime.limits.payload_bytes)
-    cost = task.cost(operation, memory + received, reserved + received)
+    cost = task.cost(operation, memory + received, reserved + received, runtime.transfer.device)
     runtime.memory.check(cost)
     runtime.payload_memory.announce(reserved, call)
     return cost
@@ -184,6 +188,17 @@ def _admit_backward(
     if not wanted.format.sparse:
         check_room(call, reserved)
     return wanted, _admit(receiver, runtime, call, task, operation, memory, reserved)
+
+
+@contextmanager
+def _turn(retained: Retained, call: Call) -> Iterator[None]:
+    """Have a state for one backward pass; the call waits for those before it."""
+    while not retained.turn.acquire(timeout=_TURN_SECONDS):
+        call.check()
+    try:
+        yield
+    finally:
+        retained.turn.release()
 
 
 def _receive_gradients(

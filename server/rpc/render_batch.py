@@ -166,7 +166,7 @@ class _Batch:
             work = partial(runner.forward, group.request, call, retain=False)
             cost = self._cost(group.task, self._payload_bytes)
             # A full queue refuses a batch at its beginning, when nothing is lost.
-            result = runtime.executor.deliver(work, call, cost, entry, waits=bool(self._rendered))
+            result = runtime.executor.deliver_steps(work, call, cost, entry, waits=bool(self._rendered))
             self._rendered.append((group, dict(result.outputs)))
         except _ERRORS_OF_ITEMS as error:
             if len(group.items) == 1:
@@ -213,9 +213,9 @@ class _Batch:
         return False
 
     def _cost(self, task: Task, payload_bytes: int) -> Cost:
-        plan = task.plan
-        memory = plan.forward_bytes(plan.outputs, retain=False, device=self._runtime.transfer.device)
-        return task.cost("forward", memory + payload_bytes, payload_bytes)
+        plan, device = task.plan, self._runtime.transfer.device
+        memory = plan.forward_bytes(plan.outputs, retain=False, device=device)
+        return task.cost("forward", memory + payload_bytes, payload_bytes, device)
 
     def _fail(self, index: int, error: Exception) -> None:
         answer = answer_to(error, self._call.record.request_id)

@@ -117,11 +117,11 @@ class FrameRenderer:
             request = ForwardJob(task, stored, _LEVELS)
             reserved = _LEVELS.reply_bytes(plan, runtime.limits, task.field)
             memory = plan.forward_bytes(plan.outputs, retain=False, device=runtime.transfer.device)
-            cost = task.cost("forward", memory, reserved)
+            cost = task.cost("forward", memory, reserved, runtime.transfer.device)
             runtime.memory.check(cost)
             runtime.payload_memory.announce(reserved, call)
             runtime.payload_memory.reserve(_mask_bytes(launch.frames), call)
-        result = runtime.executor.deliver(
+        result = runtime.executor.deliver_steps(
             partial(runner.forward, request, call, retain=False),
             call,
             cost,

@@ -298,7 +298,7 @@ def test_a_call_that_is_cancelled_leaves_the_device_within_a_few_views(
     machine: Machine, process: WorkerProcess, cuda: RawClient, kind: str
 ) -> None:
     count, views, size = machine.slow
-    slow = SlowRender(cuda, kind, count)
+    slow = SlowRender(cuda, kind, count, apart=True)
     # Other work on the machine adds nothing to processor time.
     clock = process.processor_seconds if machine.is_emulated else time.perf_counter
     began = clock()

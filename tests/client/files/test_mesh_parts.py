@@ -77,6 +77,30 @@ def test_the_command_says_what_it_turns_and_nothing_of_solids(query: Query, tmp_
     assert json.loads(query("--json").stdout)["notes"] == []
 
 
+def test_the_command_says_where_an_open_mesh_looks_inward(query: Query, tmp_path: Path) -> None:
+    bin_, heap = shapes.open_box(), shapes.grid_box((1.0, 1.0, 1.0), 4)
+    ground = MeshShape(heap.vertices, heap.faces[heap.vertices[heap.faces].mean(1)[:, 2] > 0.49])
+    np.save(tmp_path / "spheres.npy", np.array([[0.0, 0.0, -0.1]]))
+    inward = "its faces look into what they nearly enclose, which counts as free: turn them unless it is a room"
+    for name, shape in {"bin": bin_, "ground": ground}.items():
+        for turned in (False, True):
+            made = shapes.turned_inside_out(shape) if turned else shape
+            Mesh(made.vertices, made.faces).save(tmp_path / "open.obj")
+            (note,) = json.loads(query("--json", "--check", mesh="open.obj").stdout)["notes"]
+            assert note.startswith("open: its surface is not closed: the winding number decides what is inside")
+            assert (inward in note) == (name == "bin" and turned), (name, turned, note)
+
+
+def test_the_command_says_that_faces_disagree(query: Query, tmp_path: Path) -> None:
+    box = shapes.box((1, 1, 1))
+    faces = box.faces.copy()
+    faces[3] = faces[3][::-1]
+    Mesh(box.vertices, faces).save(tmp_path / "box.obj")
+    np.save(tmp_path / "spheres.npy", np.zeros((1, 3)))
+    (note,) = json.loads(query("--json", "--check", mesh="box.obj").stdout)["notes"]
+    assert note.startswith("box: its faces are not all oriented alike") and note.endswith("orient them alike")
+
+
 @pytest.mark.parametrize("turned", [None, 0, 3])
 def test_operators_push_out_of_every_part(turned: int | None, client: Client) -> None:
     spheres = torch.tensor(np.column_stack([IN_TOP, np.full(4, 0.01)]).reshape(1, 4, 1, 4), dtype=torch.float32)

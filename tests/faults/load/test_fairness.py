@@ -105,7 +105,7 @@ def test_urgent_calls_of_a_tenant_go_first(process: WorkerProcess) -> None:
 
         def call(priority: str) -> Callable[[], object]:
             metadata = (("lumigrad-priority", priority),)
-            return lambda: list(alice.render_stub.Render(iter([slow.request(3)]), timeout=60, metadata=metadata))
+            return lambda: list(alice.render_stub.Render(iter([slow.request(12)]), timeout=60, metadata=metadata))
 
         running = slow.start()
         wait_for_work(process)

@@ -45,7 +45,7 @@ def calls_of(process: WorkerProcess, client: RawClient) -> Callable[[str], tuple
 
 
 def renders(client: RawClient, kind: str) -> Start:
-    slow = SlowRender(client, kind)
+    slow = SlowRender(client, kind, apart=True)
 
     def start(views: int, timeout: float, request_id: str, size: int = 256) -> Any:
         return client.render_stub.Render(iter([slow.request(views, size)]), timeout=timeout, metadata=named(request_id))
@@ -54,7 +54,7 @@ def renders(client: RawClient, kind: str) -> Start:
 
 
 def backwards(client: RawClient, kind: str) -> Start:
-    slow = SlowRender(client, kind)
+    slow = SlowRender(client, kind, apart=True)
     contexts: dict[tuple[int, int], str] = {}
 
     def start(views: int, timeout: float, request_id: str, size: int = 256) -> Any:

@@ -52,11 +52,11 @@ def assert_goes_on(
 ) -> None:
     spec = spec_of(opencv_camera(64, 48), scene_id=scene_id)
     before = client.render(spec, retain=True)
-    calls = [slow.start(views=10, timeout=120), slow.start(views=10, timeout=120)]
+    calls = [slow.start(views=9, timeout=120), slow.start(views=9, timeout=120)]
     wait_for(process, "lumigrad_calls_in_progress", 2)
     jump()
     for call in calls:
-        assert sum(frame.data.nbytes for frame in call) == 10 * 256 * 256 * 4
+        assert sum(frame.data.nbytes for frame in call) == 9 * 256 * 256 * 4
     # Beyond the pause of the house-keeping, and of the watchdog.
     time.sleep(1.5)
     assert process.health() == 1

@@ -65,16 +65,16 @@ def test_a_drain_under_load_breaks_no_call(number: signal.Signals, supervised: b
 
 def test_a_long_call_is_let_finish() -> None:
     with draining_worker(lame_duck=0, drain=60) as (process, client):
-        call = SlowRender(client).start(views=20)
+        call = SlowRender(client).start(views=16)
         wait_for(process, "lumigrad_calls_in_progress", 1)
         process.signal()
-        assert sum(frame.data.nbytes for frame in call) == 20 * 256 * 256 * 4
+        assert sum(frame.data.nbytes for frame in call) == 16 * 256 * 256 * 4
         assert process.wait() == 0
 
 
 def test_a_call_beyond_the_time_to_drain_is_ended() -> None:
     with draining_worker(lame_duck=0, drain=0.5) as (process, client):
-        call = SlowRender(client).start()
+        call = SlowRender(client, apart=True).start()
         wait_for(process, "lumigrad_calls_in_progress", 1)
         started = time.monotonic()
         process.signal()

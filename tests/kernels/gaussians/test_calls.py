@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from lumigrad.kernels.gaussians import ArgumentError, Camera, Gaussians, Settings, State, backward, forward
+from lumigrad.kernels.gaussians import (
+    ArgumentError,
+    Camera,
+    Gaussians,
+    Settings,
+    State,
+    backward,
+    backward_steps,
+    forward,
+    forward_steps,
+)
+from lumigrad.kernels.steps import Steps
 
 STAGES = {"project", "sort", "bin", "blend"}
 BACKWARD_STAGES = {"blend_backward", "project_backward"}
@@ -117,3 +129,36 @@ def test_calls_that_miss_something_say_what() -> None:
         backward(dropped, {"alpha": torch.zeros(1, 24, 32)})  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="cameras: expected a sequence of cameras, got Camera"):
         forward(scene(), cameras(1)[0], Settings())  # type: ignore[arg-type]
+
+
+def in_turns(first: Steps[Any], second: Steps[Any]) -> tuple[Any, Any]:
+    """The results of two calls that take their steps in turns."""
+    open_ones, results = {0: first, 1: second}, {}
+    while open_ones:
+        for number, steps in list(open_ones.items()):
+            try:
+                next(steps)
+            except StopIteration as end:
+                results[number] = end.value
+                del open_ones[number]
+    return results[0], results[1]
+
+
+@pytest.mark.parametrize("scenes", [1, 2])
+@pytest.mark.parametrize("retain", [False, True])
+def test_calls_that_take_turns_do_not_meet(retain: bool, scenes: int) -> None:
+    one, other, views = scene(), scene(opacities=torch.full((40,), 0.3)), cameras(4)
+    if scenes == 2:
+        one = Gaussians(**{name: torch.stack([tensor, tensor.flip(0)]) for name, tensor in one.tensors().items()})
+    outputs = ("color", "ids", "radii")
+    whole = [forward(each, views, Settings(), outputs=outputs, retain=retain) for each in (one, other)]
+    steps = [forward_steps(each, views, Settings(), outputs=outputs, retain=retain) for each in (one, other)]
+    found = in_turns(*steps)
+    for mine, expected in zip(found, whole, strict=True):
+        assert all(torch.equal(mine.outputs[name], expected.outputs[name]) for name in outputs)
+    if retain:
+        upstream = {"color": torch.rand(4, 24, 32, 3, generator=torch.Generator().manual_seed(1))}
+        expected_gradients = [backward(each.state, upstream).gradients for each in whole]
+        gradients = in_turns(*(backward_steps(each.state, upstream) for each in found))
+        for result, wanted in zip(gradients, expected_gradients, strict=True):
+            assert all(torch.equal(result.gradients[name], value) for name, value in wanted.items())

@@ -65,7 +65,7 @@ def results(shape: str, settings: str, *, launches: list[int], per_instance: boo
     )
     assert found.state is not None
     upstream = {name: torch.ones_like(found.outputs[name]) for name in ("cost", "distance") if name in found.outputs}
-    gradients = backward(found.state, upstream, ("spheres",)).gradients
+    gradients = backward(found.state, upstream, ("spheres", "poses")).gradients
     return {**found.outputs, **{f"gradient of {name}": value for name, value in gradients.items()}}
 
 
@@ -79,10 +79,13 @@ def test_parts_of_trajectories_are_what_they_are_together(
     assert len(launches) == 1
     request.getfixturevalue("small_launches")
     parts = results(shape, settings, launches=launches)
-    is_linked = SETTINGS[settings].keys() & {"sweep", "speed_metric"}
-    assert len(launches) > (1 if shape == "one sphere" and is_linked else 20) - 1
+    assert len(launches) >= 20
     for name, value in whole.items():
-        assert torch.equal(parts[name], value), name
+        if name == "gradient of poses":
+            # Sums over all rows, in another order.
+            torch.testing.assert_close(parts[name], value, rtol=1e-5, atol=1e-5 * float(value.abs().max()))
+        else:
+            assert torch.equal(parts[name], value), name
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
+from lumigrad.kernels.steps import Steps
 from lumigrad.server.core.errors import CancelledError, DeviceMemoryError, DeviceTimeError
 from lumigrad.server.device import jobs
 from lumigrad.server.device.executor import DeviceExecutor
-from lumigrad.server.device.jobs import Steps
 from lumigrad.server.device.memory import Cost, DeviceMemory
 from lumigrad.server.device.transfer import Delivery, Download
 from support.workers.held_device import StandInCall

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from lumigrad.kernels.gaussians.engine import CudaEngine
+from lumigrad.kernels.steps import complete
 from lumigrad.server.core.call import Call
 from lumigrad.server.device.transfer import Transfer
 from lumigrad.server.engines.gaussians import GAUSSIANS, gaussian_plan
@@ -39,16 +40,16 @@ class Request:
         return self.scene
 
 
-class Kernels:
+class Kernels(CudaEngine):
     """The CUDA kernels in the emulation; notes which images each call had them write."""
 
     def __init__(self) -> None:
-        self.engine = CudaEngine(emulated().native, 0, lambda: 0)
+        super().__init__(emulated().native, 0, lambda: 0)
         self.written: list[set[str]] = []
 
     def forward(self, views: Any, settings: Any, arrays: Any, *options: Any, **more: Any) -> Any:
         self.written.append({name for name in (*OUTPUTS, "color_levels") if arrays.get(name) is not None})
-        return self.engine.forward(views, settings, arrays, *options, **more)
+        return super().forward(views, settings, arrays, *options, **more)
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def rendered(*requests: Request, retain: bool = False) -> Sequence[Any]:
     """The colours of requests, of several as one batch."""
     runner = EngineRunner(Transfer(torch.device("cpu")))
     if len(requests) == 1:
-        result = runner.forward(requests[0], call_of(), retain=retain).result
+        result = complete(runner.forward(requests[0], call_of(), retain=retain)).result
         assert (result.state is not None) == retain
         return [result.outputs["color"]]
     entries = [runner.batch_entry(request, call_of()) for request in requests]

@@ -15,6 +15,7 @@ from benchmarks.meshes import scene as mesh_scene
 
 from lumigrad.kernels import _native, meshes
 from lumigrad.kernels.memory import trim
+from lumigrad.kernels.steps import Steps
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.server.core.config import Config
 from lumigrad.server.core.limits import Limits
@@ -77,8 +78,8 @@ class Pass:
         one = face.ENGINES["emulation"]()
         native.device_trim(0)
         before = native.device_bytes(0)
-        emulated = replace(self, engine=replace(self.engine, backward=one._backward))
-        with mock.patch(f"{module.__name__}.{self.engine.name}.forward", one._forward):
+        emulated = replace(self, engine=replace(self.engine, backward_steps=_in_steps(one._backward)))
+        with mock.patch(f"{module.__name__}.{self.engine.name}.forward_steps", _in_steps(one._forward)):
             results = emulated.run()
         return native.device_bytes(0) - before + self._of_torch(results)
 
@@ -88,6 +89,14 @@ class Pass:
         if self.backward:
             size += sum(tensor.nbytes for tensor in (*results[1].gradients.values(), results[1].touched))
         return size
+
+
+def _in_steps(run: Callable[..., Any]) -> Callable[..., Steps[Any]]:
+    def steps(*arguments: Any, **options: Any) -> Steps[Any]:
+        yield
+        return run(*arguments, **options)
+
+    return steps
 
 
 _EMULATED: dict[str, tuple[Any, Any]] = {

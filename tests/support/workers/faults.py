@@ -6,13 +6,14 @@ import ctypes
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from lumigrad.kernels.steps import Steps, complete
 from support.workers.worker import WorkerProcess
 
 # While "poison" is armed, every request for this output crashes the worker.
@@ -57,7 +58,10 @@ class FaultyEngine:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    def forward(self, *arguments: Any, **settings: Any) -> Any:
+    def forward(self, *arguments: Any, before_view: Callable[[], object], **settings: Any) -> Any:
+        return complete(self.forward_steps(*arguments, **settings), before_view)
+
+    def forward_steps(self, *arguments: Any, **settings: Any) -> Steps[Any]:
         faults = self._faults
         if faults.strike("crash") or (faults.is_armed("poison") and POISON in arguments[2]):
             # In this very thread: a signal to the process may reach another one, and this one would answer meanwhile.
@@ -80,7 +84,7 @@ class FaultyEngine:
         if faults.strike("hold"):
             # A PyDLL keeps Python's lock: no other thread of the process runs meanwhile.
             ctypes.PyDLL(None).sleep(_LONG_SECONDS)
-        return self._engine.forward(*arguments, **settings)
+        return (yield from self._engine.forward_steps(*arguments, **settings))
 
 
 @contextmanager

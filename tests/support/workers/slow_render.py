@@ -1,7 +1,8 @@
-"""A render that keeps the device busy for as long as a test needs: ten seconds or more unless it is cancelled."""
+"""A render that keeps the device busy for as long as a test needs: seconds unless it is cancelled."""
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -16,9 +17,11 @@ from support.calls.raw_calls import Array, RawClient, opencv_camera, spec_of, sp
 from support.workers.worker import WorkerProcess
 
 VIEWS, SIZE, COUNT = 100, 256, 5000
+# Lists of Gaussians grow with their number and that of the tiles.
+GAUSSIANS = 1000
 
 
-def large_gaussians(count: int = COUNT) -> dict[str, Array]:
+def large_gaussians(count: int = GAUSSIANS) -> dict[str, Array]:
     """Nearly transparent primitives, one behind the other, which all contribute."""
     cloud = gaussian_cloud(count, seed=99)
     cloud["scales"] = np.full_like(cloud["scales"], 1.0)
@@ -27,19 +30,28 @@ def large_gaussians(count: int = COUNT) -> dict[str, Array]:
 
 
 class SlowRender:
-    """Calls of many views of a scene in which every pixel blends thousands of spheres, or of Gaussians."""
+    """Calls of a scene in which every pixel blends thousands of spheres, or of Gaussians.
 
-    def __init__(self, client: RawClient, kind: str = "spheres", count: int = COUNT) -> None:
+    Each has one large view, since others run between views: it takes the time of several small ones. With `apart` it
+    has those.
+    """
+
+    def __init__(
+        self, client: RawClient, kind: str = "spheres", count: int | None = None, *, apart: bool = False
+    ) -> None:
         self._client = client
         self._started: list[Any] = []
         self._kind = kind
-        cloud = large_gaussians(count) if kind == "gaussians" else sphere_cloud(count, radius=1.0, seed=99)
+        self._apart = apart
+        spheres, gaussians = count or COUNT, count or (COUNT if apart else GAUSSIANS)
+        cloud = large_gaussians(gaussians) if kind == "gaussians" else sphere_cloud(spheres, radius=1.0, seed=99)
         self._scene_id = client.put(cloud).scene.scene_id
 
     def request(self, views: int = VIEWS, size: int = SIZE) -> Frame[Any]:
-        """The one message of the call, for square images."""
+        """The one message of the call, for a square image with the pixels of so many of that size, or for these."""
         make, settings = (gaussian_spec, {}) if self._kind == "gaussians" else (spec_of, {"gamma": 1.0})
-        cameras = [opencv_camera(size, size)] * views
+        side = size if self._apart else round(size * math.sqrt(views))
+        cameras = [opencv_camera(side, side)] * (views if self._apart else 1)
         spec = make(*cameras, scene_id=self._scene_id, outputs=["alpha"], **settings)
         return Frame(render_pb2.RenderRequest(spec=spec))
 
@@ -55,7 +67,7 @@ class SlowRender:
             call.cancel()
 
     def seconds_per_view(self) -> float:
-        """The current time per view on this machine, seconds."""
+        """The current time of a small view on this machine, seconds."""
         started = time.perf_counter()
         list(self.start(2))
         return (time.perf_counter() - started) / 2

@@ -1,0 +1,149 @@
+"""Renders of many views, and their backward passes, leave the device to others between their views."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+from lumigrad.v1 import render_pb2
+from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
+from support.calls.raw_calls import Arrays, RawClient, opencv_camera, spec_of, sphere_cloud
+from support.workers.tenant import tenant_client
+from support.workers.worker import WorkerProcess, worker
+
+PATIENT, OTHER = "a-0123456789abcdef-0123", "b-0123456789abcdef-0123"
+VIEWS, SIZE = 24, 256
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+    tokens: Path = tmp_path_factory.mktemp("tokens") / "tokens"
+    tokens.write_text(f"a: {PATIENT}\nb: {OTHER}\n")
+    with worker("--device", "cpu", "--tokens-file", str(tokens)) as started:
+        yield started
+
+
+@pytest.fixture
+def patient(process: WorkerProcess) -> Iterator[RawClient]:
+    with process.channel() as channel:
+        yield tenant_client(channel, PATIENT)
+
+
+@pytest.fixture
+def small(process: WorkerProcess) -> Iterator[Callable[[], object]]:
+    """A small render of the other tenant."""
+    with process.channel() as channel:
+        client = tenant_client(channel, OTHER)
+        scene_id = client.put(sphere_cloud(20)).scene.scene_id
+        spec = spec_of(opencv_camera(16, 16), scene_id=scene_id)
+        client.render(spec)
+        yield lambda: client.render(spec)
+
+
+def long_spec(client: RawClient, kind: str) -> render_pb2.RenderSpec:
+    cameras = [opencv_camera(SIZE, SIZE, x=0.02 * number) for number in range(VIEWS)]
+    if kind == "spheres":
+        scene_id = client.put(sphere_cloud(20_000, radius=0.05, seed=2)).scene.scene_id
+        return spec_of(*cameras, scene_id=scene_id)
+    scene_id = client.put(gaussian_cloud(20_000, seed=2)).scene.scene_id
+    settings = {"primitive": 1} if kind == "surfels" else {}
+    return gaussian_spec(*cameras, scene_id=scene_id, **settings)
+
+
+def beside(work: Callable[[], Arrays], small: Callable[[], object]) -> tuple[Arrays, int]:
+    """The result of long work, and how many small renders were answered meanwhile."""
+    found: list[Arrays] = []
+    thread, renders = threading.Thread(target=lambda: found.append(work())), 0
+    thread.start()
+    while thread.is_alive():
+        small()
+        renders += 1
+    thread.join()
+    return found[0], renders
+
+
+def assert_equal(found: Arrays, expected: Arrays) -> None:
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, name)
+
+
+@pytest.mark.parametrize("kind", ["spheres", "gaussians", "surfels"])
+def test_small_renders_of_another_tenant_go_between_the_views_of_a_render(
+    patient: RawClient, small: Callable[[], object], kind: str
+) -> None:
+    spec = long_spec(patient, kind)
+    alone = patient.render(spec).arrays
+    found, renders = beside(lambda: patient.render(spec).arrays, small)
+    assert_equal(found, alone)
+    # A few go before the first view and after the last; without turns between the views there are no others.
+    assert renders >= 8
+
+
+@pytest.mark.parametrize("kind", ["spheres", "gaussians"])
+def test_they_go_between_the_views_of_a_backward_pass_too(
+    patient: RawClient, small: Callable[[], object], kind: str
+) -> None:
+    spec = long_spec(patient, kind)
+    upstream = {"color": np.random.default_rng(5).normal(size=(VIEWS, SIZE, SIZE, 3)).astype(np.float32)}
+    context = patient.render(spec, retain=True).header.context_id
+    alone = patient.backward(upstream, context_id=context).arrays
+    found, renders = beside(lambda: patient.backward(upstream, context_id=context).arrays, small)
+    assert_equal(found, alone)
+    assert renders >= 8
+
+
+@pytest.mark.parametrize("views", [1, 12])
+def test_backward_passes_of_one_state_do_not_meet_in_it(patient: RawClient, views: int) -> None:
+    """Each keeps sums in the state between its views."""
+    spec = long_spec(patient, "gaussians")
+    del spec.cameras[views:]
+    random = np.random.default_rng(6)
+    upstream = [{"color": random.normal(size=(views, SIZE, SIZE, 3)).astype(np.float32)} for _ in range(4)]
+    context = patient.render(spec, retain=True).header.context_id
+    alone = [patient.backward(each, context_id=context).arrays for each in upstream]
+    found: dict[int, Arrays] = {}
+
+    def work(number: int) -> None:
+        found[number] = patient.backward(upstream[number], context_id=context).arrays
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(upstream))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number, expected in enumerate(alone):
+        assert_equal(found[number], expected)
+
+
+def test_a_call_with_a_near_deadline_is_not_refused_for_a_long_one(
+    process: WorkerProcess, patient: RawClient, small: Callable[[], object]
+) -> None:
+    """The worker knows what the long one takes in all, but others go between its views."""
+    spec = long_spec(patient, "gaussians")
+    took = []
+    for _ in range(4):
+        started = time.monotonic()
+        patient.render(spec)
+        took.append(time.monotonic() - started)
+    before = process.metric("lumigrad_rejections_total", reason="deadline")
+    with process.channel() as channel:
+        client = tenant_client(channel, OTHER)
+        scene_id = client.put(sphere_cloud(30)).scene.scene_id
+        near = spec_of(opencv_camera(16, 16), scene_id=scene_id)
+        for _ in range(4):
+            client.render(near)
+        thread = threading.Thread(target=lambda: patient.render(spec))
+        thread.start()
+        while thread.is_alive():
+            with suppress(grpc.RpcError):
+                client.render(near, timeout=max(0.05, min(took) / 3))
+        thread.join()
+    assert process.metric("lumigrad_rejections_total", reason="deadline") == before

@@ -17,7 +17,7 @@ from lumigrad.server.core.streams import named_tensors, timed
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.device.transfer import Delivery, Transfer
 from lumigrad.server.engines.content import Content, Outline, Tensors
-from lumigrad.server.engines.distances import DISTANCES, SEMANTICS, DistanceInputs, distance_plan
+from lumigrad.server.engines.distances import DISTANCES, SEMANTICS, DistanceInputs, DistancePlan, distance_plan
 from lumigrad.server.engines.runner import ForwardJob, Task
 from lumigrad.server.rpc.prepared_queries import PreparedQueries
 from lumigrad.server.rpc.render import EngineService
@@ -76,8 +76,9 @@ class DistanceJob(ForwardJob):
     def receive(self, reader: PayloadReader, transfer: Transfer, call: Call) -> None:
         """Check the tensors in the payload."""
         super().receive(reader, transfer, call)
-        poses, field = self.task.plan.poses, self.task.field
-        self._poses = None if poses is None else reader.read(poses, f"{field}.poses")
+        plan, field = self.task.plan, self.task.field
+        assert isinstance(plan, DistancePlan)
+        self._poses = None if plan.poses is None else reader.read(plan.poses, f"{field}.poses")
 
     def _joined(self, content: Content, tensors: Tensors) -> DistanceInputs:
         if self.task.scene is None:

@@ -141,7 +141,9 @@ class PreparedCalls:
     def draw(self, call: Call) -> Drawn | None:
         """Draw a Render of a known kind that takes more than one message, or files; None: the general way draws it."""
         request = call.request
-        found = self.look_up(call.tenant)(request.kind) if isinstance(request, RenderRequest) else None
+        if not isinstance(request, RenderRequest):
+            return None
+        found = self.look_up(call.tenant)(request.kind)
         if found is None:
             return None
         prepared, room = found

@@ -55,7 +55,7 @@ class Calls:
             raise LumigradError("this client is closed; make a new one")
         cancellation = Cancellation()
         bound = blocking._cancelled_by(cancellation)
-        # With the context variables of the awaiting task: its trace span, its locale and so on.
+        # The thread has the context variables of the awaiting task: its trace span, its locale and so on.
         future = self._threads.submit(copy_context().run, partial(method, bound, *arguments, **options))
         self._in_progress.add(cancellation)
         try:

@@ -158,7 +158,7 @@ class Beginning(Generic[B]):
     def _made_here(self, blocking: B) -> Trainer:
         """Begins the training, in a thread; ends it if the awaiting task was cancelled meanwhile."""
         trainer = self._begin(blocking)
-        # From here on each of its calls has its own cancellation.
+        # Each call of the trainer has its own cancellation from here on.
         trainer._cancelled_by(None)
         with self._lock:
             self._made, is_abandoned = trainer, self._is_abandoned

@@ -24,7 +24,7 @@ _LEAST = 3
 
 @dataclass(frozen=True)
 class Measurement:
-    """One line of the result.
+    """Line of the result.
 
     Attributes:
         what: e.g. "render 512x512".
@@ -85,7 +85,7 @@ _RING, _TUBE = 64, 40
 
 
 def cloud(count: int) -> Gaussians:
-    """So many Gaussians in a ball of radius 1, which together cover about as much of a picture as a trained scene."""
+    """Return `count` Gaussians in a ball of radius 1, which cover about as much of a picture as a trained scene."""
     generator = np.random.default_rng(0)
     means = generator.normal(size=(count, 3))
     means *= np.cbrt(generator.random((count, 1))) / np.linalg.norm(means, axis=1, keepdims=True)

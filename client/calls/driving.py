@@ -59,7 +59,7 @@ class DriveFrame:
 
 
 class DrivePicture(NamedTuple):
-    """What a simulator gets for one request.
+    """Reply to a simulator's request.
 
     Attributes:
         image: the bytes of the picture in the format that was asked for; empty with an error.

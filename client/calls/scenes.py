@@ -173,7 +173,7 @@ class SceneCalls(Cancellable):
             instance("scene", scene, (SceneHandle, str), "pass what put, update or get returned, or its scene_id")
 
             def delete(worker: Worker, is_repeated: bool) -> None:
-                # On a retry, a missing scene means that the first attempt deleted it.
+                # A missing scene means, on a retry, that the first attempt deleted it.
                 with suppress(*([SceneNotFound] if is_repeated else [])):
                     worker.store.delete(scene, call)
 

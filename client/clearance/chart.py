@@ -43,7 +43,7 @@ def write_chart(path: Path, found: Clearances, title: str) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    # Without pyplot, which would look for a window system and keep global state.
+    # pyplot is left out, because it would look for a window system and keep global state.
     figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
@@ -86,7 +86,7 @@ def _draw_least(axes: Any, found: Clearances) -> None:
     value = found.clearance[place]
     if np.isfinite(value):
         axes.plot(place[0], value, marker="o", color="black", markersize=5)
-        # On the side with more room.
+        # The label is on the side with more room.
         aside = -6 if place[0] > 0.6 * len(least) else 6
         axes.annotate(
             f"{value:.4g} m, {found.obstacle(*place) or 'nothing near'}",

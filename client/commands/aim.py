@@ -32,12 +32,13 @@ from lumigrad.client.values.spheres import Spheres
 
 # The share of the opacity that is ignored at either end.
 _STRAYS = 0.005
-# In median deviations from the median: an object, however long, ends within the first number, and is framed as a whole;
+# Distances in median deviations from the median: an object, however long, ends within the first number, and is framed
+# as a whole;
 # of scenes that go on, such as a place and what is seen from it, cameras frame the dense part within the second.
 _OBJECT_DEVIATIONS, _DENSE_DEVIATIONS = 10.0, 3.0
 _MARGIN = 1.08
 _RIM_POINTS = 64
-# For the range of depths: the least visible opacity, and how many points and cameras are sampled.
+# Sampling for the range of depths: the least visible opacity, and how many points and cameras are sampled.
 _VISIBLE = 0.1
 _SAMPLES, _SAMPLED_CAMERAS = 20000, 16
 FOV_DEGREES = 40.0

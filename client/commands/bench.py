@@ -48,7 +48,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     scene = cloud(arguments.count) if arguments.scene is None else load(arguments.scene)
-    # On an error, closes the generator, which deletes its scenes, before the client is closed.
+    # The generator is closed, which deletes its scenes, before the client is closed, even on an error.
     with connect(arguments) as client, closing(_lines(client, arguments, scene)) as lines:
         info = client.info()
         if arguments.json:

@@ -21,7 +21,7 @@ NAMES = ("color", "depth", "expected_depth", "median_depth", "alpha", "normals",
 
 @dataclass(frozen=True)
 class Content:
-    """One output, and its conversion to an image.
+    """Output, and its conversion to an image.
 
     Attributes:
         name: one of `NAMES`.

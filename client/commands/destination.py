@@ -26,7 +26,7 @@ from lumigrad.client.video import VideoWriter
 T = TypeVar("T")
 R = TypeVar("R")
 
-# One is computed, one is written, and one is in transit.
+# Images in progress: one is computed, one is written, and one is in transit.
 _IN_FLIGHT = 3
 
 

@@ -52,7 +52,8 @@ _GROWTH = 3
 # How long a fit waits for a worker that is restarted.
 _RETRY_S = 60.0
 _CHECKPOINT = "checkpoint.json"
-# What a fit writes into the folder beside the scene, besides the checkpoint and refined cameras, which are a data set.
+# Files that a fit writes into the folder beside the scene, besides the checkpoint and refined cameras, which are a data
+# set.
 _RESULTS = re.compile(r"preview_\d{6,}\.jpg|report\.html|report\.json|comparison\.jpg")
 _DESCRIPTION = """\
 Fits Gaussians, or spheres, to posed photographs: a COLMAP reconstruction, nerfstudio's transforms.json, a Blender scene
@@ -113,7 +114,7 @@ def _nth(text: str) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.view:
-        # Before the photographs are read.
+        # A missing extra is reported before the photographs are read.
         require("viser", "viewer", "fit --view")
     output = sys.stderr if arguments.json else sys.stdout
     folder = arguments.output.with_suffix(".fit")
@@ -138,7 +139,7 @@ def _run(arguments: argparse.Namespace) -> int:
         began, first = time.perf_counter(), trainer.step_number
         pacing = recipe.pacing(arguments.every, checkpoint.used, partial(_keep, checkpoint, folder))
         with (
-            # Before the progress bar, whose line would run into that of the page.
+            # The page begins before the progress bar, whose line would run into that of the page.
             _page(client, trainer, recipe, pacing, capture, arguments) as live,
             Journal(folder, first, pacing, len(fitted), arguments.logdir) as journal,
         ):
@@ -154,7 +155,7 @@ def _run(arguments: argparse.Namespace) -> int:
             save_refined(capture, [*held_out, *fitted], folder, offset)
         trainer.close(finish=is_over)
         if is_over:
-            # There is nothing to resume.
+            # Nothing is left to resume.
             (folder / _CHECKPOINT).unlink(missing_ok=True)
         outcome = Outcome.of(client, scene, held_out, fitted, background.color)
     report: dict[str, Any] = {
@@ -325,7 +326,7 @@ def _begun_at(points: Points, arguments: argparse.Namespace) -> Gaussians | Sphe
 
 
 def _primitive(arguments: argparse.Namespace, begin: Gaussians | Spheres, capture: Capture) -> Primitive:
-    """What the Gaussians are; InvalidArgument if the scene that the fit begins with, or a camera, does not fit it."""
+    """Return the kind of the Gaussians; InvalidArgument if the scene to begin with, or a camera, does not fit it."""
     is_flat = isinstance(begin, Gaussians) and begin.is_flat
     if arguments.primitive is not None:
         if not isinstance(begin, Gaussians):

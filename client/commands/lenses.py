@@ -53,7 +53,7 @@ def add_lens(group: argparse._ActionsContainer) -> None:
 
 @dataclass(frozen=True)
 class LensOptions:
-    """What the options ask for.
+    """Lens that the options ask for.
 
     Attributes:
         model: one of `MODELS`; None: the camera's own.
@@ -191,6 +191,6 @@ def _made(kind: str, coefficients: tuple[float, ...], camera: Camera, scene: Gau
     angles = np.linspace(0.0, math.pi, _ANGLES)
     distances = np.polynomial.Polynomial(polynomial)(angles)
     shown = (distances < 1.01 * _corner(camera)) & np.append(True, np.diff(distances) > 0)
-    # Between the last two angles that rise the polynomial may already fall.
+    # The polynomial may already fall between the last two angles that rise.
     last = _ANGLES - 1 if shown.all() else int(np.argmin(shown)) - 2
     return FThetaLens(max_angle=float(angles[max(last, 1)]), angle_to_pixel_distance=polynomial, **center)

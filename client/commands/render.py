@@ -73,7 +73,7 @@ def _run(arguments: argparse.Namespace) -> int:
     content = Content.of(arguments.show, scene, shots)
     destination = destination_of(arguments.path, content, shots, scene.channels, everything, arguments.fps)
     with connect(arguments) as client, destination:
-        # For a single image, spheres need not be stored.
+        # Spheres need not be stored for a single image.
         stored = scene if isinstance(scene, Spheres) and len(shots) == 1 else client.put(scene)
         extra = (_depth_name(scene),) if arguments.depth else ()
         outputs = tuple(dict.fromkeys((*destination.outputs, *extra)))
@@ -96,7 +96,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _outputs_of(scene: Spheres | Gaussians, surfels: bool) -> tuple[str, ...]:
-    """What pictures of a scene can show."""
+    """Return the outputs that pictures of a scene can show."""
     names: tuple[str, ...] = ("color", "alpha", "depth")
     if isinstance(scene, Gaussians):
         names += ("expected_depth",)

@@ -99,7 +99,7 @@ def _box_text(low: list[float], high: list[float]) -> str:
 
 
 def _loss_lines(lost_by_suffix: Mapping[str, list[str]]) -> list[str]:
-    """What each format would lose, with one line for all formats that lose the same."""
+    """Return what each format would lose, with one line for all formats that lose the same."""
     groups: dict[str, list[str]] = {}
     for suffix, lost in lost_by_suffix.items():
         groups.setdefault("; ".join(lost) or "loses nothing", []).append(suffix)

@@ -113,7 +113,7 @@ def _replay(client: Client, log: Path, folder: Path | None) -> int:
 
 
 def _suffix(image: bytes) -> str:
-    """That of a picture's file; planes of bytes have no header."""
+    """Return the suffix of a picture's file; planes of bytes have no header."""
     return _SUFFIXES.get(image[:4], ".rgb")
 
 

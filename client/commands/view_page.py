@@ -38,7 +38,7 @@ from lumigrad.client.viewer.viewer import Viewer
 _WIDTH, _HEIGHT = 1280, 720
 # The initial margin around a robot, relative to its size.
 _AROUND = 0.35
-# Of obstacles with which a mesh is compared.
+# Opacity of obstacles with which a mesh is compared.
 _OPACITY = 0.25
 
 

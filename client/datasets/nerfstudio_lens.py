@@ -19,13 +19,13 @@ _FISHEYE = "is_fisheye"
 # Lenses of instant-ngp that nothing here is equal to.
 _OTHER_LENSES = ("ftheta_p0", "latlong", "equirectangular")
 _CALIBRATION = ("camera_model_type", "camera_model_parameters")
-# In wider pictures a principal point in the first pixel is a fraction of the size.
+# Width of pictures from which on a principal point in the first pixel is a fraction of the size.
 _WIDE = 8
 _USED = {
     *("camera_model", "w", "h", "fl_x", "fl_y", "cx", "cy", "camera_angle_x", "camera_angle_y", _FISHEYE),
     *(*_COEFFICIENTS, *_HIGHER, *_PRISMS, *_CALIBRATION),
 }
-# They change neither cameras nor photographs: bounds, notes, and what other programs show first.
+# Entries that change neither cameras nor photographs: bounds, notes, and what other programs show first.
 _HARMLESS = {
     *("aabb_scale", "aabb", "scale", "offset", "up", "render_aabb", "render_aabb_to_local"),
     *("sharpness", "colmap_im_id", "timestamp", "rotation", "enable_depth_loading", "integer_depth_scale"),
@@ -73,7 +73,7 @@ def _coefficients(frame: Fields, model: str) -> dict[str, float]:
         return values
     for name in _HIGHER[1:] if model.endswith("FISHEYE") else _HIGHER:
         if values.pop(name):
-            # In nerfstudio k4 belongs to a polynomial of degree 8, in OpenCV's model to the denominator.
+            # k4 belongs to a polynomial of degree 8 in nerfstudio, and to the denominator in OpenCV's model.
             text = "0 unless camera_model is a fisheye or FULL_OPENCV" if name == "k4" else "0 for this camera_model"
             raise frame.fail(name, text, frame.number(name))
     return values

@@ -1,4 +1,4 @@
-"""One photograph of a capture: its camera, intrinsics and file."""
+"""Photograph of a capture: its camera, intrinsics and file."""
 
 from __future__ import annotations
 

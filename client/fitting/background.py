@@ -1,4 +1,4 @@
-"""What is behind the subject of photographs: a colour, nothing, or the rest of the picture."""
+"""Background behind the subject of photographs: a colour, nothing, or the rest of the picture."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Background:
 
     @property
     def opposite(self) -> str:
-        """What the background is if it was chosen wrongly, for people."""
+        """The other background, for people who find that this one is wrong."""
         return "one colour, and not part of the scene" if self.is_image else f"not {self}"
 
 

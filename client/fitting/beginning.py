@@ -15,8 +15,8 @@ from lumigrad.client.formats.scene import sh_from_colors
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres
 
-# Without a reconstruction: random points in a ball around what the cameras look at, whose radius is this share of
-# their median distance from it.
+# Scenes without a reconstruction begin with random points in a ball around what the cameras look at, whose radius is
+# this share of their median distance from it.
 _RANDOM_POINTS, _RANDOM_RADIUS = 20_000, 0.4
 _OPACITY = 0.1
 # The number of neighbours whose distances set a primitive's initial size.

@@ -36,7 +36,7 @@ def _with_coefficients(camera: Camera) -> Camera:
 
 
 def shared_calibrations(fitted: Sequence[Shot], views: int) -> list[int]:
-    """For each of a training's views its calibration; after those of full size come the same at half the size."""
+    """Return the calibration of each view of a training; after those of full size come the same at half the size."""
     return calibrations_of([shot.camera for shot in fitted]) * (views // len(fitted))
 
 

@@ -38,7 +38,7 @@ def without_offset(capture: Capture, offset: Offset | None) -> Capture:
         return capture
     points = capture.points
     if points is not None and np.array_equal(points.positions, points.positions.astype(np.float32)):
-        # They were rounded by the program that wrote them.
+        # The program that wrote the points has rounded them.
         warn_of("points of the data set, which are float32", lost_by(points.positions))
     return capture.moved(-np.array(offset))
 

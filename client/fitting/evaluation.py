@@ -43,7 +43,7 @@ def ssim(picture: Array, target_image: Array, mask: Array | None = None) -> floa
     """Mean structural similarity, at most 1, of images [H, W, K] with values from 0 to 1, padded with zeros."""
 
     def similarity(rows: slice) -> Array:
-        # With the rows that the windows reach; beyond the image there are zeros.
+        # Windows reach further rows; beyond the image there are zeros.
         first = max(rows.start - _RADIUS, 0)
         seen = slice(first, rows.stop + _RADIUS)
         found = _similarity(np.asarray(picture[seen], np.float64), np.asarray(target_image[seen], np.float64))

@@ -11,7 +11,7 @@ from lumigrad.client.values.spheres import Spheres
 
 # The memory of a stored scene, relative to its numbers.
 _SCENE_SHARE = 2
-# Of photographs that are worth a fit, pixels.
+# Least side of photographs that are worth a fit, pixels.
 _LEAST_SIDE = 64
 
 
@@ -40,7 +40,7 @@ def check_memory(shots: Sequence[Shot], scene: Gaussians | Spheres, most: int) -
     needed, limit = memory_of(shots), max(most - taken, 1)
     if not most or needed <= limit:
         return
-    # Of photographs; a shot of half the size has the same name.
+    # Sides of photographs; a shot of half the size has the same name.
     sides: dict[str, int] = {}
     for shot in shots:
         sides[shot.name] = max(sides.get(shot.name, 0), shot.camera.width, shot.camera.height)

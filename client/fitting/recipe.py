@@ -33,7 +33,7 @@ _ALPHA = 0.5
 _EXPOSURES = 1e-3, 1e-4
 # Rates of camera motions: radians and scene units per step.
 _POSES = 1e-4, 1e-6
-# Of intrinsics, in units of the focal length, and of coefficients of lenses.
+# Rates of intrinsics, in units of the focal length, and of coefficients of lenses.
 _INTRINSICS = 1e-4, 1e-6
 _LENSES = 2e-4, 2e-6
 

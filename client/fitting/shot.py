@@ -85,7 +85,7 @@ def shots_of(capture: Capture, largest: int, background: Background | str) -> tu
     found = [Matched.of(view) for view in _with_photographs(capture)]
     say_orientations(found)
     if isinstance(background, str):
-        # One at a time.
+        # Pictures are read one at a time.
         small = min(largest, _BACKGROUND_SIZE)
         background = Background.of((each.picture(each.reduced_size(small)) for each in found), background)
     return [Shot.of(each, largest, background) for each in found], background

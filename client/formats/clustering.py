@@ -1,4 +1,4 @@
-"""What compressing writers share: an order in which neighbours lie side by side, code books and palettes."""
+"""Parts that compressing writers share: an order in which neighbours lie side by side, code books and palettes."""
 
 from __future__ import annotations
 

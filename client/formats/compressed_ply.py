@@ -34,7 +34,7 @@ _COLOR_BOUNDS = ("min_r", "min_g", "min_b", "max_r", "max_g", "max_b")
 _REST_COUNTS = (9, 24, 45)
 # Harmonics are in [-4, 4].
 _HARMONICS_RANGE = 8.0
-# What readers limit logarithms of scales to.
+# Largest logarithm of a scale that readers accept.
 _LARGEST_LOGARITHM = 20.0
 _VECTOR_BITS, _COLOR_BITS, _ROTATION_BITS = (11, 10, 11), (8, 8, 8, 8), (2, 10, 10, 10)
 

@@ -123,6 +123,6 @@ def _principal_axes(axes: Float64) -> tuple[Float64, Float64]:
     # NumPy decomposes no array with NaN in it.
     rotations, scales, _ = np.linalg.svd(np.where(finite[:, None, None], axes, 0.0))
     scales[~finite] = np.nan
-    # Which way an axis points does not matter, but the three must be a rotation.
+    # The three axes must be a rotation; which way one of them points does not matter.
     rotations[:, :, 2] *= np.linalg.det(rotations)[:, None]
     return quats_of_matrices(rotations), scales

@@ -13,7 +13,7 @@ from lumigrad.client.formats.ply_header import PlyHeader, fractions, write_verti
 from lumigrad.client.formats.scene import colors_of_sh
 from lumigrad.client.values.spheres import Spheres
 
-# So many samples give the mean within a few per cent, in about a second for a million points.
+# Number of samples that gives the mean within a few per cent, in about a second for a million points.
 _SAMPLES = 256
 _BLOCK = 1 << 16
 
@@ -108,7 +108,7 @@ def _radii(vertices: Any, names: set[str], positions: Array) -> Array:
 
 
 def _opacities(vertices: Any, names: set[str]) -> Array | None:
-    # In a file of Gaussians "opacity" is the logit of a Gaussian, which is not a sphere's opacity.
+    # "opacity" in a file of Gaussians is the logit of a Gaussian, which is not a sphere's opacity.
     if "scale_0" in names:
         return None
     for name in ("opacity", "alpha"):

@@ -164,7 +164,7 @@ class StoredScene:
 
     @property
     def drawing_order(self) -> str:
-        """What Gaussians are sorted by: "zDepth", "cameraDistance" or "rayHitDistance".
+        """Quantity that Gaussians are sorted by: "zDepth", "cameraDistance" or "rayHitDistance".
 
         Files that say nothing, and files with several orders, are drawn by depth.
         """

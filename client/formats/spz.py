@@ -257,7 +257,7 @@ def _read_gzip(source: Source) -> tuple[_Header, dict[str, Source], Source]:
         total = sum(header.sizes.values())
         source.check_growth(total)
         content = stream.decompress(stream.unconsumed_tail, total + _LONGEST_EXTENSIONS)
-        # This reads the check sum, which reveals damage.
+        # The check sum is read here, which reveals damage.
         stream.decompress(stream.unconsumed_tail, 1)
     except zlib.error as error:
         raise source.fail(f"expected a gzip stream, but it is damaged: {error}") from error

@@ -17,7 +17,7 @@ from jax.interpreters import ad, batching, mlir, partial_eval
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.errors import LumigradError
 
-# From the leaves of the arguments to those of the results.
+# Function from the leaves of the arguments to those of the results.
 _Flat = Callable[..., Sequence[Array]]
 
 
@@ -53,7 +53,7 @@ def on_host(function: Callable[..., Any], expected: Any, *arguments: Any, plain:
 
 
 def _bind(leaves: Sequence[Any], work: _Work, expected: Sequence[ShapedArray]) -> list[Any]:
-    # From JAX 0.7 on it keeps the parameters of what it has traced, except with a jaxpr among them: then until that is
+    # JAX keeps, from 0.7 on, the parameters of what it has traced, except with a jaxpr among them: then until that is
     # gone, which nobody but the traced code refers to.
     life = ClosedJaxpr(_NOTHING, ())
     found: list[Any] = _host.bind(*leaves, work=work, expected=tuple(expected), life=life)
@@ -80,7 +80,7 @@ def _in_compiled_code(*values: Any, work: _Work, expected: Sequence[ShapedArray]
 
 
 def _in_code_of_cpus(*values: Any, work: _Work, expected: Sequence[ShapedArray], **_: Any) -> Any:
-    # On the CPU `jax.pure_callback` passes JAX arrays, which are copied by threads of a pool whose threads may all be
+    # `jax.pure_callback` passes JAX arrays on the CPU, which are copied by threads of a pool whose threads may all be
     # waiting in such callbacks: a deadlock. The function therefore gets the memory of the compiled code.
     shapes = [jax.ShapeDtypeStruct(kind.shape, kind.dtype) for kind in expected]  # type: ignore[no-untyped-call]
 

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from lumigrad.client.errors import InvalidArgument, LumigradError, Unavailable
 
 UNREACHABLE = "UNREACHABLE"
-# As `--json` prints it; docs/command_line.md has its keys.
+# Report as `--json` prints it; docs/command_line.md has its keys.
 Report = dict[str, Any]
 _LOAD = ("calls_in_progress", "calls_limit", "queue_depth", "queue_limit")
 _STORES = {"scene": "scenes", "context": "contexts", "training": "trainings", "transit": "calls_in_progress"}
@@ -137,7 +137,7 @@ class Watch:
             raise InvalidArgument.of("target", f"{expected}, got {target!r}")
         url = parts._replace(path=parts.path.rstrip("/") or "/metrics").geturl()
         self._target, self._ask = target, (lambda: url) if "://" in target else ask
-        # Without a proxy, because metrics are on internal networks.
+        # No proxy is used, because metrics are on internal networks.
         handlers = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls)
         self._open = urllib.request.build_opener(*handlers).open
         self._last, self._read_at, self._restarted = Page(), 0.0, -float("inf")

@@ -40,7 +40,7 @@ class ViewMatrices:
     distortion: tuple[tuple[float, ...], ...] = ()
 
     def cameras(self, inputs: Mapping[str, Array | None]) -> tuple[Camera, ...]:
-        """One camera for each pair of matrices."""
+        """Return one camera for each pair of matrices."""
         views, intrinsics = _present(inputs["view"]).reshape(-1, 4, 4), _present(inputs["projection"]).reshape(-1, 3, 3)
         cameras = []
         for view, k, row in zip(views, intrinsics, self.distortion or ((),) * len(views), strict=True):

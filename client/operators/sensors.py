@@ -75,7 +75,7 @@ class SensorMatrices:
     direction: SpinDirection
 
     def cameras(self, inputs: Mapping[str, Array | None]) -> tuple[Camera, ...]:
-        """One camera for each pair of matrices."""
+        """Return one camera for each pair of matrices."""
         views, ends = (_stack(inputs[name], (4, 4)) for name in ("view", "view_end"))
         intrinsics = _stack(inputs["projection"], (3, 3))
         assert views is not None and intrinsics is not None

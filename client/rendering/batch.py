@@ -36,7 +36,7 @@ _Scene: TypeAlias = "Spheres | Gaussians | SceneHandle"
 _Cameras: TypeAlias = "Camera | Sequence[Camera]"
 # A scene, its cameras and, if needed, further arguments of `Client.render` by their names.
 BatchItem: TypeAlias = "tuple[_Scene, _Cameras] | tuple[_Scene, _Cameras, Mapping[str, Any]]"
-# What comes back for an item, or what is known of it before it is sent.
+# Result of an item, or an error that is known before it is sent.
 Result: TypeAlias = "Frame | LumigradError"
 
 _ARGUMENTS = ("settings", "outputs", "image_format", "jpeg_quality", *sorted(RENDER_FIELDS))

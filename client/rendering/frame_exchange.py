@@ -1,4 +1,4 @@
-"""One RPC of a stream of frames: sends requests, and receives their replies until it breaks."""
+"""RPC of a stream of frames: sends requests, and receives their replies until it breaks."""
 
 from __future__ import annotations
 

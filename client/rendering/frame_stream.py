@@ -51,7 +51,7 @@ class FrameStream:
     def __init__(
         self, workers: Pool, scene: SceneHandle, call: Call, *, in_flight: int, latest_only: bool, retain: bool
     ) -> None:
-        """Without an RPC yet; each frame has the time-out of `call`, and all share its trace."""
+        """Begins without an RPC; each frame has the time-out of `call`, and all share its trace."""
         self.in_flight = in_flight
         self._workers = workers
         self._scene = scene

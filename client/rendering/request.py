@@ -27,7 +27,7 @@ from lumigrad.protos.tensors import ALIGNMENT, PayloadReader, PayloadWriter
 from lumigrad.v1 import render_pb2, scene_pb2, tensor_pb2
 
 WireFormat = Literal["float32", "float16", "bfloat16"]
-# Those with a fixed number of channels, besides "color".
+# Outputs with a fixed number of channels, besides "color".
 _ONE_CHANNEL = {"alpha", "depth", "expected_depth"}
 _SPHERE_MODELS = (PulsarModel, OpenCVModel)
 

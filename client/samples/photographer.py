@@ -25,7 +25,7 @@ _OFFSETS = ((-0.25, 0.125), (0.125, 0.25), (0.25, -0.125), (-0.125, -0.25))
 
 @dataclass(frozen=True)
 class Exposure:
-    """What a camera sees.
+    """Camera settings of a photograph.
 
     Attributes:
         pixels: [H, W, 4] uint8: colour and coverage, 0 where there is nothing.

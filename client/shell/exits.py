@@ -35,7 +35,7 @@ _CALLED = {
 }
 # Arguments that come from the environment; a token from a file is checked where the file is read.
 _VARIABLES = {"token": TOKEN_VARIABLE}
-# This argument's name is left out, because the rest of the message names the file.
+# Name that is left out, because the rest of the message names the file.
 _FILE = "path"
 
 

@@ -118,7 +118,7 @@ def draw(
     def differentiate(upstream: dict[str, torch.Tensor], wanted: tuple[str, ...], release: bool) -> Gradients:
         names = [name for name in wanted if name != "echo" and (name != "means2d" or is_read())]
         names += [] if absolute is None else ["means2d_abs"]
-        # With an echo the node of the centres runs next and may need further gradients from the forward state.
+        # The node of the centres runs next if there is an echo, and may need further gradients from the forward state.
         found = rendering.gradients(upstream, names, release and "echo" not in wanted)
         if absolute is not None:
             absolute.absgrad = layout.arrange(found["means2d_abs"])  # type: ignore[attr-defined]

@@ -45,7 +45,7 @@ def on_host(name: str, value: Any, dtype: torch.dtype = torch.float32) -> torch.
     try:
         tensor = torch.as_tensor(value)
         if tensor.is_complex():
-            # Their imaginary parts would be lost.
+            # Imaginary parts would be lost.
             raise InvalidArgument.of(name, f"expected real numbers, got {tensor.dtype}; pass the real part")
         if tensor.is_meta:
             raise InvalidArgument.of(name, "expected a tensor with values, got one on the device meta, which has none")
@@ -133,7 +133,7 @@ def first_order(backward: Callable[..., Gradients]) -> Callable[..., Gradients]:
     return call
 
 
-# By the names of inputs; None for those absent.
+# Tensors by the names of inputs; None for those absent.
 Tensors = Mapping[str, torch.Tensor | None]
 # Takes the gradients of outputs, the names of the inputs to differentiate, and whether the worker may release the
 # forward state. Returns the gradients of these inputs, arrays or tensors with as many values; missing names have none.

@@ -70,7 +70,7 @@ class TargetImages:
             try:
                 return [store.get(digest, True, call, by_content=True).scene]
             except SceneNotFound:
-                # It was evicted from the store, but the training keeps it in memory.
+                # The store has evicted the scene, but the training keeps it in memory.
                 return []
 
         return TargetImages([image for found in _each(get, dict.fromkeys(hashes)) for image in found])
@@ -339,7 +339,7 @@ class TrainingCalls(Cancellable):
         attempts = RoutedAttempts(self._workers, handle, call.to(handle.affinity_key))
         while True:
             with attempts as worker:
-                # From here on the training stays on this worker.
+                # The training stays on this worker from here on.
                 put_target_images = partial(views.put, worker.store)
                 stream = self._stream(worker, attempts.call, put_target_images)
                 put_target_images(attempts.call.renewed(call.timeout_s))

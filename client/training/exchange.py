@@ -1,4 +1,4 @@
-"""One RPC of a training: sends requests and receives their replies until it breaks."""
+"""RPC of a training: sends requests and receives their replies until it breaks."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Request:
 
 @dataclass(frozen=True)
 class TrainReply:
-    """One reply, complete."""
+    """Reply that is complete."""
 
     message: training_pb2.TrainReply
     reader: PayloadReader
@@ -132,7 +132,7 @@ class Exchange:
         self._timeout_s = timeout_s
         self._outgoing: queue.SimpleQueue[tuple[training_pb2.TrainRequest, PayloadWriter] | None] = queue.SimpleQueue()
         self._incoming: queue.SimpleQueue[TrainReply | BaseException] = queue.SimpleQueue()
-        # For lanes, which have time limits of their own.
+        # Lanes have time limits of their own.
         self._lane_call = Call(math.inf, affinity=call.affinity)
         self._lock = threading.Lock()
         self._sent: deque[_Sent] = deque()

@@ -237,7 +237,7 @@ def default_rates(kind: str, tensors: Sequence[str], extent: float, steps: int) 
 
 
 def calibrations_of(cameras: Sequence[Camera]) -> list[int]:
-    """For each camera a number, the same for those of one size whose intrinsics and lenses are equal."""
+    """Return a number for each camera, the same for those of one size whose intrinsics and lenses are equal."""
     numbers: dict[Hashable, int] = {}
     return [numbers.setdefault(_calibration(camera), len(numbers)) for camera in cameras]
 

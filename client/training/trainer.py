@@ -332,7 +332,7 @@ class Trainer:
         """
         has_ended, self._has_ended = self._has_ended, True
         if not has_ended and finish:
-            # It expires by itself.
+            # The training expires by itself.
             with suppress(LumigradError):
                 try:
                     self._finish()

@@ -14,7 +14,7 @@ from lumigrad.client.errors import InvalidArgument, Unavailable, shortened
 
 @dataclass(frozen=True)
 class Remedy:
-    """One piece of advice, for Python in terms of arguments and for the shell in terms of options.
+    """Advice, for Python in terms of arguments and for the shell in terms of options.
 
     As text it is the advice for Python; `at_the_shell` replaces that by the advice for the shell.
     """

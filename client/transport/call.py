@@ -1,4 +1,4 @@
-"""One call of the user: its deadline, routing key, cancellation and trace."""
+"""Call of the user: its deadline, routing key, cancellation and trace."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lumigrad.client.errors import Cancelled, DeadlineExceeded
 from lumigrad.client.transport.addresses import LARGER_TIMEOUT
 from lumigrad.client.transport.tracing import UNTRACED, Trace
 
-# By this key a balancer between client and workers can send the calls about one scene to one worker, without reading
+# Key by which a balancer between client and workers can send the calls about one scene to one worker, without reading
 # the messages. That only saves uploads: the client sends a worker what it lacks.
 AFFINITY_METADATA = "lumigrad-scene-id"
 
@@ -146,7 +146,7 @@ class Call:
             raise cancelled_here()
 
     def watching(self, rpc: Any) -> AbstractContextManager[None]:
-        """Within the `with` block, cancelling the call cancels the RPC."""
+        """Cancels the RPC if the call is cancelled within the `with` block."""
         return nullcontext() if self.cancellation is None else self.cancellation.watch(rpc)
 
 

@@ -114,13 +114,13 @@ class Connection:
             # gRPC waits for ever for a call whose start a signal's exception has interrupted, and for a lock of its own
             # that such an exception has left locked.
             closing = threading.Thread(target=self.channel.close, name="closing", daemon=True)
-            # At the interpreter's end there are no more threads, and the channel ends with the process.
+            # The interpreter has no more threads at its end, and the channel ends with the process.
             with suppress(RuntimeError):
                 closing.start()
                 closing.join(_CLOSE_S)
 
     def abandon(self) -> None:
-        """In a forked child: leaves all resources to the parent."""
+        """Leaves all resources to the parent, in a forked child."""
         self._is_parents = True
         _LEFT.append(self)
 

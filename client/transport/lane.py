@@ -98,7 +98,7 @@ class Lane:
 
     def release(self, lease: int) -> None:
         """Returns all regions of a lease. Takes no lock and does not wait."""
-        # In a forked child the lease belongs to the parent.
+        # The lease belongs to the parent in a forked child.
         if lease in self._held:
             self._send(Packet(ToWorker.RELEASE, lease).pack())
             self.let_go(lease)
@@ -132,7 +132,7 @@ class Lane:
             self._link.close()
 
     def after_fork(self, is_sound: bool) -> None:
-        """In a forked child: leaves all resources to the parent."""
+        """Leaves all resources to the parent, in a forked child."""
         self._is_retired = True
         self._held.clear()
         self._link.close()

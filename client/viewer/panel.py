@@ -135,7 +135,7 @@ class Statistics:
 
 
 _WINDOW = "window"
-# After the folders that a session adds.
+# Statistics come after the folders that a session adds.
 STATISTICS_ORDER = 1e6
 _HEIGHTS = (1440, 1080, 720, 480, 360, 240)
 _NARROWEST, _WIDEST = 10.0, 120.0

@@ -1,4 +1,4 @@
-"""One image of the viewer: encoded, with timings and depths."""
+"""Image of the viewer: encoded, with timings and depths."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lumigrad.client.base.arrays import Array, Float32
 from lumigrad.client.base.extras import require
 from lumigrad.client.base.timings import Timings
 
-# From this quality on, JPEG colours keep the full resolution, as in the worker.
+# JPEG colours keep the full resolution from this quality on, as in the worker.
 _FINE_QUALITY = 90
 COARSE_QUALITY, SHARP_QUALITY = 80, 95
 

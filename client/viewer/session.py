@@ -1,4 +1,4 @@
-"""One browser: requests images for its camera and choices, and shows them."""
+"""Session of one browser: requests images for its camera and choices, and shows them."""
 
 from __future__ import annotations
 

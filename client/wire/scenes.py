@@ -76,7 +76,7 @@ def scene_hash(scene: Scene, meshes: References = ()) -> str:
 
 
 _SIGNS = values_of(Sign, world_pb2.SignPolicy)
-# For each obstacle, the scene_id and version of its mesh; None: the obstacle is not a mesh.
+# The scene_id and version of each obstacle's mesh; None: the obstacle is not a mesh.
 References = Sequence[scene_pb2.SceneRef | None]
 _NAMES: dict[int, Any] = {number: sign for sign, number in _SIGNS.items()}
 
@@ -216,7 +216,7 @@ class SceneChanges:
         if handle.kind == "world":
             return scene_pb2.UpdateRequest(obstacles=update_messages(self.poses, self.enabled))
         if local is None or isinstance(local, World):
-            # Without a local copy, only the worker can check the shapes.
+            # Only the worker can check the shapes if there is no local copy.
             arrays = {name: float32_array(name, value) for name, value in self.tensors.items()}
         else:
             arrays = {name: local.tensors[name] for name in self.tensors}

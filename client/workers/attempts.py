@@ -285,7 +285,7 @@ class RoutedAttempts:
             _log.info("a call goes to another worker: %s", str(error))
             return True
         busy, self._busy = self._busy, None
-        # After a pause, another round begins with the preferred worker.
+        # The next round begins, after a pause, with the preferred worker.
         self._asked.clear()
         self._spills = 0
         return self._wait_or_raise(busy)

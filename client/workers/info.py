@@ -1,4 +1,4 @@
-"""What a worker reports about itself."""
+"""Facts that a worker reports about itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lumigrad.v1 import worker_pb2
 
 @dataclass(frozen=True)
 class Limits:
-    """What a worker accepts in one call."""
+    """Limits of a worker for one call."""
 
     max_payload_bytes: int
     max_pixels: int

@@ -48,7 +48,7 @@ class Pool:
         self.target = targets.text
         self.retry_s = access.retry_s
         self._targets = targets
-        # With several workers a dead connection is detected sooner, because another worker can answer.
+        # A dead connection is detected sooner if there are several workers, because another one can answer.
         self._access = access if targets.is_lone else replace(access, keepalive_s=_KEEPALIVE_S)
         self._keys = Keys()
         self._lock = threading.Lock()
@@ -152,7 +152,7 @@ class Pool:
         _close_all(self._workers)
 
     def after_fork(self, is_sound: bool) -> None:
-        """In a forked child: opens new connections when they are needed, if that is possible."""
+        """Opens new connections in a forked child when they are needed, if that is possible."""
         for worker in (*self._workers.values(), *self._retired):
             worker.abandon()
         if is_sound:

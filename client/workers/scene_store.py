@@ -47,7 +47,7 @@ class SceneStore:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self.meshes = WorldMeshes(self)
-        # From a scene that was lost to the one that was stored in its place, which may be lost in turn: these entries
+        # Scenes that were lost, with the ones that were stored in their place, which may be lost in turn: these entries
         # form rename chains. The least recently used come first.
         self._restored: OrderedDict[_Key, _Key] = OrderedDict()
         self._lock = threading.Lock()

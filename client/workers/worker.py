@@ -1,4 +1,4 @@
-"""One worker from the client's side: its connection, scenes and forward states."""
+"""Worker as the client sees it: its connection, scenes and forward states."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Worker:
         self.connection.close()
 
     def abandon(self) -> None:
-        """In a forked child: leaves all resources to the parent."""
+        """Leaves all resources to the parent, in a forked child."""
         self.releases.abandon()
         self.connection.abandon()
 
@@ -106,7 +106,7 @@ class Releases:
         self._waiting.put(None)
 
     def abandon(self) -> None:
-        """In a forked child: leaves all resources to the parent."""
+        """Leaves all resources to the parent, in a forked child."""
         self._is_closed = True
 
     def _run(self) -> None:
@@ -146,7 +146,7 @@ class Context:
         kept = self._kept
         if to_release:
             self._kept = None
-        # In a forked child the state belongs to the parent.
+        # The state belongs to the parent in a forked child.
         return None if kept is None or kept.worker.releases.is_closed else kept
 
     def forget(self, kept: Kept) -> None:

@@ -39,7 +39,7 @@ _LENSES: dict[str, type[SensorLens]] = {
 # Enums of lenses: the kernels' names of their values.
 _ENUMS = {"domain": _DOMAINS, "reference": _REFERENCES, "direction": _DIRECTIONS}
 _GLASS = ("horizontal", "vertical", "horizontal_inverse", "vertical_inverse")
-# Where the parameters of a sensor are that are not those of its lens.
+# Places of the parameters of a sensor that are not those of its lens.
 _OF_SENSOR = {
     **{name: f"start.{name}" for name in ("rotation", "translation")},
     **{f"end_{name}": f"end.{name}" for name in ("rotation", "translation")},
@@ -128,7 +128,7 @@ def _camera(message: camera_pb2.Camera, field: str, *, as_sensor: bool) -> Camer
         parameters = [parameter.name for parameter in getattr(message.sensor, lens).DESCRIPTOR.fields]
         elsewhere |= {name: f"{where}.{lens}.{name}" for name in parameters}
     if model == "sensor" and message.sensor.HasField("rays"):
-        # They are no part of the kernels' camera.
+        # Rays are no part of the kernels' camera.
         bare = camera_pb2.Camera()
         bare.CopyFrom(message)
         bare.sensor.ClearField("rays")
@@ -137,7 +137,7 @@ def _camera(message: camera_pb2.Camera, field: str, *, as_sensor: bool) -> Camer
     message.DiscardUnknownFields()
     with arguments_of(where, elsewhere):
         if message.sensor.HasField("lidar"):
-            # Its tables are large for the cache, and fast to read.
+            # A lidar's tables are large for the cache, and fast to read.
             return _sensor(message.sensor, message.width, message.height)
         return _known_camera(message.SerializeToString(deterministic=True), as_sensor)
 
@@ -237,11 +237,11 @@ def _check_alike(cameras: Sequence[Camera], field: str) -> None:
 
 
 def outline(camera: Camera) -> tuple[str, tuple[int, ...]] | None:
-    """What all sensors of a call share: the kind of lens, and the sizes of the windshield; None for other cameras."""
+    """Return what sensors of a call share: the lens's kind, and the sizes of the windshield; None for other cameras."""
     if not camera.is_sensor:
         return None
     source: Any = camera.source
     glass = source.windshield
-    # Those of the way back only if there are some.
+    # Polynomials of the way back count only if there are some.
     names = _GLASS if glass is not None and (glass.horizontal_inverse or glass.vertical_inverse) else _GLASS[:2]
     return type(source.lens).__name__, tuple(0 if glass is None else len(getattr(glass, name)) for name in names)

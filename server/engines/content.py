@@ -76,7 +76,7 @@ class Content(Protocol):
 
     @property
     def kind(self) -> str:
-        """Its field in `Scene`."""
+        """The scene's field in `Scene`."""
 
     @property
     def outline(self) -> Outline:
@@ -96,7 +96,7 @@ class Content(Protocol):
 
     @property
     def tensors(self) -> Tensors:
-        """Its tensors by name."""
+        """The scene's tensors by name."""
 
     def describe(self, info: scene_pb2.SceneInfo) -> None:
         """Add the fields of this kind of scene to its description."""
@@ -108,7 +108,7 @@ class Content(Protocol):
 class Rules(ABC):
     """The rules for the tensors of one kind of scene: names, types, shapes and values."""
 
-    # Its field in `Scene`, and the engine that computes with it.
+    # The kind's field in `Scene`, and the engine that computes with it.
     name: str
     engine: str
     # All tensors of a scene, each with those that it stands in for.

@@ -175,20 +175,20 @@ _LENS_VALUES = 99
 _WORKSPACE_BYTES = 25
 _VIEW_BYTES = 110
 _BACKWARD_BYTES = 65
-# What rays add: bytes per Gaussian of a view and of a backward pass, and per pixel of a view. Measured: 66 to 106, 75
+# Bytes that rays add per Gaussian of a view and of a backward pass, and per pixel of a view. Measured: 66 to 106, 75
 # to 80, and 20 from one origin, 36 from several.
 _RAY_VIEW_BYTES = 105
 _RAY_BACKWARD_BYTES = 75
 _RAY_PIXEL_BYTES = 36
 # The gradients of each return's two angles.
 _LIDAR_PIXEL_BYTES = 8
-# On CUDA instead: what rows of sums are longer by, in each view; and the gradients of rays, per pixel of a view.
+# Bytes on CUDA instead: rows of sums are longer by these in each view; and the gradients of rays, per pixel of a view.
 _CUDA_RAY_ROW_BYTES = 32
 _CUDA_RAY_GRADIENT_BYTES = 24
 # The sums for the pose of a view and a slice; there may be slices between those of the transforms.
 _POSE_BYTES = 168
-# Of slices that move: on the CPU, per slice and row of tiles of a view, and per slice and thread; on CUDA, per Gaussian
-# of a view.
+# Bytes of slices that move: on the CPU, per slice and row of tiles of a view, and per slice and thread; on CUDA, per
+# Gaussian of a view.
 _MOVING_ROW_BYTES = 72
 _MOVING_THREAD_BYTES = 640
 _CUDA_MOVING_BYTES = 64
@@ -334,7 +334,7 @@ def gaussian_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, f
     tensors = {name: prod(shapes[name]) for name in SCENE_GRADIENTS if name in shapes}
     per_view = 2 * len(cameras) * layout.each
     differentiable = {*_UPSTREAM, *more, *(() if on_rays else ("means2d",))}
-    # What batched calls have in common, beside the settings.
+    # Common part of batched calls, beside the settings.
     alike = cameras[0].width, cameras[0].height, outline(cameras[0])
     # Whether the cameras can be batched with those of other calls.
     is_alike = layout.scenes == 1 and not layout.color_views and len(background) == 1 and not rays

@@ -72,7 +72,7 @@ _TAKES: Mapping[int, tuple[str, ...]] = {
 }
 _JPEG_CHANNELS = (3,)
 _DEFAULT_QUALITY = 90
-# From this quality on, JPEG colours keep the full resolution.
+# JPEG colours keep the full resolution from this quality on.
 _FINE_QUALITY = 90
 
 
@@ -113,7 +113,7 @@ class ImageFormats:
         return [name for name in names if name in _FLOATS and self._kind(name) == image_pb2.IMAGE_FORMAT_FLOAT32]
 
     def lanes(self, names: Sequence[str], call: Call) -> list[NoLane]:
-        """For each output the lane that its values are sent through: none for files, which are encoded first."""
+        """Return the lane for each output: none for files, which are encoded first."""
         return [NoLane() if self.are_files(name) else call.lane for name in names]
 
     def converted(self, outputs: Tensors) -> list[torch.Tensor]:

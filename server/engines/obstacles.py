@@ -16,7 +16,7 @@ from lumigrad.server.device.transfer import Transfer
 from lumigrad.server.engines.content import check_type, uploader
 from lumigrad.v1 import tensor_pb2, world_pb2
 
-# With longer names, a world with the most obstacles would not fit into one message.
+# Longer names would keep a world with the most obstacles from fitting into one message.
 _NAME_BYTES = 100
 _SIGNS = names_of(world_pb2.SignPolicy)
 NUMBER_OF_SIGN = {name: number for number, name in _SIGNS.items()}
@@ -130,7 +130,7 @@ def _cuboids(messages: Sequence[world_pb2.Cuboid], indices: Sequence[int], field
     sizes = numbers_of(messages, 3)
     if sizes is not None and meshes.are_sizes(sizes).all():
         return meshes.cuboids_of(sizes)
-    # One is invalid; this finds it.
+    # The loop finds the size that is invalid.
     cuboids = []
     for index, message in zip(indices, messages, strict=True):
         with arguments_of(f"{field}[{index}].cuboid"):

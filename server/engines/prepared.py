@@ -90,11 +90,11 @@ class PreparedRender:
 
 
 class PreparedKinds:
-    """What was prepared for one version of a scene, by the keys of requests. Thread-safe."""
+    """Prepared answers for one version of a scene, by the keys of requests. Thread-safe."""
 
     def __init__(self) -> None:
         self._by_key: dict[bytes, Any] = {}
-        # What answers requests of a key; None: it has yet to be prepared, if it can be.
+        # Prepared answer to requests of a key; None: it has yet to be prepared, if it can be.
         self.find = self._by_key.get
 
     def add(self, key: bytes, kind: Any) -> None:

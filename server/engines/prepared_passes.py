@@ -23,8 +23,8 @@ from lumigrad.server.engines.runner import ForwardState, Task
 from lumigrad.v1 import render_pb2, scene_pb2, tensor_pb2
 
 _ENCODINGS: Mapping[int, str] = {dtypes.FLOAT32: "plain", dtypes.FLOAT16: "float16", dtypes.BFLOAT16: "bfloat16"}
-# What native backward passes take and give. The gradients of poses follow in Python, and that of one background for
-# all cameras is a sum.
+# Outputs and gradients of native backward passes. The gradients of poses follow in Python, and that of one background
+# for all cameras is a sum.
 _INCOMING = {
     *("color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth"),
     *("normals", "median_depth", "distortion", "means2d"),
@@ -37,7 +37,7 @@ _FIELD = "spec"
 
 @dataclass(frozen=True)
 class PassSource:
-    """What the states of one kind have in common, where Python takes them over.
+    """Common part of the states of one kind, where Python takes them over.
 
     Attributes:
         tensors: Those of the stored scene.

@@ -64,7 +64,7 @@ class Plan(ABC):
 
     @property
     def request_tensors(self) -> Mapping[str, tensor_pb2.Tensor]:
-        """What the engine takes beside the scene's tensors, by the paths below the spec."""
+        """Tensors that the engine takes beside the scene's, by the paths below the spec."""
         return {}
 
     def image_bytes(self, names: Collection[str]) -> int:

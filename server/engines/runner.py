@@ -119,11 +119,11 @@ class Retained(Protocol):
 
     @property
     def task(self) -> Task:
-        """What was computed."""
+        """The task that was computed."""
 
     @property
     def state(self) -> Sized:
-        """What the engine differentiates."""
+        """The state that the engine differentiates."""
 
     @property
     def turn(self) -> threading.Lock:

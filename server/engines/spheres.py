@@ -69,8 +69,8 @@ _CAMERA_VALUES = 16
 # Workspace bytes per sphere. Measured on the CPU: 126 for forward and 172 for backward, which may reuse the former.
 _FORWARD_BYTES = 145
 _BACKWARD_BYTES = 120
-# On CUDA, per sphere of each view: measured 131 to 142; and of its backward pass, beside a row of sums of 5 values and
-# the colour.
+# Bytes on CUDA, per sphere of each view: measured 131 to 142; and of its backward pass, beside a row of sums of 5
+# values and the colour.
 _CUDA_FORWARD_BYTES = 140
 _CUDA_BACKWARD_BYTES = 32
 # Bytes per pixel that `exact` keeps for backward beside the outputs.

@@ -54,7 +54,7 @@ Shortcut = Callable[[bytes, Call, int], bytes | None]
 _TRAIN, _STREAM = "TrainingService.Train", "RenderService.RenderStream"
 # A call that has received less than `PROGRESS_BYTES` in this time gives its place up to tenants that have fewer.
 _WAY_SECONDS = 1.0
-# After this time a caller is told that its call has begun, and under which id, before there is a reply.
+# Time after which a caller is told that its call has begun, and under which id, before there is a reply.
 _ANNOUNCING_SECONDS = 0.5
 
 
@@ -95,7 +95,7 @@ class CallHandler:
         streams: Account | None = None,
         is_traced: bool = False,
     ) -> None:
-        """Without `authenticate` all callers are one tenant.
+        """Serve calls; without `authenticate` all callers are one tenant.
 
         `notes` takes the records of calls. `places` limits the calls in progress, except open trainings and streams,
         which accounts of their own limit; without `streams` there are none. `request_check` refuses requests whose
@@ -124,7 +124,7 @@ class CallHandler:
         self._is_ended = False
         self._is_closed = False
         self._lock = threading.RLock()
-        # For those who wait until calls have ended, which is only before the process ends.
+        # Condition for those who wait until calls have ended, which is only before the process ends.
         self._changed = threading.Condition(self._lock)
 
     @property
@@ -259,7 +259,7 @@ class CallHandler:
                 try:
                     raise error
                 finally:
-                    # Its traceback refers to this frame: a cycle, which would keep what the call held.
+                    # The error's traceback refers to this frame: a cycle, which would keep what the call held.
                     del error
 
         early: Early | None = getattr(shortcut, "answer", None)
@@ -402,10 +402,11 @@ class CallHandler:
         if answer is not None:
             record.code, record.reason, record.why = answer.code.name, answer.reason, answer.text
             if answer.code == grpc.StatusCode.INTERNAL:
-                # Its traceback refers to the call, and so to the record: a cycle, which would keep what the call held.
+                # The error's traceback refers to the call, and so to the record: a cycle, which would keep what the
+                # call held.
                 record.error = error
         record.end()
-        # Before the reply, so that whoever has it finds the call in the metrics.
+        # The record comes before the reply, so that whoever has it finds the call in the metrics.
         self._notes.add(record)
         with self._lock:
             opened = self._calls.pop(call, None)
@@ -572,7 +573,7 @@ def _only(requests: Iterator[Any], call: Call) -> Any:
     """The request of a call with a single one; does not wait for the end of the stream."""
     for request in requests:
         return request
-    # If the caller has cancelled, that is the error.
+    # Cancellation by the caller is the error if there was one.
     call.check()
     raise InvalidArgumentError("stream", "one message", "none")
 

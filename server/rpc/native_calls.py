@@ -35,7 +35,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What a call that a native job has answered is recorded with: bytes are those of its payloads."""
+    """Record of a call that a native job has answered: bytes are those of its payloads."""
 
     engine: str
     operation: str

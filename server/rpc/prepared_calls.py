@@ -69,7 +69,7 @@ class Lookup:
 
 
 class _Way(NamedTuple):
-    """What draws the calls of one tenant, at hand."""
+    """Parts that draw the calls of one tenant, at hand."""
 
     runtime: Runtime
     look_up: Lookup

@@ -29,7 +29,7 @@ class PreparedFrames:
     def __init__(
         self, tenants: Tenants, look_up: Callable[[str], Lookup], places: Account, notes: Notes, call: Call
     ) -> None:
-        """Without a kind; `call` is the stream's, `places` are those of calls, and `notes` takes the records."""
+        """Begin without a kind; `call` is the stream's, `places` are those of calls, and `notes` takes the records."""
         runtime = tenants.of(call)
         self._look_up = look_up(call.tenant)
         # Host memory for outputs on their way; None: kernels write to the reply.

@@ -59,7 +59,7 @@ class PreparedPasses:
         return None if asking is None else self._backward(raw, asking)
 
     def _asking(self, call: Call, most_bytes: int) -> AskingCall | None:
-        # With several replies the request may have further messages, which are refused after the state has changed.
+        # A request with several replies may have further messages, which are refused after the state has changed.
         if not call.has_single_reply or call.lane_name or call.times.spans is not None:
             return None
         return AskingCall(self._tenants.of(call), most_bytes, self._room, call)

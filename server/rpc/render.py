@@ -39,7 +39,7 @@ _KINDS = AcceptedKinds(ENGINES, "a scene of spheres or gaussians; DistanceServic
 
 
 class EngineService(ABC):
-    """What the services of all engines share: forward and backward passes, and the release of forward states."""
+    """Base of the services of all engines: forward and backward passes, and the release of forward states."""
 
     def __init__(self, tenants: Tenants, source: str, engines: Collection[str]) -> None:
         """`source` is the field of a Backward's spec with that of a forward pass; forward states are of `engines`."""

@@ -36,7 +36,7 @@ from lumigrad.v1 import image_pb2, render_pb2
 
 BatchFrames = Iterator[Frame[render_pb2.RenderBatchRequest]]
 
-# What is wrong with an item; any other error ends the call.
+# Errors of an item; any other error ends the call.
 _ERRORS_OF_ITEMS = (
     ArgumentError,
     DeviceMemoryError,

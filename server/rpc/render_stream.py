@@ -130,7 +130,7 @@ class RenderStreams:
 
 
 class _Stream:
-    """One stream: a thread reads, and works on what it has read once another one reads on."""
+    """Stream of frames: a thread reads, and works on what it has read once another one reads on."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class _Stream:
                         self._frames.remove(frame)
                     self._waiting.clear()
                 self._changed.notify_all()
-        # On another thread, because the caller's must not wait for a client that takes no replies.
+        # Another thread sends, because the caller's must not wait for a client that takes no replies.
         self._threads.submit(self.send_due)
 
     def end_late(self) -> None:
@@ -273,7 +273,7 @@ class _Stream:
             try:
                 failed = self.line.send(self, _LINGER_SECONDS)
             except BaseException as error:
-                # Of ours: later frames must not wait for it.
+                # A failure of our own: later frames must not wait for this one.
                 self.finish(error)
                 continue
             if failed is None:
@@ -321,7 +321,7 @@ class _Stream:
                 return read, True
             skipped = [frame for frame in self._frames if frame.may_be_skipped and frame.waits]
             for frame in [frame for frame in skipped if frame in self._waiting]:
-                # It has no call yet.
+                # The frame has no call yet.
                 self._waiting.remove(frame)
                 self._frames.remove(frame)
                 skipped.remove(frame)
@@ -369,7 +369,7 @@ class _Stream:
             try:
                 frame.send(self._handler, self._send)
             except BaseException as error:
-                # Of ours: later frames must not wait for it.
+                # A failure of our own: later frames must not wait for this one.
                 self._abandon(error)
             self.call.progress.renew()
             self._remove(frame)
@@ -407,7 +407,7 @@ class _Stream:
         with sending:
             self.push(raw)
         sending.moved(len(raw))
-        # What gRPC has taken may have arrived, even if the stream is over by now.
+        # A message that gRPC has taken may have arrived, even if the stream is over by now.
         return True
 
     def _close(self, error: BaseException | None) -> None:

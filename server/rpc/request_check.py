@@ -106,7 +106,7 @@ BOUNDS: Mapping[str, int | str] = {
     "TrainingStart.views": _VIEWS,
     "wanted": _OUTPUTS,
 }
-# Of all others.
+# Largest number of all other fields.
 _LARGEST = (1 << 64) - 1
 _TEXT = FieldDescriptor.CPPTYPE_STRING
 
@@ -146,7 +146,7 @@ class RequestCheck:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        # By the full names of messages.
+        # Rules by the full names of messages.
         self._rules: dict[str, _Rules] = {}
         # Built before any call, so that no thread uses incomplete rules.
         for service in (*SERVICE_NAMES, *DRIVE_SERVICES):

@@ -71,7 +71,7 @@ class SceneService:
             receiver.expect_end()
             return scene_pb2.PutReply(scene=present.info(), existed=True)
         with runtime.scenes.room(cost.payload_bytes, call):
-            # After the wait for room: a restore that builds a scene has waited for that, too.
+            # Preparing comes after the wait for room: a restore that builds a scene has waited for that, too.
             make = prepare(call)
             content = runtime.executor.run(lambda: make(call.times), call, cost)
             receiver.expect_end()
@@ -134,7 +134,7 @@ class SceneService:
     def List(self, request: scene_pb2.ListRequest, call: Call) -> scene_pb2.ListReply:
         """Describe every scene, or those of one page."""
         runtime, reply, nbytes = self._tenants.of(call), scene_pb2.ListReply(), 0
-        # There may be many.
+        # Listing takes a turn, because there may be many scenes.
         call.turn.take(call.check)
         scenes = {_key(scene.scene_id, runtime): scene for scene in runtime.scenes.all()}
         filed = set() if runtime.spool is None else runtime.spool.keys()

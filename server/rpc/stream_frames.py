@@ -40,7 +40,7 @@ class FrameCall(Call):
 
 
 class Frame:
-    """One frame: from its request to the last byte of its reply."""
+    """Frame of a stream, from its request to the last byte of its reply."""
 
     def __init__(self, number: int, call: FrameCall, *, may_be_skipped: bool, is_pipelined: bool) -> None:
         """Not begun yet."""
@@ -90,7 +90,7 @@ class Frame:
     def send(self, handler: CallHandler, send: Callable[[bytes], bool]) -> None:
         """Send its reply by a function that returns False once the stream has ended; then end its call."""
         answer = None if self._error is None else _answer(self.call, self._error)
-        # Before the reply, so that whoever has it finds the call in the metrics.
+        # The record comes before the reply, so that whoever has it finds the call in the metrics.
         handler.leave(self.call, answer, self._error)
         try:
             if self.is_skipped:

@@ -1,4 +1,4 @@
-"""What a training refines of its cameras: poses of each view, intrinsics and lenses of each calibration."""
+"""Camera parameters that a training refines: poses of each view, intrinsics and lenses of each calibration."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CameraRefinement:
         return list(dict.fromkeys(_WANTED[name] for name in self._by_name))
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Its tensors, by name."""
+        """Return all tensors, by name."""
         return {
             f"{name}.{part}": tensor
             for name, refinement in self._by_name.items()

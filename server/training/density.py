@@ -191,7 +191,7 @@ class DensityState:
     def bound(
         self, parameters: Parameters, optimizer: Optimizer
     ) -> tuple[resident.Noise | None, resident.Observation | None]:
-        """What steps without Python do for density control: the noise that they add, and what they observe."""
+        """Return what density control asks of steps without Python: the noise that they add, and what they observe."""
         if self._statistics is not None:
             return None, resident.Observation(self._statistics, self._plan.absolute_gradients)
         raw = {name: parameter.raw for name, parameter in parameters.by_name.items()}

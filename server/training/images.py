@@ -186,7 +186,7 @@ class LossPart:
 
     @staticmethod
     def of_term(name: str, weight: float, value: torch.Tensor) -> LossPart:
-        """One term, `value`, with its weight."""
+        """Make a part of one term, `value`, with its weight."""
         return LossPart(value, lambda numbers: (weight * float(numbers), {name: float(numbers)}))
 
     @staticmethod
@@ -202,7 +202,7 @@ class LossPart:
     @staticmethod
     def of_color(found: training.ImageLoss) -> LossPart:
         """The terms that compare colours."""
-        # Without its gradient, which is large.
+        # The gradient is large, and is not kept.
         weights, reduction = found.weights, found.reduction
 
         def read(numbers: Array) -> tuple[float, Mapping[str, float]]:

@@ -53,7 +53,7 @@ def film_of(camera: camera_pb2.Camera) -> Any:
 
 
 def layout(camera: camera_pb2.Camera) -> tuple[Any, ...]:
-    """What cameras of one calibration have in common: model, lens, and the numbers of coefficients."""
+    """Return what cameras of one calibration share: model, lens, and the numbers of coefficients."""
     film = film_of(camera)
     return film.DESCRIPTOR.name, *((part.gradient, len(part.units)) for part in _coefficients(camera))
 

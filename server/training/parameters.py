@@ -52,7 +52,7 @@ class Rate:
 
     @property
     def numbers(self) -> tuple[float, float, int]:
-        """Its attributes, in their order."""
+        """The attributes, in their order."""
         return self.initial, self.final, self.steps
 
     def at(self, step: int) -> float:
@@ -115,7 +115,7 @@ class Refinement:
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Its tensors, by name."""
+        """All tensors, by name."""
         return {
             "values": self.values,
             "first": self._first,
@@ -188,7 +188,7 @@ def parameters_of(tensor: str) -> tuple[str, ...]:
 
 @dataclass
 class Parameter:
-    """One tensor of the scene.
+    """Tensor of the scene that is optimised.
 
     Attributes:
         raw: [N, ...], the optimised values.
@@ -210,7 +210,7 @@ class Parameter:
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Its tensors, by attribute."""
+        """All tensors, by attribute."""
         value = None if self.value is self.raw else self.value
         tensors = {"raw": self.raw, "value": value, "first": self.first, "second": self.second}
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}

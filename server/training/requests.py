@@ -104,7 +104,7 @@ _LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Request:
-    """One complete request."""
+    """Request that is complete."""
 
     message: training_pb2.TrainRequest
     payload: memoryview
@@ -195,7 +195,7 @@ class Requests:
         part = self._parts.begin(str(message.WhichOneof("kind")))
         limit_bytes = self._payload_limit(message)
         if limit_bytes is None:
-            # There is no such step; answering the request reports that and ends the call.
+            # Reports of a step that does not exist are left to the answer, which ends the call.
             return Request(message, memoryview(b""), part)
         assembler = self._runtime.payload_memory.assembler(message.payload_bytes, limit_bytes, part)
         with payload_due(self._call.progress):

@@ -31,7 +31,7 @@ _OF_PARAMETERS = {"opacity": "opacities", "scale": "scales"}
 
 @dataclass(frozen=True, eq=False)
 class RunReport:
-    """What steps without Python report, in the order of their numbers on the device.
+    """Report of steps without Python, in the order of their numbers on the device.
 
     Attributes:
         views: Of each step.

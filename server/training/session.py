@@ -1,4 +1,4 @@
-"""One client's session with a training: answers its requests in order."""
+"""Session of one client with a training: answers its requests in order."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Session:
         # Results of a request with further steps, for one reply.
         self._told: list[training_pb2.StepDone] = []
         self._told_for: Request | None = None
-        # By number, the steps whose images were sent, and each one's reservation.
+        # Steps whose images were sent, by number, and each one's reservation.
         self._pending: OrderedDict[int, tuple[Rendered, Reservation]] = OrderedDict()
         self._answers: Mapping[str, Callable[[Request], Replies]] = {
             "step": self._step,
@@ -78,7 +78,7 @@ class Session:
         """Release the steps whose gradients have not arrived."""
         while self._pending:
             self._pending.popitem()[1][1].release()
-        # For the client's next call, which asks for the replies that it has not received.
+        # Replies stay for the client's next call, which asks for those that it has not received.
         with suppress(Exception):
             for late in self._late:
                 self._record(late, snapshotted=False)
@@ -141,7 +141,7 @@ class Session:
         """Make steps with the training's own loss, in runs without Python where they can be, else one by one."""
         asked = request.message.step
         while steps:
-            # Of several steps, those before one that is refused are made.
+            # Steps before one that is refused are made.
             views = steps[0]
             self._state.views.check(views, "step.views")
             images = None
@@ -183,7 +183,7 @@ class Session:
         cost = self._admitted(nbytes, request, planned, names)
 
         def work() -> tuple[Mapping[str, Array] | None, _Queued]:
-            # Before the step: afterwards nothing may fail without a reply to the client.
+            # The download is prepared before the step: afterwards nothing may fail without a reply to the client.
             images, report = step(
                 state, planned, request.part, lambda it: self._download(it, names, request) if names else None
             )
@@ -293,7 +293,7 @@ class Session:
 
     def _finish(self, request: Request) -> Replies:
         self._require_none_pending("finish")
-        # In this order: a call that finds no training looks for its snapshots.
+        # Snapshots are forgotten first: a call that finds no training looks for them.
         snapshots.forget(self._training, self._runtime)
         self._runtime.trainings.forget(self._training)
         reply = training_pb2.TrainReply()
@@ -369,7 +369,7 @@ class Session:
     def _report(self, keep: int = 0) -> Replies:
         """Yield the replies to the steps that were left for later, but the last `keep`."""
         while len(self._late) > keep:
-            # If this fails, no later step is reported: the client takes replies in order.
+            # No later step is reported if this fails: the client takes replies in order.
             replies = list(self._reply_done(self._late[0]))
             late = self._late.popleft()
             yield from replies
@@ -408,7 +408,7 @@ class Session:
     def _record(self, done: _Queued, *, snapshotted: bool) -> list[training_pb2.StepDone]:
         """Make the messages about steps, and keep them for clients that do not receive them."""
         times = done.request.part.times
-        # Its kernels may be what has broken the device.
+        # The step's kernels may be what has broken the device.
         self._runtime.executor.complete(done.download, done.request.part, is_repeatable=False)
         told = [done_message(number, result) for number, result in enumerate(done.results(times), done.number)]
         told[-1].snapshotted = snapshotted

@@ -17,7 +17,7 @@ POSES = "poses"
 END_POSES = "end_poses"
 INTRINSICS = "intrinsics"
 LENSES = "lenses"
-# What is refined of cameras.
+# Parameters of cameras that can be refined.
 OF_CAMERAS = (POSES, END_POSES, INTRINSICS, LENSES)
 EXPOSURES = "exposures"
 _KINDS = ("spheres", "gaussians")
@@ -147,7 +147,7 @@ def _check_gaussians(message: training_pb2.TrainingSpec, shapes: Shapes, field: 
     transforms = len(message.gaussians.transforms)
     require(transforms == 0, f"{field}.gaussians.transforms", "none", transforms)
     along = message.gaussians.response == gaussians_pb2.RESPONSE_RAY
-    # It grows by the gradients of means in the image, which rays do not pass.
+    # Adaptive density control grows by the gradients of means in the image, which rays do not pass.
     fits = not along or message.density.WhichOneof("strategy") != "adaptive"
     require(fits, f"{field}.density.adaptive", "mcmc, or none, with RESPONSE_RAY", "adaptive")
     half = message.gaussians.precision == gaussians_pb2.PRECISION_HALF

@@ -60,7 +60,7 @@ class TrainingState:
         self.refinement = CameraRefinement(views, rates)
         identities = identity_exposure(device).repeat(len(views), 1, 1)
         self.exposures = Refinement(identities) if EXPOSURES in rates else None
-        # What is kept for steps without Python; None: there was none yet.
+        # State of steps without Python; None: there was none yet.
         self.resident: Any = None
 
     def keep_pace(self, pace: float) -> None:

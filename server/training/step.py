@@ -1,4 +1,4 @@
-"""One step of a training: render, compare, differentiate, step the optimiser, control density."""
+"""Step of a training: render, compare, differentiate, step the optimiser, control density."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Done:
 
 @dataclass(frozen=True)
 class StepReport:
-    """What a step reports, while its numbers are on the device.
+    """Report of a step, while its numbers are on the device.
 
     Attributes:
         numbers: f64 tensors; complete when all work that is queued on the device has ended.

@@ -63,7 +63,7 @@ class Views:
 
     @cached_property
     def calibrations(self) -> tuple[int, ...]:
-        """For each view, the place of its calibration among all."""
+        """The place of each view's calibration among all."""
         places: dict[tuple[str, int], int] = {}
         keys = [
             ("shared", view.calibration) if view.HasField("calibration") else ("own", index)

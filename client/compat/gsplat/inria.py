@@ -9,7 +9,7 @@ import torch
 from lumigrad.client.compat.gsplat.options import GsplatArgumentError, gsplat_refusals
 from lumigrad.client.torch.gaussians import render_gaussians
 
-# What diff-gaussian-rasterization always has: least depth shown, scene units, and blur, pixels squared.
+# Settings that diff-gaussian-rasterization always has: least depth shown, scene units, and blur, pixels squared.
 _NEAR, _EPS2D = 0.2, 0.3
 
 

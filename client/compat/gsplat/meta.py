@@ -51,7 +51,7 @@ class Meta(dict[str, Any]):
         return value
 
     def __iter__(self) -> Iterator[str]:
-        # Without this method, dict(meta) and {**meta} would copy values that are not computed yet.
+        # dict(meta) and {**meta} would otherwise copy values that are not computed yet.
         return super().__iter__()
 
     def pop(self, name: str, *default: Any) -> Any:
@@ -136,7 +136,7 @@ class Intermediates:
 
     @cached_property
     def layout(self) -> Layout:
-        """Where the values of each Gaussian are in results."""
+        """Positions of the values of each Gaussian in results."""
         visible = None
         if self.packed:
             visible = (self.compute("radii") > 0).all(dim=-1).reshape(-1).nonzero().flatten().cpu()

@@ -91,7 +91,7 @@ class Refusal:
         return NotImplementedError(f"{name} is not supported here: {self.text(value)}")
 
 
-# By option, in the order in which they are checked.
+# Refusals by option, in the order in which they are checked.
 REFUSALS = {
     "distributed": Refusal(
         "gsplat exchanges the Gaussians that each rank holds with the other ranks of a process group; here a call "

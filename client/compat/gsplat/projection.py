@@ -19,9 +19,9 @@ from lumigrad.client.values.quaternions import matrices, matrix_rows
 # gsplat cuts ellipses off at this many standard deviations.
 LARGEST_EXTENT = 3.33
 _LEAST_ALPHA = 1 / 255
-# Of the square of the compensation of opacities.
+# Least square of the compensation of opacities.
 _LEAST_RATIO = 2.5e-5
-# Of quaternions: what is smaller has no direction.
+# Least square of a quaternion: a smaller one has no direction.
 _LEAST_SQUARE = 1e-24
 # How far beyond the picture the Jacobian of a pinhole follows points, in widths of half the picture.
 _BEYOND = 0.3
@@ -32,7 +32,7 @@ _SERIES = 8
 
 @dataclass(frozen=True)
 class Film:
-    """Which ellipses are kept.
+    """Limits of the ellipses that are kept.
 
     Attributes:
         width: picture width, pixels.
@@ -75,7 +75,7 @@ class Ellipses:
 
     @property
     def visible(self) -> torch.Tensor:
-        """Which are not culled, bool [...]."""
+        """Whether each Gaussian is not culled, bool [...]."""
         return (self.radii > 0).all(dim=-1)
 
 
@@ -220,7 +220,7 @@ def locate(means: torch.Tensor, viewmats: torch.Tensor, Ks: torch.Tensor, film: 
     visible = (points[2] >= film.near) & (points[2] <= film.far)
     if film.camera_model != "ortho":
         visible = visible & (points[2] > 1e-12)
-    # What follows must stay finite, also its derivatives.
+    # Values computed from these must stay finite, also their derivatives.
     x, y, z = (torch.where(visible, value, float(axis == 2)) for axis, value in enumerate(points))
     pixels, jacobian = _CAMERAS[film.camera_model](x, y, z, Ks, film)
     columns = list(zip(*turns, strict=True))

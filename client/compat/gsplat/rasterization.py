@@ -216,7 +216,7 @@ def _images_of(
     is_sparse = given["packed"] and given["sparse_grad"]
     layout, coordinate = values.layout, ("means", "quats", "scales") if is_sparse else ()
     if given["with_eval3d"]:
-        # As in gsplat, the projected centres have no gradient along rays.
+        # Projected centres have no gradient along rays, as in gsplat.
         return draw(Rendering(call, frame, layout), None, None, tensors.inputs)
     rendering = Rendering(call, frame, layout, given["absgrad"], coordinate)
     empty = torch.empty(*layout.rows, 2, dtype=torch.float32, device=layout.device)
@@ -242,7 +242,7 @@ def _prepared(given: Mapping[str, Any]) -> Prepared:
         views = given["viewmats"], given["viewmats_rs"]
         arguments |= {"colors": with_signals(colors, sh_degree, signals, degree, means, views), "sh_degree": None}
         if isinstance(backgrounds, torch.Tensor) and backgrounds.shape[-1] == colors.shape[-1]:
-            # Without a background of their own theirs is 0.
+            # Signals have the background 0, unless they have their own.
             arguments |= {"backgrounds": torch.nn.functional.pad(backgrounds, (0, signals.shape[-1]))}
     return _scene_of(arguments)
 
@@ -261,7 +261,7 @@ def _scene_of(arguments: Mapping[str, Any]) -> Prepared:
 def _values(
     given: Mapping[str, Any], call: GaussianCall, tensors: Prepared, radii: torch.Tensor | None
 ) -> Intermediates:
-    """What `meta` has of each Gaussian, to be computed when it is read."""
+    """Return what `meta` has of each Gaussian, to be computed when it is read."""
     compute: Callable[[str], torch.Tensor]
     if given["with_ut"]:
         compute = SecondCall(Snapshot(tensors.inputs), call, tensors)

@@ -107,7 +107,7 @@ def rasterization_2dgs(
     """
     del eps2d
     _check_modes(render_mode, depth_mode, distloss)
-    # As for volumes, optimisers that step scales without an activation may make them negative.
+    # Scales may be negative, as for volumes, if optimisers step them without an activation.
     scales = three_scales(scales.abs()) if isinstance(scales, torch.Tensor) else scales
     if "RGB" not in render_mode:
         colors, sh_degree, backgrounds = no_colors(means), None, None
@@ -163,7 +163,7 @@ def _images(render_mode: str) -> tuple[str, ...]:
 
 
 def _layout(frame: Frame, tensors: Prepared, packed: bool) -> Layout:
-    """Where the values of each surfel are; packed: of those that are visible alone."""
+    """Return the positions of the values of each surfel; packed: of visible ones alone."""
     visible = None
     if packed:
         visible = (torch.from_numpy(frame.radii) > 0).all(dim=-1).reshape(-1).nonzero().flatten()

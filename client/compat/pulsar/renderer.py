@@ -75,7 +75,7 @@ class Renderer(torch.nn.Module):
         )  # fmt: skip
         self._renderer.check()
         self._target = target
-        # Its device is the module's: inputs must be on it, and results are.
+        # The tracker's device is the module's: inputs must be on it, and results are.
         self.register_buffer("device_tracker", torch.zeros(1))
 
     def extra_repr(self) -> str:

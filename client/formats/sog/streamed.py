@@ -24,7 +24,7 @@ _LARGEST_TREE = 256 << 20
 _DEEPEST = 64
 # Digits of a level's number.
 _LONGEST_LEVEL = 6
-# In memory; harmonics add up to four times as much.
+# Bytes in memory; harmonics add up to four times as much.
 _BYTES_PER_GAUSSIAN = 56
 # The largest count or offset, which keeps sums within 64 bits.
 _LARGEST_COUNT = 1 << 40

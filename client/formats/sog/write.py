@@ -24,7 +24,7 @@ from lumigrad.client.formats.sog.read import FIRST_TAG, PALETTE_WIDTH
 Array = npt.NDArray[Any]
 
 _LARGEST_PALETTE = 65536
-# What readers limit logarithms of scales to.
+# Largest logarithm of a scale that readers accept.
 _LARGEST_LOGARITHM = 20.0
 # WebP's own scale of effort, 0 to 6.
 _EFFORT = 4

@@ -13,7 +13,7 @@ from lumigrad.client.formats.source import check_growth, malformed
 
 MAGIC = b"PXR-USDC"
 _MOST_SECTIONS = 64
-# Where sections have numbers of entries or bytes, uint64 at these offsets, and what each takes in memory at least.
+# Offsets at which sections have numbers of entries or bytes, uint64, and what each takes in memory at least.
 _COUNTS = {
     b"TOKENS": ((0, 8), (8, 1)),
     b"STRINGS": ((0, 4),),

@@ -136,7 +136,7 @@ class _Prim:
         quats = np.tile(np.array([1, 0, 0, 0], np.float32), (count, 1)) if quats is None else quats[:, [3, 0, 1, 2]]
         scales, opacities = self._rows("scales", count), self._rows("opacities", count)
         higher = self._rows(_COEFFICIENTS, count * coefficients)
-        # Without coefficients the colour is grey, 0.5.
+        # Colours without coefficients are grey, 0.5.
         sh = np.zeros((count, 1, 3), np.float32) if higher is None else higher.reshape(count, coefficients, 3)
         return StoredScene(
             means=np.zeros((0, 3), np.float32) if means is None else means,

@@ -150,13 +150,13 @@ class BoundRun {
     nb::gil_scoped_release unlocked;
     for (const auto& report : run_.reports()) report->wait();
   }
-  // Of each step that is done.
+  // Numbers of each step that is done.
   std::vector<std::vector<double>> numbers() const {
     std::vector<std::vector<double>> all;
     for (const auto& report : run_.reports()) all.push_back(report->numbers);
     return all;
   }
-  // Of all steps that are done.
+  // Times of all steps that are done.
   nb::dict milliseconds() const {
     std::map<std::string, double> sums;
     for (const auto& report : run_.reports()) {

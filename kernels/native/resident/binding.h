@@ -1,4 +1,4 @@
-// What the steps of a training have in common until its rows change. Pointers are to memory of the device that stays as
+// Binding that the steps of a training share until its rows change. Pointers are to memory of the device that stays as
 // long as the binding is in use.
 #pragma once
 
@@ -25,7 +25,7 @@ struct Rate {
 // A tensor of the scene that is optimised.
 struct Parameter {
   std::string name;
-  training::AdamGroup group;  // Without gradient and step sizes.
+  training::AdamGroup group;  // Group without gradient and step sizes.
   Rate rate, head_rate;
 };
 
@@ -34,7 +34,7 @@ struct Term {
   const float* values;
   std::int64_t count;
   float slope;
-  int parameter;  // Whose gradient it adds to; -1: none.
+  int parameter;  // Parameter whose gradient it adds to; -1: none.
 };
 
 // Weights, and whether windows lie within the image. Colours are compared if one of the first three is not 0, and the
@@ -51,7 +51,7 @@ struct Optimizer {
   double beta1, beta2, epsilon;
   bool visible_only;
 
-  // For a step, counted from 0.
+  // Settings of a step, counted from 0.
   training::AdamSettings settings(std::uint64_t step) const;
   float step_size(double rate, std::uint64_t step) const;
   // The parameters' groups with their step sizes.
@@ -61,7 +61,7 @@ struct Optimizer {
 // Noise of the means, after each step.
 struct Noise {
   density::Gaussians rows;
-  Rate rate;  // Of the means.
+  Rate rate;  // Rate of the means.
   double strength;
   std::uint64_t seed;
 };
@@ -69,7 +69,7 @@ struct Noise {
 // Statistics of the views for density control.
 struct Observation {
   density::Statistics to;
-  bool is_absolute;  // Of absolute gradients.
+  bool is_absolute;  // The gradients are absolute ones.
 };
 
 // Exposures of the views, which are optimised.
@@ -82,7 +82,7 @@ struct Exposures {
 };
 
 struct Binding {
-  gaussians::Scene scene;  // Without slices and poses.
+  gaussians::Scene scene;  // Scene without slices and poses.
   int sh_degree;           // As that of the settings.
   int views;               // Of a step: the scene's background has as many rows.
   Loss loss;
@@ -102,7 +102,7 @@ struct TrainedView {
   training::Plane color, mask, depth;
 };
 
-// By number; only between steps it changes.
+// Views by number; the table changes only between steps.
 using ViewTable = std::unordered_map<std::uint32_t, TrainedView>;
 
 }  // namespace lumigrad::resident

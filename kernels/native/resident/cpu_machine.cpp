@@ -18,7 +18,7 @@ class CpuReport final : public Report {
   void wait() override {}
 };
 
-// What the passes of a step keep.
+// Memory that the passes of a step keep.
 struct Kept {
   gaussians::Workspace gaussians;
   gaussians::Pass pass;

@@ -1,4 +1,4 @@
-// What the steps of a resident training need of a device. One thread uses a machine at a time.
+// Interface of a device for the steps of a resident training. One thread uses a machine at a time.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ class Report {
 
   // Once it is complete.
   std::vector<double> numbers;
-  std::map<std::string, double> milliseconds;  // By stage of the kernels.
+  std::map<std::string, double> milliseconds;  // Times by stage of the kernels.
 };
 
 // Views of one size, the scene that they show, and how.

@@ -97,7 +97,7 @@ bool Run::send() {
     return false;
   }
   if (!queue_.submit(job)) {
-    // Without a place for a second one, the first has to end.
+    // The first job has to end if there is no place for a second one.
     if (waiting_.empty()) outcome_ = job->outcome;
     return false;
   }

@@ -15,7 +15,7 @@ namespace lumigrad::resident {
 
 class StepJob;
 
-// One thread makes the steps; another may cancel them. The training must not be used elsewhere meanwhile.
+// Run of steps. One thread makes the steps; another may cancel them. The training must not be used elsewhere meanwhile.
 class Run {
  public:
   // The steps from number `first` on, each with its views. `demand` and `room_bytes` are those of one step.
@@ -28,9 +28,9 @@ class Run {
   // Ends it before the next step. On any thread.
   void cancel();
 
-  // Of the steps that are done, in order.
+  // Reports of the steps that are done, in order.
   const std::vector<std::shared_ptr<Report>>& reports() const { return reports_; }
-  // Of the step that has failed (kFailed).
+  // Error of the step that has failed (kFailed).
   std::exception_ptr error() const { return error_; }
   double queued_seconds() const { return queued_seconds_; }
   double overdue_limit() const { return overdue_limit_; }
@@ -52,7 +52,7 @@ class Run {
   serving::Outcome outcome_ = serving::Outcome::kDone;
   std::exception_ptr error_;
   double queued_seconds_ = 0, overdue_limit_ = 0;
-  std::mutex mutex_;  // Of those that follow.
+  std::mutex mutex_;  // Guards the members that follow.
   std::deque<std::shared_ptr<StepJob>> waiting_;
   bool is_cancelled_ = false;
 };

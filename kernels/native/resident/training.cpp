@@ -120,7 +120,7 @@ class ExposureStep {
   const Memory<double> sums_;
 };
 
-// One step, from its views to its report.
+// Step from its views to its report.
 class Training::Step {
  public:
   Step(Training& training, std::uint64_t number, const std::vector<std::uint32_t>& views)
@@ -275,7 +275,7 @@ class Training::Step {
     if (exposing != nullptr) exposing->change();
   }
 
-  // Of this only the first may fail, before it changes anything: it allocates.
+  // Only the first of these may fail, before it changes anything: it allocates.
   void change(const std::vector<training::AdamGroup>& groups, const training::AdamSettings& settings,
               const float* means2d, const std::int32_t* radii, double* sums) {
     machine_.adam(groups, settings, sums);

@@ -27,7 +27,7 @@ class Training {
            std::uint64_t next)
       : machine_(std::move(machine)), binding_(std::move(binding)), views_(std::move(views)), next_(next) {}
 
-  // Between steps.
+  // May be called between steps only.
   void set_next(std::uint64_t next) { next_ = next; }
   std::uint64_t next() const { return next_; }
 

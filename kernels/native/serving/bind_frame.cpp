@@ -36,13 +36,13 @@ using namespace serving;
 // Frames of one stream that are worked on or wait to be sent.
 constexpr std::size_t kMostFrames = 4;
 
-// What all frames of a stream have in common.
+// Data that all frames of a stream share.
 struct Source {
   Queue& queue;
   const Renderer& renderer;
   const std::shared_ptr<Account> places, payloads;
   const std::shared_ptr<Records> records;
-  const std::string method, request_id;  // Of its frames; ids end with their numbers.
+  const std::string method, request_id;  // Method and id of the frames; ids end with their numbers.
   const std::string tenant;
   const int priority;
   const Clock::time_point deadline;
@@ -122,7 +122,7 @@ class Frame {
 
  private:
   static double moment(Clock::time_point at) { return seconds_of(at.time_since_epoch()); }
-  // Before the reply is sent, so that whoever has it finds the frame in the metrics.
+  // Records before the reply is sent, so that whoever has it finds the frame in the metrics.
   void record() const {
     ShortRecord record;
     record.method = source_->method;
@@ -328,7 +328,7 @@ class FrameLine {
 
   const std::shared_ptr<const Source> source_;
   const std::shared_ptr<Progress> progress_;
-  // Of the cameras of frames that are of the same kind; empty: no kind is known.
+  // Kind of the cameras of frames that are alike; empty: no kind is known.
   std::string key_, engine_;
   // Whether a thread sends replies, other than the one that reads.
   bool has_sender_ = false;

@@ -25,7 +25,7 @@ struct BoundRender {
   std::shared_ptr<const Render> render;
   std::string head;
   nb::dict arrays;
-  // But for tenant, priority and deadline.
+  // Demand without tenant, priority and deadline.
   Demand demand;
   std::size_t reply_bytes;
 };
@@ -37,7 +37,7 @@ struct BoundRequest {
   RenderRequest request;
 };
 
-// By Python's time.monotonic; far ones are none.
+// Moment by Python's time.monotonic; far ones are none.
 Clock::time_point time_of(double moment);
 
 // A request in the queue, with its reply. One thread waits for it. Functions need the interpreter's lock, unless they
@@ -48,12 +48,12 @@ class BoundJob {
   BoundJob(Queue& queue, const nb::object& render, std::vector<CameraPose> poses, const Renderer& renderer,
            const nb::object& staging, Demand demand, std::int64_t room_bytes, std::string_view prefix = {});
 
-  // Without the interpreter's lock: both `submit` and `await`; a small job runs on this thread while the device is
+  // Submits and awaits, without the interpreter's lock; a small job runs on this thread while the device is
   // idle.
   void run(Clock::time_point arrived);
   // Adds it to the queue, unless it is refused. With or without the interpreter's lock.
   void submit();
-  // Without the interpreter's lock: waits for a job that was submitted, and completes the reply to a request that has
+  // Waits, without the interpreter's lock, for a job that was submitted, and completes the reply to a request that has
   // arrived at `arrived`. `settle` must follow.
   void await(Clock::time_point arrived);
   Outcome settle();

@@ -21,7 +21,7 @@ struct Scratch {
   gaussians::Workspace gaussians;
   gaussians::Pass pass;
   spheres::Workspace spheres;
-  // For outputs that are converted, or whose place in the payload is not aligned.
+  // Buffers of outputs that are converted, or whose place in the payload is not aligned.
   std::vector<std::unique_ptr<Buffer>> outputs;
 };
 
@@ -31,7 +31,7 @@ void add_times(const double* milliseconds, double* times) {
 
 bool is_aligned(const char* place) { return reinterpret_cast<std::uintptr_t>(place) % alignof(float) == 0; }
 
-// Where the kernels write the outputs of one job.
+// Places to which the kernels write the outputs of one job.
 class Targets {
  public:
   Targets(const Render& render, char* payload, Scratch& scratch) : render_(render), payload_(payload) {

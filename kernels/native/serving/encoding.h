@@ -28,7 +28,7 @@ inline std::uint16_t float16_of(float value) {
   const auto sign = static_cast<std::uint16_t>(bits >> 16 & 0x8000);
   const std::uint32_t magnitude = bits & 0x7FFFFFFF;
   if (magnitude > 0x7F800000) return static_cast<std::uint16_t>(sign | 0x7E00 | (magnitude >> 13 & 0x1FF));
-  // From halfway between the largest finite number and the power of two above it.
+  // Infinity begins halfway between the largest finite number and the power of two above it.
   if (magnitude >= 0x477FF000) return static_cast<std::uint16_t>(sign | 0x7C00);
   if (magnitude < 0x38800000) {
     // Adding 0.5 leaves a whole number of the smallest steps, 2^-24, in the lowest bits.

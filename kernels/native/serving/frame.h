@@ -20,7 +20,7 @@ struct FrameRequest {
   // All bytes of the cameras but those of their poses. Frames of equal keys differ in values of poses only, as long as
   // they follow the same `render`.
   std::string key;
-  std::vector<CameraPose> poses;  // Of the cameras, in order.
+  std::vector<CameraPose> poses;  // Poses of the cameras, in order.
 };
 
 // None for whatever may be wrong or of another kind: a `render`, a lane, a frame that may be skipped, fields that occur

@@ -19,7 +19,7 @@ inline double seconds_of(Clock::duration duration) { return std::chrono::duratio
 
 constexpr int kPriorities = 3;  // 0 is the most urgent.
 
-// What a job is predicted to take, and where it belongs in the queue. Kinds, batches and sequences are numbers that
+// Prediction of what a job takes, and its place in the queue. Kinds, batches and sequences are numbers that
 // stand for equal things; 0: none.
 struct Demand {
   std::string tenant;
@@ -27,25 +27,25 @@ struct Demand {
   Clock::time_point deadline = Clock::time_point::max();
   std::uint64_t kind = 0;  // Jobs of one kind take about the same time per view.
   double views = 1;
-  std::size_t bytes = 0;       // Of the device's memory.
+  std::size_t bytes = 0;       // Device memory.
   std::uint64_t batch = 0;     // Jobs of one batch may run together.
   double fill = 0;             // The fraction of a full batch that the job takes.
   std::uint64_t sequence = 0;  // Jobs of one sequence may run while the device is at work on the one before.
-  bool repeatable = false;     // It changes nothing but its result, so that its kernels may be stopped at any time.
+  bool repeatable = false;     // The job changes only its result, so that its kernels may be stopped at any time.
   bool own = false;            // The worker's own: it may take as long as it likes.
 };
 
 // How a job has left the queue.
 enum class Outcome {
-  kPending,    // It has not.
-  kDone,       // It has run.
-  kFailed,     // It has run, and an exception was thrown.
+  kPending,    // The job has not left.
+  kDone,       // The job has run.
+  kFailed,     // The job has run, and an exception was thrown.
   kFull,       // Refused: no place in the queue.
   kTooNear,    // Refused: it cannot end before its deadline.
   kClosed,     // Refused: the queue is closed.
-  kLate,       // Its deadline passed before it could run.
-  kCancelled,  // Its call ended before it could run, or its kernels were stopped because it had.
-  kOverdue,    // Its kernels were stopped, because it took longer than a call may.
+  kLate,       // The job's deadline passed before it could run.
+  kCancelled,  // The call ended before the job could run, or the kernels were stopped because it had.
+  kOverdue,    // The kernels were stopped, because they took longer than a call may.
   kLost,       // The device was lost while it ran.
 };
 

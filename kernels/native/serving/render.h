@@ -61,7 +61,7 @@ struct RenderTimes {
   double download = 0.0;
 };
 
-// What requests of one key have in common: the scene, its settings, lenses and outputs. Immutable.
+// Common part of the requests of one key: the scene, its settings, lenses and outputs. Immutable.
 struct Render {
   virtual ~Render() = default;
   // As replies call them.
@@ -80,7 +80,7 @@ struct Render {
   // Clears what lies between the outputs in a payload.
   void clear_gaps(char* payload) const;
 
-  std::vector<Output> outputs;  // By their places; the last one ends with the payload.
+  std::vector<Output> outputs;  // Outputs by their places; the last one ends with the payload.
   std::size_t payload_bytes = 0;
 };
 
@@ -96,7 +96,7 @@ struct GaussianRender final : Render {
 
   std::vector<gaussians::View> views;
   gaussians::Settings settings;
-  // Its pointers stay valid as long as the render; poses come with each request.
+  // Pointers in the scene stay valid as long as the render; poses come with each request.
   gaussians::Scene scene;
   std::vector<std::int32_t> slice_begins;
   gaussians::SlicePose slice_pose;
@@ -118,13 +118,13 @@ struct SphereRender final : Render {
   spheres::Scene scene;  // Its pointers stay valid as long as the render.
 };
 
-// One request: its poses, and where its payload goes. `payload`, `staging` and the arrays of `render` stay valid until
-// its job has ended, for ever if the outcome is kLost.
+// Request with its poses, and the place of its payload. `payload`, `staging` and the arrays of `render` stay valid
+// until its job has ended, for ever if the outcome is kLost.
 struct Request {
   std::shared_ptr<const Render> render;
   std::vector<CameraPose> poses;
   char* payload;
-  char* staging;  // Of Renderer::staging_bytes, pinned if it can be.
+  char* staging;  // Memory of Renderer::staging_bytes, pinned if it can be.
 };
 
 // A request in the queue.
@@ -135,7 +135,7 @@ class RenderJob : public NativeJob, public Request {
   // Completes the payload of a job that is done, on the thread that has waited for it. Throws if the device has failed.
   virtual void complete() = 0;
 
-  // Of a job that is complete.
+  // Times of a job that is complete.
   RenderTimes times;
   // The views of its batch, in one of the batch's jobs; 0 in the others.
   int batch_views = 0;

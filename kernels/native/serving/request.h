@@ -35,7 +35,7 @@ bool read_camera(std::string_view message, std::vector<CameraPose>& poses, Key& 
 struct RenderRequest : SceneRef {
   // All bytes but those of the poses. Requests of equal keys are equal but for the values of their poses.
   std::string key;
-  std::vector<CameraPose> poses;  // Of its cameras, in order.
+  std::vector<CameraPose> poses;  // Poses of its cameras, in order.
 };
 
 // None for whatever may be wrong or of another kind: a scene or tensors in the request, other cameras, fields that

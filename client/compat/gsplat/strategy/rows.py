@@ -23,7 +23,7 @@ _MOST_WEIGHTS = 1 << 24
 
 @dataclass(frozen=True)
 class Splats:
-    """What a strategy changes together.
+    """Tensors that a strategy changes together.
 
     Attributes:
         params: parameters by name, a row for each Gaussian; before activation: logarithms of scales, logits of
@@ -204,7 +204,7 @@ def relocated(
         Two tensors [M].
     """
     number = copies.clamp(1, MOST_COPIES)
-    # In doubles: the terms of the sum alternate, and cancel where there are many.
+    # Doubles are needed: the terms of the sum alternate, and cancel where there are many.
     before = opacities.double()
     after = (1.0 - (1.0 - before) ** (1.0 / number)).clamp(min_opacity, 1.0 - torch.finfo(torch.float32).eps)
     most = int(number.max()) if len(number) else 0

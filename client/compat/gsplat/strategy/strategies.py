@@ -155,7 +155,7 @@ class DefaultStrategy(Strategy):
     def _add(self, params: Parameters, state: State, info: Mapping[str, Any], packed: bool) -> None:
         centres = info[self.key_for_gradient]
         found = centres.absgrad if self.absgrad else centres.grad
-        # To pictures from -1 to 1, and to the loss of a single one.
+        # Slopes refer to pictures from -1 to 1, and to the loss of a single one.
         half = found.new_tensor([info["width"], info["height"]]) * (0.5 * info["n_cameras"])
         slopes, radii = (found * half).norm(dim=-1), info["radii"]
         if packed:

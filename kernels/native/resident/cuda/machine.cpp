@@ -61,7 +61,7 @@ class CudaReport final : public Report {
       : device_(device), places_(std::move(places)), place_(places_->take(count)), sent_(stream) {
     numbers.resize(count);
   }
-  // What has not come when nobody waits for it any more comes before its memory has another use.
+  // Numbers that nobody waits for any more must arrive before their memory has another use.
   ~CudaReport() override {
     if (!is_complete_) sent_.synchronize();
     places_->give(numbers.size(), place_);

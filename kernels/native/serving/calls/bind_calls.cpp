@@ -32,7 +32,7 @@ constexpr std::string_view kRequestId = "x-request-id", kPriority = "lumigrad-pr
 constexpr std::array<std::string_view, kPriorities> kPriorityNames{"interactive", "normal", "batch"};
 constexpr std::size_t kMostDigits = 18, kMostIdCharacters = 64;
 
-// What the metadata of a call say; valid, and without a lane.
+// Facts from the metadata of a call; valid, and without a lane.
 struct Facts {
   std::string request_id;
   int priority = 1;
@@ -126,7 +126,7 @@ nb::object called(PyObject* result) {
   return nb::steal(result);
 }
 
-// Of gRPC's contexts.
+// Names of the methods of gRPC's contexts.
 struct Names {
   PyObject* metadata = PyUnicode_InternFromString("invocation_metadata");
   PyObject* remaining = PyUnicode_InternFromString("time_remaining");
@@ -141,7 +141,7 @@ const Names& names() {
   return kNames;
 }
 
-// What draws the calls of one tenant.
+// Parts that draw the calls of one tenant.
 struct DrawingParts {
   nb::object queue;
   std::shared_ptr<Renderer> renderer;
@@ -216,7 +216,7 @@ class BoundShortCall final : public ShortCall {
     outcome = bound.run(monotonic(arrived));
     return outcome;
   }
-  // It was answered with the reply of that job.
+  // Records that the call was answered with the reply of that job.
   void answered(std::string engine, std::string operation, std::size_t received, std::size_t sent, int batch_views) {
     ShortRecord record;
     record.engine = std::move(engine);

@@ -32,7 +32,7 @@ Buckets& stage_of(const std::string& name, AlikeCalls& group) {
   return found != group.stages.end() ? found->second : group.stages.emplace_back(name, Buckets{}).second;
 }
 
-// As Python's isoformat, in milliseconds.
+// Time as Python's isoformat gives it, in milliseconds.
 std::string time_text(double moment) {
   const auto milliseconds = static_cast<std::int64_t>(std::floor(std::nearbyint(moment * 1e6) / kThousand));
   const auto seconds = static_cast<std::time_t>(milliseconds / 1000);

@@ -1,4 +1,4 @@
-// What is recorded of calls that ran without Python, until it is in the metrics and in the log.
+// Records of calls that ran without Python, until they are in the metrics and in the log.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace lumigrad::serving {
 
-// What is recorded of a call that was answered. Stages are names with milliseconds.
+// Record of a call that was answered. Stages are names with milliseconds.
 struct ShortRecord {
   std::string method, request_id, tenant, engine;
   std::vector<std::pair<std::string, double>> stages;

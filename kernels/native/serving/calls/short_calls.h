@@ -18,7 +18,7 @@
 
 namespace lumigrad::serving {
 
-// One call. `ShortCalls` guards what changes.
+// State of a call. `ShortCalls` guards what changes.
 struct ShortCall {
   std::string method, request_id, tenant;
   int priority = 1;
@@ -38,12 +38,12 @@ class ShortCalls {
 
   // False: no more calls are taken, or there is no place.
   bool admit(ShortCall& call);
-  // It was answered, and is recorded before its reply is sent.
+  // Ends a call that was answered, and records it before its reply is sent.
   void leave(ShortCall& call, ShortRecord record);
-  // It goes on in another way, which gives its place back by `release`.
+  // Lets a call go on in another way, which gives its place back by `release`.
   void hand_over(ShortCall& call);
   void release(ShortCall& call);
-  // Its reply was sent, or its caller is gone.
+  // Forgets a call whose reply was sent, or whose caller is gone.
   void end(ShortCall& call);
 
   void close();
@@ -51,7 +51,7 @@ class ShortCalls {
   bool wait_idle(Clock::duration limit);
   bool wait_sent(Clock::duration limit);
   std::vector<ShortCall*> open() const;
-  // Those that were answered before a moment, and are not sent.
+  // Calls that were answered before a moment, and are not sent.
   std::vector<ShortCall*> unsent(Clock::time_point before) const;
   std::size_t count() const;
 

@@ -12,7 +12,7 @@
 namespace lumigrad::serving {
 namespace {
 
-// What the jobs of a device share.
+// State that the jobs of a device share.
 struct Device {
   const Streams streams;
   gaussians::CudaWorkspace gaussians{};
@@ -54,7 +54,7 @@ class CudaJob : public RenderJob {
       draw(poses, *queued);
       copy(batch, *queued);
     } catch (...) {
-      // Before its memory is given back.
+      // The device must finish before its memory is given back.
       device_->streams.finish();
       throw;
     }

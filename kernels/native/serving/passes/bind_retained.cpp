@@ -37,7 +37,7 @@ struct BoundRetained {
   std::shared_ptr<PassEngine> engine;
   nb::object render;
   Envelope envelope;
-  std::size_t name_offset;  // In a reply, where the name of the state goes.
+  std::size_t name_offset;  // Place of the state's name in a reply.
   Demand demand;
 };
 

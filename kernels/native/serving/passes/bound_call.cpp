@@ -60,7 +60,7 @@ BoundCall::BoundCall(const CallContext& context, const Envelope& envelope, std::
   }
   const std::size_t head = envelope.head.size();
   tail_ = head + envelope.payload_bytes;
-  // Its length does not depend on the times.
+  // The tail's length does not depend on the times.
   const std::size_t bytes = tail_ + tail().size();
   reply_ = nb::steal<nb::bytes>(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(bytes)));
   if (!reply_.is_valid()) throw nb::python_error();

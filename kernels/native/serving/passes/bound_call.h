@@ -16,7 +16,7 @@
 
 namespace lumigrad::serving {
 
-// What the queue has to know of each call of a kind, but for tenant, priority and deadline.
+// Demand of each call of a kind, without tenant, priority and deadline.
 Demand demand_of(std::uint64_t kind, double views, std::size_t bytes);
 
 inline std::string_view bytes_of(const nanobind::bytes& raw) { return {raw.c_str(), raw.size()}; }
@@ -40,7 +40,7 @@ nanobind::object bound(const nanobind::bytes& raw, std::string_view name, Reques
   return nanobind::cast(Bound<Request>{raw, nanobind::steal<nanobind::str>(text), std::move(request)});
 }
 
-// What the replies of one kind have in common: the bytes before the payload, its size, the ranges of it that nothing is
+// Common part of the replies of one kind: the bytes before the payload, its size, the ranges of it that nothing is
 // written to, and the number of the field `timings`.
 struct Envelope {
   std::string head;
@@ -53,7 +53,7 @@ struct Envelope {
 std::vector<std::pair<std::size_t, std::size_t>> gaps_between(
     const std::vector<std::pair<std::size_t, std::size_t>>& parts, std::size_t payload_bytes);
 
-// What a call brings along.
+// Parts that a call brings along.
 struct CallContext {
   Queue& queue;
   nanobind::object staging;   // Memory beside the payload, or none.

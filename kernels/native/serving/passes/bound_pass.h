@@ -9,7 +9,7 @@
 
 namespace lumigrad::serving {
 
-// With what it refers to.
+// Pass with what it refers to.
 struct BoundPass {
   std::shared_ptr<RetainedPass> pass;
   nanobind::object kind;

@@ -12,7 +12,7 @@
 namespace lumigrad::serving {
 namespace {
 
-// As meshes::kStageNames.
+// Names in the order of meshes::kStageNames.
 constexpr const char* kStages[] = {"kernel.sort", "kernel.query"};
 
 // Pairs of spheres and obstacles that one thread looks at in less time than it takes to wake another, and as how many a

@@ -56,7 +56,7 @@ class CpuRetain final : public PayloadJob {
     download = 1e3 * seconds_of(Clock::now() - drawn);
   }
 
-  // Where the kernels write each output; null for levels, which go to the payload itself.
+  // Sets the places to which the kernels write each output; null for levels, which go to the payload itself.
   std::vector<const void*> point_all(const GaussianRender& render, GaussianTargets& targets) {
     const std::vector<KeptImage>& images = pass_->kind->images;
     for (std::size_t i = 0; i < images.size(); ++i) point(targets.images, images[i].name, pass_->image(i));
@@ -86,7 +86,7 @@ class CpuBackward final : public BackwardJob {
               std::shared_ptr<Scratch> scratch)
       : BackwardJob(std::move(demand), std::move(kind)), pass_(std::move(pass)), scratch_(std::move(scratch)) {}
 
-  // On as many threads as others, though: the order of sums follows from their number.
+  // The number of threads must stay that of other threads, though: the order of sums follows from it.
   bool runs_anywhere() const override { return pass_->kind->render->is_small(); }
   void run(std::span<NativeJob* const> batch) override {
     for (NativeJob* job : batch) static_cast<CpuBackward*>(job)->differentiate();

@@ -12,7 +12,7 @@ void scale(float* values, std::size_t count, float factor) {
   for (std::size_t i = 0; i < count; ++i) values[i] *= factor;
 }
 
-// From the jacobians of all rows to the gradient of the sum of all costs, added in the Python package's order.
+// Gradient of the sum of all costs, from the jacobians of all rows, added in the Python package's order.
 std::vector<float> gradient_of(const DistanceQuery& query, const float* jacobian) {
   constexpr int kOwn[] = {3, 4, 5, 9};
   const std::size_t rows = query.rows(), count = query.count, horizon = query.horizon;

@@ -16,17 +16,17 @@ namespace lumigrad::serving {
 
 // An output of a query, and its place in the payload of a reply.
 struct DistanceOutput {
-  std::string name;    // As the kernels call it, or "gradient".
+  std::string name;    // Name as the kernels use it, or "gradient".
   std::size_t offset;  // Bytes.
 };
 
-// What queries of one key have in common. Immutable.
+// Common part of the queries of one key. Immutable.
 struct DistanceQuery {
-  meshes::World world;  // Its pointers stay valid as long as the query.
+  meshes::World world;  // Pointers in it stay valid as long as the query.
   meshes::Settings settings;
   float weight;
   std::int32_t batches, horizon, count;
-  // Where the request's payload has spheres and environments.
+  // Places of spheres and environments in the request's payload.
   std::size_t spheres_offset;
   std::optional<std::size_t> environments_offset;
   float most_coordinate;

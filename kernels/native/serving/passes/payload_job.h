@@ -21,14 +21,14 @@ class PayloadJob : public NativeJob {
   virtual bool accept(std::string_view request) = 0;
   // Completes the reply's payload, likewise once the job is done. Throws if the device has failed.
   virtual void complete() {}
-  // Of the kernels, as replies call them.
+  // Names of the kernels' stages in replies.
   virtual std::span<const char* const> stages() const = 0;
 
-  // Where the reply's payload goes: valid until the job has ended, for ever if its outcome is kLost.
+  // Place of the reply's payload: valid until the job has ended, for ever if its outcome is kLost.
   char* payload = nullptr;
   // Memory of the size that its engine asks for, pinned if it can be; it lasts as long.
   char* staging = nullptr;
-  // Of a job that is complete: milliseconds of the kernels, by stage, and of moving inputs and outputs.
+  // Times of a job that is complete: milliseconds of the kernels, by stage, and of moving inputs and outputs.
   std::array<double, kMostKernelTimes> times{};
   double upload = 0, download = 0;
 };

@@ -21,7 +21,7 @@ struct KeptImage {
   std::size_t values;
 };
 
-// What retained renders of one key have in common. Immutable.
+// Common part of the retained renders of one key. Immutable.
 struct RetainedRender {
   std::shared_ptr<const GaussianRender> render;
   std::vector<KeptImage> images;
@@ -45,7 +45,7 @@ struct CpuRetained final : RetainedPass {
   float* image(std::size_t index) { return images[index]->ensure<float>(kind->images[index].values); }
 
   gaussians::Pass pass;
-  std::vector<std::unique_ptr<Buffer>> images;  // Of floats, in the order of the kind's.
+  std::vector<std::unique_ptr<Buffer>> images;  // Images of floats, in the order of the kind's.
 };
 
 // The gradient of an output, in the payload of a request.
@@ -56,10 +56,10 @@ struct Incoming {
   std::size_t offset;
 };
 
-// What backward passes of one key have in common. Immutable.
+// Common part of the backward passes of one key. Immutable.
 struct BackwardKind {
   std::vector<Incoming> incoming;
-  std::vector<Output> gradients;  // By their places; the last one ends with the payload.
+  std::vector<Output> gradients;  // Gradients by their places; the last one ends with the payload.
 };
 
 // Sets the kernels' pointers for an image or the gradient of an output, and for a gradient; throws

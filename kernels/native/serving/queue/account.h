@@ -20,8 +20,8 @@ struct Shortage {
 // Thread-safe.
 class Account {
  public:
-  // One tenant may have `share`, all together `limit`, of which only tenants that have nothing may take the last
-  // `kept`.
+  // Limits: one tenant may have `share`, all together `limit`, of which only tenants that have nothing may take the
+  // last `kept`.
   Account(std::int64_t limit, std::int64_t share, std::int64_t kept) : limit_(limit), share_(share), kept_(kept) {}
 
   std::int64_t taken() const;

@@ -85,7 +85,7 @@ class Lines {
 
   Places places_;
   std::size_t size_ = 0, bytes_ = 0;
-  std::vector<std::unique_ptr<Line>> lines_;  // Of two with equal charges the older is next.
+  std::vector<std::unique_ptr<Line>> lines_;  // Lines; the older of two with equal charges is next.
   // The line of the job that was taken last, its priority, and the priorities that its tenant offered.
   Line* last_ = nullptr;
   int last_priority_ = 0;

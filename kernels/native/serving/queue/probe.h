@@ -39,7 +39,7 @@ class ProbeJob : public NativeJob {
   std::size_t asked_bytes = 0;
   bool fails = false;
   int together = 0;  // The jobs of the batch with which it ran.
-  int thread = 0;    // On which it ran, by the system's number.
+  int thread = 0;    // Thread on which the job ran, by the system's number.
 };
 
 }  // namespace lumigrad::serving

@@ -262,7 +262,7 @@ Outcome Queue::admit(Job& job) const {
   if (is_closed_) return Outcome::kClosed;
   if (job.is_given_up) return Outcome::kCancelled;
   const Clock::time_point now = Clock::now();
-  // Without estimates no job is refused.
+  // No job is refused without estimates.
   const double least = estimates_.least(demand.kind, demand.views, now);
   if (least > 0 && demand.deadline < Clock::time_point::max()) {
     const double needed = seconds_ahead(demand, now) + least, left = seconds_of(demand.deadline - now);
@@ -372,7 +372,7 @@ void Queue::run_native(Lock& lock) {
   const double seconds = seconds_of(Clock::now() - started);
   lock.lock();
   for (NativeJob* job : jobs) {
-    // Those who waited for a device that is lost have gone.
+    // Callers that waited for a device that is lost have gone.
     if (job->outcome != Outcome::kPending) continue;
     job->error = error;
     job->outcome = outcome == Outcome::kCancelled && job->overdue_limit > 0 ? Outcome::kOverdue : outcome;

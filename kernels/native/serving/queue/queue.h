@@ -25,7 +25,7 @@ class Queue {
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
 
-  // For the threads of calls.
+  // Functions for the threads of calls.
 
   // Adds a job; false: its outcome says why it was refused, and it may be submitted again.
   bool submit(const std::shared_ptr<Job>& job);
@@ -39,11 +39,12 @@ class Queue {
   // jobs have ended and all are repeatable. A job that was not submitted yet will be refused. On any thread.
   void cancel(Job& job);
 
-  // For the device's thread.
+  // Functions for the device's thread.
 
   enum class Next {
-    kBatch,   // Of Python's jobs; `finish` follows, and until then this thread heeds the batch's StopRequest.
-    kSettle,  // What a job has left to the device must end before the next job; `settled` follows.
+    kBatch,   // Python's jobs wait to be run; `finish` follows, and until then this thread heeds the batch's
+              // StopRequest.
+    kSettle,  // Work that a job has left to the device must end before the next job; `settled` follows.
     kEnd,     // The queue is closed.
     kNone,    // Not without waiting, or without running a native batch.
   };
@@ -56,7 +57,7 @@ class Queue {
   // The device has done what was left: charges the time since `take` to the tenant that has left it.
   void settled();
 
-  // For any thread.
+  // Functions for any thread.
 
   // Stops the running batch if it has taken longer, unless it is the worker's own.
   void stop_overdue(double limit_seconds);
@@ -66,7 +67,7 @@ class Queue {
   void lose();
 
   std::size_t depth() const;
-  std::size_t predicted_bytes() const;  // Of waiting and running jobs.
+  std::size_t predicted_bytes() const;  // Bytes of waiting and running jobs.
   bool is_busy() const;                 // Whether a job runs or waits.
   // Seconds since the running batch, or the progress that its kernels last made; 0: none runs.
   double held_seconds() const;
@@ -104,11 +105,11 @@ class Queue {
   void end(Lock& lock, double seconds, bool ok);
 
   const Clock::duration batch_wait_;
-  mutable std::mutex mutex_;  // Of all that follows.
+  mutable std::mutex mutex_;  // Guards all members that follow.
   std::condition_variable changed_;
   Lines lines_;
   Estimates estimates_;
-  double mean_seconds_ = 0.01;  // Of batches.
+  double mean_seconds_ = 0.01;  // Mean time of batches.
   bool is_closed_ = false;
   std::optional<Running> running_;
   bool is_forming_ = false;  // A batch that is not full waits for more jobs.

@@ -49,6 +49,11 @@ class StageTimes:
         self._started = time.perf_counter()
 
     @property
+    def arrived(self) -> float:
+        """The time by `time.perf_counter` at which the call, or its header, arrived."""
+        return self._started
+
+    @property
     def total(self) -> float:
         """Milliseconds since the call, or its header, arrived."""
         return (time.perf_counter() - self._started) * 1e3

@@ -20,6 +20,7 @@ from lumigrad.kernels.spheres.camera_sources import OpenCVSource as SphereLens
 from lumigrad.kernels.spheres.inputs import check_inputs
 from lumigrad.kernels.spheres.prepared import prepare as prepare_spheres
 from lumigrad.protos import dtypes
+from lumigrad.protos.chunks import SHORT_BYTES
 from lumigrad.protos.dtypes import Array, to_numpy
 from lumigrad.protos.tensors import ALIGNMENT
 from lumigrad.protos.wire import varint
@@ -131,7 +132,8 @@ def prepared_render(
     if any(formats.are_files(name) for name in plan.outputs):
         payload_bytes = parts[-1].offset + prod(parts[-1].shape) * parts[-1].dtype.itemsize
     else:
-        message_bytes, head = payload_bytes, head_of(reply, payload_bytes)
+        head = head_of(reply, payload_bytes)
+        message_bytes = message_bytes_of(head, payload_bytes)
     places = [Place(part.name, encoding_of(formats, part.name), prod(part.shape), part.offset) for part in parts]
     made = native_render(plan, tensors, places, payload_bytes, head)
     if made is None:
@@ -231,6 +233,11 @@ def head_of(reply: Any, payload_bytes: int) -> bytes:
     head.payload_bytes = payload_bytes
     tag = head.DESCRIPTOR.fields_by_name["data"].number << 3 | 2
     return bytes(head.SerializeToString() + varint(tag) + varint(payload_bytes))
+
+
+def message_bytes_of(head: bytes, payload_bytes: int) -> int:
+    """What a caller has to take in one message for a reply to be one, as `fits_message` decides it."""
+    return payload_bytes if payload_bytes <= SHORT_BYTES else len(head) + payload_bytes
 
 
 def encoding_of(formats: ImageFormats, name: str) -> str:

@@ -18,7 +18,14 @@ from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.content import Shapes, Tensors
 from lumigrad.server.engines.gaussians import GAUSSIANS, GaussianPlan, gaussian_plan
 from lumigrad.server.engines.images import ImageFormats
-from lumigrad.server.engines.prepared import PreparedKinds, encoding_of, head_of, is_plain, native_render
+from lumigrad.server.engines.prepared import (
+    PreparedKinds,
+    encoding_of,
+    head_of,
+    is_plain,
+    message_bytes_of,
+    native_render,
+)
 from lumigrad.server.engines.runner import ForwardState, Task
 from lumigrad.v1 import render_pb2, scene_pb2, tensor_pb2
 
@@ -61,6 +68,7 @@ class PreparedPass:
         source: What their states have in common.
         cost: The cost of each.
         payload_bytes: Of a reply.
+        message_bytes: What a caller has to take in one message.
         state_bytes: The size of a state without what the kernels keep.
         backwards: The Backwards of its states.
     """
@@ -70,6 +78,7 @@ class PreparedPass:
     source: PassSource
     cost: Cost
     payload_bytes: int
+    message_bytes: int
     state_bytes: int
     backwards: PreparedKinds = field(default_factory=PreparedKinds)
 
@@ -157,7 +166,8 @@ def prepared_pass(
         kind=numbers.of(cost.kind),
         bytes=cost.bytes,
     )
-    return PreparedPass(native, passes, source, cost, payload_bytes, state.bytes - state.kept.bytes)
+    most = message_bytes_of(head, payload_bytes)
+    return PreparedPass(native, passes, source, cost, payload_bytes, most, state.bytes - state.kept.bytes)
 
 
 @dataclass(frozen=True)
@@ -168,12 +178,14 @@ class PreparedBackward:
         native: Computes them.
         cost: The cost of each.
         payload_bytes: Of a reply.
+        message_bytes: What a caller has to take in one message.
         releases: Whether they release the state.
     """
 
     native: _native.BackwardKind
     cost: Cost
     payload_bytes: int
+    message_bytes: int
     releases: bool
 
 
@@ -198,17 +210,18 @@ def prepared_backward(
     entries, gradients = spec.output_gradients, reply.gradients
     if spec.format.sparse or not _are_plain(entries, _INCOMING) or not _are_plain(gradients, _GRADIENTS):
         return None
+    head = head_of(reply, payload_bytes)
     native = _native.BackwardKind(
         incoming=[_part(entry) for entry in entries],
         gradients=[_part(gradient) for gradient in gradients],
         payload_bytes=payload_bytes,
-        head=head_of(reply, payload_bytes),
+        head=head,
         engine=state.kind.passes.engine,
         kind=numbers.of(cost.kind),
         views=state.task.plan.views,
         bytes=cost.bytes,
     )
-    return PreparedBackward(native, cost, payload_bytes, spec.release)
+    return PreparedBackward(native, cost, payload_bytes, message_bytes_of(head, payload_bytes), spec.release)
 
 
 def _are_plain(entries: Sequence[tensor_pb2.NamedTensor], names: set[str]) -> bool:

@@ -9,7 +9,7 @@ from lumigrad.kernels._native import DistanceQuery
 from lumigrad.server.device.jobs import Numbers
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.distances import DistancePlan, kernel_name
-from lumigrad.server.engines.prepared import head_of
+from lumigrad.server.engines.prepared import head_of, message_bytes_of
 from lumigrad.server.engines.requests import Plan
 from lumigrad.v1 import distance_pb2
 
@@ -23,6 +23,7 @@ class PreparedQuery:
         world: What they search, as long as no mesh of it moves.
         cost: The cost of each.
         payload_bytes: Of a reply.
+        message_bytes: What a caller has to take in one message.
         rows: The number of spheres.
     """
 
@@ -30,6 +31,7 @@ class PreparedQuery:
     world: meshes.World
     cost: Cost
     payload_bytes: int
+    message_bytes: int
     rows: int
 
 
@@ -58,6 +60,7 @@ def prepared_query(
     if reply.context_id or any(output.tensor.WhichOneof("location") != "payload" for output in reply.outputs):
         return None
     spheres, environments = plan.tensors["spheres"], plan.tensors.get("environments")
+    head = head_of(reply, payload_bytes)
     native = meshes.prepare(
         queries,
         world,
@@ -67,8 +70,10 @@ def prepared_query(
         environments=None if environments is None else environments.payload.offset,
         places=[(kernel_name(output.name), output.tensor.payload.offset) for output in reply.outputs],
         payload_bytes=payload_bytes,
-        head=head_of(reply, payload_bytes),
+        head=head,
         kind=numbers.of(cost.kind),
         cost_bytes=cost.bytes,
     )
-    return None if native is None else PreparedQuery(native, world, cost, payload_bytes, plan.count)
+    if native is None:
+        return None
+    return PreparedQuery(native, world, cost, payload_bytes, message_bytes_of(head, payload_bytes), plan.count)

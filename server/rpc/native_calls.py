@@ -89,7 +89,7 @@ class AskingCall:
             return None
         call.job = made
         call.on_end(made.end)
-        outcome = made.run(call.times.created)
+        outcome = made.run(call.times.arrived)
         if outcome == Outcome.CANCELLED:
             call.check()
         return _done(made, outcome, made.overdue_limit)

@@ -187,7 +187,7 @@ class PreparedCalls:
         )
         call.job = job
         call.on_end(job.end)
-        outcome = job.run(call.times.created)
+        outcome = job.run(call.times.arrived)
         if outcome == Outcome.DONE:
             _note(job, prepared, call)
             return job.reply

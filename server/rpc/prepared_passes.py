@@ -65,7 +65,7 @@ class PreparedPasses:
         return AskingCall(self._tenants.of(call), most_bytes, self._room, call)
 
     def _render(self, prepared: PreparedPass, request: RenderRequest, asking: Asking) -> bytes | None:
-        if prepared.payload_bytes > asking.most_bytes:
+        if prepared.message_bytes > asking.most_bytes:
             return None
         found = asking.run(RetainCall, prepared.native, request, prepared.cost)
         if not isinstance(found, RetainCall):
@@ -85,7 +85,7 @@ class PreparedPasses:
             return None
         asking.remember(request)
         prepared: PreparedBackward | None = state.kind.backwards.find(request.key)
-        if prepared is None or prepared.payload_bytes > asking.most_bytes:
+        if prepared is None or prepared.message_bytes > asking.most_bytes:
             return None
         if not state.turn.acquire(blocking=False):
             return None

@@ -47,7 +47,7 @@ class PreparedQueries:
             return None
         asking.remember(request)
         prepared: PreparedQuery | None = scene.prepared.find(request.key)
-        if prepared is None or prepared.payload_bytes > asking.most_bytes:
+        if prepared is None or prepared.message_bytes > asking.most_bytes:
             return None
         if prepared.world is not settled_world(scene.content):
             return None

@@ -154,7 +154,10 @@ def forward_steps(
     tensors = {name: _allocate(name, gaussians, cameras, into) for name in drawn}
     given = None if rays is None else rays.detach().contiguous()
     engine, times = engine_for(gaussians.device), Stages()
+    scene = gaussians.arrays()
     by_view = {"background": backgrounds, "rays": given, "color_levels": levels, **tensors}
+    if gaussians.per_camera:
+        by_view["colors"] = scene["colors"]
     # What is retained is of one launch, and views of several scenes refer to all of them.
     is_whole = retain or whole or gaussians.scenes > 1
     is_cuda, view_work = isinstance(engine, CudaEngine), cameras[0].width * cameras[0].height + gaussians.count
@@ -163,7 +166,7 @@ def forward_steps(
         parts: dict[str, torch.Tensor | None] = by_view
         if len(views) < len(cameras):
             parts = {name: None if tensor is None else tensor[part] for name, tensor in by_view.items()}
-        arrays = {**gaussians.arrays(), **parts, "lidar_angles": lidar_tables(cameras[part], gaussians.device)}
+        arrays = {**scene, **parts, "lidar_angles": lidar_tables(cameras[part], gaussians.device)}
         kept, spent = yield from engine.forward(views, native_settings, arrays, retain)
         times.views += spent.views
     if "surface_normals" in outputs:

@@ -20,7 +20,7 @@ from lumigrad.kernels.gaussians import (
     forward,
     forward_steps,
 )
-from lumigrad.kernels.steps import Steps
+from lumigrad.kernels.steps import Steps, complete
 
 STAGES = {"project", "sort", "bin", "blend"}
 BACKWARD_STAGES = {"blend_backward", "project_backward"}
@@ -162,3 +162,12 @@ def test_calls_that_take_turns_do_not_meet(retain: bool, scenes: int) -> None:
         gradients = in_turns(*(backward_steps(each.state, upstream) for each in found))
         for result, wanted in zip(gradients, expected_gradients, strict=True):
             assert all(torch.equal(result.gradients[name], value) for name, value in wanted.items())
+
+
+def test_each_step_has_the_colors_of_its_views() -> None:
+    colors = torch.rand(4, 40, 2, generator=torch.Generator().manual_seed(5))
+    steps = forward_steps(scene(sh=None, colors=colors), cameras(4), Settings())
+    found = complete(steps).outputs["color"]
+    for view, camera in enumerate(cameras(4)):
+        expected = forward(scene(sh=None, colors=colors[view]), [camera], Settings()).outputs["color"]
+        assert torch.equal(found[view], expected[0]), view

@@ -278,12 +278,13 @@ def _is_plain(state: TrainingState, step: int) -> bool:
 
 def _are_plain(state: TrainingState, views: Sequence[int]) -> bool:
     """Whether views go together and have what the loss compares; of a step made with Python, what is wrong is told."""
-    loss, targets = state.plan.loss, [state.views.tensors(number) for number in views]
+    loss = state.plan.loss
     assert loss is not None
     try:
         state.views.check(views, "step.views")
     except InvalidArgumentError:
         return False
+    targets = [state.views.tensors(number) for number in views]
     kinds = {
         (frozenset(target), state.views.messages[number].camera.HasField("sensor"))
         for number, target in zip(views, targets, strict=True)

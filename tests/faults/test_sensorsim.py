@@ -397,16 +397,15 @@ def rollout(target: Callable[[], str], scene_id: str, steps: int, answered: list
 
 
 def rollouts(target: Callable[[], str], steps: int, disturb: Callable[[], None], count: int = 4) -> None:
-    """Several at once; something happens to the worker when they are under way."""
-    answered: list[float] = []
+    """Several at once; something happens to the worker when all are under way: they repeat their batches alone."""
+    answered: list[list[float]] = [[] for _ in range(count)]
     with ThreadPoolExecutor(count) as threads:
-        running = [threads.submit(rollout, target, SCENE, steps, answered) for _ in range(count)]
-        while len(answered) < count:
-            time.sleep(0.01)
+        running = [threads.submit(rollout, target, SCENE, steps, own) for own in answered]
+        wait_until(lambda: all(answered), "a batch of each rollout")
         disturb()
         for one in running:
             one.result(120)
-    assert len(answered) == count * steps
+    assert [len(own) for own in answered] == [steps] * count
 
 
 @pytest.fixture(scope="module")

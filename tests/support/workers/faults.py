@@ -47,6 +47,11 @@ class Faults:
         """Whether a fault is armed; leaves it armed, for faults that occur repeatedly."""
         return (self._folder / name).exists()
 
+    @property
+    def are_armed(self) -> bool:
+        """Whether any fault is armed."""
+        return any(path.is_file() for path in self._folder.iterdir())
+
 
 class FaultyEngine:
     """A render engine whose forward pass fails with the armed faults."""

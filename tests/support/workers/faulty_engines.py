@@ -9,6 +9,7 @@ from typing import Any
 
 from lumigrad.server.process import liveness as warm_up
 from lumigrad.server.process import main, worker
+from lumigrad.server.rpc.prepared_calls import Lookup
 from lumigrad.server.scenes import lookup as engines
 from support.workers.faults import Faults, FaultyEngine
 from support.workers.forks import FAULTS
@@ -36,9 +37,16 @@ def start(thread: threading.Thread) -> None:
     start_thread(thread)
 
 
+def look_up(self: Lookup, kind: Any) -> Any:
+    """Native code has no faults: what it would draw is left to the engine, as if it had failed."""
+    return None if faults.are_armed else find(self, kind)
+
+
 run_worker, main.run = main.run, run
 start_thread = threading.Thread.start
 threading.Thread.start = start  # type: ignore[method-assign]
 worker.warm_up = trial
+find = Lookup.__call__
+Lookup.__call__ = look_up  # type: ignore[method-assign]
 wrapped: Any = engines.ENGINES
 wrapped["spheres"] = FaultyEngine(wrapped["spheres"], faults)

@@ -75,7 +75,7 @@ def plan_text(recipe: Recipe, shots: Sequence[Shot], fitted: Sequence[Shot], hel
     """What is going to be fitted, for people."""
     used = {shot.name for shot in (*fitted, *held_out)}
     unused = f", {len(shots) - len(used)} in no list of the data set" if len(used) < len(shots) else ""
-    length = f"{recipe.seconds:g} s" if recipe.seconds else f"{recipe.steps} steps"
+    length = f"{recipe.seconds:g} s" if recipe.seconds else f"{recipe.steps:,} steps"
     frame = "" if recipe.offset is None else f"; coordinates: {offset_text(recipe.offset)}"
     memory = size_text(memory_of(recipe.schedule(len(fitted)).shots(fitted)))
     planned = f"{len(fitted)} photographs to fit, {len(held_out)} held out{unused}, {length}"

@@ -65,7 +65,7 @@ class BySteps:
 
     def text(self, number: int) -> str:
         """See `Pacing`."""
-        return f"{number} of {self._steps} steps"
+        return f"{number:,} of {self._steps:,} steps"
 
     def is_over(self, number: int) -> bool:
         """Whether all steps are done."""
@@ -120,7 +120,7 @@ class BySeconds:
 
     def text(self, number: int) -> str:
         """See `Pacing`."""
-        return f"{number} steps, {self.done(number):.0f} of {self.total:g} s"
+        return f"{number:,} steps, {self.done(number):.0f} of {self.total:g} s"
 
     def is_over(self, number: int) -> bool:
         """Whether there is no time for half of another step, and the last preview."""

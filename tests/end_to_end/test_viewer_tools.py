@@ -194,7 +194,7 @@ def test_a_fit_is_watched_while_it_runs(process: WorkerProcess, browser: Any, tm
         assert fitting.stderr is not None
         url = next(line for line in fitting.stderr if line.startswith("watch it: ")).split(": ", 1)[1].strip()
         page = opened_page(browser, url, 480, 360)
-        step = page.get_by_text(" of 100,000, ")
+        step = page.get_by_text(" of 100,000 steps, ")
         step.wait_for(timeout=1000 * SECONDS)
         wait_for(lambda: page.title() == "fit: scene.ply")
         before, shown = step.inner_text(), canvas_pixels(page, tmp_path / "before.png")

@@ -111,9 +111,9 @@ def test_small_photographs_come_first_in_the_schedule_not_in_steps() -> None:
 
 
 def test_what_is_said_of_the_progress() -> None:
-    assert BySteps(95, None).text(30) == "30 of 95 steps"
+    assert BySteps(7000, None).text(3000) == "3,000 of 7,000 steps"
     fit = Fit(lambda share: 1.0)
-    assert fit.by_seconds(60.0, used=27.2).text(1234) == "1234 steps, 27 of 60 s"
+    assert fit.by_seconds(60.0, used=27.2).text(1234) == "1,234 steps, 27 of 60 s"
 
 
 def test_steps_that_are_sent_again_keep_their_pace() -> None:

@@ -200,6 +200,27 @@ def test_a_process_that_may_have_no_more_memory_refuses_and_goes_on(tmp_path: Pa
         assert " ERROR " not in process.log
 
 
+def test_a_reply_of_a_known_kind_that_there_is_no_memory_for_leaves_nothing_reserved() -> None:
+    """Of 192 MiB, which native code would write to."""
+    with worker("--device", "cpu") as process:
+        client = RawClient(process.target)
+        scene_id = client.put(sphere_cloud(100)).scene.scene_id
+        small, large = (spec_of(opencv_camera(size, size), scene_id=scene_id) for size in (64, 4096))
+        for _ in range(2):
+            expected = client.render(small).arrays["color"]
+            client.render(large)
+        limit = address_space(process.process.pid) + 64 * MIB
+        resource.prlimit(process.process.pid, resource.RLIMIT_AS, (limit, limit))
+        for _ in range(2):
+            error = failure(lambda: client.render(large))
+            assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert detail(error, error_details_pb2.RetryInfo)
+            assert client.render(small).arrays["color"].tobytes() == expected.tobytes()
+            wait_for(process, "lumigrad_transit_bytes", 0)
+        client.close()
+        assert " ERROR " not in process.log
+
+
 def test_a_backward_whose_payload_is_on_its_way_holds_no_state(faulty: Faulty, client: RawClient) -> None:
     process, _ = faulty
     state = client.render(spec_of(), cloud=sphere_cloud(3), retain=True).header.context_id

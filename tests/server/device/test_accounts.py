@@ -21,12 +21,13 @@ def account(limit: int = 100, share: int | None = None) -> Account:
 
 def test_a_share_is_refused_before_the_limit_and_both_name_their_option() -> None:
     books = account(share=60)
-    books.reserve("a", 60)
+    held = [books.reserve("a", 60)]
     with pytest.raises(BusyError, match=r"60 of 60 bytes \(--each\).* 1 more"):
         books.reserve("a", 1)
-    books.reserve("b", 40)
+    held.append(books.reserve("b", 40))
     with pytest.raises(BusyError, match=r"100 of 100 bytes are taken \(--all\), and 1 more"):
         books.reserve("b", 1)
+    assert books.taken == sum(mine.amount for mine in held)
 
 
 def test_a_refused_change_leaves_everything_as_it_was() -> None:
@@ -44,6 +45,15 @@ def test_a_released_reservation_takes_nothing_any_more() -> None:
     mine.release()
     mine.resize(50)
     assert (mine.amount, books.taken) == (0, 0)
+
+
+def test_nothing_outlasts_a_reservation_that_nobody_has() -> None:
+    """Such as that of a job which could not be made."""
+    books = account()
+    mine, native = books.reserve("a", 70), books.take("a", 20)
+    assert native is not None
+    del mine, native
+    assert books.taken == 0
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 80), st.integers(0, 80)), max_size=30))

@@ -142,13 +142,14 @@ def test_the_payload_of_a_call_is_counted_once() -> None:
     """It is reserved when it arrives, and part of what the call's job is predicted to take."""
     account = Account("bytes of payloads", 100, "--transit-mib")
     memory = DeviceMemory(torch.device("cpu"), 100, PayloadMemory(account, allocate_bytes))
-    account.reserve("own", 60)
+    held = [account.reserve("own", 60)]
     memory.make_room(Cost(bytes=100, payload_bytes=60))
-    account.reserve("other", 10)
+    held.append(account.reserve("other", 10))
     memory.make_room(Cost(bytes=90, payload_bytes=60))
     with pytest.raises(DeviceMemoryError) as raised:
         memory.make_room(Cost(bytes=91, payload_bytes=60))
     assert (raised.value.asked_bytes, raised.value.available_bytes) == (91, 90)
+    assert account.taken == sum(reserved.amount for reserved in held)
 
 
 class Ending:

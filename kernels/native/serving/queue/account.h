@@ -40,11 +40,12 @@ class Account {
   std::int64_t total_ = 0;
 };
 
-// The amount that one call or object has reserved. Thread-safe.
+// The amount that one call or object has reserved; nothing of it outlasts this. Thread-safe.
 class Reservation {
  public:
   Reservation(std::shared_ptr<Account> account, std::string tenant)
       : account_(std::move(account)), tenant_(std::move(tenant)) {}
+  ~Reservation() { release(); }
   Reservation(const Reservation&) = delete;
   Reservation& operator=(const Reservation&) = delete;
 

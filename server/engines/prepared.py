@@ -113,6 +113,8 @@ def prepared_render(
     payload_bytes: int,
     cost: Cost,
     numbers: Numbers,
+    *,
+    is_cpu: bool,
 ) -> PreparedRender | None:
     """Prepare renders like one that has just succeeded; None: there is no faster way for its kind.
 
@@ -124,6 +126,7 @@ def prepared_render(
         payload_bytes: The size of its payload.
         cost: Its cost.
         numbers: Of the queue.
+        is_cpu: Whether the CPU draws them.
     """
     plan = task.plan
     if not is_plain(plan, reply):
@@ -135,12 +138,12 @@ def prepared_render(
         head = head_of(reply, payload_bytes)
         message_bytes = message_bytes_of(head, payload_bytes)
     places = [Place(part.name, encoding_of(formats, part.name), prod(part.shape), part.offset) for part in parts]
-    made = native_render(plan, tensors, places, payload_bytes, head)
+    made = native_render(plan, tensors, places, payload_bytes, head, is_cpu=is_cpu)
     if made is None:
         return None
     native, together = made.native, made.most_together
     # The key of a batch is the render itself. On the CPU a batch would only make its calls wait for each other.
-    batch = 0 if next(iter(tensors.values())).device.type == "cpu" else numbers.of(native)
+    batch = 0 if is_cpu else numbers.of(native)
     fill = max(plan.fill, 1 / together)
     native.demand(kind=numbers.of(cost.kind), batch=batch, fill=fill, bytes=cost.bytes)
     scene = task.scene or scene_pb2.SceneRef()
@@ -171,10 +174,10 @@ class NativeRender:
 
 
 def native_render(
-    plan: Plan, tensors: Tensors, places: Sequence[Place], payload_bytes: int, head: bytes
+    plan: Plan, tensors: Tensors, places: Sequence[Place], payload_bytes: int, head: bytes, *, is_cpu: bool
 ) -> NativeRender | None:
     """What draws renders of a plain kind; None: there is no faster way. `head` comes before a reply's payload."""
-    together = _most_together(plan, is_cpu=next(iter(tensors.values())).device.type == "cpu")
+    together = _most_together(plan, is_cpu=is_cpu)
     if together == 0:
         return None
     if isinstance(plan, SpherePlan):

@@ -129,6 +129,8 @@ def prepared_pass(
     cost: Cost,
     numbers: Numbers,
     passes: Passes,
+    *,
+    is_cpu: bool,
 ) -> PreparedPass | None:
     """Prepare retained Renders like one that has just succeeded; None: there is no faster way for its kind.
 
@@ -141,6 +143,7 @@ def prepared_pass(
         cost: Its cost.
         numbers: Of the queue.
         passes: Computes retained passes.
+        is_cpu: Whether the CPU does.
     """
     plan, state = forward.task.plan, forward.state
     if not isinstance(plan, GaussianPlan) or not isinstance(state, gaussians.State) or plan.count == 0:
@@ -155,7 +158,7 @@ def prepared_pass(
         Place(output.name, encoding_of(formats, output.name), prod(output.tensor.shape), output.tensor.payload.offset)
         for output in reply.outputs
     ]
-    made = native_render(plan, source.tensors, places, payload_bytes, head)
+    made = native_render(plan, source.tensors, places, payload_bytes, head, is_cpu=is_cpu)
     if made is None:
         return None
     native = _native.RetainedRender(

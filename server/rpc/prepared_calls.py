@@ -158,8 +158,11 @@ class PreparedCalls:
         scene = request.scene
         if call.request is None or not isinstance(scene, StoredScene):
             return
-        tensors, numbers = scene.load().tensors, self._tenants.of(call).executor.numbers
-        prepared = prepared_render(request.task, tensors, request.formats, reply, payload_bytes, cost, numbers)
+        tensors, runtime = scene.load().tensors, self._tenants.of(call)
+        numbers, is_cpu = runtime.executor.numbers, runtime.transfer.is_cpu
+        prepared = prepared_render(
+            request.task, tensors, request.formats, reply, payload_bytes, cost, numbers, is_cpu=is_cpu
+        )
         if prepared is not None:
             scene.prepared.add(call.request.key, prepared)
 
@@ -200,7 +203,7 @@ class PreparedCalls:
     def _add_way(self, tenant: str) -> _Way:
         runtime = self._tenants.of_tenant(tenant)
         parts = DrawingParts(runtime.executor.queue, runtime.renderer, runtime.payload_memory.account.books)
-        stage = None if runtime.transfer.device.type == "cpu" else partial(staging, runtime)
+        stage = None if runtime.transfer.is_cpu else partial(staging, runtime)
         way = self._ways[tenant] = _Way(runtime, Lookup(runtime), parts, stage)
         return way
 

@@ -33,7 +33,7 @@ class PreparedFrames:
         runtime = tenants.of(call)
         self._look_up = look_up(call.tenant)
         # Host memory for outputs on their way; None: kernels write to the reply.
-        self._staging = None if runtime.transfer.device.type == "cpu" else partial(staging, runtime)
+        self._staging = None if runtime.transfer.is_cpu else partial(staging, runtime)
         # Only the general way traces calls.
         self._is_possible = call.times.spans is None
         # Of the frames that are taken; None: none are.

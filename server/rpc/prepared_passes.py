@@ -114,7 +114,8 @@ class PreparedPasses:
             return
         content, numbers = scene.load(), runtime.executor.numbers
         source = PassSource(content.tensors, scene.outline.shapes, scene.reference, runtime.limits)
-        prepared = prepared_pass(state, source, request.formats, reply, payload_bytes, cost, numbers, runtime.passes)
+        formats, passes, is_cpu = request.formats, runtime.passes, runtime.transfer.is_cpu
+        prepared = prepared_pass(state, source, formats, reply, payload_bytes, cost, numbers, passes, is_cpu=is_cpu)
         if prepared is not None:
             scene.prepared.add(call.request.key, prepared)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
@@ -19,7 +19,7 @@ from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.server.core.errors import DEVICE_LOST
 from lumigrad.v1 import errors_pb2, image_pb2, render_pb2, scene_pb2, training_pb2, worker_pb2, world_pb2
 from support.calls.distance_calls import DistanceClient, cuboid, mesh_arrays, mesh_obstacle, pose_of, world_of
-from support.calls.gaussian_calls import gaussian_cloud
+from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
 from support.calls.raw_calls import (
     Array,
     RawClient,
@@ -219,11 +219,16 @@ def test_a_training_takes_the_steps_of_the_cpu(cuda: RawClient, cpu: RawClient) 
     assert losses[1][0] != losses[1][2], "the parameters have changed"
 
 
-def test_calls_that_wait_together_are_rendered_together(machine: Machine) -> None:
+@pytest.mark.parametrize(
+    ("scene", "make"), [(sphere_cloud, spec_of), (gaussian_cloud, gaussian_spec)], ids=["spheres", "gaussians"]
+)
+def test_calls_that_wait_together_are_rendered_together(
+    machine: Machine, scene: Callable[[int], dict[str, Array]], make: Callable[..., render_pb2.RenderSpec]
+) -> None:
     with machine.worker("--batch-wait-ms", "2000") as process:
         client = RawClient(process.target)
-        scene_id = client.put(sphere_cloud(20)).scene.scene_id
-        specs = [spec_of(opencv_camera(16, 16, x=x), scene_id=scene_id) for x in (0.0, 0.1, 0.2, 0.3)]
+        scene_id = client.put(scene(20)).scene.scene_id
+        specs = [make(opencv_camera(16, 16, x=x), scene_id=scene_id) for x in (0.0, 0.1, 0.2, 0.3)]
         alone = [client.render(spec).arrays["color"] for spec in specs]
         before = process.metric("lumigrad_batch_views_count")
         found: dict[int, Array] = {}

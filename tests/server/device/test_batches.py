@@ -23,11 +23,20 @@ from lumigrad.server.core.errors import (
 from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.device.jobs import BatchEntry
 from lumigrad.server.device.memory import Cost, DeviceMemory
-from lumigrad.v1 import distance_pb2, gaussians_pb2, image_pb2
+from lumigrad.v1 import distance_pb2, gaussians_pb2, image_pb2, render_pb2
 from support.calls.distance_calls import DistanceClient
 from support.calls.distance_worlds import SWEPT, stored, ways
 from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
-from support.calls.raw_calls import SECONDS, Arrays, RawClient, opencv_camera, reply_of, spec_of, sphere_cloud
+from support.calls.raw_calls import (
+    SECONDS,
+    Arrays,
+    RawClient,
+    opencv_camera,
+    pulsar_camera,
+    reply_of,
+    spec_of,
+    sphere_cloud,
+)
 from support.workers.held_device import Asked, StandInCall, held
 from support.workers.slow_render import SlowRender, wait_for, wait_for_work
 from support.workers.worker import WorkerProcess, worker
@@ -61,12 +70,16 @@ def views(number: int) -> list[Any]:
 
 
 def sphere_asks(client: RawClient) -> Ask:
-    """Their colours travel in different formats, which are no reason to compute them apart."""
+    """Their colours travel in different formats, which are no reason to compute them apart.
+
+    Pulsar's cameras, so that they are not prepared: those run one by one on the CPU.
+    """
     scene_id = client.put(sphere_cloud(80, seed=4)).scene.scene_id
     kinds = (image_pb2.IMAGE_FORMAT_FLOAT32, image_pb2.IMAGE_FORMAT_PNG, image_pb2.IMAGE_FORMAT_BFLOAT16)
 
     def ask(number: int) -> Arrays:
-        spec = spec_of(*views(number), scene_id=scene_id, outputs=["color", "depth", "info"])
+        cameras = [pulsar_camera(32, 24, x=0.1 * number + 0.05 * view) for view in range(1 + number % 2)]
+        spec = spec_of(*cameras, scene_id=scene_id, outputs=["color", "depth", "info"], min_depth=0.0)
         formats = [image_pb2.OutputFormat(name="color", format=kinds[number % 3])]
         return client.render(spec, formats=formats).arrays
 
@@ -76,7 +89,7 @@ def sphere_asks(client: RawClient) -> Ask:
 def gaussian_asks(client: RawClient) -> Ask:
     scene_id = client.put(gaussian_cloud(80, seed=4)).scene.scene_id
     settings = {"outputs": ["color", "expected_depth", "radii"], "background": [0.1, 0.2, 0.3], "antialiased": True}
-    # With a transform, so that they are not prepared: those run one by one on the CPU.
+    # With a transform, so that they are not prepared either.
     settings["transforms"] = [gaussians_pb2.SliceTransform(end=40, matrix=np.eye(4).reshape(-1))]
     return lambda number: client.render(gaussian_spec(*views(number), scene_id=scene_id, **settings)).arrays
 
@@ -149,17 +162,22 @@ def test_what_differs_in_anything_but_cameras_is_not_computed_together(
     process: WorkerProcess, client: RawClient, slow: SlowRender
 ) -> None:
     scenes = [client.put(sphere_cloud(40, seed=seed)).scene.scene_id for seed in (1, 2)]
-    camera, larger = opencv_camera(32, 24), opencv_camera(33, 24)
+    # Calls with these cameras are not prepared, and go together if they are alike.
+    camera, larger = pulsar_camera(32, 24), pulsar_camera(33, 24)
+
+    def spec(view: Any, scene_id: str, **settings: Any) -> render_pb2.RenderSpec:
+        return spec_of(view, scene_id=scene_id, **{"min_depth": 0.0, **settings})
+
     specs = [
-        spec_of(camera, scene_id=scenes[0]),
-        spec_of(camera, scene_id=scenes[1]),
-        spec_of(camera, scene_id=scenes[0], gamma=0.2),
-        spec_of(camera, scene_id=scenes[0], outputs=["alpha"]),
-        spec_of(larger, scene_id=scenes[0]),
+        spec(camera, scenes[0]),
+        spec(camera, scenes[1]),
+        spec(camera, scenes[0], gamma=0.2),
+        spec(camera, scenes[0], outputs=["alpha"]),
+        spec(larger, scenes[0]),
     ]
-    asks = [lambda spec=spec: client.render(spec) for spec in specs]
+    asks = [lambda each=each: client.render(each) for each in specs]
     asks += [lambda: client.render(specs[0], retain=True)] * 2 + [
-        lambda: client.render(spec_of(camera), cloud=sphere_cloud(40))
+        lambda: client.render(spec(camera, ""), cloud=sphere_cloud(40))
     ] * 2
     for _ in range(3):
         for ask in asks:

@@ -174,10 +174,10 @@ def opencv_camera(width: int = 64, height: int = 48, x: float = 0.0) -> camera_p
     return camera
 
 
-def pulsar_camera(width: int = 64, height: int = 48, focal: float = 1.0) -> camera_pb2.Camera:
-    """A camera at the origin that looks along z."""
+def pulsar_camera(width: int = 64, height: int = 48, focal: float = 1.0, x: float = 0.0) -> camera_pb2.Camera:
+    """A camera at (x, 0, 0) that looks along z."""
     camera = camera_pb2.Camera(width=width, height=height)
-    camera.pulsar.parameters.extend([0, 0, 0, 0, 0, 0, focal, focal / 1.5])
+    camera.pulsar.parameters.extend([x, 0, 0, 0, 0, 0, focal, focal / 1.5])
     return camera
 
 

@@ -20,7 +20,7 @@ from lumigrad.server.core.call import Priority
 from lumigrad.v1 import errors_pb2
 from support.calls.raw_calls import RawClient, detail, failure, sphere_cloud
 from support.timed_queue import TimedQueue
-from support.workers.slow_render import SlowRender, wait_for, wait_for_work
+from support.workers.slow_render import SIZE, SlowRender, wait_for, wait_for_work
 from support.workers.worker import WorkerProcess
 
 VIEWS = 4
@@ -34,20 +34,20 @@ def slow(process: WorkerProcess, client: RawClient) -> Iterator[SlowRender]:
     wait_for(process, "lumigrad_calls_in_progress", 0)
 
 
-def known_seconds(slow: SlowRender) -> float:
+def known_seconds(slow: SlowRender, size: int = SIZE) -> float:
     """What a call takes at the least, after the worker has seen some of its kind."""
     took = []
     for _ in range(3):
         started = time.perf_counter()
-        list(slow.start(VIEWS))
+        list(slow.start(VIEWS, size=size))
         took.append(time.perf_counter() - started)
     return min(took)
 
 
-def refusal(slow: SlowRender, timeout: float) -> Any:
+def refusal(slow: SlowRender, timeout: float, size: int = SIZE) -> Any:
     """The error of a call that is refused; on a busy machine the deadline may come before the refusal."""
     for _ in range(20):
-        error = failure(lambda: list(slow.start(VIEWS, timeout=timeout)))
+        error = failure(lambda: list(slow.start(VIEWS, timeout, size)))
         assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
         if details.find(error.trailing_metadata(), errors_pb2.DeadlineTooNear) is not None:
             break
@@ -72,18 +72,18 @@ def test_a_call_that_cannot_be_done_in_time_is_refused_at_once(process: WorkerPr
 
 
 def test_what_waits_before_a_call_counts(process: WorkerProcess, slow: SlowRender) -> None:
-    seconds = known_seconds(slow)
-    # So large that it matters little how much longer than at the least calls take on a busy machine; others do not
-    # interrupt its one view. The worker has seen it, too.
-    large = 24 * VIEWS
+    # So large that it matters little how much longer than at the least calls take on a busy machine, and so small that
+    # three take much less than the 30 s for which the worker remembers them. Others do not interrupt its one view.
+    large, size = 24 * VIEWS, SIZE // 2
     for _ in range(3):
-        list(slow.start(large))
-    running = slow.start(large)
+        list(slow.start(large, size=size))
+    seconds = known_seconds(slow, size)
+    running = slow.start(large, size=size)
     wait_for_work(process)
-    error = refusal(slow, 2 * seconds)
+    error = refusal(slow, 2 * seconds, size)
     assert detail(error, errors_pb2.DeadlineTooNear).needed_seconds > 2 * seconds
     running.cancel()
-    list(slow.start(VIEWS, timeout=30 * seconds))
+    list(slow.start(VIEWS, 30 * seconds, size))
 
 
 def test_a_kind_that_nobody_has_seen_is_never_refused(process: WorkerProcess, client: RawClient) -> None:

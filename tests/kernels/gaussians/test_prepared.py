@@ -156,6 +156,8 @@ def test_a_batch_of_the_emulated_device_gives_each_its_own(
     busy.seconds = 30.0
     probe = threading.Thread(target=queue.run_probe, args=(busy,))
     probe.start()
+    while not queue.is_busy:
+        time.sleep(0.001)
     threads = [threading.Thread(target=job.run, args=(0.0,)) for job in jobs]
     for thread in threads:
         thread.start()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lumigrad.client.base.arguments import instance, number, whole_number
 from lumigrad.client.errors import InvalidArgument, LumigradError, SceneNotFound, TrainingLost, Unavailable
-from lumigrad.client.rendering.request import request_of
+from lumigrad.client.rendering.request import RenderRequest, settings_kind
 from lumigrad.client.settings.fields import RenderFields
 from lumigrad.client.settings.gaussians import GaussianSettings
 from lumigrad.client.settings.spheres import SphereSettings
@@ -368,7 +368,8 @@ def _set_rendering(
     settings: SphereSettings | GaussianSettings | None,
     fields: Mapping[str, Any],
 ) -> None:
-    chosen = request_of(scene, views.cameras, settings=settings, **fields).settings
+    chosen = settings_kind(scene).from_fields(settings, fields)
+    chosen = RenderRequest(scene, tuple(views.cameras), False, chosen, ("color",)).settings
     if isinstance(chosen, SphereSettings):
         spec.spheres.CopyFrom(sphere_settings_message(chosen))
         return

@@ -237,3 +237,10 @@ def test_rates_change_as_they_say() -> None:
 def test_wrong_options_of_a_trainer_are_named(client: Client, wrong: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidArgument, match=f"^{text}"):
         client.trainer(LESSON.scene, CAMERAS, IMAGES, **wrong)
+
+
+@pytest.mark.parametrize("name", ["outputs", "image_format", "jpeg_quality"])
+def test_arguments_of_single_renderings_are_none_of_a_training(client: Client, name: str) -> None:
+    given: Any = {"outputs": ("color",), "image_format": "uint8", "jpeg_quality": 90}
+    with pytest.raises(InvalidArgument, match=rf"^{name}: expected a field of GaussianSettings"):
+        client.trainer(LESSON.scene, CAMERAS, IMAGES, **{name: given[name]})

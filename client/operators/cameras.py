@@ -121,9 +121,10 @@ def _parts(camera: Any) -> Views:
         model.row_time,
         getattr(lens, "domain", "monotone"),
         getattr(lens, "reference", "angle_to_pixel_distance"),
-        getattr(lens, "max_angle", 0.0),
+        getattr(lens, "max_angle", None),
         tuple((name, len(values)) for name, values in coefficients.items()),
         getattr(lens, "direction", "counter_clockwise"),
+        getattr(lens, "behind", False),
     )
     rays = {} if model.rays is None else {RAYS: model.rays}
     return Views(matrices, {**inputs, **coefficients, **rays})
@@ -155,7 +156,7 @@ def sensor_inputs(
     if rays is not None and isinstance(matrices, ViewMatrices) and not matrices.distortion:
         matrices = SensorMatrices(
             matrices.width, matrices.height, matrices.model, "global", "continuous", "monotone",
-            "angle_to_pixel_distance", 0.0, (), "counter_clockwise",
+            "angle_to_pixel_distance", None, (), "counter_clockwise",
         )  # fmt: skip
     if isinstance(matrices, ViewMatrices):
         for name, value in (("lens", lens), ("viewmats_end", viewmats_end), ("rays", rays)):

@@ -58,9 +58,10 @@ class SensorMatrices:
         row_time: when a point is exposed.
         domain: up to where the lens is valid.
         reference: of an f-theta lens.
-        max_angle: of an f-theta lens, radians.
+        max_angle: of an f-theta lens, or a fisheye, radians; None: as far as the polynomial of a fisheye rises.
         counts: the number of coefficients of each input.
         direction: of a lidar.
+        behind: whether a fisheye shows what is behind it.
     """
 
     width: int
@@ -70,9 +71,10 @@ class SensorMatrices:
     row_time: RowTime
     domain: LensDomain
     reference: Reference
-    max_angle: float
+    max_angle: float | None
     counts: tuple[tuple[str, int], ...]
     direction: SpinDirection
+    behind: bool = False
 
     def cameras(self, inputs: Mapping[str, Array | None]) -> tuple[Camera, ...]:
         """Return one camera for each pair of matrices."""
@@ -115,15 +117,17 @@ class SensorMatrices:
             return FThetaLens(
                 cx=cx + F_THETA_CENTER,
                 cy=cy + F_THETA_CENTER,
-                max_angle=self.max_angle,
+                max_angle=self.max_angle or 0.0,
                 reference=self.reference,
                 domain=self.domain,
                 **coefficients,
             )
         if self.model == "orthographic":
             return OrthographicLens(fx=fx, fy=fy, cx=cx, cy=cy)
-        kind = FisheyeLens if self.model == "fisheye" else PinholeLens
-        return kind(fx=fx, fy=fy, cx=cx, cy=cy, domain=self.domain, **coefficients)
+        film: dict[str, Any] = {"fx": fx, "fy": fy, "cx": cx, "cy": cy, "domain": self.domain, **coefficients}
+        if self.model == "fisheye":
+            return FisheyeLens(**film, max_angle=self.max_angle, behind=self.behind)
+        return PinholeLens(**film)
 
     def gradients(self, found: Gradients) -> dict[str, Array]:
         """The gradients of the matrices and coefficients, those that were computed; 0 for fixed entries."""

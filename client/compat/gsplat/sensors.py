@@ -191,13 +191,15 @@ def _shared(views: tuple[int, ...], name: str, values: Any) -> torch.Tensor:
     return tensor.expand(math.prod(views), -1)  # type: ignore[no-any-return]
 
 
-def _ftheta(parameters: Any, views: tuple[int, ...], model: str, inputs: dict[str, Any]) -> tuple[Reference, float]:
+def _ftheta(
+    parameters: Any, views: tuple[int, ...], model: str, inputs: dict[str, Any]
+) -> tuple[Reference, float | None]:
     """Adds the coefficients of an f-theta lens to `inputs`; returns its reference and its largest angle."""
     if (parameters is not None) != (model == "ftheta"):
         expected = "FThetaCameraDistortionParameters" if model == "ftheta" else 'None unless camera_model is "ftheta"'
         raise InvalidArgument.of("ftheta_coeffs", f"expected {expected}")
     if parameters is None:
-        return "angle_to_pixel_distance", 0.0
+        return "angle_to_pixel_distance", None
     names = ("angle_to_pixeldist_poly", "pixeldist_to_angle_poly", "linear_cde", "reference_poly", "max_angle")
     *polynomials, kind, angle = _read("ftheta_coeffs", parameters, FThetaCameraDistortionParameters, names)
     for ours, theirs, values in zip(_OF_FTHETA, names, polynomials, strict=False):

@@ -155,6 +155,7 @@ def render_gaussians(
     """
     arguments = locals()
     chosen_settings = GaussianSettings.from_fields(settings, fields)
+    transforms = transforms or chosen_settings.transforms
     check_stored(scene, "gaussians")
     wanted = chosen(outputs, (*OUTPUTS, *MORE_OUTPUTS), always=("color",))
     check_ray_outputs(chosen_settings, wanted)

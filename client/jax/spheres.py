@@ -98,6 +98,8 @@ def render_spheres(
         rendered = jax_functions.render_spheres(*arrays, camera, **size, gamma=0.1, max_depth=10.0, client=client)
     """
     check_stored(scene, "spheres")
+    if isinstance(background, int | float):
+        settings, background = SphereSettings.from_fields(settings, {"background": background}), None
     fixed = cam_params if isinstance(cam_params, Camera) else None
     parameters = None if fixed else shaped("cam_params", cam_params, ("8 | 10 | 11 | 13",))
     if parameters is not None:

@@ -14,6 +14,7 @@ from lumigrad.client.base.arrays import Array, Float64, check_shape
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.operators.gaussians import ViewMatrices, distortion_rows
 from lumigrad.client.operators.sensors import F_THETA_CENTER, OF_LENS, OF_LIDAR, OF_WINDSHIELD, RAYS, SensorMatrices
+from lumigrad.client.rendering.request import cameras_of
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.camera_models import OpenCVModel, Projection, SensorModel
 from lumigrad.client.values.lenses import (
@@ -72,9 +73,7 @@ def views_of(
         one_of("projection", model, get_args(Projection), quote='"')
         count = math.prod(np.shape(viewmats)[:-2]) if distortion is not None else 0
         return Views(ViewMatrices(width, height, model, distortion_rows(distortion, count)), {})
-    cameras = (camera,) if isinstance(camera, Camera) else tuple(camera)
-    if not cameras:
-        raise InvalidArgument.of("camera", "expected a Camera or a sequence of at least one, got none")
+    cameras = (camera,) if isinstance(camera, Camera) else cameras_of(camera)
     parts = [_parts(each) for each in cameras]
     first = parts[0].matrices
     fixed = replace(first, distortion=()) if isinstance(first, ViewMatrices) else first
@@ -162,7 +161,7 @@ def sensor_inputs(
         for name, value in (("lens", lens), ("viewmats_end", viewmats_end), ("rays", rays)):
             if value is not None:
                 raise InvalidArgument.of(name, "expected None without a sensor; pass camera=Camera.sensor(…)")
-        return matrices, inputs
+        return _of_each_scene(matrices, sizes) if views.inputs else matrices, inputs
     given, known = dict(lens or {}), dict(matrices.counts)
     for name in given:
         if name not in known:
@@ -186,3 +185,12 @@ def sensor_inputs(
         elif target in own:
             inputs[target] = arrays.real(name, own[target])
     return matrices, inputs
+
+
+def _of_each_scene(matrices: ViewMatrices, sizes: Sequence[int]) -> ViewMatrices:
+    """Cameras that were passed, for each scene of a batch."""
+    count = len(matrices.distortion)
+    if count not in (0, sizes[-1]):
+        text = f"expected one for each camera, of which there are {count}, got {sizes[-1]}"
+        raise InvalidArgument.of("viewmats", text)
+    return replace(matrices, distortion=matrices.distortion * math.prod(sizes[:-1]))

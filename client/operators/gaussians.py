@@ -154,7 +154,7 @@ class GaussianCall(RemoteCall):
 
     Attributes:
         client: the client to use.
-        settings: the engine's settings; background and transforms are inputs.
+        settings: the engine's settings; a background and transforms among the inputs stand in for theirs.
         cameras: makes the cameras from their matrices.
         outputs: the outputs to transfer.
         batch: the leading sizes of the scene's inputs, one scene for each index; empty: a single scene.
@@ -203,7 +203,9 @@ class GaussianCall(RemoteCall):
                 for name, array in tensors.items()
             }
         scene, own = scene_of(self.scene, Gaussians, tensors)
-        settings = replace(self.settings, transforms=self._transforms(inputs))
+        settings = self.settings
+        if self.slices:
+            settings = replace(settings, transforms=self._transforms(inputs))
         if (background := inputs["background"]) is not None:
             settings = replace(settings, background=tuple(background.ravel().tolist()))
         cameras = self.cameras.cameras(inputs)

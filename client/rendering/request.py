@@ -150,7 +150,7 @@ def request_of(
 ) -> RenderRequest:
     """The request of `Client.render` with these arguments."""
     kind = settings_kind(scene)
-    cameras = (camera,) if isinstance(camera, Camera) else _cameras(camera)
+    cameras = (camera,) if isinstance(camera, Camera) else cameras_of(camera)
     chosen = kind.from_fields(settings, fields)
     wanted = names("outputs", outputs)
     formats = image_formats(image_format, wanted)
@@ -175,7 +175,8 @@ def settings_kind(scene: Spheres | Gaussians | SceneHandle) -> type[SphereSettin
     return SphereSettings if scene.kind == "spheres" else GaussianSettings
 
 
-def _cameras(camera: Any) -> tuple[Camera, ...]:
+def cameras_of(camera: Any) -> tuple[Camera, ...]:
+    """The cameras of a sequence, of which there must be one."""
     advice = "make one with Camera.look_at, orbit, opencv, sensor, pulsar or inria"
     # A string is iterable, but its letters are not what the caller passed.
     instance("camera", camera, (Camera,) if isinstance(camera, str) else (Camera, Iterable), advice)

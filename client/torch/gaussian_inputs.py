@@ -31,9 +31,11 @@ TENSORS = Arrays(
 )
 
 
-def of_cameras(views: Views, means: Any) -> dict[str, Any]:
-    """The arrays of the cameras that were passed, for each scene of a batch."""
+def of_cameras(views: Views, means: Any, scene: SceneHandle | None = None) -> dict[str, Any]:
+    """The arrays of the cameras that were passed, for each scene of a batch, which may be stored."""
     batch = tuple(getattr(means, "shape", ()))[:-2]
+    if means is None and scene is not None and isinstance(scene.scene, Gaussians) and scene.scene.scenes is not None:
+        batch = (scene.scene.scenes,)
     return {name: np.broadcast_to(array, (*batch, *array.shape)).copy() for name, array in views.inputs.items()}
 
 

@@ -161,7 +161,7 @@ def render_gaussians(
             those at its start.
         rays: [C, H, W, 6] with response="ray": for each pixel the origin and the direction, of any length but 0, world
             frame, in place of those of the lens and pose, which still decide what is visible.
-        settings: how to render; None: the defaults.
+        settings: how to render; None: the defaults. Arguments stand in for its background and transforms.
         outputs: outputs beside the colour, from `OUTPUTS` and `MORE_OUTPUTS`; leave out those that you do not use.
         sparse: transfer only non-zero rows of gradients; worthwhile if a small part of the scene is visible.
         gradient_format: wire format of gradients per Gaussian; "float16" and "bfloat16" halve the bytes.
@@ -182,6 +182,7 @@ def render_gaussians(
     """
     chosen_settings = GaussianSettings.from_fields(settings, fields)
     wanted = chosen(outputs, (*OUTPUTS, *MORE_OUTPUTS), always=("color",))
+    transforms = transforms or chosen_settings.transforms
     check_ray_outputs(chosen_settings, wanted)
     check_stored(scene, "gaussians")
     one_of("gradient_format", gradient_format, get_args(WireFormat))
@@ -190,7 +191,7 @@ def render_gaussians(
     views = views_of(
         camera, width=width, height=height, projection=projection, distortion=distortion, viewmats=viewmats
     )
-    own = of_cameras(views, means)
+    own = of_cameras(views, means, scene)
     tensors = prepared(
         means=means, quats=quats, scales=scales, opacities=opacities, colors=colors,
         viewmats=own.get("view") if viewmats is None else viewmats, Ks=own.get("projection") if Ks is None else Ks,

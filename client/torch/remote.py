@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
 import torch
 from torch.autograd import forward_ad
 
@@ -43,7 +44,9 @@ def on_host(name: str, value: Any, dtype: torch.dtype = torch.float32) -> torch.
     if isinstance(value, torch.Tensor) and _has_tangent(value):
         raise _transformed(name, "a plain tensor, got one with a tangent of forward-mode differentiation")
     try:
-        tensor = torch.as_tensor(value)
+        # PyTorch warns of arrays that it may not write to.
+        is_fixed = isinstance(value, np.ndarray) and not value.flags.writeable
+        tensor = torch.as_tensor(value.copy() if is_fixed else value)
         if tensor.is_complex():
             # Imaginary parts would be lost.
             raise InvalidArgument.of(name, f"expected real numbers, got {tensor.dtype}; pass the real part")

@@ -56,7 +56,7 @@ def render_spheres(
     width: int | None = None,
     height: int | None = None,
     opacities: torch.Tensor | None = None,
-    background: torch.Tensor | Sequence[float] | None = None,
+    background: torch.Tensor | Sequence[float] | float | None = None,
     gamma: float | torch.Tensor | None = None,
     orthogonal: bool = False,
     right_handed: bool = False,
@@ -84,7 +84,7 @@ def render_spheres(
         width: picture width, pixels; not needed with a camera.
         height: picture height, pixels; not needed with a camera.
         opacities: [N] in [0, 1]; None: all 1, or those of the stored scene.
-        background: [K] channels; None: as in the settings, by default all 1.
+        background: [K] channels, or one number; None: as in the settings, by default all 1.
         gamma: softness of the depth blending, in [1e-5, 1]; a tensor is differentiated. None: as in the settings.
         orthogonal: parallel rays; then the focal length must be 0.
         right_handed: the camera looks along -z instead of +z.
@@ -106,6 +106,8 @@ def render_spheres(
         rendered.color.mean().backward()
     """
     check_stored(scene, "spheres")
+    if isinstance(background, int | float):
+        settings, background = SphereSettings.from_fields(settings, {"background": background}), None
     camera = cam_params if isinstance(cam_params, Camera) else None
     is_differentiated = isinstance(gamma, torch.Tensor)
     named = {

@@ -12,7 +12,7 @@ from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
 from lumigrad.client.operators.call import chosen
 from lumigrad.client.operators.cameras import sensor_inputs, views_of
-from lumigrad.client.operators.gaussians import GaussianCall, travelling
+from lumigrad.client.operators.gaussians import GaussianCall, moving_slices, travelling
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.settings.fields import GaussianFields
 from lumigrad.client.settings.gaussians import GaussianSettings
@@ -131,6 +131,7 @@ def render_gaussians_2d(
     """
     wanted = chosen(outputs, (*SURFEL_OUTPUTS, *MORE_SURFEL_OUTPUTS), always=("color",))
     chosen_settings = replace(GaussianSettings.from_fields(settings, fields), primitive="surfel")
+    transforms = chosen_settings.transforms
     if isinstance(background, int | float):
         chosen_settings, background = replace(chosen_settings, background=background), None
     views = views_of(camera, width=width, height=height, projection=None, distortion=None, viewmats=viewmats)
@@ -139,7 +140,7 @@ def render_gaussians_2d(
     tensors = prepared(
         means=means, quats=quats, scales=scales, opacities=opacities, colors=colors,
         viewmats=own.get("view") if viewmats is None else viewmats, Ks=own.get("projection") if Ks is None else Ks,
-        sh_degree=chosen_settings.sh_degree, background=background,
+        sh_degree=chosen_settings.sh_degree, background=background, transforms=transforms,
     )  # fmt: skip
     check_cameras(tensors.inputs)
     matrices, inputs = sensor_inputs(views, tensors.views, TENSORS, lens=None, viewmats_end=None, rays=None)
@@ -149,6 +150,8 @@ def render_gaussians_2d(
         settings=chosen_settings,
         cameras=matrices,
         batch=tensors.batch,
+        slices=tuple((entry.begin, entry.end) for entry in transforms),
+        moving=moving_slices(transforms),
         outputs=travelling(wanted),
     )
     return _results(call, run(call, tensors.inputs), tensors, wanted)

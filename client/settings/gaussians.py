@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
@@ -188,8 +188,11 @@ class GaussianSettings(RenderSettings):
             vars(self)["sh_degree"] = whole_number("sh_degree", self.sh_degree, 0, 4)
         if self.tile_size is not None:
             vars(self)["tile_size"] = whole_number("tile_size", self.tile_size, 4, 16)
+        for name in ("antialiased", "deterministic"):
+            vars(self)[name] = truth(name, getattr(self, name))
         vars(self)["background"] = background_of(self.background)
         self._check_numbers()
+        instance("transforms", self.transforms, (Iterable,), "pass a list of Transform")
         vars(self)["transforms"] = tuple(_transform(index, entry) for index, entry in enumerate(self.transforms))
         vars(self)["is_open"] = type(self.background) is float
 

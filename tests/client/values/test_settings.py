@@ -151,6 +151,21 @@ def test_settings_of_another_kind_of_scene_are_refused() -> None:
         client.render(GAUSSIANS, CAMERA, colour=1)  # type: ignore[call-arg]
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "text"),
+    [
+        (SphereSettings, "deterministic", "no", "expected True or False, got 'no'"),
+        (GaussianSettings, "deterministic", "no", "expected True or False, got 'no'"),
+        (GaussianSettings, "antialiased", 2, "expected True or False, got 2"),
+        (GaussianSettings, "transforms", 5, "expected Iterable, got 5; pass a list of Transform"),
+        (GaussianSettings, "transforms", "ab", r"expected \(begin, end, matrix\), got str"),
+    ],
+)
+def test_values_of_other_types_are_refused_by_name(kind: type[Any], name: str, value: Any, text: str) -> None:
+    with pytest.raises(InvalidArgument, match=rf"^{name}(\[0\])?: {text}"):
+        kind(**{name: value})
+
+
 def test_backgrounds_are_one_number_channels_or_channels_of_each_camera() -> None:
     client = Recorder("localhost:1")
     for background, expected in ((0.5, (0.5,) * 3), (1, (1.0,) * 3), ([0, 0.5, 1], (0.0, 0.5, 1.0))):

@@ -77,7 +77,7 @@ class VideoWriter:
             return
         process, self._process = self._process, None
         with self._file, self._messages:
-            # If it has ended before, its exit status is reported below.
+            # The exit status is reported below if the process has ended before.
             with suppress(OSError):
                 _input(process).close()
             if process.wait() != 0:
@@ -106,7 +106,8 @@ class VideoWriter:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=self._messages,
-                # In its own session, an interrupt of this process does not reach ffmpeg, which can finish the file.
+                # ffmpeg has its own session, in which an interrupt of this process does not reach it, so that it can
+                # finish the file.
                 start_new_session=True,
             )
             self._file = stack.pop_all()

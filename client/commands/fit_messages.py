@@ -72,7 +72,7 @@ def say_colours(scores: Scores, background: Background) -> None:
 
 
 def plan_text(recipe: Recipe, shots: Sequence[Shot], fitted: Sequence[Shot], held_out: Sequence[Shot]) -> str:
-    """What is going to be fitted, for people."""
+    """Return the plan of a fit, for people."""
     used = {shot.name for shot in (*fitted, *held_out)}
     unused = f", {len(shots) - len(used)} in no list of the data set" if len(used) < len(shots) else ""
     length = f"{recipe.seconds:g} s" if recipe.seconds else f"{recipe.steps:,} steps"

@@ -9,7 +9,7 @@ from typing import Protocol
 # A time budget is spent in parts, after each of which the pace is adapted: the largest share of the budget, and of the
 # schedules, that a part takes, and the most seconds.
 _PART, _MOST_SECONDS = 0.02, 2.0
-# Of a training.
+# Limits of a training.
 _SLOWEST = 1e-6
 # Previews of a fit.
 _PREVIEWS = 10

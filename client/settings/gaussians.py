@@ -222,6 +222,6 @@ def _transform(index: int, entry: Any) -> Transform:
     if not isinstance(entry, tuple | list) or len(entry) not in (3, 4):
         raise InvalidArgument.of(field, f"expected (begin, end, matrix), got {type(entry).__name__}; pass a Transform")
     begin, end, matrix, last = _checked_slice(f"{field}.", (*entry, None)[:4])
-    # What is left are tensors.
+    # Other entries are tensors.
     matrix = _slice_matrix(f"{field}.matrix", matrix)
     return Transform(begin, end, matrix, None if last is None else _slice_matrix(f"{field}.matrix_end", last))

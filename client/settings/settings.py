@@ -1,4 +1,4 @@
-"""What settings have in common: names, checks, and copies that are kept."""
+"""Common part of settings: names, checks, and copies that are kept."""
 
 from __future__ import annotations
 

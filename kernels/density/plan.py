@@ -94,7 +94,7 @@ def plan(
     for index, choice in enumerate(choices):
         limits = choice.native(parameters.gaussians, float(extent), after_reset)
         times.views.append(engine.run("classify", limits, **rows, fates=fates[index], starts=starts[index]))
-    # What rows become by each choice is read at once.
+    # Rows of each choice are counted in one read.
     for fate, start, ends in zip(fates, starts, starts.tolist(), strict=True):
         kept, clones_end, total = (ends[group * chunks] for group in (1, 2, 3))
         cloned, split = clones_end - kept, total - clones_end

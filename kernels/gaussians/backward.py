@@ -31,13 +31,13 @@ _ON_FILM = ("means2d", "means2d_abs")
 _POSES = ("cameras", "transforms", "lenses")
 # A direction, and the gradient of a colour.
 _FACTORS = 6
-# With fewer coefficients than this the factors of a gradient are larger than the gradient.
+# Number of coefficients below which the factors of a gradient are larger than the gradient.
 _LEAST_COEFFICIENTS = 4
 
 
 @dataclass(frozen=True)
 class Backward:
-    """What a backward pass returns.
+    """Results of a backward pass.
 
     Attributes:
         gradients: By name, float32. Shaped as the scene's tensors and summed over the cameras of a scene: "means",
@@ -122,7 +122,7 @@ def backward(
 def backward_steps(
     state: State, output_gradients: Mapping[str, torch.Tensor], wanted: Sequence[str] | None = None
 ) -> Steps[Backward]:
-    """As `backward`, which it does in steps, between which others may run on the same thread, but with other states."""
+    """Do what `backward` does in steps, between which others may run on the same thread, but with other states."""
     if not isinstance(state, State):
         raise ArgumentError("state", "the state of a forward with retain=True", type(state).__name__)
     names = tuple(state.gaussians.tensors()) if wanted is None else tuple(wanted)
@@ -185,7 +185,7 @@ def _pose_sums(state: State, names: Sequence[str], device: torch.device) -> dict
     sums = {name: torch.empty(shape, dtype=torch.float64, device=device) for name, shape in shapes.items()}
     first = state.cameras[0]
     if "lenses" in names and first.lidar is not None:
-        # Where rays were given, returns have no angles.
+        # Returns have no angles where rays were given.
         sums["lidar_angles"] = torch.zeros((views, first.height, first.width, 2), dtype=torch.float32, device=device)
     return sums
 

@@ -48,7 +48,7 @@ class CpuEngine:
 
     def forward(self, views: Any, settings: Any, arrays: Arrays, retain: bool) -> Steps[tuple[Kept | None, Stages]]:
         """Renders the views into the given arrays; with `retain` returns the state for `backward`."""
-        # Between the views of one call, others use the scratch pass.
+        # Others use the scratch pass between the views of one call.
         kept = _native.GaussianPass() if retain or len(views) > 1 else self._scratch
         kept.prepare(len(views), retain)
         stages = Stages()

@@ -29,7 +29,7 @@ ON_RAYS = ("hit_distance", "expected_hit_distance", "normals")
 IMAGES = ("color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth", "contributors", "ids")
 PER_GAUSSIAN = ("radii", "means2d", "depths", "conics", "projected_opacities")
 OUTPUTS = (*IMAGES, *PER_GAUSSIAN)
-# What surfels have beside or instead of those.
+# Outputs that surfels have beside or instead of these.
 ON_SURFELS = ("median_depth", "normals", "surface_normals", "distortion")
 _NOT_ON_SURFELS = ("inverse_depth", "hit_distance", "expected_hit_distance", "conics", "projected_opacities")
 _INTEGER = ("contributors", "ids", "radii")
@@ -38,7 +38,7 @@ _LAST = {"radii": (2,), "means2d": (2,), "conics": (3,), "normals": (3,), "surfa
 
 @dataclass(frozen=True)
 class Forward:
-    """What a forward pass returns.
+    """Results of a forward pass.
 
     Attributes:
         outputs: By name, float32 unless stated otherwise, stacked over the C cameras:
@@ -133,7 +133,7 @@ def forward_steps(
     into: Mapping[str, torch.Tensor] | None = None,
     whole: bool = False,
 ) -> Steps[Forward]:
-    """As `forward`, in steps, between which others may run on the same thread; `whole`: on CUDA in one step."""
+    """Do what `forward` does in steps, between which others may run on the same thread; `whole`: one step on CUDA."""
     check_cameras(gaussians, cameras, settings)
     _check_outputs(settings, outputs)
     if settings.half:
@@ -158,7 +158,7 @@ def forward_steps(
     by_view = {"background": backgrounds, "rays": given, "color_levels": levels, **tensors}
     if gaussians.per_camera:
         by_view["colors"] = scene["colors"]
-    # What is retained is of one launch, and views of several scenes refer to all of them.
+    # Retained state is of one launch, and views of several scenes refer to all of them.
     is_whole = retain or whole or gaussians.scenes > 1
     is_cuda, view_work = isinstance(engine, CudaEngine), cameras[0].width * cameras[0].height + gaussians.count
     for part in launches(len(cameras), view_work, is_cuda=is_cuda, is_whole=is_whole):

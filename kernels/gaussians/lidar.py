@@ -72,7 +72,7 @@ class SpinningLidar:
         return steps - 2 * math.pi * np.floor(steps / (2 * math.pi))
 
     def field(self) -> list[float]:
-        """Where the turn begins and the azimuth that it covers; the highest elevation, and what rows cover."""
+        """Return where the turn begins and the azimuth that it covers; the highest elevation, and what rows cover."""
         offsets, rows = np.asarray(self.row_azimuth_offsets), np.asarray(self.row_elevations)
         first = offsets.max() if self.direction == "clockwise" else offsets.min()
         span = min(float(self._steps().sum() + np.ptp(offsets)), 2 * math.pi)

@@ -147,7 +147,7 @@ def _of_moving(
     """The gradients [4, 4] of a moving slice's poses at the start and at the end (sensors spec section 5)."""
     start, end = slices.rotations[index], slices.ends[index][:3, :3]
     axis, angle = slices.turn(index)
-    # From the frames of the cameras at the start to the world.
+    # Gradients are turned from the frames of the cameras at the start to the world.
     to_world = np.stack([camera.source.rotation for camera in cameras]).swapaxes(-1, -2)
     carried, push, timed = np.einsum("vij,vkj->ki", to_world, sums.motion[:, index])
     spin = _turn_of(sums.rotation[:, index].sum(axis=0), start)
@@ -165,7 +165,7 @@ def _of_moving(
 
 
 def _carried_from_middle(axis: Array, angle: float, turn: Array) -> Array:
-    """What a turn at the middle, seen from the start, is of one at the end, seen from there."""
+    """Return what a turn at the middle, seen from the start, is of one at the end, seen from there."""
     parallel = axis * (axis @ turn)
     across = turn - parallel
     ratio = 0.5 / np.cos(0.25 * angle)

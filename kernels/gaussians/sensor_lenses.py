@@ -27,7 +27,7 @@ WINDSHIELD_ORDER = 5
 JACOBIAN_MARGIN = 0.15
 # Beyond these numbers, powers in double overflow.
 _LARGEST = 1e6
-# Of X/Z, where a distortion never folds back.
+# Limit of X/Z where a distortion never folds back.
 _WIDEST = 10.0
 
 
@@ -91,7 +91,7 @@ class PinholeLens(_Film):
 
 @lru_cache(maxsize=256)
 def jacobian_limits(lens: PinholeLens, width: int, height: int) -> tuple[float, float, float, float]:
-    """To what a pinhole's Jacobian clamps X/Z (min, max) and Y/Z (min, max): the image's edges and a margin.
+    """Limits to which a pinhole's Jacobian clamps X/Z (min, max) and Y/Z (min, max): the image's edges and a margin.
 
     With a radial distortion also all that it shows within these edges.
     """
@@ -103,7 +103,7 @@ def jacobian_limits(lens: PinholeLens, width: int, height: int) -> tuple[float, 
 
 
 def _stretch(lens: PinholeLens, distances: Array) -> Array:
-    """By which distorted distances from the axis are multiplied to undo a radial distortion."""
+    """Factors of distorted distances from the axis that undo a radial distortion."""
     k1, k2, k3, k4, k5, k6 = (*lens.radial, *(0.0,) * (6 - len(lens.radial)))
     fold = math.sqrt(first_fold((1.0, k1, k2, k3), (1.0, k4, k5, k6)))
     low, high = np.zeros_like(distances), np.full_like(distances, min(fold, _WIDEST))
@@ -189,7 +189,7 @@ class FisheyeLens(_Film):
         return self.limit(width, height) / max(width / 2 / self.fx, height / 2 / self.fy)
 
     def _gsplat_fold(self) -> float:
-        """Where gsplat takes the polynomial to stop rising: with k4 the root that Newton's method finds from 1.57."""
+        """Angle at which gsplat takes the polynomial to stop rising: with k4 the root that Newton finds from 1.57."""
         slope = self._slope()
         if abs(slope[4]) < 9e-10:
             return math.sqrt(smallest_root(slope[:4]))
@@ -253,7 +253,7 @@ class FThetaLens:
             raise ArgumentError("max_angle", expected, f"{self.max_angle}")
 
     def _fold(self) -> float:
-        """Where the reference polynomial stops rising."""
+        """Argument at which the reference polynomial stops rising."""
         return smallest_root([i * c for i, c in enumerate(getattr(self, self.reference))][1:])
 
     def _reached(self) -> float:
@@ -303,7 +303,7 @@ SensorLens = PinholeLens | OrthographicLens | FisheyeLens | FThetaLens | Spinnin
 
 
 def windshield_places(order: int) -> list[int]:
-    """Where the coefficients of a polynomial of this order lie among those of the largest order."""
+    """Places of the coefficients of a polynomial of this order among those of the largest order."""
     places: list[int] = []
     begin = 0
     for j in range(WINDSHIELD_ORDER + 1):

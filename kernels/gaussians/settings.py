@@ -183,7 +183,7 @@ class Settings:
 
     @cached_property
     def sensor_settings(self) -> dict[str, object]:
-        """Those that have an effect with sensors only, and are not the defaults."""
+        """Settings that have an effect with sensors only, and are not the defaults."""
         names = ("projection_method", "unscented", "depth_order", "tile_bounds", "tile_size", "response")
         return {name: getattr(self, name) for name in names if getattr(self, name) != getattr(Settings, name)}
 
@@ -204,7 +204,7 @@ class Settings:
 
     @cached_property
     def _made(self) -> dict[tuple[int, int, int, bool], _native.GaussianSettings]:
-        """What `native` made last."""
+        """The last result of `native`."""
         return {}
 
     def _make(self, sh_degree: int, width: int, height: int, lidar: bool) -> _native.GaussianSettings:

@@ -17,7 +17,7 @@ from lumigrad.kernels.gaussians.transforms import Slices
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """What `backward` needs of a `forward` with `retain`.
+    """State of a `forward` with `retain` that `backward` needs.
 
     Attributes:
         gaussians: The scene.

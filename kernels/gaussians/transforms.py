@@ -44,7 +44,7 @@ class Transform:
             raise ArgumentError("transforms", "a slice with 0 <= begin < end", f"[{self.begin}, {self.end})")
         object.__setattr__(self, "matrix", _rigid("transforms", self.matrix))
         if self.matrix_end is not None:
-            # What moves is turned between rotations, which it must have exactly.
+            # Moving slices are turned between rotations, which must be exact.
             start, end = self.matrix, _rigid("transforms", self.matrix_end)
             for name, matrix in (("matrix", start), ("matrix_end", end)):
                 turned = matrix.copy()
@@ -139,14 +139,14 @@ def _whole(count: int) -> Slices:
 
 
 def poses(cameras: Sequence[Camera], slices: Slices) -> Array:
-    """For each view and slice, [V, G, 15] float64: rotation and translation to the camera frame, and the eye.
+    """Return rotation and translation to the camera frame, and the eye, for each view and slice, [V, G, 15] float64.
 
     p = rotation @ m + translation. The eye is the viewpoint for spherical harmonics in the slice's frame. Of slices
     that move it is all at the middle of the exposure. Computed in float64, since a scene may be far from its origin.
     """
     if slices is _whole(slices.begins[-1]):
         sources = [camera.source for camera in cameras]
-        # What the sums below give for the identity, to the last bit: adding 0 makes a negative 0 one of them, too.
+        # The identity gives what the sums below give, to the last bit: adding 0 makes a negative 0 one of them, too.
         rows = [[*source.rotation.flat, *source.translation, *source.eye] for source in sources]
         whole: Array = np.array(rows, np.float64)[:, None] + 0.0
         return whole

@@ -21,7 +21,7 @@ GRADIENTS = ("spheres", "poses", "weight")
 
 @dataclass(frozen=True)
 class Backward:
-    """What a backward pass returns.
+    """Results of a backward pass.
 
     Attributes:
         gradients: By name, float32: "spheres" [B, H, S, 4], centres and radii; "poses" [I, 7], on the CPU, with the
@@ -73,7 +73,7 @@ def backward(
 def backward_steps(
     state: State, output_gradients: Mapping[str, torch.Tensor], wanted: Sequence[str] = GRADIENTS
 ) -> Steps[Backward]:
-    """As `backward`, which it does in steps; between them other queries may run on the same thread."""
+    """Do what `backward` does in steps; between them other queries may run on the same thread."""
     if not isinstance(state, State):
         raise ArgumentError("state", "the state of an evaluate with retain=True", type(state).__name__)
     unknown = [name for name in wanted if name not in GRADIENTS]

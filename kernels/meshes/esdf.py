@@ -72,7 +72,7 @@ def esdf_steps(
     semantics: str = "exact",
     device: torch.device | None = None,
 ) -> Steps[torch.Tensor]:
-    """As `esdf`, which it does in steps; between them other queries may run on the same thread."""
+    """Do what `esdf` does in steps; between them other queries may run on the same thread."""
     if not isinstance(world, World):
         raise ArgumentError("world", "a World", type(world).__name__)
     check(semantics in _SEMANTICS, "semantics", f"one of {_SEMANTICS}", semantics)

@@ -126,7 +126,7 @@ def run(
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """What `backward` needs of an `evaluate` with `retain`.
+    """State of an `evaluate` with `retain` that `backward` needs.
 
     Attributes:
         spheres: f32 [B, H, S, 4].
@@ -167,7 +167,7 @@ _LAST = {"normal": (3,), "closest": (3,), "jacobian": (10,)}
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a query returns.
+    """Results of a query.
 
     Attributes:
         outputs: By name, for each sphere, float32 unless stated otherwise.
@@ -250,7 +250,7 @@ def evaluate_steps(
     retain: bool = False,
     checked: bool = False,
 ) -> Steps[Evaluation]:
-    """As `evaluate`, which it does in steps; between them other queries may run on the same thread."""
+    """Do what `evaluate` does in steps; between them other queries may run on the same thread."""
     if not isinstance(world, World):
         raise ArgumentError("world", "a World", type(world).__name__)
     if not isinstance(settings, Settings):

@@ -203,7 +203,7 @@ class Mesh:
         return Mesh(host, self.device, self)._on(vertices.device)
 
     def _on(self, given: torch.device) -> Mesh:
-        """This mesh, with its trees on its device if it was given there."""
+        """Return this mesh, with its trees on its device if it was given there."""
         if given == self.device and given.type != "cpu":
             self.solid(engine_for(given), "auto")
         return self

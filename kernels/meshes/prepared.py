@@ -18,7 +18,7 @@ from lumigrad.kernels.meshes.world import World
 
 @dataclass(frozen=True)
 class Queries:
-    """What answers such queries on one device.
+    """Engine that answers such queries on one device.
 
     Attributes:
         engine: The native engine.
@@ -32,12 +32,12 @@ class Queries:
 
 
 def cpu_queries() -> Queries:
-    """What answers them on the CPU."""
+    """Return the engine that answers them on the CPU."""
     return Queries(_native.cpu_distances(), CpuEngine.key, "cpu")
 
 
 def cuda_queries(native: Any, device: int, kernels: int, copies: int) -> Queries:
-    """What answers them on a CUDA device, on two streams of it; `native` is the extension."""
+    """Return the engine that answers them on a CUDA device, on two streams of it; `native` is the extension."""
     return Queries(native.cuda_distances(device, kernels, copies), cuda_key(native, device), "cuda")
 
 

@@ -196,7 +196,7 @@ class World:
         return self._placed[key]
 
     def placed_before(self, key: str) -> Any | None:
-        """What `placed` has made of all instances for an engine of this key; None: nothing yet. On any thread."""
+        """Return what `placed` made of all instances for an engine of this key, on any thread; None: nothing yet."""
         return self._placed.get((key, None))
 
     def _place(self, engine: Engine, numbers: Sequence[int]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class RollingShutterType(Enum):
-    """In which order the rows or columns of a picture are exposed."""
+    """Order in which the rows or columns of a picture are exposed."""
 
     ROLLING_TOP_TO_BOTTOM = 0
     ROLLING_LEFT_TO_RIGHT = 1
@@ -18,14 +18,14 @@ class RollingShutterType(Enum):
 
 
 class FThetaPolynomialType(Enum):
-    """Which polynomial of an f-theta lens defines it."""
+    """Polynomial of an f-theta lens that defines it."""
 
     PIXELDIST_TO_ANGLE = 0
     ANGLE_TO_PIXELDIST = 1
 
 
 class ExternalDistortionReferencePolynomial(Enum):
-    """Which polynomials of a windshield were calibrated; it has no effect on pictures."""
+    """Polynomials of a windshield that were calibrated; without effect on pictures."""
 
     FORWARD = 1
     BACKWARD = 2

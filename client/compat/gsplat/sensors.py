@@ -44,7 +44,7 @@ _REFERENCES: dict[str, Reference] = {
 _OF_FTHETA = ("angle_to_pixel_distance", "pixel_distance_to_angle", "linear")
 _COEFFICIENTS = ("radial_coeffs", "tangential_coeffs", "thin_prism_coeffs")
 _OF_LENSES = (*_COEFFICIENTS, "ftheta_coeffs", "external_distortion_coeffs")
-# What has no projection by the Jacobian.
+# Arguments that rule out the projection by the Jacobian.
 _OF_SIGMA_POINTS = ("lidar_coeffs", "viewmats_rs", "ut_params")
 _DIRECTIONS: dict[str, SpinDirection] = {"CLOCKWISE": "clockwise", "COUNTER_CLOCKWISE": "counter_clockwise"}
 # Names of coefficients in the protocol, and the numbers of them that each lens takes.
@@ -250,7 +250,7 @@ def _windshield(parameters: Any, views: tuple[int, ...], inputs: dict[str, Any],
     polynomials = _read(argument, parameters, BivariateWindshieldModelParameters, tuple(fields.values()))
     for (name, field), values in zip(fields.items(), polynomials, strict=True):
         if name.endswith("_inverse") and values is None:
-            # With given rays there is no way back; otherwise the worker asks for it.
+            # Given rays have no way back; otherwise the worker asks for it.
             continue
         path = f"{argument}.{field}"
         coefficients = inputs[name] = _shared(views, path, values)

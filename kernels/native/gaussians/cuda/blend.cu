@@ -7,7 +7,7 @@
 namespace lumigrad::gaussians {
 namespace {
 
-// What a lane sums of its pixels. `kCounts`: contributors are counted.
+// Sums of a lane's pixels. `kCounts`: contributors are counted.
 template <int kFeatures, bool kCounts>
 struct LanePixels {
   float transmittance[kLanePixels], sums[kLanePixels][kFeatures], segment[kLanePixels][kFeatures];

@@ -9,7 +9,7 @@
 namespace lumigrad::gaussians {
 namespace {
 
-// What a warp works on: a segment of the list of half a tile.
+// Work of a warp: a segment of the list of half a tile.
 struct Part {
   unsigned tile, half;
   int segment;  // -1: none.
@@ -90,7 +90,7 @@ template <int kFeatures, bool kAbs>
 struct LaneSums {
   float one[2] = {}, dy[2] = {}, dy_dy = 0.0f, abs_x = 0.0f, abs_y = 0.0f, shares[kFeatures] = {};
 
-  // As gradient_row, the features after it.
+  // Columns as in gradient_row, the features after it.
   static constexpr int kGeometry = kAbs ? 8 : 6, kValues = kGeometry + kFeatures;
 
   __device__ void write(const AtPixels& at, float (&to)[kValues]) const {
@@ -110,15 +110,15 @@ struct LaneSums {
   }
 };
 
-// Which column of a row a lane adds to, after the sums over the warp: of the first eight values lane 4 i has value i,
+// Column of a row that a lane adds to, after the sums over the warp: of the first eight values lane 4 i has value i,
 // of the others the lanes after the first of each share.
 template <int kGeometry, int kValues>
 struct LaneColumn {
   static constexpr int kRest = power_of_two(kValues - 8), kShare = kWarp / kRest;
   static_assert(kValues > 8 && kShare > 1);
   bool of_first, adds;
-  unsigned width;  // Of a row.
-  float* to;       // In the first row.
+  unsigned width;  // Width of a row.
+  float* to;       // Place in the first row.
 
   __device__ LaneColumn(const CudaRows& rows, int first) {
     const int lane = lane_index();
@@ -278,7 +278,7 @@ void cuda_blend_backward(const CudaCall& call, const CudaRecords& records, const
   with_half_features(records.features.total(), [&](auto features, auto apart) {
     constexpr int kFeatures = decltype(features)::value;
     constexpr bool kApart = decltype(apart)::value;
-    // Those of many features always have the sums of absolute values.
+    // Rows of many features always have the sums of absolute values.
     const auto kernel = rows.needs_abs ? &pixels_kernel<kFeatures, kApart, true>
                                        : &pixels_kernel<kFeatures, kApart, (kFeatures > kFewFeatures)>;
     launch(kernel, blocks_of_halves(2 * (tiles + segments.places)), kHalfThreads, 0, stream, call, records, lists,

@@ -1,4 +1,4 @@
-// What a pixel sums while it is drawn, and what it writes to the images.
+// Sums of a pixel while it is drawn, and what it writes to the images.
 #pragma once
 
 #include "gaussians/cuda/pixel.cuh"

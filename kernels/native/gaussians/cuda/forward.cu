@@ -11,7 +11,7 @@
 namespace lumigrad::gaussians {
 namespace {
 
-// What the stages of a call share.
+// State that the stages of a call share.
 struct Forward {
   const CudaCallData& data;
   const Outputs& outputs;
@@ -27,7 +27,7 @@ struct Forward {
   std::size_t pixels() const { return static_cast<std::size_t>(call().views) * call().width * call().height; }
 };
 
-// What is needed of the items until those of each tile are listed.
+// Arrays of the items that are needed until those of each tile are listed.
 struct Unlisted {
   DeviceBuffer<unsigned> keys;
   TileCountBuffers counts;
@@ -47,7 +47,7 @@ void list(const Forward& f, const Reach& reach, const TileCountBuffers& counts) 
   const std::size_t pairs = f.workspace.pairs.wait(), limit = pairs_within_room(f.workspace.pair_limit);
   if (f.workspace.capacities) f.workspace.capacities->note(f.kind(), pairs);
   if (pairs <= limit) return list_tiles<Entry::item>(reach, counts, pairs, f.pass.lists, f.pass.tiles, f.stream);
-  // Without lists there is no row for each pair.
+  // Rows for each pair do not exist without lists.
   if (!f.call().settings.deterministic) return leave_unlisted(f.pass.lists, f.pass.tiles, f.stream);
   throw DeviceMemoryError(std::to_string(pairs) + " pairs of tiles and Gaussians, each with a row of gradients, are" +
                           " more than the " + std::to_string(limit) + " that deterministic sums may have");
@@ -59,7 +59,7 @@ void list_within(const Forward& f, const Reach& reach, TileCountBuffers counts, 
   f.workspace.capacities->copy(f.kind(), counts.counts().pairs, f.stream);
   f.pass.lists.counted = counts.counts().pairs;
   list_tiles<Entry::item>(reach, counts, room, f.pass.lists, f.pass.tiles, f.stream);
-  // For as long as the lists.
+  // The counts live as long as the lists.
   f.pass.tiles.counted = counts.take_pairs();
 }
 

@@ -33,9 +33,9 @@ inline unsigned blocks_of_halves(std::size_t halves) {
 struct HalfTile {
   TileList list;
   int view;
-  int column, row;    // Of the lane's first pixel.
+  int column, row;    // The lane's first pixel.
   float x, y;         // Centre of the lane's first pixel.
-  int width, height;  // Of the images.
+  int width, height;  // Size of the images.
 
   __device__ HalfTile(const CudaCall& call, const TileLists& lists, unsigned tile, unsigned half)
       : list(lists, tile),
@@ -51,13 +51,13 @@ struct HalfTile {
   __device__ bool on_film(int k) const {
     return column + k % 2 * kWarpWidth < width && row + k / 2 * kWarpHeight < height;
   }
-  // Of a pixel on the film in the images.
+  // Index in the images of a pixel on the film.
   __device__ int64_t index(int k) const {
     return (static_cast<int64_t>(view) * height + row + k / 2 * kWarpHeight) * width + column + k % 2 * kWarpWidth;
   }
 };
 
-// Of up to 32 entries of the list those that reach each block of pixels, as bits, and any block.
+// Bits of up to 32 entries of the list: those that reach each block of pixels, and any block.
 struct Reached {
   unsigned blocks[kLanePixels], any;
 };

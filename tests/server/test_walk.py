@@ -41,7 +41,7 @@ def test_a_render_of_a_stored_scene_goes_through_few_files(
     cloud, spec_for = (sphere_cloud(), spec_of) if kind == "spheres" else (gaussian_cloud(80), gaussian_spec)
     scene_id = client.put(cloud).scene.scene_id
     # The first call creates what the later ones reuse.
-    for index in range(3):
+    for index in range(4):
         traces = process.log.count("files [")
         camera = opencv_camera(32, 24)
         # Another lens is another kind.
@@ -54,7 +54,9 @@ def test_a_render_of_a_stored_scene_goes_through_few_files(
         else:
             client.render(spec)
         process.wait_for_log("files [", count=traces + 1)
-    files = json.loads(re.findall(r"^files (\[.*\])$", process.log, re.MULTILINE)[-1])
+    # The end of a call may fall into the list of the one after it.
+    lists = re.findall(r"^files (\[.*\])$", process.log, re.MULTILINE)[-2:]
+    files = min(map(json.loads, lists), key=len)
     assert is_first == (f"engines/{kind}.py" in files)
     most_prepared = MOST_SHORT if is_single else MOST_PREPARED
     assert len(files) <= (MOST_FILES if is_first else most_prepared), files

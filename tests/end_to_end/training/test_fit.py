@@ -188,7 +188,7 @@ def test_a_stopped_fit_leaves_a_scene_and_goes_on(capture: Path, tmp_path: Path,
     process.send_signal(signal.SIGINT)
     said, complaint = process.communicate(timeout=60)
     assert process.returncode == 0, complaint
-    assert "of 100000 steps" in said and "--resume continues it" in complaint
+    assert "of 100,000 steps" in said and "--resume continues it" in complaint
     stopped = report_of(scene)
     assert len(Gaussians.load(scene)) == stopped["count"]
 

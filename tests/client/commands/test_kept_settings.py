@@ -92,6 +92,7 @@ def test_equal_values_of_other_types_are_checked_anew() -> None:
     assert made(GaussianSettings, {"near": 1.0}) is made(GaussianSettings, {"near": 1.0})
     assert made(GaussianSettings, {"antialiased": 1}).antialiased is True
     assert made(GaussianSettings, {"antialiased": True}).antialiased is True
+    assert made(GaussianSettings, {"antialiased": 1}) is not made(GaussianSettings, {"antialiased": True})
     for _ in range(2):
         with pytest.raises(InvalidArgument, match="near"):
             made(GaussianSettings, {"near": (1.0,)})

@@ -176,7 +176,7 @@ class NativeRender:
 def native_render(
     plan: Plan, tensors: Tensors, places: Sequence[Place], payload_bytes: int, head: bytes, *, is_cpu: bool
 ) -> NativeRender | None:
-    """What draws renders of a plain kind; None: there is no faster way. `head` comes before a reply's payload."""
+    """Prepare renders of a plain kind; None: there is no faster way. `head` comes before a reply's payload."""
     together = _most_together(plan, is_cpu=is_cpu)
     if together == 0:
         return None

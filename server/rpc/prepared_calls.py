@@ -39,7 +39,7 @@ class Lookup:
         self._known: tuple[float, int, int, dict[Kind, tuple[ReferenceType[Any], int]]] = (-math.inf, 0, 0, {})
 
     def __call__(self, kind: Kind) -> tuple[Any, int] | None:
-        """What is prepared, and the memory that its kernels may take; None: it takes the general way."""
+        """Return what is prepared, and the memory that its kernels may take; None: it takes the general way."""
         now, changes = time.monotonic(), self._scenes.changes
         until, at, free, found = self._known
         if now > until or changes != at:
@@ -79,7 +79,7 @@ class _Way(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """What native code has drawn for a reply, by the names of outputs."""
+    """Outputs that native code has drawn for a reply, by their names."""
 
     prepared: PreparedRender
     outputs: Mapping[str, Array]
@@ -167,7 +167,7 @@ class PreparedCalls:
             scene.prepared.add(call.request.key, prepared)
 
     def look_up(self, tenant: str) -> Lookup:
-        """What finds the tenant's prepared Renders."""
+        """Return what finds the tenant's prepared Renders."""
         return (self._ways.get(tenant) or self._add_way(tenant)).look_up
 
     def _draw(self, prepared: PreparedRender, request: RenderRequest, room: int, call: Call) -> bytes | None:

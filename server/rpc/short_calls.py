@@ -68,7 +68,7 @@ def short_entry(
         try:
             return go_on(opened, requests, error)
         finally:
-            # Its traceback refers to this frame: a cycle, which would keep what the call held.
+            # The error's traceback refers to this frame: a cycle, which would keep what the call held.
             del error
 
     return short

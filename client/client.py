@@ -235,7 +235,8 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
         Args:
             items: a scene and a camera or cameras each, as in `render`, and if needed a mapping of further arguments of
                 `render` for this item alone: any of those that follow but for the time-out.
-            settings: as for `render`, of all items that have none of their own, like the others.
+            settings: as for `render`, of all items that have none of their own, like the others. An item's own
+                settings replace these and all `fields`.
             outputs: likewise.
             image_format: likewise.
             jpeg_quality: likewise.

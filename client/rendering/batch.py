@@ -50,6 +50,7 @@ def batch_requests(items: Iterable[BatchItem], arguments: Mapping[str, Any]) -> 
     # A mapping or a string is iterable, but its entries are not what the caller passed.
     advice = "pass a list of (scene, camera) pairs"
     instance("items", items, () if isinstance(items, str | Mapping) else (Iterable,), advice)
+    shared_names = arguments.keys() - RENDER_FIELDS
     requests: list[RenderRequest | LumigradError] = []
     for index, item in enumerate(items):
         where = f"items[{index}]"
@@ -59,8 +60,10 @@ def batch_requests(items: Iterable[BatchItem], arguments: Mapping[str, Any]) -> 
         own: Any = item[2] if len(item) == 3 else {}
         instance(where, own, (Mapping,), "pass its arguments by name, e.g. {'near': 0.1}")
         check_names(own, f"{where}.")
+        # Settings of an item's own stand in place of the shared ones, whose fields would change them.
+        shared = arguments if own.get("settings") is None else {name: arguments[name] for name in shared_names}
         try:
-            requests.append(request_of(item[0], item[1], **{**arguments, **own}))
+            requests.append(request_of(item[0], item[1], **{**shared, **own}))
         except InvalidArgument as error:
             requests.append(_named(error, index))
     return requests

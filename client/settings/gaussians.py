@@ -86,6 +86,20 @@ class Transform(_Slice):
         """Checks the slice and makes matrices of poses."""
         return super().__new__(cls, *_checked_slice("", (begin, end, matrix, matrix_end)))
 
+    def __eq__(self, other: object) -> bool:
+        """Whether both place the same slice by the same numbers."""
+        if not isinstance(other, Transform):
+            return NotImplemented
+        return self[:2] == other[:2] and all(map(_equal_matrices, self[2:], other[2:]))
+
+    def __ne__(self, other: object) -> bool:
+        """Whether they differ; tuples would compare matrices as they are."""
+        return not self == other
+
+    def __hash__(self) -> int:
+        """Of the slice alone, since matrices have no hash."""
+        return hash(self[:2])
+
 
 def _checked_slice(prefix: str, entry: Sequence[Any]) -> tuple[int, int, Any, Any]:
     """The fields of a slice, with matrices; `prefix` is that of their names in errors.
@@ -100,6 +114,12 @@ def _checked_slice(prefix: str, entry: Sequence[Any]) -> tuple[int, int, Any, An
         for name, it in zip(("matrix", "matrix_end"), entry[2:], strict=True)
     ]
     return begin, end, matrices[0], matrices[1]
+
+
+def _equal_matrices(first: Any, second: Any) -> bool:
+    if first is None or second is None:
+        return first is second
+    return np.array_equal(to_numpy("matrix", first), to_numpy("matrix", second))
 
 
 def _slice_matrix(name: str, value: Any) -> Float64:

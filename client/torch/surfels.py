@@ -10,6 +10,7 @@ import torch
 
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
+from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.operators.call import chosen
 from lumigrad.client.operators.cameras import sensor_inputs, views_of
 from lumigrad.client.operators.gaussians import GaussianCall, moving_slices, travelling
@@ -130,7 +131,10 @@ def render_gaussians_2d(
         rendered.normals  # [1, H, W, 3]
     """
     wanted = chosen(outputs, (*SURFEL_OUTPUTS, *MORE_SURFEL_OUTPUTS), always=("color",))
-    chosen_settings = replace(GaussianSettings.from_fields(settings, fields), primitive="surfel")
+    chosen_settings = GaussianSettings.from_fields(settings, fields)
+    if chosen_settings.primitive == "volume":
+        raise InvalidArgument.of("primitive", 'expected "surfel" or none, got "volume"; render_gaussians draws those')
+    chosen_settings = replace(chosen_settings, primitive="surfel")
     transforms = chosen_settings.transforms
     if isinstance(background, int | float):
         chosen_settings, background = replace(chosen_settings, background=background), None

@@ -323,6 +323,11 @@ def test_gsplats_results_have_gsplats_shapes(mode: str, packed: bool, client: Cl
     assert given["means"].grad.is_sparse == packed
 
 
+def test_ellipsoids_are_refused(client: Client) -> None:
+    with pytest.raises(InvalidArgument, match=r'primitive: expected "surfel" or none, got "volume"; render_gaussians'):
+        render_gaussians_2d(**arguments(), **SIZE, primitive="volume", client=client)
+
+
 def test_values_per_surfel_are_those_of_the_worker(client: Client) -> None:
     given = {name: tensor.detach().float() for name, tensor in with_name(arguments(), "backgrounds").items()}
     meta = rasterization_2dgs(**given, **SIZE, target=client.target)[-1]

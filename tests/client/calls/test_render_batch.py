@@ -17,6 +17,7 @@ from lumigrad.client import (
     FisheyeLens,
     Frame,
     Gaussians,
+    GaussianSettings,
     InvalidArgument,
     PinholeLens,
     SceneNotFound,
@@ -146,6 +147,19 @@ def test_gradients_are_those_of_single_calls(client: Client) -> None:
     wanted, found = (one.backward(upstream, wanted=("means", "cameras")) for one in (single, frame))
     for name in wanted:
         np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def test_an_items_settings_replace_the_shared_fields_and_its_fields_refine_them(client: Client) -> None:
+    scene, camera = client.put(gaussians(1)), orbit(0)
+    own = GaussianSettings(scale_modifier=0.5)
+    frames = client.render_batch(
+        [(scene, camera, {"settings": own}), (scene, camera, {"far": 9.0}), (scene, camera, {"settings": None})],
+        scale_modifier=2.0,
+    )
+    alone = [client.render(scene, camera, settings=own)]
+    alone += [client.render(scene, camera, scale_modifier=2.0, **fields) for fields in ({"far": 9.0}, {})]
+    for frame, expected in zip(frames, alone, strict=True):
+        np.testing.assert_array_equal(frame.color, expected.color)
 
 
 def test_what_is_wrong_with_an_item_is_its_result(worker_process: WorkerProcess, client: Client) -> None:

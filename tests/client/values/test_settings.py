@@ -19,6 +19,7 @@ from lumigrad.client import (
     InvalidArgument,
     Spheres,
     SphereSettings,
+    Transform,
     UnscentedTransform,
     World,
 )
@@ -176,6 +177,17 @@ def test_backgrounds_are_one_number_channels_or_channels_of_each_camera() -> Non
             assert found.settings.background == expected
     both = np.arange(6).reshape(2, 3)
     assert client.render(GAUSSIANS, [CAMERA, CAMERA], background=both).settings.background == (0, 1, 2, 3, 4, 5)
+
+
+def test_settings_with_transforms_are_equal_if_their_numbers_are() -> None:
+    def made(shift: float, **end: Any) -> GaussianSettings:
+        return GaussianSettings(transforms=[Transform(0, 1, (0, 0, shift), **end)])
+
+    assert made(0.5) == made(0.5)
+    assert hash(made(0.5)) == hash(made(0.5))
+    assert made(0.5) != made(0.25)
+    assert made(0.5) != made(0.5, matrix_end=(0, 0, 1))
+    assert made(0.5) != GaussianSettings()
 
 
 def test_messages_have_every_setting() -> None:

@@ -1,0 +1,5 @@
+"""Scenes of Gaussians in pages with levels of detail, for scenes that are larger than memory."""
+
+from lumigrad.client.formats.levels.pages import PAGE_ROWS, GaussianLevels
+
+__all__ = ["PAGE_ROWS", "GaussianLevels"]

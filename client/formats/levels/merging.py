@@ -1,0 +1,113 @@
+"""Merges neighbouring Gaussians into one with the same moments, and measures by how much that moves what is drawn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lumigrad.client.base.arrays import Float32, Float64
+from lumigrad.client.formats.scene import StoredScene, unit_quats
+from lumigrad.client.values.quaternions import matrices, matrix_rows, quaternions
+
+Integers = npt.NDArray[np.int64]
+
+# Gaussians that become one in the next level.
+MERGED = 4
+# The exponent of Thomsen's formula for the surface of an ellipsoid, whose error is at most 1.1 %.
+_THOMSEN = 1.6075
+# Keeps divisions defined where all Gaussians of a group are invisible.
+_TINY = 1e-30
+
+
+def covariances_of(scene: StoredScene) -> Float64:
+    """Returns [N, 3, 3], the covariances in scene units squared."""
+    rotations = matrices(matrix_rows(*unit_quats(scene.quats).T), _stack)
+    axes = rotations * scene.scales.astype(np.float64)[:, None, :]
+    return np.asarray(axes @ axes.swapaxes(1, 2))
+
+
+def areas_of(scales: npt.NDArray[Any]) -> Float64:
+    """Returns [N], the areas of ellipsoids with these half axes [N, 3] as projected on average over all directions.
+
+    A convex body shows a quarter of its surface on average (Cauchy). Flat ones and needles have areas too.
+    """
+    wide = scales.astype(np.float64)
+    products = (wide * np.roll(wide, 1, axis=1)) ** _THOMSEN
+    return np.asarray(np.pi * products.mean(axis=1) ** (1.0 / _THOMSEN))
+
+
+def merged(scene: StoredScene, starts: Integers, variances: Float64) -> tuple[StoredScene, Float64]:
+    """Merges each run of Gaussians into one that has the moments of their sum.
+
+    The weight of a Gaussian is its mass, opacity times projected area. Mean and covariance are those of the weighted
+    sum, including the spread of the means. The harmonics are the weighted mean. The opacity keeps the mass, but not
+    more than the Gaussians block together where they overlap: their optical depths add up, spread over the new area.
+
+    Args:
+        scene: N Gaussians.
+        starts: [M] where the runs start, the first at 0; each has at least one Gaussian.
+        variances: [N] the mean squared distance that merging has moved the content of each Gaussian already.
+
+    Returns:
+        M Gaussians and their variances, scene units squared.
+    """
+    counts = np.diff(np.append(starts, len(scene)))
+    areas = areas_of(scene.scales)
+    opacities = scene.opacities.astype(np.float64)
+    weights = opacities * areas + _TINY
+    sums = np.add.reduceat(weights, starts)
+    shares = weights / np.repeat(sums, counts)
+
+    def mean(values: npt.NDArray[Any]) -> Float64:
+        shaped = shares.reshape(-1, *[1] * (values.ndim - 1))
+        return np.asarray(np.add.reduceat(values * shaped, starts, axis=0))
+
+    # Moments around the first mean of each run, which keeps their digits far from 0.
+    origins = scene.means[starts].astype(np.float64)
+    offsets = scene.means - np.repeat(origins, counts, axis=0)
+    centres = mean(offsets)
+    offsets -= np.repeat(centres, counts, axis=0)
+    quats, scales = _axes(mean(covariances_of(scene) + offsets[:, :, None] * offsets[:, None, :]))
+    depths = np.add.reduceat(-np.log1p(-np.minimum(opacities, 1.0 - 1e-7)) * areas, starts)
+    new_areas = areas_of(scales) + _TINY
+    new_opacities = np.minimum(sums / new_areas, -np.expm1(-depths / new_areas))
+    single = counts == 1
+    result = replace(
+        scene,
+        means=np.asarray(origins + centres, np.float32),
+        quats=_kept(single, scene.quats[starts], quats),
+        scales=_kept(single, scene.scales[starts], scales),
+        opacities=_kept(single, scene.opacities[starts], np.minimum(new_opacities, 1.0)),
+        sh=np.asarray(mean(scene.sh), np.float32),
+    )
+    return result, mean(variances + np.square(offsets).sum(axis=1))
+
+
+def error_of(scene: StoredScene, variances: Float64) -> float:
+    """Returns the geometric error of Gaussians that were merged, in scene units: the distance that content moved.
+
+    It is the root of the mean square, weighted by mass.
+    """
+    weights = scene.opacities * areas_of(scene.scales) + _TINY
+    return float(np.sqrt((weights * variances).sum() / weights.sum()))
+
+
+def _kept(single: npt.NDArray[np.bool_], old: Float32, new: Float64) -> Float32:
+    """Returns what was there where a Gaussian was alone, else what was computed."""
+    return np.where(single.reshape(-1, *[1] * (old.ndim - 1)), old, new).astype(np.float32)
+
+
+def _axes(covariances: Float64) -> tuple[Float64, Float64]:
+    """Returns quaternions [M, 4] and scales [M, 3] of covariances [M, 3, 3]."""
+    values, axes = np.linalg.eigh(covariances)
+    # Mirrored axes are none that a quaternion has.
+    axes[..., 0] *= np.sign(np.linalg.det(axes))[:, None]
+    quats = np.stack(quaternions(axes, _stack), axis=1)
+    return unit_quats(quats), np.sqrt(np.maximum(values, 0.0))
+
+
+def _stack(values: Any, axis: int) -> Any:
+    return np.stack(values, axis=axis)

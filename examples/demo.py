@@ -68,7 +68,7 @@ def run(client: Client, steps: int, output: Path) -> None:
     write_image(output / "initial.png", initial)
 
     began = time.perf_counter()
-    with tqdm(range(steps), desc="fitting", unit="step") as bar:
+    with tqdm(range(steps), desc="fitting", unit="step", disable=None) as bar:
         for step in bar:
             fit.step(step / max(steps - 1, 1))
             if step % 10 == 0:

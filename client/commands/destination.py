@@ -49,14 +49,14 @@ def in_order(job: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
 
 
 def with_progress(results: Iterable[R], count: int) -> Iterable[R]:
-    """Adds a progress bar on standard error; none without tqdm or for a single result."""
+    """Adds a progress bar on standard error; none without tqdm, in a file, or for a single result."""
     try:
         from tqdm import tqdm
     except ImportError:
         return results
     if count < 2:
         return results
-    bar: Iterable[R] = tqdm(results, total=count, desc="rendering", unit="frame", file=sys.stderr)
+    bar: Iterable[R] = tqdm(results, total=count, desc="rendering", unit="frame", file=sys.stderr, disable=None)
     return bar
 
 

@@ -141,7 +141,7 @@ def _run(arguments: argparse.Namespace) -> int:
         with (
             # The page begins before the progress bar, whose line would run into that of the page.
             _page(client, trainer, recipe, pacing, capture, arguments) as live,
-            Journal(folder, first, pacing, len(fitted), arguments.logdir) as journal,
+            Journal(folder, first, pacing, len(fitted), recipe.noun, arguments.logdir) as journal,
         ):
             schedule = recipe.schedule(len(fitted))
             scene = fit(
@@ -173,7 +173,7 @@ def _run(arguments: argparse.Namespace) -> int:
     write_image(folder / "comparison.jpg", outcome.comparison)
     spent = fitting if recipe.seconds else f"{fitting}, {seconds:.0f} s"
     rate = f"{spent}, {report['steps_per_second']:.1f} steps/s"
-    facts = _facts(f"{rate}; {len(scene):,} {recipe.kind}", recipe, checkpoint.before, outcome.scores)
+    facts = _facts(f"{rate}; {len(scene):,} {recipe.noun}", recipe, checkpoint.before, outcome.scores)
     outcome.page.write(folder / "report.html", arguments.output.name, facts)
     if arguments.json:
         print(json_text({"output": str(arguments.output), **report}))
@@ -185,9 +185,9 @@ def _facts(fitting: str, recipe: Recipe, before: Scores, after: Scores) -> dict[
     """The facts of a report, by name, for people."""
     return {
         "fit": f"{fitting}; background: {recipe.background}",
-        "held-out photographs": f"{before}, now {after}",
-        "colours": f"{after.exposed_psnr:.2f} dB with neighbouring exposures, {after.matched_psnr:.2f} dB with colours "
-        "matched",
+        "held-out photographs": f"{after}; before the fit {before}",
+        "held-out photographs, colours matched": f"{after.exposed_psnr:.2f} dB to the photographs beside each, "
+        f"{after.matched_psnr:.2f} dB to each itself",
         "coordinates": offset_text(recipe.offset),
     }
 

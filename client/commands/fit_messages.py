@@ -88,7 +88,12 @@ def say_results(
     """Prints the scores and where the results are; `facts` are texts by name."""
     output = sys.stderr if arguments.json else sys.stdout
     path: Path = arguments.output
-    print(f"{facts['fit']}\nheld-out photographs: {facts['held-out photographs']}\n{facts['colours']}", file=output)
+    print(
+        facts["fit"],
+        *(f"{name}: {text}" for name, text in facts.items() if "photographs" in name),
+        sep="\n",
+        file=output,
+    )
     print(f"scene in {path}, report and pictures in {path.with_suffix('.fit')}/report.html", file=output)
     if recipe.refines_cameras:
         print(f"cameras as they were refined in {path.with_suffix('.fit')}/transforms.json", file=output)

@@ -125,15 +125,15 @@ _BAR_EVERY, _SCALARS_EVERY = 10, 10
 class Journal:
     """Shows steps as they come."""
 
-    def __init__(self, folder: Path, first: int, pacing: Pacing, views: int, log_folder: Path | None) -> None:
-        """Starts at step `first`; `log_folder` is TensorBoard's, None: no log."""
-        self._folder, self._pacing = folder, pacing
+    def __init__(
+        self, folder: Path, first: int, pacing: Pacing, views: int, kind: str, log_folder: Path | None
+    ) -> None:
+        """Starts at step `first`; `kind` is what is fitted, `log_folder` is TensorBoard's, None: no log."""
+        self._folder, self._pacing, self._kind = folder, pacing, kind
         tqdm = require("tqdm", "fit", "the progress of a fit").tqdm
-        # Fewer updates where standard error is a file.
-        interval = 0.1 if sys.stderr.isatty() else 10.0
-        pace = {"mininterval": interval, "maxinterval": 60.0}
         facts = {"total": pacing.total, "initial": pacing.done(first), "unit": pacing.unit}
-        self._bar = tqdm(desc="fitting", bar_format=pacing.bar, file=sys.stderr, **facts, **pace)
+        # There is none where standard error is a file, which gets a line with each preview.
+        self._bar = tqdm(desc="fitting", bar_format=pacing.bar, file=sys.stderr, disable=None, **facts)
         self._decibels: deque[float] = deque(maxlen=min(max(views, 1), _MEMORY))
         self._writer: Any = None
         if log_folder is not None:
@@ -152,12 +152,16 @@ class Journal:
         """The mean PSNR of the latest steps, decibels."""
         return float(np.mean(self._decibels)) if self._decibels else float("nan")
 
+    @property
+    def _score(self) -> str:
+        return f"fitted photographs: {self.psnr:.1f} dB"
+
     def step(self, step: StepResult) -> None:
         """Records a step."""
         self._decibels.append(step.psnr)
         self._bar.update(self._pacing.done(step.number + 1) - self._bar.n)
         if step.number % _BAR_EVERY == 0:
-            self._bar.set_postfix(PSNR=f"{self.psnr:.1f} dB", count=f"{step.count:,}", refresh=False)
+            self._bar.set_postfix_str(f"{self._score}, {step.count:,} {self._kind}", refresh=False)
         if self._writer is not None and step.number % _SCALARS_EVERY == 0:
             values = {"loss": step.loss, "psnr": self.psnr, "count": step.count, "visible": step.visible, **step.terms}
             for name, value in values.items():
@@ -165,6 +169,8 @@ class Journal:
 
     def preview(self, number: int, picture: Array) -> None:
         """Records an image [H, W, 3] of the scene after a step."""
+        if self._bar.disable:
+            print(f"fitting: {self._pacing.text(number)}, {self._score}", file=sys.stderr, flush=True)
         write_image(self._folder / f"preview_{number:06d}.jpg", picture)
         if self._writer is not None:
             self._writer.add_image("fit/preview", picture, number, dataformats="HWC")

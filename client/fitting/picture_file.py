@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,7 @@ _MOST_16 = (1 << 16) - 1
 # Pictures of 16 bits that nowhere reach a sixteenth of their range are those of sensors with 12 bits or fewer.
 _LEAST_16 = 1 << 12
 _UNREADABLE = {
-    **dict.fromkeys((".heic", ".heif"), "HEIC is not supported; convert it to JPEG or PNG"),
+    **dict.fromkeys((".heic", ".heif"), "HEIC needs the package pillow-heif; install it, or convert it to JPEG or PNG"),
     **dict.fromkeys(
         (".dng", ".nef", ".cr2", ".cr3", ".arw", ".raf", ".orf", ".rw2"),
         "raw photographs are not supported; develop it to JPEG or PNG",
@@ -225,6 +227,8 @@ def _opened(path: Path) -> Iterator[Any]:
     image: Any = require("PIL.Image", "fit", "reading photographs")
     remedy = _UNREADABLE.get(path.suffix.lower())
     try:
+        if _is_heic(path) and find_spec("pillow_heif"):
+            import_module("pillow_heif").register_heif_opener()
         with image.open(path) as picture:
             # The file of a raw photograph is a TIFF with a small preview.
             if remedy and picture.format == "TIFF":

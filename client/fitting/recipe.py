@@ -96,6 +96,11 @@ class Recipe:
         return Loss(l1=_L1, dssim=_DSSIM, alpha=alpha, opacity=regulariser, scale=regulariser, **of_surface)
 
     @property
+    def noun(self) -> str:
+        """The name of the primitives, for people."""
+        return "Gaussians" if self.kind == "gaussians" else "spheres"
+
+    @property
     def is_flat(self) -> bool:
         """Whether surfels are fitted."""
         return self.kind == "gaussians" and self.primitive == "surfel"

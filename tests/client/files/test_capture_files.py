@@ -180,7 +180,7 @@ def test_a_photograph_as_a_telephone_stores_it_is_found_to_be_named(tmp_path: Pa
         (tmp_path / "images" / f"v{k}.HEIC").write_bytes(b"\0\0\0\x18ftypheic" + bytes(99))
     for suffix in ("jpg", "heic", "HEIC"):
         write_frames(tmp_path, [f"images/v{k}.{suffix}" for k in range(2)])
-        with pytest.raises(InvalidArgument, match=r"v0\.HEIC: HEIC is not supported; convert it"):
+        with pytest.raises(InvalidArgument, match=r"v0\.HEIC: HEIC needs the package pillow-heif"):
             shots_of(Capture.load(tmp_path), 99, "black")
     # Converted photographs are found.
     for k in range(2):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 import zlib
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from lumigrad.client.datasets import Capture, View
 from lumigrad.client.fitting.background import Background
 from lumigrad.client.fitting.matching import Matched, have_one_shape
 from lumigrad.client.fitting.photograph import Photograph
-from lumigrad.client.fitting.picture_file import read_mask, read_picture
+from lumigrad.client.fitting.picture_file import read_header, read_mask, read_picture
 from lumigrad.client.fitting.shot import Shot, shots_of
 
 WIDTH, HEIGHT = 32, 48
@@ -304,8 +305,25 @@ def test_a_mask_that_hides_everything_is_refused(tmp_path: Path, mode: str):
 def test_pictures_of_telephones_and_raw_pictures_are_named_with_a_remedy(tmp_path: Path):
     for name in ("a.heic", "renamed.jpg"):
         (tmp_path / name).write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0heicmif1" + bytes(99))
-        with pytest.raises(InvalidArgument, match=rf"{name}: HEIC is not supported; convert it to JPEG or PNG"):
+        with pytest.raises(InvalidArgument, match=rf"{name}: HEIC needs the package pillow-heif; install it, or"):
             read_picture(tmp_path / name, WHOLE)
     Image.fromarray(UPRIGHT).save(tmp_path / "b.DNG", format="TIFF")
     with pytest.raises(InvalidArgument, match=r"b\.DNG: raw photographs are not supported; develop it"):
         read_picture(tmp_path / "b.DNG", WHOLE)
+
+
+def test_heic_is_read_where_pillow_heif_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "pillow_heif.py").write_text(
+        "import io\nfrom PIL import Image\nfrom PIL.PngImagePlugin import PngImageFile\n\n\n"
+        "def register_heif_opener():\n"
+        "    Image.new('RGB', (32, 48), (10, 20, 30)).save(file := io.BytesIO(), 'PNG')\n"
+        "    opened = lambda *_: PngImageFile(io.BytesIO(file.getvalue()))\n"
+        "    Image.register_open('HEIF', opened, lambda head: head[4:8] == b'ftyp')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(Image, "ID", list(Image.ID))
+    monkeypatch.setattr(Image, "OPEN", dict(Image.OPEN))
+    (tmp_path / "a.heic").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0heicmif1" + bytes(99))
+    assert read_header(tmp_path / "a.heic").size == WHOLE
+    assert read_picture(tmp_path / "a.heic", WHOLE)[0, 0].tolist() == [10, 20, 30]
+    sys.modules.pop("pillow_heif")

@@ -128,6 +128,11 @@ def test_views_that_were_not_fitted_come_closer(capture: Path, tmp_path: Path, r
     assert done.returncode == 0, done.stderr
     assert "14 photographs to fit, 3 held out, 60 steps" in done.stdout
     report = report_of(scene)
+    assert f"held-out photographs: {report['held_out']['psnr']:.2f} dB, SSIM" in done.stdout
+    assert f"; before the fit {report['begin']['psnr']:.2f} dB" in done.stdout and f"{COUNT:,} Gaussians" in done.stdout
+    # A file gets no progress bar, but a line with each preview.
+    told = re.findall(r"^fitting: (\d+) of 60 steps, fitted photographs: [\d.]+ dB$", done.stderr, re.MULTILINE)
+    assert [int(number) for number in told] == [*range(6, 61, 6)] and "\r" not in done.stderr
     assert report["held_out"]["psnr"] > report["begin"]["psnr"] + 4
     assert report["held_out"]["ssim"] > report["begin"]["ssim"] + 0.04
     assert report["held_out"]["matched_psnr"] >= report["held_out"]["psnr"]

@@ -27,7 +27,7 @@ Results = tuple[torch.Tensor, ...]
 
 
 class GaussianRasterizer(torch.nn.Module):
-    """Draws Gaussians as the original's version with depth does, on a worker; gradients included."""
+    """Draws Gaussians as the original does, or its versions with depth, on a worker; gradients included."""
 
     def __init__(
         self,
@@ -35,8 +35,8 @@ class GaussianRasterizer(torch.nn.Module):
         target: str | None = None,
         *,
         semantics: Semantics = "inria_depth",
-        inverse_depth: bool = False,
         depth: bool = True,
+        alpha: bool = False,
     ) -> None:
         """Stores the settings; only `forward` calls the worker.
 
@@ -45,25 +45,28 @@ class GaussianRasterizer(torch.nn.Module):
             target: the worker's address; None: LUMIGRAD_TARGET, else localhost:50051.
             semantics: "inria_depth" for the gradients of the original's version with depth, its errors included;
                 "inria_exact" for true derivatives, also of the camera's matrices and position.
-            inverse_depth: the third result is [1, H, W], 1 / Z weighted and summed, as in the original since October
-                2024, instead of depth and transmittance.
             depth: False leaves the third result out, for callers of the first versions, which had two.
+            alpha: return depth and alpha, [1, H, W] each, as the forks with four results do.
         """
         super().__init__()
         one_of("semantics", semantics, get_args(Semantics), '"')
         self.raster_settings = raster_settings
         self._target = target
         self._semantics: Semantics = semantics
+        if alpha and not depth:
+            raise InvalidArgument.of("alpha", "expected False with depth=False, got True; leave depth out")
+        self._alpha = alpha
         self._depths: tuple[str, ...] = ()
         if depth:
-            self._depths = ("inverse_depth",) if inverse_depth else ("depth", "transmittance")
+            has_planes = alpha or raster_settings.antialiasing is None
+            self._depths = ("depth", "transmittance") if has_planes else ("inverse_depth",)
 
     def markVisible(self, positions: torch.Tensor) -> torch.Tensor:
         """Returns bool [N], which of the positions [N, 3] are beyond the near plane."""
         if positions.ndim != 2 or positions.shape[1] != 3:
             raise InvalidArgument.of("positions", f"expected shape [N, 3], got {list(positions.shape)}")
         with torch.no_grad():
-            view = self.raster_settings.viewmatrix.to(positions.device, positions.dtype)
+            view = self.raster_settings.viewmatrix.squeeze().to(positions.device, positions.dtype)
             return positions @ view[:3, 2] + view[3, 2] > _NEAR
 
     @outside_graphs
@@ -94,7 +97,9 @@ class GaussianRasterizer(torch.nn.Module):
         Returns:
             The picture [3, H, W]; int32 [N] radii, pixels, 0 for what was not drawn; and, unless `depth` is False,
             [2, H, W]: the accumulated depth (camera-space Z, weighted and summed, not divided by anything) and the
-            final transmittance (the share of the background: 1 - alpha).
+            final transmittance (the share of the background: 1 - alpha). If the settings have `antialiasing`, the third
+            result is [1, H, W], the inverse depth (1 / Z, weighted and summed). With `alpha` there are a third and a
+            fourth, [1, H, W] each: the accumulated depth and alpha.
         """
         settings = self.raster_settings
         with inria_refusals():
@@ -121,5 +126,9 @@ class GaussianRasterizer(torch.nn.Module):
         images = draw(Rendering(call, frame, layout), centres, None, inputs)
         color = images["color"][0].permute(2, 0, 1).contiguous()
         radii = torch.from_numpy(frame.radii)[0, :, 0].contiguous()
-        third = (torch.cat([images[name] for name in self._depths]).to(device),) if self._depths else ()
-        return color.to(device), radii.to(device), *third
+        rest = [images[name] for name in self._depths]
+        if self._alpha:
+            rest = [rest[0], 1.0 - rest[1]]
+        elif rest:
+            rest = [torch.cat(rest)]
+        return color.to(device), radii.to(device), *(image.to(device) for image in rest)

@@ -24,13 +24,14 @@ class GaussianRasterizationSettings(NamedTuple):
         tanfovy: tangent of half the vertical one.
         bg: [3] background, or one number for all channels.
         scale_modifier: factor on all scales.
-        viewmatrix: [4, 4] world to camera, for row vectors.
+        viewmatrix: [4, 4] world to camera, for row vectors; like the two below also with axes of 1 before.
         projmatrix: [4, 4] world to normalised device coordinates, for row vectors; float64 is kept.
         sh_degree: degree of the spherical harmonics in use.
         campos: [3] the eye, world frame, scene units.
         prefiltered: accepted, without effect; in the original it skips a test of visibility, with the same pictures.
         debug: accepted, without effect; errors are explained in any case.
-        antialiasing: reduce opacities as far as the blur enlarges each Gaussian; newer originals have it.
+        antialiasing: reduce opacities as far as the blur enlarges each Gaussian. Settings of originals since October
+            2024 have it, and their rasterizer returns the inverse depth; None: those of the version with depth.
     """
 
     image_height: int
@@ -45,7 +46,7 @@ class GaussianRasterizationSettings(NamedTuple):
     campos: torch.Tensor
     prefiltered: bool = False
     debug: bool = False
-    antialiasing: bool = False
+    antialiasing: bool | None = None
 
 
 _ARGUMENTS = {
@@ -94,7 +95,8 @@ def inria_inputs(
     inputs["opacities"] = _row(opacities)
     inputs["background"] = _background(settings.bg, channels.shape[-1] if channels.ndim else 0)
     for name, field in (("view", "viewmatrix"), ("projection", "projmatrix"), ("position", "campos")):
-        tensor = on_host(f"raster_settings.{field}", getattr(settings, field), torch.float64)
+        # Many programs pass [1, 4, 4] and [1, 3]; the original does not look at shapes.
+        tensor = on_host(f"raster_settings.{field}", getattr(settings, field), torch.float64).squeeze()
         inputs[name] = tensor if camera_gradients else tensor.detach()
     return inputs
 

@@ -63,7 +63,7 @@ def rasterizer(worker_process: WorkerProcess):
 
 def test_settings_have_the_original_s_fields_in_its_order():
     assert " ".join(GaussianRasterizationSettings._fields) == FIELDS
-    assert settings().antialiasing is False
+    assert settings().antialiasing is None
 
 
 def test_results_have_their_shapes_and_inputs_their_gradients(rasterizer):
@@ -116,13 +116,50 @@ def test_the_projected_gradient_is_in_device_coordinates(rasterizer, client: Cli
     np.testing.assert_allclose(tensors["means2D"].grad[:, :2], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_inverse_depth_on_request(rasterizer):
+def test_settings_that_have_antialiasing_get_the_inverse_depth(rasterizer, client: Client):
     tensors = scene()
-    color, _, inverse = rasterizer(inverse_depth=True)(**tensors)
+    color, _, inverse = rasterizer(settings(antialiasing=False))(**tensors)
     assert inverse.shape == (1, HEIGHT, WIDTH)
     torch.testing.assert_close(color, rasterizer()(**tensors)[0])
+    found = {name: tensor.detach() for name, tensor in tensors.items()}
+    raster = settings()
+    camera = Camera.inria(raster.viewmatrix, raster.projmatrix, raster.campos, *TANGENTS, WIDTH, HEIGHT)
+    arrays = (found["means3D"], found["rotations"], found["scales"], found["opacities"][:, 0], found["shs"])
+    frame = client.render(
+        Gaussians(*arrays), camera, semantics="inria_depth", near=0.2, sh_degree=1, outputs=("inverse_depth",)
+    )
+    np.testing.assert_array_equal(frame.inverse_depth, inverse[0].detach())
     inverse.sum().backward()
     assert tensors["means3D"].grad.any()
+
+
+@pytest.mark.parametrize("antialiasing", [None, False, True])
+def test_four_results_have_depth_and_alpha(rasterizer, antialiasing):
+    tensors = scene()
+    color, radii, depth, alpha = rasterizer(settings(antialiasing=antialiasing), alpha=True)(**tensors)
+    assert depth.shape == alpha.shape == (1, HEIGHT, WIDTH)
+    if not antialiasing:
+        three = rasterizer()(**tensors)
+        assert torch.equal(color, three[0]) and torch.equal(radii, three[1])
+        assert torch.equal(torch.cat([depth, 1 - alpha]), torch.cat([three[2][:1], 1 - (1 - three[2][1:])]))
+    (depth.sum() + alpha.sum()).backward()
+    assert tensors["opacities"].grad.any() and tensors["scales"].grad.any()
+    with pytest.raises(InvalidArgument, match=r"^alpha: expected False with depth=False, got True"):
+        rasterizer(alpha=True, depth=False)
+
+
+def test_cameras_may_have_axes_of_one(rasterizer):
+    """As the setup_camera of trackers and mappers makes them."""
+    raster = settings()
+    leading = settings(
+        viewmatrix=raster.viewmatrix[None], projmatrix=raster.projmatrix[None], campos=raster.campos[None]
+    )
+    for semantics in ("inria_depth", "inria_exact"):
+        found = rasterizer(leading, semantics=semantics)(**scene())
+        expected = rasterizer(semantics=semantics)(**scene())
+        assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    positions = torch.tensor([[0.0, 0, -1], [9, 9, 3]])
+    assert rasterizer(leading).markVisible(positions).tolist() == [False, True]
 
 
 def test_cameras_get_gradients_only_where_derivatives_are_true(rasterizer):
@@ -141,7 +178,7 @@ def test_cameras_get_gradients_only_where_derivatives_are_true(rasterizer):
 def test_the_camera_of_the_client_draws_the_same_picture(rasterizer, client: Client):
     tensors = {name: tensor.detach() for name, tensor in scene().items()}
     raster = settings(scale_modifier=0.8, antialiasing=True)
-    color, radii, depth = rasterizer(raster)(**tensors)
+    color, radii, depth, alpha = rasterizer(raster, alpha=True)(**tensors)
     camera = Camera.inria(raster.viewmatrix, raster.projmatrix, raster.campos, *TANGENTS, WIDTH, HEIGHT)
     frame = client.render(
         Gaussians(
@@ -157,7 +194,7 @@ def test_the_camera_of_the_client_draws_the_same_picture(rasterizer, client: Cli
         outputs=("color", "depth", "transmittance", "radii"),
     )
     np.testing.assert_array_equal(frame.color.transpose(2, 0, 1), color)
-    np.testing.assert_array_equal(np.stack([frame.depth, frame.transmittance]), depth)
+    np.testing.assert_array_equal(np.stack([frame.depth, 1 - frame.transmittance]), torch.cat([depth, alpha]))
     np.testing.assert_array_equal(frame.radii[:, 0], radii)
 
 
@@ -279,3 +316,66 @@ def test_a_program_with_two_results_and_leading_axes_runs(rasterizer):
     )
     picture.permute(1, 2, 0).square().mean().backward()
     assert all(tensors[name].grad.any() for name in ("means3D", "shs", "opacities", "scales", "rotations"))
+
+
+def test_a_loop_that_tracks_a_camera_and_maps_its_scene_converges(rasterizer):
+    """SplaTAM's loop: a camera at the origin, a pose that moves the centres, and colours that hold depth."""
+    view, film = torch.eye(4), settings().projmatrix
+    film = torch.linalg.inv(settings().viewmatrix) @ film
+    camera = settings(
+        viewmatrix=view[None], projmatrix=(view @ film)[None], campos=torch.zeros(3), sh_degree=0, bg=torch.zeros(3)
+    )
+    given = {name: tensor.detach() for name, tensor in scene().items()}
+    center, turn = given["means3D"] + torch.tensor([0, 0, 2.0]), torch.tensor([0.99, 0.05, -0.08, 0.03])
+    shift = torch.tensor([0.08, -0.05, 0.1])
+
+    def render(pose, moved, colors, logits):
+        w, *axis = torch.nn.functional.normalize(pose, dim=0)
+        axis = torch.stack(axis).expand_as(center)
+        turned = center + 2 * torch.linalg.cross(axis, torch.linalg.cross(axis, center) + w * center)
+        means2D = torch.zeros_like(center, requires_grad=True) + 0
+        means2D.retain_grad()
+        body = {
+            "means3D": turned + moved,
+            "rotations": given["rotations"],
+            "opacities": torch.sigmoid(logits),
+            "scales": torch.exp(torch.full((COUNT, 1), -1.5)).tile(1, 3),
+            "means2D": means2D,
+        }
+        image, radius, _ = rasterizer(raster_settings=camera)(**body, colors_precomp=colors)
+        depth = body["means3D"][:, 2:]
+        planes, _, _ = rasterizer(raster_settings=camera)(
+            **body, colors_precomp=torch.cat([depth, torch.ones_like(depth), depth**2], -1)
+        )
+        return image, planes, radius, means2D
+
+    def loss(*scene):
+        image, planes, radius, means2D = render(*scene)
+        seen = target[1][1] > 0.9
+        total = (planes[0] - target[1][0])[seen].abs().mean() + (image - target[0]).abs().mean()
+        return total, radius, means2D
+
+    colors, logits = given["shs"][:, 0], torch.full((COUNT, 1), 2.0)
+    identity = torch.tensor([1.0, 0, 0, 0])
+    target = [each.detach() for each in render(turn, shift, colors, logits)[:2]]
+    pose, moved = (torch.nn.Parameter(value) for value in (identity, torch.zeros(3)))
+    tracked = []
+    optimizer = torch.optim.Adam([pose, moved], lr=0.01)
+    for _ in range(60):
+        optimizer.zero_grad()
+        total, radius, means2D = loss(pose, moved, colors, logits)
+        total.backward()
+        assert means2D.grad[radius > 0].any()
+        optimizer.step()
+        tracked.append(float(total.detach()))
+    assert tracked[-1] < 0.15 * tracked[0], tracked[:: len(tracked) - 1]
+    painted = torch.nn.Parameter(torch.full((COUNT, 3), 0.5))
+    optimizer = torch.optim.Adam([painted], lr=0.05)
+    mapped = []
+    for _ in range(40):
+        optimizer.zero_grad()
+        total, _, _ = loss(turn, shift, painted, logits)
+        total.backward()
+        optimizer.step()
+        mapped.append(float(total.detach()))
+    assert mapped[-1] < 0.15 * mapped[0], mapped[:: len(mapped) - 1]

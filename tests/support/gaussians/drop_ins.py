@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -119,18 +120,23 @@ def run_inria(archive: Archive, target: str, semantics: str) -> Dropped:
         campos=leaves["campos"],
         prefiltered=False,
         debug=False,
-        antialiasing=options["antialiasing"],
+        antialiasing=options["antialiasing"] or None,
     )
     leaves["means2D"] = torch.zeros(len(leaves["means3D"]), 3, requires_grad=True)
     scene = ("means3D", "means2D", "opacities", "shs", "colors_precomp", "scales", "rotations", "cov3D_precomp")
     arguments = {name: leaves.get(name) for name in scene}
-    color, radii, depth = GaussianRasterizer(settings, target, semantics=semantics)(**arguments)  # type: ignore[arg-type]
-    loss = archive.weighted(color, "color") + archive.weighted(depth[0], "depth") + archive.weighted(depth[1], "finalT")
-    images = {"color": color, "depth": depth[:1], "finalT": depth[1:]}
+    rasterizer = partial(GaussianRasterizer, settings, target, semantics=semantics)  # type: ignore[arg-type]
+    images = {}
     if options["antialiasing"]:
-        inverse = GaussianRasterizer(settings, target, semantics=semantics, inverse_depth=True)(**arguments)[2]  # type: ignore[arg-type]
-        loss = loss + archive.weighted(inverse, "invdepth")
-        images["invdepth"] = inverse
+        images["invdepth"] = rasterizer()(**arguments)[2]
+        color, radii, depth, alpha = rasterizer(alpha=True)(**arguments)
+        images |= {"color": color, "depth": depth, "finalT": 1 - alpha}
+    else:
+        color, radii, depth = rasterizer()(**arguments)
+        images |= {"color": color, "depth": depth[:1], "finalT": depth[1:]}
+    loss = sum(
+        archive.weighted(image if name in ("color", "invdepth") else image[0], name) for name, image in images.items()
+    )
     loss.backward()
     return Dropped(
         {name: image.detach().numpy() for name, image in images.items()}, gradients_of(leaves), radii.numpy()

@@ -64,7 +64,8 @@ class Rendering:
         call: the call that was made.
         frame: its result, which computes gradients.
         layout: the layout of the projected centres.
-        absgrad: after backward the projected centres get the sums of absolute gradients as an attribute `absgrad`.
+        absgrad: the projected centres have an attribute `absgrad`: after backward the sums of absolute gradients,
+            before it zeros.
         coordinate: inputs whose gradients are COO tensors over the visible Gaussians.
     """
 
@@ -114,6 +115,9 @@ def draw(
     """
     layout = rendering.layout
     absolute = centres if rendering.absgrad else None
+    if absolute is not None:
+        # Callers may read the attribute before backward; an expanded scalar takes no memory.
+        absolute.absgrad = absolute.new_zeros(()).expand_as(absolute)  # type: ignore[attr-defined]
 
     def differentiate(upstream: dict[str, torch.Tensor], wanted: tuple[str, ...], release: bool) -> Gradients:
         names = [name for name in wanted if name != "echo" and (name != "means2d" or is_read())]

@@ -91,13 +91,13 @@ class Snapshot:
         """Copies those that optimizers may change, and notes the versions of the others."""
         given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         self._tensors = tensors
-        self._versions = {name: tensor._version for name, tensor in given.items()}
+        self._versions = {name: _version(tensor) for name, tensor in given.items()}
         parameters = {name: tensor for name, tensor in given.items() if tensor.is_leaf and tensor.requires_grad}
         self._copies = {name: tensor.detach().clone() for name, tensor in parameters.items()}
 
     def tensors(self) -> Tensors:
         """The tensors, part of their graph unless one has been changed since."""
-        changed = [name for name, version in self._versions.items() if self._version(name) != version]
+        changed = [name for name, version in self._versions.items() if _version(self._tensors[name]) != version]
         if not changed:
             return self._tensors
         for name in changed:
@@ -107,10 +107,10 @@ class Snapshot:
         kept = {name: None if tensor is None else tensor.detach() for name, tensor in self._tensors.items()}
         return {**kept, **self._copies}
 
-    def _version(self, name: str) -> int:
-        tensor = self._tensors[name]
-        assert tensor is not None
-        return tensor._version
+
+def _version(tensor: torch.Tensor | None) -> int:
+    """How often a tensor was changed in place; 0 for tensors that were made in inference mode, which do not count."""
+    return 0 if tensor is None or tensor.is_inference() else tensor._version
 
 
 @dataclass

@@ -4,14 +4,13 @@ An option that workers do not have raises NotImplementedError, since the option 
 valid there; if it were ignored, the call would return another image and other gradients than those requested. A value
 that gsplat does not accept either raises GsplatArgumentError.
 
-Error texts and docs/porting_gsplat.md have the same reasons and alternatives; a test compares them.
+The error's text and docs/porting_gsplat.md have the same reason and alternative; a test compares them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -54,6 +53,10 @@ class GsplatArgumentError(InvalidArgument, AssertionError, RuntimeError):
     """
 
 
+class GsplatTypeError(GsplatArgumentError, TypeError):
+    """An argument of `rasterization` is of a type for which gsplat has a TypeError."""
+
+
 def gsplat_refusals() -> AbstractContextManager[None]:
     """Raises GsplatArgumentError where the client or the worker refuses an argument."""
     return renamed(GsplatArgumentError, _ARGUMENTS)
@@ -65,49 +68,26 @@ _CAMERA_MODELS = ("pinhole", "ortho", "fisheye", "ftheta", "lidar")
 _RASTERIZE_MODES = ("classic", "antialiased")
 
 # Classes of gsplat, which need not be installed here: the default, and one for rays only. They draw the same pictures.
-_RENDERERS = ("RendererConfig_MixedBatch", "RendererConfig_ParallelBatch")
+_RENDERER, _RENDERERS = "RendererConfig", ("RendererConfig_MixedBatch", "RendererConfig_ParallelBatch")
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """Why an option of gsplat is not supported.
-
-    Attributes:
-        why: the reason.
-        instead: what the caller can do.
-        expected: the values that are accepted.
-    """
-
-    why: str
-    instead: str
-    expected: str = "None"
-
-    def text(self, value: Any) -> str:
-        """The description of the error for a value of the option."""
-        return f"expected {self.expected}, got {_shown(value)}; {self.why}; {self.instead}"
-
-    def error(self, name: str, value: Any) -> NotImplementedError:
-        """The error for a value of the option `name`."""
-        return NotImplementedError(f"{name} is not supported here: {self.text(value)}")
+# Why several ranks are refused, and what the caller can do.
+WHY = (
+    "gsplat exchanges the Gaussians that each rank holds with the other ranks of a process group; here a call draws "
+    "the Gaussians that it sends, on one worker behind a socket"
+)
+INSTEAD = (
+    "gather the Gaussians of all ranks by torch.distributed.nn.functional.all_gather, which gives the same images and "
+    "gradients, or divide cameras among workers by lumigrad.client.torch.render_gaussians(spread=True)"
+)
 
 
-# Refusals by option, in the order in which they are checked.
-REFUSALS = {
-    "distributed": Refusal(
-        "gsplat exchanges the Gaussians that each rank holds with the other ranks of a process group; here a call "
-        "draws the Gaussians that it sends, on one worker behind a socket",
-        "gather the Gaussians of all ranks by torch.distributed.nn.functional.all_gather, which gives the same images "
-        "and gradients, or divide cameras among workers by lumigrad.client.torch.render_gaussians(spread=True)",
-        "False",
-    ),
-}
-
-
-def refuse_unsupported(options: Mapping[str, Any]) -> None:
-    """Raises NotImplementedError for the first unsupported option that differs from gsplat's default."""
-    for name, refusal in REFUSALS.items():
-        if options[name]:
-            raise refusal.error(name, options[name])
+def refuse_ranks(distributed: bool) -> None:
+    """Raises NotImplementedError for `distributed` with several ranks; of one rank the Gaussians are all there are."""
+    group = torch.distributed
+    if distributed and group.is_available() and group.is_initialized() and group.get_world_size() > 1:
+        given = f"expected False with {group.get_world_size()} ranks, got {_shown(distributed)}"
+        raise NotImplementedError(f"distributed is not supported here: {given}; {WHY}; {INSTEAD}")
 
 
 def check_sensors(options: Mapping[str, Any]) -> None:
@@ -125,11 +105,19 @@ def check_sensors(options: Mapping[str, Any]) -> None:
 
 
 def check_renderer(value: Any, with_eval3d: bool) -> None:
-    """Raises GsplatArgumentError unless `renderer_config` is None or one of gsplat's that go with `with_eval3d`."""
-    renderers = _RENDERERS if with_eval3d else _RENDERERS[:1]
-    if value is not None and type(value).__name__ not in renderers:
-        text = f"expected None or {' or '.join(f'{name}()' for name in renderers)} with with_eval3d={with_eval3d}"
-        raise GsplatArgumentError.of("renderer_config", f"{text}, got {_shown(value)}; leave it out")
+    """Raises as gsplat does unless `renderer_config` is None or one of its two classes, the second along rays only."""
+    if value is None or type(value).__name__ == _RENDERERS[0]:
+        return
+    given = f"got {_shown(value)}"
+    if not any(kind.__name__ == _RENDERER for kind in type(value).__mro__):
+        text = f"expected None or an instance of {' or '.join(_RENDERERS)}, {given}"
+        raise GsplatTypeError.of("renderer_config", text)
+    if type(value).__name__ not in _RENDERERS:
+        text = f"expected an instance of {' or '.join(_RENDERERS)}, {given}; leave it out"
+        raise NotImplementedError(f"renderer_config: {text}")
+    if not with_eval3d:
+        text = f"expected {_RENDERERS[0]}() with with_eval3d=False, {given}; pass with_eval3d=True, or leave it out"
+        raise GsplatArgumentError.of("renderer_config", text)
 
 
 def check_rays(options: Mapping[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 
 class RollingShutterType(Enum):
@@ -74,6 +74,8 @@ class BivariateWindshieldModelParameters:
     """Glass in front of a lens, which all cameras share; polynomials of the two angles of a ray.
 
     Attributes:
+        MAX_ORDER: largest degree of the polynomials.
+        MAX_COEFFS: most coefficients of one.
         reference_poly: which polynomials were calibrated.
         horizontal_poly: [1, 3, 6, 10, 15 or 21] coefficients, see `lumigrad.client.Windshield`.
         vertical_poly: likewise.
@@ -81,6 +83,8 @@ class BivariateWindshieldModelParameters:
         vertical_poly_inverse: likewise.
     """
 
+    MAX_ORDER: ClassVar[int] = 5
+    MAX_COEFFS: ClassVar[int] = 21
     reference_poly: ExternalDistortionReferencePolynomial = ExternalDistortionReferencePolynomial.FORWARD
     horizontal_poly: Any = None
     vertical_poly: Any = None
@@ -115,10 +119,15 @@ class RowOffsetStructuredSpinningLidarModelParameters:
 
 
 @dataclass(frozen=True)
-class RendererConfig_MixedBatch:
+class RendererConfig:
+    """Implementation of the evaluation along rays; the base of gsplat's two."""
+
+
+@dataclass(frozen=True)
+class RendererConfig_MixedBatch(RendererConfig):
     """gsplat's default implementation of the evaluation along rays."""
 
 
 @dataclass(frozen=True)
-class RendererConfig_ParallelBatch:
+class RendererConfig_ParallelBatch(RendererConfig):
     """Another implementation of it, which `rasterization` accepts with `with_eval3d`; it draws the same pictures."""

@@ -18,7 +18,7 @@ from lumigrad.client.compat.gsplat.options import (
     check_renderer,
     check_sensors,
     gsplat_refusals,
-    refuse_unsupported,
+    refuse_ranks,
 )
 from lumigrad.client.compat.gsplat.projection import Film
 from lumigrad.client.compat.gsplat.sensors import (
@@ -118,10 +118,10 @@ def rasterization(
         render_mode: "RGB", "D" (accumulated depth), "ED" (expected depth), "RGB+D" or "RGB+ED"; with `with_eval3d` also
             "d", "Ed", "RGB-d" and "RGB-Ed", with distances along rays.
         sparse_grad: with `packed`: gradients of means, quats and scales are COO tensors.
-        absgrad: after backward `meta["means2d"].absgrad` has the sums of absolute gradients.
+        absgrad: after backward `meta["means2d"].absgrad` has the sums of absolute gradients; before it is 0.
         rasterize_mode: "classic" or "antialiased".
         channel_chunk: accepted, without effect; any number of channels is rendered at once.
-        distributed: must be False.
+        distributed: must be False where torch.distributed has several ranks; one rank holds all Gaussians.
         camera_model: "pinhole", "ortho", "fisheye" or, with `with_ut`, "ftheta" or "lidar".
         segmented: accepted, without effect.
         covars: [.., N, 3, 3] covariances, instead of quats and scales; the upper triangle of each is used, and gets the
@@ -133,7 +133,8 @@ def rasterization(
         return_normals: with `with_eval3d`: `meta["normals"]` has the third axes [.., C, H, W, 3], turned against the
             rays and blended.
         global_z_order: with `with_ut`: sort by, and measure depth along, z; False: as distance from the camera.
-        rays: with `with_eval3d`: [.., C, H, W, 6] origin and direction for each pixel, world frame.
+        rays: with `with_eval3d`: [.., C, H, W, 6] origin and direction for each pixel, world frame; cameras may share
+            rays: sizes before [H, W, 6] may be 1 or left out.
         radial_coeffs: with `with_ut`, as all up to ut_params: [.., C, 1 to 6] of a pinhole, [.., C, 4] of a fisheye.
         tangential_coeffs: [.., C, 2] of a pinhole.
         thin_prism_coeffs: [.., C, 4] of a pinhole.
@@ -162,7 +163,7 @@ def rasterization(
     """
     given = locals()
     given["covars"] = upper_triangles(covars)
-    refuse_unsupported(given)
+    refuse_ranks(distributed)
     check_modes(render_mode, camera_model, rasterize_mode)
     check_renderer(renderer_config, with_eval3d)
     if with_ut or with_eval3d:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from typing import Any, cast
 
@@ -134,8 +135,13 @@ def sensors(
     if given["rays"] is not None:
         if not given["with_eval3d"]:
             raise InvalidArgument.of("rays", "expected None without with_eval3d=True; pass with_eval3d=True")
-        rays = inputs[RAYS] = on_host("rays", given["rays"])
-        check_shape("rays", rays.shape, (*views, size[1], size[0], 6))
+        rays, shape = on_host("rays", given["rays"]), (*views, size[1], size[0], 6)
+        if rays.shape[-3:] == shape[-3:]:
+            with suppress(RuntimeError):
+                # As in gsplat, cameras may share rays.
+                rays = rays.expand(shape)
+        check_shape("rays", rays.shape, shape)
+        inputs[RAYS] = rays
     matrices = SensorMatrices(*size, model, shutter, row_time, lens_domain, reference, max_angle, counts, direction)
     return matrices, inputs
 
@@ -206,7 +212,8 @@ def _ftheta(
         inputs[ours] = _shared(views, f"ftheta_coeffs.{theirs}", values)
     reference = _name_of(kind, FThetaPolynomialType)
     one_of("ftheta_coeffs.reference_poly", reference, _REFERENCES)
-    return _REFERENCES[reference], number("ftheta_coeffs.max_angle", angle)
+    # No angle from the axis is larger than half a turn, and gsplat's own programs write 1000 for "no limit".
+    return _REFERENCES[reference], min(number("ftheta_coeffs.max_angle", angle), math.pi)
 
 
 def _lidar(given: Arguments, views: tuple[int, ...], model: str, inputs: dict[str, Any]) -> SpinDirection:

@@ -9,7 +9,13 @@ import pytest
 import torch
 
 from lumigrad.client import InvalidArgument
-from lumigrad.client.compat.gsplat import GsplatArgumentError, options, rasterization
+from lumigrad.client.compat.gsplat import (
+    GsplatArgumentError,
+    RendererConfig,
+    RendererConfig_ParallelBatch,
+    options,
+    rasterization,
+)
 from lumigrad.client.compat.gsplat.meta import Meta
 from lumigrad.client.compat.gsplat.tiles import Projected, intersect
 from support.calls.metrics_table import rows, words
@@ -48,6 +54,10 @@ TENSORS = (torch.zeros(3, 3), torch.ones(3, 4), torch.ones(3, 3), torch.ones(3),
            torch.eye(3)[None], 8, 6)  # fmt: skip
 
 
+class Newer(RendererConfig):
+    pass
+
+
 def test_the_signature_is_the_original_s():
     parameters = inspect.signature(rasterization).parameters
     positional = [name for name, parameter in parameters.items() if parameter.kind is not parameter.KEYWORD_ONLY]
@@ -56,15 +66,12 @@ def test_the_signature_is_the_original_s():
     assert parameters["target"].default is None
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "facts"),
-    [
-        ("distributed", True, "expected False, got True; gsplat exchanges .* a socket"),
-    ],
-)
-def test_options_that_are_not_supported_are_refused_with_the_reason_and_what_to_do(name, value, facts):
-    with pytest.raises(NotImplementedError, match=rf"^{name} is not supported here: {facts}"):
-        rasterization(*TENSORS, **{name: value}, target="localhost:1")
+def test_several_ranks_are_refused_with_the_reason_and_what_to_do(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    text = r"^distributed is not supported here: expected False with 2 ranks, got True; gsplat exchanges .* a socket"
+    with pytest.raises(NotImplementedError, match=text):
+        rasterization(*TENSORS, distributed=True, target="localhost:1")
 
 
 def test_the_porting_guide_has_the_reasons_of_the_refusals():
@@ -72,7 +79,7 @@ def test_the_porting_guide_has_the_reasons_of_the_refusals():
     for option, *reasons in rows(GUIDE.read_text(), "option", "why it is refused", "what to do instead"):
         texts = tuple(reason.replace("`", "") for reason in reasons)
         table |= dict.fromkeys((name.partition("=")[0] for name in words(option)), texts)
-    assert table == {name: (refusal.why, refusal.instead) for name, refusal in options.REFUSALS.items()}
+    assert table == {"distributed": (options.WHY, options.INSTEAD)}
 
 
 @pytest.mark.parametrize(
@@ -107,10 +114,16 @@ def test_the_porting_guide_has_the_reasons_of_the_refusals():
             GsplatArgumentError,
             "tile_size: expected None, 8 or 16 with with_ut=True, with_eval3d=True, got 4",
         ),
+        ({"renderer_config": object()}, TypeError, "renderer_config: expected None or an instance of .*, got object"),
         (
-            {"renderer_config": object()},
-            GsplatArgumentError,
-            r"renderer_config: expected None or RendererConfig_MixedBatch\(\) with with_eval3d=False, got object",
+            {"renderer_config": Newer()},
+            NotImplementedError,
+            "renderer_config: expected an instance of .*, got Newer; leave",
+        ),
+        (
+            {"renderer_config": RendererConfig_ParallelBatch()},
+            ValueError,
+            "renderer_config: .*, got RendererConfig_ParallelBatch; pass with_eval3d=True",
         ),
         ({"extra_signals": torch.zeros(2, 2)}, GsplatArgumentError, r"extra_signals: expected shape \[3, E\], got"),
         (

@@ -40,6 +40,16 @@ def rasterize(worker_process: WorkerProcess):
     return call
 
 
+def test_absolute_gradients_are_zeros_before_backward(rasterize):
+    meta = rasterize(scene(), packed=False, absgrad=True)[2]
+    assert meta["means2d"].absgrad.shape == (CAMERAS, COUNT, 2) and not meta["means2d"].absgrad.any()
+
+
+def test_one_rank_holds_all_gaussians(rasterize):
+    expected, found = (rasterize(scene(), distributed=distributed)[0] for distributed in (False, True))
+    assert torch.equal(found, expected)
+
+
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("batch", [(), (2,), (2, 1)], ids=str)
 def test_results_and_the_dictionary_have_their_shapes(rasterize, batch, packed):

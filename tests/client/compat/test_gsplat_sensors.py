@@ -72,6 +72,36 @@ def test_the_reference_of_gsplats_own_f_theta_lens_is_a_number(name: str, worker
     assert not torch.equal(images[0], others)
 
 
+def test_an_f_theta_lens_without_a_limit_sees_all_around(worker_process: WorkerProcess) -> None:
+    images = []
+    for angle in (torch.pi, 1000.0):
+        lens = f_theta(gsplat.FThetaPolynomialType.ANGLE_TO_PIXELDIST)
+        lens.max_angle = angle
+        images.append(rendered(worker_process.target, camera_model="ftheta", ftheta_coeffs=lens))
+    assert images[0].max() > 0.3 and torch.equal(*images)
+
+
+def test_cameras_may_share_rays(worker_process: WorkerProcess) -> None:
+    generator = torch.Generator().manual_seed(1)
+    rays = torch.zeros(HEIGHT, WIDTH, 6)
+    rays[..., 3:] = torch.nn.functional.normalize(
+        torch.randn(HEIGHT, WIDTH, 3, generator=generator) * 0.2 + torch.eye(3)[2], dim=-1
+    )
+    views = {"viewmats": torch.eye(4).expand(2, 4, 4), "Ks": scene()["Ks"].expand(2, 3, 3)}
+    given = [shape.clone().requires_grad_() for shape in (rays.expand(2, -1, -1, -1), rays[None], rays)]
+    images = [rendered(worker_process.target, with_eval3d=True, rays=each, **views) for each in given]
+    assert images[0].max() > 0.3 and torch.equal(images[0], images[1]) and torch.equal(images[0], images[2])
+    for image in images:
+        image.sum().backward()
+    torch.testing.assert_close(given[2].grad, given[0].grad.sum(0))
+    torch.testing.assert_close(given[1].grad[0], given[0].grad.sum(0))
+    wrong = rays.expand(3, -1, -1, -1)
+    with pytest.raises(
+        gsplat.GsplatArgumentError, match=r"^rays: expected shape \[2, 30, 40, 6\], got \[3, 30, 40, 6\]"
+    ):
+        rendered(worker_process.target, with_eval3d=True, rays=wrong, **views)
+
+
 def test_numbers_stand_for_the_other_enums(worker_process: WorkerProcess) -> None:
     facing = torch.tensor([[0.0, -1, 0, 0], [0, 0, -1, 0], [1, 0, 0, 0], [0, 0, 0, 1]]).T[None]
     options = {**ALONG, "camera_model": "lidar", "viewmats": facing, "global_z_order": False}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import TypeVar
 
 from google.protobuf.message import Message
@@ -25,7 +26,7 @@ def fits_message(header: Message, payload: PayloadWriter, message_bytes: int = S
 def whole_frame(header: M, payload: PayloadWriter) -> Frame[M]:
     """Set the header's `payload_bytes`; the frame has all of the payload."""
     header.payload_bytes = payload.length  # type: ignore[attr-defined]
-    buffers = payload.buffers
+    buffers = [*payload.buffers, *payload.later]
     return Frame(header, buffers[0] if len(buffers) == 1 else memoryview(b"".join(buffers)))
 
 
@@ -41,7 +42,7 @@ def chunked_frames(header: M, payload: PayloadWriter) -> Iterator[Frame[M]]:
     """Set the header's `payload_bytes` and cut the payload, which follows the header."""
     header.payload_bytes = payload.length  # type: ignore[attr-defined]
     yield Frame(header)
-    for chunk in split(payload.buffers):
+    for chunk in split(chain(payload.buffers, payload.later)):
         yield Frame(None, chunk)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,6 +70,8 @@ class PayloadWriter:
         # Bytes of payload so far, and the payload, in order, padding included.
         self.length = 0
         self.buffers: list[memoryview] = []
+        # The end of the payload, read as it is sent: it may be larger than memory.
+        self.later: Iterable[memoryview] = ()
 
     def add(self, array: Array, dtype: tensor_pb2.DType | None = None) -> tensor_pb2.Tensor:
         """Append one array; copied only if it is not in C order or not little-endian.
@@ -82,16 +84,31 @@ class PayloadWriter:
             raise ProtocolError("dtype", f"an array of {element} for {dtypes.name(number)}", array.dtype)
         return tensor_pb2.Tensor(dtype=number, shape=array.shape, **self._place(array, element))
 
+    def add_to_payload(self, array: Array) -> tensor_pb2.Tensor:
+        """Append one array as `add` does, wherever others go."""
+        number = dtypes.from_numpy(array.dtype)
+        place = PayloadWriter._place(self, array, dtypes.to_numpy(number, "dtype"))
+        return tensor_pb2.Tensor(dtype=number, shape=array.shape, **place)
+
+    def end_with(self, pieces: Iterable[memoryview], nbytes: int) -> None:
+        """Append so many bytes, aligned, of which each piece is asked for when it is sent; nothing can follow."""
+        self._align()
+        self.later = pieces
+        self.length += nbytes
+
     def reserve(self, arrays: Sequence[Array]) -> None:
         """Announce arrays that `add` will get; outside of the payload all small ones share one place."""
 
     def _place(self, array: Array, element: np.dtype[Any]) -> dict[str, Any]:
         """Put the bytes somewhere; returns where, as a field of `Tensor`."""
-        if gap := -self.length % ALIGNMENT:
-            self._append(memoryview(bytes(gap)))
+        self._align()
         span = tensor_pb2.Span(offset=self.length, length=array.nbytes)
         self._append(np.ascontiguousarray(array, dtype=element).reshape(-1).view(np.uint8).data)
         return {"payload": span}
+
+    def _align(self) -> None:
+        if gap := -self.length % ALIGNMENT:
+            self._append(memoryview(bytes(gap)))
 
     def _append(self, buffer: memoryview) -> None:
         if buffer.nbytes:

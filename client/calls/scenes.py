@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from lumigrad.client.base.arguments import instance, whole_number
 from lumigrad.client.errors import LumigradError, SceneNotFound, Unavailable
+from lumigrad.client.formats.levels import GaussianLevels
 from lumigrad.client.transport.call import Call, Cancellable
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import Scene, SceneHandle, scene_facts
@@ -40,8 +41,9 @@ class SceneCalls(Cancellable):
     def put(self, scene: Scene, *, replicas: int = 1, timeout_s: float | None = None) -> SceneHandle:
         """Stores a scene on its worker, named by its content; storing it again costs only a round trip.
 
-        A world's meshes are stored with it. The handle keeps the scene, so that it can be put again if the worker loses
-        it.
+        A world's meshes are stored with it. Levels of Gaussians are read while they are sent, and stay in the worker's
+        spool, so that they may be larger than memory. The handle keeps the scene, so that it can be put again if the
+        worker loses it.
 
         Args:
             scene: the scene to store.
@@ -59,11 +61,12 @@ class SceneCalls(Cancellable):
             frame = client.render(scene, camera)
         """
         advice = (
-            "make one with Spheres(…), Gaussians(…), Mesh(vertices, faces), World([Obstacle(…), …]) or TargetImage(…)"
+            "make one with Spheres(…), Gaussians(…), Mesh(vertices, faces), World([Obstacle(…), …]), TargetImage(…) or "
+            "GaussianLevels.of(…)"
         )
         method, facts = f"{SCENE_SERVICE}/Put", partial(scene_facts, scene)
         with self._workers.begin(timeout_s, method, facts, self._cancellation) as call:
-            instance("scene", scene, (Spheres, Gaussians, Mesh, World, TargetImage), advice)
+            instance("scene", scene, (Spheres, Gaussians, Mesh, World, TargetImage, GaussianLevels), advice)
             copies = whole_number("replicas", replicas, 1, _MOST_REPLICAS)
             return replace(self._workers.put(scene, call), replicas=copies)
 

@@ -14,13 +14,17 @@ from lumigrad.client.values.target_image import TargetImage
 from lumigrad.v1 import scene_pb2
 
 if TYPE_CHECKING:
-    # Imported for the type only: worlds contain handles of meshes.
+    # Imported for the type only: worlds contain handles of meshes, and levels are read from files.
+    from lumigrad.client.formats.levels import GaussianLevels
     from lumigrad.client.values.world import World
 
-Scene: TypeAlias = "Spheres | Gaussians | Mesh | World | TargetImage"
+Scene: TypeAlias = "Spheres | Gaussians | Mesh | World | TargetImage | GaussianLevels"
 
 
-_ENGINES = {"spheres": "spheres", "gaussians": "gaussians", "mesh": "meshes", "world": "meshes"}
+_ENGINES = {
+    **{"spheres": "spheres", "gaussians": "gaussians", "mesh": "meshes", "world": "meshes"},
+    **dict.fromkeys(("levels", "gaussianlevels"), "gaussians"),
+}
 
 
 @dataclass(frozen=True)
@@ -31,9 +35,12 @@ class SceneHandle:
         scene_id: the scene's id on the worker.
         version: 1 after put; each update increments it.
         content_hash: SHA-256 of the content as put; empty after an update.
-        kind: "spheres", "gaussians", "mesh", "world" or "target", which is a target image; the words of the contract.
-        count: number of spheres, Gaussians (of a batch: of all its scenes), triangles, obstacles or pixels.
-        nbytes: memory on the worker, bytes; of a mesh with its search structure, of a world without its meshes.
+        kind: "spheres", "gaussians", "mesh", "world", "levels", which are Gaussians with levels of detail, or "target",
+            which is a target image; the words of the contract.
+        count: number of spheres, Gaussians (of a batch: of all its scenes; of levels: of the finest), triangles,
+            obstacles or pixels.
+        nbytes: memory on the worker, bytes; of a mesh with its search structure, of a world without its meshes, of
+            levels without their pages.
         scene: the client's copy of the scene, if it keeps one; used to store the scene again if a worker has lost it.
         report: the worker's report on a mesh; None for other kinds.
         affinity: the routing key of calls for this scene, see `affinity_key`; empty: `scene_id`.
@@ -84,7 +91,9 @@ class SceneHandle:
 
 def kind_in_words(kind: str) -> str:
     """A kind of scene as errors name it, with its article; the contract's "target" is a target image."""
-    return {"target": "a target image", "mesh": "a mesh", "world": "a world"}.get(kind, kind)
+    return {"target": "a target image", "mesh": "a mesh", "world": "a world", "levels": "levels of Gaussians"}.get(
+        kind, kind
+    )
 
 
 def scene_facts(scene: object) -> dict[str, str | int]:

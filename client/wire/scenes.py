@@ -13,6 +13,7 @@ from lumigrad.client.base.arguments import values_of
 from lumigrad.client.base.arrays import Array, Float32, float32_array
 from lumigrad.client.base.precision import said
 from lumigrad.client.errors import Internal, InvalidArgument
+from lumigrad.client.formats.levels import GaussianLevels
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import Scene, SceneHandle
 from lumigrad.client.values.mesh import Mesh
@@ -20,6 +21,7 @@ from lumigrad.client.values.rotations import pose_array
 from lumigrad.client.values.spheres import Spheres
 from lumigrad.client.values.target_image import TargetImage
 from lumigrad.client.values.world import Cuboid, Obstacle, Shape, Sign, VoxelGrid, World
+from lumigrad.client.wire.levels import levels_arrays, levels_message
 from lumigrad.protos import worlds
 from lumigrad.protos.hashing import content_hash, tensors_of
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
@@ -54,6 +56,8 @@ def scene_message(scene: Scene, payload: PayloadWriter, meshes: References = ())
     """The message of a scene; its arrays are appended to `payload`. A world refers to its meshes by `meshes`."""
     if isinstance(scene, World):
         return scene_pb2.Scene(world=world_message(scene, meshes, payload))
+    if isinstance(scene, GaussianLevels):
+        return scene_pb2.Scene(levels=levels_message(scene, payload))
     message = scene_pb2.Scene()
     tensors = getattr(message, next(name for name, kind in _KINDS.items() if isinstance(scene, kind)))
     for name, array in scene.tensors.items():
@@ -66,12 +70,19 @@ def named_tensors(arrays: Mapping[str, Array], payload: PayloadWriter) -> list[t
     return [tensor_pb2.NamedTensor(name=name, tensor=payload.add(array)) for name, array in arrays.items()]
 
 
+def arrays_of(scene: Scene) -> Mapping[str, Array]:
+    """The arrays that the content hash of a scene covers, by their paths in its message."""
+    if isinstance(scene, GaussianLevels):
+        return levels_arrays(scene)
+    return world_arrays(scene) if isinstance(scene, World) else scene.tensors
+
+
 def scene_hash(scene: Scene, meshes: References = ()) -> str:
     """The content hash that names a scene."""
     message = scene_message(scene, PayloadWriter(), meshes)
     kind = message.WhichOneof("kind")
     assert kind is not None
-    arrays: Mapping[str, Array] = world_arrays(scene) if isinstance(scene, World) else scene.tensors
+    arrays = arrays_of(scene)
     return content_hash(getattr(message, kind), lambda _, field: arrays[field])
 
 
@@ -176,7 +187,7 @@ def fingerprint(array: Array) -> int:
 def scene_fingerprints(scene: Scene) -> dict[str, int]:
     """The fingerprints of all arrays of a scene by name; for a world, this includes the arrays of its meshes."""
     if not isinstance(scene, World):
-        return {name: fingerprint(array) for name, array in scene.tensors.items()}
+        return {name: fingerprint(array) for name, array in arrays_of(scene).items()}
     found = {path: fingerprint(array) for path, array in world_arrays(scene).items()}
     meshes = {id(each.shape): (index, each.shape) for index, each in enumerate(scene.obstacles)}
     for index, mesh in meshes.values():
@@ -187,7 +198,7 @@ def scene_fingerprints(scene: Scene) -> dict[str, int]:
 
 def updated_fingerprints(before: Mapping[str, int], scene: Scene, changed: Iterable[str]) -> dict[str, int]:
     """The fingerprints of a scene after an update that sent the `changed` tensors; all others stay as in `before`."""
-    if isinstance(scene, World):
+    if isinstance(scene, World | GaussianLevels):
         return dict(before)
     return {**before, **{name: fingerprint(scene.tensors[name]) for name in changed}}
 

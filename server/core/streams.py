@@ -49,6 +49,18 @@ class Receiver(Generic[M]):
         self._call.turn.resume(self._call.check)
         return self._call.lane.reader(payload, limit_bytes - self._length, payload_memory.allocator(self._call))
 
+    def stream(self) -> PayloadStream:
+        """The payload piece by piece, which may be larger than memory: its length is for the caller to check."""
+        self._call.turn.give()
+        return PayloadStream(self._pieces(), self._length)
+
+    def _pieces(self) -> Iterator[memoryview]:
+        yield self._first.data
+        for frame in self._frames:
+            _refuse_fields(frame.message, "only data after the header", "a second header")
+            yield frame.data
+        self._call.check()
+
     def expect_end(self) -> None:
         """Raise an InvalidArgumentError if the stream continues after its payload.
 
@@ -58,6 +70,36 @@ class Receiver(Generic[M]):
             _refuse_fields(frame.message, "only data after the header", "a second header")
             if frame.data.nbytes:
                 raise InvalidArgumentError("data", f"payload_bytes = {self._length} bytes in all", "more")
+
+
+class PayloadStream:
+    """The bytes of a payload in order."""
+
+    def __init__(self, pieces: Iterator[memoryview], length: int) -> None:
+        """Read `length` bytes from pieces of any sizes."""
+        self._pieces = pieces
+        self._rest = memoryview(b"")
+        self._length = length
+
+    def fill(self, buffer: memoryview) -> memoryview:
+        """Fill a buffer with the next bytes; returns it. InvalidArgumentError if the stream ends before."""
+        filled = 0
+        while filled < buffer.nbytes:
+            if not self._rest.nbytes:
+                piece = next(self._pieces, None)
+                if piece is None:
+                    raise InvalidArgumentError("data", f"payload_bytes = {self._length} bytes in all", "fewer")
+                self._rest = piece
+            part = self._rest[: buffer.nbytes - filled]
+            buffer[filled : filled + part.nbytes] = part
+            self._rest = self._rest[part.nbytes :]
+            filled += part.nbytes
+        return buffer
+
+    def expect_end(self) -> None:
+        """Raise an InvalidArgumentError if bytes are left."""
+        if self._rest.nbytes or any(piece.nbytes for piece in self._pieces):
+            raise InvalidArgumentError("data", f"payload_bytes = {self._length} bytes in all", "more")
 
 
 def assembled(

@@ -56,6 +56,8 @@ from lumigrad.v1 import gaussians_pb2, render_pb2, tensor_pb2
 
 KIND = "gaussians"
 _COEFFICIENTS = (1, 4, 9, 16, 25)
+# Settings that choose among the levels of a scene.
+OF_LEVELS = ("max_error_px", "max_gaussians", "wait")
 
 
 @dataclass(frozen=True)
@@ -322,6 +324,8 @@ def gaussian_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, f
     is_fit = moving == 0 or all(camera.is_rolling for camera in cameras)
     require(is_fit, f"{where}.transforms", "no matrix_end unless all cameras have a rolling shutter", moving)
     method = projection_method(spec) if cameras[0].is_sensor else Settings.projection_method
+    for name in OF_LEVELS:
+        require(not message.HasField(name), f"{where}.{name}", "a scene with levels", "one without")
     settings = _settings(message, method, layout, where)
     if surfels:
         check_surfels(spec, cameras, settings, shapes, field)

@@ -21,6 +21,8 @@ _OUTPUTS = 64
 _MATRIX = 64
 _DIMENSIONS = 256
 _VIEWS = 1 << 16
+# Bytes that a disk can have.
+_MOST_STORED = 1 << 47
 # Tables of lidars.
 _ROWS = 1 << 12
 _COLUMNS = 1 << 16
@@ -68,6 +70,8 @@ BOUNDS: Mapping[str, int | str] = {
     "page_token": _NAME,
     "parameters": _MATRIX,
     "payload_bytes": "payload_bytes",
+    # Levels, which are not kept in memory, may be longer; the spool has a limit of its own.
+    "PutRequest.payload_bytes": _MOST_STORED,
     "pixel_distance_to_angle": _MATRIX,
     "pixeldist_to_angle_poly": _MATRIX,
     "position": _MATRIX,

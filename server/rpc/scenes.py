@@ -9,6 +9,7 @@ from functools import partial
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.hashing import content_hash
 from lumigrad.protos.streams import frames_of
+from lumigrad.protos.tensors import PayloadReader
 from lumigrad.protos.wire import Frame
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import BusyError, SceneNotFoundError
@@ -16,6 +17,10 @@ from lumigrad.server.core.limits import require
 from lumigrad.server.core.streams import Receiver
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.device.transfer import Delivery
+from lumigrad.server.engines.levels import KIND as LEVELS
+from lumigrad.server.engines.levels import check_header
+from lumigrad.server.scenes.clouds import Arrival
+from lumigrad.server.scenes.levels import checked_rows, content_of
 from lumigrad.server.scenes.lookup import (
     SCENE_KINDS,
     kind_of,
@@ -25,6 +30,7 @@ from lumigrad.server.scenes.lookup import (
     stored_scene,
     with_stored,
 )
+from lumigrad.server.storage.scene_files import LevelPayload, name_of_levels
 from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime, Tenants
 from lumigrad.v1 import scene_pb2
@@ -59,6 +65,8 @@ class SceneService:
             present = stored_content(runtime, call, claimed) if claimed else None
             if present is not None:
                 return scene_pb2.PutReply(scene=present.info(), existed=True)
+            if kind.name == LEVELS:
+                return _put_levels(receiver, arrival, runtime, call)
             cost = Cost.of_payload(receiver.length(runtime.limits.payload_bytes))
             runtime.memory.check(cost)
             runtime.scenes.check(cost.payload_bytes)
@@ -113,6 +121,7 @@ class SceneService:
         reply = scene_pb2.GetReply(info=_info(scene, runtime))
         payload = call.lane.writer()
         if request.with_tensors:
+            require(scene.kind != LEVELS, "with_tensors", "false for a scene with levels: keep its files", "true")
             tensors = scene.content.tensors
             nbytes = sum(tensor.nbytes for tensor in tensors.values())
             runtime.payload_memory.reserve(nbytes, call)
@@ -167,6 +176,35 @@ class SceneService:
         else:
             scenes.delete(request.scene_id)
         return scene_pb2.DeleteReply()
+
+
+def _put_levels(
+    receiver: Receiver[scene_pb2.PutRequest], arrival: Arrival, runtime: Runtime, call: Call
+) -> scene_pb2.PutReply:
+    """Write a scene with levels to the spool as it arrives."""
+    header, spool = receiver.header, runtime.spool
+    levels, field = header.scene.levels, "scene.levels"
+    require(spool is not None, field, "a worker with a spool, which keeps the pages (--spool)", "one without")
+    assert spool is not None
+    table_bytes = check_header(levels, runtime.limits, field)
+    runtime.scenes.check(table_bytes)
+    allocate, stream = runtime.payload_memory.allocator(call), receiver.stream()
+    table = stream.fill(allocate(table_bytes))
+    reader = PayloadReader(table)
+    content = content_of(arrival, reader, call)
+    length = content.table.payload_bytes
+    require(header.payload_bytes == length, "payload_bytes", f"{length}, as the counts say", header.payload_bytes)
+    computed = content_hash(levels, reader.read)
+    require(header.content_hash in ("", computed), "content_hash", f"the hash of the content, {computed}", "another")
+    present = None if header.content_hash else stored_content(runtime, call, computed)
+    if present is not None:
+        return scene_pb2.PutReply(scene=present.info(), existed=True)
+    scene = StoredScene(name_of_levels(computed), 1, computed, content)
+    rows = checked_rows(content.table, stream, allocate, field)
+    with runtime.scenes.room(content.bytes, call):
+        spool.write_levels(scene.info(), header.scene, LevelPayload(length, table, rows))
+        runtime.scenes.restore(scene, puts=1)
+    return scene_pb2.PutReply(scene=scene.info())
 
 
 def _key(scene_id: str, runtime: Runtime) -> str:

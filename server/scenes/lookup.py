@@ -30,6 +30,7 @@ from lumigrad.server.engines.gaussians import GAUSSIANS, GaussianRules
 from lumigrad.server.engines.spheres import SPHERES, SphereRules
 from lumigrad.server.scenes.building import Reading
 from lumigrad.server.scenes.clouds import Arrival, Cloud, SceneKind
+from lumigrad.server.scenes.levels import LevelsKind
 from lumigrad.server.scenes.mesh import MeshKind
 from lumigrad.server.scenes.target_image import TargetImageRules
 from lumigrad.server.scenes.world import WorldKind
@@ -41,7 +42,7 @@ from lumigrad.v1 import scene_pb2
 
 ENGINES: Mapping[str, RenderEngine] = {engine.name: engine for engine in (SPHERES, GAUSSIANS)}
 CLOUDS: Mapping[str, Cloud] = {rules.name: Cloud(rules) for rules in (SphereRules(), GaussianRules())}
-_OTHER_KINDS: tuple[SceneKind, ...] = (MeshKind(), WorldKind(), Cloud(TargetImageRules()))
+_OTHER_KINDS: tuple[SceneKind, ...] = (MeshKind(), WorldKind(), Cloud(TargetImageRules()), LevelsKind())
 SCENE_KINDS: Mapping[str, SceneKind] = {**CLOUDS, **{kind.name: kind for kind in _OTHER_KINDS}}
 
 T = TypeVar("T")

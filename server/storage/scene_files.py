@@ -8,12 +8,16 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
+from lumigrad.protos.hashing import content_hash
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.server.core.call import Allocate, Call
 from lumigrad.server.core.errors import BusyError
 from lumigrad.server.device.transfer import Transfer
+from lumigrad.server.engines.levels import KIND as LEVELS
 from lumigrad.server.storage.spool import Blob, TenantSpool
+from lumigrad.server.storage.spool_files import DamagedError, PayloadFile
 from lumigrad.server.storage.spool_writer import SpoolWriter, Writing
 from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.v1 import scene_pb2
@@ -31,6 +35,19 @@ def boot_id() -> str:
 
 
 KIND = "scene"
+_SUFFIX = f"-{LEVELS}"
+# A name begins with this many digits of the content hash, for people and balancers; the rest is random.
+_PREFIX_LENGTH = 16
+_RANDOM_BYTES = 8
+
+
+@dataclass(frozen=True)
+class LevelPayload:
+    """The payload of a scene with levels as it arrives: `nbytes` in all, the `table` first, then `rows`."""
+
+    nbytes: int
+    table: memoryview
+    rows: Iterable[memoryview]
 
 
 @dataclass(frozen=True)
@@ -47,7 +64,8 @@ class SceneSpool:
     """Backs a scene store with files. The owner holds a lock around the calls that register or cancel writes.
 
     Names include the boot id: a power failure may lose an update, and a version that was given out must not be reused
-    for other content. After a reboot scenes are found by their content hash only.
+    for other content. After a reboot scenes are found by their content hash only. Names of levels do not include it:
+    those never change.
     """
 
     def __init__(self, tenant_spool: TenantSpool, writer: SpoolWriter, transfer: Transfer) -> None:
@@ -118,17 +136,42 @@ class SceneSpool:
         """Whether a scene has a file; marks it as used."""
         return self._tenant_spool.touch(KIND, self._name(scene_id))
 
-    def has_content(self, content_hash: str) -> bool:
+    def has_content(self, digest: str) -> bool:
         """Whether a file of this content exists."""
-        return self._tenant_spool.has_alias(KIND, content_hash)
+        return self._tenant_spool.has_alias(KIND, digest)
 
     def read(self, scene_id: str, allocate: Allocate) -> SpooledScene | None:
         """Read a scene by its name; None: missing or damaged."""
+        if is_levels(scene_id):
+            return self._levels(self.open_levels(scene_id), allocate)
         return self._decoded(self._tenant_spool.read(KIND, self._name(scene_id), allocate))
 
-    def read_content(self, content_hash: str, allocate: Allocate) -> SpooledScene | None:
+    def read_content(self, digest: str, allocate: Allocate) -> SpooledScene | None:
         """Read a scene by its content hash; None: missing or damaged."""
-        return self._decoded(self._tenant_spool.read_alias(KIND, content_hash, allocate))
+        file = self._tenant_spool.open_alias(KIND, digest)
+        if file is not None and is_levels(file.head.name):
+            return self._levels(file, allocate)
+        return self._decoded(self._tenant_spool.read_alias(KIND, digest, allocate))
+
+    def write_levels(self, info: scene_pb2.SceneInfo, scene: scene_pb2.Scene, content: LevelPayload) -> None:
+        """Write a scene with levels while it arrives; BusyError, before any of it is read, if there is no room."""
+        message = scene_pb2.GetReply(info=info, scene=scene, payload_bytes=content.table.nbytes)
+        self._tenant_spool.write_stream(
+            KIND,
+            self._name(info.scene_id),
+            message.SerializeToString(),
+            content.nbytes,
+            chain([content.table], content.rows),
+            alias=info.content_hash,
+        )
+
+    def open_levels(self, scene_id: str) -> PayloadFile | None:
+        """Open a scene with levels to read its rows; None: missing or damaged."""
+        return self._tenant_spool.open(KIND, self._name(scene_id))
+
+    def damaged(self, scene_id: str, why: DamagedError) -> None:
+        """Delete the file of a scene with levels whose rows are not what was written."""
+        self._tenant_spool.damaged(KIND, self._name(scene_id), why)
 
     def remove(self, scene: SpooledScene) -> None:
         """Delete the file of a scene that cannot be restored, or that has another name now."""
@@ -150,7 +193,7 @@ class SceneSpool:
     def info_at(self, key: str) -> scene_pb2.SceneInfo | None:
         """The description of a scene by its name on disk; None: missing, damaged, or from before a reboot."""
         head = self._tenant_spool.head_at(KIND, key)
-        if head is None or not head.name.startswith(self._name("")):
+        if head is None or not self._is_valid(head.name):
             return None
         return scene_pb2.GetReply.FromString(head.header).info
 
@@ -185,11 +228,43 @@ class SceneSpool:
             )
         return False
 
+    def _levels(self, file: PayloadFile | None, allocate: Allocate) -> SpooledScene | None:
+        """The beginning of a scene with levels, which has its tensors; None: missing or damaged."""
+        if file is None:
+            return None
+        message = scene_pb2.GetReply.FromString(file.head.header)
+        try:
+            reader = PayloadReader(file.read(0, allocate(message.payload_bytes)))
+            if content_hash(message.scene.levels, reader.read) != message.info.content_hash:
+                raise DamagedError("the tensors are not what was written")
+        except DamagedError as error:
+            self.damaged(file.head.name, error)
+            return None
+        return SpooledScene(message, reader, file.head.name, is_valid=True)
+
     def _decoded(self, blob: Blob | None) -> SpooledScene | None:
         if blob is None:
             return None
         message = scene_pb2.GetReply.FromString(blob.header)
-        return SpooledScene(message, PayloadReader(blob.payload), blob.name, blob.name.startswith(self._name("")))
+        return SpooledScene(message, PayloadReader(blob.payload), blob.name, self._is_valid(blob.name))
 
     def _name(self, scene_id: str) -> str:
-        return f"{self._boot}/{scene_id}"
+        return scene_id if is_levels(scene_id) else f"{self._boot}/{scene_id}"
+
+    def _is_valid(self, name: str) -> bool:
+        return is_levels(name) or name.startswith(self._name(""))
+
+
+def is_levels(scene_id: str) -> bool:
+    """Whether the name of a scene is that of one with levels."""
+    return scene_id.endswith(_SUFFIX)
+
+
+def name_of_levels(digest: str) -> str:
+    """The name of a new scene with levels."""
+    return new_name(digest) + _SUFFIX
+
+
+def new_name(digest: str) -> str:
+    """A name that no worker has ever used, so that a name and version always stand for the same content."""
+    return digest[:_PREFIX_LENGTH] + secrets.token_hex(_RANDOM_BYTES)

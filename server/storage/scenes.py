@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import secrets
 import sys
 import threading
 import time
@@ -16,14 +15,11 @@ from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.device.memory import Budget
 from lumigrad.server.engines.content import Content
 from lumigrad.server.storage.lru import LruStore
-from lumigrad.server.storage.scene_files import SceneSpool
+from lumigrad.server.storage.scene_files import SceneSpool, is_levels, new_name
 from lumigrad.server.storage.spool_writer import Writing
 from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.v1 import scene_pb2
 
-# A name begins with this many digits of the content hash, for people and balancers; the rest is random.
-_PREFIX_LENGTH = 16
-_RANDOM_BYTES = 8
 # Memory of a scene beside its tensors: measured as 3 to 8 KiB for each of 3,000 scenes of one primitive.
 OVERHEAD_BYTES = 8 << 10
 _RETRY_SECONDS = 5.0
@@ -109,7 +105,7 @@ class SceneStore(LruStore[StoredScene]):
                 return present, True
             for name in content.needs:
                 self._find(name, 0)
-            scene = StoredScene(_new_name(content_hash), 1, content_hash, content)
+            scene = StoredScene(new_name(content_hash), 1, content_hash, content)
             self._put(scene)
             self._puts[scene.scene_id] = 1
             self._write(scene)
@@ -120,8 +116,11 @@ class SceneStore(LruStore[StoredScene]):
         self._metrics.scene_puts.labels("stored").inc()
         return scene, False
 
-    def restore(self, scene: StoredScene) -> bool:
-        """Store a scene read from the spool; False: it is present, or was deleted meanwhile. Raises as `add` does."""
+    def restore(self, scene: StoredScene, puts: int = 0) -> bool:
+        """Store a scene read from the spool; False: it is present, or was deleted meanwhile. Raises as `add` does.
+
+        `puts` is the number of times that it was put, if that is known.
+        """
         with self._lock:
             is_written = self._spool is not None and self._spool.touch(scene.scene_id)
             if self._cache.get(scene.scene_id) is not None or not is_written:
@@ -129,6 +128,8 @@ class SceneStore(LruStore[StoredScene]):
             for name in scene.content.needs:
                 self._find(name, 0)
             self._put(scene)
+            if puts:
+                self._puts[scene.scene_id] = puts
         if not self._budget.enforce(self):
             with self._lock:
                 self._cache.pop(scene.scene_id)
@@ -354,7 +355,7 @@ class SceneStore(LruStore[StoredScene]):
         self._cache.put(scene.scene_id, scene, _size(scene), scene.content.needs)
 
     def _find(self, scene_id: str, version: int) -> StoredScene:
-        scene = self._cache.get(scene_id)
+        scene = self._kept(scene_id)
         if scene is None:
             raise SceneNotFoundError(scene_id)
         if version not in (0, scene.version):
@@ -363,7 +364,16 @@ class SceneStore(LruStore[StoredScene]):
 
     def _by_hash(self, content_hash: str) -> StoredScene | None:
         scene_id = self._id_of_hash.get(content_hash)
-        return None if scene_id is None else self._cache.get(scene_id)
+        return None if scene_id is None else self._kept(scene_id)
+
+    def _kept(self, scene_id: str) -> StoredScene | None:
+        """A scene in memory; of one with levels only the table is, so that it goes with its file."""
+        scene = self._cache.get(scene_id)
+        if scene is None or not is_levels(scene_id) or (self._spool is not None and self._spool.touch(scene_id)):
+            return scene
+        self._cache.pop(scene_id)
+        self._forget_hash(scene)
+        return None
 
     def _count_put(self, scene: StoredScene) -> None:
         """Count a put of content that is present."""
@@ -393,8 +403,3 @@ class SceneStore(LruStore[StoredScene]):
 
 def _size(scene: StoredScene) -> int:
     return scene.content.bytes + OVERHEAD_BYTES
-
-
-def _new_name(content_hash: str) -> str:
-    """A name that no worker has ever used, so that a name and version always stand for the same content."""
-    return content_hash[:_PREFIX_LENGTH] + secrets.token_hex(_RANDOM_BYTES)

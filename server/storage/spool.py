@@ -6,7 +6,7 @@ import hashlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -16,7 +16,7 @@ from lumigrad.server.core.accounts import Account
 from lumigrad.server.core.errors import BusyError
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.storage import spool_files
-from lumigrad.server.storage.spool_files import DamagedError, Head, Trash, remove, sync_folder
+from lumigrad.server.storage.spool_files import DamagedError, Head, PayloadFile, Trash, remove, sync_folder
 from lumigrad.server.storage.spool_index import LASTING, Entry, SpoolIndex, kind_of
 
 T = TypeVar("T")
@@ -88,7 +88,7 @@ class Spool:
         key: str,
         alias: str,
         head: Head,
-        buffers: Sequence[memoryview],
+        buffers: Iterable[memoryview],
         is_wanted: Callable[[], bool],
         *,
         is_durable: bool,
@@ -118,6 +118,19 @@ class Spool:
             return None
         self._metrics.spool_reads.labels(kind_of(key), "read").inc()
         return Blob(found[0].name, found[0].header, found[1])
+
+    def open(self, key: str) -> PayloadFile | None:
+        """Open a blob to read parts of it; None: missing, or its head is damaged."""
+        with self.lock:
+            entry = self.index.get(key)
+        return None if entry is None else self._checked(key, entry, lambda: PayloadFile(entry.path))
+
+    def damaged(self, key: str, why: DamagedError) -> None:
+        """Delete a blob of which a part turned out to be damaged."""
+        with self.lock:
+            entry = self.index.peek(key)
+        if entry is not None:
+            self._remove_damaged(key, entry, why)
 
     def heads(self, folder: str) -> Iterator[Head]:
         """The heads of all blobs of one OWNER/KIND."""
@@ -153,7 +166,7 @@ class Spool:
         key: str,
         alias: str,
         head: Head,
-        buffers: Sequence[memoryview],
+        buffers: Iterable[memoryview],
         is_wanted: Callable[[], bool],
         *,
         is_durable: bool,
@@ -250,17 +263,20 @@ class Spool:
             # The file was deleted meanwhile.
             return None
         except DamagedError as error:
-            logs.event("removing a damaged file from the spool", logging.WARNING, file=entry.path, why=error)
-            with self.lock:
-                if self.index.has(key, entry):
-                    self._forget(key)
-            self.sweep()
-            self._metrics.spool_reads.labels(kind_of(key), "damaged").inc()
+            self._remove_damaged(key, entry, error)
             return None
         except OSError as error:
             logs.event("cannot read from the spool", logging.WARNING, file=entry.path, why=error.strerror)
             self._metrics.spool_reads.labels(kind_of(key), "failed").inc()
             return None
+
+    def _remove_damaged(self, key: str, entry: Entry, why: DamagedError) -> None:
+        logs.event("removing a damaged file from the spool", logging.WARNING, file=entry.path, why=why)
+        with self.lock:
+            if self.index.has(key, entry):
+                self._forget(key)
+        self.sweep()
+        self._metrics.spool_reads.labels(kind_of(key), "damaged").inc()
 
 
 class TenantSpool:
@@ -302,6 +318,30 @@ class TenantSpool:
         head = spool_files.head_of(name, header, sum(buffer.nbytes for buffer in buffers))
         other = self._key(kind, alias) if alias else ""
         return self._spool.write(self._key(kind, name), other, head, buffers, is_wanted, is_durable=is_durable)
+
+    def write_stream(
+        self, kind: str, name: str, header: bytes, payload_bytes: int, pieces: Iterable[memoryview], alias: str
+    ) -> None:
+        """Write a blob whose payload comes in pieces, durably; raises as `write` does, and what `pieces` raises.
+
+        Room is made before the first piece is asked for, and given back if they do not all come.
+        """
+        head = spool_files.head_of(name, header, payload_bytes)
+        self._spool.write(self._key(kind, name), self._key(kind, alias), head, pieces, lambda: True, is_durable=True)
+
+    def open(self, kind: str, name: str) -> PayloadFile | None:
+        """Open a blob to read parts of it; None: missing, or its head is damaged."""
+        return self._spool.open(self._key(kind, name))
+
+    def open_alias(self, kind: str, alias: str) -> PayloadFile | None:
+        """Open the blob that was last written with an alias, likewise."""
+        with self._spool.lock:
+            key = self._spool.index.key_of_alias(self._key(kind, alias))
+        return self._spool.open(key) if key else None
+
+    def damaged(self, kind: str, name: str, why: DamagedError) -> None:
+        """Delete a blob of which a part turned out to be damaged."""
+        self._spool.damaged(self._key(kind, name), why)
 
     def read(self, kind: str, name: str, allocate: Callable[[int], memoryview] = allocate_bytes) -> Blob | None:
         """Read a blob into a buffer from `allocate`; None: missing or damaged."""

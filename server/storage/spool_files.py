@@ -10,8 +10,9 @@ import os
 import re
 import struct
 import threading
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 _MAGIC = b"lumigrad spool 1"
@@ -57,8 +58,8 @@ def head_of(name: str, header: bytes, payload_bytes: int) -> Head:
     return Head(name, header, payload_bytes, hashlib.sha256(_described(name, header, payload_bytes)).digest())
 
 
-def write(path: str, head: Head, buffers: Sequence[memoryview], *, is_durable: bool) -> None:
-    """Write a new file, and fsync one that is durable. An OSError leaves a partial file."""
+def write(path: str, head: Head, buffers: Iterable[memoryview], *, is_durable: bool) -> None:
+    """Write a new file, and fsync one that is durable. An error, also one of `buffers`, leaves a partial file."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with open(os.open(path, flags, 0o600), "wb", buffering=0) as file:
         described = _described(head.name, head.header, head.payload_bytes) + head.digest
@@ -96,6 +97,27 @@ def read(path: str, allocate: Callable[[int], memoryview]) -> tuple[Head, memory
     if written != digest.digest():
         raise DamagedError("the payload is not what was written")
     return head, payload
+
+
+class PayloadFile:
+    """An open file, whose payload is read in parts; it stays readable if the file is removed. On any thread."""
+
+    def __init__(self, path: str) -> None:
+        """Open the file and check its head; DamagedError if that is damaged. The parts are not checked."""
+        descriptor = _opened(path)
+        self._close = weakref.finalize(self, os.close, descriptor)
+        self._descriptor = descriptor
+        self.head = _head(descriptor)
+
+    def read(self, offset: int, into: memoryview) -> memoryview:
+        """Fill a buffer from an offset in the payload; returns it. DamagedError if the file is too short."""
+        position, rest = self.head.offset + offset, into
+        while rest.nbytes:
+            count = os.preadv(self._descriptor, [rest], position)
+            if not count:
+                raise DamagedError("the file became shorter while it was read")
+            position, rest = position + count, rest[count:]
+        return into
 
 
 def _opened(path: str) -> int:

@@ -190,7 +190,7 @@ def test_a_scene_out_of_limits_is_refused_whichever_way_it_comes(
 
 def test_other_kinds_of_scene_and_no_scene_are_refused(client: RawClient) -> None:
     put = failure(lambda: client.scene_stub.Put(iter([Frame(scene_pb2.PutRequest())]), timeout=60))
-    assert violation(put) == ("scene", "expected one of spheres, gaussians, mesh, world, target, got none")
+    assert violation(put) == ("scene", "expected one of spheres, gaussians, mesh, world, target, levels, got none")
     assert violation(failure(lambda: client.render(spec_of())))[0] == "spec"
     empty = spec_of()
     empty.scene.SetInParent()

@@ -36,6 +36,7 @@ MOST = {
 SIZES = {
     *("Camera.height", "Camera.width", "DistanceSettings.samples", "FieldRequest.environment"),
     *("GaussianSettings.sh_degree", "GaussianSettings.tile_size", "McmcStrategy.cap", "Obstacle.environment"),
+    "GaussianSettings.max_gaussians",
     *(
         "SliceTransform.begin",
         "SliceTransform.end",
@@ -69,10 +70,12 @@ NO_SIZES = {
     *("Obstacle.mesh_version", "SceneRef.version", "UpdateRequest.expected_version"),
     *("FrameRequest.number", "FrameRequest.timeout_ms"),
 }
-# Refused whatever they are; of shared memory, which tests of lanes try; and of JPEG, which tests of formats try.
+# Refused whatever they are; of shared memory, which tests of lanes try; of JPEG, which tests of formats try; and of
+# scenes with levels, which their tests try.
 ELSEWHERE = {
     *("Peers.rank", "Peers.size", "RegionSpan.length", "RegionSpan.offset", "RegionSpan.region"),
     "OutputFormat.quality",
+    "GaussianLevels.sh_degree",
 }
 # Of driving simulators, which tests/faults/test_sensorsim.py tries.
 DRIVING = {

@@ -1,0 +1,104 @@
+"""Scenes with levels of detail: their tables are kept in memory, their rows in a file of the spool."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from lumigrad.protos.tensors import PayloadReader
+from lumigrad.server.core.call import Allocate
+from lumigrad.server.core.errors import InvalidArgumentError
+from lumigrad.server.core.limits import require
+from lumigrad.server.core.record import StageTimes
+from lumigrad.server.core.streams import PayloadStream
+from lumigrad.server.engines import gaussians
+from lumigrad.server.engines.content import Outline, Tensors
+from lumigrad.server.engines.levels import KIND, LevelTable, check_header
+from lumigrad.server.scenes.building import Owner
+from lumigrad.server.scenes.clouds import Arrival, Make, Prepare
+from lumigrad.server.storage.tenants import Runtime
+from lumigrad.v1 import scene_pb2, tensor_pb2
+
+
+@dataclass(frozen=True, eq=False)
+class LevelsContent:
+    """The table of a scene with levels."""
+
+    header: scene_pb2.GaussianLevels
+    table: LevelTable
+    kind = KIND
+    needs = ()
+    outline = Outline()
+
+    @property
+    def tensors(self) -> Tensors:
+        """None: rows are drawn from pages."""
+        return {}
+
+    @property
+    def bytes(self) -> int:
+        """The size of the table."""
+        return self.table.bytes
+
+    @property
+    def count(self) -> int:
+        """The Gaussians of the finest level."""
+        return int(self.table.counts[:, 0].sum())
+
+    def describe(self, info: scene_pb2.SceneInfo) -> None:
+        """Adds nothing."""
+
+    def message(self, _: Mapping[str, tensor_pb2.Tensor]) -> scene_pb2.Scene:
+        """The scene as the message that stores it."""
+        return scene_pb2.Scene(levels=self.header)
+
+
+class LevelsKind:
+    """Scenes with levels."""
+
+    name = KIND
+    engine = gaussians.KIND
+
+    def arrival(self, scene: scene_pb2.Scene, runtime: Runtime, field: str) -> Arrival:
+        """Check the header of a scene, whose tables are read from the beginning of the payload."""
+        header = scene.levels
+        table_bytes = check_header(header, runtime.limits, field)
+
+        def receive(reader: PayloadReader) -> Prepare:
+            content = LevelsContent(header, LevelTable.of(header, reader, table_bytes, field))
+
+            def prepare(_: Owner) -> Make:
+                return lambda _: content
+
+            return prepare
+
+        return Arrival(Outline(), receive)
+
+    def change(self, content: LevelsContent, request: scene_pb2.UpdateRequest, runtime: Runtime) -> Arrival:
+        """Refuse an update."""
+        del content, request, runtime
+        raise InvalidArgumentError("scene_id", "another kind of scene: levels do not change; put new ones", KIND)
+
+
+def checked_rows(table: LevelTable, stream: PayloadStream, allocate: Allocate, field: str) -> Iterator[memoryview]:
+    """The rows of all levels as they arrive, one at a time in one buffer; raises if they are not those of the table."""
+    pages, levels = table.counts.shape
+    buffer = allocate(int(table.counts.max()) * table.row_bytes)
+    for page in range(pages):
+        for level in range(levels):
+            rows = stream.fill(buffer[: int(table.counts[page, level]) * table.row_bytes])
+            where = f"{field}.rows of page {page} and level {level}"
+            actual = hashlib.sha256(rows).digest()
+            require(actual == table.digests[page, level].tobytes(), where, "the rows of the digests", "others")
+            if rows.nbytes:
+                table.check_rows(rows, where)
+            yield rows
+    stream.expect_end()
+
+
+def content_of(arrival: Arrival, reader: PayloadReader, owner: Owner) -> LevelsContent:
+    """The content that an arrival makes."""
+    content = arrival.receive(reader)(owner)(StageTimes())
+    assert isinstance(content, LevelsContent)
+    return content

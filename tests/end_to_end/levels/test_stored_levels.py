@@ -1,0 +1,130 @@
+"""Scenes with levels of detail stay in the spool: put once, found again after a crash, deleted for good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lumigrad.client import Client, Gaussians
+from lumigrad.client.errors import InvalidArgument, ResourceExhausted, SceneNotFound
+from lumigrad.client.formats.levels import GaussianLevels
+from support.gaussians.levels import city
+from support.workers.spooling import files, kill, spooling
+from support.workers.worker import WorkerProcess, worker
+
+LEVELS = city(3, page_rows=64)
+
+
+def test_a_second_put_sends_nothing(tmp_path: Path) -> None:
+    read: list[tuple[int, int]] = []
+
+    def source(page: int, level: int) -> Gaussians:
+        read.append((page, level))
+        return LEVELS.read(page, level)
+
+    levels = replace(LEVELS, source=source)
+    with spooling(tmp_path) as process, Client(process.target) as client:
+        handle = client.put(levels)
+        assert (handle.kind, handle.count, handle.version) == ("levels", 9 * 64, 1)
+        # Once for the digests, and once to send them.
+        assert len(read) == 2 * LEVELS.counts.size
+        assert client.put(levels).scene_id == handle.scene_id
+        assert client.get(handle.scene_id).content_hash == handle.content_hash
+        assert [it.scene_id for it in client.list()] == [handle.scene_id]
+        assert len(read) == 2 * LEVELS.counts.size
+
+
+def test_levels_survive_a_crash_and_not_a_delete(tmp_path: Path) -> None:
+    with spooling(tmp_path) as process, Client(process.target) as client:
+        handle = client.put(LEVELS)
+        kill(process)
+        assert client.get(handle.scene_id).content_hash == handle.content_hash
+        assert client.put(LEVELS).scene_id == handle.scene_id
+        client.delete(handle)
+        with pytest.raises(SceneNotFound):
+            client.get(handle.scene_id)
+        kill(process)
+        with pytest.raises(SceneNotFound):
+            client.get(handle.scene_id)
+
+
+def test_a_worker_without_a_spool_refuses_levels() -> None:
+    with (
+        worker("--device", "cpu") as process,
+        Client(process.target) as client,
+        pytest.raises(InvalidArgument, match="--spool"),
+    ):
+        client.put(LEVELS)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[WorkerProcess]:
+    with spooling(tmp_path, "--max-payload-mib", "1", "--spool-mib", "2", "--scene-mib", "1") as process:
+        yield process
+
+
+def test_more_than_the_spool_is_refused_before_anything_is_written(small: WorkerProcess, tmp_path: Path) -> None:
+    with Client(small.target) as client:
+        with pytest.raises(ResourceExhausted, match="--spool-mib"):
+            client.put(city(5, page_rows=1024))
+        assert not files(tmp_path)
+        # Longer than a payload may be, and not than the spool.
+        handle = client.put(city(4, page_rows=768))
+        assert client.get(handle.scene_id).count == 16 * 768
+
+
+def test_rows_that_are_not_those_of_their_digests_leave_nothing(small: WorkerProcess, tmp_path: Path) -> None:
+    changing = replace(LEVELS, source=lambda page, level: _noisy(LEVELS, page, level))
+    with Client(small.target) as client:
+        with pytest.raises(InvalidArgument, match="rows of page 0 and level 0"):
+            client.put(changing)
+        assert not files(tmp_path)
+        assert client.list() == ()
+
+
+def test_values_that_cannot_be_drawn_are_refused(small: WorkerProcess, tmp_path: Path) -> None:
+    bad = replace(LEVELS, source=lambda page, level: _infinite(LEVELS, page, level))
+    with Client(small.target) as client:
+        with pytest.raises(InvalidArgument, match="page 1 and level 2"):
+            client.put(bad)
+        assert not files(tmp_path)
+
+
+def test_levels_do_not_change_and_are_not_sent_back(small: WorkerProcess) -> None:
+    with Client(small.target) as client:
+        handle = client.put(LEVELS)
+        with pytest.raises(InvalidArgument, match="levels do not change"):
+            client.update(replace(handle, scene=None), means=np.zeros((9, 3)))
+        with pytest.raises(InvalidArgument, match="with_tensors"):
+            client.get(handle.scene_id, with_tensors=True)
+
+
+def test_a_damaged_file_is_removed(tmp_path: Path) -> None:
+    with spooling(tmp_path) as process, Client(process.target) as client:
+        handle = client.put(LEVELS)
+        [path] = files(tmp_path)
+        content = bytearray(path.read_bytes())
+        place = content.find(LEVELS.bounds.tobytes())
+        content[place] ^= 1
+        path.write_bytes(content)
+        kill(process)
+        with pytest.raises(SceneNotFound):
+            client.get(handle.scene_id)
+        assert client.put(LEVELS).scene_id != handle.scene_id
+
+
+def _noisy(levels: GaussianLevels, page: int, level: int) -> Gaussians:
+    rows = levels.read(page, level)
+    return Gaussians(rows.means + np.random.default_rng().random(3), rows.quats, rows.scales, rows.opacities, rows.sh)
+
+
+def _infinite(levels: GaussianLevels, page: int, level: int) -> Gaussians:
+    rows = levels.read(page, level)
+    means = rows.means.copy()
+    if (page, level) == (1, 2):
+        means[0] = np.inf
+    return Gaussians(means, rows.quats, rows.scales, rows.opacities, rows.sh)

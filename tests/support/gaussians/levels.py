@@ -1,0 +1,42 @@
+"""A random city in pages with levels of detail, which takes no time to make and has any number of Gaussians."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lumigrad.client import Gaussians
+from lumigrad.client.formats.levels import GaussianLevels
+from lumigrad.client.formats.levels.pages import levels_of
+
+# Edge length of a page's cube, scene units.
+EDGE = 4.0
+
+
+def city(side: int, page_rows: int = 1024, sh_degree: int = 1, seed: int = 0) -> GaussianLevels:
+    """A square of `side` x `side` pages on the ground, y down, centred on the origin; each level is random anew."""
+    depth = levels_of(page_rows)
+    counts = np.maximum(1, page_rows // 4 ** np.arange(depth))
+    places = (np.stack(np.meshgrid(np.arange(side), np.arange(side)), -1).reshape(-1, 2) - (side - 1) / 2) * EDGE
+    centres = np.stack([places[:, 0], np.zeros(side * side), places[:, 1]], axis=1)
+    sizes = 0.3 * EDGE / np.sqrt(counts)
+
+    def read(page: int, level: int) -> Gaussians:
+        rng = np.random.default_rng((seed, page, level))
+        count, size = int(counts[level]), sizes[level]
+        return Gaussians(
+            centres[page] + rng.uniform(-EDGE / 2, EDGE / 2, (count, 3)),
+            rng.normal(size=(count, 4)),
+            rng.uniform(0.2, 1.0, (count, 3)) * size,
+            rng.uniform(0.2, 0.9, count),
+            sh=rng.normal(scale=0.5, size=(count, (sh_degree + 1) ** 2, 3)),
+        )
+
+    reach = EDGE / 2 + 3 * sizes[-1]
+    return GaussianLevels(
+        bounds=np.stack([centres - reach, centres + reach], axis=1).astype(np.float32),
+        counts=np.tile(counts, (side * side, 1)).astype(np.int64),
+        errors=np.tile(0.2 * (sizes - sizes[0]), (side * side, 1)).astype(np.float32),
+        sh_degree=sh_degree,
+        antialiased=False,
+        source=read,
+    )

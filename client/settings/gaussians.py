@@ -158,8 +158,8 @@ class GaussianSettings(RenderSettings):
             "gsplat", those of gsplat's tiles, which cut some.
         tile_size: of gsplat's tiles, pixels: 4, 8 or 16. None: 16, along rays 8 for images of less than 1080 pixels in
             width or height. Surfels are cut at such tiles, too.
-        response: where the alpha of a Gaussian comes from: "picture" (None), its ellipse in the image; "ray", its
-            largest response in space along the ray of each pixel.
+        response: where the alpha of a Gaussian comes from: "picture", its ellipse in the image; "ray", its largest
+            response in space along the ray of each pixel. None: "ray" with lidars, else "picture".
         primitive: "volume" (None): ellipsoids; "surfel": flat discs in the plane of the first two axes, which rays hit,
             with OpenCV's pinholes without distortion.
         precision: "full" (None); "half" permits a worker to compute with numbers of 16 bits, of which none makes use.

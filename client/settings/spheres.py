@@ -22,7 +22,8 @@ class SphereSettings(RenderSettings):
 
     Attributes:
         gamma: softness of the depth blending, in [1e-5, 1], relative to the depth range.
-        max_depth: far end of the depth range, scene units; None: just behind the scene.
+        max_depth: far end of the depth range, scene units; None: just behind the scene, as the worker knows it if
+            the client does not.
         min_depth: near end, scene units; spheres that begin before it are not shown. 0: just behind the film of
             Pulsar cameras.
         semantics: "exact" for true derivatives, "compat" for Pulsar's behaviour.
@@ -65,10 +66,8 @@ class SphereSettings(RenderSettings):
         changes: dict[str, Any] = {}
         if type(self.background) is float:
             changes["background"] = all_channels(self.background, channels)
-        if self.max_depth is None:
-            if positions is None:
-                text = "has no default for a handle without its scene; pass it, or get the scene with_tensors=True"
-                raise InvalidArgument.of("max_depth", text)
+        # The worker knows the scene of a handle that has no copy.
+        if self.max_depth is None and positions is not None:
             changes["max_depth"] = _enclosing_depth(positions, cameras, self.min_depth)
         return made(SphereSettings, {**self.values(), **changes}) if changes else self
 

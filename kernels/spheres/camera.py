@@ -153,6 +153,13 @@ class Camera:
             source=source,
         )
 
+    @property
+    def eye(self) -> list[float]:
+        """Position in the world, scene units."""
+        if isinstance(self.source, OpenCVSource):
+            return (-self.source.rotation.T @ self.source.translation).tolist()  # type: ignore[no-any-return]
+        return self.source.axes(np.float64, self.width, self.height, self.orthogonal).eye.tolist()  # type: ignore[no-any-return]
+
     def native(self, min_depth: float, max_depth: float) -> _native.SphereCamera:
         """The extension's camera, with the depth range of the call."""
         if isinstance(self.source, OpenCVSource):

@@ -13,7 +13,7 @@ from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.per_device import launches
 from lumigrad.kernels.spheres.camera import Camera
 from lumigrad.kernels.spheres.engine import CudaEngine, Kept, engine_for
-from lumigrad.kernels.spheres.inputs import Inputs, check_cameras, check_inputs, depth_range
+from lumigrad.kernels.spheres.inputs import Inputs, check_cameras, check_inputs, depth_range, enclosing
 from lumigrad.kernels.spheres.settings import Settings
 from lumigrad.kernels.stages import Stages
 from lumigrad.kernels.steps import Steps, complete
@@ -148,6 +148,7 @@ def forward_steps(
     unknown = [name for name in outputs if name not in OUTPUTS]
     if unknown:
         raise ArgumentError("outputs", f"names of {OUTPUTS}", f"{unknown[0]!r}")
+    settings = enclosing(settings, inputs, cameras)
     near, far = depth_range(cameras, settings)
     kept_names = _retained(settings, outputs) if retain else set()
     wanted = {*outputs, *kept_names}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -135,6 +136,24 @@ def depth_range(cameras: Sequence[Camera], settings: Settings) -> tuple[float, f
     if not settings.max_depth > near + 1e-6:
         raise ArgumentError("max_depth", f"a value above min_depth ({near}) by more than 1e-6", f"{settings.max_depth}")
     return near, settings.max_depth
+
+
+def enclosing(settings: Settings, inputs: Inputs, cameras: Sequence[Camera]) -> Settings:
+    """The settings with a far end behind the box around all spheres, seen from every camera, where they have none."""
+    if settings.max_depth != 0.0:
+        return settings
+    depth = 2.0 * max([settings.min_depth, 1e-3, *(camera.auto_min_depth for camera in cameras)])
+    if inputs.count:
+        low = (inputs.positions - inputs.radii[:, None]).amin(0).tolist()
+        high = (inputs.positions + inputs.radii[:, None]).amax(0).tolist()
+        depth = max(depth, 1.001 * max(_farthest(low, high, camera.eye) for camera in cameras))
+    # A float32, as depths in requests are.
+    return replace(settings, max_depth=float(np.float32(depth)))
+
+
+def _farthest(low: Sequence[float], high: Sequence[float], eye: Sequence[float]) -> float:
+    """The distance to the farthest corner of a box."""
+    return math.hypot(*(max(abs(a - e), abs(b - e)) for a, b, e in zip(low, high, eye, strict=True)))
 
 
 def check_cameras(cameras: Sequence[Camera]) -> None:

@@ -22,7 +22,7 @@ class Settings:
 
     Attributes:
         gamma: Softness of the depth blending, in [1e-5, 1].
-        max_depth: Far end of the depth range, scene units.
+        max_depth: Far end of the depth range, scene units; 0: just behind the scene as the call's cameras see it.
         min_depth: Near end, scene units; 0: the largest focal length of the call's cameras + 2e-6.
         semantics: "exact" (true exponential, every hit, true derivatives) or "compat" (PyTorch3D's Pulsar).
         allowed_difference: In [0, 1): blending of a pixel stops once the remaining spheres cannot change its colour by
@@ -39,7 +39,7 @@ class Settings:
     """
 
     gamma: float
-    max_depth: float
+    max_depth: float = 0.0
     min_depth: float = 0.0
     semantics: str = "exact"
     allowed_difference: float | None = None
@@ -60,9 +60,9 @@ class Settings:
         check(MIN_GAMMA <= self.gamma <= 1.0, "gamma", "a value in [1e-5, 1]", self.gamma)
         check(0.0 <= self.min_depth < math.inf, "min_depth", "a finite value >= 0", self.min_depth)
         check(
-            self.min_depth + 1e-6 < self.max_depth < math.inf,
+            self.max_depth == 0.0 or self.min_depth + 1e-6 < self.max_depth < math.inf,
             "max_depth",
-            f"a finite value above min_depth ({self.min_depth}) by more than 1e-6",
+            f"0 or a finite value above min_depth ({self.min_depth}) by more than 1e-6",
             self.max_depth,
         )
         check(0.0 <= share < 1.0, "allowed_difference", "a value in [0, 1)", share)

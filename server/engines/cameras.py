@@ -19,7 +19,7 @@ from lumigrad.kernels.gaussians import (
 )
 from lumigrad.server.core.limits import arguments_of, known, names_of, require
 from lumigrad.server.engines.content import Shapes
-from lumigrad.server.engines.requests import check_length, check_model, check_opencv, projection_of, rows
+from lumigrad.server.engines.requests import check_length, check_model, check_pose, projection_of, rows
 from lumigrad.v1 import camera_pb2, gaussians_pb2, render_pb2
 
 MODELS = ("opencv", "inria", "sensor")
@@ -114,7 +114,7 @@ def _camera(message: camera_pb2.Camera, field: str, *, as_sensor: bool) -> Camer
     where = f"{field}.{model}"
     elsewhere = {"width": f"{field}.width", "height": f"{field}.height", "model": f"{where}.projection"}
     if model == "opencv":
-        check_opencv(message.opencv, where)
+        check_pose(message.opencv, where)
         projection_of(message.opencv, where)
     elif model == "inria":
         limit = "opencv or sensor with PROJECTION_METHOD_UNSCENTED or RESPONSE_RAY"
@@ -152,9 +152,7 @@ def _check_sensor(message: camera_pb2.SensorCamera, field: str) -> str:
     limit = f"a pose, since the shutter is {shutter}" if rolling else "none with a global shutter"
     require(message.HasField("end") == rolling, f"{field}.end", limit, "none" if rolling else "a pose")
     for name in ("start", "end") if rolling else ("start",):
-        pose = getattr(message, name)
-        check_length(pose.rotation, 9, f"{field}.{name}.rotation")
-        check_length(pose.translation, 3, f"{field}.{name}.translation")
+        check_pose(getattr(message, name), f"{field}.{name}")
     of_lens = getattr(message, str(lens))
     for name, names in _ENUMS.items():
         if name in of_lens.DESCRIPTOR.fields_by_name:

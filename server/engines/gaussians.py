@@ -307,6 +307,8 @@ def gaussian_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, f
     check_cameras(spec.cameras, limits, f"{field}.cameras")
     _check_views(len(spec.cameras), layout, f"{field}.cameras")
     message, where = spec.gaussians, f"{field}.gaussians"
+    if not message.response and spec.cameras[0].sensor.HasField("lidar"):
+        message.response = gaussians_pb2.RESPONSE_RAY
     on_rays = known(_RESPONSES, message.response, f"{where}.response") == "ray"
     surfels = message.primitive == gaussians_pb2.PRIMITIVE_SURFEL
     more = ON_SURFELS if surfels else ON_RAYS if on_rays else ()

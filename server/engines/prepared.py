@@ -205,7 +205,11 @@ def is_plain(plan: Plan, reply: render_pb2.RenderReply) -> bool:
 
 
 def _are_plain_spheres(plan: Plan) -> bool:
-    return isinstance(plan, SpherePlan) and all(isinstance(camera.source, SphereLens) for camera in plan.cameras)
+    return (
+        isinstance(plan, SpherePlan)
+        and plan.kind is not None
+        and all(isinstance(camera.source, SphereLens) for camera in plan.cameras)
+    )
 
 
 def _are_plain_gaussians(plan: Plan) -> bool:

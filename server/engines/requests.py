@@ -17,6 +17,7 @@ from lumigrad.server.core.limits import Limits, known, names_of, require
 from lumigrad.server.engines.content import Shapes, check_shape
 from lumigrad.v1 import camera_pb2, distance_pb2, render_pb2, tensor_pb2
 
+_IDENTITY = {"rotation": (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0), "translation": (0.0, 0.0, 0.0)}
 _PROJECTIONS = names_of(camera_pb2.Projection)
 # Batching large images gains nothing, and each call would wait for the last one.
 _BATCH_PIXELS = 1 << 20
@@ -118,10 +119,13 @@ def check_length(values: Sequence[float], length: int, field: str) -> None:
     require(len(values) == length, field, f"{length} values", len(values))
 
 
-def check_opencv(camera: camera_pb2.OpenCVCamera, field: str) -> None:
-    """Check the lengths of rotation and translation."""
-    check_length(camera.rotation, 9, f"{field}.rotation")
-    check_length(camera.translation, 3, f"{field}.translation")
+def check_pose(pose: camera_pb2.OpenCVCamera | camera_pb2.CameraPose, field: str) -> None:
+    """Check the lengths of rotation and translation; those that are empty become the identity's."""
+    for name, identity in _IDENTITY.items():
+        values = getattr(pose, name)
+        if not values:
+            values.extend(identity)
+        check_length(values, len(identity), f"{field}.{name}")
 
 
 def projection_of(camera: camera_pb2.OpenCVCamera, field: str) -> str:

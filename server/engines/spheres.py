@@ -8,6 +8,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
+import numpy as np
 import torch
 
 from lumigrad.kernels import spheres
@@ -20,7 +21,7 @@ from lumigrad.server.engines.requests import (
     Plan,
     check_cameras,
     check_model,
-    check_opencv,
+    check_pose,
     checked_outputs,
     fill_of,
     given_settings,
@@ -65,6 +66,8 @@ class SphereRules(Rules):
 
 
 _SEMANTICS = names_of(spheres_pb2.Semantics)
+# Softness where a request gives none: a float32, as those of requests.
+_GAMMA = float(np.float32(1e-2))
 _CAMERA_VALUES = 16
 # Workspace bytes per sphere. Measured on the CPU: 126 for forward and 172 for backward, which may reuse the former.
 _FORWARD_BYTES = 145
@@ -120,6 +123,8 @@ def sphere_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, fie
     outputs = checked_outputs(spec, OUTPUTS, field)
     cameras = [_camera(camera, f"{field}.cameras[{index}]") for index, camera in enumerate(spec.cameras)]
     settings = _settings(spec.spheres, f"{field}.spheres")
+    # Without a far end the depth range depends on the poses of all cameras of a call.
+    is_open = settings.max_depth == 0.0
     count, channels = shapes["colors"]
     background = tuple(spec.spheres.background)
     limit = f"{channels} values, one per channel of the scene, or none"
@@ -139,7 +144,9 @@ def sphere_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, fie
         count=count,
         views=views,
         # The start of the depth range may depend on all cameras of a call.
-        kind=(message, outputs, cameras[0].width, cameras[0].height, max(camera.auto_min_depth for camera in cameras)),
+        kind=None
+        if is_open
+        else (message, outputs, cameras[0].width, cameras[0].height, max(camera.auto_min_depth for camera in cameras)),
         fill=fill_of(spec.cameras, limits),
         cameras=cameras,
         settings=settings,
@@ -162,15 +169,15 @@ def _output_shapes(image: list[int], channels: int, tracked: int) -> Shapes:
 def _camera(message: camera_pb2.Camera, field: str) -> Camera:
     model = check_model(message, ("pulsar", "opencv"), field)
     if model == "opencv":
-        _check_opencv(message.opencv, f"{field}.opencv")
+        _check_camera(message.opencv, f"{field}.opencv")
     # Unknown fields may have any size, and the cache would keep them beyond the call.
     message.DiscardUnknownFields()
     with arguments_of(f"{field}.{model}", {"width": f"{field}.width", "height": f"{field}.height"}):
         return _known_camera(message.SerializeToString(deterministic=True))
 
 
-def _check_opencv(message: camera_pb2.OpenCVCamera, field: str) -> None:
-    check_opencv(message, field)
+def _check_camera(message: camera_pb2.OpenCVCamera, field: str) -> None:
+    check_pose(message, field)
     projection = projection_of(message, field)
     require(projection == "pinhole", f"{field}.projection", "pinhole, the one projection of spheres", projection)
     distortion = len(message.distortion)
@@ -205,7 +212,7 @@ def _settings(message: spheres_pb2.SphereSettings, field: str) -> Settings:
     tracked = {"n_track": message.n_track} if message.n_track else {}
     with arguments_of(field):
         return Settings(
-            gamma=message.gamma,
+            gamma=message.gamma or _GAMMA,
             max_depth=message.max_depth,
             min_depth=message.min_depth,
             semantics=semantics,

@@ -285,7 +285,7 @@ class RenderService(EngineService):
             if isinstance(scene, InlineScene):
                 raise InvalidArgumentError(where, "none without scene_ref", len(spec.tensors))
             scene = InlineScene(kind, CLOUDS[kind].replacement(scene, spec.tensors, runtime, where), call)
-        require(settings == kind, f"{field}.{kind}", f"settings of the {kind}", settings or "none")
+        require(settings in (kind, None), f"{field}.{kind}", f"settings of the {kind}", settings)
         engine = ENGINES[kind]
         call.record.engine = engine.name
         task = Task(engine, engine.plan(spec, scene.outline.shapes, runtime.limits, field), field, scene.reference)

@@ -100,7 +100,7 @@ class TrainingPlan:
         """Check a spec for a scene of this kind and these shapes; `field` is the spec's path in the request."""
         require(kind in _KINDS, "start.scene", f"a scene of {' or '.join(_KINDS)}", kind)
         given = message.WhichOneof("settings")
-        require(given == kind, f"{field}.{kind}", f"settings of the {kind}", given or "none")
+        require(given in (kind, None), f"{field}.{kind}", f"settings of the {kind}", given)
         if kind == "gaussians":
             _check_gaussians(message, shapes, field)
         known = [part for name in shapes for part in parameters_of(name)]

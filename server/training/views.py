@@ -12,10 +12,11 @@ from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import SceneNotFoundError
 from lumigrad.server.core.limits import require
 from lumigrad.server.engines.content import Content
+from lumigrad.server.engines.requests import check_pose
 from lumigrad.server.scenes.lookup import stored_content
 from lumigrad.server.scenes.target_image import KIND, image_size
 from lumigrad.server.storage.tenants import Runtime
-from lumigrad.v1 import training_pb2
+from lumigrad.v1 import camera_pb2, training_pb2
 
 # Bytes of a view without its target image.
 _MESSAGE_BYTES = 1024
@@ -36,6 +37,7 @@ class Views:
             for name, found in (("rays", "some"), ("lidar", "a lidar")):
                 given = message.camera.sensor.HasField(name)
                 require(not given, f"{field}[{index}].camera.sensor.{name}", "none in trainings", found)
+            _check_poses(message.camera, f"{field}[{index}].camera")
         target_images = [
             _target_image(message, runtime, call, f"{field}[{index}]") if message.target else None
             for index, message in enumerate(messages)
@@ -117,6 +119,14 @@ def _order(seed: int, epoch: int, count: int) -> list[int]:
     order = list(range(count))
     random.Random(f"views:{seed}:{epoch}").shuffle(order)
     return order
+
+
+def _check_poses(camera: camera_pb2.Camera, field: str) -> None:
+    """Check the poses, which refinement changes, and fill in those that are not given."""
+    if camera.HasField("opencv"):
+        check_pose(camera.opencv, f"{field}.opencv")
+    for name in ("start", "end") if camera.sensor.HasField("end") else ("start",) if camera.HasField("sensor") else ():
+        check_pose(getattr(camera.sensor, name), f"{field}.sensor.{name}")
 
 
 def _target_image(message: training_pb2.TrainingView, runtime: Runtime, call: Call, field: str) -> Content:

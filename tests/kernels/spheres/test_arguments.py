@@ -97,7 +97,7 @@ def test_spoiled_argument_is_named(name: str) -> None:
         ("max_depth", float("nan")),
         ("min_depth", -1.0),
         ("min_depth", float("nan")),
-        ("max_depth", 0.0),
+        ("max_depth", -1.0),
         ("semantics", "Compat"),
         ("allowed_difference", -0.1),
         ("allowed_difference", 1.0),

@@ -329,6 +329,7 @@ REFUSED: list[tuple[Any, str, str]] = [
     (changed_lidar(put("shutter", 2)), "sensor.shutter", "('global', 'left_to_right') with a lidar"),
 ]  # fmt: skip
 RAY = gaussians_pb2.RESPONSE_RAY
+PICTURE = gaussians_pb2.RESPONSE_PICTURE
 GIVEN = message_of(RAY_CASES["given"])
 
 
@@ -406,7 +407,7 @@ SPECS: list[tuple[Any, str, str]] = [
         gaussian_spec(opencv_camera(48, 36), response=RAY, antialiased=True), "gaussians.antialiased",
         "expected false with rays",
     ),
-    (changed_lidar(unchanged, response=0), "gaussians.response", "expected RESPONSE_RAY with lidars, got"),
+    (changed_lidar(unchanged, response=PICTURE), "gaussians.response", "expected RESPONSE_RAY with lidars, got"),
     (changed(unchanged, response=9), "gaussians.response", "expected a known value, got 9"),
     (changed(unchanged, tile_size=5), "gaussians.tile_size", "expected None or one of (4, 8, 16), got 5"),
     (changed(unchanged, outputs=["normals"]), "outputs",

@@ -14,7 +14,7 @@ _CLIENTS: dict[str, Client] = {}
 def default_client(target: str | None = None) -> Client:
     """Returns the shared client of a target; None: LUMIGRAD_TARGET, else localhost:50051. Do not close it."""
     name = Targets(target).text
-    # If two threads make the first client at once, one of the two is dropped unused.
+    # Two threads may make the first client at once; one of the two is dropped unused.
     return _CLIENTS.get(name) or _CLIENTS.setdefault(name, Client(name))
 
 

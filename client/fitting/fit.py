@@ -132,7 +132,7 @@ class Journal:
         self._folder, self._pacing, self._kind = folder, pacing, kind
         tqdm = require("tqdm", "fit", "the progress of a fit").tqdm
         facts = {"total": pacing.total, "initial": pacing.done(first), "unit": pacing.unit}
-        # There is none where standard error is a file, which gets a line with each preview.
+        # No bar is drawn where standard error is a file, which gets a line with each preview.
         self._bar = tqdm(desc="fitting", bar_format=pacing.bar, file=sys.stderr, disable=None, **facts)
         self._decibels: deque[float] = deque(maxlen=min(max(views, 1), _MEMORY))
         self._writer: Any = None

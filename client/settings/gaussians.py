@@ -97,7 +97,7 @@ class Transform(_Slice):
         return not self == other
 
     def __hash__(self) -> int:
-        """Of the slice alone, since matrices have no hash."""
+        """Hash the slice alone, since matrices have no hash."""
         return hash(self[:2])
 
 

@@ -85,7 +85,7 @@ def backward_steps(
     output_gradients: Mapping[str, torch.Tensor],
     wanted: Sequence[str] = ("positions", "colors", "radii"),
 ) -> Steps[Backward]:
-    """As `backward`, which it does in steps, between which others may run on the same thread."""
+    """Steps of `backward`, between which other work may run on the same thread."""
     _check_wanted(state, wanted)
     upstream = _check_upstream(state, output_gradients)
     arrays = _gradient_arrays(state, set(wanted))

@@ -95,7 +95,7 @@ class Camera:
             auto_min_depth=focal,
             offset=(px, py),
             scale=(scale, scale),
-            # In Pulsar orthographic rays are offset by half a pixel against the film.
+            # Orthographic rays of Pulsar are offset by half a pixel against the film.
             centre=(width / 2 - half - px, height / 2 - half - py),
             source=source,
         )

@@ -19,9 +19,9 @@ from lumigrad.kernels.steps import Steps
 Arrays = Mapping[str, Any]
 # The arrays that all views share; others begin with an axis for the views.
 SCENE = ("positions", "colors", "radii", "opacities", "background")
-# What is summed over the views.
+# Gradients that are summed over the views.
 SUMMED = (*(f"to_{name}" for name in SCENE), "touched")
-# As on CUDA.
+# Stages of the forward pass, the same as on CUDA.
 _FORWARD_STAGES = ("setup", "sort", "bin", "blend")
 
 
@@ -47,7 +47,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Prepared:
-    """What the workspace held after the forward pass of each view: it still does for the last one, in this memory.
+    """Contents of the workspace after the forward pass of each view; those of the last view are still in this memory.
 
     Attributes:
         identities: Of the workspace's contents, by view.

@@ -142,7 +142,7 @@ def forward_steps(
     into: Mapping[str, torch.Tensor] | None = None,
     whole: bool = False,
 ) -> Steps[Forward]:
-    """As `forward`, in steps, between which others may run on the same thread; `whole`: on CUDA in one step."""
+    """Steps of `forward`, between which other work may run on the same thread; `whole`: on CUDA in one step."""
     inputs = check_inputs(positions, colors, radii, opacities, background)
     check_cameras(cameras)
     unknown = [name for name in outputs if name not in OUTPUTS]

@@ -177,7 +177,7 @@ class Call:
         self.lane = _NO_LANE
         # Whether the reply must be one message; then nothing is read after the request's payload.
         self.has_single_reply = False
-        # Its request as native code has read it, if others like it can be prepared; and its job, if that is native.
+        # The request as native code has read it, if others like it can be prepared; and the job, if that is native.
         self.request: NativeRequest | None = None
         self.job: RenderJob | NativeCall | None = None
         # The longest payload that the caller takes in one message.

@@ -295,5 +295,5 @@ class Slices(Generic[T]):
         """Have what was allocated counted from now on, in place of the cost of each job."""
         self._kept += self.cost.bytes - self.cost.payload_bytes
         self._memory.keep(self.cost.bytes - self.cost.payload_bytes)
-        # What is left of the work says nothing about the time of its kind.
+        # The rest of the work says nothing about the time of its kind.
         self.cost = replace(self.cost, bytes=self.cost.payload_bytes, kind=None)

@@ -243,7 +243,7 @@ def head_of(reply: Any, payload_bytes: int) -> bytes:
 
 
 def message_bytes_of(head: bytes, payload_bytes: int) -> int:
-    """What a caller has to take in one message for a reply to be one, as `fits_message` decides it."""
+    """Bytes that a caller has to take in one message for the reply to be one message, as `fits_message` decides."""
     return payload_bytes if payload_bytes <= SHORT_BYTES else len(head) + payload_bytes
 
 

@@ -71,7 +71,7 @@ class Source(Protocol):
         """Check its tensors in the payload of the call."""
 
     def load(self) -> Content:
-        """Its content; called on the device's thread."""
+        """Load the content; called on the device's thread."""
 
 
 class ForwardJob:
@@ -84,7 +84,7 @@ class ForwardJob:
     """
 
     def __init__(self, task: Task, scene: Source | None, formats: ImageFormats | None = None) -> None:
-        """Without `formats` the reply has raw tensors."""
+        """Make the job; without `formats` the reply has raw tensors."""
         self.task = task
         self.scene = scene
         self.formats = formats or ImageFormats()

@@ -123,7 +123,7 @@ def sphere_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, fie
     outputs = checked_outputs(spec, OUTPUTS, field)
     cameras = [_camera(camera, f"{field}.cameras[{index}]") for index, camera in enumerate(spec.cameras)]
     settings = _settings(spec.spheres, f"{field}.spheres")
-    # Without a far end the depth range depends on the poses of all cameras of a call.
+    # A depth range without a far end depends on the poses of all cameras of a call.
     is_open = settings.max_depth == 0.0
     count, channels = shapes["colors"]
     background = tuple(spec.spheres.background)

@@ -21,7 +21,7 @@ from lumigrad.server.rpc.prepared_passes import PreparedPasses
 from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime, Tenants
 
-# For how long a scene that was found, and the free memory of the device, are taken as they are: looking them up takes
+# Seconds for which a scene that was found, and the free memory of the device, are not looked up again: a look takes
 # longer than all else that Python does for a call.
 _LOOK_SECONDS = 0.01
 # The scene's id, its version, and the key of a request; a name instead of the id has the version `NAMED`.
@@ -93,7 +93,7 @@ class PreparedCalls:
     """
 
     def __init__(self, tenants: Tenants, passes: PreparedPasses) -> None:
-        """Those that retain a state are answered by `passes`."""
+        """Answer calls of these tenants; `passes` answers those that retain a state."""
         self._tenants = tenants
         self._passes = passes
         self._ways: dict[str, _Way] = {}

@@ -36,7 +36,7 @@ class PreparedFrames:
         self._staging = None if runtime.transfer.is_cpu else partial(staging, runtime)
         # Only the general way traces calls.
         self._is_possible = call.times.spans is None
-        # Of the frames that are taken; None: none are.
+        # The kind of the frames that are taken; None: none are.
         self._kind: Kind | None = None
         self.line = FrameLine(
             queue=runtime.executor.queue,
@@ -58,7 +58,7 @@ class PreparedFrames:
         self._kind = None if found is None else found.kind
         ready = None if self._kind is None else self._look_up(self._kind)
         prepared = None if ready is None else ready[0]
-        # What is prepared for the same key later is of the same type and size.
+        # Renders that are prepared for the same key later have the same type and size.
         is_fit = isinstance(prepared, PreparedRender) and prepared.message_bytes <= FRAME_BYTES
         if prepared is None or not is_fit or not self.line.expect(raw, prepared.engine):
             self.forget()
@@ -69,7 +69,7 @@ class PreparedFrames:
         self.line.forget()
 
     def current(self) -> tuple[Any, Any, int] | None:
-        """What draws the next frame of the kind, its host memory, and its room; None: it takes the general way."""
+        """The renderer of the next frame of the kind, its host memory, and its room; None: it takes the general way."""
         found = None if self._kind is None else self._look_up(self._kind)
         if found is None:
             return None

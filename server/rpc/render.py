@@ -67,7 +67,7 @@ class EngineService(ABC):
         del state, spec, cost, reply, payload_bytes, call
 
     def _draw(self, call: Call) -> Drawn | None:
-        """What native code draws for a call whose like was drawn before; None: it does not."""
+        """The drawing of native code for a call whose like was drawn before; None: it does not draw this one."""
         del call
         return None
 

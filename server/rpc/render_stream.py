@@ -231,7 +231,7 @@ class _Stream:
             with suppress(grpc.RpcError):
                 left = self.line.next(self._raw, self)
                 if left is None:
-                    # It may have been the last because the call has ended.
+                    # The frame may have been the last because the call has ended.
                     self.call.check()
                     self.finish(None)
                 return left
@@ -257,7 +257,7 @@ class _Stream:
         return read
 
     def prepared(self) -> tuple[Any, Any, int] | None:
-        """What draws a prepared frame, once those of other kinds before it are sent; None: nothing does."""
+        """The renderer of a prepared frame, once those of other kinds before it are sent; None: there is none."""
         if self._frames:
             with self._changed:
                 while self._frames and not self._is_finishing:

@@ -32,7 +32,7 @@ class Reading:
     """The owner of a scene that the worker reads for itself: it always needs it."""
 
     def __init__(self, ends: ExitStack) -> None:
-        """It ends with `ends`."""
+        """Own what is read, until `ends` is closed."""
         self._ends = ends
 
     def check(self) -> None:

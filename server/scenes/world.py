@@ -249,7 +249,7 @@ class WorldKind:
         poses, enabled = changes_of(request, content.shown.numbers)
 
         def prepare(_: Owner) -> Make:
-            # Here, on the call's thread: thousands of poses would hold up the device's.
+            # The call's thread does this: thousands of poses would hold up the device's.
             changed = content.changed(poses, enabled)
             return lambda _: changed
 

@@ -91,7 +91,7 @@ class SpoolWriter:
 
     def cancel(self, writing: Writing) -> None:
         """Cancel a write."""
-        # Its data is freed here, even if it is running.
+        # The data of the write is freed here, even if it is running.
         writing.work = None
         with self._changed:
             self._waiting.discard(writing)

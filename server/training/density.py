@@ -24,7 +24,7 @@ _ADAPTIVE = {
     **{"grow_screen": 0.05, "prune_screen": 0.15},
 }
 _MCMC = {"start": 500, "stop": 25_000, "every": 100, "noise": 5e5, "min_opacity": 0.005, "growth": 0.05}
-# These count steps.
+# Fields that count steps.
 _STEPS = ("start", "stop", "every", "reset_every", "pause_after_reset", "screen_stop")
 _NEEDED = ("means", "quats", "scales", "opacities")
 

@@ -124,7 +124,7 @@ class Refinement:
         }
 
     def bound(self, rate: Rate, *, is_centered: bool) -> resident.Exposures:
-        """What steps without Python change in place."""
+        """The tensors that steps without Python change in place."""
         tensors = self.tensors
         return resident.Exposures(**tensors, rate=rate.numbers, is_centered=is_centered)
 

@@ -84,7 +84,7 @@ class RunReport:
 
 @dataclass(frozen=True, eq=False)
 class _Key:
-    """What steps are bound to: the parts of a state that are made anew where rows change, and numbers of a step."""
+    """The key of a bound step: the parts of a state that are made anew where rows change, and the numbers of a step."""
 
     plan: TrainingPlan
     parameters: Parameters
@@ -94,7 +94,7 @@ class _Key:
 
     @staticmethod
     def of(state: TrainingState, views: Sequence[int]) -> _Key:
-        """That of the next step."""
+        """The key of the next step."""
         numbers = _degree(state, state.step), len(views)
         return _Key(state.plan, state.parameters, state.density, state.exposures, numbers)
 
@@ -258,7 +258,7 @@ class ResidentSteps:
         plan = _planned(state, views, limits).plan
         scene, loss = gaussians.Gaussians(**state.parameters.values), state.plan.loss
         assert loss is not None
-        # Those of several kinds do not go together, which only their plan tells.
+        # Cameras of several kinds do not go together, which only their plan tells.
         self._are_sensors = plan.cameras[0].is_sensor
         for number, camera in zip(views, plan.cameras, strict=True):
             target = dict(state.views.tensors(number))

@@ -121,7 +121,7 @@ class TrainingPlan:
         )
 
     def paced(self, pace: float) -> TrainingPlan:
-        """This plan, of pace 1, at another one."""
+        """The plan, whose pace is 1, at another pace."""
         loss, density, rates = self.loss, self.density, self.optimizer.rates
         return replace(
             self,

@@ -138,7 +138,7 @@ def sensors(
         rays, shape = on_host("rays", given["rays"]), (*views, size[1], size[0], 6)
         if rays.shape[-3:] == shape[-3:]:
             with suppress(RuntimeError):
-                # As in gsplat, cameras may share rays.
+                # Cameras may share rays, as in gsplat.
                 rays = rays.expand(shape)
         check_shape("rays", rays.shape, shape)
         inputs[RAYS] = rays

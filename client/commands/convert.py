@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from lumigrad.client.commands.options import option
 from lumigrad.client.commands.scene_file import add_scene, read_gaussians, scene_bytes
+from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats import save_scene
+from lumigrad.client.formats.levels.building import write_levels
 from lumigrad.client.formats.save import WRITABLE, losses, suffix_of
 from lumigrad.client.formats.scene_offset import read_offset, write_offset
 from lumigrad.client.formats.scene_view import SceneView, beside
@@ -20,6 +24,7 @@ examples:
   lumigrad convert scene.sog scene.ply                for trainers: every number in float32
   lumigrad convert scene.ply scene.glb                for tools that read glTF
   lumigrad convert scene/lod-meta.json scene.usdc --lod 2
+  lumigrad convert city.ply city/ --levels            levels of detail, for large scenes
 
 It says what the format loses; lumigrad info SCENE says that of all formats.
 """
@@ -28,31 +33,81 @@ It says what the format loses; lumigrad info SCENE says that of all formats.
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     add_scene(parser)
-    help_text = f"the file to write; its name ends in {', '.join(WRITABLE)}"
-    parser.add_argument("output", metavar="OUTPUT", type=_output, help=help_text)
+    help_text = f"the file to write; its name ends in {', '.join(WRITABLE)}; with --levels a folder"
+    parser.add_argument("output", metavar="OUTPUT", type=Path, help=help_text)
+    help_text = "build levels of detail, and write them as streamed SOG into the folder OUTPUT"
+    option(parser, "--levels", help_text, action="store_true")
     option(parser, "--sh-degree", "cut harmonics above this degree (default: keep all)", type=int, choices=range(5))
 
 
-def _output(text: str) -> Path:
-    """Parses the name of a file that scenes are written to."""
-    if not text.lower().endswith(WRITABLE):
-        raise argparse.ArgumentTypeError(f"expected a name that ends in {', '.join(WRITABLE)}, got {text}")
-    return Path(text)
-
-
 def _run(arguments: argparse.Namespace) -> int:
-    stored = read_gaussians(arguments.scene, arguments.lod)
-    if arguments.sh_degree is not None and arguments.sh_degree < stored.degree:
-        stored = stored.of_degree(arguments.sh_degree)
-    save_scene(stored, arguments.output)
+    lost = _with_levels(arguments) if arguments.levels else _as_file(arguments)
     view = SceneView.load(arguments.scene)
     if view is not None:
         view.save(arguments.output)
     _write_offset(arguments.scene, arguments.output)
-    print(f"{arguments.output}: {len(stored):,} Gaussians, {scene_bytes(arguments.output):,} bytes")
-    if lost := losses(stored, suffix_of(arguments.output)):
+    if lost:
         print(f"lumigrad: {arguments.output} {'; '.join(lost)}", file=sys.stderr)
     return 0
+
+
+def _as_file(arguments: argparse.Namespace) -> list[str]:
+    """Writes one file, and says so; returns what it loses."""
+    if not str(arguments.output).lower().endswith(WRITABLE):
+        names = ", ".join(WRITABLE)
+        raise InvalidArgument.of(
+            "levels", f"expected it for a folder, or a name that ends in {names}, got {arguments.output}"
+        )
+    stored = read_gaussians(arguments.scene, arguments.lod)
+    if arguments.sh_degree is not None and arguments.sh_degree < stored.degree:
+        stored = stored.of_degree(arguments.sh_degree)
+    save_scene(stored, arguments.output)
+    print(f"{arguments.output}: {len(stored):,} Gaussians, {scene_bytes(arguments.output):,} bytes")
+    return losses(stored, suffix_of(arguments.output))
+
+
+def _with_levels(arguments: argparse.Namespace) -> list[str]:
+    """Writes a folder of levels of detail, and says so; returns what it loses."""
+    if arguments.lod is not None:
+        raise InvalidArgument.of("lod", "levels are built from the finest; leave it out")
+    degree = {} if arguments.sh_degree is None else {"sh_degree": arguments.sh_degree}
+    with _Bar() as bar:
+        built = write_levels(arguments.scene, arguments.output, progress=bar.show, **degree)
+    if built.skipped:
+        print(f"lumigrad: left out {built.skipped:,} Gaussians that are not finite", file=sys.stderr)
+    size = sum(file.stat().st_size for file in arguments.output.rglob("*") if file.is_file())
+    print(
+        f"{arguments.output}: {built.count:,} Gaussians in {built.pages:,} pages with {built.levels} levels, "
+        f"{size:,} bytes"
+    )
+    return ["rounds everything, and changes the order of the Gaussians"]
+
+
+class _Bar:
+    """A progress bar on standard error for each stage, where that is a terminal and tqdm is installed."""
+
+    def __init__(self) -> None:
+        self._bars = ExitStack()
+        self._stage = ""
+        self._bar: Any = None
+
+    def __enter__(self) -> _Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.close()
+
+    def show(self, stage: str, done: int, total: int) -> None:
+        """Shows how much of a stage is done."""
+        try:
+            from tqdm import tqdm
+        except ImportError:
+            return
+        if stage != self._stage:
+            self._bars.close()
+            bar = tqdm(total=total, desc=stage, unit="Gaussian", unit_scale=True, file=sys.stderr, disable=None)
+            self._stage, self._bar = stage, self._bars.enter_context(bar)
+        self._bar.update(done - self._bar.n)
 
 
 def _write_offset(scene: Path, output: Path) -> None:

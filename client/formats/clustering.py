@@ -23,13 +23,22 @@ _SAMPLE = 1 << 18
 
 def morton_order(means: Float32) -> Integers:
     """Returns the indices [N] that sort finite positions [N, 3] along a Z-order curve."""
-    wide = means.astype(np.float64)
-    low, high = wide.min(axis=0, initial=np.inf), wide.max(axis=0, initial=-np.inf)
-    cells = ((wide - low) / np.where(high > low, high - low, 1.0) * ((1 << _MORTON_BITS) - 1)).astype(np.uint64)
+    low, high = means.min(axis=0, initial=np.inf), means.max(axis=0, initial=-np.inf)
+    return np.argsort(morton_codes(means, low, high), kind="stable")
+
+
+def morton_codes(means: Float32, low: npt.NDArray[Any], high: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+    """Returns [N], the places of positions [N, 3] on a Z-order curve through a box, below 2^63.
+
+    Positions outside of the box have the places of the nearest points in it.
+    """
+    start, end = np.asarray(low, np.float64), np.asarray(high, np.float64)
+    fractions = (means - start) / np.where(end > start, end - start, 1.0)
+    cells = (np.clip(fractions, 0.0, 1.0) * ((1 << _MORTON_BITS) - 1)).astype(np.uint64)
     codes = np.zeros(len(means), np.uint64)
     for axis in range(3):
         codes |= _spread(cells[:, axis]) << np.uint64(axis)
-    return np.argsort(codes, kind="stable")
+    return codes
 
 
 def code_book(values: npt.NDArray[Any], size: int) -> Float64:

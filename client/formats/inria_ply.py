@@ -40,7 +40,11 @@ def holds_gaussians(header: PlyHeader) -> bool:
 
 def read_inria_ply(header: PlyHeader) -> StoredScene:
     """Reads the vertices, text or binary in either byte order, with properties in any order; ignores unknown ones."""
-    vertices = header.table("vertex")
+    return gaussians_of(header, header.table("vertex"))
+
+
+def gaussians_of(header: PlyHeader, vertices: Any) -> StoredScene:
+    """Returns the Gaussians of some rows of a file's vertices, a structured array."""
     names = header.vertex_properties
     # The scale of a file that has one is that of all axes, which no rotation changes.
     is_round = not names & {"scale_1", "scale_2"}

@@ -1,5 +1,6 @@
 """Scenes of Gaussians in pages with levels of detail, for scenes that are larger than memory."""
 
-from lumigrad.client.formats.levels.pages import PAGE_ROWS, GaussianLevels
+from lumigrad.client.formats.levels.ordering import PAGE_ROWS
+from lumigrad.client.formats.levels.pages import GaussianLevels
 
 __all__ = ["PAGE_ROWS", "GaussianLevels"]

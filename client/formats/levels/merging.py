@@ -14,8 +14,6 @@ from lumigrad.client.values.quaternions import matrices, matrix_rows, quaternion
 
 Integers = npt.NDArray[np.int64]
 
-# Gaussians that become one in the next level.
-MERGED = 4
 # The exponent of Thomsen's formula for the surface of an ellipsoid, whose error is at most 1.1 %.
 _THOMSEN = 1.6075
 # Keeps divisions defined where all Gaussians of a group are invisible.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from os import PathLike
 
@@ -11,15 +11,11 @@ import numpy.typing as npt
 
 from lumigrad.client.base.arrays import Float32
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.formats.clustering import morton_order
-from lumigrad.client.formats.levels.merging import MERGED, covariances_of, error_of, merged
+from lumigrad.client.formats.levels.coarsening import Page, levels_of
+from lumigrad.client.formats.levels.opening import PageFiles
+from lumigrad.client.formats.levels.ordering import PAGE_ROWS, Curve, pages_of
 from lumigrad.client.formats.scene import StoredScene
 from lumigrad.client.values.gaussians import Gaussians
-
-# The most Gaussians of a page at its finest level.
-PAGE_ROWS = 65536
-# Gaussians end where renderers cut them off, at this many standard deviations.
-_CUT = 3.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +30,8 @@ class GaussianLevels:
     Attributes:
         bounds: [P, 2, 3] float32, lowest and highest corner of each page, scene units and world axes. They contain the
             Gaussians of all levels up to three standard deviations.
-        counts: [P, L] int64, the rows of each level, at least 1.
+        counts: [P, L] int64, the rows of each level, at least 1. Pages that another program wrote may have more than
+            `PAGE_ROWS`, and other ratios.
         errors: [P, L] float32, by how much a level moves what the page draws, scene units; 0 for level 0, and never
             less than those of finer levels.
         sh_degree: the degree of the harmonics.
@@ -100,24 +97,28 @@ class GaussianLevels:
         scene = StoredScene.of(gaussians, "gaussians")
         if not len(scene):
             raise InvalidArgument.of("gaussians", "expected at least one Gaussian, got none")
-        scene = scene.reordered(morton_order(scene.means))
-        depth = levels_of(min(page_rows, len(scene)))
-        pages = [
-            list(coarser(scene.reordered(np.arange(start, min(start + page_rows, len(scene)))), depth))
-            for start in range(0, len(scene), page_rows)
-        ]
+        curve = Curve.through(scene.means, 1.0, page_rows)
+        codes = curve.codes(scene.means, scene.scales)
+        order = np.argsort(codes, kind="stable")
+        ends = list(pages_of(codes[order], page_rows, last=True))
+        parts = [order[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+        pages = [Page.of(scene.reordered(part), levels_of(page_rows)) for part in parts]
+        used = max(levels_of(len(part)) for part in parts)
         return GaussianLevels(
-            bounds=np.stack([bounds_of([scene for scene, _ in page]) for page in pages]),
-            counts=np.array([[len(scene) for scene, _ in page] for page in pages], np.int64),
-            errors=np.array([[error for _, error in page] for page in pages], np.float32),
+            bounds=np.stack([page.bounds for page in pages]),
+            counts=np.array([[len(level) for level in page.levels[:used]] for page in pages], np.int64),
+            errors=np.array([page.errors[:used] for page in pages], np.float32),
             sh_degree=scene.degree,
             antialiased=scene.antialiased,
-            source=lambda page, level: pages[page][level][0].gaussians(),
+            source=lambda page, level: pages[page].levels[level].gaussians(),
         )
 
     @staticmethod
     def open(path: str | PathLike[str]) -> GaussianLevels:
-        """Opens the files of a scene with levels, of which only the index is read.
+        """Opens the files of a scene with levels, of which only the index is read; see docs/formats.md.
+
+        Files that `lumigrad convert --levels` wrote say their errors. Those of other programs are estimated from the
+        extent and the number of Gaussians of each level, and bounds are generous.
 
         Args:
             path: the folder, or its lod-meta.json.
@@ -128,35 +129,7 @@ class GaussianLevels:
         Example:
             levels = GaussianLevels.open(folder / "city")
         """
-        raise NotImplementedError(f"{path}: scenes in files cannot be opened yet")
-
-
-def levels_of(rows: int) -> int:
-    """Returns the number of levels of a page of so many rows, the last of one row."""
-    count = 1
-    while rows > 1:
-        rows, count = -(-rows // MERGED), count + 1
-    return count
-
-
-def coarser(scene: StoredScene, levels: int) -> Iterator[tuple[StoredScene, float]]:
-    """Yields so many levels of a page with their errors, the page itself first."""
-    variances = np.zeros(len(scene))
-    error = 0.0
-    yield scene, error
-    for _ in range(levels - 1):
-        if len(scene) > 1:
-            scene, variances = merged(scene, np.arange(0, len(scene), MERGED), variances)
-            error = max(error, error_of(scene, variances))
-        yield scene, error
-
-
-def bounds_of(scenes: list[StoredScene]) -> Float32:
-    """Returns [2, 3], the corners of the box around all Gaussians up to three standard deviations."""
-    low, high = np.full(3, np.inf), np.full(3, -np.inf)
-    for scene in scenes:
-        reach = _CUT * np.sqrt(np.einsum("nii->ni", covariances_of(scene)))
-        low = np.minimum(low, (scene.means - reach).min(axis=0))
-        high = np.maximum(high, (scene.means + reach).max(axis=0))
-    # Rounded outwards, so that float32 cuts nothing off.
-    return np.stack([np.nextafter(low.astype(np.float32), -np.inf), np.nextafter(high.astype(np.float32), np.inf)])
+        files = PageFiles.open(path)
+        return GaussianLevels(
+            files.bounds, files.counts, files.errors, files.sh_degree, files.antialiased, source=files.read
+        )

@@ -31,7 +31,7 @@ _LARGEST_COUNT = 1 << 40
 Json = dict[str, Any]
 Integers = npt.NDArray[np.int64]
 # File, offset, count.
-_Slice = tuple[int, int, int]
+Slice = tuple[int, int, int]
 
 
 def read_streamed_sog(path: Path, lod: int = 0) -> StoredScene:
@@ -43,7 +43,7 @@ def read_streamed_sog(path: Path, lod: int = 0) -> StoredScene:
         path: the lod-meta.json.
         lod: the level; 0 is the finest.
     """
-    tree = _Tree(path)
+    tree = StreamIndex(path)
     slices = np.array(list(tree.slices(lod)), np.int64).reshape(-1, 3)
     used = {number: tree.file(number) for number in dict.fromkeys(slices[:, 0].tolist())}
     metas = [*used.values(), *([] if tree.environment is None else [tree.environment])]
@@ -70,28 +70,29 @@ def read_streamed_sog(path: Path, lod: int = 0) -> StoredScene:
     return replace(joined(scenes), details=details)
 
 
-class _Tree:
+class StreamIndex:
     """The content of a lod-meta.json.
 
     Attributes:
+        path: the file.
         levels: the number of levels.
         names: paths of the meta.json files, as written.
         environment: the meta.json of what is always shown; None without one.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path, self._folder = path, path.parent.resolve()
+        self.path, self._folder = path, path.parent.resolve()
         if path.stat().st_size > _LARGEST_TREE:
             raise self.fail(f"expected at most {_LARGEST_TREE:,} bytes, got {path.stat().st_size:,}")
         try:
             values = json.loads(path.read_bytes())
         except (ValueError, RecursionError) as error:
             raise self.fail(f"expected JSON: {error}") from error
-        self._values = self._object(values, "the file")
+        self._values = self.object(values, "the file")
         version = self._values.get("version", _VERSION)
         if version != _VERSION:
             raise self.fail(f"expected version {_VERSION}, got {version!r}")
-        self.levels = self._integer(self._values.get("lodLevels"), "lodLevels")
+        self.levels = self.integer(self._values.get("lodLevels"), "lodLevels")
         names = self._values.get("filenames")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise self.fail("expected a list of paths in filenames")
@@ -101,39 +102,44 @@ class _Tree:
 
     def fail(self, description: str) -> InvalidArgument:
         """Returns the error to raise about this scene."""
-        return malformed(self._path, description)
+        return malformed(self.path, description)
 
     def file(self, index: int) -> Path:
         """Returns the path of a meta.json."""
         return self._inside(self.names[index], f"filenames[{index}]")
 
-    def slices(self, lod: int) -> Iterator[_Slice]:
+    def slices(self, lod: int) -> Iterator[Slice]:
         """Yields the slice of each leaf of the tree that holds Gaussians."""
         if lod < 0:
             raise self.fail(f"expected a level of detail >= 0, got {lod}")
         if lod >= self.levels:
             raise self.fail(f"expected a lod below {self.levels}, the number of levels, got {lod}")
+        found = (self.slice_of(leaf, lod) for leaf in self.leaves())
+        return (each for each in found if each[2])
+
+    def leaves(self) -> Iterator[Json]:
+        """Yields the leaves of the tree in order."""
         stack = [(self._values.get("tree"), 0)]
         while stack:
             value, depth = stack.pop()
-            node = self._object(value, "a node of the tree")
+            node = self.object(value, "a node of the tree")
             if depth > _DEEPEST:
                 raise self.fail(f"expected a tree of at most {_DEEPEST} levels of nodes")
             children = node.get("children")
             if isinstance(children, list):
                 stack += [(child, depth + 1) for child in reversed(children)]
                 continue
-            found = self._slice(self._object(node.get("lods"), "lods of a leaf"), lod)
-            if found[2]:
-                yield found
+            yield node
 
-    def _slice(self, lods: Json, lod: int) -> _Slice:
+    def slice_of(self, leaf: Json, lod: int) -> Slice:
+        """Returns where the Gaussians of a leaf are that are shown at a level; a count of 0 if there are none."""
+        lods = self.object(leaf.get("lods"), "lods of a leaf")
         levels = [int(name) for name in lods if name.isdecimal() and len(name) <= _LONGEST_LEVEL]
         if not levels:
             return 0, 0, 0
         level = min(levels, key=lambda level: (level < lod, abs(level - lod)))
-        entry = self._object(lods.get(str(level)), "a level of a leaf")
-        file, offset, count = (self._integer(entry.get(name), name) for name in ("file", "offset", "count"))
+        entry = self.object(lods.get(str(level)), "a level of a leaf")
+        file, offset, count = (self.integer(entry.get(name), name) for name in ("file", "offset", "count"))
         if file >= len(self.names):
             raise self.fail(f"expected a file below {len(self.names)}, the number of filenames, got {file}")
         return file, offset, count
@@ -149,12 +155,19 @@ class _Tree:
             raise self.fail(f"expected a file {name} for {where}; there is none")
         return path
 
-    def _object(self, value: Any, what: str) -> Json:
+    def extra(self, name: str) -> Json | None:
+        """Returns an object of the file that only some programs know; None without it."""
+        value = self._values.get(name)
+        return value if isinstance(value, dict) else None
+
+    def object(self, value: Any, what: str) -> Json:
+        """Returns a value that has to be an object."""
         if not isinstance(value, dict):
             raise self.fail(f"expected an object for {what}, got {type(value).__name__}")
         return value
 
-    def _integer(self, value: Any, name: str) -> int:
+    def integer(self, value: Any, name: str) -> int:
+        """Returns a value that has to be a count."""
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST_COUNT:
             raise self.fail(f"expected an integer from 0 to {_LARGEST_COUNT:,} in {name}, got {value!r}")
         return value

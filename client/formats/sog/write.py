@@ -34,7 +34,19 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 
 def write_sog(scene: StoredScene, path: str | PathLike[str]) -> None:
     """Writes the Gaussians in Morton order, in which neighbours compress best."""
-    scene = scene.reordered(morton_order(scene.means))
+    contents = sog_files(scene.reordered(morton_order(scene.means)))
+    with replaced(path) as new, zipfile.ZipFile(new, "w", zipfile.ZIP_STORED) as archive:
+        for name, content in contents.items():
+            archive.writestr(zipfile.ZipInfo(name, _DATE), content)
+
+
+def sog_files(scene: StoredScene, largest_palette: int = _LARGEST_PALETTE) -> dict[str, bytes]:
+    """Returns the contents of the files of a scene by name, its Gaussians in the order that they have.
+
+    Args:
+        scene: at least one Gaussian, harmonics of degree 3 at most.
+        largest_palette: the most sets of harmonics that are kept apart, up to 65,536.
+    """
     meta: dict[str, Any] = {"version": 2, "asset": {"generator": "Lumigrad"}, "count": len(scene)}
     meta["antialias"] = scene.antialiased
     pictures = {}
@@ -48,18 +60,15 @@ def write_sog(scene: StoredScene, path: str | PathLike[str]) -> None:
     names = {"means": ["means_l", "means_u"], "quats": ["quats"], "scales": ["scales"], "sh0": ["sh0"]}
     images = {name: _square(pixels) for name, pixels in pictures.items()}
     if scene.degree:
-        meta["shN"], images["shN_centroids"], labels = _harmonics(scene)
+        meta["shN"], images["shN_centroids"], labels = _harmonics(scene, largest_palette)
         images["shN_labels"] = _square(labels)
         names["shN"] = ["shN_centroids", "shN_labels"]
     for entry, files in names.items():
         meta[entry]["files"] = [f"{name}.webp" for name in files]
-    contents = {
+    return {
         META_NAME: json.dumps(meta).encode(),
         **{f"{name}.webp": _webp(image) for name, image in images.items()},
     }
-    with replaced(path) as new, zipfile.ZipFile(new, "w", zipfile.ZIP_STORED) as archive:
-        for name, content in contents.items():
-            archive.writestr(zipfile.ZipInfo(name, _DATE), content)
 
 
 def _means(means: Float32) -> tuple[dict[str, Any], Array, Array]:
@@ -84,10 +93,10 @@ def _coded(values: Float32) -> tuple[dict[str, Any], Array]:
     return {"codebook": book.tolist()}, nearest_entries(book, values).astype(np.uint8)
 
 
-def _harmonics(scene: StoredScene) -> tuple[dict[str, Any], Array, Array]:
+def _harmonics(scene: StoredScene, largest: int) -> tuple[dict[str, Any], Array, Array]:
     """Returns the entry of meta.json, the image of the palette, and the labels [N, 3]."""
     coefficients = scene.sh.shape[1] - 1
-    entries, labels = palette(scene.sh[:, 1:].reshape(len(scene), 3 * coefficients), _LARGEST_PALETTE)
+    entries, labels = palette(scene.sh[:, 1:].reshape(len(scene), 3 * coefficients), largest)
     entry, levels = _coded(entries)
     rows = math.ceil(len(entries) / PALETTE_WIDTH)
     image = np.zeros((rows * PALETTE_WIDTH, coefficients, 3), np.uint8)

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from lumigrad.client import Gaussians, InvalidArgument
+from lumigrad.client.formats.clustering import morton_order
 from lumigrad.client.formats.levels import GaussianLevels
 from lumigrad.client.formats.levels.merging import areas_of, covariances_of, merged
+from lumigrad.client.formats.levels.ordering import merging_order, pages_of
 from lumigrad.client.formats.scene import StoredScene
 from support.gaussians.clouds import cloud, gaussians_of
 
@@ -81,9 +83,12 @@ def test_opacities_of_what_overlaps_and_of_what_lies_apart():
 def test_pages_have_every_gaussian_and_levels_of_a_quarter():
     given = gaussians_of(cloud(count=1000))
     levels = GaussianLevels.of(given, page_rows=256)
-    assert (len(levels), levels.levels, levels.sh_degree) == (4, 5, 1)
-    assert levels.counts.tolist() == [[256, 64, 16, 4, 1]] * 3 + [[232, 58, 15, 4, 1]]
-    read = [[levels.read(page, level) for level in range(5)] for page in range(4)]
+    assert (levels.levels, levels.sh_degree) == (5, 1)
+    # Pages are half full to full, except for the last one.
+    assert ((levels.counts[:-1, 0] >= 128) & (levels.counts[:-1, 0] <= 256)).all()
+    np.testing.assert_array_equal(levels.counts[:, 1:], -(-levels.counts[:, :-1] // 4))
+    assert (levels.counts[:, -1] == 1).all()
+    read = [[levels.read(page, level) for level in range(5)] for page in range(len(levels))]
     assert [[len(part) for part in page] for page in read] == levels.counts.tolist()
     finest = np.concatenate([page[0].means for page in read])
     np.testing.assert_array_equal(np.sort(finest, axis=0), np.sort(given.means, axis=0))
@@ -106,3 +111,26 @@ def test_scenes_without_gaussians_have_no_pages():
     none = Gaussians(np.zeros((0, 3)), np.zeros((0, 4)), np.zeros((0, 3)), np.zeros(0), sh=np.zeros((0, 1, 3)))
     with pytest.raises(InvalidArgument, match="expected at least one Gaussian, got none"):
         GaussianLevels.of(none)
+
+
+def test_pages_end_between_the_largest_cells():
+    codes = np.sort(np.random.default_rng(0).integers(0, 1 << 40, 5000).astype(np.uint64))
+    ends = list(pages_of(codes, 512, last=True))
+    sizes = np.diff([0, *ends])
+    assert ends[-1] == 5000 and (sizes <= 512).all() and (sizes[:-1] >= 256).all()
+    for start, end in zip([0, *ends], ends[:-1], strict=False):
+        window = codes[start + 255 : start + 513]
+        assert codes[end - 1] ^ codes[end] == (window[:-1] ^ window[1:]).max()
+    # What does not fill a page is left for what follows.
+    assert list(pages_of(codes[:600], 512, last=False)) == list(pages_of(codes[:600], 512, last=True))[:1]
+    assert list(pages_of(np.zeros(1000, np.uint64), 512, last=True)) == [512, 1000]
+
+
+def test_runs_that_are_merged_are_compact():
+    fine = scene(3000)
+    order = merging_order(fine)
+    np.testing.assert_array_equal(np.sort(order), np.arange(3000))
+    runs = fine.means[order][: 3000 // 64 * 64].reshape(-1, 64, 3)
+    spread = np.square(runs - runs.mean(axis=1, keepdims=True)).sum(axis=2).mean()
+    curve = fine.means[morton_order(fine.means)][: 3000 // 64 * 64].reshape(-1, 64, 3)
+    assert spread < 0.8 * np.square(curve - curve.mean(axis=1, keepdims=True)).sum(axis=2).mean()

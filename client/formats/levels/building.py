@@ -1,0 +1,165 @@
+"""Builds the pages and levels of a scene on disk, in memory that does not grow with the scene."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lumigrad.client.base.extras import require
+from lumigrad.client.formats.levels.chunks import Chunks, chunks_of
+from lumigrad.client.formats.levels.coarsening import Page, levels_of
+from lumigrad.client.formats.levels.ordering import PAGE_ROWS, Curve
+from lumigrad.client.formats.levels.partial import check_room, whole_folder
+from lumigrad.client.formats.levels.scratch import BUCKET_ROWS, Buckets
+from lumigrad.client.formats.levels.units import Units
+from lumigrad.client.formats.scene import StoredScene
+from lumigrad.client.formats.source import malformed
+
+# Gaussians that the curve and the borders of the buckets are fitted to.
+_SAMPLE = 1 << 20
+# The highest degree of harmonics that SOG holds.
+_DEGREE = 3
+# Bytes that a Gaussian of degree 3 takes with its levels in the finished files, generously.
+_WRITTEN_BYTES = 64
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Built:
+    """What was written.
+
+    Attributes:
+        count: Gaussians of level 0.
+        skipped: Gaussians that were left out because they cannot be rendered.
+        pages: number of pages.
+        levels: number of levels.
+    """
+
+    count: int
+    skipped: int
+    pages: int
+    levels: int
+
+
+def write_levels(
+    source: str | PathLike[str],
+    folder: str | PathLike[str],
+    *,
+    sh_degree: int = _DEGREE,
+    page_rows: int = PAGE_ROWS,
+    progress: Progress = lambda stage, done, total: None,
+) -> Built:
+    """Writes a scene as streamed SOG with pages and levels, which `GaussianLevels.open` and other viewers read.
+
+    The scene may be larger than memory if it is a .ply or streamed SOG; about 250 bytes of disk per Gaussian of degree
+    3 are taken meanwhile. The folder appears when it is whole.
+
+    Args:
+        source: the scene, see `chunks_of`.
+        folder: the folder to write; one that holds streamed SOG is replaced.
+        sh_degree: the highest degree of harmonics to keep, 0 to 3.
+        page_rows: the most Gaussians of a page, up to `PAGE_ROWS`.
+        progress: told the stage, and how many Gaussians of how many it has done.
+
+    Raises:
+        InvalidArgument: the source cannot be read, has no Gaussian that can be rendered, or the folder has other files.
+        OSError: the disk is full, or the folder cannot be written.
+    """
+    require("PIL.Image", "io", "writing .sog files")
+    chunks = chunks_of(source)
+    with whole_folder(Path(folder)) as new:
+        survey = _Survey.of(chunks, progress)
+        if not survey.count:
+            raise malformed(source, "expected at least one finite Gaussian, got none")
+        degree = min(survey.degree, sh_degree)
+        check_room(new, survey.count * (Buckets.row_bytes(degree) + _WRITTEN_BYTES))
+        buckets = survey.buckets(new / "scratch", degree, page_rows)
+        buckets.folder.mkdir()
+        done = 0
+        for chunk in chunks:
+            buckets.add(chunk)
+            progress("sorting", done := done + len(chunk), survey.count)
+        pages, levels = _write(buckets, new, page_rows, survey, progress)
+        buckets.folder.rmdir()
+    return Built(survey.count, chunks.count - survey.count, pages, levels)
+
+
+@dataclass(frozen=True)
+class _Survey:
+    """What the first pass over a scene finds out."""
+
+    count: int
+    degree: int
+    antialiased: bool
+    means: Any
+    scales: Any
+
+    @staticmethod
+    def of(chunks: Chunks, progress: Progress) -> _Survey:
+        """Reads a scene once, and keeps every so-manyth Gaussian."""
+        step = -(-chunks.count // _SAMPLE)
+        count, degree, antialiased = 0, 0, True
+        means, scales = [np.zeros((0, 3), np.float32)], [np.zeros((0, 3), np.float32)]
+        for chunk in chunks:
+            taken = slice(-count % max(step, 1), None, max(step, 1))
+            means.append(chunk.means[taken].copy())
+            scales.append(chunk.scales[taken].copy())
+            count, degree = count + len(chunk), max(degree, chunk.degree)
+            antialiased &= chunk.antialiased
+            progress("reading", count, chunks.count)
+        return _Survey(count, degree, antialiased, np.concatenate(means), np.concatenate(scales))
+
+    def buckets(self, folder: Path, degree: int, page_rows: int) -> Buckets:
+        """Plans buckets of equal size along a curve through the sample."""
+        curve = Curve.through(self.means, len(self.means) / self.count, page_rows)
+        codes = np.sort(curve.codes(self.means, self.scales))
+        number = -(-self.count // BUCKET_ROWS)
+        borders = np.unique(codes[np.arange(1, number) * len(codes) // number])
+        return Buckets(folder, curve, borders, degree, self.antialiased)
+
+
+def _write(buckets: Buckets, folder: Path, page_rows: int, survey: _Survey, progress: Progress) -> tuple[int, int]:
+    """Writes all pages; returns the number of them and of their levels."""
+    count, pages, writing = levels_of(page_rows), 0, deque[Future[None]]()
+    with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="levels") as pool:
+
+        def later(write: Callable[[], None]) -> None:
+            writing.append(pool.submit(write))
+            # What waits is held in memory; errors end the work early.
+            while len(writing) > 2 * (os.cpu_count() or 1):
+                writing.popleft().result()
+
+        units, done = Units(folder, later), 0
+        try:
+            for page in _in_order(pool, lambda scene: Page.of(scene, count), buckets.pages(page_rows)):
+                units.add(page)
+                pages += 1
+                progress("merging", done := done + len(page.levels[0]), survey.count)
+            levels = units.finish(buckets.degree, survey.antialiased)
+            while writing:
+                writing.popleft().result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+    return pages, levels
+
+
+def _in_order(
+    pool: ThreadPoolExecutor, job: Callable[[StoredScene], Page], scenes: Iterable[StoredScene]
+) -> Iterator[Page]:
+    """Yields the results of a job in order, a few of which are computed beside each other."""
+    waiting: deque[Future[Page]] = deque()
+    for scene in scenes:
+        waiting.append(pool.submit(job, scene))
+        if len(waiting) > (os.cpu_count() or 1):
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()

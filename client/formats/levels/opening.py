@@ -1,0 +1,182 @@
+"""Reads pages and levels from the files of streamed SOG."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lumigrad.client.base.arrays import Float32, Float64
+from lumigrad.client.formats.scene import StoredScene
+from lumigrad.client.formats.sog import STREAM_NAME, StreamIndex, read_sog
+from lumigrad.client.formats.sog.files import SogFiles
+from lumigrad.client.formats.sog.meta import SogMeta
+from lumigrad.client.formats.source import malformed
+from lumigrad.client.values.gaussians import Gaussians
+
+# The entry of a leaf, and of the index, that only Lumigrad reads.
+OWN = "lumigrad"
+# Bytes of decoded files that are kept: coarse levels of many pages share one.
+_KEPT_BYTES = 256 << 20
+# Other programs' errors: of levels that this one had built, they were about this part of a page's diagonal divided by
+# the root of the number of Gaussians.
+_ERROR_PER_SPACING = 0.4
+
+
+@dataclass(frozen=True, eq=False)
+class PageFiles:
+    """Where the levels of each page are, and the files that were decoded last.
+
+    Attributes:
+        bounds: see `GaussianLevels`, as are `counts`, `errors`, `sh_degree` and `antialiased`.
+        places: [P, L, 3] file, first Gaussian, number of Gaussians.
+        files: the meta.json of each file.
+    """
+
+    bounds: Float32
+    errors: Float32
+    places: npt.NDArray[np.int64]
+    files: list[Path]
+    sh_degree: int
+    antialiased: bool
+    _kept: OrderedDict[int, StoredScene] = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @staticmethod
+    def open(path: str | PathLike[str]) -> PageFiles:
+        """Reads the index of a folder or lod-meta.json."""
+        path = Path(path)
+        path = path / STREAM_NAME if path.is_dir() else path
+        if path.name != STREAM_NAME:
+            raise malformed(path, f"expected a folder with a {STREAM_NAME}; `lumigrad convert --levels` writes one")
+        index = StreamIndex(path)
+        leaves = list(index.leaves())
+        places = np.array([[index.slice_of(leaf, level) for level in range(index.levels)] for leaf in leaves], np.int64)
+        places = places.reshape(len(leaves), index.levels, 3)
+        used = places[..., 2].any(axis=1) if leaves else np.zeros(0, bool)
+        leaves, places = [leaf for leaf, one in zip(leaves, used, strict=True) if one], places[used]
+        files = [index.file(number) for number in range(len(index.names))]
+        own = index.extra(OWN)
+        if own is not None and all(OWN in leaf for leaf in leaves):
+            bounds, errors = _stated(index, leaves)
+            degree, antialiased = index.integer(own.get("shDegree"), "shDegree"), own.get("antialiased") is True
+        else:
+            bounds, errors, degree, antialiased, places = _estimated(index, leaves, places, files)
+        if not len(places):
+            raise index.fail("expected at least one leaf with Gaussians, got none")
+        return PageFiles(bounds, errors, places, files, degree, antialiased)
+
+    @property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """The rows of each level, see `GaussianLevels`."""
+        return self.places[..., 2]
+
+    def read(self, page: int, level: int) -> Gaussians:
+        """Reads one level of a page."""
+        file, start, count = (int(value) for value in self.places[page, level])
+        scene = self._decoded(file)
+        if start + count > len(scene):
+            raise malformed(
+                self.files[file],
+                f"expected at least {start + count:,} Gaussians, as its {STREAM_NAME} says, got {len(scene):,}",
+            )
+        return scene.reordered(slice(start, start + count)).of_degree(self.sh_degree).gaussians()
+
+    def _decoded(self, file: int) -> StoredScene:
+        with self._lock:
+            if file in self._kept:
+                self._kept.move_to_end(file)
+                return self._kept[file]
+        # Files are decoded beside each other; two threads may decode the same one, which is only slower.
+        scene = read_sog(self.files[file])
+        with self._lock:
+            self._kept[file] = scene
+            while len(self._kept) > 1 and sum(map(_bytes_of, self._kept.values())) > _KEPT_BYTES:
+                self._kept.popitem(last=False)
+        return scene
+
+
+def _bytes_of(scene: StoredScene) -> int:
+    return scene.sh.nbytes + len(scene) * 44
+
+
+def _stated(index: StreamIndex, leaves: list[dict[str, Any]]) -> tuple[Float32, Float32]:
+    """Returns bounds and errors of the leaves that Lumigrad wrote."""
+    owns = [index.object(leaf[OWN], OWN) for leaf in leaves]
+    bounds = np.array([_box(index, own.get("bound")) for own in owns]).reshape(-1, 2, 3)
+    errors = np.array([_numbers(index, own.get("errors"), index.levels, "errors") for own in owns])
+    if (np.diff(errors, axis=1) < 0).any() or errors.min(initial=0.0) < 0:
+        raise index.fail("expected errors that grow with the level, from 0")
+    return bounds.astype(np.float32), errors.astype(np.float32)
+
+
+def _estimated(
+    index: StreamIndex, leaves: list[dict[str, Any]], places: npt.NDArray[np.int64], files: list[Path]
+) -> tuple[Float32, Float32, int, bool, npt.NDArray[np.int64]]:
+    """Returns bounds, errors, degree, antialiasing and places of what another program wrote.
+
+    Its boxes contain one standard deviation of each Gaussian, so the largest deviation of its files is added twice. The
+    environment, which is always shown, becomes a page that has one level.
+    """
+    metas = [_FileMeta.read(file) for file in (*files, *([] if index.environment is None else [index.environment]))]
+    boxes = np.array([_box(index, leaf.get("bound")) for leaf in leaves]).reshape(-1, 2, 3)
+    deviations = np.array([meta.deviation for meta in metas])
+    largest = deviations[places[..., 0]].max(axis=1) if len(places) else np.zeros(0)
+    # No deviation is larger than half of a side of the box that contains it.
+    wider = 2.0 * np.minimum(largest[:, None], (boxes[:, 1] - boxes[:, 0]) / 2.0)
+    bounds = np.stack([boxes[:, 0] - wider, boxes[:, 1] + wider], axis=1)
+    diagonals = np.linalg.norm(boxes[:, 1] - boxes[:, 0], axis=1)
+    spacings = diagonals[:, None] / np.sqrt(np.maximum(places[..., 2], 1))
+    errors = np.where(places[..., 2] == places[:, :1, 2], 0.0, _ERROR_PER_SPACING * spacings)
+    errors = np.maximum.accumulate(errors, axis=1)
+    if index.environment is not None:
+        sky = metas[-1]
+        files.append(index.environment)
+        place = np.broadcast_to([len(files) - 1, 0, sky.count], (1, index.levels, 3))
+        places, errors = np.concatenate([places, place]), np.concatenate([errors, np.zeros((1, index.levels))])
+        bounds = np.concatenate([bounds, sky.box[None]])
+    degree, antialiased = max(meta.degree for meta in metas), all(meta.antialiased for meta in metas)
+    return bounds.astype(np.float32), errors.astype(np.float32), degree, antialiased, places
+
+
+@dataclass(frozen=True)
+class _FileMeta:
+    """What a meta.json says about all Gaussians of its file."""
+
+    count: int
+    degree: int
+    antialiased: bool
+    deviation: float
+    box: Float64
+
+    @staticmethod
+    def read(path: Path) -> _FileMeta:
+        with closing(SogFiles(path)) as files:
+            meta = SogMeta(files.meta(), files.fail)
+            if meta.version == 1:
+                raise files.fail("expected version 2, got 1, whose levels cannot be read one by one; convert it")
+            low, high = (np.array([meta.between("means", axis, np.array(end)) for axis in range(3)]) for end in (0, 1))
+            deviation = math.exp(min(float(meta.decode("scales", np.arange(256)).max()), 80.0))
+            corners = np.sign([low, high]) * np.expm1(np.abs([low, high]))
+            box = corners + np.array([[-1.0], [1.0]]) * 3.0 * deviation
+            return _FileMeta(meta.count, meta.degree(0) if meta.has("shN") else 0, meta.antialiased, deviation, box)
+
+
+def _box(index: StreamIndex, value: Any) -> list[list[float]]:
+    box: Mapping[str, Any] = index.object(value, "bound")
+    return [_numbers(index, box.get(end), 3, f"bound.{end}") for end in ("min", "max")]
+
+
+def _numbers(index: StreamIndex, value: Any, count: int, name: str) -> list[float]:
+    if not isinstance(value, list) or len(value) != count or not all(isinstance(each, (int, float)) for each in value):
+        raise index.fail(f"expected {count} numbers in {name}, got {value!r}")
+    return [float(each) for each in value]

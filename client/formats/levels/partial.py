@@ -1,0 +1,86 @@
+"""A folder that appears when it is whole."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from lumigrad.client.formats.sog import STREAM_NAME
+from lumigrad.client.formats.source import malformed
+
+_LOCK = "lock"
+_SUFFIX = ".partial"
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Yields a new folder beside `path`, which takes its place after the block.
+
+    After an error in the block the new folder is removed, and the old one is as it was. What a killed process has left
+    is removed by the next that writes the same folder.
+
+    Args:
+        path: the folder to write; one that exists has to be empty or streamed SOG, which is replaced.
+
+    Raises:
+        InvalidArgument: the folder has other content, or is a file.
+        OSError: the folder cannot be written; names `path`.
+    """
+    path = Path(os.path.abspath(path))
+    if path.exists() and not path.is_dir():
+        raise malformed(path, "expected a folder, got a file; name another folder, or remove the file")
+    if path.is_dir() and any(path.iterdir()) and not (path / STREAM_NAME).is_file():
+        raise malformed(path, f"expected a new folder, an empty one or one with a {STREAM_NAME}, got other files")
+    _remove_abandoned(path)
+    new = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_SUFFIX}")
+    try:
+        new.mkdir()
+        with open(new / _LOCK, "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield new
+            (new / _LOCK).unlink()
+            _swap(new, path)
+    except OSError as error:
+        # The error of a full disk names no file, and those of new files name what will be gone.
+        if error.errno is not None and str(error.filename or new).startswith(str(new)):
+            error.filename, error.filename2 = str(path), None
+        raise
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def check_room(path: Path, needed: int) -> None:
+    """Raises OSError if the disk of a folder has less than so many bytes left."""
+    free = shutil.disk_usage(path).free
+    if free < needed:
+        raise OSError(
+            errno.ENOSPC, f"expected about {needed / 1e9:.1f} GB of free disk, there are {free / 1e9:.1f}", str(path)
+        )
+
+
+def _swap(new: Path, path: Path) -> None:
+    """Puts a folder in the place of another, which is removed."""
+    old = new.with_name(f"{new.name}.old{_SUFFIX}")
+    if path.exists():
+        os.rename(path, old)
+    try:
+        os.rename(new, path)
+    except OSError:
+        if old.exists():
+            os.rename(old, path)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Removes what killed processes have left of the same folder: a process that lives holds a lock."""
+    for other in path.parent.glob(f".{path.name}.*{_SUFFIX}"):
+        with suppress(OSError), open(other / _LOCK) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(other, ignore_errors=True)

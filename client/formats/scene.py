@@ -206,7 +206,7 @@ class StoredScene:
         """Returns the Gaussians for which a mask [N] is true."""
         return replace(self.reordered(mask), skipped=self.skipped + int((~mask).sum()))
 
-    def reordered(self, indices: npt.NDArray[Any]) -> StoredScene:
+    def reordered(self, indices: npt.NDArray[Any] | slice) -> StoredScene:
         """Returns the Gaussians of these indices."""
         return replace(self, **{name: getattr(self, name)[indices] for name in TENSORS})
 

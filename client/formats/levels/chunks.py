@@ -116,4 +116,4 @@ def _of_streamed(index: StreamIndex) -> Chunks:
 
 def _cut(scene: StoredScene) -> Iterator[StoredScene]:
     for start in range(0, len(scene), _ROWS):
-        yield scene.reordered(slice(start, start + _ROWS))  # type: ignore[arg-type]
+        yield scene.reordered(slice(start, start + _ROWS))

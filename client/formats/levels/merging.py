@@ -18,6 +18,11 @@ Integers = npt.NDArray[np.int64]
 _THOMSEN = 1.6075
 # Keeps divisions defined where all Gaussians of a group are invisible.
 _TINY = 1e-30
+# Peaks t of a Gaussian of optical depth, and what it blocks, 1 - exp(-t g), integrated over the plane in units of what
+# the Gaussian g integrates to: the integral of (1 - exp(-x)) / x from 0 to t.
+_DEPTHS = np.concatenate([[0.0], np.geomspace(1e-4, 100.0, 4096)])
+_RATES = np.concatenate([[1.0], -np.expm1(-_DEPTHS[1:]) / _DEPTHS[1:]])
+_MASSES = np.concatenate([[0.0], np.cumsum((_RATES[1:] + _RATES[:-1]) / 2 * np.diff(_DEPTHS))])
 
 
 def covariances_of(scene: StoredScene) -> Float64:
@@ -41,8 +46,10 @@ def merged(scene: StoredScene, starts: Integers, variances: Float64) -> tuple[St
     """Merges each run of Gaussians into one that has the moments of their sum.
 
     The weight of a Gaussian is its mass, opacity times projected area. Mean and covariance are those of the weighted
-    sum, including the spread of the means. The harmonics are the weighted mean. The opacity keeps the mass, but not
-    more than the Gaussians block together where they overlap: their optical depths add up, spread over the new area.
+    sum, including the spread of the means. The harmonics are the weighted mean. Optical depths add up, spread over the
+    new area, so that what overlaps blocks no more than it did. A depth whose peak is above 1 has a flat top that no
+    Gaussian has: one as wide as the top would blur what is beside it, one with the moments alone would leave holes
+    between neighbours on a wall. Its area is the geometric mean of the two, which is nearest in pictures.
 
     Args:
         scene: N Gaussians.
@@ -69,9 +76,9 @@ def merged(scene: StoredScene, starts: Integers, variances: Float64) -> tuple[St
     centres = mean(offsets)
     offsets -= np.repeat(centres, counts, axis=0)
     quats, scales = _axes(mean(covariances_of(scene) + offsets[:, :, None] * offsets[:, None, :]))
-    depths = np.add.reduceat(-np.log1p(-np.minimum(opacities, 1.0 - 1e-7)) * areas, starts)
-    new_areas = areas_of(scales) + _TINY
-    new_opacities = np.minimum(sums / new_areas, -np.expm1(-depths / new_areas))
+    depths = np.add.reduceat(np.interp(opacities, _MASSES, _DEPTHS) * areas, starts) / (areas_of(scales) + _TINY)
+    new_opacities = -np.expm1(-depths)
+    scales *= (np.interp(depths, _DEPTHS, _MASSES) / (new_opacities + _TINY)).clip(1.0)[:, None] ** 0.25
     single = counts == 1
     result = replace(
         scene,
@@ -85,12 +92,13 @@ def merged(scene: StoredScene, starts: Integers, variances: Float64) -> tuple[St
 
 
 def error_of(scene: StoredScene, variances: Float64) -> float:
-    """Returns the geometric error of Gaussians that were merged, in scene units: the distance that content moved.
+    """Returns the geometric error of Gaussians that were merged: how far what became one was apart, in scene units.
 
-    It is the root of the mean square, weighted by mass.
+    It is the root of the mean squared distance between two pieces of a Gaussian's content, weighted by mass; for what
+    pictures lose where it is a pixel, see docs/formats.md.
     """
     weights = scene.opacities * areas_of(scene.scales) + _TINY
-    return float(np.sqrt((weights * variances).sum() / weights.sum()))
+    return float(np.sqrt(2.0 * (weights * variances).sum() / weights.sum()))
 
 
 def _kept(single: npt.NDArray[np.bool_], old: Float32, new: Float64) -> Float32:

@@ -29,7 +29,7 @@ OWN = "lumigrad"
 _KEPT_BYTES = 256 << 20
 # Other programs' errors: of levels that this one had built, they were about this part of a page's diagonal divided by
 # the root of the number of Gaussians.
-_ERROR_PER_SPACING = 0.4
+_ERROR_PER_SPACING = 0.55
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +62,8 @@ class PageFiles:
         leaves = list(index.leaves())
         places = np.array([[index.slice_of(leaf, level) for level in range(index.levels)] for leaf in leaves], np.int64)
         places = places.reshape(len(leaves), index.levels, 3)
-        used = places[..., 2].any(axis=1) if leaves else np.zeros(0, bool)
-        leaves, places = [leaf for leaf, one in zip(leaves, used, strict=True) if one], places[used]
+        used = np.flatnonzero(places[..., 2].any(axis=1))
+        leaves, places = [leaves[leaf] for leaf in used], places[used]
         files = [index.file(number) for number in range(len(index.names))]
         own = index.extra(OWN)
         if own is not None and all(OWN in leaf for leaf in leaves):

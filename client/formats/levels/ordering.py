@@ -57,7 +57,7 @@ class Curve:
     def codes(self, means: Float32, scales: Float32) -> Codes:
         """Returns the places [N] of Gaussians along the curve."""
         large = _CUT * scales.max(axis=1) > self.reach
-        return morton_codes(means, self.low, self.high) | np.where(large, _LARGE, np.uint64(0))
+        return np.asarray(morton_codes(means, self.low, self.high) | np.where(large, _LARGE, np.uint64(0)))
 
 
 def pages_of(codes: Codes, page_rows: int, *, last: bool) -> Iterator[int]:

@@ -32,8 +32,8 @@ class GaussianLevels:
             Gaussians of all levels up to three standard deviations.
         counts: [P, L] int64, the rows of each level, at least 1. Pages that another program wrote may have more than
             `PAGE_ROWS`, and other ratios.
-        errors: [P, L] float32, by how much a level moves what the page draws, scene units; 0 for level 0, and never
-            less than those of finer levels.
+        errors: [P, L] float32, how far apart was what a level draws as one, scene units; 0 for level 0, and never less
+            than those of finer levels.
         sh_degree: the degree of the harmonics.
         antialiased: whether the scene was trained with antialiasing, so that it should be rendered with it.
         source: returns the Gaussians of a page and level; may be called by several threads at once.

@@ -54,7 +54,7 @@ class Buckets:
         ends = np.searchsorted(numbers[order], np.arange(len(self) + 1))
         for number in np.flatnonzero(np.diff(ends)):
             with open(self._file(int(number)), "ab") as file:
-                file.write(rows[order[ends[number] : ends[number + 1]]])
+                file.write(rows[order[ends[number] : ends[number + 1]]].data)
 
     def pages(self, page_rows: int) -> Iterator[StoredScene]:
         """Yields the pages of the scene in the order of the curve."""

@@ -87,6 +87,35 @@ def spherical_harmonics(
     return values if masks is None else torch.where(masks[..., None], values, 0.0)
 
 
+def spherical_harmonics_l0(sh0: torch.Tensor) -> torch.Tensor:
+    """Returns the constant part [N, D] of harmonics with the coefficients [N, 1, D]."""
+    with gsplat_refusals():
+        check_shape("sh0", sh0.shape, ("N", 1, "D"))
+    constant: float = harmonics(0, 0.0, 0.0, 1.0)[0]
+    return sh0[:, 0] * constant
+
+
+def spherical_harmonics_l1_plus(
+    degrees_to_use: int,
+    means: torch.Tensor,
+    viewmats: torch.Tensor,
+    shN: torch.Tensor,
+    masks: torch.Tensor | None = None,
+    batch_ids: torch.Tensor | None = None,
+    camera_ids: torch.Tensor | None = None,
+    gaussian_ids: torch.Tensor | None = None,
+    viewmats_rs: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Evaluates harmonics without the constant one, whose coefficient `shN` [N, K - 1, D] does not have.
+
+    The sum with `spherical_harmonics_l0` is what `spherical_harmonics` returns; the other arguments are its.
+    """
+    coeffs = torch.nn.functional.pad(shN, (0, 0, 1, 0))
+    return spherical_harmonics(
+        degrees_to_use, means, viewmats, coeffs, masks, batch_ids, camera_ids, gaussian_ids, viewmats_rs
+    )
+
+
 def _eyes(viewmats: torch.Tensor) -> torch.Tensor:
     """The centres [.., 3] of cameras, whose rotations are taken to be orthonormal."""
     return -(viewmats[..., :3, :3] * viewmats[..., :3, 3, None]).sum(-2)

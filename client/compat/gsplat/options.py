@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -62,10 +62,12 @@ def gsplat_refusals() -> AbstractContextManager[None]:
     return renamed(GsplatArgumentError, _ARGUMENTS)
 
 
+# gsplat's names of the values that some arguments have.
+RenderMode = Literal["RGB", "d", "Ed", "D", "ED", "RGB-d", "RGB-Ed", "RGB+D", "RGB+ED"]
+RasterizeMode = Literal["classic", "antialiased"]
+CameraModel = Literal["pinhole", "ortho", "fisheye", "ftheta", "lidar"]
 RENDER_MODES = ("RGB", "D", "ED", "RGB+D", "RGB+ED")
 HIT_DISTANCES = ("d", "Ed", "RGB-d", "RGB-Ed")
-_CAMERA_MODELS = ("pinhole", "ortho", "fisheye", "ftheta", "lidar")
-_RASTERIZE_MODES = ("classic", "antialiased")
 
 # Classes of gsplat, which need not be installed here: the default, and one for rays only. They draw the same pictures.
 _RENDERER, _RENDERERS = "RendererConfig", ("RendererConfig_MixedBatch", "RendererConfig_ParallelBatch")
@@ -136,8 +138,8 @@ def check_modes(render_mode: str, camera_model: str, rasterize_mode: str) -> Non
     """Raises GsplatArgumentError for unknown modes."""
     with gsplat_refusals():
         one_of("render_mode", render_mode, (*RENDER_MODES, *HIT_DISTANCES))
-        one_of("camera_model", camera_model, _CAMERA_MODELS)
-        one_of("rasterize_mode", rasterize_mode, _RASTERIZE_MODES)
+        one_of("camera_model", camera_model, get_args(CameraModel))
+        one_of("rasterize_mode", rasterize_mode, get_args(RasterizeMode))
 
 
 def _shown(value: Any) -> str:

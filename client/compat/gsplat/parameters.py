@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, ClassVar
+
+import torch
 
 
 class RollingShutterType(Enum):
@@ -116,6 +118,37 @@ class RowOffsetStructuredSpinningLidarModelParameters:
     row_azimuth_offsets_rad: Any
     spinning_frequency_hz: float = 10.0
     spinning_direction: SpinningDirection = SpinningDirection.CLOCKWISE
+
+
+@dataclass(frozen=True)
+class LidarTiling:
+    """How gsplat's kernels cut a lidar's picture into tiles; workers do not, and this is empty."""
+
+
+class RowOffsetStructuredSpinningLidarModelParametersExt(RowOffsetStructuredSpinningLidarModelParameters):
+    """A lidar with what gsplat's kernels look up, which has no effect here."""
+
+    def __init__(
+        self, params: RowOffsetStructuredSpinningLidarModelParameters, angles_to_columns_map: Any, tiling: Any
+    ) -> None:
+        """Takes over the attributes of `params`."""
+        super().__init__(
+            **{
+                field.name: getattr(params, field.name)
+                for field in fields(RowOffsetStructuredSpinningLidarModelParameters)
+            }
+        )
+        self.angles_to_columns_map, self.tiling = angles_to_columns_map, tiling
+
+
+def compute_lidar_tiling(lidar_params: Any, *args: Any, **kwargs: Any) -> LidarTiling:
+    """Returns an empty tiling."""
+    return LidarTiling()
+
+
+def compute_lidar_angles_to_columns_map(lidar: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Returns an empty map."""
+    return torch.zeros(0, 0, dtype=torch.int32)
 
 
 @dataclass(frozen=True)

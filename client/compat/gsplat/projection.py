@@ -222,7 +222,7 @@ def locate(means: torch.Tensor, viewmats: torch.Tensor, Ks: torch.Tensor, film: 
         visible = visible & (points[2] > 1e-12)
     # Values computed from these must stay finite, also their derivatives.
     x, y, z = (torch.where(visible, value, float(axis == 2)) for axis, value in enumerate(points))
-    pixels, jacobian = _CAMERAS[film.camera_model](x, y, z, Ks, film)
+    pixels, jacobian = CAMERAS[film.camera_model](x, y, z, Ks, film)
     columns = list(zip(*turns, strict=True))
     return Located(visible, pixels, z, [[_dot(row, column) for column in columns] for row in jacobian])
 
@@ -349,7 +349,8 @@ def _equidistant(squares: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, 
     return torch.where(is_near, kappa_near / z, kappa), torch.where(is_near, slope_near / z**3, slope)
 
 
-_CAMERAS = {"pinhole": _pinhole, "ortho": _ortho, "fisheye": _fisheye}
+# Pixels and derivatives of points in the frame of a camera, by its model.
+CAMERAS = {"pinhole": _pinhole, "ortho": _ortho, "fisheye": _fisheye}
 
 
 def _rotations(quats: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], ...]:

@@ -208,6 +208,54 @@ def rasterization(
     return picture(images, render_mode), images["alpha"][..., None], meta
 
 
+@torch.no_grad()
+def fully_fused_projection_with_ut(
+    means: torch.Tensor,
+    quats: torch.Tensor,
+    scales: torch.Tensor,
+    opacities: torch.Tensor | None,
+    viewmats: torch.Tensor,
+    Ks: torch.Tensor,
+    width: int,
+    height: int,
+    eps2d: float = 0.3,
+    near_plane: float = 0.01,
+    far_plane: float = 1e10,
+    radius_clip: float = 0.0,
+    calc_compensations: bool = False,
+    camera_model: str = "pinhole",
+    ut_params: Any = None,
+    radial_coeffs: torch.Tensor | None = None,
+    tangential_coeffs: torch.Tensor | None = None,
+    thin_prism_coeffs: torch.Tensor | None = None,
+    ftheta_coeffs: Any = None,
+    lidar_coeffs: Any = None,
+    external_distortion_coeffs: Any = None,
+    rolling_shutter: Any = None,
+    viewmats_rs: torch.Tensor | None = None,
+    global_z_order: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, None]:
+    """Projects Gaussians by sigma points on a worker; as in gsplat nothing has a gradient.
+
+    The arguments are those of `rasterization`; `opacities` may be None, and `calc_compensations` must be False, as no
+    picture through real lenses is compensated for the blur.
+
+    Returns:
+        radii int32 [.., C, N, 2], pixels; means2d [.., C, N, 2], pixels; depths [.., C, N]; conics [.., C, N, 3]; None.
+
+    Raises:
+        GsplatArgumentError: an argument is invalid.
+    """
+    if calc_compensations:
+        raise GsplatArgumentError.of("calc_compensations", "expected False with sigma points, got True; leave it out")
+    given = {name: value for name, value in locals().items() if name != "calc_compensations"}
+    given["opacities"] = torch.ones_like(means[..., 0]) if opacities is None else opacities
+    meta = rasterization(
+        **given, colors=None, render_mode="D", packed=False, with_ut=True, with_eval3d=camera_model == "lidar"
+    )[2]
+    return meta["radii"], meta["means2d"], meta["depths"], meta["conics"], None
+
+
 def _images_of(
     given: Mapping[str, Any], values: Intermediates, call: GaussianCall, frame: Frame, tensors: Prepared
 ) -> dict[str, torch.Tensor]:

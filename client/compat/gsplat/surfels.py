@@ -157,6 +157,46 @@ def rasterization_2dgs(
     return colors_and_depth, shown["alpha"][..., None], shown["normals"], surface, distortion, median, meta
 
 
+def fully_fused_projection_2dgs(
+    means: torch.Tensor,
+    quats: torch.Tensor,
+    scales: torch.Tensor,
+    viewmats: torch.Tensor,
+    Ks: torch.Tensor,
+    width: int,
+    height: int,
+    eps2d: float = 0.3,
+    near_plane: float = 0.01,
+    far_plane: float = 1e10,
+    radius_clip: float = 0.0,
+    packed: bool = False,
+    sparse_grad: bool = False,
+) -> tuple[torch.Tensor, ...]:
+    """Projects surfels on a worker, which draws them for that; the arguments are those of `rasterization_2dgs`.
+
+    Returns:
+        radii int32 [.., C, N, 2], pixels; means2d [.., C, N, 2], pixels; depths [.., C, N]; ray_transforms
+        [.., C, N, 3, 3], from (u, v, 1) to homogeneous pixels; normals [.., C, N, 3] in the camera's frame. With
+        `packed` [nnz, ...], and before these batch_ids, camera_ids, gaussian_ids and indptr int32 [B C + 1].
+
+    Raises:
+        GsplatArgumentError: an argument is invalid.
+    """
+    if sparse_grad and not packed:
+        raise GsplatArgumentError.of("sparse_grad", "expected False without packed=True, got True")
+    *_, meta = rasterization_2dgs(
+        means, quats, scales, torch.ones_like(means[..., 0]), None, viewmats, Ks, width, height, near_plane, far_plane,
+        radius_clip, eps2d, packed=packed, sparse_grad=sparse_grad, render_mode="D",
+    )  # fmt: skip
+    found = tuple(meta[name] for name in ("radii", "means2d", "depths", "ray_transforms", "normals"))
+    if not packed:
+        return found
+    ids = tuple(meta[name] for name in ("batch_ids", "camera_ids", "gaussian_ids"))
+    views = ids[0] * meta["n_cameras"] + ids[1]
+    ends = torch.bincount(views, minlength=meta["n_batches"] * meta["n_cameras"]).cumsum(0).int()
+    return *ids, torch.nn.functional.pad(ends, (1, 0)), *found
+
+
 def _images(render_mode: str) -> tuple[str, ...]:
     parts = {"color": "RGB", "depth": "D"}
     return (*(name for name, sign in parts.items() if sign in render_mode), "transmittance")

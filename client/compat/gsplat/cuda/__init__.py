@@ -1,0 +1,1 @@
+"""The names of `gsplat.cuda`, none of which needs CUDA here."""

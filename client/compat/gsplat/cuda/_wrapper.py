@@ -1,0 +1,66 @@
+"""The names of `gsplat.cuda._wrapper` that programs import."""
+
+from lumigrad.client.compat.gsplat.covariances import proj, quat_scale_to_covar_preci, world_to_cam
+from lumigrad.client.compat.gsplat.harmonics import (
+    spherical_harmonics,
+    spherical_harmonics_l0,
+    spherical_harmonics_l1_plus,
+)
+from lumigrad.client.compat.gsplat.options import CameraModel
+from lumigrad.client.compat.gsplat.parameters import (
+    BivariateWindshieldModelParameters,
+    ExternalDistortionReferencePolynomial,
+    FThetaCameraDistortionParameters,
+    FThetaPolynomialType,
+    RollingShutterType,
+    RowOffsetStructuredSpinningLidarModelParameters,
+    RowOffsetStructuredSpinningLidarModelParametersExt,
+    SpinningDirection,
+    UnscentedTransformParameters,
+)
+from lumigrad.client.compat.gsplat.projection import fully_fused_projection
+from lumigrad.client.compat.gsplat.rasterization import fully_fused_projection_with_ut
+from lumigrad.client.compat.gsplat.surfels import fully_fused_projection_2dgs
+
+
+def _has() -> bool:
+    """Whether a part of gsplat is offered: what this stands for is."""
+    return True
+
+
+def _has_not() -> bool:
+    """Whether a part of gsplat is offered: what this stands for, functions of its kernels alone, is not."""
+    return False
+
+
+has_2dgs = has_3dgs = has_3dgut = has_adam = has_reloc = _has
+has_camera_wrappers = has_losses = _has_not
+
+__all__ = [
+    "BivariateWindshieldModelParameters",
+    "CameraModel",
+    "ExternalDistortionReferencePolynomial",
+    "FThetaCameraDistortionParameters",
+    "FThetaPolynomialType",
+    "RollingShutterType",
+    "RowOffsetStructuredSpinningLidarModelParameters",
+    "RowOffsetStructuredSpinningLidarModelParametersExt",
+    "SpinningDirection",
+    "UnscentedTransformParameters",
+    "fully_fused_projection",
+    "fully_fused_projection_2dgs",
+    "fully_fused_projection_with_ut",
+    "has_2dgs",
+    "has_3dgs",
+    "has_3dgut",
+    "has_adam",
+    "has_camera_wrappers",
+    "has_losses",
+    "has_reloc",
+    "proj",
+    "quat_scale_to_covar_preci",
+    "spherical_harmonics",
+    "spherical_harmonics_l0",
+    "spherical_harmonics_l1_plus",
+    "world_to_cam",
+]

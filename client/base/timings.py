@@ -64,7 +64,8 @@ class Gradients(NamedArrays):
     Per sphere: `positions` [N, 3], `colors` [N, K], `radii` [N], `opacities` [N], summed over the cameras. Per
     Gaussian: `means`, `quats`, `scales`, `covariances`, `opacities`, `sh` and `colors`, shaped as in the scene. If
     these were requested as `sparse`, they hold only rows that are not zero, and `index` [M] (int64, ascending) has
-    their numbers, which continue from scene to scene. Colours per camera stay dense.
+    their numbers, which continue from scene to scene. Colours per camera stay dense. Of scenes with levels of detail
+    they always are sparse, and `index` counts the rows of page 0 level 0, of its level 1 and so on, then of page 1.
 
     Others: `background` [K] (of Gaussians also [C, K], as it was given), `gamma` [], `transforms` [T, 4, 4] and, where
     some move, `transforms_end` [T, 4, 4] of their ends, 0 of the others. Per camera, without the axis C if a single

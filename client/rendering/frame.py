@@ -17,6 +17,7 @@ from lumigrad.client.base.arrays import Array, float32_array
 from lumigrad.client.base.extras import require
 from lumigrad.client.base.timings import Gradients, Timings
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.rendering.drawn_levels import DrawnLevels
 from lumigrad.client.rendering.request import (
     PER_CAMERA,
     WIRE_FORMATS,
@@ -80,6 +81,7 @@ class Frame(Result):
     Attributes:
         timings: the timings of the call.
         request: the request that was rendered.
+        levels: the part of a scene with levels of detail that was drawn; None for other scenes.
         files: all JPEG or PNG files, by the output's name, one for each camera.
         encoded: JPEG or PNG files by the output's name: one per camera, or a single file for a single camera.
     """
@@ -96,10 +98,12 @@ class Frame(Result):
         files: Mapping[str, tuple[bytes, ...]],
         kept: Kept | None,
         timings: Timings,
+        levels: DrawnLevels | None = None,
     ) -> None:
         shown = {name: array[0] for name, array in arrays.items()} if request.single else arrays
         super().__init__(workers, request, shown, kept, timings)
         self.files = files
+        self.levels = levels
 
     @property
     def encoded(self) -> Mapping[str, bytes | tuple[bytes, ...]]:
@@ -176,7 +180,7 @@ class Frame(Result):
                 "background", "gamma"; of Gaussians any of "means", "quats", "scales", "covariances", "opacities", "sh",
                 "colors" (those that the scene has, if empty), "cameras", "lenses", "rays", "background", "transforms",
                 "means2d" and "means2d_abs".
-            sparse: transfer only rows that are not zero, with their "index".
+            sparse: transfer only rows that are not zero, with their "index"; so always with levels of detail.
             gradient_format: wire format of gradients per primitive; "float16" and "bfloat16" halve the bytes.
             release: free the forward state on the worker afterwards.
             timeout_s: instead of the client's time-out.
@@ -266,7 +270,8 @@ class SpreadFrame(Frame):
         """Joins the rendered `parts` of `request`, in the order of its cameras."""
         arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         files = {name: tuple(chain.from_iterable(part.files[name] for part in parts)) for name in parts[0].files}
-        super().__init__(workers, request, arrays, files, None, slowest([part.timings for part in parts]))
+        levels = DrawnLevels.together([part.levels for part in parts])
+        super().__init__(workers, request, arrays, files, None, slowest([part.timings for part in parts]), levels)
         self._parts = parts
 
     def _differentiated(self, request: BackwardRequest, call: Call, release: bool) -> Gradients:
@@ -303,7 +308,7 @@ def render(workers: Pool, request: RenderRequest, retain: bool, call: Call, rout
             state = reply.header.context_id
             kept = Kept(state, service.Release, attempts.call.affinity, worker) if state else None
             arrays, files = outputs_of(reply.header.outputs, reply.reader)
-            return Frame(workers, request, arrays, files, kept, reply.timings)
+            return Frame(workers, request, arrays, files, kept, reply.timings, DrawnLevels.of(reply.header))
 
 
 def render_spread(workers: Pool, request: RenderRequest, retain: bool, call: Call) -> Frame:

@@ -21,6 +21,7 @@ from lumigrad.client.errors import (
     Unavailable,
     VersionMismatch,
 )
+from lumigrad.client.rendering.drawn_levels import DrawnLevels
 from lumigrad.client.rendering.frame import Frame, render
 from lumigrad.client.rendering.frame_exchange import FrameExchange, Sent
 from lumigrad.client.rendering.request import RenderRequest, outputs_of
@@ -117,7 +118,12 @@ class FrameStream:
         if isinstance(reply, Reply):
             kept = exchange.kept(reply.header.context_id)
             return Frame(
-                self._workers, sent.request, *outputs_of(reply.header.outputs, reply.reader), kept, reply.timings
+                self._workers,
+                sent.request,
+                *outputs_of(reply.header.outputs, reply.reader),
+                kept,
+                reply.timings,
+                DrawnLevels.of(reply.header),
             )
         is_full = isinstance(reply, ResourceExhausted) and reply.retry_after_s is not None
         if is_full or isinstance(reply, _MENDED):

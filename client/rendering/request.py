@@ -168,7 +168,7 @@ def settings_kind(scene: Spheres | Gaussians | SceneHandle) -> type[SphereSettin
         advice = "pass Spheres(positions, colors, radii), Gaussians(…), or a handle from put or get"
         instance("scene", scene, (Spheres, Gaussians, SceneHandle), advice)
         return SphereSettings if isinstance(scene, Spheres) else GaussianSettings
-    if scene.kind not in ("spheres", "gaussians"):
+    if scene.kind not in ("spheres", "gaussians", "levels"):
         advice = "" if scene.kind == "target" else "; pass it to query, for distances"
         text = f"expected spheres or gaussians, got {kind_in_words(scene.kind)}{advice}"
         raise InvalidArgument.of("scene", text)

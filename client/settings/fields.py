@@ -50,6 +50,9 @@ class _OfGaussians(TypedDict, total=False):
     response: Response | None
     primitive: Primitive | None
     precision: Precision | None
+    max_error_px: float | None
+    max_gaussians: int | None
+    wait: bool | None
     deterministic: bool | None
 
 

@@ -164,6 +164,12 @@ class GaussianSettings(RenderSettings):
             with OpenCV's pinholes without distortion.
         precision: "full" (None); "half" permits a worker to compute with numbers of 16 bits, of which none makes use.
             Not with `deterministic`, "ids", `retain` or gradients, along rays or of surfels.
+        max_error_px: of scenes with levels of detail, as are the next two: each page is drawn at its coarsest level
+            whose error is at most so many pixels; None: 1.
+        max_gaussians: how many Gaussians are drawn at most, for which all pages become coarser alike; None: as many as
+            the worker has room for.
+        wait: wait for pages that the worker has to read (None: true); False draws the coarser levels that it has in
+            memory, which `Frame.levels` tells, and has the pages read for later calls.
 
     Example:
         sharp = GaussianSettings(antialiased=True, near=0.1)
@@ -196,6 +202,9 @@ class GaussianSettings(RenderSettings):
     response: Response | None = None
     primitive: Primitive | None = None
     precision: Precision | None = None
+    max_error_px: float | None = None
+    max_gaussians: int | None = None
+    wait: bool | None = None
 
     def __post_init__(self) -> None:
         one_of("semantics", self.semantics, get_args(GaussianSemantics), quote='"', suffix=" for Gaussians")
@@ -208,6 +217,10 @@ class GaussianSettings(RenderSettings):
             vars(self)["sh_degree"] = whole_number("sh_degree", self.sh_degree, 0, 4)
         if self.tile_size is not None:
             vars(self)["tile_size"] = whole_number("tile_size", self.tile_size, 4, 16)
+        if self.max_gaussians is not None:
+            vars(self)["max_gaussians"] = whole_number("max_gaussians", self.max_gaussians, 1, 2**63 - 1)
+        if self.wait is not None:
+            vars(self)["wait"] = truth("wait", self.wait)
         for name in ("antialiased", "deterministic"):
             vars(self)[name] = truth(name, getattr(self, name))
         vars(self)["background"] = background_of(self.background)

@@ -33,7 +33,7 @@ _VIEWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256)
 _KERNEL = "kernel."
 # Stages of a call outside its kernels.
 _STAGES = (
-    *("decode", "restore", "queue", "upload", "download", "compress", "encode"),
+    *("decode", "restore", "pages", "queue", "upload", "download", "compress", "encode"),
     *("loss", "optimize", "snapshot"),
 )
 _ENGINES = ("spheres", "gaussians", "meshes")
@@ -138,6 +138,7 @@ class Metrics:
         for counter, series in {
             self.evictions: (
                 ("scenes", "room"),
+                ("pages", "room"),
                 ("contexts", "room"),
                 ("contexts", "idle"),
                 ("contexts", "size"),

@@ -31,6 +31,10 @@ class Store(Protocol):
     def is_held(self) -> bool:
         """Whether it has objects that may not be evicted yet, but soon."""
 
+    @property
+    def count(self) -> int:
+        """The number of its objects that count towards a budget's."""
+
     def __len__(self) -> int:
         """The number of its objects."""
 
@@ -60,7 +64,7 @@ class Budget:
     @property
     def count(self) -> int:
         """The number of objects in all stores."""
-        return sum(len(store) for store in self._stores)
+        return sum(store.count for store in self._stores)
 
     @property
     def is_exceeded(self) -> bool:
@@ -97,7 +101,7 @@ class Budget:
         limit_bytes, limit_count = self.limit_bytes - nbytes, self.limit_count - count
         while self.bytes > limit_bytes and self._drop_one(attrgetter("bytes"), self.limit_bytes, grown):
             pass
-        while self.count > limit_count and self._drop_one(len, self.limit_count, grown):
+        while self.count > limit_count and self._drop_one(attrgetter("count"), self.limit_count, grown):
             pass
         fits = self.bytes <= limit_bytes and self.count <= limit_count
         return fits or not any(len(store) for store in self._stores if store is not grown)

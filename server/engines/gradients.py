@@ -13,6 +13,7 @@ from lumigrad.protos import dtypes
 from lumigrad.protos.dtypes import Array
 from lumigrad.server.core.limits import Limits, require
 from lumigrad.server.engines.base import Backward
+from lumigrad.server.engines.detail import Cut
 from lumigrad.server.engines.requests import Plan
 from lumigrad.v1 import render_pb2
 
@@ -68,14 +69,19 @@ class Wanted:
     format: render_pb2.GradientFormat
 
     @staticmethod
-    def of(names: Sequence[str], message: render_pb2.GradientFormat, plan: Plan) -> Wanted:
-        """Check a request; without names: the plan's default."""
+    def of(names: Sequence[str], message: render_pb2.GradientFormat, plan: Plan, *, is_sparse: bool = False) -> Wanted:
+        """Check a request; without names: the plan's default. Those of a scene with levels always are sparse."""
         known = plan.gradient_sizes
         for name in names:
             require(name in known, "spec.wanted", f"one of {', '.join(known)}", name)
         limit = "DTYPE_FLOAT32, DTYPE_FLOAT16 or DTYPE_BFLOAT16"
         require(message.dtype in TORCH_DTYPES, "spec.format.dtype", limit, dtypes.name(message.dtype))
-        return Wanted(tuple(dict.fromkeys(names)) or plan.default_wanted, message)
+        wanted = tuple(dict.fromkeys(names)) or plan.default_wanted
+        if is_sparse:
+            # Of other gradients there are no rows.
+            has_rows = any(name in plan.row_gradients for name in wanted)
+            message = render_pb2.GradientFormat(dtype=message.dtype, sparse=has_rows)
+        return Wanted(wanted, message)
 
     def bytes(self, plan: Plan, limits: Limits) -> int:
         """The largest size of the reply, checked against the limits."""
@@ -89,18 +95,18 @@ class Wanted:
 
 
 def formatted(
-    result: Backward, row_gradients: Collection[str], message: render_pb2.GradientFormat
+    result: Backward, row_gradients: Collection[str], message: render_pb2.GradientFormat, cut: Cut | None = None
 ) -> Mapping[str, torch.Tensor]:
     """Convert gradients to the requested format; with `sparse` only the touched rows, and "index".
 
-    Primitives of several scenes are numbered consecutively.
+    Primitives of several scenes are numbered consecutively, those of a cut as in its scene.
     """
     gradients: dict[str, torch.Tensor] = {}
     index, touched = None, result.touched
     if message.sparse:
         assert touched is not None
         index = touched.flatten().nonzero().flatten()
-        gradients["index"] = index
+        gradients["index"] = index if cut is None else cut.index().to(index.device)[index]
     for name, gradient in result.gradients.items():
         if name not in row_gradients:
             gradients[name] = gradient

@@ -29,6 +29,7 @@ from lumigrad.server.device.memory import Cost, DeviceMemory
 from lumigrad.server.device.transfer import Delivery, Transfer
 from lumigrad.server.engines.base import Engine, Forward, Sized
 from lumigrad.server.engines.content import Content, Tensors, uploader
+from lumigrad.server.engines.detail import Cut
 from lumigrad.server.engines.gradients import Gradients, Wanted, formatted, total_of
 from lumigrad.server.engines.images import ImageFormats
 from lumigrad.server.engines.requests import Plan
@@ -45,12 +46,14 @@ class Task:
         plan: The request, as the engine has checked and read it.
         field: The path of the spec in the request, for error texts.
         scene: The stored scene; None: the scene came with the request.
+        cut: What is drawn of a scene with levels.
     """
 
     engine: Engine
     plan: Plan
     field: str
     scene: scene_pb2.SceneRef | None
+    cut: Cut | None = None
 
     def cost(self, operation: str, nbytes: int, payload_bytes: int, device: torch.device) -> Cost:
         """The cost of an operation.
@@ -186,7 +189,7 @@ class EngineRunner:
         self._transfer.finish()
         call.times.add_kernel(result.times.milliseconds())
         with call.times.stage("download"):
-            gradients = formatted(result, task.plan.row_gradients, wanted.format)
+            gradients = formatted(result, task.plan.row_gradients, wanted.format, task.cut)
             tensors = [*gradients.values(), total_of(gradients.values())]
             download = self._transfer.start_download(tensors, [*[call.lane] * len(gradients), NoLane()])
         *arrays, total = download.arrays

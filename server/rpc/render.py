@@ -17,14 +17,18 @@ from lumigrad.server.core.limits import require
 from lumigrad.server.core.streams import Backward, Forward, Receiver, check_room, named_tensors, timed
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.content import Tensors, uploader
+from lumigrad.server.engines.gaussians import GAUSSIANS
 from lumigrad.server.engines.gradients import Wanted
 from lumigrad.server.engines.images import ImageFormats
+from lumigrad.server.engines.levels import KIND as LEVELS
 from lumigrad.server.engines.requests import checked_gradients
 from lumigrad.server.engines.runner import ForwardJob, ForwardState, Retained, Task
 from lumigrad.server.rpc.prepared_calls import Drawn, PreparedCalls
 from lumigrad.server.rpc.prepared_passes import PreparedPasses
 from lumigrad.server.rpc.render_batch import render_batch
+from lumigrad.server.scenes.level_view import LevelView, of_pixels, plain
 from lumigrad.server.scenes.lookup import CLOUDS, ENGINES, AcceptedKinds, InlineScene, find_scene
+from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime, Tenants
 from lumigrad.v1 import image_pb2, render_pb2
 
@@ -35,7 +39,9 @@ BackwardFrames = Iterator[Frame[render_pb2.BackwardRequest]]
 # The interval at which a call that waits for its turn at a state looks whether it has ended.
 _TURN_SECONDS = 0.05
 _REQUESTS = FrameCodec(render_pb2.RenderRequest)
-_KINDS = AcceptedKinds(ENGINES, "a scene of spheres or gaussians; DistanceService answers about a mesh or a world")
+_KINDS = AcceptedKinds(
+    (*ENGINES, LEVELS), "a scene of spheres or gaussians; DistanceService answers about a mesh or a world"
+)
 
 
 class EngineService(ABC):
@@ -113,6 +119,8 @@ class EngineService(ABC):
         payload = call.lane.writer(call.most_payload_bytes)
         if task.scene is not None:
             reply.scene.CopyFrom(task.scene)
+        if task.cut is not None:
+            reply.levels.CopyFrom(task.cut.report)
         reply.outputs.extend(request.formats.named(result.outputs, payload, call))
         if result.state is None:
             self._drew(request, cost, reply, payload.length, call)
@@ -122,7 +130,8 @@ class EngineService(ABC):
         runtime.payload_memory.reserve(max(0, payload.length - reserved), call)
         if result.state is not None:
             state = result.state.state
-            reply.context_id = runtime.contexts.add(result.state, state.bytes, task.engine.shared(state))
+            parts = [*task.engine.shared(state), *(request.scene.parts if isinstance(request.scene, LevelView) else ())]
+            reply.context_id = runtime.contexts.add(result.state, state.bytes, parts)
         return payload
 
     def _backward(self, frames: Iterator[Frame[Any]], call: Call, reply: Backward) -> Iterator[Frame[Backward]]:
@@ -182,7 +191,8 @@ def _admit_backward(
 ) -> tuple[Wanted, Cost]:
     """Check the wanted gradients, and reserve what they take beside `forward_bytes` of a forward pass."""
     spec = receiver.header.spec
-    wanted = Wanted.of(spec.wanted, getattr(spec, "format", render_pb2.GradientFormat()), task.plan)
+    form = getattr(spec, "format", render_pb2.GradientFormat())
+    wanted = Wanted.of(spec.wanted, form, task.plan, is_sparse=task.cut is not None)
     memory = forward_bytes + task.plan.backward_bytes(wanted.names, runtime.transfer.device)
     reserved = wanted.bytes(task.plan, runtime.limits)
     if not wanted.format.sparse:
@@ -278,17 +288,26 @@ class RenderService(EngineService):
     ) -> ForwardJob:
         """Check a header; `field` is the path of the spec in the request."""
         runtime, settings = self._tenants.of(call), spec.WhichOneof("settings")
-        scene = find_scene(spec, _KINDS, runtime, call, field, settings)
+        scene: InlineScene | StoredScene | LevelView = find_scene(spec, _KINDS, runtime, call, field, settings)
+        cut = None
+        if scene.kind == LEVELS:
+            require(isinstance(scene, StoredScene), f"{field}.scene.levels", "none: put levels first", "some")
+            assert isinstance(scene, StoredScene)
+            is_fit = settings in (GAUSSIANS.name, None)
+            require(is_fit, f"{field}.gaussians", "settings of the gaussians", settings)
+            scene = LevelView(scene, spec, runtime, call, field)
+            spec, cut = plain(spec), scene.cut
         kind = scene.kind
         if spec.tensors:
             where = f"{field}.tensors"
-            if isinstance(scene, InlineScene):
+            if not isinstance(scene, StoredScene):
                 raise InvalidArgumentError(where, "none without scene_ref", len(spec.tensors))
             scene = InlineScene(kind, CLOUDS[kind].replacement(scene, spec.tensors, runtime, where), call)
         require(settings in (kind, None), f"{field}.{kind}", f"settings of the {kind}", settings)
         engine = ENGINES[kind]
         call.record.engine = engine.name
-        task = Task(engine, engine.plan(spec, scene.outline.shapes, runtime.limits, field), field, scene.reference)
+        plan = engine.plan(spec, scene.outline.shapes, runtime.limits, field)
+        task = Task(engine, plan if cut is None else of_pixels(plan), field, scene.reference, cut)
         call.record.facts["cameras"] = len(spec.cameras)
         call.record.facts["pixels"] = sum(camera.width * camera.height for camera in spec.cameras)
         images = ImageFormats.of(formats, task.plan, f"{field.removesuffix('spec')}formats")

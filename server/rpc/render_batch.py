@@ -30,6 +30,7 @@ from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.base import joined_views
 from lumigrad.server.engines.runner import ForwardJob, Task
 from lumigrad.server.rpc.status import answer_to
+from lumigrad.server.scenes.level_view import LevelView
 from lumigrad.server.scenes.lookup import stored_scene
 from lumigrad.server.storage.tenants import Runtime
 from lumigrad.v1 import image_pb2, render_pb2
@@ -108,7 +109,7 @@ class _Batch:
             except _ERRORS_OF_ITEMS as error:
                 self._fail(index, error)
                 continue
-            if request.task.scene is not None:
+            if request.task.scene is not None and request.task.cut is None:
                 request.scene = None
             items.append(_Item(index, request))
         return items
@@ -153,9 +154,11 @@ class _Batch:
         """Render a group; if its items fail together, one by one, so that each gets its own error."""
         call, runtime = self._call, self._runtime
         call.use_engine(group.task.engine.name)
-        stored = group.task.scene
+        stored, view = group.task.scene, group.request.scene
         try:
-            if stored is not None:
+            if isinstance(view, LevelView):
+                view.receive(PayloadReader())
+            elif stored is not None:
                 group.request.scene = stored_scene(runtime, call, stored.scene_id, stored.version)
         except _ERRORS_OF_ITEMS as error:
             for item in group.items:
@@ -175,7 +178,9 @@ class _Batch:
             for part in group.parts():
                 self.render(part)
         finally:
-            if stored is not None:
+            if isinstance(view, LevelView):
+                view.release()
+            elif stored is not None:
                 group.request.scene = None
 
     def write(self, payload: PayloadWriter) -> None:
@@ -194,6 +199,8 @@ class _Batch:
             if group.task.scene is not None:
                 for item in group.items:
                     self.reply.items[item.index].scene.CopyFrom(group.task.scene)
+            if group.task.cut is not None:
+                self.reply.items[group.items[0].index].levels.CopyFrom(group.task.cut.report)
         payload.reserve([array for _, array, _, _ in arrays])
         for name, array, rows, encoded in arrays:
             tensor = named_tensor(name, array, payload).tensor

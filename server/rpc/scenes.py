@@ -170,11 +170,12 @@ class SceneService:
 
     def Delete(self, request: scene_pb2.DeleteRequest, call: Call) -> scene_pb2.DeleteReply:
         """Delete a scene, or take back one of its Puts."""
-        scenes = self._tenants.of(call).scenes
+        runtime = self._tenants.of(call)
         if request.one_put:
-            scenes.take_back(request.scene_id)
+            runtime.scenes.take_back(request.scene_id)
         else:
-            scenes.delete(request.scene_id)
+            runtime.scenes.delete(request.scene_id)
+            runtime.pages.forget(request.scene_id)
         return scene_pb2.DeleteReply()
 
 

@@ -65,6 +65,10 @@ class LruCache(Generic[V]):
         """The values, the least recently used first."""
         return (entry.value for entry in self._entries.values())
 
+    def names(self) -> Iterator[str]:
+        """The names of the values, in the same order."""
+        return iter(self._entries)
+
     def put(self, name: str, value: V, nbytes: int, needs: Collection[str] = ()) -> None:
         """Store or replace a value and evict others; the new value stays even if it exceeds the limit alone."""
         self.changes += 1
@@ -212,6 +216,11 @@ class LruStore(ABC, Generic[V]):
         budget.join(self)
 
     def __len__(self) -> int:
+        return len(self._cache)
+
+    @property
+    def count(self) -> int:
+        """The number of values that count towards the budget."""
         return len(self._cache)
 
     @property

@@ -17,9 +17,9 @@ _CHECK_SECONDS = 0.05
 class _Read(Generic[T]):
     """A read that calls wait for."""
 
-    def __init__(self, work: Callable[[Allocate], T]) -> None:
+    def __init__(self, work: Callable[[Allocate], T], waiting: int = 0) -> None:
         self.work = work
-        self.waiting = 0
+        self.waiting = waiting
         self.has_begun = False
         self.is_done = threading.Event()
         self._result: T | None = None
@@ -62,11 +62,9 @@ class DiskReads:
         Raises what the work raises, or what `Call.check` raises once the call is over.
         """
         with self._lock:
-            if not self._is_running:
-                threading.Thread(target=self._run, name="reads", daemon=True).start()
-                self._is_running = True
             read: _Read[T] = self._reads.setdefault(key, _Read(work))
             read.waiting += 1
+            self._start()
         call.turn.give()
         try:
             while not read.is_done.wait(_CHECK_SECONDS):
@@ -77,6 +75,19 @@ class DiskReads:
                 if not read.waiting and not read.has_begun:
                     self._reads.pop(key, None)
         return read.result()
+
+    def begin(self, key: Hashable, work: Callable[[Allocate], object], most: int) -> None:
+        """Have `work` done for later calls, unless so many reads are waiting."""
+        with self._lock:
+            if key not in self._reads and len(self._reads) < most:
+                # Nobody gives up waiting for it.
+                self._reads[key] = _Read(work, waiting=1)
+                self._start()
+
+    def _start(self) -> None:
+        if not self._is_running:
+            threading.Thread(target=self._run, name="reads", daemon=True).start()
+            self._is_running = True
 
     def _run(self) -> None:
         while True:

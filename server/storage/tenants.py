@@ -16,6 +16,7 @@ from lumigrad.server.device.memory import Budget
 from lumigrad.server.engines.runner import Machine, Retained
 from lumigrad.server.storage.contexts import ContextStore
 from lumigrad.server.storage.named import NamedScenes
+from lumigrad.server.storage.page_pool import PagePool
 from lumigrad.server.storage.reads import DiskReads
 from lumigrad.server.storage.scene_files import SceneSpool
 from lumigrad.server.storage.scenes import SceneStore
@@ -43,6 +44,8 @@ class Runtime(Machine):
     # The scenes that the worker reads from files.
     named: NamedScenes
     reads: DiskReads
+    # The pages of scenes with levels that are in memory.
+    pages: PagePool
     # Held from the build of a scene beside the device's thread until the device has taken it over.
     building: threading.Lock = field(default_factory=threading.Lock)
 
@@ -128,6 +131,7 @@ class Tenants:
             runtime.contexts.clear()
             runtime.trainings.clear()
             runtime.scenes.clear()
+            runtime.pages.clear()
 
     def all(self) -> tuple[Runtime, ...]:
         """The runtimes of all tenants that have made calls."""
@@ -163,4 +167,5 @@ class Tenants:
             tenant_spool=tenant_spool,
             named=self._named.unread(),
             reads=DiskReads(machine.payload_memory, tenant),
+            pages=PagePool(self._limits.tenant_scene_bytes, self._scenes, self._metrics),
         )

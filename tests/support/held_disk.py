@@ -30,7 +30,10 @@ class HeldDisk:
 
     @contextmanager
     def hold_reads(self) -> Iterator[Path]:
-        """Let no PLY file be opened for the length of a `with` block; the path exists once one was to be."""
+        """Let no PLY file be opened, and no part of a file be read, for the length of a `with` block.
+
+        The path exists once that was to happen.
+        """
         begun = self._reads.with_name("held_reads.begun")
         begun.unlink(missing_ok=True)
         self._reads.touch()

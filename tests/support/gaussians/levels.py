@@ -18,7 +18,7 @@ def city(side: int, page_rows: int = 1024, sh_degree: int = 1, seed: int = 0) ->
     counts = np.maximum(1, page_rows // 4 ** np.arange(depth))
     places = (np.stack(np.meshgrid(np.arange(side), np.arange(side)), -1).reshape(-1, 2) - (side - 1) / 2) * EDGE
     centres = np.stack([places[:, 0], np.zeros(side * side), places[:, 1]], axis=1)
-    sizes = 0.3 * EDGE / np.sqrt(counts)
+    sizes = 0.1 * EDGE / np.sqrt(counts)
 
     def read(page: int, level: int) -> Gaussians:
         rng = np.random.default_rng((seed, page, level))
@@ -35,8 +35,15 @@ def city(side: int, page_rows: int = 1024, sh_degree: int = 1, seed: int = 0) ->
     return GaussianLevels(
         bounds=np.stack([centres - reach, centres + reach], axis=1).astype(np.float32),
         counts=np.tile(counts, (side * side, 1)).astype(np.int64),
-        errors=np.tile(0.2 * (sizes - sizes[0]), (side * side, 1)).astype(np.float32),
+        errors=np.tile((sizes - sizes[0]), (side * side, 1)).astype(np.float32),
         sh_degree=sh_degree,
         antialiased=False,
         source=read,
     )
+
+
+def joined(levels: GaussianLevels, places: list[tuple[int, int]]) -> Gaussians:
+    """The rows of some levels of pages as a plain scene."""
+    parts = [levels.read(page, level) for page, level in places]
+    names = ("means", "quats", "scales", "opacities", "sh")
+    return Gaussians(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})

@@ -1,0 +1,52 @@
+"""What a worker drew of a scene with levels of detail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lumigrad.v1 import render_pb2
+
+
+@dataclass(frozen=True)
+class DrawnLevels:
+    """The part of a scene with levels of detail that was drawn.
+
+    Attributes:
+        counts: Gaussians of each level, the finest first.
+        error_px: the largest error of a page, pixels.
+        coarse_pages: pages in view that were drawn coarser than `max_error_px` allows, because there was no room for
+            more Gaussians.
+        late_pages: pages in view that were drawn coarser than that, or not at all, because they were not in memory; 0
+            unless `wait` is False.
+        missing_pages: those of them that were not drawn at all.
+    """
+
+    counts: tuple[int, ...]
+    error_px: float
+    coarse_pages: int
+    late_pages: int
+    missing_pages: int
+
+    @staticmethod
+    def of(reply: render_pb2.RenderReply | render_pb2.RenderedItem) -> DrawnLevels | None:
+        """Reads a worker's message; None: it has drawn another kind of scene."""
+        if not reply.HasField("levels"):
+            return None
+        levels = reply.levels
+        pages = levels.coarse_pages, levels.late_pages, levels.missing_pages
+        return DrawnLevels(tuple(levels.counts), levels.error_px, *pages)
+
+    @staticmethod
+    def together(parts: Sequence[DrawnLevels | None]) -> DrawnLevels | None:
+        """What several workers drew of one scene: sums, and the largest error."""
+        drawn = [part for part in parts if part is not None]
+        if not drawn:
+            return None
+        return DrawnLevels(
+            tuple(map(sum, zip(*(part.counts for part in drawn), strict=True))),
+            max(part.error_px for part in drawn),
+            sum(part.coarse_pages for part in drawn),
+            sum(part.late_pages for part in drawn),
+            sum(part.missing_pages for part in drawn),
+        )

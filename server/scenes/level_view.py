@@ -1,0 +1,210 @@
+"""A scene with levels as one call draws it: chooses a cut, and gathers its rows from pages in memory and the spool."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from lumigrad.protos import dtypes
+from lumigrad.protos.tensors import PayloadReader
+from lumigrad.server.core.call import Allocate, Call, held
+from lumigrad.server.core.errors import BusyError, SceneNotFoundError
+from lumigrad.server.core.limits import Limits, require
+from lumigrad.server.device.memory import Cost
+from lumigrad.server.engines.base import Sized
+from lumigrad.server.engines.cameras import gaussian_cameras
+from lumigrad.server.engines.content import Outline
+from lumigrad.server.engines.detail import NONE, Cut, Detail, chosen
+from lumigrad.server.engines.gaussians import KIND, OF_LEVELS, GaussianRules
+from lumigrad.server.engines.requests import Plan, check_cameras
+from lumigrad.server.scenes.clouds import CloudContent, KeptTensors
+from lumigrad.server.scenes.levels import LevelsContent
+from lumigrad.server.storage.page_pool import CutRows
+from lumigrad.server.storage.spool_files import DamagedError, PayloadFile
+from lumigrad.server.storage.stored_scene import StoredScene
+from lumigrad.server.storage.tenants import Runtime
+from lumigrad.v1 import render_pb2
+
+T = TypeVar("T")
+# Outputs with a row for each Gaussian of a scene, or with its number.
+_OF_ROWS = ("ids", "radii", "means2d", "depths", "conics", "projected_opacities")
+# Pages that are read for later calls, beside those that calls wait for.
+_MOST_AHEAD = 64
+_RULES = GaussianRules()
+
+
+class LevelView:
+    """The part of a scene with levels that a call draws: for the engine, a cloud of Gaussians."""
+
+    kind = KIND
+
+    def __init__(
+        self, scene: StoredScene, spec: render_pb2.RenderSpec, runtime: Runtime, call: Call, field: str
+    ) -> None:
+        """Check what other scenes allow, and choose the cut; `field` is the path of the spec.
+
+        BusyError: the pages in view are too many, however coarse they are drawn.
+        """
+        assert isinstance(scene.content, LevelsContent)
+        self._table = scene.content.table
+        self._scene_id = scene.scene_id
+        self._runtime, self._call = runtime, call
+        self.reference = scene.reference
+        # Pages that were in memory when the cut was chosen, if the call does not wait for others.
+        self._pages: dict[tuple[int, int], torch.Tensor] = {}
+        self._rows: CutRows | None = None
+        _check(spec, runtime.limits, field)
+        self.cut = self._chosen(spec, field)
+        self.outline = Outline(self._table.shapes(self.cut.rows))
+
+    def receive(self, _: PayloadReader) -> None:
+        """Gather the rows, and wait for those that have to be read; raises what `Call.check` raises."""
+        runtime, call = self._runtime, self._call
+        rows = runtime.pages.cut(self._scene_id, self.cut, runtime.transfer.device)
+        file: PayloadFile | None = None
+        with held(rows.lock, call), call.times.stage("pages"):
+            levels = self.cut.levels[self.cut.pages]
+            while not rows.is_complete:
+                call.check()
+                place = int(self.cut.pages[rows.filled]), int(levels[rows.filled])
+                page = self._pages.get(place)
+                if page is None:
+                    page = runtime.pages.page(self._scene_id, *place)
+                if page is None:
+                    file = file or self._opened()
+                    page = runtime.reads.wait_for((self._scene_id, *place), partial(self._read, file, *place), call)
+                self._run(partial(rows.add, self._table.tensors(page)), call)
+        self._rows = rows
+        self._pages.clear()
+
+    def load(self) -> CloudContent:
+        """The cloud, on the device."""
+        assert self._rows is not None
+        return CloudContent.of(_RULES, KeptTensors.of(self._rows.tensors))
+
+    @property
+    def parts(self) -> Sequence[Sized]:
+        """The rows that a forward state refers to."""
+        return () if self._rows is None else (self._rows,)
+
+    def release(self) -> None:
+        """Let go of the rows, which another call may evict."""
+        self._rows = None
+
+    def _chosen(self, spec: render_pb2.RenderSpec, field: str) -> Cut:
+        table, settings = self._table, spec.gaussians
+        detail = Detail.of(settings, self._runtime.pages.room_rows(table))
+        require(detail.error_px > 0, f"{field}.gaussians.max_error_px", "a number of pixels > 0", detail.error_px)
+        levels, errors, rows = chosen(table, gaussian_cameras(spec, field), detail)
+        if rows > detail.most_rows:
+            what = (
+                f"the pages in view have {rows} Gaussians at their coarsest, of which {detail.most_rows} may be drawn"
+            )
+            raise BusyError(f"{what} (max_gaussians, --scene-mib)", None)
+        wanted = levels.copy()
+        if settings.HasField("wait") and not settings.wait:
+            levels = self._present(wanted)
+        pages = np.flatnonzero(levels >= 0)
+        drawn = errors[pages, levels[pages]]
+        in_view = np.flatnonzero(wanted >= 0)
+        report = render_pb2.DrawnLevels(
+            counts=np.bincount(levels[pages], table.counts[pages, levels[pages]], table.counts.shape[1]).astype(int),
+            error_px=max(drawn, default=0.0),
+            coarse_pages=int((errors[in_view, wanted[in_view]] > detail.error_px).sum()),
+            late_pages=int((levels != wanted).sum()),
+            missing_pages=len(in_view) - len(pages),
+        )
+        return Cut(table, levels, report)
+
+    def _present(self, wanted: np.ndarray) -> np.ndarray:
+        """The levels that are in memory, or the next coarser ones; has the others read."""
+        runtime, levels = self._runtime, wanted.copy()
+        pages = np.flatnonzero(wanted >= 0)
+        resident = runtime.pages.resident(self._scene_id, pages.tolist(), self._table.counts.shape[1])
+        late: list[tuple[int, int]] = []
+        for page, row in zip(pages.tolist(), resident, strict=True):
+            best = int(wanted[page])
+            levels[page] = NONE
+            if not row[best]:
+                late.append((page, best))
+            for level in np.flatnonzero(row[best:]) + best:
+                found = runtime.pages.page(self._scene_id, page, int(level))
+                if found is not None:
+                    self._pages[page, int(level)] = found
+                    levels[page] = level
+                    break
+        if late:
+            file = self._opened()
+            for place in late[:_MOST_AHEAD]:
+                runtime.reads.begin((self._scene_id, *place), partial(self._read, file, *place), _MOST_AHEAD)
+        return levels
+
+    def _opened(self) -> PayloadFile:
+        """The file of the rows, which stays readable until the call ends, even if the scene is deleted."""
+        spool = self._runtime.spool
+        file = None if spool is None else spool.open_levels(self._scene_id)
+        if file is None:
+            raise SceneNotFoundError(self._scene_id)
+        return file
+
+    def _read(self, file: PayloadFile, page: int, level: int, allocate: Allocate) -> torch.Tensor:
+        """Read a level of a page, on the thread of the tenant's reads."""
+        runtime, table = self._runtime, self._table
+        nbytes = int(table.counts[page, level]) * table.row_bytes
+        try:
+            raw = file.read(table.offset(page, level), allocate(nbytes))
+            if hashlib.sha256(raw).digest() != table.digests[page, level].tobytes():
+                raise DamagedError(f"level {level} of page {page} is not what was written")
+        except DamagedError as error:
+            assert runtime.spool is not None
+            runtime.spool.damaged(self._scene_id, error)
+            raise SceneNotFoundError(self._scene_id) from error
+        array = np.frombuffer(raw, np.float32)
+        rows = self._run(lambda: runtime.transfer.upload(array, dtypes.FLOAT32), None)
+        runtime.pages.keep_page(self._scene_id, page, level, rows)
+        return rows
+
+    def _run(self, work: Callable[[], T], call: Call | None) -> T:
+        """Do work with tensors: on the CPU here, beside the jobs of others."""
+        runtime = self._runtime
+        if runtime.transfer.is_cpu:
+            return work()
+
+        def finished() -> T:
+            result = work()
+            runtime.transfer.finish()
+            return result
+
+        return runtime.executor.run(finished, call, Cost(is_repeatable=True), waits=True, tenant=runtime.tenant)
+
+
+def plain(spec: render_pb2.RenderSpec) -> render_pb2.RenderSpec:
+    """The spec without the settings that choose a cut."""
+    copy = render_pb2.RenderSpec()
+    copy.CopyFrom(spec)
+    for name in OF_LEVELS:
+        copy.gaussians.ClearField(name)
+    return copy
+
+
+def of_pixels(plan: Plan) -> Plan:
+    """The plan for a cut: alone, since other calls have other cuts, and without values for each of its Gaussians."""
+    upstream = {name: shape for name, shape in plan.upstream_shapes.items() if name not in _OF_ROWS}
+    sizes = {name: size for name, size in plan.gradient_sizes.items() if not name.startswith("means2d")}
+    return replace(plan, kind=None, upstream_shapes=upstream, gradient_sizes=sizes)
+
+
+def _check(spec: render_pb2.RenderSpec, limits: Limits, field: str) -> None:
+    """Check what scenes with levels do not have, before cameras are read."""
+    check_cameras(spec.cameras, limits, f"{field}.cameras")
+    for name in spec.outputs:
+        require(name not in _OF_ROWS, f"{field}.outputs", "images without ids for a scene with levels", name)
+    require(not spec.tensors, f"{field}.tensors", "none for a scene with levels", len(spec.tensors))
+    transforms = spec.gaussians.transforms
+    require(not transforms, f"{field}.gaussians.transforms", "none for a scene with levels", len(transforms))

@@ -1,0 +1,123 @@
+"""The pages of a tenant's scenes that are in memory, and the cuts that are made of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from lumigrad.kernels.buffers import empty
+from lumigrad.server.core.metrics import Metrics
+from lumigrad.server.device.memory import Budget
+from lumigrad.server.engines.content import Tensors
+from lumigrad.server.engines.detail import Cut
+from lumigrad.server.engines.levels import LevelTable
+from lumigrad.server.storage.lru import LruStore
+
+# Half of the memory is for the cut that is drawn, and half for pages.
+_CUT_FRACTION = 2
+
+
+class CutRows:
+    """The rows of a cut in one piece on the device, which a call copies from pages; another may go on with it.
+
+    Attributes:
+        tensors: By the names of a cloud's.
+        filled: The number of pages that are complete.
+        lock: Held by the call that fills it.
+    """
+
+    def __init__(self, cut: Cut, device: torch.device) -> None:
+        self.tensors: Tensors = {
+            name: empty(shape, torch.float32, device) for name, shape in cut.table.shapes(cut.rows).items()
+        }
+        self.filled = 0
+        self.lock = threading.Lock()
+        self._ends = np.cumsum(cut.counts)
+
+    @property
+    def bytes(self) -> int:
+        """The size of all rows."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all pages are there."""
+        return self.filled == len(self._ends)
+
+    def add(self, rows: Tensors) -> None:
+        """Copy the rows of the next page; on the device's thread, or anywhere on the CPU."""
+        end = int(self._ends[self.filled])
+        for name, tensor in rows.items():
+            self.tensors[name][end - len(tensor) : end] = tensor
+        self.filled += 1
+
+
+class PagePool(LruStore[torch.Tensor | CutRows]):
+    """Pages and cuts of one tenant by name. They share the memory of stored scenes, and count towards its budget."""
+
+    # Neither is a scene.
+    count = 0
+
+    def __init__(self, limit_bytes: int, budget: Budget, metrics: Metrics) -> None:
+        self._limit_bytes = limit_bytes
+        self._metrics = metrics
+        super().__init__(limit_bytes, 1 << 62, budget)
+
+    def room_rows(self, table: LevelTable) -> int:
+        """The Gaussians for which a cut has room."""
+        return self._limit_bytes // _CUT_FRACTION // table.row_bytes
+
+    def page(self, scene_id: str, page: int, level: int) -> torch.Tensor | None:
+        """The rows of a level of a page, if they are in memory."""
+        found = self._find(_page_name(scene_id, page, level))
+        assert not isinstance(found, CutRows)
+        return found
+
+    def resident(self, scene_id: str, pages: Collection[int], levels: int) -> npt.NDArray[np.bool_]:
+        """[pages, levels] which of them are in memory."""
+        with self._lock:
+            found = [_page_name(scene_id, page, level) in self._cache for page in pages for level in range(levels)]
+        return np.reshape(np.array(found, bool), (len(pages), levels))
+
+    def keep_page(self, scene_id: str, page: int, level: int, rows: torch.Tensor) -> None:
+        """Keep rows that were read, if there is room."""
+        self._keep(_page_name(scene_id, page, level), rows, rows.nbytes)
+
+    def cut(self, scene_id: str, cut: Cut, device: torch.device) -> CutRows:
+        """The rows of a cut, which may have to be filled."""
+        name = f"{scene_id}/{cut.levels.tobytes().hex()}"
+        with self._lock:
+            found = self._cache.get(name)
+        if isinstance(found, CutRows):
+            return found
+        rows = CutRows(cut, device)
+        self._keep(name, rows, rows.bytes)
+        return rows
+
+    def forget(self, scene_id: str) -> None:
+        """Remove the pages and cuts of a scene that was deleted."""
+        with self._lock:
+            for name in [name for name in self._cache.names() if name.startswith(f"{scene_id}/")]:
+                self._cache.pop(name)
+
+    def _find(self, name: str) -> torch.Tensor | CutRows | None:
+        with self._lock:
+            return self._cache.get(name)
+
+    def _keep(self, name: str, value: torch.Tensor | CutRows, nbytes: int) -> None:
+        with self._lock:
+            self._cache.put(name, value, nbytes)
+        if not self._budget.enforce(self):
+            with self._lock:
+                self._cache.pop(name)
+
+    def _dropped(self, _: str, __: torch.Tensor | CutRows, reason: str) -> None:
+        self._metrics.evictions.labels("pages", reason).inc()
+
+
+def _page_name(scene_id: str, page: int, level: int) -> str:
+    return f"{scene_id}/{page}/{level}"

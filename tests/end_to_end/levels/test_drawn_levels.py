@@ -1,0 +1,144 @@
+"""Renders of scenes with levels: equal to a plain scene of the same rows, bit by bit, however little is in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from lumigrad.client import Camera, Client, Frame, GaussianSettings, SceneHandle
+from lumigrad.client.errors import InvalidArgument, ResourceExhausted
+from lumigrad.client.formats.levels import GaussianLevels
+from support.gaussians.levels import EDGE, city, joined
+from support.workers.spooling import spooling
+from support.workers.worker import WorkerProcess
+
+LEVELS = city(4, page_rows=256)
+# From above the middle, towards a corner: some pages are near, some far, and some out of view.
+CAMERA = Camera.look_at((0, -3, 0), (2 * EDGE, 0, 2 * EDGE), (0, -1, 0), width=96, height=64, fov_degrees=50)
+ALL = Camera.look_at((0, -60, 0.1), (0, 0, 0), (0, 0, 1), width=96, height=64, fov_degrees=30)
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+    with spooling(tmp_path_factory.mktemp("spool"), supervised=False) as started:
+        yield started
+
+
+@pytest.fixture
+def client(process: WorkerProcess) -> Iterator[Client]:
+    with Client(process.target) as connected:
+        yield connected
+
+
+@pytest.fixture
+def scene(client: Client) -> SceneHandle:
+    return client.put(LEVELS)
+
+
+def same(one: Frame, other: Frame, *names: str) -> bool:
+    return all(np.array_equal(one[name], other[name]) for name in names or ("color",))
+
+
+def test_the_finest_and_the_coarsest_levels_are_drawn_as_plain_scenes(client: Client, scene: SceneHandle) -> None:
+    outputs = ("color", "alpha", "depth", "contributors")
+    for level, error_px in ((0, 1e-6), (LEVELS.levels - 1, 1e6)):
+        frame = client.render(scene, ALL, outputs=outputs, max_error_px=error_px)
+        plain = joined(LEVELS, [(page, level) for page in range(len(LEVELS))])
+        assert same(frame, client.render(plain, ALL, outputs=outputs), *outputs)
+        assert frame.levels is not None
+        expected = [0] * LEVELS.levels
+        expected[level] = len(plain)
+        assert list(frame.levels.counts) == expected
+        assert (frame.levels.coarse_pages, frame.levels.late_pages, frame.levels.missing_pages) == (0, 0, 0)
+    assert frame.color.std() > 0.01
+
+
+def test_a_mixed_cut_and_its_gradients_are_those_of_a_plain_scene(client: Client, scene: SceneHandle) -> None:
+    frame = client.render(scene, CAMERA, max_error_px=7.5, retain=True)
+    places = expected(LEVELS, CAMERA, 7.5)
+    assert len({level for _, level in places}) > 2
+    plain = joined(LEVELS, places)
+    assert frame.levels is not None
+    assert 0 < sum(frame.levels.counts) < len(plain)
+    other = client.render(plain, CAMERA, retain=True)
+    assert same(frame, other)
+    upstream = np.random.default_rng(1).normal(size=frame.color.shape).astype(np.float32)
+    numbers = np.concatenate([STARTS[place] + np.arange(LEVELS.counts[place]) for place in places])
+    for again in (frame, client.render(scene, CAMERA, max_error_px=7.5)):
+        mine, theirs = again.backward(upstream), other.backward(upstream, sparse=True)
+        assert set(mine) == {"index", "means", "quats", "scales", "opacities", "sh"}
+        assert np.array_equal(mine.index, numbers[theirs.index])
+        for name in set(mine) - {"index"}:
+            assert np.array_equal(mine[name], theirs[name]), name
+    pose = frame.backward(upstream, wanted=["cameras"])
+    assert "index" not in pose
+    # The rows are summed in other groups.
+    assert np.allclose(pose.camera_pose, other.backward(upstream, wanted=["cameras"]).camera_pose, rtol=1e-4)
+
+
+def test_several_cameras_share_the_finest_level_that_any_needs(client: Client, scene: SceneHandle) -> None:
+    other = Camera.look_at((0, -3, 0), (-2 * EDGE, 0, 2 * EDGE), (0, -1, 0), width=96, height=64)
+    frame = client.render(scene, [CAMERA, other], max_error_px=7.5)
+    plain = joined(LEVELS, expected(LEVELS, [CAMERA, other], 7.5))
+    assert same(frame, client.render(plain, [CAMERA, other]))
+
+
+def test_a_budget_makes_all_pages_coarser(client: Client, scene: SceneHandle) -> None:
+    free = client.render(scene, CAMERA, max_error_px=0.1).levels
+    most = sum(free.counts) // 3
+    tight = client.render(scene, CAMERA, max_error_px=0.1, max_gaussians=most).levels
+    assert sum(tight.counts) <= most
+    assert tight.coarse_pages > 0 == free.coarse_pages
+    assert tight.error_px > free.error_px
+    with pytest.raises(ResourceExhausted, match="max_gaussians"):
+        client.render(scene, CAMERA, max_gaussians=1)
+
+
+def test_in_batches_and_streams(client: Client, scene: SceneHandle) -> None:
+    settings = GaussianSettings(max_error_px=7.5)
+    frame = client.render(scene, CAMERA, settings=settings)
+    one, two = client.render_batch([(scene, CAMERA), (scene, ALL)], settings=settings)
+    assert isinstance(one, Frame)
+    assert isinstance(two, Frame)
+    assert same(frame, one)
+    assert one.levels == frame.levels != two.levels
+    with client.stream(scene, settings=settings) as stream:
+        stream.send(CAMERA)
+        assert same(stream.receive(), frame)
+
+
+def test_what_levels_do_not_have_is_refused(client: Client, scene: SceneHandle) -> None:
+    for wrong, where in (
+        ({"outputs": ["ids"]}, "outputs"),
+        ({"transforms": [(0, 1, np.eye(4))]}, "transforms"),
+        ({"max_error_px": 0}, "max_error_px"),
+    ):
+        with pytest.raises(InvalidArgument, match=where):
+            client.render(scene, CAMERA, **wrong)
+    with pytest.raises(InvalidArgument, match="scene with levels"):
+        client.render(joined(LEVELS, [(0, 0)]), CAMERA, max_error_px=1)
+    with pytest.raises(InvalidArgument, match="Gaussians"):
+        client.render(LEVELS, CAMERA)
+
+
+def test_nothing_in_view(client: Client, scene: SceneHandle) -> None:
+    away = Camera.look_at((0, -60, 0.1), (0, -100, 0), (0, 0, 1), width=32, height=32)
+    frame = client.render(scene, away)
+    assert not frame.color.any()
+    assert not any(frame.levels.counts)
+
+
+STARTS = (np.cumsum(LEVELS.counts) - LEVELS.counts.ravel()).reshape(LEVELS.counts.shape)
+
+
+def expected(levels: GaussianLevels, cameras: Camera | list[Camera], error_px: float) -> list[tuple[int, int]]:
+    """The level of each page by the rule of the documents; those out of view do no harm."""
+    low, high = levels.bounds.astype(np.float64).swapaxes(0, 1)
+    scale = np.zeros(len(levels))
+    for camera in [cameras] if isinstance(cameras, Camera) else cameras:
+        away = np.linalg.norm(np.maximum(np.maximum(low - camera.position, camera.position - high), 0), axis=1)
+        scale = np.maximum(scale, camera.K[0, 0] / np.maximum(away, 0.01))
+    found = (levels.errors * scale[:, None] <= error_px).sum(axis=1) - 1
+    return list(enumerate(found.tolist()))

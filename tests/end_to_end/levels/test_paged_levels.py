@@ -1,0 +1,124 @@
+"""Pages come from the spool when a Render needs them: late, from a file that is deleted, into too little memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lumigrad.client import Camera, Client, Frame, SceneHandle
+from lumigrad.client.aio import AsyncClient
+from lumigrad.client.errors import DeadlineExceeded, SceneNotFound
+from support.gaussians.levels import city, joined
+from support.held_disk import HeldDisk
+from support.workers.slow_render import wait_until
+from support.workers.spooling import spooling
+from support.workers.worker import WorkerProcess
+
+LEVELS = city(3, page_rows=64)
+LARGE = city(6, page_rows=512, seed=1)
+ALL = Camera.look_at((0, -60, 0.1), (0, 0, 0), (0, 0, 1), width=96, height=64, fov_degrees=30)
+FINEST = joined(LEVELS, [(page, 0) for page in range(len(LEVELS))])
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> HeldDisk:
+    return HeldDisk(tmp_path)
+
+
+@pytest.fixture
+def held(tmp_path: Path, disk: HeldDisk) -> Iterator[WorkerProcess]:
+    with spooling(tmp_path / "spool", supervised=False, environment=disk.environment) as process:
+        yield process
+
+
+async def cancelled_after(seconds: float, process: WorkerProcess, scene: SceneHandle) -> None:
+    async with AsyncClient(process.target) as client:
+        await asyncio.wait_for(client.render(scene, ALL, max_error_px=1e-6), seconds)
+
+
+def draw(client: Client, scene: SceneHandle, **options: object) -> Frame:
+    return client.render(scene, ALL, **{"max_error_px": 1e-6, **options})
+
+
+def test_a_deadline_and_a_cancellation_end_the_wait_for_pages(held: WorkerProcess, disk: HeldDisk) -> None:
+    with Client(held.target) as client:
+        scene = client.put(LEVELS)
+        with disk.hold_reads() as begun:
+            with pytest.raises(DeadlineExceeded):
+                draw(client, scene, timeout_s=1)
+            assert begun.exists()
+            begun.unlink()
+            with pytest.raises(TimeoutError):
+                asyncio.run(cancelled_after(0.5, held, scene))
+        assert np.array_equal(draw(client, scene).color, client.render(FINEST, ALL).color)
+
+
+def test_a_scene_that_is_deleted_meanwhile_is_drawn_to_the_end(held: WorkerProcess, disk: HeldDisk) -> None:
+    with Client(held.target) as client, ThreadPoolExecutor(1) as pool:
+        scene = client.get(client.put(LEVELS).scene_id)
+        with disk.hold_reads() as begun:
+            frame = pool.submit(draw, client, scene)
+            wait_until(begun.exists, "a read")
+            client.delete(scene)
+        assert np.array_equal(frame.result().color, client.render(FINEST, ALL).color)
+        with pytest.raises(SceneNotFound):
+            draw(client, scene)
+
+
+def test_without_waiting_what_is_there_is_drawn_and_the_rest_is_read(held: WorkerProcess, disk: HeldDisk) -> None:
+    with Client(held.target) as client:
+        scene = client.put(LEVELS)
+        with disk.hold_reads():
+            nothing = draw(client, scene, wait=False)
+            assert nothing.levels.missing_pages == nothing.levels.late_pages == len(LEVELS)
+            assert not nothing.color.any()
+        wait_until(lambda: draw(client, scene, wait=False).levels.late_pages == 0, "the last page")
+        assert np.array_equal(draw(client, scene, wait=False).color, client.render(FINEST, ALL).color)
+        with disk.hold_reads():
+            # Level 0 is finer than is asked for, and only coarser levels stand in.
+            coarse = draw(client, scene, max_error_px=1e6, wait=False)
+            assert coarse.levels.missing_pages == len(LEVELS)
+        coarsest = draw(client, scene, max_error_px=1e6)
+        other = client.put(city(3, page_rows=64, seed=5))
+        draw(client, other, max_error_px=1e6)
+        with disk.hold_reads():
+            stand_in = draw(client, other, wait=False)
+        assert (stand_in.levels.missing_pages, stand_in.levels.late_pages) == (0, len(LEVELS))
+        assert stand_in.levels.counts == coarsest.levels.counts
+
+
+def test_a_view_that_is_larger_than_memory_is_drawn_coarser(tmp_path: Path) -> None:
+    options = ("--max-payload-mib", "1", "--scene-mib", "1")
+    with spooling(tmp_path, *options, supervised=False) as process, Client(process.target) as client:
+        scene = client.put(LARGE)
+        coarse = draw(client, scene)
+        rows = sum(coarse.levels.counts)
+        assert coarse.levels.coarse_pages == len(LARGE)
+        assert 92 * rows <= 1 << 19
+        level = next(number for number, count in enumerate(coarse.levels.counts) if count)
+        plain = joined(LARGE, [(page, level) for page in range(len(LARGE))])
+        assert rows == len(plain)
+        assert np.array_equal(coarse.color, client.render(plain, ALL).color)
+        assert process.metric("lumigrad_scene_bytes") <= 1 << 20
+
+
+def test_pages_make_room_for_each_other_and_come_back(tmp_path: Path) -> None:
+    options = ("--max-payload-mib", "1", "--scene-mib", "1")
+    with spooling(tmp_path, *options, supervised=False) as process, Client(process.target) as client:
+        scene = client.put(LARGE)
+        views = [
+            Camera.look_at((x, -8, z), (x, 0, z + 0.1), (0, 0, 1), width=48, height=48, fov_degrees=40)
+            for x in (-8, 0, 8)
+            for z in (-8, 0, 8)
+        ]
+        first = [client.render(scene, view, max_error_px=1e-6).color for view in views]
+        assert process.metric("lumigrad_evictions_total", store="pages") > 0
+        whole = client.put(joined(LARGE, [(page, 0) for page in range(4)]))
+        again = [client.render(scene, view, max_error_px=1e-6).color for view in views]
+        assert np.array_equal(first, again)
+        assert client.get(whole.scene_id).kind == "gaussians"

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from lumigrad.client.commands.options import option
 from lumigrad.client.commands.scene_file import add_scene, read_gaussians, scene_bytes
@@ -17,6 +15,7 @@ from lumigrad.client.formats.save import WRITABLE, losses, suffix_of
 from lumigrad.client.formats.scene_offset import read_offset, write_offset
 from lumigrad.client.formats.scene_view import SceneView, beside
 from lumigrad.client.shell.catalog import Command
+from lumigrad.client.shell.stages import Stages
 
 _EXAMPLES = """\
 examples:
@@ -71,8 +70,8 @@ def _with_levels(arguments: argparse.Namespace) -> list[str]:
     if arguments.lod is not None:
         raise InvalidArgument.of("lod", "levels are built from the finest; leave it out")
     degree = {} if arguments.sh_degree is None else {"sh_degree": arguments.sh_degree}
-    with _Bar() as bar:
-        built = write_levels(arguments.scene, arguments.output, progress=bar.show, **degree)
+    with Stages() as stages:
+        built = write_levels(arguments.scene, arguments.output, progress=stages.show, **degree)
     if built.skipped:
         print(f"lumigrad: left out {built.skipped:,} Gaussians that are not finite", file=sys.stderr)
     size = sum(file.stat().st_size for file in arguments.output.rglob("*") if file.is_file())
@@ -81,33 +80,6 @@ def _with_levels(arguments: argparse.Namespace) -> list[str]:
         f"{size:,} bytes"
     )
     return ["rounds everything, and changes the order of the Gaussians"]
-
-
-class _Bar:
-    """A progress bar on standard error for each stage, where that is a terminal and tqdm is installed."""
-
-    def __init__(self) -> None:
-        self._bars = ExitStack()
-        self._stage = ""
-        self._bar: Any = None
-
-    def __enter__(self) -> _Bar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.close()
-
-    def show(self, stage: str, done: int, total: int) -> None:
-        """Shows how much of a stage is done."""
-        try:
-            from tqdm import tqdm
-        except ImportError:
-            return
-        if stage != self._stage:
-            self._bars.close()
-            bar = tqdm(total=total, desc=stage, unit="Gaussian", unit_scale=True, file=sys.stderr, disable=None)
-            self._stage, self._bar = stage, self._bars.enter_context(bar)
-        self._bar.update(done - self._bar.n)
 
 
 def _write_offset(scene: Path, output: Path) -> None:

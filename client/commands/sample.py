@@ -9,21 +9,27 @@ from pathlib import Path
 from lumigrad.client.base.extras import require
 from lumigrad.client.commands.destination import in_order, with_progress
 from lumigrad.client.commands.options import SIZE, option, whole
+from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.samples.capture import views, write_capture
+from lumigrad.client.samples.city import write_city
 from lumigrad.client.samples.photographer import Exposure, photograph
 from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.exits import naming
+from lumigrad.client.shell.stages import Stages
 
 # Every eighth is held out, and two photographs are the least that a fit takes.
 _LEAST, _MOST = 3, 1000
 _SIZE = 480, 360
+_LARGEST_CITY = 10**10
 _DESCRIPTION = """\
-Writes a data set to try `lumigrad fit` with: photographs of a vase with flowers on a table, their cameras and initial
-points, in nerfstudio's layout. The photographs are computed on this machine, without a worker, always the same. They
-are transparent around the table. A scene that was fitted to them is in the package, as sample:vase.
+Writes data to try commands with. A capture is for `lumigrad fit`: photographs of a vase with flowers on a table, their
+cameras and initial points, in nerfstudio's layout. The photographs are computed on this machine, without a worker,
+always the same. They are transparent around the table. A scene that was fitted to them is in the package, as
+sample:vase. A city is a .ply of as many Gaussians as you like, 104 bytes each, for scenes that are larger than memory.
 
 examples:
   lumigrad sample capture vase/
+  lumigrad sample city city.ply --count 16000000
   lumigrad fit vase/ -o vase.ply              fits it, in minutes
   lumigrad render sample:vase -o vase.png     the scene in the package
 """
@@ -31,29 +37,48 @@ examples:
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
-    parser.add_argument("what", choices=("capture",), help="a capture: posed photographs and points")
-    parser.add_argument("folder", metavar="FOLDER", type=Path, help="folder to write it to")
+    parser.add_argument(
+        "what", choices=("capture", "city"), help="posed photographs and points, or a city of Gaussians"
+    )
+    parser.add_argument("output", metavar="OUTPUT", type=Path, help="folder of the capture, or .ply of the city")
     count = whole(f"a whole number from {_LEAST} to {_MOST}", _LEAST, _MOST)
     option(parser, "--photographs", "number of photographs", 48, type=count, metavar="N")
     option(parser, "--size", "size of the photographs (default: 480x360)", **SIZE)
+    count = whole(f"a whole number from 1 to {_LARGEST_CITY}", 1, _LARGEST_CITY)
+    option(parser, "--count", "number of Gaussians of the city", 1_000_000, type=count, metavar="N")
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    return _city(arguments) if arguments.what == "city" else _capture(arguments)
+
+
+def _city(arguments: argparse.Namespace) -> int:
+    if arguments.output.suffix.lower() != ".ply":
+        raise InvalidArgument.of("path", f"{arguments.output}: expected a name that ends in .ply for a city")
+    with naming(arguments.output), Stages() as stages:
+        for done in write_city(arguments.output, arguments.count):
+            stages.show("writing", done, arguments.count)
+    print(f"{arguments.output}: {arguments.count:,} Gaussians, {arguments.output.stat().st_size:,} bytes")
+    print(f"next: lumigrad convert {arguments.output} {arguments.output.with_suffix('')}/ --levels")
+    return 0
+
+
+def _capture(arguments: argparse.Namespace) -> int:
     require("PIL.Image", "io", "writing photographs")
     require("plyfile", "io", "writing points")
-    if arguments.folder.is_dir() and any(arguments.folder.iterdir()):
-        print(f"lumigrad: {arguments.folder} is not empty: replaces what has the same name in it", file=sys.stderr)
+    if arguments.output.is_dir() and any(arguments.output.iterdir()):
+        print(f"lumigrad: {arguments.output} is not empty: replaces what has the same name in it", file=sys.stderr)
     planned = views(arguments.photographs, *(arguments.size or _SIZE))
 
     def job(index: int) -> Exposure:
         return photograph(planned[index].camera)
 
     taken = with_progress(in_order(job, range(len(planned))), len(planned))
-    with naming(arguments.folder):
-        count = write_capture(arguments.folder, zip(planned, taken, strict=True))
-    print(f"{arguments.folder}: {count} photographs, their cameras, and points to begin with")
-    print(f"next: lumigrad fit {arguments.folder} -o {arguments.folder.with_suffix('.ply').name}")
+    with naming(arguments.output):
+        count = write_capture(arguments.output, zip(planned, taken, strict=True))
+    print(f"{arguments.output}: {count} photographs, their cameras, and points to begin with")
+    print(f"next: lumigrad fit {arguments.output} -o {arguments.output.with_suffix('.ply').name}")
     return 0
 
 
-command = Command("write photographs to try a fit with", _add_arguments, _run)
+command = Command("write photographs to try a fit with, or a large scene", _add_arguments, _run)

@@ -5,13 +5,15 @@ Those of 2D Gaussians (surfels) have two scales. Round Gaussians may have one, a
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from os import PathLike
 from typing import Any
 
 import numpy as np
 
 from lumigrad.client.base.arrays import Float32
-from lumigrad.client.formats.ply_header import PlyHeader, write_vertices
+from lumigrad.client.base.replacing import replaced
+from lumigrad.client.formats.ply_header import PlyHeader, vertex_header, write_vertices
 from lumigrad.client.formats.scene import (
     StoredScene,
     logarithms_of_scales,
@@ -68,6 +70,35 @@ def gaussians_of(header: PlyHeader, vertices: Any) -> StoredScene:
 
 def write_inria_ply(scene: StoredScene, path: str | PathLike[str]) -> None:
     """Writes a binary little-endian file with the properties in the order that Inria's tools expect."""
+    write_vertices(path, _properties(scene), ["SplatRenderMode: mip"] if scene.antialiased else [])
+
+
+def write_inria_parts(
+    path: str | PathLike[str], parts: Iterable[StoredScene], count: int, degree: int
+) -> Iterator[int]:
+    """Writes the same file of a scene that is larger than memory.
+
+    Args:
+        path: the file.
+        parts: the scene part by part, at least one; together `count` Gaussians of `degree`, which are no surfels.
+        count: Gaussians of all parts.
+        degree: the degree of the harmonics.
+
+    Yields:
+        How many Gaussians are written.
+    """
+    done = 0
+    with replaced(path) as new, open(new, "wb") as file:
+        for part in parts:
+            columns = _properties(part.of_degree(degree))
+            if not done:
+                file.write(vertex_header(list(columns), count))
+            file.write(np.column_stack(list(columns.values())).astype("<f4").data)
+            yield (done := done + len(part))
+
+
+def _properties(scene: StoredScene) -> dict[str, Float32]:
+    """Returns the properties [N] of Gaussians by name, in order."""
     columns: dict[str, Float32] = dict(zip("xyz", scene.means.T, strict=True))
     columns |= dict.fromkeys(("nx", "ny", "nz"), np.zeros(len(scene), np.float32))
     # Channel-major: all coefficients of red, then green, then blue.
@@ -77,7 +108,7 @@ def write_inria_ply(scene: StoredScene, path: str | PathLike[str]) -> None:
     columns["opacity"] = logits_of_opacities(scene.opacities)
     columns |= {f"scale_{k}": logarithms_of_scales(scene.scales[:, k]) for k in range(2 if scene.is_flat else 3)}
     columns |= {f"rot_{k}": scene.quats[:, k] for k in range(4)}
-    write_vertices(path, columns, ["SplatRenderMode: mip"] if scene.antialiased else [])
+    return columns
 
 
 def _scales(vertices: Any, count: int) -> Float32:

@@ -133,6 +133,12 @@ def write_vertices(path: str | PathLike[str], columns: Mapping[str, Any], commen
         plyfile.PlyData([element], byte_order="<", comments=list(comments)).write(str(new))
 
 
+def vertex_header(names: Sequence[str], count: int) -> bytes:
+    """Returns the header of a binary little-endian file of vertices with these properties, all float32."""
+    properties = "".join(f"property float {name}\n" for name in names)
+    return f"ply\nformat binary_little_endian 1.0\nelement vertex {count}\n{properties}end_header\n".encode()
+
+
 def _lines(path: str | PathLike[str], start: bytes) -> tuple[str, list[str], int]:
     """Returns the format, the header's lines without "ply", "format" and "end_header", and its length in bytes."""
     end = _END.search(start)

@@ -1,4 +1,4 @@
-"""Destinations of images of `render`: files and videos."""
+"""Images of `render`: what they show, and the files and videos that they go to."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,13 +15,15 @@ import numpy as np
 
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.replacing import replaced
-from lumigrad.client.commands.content import Content
+from lumigrad.client.commands.aim import depth_range
 from lumigrad.client.datasets import View
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.pictures import check_suffix, levels_of, write_image
+from lumigrad.client.pictures import check_suffix, levels_of, ramp_colors, write_image
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.settings.image_format import ImageFormats
 from lumigrad.client.shell.exits import naming
+from lumigrad.client.values.gaussians import Gaussians
+from lumigrad.client.values.spheres import Spheres
 from lumigrad.client.video import VideoWriter
 
 T = TypeVar("T")
@@ -58,6 +61,59 @@ def with_progress(results: Iterable[R], count: int) -> Iterable[R]:
         return results
     bar: Iterable[R] = tqdm(results, total=count, desc="rendering", unit="frame", file=sys.stderr, disable=None)
     return bar
+
+
+NAMES = ("color", "depth", "expected_depth", "median_depth", "alpha", "normals", "surface_normals")
+
+
+@dataclass(frozen=True)
+class Content:
+    """Output, and its conversion to an image.
+
+    Attributes:
+        name: one of `NAMES`.
+        nearest: the depth shown lightest, scene units; one for all images, so that videos do not flicker.
+        farthest: the depth shown darkest.
+    """
+
+    name: str
+    nearest: float = 0.0
+    farthest: float = 1.0
+
+    @staticmethod
+    def of(name: str, scene: Spheres | Gaussians, shots: Sequence[View]) -> Content:
+        """Returns the content for the images of a scene."""
+        if not name.endswith("depth"):
+            return Content(name)
+        gaussians = isinstance(scene, Gaussians)
+        points = scene.means.reshape(-1, 3) if isinstance(scene, Gaussians) else scene.positions
+        opacities = scene.opacities.reshape(-1) if gaussians and scene.opacities is not None else None
+        return Content(name, *depth_range(points, opacities, [shot.camera for shot in shots]))
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The outputs that an image needs."""
+        return (self.name, "alpha") if self.name.endswith("depth") else (self.name,)
+
+    @property
+    def image_formats(self) -> ImageFormats:
+        """The smallest formats that keep 8 bits per channel."""
+        return {self.name: "uint8"} if self.name in ("color", "alpha") else {}
+
+    def picture(self, frame: Frame) -> Array:
+        """Returns [H, W] or [H, W, K], values from 0 to 1 or levels in uint8.
+
+        Near depths are light; pixels without depth are black. Components of normals from -1 to 1 become 0 to 1.
+        """
+        values = frame[self.name]
+        if self.name.endswith("normals"):
+            return np.asarray(0.5 + 0.5 * values, np.float32).clip(0.0, 1.0)
+        if not self.name.endswith("depth"):
+            return values
+        closeness = (self.farthest - values) / (self.farthest - self.nearest)
+        # Spheres have depth -1 where nothing is hit.
+        share = np.where(values < 0, 0.0, frame.alpha)
+        return np.asarray(ramp_colors(closeness) * share[..., None], np.float32)
 
 
 _SUFFIXES = (".png", ".jpg", ".npy", ".npz", ".mp4")

@@ -6,8 +6,7 @@ import argparse
 
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.commands import aim, scene_file
-from lumigrad.client.commands.content import NAMES, Content
-from lumigrad.client.commands.destination import destination_of, in_order, output_path, with_progress
+from lumigrad.client.commands.destination import NAMES, Content, destination_of, in_order, output_path, with_progress
 from lumigrad.client.commands.lenses import LensOptions, add_lens, order_settings
 from lumigrad.client.commands.options import COUNT, SIZE, add_connection, connect, ending, option, positive_number
 from lumigrad.client.commands.shots import shots_of

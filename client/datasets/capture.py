@@ -96,8 +96,8 @@ class Capture:
         raise malformed(
             path,
             "expected transforms.json or transforms_train.json, cameras.json, images.bin or images.txt of COLMAP, also "
-            "in sparse/0, or keyframes/ of Polycam; photographs alone have no cameras: COLMAP finds them (colmap "
-            "automatic_reconstructor)",
+            "in sparse/0, or keyframes/ of Polycam; photographs alone have no cameras: `lumigrad capture` finds "
+            "them",
         )
 
     def save(self, folder: str | PathLike[str], *, form: str = "nerfstudio") -> None:

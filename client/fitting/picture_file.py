@@ -26,6 +26,8 @@ _UPRIGHT = {
     **{6: "ROTATE_270", 7: "TRANSVERSE", 8: "ROTATE_90"},
 }
 _STORED = {**_UPRIGHT, 6: "ROTATE_90", 8: "ROTATE_270"}
+# The block of EXIF tags about the camera, and that of the focal length in it.
+_CAMERA_TAGS, _FOCAL = 0x8769, 0x920A
 # The orientations that exchange width and height.
 _SIDEWAYS = (5, 6, 7, 8)
 # Tags of TIFF; the last one says which level is black.
@@ -52,10 +54,12 @@ class Header:
     Attributes:
         size: width and height of the pixels as they are stored.
         orientation: the EXIF orientation, 1 to 8; 1: the first row is at the top.
+        focal_mm: the focal length of the lens by its EXIF data; 0: they do not say.
     """
 
     size: Size
     orientation: int = 1
+    focal_mm: float = 0.0
 
     @property
     def upright_size(self) -> Size:
@@ -70,7 +74,8 @@ def read_header(path: Path) -> Header:
         # Pillow swaps the sides of a TIFF that it will turn when it decodes it.
         tags = getattr(picture, "tag_v2", {})
         size = tags.get(_WIDTH_TAG, picture.width), tags.get(_HEIGHT_TAG, picture.height)
-    return Header((int(size[0]), int(size[1])), orientation)
+        focal_mm = _focal_length(picture)
+    return Header((int(size[0]), int(size[1])), orientation, focal_mm)
 
 
 def _orientation(picture: Any) -> int:
@@ -79,6 +84,12 @@ def _orientation(picture: Any) -> int:
         found = picture.getexif().get(_ORIENTATION, 1)
         return int(found) if found in _UPRIGHT else 1
     return 1
+
+
+def _focal_length(picture: Any) -> float:
+    with suppress(Exception):
+        return float(picture.getexif().get_ifd(_CAMERA_TAGS).get(_FOCAL, 0.0))
+    return 0.0
 
 
 def reduced_size(size: Size, largest: int) -> Size:

@@ -22,6 +22,7 @@ examples:
   lumigrad render sample:vase -o vase.png               a picture of the sample
   lumigrad render scene.ply -o scene.png                a picture of Gaussians, or of a point cloud
   lumigrad render scene.ply --orbit 120 -o turn.mp4     a turn around them
+  lumigrad capture photographs/ -o capture/             cameras of photographs
   lumigrad fit capture/ -o scene.ply                    Gaussians from photographs
 
 exit status:

@@ -8,7 +8,7 @@ import pytest
 from lumigrad.client import Camera, Gaussians, Spheres
 from lumigrad.client.commands import aim
 from lumigrad.client.commands.aim import Extent, depth_range
-from lumigrad.client.commands.content import Content
+from lumigrad.client.commands.destination import Content
 from lumigrad.client.datasets import View
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.scene_view import SceneView

@@ -11,7 +11,7 @@ from lumigrad.client.shell.catalog import all_parsers, found_commands
 from support.workers.forks import lumigrad
 
 COMMANDS = sorted(found_commands())
-WITHOUT_WORKER = ("serve", "completion", "convert", "sample")
+WITHOUT_WORKER = ("serve", "completion", "convert", "capture", "sample")
 # An option of one name takes one kind of value wherever it is; these are of two worlds.
 OWN = {"serve": {"--host", "--port", "--device"}, "view": {"--host", "--port"}, "fit": {"--view"}}
 

@@ -1,0 +1,88 @@
+"""`lumigrad capture`: finds the cameras of photographs, for `lumigrad fit`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from lumigrad.client.datasets import Capture, colmap_run
+from lumigrad.client.datasets.colmap import find_model, read_model
+from lumigrad.client.errors import InvalidArgument, LumigradError
+from lumigrad.client.fitting.picture_file import read_header
+from lumigrad.client.shell.catalog import Command
+
+_READ = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp")
+_HEIC, _VIDEOS = (".heic", ".heif"), (".mp4", ".mov", ".m4v", ".avi", ".mkv", ".webm")
+_LEAST = 3
+_ADVICE = (
+    "each thing has to be sharp in three photographs or more, from places that differ by about 10 degrees, and have "
+    "texture"
+)
+_DESCRIPTION = """\
+Finds where photographs were taken from, and points of what they show, with COLMAP: the program `colmap` if it is
+installed, else the package pycolmap (pip install "lumigrad[capture]"). Writes a data set for `lumigrad fit`, which
+names the photographs where they are. Needs no worker. 70 photographs take a few minutes on a CPU.
+
+examples:
+  lumigrad capture photographs/ -o garden/
+  lumigrad fit garden/ -o garden.ply
+  lumigrad capture frames/ -o walk/ --sequential     frames of a video, in the order of their names
+"""
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = _DESCRIPTION
+    parser.add_argument("photographs", metavar="PHOTOGRAPHS", type=Path, help="folder of the photographs")
+    help_text = "folder of the data set"
+    parser.add_argument("-o", "--output", required=True, type=Path, metavar="CAPTURE", help=help_text)
+    help_text = "match each photograph with those next to it by name only, which is faster for frames of a video"
+    parser.add_argument("--sequential", action="store_true", help=help_text)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    found, output = _photographs(arguments.photographs), arguments.output
+    has_one_camera = len({(header.size, header.focal_mm) for header in map(read_header, found)}) == 1
+    lines = colmap_run.steps(
+        arguments.photographs, output, has_one_camera=has_one_camera, is_sequence=arguments.sequential
+    )
+    _say(f"{len(found)} photographs of {'one camera' if has_one_camera else 'several cameras or focal lengths'}")
+    colmap_run.run(lines, output, _say)
+    model = find_model(output / colmap_run.WORK)
+    if model is None:
+        raise LumigradError(f"COLMAP found no cameras for {arguments.photographs}: {_ADVICE}")
+    capture = Capture(*read_model(model, arguments.photographs, False))
+    capture.save(output)
+    without = sorted({path.name for path in found} - {Path(view.file).name for view in capture.views})
+    if without:
+        _say(f"{len(without)} of {len(found)} photographs have no camera, the first is {without[0]}: {_ADVICE}")
+    points = len(capture.points) if capture.points is not None else 0
+    print(f"{output}: cameras of {len(capture)} of {len(found)} photographs, {points:,} points")
+    print(f"next: lumigrad fit {output} -o {output.with_suffix('.ply').name}")
+    return 0
+
+
+def _photographs(folder: Path) -> list[Path]:
+    """The photographs in and below a folder that COLMAP reads; InvalidArgument if they are too few."""
+    if folder.suffix.lower() in _VIDEOS:
+        remedy = f"ffmpeg -i {folder} -vf fps=2 -qscale:v 2 frames/%04d.jpg"
+        raise InvalidArgument.of("photographs", f"expected a folder of photographs, got a video; {remedy} makes some")
+    if not folder.is_dir():
+        raise InvalidArgument.of("photographs", f"expected a folder of photographs, got {folder}")
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    found = [path for path in files if path.suffix.lower() in _READ]
+    heic = [path for path in files if path.suffix.lower() in _HEIC]
+    unread = f"leaves out what COLMAP does not read: {len(heic)} in HEIC; convert to JPEG" if heic else ""
+    if len(found) < _LEAST:
+        text = f"expected at least {_LEAST} photographs in {folder}, found {len(found)}"
+        raise InvalidArgument.of("photographs", f"{text}; {unread}" if unread else text)
+    if unread:
+        _say(unread)
+    return found
+
+
+def _say(text: str) -> None:
+    print(f"lumigrad: {text}", file=sys.stderr, flush=True)
+
+
+command = Command("find the cameras of photographs with COLMAP, for fit", _add_arguments, _run)

@@ -51,6 +51,15 @@ def _after_porting(block: str) -> str:
     return block.partition("# after")[2] if block.startswith("# before") else block
 
 
+def blocks_of(document: Path, language: str) -> list[str]:
+    """The texts of a document's blocks in a language."""
+    return [
+        block["text"]
+        for block in _BLOCK.finditer(document.read_text(encoding="utf-8"))
+        if block["language"] == language
+    ]
+
+
 def languages_of(document: Path) -> set[str]:
     """The languages of all fenced blocks."""
     return {block["language"] for block in _BLOCK.finditer(document.read_text(encoding="utf-8"))}

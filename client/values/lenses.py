@@ -16,6 +16,7 @@ import numpy as np
 from lumigrad.client.base.arguments import number, one_of, truth
 from lumigrad.client.base.arrays import Float64, array_text, float64_array, to_numpy
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.protos.drive.lidars import LIDARS
 
 LensDomain = Literal["monotone", "gsplat"]
 SpinDirection = Literal["counter_clockwise", "clockwise"]
@@ -170,7 +171,7 @@ class Windshield:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SpinningLidar:
-    """A lidar that spins about z, with `response="ray"`: x is forward, y to the left and z up. Angles in radians.
+    """A lidar that spins about z: x is forward, y to the left and z up. Angles in radians.
 
     The return of row i and column j comes from the direction (cos a cos e, sin a cos e, sin e), with e the elevation of
     the row and a the azimuth of the column plus the row's offset.
@@ -185,7 +186,7 @@ class SpinningLidar:
     Example:
         lidar = SpinningLidar(row_elevations=np.linspace(0.2, -0.4, 16), column_azimuths=np.linspace(-3.1, 3.1, 90))
         scan = Camera.sensor(lidar, np.eye(3), np.zeros(3), *lidar.size)
-        client.render(gaussians, scan, response="ray", outputs=("alpha", "expected_hit_distance"))
+        client.render(gaussians, scan, outputs=("alpha", "expected_hit_distance"))
     """
 
     row_elevations: Float64
@@ -201,6 +202,30 @@ class SpinningLidar:
         if self.row_azimuth_offsets is not None:
             rows = (len(self.row_elevations),)
             vars(self)["row_azimuth_offsets"] = float64_array("row_azimuth_offsets", self.row_azimuth_offsets, rows)
+
+    @staticmethod
+    def device(name: str) -> SpinningLidar:
+        """A lidar by the angles in its manual.
+
+        Args:
+            name: "PANDAR128" (one turn of 1,800 columns) or "AT128" (120 degrees ahead in 1,200 columns), both with 128
+                rows. They scan clockwise.
+
+        Raises:
+            InvalidArgument: there is no table of that name.
+
+        Example:
+            lidar = SpinningLidar.device("AT128")
+            scan = Camera.sensor(lidar, np.eye(3), np.zeros(3), *lidar.size)
+        """
+        one_of("name", name, tuple(LIDARS), quote='"')
+        table = LIDARS[name]
+        return SpinningLidar(
+            row_elevations=table.elevations,
+            column_azimuths=table.azimuths,
+            row_azimuth_offsets=table.offsets,
+            direction="clockwise",
+        )
 
     @property
     def size(self) -> tuple[int, int]:

@@ -26,10 +26,6 @@ class OutOfRangeError(InvalidArgumentError):
     """A field of the request is outside of what a scene has."""
 
 
-class UnsupportedError(InvalidArgumentError):
-    """A field of the request asks for something that no worker does."""
-
-
 @dataclass(eq=False)
 class ForbiddenError(Exception):
     """The caller may not do this."""

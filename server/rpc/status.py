@@ -138,7 +138,6 @@ _TABLE: Mapping[type, Callable[[Any], Answer]] = {
     errors.InvalidArgumentError: _invalid,
     errors.UnknownNameError: _violated(StatusCode.NOT_FOUND, "unknown_name"),
     errors.OutOfRangeError: _violated(StatusCode.OUT_OF_RANGE, "out_of_range"),
-    errors.UnsupportedError: _violated(StatusCode.UNIMPLEMENTED, "unsupported"),
     errors.ForbiddenError: _formatted(StatusCode.PERMISSION_DENIED, "forbidden", "{why}"),
     errors.SceneFilesError: _formatted(_PRECONDITION, "scene_files", "{why}"),
     ProtocolError: _invalid,

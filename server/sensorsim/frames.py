@@ -18,8 +18,9 @@ from lumigrad.drive.v1 import sensorsim_pb2
 from lumigrad.protos.drive.motion import LENGTH_TOLERANCE, Float64, RigidPose, unit_quat
 from lumigrad.server.core.errors import InvalidArgumentError, OutOfRangeError, UnknownNameError
 from lumigrad.server.core.limits import Limits, require
+from lumigrad.server.sensorsim import scans
 from lumigrad.server.sensorsim.catalog import Catalog, DriveScene
-from lumigrad.server.sensorsim.lenses import Optics, Size, optics_of, size_of
+from lumigrad.server.sensorsim.lenses import Optics, Size, check_finite_message, optics_of, size_of
 from lumigrad.server.sensorsim.pictures import PictureStyle
 from lumigrad.v1 import camera_pb2, gaussians_pb2, render_pb2
 
@@ -30,6 +31,7 @@ _NOWHERE = RigidPose(np.array([0.0, 0.0, -1e15]), np.array([1.0, 0.0, 0.0, 0.0])
 _SHOWN = 10
 
 Pair = tuple[RigidPose, RigidPose]
+_Request = sensorsim_pb2.RGBRenderRequest | sensorsim_pb2.LidarRenderRequest
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +42,7 @@ class DriveFrame:
         field: the path of the request, with a final ".", or empty.
         sensor: camera to local, at the start and at the end of the frame.
         tracks: object to local at both ends, for each track of the scene in turn; None: it is not there.
+        style: how it becomes a picture; the name of a lidar: it is a scan.
     """
 
     field: str
@@ -48,7 +51,12 @@ class DriveFrame:
     optics: Optics
     sensor: Pair
     tracks: Sequence[Pair | None]
-    style: PictureStyle
+    style: PictureStyle | str
+
+    @property
+    def is_scan(self) -> bool:
+        """Whether it is a scan of a lidar instead of a picture."""
+        return isinstance(self.style, str)
 
     @property
     def origin(self) -> Float64:
@@ -77,12 +85,13 @@ class DriveFrame:
     def spec(self, origin: Float64, content_hash: str) -> render_pb2.RenderSpec:
         """The request of the engine, in the local frame moved to `origin`, for the scene stored with this content."""
         background = self.scene.manifest.background
+        outputs = scans.OUTPUTS if self.is_scan else ("color",)
         settings = gaussians_pb2.GaussianSettings(
             background=background if any(background) else (),
             transforms=self._transforms(origin, content_hash),
             depth_order=gaussians_pb2.DEPTH_ORDER_DISTANCE if self.optics.is_wide else gaussians_pb2.DEPTH_ORDER_Z,
         )
-        spec = render_pb2.RenderSpec(gaussians=settings, outputs=["color"], cameras=[self.camera(origin)])
+        spec = render_pb2.RenderSpec(gaussians=settings, outputs=outputs, cameras=[self.camera(origin)])
         spec.scene_ref.name = self.scene.scene_id
         return spec
 
@@ -135,6 +144,31 @@ def frame_of(
     _check_times(request, scene, field)
     size = size_of(request, limits, field)
     optics = optics_of(request.camera_intrinsics, size, f"{field}camera_intrinsics")
+    style = PictureStyle.of(request, catalog, field)
+    return _placed(request, scene, size, optics, style, field, count_unknown)
+
+
+def scan_of(
+    request: sensorsim_pb2.LidarRenderRequest, catalog: Catalog, field: str, count_unknown: Callable[[], object]
+) -> DriveFrame:
+    """Check a request for a scan, as `frame_of`."""
+    scene = scene_of(catalog, request.scene_id, f"{field}scene_id")
+    _check_times(request, scene, field)
+    name = scans.lidar_of(request, field)
+    size, optics = scans.size_of_lidar(name), scans.optics_of_lidar(name)
+    return _placed(request, scene, size, optics, name, field, count_unknown)
+
+
+def _placed(
+    request: _Request,
+    scene: DriveScene,
+    size: Size,
+    optics: Optics,
+    style: PictureStyle | str,
+    field: str,
+    count_unknown: Callable[[], object],
+) -> DriveFrame:
+    """A frame at the poses of a request."""
     ends = ("start_pose", "end_pose") if optics.is_rolling else ("start_pose",)
     return DriveFrame(
         field=field,
@@ -143,11 +177,11 @@ def frame_of(
         optics=optics,
         sensor=_pair(request.sensor_pose, ends, f"{field}sensor_pose"),
         tracks=_tracks(request, scene, ends, field, count_unknown),
-        style=PictureStyle.of(request, catalog, field),
+        style=style,
     )
 
 
-def _check_times(request: sensorsim_pb2.RGBRenderRequest, scene: DriveScene, field: str) -> None:
+def _check_times(request: _Request, scene: DriveScene, field: str) -> None:
     start, end = request.frame_start_us, request.frame_end_us
     require(start <= end, f"{field}frame_end_us", f"a time of at least frame_start_us = {start}", end)
     span = scene.manifest.time_range_us
@@ -157,6 +191,9 @@ def _check_times(request: sensorsim_pb2.RGBRenderRequest, scene: DriveScene, fie
 
 def _pair(message: sensorsim_pb2.PosePair, ends: Sequence[str], field: str) -> Pair:
     poses = [_pose(getattr(message, end), f"{field}.{end}") for end in ends]
+    if len(ends) == 1:
+        # A global shutter has no use for it, but what is no number is a fault of the caller's.
+        check_finite_message(message.end_pose, f"{field}.end_pose")
     return poses[0], poses[-1]
 
 
@@ -173,7 +210,7 @@ def _pose(message: sensorsim_pb2.Pose, field: str) -> RigidPose:
 
 
 def _tracks(
-    request: sensorsim_pb2.RGBRenderRequest,
+    request: _Request,
     scene: DriveScene,
     ends: Sequence[str],
     field: str,
@@ -185,6 +222,7 @@ def _tracks(
     for index, item in enumerate(request.dynamic_objects):
         where = f"{field}dynamic_objects[{index}]"
         if item.track_id not in known:
+            check_finite_message(item.pose_pair, f"{where}.pose_pair")
             count_unknown()
             continue
         require(item.track_id not in moved, f"{where}.track_id", "each track once", item.track_id)
@@ -222,4 +260,5 @@ def error_about(frame: DriveFrame, error: InvalidArgumentError) -> InvalidArgume
         found = re.search(rf"cameras\[\d+\]\.sensor\.{pattern}$", error.field)
         if found is not None:
             return InvalidArgumentError(frame.field + found.expand(path), error.limit, error.value)
-    return InvalidArgumentError(f"{frame.field}camera_intrinsics", error.limit, error.value)
+    sensor = "lidar_config" if frame.is_scan else "camera_intrinsics"
+    return InvalidArgumentError(f"{frame.field}{sensor}", error.limit, error.value)

@@ -90,7 +90,7 @@ def optics_of(spec: sensorsim_pb2.CameraSpec, size: Size, field: str) -> Optics:
     require(spec.shutter_type in _SHUTTERS, f"{field}.shutter_type", "a known shutter", spec.shutter_type)
     lens = getattr(spec, str(model))
     where = f"{field}.{model}"
-    _check_finite(lens, where)
+    check_finite_message(lens, where)
     sensor = camera_pb2.SensorCamera(shutter=_SHUTTERS[spec.shutter_type])
     widest = _LENSES[str(model)](lens, sensor, size, where)
     if spec.WhichOneof("external_distortion") is not None:
@@ -98,11 +98,12 @@ def optics_of(spec: sensorsim_pb2.CameraSpec, size: Size, field: str) -> Optics:
     return Optics(sensor, widest > _WIDE)
 
 
-def _check_finite(message: Message, field: str) -> None:
+def check_finite_message(message: Message, field: str) -> None:
+    """Check all numbers of a message that has no other fields; `field` is its path."""
     for descriptor, value in message.ListFields():
         where = f"{field}.{descriptor.name}"
         if isinstance(value, Message):
-            _check_finite(value, where)
+            check_finite_message(value, where)
         elif descriptor.is_repeated:
             for index, number in enumerate(value):
                 require(math.isfinite(number), f"{where}[{index}]", "a finite number", number)
@@ -248,7 +249,7 @@ def _angle_at(polynomial: Sequence[float], distance: float) -> float:
 def _add_windshield(
     glass: sensorsim_pb2.BivariateWindshieldModelParameters, sensor: camera_pb2.SensorCamera, field: str
 ) -> None:
-    _check_finite(glass, field)
+    check_finite_message(glass, field)
     counts = (1, 3, 6, 10, 15, 21)
     for name in ("horizontal_poly", "vertical_poly", "horizontal_poly_inverse", "vertical_poly_inverse"):
         values = getattr(glass, name)

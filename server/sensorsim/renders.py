@@ -25,6 +25,7 @@ from lumigrad.server.engines.runner import ForwardJob, Task
 from lumigrad.server.scenes.lookup import named_scene
 from lumigrad.server.sensorsim.catalog import MASK_BYTES, Catalog
 from lumigrad.server.sensorsim.frames import DriveFrame, error_about
+from lumigrad.server.sensorsim.scans import RETURN_BYTES, points_of
 from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime
 from lumigrad.v1 import image_pb2
@@ -34,7 +35,7 @@ _SHARED_ORIGIN_M = 8.0
 _LEVELS = ImageFormats({"color": image_pb2.OutputFormat(name="color", format=image_pb2.IMAGE_FORMAT_UINT8)})
 _MOST_ENCODERS = 8
 
-# Result of a frame: the bytes of its picture, or an error that is its own.
+# Result of a frame: the bytes of its picture, or of the points of its scan, or an error that is its own.
 Outcome = bytes | Exception
 
 
@@ -114,13 +115,14 @@ class FrameRenderer:
             except InvalidArgumentError as error:
                 raise error_about(launch.frames[0], error) from None
             task = Task(GAUSSIANS, plan, "spec", stored.reference)
-            request = ForwardJob(task, stored, _LEVELS)
-            reserved = _LEVELS.reply_bytes(plan, runtime.limits, task.field)
+            formats = ImageFormats({}) if launch.frames[0].is_scan else _LEVELS
+            request = ForwardJob(task, stored, formats)
+            reserved = formats.reply_bytes(plan, runtime.limits, task.field)
             memory = plan.forward_bytes(plan.outputs, retain=False, device=runtime.transfer.device)
             cost = task.cost("forward", memory, reserved, runtime.transfer.device)
             runtime.memory.check(cost)
             runtime.payload_memory.announce(reserved, call)
-            runtime.payload_memory.reserve(_mask_bytes(launch.frames), call)
+            runtime.payload_memory.reserve(_extra_bytes(launch.frames), call)
         result = runtime.executor.deliver_steps(
             partial(runner.forward, request, call, retain=False),
             call,
@@ -129,23 +131,34 @@ class FrameRenderer:
             waits=waits,
         )
         with call.times.stage("compress"):
-            return dict(zip(launch.frames, self._encoded(launch.frames, list(result.outputs["color"])), strict=True))
+            views = list(zip(*(result.outputs[name] for name in plan.outputs), strict=True))
+            return dict(zip(launch.frames, self._encoded(launch.frames, views), strict=True))
 
-    def _encoded(self, frames: Sequence[DriveFrame], levels: Sequence[Array]) -> list[bytes]:
-        """The files of pictures, by threads of the call's own: in shared ones it would wait for others' pictures."""
+    def _encoded(self, frames: Sequence[DriveFrame], views: Sequence[tuple[Array, ...]]) -> list[bytes]:
+        """Files and points, by threads of the call's own: in shared ones it would wait for those of others."""
 
-        def encode(frame: DriveFrame, view: Array) -> bytes:
-            return frame.style.encode(view, self._catalog)
+        def encode(frame: DriveFrame, view: tuple[Array, ...]) -> bytes:
+            return (
+                points_of(frame.style, *view)
+                if isinstance(frame.style, str)
+                else frame.style.encode(*view, self._catalog)
+            )
 
         if len(frames) == 1:
-            return [encode(frames[0], levels[0])]
+            return [encode(frames[0], views[0])]
         with ThreadPoolExecutor(min(_MOST_ENCODERS, len(frames), os.cpu_count() or 1), "encoder") as encoders:
-            return list(encoders.map(encode, frames, levels))
+            return list(encoders.map(encode, frames, views))
 
 
-def _mask_bytes(frames: Sequence[DriveFrame]) -> int:
-    """Memory of the ego masks, scaled to the pictures."""
-    return sum(MASK_BYTES * frame.size.width * frame.size.height for frame in frames if frame.style.mask is not None)
+def _extra_bytes(frames: Sequence[DriveFrame]) -> int:
+    """Memory of the ego masks, scaled to the pictures, and of the points of scans."""
+    return sum(_pixel_bytes(frame) * frame.size.width * frame.size.height for frame in frames)
+
+
+def _pixel_bytes(frame: DriveFrame) -> int:
+    if isinstance(frame.style, str):
+        return RETURN_BYTES
+    return 0 if frame.style.mask is None else MASK_BYTES
 
 
 def _launches(frames: Sequence[DriveFrame], stored: StoredScene, limits: Limits, call: Call) -> list[_Launch]:

@@ -18,15 +18,15 @@ from lumigrad.server.core.errors import (
     DeviceMemoryError,
     ForbiddenError,
     InvalidArgumentError,
-    UnsupportedError,
 )
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.engines.gaussians import gaussian_plan
 from lumigrad.server.rpc.status import answer_to
 from lumigrad.server.scenes.lookup import named_scene, read_named
 from lumigrad.server.sensorsim.catalog import Catalog, DriveScene
-from lumigrad.server.sensorsim.frames import DriveFrame, error_about, frame_of, scene_of
+from lumigrad.server.sensorsim.frames import DriveFrame, error_about, frame_of, scan_of, scene_of
 from lumigrad.server.sensorsim.renders import FrameRenderer
+from lumigrad.server.sensorsim.scans import reply_of
 from lumigrad.server.storage.named import NamedScene
 from lumigrad.server.storage.tenants import Runtime, Tenants
 
@@ -42,7 +42,6 @@ _API_VERSION = (0, 54, 0)
 # an error does not say.
 _PRELOAD_WAIT_SECONDS = 60.0
 _RETRY_SECONDS = 1.0
-_NO_LIDAR = "none: lidars are not rendered through this contract, but through lumigrad.v1"
 
 
 class SensorsimService:
@@ -70,7 +69,7 @@ class SensorsimService:
 
     def render_rgb(self, request: sensorsim_pb2.RGBRenderRequest, call: Call) -> sensorsim_pb2.RGBRenderReturn:
         """Render one picture."""
-        return self._rendered([self._frame(request, call, "")], call)[0]
+        return sensorsim_pb2.RGBRenderReturn(image_bytes=self._rendered([self._frame(request, call, "")], call)[0])
 
     def batch_render_rgb(
         self, request: sensorsim_pb2.BatchRGBRenderRequest, call: Call
@@ -98,19 +97,23 @@ class SensorsimService:
         self, request: sensorsim_pb2.AggregatedRenderRequest, call: Call
     ) -> sensorsim_pb2.AggregatedRenderReturn:
         """Render pictures, all or none."""
-        if request.lidar_requests:
-            raise UnsupportedError("lidar_requests", _NO_LIDAR, len(request.lidar_requests))
         with call.times.stage("decode"):
             frames = [
                 self._frame(item, call, f"rgb_requests[{index}].") for index, item in enumerate(request.rgb_requests)
             ]
-        return sensorsim_pb2.AggregatedRenderReturn(rgb_returns=self._rendered(frames, call))
+            scans = [self._scan(item, f"lidar_requests[{index}].") for index, item in enumerate(request.lidar_requests)]
+        rendered = self._rendered([*frames, *scans], call)
+        pictures, points = rendered[: len(frames)], rendered[len(frames) :]
+        return sensorsim_pb2.AggregatedRenderReturn(
+            rgb_returns=[sensorsim_pb2.RGBRenderReturn(image_bytes=picture) for picture in pictures],
+            lidar_returns=map(reply_of, points),
+        )
 
-    def render_lidar(self, request: sensorsim_pb2.LidarRenderRequest, _: Call) -> sensorsim_pb2.LidarRenderReturn:
-        """Refuse: UNIMPLEMENTED."""
-        kind = sensorsim_pb2.LidarDeviceType.DESCRIPTOR.values_by_number.get(request.lidar_config.lidar_type)
-        found = request.lidar_config.lidar_type if kind is None else kind.name
-        raise UnsupportedError("lidar_config.lidar_type", _NO_LIDAR, found)
+    def render_lidar(self, request: sensorsim_pb2.LidarRenderRequest, call: Call) -> sensorsim_pb2.LidarRenderReturn:
+        """Scan with a lidar."""
+        with call.times.stage("decode"):
+            scan = self._scan(request, "")
+        return reply_of(self._rendered([scan], call)[0])
 
     def get_version(self, _: sensorsim_pb2.Empty, __: Call) -> sensorsim_pb2.VersionId:
         """The version of this worker, and of the contract."""
@@ -217,14 +220,17 @@ class SensorsimService:
         limits = self._tenants.of(call).limits
         return frame_of(request, self._catalog, limits, field, self._metrics.unknown_tracks.inc)
 
-    def _rendered(self, frames: Sequence[DriveFrame], call: Call) -> list[sensorsim_pb2.RGBRenderReturn]:
-        """The pictures of frames; the first error of one is that of the call."""
+    def _scan(self, request: sensorsim_pb2.LidarRenderRequest, field: str) -> DriveFrame:
+        return scan_of(request, self._catalog, field, self._metrics.unknown_tracks.inc)
+
+    def _rendered(self, frames: Sequence[DriveFrame], call: Call) -> list[bytes]:
+        """The pictures of frames and the points of scans; the first error of one is that of the call."""
         replies = []
         for outcome in self._renderer.render(frames, self._tenants.of(call), call):
             if isinstance(outcome, Exception):
                 raise outcome
             call.record.bytes_sent += len(outcome)
-            replies.append(sensorsim_pb2.RGBRenderReturn(image_bytes=outcome))
+            replies.append(outcome)
         return replies
 
 

@@ -248,18 +248,6 @@ def test_what_is_wrong_with_a_frame_is_named_by_its_path(simulator: DrivingClien
 
 def test_what_is_not_served_says_so(simulator: DrivingClient) -> None:
     for method, fields, code, text in (
-        (
-            "render_lidar",
-            {"lidar_config": {"lidar_type": 1}},
-            Code.UNIMPLEMENTED,
-            "lidar_config.lidar_type: ",
-        ),
-        (
-            "render_aggregated",
-            {"lidar_requests": [{}]},
-            Code.UNIMPLEMENTED,
-            "lidar_requests: expected none: lidars are not",
-        ),
         ("shut_down", {}, Code.PERMISSION_DENIED, "a client does not end this worker"),
         ("get_available_cameras", {"scene_id": "x"}, Code.NOT_FOUND, "scene_id: expected one of street-1, got x"),
         ("get_dynamic_objects", {}, Code.NOT_FOUND, "scene_id: expected one of street-1, got none"),

@@ -55,8 +55,10 @@ Batch: BatchItem* items 1
 BatchReplyItem: string camera_name 1, Picture result 2, bool success 3, string error_message 4
 BatchReply: BatchReplyItem* items 1
 LidarSpec: int32 lidar_type 2
-LidarFrame: string scene_id 1, LidarSpec lidar_config 2
-LidarPoints: uint32 num_points 3
+LidarFrame: string scene_id 1, LidarSpec lidar_config 2, fixed64 frame_start_us 3, fixed64 frame_end_us 4,
+  PosePair sensor_pose 5, DynamicObject* dynamic_objects 6
+LidarPoints: float* point_xyzs 1, float* point_intensities 2, uint32 num_points 3, bytes point_xyzs_buffer 4,
+  bytes point_intensities_buffer 5
 Aggregate: Frame* rgb_requests 1, LidarFrame* lidar_requests 2
 AggregateReply: Picture* rgb_returns 1, LidarPoints* lidar_returns 2, bytes driver_data 3
 Camera: CameraSpec intrinsics 1, Pose rig_to_camera 2, string logical_id 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -16,12 +17,14 @@ import numpy as np
 from PIL import Image
 
 from lumigrad.protos.drive.json_node import ManifestError
-from lumigrad.protos.drive.manifest import EgoMask, GaussianFile, Manifest, read_manifests
+from lumigrad.protos.drive.manifest import EgoMask, GaussianFile, Manifest, read_manifest, read_manifests
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.server.core.call import Allocate
 from lumigrad.server.core.config import ConfigError
 from lumigrad.server.core.errors import SceneFilesError
+from lumigrad.server.core.limits import require
+from lumigrad.server.sensorsim.addresses import SCENE_ID, URL, manifest_at
 from lumigrad.server.storage.named import NamedScene, NamedScenes
 from lumigrad.v1 import scene_pb2
 
@@ -116,19 +119,18 @@ class _Buffers(PayloadReader):
 class Catalog:
     """All driving scenes, by their names in requests."""
 
-    def __init__(self, manifests: Sequence[Manifest], read: Callable[[Path], Any]) -> None:
-        """Raises ConfigError for ego masks that are no pictures, or of which two differ."""
-        self.scenes: Mapping[str, DriveScene] = {
-            manifest.scene_id: DriveScene(manifest, read) for manifest in manifests
-        }
-        self.named = NamedScenes(NamedScene(name, scene.load, scene.stored) for name, scene in self.scenes.items())
+    def __init__(self, manifests: Sequence[Manifest], read: Callable[[Path], Any], root: Path = Path()) -> None:
+        """`root` is the folder of all scenes. Raises ConfigError for ego masks that are no pictures or differ."""
+        self._read = read
+        self._root = root
+        self._scenes: dict[str, DriveScene] = {}
+        self.named = NamedScenes()
         # Masks of all scenes: they belong to cameras of rigs.
         self._masks: dict[MaskId, bytes] = {}
-        for manifest in manifests:
-            for mask in manifest.ego_masks:
-                self._add(mask, manifest)
         self._lock = threading.Lock()
         self._scaled: OrderedDict[tuple[MaskId, int, int], Image.Image] = OrderedDict()
+        for manifest in manifests:
+            self._add(manifest)
 
     @staticmethod
     def open(folder: str) -> Catalog:
@@ -141,7 +143,39 @@ class Catalog:
         if _READER not in readers:
             what = f"an entry point {_READER} in the group {READERS}, which reads their files, as Lumigrad's client has"
             raise ConfigError(f"--sensorsim: expected {what}")
-        return Catalog(manifests, partial(_read_with, readers[_READER]))
+        return Catalog(manifests, partial(_read_with, readers[_READER]), Path(folder))
+
+    @property
+    def scenes(self) -> Mapping[str, DriveScene]:
+        """The scenes by their names."""
+        return self._scenes
+
+    def admit(self, url: str, scene_id: str) -> None:
+        """Add the scene at an address, whose name has to be `scene_id` unless that is empty; nothing if it is known."""
+        file = manifest_at(url, self._root)
+        try:
+            found = read_manifest(file)
+        except ManifestError as error:
+            raise SceneFilesError(f"{URL}: {_without(file.parent, error)}") from None
+        name = found.scene_id
+        require(scene_id in ("", name), SCENE_ID, f"{name}, as its manifest says", scene_id)
+        with self._lock:
+            known = self._scenes.get(name)
+            if known is None:
+                try:
+                    self._add(found)
+                except ConfigError as error:
+                    raise SceneFilesError(f"{URL}: {_without(file.parent, error)}") from None
+                return
+        is_same = known.manifest.folder.resolve() == file.parent
+        require(is_same, URL, f"the address of the one scene called {name}", "that of another folder")
+
+    def _add(self, manifest: Manifest) -> None:
+        for mask in manifest.ego_masks:
+            self._add_mask(mask, manifest)
+        scene = DriveScene(manifest, self._read)
+        self.named.add(NamedScene(scene.scene_id, scene.load, scene.stored))
+        self._scenes[scene.scene_id] = scene
 
     @property
     def masks(self) -> Sequence[MaskId]:
@@ -168,7 +202,7 @@ class Catalog:
                 self._scaled.popitem(last=False)
         return scaled
 
-    def _add(self, mask: EgoMask, manifest: Manifest) -> None:
+    def _add_mask(self, mask: EgoMask, manifest: Manifest) -> None:
         name, raw = (mask.camera_logical_id, mask.rig_config_id), mask.path.read_bytes()
         where = f"--sensorsim: {manifest.folder / 'scene.json'}: ego_masks"
         if self._masks.setdefault(name, raw) != raw:
@@ -180,6 +214,11 @@ class Catalog:
                 image.verify()
         except Exception as error:
             raise ConfigError(f"{where}: {mask.path.name}: expected a picture: {error}") from None
+
+
+def _without(folder: Path, error: Exception) -> str:
+    """The text of an error without paths of this machine."""
+    return str(error).replace(f"{folder}{os.sep}", "").removeprefix("--sensorsim: ")
 
 
 def _nbytes(mask: Image.Image) -> int:

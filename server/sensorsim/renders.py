@@ -138,11 +138,9 @@ class FrameRenderer:
         """Files and points, by threads of the call's own: in shared ones it would wait for those of others."""
 
         def encode(frame: DriveFrame, view: tuple[Array, ...]) -> bytes:
-            return (
-                points_of(frame.style, *view)
-                if isinstance(frame.style, str)
-                else frame.style.encode(*view, self._catalog)
-            )
+            if isinstance(frame.style, str):
+                return points_of(frame.style, *view)
+            return frame.style.encode(view[0], self._catalog)
 
         if len(frames) == 1:
             return [encode(frames[0], views[0])]

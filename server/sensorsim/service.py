@@ -23,6 +23,7 @@ from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.engines.gaussians import gaussian_plan
 from lumigrad.server.rpc.status import answer_to
 from lumigrad.server.scenes.lookup import named_scene, read_named
+from lumigrad.server.sensorsim.addresses import SCENE_ID, URL
 from lumigrad.server.sensorsim.catalog import Catalog, DriveScene
 from lumigrad.server.sensorsim.frames import DriveFrame, error_about, frame_of, scan_of, scene_of
 from lumigrad.server.sensorsim.renders import FrameRenderer
@@ -69,12 +70,14 @@ class SensorsimService:
 
     def render_rgb(self, request: sensorsim_pb2.RGBRenderRequest, call: Call) -> sensorsim_pb2.RGBRenderReturn:
         """Render one picture."""
+        self._admit(call)
         return sensorsim_pb2.RGBRenderReturn(image_bytes=self._rendered([self._frame(request, call, "")], call)[0])
 
     def batch_render_rgb(
         self, request: sensorsim_pb2.BatchRGBRenderRequest, call: Call
     ) -> sensorsim_pb2.BatchRGBRenderReturn:
         """Render pictures; one that is refused has an error."""
+        self._admit(call)
         replies = [sensorsim_pb2.BatchRGBRenderReturnItem(camera_name=item.camera_name) for item in request.items]
         frames: dict[int, DriveFrame] = {}
         with call.times.stage("decode"):
@@ -96,7 +99,8 @@ class SensorsimService:
     def render_aggregated(
         self, request: sensorsim_pb2.AggregatedRenderRequest, call: Call
     ) -> sensorsim_pb2.AggregatedRenderReturn:
-        """Render pictures, all or none."""
+        """Render pictures and scans, all or none."""
+        self._admit(call)
         with call.times.stage("decode"):
             frames = [
                 self._frame(item, call, f"rgb_requests[{index}].") for index, item in enumerate(request.rgb_requests)
@@ -111,6 +115,7 @@ class SensorsimService:
 
     def render_lidar(self, request: sensorsim_pb2.LidarRenderRequest, call: Call) -> sensorsim_pb2.LidarRenderReturn:
         """Scan with a lidar."""
+        self._admit(call)
         with call.times.stage("decode"):
             scan = self._scan(request, "")
         return reply_of(self._rendered([scan], call)[0])
@@ -121,8 +126,9 @@ class SensorsimService:
         api = sensorsim_pb2.VersionId.APIVersion(major=major, minor=minor, patch=patch)
         return sensorsim_pb2.VersionId(version_id=f"lumigrad-{version('lumigrad')}", grpc_api_version=api)
 
-    def get_available_scenes(self, _: sensorsim_pb2.Empty, __: Call) -> sensorsim_pb2.AvailableScenesReturn:
+    def get_available_scenes(self, _: sensorsim_pb2.Empty, call: Call) -> sensorsim_pb2.AvailableScenesReturn:
         """The names of all scenes."""
+        self._admit(call)
         return sensorsim_pb2.AvailableScenesReturn(scene_ids=list(self._catalog.scenes))
 
     def get_loaded_scenes(self, _: sensorsim_pb2.Empty, call: Call) -> sensorsim_pb2.LoadedScenesReturn:
@@ -136,16 +142,18 @@ class SensorsimService:
         return sensorsim_pb2.LoadedScenesReturn(scenes=loaded, loaded_instance_capacity=len(self._catalog.scenes))
 
     def get_available_cameras(
-        self, request: sensorsim_pb2.AvailableCamerasRequest, _: Call
+        self, request: sensorsim_pb2.AvailableCamerasRequest, call: Call
     ) -> sensorsim_pb2.AvailableCamerasReturn:
         """The cameras of a scene's rig."""
-        return sensorsim_pb2.AvailableCamerasReturn(available_cameras=self._scene(request.scene_id).manifest.cameras)
+        return sensorsim_pb2.AvailableCamerasReturn(
+            available_cameras=self._scene(request.scene_id, call).manifest.cameras
+        )
 
     def get_available_trajectories(
-        self, request: sensorsim_pb2.AvailableTrajectoriesRequest, _: Call
+        self, request: sensorsim_pb2.AvailableTrajectoriesRequest, call: Call
     ) -> sensorsim_pb2.AvailableTrajectoriesReturn:
         """The recorded motions of a scene's rig."""
-        motions = enumerate(self._scene(request.scene_id).manifest.trajectories)
+        motions = enumerate(self._scene(request.scene_id, call).manifest.trajectories)
         return sensorsim_pb2.AvailableTrajectoriesReturn(
             available_trajectories=[
                 sensorsim_pb2.AvailableTrajectory(trajectory_idx=index, trajectory=motion.message())
@@ -161,11 +169,11 @@ class SensorsimService:
         )
 
     def get_dynamic_objects(
-        self, request: sensorsim_pb2.AvailableDynamicObjectsRequest, _: Call
+        self, request: sensorsim_pb2.AvailableDynamicObjectsRequest, call: Call
     ) -> sensorsim_pb2.AvailableDynamicObjectsReturn:
         """The tracks of a scene."""
         tracks = []
-        for track in self._scene(request.scene_id).manifest.tracks:
+        for track in self._scene(request.scene_id, call).manifest.tracks:
             x, y, z = track.size_m.tolist()
             size = sensorsim_pb2.AABB(size_x=x, size_y=y, size_z=z)
             motion, semantic_class = track.motion.message(), track.semantic_class
@@ -177,10 +185,10 @@ class SensorsimService:
         return sensorsim_pb2.AvailableDynamicObjectsReturn(dynamic_objects=tracks)
 
     def get_external_asset_objects(
-        self, request: sensorsim_pb2.ExternalAssetObjectsRequest, _: Call
+        self, request: sensorsim_pb2.ExternalAssetObjectsRequest, call: Call
     ) -> sensorsim_pb2.ExternalAssetObjectsReturn:
         """None: every track is in the scene's own files."""
-        self._scene(request.scene_id)
+        self._scene(request.scene_id, call)
         return sensorsim_pb2.ExternalAssetObjectsReturn()
 
     def get_server_config(self, _: sensorsim_pb2.Empty, call: Call) -> sensorsim_pb2.ServerConfig:
@@ -203,18 +211,25 @@ class SensorsimService:
         return sensorsim_pb2.EditAssetsResponse(success=False, message=message)
 
     def restore_model_parameters(
-        self, request: sensorsim_pb2.RestoreModelParametersRequest, _: Call
+        self, request: sensorsim_pb2.RestoreModelParametersRequest, call: Call
     ) -> sensorsim_pb2.Empty:
         """Do nothing: nothing was edited."""
-        self._scene(request.scene_id)
+        self._scene(request.scene_id, call)
         return sensorsim_pb2.Empty()
 
     def shut_down(self, _: sensorsim_pb2.Empty, __: Call) -> sensorsim_pb2.Empty:
         """Refuse: PERMISSION_DENIED."""
         raise ForbiddenError("a client does not end this worker; whoever started it does")
 
-    def _scene(self, scene_id: str) -> DriveScene:
+    def _scene(self, scene_id: str, call: Call) -> DriveScene:
+        self._admit(call)
         return scene_of(self._catalog, scene_id, "scene_id")
+
+    def _admit(self, call: Call) -> None:
+        """Know the scene at the address in a call's metadata, if there is one."""
+        metadata = dict(call.metadata)
+        if URL in metadata:
+            self._catalog.admit(str(metadata[URL]), str(metadata.get(SCENE_ID, "")))
 
     def _frame(self, request: sensorsim_pb2.RGBRenderRequest, call: Call, field: str) -> DriveFrame:
         limits = self._tenants.of(call).limits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from lumigrad.protos.tensors import PayloadReader
@@ -30,18 +30,30 @@ class NamedScenes:
     """All of them, of one tenant: tenants share the files, and each has its own copy in memory."""
 
     def __init__(self, scenes: Iterable[NamedScene] = ()) -> None:
-        self._by_name: Mapping[str, NamedScene] = {scene.name: scene for scene in scenes}
+        # Shared by all tenants; those that this tenant has asked for are its own.
+        self._files: dict[str, NamedScene] = {scene.name: scene for scene in scenes}
+        self._own: dict[str, NamedScene] = {}
 
     def __iter__(self) -> Iterator[NamedScene]:
-        return iter(self._by_name.values())
+        return iter([self._of(scene) for scene in list(self._files.values())])
 
     def unread(self) -> NamedScenes:
         """The same files for another tenant, who does not wait while this one reads them."""
-        return NamedScenes(NamedScene(scene.name, scene.read, scene.on_stored) for scene in self)
+        other = NamedScenes()
+        other._files = self._files
+        return other
+
+    def add(self, scene: NamedScene) -> None:
+        """Add a scene, for all tenants."""
+        self._files[scene.name] = scene
 
     def get(self, name: str) -> NamedScene | None:
         """The scene of this name."""
-        return self._by_name.get(name)
+        scene = self._files.get(name)
+        return None if scene is None else self._of(scene)
+
+    def _of(self, scene: NamedScene) -> NamedScene:
+        return self._own.setdefault(scene.name, NamedScene(scene.name, scene.read, scene.on_stored))
 
     def name_of(self, content_hash: str) -> str:
         """The name of the scene with this content; empty: none, or it was never read."""

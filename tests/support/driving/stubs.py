@@ -133,10 +133,12 @@ class DrivingClient:
     def __exit__(self, *_: object) -> None:
         self._channel.close()
 
-    def call(self, method: str, request: Any = None, *, timeout: float = 60.0, **fields: Any) -> Any:
+    def call(
+        self, method: str, request: Any = None, *, timeout: float = 60.0, metadata: Any = None, **fields: Any
+    ) -> Any:
         """Call a method with a request, or one of these fields."""
         takes, gives = METHODS[method]
         message = MESSAGES[takes](**fields) if request is None else request
         return self._channel.unary_unary(
             f"/{self._service}/{method}", lambda it: it.SerializeToString(), MESSAGES[gives].FromString
-        )(message, timeout=timeout, wait_for_ready=True)
+        )(message, timeout=timeout, wait_for_ready=True, metadata=metadata)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from lumigrad.client.compat.gsplat import install
 
+_FOR_PROCESSES = Path(__file__).with_name("in_place")
+
 
 def main(arguments: Sequence[str]) -> None:
     """Runs the program whose file is the first argument with the others."""
@@ -16,8 +18,9 @@ def main(arguments: Sequence[str]) -> None:
         sys.exit("usage: python -m lumigrad.client.compat.gsplat PROGRAM.py [ARGUMENT ...]")
     install()
     sys.argv[:] = arguments
-    # As if Python itself had been given the program.
-    sys.path[0] = str(Path(arguments[0]).resolve().parent)
+    # As if Python itself had been given the program. Processes that it starts, such as those that load its data, have
+    # the same path, and import gsplat anew.
+    sys.path[:1] = [str(Path(arguments[0]).resolve().parent), str(_FOR_PROCESSES)]
     runpy.run_path(arguments[0], run_name="__main__")
 
 

@@ -91,7 +91,12 @@ def main(local_rank, world_rank, world_size, options):
     said |= {"version": gsplat.__version__, "main": Config.__module__, "beside": beside.HERE, "args": sys.argv[1:]}
     print(json.dumps(said))
 
+def version(_):
+    return gsplat.__version__ if main.__module__ == "__mp_main__" else "not a new process"
+
 if __name__ == "__main__":
+    with torch.multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.map(version, [0]) == ["1.6.0"]
     cli(main, Config())
 """
 

@@ -1,0 +1,9 @@
+"""Stands for gsplat in the processes that a program starts: importing it imports `lumigrad.client.compat.gsplat`."""
+
+import sys
+
+from lumigrad.client.compat.gsplat import install
+
+# An import returns what is in its place once the module has run.
+sys.modules.pop("gsplat", None)
+install()

@@ -226,7 +226,7 @@ class SceneChanges:
         local = self.applied(handle)
         if handle.kind == "world":
             return scene_pb2.UpdateRequest(obstacles=update_messages(self.poses, self.enabled))
-        if local is None or isinstance(local, World):
+        if local is None or isinstance(local, World | GaussianLevels):
             # Only the worker can check the shapes if there is no local copy.
             arrays = {name: float32_array(name, value) for name, value in self.tensors.items()}
         else:
@@ -243,6 +243,8 @@ class SceneChanges:
         return replace(scene, **self.tensors)
 
     def _check(self, kind: str) -> None:
+        if kind == "levels":
+            raise InvalidArgument.of("handle", "expected another kind of scene: levels do not change; put new ones")
         known = _CHANGEABLE.get(kind, ())
         listed = " and ".join(", ".join(known).rsplit(", ", 1))
         obstacles = [name for name, values in (("poses", self.poses), ("enabled", self.enabled)) if values]

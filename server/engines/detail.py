@@ -201,6 +201,6 @@ def _focal(camera: Camera) -> float:
         return float(max(camera.width / source.tan_fov[0], camera.height / source.tan_fov[1]) / 2)
     if hasattr(source.lens, "fx"):
         return float(max(source.lens.fx, source.lens.fy))
-    polynomial = getattr(source.lens, "angle_to_pixel_distance", ())
+    polynomial: Sequence[float] = getattr(source.lens, "angle_to_pixel_distance", ())
     # Pixels of a lidar are parts of a turn, as are those of lenses that only have the polynomial of the way back.
     return float(polynomial[1]) if len(polynomial) > 1 else camera.width / (2 * pi)

@@ -134,7 +134,7 @@ class LevelTable:
     def tensors(self, rows: torch.Tensor) -> Tensors:
         """Views of the tensors of one level's rows, which are given as float32 [bytes / 4]."""
         shapes = self.shapes(4 * rows.numel() // self.row_bytes)
-        parts = rows.split([prod(shape) for shape in shapes.values()])
+        parts = torch.split(rows, [prod(shape) for shape in shapes.values()])
         return {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
     def check_rows(self, rows: memoryview, field: str) -> None:

@@ -119,7 +119,7 @@ class EngineService(ABC):
         payload = call.lane.writer(call.most_payload_bytes)
         if task.scene is not None:
             reply.scene.CopyFrom(task.scene)
-        if task.cut is not None:
+        if task.cut is not None and isinstance(reply, render_pb2.RenderReply):
             reply.levels.CopyFrom(task.cut.report)
         reply.outputs.extend(request.formats.named(result.outputs, payload, call))
         if result.state is None:
@@ -130,7 +130,9 @@ class EngineService(ABC):
         runtime.payload_memory.reserve(max(0, payload.length - reserved), call)
         if result.state is not None:
             state = result.state.state
-            parts = [*task.engine.shared(state), *(request.scene.parts if isinstance(request.scene, LevelView) else ())]
+            parts = list(task.engine.shared(state))
+            if isinstance(request.scene, LevelView):
+                parts += request.scene.parts
             reply.context_id = runtime.contexts.add(result.state, state.bytes, parts)
         return payload
 

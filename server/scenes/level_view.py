@@ -9,6 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from lumigrad.protos import dtypes
@@ -32,6 +33,8 @@ from lumigrad.server.storage.tenants import Runtime
 from lumigrad.v1 import render_pb2
 
 T = TypeVar("T")
+# [P] the level of each page.
+Levels = npt.NDArray[np.int8]
 # Outputs with a row for each Gaussian of a scene, or with its number.
 _OF_ROWS = ("ids", "radii", "means2d", "depths", "conics", "projected_opacities")
 # Pages that are read for later calls, beside those that calls wait for.
@@ -66,7 +69,7 @@ class LevelView:
     def receive(self, _: PayloadReader) -> None:
         """Gather the rows, and wait for those that have to be read; raises what `Call.check` raises."""
         runtime, call = self._runtime, self._call
-        rows = runtime.pages.cut(self._scene_id, self.cut, runtime.transfer.device)
+        rows = self._run(lambda: runtime.pages.cut(self._scene_id, self.cut, runtime.transfer.device), call)
         file: PayloadFile | None = None
         with held(rows.lock, call), call.times.stage("pages"):
             levels = self.cut.levels[self.cut.pages]
@@ -122,9 +125,10 @@ class LevelView:
         )
         return Cut(table, levels, report)
 
-    def _present(self, wanted: np.ndarray) -> np.ndarray:
+    def _present(self, wanted: Levels) -> Levels:
         """The levels that are in memory, or the next coarser ones; has the others read."""
-        runtime, levels = self._runtime, wanted.copy()
+        runtime = self._runtime
+        levels: Levels = wanted.copy()
         pages = np.flatnonzero(wanted >= 0)
         resident = runtime.pages.resident(self._scene_id, pages.tolist(), self._table.counts.shape[1])
         late: list[tuple[int, int]] = []

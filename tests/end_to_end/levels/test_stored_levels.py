@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from lumigrad.client import Client, Gaussians
+from lumigrad.client import Camera, Client, Gaussians
 from lumigrad.client.errors import InvalidArgument, ResourceExhausted, SceneNotFound
 from lumigrad.client.formats.levels import GaussianLevels
-from support.gaussians.levels import city
+from support.files.documents import ROOT, run_code_of
+from support.gaussians.levels import city, joined
 from support.workers.spooling import files, kill, spooling
 from support.workers.worker import WorkerProcess, worker
 
@@ -98,7 +100,7 @@ def test_levels_do_not_change_and_are_not_sent_back(small: WorkerProcess) -> Non
     with Client(small.target) as client:
         handle = client.put(LEVELS)
         with pytest.raises(InvalidArgument, match="levels do not change"):
-            client.update(replace(handle, scene=None), means=np.zeros((9, 3)))
+            client.update(handle, means=np.zeros((9, 3)))
         with pytest.raises(InvalidArgument, match="with_tensors"):
             client.get(handle.scene_id, with_tensors=True)
 
@@ -115,6 +117,32 @@ def test_a_damaged_file_is_removed(tmp_path: Path) -> None:
         with pytest.raises(SceneNotFound):
             client.get(handle.scene_id)
         assert client.put(LEVELS).scene_id != handle.scene_id
+
+
+def test_a_damaged_page_is_not_drawn(tmp_path: Path) -> None:
+    camera = Camera.look_at((0, -60, 0.1), (0, 0, 0), (0, 0, 1), width=48, height=32, fov_degrees=30)
+    with spooling(tmp_path) as process, Client(process.target) as client:
+        scene = client.put(LEVELS)
+        [path] = files(tmp_path)
+        content = bytearray(path.read_bytes())
+        content[content.find(LEVELS.read(4, 0).scales.tobytes())] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(SceneNotFound):
+            client.render(client.get(scene.scene_id), camera, max_error_px=1e-6)
+        # A client with a copy sends it again.
+        frame = client.render(scene, camera, max_error_px=1e-6)
+        plain = joined(LEVELS, [(page, 0) for page in range(len(LEVELS))])
+        assert np.array_equal(frame.color, client.render(plain, camera).color)
+
+
+def test_the_code_of_the_documentation_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with spooling(tmp_path, supervised=False) as process:
+        monkeypatch.setenv("LUMIGRAD_TARGET", process.target)
+        names: dict[str, Any] = run_code_of(ROOT / "docs" / "levels.md")
+    levels, row = names["levels"], names["row"]
+    assert len(row) > 0
+    assert (row < levels.counts[names["page"], names["level"]]).all()
+    assert set(names["level"]) <= set(np.flatnonzero(names["frame"].levels.counts))
 
 
 def _noisy(levels: GaussianLevels, page: int, level: int) -> Gaussians:

@@ -159,6 +159,18 @@ def shape_text(shape: Sequence[Any]) -> str:
     return "[" + ", ".join(".." if size is ... else str(size) for size in shape) + "]"
 
 
+def summary(kind: str, arrays: Mapping[str, Any]) -> str:
+    """Formats arrays of any library on one line, with types and shapes; leaves out those that are None."""
+
+    def text(value: Any) -> str:
+        # A tree of JAX may hold anything in place of arrays.
+        return (
+            f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}" if hasattr(value, "dtype") else repr(value)
+        )
+
+    return f"{kind}({', '.join(f'{name} {text(value)}' for name, value in arrays.items() if value is not None)})"
+
+
 Array = npt.NDArray[Any]
 
 
@@ -214,8 +226,7 @@ class NamedArrays(Mapping[str, Array]):
         return [*super().__dir__(), *self._arrays]
 
     def __repr__(self) -> str:
-        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in self._arrays.items())
-        return f"{type(self).__name__}({shapes})"
+        return summary(type(self).__name__, self._arrays)
 
     def _missing(self, name: str) -> str:
         return f'no "{name}" here, only {", ".join(self._arrays) or "nothing"}; {self._advice}'

@@ -158,13 +158,9 @@ def _quantile(values: Float64, weights: Float64, share: float) -> float:
 
 
 HELP = """\
-"orbit AZIMUTH,ELEVATION[,DISTANCE]" (degrees; without a distance the scene fills the picture, or it is that of the
-view beside the scene);
-"look-at X,Y,Z X,Y,Z" (eye and target); the JSON file of one camera, which has "eye" and "target", or "parameters"
-(Pulsar), or "fx", "fy", "cx", "cy", "rotation" and "translation" (OpenCV, world to camera), or
-a camera model of NCore with rotation and translation, and both at the end of a rolling shutter; or a data set:
-cameras.json (Inria), transforms.json (nerfstudio), or a folder with either or with COLMAP's files
-(default: the view beside the scene, SCENE.view.json, which `lumigrad fit` writes, else "orbit 30,20")"""
+"orbit AZIMUTH,ELEVATION[,DISTANCE]" in degrees; "look-at X,Y,Z X,Y,Z", eye and target; the .json file of a camera;
+or a data set, its folder or .json file (docs/formats.md has all files; default: the view beside the scene,
+SCENE.view.json, which `lumigrad fit` writes, else "orbit 30,20")"""
 
 
 # Arguments of cameras that are options of their own; the others are parts of --camera.

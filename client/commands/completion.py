@@ -1,4 +1,4 @@
-"""`lumigrad completion`: prints a script by which a shell completes commands and options."""
+"""`lumigrad completion`: prints a completion script for a shell."""
 
 from __future__ import annotations
 
@@ -47,4 +47,4 @@ def _mark_files(parser: Parser, file: object, folder: object) -> None:
             action.complete = folder  # type: ignore[attr-defined]
 
 
-command = Command("print a script by which a shell completes commands and options", _add_arguments, _run)
+command = Command("print a completion script for a shell", _add_arguments, _run)

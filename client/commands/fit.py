@@ -88,8 +88,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     data = parser.add_argument_group("data")
     option(data, "--images", "folder of the photographs (default: the usual one)", **FOLDER)
     option(data, "--max-size", "largest side of a photograph", 1600, dest="size", type=count, metavar="PIXELS")
-    help_text = "behind the subject: white, black; image: all that the photographs show is the scene; auto: nothing if "
-    help_text += "they are transparent, else the one colour of their edges, else image"
+    help_text = "what is behind the subject: white or black; image: the photographs show nothing but the scene; auto: "
+    help_text += "nothing if they are transparent, else the colour of their edges if it is one, else as image"
     option(data, "--background", help_text, "auto", dest="backdrop", choices=("auto", *CHOICES, "image"))
     help_text = (
         "hold out every Nth photograph; 0: none (default: those that the data set names for that, else every 8th)"
@@ -281,8 +281,8 @@ def _beginning(
         if points is None:
             points = random_points(capture, arguments.seed)
             print(
-                f"lumigrad: {arguments.dataset} has no initial points: begins with {len(points):,} random ones around "
-                "what its cameras look at; --begin FILE names a better beginning",
+                f"lumigrad: {arguments.dataset} has no initial points: the fit begins with {len(points):,} random "
+                "points where the cameras look; to begin with a scene, pass --begin FILE",
                 file=sys.stderr,
             )
         begin = _begun_at(points, arguments)

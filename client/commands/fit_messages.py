@@ -65,8 +65,8 @@ def say_colours(scores: Scores, background: Background) -> None:
     higher = scores.matched_psnr - scores.psnr
     if higher > _MISMATCH_DB and scores.psnr > _GOOD_DB:
         print(
-            f"lumigrad: colours matched, the score is {higher:.1f} dB higher: perhaps the photographs differ in "
-            f"exposure (--exposures), or the background is {background.opposite} (--background)",
+            f"lumigrad: with colours matched, the score would be {higher:.1f} dB higher: perhaps the photographs "
+            f"differ in exposure (--exposures), or the background is {background.opposite} (--background)",
             file=sys.stderr,
         )
 

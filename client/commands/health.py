@@ -83,4 +83,4 @@ def _status_of(reply: bytes) -> int:
     return reply[1] if len(reply) == 2 and reply[0] == 0x08 else 0
 
 
-command = Command("report by the exit status whether a worker serves", _add_arguments, _run)
+command = Command("exit with 0 if a worker is serving", _add_arguments, _run)

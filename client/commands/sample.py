@@ -81,4 +81,4 @@ def _capture(arguments: argparse.Namespace) -> int:
     return 0
 
 
-command = Command("write photographs to try a fit with, or a large scene", _add_arguments, _run)
+command = Command("create a sample capture to try a fit with, or a large scene", _add_arguments, _run)

@@ -99,4 +99,4 @@ def _sources(arguments: argparse.Namespace) -> Iterator[tuple[str, Callable[[], 
             yield target, partial(ask, target), tls
 
 
-command = Command("print the activity of workers, again and again", _add_arguments, _run)
+command = Command("print the activity of workers as it happens", _add_arguments, _run)

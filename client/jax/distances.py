@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lumigrad.client.base.arrays import summary
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
 from lumigrad.client.distances.query import (
@@ -36,6 +37,9 @@ class MeshDistances(NamedTuple):
 
     cost: jax.Array | None
     distance: jax.Array | None
+
+    def __repr__(self) -> str:
+        return summary(type(self).__name__, self._asdict())
 
 
 class JaxDistanceCall(DistanceCall, JaxCall):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lumigrad.client.base.arguments import one_of
-from lumigrad.client.base.arrays import Array
+from lumigrad.client.base.arrays import Array, summary
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
 from lumigrad.client.jax.arrays import optional, real, shaped, stored_channels
@@ -96,6 +96,9 @@ class RenderedGaussians(NamedTuple):
     hit_distance: jax.Array | None = None
     expected_hit_distance: jax.Array | None = None
     normals: jax.Array | None = None
+
+    def __repr__(self) -> str:
+        return summary(type(self).__name__, self._asdict())
 
 
 def render_gaussians(

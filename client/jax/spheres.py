@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
+from lumigrad.client.base.arrays import summary
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
 from lumigrad.client.jax.arrays import optional, shaped, stored_channels
@@ -42,6 +43,9 @@ class RenderedSpheres(NamedTuple):
     alpha: jax.Array | None
     depth: jax.Array | None
     info: jax.Array | None
+
+    def __repr__(self) -> str:
+        return summary(type(self).__name__, self._asdict())
 
 
 class JaxSphereCall(SphereCall, JaxCall):

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from lumigrad.client.base.arrays import summary
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
 from lumigrad.client.distances.query import Surroundings, sphere_rows, surroundings
@@ -29,6 +30,9 @@ class MeshDistances(NamedTuple):
 
     cost: torch.Tensor | None
     distance: torch.Tensor | None
+
+    def __repr__(self) -> str:
+        return summary(type(self).__name__, self._asdict())
 
 
 @outside_graphs

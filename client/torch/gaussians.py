@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 import torch
 
 from lumigrad.client.base.arguments import one_of
+from lumigrad.client.base.arrays import summary
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
 from lumigrad.client.operators.call import check_stored, chosen
@@ -87,6 +88,9 @@ class RenderedGaussians(NamedTuple):
     normals: torch.Tensor | None = None
     ids: torch.Tensor | None = None
 
+    def __repr__(self) -> str:
+        return summary(type(self).__name__, self._asdict())
+
 
 @outside_graphs
 def render_gaussians(
@@ -124,7 +128,7 @@ def render_gaussians(
     type and device are accepted; they are transferred as float32, matrices as float64. Leading sizes on means, quats,
     scales, opacities, colors, viewmats and Ks describe a batch of scenes, each with its own cameras.
 
-    With a stored `scene` only the tensors that are passed travel: none of the Gaussians' for the gradient of a camera.
+    With a stored `scene`, only the tensors that you pass are sent: for the gradient of a camera, none of the Gaussians.
 
     Cameras are `camera`, or pinholes of viewmats and Ks. Tensors that are passed beside `camera` stand in for its own
     numbers, and have gradients.

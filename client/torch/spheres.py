@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from lumigrad.client.base.arrays import summary
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
 from lumigrad.client.errors import InvalidArgument
@@ -44,6 +45,9 @@ class RenderedSpheres(NamedTuple):
     depth: torch.Tensor | None
     info: torch.Tensor | None
 
+    def __repr__(self) -> str:
+        return summary(type(self).__name__, self._asdict())
+
 
 @outside_graphs
 def render_spheres(
@@ -71,7 +75,7 @@ def render_spheres(
     background and gamma, and from alpha and depth. Tensors of any float type and device are accepted; they are
     transferred as float32.
 
-    With a stored `scene` only the tensors that are passed travel: none of the spheres' for the gradient of a camera.
+    With a stored `scene`, only the tensors that you pass are sent: for the gradient of a camera, none of the spheres.
 
     Args:
         positions: [N, 3] centres, world frame, scene units. It, colors and radii are needed, except for those that a

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from lumigrad.client.base.arrays import summary
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
 from lumigrad.client.errors import InvalidArgument
@@ -74,6 +75,9 @@ class RenderedSurfels(NamedTuple):
     radii: torch.Tensor | None = None
     depths: torch.Tensor | None = None
     ids: torch.Tensor | None = None
+
+    def __repr__(self) -> str:
+        return summary(type(self).__name__, self._asdict())
 
 
 @outside_graphs

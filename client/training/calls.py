@@ -199,8 +199,9 @@ class TrainingCalls(Cancellable):
             rates: learning rates by parameter: of Gaussians "means", "quats", "scales" (of their logarithms),
                 "opacities" (of their logits) and "sh0", "sh_rest" or "colors"; of spheres "positions", "colors",
                 "radii" (logarithms), "opacities" (logits). Other parameters are not optimised. None: default rates.
-            refine_poses: rate for the poses of OpenCV's cameras and sensors, radians and scene units a step; None: they
-                are fixed.
+            refine_poses: learning rate of the poses of OpenCV cameras and sensors, in radians and scene units. Adam
+                moves a pose by about the rate in each step of its view, so choose the expected error divided by a
+                quarter of the number of steps of a view: 1e-3 for an error of 0.05 and 200 steps. None: fixed.
             refine_end_poses: the same for the poses at the end of rolling shutters; None: a motion that `refine_poses`
                 finds moves both ends.
             refine_intrinsics: rate for focal lengths and principal points, in units of the focal length: 1e-4 of 500

@@ -282,3 +282,10 @@ def test_tensors_on_a_gpu_come_back_there(client):
         result.info.cpu().numpy().view(np.int32), render(client, scene()).info.numpy().view(np.int32)
     )
     assert all(tensor.grad.device.type == "cuda" for tensor in tensors.values())
+
+
+def test_results_are_printed_as_a_line() -> None:
+    image = torch.zeros(2, 3, 3, requires_grad=True)
+    found = RenderedSpheres(image, torch.zeros(2, 3), None, torch.zeros(2, 3, 5, dtype=torch.int32))
+    assert repr(found) == "RenderedSpheres(color float32 [2, 3, 3], alpha float32 [2, 3], info int32 [2, 3, 5])"
+    assert repr(found._replace(color=7)).startswith("RenderedSpheres(color 7, alpha")

@@ -17,8 +17,8 @@ _LLOYD_STEPS = 12
 _QUANTILES = 4096
 # Axes along which cells of a palette are split.
 _PRINCIPAL_AXES = 16
-# Values that a code book is fitted to; more change it by less than its own error.
-_SAMPLE = 1 << 18
+# Values that a code book is fitted to, and vectors that axes are; more change them by less than their own errors.
+_SAMPLE, _VECTORS = 1 << 18, 1 << 14
 
 
 def morton_order(means: Float32) -> Integers:
@@ -85,7 +85,7 @@ def palette(vectors: Float32, size: int) -> tuple[Float32, Integers]:
 
 def _principal_coordinates(vectors: Float32) -> Float32:
     """Returns [N, up to 16], the coordinates along the axes of the largest variance."""
-    sample = vectors[:: max(1, len(vectors) // _SAMPLE)].astype(np.float64)
+    sample = vectors[:: max(1, len(vectors) // _VECTORS)].astype(np.float64)
     _, axes = np.linalg.eigh(np.cov(sample, rowvar=False))
     return np.asarray(vectors @ axes[:, -_PRINCIPAL_AXES:].astype(np.float32))
 

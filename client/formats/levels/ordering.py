@@ -86,17 +86,16 @@ def merging_order(scene: StoredScene) -> Integers:
     while size < len(scene):
         size *= MERGED
     # Places that are not taken lie at infinity and come last.
-    points = np.full((size, 3), np.inf, np.float32)
-    points[: len(scene)] = scene.means
+    points = np.full((3, size), np.inf, np.float32)
+    points[:, : len(scene)] = scene.means.T
     order = np.arange(size).reshape(1, size)
     while order.shape[1] > MERGED:
-        found = points[order]
-        low = found.min(axis=1)
-        high = np.where(np.isfinite(found), found, -np.inf).max(axis=1)
-        with np.errstate(invalid="ignore"):
-            axes = np.nan_to_num(high - low, nan=-np.inf).argmax(axis=1)
+        found = points[:, order]
+        low, high = found.min(axis=2), np.where(np.isinf(found), -np.inf, found).max(axis=2)
+        # Runs without a point have the extent -inf.
+        axes = (high - np.where(np.isinf(low), 0.0, low)).argmax(axis=0)
         half = order.shape[1] // 2
-        values = np.take_along_axis(found, axes[:, None, None], axis=2)[..., 0]
+        values = found[axes, np.arange(len(order))]
         order = np.take_along_axis(order, np.argpartition(values, half - 1, axis=1), axis=1).reshape(-1, half)
     flat = order.ravel()
     return flat[flat < len(scene)]

@@ -56,7 +56,7 @@ def export_splats(
         for name, shape in shapes.items():
             check_shape(name, tensors[name].shape, (len(means), *shape))
     arrays = {name: tensor.detach().float().cpu().numpy() for name, tensor in tensors.items()}
-    finite = [np.isfinite(array).reshape(len(means), -1).all(axis=1) for array in arrays.values()]
+    finite = [np.isfinite(array).all(axis=tuple(range(1, array.ndim))) for array in arrays.values()]
     arrays = {name: array[np.logical_and.reduce(finite)] for name, array in arrays.items()}
     with TemporaryDirectory() as folder:
         path = Path(folder, "scene")
@@ -116,7 +116,8 @@ def load_ply_to_splats(path: str | PathLike[str]) -> dict[str, torch.Tensor]:
 
 def _columns(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Properties of a file as Inria's trainer writes them; higher harmonics channel by channel."""
-    rest = arrays["shN"].transpose(0, 2, 1).reshape(len(arrays["means"]), -1)
+    higher = arrays["shN"]
+    rest = higher.transpose(0, 2, 1).reshape(len(higher), 3 * higher.shape[1])
     groups = {"f_dc": arrays["sh0"][:, 0], "f_rest": rest, "opacity": arrays["opacities"]}
     groups |= {"scale": arrays["scales"], "rot": arrays["quats"]}
     found = dict(zip("xyz", arrays["means"].T, strict=True))

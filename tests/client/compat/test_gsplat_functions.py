@@ -122,6 +122,8 @@ def test_files_keep_the_parameters(tmp_path: Path):
             ("opacities", given["opacities"].sigmoid()),
         ):
             np.testing.assert_allclose(getattr(scene, name)[order], expected[kept].numpy()[reference], atol=atol)
+    gsplat.export_splats(**splats(0), save_to=path)
+    assert all(len(value) == 0 for value in gsplat.load_ply_to_splats(path).values())
     flat = {**given, "shN": given["shN"][:, :0]}
     gsplat.export_splats(**flat, save_to=path)
     assert gsplat.load_ply_to_splats(path)["shN"].shape == (COUNT - 1, 0, 3)

@@ -23,18 +23,18 @@ from lumigrad.client.compat.gsplat.rasterization import fully_fused_projection_w
 from lumigrad.client.compat.gsplat.surfels import fully_fused_projection_2dgs
 
 
-def _has() -> bool:
-    """Whether a part of gsplat is offered: what this stands for is."""
+def _offered() -> bool:
+    """Says that programs find this part of gsplat here."""
     return True
 
 
-def _has_not() -> bool:
-    """Whether a part of gsplat is offered: what this stands for, functions of its kernels alone, is not."""
+def _not_offered() -> bool:
+    """Says that programs do not find this part of gsplat here: functions that only its kernels have."""
     return False
 
 
-has_2dgs = has_3dgs = has_3dgut = has_adam = has_reloc = _has
-has_camera_wrappers = has_losses = _has_not
+has_2dgs = has_3dgs = has_3dgut = has_adam = has_reloc = _offered
+has_camera_wrappers = has_losses = _not_offered
 
 __all__ = [
     "BivariateWindshieldModelParameters",

@@ -14,7 +14,7 @@ import torch
 from lumigrad.kernels import gaussians
 from lumigrad.protos import dtypes
 from lumigrad.protos.hashing import tensors_of
-from lumigrad.protos.tensors import ALIGNMENT, PayloadReader
+from lumigrad.protos.tensors import ALIGNMENT, PayloadReader, nbytes
 from lumigrad.server.core.limits import Limits, arguments_of, require
 from lumigrad.server.engines.content import Tensors, check_shape, check_type
 from lumigrad.v1 import scene_pb2
@@ -38,8 +38,8 @@ def check_header(levels: scene_pb2.GaussianLevels, limits: Limits, field: str) -
     for name, dtype in _TYPES.items():
         require(name in tensors, f"{field}.{name}", "a tensor", "none")
         check_type(tensors[name], f"{field}.{name}", dtype)
-        where = tensors[name].WhichOneof("location")
-        require(where == "payload", f"{field}.{name}", "a span of the payload", where or "none")
+        expected, place = nbytes(tensors[name], f"{field}.{name}"), tensors[name].payload
+        require(place.length == expected, f"{field}.{name}.payload", f"a span of {expected} bytes", place.length)
     counts = list(tensors["counts"].shape)
     is_fit = len(counts) == 2 and min(counts) >= 1 and prod(counts) <= _MOST_BLOCKS
     require(is_fit, f"{field}.counts", f"shape [P, L] with 1 to {_MOST_BLOCKS} levels in all", counts)

@@ -129,20 +129,18 @@ class LevelView:
         """The levels that are in memory, or the next coarser ones; has the others read."""
         runtime = self._runtime
         levels: Levels = wanted.copy()
-        pages = np.flatnonzero(wanted >= 0)
-        resident = runtime.pages.resident(self._scene_id, pages.tolist(), self._table.counts.shape[1])
         late: list[tuple[int, int]] = []
-        for page, row in zip(pages.tolist(), resident, strict=True):
+        for page in np.flatnonzero(wanted >= 0).tolist():
             best = int(wanted[page])
             levels[page] = NONE
-            if not row[best]:
-                late.append((page, best))
-            for level in np.flatnonzero(row[best:]) + best:
-                found = runtime.pages.page(self._scene_id, page, int(level))
+            for level in range(best, self._table.counts.shape[1]):
+                found = runtime.pages.page(self._scene_id, page, level)
                 if found is not None:
-                    self._pages[page, int(level)] = found
+                    self._pages[page, level] = found
                     levels[page] = level
                     break
+            if levels[page] != best:
+                late.append((page, best))
         if late:
             file = self._opened()
             for place in late[:_MOST_AHEAD]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
-from collections.abc import Collection
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from lumigrad.kernels.buffers import empty
@@ -77,19 +76,13 @@ class PagePool(LruStore[torch.Tensor | CutRows]):
         assert not isinstance(found, CutRows)
         return found
 
-    def resident(self, scene_id: str, pages: Collection[int], levels: int) -> npt.NDArray[np.bool_]:
-        """[pages, levels] which of them are in memory."""
-        with self._lock:
-            found = [_page_name(scene_id, page, level) in self._cache for page in pages for level in range(levels)]
-        return np.reshape(np.array(found, bool), (len(pages), levels))
-
     def keep_page(self, scene_id: str, page: int, level: int, rows: torch.Tensor) -> None:
         """Keep rows that were read, if there is room."""
         self._keep(_page_name(scene_id, page, level), rows, rows.nbytes)
 
     def cut(self, scene_id: str, cut: Cut, device: torch.device) -> CutRows:
         """The rows of a cut, which may have to be filled."""
-        name = f"{scene_id}/{cut.levels.tobytes().hex()}"
+        name = f"{scene_id}/{hashlib.sha256(cut.levels.tobytes()).hexdigest()}"
         with self._lock:
             found = self._cache.get(name)
         if isinstance(found, CutRows):

@@ -373,6 +373,7 @@ class SceneStore(LruStore[StoredScene]):
             return scene
         self._cache.pop(scene_id)
         self._forget_hash(scene)
+        self._puts.pop(scene_id, None)
         return None
 
     def _count_put(self, scene: StoredScene) -> None:

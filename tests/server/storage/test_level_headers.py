@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import pytest
 from lumigrad.protos import dtypes
 from lumigrad.protos.streams import frames_of
 from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.protos.wire import Frame
 from lumigrad.v1 import scene_pb2
 from support.calls.raw_calls import RawClient, failure, violation
+from support.workers.slow_render import wait_until
 from support.workers.spooling import files
 from support.workers.worker import worker
 
@@ -42,6 +45,28 @@ def tables() -> dict[str, Any]:
         "errors": np.array([[0, 1]] * PAGES, np.float32),
         "digests": np.zeros((PAGES, LEVELS, 32), np.uint8),
     }
+
+
+def test_a_put_that_is_cancelled_leaves_nothing(raw: RawClient, folder: Path) -> None:
+    sent, go_on = threading.Event(), threading.Event()
+
+    def frames() -> Iterator[Frame[scene_pb2.PutRequest]]:
+        payload = PayloadWriter()
+        request = scene_pb2.PutRequest()
+        for name, array in tables().items():
+            getattr(request.scene.levels, name).CopyFrom(payload.add_to_payload(array))
+        table = b"".join(payload.buffers)
+        request.payload_bytes = payload.length + -payload.length % 64 + PAGES * 5 * ROW_BYTES
+        yield Frame(request, memoryview(table + bytes(-len(table) % 64)))
+        sent.set()
+        go_on.wait(60)
+
+    call = raw.scene_stub.Put.future(frames(), timeout=60)
+    sent.wait(60)
+    wait_until(lambda: bool(files(folder)), "a part of a file")
+    call.cancel()
+    go_on.set()
+    wait_until(lambda: not files(folder), "no part of a file")
 
 
 def put(raw: RawClient, arrays: dict[str, Any], change: Callable[[scene_pb2.PutRequest], object] | None = None) -> None:

@@ -24,9 +24,9 @@ def levels_arrays(levels: GaussianLevels) -> Mapping[str, Array]:
     if kept is None:
         digests = [np.frombuffer(hashlib.sha256(rows).digest(), np.uint8) for rows in _all_rows(levels)]
         kept = {
-            "bounds": np.asarray(levels.bounds, np.float32),
-            "counts": np.asarray(levels.counts, np.int64),
-            "errors": np.asarray(levels.errors, np.float32),
+            "bounds": np.ascontiguousarray(levels.bounds, np.float32),
+            "counts": np.ascontiguousarray(levels.counts, np.int64),
+            "errors": np.ascontiguousarray(levels.errors, np.float32),
             "digests": np.reshape(digests, (*levels.counts.shape, -1)),
         }
         vars(levels)["_arrays"] = kept

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 from lumigrad.protos import dtypes
+from lumigrad.protos.dtypes import Array
 from lumigrad.protos.tensors import PayloadReader
 from lumigrad.server.core.call import Allocate, Call, held
 from lumigrad.server.core.errors import BusyError, SceneNotFoundError
@@ -35,10 +36,15 @@ from lumigrad.v1 import render_pb2
 T = TypeVar("T")
 # [P] the level of each page.
 Levels = npt.NDArray[np.int8]
+# A page and its level.
+Place = tuple[int, int]
+# Pages that are read or copied without a look at the call, and about how many bytes one read has.
+_STEP = 64
+_READ_BYTES = 4 << 20
 # Outputs with a row for each Gaussian of a scene, or with its number.
 _OF_ROWS = ("ids", "radii", "means2d", "depths", "conics", "projected_opacities")
-# Pages that are read for later calls, beside those that calls wait for.
-_MOST_AHEAD = 64
+# Reads that may wait while others are added for later calls.
+_MOST_AHEAD = 16
 _RULES = GaussianRules()
 
 
@@ -60,7 +66,7 @@ class LevelView:
         self._runtime, self._call = runtime, call
         self.reference = scene.reference
         # Pages that were in memory when the cut was chosen, if the call does not wait for others.
-        self._pages: dict[tuple[int, int], torch.Tensor] = {}
+        self._pages: dict[Place, torch.Tensor] = {}
         self._rows: CutRows | None = None
         _check(spec, runtime.limits, field)
         self.cut = self._chosen(spec, field)
@@ -70,19 +76,18 @@ class LevelView:
         """Gather the rows, and wait for those that have to be read; raises what `Call.check` raises."""
         runtime, call = self._runtime, self._call
         rows = self._run(lambda: runtime.pages.cut(self._scene_id, self.cut, runtime.transfer.device), call)
+        places = list(zip(self.cut.pages.tolist(), self.cut.levels[self.cut.pages].tolist(), strict=True))
         file: PayloadFile | None = None
         with held(rows.lock, call), call.times.stage("pages"):
-            levels = self.cut.levels[self.cut.pages]
             while not rows.is_complete:
                 call.check()
-                place = int(self.cut.pages[rows.filled]), int(levels[rows.filled])
-                page = self._pages.get(place)
-                if page is None:
-                    page = runtime.pages.page(self._scene_id, *place)
-                if page is None:
-                    file = file or self._opened()
-                    page = runtime.reads.wait_for((self._scene_id, *place), partial(self._read, file, *place), call)
-                self._run(partial(rows.add, self._table.tensors(page)), call)
+                left = places[rows.filled :]
+                pages = self._in_memory(left)
+                if not pages:
+                    file, missing = file or self._opened(), self._missing(left)
+                    read = partial(self._read, file, missing)
+                    self._pages |= runtime.reads.wait_for((self._scene_id, *missing), read, call)
+                self._run(partial(self._add, rows, pages), call)
         self._rows = rows
         self._pages.clear()
 
@@ -129,7 +134,7 @@ class LevelView:
         """The levels that are in memory, or the next coarser ones; has the others read."""
         runtime = self._runtime
         levels: Levels = wanted.copy()
-        late: list[tuple[int, int]] = []
+        late: list[Place] = []
         for page in np.flatnonzero(wanted >= 0).tolist():
             best = int(wanted[page])
             levels[page] = NONE
@@ -141,11 +146,40 @@ class LevelView:
                     break
             if levels[page] != best:
                 late.append((page, best))
-        if late:
-            file = self._opened()
-            for place in late[:_MOST_AHEAD]:
-                runtime.reads.begin((self._scene_id, *place), partial(self._read, file, *place), _MOST_AHEAD)
+        while late and (missing := self._missing(late)):
+            read = partial(self._read, self._opened(), missing)
+            runtime.reads.begin((self._scene_id, *missing), read, _MOST_AHEAD)
+            late = late[len(missing) :]
         return levels
+
+    def _in_memory(self, places: Sequence[Place]) -> list[torch.Tensor]:
+        """The first pages at these places, as far as they are in memory, some at a time."""
+        found = []
+        for place in places[:_STEP]:
+            page = self._pages.pop(place, None)
+            page = self._runtime.pages.page(self._scene_id, *place) if page is None else page
+            if page is None:
+                break
+            found.append(page)
+        return found
+
+    def _missing(self, places: Sequence[Place]) -> list[Place]:
+        """The first places of which the rows are not in memory: so many that one read takes little time."""
+        missing, nbytes = [], 0
+        for place in places:
+            if nbytes > _READ_BYTES or len(missing) == _STEP:
+                break
+            if place not in self._pages and self._runtime.pages.page(self._scene_id, *place) is None:
+                missing.append(place)
+                nbytes += self._bytes_of(place)
+        return missing
+
+    def _bytes_of(self, place: Place) -> int:
+        return int(self._table.counts[place]) * self._table.row_bytes
+
+    def _add(self, rows: CutRows, pages: Sequence[torch.Tensor]) -> None:
+        for page in pages:
+            rows.add(self._table.tensors(page))
 
     def _opened(self) -> PayloadFile:
         """The file of the rows, which stays readable until the call ends, even if the scene is deleted."""
@@ -155,22 +189,25 @@ class LevelView:
             raise SceneNotFoundError(self._scene_id)
         return file
 
-    def _read(self, file: PayloadFile, page: int, level: int, allocate: Allocate) -> torch.Tensor:
-        """Read a level of a page, on the thread of the tenant's reads."""
-        runtime, table = self._runtime, self._table
-        nbytes = int(table.counts[page, level]) * table.row_bytes
+    def _read(self, file: PayloadFile, places: Sequence[Place], allocate: Allocate) -> dict[Place, torch.Tensor]:
+        """Read pages, on the thread of the tenant's reads."""
+        runtime = self._runtime
         try:
-            raw = file.read(table.offset(page, level), allocate(nbytes))
-            if hashlib.sha256(raw).digest() != table.digests[page, level].tobytes():
-                raise DamagedError(f"level {level} of page {page} is not what was written")
+            arrays = [self._rows_in(file, place, allocate) for place in places]
         except DamagedError as error:
             assert runtime.spool is not None
             runtime.spool.damaged(self._scene_id, error)
             raise SceneNotFoundError(self._scene_id) from error
-        array = np.frombuffer(raw, np.float32)
-        rows = self._run(lambda: runtime.transfer.upload(array, dtypes.FLOAT32), None)
-        runtime.pages.keep_page(self._scene_id, page, level, rows)
-        return rows
+        pages = self._run(lambda: [runtime.transfer.upload(array, dtypes.FLOAT32) for array in arrays], None)
+        for place, page in zip(places, pages, strict=True):
+            runtime.pages.keep_page(self._scene_id, *place, page)
+        return dict(zip(places, pages, strict=True))
+
+    def _rows_in(self, file: PayloadFile, place: Place, allocate: Allocate) -> Array:
+        raw = file.read(self._table.offset(*place), allocate(self._bytes_of(place)))
+        if hashlib.sha256(raw).digest() != self._table.digests[place].tobytes():
+            raise DamagedError(f"level {place[1]} of page {place[0]} is not what was written")
+        return np.frombuffer(raw, np.float32)
 
     def _run(self, work: Callable[[], T], call: Call | None) -> T:
         """Do work with tensors: on the CPU here, beside the jobs of others."""

@@ -11,7 +11,7 @@ NATIVE_SOURCES := $(shell find kernels/native -name '*.cpp' -o -name '*.cu' -o -
 PROTOS := $(wildcard protos/lumigrad/v1/*.proto protos/lumigrad/drive/v1/*.proto)
 
 GPU_STEPS := $(addprefix gpu-,build test bench peers profile table)
-.PHONY: setup emulation demo test test-all bench bench-service soak mutations typed lint docs format sanitize sanitize-emulation sanitize-threads gpu-check gpu gpu-pack $(GPU_STEPS) dist test-wheel deploy-tools locks image-cpu image-cuda test-image wheels wheel-cuda12 test-wheels sbom clean
+.PHONY: setup emulation demo test test-all bench bench-service bench-simulators soak mutations typed lint docs format sanitize sanitize-emulation sanitize-threads gpu-check gpu gpu-pack $(GPU_STEPS) dist test-wheel deploy-tools locks image-cpu image-cuda test-image wheels wheel-cuda12 test-wheels sbom clean
 
 setup: $(VENV)/.installed
 
@@ -107,6 +107,10 @@ bench: setup
 # What the service costs beside a bare gRPC server; part of `make bench`.
 bench-service: setup
 	$(BIN)/python -m tests.benchmarks.service
+
+# A driving simulator's rate: cameras of two sizes and both lidars, on the CPU and on the first GPU, if there is one.
+bench-simulators: setup
+	$(BIN)/python -m tests.benchmarks.sensorsim
 
 # Mixed load and faults for a while: fails if anything grows, and writes build/bench/soak.json.
 SOAK_MINUTES ?= 30

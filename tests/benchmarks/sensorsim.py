@@ -1,9 +1,10 @@
-"""Times of a driving simulator's frames: latency of a batch of cameras, its kernels' part, and frames per second.
+"""Times of a driving simulator's frames and scans: latency, the kernels' part, and frames per second.
 
-    python -m tests.benchmarks.sensorsim --gaussians 500000 --rollouts 4
+    make bench-simulators
+    python -m tests.benchmarks.sensorsim --gaussians 500000 --rollouts 4 --device cuda:0
 
-A worker of its own renders a street of Gaussians through f-theta cameras with rolling shutters; each rollout is a
-channel with one call in progress, as AlpaSim's.
+A worker of its own renders a street of Gaussians through f-theta cameras with rolling shutters, in batches, and scans
+it with both lidars; each rollout is a channel with one call in progress, as AlpaSim's.
 """
 
 from __future__ import annotations
@@ -14,16 +15,19 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from scipy.spatial.transform import Rotation
 
 from lumigrad.client import Gaussians
+from lumigrad.protos.drive.lidars import LIDARS
 from support.driving.scenes import FORWARD, pose
 from support.driving.stubs import JPEG, MESSAGES, TOP_TO_BOTTOM, DrivingClient
 from support.workers.worker import WorkerProcess, worker
@@ -37,11 +41,10 @@ _HEADINGS = (0, 60, -60, 180)
 
 @dataclass(frozen=True)
 class Row:
-    """Times of batches of some cameras, one batch a call; milliseconds."""
+    """Times of calls for some frames each; milliseconds."""
 
-    width: int
-    height: int
-    cameras: int
+    sensor: str
+    frames: int
     p50_ms: float
     p99_ms: float
     kernel_ms: float
@@ -90,24 +93,55 @@ def batch(width: int, height: int, cameras: int, step: int) -> Any:
     return MESSAGES["Batch"](items=items)
 
 
+def scan(device: int, step: int) -> Any:
+    """The request for a scan of a turn of the lidar."""
+    x = -20 + 0.5 * (step % 80)
+    pair = MESSAGES["PosePair"](start_pose=pose((x, 0, 1.9)), end_pose=pose((x + 0.5, 0, 1.9)))
+    times = {"frame_start_us": step, "frame_end_us": step + 100_000}
+    return MESSAGES["LidarFrame"](scene_id=SCENE, lidar_config={"lidar_type": device}, sensor_pose=pair, **times)
+
+
+def kinds() -> Iterator[tuple[str, int, str, Callable[[int], Any]]]:
+    """What is measured: its name, the frames of a call, its method, and its request at a step."""
+    for width, height in SIZES:
+        for cameras in CAMERAS:
+            yield f"{width}x{height}", cameras, "batch_render_rgb", partial(batch, width, height, cameras)
+    for number, name in enumerate(LIDARS):
+        yield name, 1, "render_lidar", partial(scan, number)
+
+
 def kernel_seconds(process: WorkerProcess) -> float:
     """What the kernels' own timers have counted since the worker started."""
     return sum(map(float, re.findall(r"^lumigrad_kernel_seconds_sum\{.*\} (\S+)$", process.metrics(), re.M)))
 
 
-def measured(process: WorkerProcess, width: int, height: int, cameras: int, rollouts: int, seconds: float) -> Row:
+def check(reply: Any) -> None:
+    """That a reply has what was asked for."""
+    if hasattr(reply, "items"):
+        assert all(item.success for item in reply.items), reply.items[0].error_message
+    else:
+        assert reply.num_points
+
+
+def measured(
+    process: WorkerProcess,
+    kind: tuple[str, int, str, Callable[[int], Any]],
+    rollouts: int,
+    seconds: float,
+) -> Row:
     """Calls for some time, from several rollouts at once."""
+    sensor, frames, method, request_at = kind
 
     def rollout(first: int) -> list[float]:
         times: list[float] = []
         with DrivingClient(process.target) as simulator:
             until = time.perf_counter() + seconds
             while time.perf_counter() < until or len(times) < 5:
-                request = batch(width, height, cameras, first + len(times))
+                request = request_at(first + len(times))
                 started = time.perf_counter()
-                reply = simulator.call("batch_render_rgb", request)
+                reply = simulator.call(method, request)
                 times.append((time.perf_counter() - started) * 1e3)
-                assert all(item.success for item in reply.items), reply.items[0].error_message
+                check(reply)
         return times
 
     rollout(0)
@@ -117,7 +151,7 @@ def measured(process: WorkerProcess, width: int, height: int, cameras: int, roll
     whole = time.perf_counter() - started
     p50, p99 = map(float, np.percentile(times, (50, 99)))
     kernel_ms = (kernel_seconds(process) - before) / len(times) * 1e3
-    return Row(width, height, cameras, p50, p99, kernel_ms, cameras * len(times) / whole, len(times))
+    return Row(sensor, frames, p50, p99, kernel_ms, frames * len(times) / whole, len(times))
 
 
 def rows(device: str, count: int, rollouts: int, seconds: float) -> Iterator[Row]:
@@ -126,26 +160,25 @@ def rows(device: str, count: int, rollouts: int, seconds: float) -> Iterator[Row
         street(Path(folder), count)
         options = ("--device", device, "--sensorsim", folder, "--sensorsim-preload")
         with worker(*options) as process:
-            for width, height in SIZES:
-                for cameras in CAMERAS:
-                    yield measured(process, width, height, cameras, rollouts, seconds)
+            for kind in kinds():
+                yield measured(process, kind, rollouts, seconds)
 
 
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", nargs="*", default=["cpu", *(["cuda:0"] if torch.cuda.is_available() else [])])
     parser.add_argument("--gaussians", type=int, default=50_000)
     parser.add_argument("--rollouts", type=int, default=1, help="simulations at once")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each row")
     given = parser.parse_args()
-    print(f"{given.gaussians:,} Gaussians, {given.rollouts} rollouts, JPEG, f-theta, rolling shutter, {given.device}")
-    print("   size      cameras   p50 ms   p99 ms  kernel ms   frames/s  calls")
-    for row in rows(given.device, given.gaussians, given.rollouts, given.seconds):
-        numbers = (
-            f"{row.p50_ms:8.1f} {row.p99_ms:8.1f} {row.kernel_ms:10.1f} {row.frames_per_second:10.1f} {row.calls:6d}"
-        )
-        print(f"{row.width:5d}x{row.height:<5d} {row.cameras:6d}   {numbers}")
+    for device in given.device:
+        print(f"{given.gaussians:,} Gaussians, {given.rollouts} rollouts, JPEG, f-theta, rolling shutter, {device}")
+        print("| sensor | frames a call | p50, ms | p99, ms | kernels, ms | frames/s | calls |")
+        print("|---|---|---|---|---|---|---|")
+        for row in rows(device, given.gaussians, given.rollouts, given.seconds):
+            times = f"{row.p50_ms:.1f} | {row.p99_ms:.1f} | {row.kernel_ms:.1f} | {row.frames_per_second:.1f}"
+            print(f"| {row.sensor} | {row.frames} | {times} | {row.calls} |", flush=True)
     print(f"{os.cpu_count()} cores; load of the last minutes: {', '.join(f'{load:.1f}' for load in os.getloadavg())}")
 
 

@@ -35,6 +35,12 @@ class CollisionBuffer:
             torch.zeros(rows, device=device, dtype=torch.uint8),
         )
 
+    def clone(self) -> CollisionBuffer:
+        """Returns a copy, tensors included."""
+        sparsity = self.sparsity_index_buffer
+        copies = self.distance_buffer.clone(), self.grad_distance_buffer.clone()
+        return CollisionBuffer(*copies, None if sparsity is None else sparsity.clone())
+
     def check(self, spheres: torch.Tensor) -> None:
         """Raises CuroboArgumentError unless the buffers fit the spheres (b, h, n, 4)."""
         if not isinstance(spheres, torch.Tensor) or spheres.ndim != 4 or spheres.shape[-1] != 4:
@@ -79,6 +85,11 @@ class CollisionQueryBuffer:
         held = self.mesh_collision_buffer
         if held is None or held.distance_buffer.shape != tuple(shape[:3]) or held.distance_buffer.device != device:
             self.mesh_collision_buffer = CollisionBuffer.zeros(shape, device)
+
+    def clone(self) -> CollisionQueryBuffer:
+        """Returns a copy, tensors included."""
+        held = self.mesh_collision_buffer
+        return CollisionQueryBuffer(None if held is None else held.clone())
 
     def get_gradient_buffer(self) -> torch.Tensor | None:
         """Returns (b, h, n, 4), the gradients of the last query whose spheres required one; None before the first."""

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-import numpy as np
 import torch
 
-from lumigrad.client.base.arrays import Float64
 from lumigrad.client.compat.curobo.buffers import CollisionBuffer, CollisionQueryBuffer
 from lumigrad.client.compat.curobo.errors import CuroboArgumentError, curobo_refusals
+from lumigrad.client.compat.curobo.geometry import Cuboid, VoxelGrid
 from lumigrad.client.compat.curobo.obstacles import Obstacles
 from lumigrad.client.compat.curobo.sphere_cost import SphereCost, SphereFunction, first, settings_of
-from lumigrad.client.compat.curobo.values import (
-    CollisionCheckerType,
-    Cuboid,
-    TensorDeviceType,
-    VoxelGrid,
-    pose_numbers,
-)
+from lumigrad.client.compat.curobo.values import CollisionCheckerType, TensorDeviceType, pose_numbers
+from lumigrad.client.compat.curobo.world_config import WorldConfig
 from lumigrad.client.default import default_client
 from lumigrad.client.settings.distances import DistanceSettings
 from lumigrad.client.torch.remote import outside_graphs
-from lumigrad.client.values.rotations import pose_array, rotated
 
 
 @dataclass
@@ -48,6 +41,26 @@ class WorldCollisionConfig:
     checker_type: Any = CollisionCheckerType.MESH
     max_distance: Any = 0.1
     max_esdf_distance: Any = 100.0
+
+    @staticmethod
+    def load_from_dict(
+        world_coll_checker_dict: Mapping[str, Any], world_model_dict: Any = None, tensor_args: Any = None
+    ) -> WorldCollisionConfig:
+        """Creates the configuration from a dictionary of its attributes.
+
+        Args:
+            world_coll_checker_dict: attributes by name; those that there are not here have no effect.
+            world_model_dict: a WorldConfig, the content of a world file, or a list of these.
+            tensor_args: device and type of tensors.
+        """
+        models = world_model_dict if isinstance(world_model_dict, list) else [world_model_dict]
+        made = [WorldConfig.from_dict(model) if isinstance(model, Mapping) else model for model in models]
+        known = {field.name for field in fields(WorldCollisionConfig)} - {"tensor_args", "world_model"}
+        given = {name: value for name, value in world_coll_checker_dict.items() if name in known}
+        if isinstance(given.get("checker_type"), str):
+            given["checker_type"] = CollisionCheckerType(given["checker_type"])
+        model = made if isinstance(world_model_dict, list) else made[0]
+        return WorldCollisionConfig(tensor_args or TensorDeviceType(), model, **given)
 
 
 class WorldMeshCollision(Obstacles):
@@ -201,10 +214,9 @@ class WorldMeshCollision(Obstacles):
 
     def _grid(self, box: Any, voxel_size: float, values: torch.Tensor | None = None) -> VoxelGrid:
         """Returns the grid of a box, with its voxels' centres and half edges."""
-        grid = VoxelGrid(getattr(box, "name", "grid"), box.pose, box.dims, float(voxel_size), values)
-        centres = _centres(grid)
-        radius = np.full((len(centres), 1), grid.voxel_size / 2)
-        grid.xyzr_tensor = torch.from_numpy(np.concatenate([centres, radius], axis=1)).to(self._device, torch.float32)
+        name, size = getattr(box, "name", "grid"), float(voxel_size)
+        grid = VoxelGrid(name, box.pose, dims=box.dims, voxel_size=size, feature_tensor=values)
+        grid.xyzr_tensor = grid.create_xyzr_tensor(True, TensorDeviceType(self._device))
         return grid
 
     def _cost(
@@ -241,16 +253,13 @@ def _check_sum(sum_collisions: Any) -> None:
 
 
 def _box(cuboid: Any) -> Any:
-    return Cuboid("bounding_box", None, (1.0, 1.0, 1.0)) if cuboid is None else cuboid
+    return Cuboid("bounding_box", dims=(1.0, 1.0, 1.0)) if cuboid is None else cuboid
 
 
-def _centres(grid: VoxelGrid) -> Float64:
-    """Returns [N, 3] world centres, x slowest; like the original, half a voxel off for an odd number of voxels."""
-    edge = grid.voxel_size
-    axes = [
-        (np.arange(1, count + 1) - round(float(length) / (2 * edge))) * edge - edge / 2
-        for count, length in zip(grid.shape, grid.dims, strict=True)
-    ]
-    points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 3)
-    pose = pose_array("pose", pose_numbers("pose", grid.pose))
-    return rotated(pose[3:] / np.linalg.norm(pose[3:]), points) + pose[:3]
+# The checkers of single kinds of obstacles, which this one has all of.
+WorldPrimitiveCollision = WorldVoxelCollision = WorldMeshCollision
+
+
+def create_collision_checker(config: WorldCollisionConfig) -> WorldMeshCollision:
+    """Creates the checker of a configuration."""
+    return WorldMeshCollision(config)

@@ -7,22 +7,29 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+from lumigrad.client.base.arrays import to_numpy
 from lumigrad.client.calls.scenes import stored
 from lumigrad.client.client import Client
 from lumigrad.client.compat.curobo.errors import CuroboArgumentError, curobo_refusals
+from lumigrad.client.compat.curobo.geometry import Cuboid, VoxelGrid
 from lumigrad.client.compat.curobo.registry import Kind, Slot, sign_of
 from lumigrad.client.compat.curobo.values import pose_numbers
 from lumigrad.client.distances.query import Surroundings
 from lumigrad.client.values.mesh import Mesh
 from lumigrad.client.values.rotations import inverse_pose, pose_array
+from lumigrad.client.values.world import Cuboid as ClientCuboid
 from lumigrad.client.values.world import Obstacle, World
 
 # Kinds of obstacles that a world model may contain but no checker here supports.
 _FOREIGN = ("sphere", "capsule", "cylinder", "blox")
+_PLURALS: dict[Kind, str] = {"mesh": "meshes", "cuboid": "cuboids", "voxel": "voxel grids"}
 
 
 class Obstacles:
     """The obstacles of a checker; the world is rebuilt when something changed."""
+
+    # The model that was loaded last, or the models, as they were given.
+    world_model: Any = None
 
     def __init__(self, environments: int) -> None:
         self._slots: list[list[Slot]] = [[] for _ in range(environments)]
@@ -39,6 +46,7 @@ class Obstacles:
         """Replaces the obstacles of an environment by those of a model with lists `cuboid`, `mesh` and `voxel`."""
         slots = [] if world_model is None else list(_slots_of(world_model))
         self._of(env_idx)[:] = slots
+        self.world_model = world_model
         self._world = None
 
     def load_batch_collision_model(self, world_config_list: Sequence[Any]) -> None:
@@ -47,6 +55,7 @@ class Obstacles:
         self.clear_cache()
         for index, model in enumerate(world_config_list):
             self.load_collision_model(model, index)
+        self.world_model = world_config_list
 
     def create_collision_cache(
         self, mesh_cache: int | None = None, obb_cache: int | None = None, n_envs: int | None = None
@@ -61,7 +70,20 @@ class Obstacles:
 
     def add_mesh(self, new_mesh: Any, env_idx: int = 0) -> None:
         """Adds a mesh, or replaces the mesh of the same name."""
-        slot, slots = Slot.of_mesh(new_mesh), self._of(env_idx)
+        self._add(Slot.of_mesh(new_mesh), env_idx)
+
+    def add_obb(self, cuboid: Any, env_idx: int = 0) -> None:
+        """Adds a cuboid, or replaces the cuboid of the same name."""
+        self._add(Slot.of_cuboid(cuboid), env_idx)
+
+    def add_obb_from_raw(
+        self, name: str, dims: Any, env_idx: int, w_obj_pose: Any = None, obj_w_pose: Any = None
+    ) -> None:
+        """Adds a cuboid of these full edges, metres, at a pose or at the inverse of one."""
+        self.add_obb(Cuboid(name, _pose_of(w_obj_pose, obj_w_pose), dims=to_numpy("dims", dims).reshape(-1)), env_idx)
+
+    def _add(self, slot: Slot, environment: int) -> None:
+        slots = self._of(environment)
         same = [index for index, other in enumerate(slots) if (other.name, other.kind) == (slot.name, slot.kind)]
         index = same[0] if same else len(slots)
         slots[index : index + 1] = [slot]
@@ -71,10 +93,7 @@ class Obstacles:
         self, name: str, w_obj_pose: Any, env_idx: int = 0, update_cpu_reference: bool = False
     ) -> None:
         """Moves an obstacle; its pose is object to world."""
-        pose, index = tuple(pose_numbers("w_obj_pose", w_obj_pose)), self._find(name, env_idx)
-        with curobo_refusals():
-            pose_array("pose", pose)
-        self._change(env_idx, index, pose=pose)
+        self._move(self._find(name, env_idx), w_obj_pose, env_idx)
 
     def update_mesh_pose(
         self,
@@ -85,20 +104,64 @@ class Obstacles:
         env_idx: int = 0,
     ) -> None:
         """Moves a mesh, given by its name or its number among the meshes, to a pose or to the inverse of one."""
-        if (w_obj_pose is None) == (obj_w_pose is None):
-            raise CuroboArgumentError.of("w_obj_pose", "expected either w_obj_pose or obj_w_pose, got both or neither")
-        if name is None:
-            meshes = self._names(env_idx, "mesh")
-            number = -1 if env_obj_idx is None else int(env_obj_idx)
-            if not 0 <= number < len(meshes):
-                raise CuroboArgumentError.of(
-                    "env_obj_idx", f"expected a name, or the number of one of {len(meshes)} meshes, got {env_obj_idx}"
-                )
-            name = meshes[number]
-        pose = w_obj_pose
-        if obj_w_pose is not None:
-            pose = inverse_pose(pose_array("obj_w_pose", pose_numbers("obj_w_pose", obj_w_pose)))
-        self.update_obstacle_pose(name, pose, env_idx)
+        index = self._numbered("mesh", name, env_obj_idx, env_idx)
+        self._move(index, _pose_of(w_obj_pose, obj_w_pose), env_idx)
+
+    def update_obb_pose(
+        self,
+        w_obj_pose: Any = None,
+        obj_w_pose: Any = None,
+        name: str | None = None,
+        env_obj_idx: int | None = None,
+        env_idx: int = 0,
+    ) -> None:
+        """Moves a cuboid, as `update_mesh_pose` moves a mesh."""
+        index = self._numbered("cuboid", name, env_obj_idx, env_idx)
+        self._move(index, _pose_of(w_obj_pose, obj_w_pose), env_idx)
+
+    def update_obb_dims(
+        self, obj_dims: Any, name: str | None = None, env_obj_idx: int | None = None, env_idx: int = 0
+    ) -> None:
+        """Changes the full edges of a cuboid, metres."""
+        index = self._numbered("cuboid", name, env_obj_idx, env_idx)
+        with curobo_refusals():
+            shape = ClientCuboid(to_numpy("obj_dims", obj_dims).reshape(-1))
+        self._change(env_idx, index, shape=shape)
+
+    def enable_mesh(
+        self, enable_mesh: bool = True, name: str | None = None, env_mesh_idx: int | None = None, env_idx: int = 0
+    ) -> None:
+        """Enables or disables a mesh, given by its name or its number among the meshes."""
+        self._change(env_idx, self._numbered("mesh", name, env_mesh_idx, env_idx), enabled=bool(enable_mesh))
+
+    def enable_obb(
+        self, enable_obb: bool = True, name: str | None = None, env_obj_idx: int | None = None, env_idx: int = 0
+    ) -> None:
+        """Enables or disables a cuboid, given by its name or its number among the cuboids."""
+        self._change(env_idx, self._numbered("cuboid", name, env_obj_idx, env_idx), enabled=bool(enable_obb))
+
+    def get_voxel_grid(self, name: str, env_idx: int = 0) -> VoxelGrid:
+        """Returns a voxel grid, with the tensor that queries read."""
+        slot = self._of(env_idx)[self._numbered("voxel", name, None, env_idx)]
+        grid = slot.grid
+        return VoxelGrid(
+            name,
+            list(slot.pose),
+            dims=grid.dims,
+            voxel_size=grid.voxel_size,
+            feature_tensor=grid.feature_tensor,
+            positive_inside=getattr(grid, "positive_inside", True),
+        )
+
+    def update_voxel_data(self, new_voxel: Any, env_idx: int = 0) -> None:
+        """Replaces the voxel grid of the same name."""
+        index = self._numbered("voxel", new_voxel.name, None, env_idx)
+        slots = self._of(env_idx)
+        slots[index] = replace(Slot.of_grid(new_voxel), enabled=slots[index].enabled)
+        self._world = None
+
+    def clear_voxelization_cache(self) -> None:
+        """Does nothing: boxes are computed anew by each query."""
 
     def enable_obstacle(self, name: str, enable: bool = True, env_idx: int = 0) -> None:
         """Enables or disables an obstacle in queries."""
@@ -118,6 +181,13 @@ class Obstacles:
         if name not in meshes:
             raise CuroboArgumentError.of("name", f"expected one of {', '.join(meshes) or 'no meshes'}, got {name!r}")
         return meshes.index(name)
+
+    def get_obb_idx(self, name: str, env_idx: int = 0) -> int:
+        """Returns the number of a cuboid among the cuboids of an environment."""
+        cuboids = self._names(env_idx, "cuboid")
+        if name not in cuboids:
+            raise CuroboArgumentError.of("name", f"expected one of {', '.join(cuboids) or 'no cuboids'}, got {name!r}")
+        return cuboids.index(name)
 
     def clear_cache(self) -> None:
         """Removes all obstacles."""
@@ -154,6 +224,7 @@ class Obstacles:
             )
             for environment, slots in enumerate(self._slots)
             for index, slot in enumerate(slots)
+            if slot.shape is not None
         ]
         return World(obstacles, self.n_envs)
 
@@ -172,17 +243,49 @@ class Obstacles:
             raise CuroboArgumentError.of("name", f"expected one of {listed}, got {name!r}")
         return names.index(name)
 
+    def _numbered(self, kind: Kind, name: str | None, number: int | None, environment: int) -> int:
+        """The index of an obstacle of a kind, given by its name or its number among those of the kind."""
+        slots, plural = self._of(environment), _PLURALS[kind]
+        of_kind = [index for index, slot in enumerate(slots) if slot.kind == kind]
+        if name is not None:
+            found = [index for index in of_kind if slots[index].name == name]
+            if not found:
+                names = ", ".join(slots[index].name for index in of_kind) or f"no {plural}"
+                raise CuroboArgumentError.of("name", f"expected one of {names}, got {name!r}")
+            return found[0]
+        if number is None or not 0 <= int(number) < len(of_kind):
+            text = f"expected a name, or the number of one of {len(of_kind)} {plural}, got {number}"
+            raise CuroboArgumentError.of("env_obj_idx", text)
+        return of_kind[int(number)]
+
+    def _move(self, index: int, pose: Any, environment: int) -> None:
+        numbers = tuple(pose_numbers("w_obj_pose", pose))
+        with curobo_refusals():
+            pose_array("pose", numbers)
+        self._change(environment, index, pose=numbers)
+
     def _change(self, environment: int, index: int, **values: Any) -> None:
         slots = self._of(environment)
         slots[index] = replace(slots[index], **values)
         self._world = None
 
 
+def _pose_of(w_obj_pose: Any, obj_w_pose: Any) -> Any:
+    """A pose that is given, or the inverse of the other one."""
+    if (w_obj_pose is None) == (obj_w_pose is None):
+        raise CuroboArgumentError.of("w_obj_pose", "expected either w_obj_pose or obj_w_pose, got both or neither")
+    if obj_w_pose is None:
+        return w_obj_pose
+    return inverse_pose(pose_array("obj_w_pose", pose_numbers("obj_w_pose", obj_w_pose)))
+
+
 def _slots_of(model: Any) -> Sequence[Slot]:
     for kind in _FOREIGN:
         if getattr(model, kind, None):
             raise CuroboArgumentError.of(
-                f"world_model.{kind}", "expected cuboids, meshes and voxel grids only; convert other shapes to meshes"
+                f"world_model.{kind}",
+                "expected cuboids, meshes and voxel grids only; make them by "
+                "WorldConfig.create_collision_support_world",
             )
     makers = {"cuboid": Slot.of_cuboid, "mesh": Slot.of_mesh, "voxel": Slot.of_grid}
     return [make(obstacle) for kind, make in makers.items() for obstacle in getattr(model, kind, None) or ()]

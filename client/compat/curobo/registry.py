@@ -13,10 +13,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
-from lumigrad.client.base.arrays import Array, Float64, float64_array, to_numpy
+from lumigrad.client.base.arrays import Array, Float64
 from lumigrad.client.client import Client
 from lumigrad.client.compat.curobo.errors import CuroboArgumentError, curobo_refusals
-from lumigrad.client.compat.curobo.values import VoxelGrid as Voxels
+from lumigrad.client.compat.curobo.geometry import VoxelGrid as Voxels
+from lumigrad.client.compat.curobo.geometry import mesh_of
 from lumigrad.client.compat.curobo.values import pose_numbers, triangles
 from lumigrad.client.values.mesh import Mesh
 from lumigrad.client.values.rotations import inverse_pose
@@ -90,7 +91,7 @@ class Slot:
     Attributes:
         kind: the list of the world model that it comes from.
         name: its name.
-        shape: its geometry.
+        shape: its geometry; None: a grid without features, near which there is nothing.
         pose: x y z qw qx qy qz, object to world.
         enabled: whether queries include it.
         grid: the object that a grid comes from, whose features may change.
@@ -99,7 +100,7 @@ class Slot:
 
     kind: Kind
     name: str
-    shape: Mesh | Cuboid | VoxelGrid
+    shape: Mesh | Cuboid | VoxelGrid | None
     pose: tuple[float, ...]
     enabled: bool = True
     grid: Any = None
@@ -107,24 +108,21 @@ class Slot:
 
     def renewed(self) -> Slot:
         """Returns the slot with the present features of its grid, or itself if they have not changed."""
-        if self.features is None:
+        if self.grid is None:
             return self
-        tensor, version = self.features
-        if self.grid.feature_tensor is tensor and _version(tensor) == version:
+        present = self.grid.feature_tensor
+        if present is None or self.features is None:
+            is_same = present is None and self.features is None
+        else:
+            is_same = present is self.features[0] and _version(present) == self.features[1]
+        if is_same:
             return self
         return replace(Slot.of_grid(self.grid), pose=self.pose, enabled=self.enabled)
 
     @staticmethod
     def of_mesh(obstacle: Any) -> Slot:
         """Creates a slot from an object with vertices and faces, or file_path; and name, pose, scale."""
-        with curobo_refusals():
-            vertices, faces = getattr(obstacle, "vertices", None), getattr(obstacle, "faces", None)
-            mesh = _loaded(obstacle) if vertices is None or faces is None else Mesh(vertices, triangles(faces))
-            scale = getattr(obstacle, "scale", None)
-            if scale is not None:
-                factors = np.broadcast_to(to_numpy("scale", scale), (3,))
-                mesh = Mesh(mesh.vertices * float64_array("scale", factors, (3,)), mesh.faces)
-        return Slot("mesh", obstacle.name, mesh, _pose(obstacle))
+        return Slot("mesh", obstacle.name, mesh_of(obstacle), _pose(obstacle))
 
     @staticmethod
     def of_cuboid(obstacle: Any) -> Slot:
@@ -137,7 +135,7 @@ class Slot:
         """Creates a slot from an object with name, pose, dims, voxel_size, feature_tensor, maybe positive_inside."""
         features = obstacle.feature_tensor
         if features is None:
-            raise CuroboArgumentError.of("feature_tensor", f"expected the distances of {obstacle.name!r}, got None")
+            return Slot("voxel", obstacle.name, None, _pose(obstacle), grid=obstacle)
         inward = _positive_inside(obstacle)
         shape = Voxels(obstacle.name, dims=obstacle.dims, voxel_size=obstacle.voxel_size).shape
         version = _version(features)
@@ -168,13 +166,6 @@ def _positive_inside(obstacle: Any) -> bool:
             "yours are not",
         )
     return True if stated is None else bool(stated)
-
-
-def _loaded(obstacle: Any) -> Mesh:
-    path = getattr(obstacle, "file_path", None)
-    if path is None:
-        raise CuroboArgumentError.of("vertices", f"expected vertices and faces, or file_path, of {obstacle.name!r}")
-    return Mesh.load(path)
 
 
 def _pose(obstacle: Any) -> tuple[float, ...]:

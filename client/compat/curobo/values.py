@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -23,14 +23,26 @@ class TensorDeviceType:
     Attributes:
         device: their device; by default the first GPU if torch has one.
         dtype: their type.
+        collision_geometry_dtype: accepted, without effect, as are the following.
     """
 
     device: torch.device = field(default_factory=lambda: torch.device("cuda", 0) if torch.cuda.is_available() else _CPU)
     dtype: torch.dtype = torch.float32
+    collision_geometry_dtype: torch.dtype = torch.float32
+    collision_gradient_dtype: torch.dtype = torch.float32
+    collision_distance_dtype: torch.dtype = torch.float32
 
     def to_device(self, value: Any) -> torch.Tensor:
         """Returns `value` as a tensor of this device and type."""
         return torch.as_tensor(value, device=self.device, dtype=self.dtype)
+
+    def as_torch_dict(self) -> dict[str, Any]:
+        """Returns device and type as arguments of torch's functions."""
+        return {"device": self.device, "dtype": self.dtype}
+
+    def cpu(self) -> TensorDeviceType:
+        """Returns the same on the CPU."""
+        return replace(self, device=_CPU)
 
 
 class CollisionCheckerType(Enum):
@@ -66,100 +78,6 @@ class Pose:
         return pose_numbers("pose", self)
 
 
-@dataclass
-class Obstacle:
-    """The base class of obstacles.
-
-    Attributes:
-        name: its name, by which calls refer to it.
-        pose: [7] pose of its frame, for boxes and grids at the centre: x y z, quaternion w x y z; None: the identity.
-    """
-
-    name: str
-    pose: Any = None
-
-
-@dataclass
-class Cuboid(Obstacle):
-    """A box.
-
-    Attributes:
-        dims: [3] full edges, metres.
-    """
-
-    dims: Any = (0.0, 0.0, 0.0)
-
-
-@dataclass
-class Mesh(Obstacle):
-    """A triangle mesh, from arrays or a file.
-
-    Attributes:
-        vertices: [V, 3], metres.
-        faces: [F, 3], or flat, three numbers a triangle.
-        file_path: STL, OBJ, PLY or GLB, instead of arrays.
-        scale: factors on x, y, z, or one for all; None: 1.
-    """
-
-    vertices: Any = None
-    faces: Any = None
-    file_path: str | None = None
-    scale: Any = None
-
-
-@dataclass
-class VoxelGrid(Obstacle):
-    """Values at the centres of the voxels of a box.
-
-    Attributes:
-        dims: [3] full edges, metres.
-        voxel_size: edge of a voxel, metres.
-        feature_tensor: a value for each voxel, x slowest; as an obstacle, signed distances, positive inside. Queries
-            use its present values, after changes in place by torch too.
-        xyzr_tensor: [N, 4] centres in the world and radius, if the grid is the result of a query.
-        positive_inside: False: distances in feature_tensor are positive outside, as in cuRobo 0.8.
-    """
-
-    dims: Any = (0.0, 0.0, 0.0)
-    voxel_size: float = 0.02
-    feature_tensor: torch.Tensor | None = None
-    xyzr_tensor: torch.Tensor | None = None
-    positive_inside: bool = True
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Voxels along x, y and z."""
-        x, y, z = (max(1, round(float(edge) / self.voxel_size)) for edge in self.dims)
-        return x, y, z
-
-
-@dataclass
-class WorldConfig:
-    """Obstacles by kind; a checker that loads it refuses all but cuboids, meshes and voxel grids."""
-
-    sphere: Sequence[Any] = field(default_factory=list)
-    cuboid: Sequence[Any] = field(default_factory=list)
-    capsule: Sequence[Any] = field(default_factory=list)
-    cylinder: Sequence[Any] = field(default_factory=list)
-    mesh: Sequence[Any] = field(default_factory=list)
-    blox: Sequence[Any] = field(default_factory=list)
-    voxel: Sequence[Any] = field(default_factory=list)
-
-    @staticmethod
-    def from_dict(data: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> WorldConfig:
-        """Creates a world from the content of a world file of cuRobo: for each kind, attributes by name."""
-        kinds = {"cuboid": Cuboid, "mesh": Mesh, "voxel": VoxelGrid}
-        unknown = sorted(set(data) - set(kinds))
-        if unknown:
-            raise CuroboArgumentError.of("data", f"expected some of {', '.join(kinds)}, got {', '.join(unknown)}")
-        return WorldConfig(
-            **{
-                kind: [kinds[kind](name=name, **_known(kinds[kind], name, values)) for name, values in entries.items()]
-                for kind, entries in data.items()
-            }
-        )
-
-
 def pose_numbers(argument: str, pose: Any) -> list[float]:
     """Returns x y z qw qx qy qz of a pose or of a list of these numbers; None is the identity."""
     if pose is None:
@@ -190,11 +108,3 @@ def _numbers(values: Any) -> list[float]:
     if values is None:
         return []
     return torch.as_tensor(values).detach().to("cpu", torch.float64).reshape(-1).tolist()
-
-
-def _known(kind: type, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    names = set(kind.__dataclass_fields__)  # type: ignore[attr-defined]
-    unknown = sorted(set(values) - names - {"color", "material", "texture"})
-    if unknown:
-        raise CuroboArgumentError.of(f"data[{name!r}]", f"expected some of {', '.join(sorted(names))}, got {unknown}")
-    return {key: value for key, value in values.items() if key in names}

@@ -37,7 +37,7 @@ def target(worker_process: WorkerProcess, monkeypatch) -> None:
 
 
 def part(name: str = "part", size: float = 1.0, pose=None) -> Mesh:
-    return Mesh(name, pose, (BOX.vertices * size).tolist(), BOX.faces.tolist())
+    return Mesh(name, pose, vertices=(BOX.vertices * size).tolist(), faces=BOX.faces.tolist())
 
 
 def checker(model=None, **options) -> WorldMeshCollision:
@@ -55,7 +55,7 @@ def costs(world: WorldMeshCollision, *rows: tuple[float, ...], **options) -> lis
 
 def test_costs_of_cuboids_and_meshes_are_added():
     model = WorldConfig(
-        mesh=[part()], cuboid=[Cuboid("table", AT, (1.0, 1.0, 1.0)), Cuboid("overlap", None, (0.9,) * 3)]
+        mesh=[part()], cuboid=[Cuboid("table", AT, dims=(1.0, 1.0, 1.0)), Cuboid("overlap", None, dims=(0.9,) * 3)]
     )
     world = checker(model)
     found = costs(world, (0.44, 0, 0, 0), (1.6, 0, 0, 0), (1.0, 0, 0, 0))
@@ -68,7 +68,7 @@ def test_costs_of_cuboids_and_meshes_are_added():
 
 
 def test_obstacles_move_and_are_switched():
-    world = checker(WorldConfig(mesh=[part()], cuboid=[Cuboid("table", AT, (1.0, 1.0, 1.0))]))
+    world = checker(WorldConfig(mesh=[part()], cuboid=[Cuboid("table", AT, dims=(1.0, 1.0, 1.0))]))
     probes = (0.4, 0, 0, 0), (1.6, 0, 0, 0), (5.4, 0, 0, 0)
     np.testing.assert_allclose(costs(world, *probes), [0.1, 0.1, 0.0], atol=1e-6)
     world.update_obstacle_pose("part", Pose(torch.tensor([[5.0, 0, 0]]), torch.tensor([[1.0, 0, 0, 0]])))
@@ -96,7 +96,7 @@ def test_obstacles_move_and_are_switched():
 
 
 def test_costs_of_obstacles_that_are_not_summed_are_refused():
-    world = checker(WorldConfig(mesh=[part()], cuboid=[Cuboid("table", AT, (1.0, 1.0, 1.0))]))
+    world = checker(WorldConfig(mesh=[part()], cuboid=[Cuboid("table", AT, dims=(1.0, 1.0, 1.0))]))
     spheres = torch.zeros(1, 1, 1, 4)
     buffer = CollisionQueryBuffer.initialize_from_shape(spheres.shape, CPU, world.collision_types)
     swept = {"speed_dt": 0.1, "sweep_steps": 4}
@@ -126,7 +126,7 @@ def test_changed_geometry_under_an_old_name_is_taken():
 
 
 def test_batches_of_worlds():
-    world = checker([WorldConfig(mesh=[part()]), WorldConfig(cuboid=[Cuboid("table", AT, (1, 1, 1))]), None])
+    world = checker([WorldConfig(mesh=[part()]), WorldConfig(cuboid=[Cuboid("table", AT, dims=(1, 1, 1))]), None])
     assert world.n_envs == 3
     spheres = torch.tensor([[0.4, 0, 0, 0], [1.6, 0, 0, 0]]).expand(4, 1, 2, 4)
     buffer = CollisionQueryBuffer()
@@ -142,7 +142,7 @@ def test_batches_of_worlds():
 
 
 def test_gradients_and_buffers():
-    world = checker(WorldConfig(mesh=[part()], cuboid=[Cuboid("overlap", None, (0.9,) * 3)]))
+    world = checker(WorldConfig(mesh=[part()], cuboid=[Cuboid("overlap", None, dims=(0.9,) * 3)]))
     spheres = torch.tensor([[[[0.44, 0, 0, 0.1], [3, 0, 0, 0.1]]]]).requires_grad_()
     buffer = CollisionQueryBuffer()
     assert buffer.get_gradient_buffer() is None
@@ -170,7 +170,7 @@ def test_costs_in_one_buffer_have_gradients_of_their_own():
 
 
 def test_swept_costs():
-    world = checker(WorldConfig(cuboid=[Cuboid("wall", None, (0.3, 1, 1))]))
+    world = checker(WorldConfig(cuboid=[Cuboid("wall", None, dims=(0.3, 1, 1))]))
     spheres = torch.tensor([[[[-0.45, 0, 0, 0.1]], [[0.45, 0, 0, 0.1]]]])
     buffer = CollisionQueryBuffer()
     assert not world.get_sphere_distance(spheres, buffer, 1.0, 0.0).any()
@@ -182,7 +182,7 @@ def test_swept_costs():
 
 def test_fields_of_a_box():
     world = checker(WorldConfig(mesh=[part(pose=AT)]), max_distance=0.3)
-    box = Cuboid("box", (2.0, 0.1, 0.0, 1, 0, 0, 0), (1.6, 0.8, 0.4))
+    box = Cuboid("box", (2.0, 0.1, 0.0, 1, 0, 0, 0), dims=(1.6, 0.8, 0.4))
     grid = world.get_esdf_in_bounding_box(box, voxel_size=0.1)
     assert isinstance(grid, VoxelGrid) and grid.shape == (16, 8, 4)
     assert grid.feature_tensor.shape == (16 * 8 * 4,)
@@ -199,8 +199,8 @@ def test_fields_of_a_box():
 
 
 def test_occupied_voxels_of_a_box():
-    world = checker(WorldConfig(cuboid=[Cuboid("table", AT, (0.4, 0.4, 0.4))]))
-    box = Cuboid("box", AT, (0.8, 0.8, 0.8))
+    world = checker(WorldConfig(cuboid=[Cuboid("table", AT, dims=(0.4, 0.4, 0.4))]))
+    box = Cuboid("box", AT, dims=(0.8, 0.8, 0.8))
     occupancy = world.get_occupancy_in_bounding_box(box, 0.1)
     assert occupancy.shape == (8, 8, 8) and int((occupancy.feature_tensor > 0).sum()) == 4**3
     voxels = world.get_voxels_in_bounding_box(box, 0.1)
@@ -211,9 +211,15 @@ def test_occupied_voxels_of_a_box():
 
 
 def test_a_field_is_an_obstacle(client):
-    source = checker(WorldConfig(cuboid=[Cuboid("table", None, (0.6, 0.6, 0.6))]), max_distance=2.0)
-    grid = source.get_esdf_in_bounding_box(Cuboid("box", None, (1.6, 1.6, 1.6)), 0.05)
-    world = checker(WorldConfig(voxel=[VoxelGrid("grid", AT, grid.dims, grid.voxel_size, grid.feature_tensor)]))
+    source = checker(WorldConfig(cuboid=[Cuboid("table", None, dims=(0.6, 0.6, 0.6))]), max_distance=2.0)
+    grid = source.get_esdf_in_bounding_box(Cuboid("box", None, dims=(1.6, 1.6, 1.6)), 0.05)
+    world = checker(
+        WorldConfig(
+            voxel=[
+                VoxelGrid("grid", AT, dims=grid.dims, voxel_size=grid.voxel_size, feature_tensor=grid.feature_tensor)
+            ]
+        )
+    )
     found = costs(world, (1.75, 0, 0, 0.1), (2.4, 0, 0, 0.05), (9.0, 0, 0, 0.1))
     np.testing.assert_allclose(found, [0.05 + 0.1, 0.0, 0.0], atol=0.06)
     assert found[0] > 0.05 and found[1:] == [0.0, 0.0]
@@ -234,7 +240,7 @@ def ball(radius: float, *, inward: bool = True) -> torch.Tensor:
 
 def test_changes_of_a_grid_are_noticed(client):
     tensor = ball(0.3).flatten()
-    grid = VoxelGrid("grid", None, (1.6,) * 3, 0.1, tensor)
+    grid = VoxelGrid("grid", dims=(1.6,) * 3, voxel_size=0.1, feature_tensor=tensor)
     world = checker(WorldConfig(voxel=[grid]))
     assert costs(world, (0.45, 0.0, 0.0, 0.05)) == [0.0]
     stored = {handle.scene_id for handle in client.list()}
@@ -270,13 +276,13 @@ def test_grids_of_a_newer_release_have_to_say_their_sign():
         checker(WorldConfig(voxel=[grid]))
     grid.positive_inside = False
     newer = costs(checker(WorldConfig(voxel=[grid])), (0.2, 0.0, 0.0, 0.05), (0.5, 0.0, 0.0, 0.05))
-    older = checker(WorldConfig(voxel=[VoxelGrid("grid", None, (1.6,) * 3, 0.1, ball(0.3))]))
+    older = checker(WorldConfig(voxel=[VoxelGrid("grid", dims=(1.6,) * 3, voxel_size=0.1, feature_tensor=ball(0.3))]))
     assert newer == costs(older, (0.2, 0.0, 0.0, 0.05), (0.5, 0.0, 0.0, 0.05))
     assert newer[0] > 0.1 and newer[1] == 0.0
 
 
 def test_faces_may_be_flat():
-    flat = checker(WorldConfig(mesh=[Mesh("part", None, BOX.vertices, BOX.faces.ravel().tolist())]))
+    flat = checker(WorldConfig(mesh=[Mesh("part", vertices=BOX.vertices, faces=BOX.faces.ravel().tolist())]))
     assert costs(flat, (0.6, 0.0, 0.0, 0.2)) == costs(checker(WorldConfig(mesh=[part()])), (0.6, 0.0, 0.0, 0.2))
 
 
@@ -301,13 +307,14 @@ def test_models_come_from_dictionaries_files_and_any_objects(tmp_path: Path):
     [
         (lambda: checker(WorldConfig(sphere=[1])), r"^world_model.sphere: expected cuboids, meshes and voxel"),
         (lambda: checker(WorldConfig(mesh=[Mesh("part")])), "^vertices: expected vertices and faces, or file_path, of"),
-        (lambda: checker(WorldConfig(voxel=[VoxelGrid("grid")])), "^feature_tensor: expected the distances of 'grid'"),
         (
-            lambda: checker(WorldConfig(voxel=[VoxelGrid("grid", None, (1, 1, 1), 0.5, torch.zeros(9))])),
+            lambda: checker(
+                WorldConfig(voxel=[VoxelGrid("grid", dims=(1, 1, 1), voxel_size=0.5, feature_tensor=torch.zeros(9))])
+            ),
             r"^feature_tensor: expected 2 x 2 x 2 values, got shape \[9\]",
         ),
-        (lambda: WorldConfig.from_dict({"sphere": {}}), "^data: expected some of cuboid, mesh, voxel, got sphere"),
-        (lambda: WorldConfig.from_dict({"cuboid": {"a": {"size": 1}}}), r"^data\['a'\]: expected some of dims, name"),
+        (lambda: WorldConfig.from_dict({"cone": {}}), "^data: expected some of sphere, cuboid, capsule, .* got cone"),
+        (lambda: WorldConfig.from_dict({"cuboid": {"a": {"size": 1}}}), r"^data\['a'\]: expected some of color, dims"),
         (lambda: checker(max_distance="far"), "^max_distance: expected a number"),
     ],
 )  # fmt: skip

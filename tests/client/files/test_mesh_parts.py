@@ -181,7 +181,7 @@ def test_a_mesh_from_the_spool_is_the_same(tmp_path: Path) -> None:
 
 def curobo_costs(shape: MeshShape, points: np.ndarray) -> list[float]:
     cpu = TensorDeviceType(torch.device("cpu"))
-    model = CuroboMesh("part", [0, 0, 0, 1, 0, 0, 0], shape.vertices.tolist(), shape.faces.tolist())
+    model = CuroboMesh("part", [0, 0, 0, 1, 0, 0, 0], vertices=shape.vertices.tolist(), faces=shape.faces.tolist())
     world = WorldMeshCollision(WorldCollisionConfig(cpu, world_model=WorldConfig(mesh=[model]), max_distance=5.0))
     spheres = torch.tensor(np.column_stack([points, np.full(len(points), 0.05)]).reshape(-1, 1, 1, 4)).float()
     buffer = CollisionQueryBuffer.initialize_from_shape(spheres.shape, cpu, world.collision_types)

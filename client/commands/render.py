@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from lumigrad.client.base.arrays import Array
+from lumigrad.client.client import Client
 from lumigrad.client.commands import aim, scene_file
 from lumigrad.client.commands.destination import NAMES, Content, destination_of, in_order, output_path, with_progress
 from lumigrad.client.commands.lenses import LensOptions, add_lens, order_settings
@@ -13,6 +17,7 @@ from lumigrad.client.commands.shots import shots_of
 from lumigrad.client.datasets import View
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.pictures import write_depth
+from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.exits import json_text, naming
 from lumigrad.client.values.gaussians import Gaussians
@@ -71,27 +76,38 @@ def _run(arguments: argparse.Namespace) -> int:
         raise InvalidArgument.of("show", f"expected {', '.join(everything)} of this scene, got {arguments.show}{hint}")
     content = Content.of(arguments.show, scene, shots)
     destination = destination_of(arguments.path, content, shots, scene.channels, everything, arguments.fps)
-    with connect(arguments) as client, destination:
-        # Spheres need not be stored for a single image.
-        stored = scene if isinstance(scene, Spheres) and len(shots) == 1 else client.put(scene)
-        extra = (_depth_name(scene),) if arguments.depth else ()
-        outputs = tuple(dict.fromkeys((*destination.outputs, *extra)))
-        times: list[float] = []
+    times: list[float] = []
 
-        def job(shot: View) -> Array | None:
-            frame = client.render(
-                stored, shot.camera, outputs=outputs, image_format=destination.image_formats, **settings
-            )
-            times.append(frame.timings.round_trip_ms)
-            if arguments.depth:
-                with naming(arguments.depth):
-                    write_depth(arguments.depth, frame[_depth_name(scene)])
-            return destination.encode(shot, frame)
+    def encoded(pair: tuple[View, Frame]) -> Array | None:
+        shot, frame = pair
+        times.append(frame.timings.round_trip_ms)
+        if arguments.depth:
+            with naming(arguments.depth):
+                write_depth(arguments.depth, frame[_depth_name(scene)])
+        return destination.encode(shot, frame)
 
-        for encoded in with_progress(in_order(job, shots), len(shots)):
-            destination.add(encoded)
+    extra = (_depth_name(scene),) if arguments.depth else ()
+    settings["outputs"] = tuple(dict.fromkeys((*destination.outputs, *extra)))
+    settings["image_format"] = destination.image_formats
+    with connect(arguments) as client, destination, _frames(client, scene, shots, settings) as frames:
+        for each in with_progress(in_order(encoded, zip(shots, frames, strict=True)), len(shots)):
+            destination.add(each)
     _report(arguments, scene, len(shots), sum(times) / len(times))
     return 0
+
+
+@contextmanager
+def _frames(
+    client: Client, scene: Spheres | Gaussians, shots: Sequence[View], settings: dict[str, Any]
+) -> Iterator[Iterable[Frame]]:
+    """The frames of the shots, while one is rendered and another one travels."""
+    if len(shots) == 1:
+        # Spheres need not be stored for a single image.
+        stored = scene if isinstance(scene, Spheres) else client.put(scene)
+        yield [client.render(stored, shots[0].camera, **settings)]
+        return
+    with client.stream(client.put(scene), in_flight=2, **settings) as stream:
+        yield stream.frames(shot.camera for shot in shots)
 
 
 def _outputs_of(scene: Spheres | Gaussians, surfels: bool) -> tuple[str, ...]:
@@ -108,7 +124,7 @@ def _report(arguments: argparse.Namespace, scene: Spheres | Gaussians, pictures:
         summary = {"output": str(arguments.path), "show": arguments.show, "kind": kind.lower(), "count": len(scene)}
         print(json_text({**summary, "pictures": pictures, "round_trip_ms": mean_ms}))
         return
-    counted, mean = (f"{pictures} pictures, ", " for each call to the worker") if pictures > 1 else ("", "")
+    counted, mean = (f"{pictures} pictures, ", " from the request of each to its picture") if pictures > 1 else ("", "")
     print(f"{arguments.path}: {len(scene):,} {kind}, {counted}{mean_ms:.0f} ms{mean}")
 
 

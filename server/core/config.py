@@ -27,7 +27,7 @@ _GROUPS = {
     "device": "service",
     "metrics_tls": "security",
     "sensorsim": "driving simulators",
-    "log_format": "logs and traces",
+    "log_level": "logs and traces",
     "queue_size": "queue",
     "max_payload_mib": "limits of a call",
     "device_memory_mib": "memory",
@@ -61,6 +61,12 @@ class Config:
         "", "folder with a folder for each driving scene, to serve to AlpaSim, CARLA and other simulators", kind="DIR"
     )
     sensorsim_preload: bool = _option(False, "load the scenes of --sensorsim at the start, not when first used")
+    log_level: str = _option(
+        "auto",
+        "calls: every call; info: events, and calls that failed or took more than a second; warning; error; auto: info "
+        "if standard error is a terminal, else calls",
+        choices=("auto", "calls", "info", "warning", "error"),
+    )
     log_format: str = _option("plain", "format of the log on standard error", choices=("plain", "json"))
     trace_endpoint: str = _option("", "URL of an OpenTelemetry collector to send traces to, e.g. http://localhost:4317")
     queue_size: int = _option(64, "maximum number of calls that wait for the device")

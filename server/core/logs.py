@@ -19,16 +19,25 @@ from lumigrad.kernels._native import RecordBatch
 logger = logging.getLogger("lumigrad")
 
 
-def configure(log_format: str) -> None:
+# Calls that take longer are told where others are not, milliseconds.
+_SLOW_MS = 1000.0
+
+
+def least_ms(level: str) -> float:
+    """The duration from which on calls that succeeded have a line, at a level of `--log-level`."""
+    return 0.0 if level == "calls" or (level == "auto" and not sys.stderr.isatty()) else _SLOW_MS
+
+
+def configure(log_format: str, level: str = "auto") -> None:
     """Write the log to standard error as "plain" or "json" lines, warnings and uncaught errors included."""
     handler = _LineHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter() if log_format == "json" else _PlainFormatter())
     logger.handlers[:] = [handler]
-    logger.setLevel(logging.INFO)
+    logger.setLevel({"warning": logging.WARNING, "error": logging.ERROR}.get(level, logging.INFO))
     logger.propagate = False
     others = logging.getLogger()
     others.handlers[:] = [handler]
-    others.setLevel(logging.WARNING)
+    others.setLevel(logging.ERROR if level == "error" else logging.WARNING)
     logging.captureWarnings(True)
     threading.excepthook = _thread_ended
     sys.excepthook = _process_ended
@@ -64,8 +73,8 @@ class Batch(Protocol):
     def add(self, message: str, moment: float, fields: Mapping[str, object]) -> None:
         """Add a message with the time at which it happened, and fields."""
 
-    def add_calls(self, calls: RecordBatch) -> None:
-        """Add calls that ran without Python."""
+    def add_calls(self, calls: RecordBatch, least_ms: float) -> None:
+        """Add calls that ran without Python, if they took at least so long."""
 
 
 @contextmanager
@@ -85,12 +94,17 @@ class _Events:
     def add(self, message: str, moment: float, fields: Mapping[str, Any]) -> None:
         event(message, moment=moment, **fields)
 
-    def add_calls(self, calls: RecordBatch) -> None:
-        for request_id, method, tenant, milliseconds, moment, received, sent in calls.tuples():
+    def add_calls(self, calls: RecordBatch, least_ms: float) -> None:
+        for moment, fields in _long(calls, least_ms):
+            event("call", moment=moment, **fields)
+
+
+def _long(calls: RecordBatch, least_ms: float) -> Iterator[tuple[float, dict[str, Any]]]:
+    """The ends and the fields of calls that took at least so long."""
+    for request_id, method, tenant, milliseconds, moment, received, sent in calls.tuples():
+        if milliseconds >= least_ms:
             fields = {"request_id": request_id, "method": method, "code": "OK", "ms": round(milliseconds, 3)}
-            event(
-                "call", moment=moment, **fields, received=received, sent=sent, **({"tenant": tenant} if tenant else {})
-            )
+            yield moment, {**fields, "received": received, "sent": sent, **({"tenant": tenant} if tenant else {})}
 
 
 class _LineHandler(logging.StreamHandler):  # type: ignore[type-arg]
@@ -113,9 +127,13 @@ class _LineHandler(logging.StreamHandler):  # type: ignore[type-arg]
         waiting, formatter = self._batch
         waiting.append(formatter.line(moment, "INFO", message, fields) + self.terminator)
 
-    def add_calls(self, calls: RecordBatch) -> None:
-        """Add lines, which are made without Python."""
+    def add_calls(self, calls: RecordBatch, least_ms: float) -> None:
+        """Add lines, which are made without Python if all calls have one."""
         waiting, formatter = self._batch
+        if least_ms:
+            for moment, fields in _long(calls, least_ms):
+                self.add("call", moment, fields)
+            return
         waiting += calls.blocks(is_json=formatter.is_json, most_bytes=PIPE_BUF, quote=formatter.quote)
 
     @property

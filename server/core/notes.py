@@ -24,8 +24,12 @@ Trace = Callable[[CallRecord], Mapping[str, str]]
 class Notes:
     """Takes the records of calls, and writes them: ten times a second, and at once after an error."""
 
-    def __init__(self, metrics: Metrics, trace: Trace | None = None) -> None:
-        """Start the thread. Whoever reads `metrics` finds all calls that have been added by then."""
+    def __init__(self, metrics: Metrics, trace: Trace | None = None, least_ms: float = 0.0) -> None:
+        """Start the thread. Whoever reads `metrics` finds all calls that have been added by then.
+
+        Calls that succeeded have a line in the log if they took at least `least_ms`.
+        """
+        self._least_ms = least_ms
         self._metrics = metrics
         self._trace = trace
         # Records that are not in the metrics, and those that are not in the log; appending and removing are atomic.
@@ -58,7 +62,7 @@ class Notes:
             for record in _taken(self._counted):
                 self._log(record, log)
             for batch in _taken(self._counted_native):
-                log.add_calls(batch)
+                log.add_calls(batch, self._least_ms)
 
     def close(self) -> None:
         """Write what is left, and end the thread."""
@@ -86,6 +90,11 @@ class Notes:
                 self._metrics.native_calls_ended(native)
 
     def _log(self, record: CallRecord, log: logs.Batch) -> None:
+        ids = self._trace(record) if self._trace is not None else {}
+        failed = sum(code != "OK" for code in record.item_codes)
+        is_good = record.code == "OK" and not failed and not record.nonfinite
+        if is_good and record.milliseconds < self._least_ms:
+            return
         fields = {
             "request_id": record.request_id,
             "method": record.method,
@@ -96,16 +105,15 @@ class Notes:
         }
         if record.tenant:
             fields["tenant"] = record.tenant
-        if self._trace is None and not (record.why or record.steps or record.nonfinite or record.item_codes):
+        if not (ids or record.why or record.steps or record.nonfinite or record.item_codes):
             log.add("call", record.ended_at, fields)
             return
-        failed = sum(code != "OK" for code in record.item_codes)
         optional = {
             "steps": record.steps,
             "nonfinite": record.nonfinite,
             "items": len(record.item_codes),
             "failed_items": failed,
-            **(self._trace(record) if self._trace is not None else {}),
+            **ids,
             "why": record.why,
         }
         is_ours = record.code == "INTERNAL"

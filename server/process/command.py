@@ -6,6 +6,7 @@ import argparse
 import sys
 from importlib.util import find_spec
 
+from lumigrad.server.core import logs
 from lumigrad.server.core.config import Config, ConfigError
 from lumigrad.server.core.errors import CONFIG_ERROR
 from lumigrad.server.process.supervisor import Supervisor
@@ -39,11 +40,16 @@ class ServeCommand:
                 raise ModuleNotFoundError("No module named 'torch'", name="torch")
             if config.sensorsim:
                 _check_scenes(config.sensorsim)
-            if not config.no_supervisor:
-                return Supervisor(config).run()
+            supervisor = None if config.no_supervisor else Supervisor(config)
         except ConfigError as error:
             sys.stderr.write(f"lumigrad: error: {error}\n")
             return CONFIG_ERROR
+        logs.configure(config.log_format, config.log_level)
+        logs.event(
+            "starting: it answers calls when it prints the line that begins with listening on", device=config.device
+        )
+        if supervisor is not None:
+            return supervisor.run()
         # Imported late: importing torch takes seconds, and neither `lumigrad --help` nor the supervisor needs it.
         from lumigrad.server.process.main import run
 

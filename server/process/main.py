@@ -28,7 +28,7 @@ def run(config: Config, history: History | None = None, supervisor: WorkerEnd | 
     Prints one line to standard output when calls are answered, or has the supervisor do so:
     "listening on HOST:PORT (metrics PORT)".
     """
-    logs.configure(config.log_format)
+    logs.configure(config.log_format, config.log_level)
     # A crash, or SIGQUIT, writes the stacks of all threads to standard error.
     faulthandler.enable()
     faulthandler.register(signal.SIGQUIT)

@@ -99,7 +99,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Run until SIGTERM or SIGINT, or until no worker can be restarted; returns the exit code."""
-        logs.configure(self._config.log_format)
+        logs.configure(self._config.log_format, self._config.log_level)
         name_process("lumigrad-super")
         self._listen_to_signals()
         while True:

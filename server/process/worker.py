@@ -103,7 +103,9 @@ class Worker:
         # Payloads of calls may take as much pinned memory as they may take in all.
         transfer = transfer_for(self._device, config.transit_mib * MIB)
         self._lanes = Lanes(config.lane_mib * MIB, metrics, transfer.pinner, has_tenants=config.has_tenants)
-        self._notes = Notes(metrics, None if self._tracer is None else self._tracer.record)
+        self._notes = Notes(
+            metrics, None if self._tracer is None else self._tracer.record, logs.least_ms(config.log_level)
+        )
         self._handler = _handler(config, self._notes, max_calls, self._lanes, is_traced=self._tracer is not None)
         self._health = Health()
         self._emergency = Emergency(self._handler, self._health.set, self._notes.write)

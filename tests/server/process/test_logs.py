@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 
@@ -92,3 +94,54 @@ def test_a_start_with_the_defaults_has_no_line_about_options() -> None:
         log = process.stderr.read()
     assert announced == "listening on 127.0.0.1:50051 (metrics 9464)\n", log
     assert "worker started" in log and "options that differ" not in log
+
+
+def calls_on_a_terminal(*options: str) -> list[str]:
+    """The log of a worker whose standard error is a terminal, after a good call and a bad one."""
+    ours, its = os.openpty()
+    process = subprocess.Popen(
+        [LUMIGRAD, "serve", "--device", "cpu", "--port", "0", "--metrics-port", "0", *options],
+        stdout=subprocess.PIPE,
+        stderr=its,
+        text=True,
+    )
+    os.close(its)
+    assert process.stdout is not None
+    client = RawClient(process.stdout.readline().split()[2])
+    client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=60, metadata=(("x-request-id", "good"),))
+    failure(lambda: client.render(render_pb2.RenderSpec(), metadata=(("x-request-id", "bad"),)))
+    client.close()
+    process.terminate()
+    text = b""
+    # The terminal ends with the last process that has it.
+    with suppress(OSError):
+        while part := os.read(ours, 1 << 16):
+            text += part
+    os.close(ours)
+    assert process.wait(60) == 0
+    process.stdout.close()
+    return text.decode().splitlines()
+
+
+@pytest.mark.parametrize("level", ["auto", "calls"])
+def test_a_terminal_shows_calls_that_failed(level: str) -> None:
+    shown = calls_on_a_terminal("--log-level", level)
+    # A start takes seconds.
+    assert "INFO starting: " in shown[0]
+    assert any("request_id=bad" in line for line in shown)
+    assert any("request_id=good" in line for line in shown) == (level == "calls")
+
+
+def test_a_level_hides_what_is_below_it() -> None:
+    def shown(level: str) -> set[str]:
+        with worker("--device", "cpu", "--log-format", "json", "--log-level", level) as process:
+            client = RawClient(process.target)
+            client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=60, metadata=(("x-request-id", "good"),))
+            failure(lambda: client.render(render_pb2.RenderSpec(), metadata=(("x-request-id", "bad"),)))
+            client.close()
+            process.stop()
+            entries = [json.loads(line) for line in process.log.splitlines()]
+        return {entry.get("request_id", entry["level"]) for entry in entries}
+
+    assert shown("info") == {"INFO", "bad"}
+    assert shown("error") == set()

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from lumigrad.client.base.extras import MissingPackage
-from lumigrad.client.errors import LumigradError
+from lumigrad.client.errors import InvalidArgument, LumigradError
 
 # The folder in a data set for what COLMAP writes, where `find_model` looks for reconstructions.
 WORK = "colmap"
@@ -58,10 +58,14 @@ def run(lines: dict[str, list[str]], folder: Path, say: Callable[[str], None]) -
     """Runs the steps one by one, in new files of the data set's folder `colmap`; `say` is told what each does.
 
     Raises:
+        InvalidArgument: the folder is another data set.
         MissingPackage: COLMAP is not installed.
         LumigradError: a step failed; has the end of its log.
     """
     program, work = _program(), folder / WORK
+    is_own = (work / _LOG).is_file()
+    if not is_own and (work.exists() or (folder / "transforms.json").exists()):
+        raise InvalidArgument.of("output", f"expected a new folder, or one that this command made; {folder} is neither")
     shutil.rmtree(work, ignore_errors=True)
     (work / "sparse").mkdir(parents=True)
     say(f"COLMAP's log: {work / _LOG}")

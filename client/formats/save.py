@@ -153,7 +153,7 @@ def losses(scene: StoredScene, suffix: str) -> list[str]:
     if "," in str(scene.details.get("sorting", "")):
         lost.append("keeps one drawing order for all Gaussians")
     elif scene.drawing_order not in kind.orders:
-        lost.append(f"is drawn {ORDERS[kind.orders[0]]}, not {ORDERS[scene.drawing_order]}")
+        lost.append(f"is drawn {ORDERS[kind.orders[0]]}, not {ORDERS[scene.drawing_order]}, so pictures differ")
     if kind.reorders:
         lost.append("changes the order of the Gaussians")
     return lost

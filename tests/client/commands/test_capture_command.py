@@ -152,3 +152,15 @@ def test_a_failure_of_colmap_is_told(tmp_path: Path, program: Path, broken: bool
     ended = "colmap mapper ended with exit status 1: no good initial pair"
     assert (ended if broken else "COLMAP found no cameras for") in said
     assert not (tmp_path / "out" / "transforms.json").exists()
+
+
+def test_another_data_set_is_not_overwritten(tmp_path: Path, program: Path, capsys):
+    reconstruction(program, 6)
+    source, output = photographs(tmp_path / "holiday"), tmp_path / "garden"
+    for _ in range(2):
+        assert main(["capture", str(source), "-o", str(output)]) == 0
+    (output / "colmap" / "log.txt").unlink()
+    kept = (output / "transforms.json").read_bytes()
+    assert main(["capture", str(source), "-o", str(output)]) == 2
+    assert "--output: expected a new folder, or one that this command made" in capsys.readouterr().err
+    assert (output / "transforms.json").read_bytes() == kept and (output / "colmap" / "sparse").is_dir()

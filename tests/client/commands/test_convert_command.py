@@ -94,7 +94,7 @@ def test_info_says_what_a_file_holds_and_what_formats_would_lose(tmp_path: Path,
         "what lumigrad convert would lose in each format:",
     ]
     assert "  .glb, .gltf, .usd, .usda, .usdc, .usdz  loses nothing" in lines
-    order = "is drawn by depth along the view direction, not by distance to the camera"
+    order = "is drawn by depth along the view direction, not by distance to the camera, so pictures differ"
     assert f"  .ply             {order}" in lines
     splat = "rounds base colours, opacities and rotations to 8 bits; cuts harmonics from degree 2 to 0"
     assert f"  .splat           {splat}; {order}" in lines

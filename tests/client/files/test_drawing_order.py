@@ -97,12 +97,12 @@ def test_conversions_keep_the_order(files: Path) -> None:
 def test_info_says_which_formats_lose_the_order(files: Path) -> None:
     lost = json.loads(lumigrad("info", "scene.glb", "--json", folder=files).stdout)["would_lose"]
     assert not lost[".glb"] and not lost[".usda"]
-    said = "is drawn by depth along the view direction, not by distance to the camera"
+    said = "is drawn by depth along the view direction, not by distance to the camera, so pictures differ"
     assert all(said in lost[suffix] for suffix in (".ply", ".compressed.ply", ".splat", ".spz", ".ksplat", ".sog"))
     assert said in lumigrad("info", "scene.glb", folder=files).stdout
-    turned = "is drawn by distance to the camera, not by depth along the view direction"
+    turned = "is drawn by distance to the camera, not by depth along the view direction, so pictures differ"
     assert {suffix for suffix in WRITABLE if turned in losses(stored("zDepth"), suffix)} == {".glb", ".gltf"}
-    along_rays = "is drawn by distance to the camera, not by distance along each ray"
+    along_rays = "is drawn by distance to the camera, not by distance along each ray, so pictures differ"
     assert along_rays in losses(stored("rayHitDistance"), ".glb") and not losses(stored("rayHitDistance"), ".usd")
     assert losses(stored("cameraDistance, zDepth"), ".usd") == ["keeps one drawing order for all Gaussians"]
 

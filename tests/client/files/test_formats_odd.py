@@ -99,7 +99,8 @@ def test_converting_says_what_the_format_loses(tmp_path: Path) -> None:
     expected = {
         "again.ply": "",
         "scene.spz": "rounds everything, harmonics to 5 and 4 bits",
-        "scene.glb": f"{SAYS_NOT}; is drawn by distance to the camera, not by depth along the view direction",
+        "scene.glb": f"{SAYS_NOT}; is drawn by distance to the camera, "
+        "not by depth along the view direction, so pictures differ",
         "scene.splat": "rounds base colours, opacities and rotations to 8 bits; cuts harmonics from degree 2 to 0; "
         f"{SAYS_NOT}",
     }

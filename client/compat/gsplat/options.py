@@ -108,18 +108,16 @@ def check_sensors(options: Mapping[str, Any]) -> None:
 
 def check_renderer(value: Any, with_eval3d: bool) -> None:
     """Raises as gsplat does unless `renderer_config` is None or one of its two classes, the second along rays only."""
-    if value is None or type(value).__name__ == _RENDERERS[0]:
+    name, given = type(value).__name__, f"got {_shown(value)}"
+    if value is None or name in (_RENDERERS if with_eval3d else _RENDERERS[:1]):
         return
-    given = f"got {_shown(value)}"
-    if not any(kind.__name__ == _RENDERER for kind in type(value).__mro__):
-        text = f"expected None or an instance of {' or '.join(_RENDERERS)}, {given}"
-        raise GsplatTypeError.of("renderer_config", text)
-    if type(value).__name__ not in _RENDERERS:
-        text = f"expected an instance of {' or '.join(_RENDERERS)}, {given}; leave it out"
-        raise NotImplementedError(f"renderer_config: {text}")
-    if not with_eval3d:
+    if name in _RENDERERS:
         text = f"expected {_RENDERERS[0]}() with with_eval3d=False, {given}; pass with_eval3d=True, or leave it out"
         raise GsplatArgumentError.of("renderer_config", text)
+    text = f"expected an instance of {' or '.join(_RENDERERS)}, {given}; leave it out"
+    if any(kind.__name__ == _RENDERER for kind in type(value).__mro__):
+        raise NotImplementedError(f"renderer_config: {text}")
+    raise GsplatTypeError.of("renderer_config", text)
 
 
 def check_rays(options: Mapping[str, Any]) -> None:

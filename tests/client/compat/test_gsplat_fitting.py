@@ -117,7 +117,7 @@ def test_defaults_of_gsplat_may_be_named(rasterize: Rasterize, options: dict[str
 
 
 def test_another_renderer_is_refused(rasterize: Rasterize) -> None:
-    with pytest.raises(GsplatArgumentError, match=r"^renderer_config: expected None or RendererConfig_MixedBatch\(\) "):
+    with pytest.raises(GsplatArgumentError, match=r"^renderer_config: expected RendererConfig_MixedBatch\(\) with "):
         rasterize(cloud(5), renderer_config=RendererConfig_ParallelBatch())
 
 

@@ -102,7 +102,7 @@ def spheres(count: int, lead: tuple[int, ...]) -> Results:
 
 def collisions(count: int, lead: tuple[int, ...]) -> Results:
     tensors = curobo.TensorDeviceType(torch.device("cpu"))
-    model = curobo.WorldConfig(cuboid=[curobo.Cuboid("table", (0, 0, 4.0, 1, 0, 0, 0), (1.0, 1.0, 1.0))])
+    model = curobo.WorldConfig(cuboid=[curobo.Cuboid("table", (0, 0, 4.0, 1, 0, 0, 0), dims=(1.0, 1.0, 1.0))])
     world = curobo.WorldMeshCollision(
         curobo.WorldCollisionConfig(tensor_args=tensors, max_distance=0.5, world_model=model)
     )

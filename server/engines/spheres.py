@@ -76,6 +76,8 @@ _BACKWARD_BYTES = 120
 # values and the colour.
 _CUDA_FORWARD_BYTES = 140
 _CUDA_BACKWARD_BYTES = 32
+# Bytes per sphere for the box around all of them, where a request does not say how far they reach.
+_RANGE_BYTES = 24
 # Bytes per pixel that `exact` keeps for backward beside the outputs.
 _EXACT_STATE_BYTES = 16
 
@@ -96,6 +98,8 @@ class SpherePlan(Plan):
             size = _FORWARD_BYTES * self.count + pixels // self.views
         else:
             size = _CUDA_FORWARD_BYTES * self.count * self.views + pixels
+        if self.settings.max_depth == 0.0:
+            size += _RANGE_BYTES * self.count
         if retain and self.settings.exact:
             images |= {"color", "sphere_ids"} if "depth" in outputs else {"color"}
             size += _EXACT_STATE_BYTES * pixels

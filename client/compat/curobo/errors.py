@@ -17,6 +17,7 @@ _ARGUMENTS = {
     "time_step": "speed_dt",
     "time_step_s": "speed_dt",
     "weight": "weight",
+    "size": "dims",
 }
 
 

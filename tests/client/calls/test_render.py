@@ -236,7 +236,7 @@ def test_refused_settings_name_the_field(client, change, field):
         (lambda c: c.render("abc", orbit(1)), r"scene: expected Spheres, Gaussians or SceneHandle, got 'abc'; pass"),
         (
             lambda c: c.put(np.zeros((3, 3))),
-            r"scene: expected Spheres, Gaussians, Mesh, World or TargetImage, got ndarray; make",
+            r"scene: expected Spheres, Gaussians, Mesh, World, TargetImage or GaussianLevels, got ndarray; make",
         ),
         (lambda c: c.update(cloud(), radii=[1]), r"handle: expected SceneHandle, got Spheres; pass what put"),
         (lambda c: c.get(7), r"scene_id: expected str, got 7; pass the scene_id"),

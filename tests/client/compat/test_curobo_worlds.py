@@ -128,6 +128,11 @@ def test_arguments_have_the_order_of_the_original() -> None:
     assert WorldPrimitiveCollision is WorldVoxelCollision is WorldMeshCollision
 
 
+def test_dimensions_in_the_place_of_scale_are_not_taken_for_such() -> None:
+    with pytest.raises(CuroboArgumentError, match=r"^dims: expected three lengths > 0, got \[0.0, 0.0, 0.0\]"):
+        checker(WorldConfig(cuboid=[Cuboid("table", None, (1.0, 1.0, 1.0))]))
+
+
 def test_configurations_come_from_dictionaries() -> None:
     data = {
         "cuboid": {"table": {"dims": [1.0, 1.0, 0.2], "pose": [0, 0, -0.1, 1, 0, 0, 0], "color": [1, 0, 0, 1]}},

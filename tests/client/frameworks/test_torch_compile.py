@@ -98,7 +98,7 @@ def distances() -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def checker() -> Callable[[torch.Tensor], torch.Tensor]:
-    model = curobo.WorldConfig(cuboid=[curobo.Cuboid("table", None, (1.0, 1.0, 1.0))])
+    model = curobo.WorldConfig(cuboid=[curobo.Cuboid("table", dims=(1.0, 1.0, 1.0))])
     world = curobo.WorldMeshCollision(curobo.WorldCollisionConfig(CPU, world_model=model, max_distance=0.5))
     shape = torch.Size((1, 2, 2, 4))
     buffers = [curobo.CollisionQueryBuffer.initialize_from_shape(shape, CPU, world.collision_types) for _ in range(2)]

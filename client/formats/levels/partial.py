@@ -32,7 +32,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
         InvalidArgument: the folder has other content, or is a file.
         OSError: the folder cannot be written; names `path`.
     """
-    path = Path(os.path.abspath(path))
+    path = Path(os.path.realpath(path))
     if path.exists() and not path.is_dir():
         raise malformed(path, "expected a folder, got a file; name another folder, or remove the file")
     if path.is_dir() and any(path.iterdir()) and not (path / STREAM_NAME).is_file():

@@ -201,6 +201,14 @@ def test_folders_of_other_files_are_left_alone(tmp_path: Path, scene: Path) -> N
     assert (tmp_path / "mine" / "letter.txt").read_text() == "dear"
 
 
+def test_a_link_to_a_folder_stays_one(tmp_path: Path, scene: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "city").symlink_to(tmp_path / "disk")
+    write_levels(scene, tmp_path / "city")
+    assert (tmp_path / "city").is_symlink() and len(GaussianLevels.open(tmp_path / "disk")) == 1
+    assert not list(tmp_path.glob(".*"))
+
+
 KILLED = """
 import sys, time
 from lumigrad.client.formats.levels.building import write_levels

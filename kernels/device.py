@@ -48,7 +48,8 @@ def cuda_lack(index: int = 0) -> str:
     Driver, GPU, kernels and torch are asked one after the other, so that the reason is the first of them that fails.
     """
     if not cuda_built():
-        return "this build has no CUDA kernels; build it where nvcc is installed, with `make setup` or pip"
+        lack = "this build has no CUDA kernels; build it where nvcc is installed"
+        return f"{lack}, with `make setup` or pip (`make demo` builds none)"
     probe = _native.cuda_probe()
     return _driver_lack(probe) or _gpu_lack(probe, index)
 

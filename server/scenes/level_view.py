@@ -165,7 +165,8 @@ class LevelView:
 
     def _missing(self, places: Sequence[Place]) -> list[Place]:
         """The first places of which the rows are not in memory: so many that one read takes little time."""
-        missing, nbytes = [], 0
+        missing: list[Place] = []
+        nbytes = 0
         for place in places:
             if nbytes > _READ_BYTES or len(missing) == _STEP:
                 break

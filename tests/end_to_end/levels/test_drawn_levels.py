@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from lumigrad.client import Camera, Client, Frame, GaussianSettings, SceneHandle
+from lumigrad.client import Camera, Client, FisheyeLens, Frame, GaussianSettings, PinholeLens, SceneHandle
 from lumigrad.client.errors import InvalidArgument, ResourceExhausted
 from lumigrad.client.formats.levels import GaussianLevels
 from support.gaussians.levels import EDGE, city, joined
@@ -76,6 +76,50 @@ def test_a_mixed_cut_and_its_gradients_are_those_of_a_plain_scene(client: Client
     assert "index" not in pose
     # The rows are summed in other groups.
     assert np.allclose(pose.camera_pose, other.backward(upstream, wanted=["cameras"]).camera_pose, rtol=1e-4)
+
+
+def cameras() -> dict[str, Camera]:
+    """One of each kind in the middle of the city, which sees a part of it."""
+    view, k = CAMERA.view_matrix, CAMERA.K
+    rotation, translation, size = view[:3, :3], view[:3, 3], (CAMERA.width, CAMERA.height)
+    focal = {"fx": k[0, 0], "fy": k[1, 1], "cx": k[0, 2], "cy": k[1, 2]}
+    tan = (size[0] / 2 / k[0, 0], size[1] / 2 / k[1, 1])
+    near, far = 0.01, 100.0
+    projection = np.zeros((4, 4))
+    projection[0, 0], projection[1, 1], projection[3, 2] = 1 / tan[0], 1 / tan[1], 1
+    projection[2, 2:] = far / (far - near), -far * near / (far - near)
+    wide = {**focal, "fx": 20.0, "fy": 20.0}
+    end = {"end_rotation": rotation, "end_translation": np.add(translation, (0.1, 0, 0))}
+    return {
+        "far principal point": Camera.opencv(
+            **{**focal, "cx": -30.0}, rotation=rotation, translation=translation, width=96, height=64
+        ),
+        "orthographic": Camera.opencv(8, 8, 48, 32, rotation, translation, *size, model="orthographic"),
+        "fisheye": Camera.opencv(
+            **wide, rotation=rotation, translation=translation, width=96, height=64, model="fisheye"
+        ),
+        "distorted": Camera.opencv(
+            **focal, rotation=rotation, translation=translation, width=96, height=64, distortion=(0.1, 0, 0, 0)
+        ),
+        "inria": Camera.inria(view.T, (projection @ view).T, CAMERA.position, *tan, *size),
+        "sensor": Camera.sensor(PinholeLens(**focal), rotation, translation, *size),
+        "rolling": Camera.sensor(FisheyeLens(**wide), rotation, translation, *size, shutter="top_to_bottom", **end),
+    }
+
+
+@pytest.mark.parametrize("name", cameras())
+def test_pages_that_are_left_out_would_show_nothing(client: Client, scene: SceneHandle, name: str) -> None:
+    camera = cameras()[name]
+    frame = client.render(scene, camera, max_error_px=1e-6)
+    plain = joined(LEVELS, [(page, 0) for page in range(len(LEVELS))])
+    assert same(frame, client.render(plain, camera))
+    assert frame.levels is not None
+    assert 0 < sum(frame.levels.counts) <= len(plain)
+    if name in ("far principal point", "orthographic"):
+        assert sum(frame.levels.counts) < len(plain)
+    coarse = client.render(scene, camera, max_error_px=20)
+    assert coarse.levels is not None
+    assert sum(coarse.levels.counts) < sum(frame.levels.counts)
 
 
 def test_several_cameras_share_the_finest_level_that_any_needs(client: Client, scene: SceneHandle) -> None:

@@ -63,7 +63,7 @@ LG_INLINE int exact_pairs(const PairArguments& a, const TilePixels& pixels, floa
   const ExactOffset<Pack> offset = exact_offset<Pack, kOrthogonal>(record, ray, a.view);
   MaskPack mask = candidates & (offset.square < Pack(record[exact_record::kMaxSquare]));
   if (!any(mask)) return 0;
-  const ExactGeometry<Pack> g = exact_geometry<Pack, kOrthogonal>(record, ray, a.view, offset.square, mask);
+  const ExactGeometry<Pack> g = exact_geometry<Pack, kOrthogonal, true>(record, ray, a.view, offset.square, mask);
   mask = mask & (g.closeness > zero);
   // The upstream gradients are already over D.
   const ExactPixel<Pack> pixel{get(kPixelMaximum), get(kPixelLow), Pack(1.0f), zero};

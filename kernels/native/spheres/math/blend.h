@@ -23,14 +23,20 @@ LG_INLINE auto compat_join(const float* record, F closeness, F exponent, F maxim
   return Joining<F, decltype(difference > difference)>{weight, select(higher, x, F(1.0f)), higher};
 }
 
+// exp(x) for x <= 0, bounded, for less than e^-80 has no effect. Its relative error grows with -x, but less than it
+// falls: where the weights sum to 1, the error is below that of a float.
+template <class F>
+LG_INLINE F exact_exp(F x) {
+  return exp2_bounded(max(x, F(-80.0f)) * F(1.44269504f));
+}
+
 // The exponent's maximum as whole part and rest; `exponent_low` is the rest of this sphere's.
 template <class F>
 LG_INLINE auto exact_join(const float* record, F closeness, F exponent_low, F high, F low) {
   using namespace exact_record;
   const F difference = (F(record[kHigh]) - high) + (exponent_low - low);
   const auto higher = difference > F(0.0f);
-  // Bounded, for less than e^-80 has no effect.
-  const F x = exp_reduced(max(-abs(difference), F(-80.0f)));
+  const F x = exact_exp(-abs(difference));
   const F full = closeness * F(record[kOpacity]);
   return Joining<F, decltype(difference > difference)>{select(higher, full, full * x), select(higher, x, F(1.0f)),
                                                        higher};
@@ -115,7 +121,7 @@ LG_INLINE F exact_add_pair(const float* record, const ExactRay<F>& ray, const Ex
                            F d_depth_map, ExactRow<F>& row, ExactPixelSums<F>& sums) {
   using namespace exact_record;
   const F difference = min((F(record[kHigh]) - pixel.high) + (g.low - pixel.low), F(0.0f));
-  const F bare = zero_unless(takes_part, exp_negative(difference)), full = bare * F(record[kOpacity]);
+  const F bare = zero_unless(takes_part, exact_exp(difference)), full = bare * F(record[kOpacity]);
   const F dw = zero_unless(takes_part, (d_image_color - pixel.upstream) * pixel.inverse);
   const F weight = g.closeness * full, d_exponent = dw * weight, d_closeness = dw * full;
   sums.spread = fma(d_exponent, difference, sums.spread);
@@ -125,9 +131,7 @@ LG_INLINE F exact_add_pair(const float* record, const ExactRay<F>& ray, const Ex
     // The derivative of a e^(a b) with b the exponent without the opacity's factor; the record has a b.
     row.opacity = fma(dw * bare, g.closeness * (F(1.0f) + (F(record[kHigh]) + g.low)), row.opacity);
   }
-  // Both inverses from that of their product; not both roots are small.
-  const F inverse_both = quick_inverse_sqrt(g.chord2 * g.half2);
-  const F by_half = d_depth * (g.root * inverse_both), by_chord = d_closeness * (g.half_root * inverse_both);
+  const F by_half = d_depth * g.inverse_half_root, by_chord = d_closeness * g.inverse_root;
   row.radius = fma(d_closeness, g.root, row.radius) - by_half;
   F pull;
   if constexpr (kOrthogonal) {

@@ -110,6 +110,7 @@ template <class F>
 struct ExactGeometry {
   F chord2;     // chord^2, with the chord |q - t d|
   F root;       // The chord
+  F inverse_root, inverse_half_root;
   F closeness;  // 1 - chord; 0 where the pixel misses the sphere
   F half2;      // r^2 - p^2
   F half_root;  // The half chord
@@ -132,7 +133,7 @@ LG_INLINE F exact_excess(F x, bool slender) {
 
 // Values that float gives before the outline is computed in double: all but half_root and low. `square` as in
 // ExactOffset.
-template <class F, bool kOrthogonal>
+template <class F, bool kOrthogonal, bool kInverses = false>
 LG_INLINE ExactGeometry<F> exact_chord(const float* rec, F square, F& excess) {
   using namespace exact_record;
   ExactGeometry<F> g;
@@ -150,7 +151,8 @@ LG_INLINE ExactGeometry<F> exact_chord(const float* rec, F square, F& excess) {
     g.sagitta = fma(bent, excess, bent) * F(0.5f);
   }
   g.chord2 = max(g.chord2, F(1e-30f));
-  g.root = sqrt(g.chord2);
+  g.inverse_root = quick_inverse_sqrt(g.chord2);
+  g.root = kInverses ? g.chord2 * g.inverse_root : sqrt(g.chord2);
   g.closeness = max(one - g.root, F(0.0f));
   g.half2 = one - across2;
   return g;
@@ -163,22 +165,23 @@ LG_INLINE auto exact_at_outline(const ExactGeometry<F>& g) {
   return g.closeness < F(0.5f * kOutline);
 }
 
-template <class F>
+template <bool kInverses = false, class F>
 LG_INLINE void exact_finish(const float* rec, ExactGeometry<F>& g) {
   using namespace exact_record;
   // Next to the outline of an orthogonal camera's sphere the half chord vanishes, but the closeness faster: a millionth
   // of the radius is below any effect, and keeps the derivative finite.
   g.half2 = max(g.half2, F(1e-12f));
-  g.half_root = sqrt(g.half2);
+  g.inverse_half_root = quick_inverse_sqrt(g.half2);
+  g.half_root = kInverses ? g.half2 * g.inverse_half_root : sqrt(g.half2);
   g.low = fma(g.sagitta + g.half_root, F(rec[kSlope]), F(rec[kLow]));
 }
 
 // `wanted`: where the result is used; it is finite elsewhere.
-template <class F, bool kOrthogonal, class View, class Mask>
+template <class F, bool kOrthogonal, bool kInverses = false, class View, class Mask>
 LG_INLINE ExactGeometry<F> exact_geometry(const float* rec, const ExactRay<F>& ray, const View& view, F square,
                                           Mask wanted) {
   F excess;
-  ExactGeometry<F> g = exact_chord<F, kOrthogonal>(rec, square, excess);
+  ExactGeometry<F> g = exact_chord<F, kOrthogonal, kInverses>(rec, square, excess);
   const auto outline = wanted & exact_at_outline(g);
   if (any(outline)) {
     each_lane(outline, [&](int i) {
@@ -187,7 +190,7 @@ LG_INLINE ExactGeometry<F> exact_geometry(const float* rec, const ExactRay<F>& r
       set_lane(g.half2, i, o.half2);
     });
   }
-  exact_finish(rec, g);
+  exact_finish<kInverses>(rec, g);
   return g;
 }
 

@@ -14,8 +14,8 @@ def main() -> None:
     """Count and print the tables."""
     work = gaussians.count(scene(gaussians.COUNT, gaussians.WIDTH, gaussians.HEIGHT))
     print(f"{gaussians.COUNT} Gaussians at {gaussians.WIDTH}x{gaussians.HEIGHT}, of which {work.visible} are seen")
-    print(f"{work.pairs / 1e6:.1f} M pairs with tiles, of which {work.fetched / 1e6:.1f} M are fetched")
-    print(f"{work.visits / 1e6:.1f} M visits of warps, of which {work.blended / 1e6:.1f} M blend")
+    print(f"{work.pairs / 1e6:.1f} M pairs with tiles, {work.fetched / 1e6:.1f} M with halves of tiles are fetched")
+    print(f"{work.visits / 1e6:.1f} M of them reach pixels, {work.blocks / 1e6:.1f} M blocks of them")
     drawn = gaussians.needs(work)
     print_needs("A million Gaussians, one view", drawn)
     _print_sums(drawn, {"forward": serving.FORWARD, "backward": ("blend_backward", "project_backward")})

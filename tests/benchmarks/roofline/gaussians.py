@@ -13,15 +13,18 @@ from tests.benchmarks.gaussians.scene import Scene
 from tests.benchmarks.roofline.device import Need
 
 COUNT, WIDTH, HEIGHT = 1_000_000, 1920, 1080
-TILE, WARP = 16, (4, 8)
+# A warp works on half a tile, in blocks of pixels, and differentiates a segment of a list.
+TILE, HALVES, BLOCK, GROUP, SEGMENT = 16, 2, (4, 8), 32, 256
 SAMPLED_TILES = 120
-# Instructions of a warp, counted in the compiler's listings: to see that a Gaussian is too faint, to blend it, to
-# differentiate it; to test 32 Gaussians against a warp's pixels; to project one, to colour it, and both ways back.
-FAINT, BLEND, DIFFERENTIATE, TEST, PROJECT, PROJECT_BACKWARD = 24, 42, 137, 95, 1450, 3000
-# The same to list 32 pairs with tiles, and to hand over a Gaussian's gradients in a tile.
-LIST, HAND_OVER = 330, 16
+# Instructions of a warp, counted in the compiler's listings: to load 32 Gaussians and find the blocks that they reach;
+# for a Gaussian that reaches a block of half a tile, and for each block, to blend it, and to differentiate it.
+LOAD, BLEND, BLEND_BLOCK, LOAD_BACKWARD, DIFFERENTIATE, DIFFERENTIATE_BLOCK = 186, 18, 22, 220, 93, 39
+# The same to project a Gaussian and colour it, both ways back, and to list 32 pairs with tiles.
+PROJECT, PROJECT_BACKWARD, LIST = 1450, 3000, 330
 # Bytes of a Gaussian: geometry, spherical harmonics of degree 3, record, row of gradients.
 GEOMETRY, HARMONICS, RECORD, ROW = 44, 192, 64, 44
+# Bytes of a pixel at the start of a segment: transmittance and colour.
+KEPT = 16
 
 
 @dataclass
@@ -32,9 +35,10 @@ class Work:
     visible: int
     pixels: int
     pairs: float  # Of tiles and Gaussians.
-    fetched: float  # Pairs before their tile has ended.
-    visits: float  # Of warps at Gaussians.
-    blended: float  # Visits in which a pixel took part.
+    segments: float  # Of lists, but the first of each.
+    fetched: float  # Pairs of halves of tiles and Gaussians before the half has ended.
+    visits: float  # Those of them in which the Gaussian reaches a block of pixels.
+    blocks: float  # Blocks that are reached.
 
 
 def needs(work: Work) -> dict[str, Need]:
@@ -43,16 +47,19 @@ def needs(work: Work) -> dict[str, Need]:
     Projecting writes a key and a number of tiles. Binning gathers these numbers, sums them, and reads half a record.
     """
     n, seen, pixels = work.gaussians, work.visible, work.pixels
-    tests = work.fetched / 32 * 8 * TEST
-    faint = (work.visits - work.blended) * FAINT
+    # The halves of a tile read the same at about the same time.
+    records = work.fetched / HALVES * (RECORD + 4)
     return {
         "project": Need(n * (GEOMETRY + RECORD + 2 * 4) + seen * HARMONICS, n / 32 * PROJECT),
         "sort": Need(n * (4 + 4 + 4 * 16)),
         "bin": Need(n * 5 * 4 + seen * 32 + work.pairs * (44 + 2 * 16 + 4), work.pairs / 32 * LIST),
-        "blend": Need(work.fetched * (RECORD + 4) + pixels * 24, tests + faint + work.blended * BLEND),
+        "blend": Need(
+            records + pixels * 24,
+            work.fetched / GROUP * LOAD + work.visits * BLEND + work.blocks * BLEND_BLOCK,
+        ),
         "blend_backward": Need(
-            work.fetched * (RECORD + 4) + work.pairs * 2 * ROW + pixels * 20 + n * ROW,
-            tests + faint + work.blended * DIFFERENTIATE + work.fetched * HAND_OVER,
+            records + work.pairs * 2 * ROW + work.segments * 2 * KEPT * TILE**2 + pixels * 20 + n * ROW,
+            work.fetched / GROUP * LOAD_BACKWARD + work.visits * DIFFERENTIATE + work.blocks * DIFFERENTIATE_BLOCK,
         ),
         "project_backward": Need(
             n * (ROW + RECORD + 2 * GEOMETRY) + seen * HARMONICS + n * HARMONICS, n / 32 * PROJECT_BACKWARD
@@ -77,8 +84,8 @@ def count(given: Scene) -> Work:
     return Work(COUNT, len(seen), pixels, *(sums * columns * rows / SAMPLED_TILES))
 
 
-def _tile(values: dict[str, NDArray[np.float64]], column: int, row: int) -> tuple[int, int, int, int]:
-    """Pairs, fetched pairs, visits of warps and those that blend, in one tile."""
+def _tile(values: dict[str, NDArray[np.float64]], column: int, row: int) -> tuple[int, int, int, int, int]:
+    """Pairs, segments, fetched pairs, visits of warps and blocks of pixels in one tile."""
     origin = np.array([column, row]) * TILE
     near = (np.abs(values["means2d"] - (origin + TILE / 2)) <= values["radii"] + TILE / 2).all(-1)
     mean, conic, opacity = (values[name][near] for name in ("means2d", "conics", "projected_opacities"))
@@ -90,12 +97,13 @@ def _tile(values: dict[str, NDArray[np.float64]], column: int, row: int) -> tupl
     alpha = np.minimum(opacity[:, None, None] * np.exp(-power), 0.99)
     alpha[alpha < 1 / 255] = 0
     alpha = alpha[alpha.any((1, 2))]
-    after = np.cumprod(1 - alpha, 0)
     # The first that would take a pixel below the limit, and all behind it, are not blended.
-    open_pixels = after > 1e-4
-    fetched = min(len(alpha), int(open_pixels.any((1, 2)).sum()) // 256 * 256 + 256)
-    warps = (len(alpha), TILE // WARP[0], WARP[0], TILE // WARP[1], WARP[1])
-    reached = (alpha > 0).reshape(warps).any((2, 4))
-    still_open = np.concatenate([np.ones((1, *reached.shape[1:]), bool), open_pixels.reshape(warps).any((2, 4))[:-1]])
-    blends = (open_pixels & (alpha > 0)).reshape(warps).any((2, 4))
-    return len(alpha), fetched, int((reached & still_open).sum()), int(blends.sum())
+    is_open = np.cumprod(1 - alpha, 0) > 1e-4
+    halves = (len(alpha), HALVES, TILE**2 // HALVES)
+    open_halves = is_open.reshape(halves).any(2).sum(0)
+    fetched = np.minimum(open_halves // GROUP * GROUP + GROUP, len(alpha))
+    blocks = (len(alpha), HALVES, TILE // BLOCK[0] // HALVES, BLOCK[0], TILE // BLOCK[1], BLOCK[1])
+    reached = (alpha > 0).reshape(blocks).any((3, 5))
+    reached &= (np.arange(len(alpha))[:, None] < fetched)[:, :, None, None]
+    segments = max(len(alpha) - 1, 0) // SEGMENT
+    return len(alpha), segments, int(fetched.sum()), int(reached.any((2, 3)).sum()), int(reached.sum())

@@ -137,20 +137,6 @@ LG_INLINE void add_to_rows_of_8(const Pack sums[8], float* const rows[kLanes]) {
 }
 #endif
 
-// columns[f] lane i = rows[i][f] for f = 0 .. count - 1; `columns` has room for a whole number of 16s, aligned.
-inline void gather_columns(const float* const rows[kLanes], int count, float* columns) {
-  int first = 0;
-  for (; first + kLanes <= count; first += kLanes) {
-    Pack r[kLanes];
-    for (int i = 0; i < kLanes; ++i) r[i] = load_unaligned(rows[i] + first);
-    transpose_16(r);
-    for (int i = 0; i < kLanes; ++i) r[i].store(columns + (first + i) * kLanes);
-  }
-  for (; first < count; ++first) {
-    for (int i = 0; i < kLanes; ++i) columns[first * kLanes + i] = rows[i][first];
-  }
-}
-
 // rows[i][f] = columns[f] lane i for the first `used` rows. Written past the cache where `streaming`: rows are then
 // 64-byte aligned and count is a multiple of 16.
 inline void scatter_columns(const float* columns, int count, float* const rows[kLanes], int used, bool streaming) {

@@ -14,7 +14,6 @@ LG_BEGIN_ENGINE(gaussians)
 inline constexpr PixelRectangle kCulled{0, 0, 0, 0}, kNoPixels{0, 0, 0, 1};
 
 LG_INLINE bool is_culled(const PixelRectangle& r) { return r.y1 == 0; }
-LG_INLINE bool has_pixels(const PixelRectangle& r) { return r.x1 != 0; }
 
 // Position in a record at which its features begin, and how many have room there; along rays they are apart.
 constexpr int first_feature(const Features& features) {

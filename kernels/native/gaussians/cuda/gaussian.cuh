@@ -64,6 +64,8 @@ void each_lens(const CudaCallData& data, const Run& run) {
 template <int kDegree>
 inline constexpr int kHarmonics = (kDegree + 1) * (kDegree + 1);
 
+__device__ inline int harmonics_of(int degree) { return (degree + 1) * (degree + 1); }
+
 // Values of the harmonics in a direction, in registers.
 template <int kDegree>
 struct Harmonics {
@@ -73,24 +75,6 @@ struct Harmonics {
     each_harmonic<kDegree>(d, [&](int k, float v, const Triple<float>&) { value[k] = v; });
   }
 };
-
-// Calls run(std::integral_constant<int, degree>()).
-template <class Run>
-void with_degree(int degree, const Run& run) {
-  static_assert(kMaxDegree == 4);
-  switch (degree) {
-    case 0:
-      return run(std::integral_constant<int, 0>());
-    case 1:
-      return run(std::integral_constant<int, 1>());
-    case 2:
-      return run(std::integral_constant<int, 2>());
-    case 3:
-      return run(std::integral_constant<int, 3>());
-    default:
-      return run(std::integral_constant<int, 4>());
-  }
-}
 
 // A Gaussian's colour in a view, for scenes that have colours instead of spherical harmonics.
 __device__ inline const float* given_colors(const CudaCall& call, int view, int number) {

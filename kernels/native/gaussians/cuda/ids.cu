@@ -43,9 +43,8 @@ struct SurfelView {
   }
 };
 
-template <bool kMotion>
 struct RayView {
-  RayPixel<kMotion> seen;
+  RayPixel<true> seen;
   Beam<float> beam;
 
   __device__ RayView(const CudaCall& call, const TilePixel& of, const float* rays)
@@ -120,10 +119,10 @@ DeviceTimer cuda_ids(const View* views, int count, const Settings& settings, con
   };
   if (settings.surfels) {
     run(&ids_kernel<SurfelView>);
-  } else if (!settings.rays) {
-    run(&ids_kernel<EllipseView>);
+  } else if (settings.rays) {
+    run(&ids_kernel<RayView>);
   } else {
-    scene.moving_slices > 0 ? run(&ids_kernel<RayView<true>>) : run(&ids_kernel<RayView<false>>);
+    run(&ids_kernel<EllipseView>);
   }
   timer.mark("blend");
   return timer;

@@ -96,10 +96,8 @@ __global__ void __launch_bounds__(kGaussianThreads)
 // Kernels of each degree exist for the usual scenes and views alone: every lens would have one of each.
 auto coloring_kernel(int degree) {
   auto kernel = &project_kernel<Lens::pinhole, false>;
-  with_degree(degree, [&](auto constant) {
-    constexpr int kDegree = decltype(constant)::value;
-    if constexpr (kDegree <= kMaxStagedDegree) kernel = &project_kernel<Lens::pinhole, false, kDegree>;
-  });
+  with_staged_degree(degree,
+                     [&](auto constant) { kernel = &project_kernel<Lens::pinhole, false, decltype(constant)::value>; });
   return kernel;
 }
 

@@ -30,7 +30,7 @@ __device__ inline GaussianGradient<float> view_gradient(const CudaCall& call, co
 
 // Colours of a kernel that leaves their gradients to cuda_colors_backward.
 struct WithoutColors {
-  __device__ WithoutColors(const Scene&, int64_t, bool, float*) {}
+  __device__ WithoutColors(const CudaCall&, int64_t, bool, float*) {}
 };
 
 // `Row`: of kernels that also write the gradients of spherical harmonics, SharedRow. Four blocks per multiprocessor
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kGaussianThreads, 4)
   const int number = ::max(place.number, 0);
   const int64_t index = place.outer * static_cast<int64_t>(call.scene.count) + number;
   const Gaussian<float> gaussian = gaussian_of<kCovariance>(call.scene, index);
-  Row row(call.scene, index, present, to.sh);
+  Row row(call, index, present, to.sh);
   Received<kCovariance> received;
   Triple<float> through_colors{};  // The part of the mean's gradient.
   bool touched = false;
@@ -94,9 +94,8 @@ __global__ void __launch_bounds__(kGaussianThreads, 4)
 // Kernels of each degree exist for the usual scenes and views alone: every lens would have one of each.
 auto coloring_kernel(int degree) {
   auto kernel = &gaussians_kernel<Lens::pinhole, false>;
-  with_degree(degree, [&](auto constant) {
-    constexpr int kDegree = decltype(constant)::value;
-    if constexpr (kDegree <= kMaxStagedDegree) kernel = &gaussians_kernel<Lens::pinhole, false, SharedRow<kDegree>>;
+  with_staged_degree(degree, [&](auto constant) {
+    kernel = &gaussians_kernel<Lens::pinhole, false, SharedRow<decltype(constant)::value>>;
   });
   return kernel;
 }

@@ -100,16 +100,4 @@ LG_INLINE VisitGradient<F> visit_backward(F full, F alpha, F most, F toward, Pix
   return {weight, select(full <= most, v_sigma, F(0.0f))};
 }
 
-// d sigma / d (dx, dy), sigma the exponent.
-template <class F>
-struct ExponentSlope {
-  F x, y;
-};
-
-template <class F>
-LG_INLINE ExponentSlope<F> exponent_slope(const Ellipse<F>& e, F dx, F dy) {
-  const F twice = F(kLn2Twice), u = fma(e.ux, dx, e.uy * dy);
-  return {twice * e.ux * u, twice * fma(e.uy, u, e.vy * (e.vy * dy))};
-}
-
 LG_END

@@ -125,14 +125,8 @@ struct DrawnView {
   Outputs outputs;
 };
 
-// The blocks for which a multiprocessor shall have enough registers.
-template <bool kExact, bool kOrthogonal, int kRoom>
-constexpr int resident_blocks() {
-  return !kExact || (kOrthogonal && kRoom == 1) ? 4 : 3;
-}
-
 template <bool kExact, bool kOrthogonal, int kChannels, int kRoom>
-__global__ void __launch_bounds__(kTilePixels, resident_blocks<kExact, kOrthogonal, kRoom>())
+__global__ void __launch_bounds__(kTilePixels, kExact ? 3 : 4)
     draw_kernel(const __grid_constant__ Settings settings, const __grid_constant__ Scene scene,
                 const __grid_constant__ TileLists lists, const DrawnView* views) {
   __shared__ DrawnView view;
@@ -166,7 +160,6 @@ using DrawKernel = void (*)(Settings, Scene, TileLists, const DrawnView*);
 
 template <bool kExact, bool kOrthogonal, int kChannels>
 DrawKernel choose(int track) {
-  if (track <= 1) return &draw_kernel<kExact, kOrthogonal, kChannels, 1>;
   if (track <= 5) return &draw_kernel<kExact, kOrthogonal, kChannels, 5>;
   return &draw_kernel<kExact, kOrthogonal, kChannels, kMaxTrack>;
 }

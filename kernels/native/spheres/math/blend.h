@@ -131,7 +131,8 @@ LG_INLINE F exact_add_pair(const float* record, const ExactRay<F>& ray, const Ex
     // The derivative of a e^(a b) with b the exponent without the opacity's factor; the record has a b.
     row.opacity = fma(dw * bare, g.closeness * (F(1.0f) + (F(record[kHigh]) + g.low)), row.opacity);
   }
-  const F by_half = d_depth * g.inverse_half_root, by_chord = d_closeness * g.inverse_root;
+  const InverseRoots<F> inverse = inverse_roots(g);
+  const F by_half = d_depth * inverse.half_root, by_chord = d_closeness * inverse.root;
   row.radius = fma(d_closeness, g.root, row.radius) - by_half;
   F pull;
   if constexpr (kOrthogonal) {

@@ -110,12 +110,13 @@ template <class F>
 struct ExactGeometry {
   F chord2;     // chord^2, with the chord |q - t d|
   F root;       // The chord
-  F inverse_root, inverse_half_root;
   F closeness;  // 1 - chord; 0 where the pixel misses the sphere
   F half2;      // r^2 - p^2
   F half_root;  // The half chord
   F sagitta;    // t - o
   F low;        // The exponent's rest; its whole part is the record's.
+  // With kInverses: 1 / root and 1 / half_root.
+  F inverse_root, inverse_half_root;
 };
 
 // The radius of a sphere over its distance, up to which a short series gives exact_excess.
@@ -132,7 +133,7 @@ LG_INLINE F exact_excess(F x, bool slender) {
 }
 
 // Values that float gives before the outline is computed in double: all but half_root and low. `square` as in
-// ExactOffset.
+// ExactOffset. kInverses: the roots from their inverses, which are needed.
 template <class F, bool kOrthogonal, bool kInverses = false>
 LG_INLINE ExactGeometry<F> exact_chord(const float* rec, F square, F& excess) {
   using namespace exact_record;
@@ -156,6 +157,21 @@ LG_INLINE ExactGeometry<F> exact_chord(const float* rec, F square, F& excess) {
   g.closeness = max(one - g.root, F(0.0f));
   g.half2 = one - across2;
   return g;
+}
+
+// 1 / root and 1 / half_root; of a number both from that of their product, which takes fewer registers: not both roots
+// are small.
+template <class F>
+struct InverseRoots {
+  F root, half_root;
+};
+template <class F>
+LG_INLINE InverseRoots<F> inverse_roots(const ExactGeometry<F>& g) {
+  return {g.inverse_root, g.inverse_half_root};
+}
+LG_INLINE InverseRoots<float> inverse_roots(const ExactGeometry<float>& g) {
+  const float both = quick_inverse_sqrt(g.chord2 * g.half2);
+  return {g.half_root * both, g.root * both};
 }
 
 // Float is not precise enough at the outline to decide which sphere a pixel shows: the closeness is a small difference

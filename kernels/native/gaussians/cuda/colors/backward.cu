@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kGaussianThreads)
   // Lanes without a Gaussian compute values that nothing uses.
   const int number = ::max(place.number, 0);
   const int64_t index = place.outer * static_cast<int64_t>(call.scene.count) + number;
-  Row row(call.scene, index, present, to_sh);
+  Row row(call, index, present, to_sh);
   Triple<float> mean{};
   bool received = false;
   for (int i = call.scene_starts[place.outer]; i < call.scene_starts[place.outer + 1]; ++i) {
@@ -87,15 +87,13 @@ void cuda_colors_backward(const CudaCall& call, const CudaRecords& records, cons
   }
   const bool factors = gradients.sh_factors != nullptr;
   if (gradients.sh == nullptr && !factors && gradients.means == nullptr && block_sums == nullptr) return;
-  with_degree(call.settings.sh_degree, [&](auto degree) {
-    constexpr int kDegree = decltype(degree)::value;
-    auto kernel = &harmonics_kernel<OwnRow<kDegree>>;
-    if constexpr (kDegree <= kMaxStagedDegree) {
-      if (can_stage(call.scene, gradients.sh)) kernel = &harmonics_kernel<SharedRow<kDegree>>;
-    }
-    launch(kernel, scenes, kGaussianThreads, 0, stream, call, records, rows, gradients.sh, gradients.sh_factors,
-           gradients.means, block_sums);
-  });
+  auto kernel = &harmonics_kernel<OwnRow>;
+  if (can_stage(call.scene, gradients.sh)) {
+    with_staged_degree(call.settings.sh_degree,
+                       [&](auto degree) { kernel = &harmonics_kernel<SharedRow<decltype(degree)::value>>; });
+  }
+  launch(kernel, scenes, kGaussianThreads, 0, stream, call, records, rows, gradients.sh, gradients.sh_factors,
+         gradients.means, block_sums);
 }
 
 }  // namespace lumigrad::gaussians

@@ -16,7 +16,6 @@ __global__ void __launch_bounds__(kGaussianThreads)
   for (int c = 0; c < call.scene.channels; ++c) to.set_color(item, c, from[c]);
 }
 
-template <int kDegree>
 __global__ void __launch_bounds__(kGaussianThreads)
     harmonics_kernel(const __grid_constant__ CudaCall call, CudaRecords to) {
   const GaussianPlace place = gaussian_place(call);
@@ -24,13 +23,15 @@ __global__ void __launch_bounds__(kGaussianThreads)
   const int64_t count = call.scene.count, item = place.outer * count + place.number;
   if (!reaches_pixels(to.range(item))) return;
   const int64_t index = call.view[place.outer].scene * count + place.number;
-  const Harmonics<kDegree> harmonics(direction_of(call, place, index));
-  const int channels = call.scene.channels;
+  const Harmonics<kMaxDegree> harmonics(direction_of(call, place, index));
+  const int channels = call.scene.channels, used = harmonics_of(call.settings.sh_degree);
   const float* sh = call.scene.sh + index * call.scene.coefficients * channels;
   for (int c = 0; c < channels; ++c) {
     float sum = 0.5f;
 #pragma unroll
-    for (int k = 0; k < kHarmonics<kDegree>; ++k) sum = fma(harmonics.value[k], sh[k * channels + c], sum);
+    for (int k = 0; k < kHarmonics<kMaxDegree>; ++k) {
+      if (k < used) sum = fma(harmonics.value[k], sh[k * channels + c], sum);
+    }
     to.set_color(item, c, max(sum, 0.0f));
   }
 }
@@ -53,14 +54,12 @@ void cuda_colors(const CudaCall& call, const CudaRecords& records, cudaStream_t 
     launch(copy_colors_kernel, blocks, kGaussianThreads, 0, stream, call, records);
     return;
   }
-  with_degree(call.settings.sh_degree, [&](auto degree) {
-    constexpr int kDegree = decltype(degree)::value;
-    auto kernel = &harmonics_kernel<kDegree>;
-    if constexpr (kDegree <= kMaxStagedDegree) {
-      if (can_stage(call.scene, nullptr)) kernel = &staged_harmonics_kernel<kDegree>;
-    }
-    launch(kernel, blocks, kGaussianThreads, 0, stream, call, records);
-  });
+  auto kernel = &harmonics_kernel;
+  if (can_stage(call.scene, nullptr)) {
+    with_staged_degree(call.settings.sh_degree,
+                       [&](auto degree) { kernel = &staged_harmonics_kernel<decltype(degree)::value>; });
+  }
+  launch(kernel, blocks, kGaussianThreads, 0, stream, call, records);
 }
 
 }  // namespace lumigrad::gaussians

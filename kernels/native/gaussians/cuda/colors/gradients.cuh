@@ -30,36 +30,39 @@ __device__ inline void write_factors(const SeenGaussian& seen, float* to) {
 }
 
 // The gradients of a lane's coefficients, which it accesses on its own.
-template <int kDegree>
 struct OwnRow {
   const float* sh;
   float* to;
-  int channels, width;
+  int channels, width, used;  // `used` of all coefficients have an effect.
   bool present, written = false;
 
-  __device__ OwnRow(const Scene& scene, int64_t index, bool is_present, float* to_sh)
-      : channels(scene.channels), width(scene.coefficients * scene.channels), present(is_present) {
-    sh = scene.sh + index * width;
+  __device__ OwnRow(const CudaCall& call, int64_t index, bool is_present, float* to_sh)
+      : channels(call.scene.channels),
+        width(call.scene.coefficients * channels),
+        used(harmonics_of(call.settings.sh_degree)),
+        present(is_present) {
+    sh = call.scene.sh + index * width;
     to = to_sh == nullptr ? nullptr : to_sh + index * width;
   }
 
   // The terms of one view: writes or adds those of the coefficients' gradients, and returns that of the mean's.
   __device__ Triple<float> add_view(const SeenGaussian& seen) {
     if (!seen.receives) return {};
-    const Harmonics<kDegree> harmonics(seen.direction.d);
-    float along[kHarmonics<kDegree>] = {};
+    const Harmonics<kMaxDegree> harmonics(seen.direction.d);
+    float along[kHarmonics<kMaxDegree>] = {};
     for (int c = 0; c < channels; ++c) {
       const float v = seen.gradient(c);
 #pragma unroll
-      for (int k = 0; k < kHarmonics<kDegree>; ++k) {
+      for (int k = 0; k < kHarmonics<kMaxDegree>; ++k) {
+        if (k >= used) continue;
         along[k] = fma(sh[k * channels + c], v, along[k]);
         if (to != nullptr) put(to + k * channels + c, harmonics.value[k] * v, written);
       }
     }
     written = true;
     Triple<float> slope{};
-    each_harmonic<kDegree>(seen.direction.d, [&](int k, float, const Triple<float>& g) {
-      slope = {fma(g.x, along[k], slope.x), fma(g.y, along[k], slope.y), fma(g.z, along[k], slope.z)};
+    each_harmonic<kMaxDegree>(seen.direction.d, [&](int k, float, const Triple<float>& g) {
+      if (k < used) slope = {fma(g.x, along[k], slope.x), fma(g.y, along[k], slope.y), fma(g.z, along[k], slope.z)};
     });
     return direction_backward(seen.direction, slope);
   }
@@ -67,7 +70,7 @@ struct OwnRow {
   // Sets the gradients of coefficients that no view has written to 0.
   __device__ void finish() const {
     if (!present || to == nullptr) return;
-    for (int i = written ? kHarmonics<kDegree> * channels : 0; i < width; ++i) to[i] = 0.0f;
+    for (int i = written ? used * channels : 0; i < width; ++i) to[i] = 0.0f;
   }
 };
 
@@ -79,11 +82,11 @@ struct SharedRow {
   WarpRows<const float4> sh;
   WarpRows<float4> to;
 
-  __device__ SharedRow(const Scene& scene, int64_t index, bool is_present, float* to_sh)
+  __device__ SharedRow(const CudaCall& call, int64_t index, bool is_present, float* to_sh)
       : rows(staged_rows<kDegree>()),
         present(__ballot_sync(kWholeWarp, is_present)),
-        sh(scene.sh, __shfl_sync(kWholeWarp, index, 0), scene),
-        to(to_sh, __shfl_sync(kWholeWarp, index, 0), scene) {}
+        sh(call.scene.sh, __shfl_sync(kWholeWarp, index, 0), call.scene),
+        to(to_sh, __shfl_sync(kWholeWarp, index, 0), call.scene) {}
 
   __device__ Triple<float> add_view(const SeenGaussian& seen) {
     const unsigned lanes = __ballot_sync(kWholeWarp, seen.receives);

@@ -21,6 +21,16 @@ inline bool can_stage(const Scene& scene, const float* gradients) {
 // The next degree needs 25 coefficients, which are no whole quads.
 inline constexpr int kMaxStagedDegree = 3;
 
+// Calls run(std::integral_constant<int, degree>()), unless the degree is higher.
+template <class Run>
+void with_staged_degree(int degree, const Run& run) {
+  static_assert(kMaxStagedDegree == 3);
+  if (degree == 0) run(std::integral_constant<int, 0>());
+  if (degree == 1) run(std::integral_constant<int, 1>());
+  if (degree == 2) run(std::integral_constant<int, 2>());
+  if (degree == 3) run(std::integral_constant<int, 3>());
+}
+
 // Rows of a warp: that of the first lane, and behind it those of the other lanes.
 template <class Quad>
 struct WarpRows {

@@ -14,9 +14,9 @@ struct Geometry {
   Triple<float> normal{};
 };
 
-template <int kFeatures, bool kGeometry, bool kMotion>
+template <bool kGeometry, bool kMotion>
 __device__ inline void visit(const CudaRecords& records, GaussianBatch& batch, int i, int first,
-                             const RayPixel<kMotion>& at, const Limits& limits, Pixel<kFeatures>& pixel,
+                             const RayPixel<kMotion>& at, const Limits& limits, Pixel<kRayFeatures>& pixel,
                              Geometry& geometry) {
   const float* record = batch.record(i);
   const RayHit hit(record, at, limits);
@@ -48,7 +48,7 @@ __device__ inline void write_geometry(const Sensor& s, const Features& features,
   }
 }
 
-template <int kFeatures, bool kGeometry, bool kMotion>
+template <bool kGeometry, bool kMotion>
 __global__ void __launch_bounds__(kTilePixels, 3)
     draw_rays_kernel(const __grid_constant__ CudaCall call, const __grid_constant__ CudaRecords records,
                      const __grid_constant__ TileLists lists, const float* rays,
@@ -61,8 +61,8 @@ __global__ void __launch_bounds__(kTilePixels, 3)
   beams.put(warp_beam(seen.ray, seen.time));
   const Limits limits(call.settings);
   const TileList list(lists);
-  for (int first = 0; first == 0 || first < records.features.total(); first += kFeatures) {
-    Pixel<kFeatures> pixel;
+  for (int first = 0; first == 0 || first < records.features.total(); first += kRayFeatures) {
+    Pixel<kRayFeatures> pixel;
     Geometry geometry;
     pixel.active = seen.ray.exists();
     for (int position = 0; position < list.length; position += kTilePixels) {
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kTilePixels, 3)
         for (unsigned rest = reaching(seen, batch, begin, count, beams.own(), limits.log2_alpha_min); rest != 0;
              rest &= rest - 1) {
           const int i = begin + __ffs(static_cast<int>(rest)) - 1;
-          if (pixel.active) visit<kFeatures, kGeometry>(records, batch, i, first, seen, limits, pixel, geometry);
+          if (pixel.active) visit<kGeometry>(records, batch, i, first, seen, limits, pixel, geometry);
         }
       }
       if (pixel.recent >= 0) pixel.last = batch.place(pixel.recent) + 1;
@@ -92,10 +92,10 @@ __global__ void __launch_bounds__(kTilePixels, 3)
 void cuda_draw_rays(const CudaCall& call, const CudaRecords& records, const TileLists& lists, const float* rays,
                     const Outputs& outputs, int* lasts, cudaStream_t stream) {
   const auto tiles = static_cast<unsigned>(lists.views * lists.tiles_x * lists.tiles_y);
-  with_ray_features(records.features, [&](auto features, auto geometry) {
+  with_geometry(records.features, [&](auto geometry) {
     with_flag(call.scene.moving_slices > 0, [&](auto motion) {
-      launch(draw_rays_kernel<decltype(features)::value, decltype(geometry)::value, decltype(motion)::value>, tiles,
-             kTilePixels, 0, stream, call, records, lists, rays, outputs, lasts);
+      launch(draw_rays_kernel<decltype(geometry)::value, decltype(motion)::value>, tiles, kTilePixels, 0, stream, call,
+             records, lists, rays, outputs, lasts);
     });
   });
 }

@@ -34,13 +34,13 @@ struct GeometryUpstream {
 };
 
 // The constants of a block, and those of a thread's pixel.
-template <int kFeatures, bool kMotion>
+template <bool kMotion>
 struct Tile {
   const CudaRecords& records;
   const Limits& limits;
   const RayPixel<kMotion>& at;
   GaussianBatch& batch;
-  RowSums<kRayFields, kFeatures>& sums;
+  RowSums<kRayFields, kRayFeatures>& sums;
   WarpBeams& beams;
   bool dropping;  // gsplat: where alpha is clamped, distances, normals and rays have no gradient.
   int last;       // The pixel visits the positions in the list below this one.
@@ -57,17 +57,17 @@ struct PixelMotion {
 };
 
 // Differentiates Gaussian `i` of the batch in one pixel; returns whether it contributed.
-template <int kFeatures, bool kGeometry, Target kTarget, bool kMotion>
-__device__ inline bool visit(const Tile<kFeatures, kMotion>& tile, int i, const GeometryUpstream& up,
-                             PixelRound<kFeatures>& pixel, RayRow<float>& row, float& weight, Ray& to_ray,
+template <bool kGeometry, Target kTarget, bool kMotion>
+__device__ inline bool visit(const Tile<kMotion>& tile, int i, const GeometryUpstream& up,
+                             PixelRound<kRayFeatures>& pixel, RayRow<float>& row, float& weight, Ray& to_ray,
                              float* motion_sums) {
   const float* record = tile.batch.record(i);
   const RayHit hit(record, tile.at, tile.limits);
   if (!hit.counts) return false;
-  float features[kFeatures], toward = 0.0f;
+  float features[kRayFeatures], toward = 0.0f;
   load_features(tile.records, tile.batch.item(i), tile.first, features);
 #pragma unroll
-  for (int c = 0; c < kFeatures; ++c) toward = fma(features[c], pixel.gradient[c], toward);
+  for (int c = 0; c < kRayFeatures; ++c) toward = fma(features[c], pixel.gradient[c], toward);
   RayPull<float> pull{};
   // The first round has what does not come from features.
   if (kGeometry && tile.first == 0) {
@@ -100,9 +100,9 @@ __device__ inline bool visit(const Tile<kFeatures, kMotion>& tile, int i, const 
 
 // Sums the gradients of the warp's pixels for up to 32 Gaussians of the batch, from number `begin` on, the farthest
 // first.
-template <int kFeatures, bool kGeometry, Target kTarget, bool kMotion>
-__device__ inline void visit_group(const Tile<kFeatures, kMotion>& tile, int begin, int count,
-                                   const GeometryUpstream& up, PixelRound<kFeatures>& pixel, Ray& to_ray) {
+template <bool kGeometry, Target kTarget, bool kMotion>
+__device__ inline void visit_group(const Tile<kMotion>& tile, int begin, int count, const GeometryUpstream& up,
+                                   PixelRound<kRayFeatures>& pixel, Ray& to_ray) {
   unsigned filled = 0;
   for (unsigned rest = reaching(tile.at, tile.batch, begin, count, tile.beams.own(), tile.limits.log2_alpha_min);
        rest != 0;) {
@@ -112,7 +112,7 @@ __device__ inline void visit_group(const Tile<kFeatures, kMotion>& tile, int beg
     float weight = 0.0f, motion[kRayFields] = {};
     bool took_part = false;
     if (tile.batch.place(i) < tile.last) {
-      took_part = visit<kFeatures, kGeometry, kTarget>(tile, i, up, pixel, row, weight, to_ray, motion);
+      took_part = visit<kGeometry, kTarget>(tile, i, up, pixel, row, weight, to_ray, motion);
     }
     if (__ballot_sync(kWholeWarp, took_part) == 0) continue;
     filled |= 1u << slot;
@@ -122,16 +122,16 @@ __device__ inline void visit_group(const Tile<kFeatures, kMotion>& tile, int beg
     }
     float fields[kRayFields] = {row.xx, row.xy,  row.xz, row.yy, row.yz, row.zz, row.ox, row.oy,
                                 row.oz, row.one, row.nx, row.ny, row.nz, 0.0f,   0.0f,   0.0f};
-    float shares[RowSums<kRayFields, kFeatures>::kFeaturesRoom] = {};
+    float shares[RowSums<kRayFields, kRayFeatures>::kFeaturesRoom] = {};
 #pragma unroll
-    for (int c = 0; c < kFeatures; ++c) shares[c] = weight * pixel.gradient[c];
+    for (int c = 0; c < kRayFeatures; ++c) shares[c] = weight * pixel.gradient[c];
     tile.sums.put(slot, 0, fields);
     tile.sums.put(slot, kRayFields, shares);
   }
   tile.sums.mark(begin, filled);
 }
 
-template <int kFeatures, bool kGeometry, Target kTarget, bool kMotion>
+template <bool kGeometry, Target kTarget, bool kMotion>
 __global__ void __launch_bounds__(kTilePixels, 2)
     ray_pixels_kernel(const __grid_constant__ CudaCall call, const __grid_constant__ CudaRecords records,
                       const __grid_constant__ TileLists lists, const float* rays,
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kTilePixels, 2)
                       const __grid_constant__ CudaRows rows, float* to_rays) {
   __shared__ GaussianBatch batch;
   __shared__ WarpBeams beams;
-  __shared__ RowSums<kRayFields, kFeatures> sums;
+  __shared__ RowSums<kRayFields, kRayFeatures> sums;
   const TilePixel place = tile_pixel(lists, call.width, call.height);
   const PixelPlace at(call, place);
   const RayPixel<kMotion> seen(call, place, rays);
@@ -148,24 +148,24 @@ __global__ void __launch_bounds__(kTilePixels, 2)
   PixelUpstream up(call, records.features, upstream, place.view, place.on_film ? at.index : 0);
   const GeometryUpstream geometry(call.scene.sensors[place.view], up);
   beams.put(warp_beam(seen.ray, seen.time));
-  Tile<kFeatures, kMotion> tile{records,
-                                limits,
-                                seen,
-                                batch,
-                                sums,
-                                beams,
-                                call.settings.frozen_projection != 0,
-                                place.on_film ? lasts[at.index] : 0,
-                                0};
+  Tile<kMotion> tile{records,
+                     limits,
+                     seen,
+                     batch,
+                     sums,
+                     beams,
+                     call.settings.frozen_projection != 0,
+                     place.on_film ? lasts[at.index] : 0,
+                     0};
   TileList list(lists);
   list.length = block_max(tile.last);
   Ray to_ray{};
-  for (; list.length > 0 && (tile.first == 0 || tile.first < records.features.total()); tile.first += kFeatures) {
-    PixelRound<kFeatures> pixel(up, tile.first, false);
+  for (; list.length > 0 && (tile.first == 0 || tile.first < records.features.total()); tile.first += kRayFeatures) {
+    PixelRound<kRayFeatures> pixel(up, tile.first, false);
     for (int position = (list.length - 1) / kTilePixels * kTilePixels; position >= 0; position -= kTilePixels) {
       const int count = batch.fetch(lists, list, records, position);
       for (int begin = (count - 1) / kWarp * kWarp; count > 0 && begin >= 0; begin -= kWarp) {
-        visit_group<kFeatures, kGeometry, kTarget>(tile, begin, count, geometry, pixel, to_ray);
+        visit_group<kGeometry, kTarget>(tile, begin, count, geometry, pixel, to_ray);
         __syncthreads();
         add_to_rows(call, rows, list, batch, sums, tile.first, begin, count);
         __syncthreads();
@@ -184,12 +184,11 @@ void cuda_blend_rays_backward(const CudaCall& call, const CudaRecords& records, 
                               const float* rays, const Upstream& upstream, const int* lasts, const CudaRows& rows,
                               float* to_rays, cudaStream_t stream) {
   const auto tiles = static_cast<unsigned>(lists.views * lists.tiles_x * lists.tiles_y);
-  with_ray_features(records.features, [&](auto features, auto geometry) {
+  with_geometry(records.features, [&](auto geometry) {
     with_flag(call.scene.moving_slices > 0, [&](auto motion) {
-      constexpr int kFeatures = decltype(features)::value;
       constexpr bool kGeometry = decltype(geometry)::value, kMotion = decltype(motion)::value;
-      launch(to_rays != nullptr ? &ray_pixels_kernel<kFeatures, kGeometry, Target::rays, kMotion>
-                                : &ray_pixels_kernel<kFeatures, kGeometry, Target::rows, kMotion>,
+      launch(to_rays != nullptr ? &ray_pixels_kernel<kGeometry, Target::rays, kMotion>
+                                : &ray_pixels_kernel<kGeometry, Target::rows, kMotion>,
              tiles, kTilePixels, 0, stream, call, records, lists, rays, upstream, lasts, rows, to_rays);
     });
   });
@@ -199,9 +198,9 @@ void cuda_blend_slices_backward(const CudaCall& call, const CudaRecords& records
                                 const float* rays, const Upstream& upstream, const int* lasts, const CudaRows& rows,
                                 cudaStream_t stream) {
   const auto tiles = static_cast<unsigned>(lists.views * lists.tiles_x * lists.tiles_y);
-  with_ray_features(records.features, [&](auto features, auto geometry) {
-    launch(&ray_pixels_kernel<decltype(features)::value, decltype(geometry)::value, Target::slices, true>, tiles,
-           kTilePixels, 0, stream, call, records, lists, rays, upstream, lasts, rows, nullptr);
+  with_geometry(records.features, [&](auto geometry) {
+    launch(&ray_pixels_kernel<decltype(geometry)::value, Target::slices, true>, tiles, kTilePixels, 0, stream, call,
+           records, lists, rays, upstream, lasts, rows, nullptr);
   });
 }
 

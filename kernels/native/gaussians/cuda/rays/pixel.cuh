@@ -7,7 +7,7 @@
 namespace lumigrad::gaussians {
 
 // Features that a pixel keeps in registers; if there are more, the tile goes through its list once for each chunk.
-inline constexpr int kFewRayFeatures = 4, kManyRayFeatures = 8;
+inline constexpr int kRayFeatures = 4;
 
 // View of a thread. Slices move only if `kMotion`.
 template <bool kMotion>
@@ -63,19 +63,16 @@ __device__ inline Triple<float> normal_of(const float* record, const RayHit& hit
   return scaled(third_axis(record), hit.ray.direction.z > 0.0f ? -1.0f : 1.0f);
 }
 
-// Calls run(constants..., flag) with a compile-time flag.
-template <class Run, class... Constants>
-void with_flag(bool flag, const Run& run, Constants... constants) {
-  flag ? run(constants..., std::true_type()) : run(constants..., std::false_type());
+// Calls run(flag) with a compile-time flag.
+template <class Run>
+void with_flag(bool flag, const Run& run) {
+  flag ? run(std::true_type()) : run(std::false_type());
 }
 
-// Calls run(features, geometry), compile-time constants: how many features a pixel keeps at a time, and whether
-// distances or normals are drawn.
+// Calls run(geometry), a compile-time constant: whether distances or normals are drawn.
 template <class Run>
-void with_ray_features(const Features& features, const Run& run) {
-  const auto with = [&](auto count) { with_flag(features.hit_distance || features.normals, run, count); };
-  if (features.total() <= kFewRayFeatures) return with(std::integral_constant<int, kFewRayFeatures>());
-  with(std::integral_constant<int, kManyRayFeatures>());
+void with_geometry(const Features& features, const Run& run) {
+  with_flag(features.hit_distance || features.normals, run);
 }
 
 }  // namespace lumigrad::gaussians

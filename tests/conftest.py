@@ -39,6 +39,8 @@ def pytest_configure(config: pytest.Config) -> None:
         is_proxy = name.lower().endswith("_proxy") and "LUMIGRAD_TEST_IMAGE" not in os.environ
         if name in _REMOVED_VARIABLES or name.startswith("OTEL_") or is_proxy:
             del os.environ[name]
+    # imageio-ffmpeg would fork the process, with the threads of gRPC and JAX, to run Python in the child.
+    os.environ["IMAGEIO_FFMPEG_NO_PREVENT_SIGINT"] = "1"
     # The references consist of many small operations, for which synchronising two threads costs more than it gains.
     torch.set_num_threads(1)
     # A shell makes background processes ignore SIGINT, and processes that tests start would inherit that.

@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from typing import Any
+from weakref import WeakValueDictionary
 
 from lumigrad.protos.hashing import content_hash
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
-from lumigrad.server.core.call import Allocate, Call
+from lumigrad.server.core.call import Allocate, Call, held
 from lumigrad.server.core.errors import BusyError
 from lumigrad.server.device.transfer import Transfer
 from lumigrad.server.engines.levels import KIND as LEVELS
@@ -77,6 +79,8 @@ class SceneSpool:
         self._writings: dict[str, Writing] = {}
         # Held while a scene is read, or written in place of another version: by one call at a time.
         self.exclusive = threading.RLock()
+        # Locks of the contents with levels that arrive, by their hashes.
+        self._arriving: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
     def submit(
         self, scene: StoredScene, on_end: Callable[[StoredScene, Callable[[], bool]], None], delay_seconds: float
@@ -164,6 +168,14 @@ class SceneSpool:
             chain([content.table], content.rows),
             alias=info.content_hash,
         )
+
+    @contextlib.contextmanager
+    def arriving(self, digest: str, call: Call) -> Iterator[None]:
+        """Hold the arrival of a content with levels: other calls that bring it wait, and find it afterwards."""
+        with held(self.exclusive, call):
+            lock = self._arriving.setdefault(digest, threading.Lock())
+        with held(lock, call):
+            yield
 
     def open_levels(self, scene_id: str) -> PayloadFile | None:
         """Open a scene with levels to read its rows; None: missing or damaged."""

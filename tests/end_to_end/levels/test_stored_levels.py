@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,18 @@ def test_a_second_put_sends_nothing(tmp_path: Path) -> None:
         assert client.get(handle.scene_id).content_hash == handle.content_hash
         assert [it.scene_id for it in client.list()] == [handle.scene_id]
         assert len(read) == 2 * LEVELS.counts.size
+
+
+def test_puts_at_the_same_time_write_one_file(tmp_path: Path) -> None:
+    levels = city(3, page_rows=1024)
+
+    def put(_: int) -> str:
+        with Client(process.target) as client:
+            return client.put(levels).scene_id
+
+    with spooling(tmp_path, supervised=False) as process, ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(put, range(4)))) == 1
+        assert len(files(tmp_path)) == 1
 
 
 def test_levels_survive_a_crash_and_not_a_delete(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from lumigrad.client.errors import (
     SceneNotFound,
     VersionMismatch,
 )
-from lumigrad.client.rendering.drawn_levels import DrawnLevels
 from lumigrad.client.rendering.frame import Frame, render
 from lumigrad.client.rendering.request import RenderRequest, fill_spec, outputs_of, request_of
 from lumigrad.client.settings.fields import RENDER_FIELDS
@@ -121,7 +120,7 @@ def _render_share(workers: Pool, requests: Mapping[int, RenderRequest], route: R
     for (index, request), item in zip(requests.items(), reply.header.items, strict=True):
         if item.status.code == 0:
             arrays, files = outputs_of(item.outputs, reply.reader)
-            results[index] = Frame(workers, request, arrays, files, None, reply.timings, DrawnLevels.of(item))
+            results[index] = Frame(workers, request, arrays, files, None, reply.timings, item)
             continue
         error = exception_of_item(item.status, worker.target, call.timeout_s)
         results[index] = _repaired(workers, request, error, index, call)

@@ -29,11 +29,8 @@ class DrawnLevels:
     missing_pages: int
 
     @staticmethod
-    def of(reply: render_pb2.RenderReply | render_pb2.RenderedItem) -> DrawnLevels | None:
-        """Reads a worker's message; None: it has drawn another kind of scene."""
-        if not reply.HasField("levels"):
-            return None
-        levels = reply.levels
+    def of(levels: render_pb2.DrawnLevels) -> DrawnLevels:
+        """Reads a worker's message."""
         pages = levels.coarse_pages, levels.late_pages, levels.missing_pages
         return DrawnLevels(tuple(levels.counts), levels.error_px, *pages)
 

@@ -98,12 +98,15 @@ class Frame(Result):
         files: Mapping[str, tuple[bytes, ...]],
         kept: Kept | None,
         timings: Timings,
-        levels: DrawnLevels | None = None,
+        reply: render_pb2.RenderReply | render_pb2.RenderedItem | None = None,
     ) -> None:
+        """Stores what `arrays` and `files` have of a `reply`, and what that says of levels of detail."""
         shown = {name: array[0] for name, array in arrays.items()} if request.single else arrays
         super().__init__(workers, request, shown, kept, timings)
         self.files = files
-        self.levels = levels
+        self.levels: DrawnLevels | None = None
+        if reply is not None and reply.HasField("levels"):
+            self.levels = DrawnLevels.of(reply.levels)
 
     @property
     def encoded(self) -> Mapping[str, bytes | tuple[bytes, ...]]:
@@ -270,8 +273,8 @@ class SpreadFrame(Frame):
         """Joins the rendered `parts` of `request`, in the order of its cameras."""
         arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         files = {name: tuple(chain.from_iterable(part.files[name] for part in parts)) for name in parts[0].files}
-        levels = DrawnLevels.together([part.levels for part in parts])
-        super().__init__(workers, request, arrays, files, None, slowest([part.timings for part in parts]), levels)
+        super().__init__(workers, request, arrays, files, None, slowest([part.timings for part in parts]))
+        self.levels = DrawnLevels.together([part.levels for part in parts])
         self._parts = parts
 
     def _differentiated(self, request: BackwardRequest, call: Call, release: bool) -> Gradients:
@@ -308,7 +311,7 @@ def render(workers: Pool, request: RenderRequest, retain: bool, call: Call, rout
             state = reply.header.context_id
             kept = Kept(state, service.Release, attempts.call.affinity, worker) if state else None
             arrays, files = outputs_of(reply.header.outputs, reply.reader)
-            return Frame(workers, request, arrays, files, kept, reply.timings, DrawnLevels.of(reply.header))
+            return Frame(workers, request, arrays, files, kept, reply.timings, reply.header)
 
 
 def render_spread(workers: Pool, request: RenderRequest, retain: bool, call: Call) -> Frame:

@@ -21,7 +21,6 @@ from lumigrad.client.errors import (
     Unavailable,
     VersionMismatch,
 )
-from lumigrad.client.rendering.drawn_levels import DrawnLevels
 from lumigrad.client.rendering.frame import Frame, render
 from lumigrad.client.rendering.frame_exchange import FrameExchange, Sent
 from lumigrad.client.rendering.request import RenderRequest, outputs_of
@@ -123,7 +122,7 @@ class FrameStream:
                 *outputs_of(reply.header.outputs, reply.reader),
                 kept,
                 reply.timings,
-                DrawnLevels.of(reply.header),
+                reply.header,
             )
         is_full = isinstance(reply, ResourceExhausted) and reply.retry_after_s is not None
         if is_full or isinstance(reply, _MENDED):

@@ -24,6 +24,8 @@ KIND = "levels"
 PAGE_ROWS = 65536
 # The most levels of all pages: room for a billion Gaussians.
 _MOST_BLOCKS = 1 << 20
+# The most levels of a page, whose numbers are int8.
+_MOST_LEVELS = 64
 _MOST_DEGREE = 4
 _DIGEST_BYTES = 32
 _TYPES = {"bounds": dtypes.FLOAT32, "counts": dtypes.INT64, "errors": dtypes.FLOAT32, "digests": dtypes.UINT8}
@@ -41,8 +43,9 @@ def check_header(levels: scene_pb2.GaussianLevels, limits: Limits, field: str) -
         expected, place = nbytes(tensors[name], f"{field}.{name}"), tensors[name].payload
         require(place.length == expected, f"{field}.{name}.payload", f"a span of {expected} bytes", place.length)
     counts = list(tensors["counts"].shape)
-    is_fit = len(counts) == 2 and min(counts) >= 1 and prod(counts) <= _MOST_BLOCKS
-    require(is_fit, f"{field}.counts", f"shape [P, L] with 1 to {_MOST_BLOCKS} levels in all", counts)
+    is_fit = len(counts) == 2 and min(counts) >= 1 and counts[1] <= _MOST_LEVELS and prod(counts) <= _MOST_BLOCKS
+    limit = f"shape [P, L] with L = 1 to {_MOST_LEVELS}, and 1 to {_MOST_BLOCKS} levels in all"
+    require(is_fit, f"{field}.counts", limit, counts)
     check_shape(tensors["bounds"].shape, [counts[0], 2, 3], f"{field}.bounds")
     check_shape(tensors["errors"].shape, counts, f"{field}.errors")
     check_shape(tensors["digests"].shape, [*counts, _DIGEST_BYTES], f"{field}.digests")

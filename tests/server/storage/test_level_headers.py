@@ -92,6 +92,11 @@ TABLES: dict[str, tuple[Change, str, str]] = {
         "INT64",
     ),
     "no pages": (lambda it: it.update(counts=np.zeros((0, 2), np.int64)), "scene.levels.counts", "shape [P, L]"),
+    "many levels": (
+        lambda it: it.update(counts=np.ones((1, 65), np.int64)),
+        "scene.levels.counts",
+        "L = 1 to 64",
+    ),
     "other pages": (lambda it: it.update(errors=it["errors"][:2]), "scene.levels.errors.shape", "[3, 2]"),
     "short digests": (
         lambda it: it.update(digests=it["digests"][..., :16]),

@@ -35,6 +35,10 @@ class Store(Protocol):
     def count(self) -> int:
         """The number of its objects that count towards a budget's."""
 
+    @property
+    def spare(self) -> Store | None:
+        """A store of the same tenant that gives up all of its objects before this one is refused room."""
+
     def __len__(self) -> int:
         """The number of its objects."""
 
@@ -104,11 +108,13 @@ class Budget:
         while self.count > limit_count and self._drop_one(attrgetter("count"), self.limit_count, grown):
             pass
         fits = self.bytes <= limit_bytes and self.count <= limit_count
-        return fits or not any(len(store) for store in self._stores if store is not grown)
+        own = (grown, grown.spare)
+        return fits or not any(len(store) for store in self._stores if store not in own)
 
     def _drop_one(self, size: Callable[[Store], int], limit: int, grown: Store | None) -> bool:
         stores = [store for store in self._stores if len(store)]
-        giving = [store for store in stores if store is grown or size(store) * len(stores) > limit]
+        own = () if grown is None else (grown, grown.spare)
+        giving = [store for store in stores if store in own or size(store) * len(stores) > limit]
         giving.sort(key=size, reverse=True)
         return any(store.drop_oldest(keep_newest=store is grown) for store in giving)
 

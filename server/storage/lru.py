@@ -207,7 +207,13 @@ class LruCache(Generic[V]):
 
 
 class LruStore(ABC, Generic[V]):
-    """A cache of one tenant with its own lock, which also counts towards the budget of all tenants."""
+    """A cache of one tenant with its own lock, which also counts towards the budget of all tenants.
+
+    Attributes:
+        spare: Another cache of the tenant, which makes room for this one.
+    """
+
+    spare: LruStore[Any] | None = None
 
     def __init__(self, limit_bytes: int, limit_count: int, budget: Budget) -> None:
         self._budget = budget

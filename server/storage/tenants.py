@@ -144,16 +144,19 @@ class Tenants:
         tenant_spool = None if writer is None else writer.spool.of_tenant(tenant)
         spool = None if writer is None or tenant_spool is None else SceneSpool(tenant_spool, writer, machine.transfer)
         context_bytes = (config.tenant_context_mib or config.context_mib) * MIB
+        scenes = SceneStore(
+            self._limits.tenant_scene_bytes,
+            self._scenes,
+            self._metrics,
+            spool,
+            config.share_of(config.max_scenes),
+            f"{'--tenant-scene-mib' if config.tenant_scene_mib else '--scene-mib'}{self._limits.cause}",
+        )
+        # Pages can be read again, and scenes without a spool cannot.
+        scenes.spare = pages = PagePool(self._limits.tenant_scene_bytes, self._scenes, self._metrics)
         return Runtime(
             **vars(machine),
-            scenes=SceneStore(
-                self._limits.tenant_scene_bytes,
-                self._scenes,
-                self._metrics,
-                spool,
-                config.share_of(config.max_scenes),
-                f"{'--tenant-scene-mib' if config.tenant_scene_mib else '--scene-mib'}{self._limits.cause}",
-            ),
+            scenes=scenes,
             contexts=ContextStore(
                 context_bytes,
                 config.context_seconds,
@@ -167,5 +170,5 @@ class Tenants:
             tenant_spool=tenant_spool,
             named=self._named.unread(),
             reads=DiskReads(machine.payload_memory, tenant),
-            pages=PagePool(self._limits.tenant_scene_bytes, self._scenes, self._metrics),
+            pages=pages,
         )

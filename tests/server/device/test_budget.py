@@ -17,6 +17,7 @@ from lumigrad.server.core.record import CallRecord
 from lumigrad.server.device.memory import Budget, Cost, DeviceMemory
 from lumigrad.server.storage import contexts, scenes
 from lumigrad.server.storage.contexts import ContextStore
+from lumigrad.server.storage.page_pool import PagePool
 from lumigrad.server.storage.scenes import SceneStore
 
 
@@ -89,6 +90,20 @@ def test_numbers_are_shared_as_bytes_are() -> None:
     # An even part of all is two.
     assert (len(large), len(small), len(third)) == (2, 2, 2)
     assert [small.find(name) for name in kept] == ["0", "1"]
+
+
+def test_what_can_be_read_again_gives_way_to_scenes_of_the_same_tenant_only() -> None:
+    budget, metrics = Budget(100), Metrics()
+    store, other = SceneStore(100, budget, metrics), SceneStore(100, budget, metrics)
+    store.spare = pages = PagePool(100, budget, metrics)
+    for number in range(4):
+        pages.keep_page("scene", number, 0, torch.zeros(10, dtype=torch.uint8))
+    with pytest.raises(BusyError):
+        other.add("a" * 64, content(70))
+    assert pages.bytes == 40
+    other.add("b" * 64, content(30))
+    scene = store.add("c" * 64, content(65))[0]
+    assert (store.find(scene.scene_id), other.bytes, pages.bytes) == (scene, 30, 0)
 
 
 def test_work_takes_no_more_than_the_part_that_is_kept_for_nobody() -> None:

@@ -134,6 +134,7 @@ class SceneStore(LruStore[StoredScene]):
             with self._lock:
                 self._cache.pop(scene.scene_id)
                 self._forget_hash(scene)
+                self._puts.pop(scene.scene_id, None)
             raise self._no_room(scene)
         return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os.path import isfile
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -32,6 +33,7 @@ def manifest_at(url: str, root: Path) -> Path:
         place = Path(path.anchor)
     require(place.is_relative_to(root.resolve()), URL, _LIMIT, shown)
     file = place if place.name == NAME else place / NAME
-    if not file.is_file():
+    # Not of the path itself, which raises for long names.
+    if not isfile(file):
         raise UnknownNameError(URL, _LIMIT, shown)
     return file

@@ -171,8 +171,8 @@ class Catalog:
         require(is_same, URL, f"the address of the one scene called {name}", "that of another folder")
 
     def _add(self, manifest: Manifest) -> None:
-        for mask in manifest.ego_masks:
-            self._add_mask(mask, manifest)
+        # All are checked first: a scene that is refused leaves no masks.
+        self._masks.update([self._checked_mask(mask, manifest) for mask in manifest.ego_masks])
         scene = DriveScene(manifest, self._read)
         self.named.add(NamedScene(scene.scene_id, scene.load, scene.stored))
         self._scenes[scene.scene_id] = scene
@@ -202,18 +202,21 @@ class Catalog:
                 self._scaled.popitem(last=False)
         return scaled
 
-    def _add_mask(self, mask: EgoMask, manifest: Manifest) -> None:
-        name, raw = (mask.camera_logical_id, mask.rig_config_id), mask.path.read_bytes()
+    def _checked_mask(self, mask: EgoMask, manifest: Manifest) -> tuple[MaskId, bytes]:
+        name = mask.camera_logical_id, mask.rig_config_id
         where = f"--sensorsim: {manifest.folder / 'scene.json'}: ego_masks"
-        if self._masks.setdefault(name, raw) != raw:
-            raise ConfigError(
-                f"{where}: expected one picture for {name[0]} of {name[1]}, got another in a second scene"
-            )
         try:
+            raw = mask.path.read_bytes()
             with Image.open(io.BytesIO(raw)) as image:
                 image.verify()
         except Exception as error:
-            raise ConfigError(f"{where}: {mask.path.name}: expected a picture: {error}") from None
+            why = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise ConfigError(f"{where}: {mask.path.name}: expected a picture: {why}") from None
+        if self._masks.get(name, raw) != raw:
+            raise ConfigError(
+                f"{where}: expected one picture for {name[0]} of {name[1]}, got another in a second scene"
+            )
+        return name, raw
 
 
 def _without(folder: Path, error: Exception) -> str:

@@ -93,6 +93,8 @@ def test_what_is_wrong_with_a_scene_is_told_without_paths(simulator: DrivingClie
     scenes = folder / "scenes"
     code, text = refusal(simulator, headers((scenes / "nothing").as_uri()))
     assert code == Code.NOT_FOUND and text.startswith("x-nre-scene-url: ")
+    code, text = refusal(simulator, headers((scenes / ("long" * 100)).as_uri()))
+    assert code == Code.NOT_FOUND
     code, text = refusal(simulator, headers((scenes / "street-1").as_uri(), "another"))
     assert (code, text) == (
         Code.INVALID_ARGUMENT,
@@ -103,6 +105,14 @@ def test_what_is_wrong_with_a_scene_is_told_without_paths(simulator: DrivingClie
     code, text = refusal(simulator, headers((scenes / "broken").as_uri()))
     assert code == Code.FAILED_PRECONDITION
     assert text.startswith("x-nre-scene-url: scene.json: gaussians[0].file") and str(folder) not in text
+    unmasked = street(scenes, "unmasked")
+    mask = {"camera_logical_id": "roof", "rig_config_id": "rig-2"}
+    unmasked.write(ego_masks=[{**mask, "image": "hood.png"}, {**mask, "rig_config_id": "rig-3", "image": "scene.json"}])
+    code, text = refusal(simulator, headers((scenes / "unmasked").as_uri()))
+    assert code == Code.FAILED_PRECONDITION
+    assert "ego_masks: scene.json: expected a picture" in text and str(folder) not in text
+    masks = simulator.call("get_available_ego_masks").ego_mask_metadata
+    assert "roof" not in [known.ego_mask_id.camera_logical_id for known in masks]
     copy = street(scenes / "nested", "street-2", seed=3)
     copy.file.write_text(json.dumps({**copy.manifest, "scene_id": "street-1"}))
     code, text = refusal(simulator, headers(copy.file.as_uri()))

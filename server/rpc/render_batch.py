@@ -18,6 +18,7 @@ from lumigrad.protos.tensors import PayloadReader, PayloadWriter, rows_of
 from lumigrad.protos.wire import Frame
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import (
+    BusyError,
     DeviceMemoryError,
     DeviceTimeError,
     InvalidArgumentError,
@@ -37,7 +38,7 @@ from lumigrad.v1 import image_pb2, render_pb2
 
 BatchFrames = Iterator[Frame[render_pb2.RenderBatchRequest]]
 
-# Errors of an item; any other error ends the call.
+# Errors of an item, as is a BusyError without a time to try again; any other error ends the call.
 _ERRORS_OF_ITEMS = (
     ArgumentError,
     DeviceMemoryError,
@@ -107,6 +108,12 @@ class _Batch:
                 sent = request.formats.reply_bytes(request.task.plan, self._runtime.limits, where)
                 self._runtime.memory.check(self._cost(request.task, sent))
             except _ERRORS_OF_ITEMS as error:
+                self._fail(index, error)
+                continue
+            except BusyError as error:
+                if error.retry_seconds is not None:
+                    raise
+                # This item never fits.
                 self._fail(index, error)
                 continue
             if request.task.scene is not None and request.task.cut is None:

@@ -148,6 +148,9 @@ def test_in_batches_and_streams(client: Client, scene: SceneHandle) -> None:
     assert isinstance(two, Frame)
     assert same(frame, one)
     assert one.levels == frame.levels != two.levels
+    good, bad = client.render_batch([(scene, CAMERA), (scene, CAMERA, {"max_gaussians": 1})], settings=settings)
+    assert isinstance(good, Frame)
+    assert isinstance(bad, ResourceExhausted)
     with client.stream(scene, settings=settings) as stream:
         stream.send(CAMERA)
         assert same(stream.receive(), frame)

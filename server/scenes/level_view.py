@@ -87,7 +87,9 @@ class LevelView:
                     file, missing = file or self._opened(), self._missing(left)
                     read = partial(self._read, file, missing)
                     self._pages |= runtime.reads.wait_for((self._scene_id, *missing), read, call)
-                self._run(partial(self._add, rows, pages), call)
+                    continue
+                tensors = [self._table.tensors(page) for page in pages]
+                self._run(partial(rows.add, rows.filled, tensors), call)
         self._rows = rows
         self._pages.clear()
 
@@ -177,10 +179,6 @@ class LevelView:
 
     def _bytes_of(self, place: Place) -> int:
         return int(self._table.counts[place]) * self._table.row_bytes
-
-    def _add(self, rows: CutRows, pages: Sequence[torch.Tensor]) -> None:
-        for page in pages:
-            rows.add(self._table.tensors(page))
 
     def _opened(self) -> PayloadFile:
         """The file of the rows, which stays readable until the call ends, even if the scene is deleted."""

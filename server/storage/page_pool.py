@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -47,12 +48,15 @@ class CutRows:
         """Whether all pages are there."""
         return self.filled == len(self._ends)
 
-    def add(self, rows: Tensors) -> None:
-        """Copy the rows of the next page; on the device's thread, or anywhere on the CPU."""
-        end = int(self._ends[self.filled])
-        for name, tensor in rows.items():
-            self.tensors[name][end - len(tensor) : end] = tensor
-        self.filled += 1
+    def add(self, filled: int, pages: Sequence[Tensors]) -> None:
+        """Copy the rows of the pages after the first `filled`; on the device's thread, or anywhere on the CPU.
+
+        May be repeated after a failure.
+        """
+        for end, page in zip(self._ends[filled:].tolist(), pages, strict=False):
+            for name, tensor in page.items():
+                self.tensors[name][end - len(tensor) : end] = tensor
+        self.filled = filled + len(pages)
 
 
 class PagePool(LruStore[torch.Tensor | CutRows]):

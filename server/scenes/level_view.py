@@ -148,10 +148,11 @@ class LevelView:
                     break
             if levels[page] != best:
                 late.append((page, best))
-        while late and (missing := self._missing(late)):
-            read = partial(self._read, self._opened(), missing)
-            runtime.reads.begin((self._scene_id, *missing), read, _MOST_AHEAD)
-            late = late[len(missing) :]
+        file = self._opened() if late else None
+        while file is not None and (missing := self._missing(late)):
+            if not runtime.reads.begin((self._scene_id, *missing), partial(self._read, file, missing), _MOST_AHEAD):
+                break
+            late = late[late.index(missing[-1]) + 1 :]
         return levels
 
     def _in_memory(self, places: Sequence[Place]) -> list[torch.Tensor]:

@@ -76,13 +76,17 @@ class DiskReads:
                     self._reads.pop(key, None)
         return read.result()
 
-    def begin(self, key: Hashable, work: Callable[[Allocate], object], most: int) -> None:
-        """Have `work` done for later calls, unless so many reads are waiting."""
+    def begin(self, key: Hashable, work: Callable[[Allocate], object], most: int) -> bool:
+        """Have `work` done for later calls; False if so many reads are waiting."""
         with self._lock:
-            if key not in self._reads and len(self._reads) < most:
-                # Nobody gives up waiting for it.
-                self._reads[key] = _Read(work, waiting=1)
-                self._start()
+            if key in self._reads:
+                return True
+            if len(self._reads) >= most:
+                return False
+            # Nobody gives up waiting for it.
+            self._reads[key] = _Read(work, waiting=1)
+            self._start()
+            return True
 
     def _start(self) -> None:
         if not self._is_running:

@@ -22,6 +22,7 @@ Flags = npt.NDArray[np.bool_]
 NONE = -1
 _ERROR_PX = 1.0
 _NEAR, _FAR = 0.01, 1e10
+_LEAST_NEAR = 1e-30
 # Bounds contain three standard deviations, and Gaussians are drawn to 3.3 and blurred: the picture that they are culled
 # by is larger by this part of itself on each side.
 _MARGIN = 1 / 16
@@ -154,7 +155,8 @@ class _View:
         if _is_orthographic(self._camera):
             return np.full(len(self._low), focal)
         away = np.maximum(np.maximum(self._low - self._eye, self._eye - self._high), 0.0)
-        return np.asarray(focal / np.maximum(np.linalg.norm(away, axis=1), self._detail.near))
+        # Engines refuse a near plane that is not above 0, after this.
+        return np.asarray(focal / np.maximum(np.linalg.norm(away, axis=1), max(self._detail.near, _LEAST_NEAR)))
 
     def in_view(self) -> Flags:
         """[P] whether a part of each box may be in the picture: exact to its edges only without distortion."""

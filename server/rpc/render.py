@@ -115,7 +115,12 @@ class EngineService(ABC):
             request.receive(receiver.payload(limits.payload_bytes, runtime.payload_memory), runtime.transfer, call)
         entry = None if retain else runner.batch_entry(request, call)
         begin = partial(runner.forward, request, call, retain=retain)
-        result = runtime.executor.deliver_steps(begin, call, cost, entry)
+        try:
+            result = runtime.executor.deliver_steps(begin, call, cost, entry)
+        finally:
+            if isinstance(request.scene, LevelView):
+                # Not once the reply is sent: frames of a stream are sent in order, and one before may wait for room.
+                request.scene.drawn()
         payload = call.lane.writer(call.most_payload_bytes)
         if task.scene is not None:
             reply.scene.CopyFrom(task.scene)

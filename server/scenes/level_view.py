@@ -73,7 +73,16 @@ class LevelView:
         self.outline = Outline(self._table.shapes(self.cut.rows))
 
     def receive(self, _: PayloadReader) -> None:
-        """Gather the rows, and wait for those that have to be read; raises what `Call.check` raises."""
+        """Gather the rows, and wait for room and for those that have to be read; raises what `Call.check` raises."""
+        self._runtime.pages.begin_drawing(self, self.cut.rows * self._table.row_bytes, self._call)
+        self._call.on_end(self.drawn)
+        try:
+            self._rows = self._gathered()
+        except BaseException:
+            self.drawn()
+            raise
+
+    def _gathered(self) -> CutRows:
         runtime, call = self._runtime, self._call
         rows = self._run(lambda: runtime.pages.cut(self._scene_id, self.cut, runtime.transfer.device), call)
         places = list(zip(self.cut.pages.tolist(), self.cut.levels[self.cut.pages].tolist(), strict=True))
@@ -90,8 +99,8 @@ class LevelView:
                     continue
                 tensors = [self._table.tensors(page) for page in pages]
                 self._run(partial(rows.add, rows.filled, tensors), call)
-        self._rows = rows
         self._pages.clear()
+        return rows
 
     def load(self) -> CloudContent:
         """The cloud, on the device."""
@@ -106,6 +115,12 @@ class LevelView:
     def release(self) -> None:
         """Let go of the rows, which another call may evict."""
         self._rows = None
+        self.drawn()
+
+    def drawn(self) -> None:
+        """Give back the room that `receive` has waited for; does nothing the second time."""
+        if self._runtime.pages.end_drawing(self):
+            self._call.off_end(self.drawn)
 
     def _chosen(self, spec: render_pb2.RenderSpec, field: str) -> Cut:
         table, settings = self._table, spec.gaussians

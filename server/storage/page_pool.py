@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 import torch
 
 from lumigrad.kernels.buffers import empty
+from lumigrad.server.core.call import Call
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.device.memory import Budget
 from lumigrad.server.engines.content import Tensors
@@ -19,6 +20,8 @@ from lumigrad.server.storage.lru import LruStore
 
 # Half of the memory is for the cut that is drawn, and half for pages.
 _CUT_FRACTION = 2
+# How often a call that waits for room looks whether it has ended.
+_LOOK_SECONDS = 0.05
 
 
 class CutRows:
@@ -68,11 +71,29 @@ class PagePool(LruStore[torch.Tensor | CutRows]):
     def __init__(self, limit_bytes: int, budget: Budget, metrics: Metrics) -> None:
         self._limit_bytes = limit_bytes
         self._metrics = metrics
+        # The bytes of cuts that are drawn, by who draws them: they stay in memory even if they are evicted here.
+        self._drawn: dict[Hashable, int] = {}
+        self._ended = threading.Condition()
         super().__init__(limit_bytes, 1 << 62, budget)
 
     def room_rows(self, table: LevelTable) -> int:
         """The Gaussians for which a cut has room."""
         return self._limit_bytes // _CUT_FRACTION // table.row_bytes
+
+    def begin_drawing(self, drawer: Hashable, nbytes: int, call: Call) -> None:
+        """Wait until a cut has room beside those that are drawn; raises what `Call.check` raises."""
+        with self._ended:
+            while self._drawn and sum(self._drawn.values()) + nbytes > self._limit_bytes:
+                call.turn.give()
+                call.check()
+                self._ended.wait(_LOOK_SECONDS)
+            self._drawn[drawer] = nbytes
+
+    def end_drawing(self, drawer: Hashable) -> bool:
+        """Give back the room of a cut; False if that was done before."""
+        with self._ended:
+            self._ended.notify_all()
+            return self._drawn.pop(drawer, None) is not None
 
     def page(self, scene_id: str, page: int, level: int) -> torch.Tensor | None:
         """The rows of a level of a page, if they are in memory."""

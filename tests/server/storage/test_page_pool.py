@@ -1,0 +1,41 @@
+"""Cuts that calls draw have room together, whether or not they are kept."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from lumigrad.server.core.errors import CancelledError
+from lumigrad.server.core.metrics import Metrics
+from lumigrad.server.device.memory import Budget
+from lumigrad.server.storage.page_pool import PagePool
+from support.workers.held_device import StandInCall
+
+
+def test_a_cut_waits_for_room_beside_those_that_are_drawn() -> None:
+    pool, call = PagePool(100, Budget(1000), Metrics()), StandInCall()
+    begun = threading.Event()
+
+    def draw(drawer: str, nbytes: int, caller: Any = call) -> None:
+        pool.begin_drawing(drawer, nbytes, caller)
+        begun.set()
+
+    draw("one", 50)
+    draw("two", 50)
+    begun.clear()
+    waiting = threading.Thread(target=draw, args=("three", 30))
+    waiting.start()
+    assert not begun.wait(0.2)
+    over = StandInCall()
+    over.cancel()
+    with pytest.raises(CancelledError):
+        draw("four", 30, over)
+    assert pool.end_drawing("one")
+    assert not pool.end_drawing("one")
+    assert begun.wait(30)
+    waiting.join(30)
+    assert pool.end_drawing("two") and pool.end_drawing("three")
+    # What is larger than all is drawn alone.
+    draw("large", 200)

@@ -16,6 +16,8 @@ from lumigrad.client.errors import InvalidArgument, LumigradError
 # The folder in a data set for what COLMAP writes, where `find_model` looks for reconstructions.
 WORK = "colmap"
 _LOG = "log.txt"
+# Files and folders of data sets, in place of which what this command writes would be read.
+_DATA_SETS = ("transforms.json", "transforms_train.json", "cameras.json", "keyframes", "sparse")
 # The last lines of the log that an error has.
 _LINES = 2
 # The package's steps, with the names and arguments of the program's. It runs in a process of its own, because it writes
@@ -64,7 +66,7 @@ def run(lines: dict[str, list[str]], folder: Path, say: Callable[[str], None]) -
     """
     program, work = _program(), folder / WORK
     is_own = (work / _LOG).is_file()
-    if not is_own and (work.exists() or (folder / "transforms.json").exists()):
+    if not is_own and any((folder / name).exists() for name in (WORK, *_DATA_SETS)):
         raise InvalidArgument.of("output", f"expected a new folder, or one that this command made; {folder} is neither")
     shutil.rmtree(work, ignore_errors=True)
     (work / "sparse").mkdir(parents=True)

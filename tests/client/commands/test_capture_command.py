@@ -164,3 +164,6 @@ def test_another_data_set_is_not_overwritten(tmp_path: Path, program: Path, caps
     assert main(["capture", str(source), "-o", str(output)]) == 2
     assert "--output: expected a new folder, or one that this command made" in capsys.readouterr().err
     assert (output / "transforms.json").read_bytes() == kept and (output / "colmap" / "sparse").is_dir()
+    reconstruction(tmp_path / "other", 6)
+    assert main(["capture", str(source), "-o", str(tmp_path / "other")]) == 2
+    assert not (tmp_path / "other" / "transforms.json").exists()

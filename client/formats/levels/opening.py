@@ -30,6 +30,8 @@ _KEPT_BYTES = 256 << 20
 # Other programs' errors: of levels that this one had built, they were about this part of a page's diagonal divided by
 # the root of the number of Gaussians.
 _ERROR_PER_SPACING = 0.55
+# The most levels that workers take, and the highest degree of harmonics: a damaged index must not ask for more memory.
+_MOST_LEVELS, _MOST_DEGREE = 64, 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +61,8 @@ class PageFiles:
         if path.name != STREAM_NAME:
             raise malformed(path, f"expected a folder with a {STREAM_NAME}; `lumigrad convert --levels` writes one")
         index = StreamIndex(path)
+        if not 1 <= index.levels <= _MOST_LEVELS:
+            raise index.fail(f"expected 1 to {_MOST_LEVELS} levels in lodLevels, got {index.levels}")
         leaves = list(index.leaves())
         places = np.array([[index.slice_of(leaf, level) for level in range(index.levels)] for leaf in leaves], np.int64)
         places = places.reshape(len(leaves), index.levels, 3)
@@ -69,6 +73,8 @@ class PageFiles:
         if own is not None and all(OWN in leaf for leaf in leaves):
             bounds, errors = _stated(index, leaves)
             degree, antialiased = index.integer(own.get("shDegree"), "shDegree"), own.get("antialiased") is True
+            if degree > _MOST_DEGREE:
+                raise index.fail(f"expected a degree of at most {_MOST_DEGREE} in shDegree, got {degree}")
         else:
             bounds, errors, degree, antialiased, places = _estimated(index, leaves, places, files)
         if not len(places):

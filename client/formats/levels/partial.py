@@ -9,6 +9,7 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 
 from lumigrad.client.formats.sog import STREAM_NAME
@@ -80,7 +81,7 @@ def _swap(new: Path, path: Path) -> None:
 
 def _remove_abandoned(path: Path) -> None:
     """Removes what killed processes have left of the same folder: a process that lives holds a lock."""
-    for other in path.parent.glob(f".{path.name}.*{_SUFFIX}"):
+    for other in path.parent.glob(f".{escape(path.name)}.*{_SUFFIX}"):
         with suppress(OSError), open(other / _LOCK) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(other, ignore_errors=True)

@@ -123,7 +123,7 @@ def test_a_page_with_fewer_rows_repeats_its_last_level(tmp_path: Path) -> None:
     assert (built.levels, levels.counts.tolist()) == (3, [[5, 2, 1]])
 
 
-@pytest.mark.parametrize("harm", ["tree", "errors", "missing", "count"])
+@pytest.mark.parametrize("harm", ["tree", "errors", "missing", "count", "levels", "degree"])
 def test_damaged_files_are_named(tmp_path: Path, scene: Path, harm: str) -> None:
     write_levels(scene, tmp_path / "city")
     index = tmp_path / "city" / "lod-meta.json"
@@ -134,6 +134,8 @@ def test_damaged_files_are_named(tmp_path: Path, scene: Path, harm: str) -> None
         "errors": lambda: leaf["lumigrad"].update(errors=[0, 2, 1, 3, 4, 5, 6]),
         "missing": lambda: values["filenames"].__setitem__(0, "9_9/meta.json"),
         "count": lambda: leaf["lods"]["0"].update(count=5000),
+        "levels": lambda: values.update(lodLevels=1 << 40),
+        "degree": lambda: values["lumigrad"].update(shDegree=1 << 20),
     }
     change[harm]()
     index.write_text(json.dumps(values))
@@ -221,22 +223,22 @@ write_levels(sys.argv[1], sys.argv[2], progress=wait)
 
 
 def test_a_kill_leaves_no_half_result_and_the_next_run_cleans_up(tmp_path: Path, scene: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(scene), str(tmp_path / "city")], stdout=subprocess.PIPE, text=True
-    )
+    # A name that would be a pattern of other names.
+    city = tmp_path / "city[1]"
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(scene), str(city)], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None and process.stdout.readline() == "merging\n"
         # Another run leaves alone what a living process writes.
-        write_levels(scene, tmp_path / "city")
-        assert len(list(tmp_path.glob(".city.*"))) == 1
+        write_levels(scene, city)
+        assert len(list(tmp_path.glob(".city*"))) == 1
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
         process.stdout.close()
-    assert len(list(tmp_path.glob(".city.*"))) == 1
-    before = contents(tmp_path / "city")
-    write_levels(scene, tmp_path / "city")
-    assert not list(tmp_path.glob(".city.*")) and contents(tmp_path / "city") == before
+    assert len(list(tmp_path.glob(".city*"))) == 1
+    before = contents(city)
+    write_levels(scene, city)
+    assert not list(tmp_path.glob(".city*")) and contents(city) == before
 
 
 def test_the_command_writes_a_folder(tmp_path: Path, scene: Path) -> None:

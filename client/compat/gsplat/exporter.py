@@ -101,6 +101,8 @@ def load_ply_to_splats(path: str | PathLike[str]) -> dict[str, torch.Tensor]:
         return torch.from_numpy(np.stack([np.asarray(table[name], np.float32) for name in names], axis=-1))
 
     rest = sum(name.startswith("f_rest_") for name in header.vertex_properties)
+    if rest % 3:
+        raise header.fail(f"expected 3 channels of harmonics, got {rest} properties f_rest_")
     scales = [f"scale_{axis}" for axis in range(3) if f"scale_{axis}" in header.vertex_properties]
     means = columns("x", "y", "z")
     higher = columns(*(f"f_rest_{k}" for k in range(rest))) if rest else means.new_zeros(len(means), 0)

@@ -17,6 +17,7 @@ from lumigrad.client.compat.gsplat.cuda import _lidar
 from lumigrad.client.compat.gsplat.cuda._torch_impl import _eval_sh_bases_fast
 from lumigrad.client.compat.gsplat.scene import GaussianScene
 from lumigrad.client.compat.gsplat.stage import Stage
+from lumigrad.client.errors import InvalidArgument
 from support.workers.worker import WorkerProcess
 
 COUNT, WIDTH, HEIGHT = 30, 40, 30
@@ -127,6 +128,9 @@ def test_files_keep_the_parameters(tmp_path: Path):
     flat = {**given, "shN": given["shN"][:, :0]}
     gsplat.export_splats(**flat, save_to=path)
     assert gsplat.load_ply_to_splats(path)["shN"].shape == (COUNT - 1, 0, 3)
+    path.write_bytes(path.read_bytes().replace(b"property float opacity", b"property float f_rest_0", 1))
+    with pytest.raises(InvalidArgument, match="expected 3 channels of harmonics, got 1 properties f_rest_"):
+        gsplat.load_ply_to_splats(path)
     with pytest.raises(ValueError, match=r"^sh0: expected shape \[30, 1, 3\], got \[30, 3\]"):
         gsplat.export_splats(**{**given, "sh0": given["sh0"][:, 0]})
 

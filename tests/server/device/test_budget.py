@@ -15,7 +15,7 @@ from lumigrad.server.core.errors import BusyError, ContextLostError, DeviceMemor
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.core.record import CallRecord
 from lumigrad.server.device.memory import Budget, Cost, DeviceMemory
-from lumigrad.server.storage import contexts, scenes
+from lumigrad.server.storage import contexts, page_pool, scenes
 from lumigrad.server.storage.contexts import ContextStore
 from lumigrad.server.storage.page_pool import PagePool
 from lumigrad.server.storage.scenes import SceneStore
@@ -23,7 +23,7 @@ from lumigrad.server.storage.scenes import SceneStore
 
 @pytest.fixture(autouse=True)
 def _no_overhead(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (contexts, scenes):
+    for module in (contexts, page_pool, scenes):
         monkeypatch.setattr(module, "OVERHEAD_BYTES", 0)
 
 

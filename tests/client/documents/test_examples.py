@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import runpy
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import termios
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +21,7 @@ import torch
 from PIL import Image
 
 from lumigrad.client import Gaussians
+from lumigrad.client.cli import main
 from support.deploy.tools import need_module
 from support.files.dataset_files import shots, write_cameras_json
 from support.files.documents import ROOT, run_code_of
@@ -90,15 +95,25 @@ def test_the_demo_converges_and_leaves_its_pictures(tmp_path: Path):
 
 @pytest.mark.slow
 def test_control_c_ends_the_demo_and_its_worker(tmp_path: Path):
+    # A terminal, on which the demo shows its progress.
+    ours, its = os.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
     command = [sys.executable, "-u", EXAMPLES / "demo.py", "--output", tmp_path]
-    demo = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    demo = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=its, text=True, start_new_session=True)
+    os.close(its)
     address = demo.stdout.readline().split()[2].rstrip(":")
+    said = ""
     # After the first step nothing is imported: some packages ignore what is raised while they try an import.
-    while "PSNR" not in demo.stderr.readline(80):
-        assert demo.poll() is None
+    while "PSNR" not in said:
+        said += os.read(ours, 4096).decode()
     # A terminal interrupts all processes in its foreground.
     os.killpg(demo.pid, signal.SIGINT)
-    _, said = demo.communicate(timeout=100)
+    # The end of a terminal without programs is an error.
+    with suppress(OSError):
+        while more := os.read(ours, 4096):
+            said += more.decode(errors="replace")
+    os.close(ours)
+    demo.communicate(timeout=100)
     assert demo.returncode == 130, said
     assert said.rstrip().endswith("stopped") and "Traceback" not in said
     host, port = address.split(":")
@@ -257,6 +272,7 @@ def test_the_code_about_files_runs(monkeypatch, scene: Path):
     monkeypatch.chdir(scene.parent)
     Path("garden").mkdir()
     write_cameras_json(Path("garden/cameras.json"), shots(), 64, 48, (50.0, 50.0))
+    assert not main(["convert", scene.name, "city", "--levels"])
     names = run_code_of(ROOT / "docs" / "formats.md")
     assert len(names["capture"].views) == len(shots())
     assert Path("scene.spz").exists()

@@ -461,7 +461,7 @@ def test_errors_name_file_and_field(tmp_path, values, said):
 def test_what_is_no_data_set_is_refused(tmp_path):
     with pytest.raises(
         InvalidArgument,
-        match=r"expected transforms\.json or transforms_train\.json, cameras\.json, images.*COLMAP finds",
+        match=r"expected transforms\.json or transforms_train\.json, cameras\.json, images.*`lumigrad capture` finds",
     ):
         Capture.load(tmp_path)
     (tmp_path / "views.json").write_text("{")

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 import torch
 
@@ -36,6 +36,10 @@ class Store(Protocol):
         """The number of its objects that count towards a budget's."""
 
     @property
+    def limit_bytes(self) -> int:
+        """The bytes that its tenant may use, in this store and its spare together."""
+
+    @property
     def spare(self) -> Store | None:
         """A store of the same tenant that gives up all of its objects before this one is refused room."""
 
@@ -46,14 +50,21 @@ class Store(Protocol):
         """Evict the least recently used object; False if none may be evicted."""
 
 
-class Budget:
-    """Limits on several stores together, in addition to each store's own limits.
+# A store, and its spare if it has one.
+_Tenant: TypeAlias = "tuple[Store, ...]"
+_Size: TypeAlias = Callable[[Store], int]
+_BYTES: _Size = attrgetter("bytes")
+_COUNT: _Size = attrgetter("count")
 
-    Only stores above an even share are evicted for others.
+
+class Budget:
+    """Limits on the stores of several tenants together, in addition to each tenant's own limits.
+
+    A store and its spare are one tenant's. Only tenants above an even share give up objects for others.
     """
 
     def __init__(self, limit_bytes: int, limit_count: int = sys.maxsize, kept_bytes: int = 0) -> None:
-        """Each of several stores keeps an even share of `kept_bytes`, which `drop` does not evict."""
+        """Each of several tenants keeps an even share of `kept_bytes`, which `drop` does not evict."""
         self.limit_bytes = limit_bytes
         self.limit_count = limit_count
         self._kept_bytes = kept_bytes
@@ -86,14 +97,14 @@ class Budget:
             self._stores = (*self._stores, store)
 
     def drop(self, nbytes: int) -> None:
-        """Evict `nbytes`, or all that may be evicted: least recently used objects of the largest store first.
+        """Evict `nbytes`, or all that may be evicted: least recently used objects of the largest tenant first.
 
         The caller must not hold the stores' locks.
         """
         target = max(0, self.bytes - nbytes)
         while self.bytes > target:
-            kept = self._kept_bytes if sum(len(store) > 0 for store in self._stores) > 1 else 0
-            if not self._drop_one(attrgetter("bytes"), kept, None):
+            kept = self._kept_bytes if len(self._tenants()) > 1 else 0
+            if not self._drop_one(_BYTES, kept, None):
                 return
 
     def enforce(self, grown: Store, nbytes: int = 0, count: int = 0) -> bool:
@@ -103,20 +114,51 @@ class Budget:
         by them. The caller must not hold the stores' locks.
         """
         limit_bytes, limit_count = self.limit_bytes - nbytes, self.limit_count - count
-        while self.bytes > limit_bytes and self._drop_one(attrgetter("bytes"), self.limit_bytes, grown):
+        if not self._enforce_tenant(grown, nbytes):
+            return False
+        while self.bytes > limit_bytes and self._drop_one(_BYTES, self.limit_bytes, grown):
             pass
-        while self.count > limit_count and self._drop_one(attrgetter("count"), self.limit_count, grown):
+        while self.count > limit_count and self._drop_one(_COUNT, self.limit_count, grown):
             pass
         fits = self.bytes <= limit_bytes and self.count <= limit_count
         own = (grown, grown.spare)
         return fits or not any(len(store) for store in self._stores if store not in own)
 
-    def _drop_one(self, size: Callable[[Store], int], limit: int, grown: Store | None) -> bool:
-        stores = [store for store in self._stores if len(store)]
-        own = () if grown is None else (grown, grown.spare)
-        giving = [store for store in stores if store in own or size(store) * len(stores) > limit]
-        giving.sort(key=size, reverse=True)
-        return any(store.drop_oldest(keep_newest=store is grown) for store in giving)
+    def _enforce_tenant(self, grown: Store, nbytes: int) -> bool:
+        """Evict down to the limit of the tenant of a store; False if a spare has grown and still does not fit."""
+        tenant = next((tenant for tenant in self._tenants() if grown in tenant), (grown,))
+        store = tenant[0]
+        # A store without a spare keeps to the limit itself.
+        while len(tenant) > 1 and sum(map(_BYTES, tenant)) + nbytes > store.limit_bytes:
+            if not _drop_of(tenant, _BYTES, store.limit_bytes, grown):
+                return grown is store or not len(store)
+        return True
+
+    def _tenants(self) -> list[_Tenant]:
+        """The stores of each tenant that has any objects."""
+        spares = [store.spare for store in self._stores if store.spare is not None]
+        firsts = [store for store in self._stores if store not in spares]
+        tenants = [(store,) if store.spare is None else (store, store.spare) for store in firsts]
+        return [tenant for tenant in tenants if any(map(len, tenant))]
+
+    def _drop_one(self, size: _Size, limit: int, grown: Store | None) -> bool:
+        tenants = self._tenants()
+        share = limit // max(1, len(tenants))
+        giving = [tenant for tenant in tenants if grown in tenant or sum(map(size, tenant)) > share]
+        giving.sort(key=lambda tenant: sum(map(size, tenant)), reverse=True)
+        return any(_drop_of(tenant, size, share, grown) for tenant in giving)
+
+
+def _drop_of(tenant: _Tenant, size: _Size, share: int, grown: Store | None) -> bool:
+    """Evict an object of a tenant's larger store, or else of the other; False if none may be evicted.
+
+    A spare that has grown leaves the other store half of the tenant's share.
+    """
+    for store in sorted(tenant, key=size, reverse=True):
+        is_left = store is not grown and grown is tenant[-1] and 2 * size(store) <= share
+        if size(store) and not is_left and store.drop_oldest(keep_newest=store is grown):
+            return True
+    return False
 
 
 @dataclass(frozen=True)

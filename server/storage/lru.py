@@ -235,6 +235,11 @@ class LruStore(ABC, Generic[V]):
         return self._cache.bytes
 
     @property
+    def limit_bytes(self) -> int:
+        """The bytes that the tenant may use, in this cache and its spare together."""
+        return self._cache.limit_bytes
+
+    @property
     def changes(self) -> int:
         """How often a value was stored, replaced or removed."""
         return self._cache.changes

@@ -106,6 +106,52 @@ def test_what_can_be_read_again_gives_way_to_scenes_of_the_same_tenant_only() ->
     assert (store.find(scene.scene_id), other.bytes, pages.bytes) == (scene, 30, 0)
 
 
+def tenant_of(budget: Budget, limit: int = 100) -> tuple[SceneStore, PagePool]:
+    store, pages = SceneStore(limit, budget, Metrics()), PagePool(limit, budget, Metrics())
+    store.spare = pages
+    return store, pages
+
+
+def keep_pages(pages: PagePool, count: int, nbytes: int = 10) -> None:
+    for number in range(count):
+        pages.keep_page("scene", number, 0, torch.zeros(nbytes, dtype=torch.uint8))
+
+
+def test_scenes_and_pages_of_a_tenant_are_one_part_of_the_memory() -> None:
+    """With an even part for each, the tenant with both kept two thirds."""
+    budget = Budget(120)
+    (store, pages), (other, _) = tenant_of(budget, 120), tenant_of(budget, 120)
+    for digest in "abcd":
+        store.add(digest * 64, content(10))
+    keep_pages(pages, 8)
+    assert store.bytes + pages.bytes == 120
+    for digest in "efghij":
+        other.add(digest * 64, content(10))
+    assert (store.bytes + pages.bytes, other.bytes) == (60, 60)
+
+
+def test_scenes_and_pages_of_a_tenant_keep_to_its_limit_together() -> None:
+    budget = Budget(1000)
+    store, pages = tenant_of(budget)
+    for digest in "abcdefghi":
+        store.add(digest * 64, content(10))
+    keep_pages(pages, 9)
+    assert (store.bytes, pages.bytes) == (50, 50)
+    store.add("k" * 64, content(90))
+    assert (store.bytes, pages.bytes) == (90, 10)
+    with store.room(50, None):
+        assert (store.bytes, pages.bytes) == (90, 0)
+
+
+def test_pages_are_not_kept_beside_scenes_that_wait_to_be_written() -> None:
+    budget = Budget(1000)
+    store, pages = tenant_of(budget)
+    scene = store.add("a" * 64, content(90))[0]
+    store._cache.hold(scene.scene_id)
+    keep_pages(pages, 1, 20)
+    assert (store.bytes, pages.bytes) == (90, 0)
+
+
 def test_work_takes_no_more_than_the_part_that_is_kept_for_nobody() -> None:
     budget = Budget(100, kept_bytes=40)
     one, other = contexts_of(budget), contexts_of(budget)

@@ -94,7 +94,7 @@ def test_search_works_from_files(site: Path, browser: Any) -> None:
 
 def test_searches_find_explanations_before_the_reference(site: Path, browser: Any) -> None:
     page = browser.new_page(viewport={"width": 1400, "height": 900})
-    for words, expected in (("max pixels", "operations/options"), ("lidar", "sensors.html")):
+    for words, expected in (("max-pixels", "operations/options"), ("lidar", "sensors.html")):
         page.goto((site / "index.html").as_uri())
         page.locator("input.md-search__input").press_sequentially(words)
         pages = page.locator(".md-search-result__item > a.md-search-result__link:first-of-type")

@@ -171,10 +171,12 @@ class SceneService:
     def Delete(self, request: scene_pb2.DeleteRequest, call: Call) -> scene_pb2.DeleteReply:
         """Delete a scene, or take back one of its Puts."""
         runtime = self._tenants.of(call)
+        is_deleted = True
         if request.one_put:
-            runtime.scenes.take_back(request.scene_id)
+            is_deleted = runtime.scenes.take_back(request.scene_id)
         else:
             runtime.scenes.delete(request.scene_id)
+        if is_deleted:
             runtime.pages.forget(request.scene_id)
         return scene_pb2.DeleteReply()
 

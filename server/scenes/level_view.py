@@ -81,6 +81,8 @@ class LevelView:
         except BaseException:
             self.drawn()
             raise
+        finally:
+            self._forget_deleted()
 
     def _gathered(self) -> CutRows:
         runtime, call = self._runtime, self._call
@@ -216,7 +218,14 @@ class LevelView:
         pages = self._run(lambda: [runtime.transfer.upload(array, dtypes.FLOAT32) for array in arrays], None)
         for place, page in zip(places, pages, strict=True):
             runtime.pages.keep_page(self._scene_id, *place, page)
+        self._forget_deleted()
         return dict(zip(places, pages, strict=True))
+
+    def _forget_deleted(self) -> None:
+        """Remove what was kept of a scene since it was deleted, which nobody would find again."""
+        spool = self._runtime.spool
+        if spool is None or not spool.touch(self._scene_id):
+            self._runtime.pages.forget(self._scene_id)
 
     def _rows_in(self, file: PayloadFile, place: Place, allocate: Allocate) -> Array:
         raw = file.read(self._table.offset(*place), allocate(self._bytes_of(place)))

@@ -270,8 +270,8 @@ class SceneStore(LruStore[StoredScene]):
         if self._spool is not None:
             self._spool.sync()
 
-    def take_back(self, scene_id: str) -> None:
-        """Take back one put of a scene's content; deletes the scene if that was the only one."""
+    def take_back(self, scene_id: str) -> bool:
+        """Take back one put of a scene's content; deletes the scene if that was the only one, and returns whether."""
         with self._lock:
             puts = self._puts.get(scene_id)
             if puts == 1:
@@ -280,6 +280,7 @@ class SceneStore(LruStore[StoredScene]):
                 self._puts[scene_id] = puts - 1
         if self._spool is not None:
             self._spool.sync()
+        return puts == 1
 
     def clear(self) -> None:
         """Remove every scene from memory."""

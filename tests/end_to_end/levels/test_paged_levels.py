@@ -12,6 +12,7 @@ import pytest
 
 from lumigrad.client import Camera, Client, Frame, SceneHandle
 from lumigrad.client.aio import AsyncClient
+from lumigrad.client.calls.scenes import stored
 from lumigrad.client.errors import DeadlineExceeded, SceneNotFound
 from support.gaussians.levels import city, joined
 from support.held_disk import HeldDisk
@@ -68,6 +69,29 @@ def test_a_scene_that_is_deleted_meanwhile_is_drawn_to_the_end(held: WorkerProce
         assert np.array_equal(frame.result().color, client.render(FINEST, ALL).color)
         with pytest.raises(SceneNotFound):
             draw(client, scene)
+        # Neither its pages nor its cut stay in memory.
+        assert held.metric("lumigrad_scene_bytes") == 0
+
+
+def test_pages_that_are_read_after_a_delete_are_not_kept(held: WorkerProcess, disk: HeldDisk) -> None:
+    with Client(held.target) as client:
+        scene = client.get(client.put(LEVELS).scene_id)
+        with disk.hold_reads() as begun:
+            draw(client, scene, wait=False)
+            wait_until(begun.exists, "a read")
+            client.delete(scene)
+        # A read in the line behind that one has ended, too.
+        draw(client, other := client.put(city(3, page_rows=64, seed=5)))
+        client.delete(other)
+        assert held.metric("lumigrad_scene_bytes") == 0
+
+
+def test_a_scene_whose_last_put_is_taken_back_leaves_no_pages(held: WorkerProcess) -> None:
+    with Client(held.target) as client:
+        with stored(client, LEVELS) as scene:
+            draw(client, scene)
+            assert held.metric("lumigrad_scene_bytes") > 0
+        assert held.metric("lumigrad_scene_bytes") == 0
 
 
 def test_without_waiting_what_is_there_is_drawn_and_the_rest_is_read(held: WorkerProcess, disk: HeldDisk) -> None:

@@ -50,7 +50,10 @@ class Receiver(Generic[M]):
         return self._call.lane.reader(payload, limit_bytes - self._length, payload_memory.allocator(self._call))
 
     def stream(self) -> PayloadStream:
-        """The payload piece by piece, which may be larger than memory: its length is for the caller to check."""
+        """The payload piece by piece, which may be larger than memory: its length is for the caller to check.
+
+        The call's turn is given back, and the caller takes it for its work on each piece.
+        """
         self._call.turn.give()
         return PayloadStream(self._pieces(), self._length)
 

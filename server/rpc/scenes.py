@@ -193,18 +193,20 @@ def _put_levels(
     runtime.scenes.check(table_bytes)
     allocate, stream = runtime.payload_memory.allocator(call), receiver.stream()
     table = stream.fill(allocate(table_bytes))
+    call.turn.take(call.check)
     reader = PayloadReader(table)
     content = content_of(arrival, reader, call)
     length = content.table.payload_bytes
     require(header.payload_bytes == length, "payload_bytes", f"{length}, as the counts say", header.payload_bytes)
     computed = content_hash(levels, reader.read)
     require(header.content_hash in ("", computed), "content_hash", f"the hash of the content, {computed}", "another")
+    call.turn.give()
     with spool.arriving(computed, call):
         present = stored_content(runtime, call, computed)
         if present is not None:
             return scene_pb2.PutReply(scene=present.info(), existed=True)
         scene = StoredScene(name_of_levels(computed), 1, computed, content)
-        rows = checked_rows(content.table, stream, allocate, field)
+        rows = checked_rows(content.table, stream, allocate, field, call)
         with runtime.scenes.room(content.bytes, call):
             spool.write_levels(scene.info(), header.scene, LevelPayload(length, table, rows))
             runtime.scenes.restore(scene, puts=1)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from lumigrad.protos.tensors import PayloadReader
-from lumigrad.server.core.call import Allocate
+from lumigrad.server.core.call import Allocate, Call
 from lumigrad.server.core.errors import InvalidArgumentError
 from lumigrad.server.core.limits import require
 from lumigrad.server.core.record import StageTimes
@@ -81,18 +81,25 @@ class LevelsKind:
         raise InvalidArgumentError("scene_id", "another kind of scene: levels do not change; put new ones", KIND)
 
 
-def checked_rows(table: LevelTable, stream: PayloadStream, allocate: Allocate, field: str) -> Iterator[memoryview]:
-    """The rows of all levels as they arrive, one at a time in one buffer; raises if they are not those of the table."""
+def checked_rows(
+    table: LevelTable, stream: PayloadStream, allocate: Allocate, field: str, call: Call
+) -> Iterator[memoryview]:
+    """The rows of all levels as they arrive, one at a time in one buffer; raises if they are not those of the table.
+
+    Each is checked in a turn of its own, which is not held while rows arrive or are used.
+    """
     pages, levels = table.counts.shape
     buffer = allocate(int(table.counts.max()) * table.row_bytes)
     for page in range(pages):
         for level in range(levels):
             rows = stream.fill(buffer[: int(table.counts[page, level]) * table.row_bytes])
             where = f"{field}.rows of page {page} and level {level}"
+            call.turn.take(call.check)
             actual = hashlib.sha256(rows).digest()
             require(actual == table.digests[page, level].tobytes(), where, "the rows of the digests", "others")
             if rows.nbytes:
                 table.check_rows(rows, where)
+            call.turn.give()
             yield rows
     stream.expect_end()
 

@@ -207,9 +207,9 @@ def _put_levels(
             return scene_pb2.PutReply(scene=present.info(), existed=True)
         scene = StoredScene(name_of_levels(computed), 1, computed, content)
         rows = checked_rows(content.table, stream, allocate, field, call)
-        with runtime.scenes.room(content.bytes, call):
+        with runtime.scenes.room(content.bytes, call), runtime.scenes.counted(scene.scene_id):
             spool.write_levels(scene.info(), header.scene, LevelPayload(length, table, rows))
-            runtime.scenes.restore(scene, puts=1)
+            runtime.scenes.restore(scene)
     return scene_pb2.PutReply(scene=scene.info())
 
 

@@ -116,11 +116,23 @@ class SceneStore(LruStore[StoredScene]):
         self._metrics.scene_puts.labels("stored").inc()
         return scene, False
 
-    def restore(self, scene: StoredScene, puts: int = 0) -> bool:
-        """Store a scene read from the spool; False: it is present, or was deleted meanwhile. Raises as `add` does.
+    @contextlib.contextmanager
+    def counted(self, scene_id: str) -> Iterator[None]:
+        """Count the put of a scene that the `with` block writes to the spool: others may read it before it is stored.
 
-        `puts` is the number of times that it was put, if that is known.
+        Not counted if the block fails.
         """
+        with self._lock:
+            self._puts[scene_id] = 1
+        try:
+            yield
+        except BaseException:
+            with self._lock:
+                self._puts.pop(scene_id, None)
+            raise
+
+    def restore(self, scene: StoredScene) -> bool:
+        """Store a scene that is in the spool; False: it is present, or was deleted meanwhile. Raises as `add` does."""
         with self._lock:
             is_written = self._spool is not None and self._spool.touch(scene.scene_id)
             if self._cache.get(scene.scene_id) is not None or not is_written:
@@ -128,8 +140,6 @@ class SceneStore(LruStore[StoredScene]):
             for name in scene.content.needs:
                 self._find(name, 0)
             self._put(scene)
-            if puts:
-                self._puts[scene.scene_id] = puts
         if not self._budget.enforce(self):
             with self._lock:
                 self._cache.pop(scene.scene_id)

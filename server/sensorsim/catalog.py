@@ -37,6 +37,8 @@ _TENSORS = ("means", "quats", "scales", "opacities", "sh")
 _SCALED_MASK_BYTES = 32 << 20
 
 MaskId = tuple[str, str]
+# The time of the last change of a file, ns, and its size.
+_FileState = tuple[int, int]
 # Bytes of a pixel of an ego mask.
 MASK_BYTES = 4
 
@@ -124,6 +126,8 @@ class Catalog:
         self._read = read
         self._root = root
         self._scenes: dict[str, DriveScene] = {}
+        # The scene of each manifest that a call has named, and the state of the file at that time: one for each scene.
+        self._admitted: dict[Path, tuple[_FileState | None, str]] = {}
         self.named = NamedScenes()
         # Masks of all scenes: they belong to cameras of rigs.
         self._masks: dict[MaskId, bytes] = {}
@@ -153,12 +157,23 @@ class Catalog:
     def admit(self, url: str, scene_id: str) -> None:
         """Add the scene at an address, whose name has to be `scene_id` unless that is empty; nothing if it is known."""
         file = manifest_at(url, self._root)
-        try:
-            found = read_manifest(file)
-        except ManifestError as error:
-            raise SceneFilesError(f"{URL}: {_without(file.parent, error)}") from None
-        name = found.scene_id
+        state = _state_of(file)
+        known_state, name = self._admitted.get(file, (None, ""))
+        found = None
+        if state is None or state != known_state:
+            try:
+                found = read_manifest(file)
+            except ManifestError as error:
+                raise SceneFilesError(f"{URL}: {_without(file.parent, error)}") from None
+            name = found.scene_id
         require(scene_id in ("", name), SCENE_ID, f"{name}, as its manifest says", scene_id)
+        if found is not None:
+            self._admit(found, file)
+            self._admitted[file] = state, name
+
+    def _admit(self, found: Manifest, file: Path) -> None:
+        """Add the scene of a manifest, or check that it is the one of its name."""
+        name = found.scene_id
         with self._lock:
             known = self._scenes.get(name)
             if known is None:
@@ -217,6 +232,15 @@ class Catalog:
                 f"{where}: expected one picture for {name[0]} of {name[1]}, got another in a second scene"
             )
         return name, raw
+
+
+def _state_of(file: Path) -> _FileState | None:
+    """What changes when a file does; None: it has gone."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
 
 
 def _without(folder: Path, error: Exception) -> str:

@@ -53,7 +53,8 @@ def _run(arguments: argparse.Namespace) -> int:
         raise LumigradError(f"COLMAP found no cameras for {arguments.photographs}: {_ADVICE}")
     capture = Capture(*read_model(model, arguments.photographs, False))
     capture.save(output)
-    without = sorted({path.name for path in found} - {Path(view.file).name for view in capture.views})
+    names = {path.relative_to(arguments.photographs).as_posix() for path in found}
+    without = sorted(names - {Path(view.file).as_posix() for view in capture.views})
     if without:
         _say(f"{len(without)} of {len(found)} photographs have no camera, the first is {without[0]}: {_ADVICE}")
     points = len(capture.points) if capture.points is not None else 0

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,9 @@ def _orientation(picture: Any) -> int:
 
 def _focal_length(picture: Any) -> float:
     with suppress(Exception):
-        return float(picture.getexif().get_ifd(_CAMERA_TAGS).get(_FOCAL, 0.0))
+        focal_mm = float(picture.getexif().get_ifd(_CAMERA_TAGS).get(_FOCAL, 0.0))
+        # Cameras that do not know it write 0 / 0, which is no number and differs from itself.
+        return focal_mm if isfinite(focal_mm) else 0.0
     return 0.0
 
 

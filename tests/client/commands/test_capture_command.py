@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from PIL.TiffImagePlugin import IFDRational
 
 from lumigrad.client import Camera
 from lumigrad.client.cli import main
@@ -50,10 +52,10 @@ def incremental_mapping(database, photographs, output):
 """
 
 
-def photographs(folder: Path, count: int = 6, suffix: str = ".jpg", focal: float = 0.0) -> Path:
+def photographs(folder: Path, count: int = 6, suffix: str = ".jpg", focal: float | IFDRational | None = None) -> Path:
     folder.mkdir(exist_ok=True)
     exif = Image.Exif()
-    if focal:
+    if focal is not None:
         exif.get_ifd(0x8769)[0x920A] = focal
     for k in range(count):
         Image.new("RGB", (64, 48)).save(folder / f"p{k}{suffix}", exif=exif)
@@ -112,6 +114,26 @@ def test_lenses_that_differ_are_several_cameras(tmp_path: Path, program: Path, c
     assert main(["capture", str(source), "-o", str(tmp_path / "garden")]) == 0
     assert "9 photographs of several cameras or focal lengths" in capsys.readouterr().err
     assert "--ImageReader.single_camera 0" in (program / "calls").read_text()
+
+
+def test_photographs_of_equal_names_are_told_apart(tmp_path: Path, program: Path, capsys):
+    source = tmp_path / "holiday"
+    source.mkdir()
+    for folder in ("left", "right"):
+        photographs(source / folder, 3)
+    taken = reconstruction(tmp_path / "taken", 4)
+    files = ["left/p0.jpg", "left/p1.jpg", "left/p2.jpg", "right/p0.jpg"]
+    views = [replace(view, image=program / "images" / file) for view, file in zip(taken.views, files, strict=True)]
+    Capture(tuple(views), taken.points).save(program, form="colmap")
+    assert main(["capture", str(source), "-o", str(tmp_path / "garden")]) == 0
+    assert "2 of 6 photographs have no camera, the first is right/p1.jpg: each" in capsys.readouterr().err
+
+
+def test_a_focal_length_that_is_no_number_is_none(tmp_path: Path, program: Path, capsys):
+    reconstruction(program, 6)
+    source = photographs(tmp_path / "holiday", focal=IFDRational(0, 0))
+    assert main(["capture", str(source), "-o", str(tmp_path / "garden")]) == 0
+    assert "6 photographs of one camera\n" in capsys.readouterr().err
 
 
 def test_the_package_does_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without_program: None):

@@ -162,12 +162,14 @@ class _Batch:
         call, runtime = self._call, self._runtime
         call.use_engine(group.task.engine.name)
         stored, view = group.task.scene, group.request.scene
+        # Pages may find no room to be read into, where other items have been rendered.
+        errors = (*_ERRORS_OF_ITEMS, BusyError) if isinstance(view, LevelView) else _ERRORS_OF_ITEMS
         try:
             if isinstance(view, LevelView):
                 view.receive(PayloadReader())
             elif stored is not None:
                 group.request.scene = stored_scene(runtime, call, stored.scene_id, stored.version)
-        except _ERRORS_OF_ITEMS as error:
+        except errors as error:
             for item in group.items:
                 self._fail(item.index, error)
             return

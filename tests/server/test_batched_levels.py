@@ -1,0 +1,51 @@
+"""Items of a batch whose pages find no room leave the others their results."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2
+
+from lumigrad.protos import details
+from lumigrad.server.core.errors import BusyError
+from lumigrad.server.rpc import render_batch
+from lumigrad.server.scenes.level_view import LevelView
+
+
+class Full(LevelView):
+    """A view whose pages find no room."""
+
+    def __init__(self) -> None:
+        """Needs nothing."""
+
+    def receive(self, _: object) -> None:
+        raise BusyError("bytes of payloads are in use (--transit-mib)", 1.5)
+
+
+def group(index: int, view: object) -> Any:
+    task = SimpleNamespace(engine=SimpleNamespace(name="gaussians"), scene=None, cut=None)
+    return SimpleNamespace(
+        items=[SimpleNamespace(index=index)], request=SimpleNamespace(scene=view), task=task, formats=None
+    )
+
+
+def test_no_room_for_pages_is_the_error_of_their_item(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(render_batch._Batch, "_cost", lambda *_: None)
+    executor = SimpleNamespace(deliver_steps=lambda *_, **__: SimpleNamespace(outputs={}))
+    runner = SimpleNamespace(batch_entry=lambda *_: None, forward=lambda *_, **__: None)
+    runtime: Any = SimpleNamespace(executor=executor, runner=runner)
+    call: Any = SimpleNamespace(use_engine=lambda name: None, record=SimpleNamespace(request_id="id"))
+    batch = render_batch._Batch(runtime, call, 3)
+    for index, view in enumerate((None, Full(), None)):
+        batch.render(group(index, view))
+    assert [part.items[0].index for part, _ in batch._rendered] == [0, 2]
+    assert [item.HasField("status") for item in batch.reply.items] == [False, True, False]
+    status = batch.reply.items[1].status
+    assert status.code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
+    assert "--transit-mib" in status.message
+    retry = details.find((details.trailer(status),), error_details_pb2.RetryInfo)
+    assert retry is not None
+    assert retry.retry_delay.ToTimedelta().total_seconds() == 1.5

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from lumigrad.client import Camera, Client, FisheyeLens, Frame, GaussianSettings, PinholeLens, SceneHandle
+from lumigrad.client import Camera, Client, FisheyeLens, Frame, Gaussians, GaussianSettings, PinholeLens, SceneHandle
 from lumigrad.client.errors import InvalidArgument, ResourceExhausted
 from lumigrad.client.formats.levels import GaussianLevels
 from support.gaussians.levels import EDGE, city, joined
@@ -120,6 +120,28 @@ def test_pages_that_are_left_out_would_show_nothing(client: Client, scene: Scene
     coarse = client.render(scene, camera, max_error_px=20)
     assert coarse.levels is not None
     assert sum(coarse.levels.counts) < sum(frame.levels.counts)
+
+
+@pytest.mark.parametrize(("sigma", "most"), [(1.5, 0.0), (4.0, 0.0112), (40.0, 0.0112)])
+def test_little_is_lost_of_a_gaussian_that_is_large_beside_the_picture(
+    client: Client, sigma: float, most: float
+) -> None:
+    """The picture is 12 units wide, and the bounds end just beyond the margin of a sixteenth of that."""
+    x = 6 + 12 / 16 + 3 * sigma + 0.01
+    plain = Gaussians(
+        np.array([[x, 0.0, 5.0]]),
+        np.array([[1.0, 0.0, 0.0, 0.0]]),
+        np.full((1, 3), sigma),
+        np.full(1, 0.99),
+        sh=np.full((1, 1, 3), 1.0),
+    )
+    camera = Camera.opencv(8, 8, 48, 32, np.eye(3), np.zeros(3), 96, 64, model="orthographic")
+    drawn = client.render(client.put(GaussianLevels.of(plain)), camera, outputs=("alpha",), max_error_px=1e-6)
+    assert drawn.levels is not None
+    assert sum(drawn.levels.counts) == 0
+    lost = float(client.render(plain, camera, outputs=("alpha",))["alpha"].max())
+    assert lost <= most
+    assert (lost > 0) == (most > 0)
 
 
 def test_several_cameras_share_the_finest_level_that_any_needs(client: Client, scene: SceneHandle) -> None:

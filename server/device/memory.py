@@ -126,8 +126,8 @@ class Budget:
 
     def _enforce_tenant(self, grown: Store, nbytes: int) -> bool:
         """Evict down to the limit of the tenant of a store; False if a spare has grown and still does not fit."""
-        tenant = next((tenant for tenant in self._tenants() if grown in tenant), (grown,))
-        store = tenant[0]
+        store = next((store for store in self._stores if store.spare is grown), grown)
+        tenant = _tenant_of(store)
         # A store without a spare keeps to the limit itself.
         while len(tenant) > 1 and sum(map(_BYTES, tenant)) + nbytes > store.limit_bytes:
             if not _drop_of(tenant, _BYTES, store.limit_bytes, grown):
@@ -136,9 +136,8 @@ class Budget:
 
     def _tenants(self) -> list[_Tenant]:
         """The stores of each tenant that has any objects."""
-        spares = [store.spare for store in self._stores if store.spare is not None]
-        firsts = [store for store in self._stores if store not in spares]
-        tenants = [(store,) if store.spare is None else (store, store.spare) for store in firsts]
+        spares = {store.spare for store in self._stores}
+        tenants = [_tenant_of(store) for store in self._stores if store not in spares]
         return [tenant for tenant in tenants if any(map(len, tenant))]
 
     def _drop_one(self, size: _Size, limit: int, grown: Store | None) -> bool:
@@ -147,6 +146,10 @@ class Budget:
         giving = [tenant for tenant in tenants if grown in tenant or sum(map(size, tenant)) > share]
         giving.sort(key=lambda tenant: sum(map(size, tenant)), reverse=True)
         return any(_drop_of(tenant, size, share, grown) for tenant in giving)
+
+
+def _tenant_of(store: Store) -> _Tenant:
+    return (store,) if store.spare is None else (store, store.spare)
 
 
 def _drop_of(tenant: _Tenant, size: _Size, share: int, grown: Store | None) -> bool:

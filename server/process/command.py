@@ -45,9 +45,7 @@ class ServeCommand:
             sys.stderr.write(f"lumigrad: error: {error}\n")
             return CONFIG_ERROR
         logs.configure(config.log_format, config.log_level)
-        logs.event(
-            "starting: it answers calls when it prints the line that begins with listening on", device=config.device
-        )
+        logs.event("starting: not ready yet", device=config.device)
         if supervisor is not None:
             return supervisor.run()
         # Imported late: importing torch takes seconds, and neither `lumigrad --help` nor the supervisor needs it.

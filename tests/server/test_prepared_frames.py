@@ -227,7 +227,8 @@ def test_a_drain_lets_frames_that_wait_for_the_device_finish() -> None:
     client = RawClient(process.target)
     slow = SlowRender(client, count=1000)
     with prepared(client, stored(client)) as frames:
-        call = slow.start(4)
+        # Long enough for a busy machine to see its frames wait.
+        call = slow.start(40)
         wait_for(process, "lumigrad_calls_in_stage", 1, stage="device")
         for view in range(3):
             frames.send(cameras=[camera(view)])

@@ -18,33 +18,59 @@ MOST_HEALTH_CALLS = 256
 _MOST_SILENT = 4
 _SILENT_SECONDS = 5.0
 
+_NAMES = frozenset(("", *SERVICE_NAMES))
+_STATUS = health_pb2.HealthCheckResponse
+
+
+class _Watcher:
+    """A call of Watch: tells its caller a status that has changed."""
+
+    def __init__(self, read: Callable[[], Any], send: Callable[[Any], object]) -> None:
+        self._read = read
+        self._send = send
+        # Held while sending, which waits for gRPC's thread; so that thread, in which calls end, must never wait for it.
+        self._lock = threading.Lock()
+        self._sent: Any = None
+
+    def tell(self) -> None:
+        """Send the status if it differs from the last one; the caller may be gone."""
+        with self._lock:
+            status = self._read()
+            if status != self._sent:
+                self._sent = status
+                self._send(_STATUS(status=status))
+
 
 class Health:
     """Reports whether this worker serves, for itself and for each of its services."""
 
     def __init__(self) -> None:
         """Report NOT_SERVING at first."""
-        self._servicer = health.HealthServicer()
+        self.is_serving = False
         self._is_stopped = False
+        # Never held while sending: calls that end need it in gRPC's thread, for which a message that is sent waits. The
+        # servicer of grpc_health holds its lock then, and a watcher that left while another came stopped the server.
         self._lock = threading.Lock()
+        self._watchers: dict[grpc.ServicerContext, _Watcher] = {}
         # Times of arrival, the oldest first.
         self._calls: dict[grpc.ServicerContext, float] = {}
         self._silent: dict[grpc.ServicerContext, float] = {}
-        # The servicer would report SERVING.
-        self.set(False)
 
     def set(self, is_serving: bool) -> None:
         """Report SERVING or NOT_SERVING from now on."""
         self.is_serving = is_serving and not self._is_stopped
-        status = health_pb2.HealthCheckResponse
-        for name in ("", *SERVICE_NAMES):
-            self._servicer.set(name, status.SERVING if is_serving else status.NOT_SERVING)
+        with self._lock:
+            watchers = list(self._watchers.values())
+        for watcher in watchers:
+            watcher.tell()
 
     def stop(self) -> None:
         """Report NOT_SERVING from now on, regardless of later calls of `set`."""
         self._is_stopped = True
-        self.is_serving = False
-        self._servicer.enter_graceful_shutdown()
+        self.set(False)
+
+    def _status(self) -> Any:
+        return _STATUS.SERVING if self.is_serving else _STATUS.NOT_SERVING
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The methods of the service, which gRPC calls as streams, before their requests have arrived."""
@@ -62,11 +88,20 @@ class Health:
             context.cancel()
 
     def _check(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
-        return self._servicer.Check(self._first(requests, context), context)
+        if self._first(requests, context).service not in _NAMES:
+            context.set_code(grpc.StatusCode.NOT_FOUND)
+            return _STATUS()
+        return _STATUS(status=self._status())
 
     def _watching(self) -> Callable[..., Any]:
-        def watch(requests: Iterator[Any], context: grpc.ServicerContext, send_response_callback: Any) -> Any:
-            return self._servicer.Watch(self._first(requests, context), context, send_response_callback)
+        def watch(requests: Iterator[Any], context: grpc.ServicerContext, send_response_callback: Any) -> None:
+            is_known = self._first(requests, context).service in _NAMES
+            watcher = _Watcher(self._status if is_known else lambda: _STATUS.SERVICE_UNKNOWN, send_response_callback)
+            with self._lock:
+                # A call that has ended is not in the list any more.
+                if context in self._calls:
+                    self._watchers[context] = watcher
+            watcher.tell()
 
         # Attributes that make grpc release the thread while Watch waits.
         watch.experimental_non_blocking = True  # type: ignore[attr-defined]
@@ -93,5 +128,5 @@ class Health:
 
     def _leave(self, context: grpc.ServicerContext) -> None:
         with self._lock:
-            self._calls.pop(context, None)
-            self._silent.pop(context, None)
+            for calls in (self._calls, self._silent, self._watchers):
+                calls.pop(context, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -90,6 +91,21 @@ def test_crowds_of_watchers_take_no_place_from_calls_nor_from_checks(process: Wo
         assert_alice_is_served(process)
         for watcher in watchers:
             watcher.cancel()
+
+
+def test_watchers_that_leave_while_others_come_do_not_stop_the_server(process: WorkerProcess) -> None:
+    def watch_and_leave(_: int) -> None:
+        with grpc.insecure_channel(process.target, [("grpc.use_local_subchannel_pool", 1)]) as channel:
+            for _ in range(200):
+                watcher = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=30)
+                assert next(watcher).status == SERVING
+                watcher.cancel()
+
+    # Fewer than may be silent at once.
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(watch_and_leave, range(3)))
+    assert process.health() == SERVING
+    assert_alice_is_served(process)
 
 
 def test_a_health_check_without_a_message_is_refused(process: WorkerProcess) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -90,7 +90,7 @@ def test_a_heartbeat_does_not_end_a_drain() -> None:
 
     def answer() -> int:
         service = health_pb2.HealthCheckRequest(service="lumigrad.v1.RenderService")
-        return status._check(iter([service]), SimpleNamespace(add_callback=lambda _: True)).status
+        return status._check(iter([service]), Mock()).status
 
     status.set(True)
     assert status.is_serving and answer() == health_pb2.HealthCheckResponse.SERVING

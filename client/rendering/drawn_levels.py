@@ -1,4 +1,4 @@
-"""What a worker drew of a scene with levels of detail."""
+"""The part of a scene with levels of detail that a worker drew."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class DrawnLevels:
 
     @staticmethod
     def together(parts: Sequence[DrawnLevels | None]) -> DrawnLevels | None:
-        """What several workers drew of one scene: sums, and the largest error."""
+        """The sums of what several workers drew of one scene, and the largest error."""
         drawn = [part for part in parts if part is not None]
         if not drawn:
             return None

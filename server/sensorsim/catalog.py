@@ -235,7 +235,7 @@ class Catalog:
 
 
 def _state_of(file: Path) -> _FileState | None:
-    """What changes when a file does; None: it has gone."""
+    """Time and size of a file, which change when it does; None: it has gone."""
     try:
         found = file.stat()
     except OSError:

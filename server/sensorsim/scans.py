@@ -13,7 +13,7 @@ from lumigrad.server.core.limits import require
 from lumigrad.server.sensorsim.lenses import Optics, Size
 from lumigrad.v1 import camera_pb2
 
-# What a scan renders, and the bytes of a return: what was rendered, its point and its intensity.
+# Outputs that a scan renders, and the bytes of a return: the outputs, its point and its intensity.
 OUTPUTS = ("alpha", "expected_hit_distance")
 RETURN_BYTES = 4 * (len(OUTPUTS) + 4)
 # A beam returns where it is more likely stopped than not.

@@ -32,7 +32,7 @@ def simulator(folder: Path) -> Iterator[DrivingClient]:
         worker("--device", "cpu", "--sensorsim", str(folder / "scenes")) as process,
         DrivingClient(process.target) as client,
     ):
-        # What was there when the worker started is the operator's own.
+        # Files that were there when the worker started are the operator's own.
         (folder / "scenes" / "link").symlink_to(folder / "private" / "secret")
         yield client
 

@@ -18,8 +18,8 @@ def main(arguments: Sequence[str]) -> None:
         sys.exit("usage: python -m lumigrad.client.compat.gsplat PROGRAM.py [ARGUMENT ...]")
     install()
     sys.argv[:] = arguments
-    # As if Python itself had been given the program. Processes that it starts, such as those that load its data, have
-    # the same path, and import gsplat anew.
+    # The path begins with the program's folder, as Python would have it. Processes that the program starts, such as
+    # those that load its data, have the same path, and import gsplat anew.
     sys.path[:1] = [str(Path(arguments[0]).resolve().parent), str(_FOR_PROCESSES)]
     runpy.run_path(arguments[0], run_name="__main__")
 

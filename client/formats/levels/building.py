@@ -35,7 +35,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Built:
-    """What was written.
+    """The levels that were written.
 
     Attributes:
         count: Gaussians of level 0.
@@ -95,7 +95,7 @@ def write_levels(
 
 @dataclass(frozen=True)
 class _Survey:
-    """What the first pass over a scene finds out."""
+    """Facts that the first pass over a scene finds out."""
 
     count: int
     degree: int
@@ -134,7 +134,7 @@ def _write(buckets: Buckets, folder: Path, page_rows: int, survey: _Survey, prog
 
         def later(write: Callable[[], None]) -> None:
             writing.append(pool.submit(write))
-            # What waits is held in memory; errors end the work early.
+            # Pages that wait are held in memory; errors end the work early.
             while len(writing) > 2 * (os.cpu_count() or 1):
                 writing.popleft().result()
 

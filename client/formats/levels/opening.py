@@ -36,7 +36,7 @@ _MOST_LEVELS, _MOST_DEGREE = 64, 4
 
 @dataclass(frozen=True, eq=False)
 class PageFiles:
-    """Where the levels of each page are, and the files that were decoded last.
+    """The places of the levels of each page, and the files that were decoded last.
 
     Attributes:
         bounds: see `GaussianLevels`, as are `counts`, `errors`, `sh_degree` and `antialiased`.
@@ -156,7 +156,7 @@ def _estimated(
 
 @dataclass(frozen=True)
 class _FileMeta:
-    """What a meta.json says about all Gaussians of its file."""
+    """Facts that a meta.json states about all Gaussians of its file."""
 
     count: int
     degree: int

@@ -158,7 +158,7 @@ def test_pages_end_between_the_largest_cells():
     for start, end in zip([0, *ends], ends[:-1], strict=False):
         window = codes[start + 255 : start + 513]
         assert codes[end - 1] ^ codes[end] == (window[:-1] ^ window[1:]).max()
-    # What does not fill a page is left for what follows.
+    # Gaussians that do not fill a page are left for what follows.
     assert list(pages_of(codes[:600], 512, last=False)) == list(pages_of(codes[:600], 512, last=True))[:1]
     assert list(pages_of(np.zeros(1000, np.uint64), 512, last=True)) == [512, 1000]
 

@@ -37,5 +37,5 @@ def test_a_cut_waits_for_room_beside_those_that_are_drawn() -> None:
     assert begun.wait(30)
     waiting.join(30)
     assert pool.end_drawing("two") and pool.end_drawing("three")
-    # What is larger than all is drawn alone.
+    # A cut that is larger than all of it is drawn alone.
     draw("large", 200)

@@ -10,6 +10,7 @@ import pytest
 from lumigrad.client import Camera, Client, FisheyeLens, Frame, Gaussians, GaussianSettings, PinholeLens, SceneHandle
 from lumigrad.client.errors import InvalidArgument, ResourceExhausted
 from lumigrad.client.formats.levels import GaussianLevels
+from lumigrad.client.transport.lanes import LaneMode
 from support.gaussians.levels import EDGE, city, joined
 from support.workers.spooling import spooling
 from support.workers.worker import WorkerProcess
@@ -176,6 +177,19 @@ def test_in_batches_and_streams(client: Client, scene: SceneHandle) -> None:
     with client.stream(scene, settings=settings) as stream:
         stream.send(CAMERA)
         assert same(stream.receive(), frame)
+
+
+def test_both_lanes_carry_the_same(process: WorkerProcess) -> None:
+    found = []
+    lanes: tuple[LaneMode, ...] = ("stream", "shared")
+    for lane in lanes:
+        with Client(process.target, lane=lane) as client:
+            frame = client.render(client.put(LEVELS), CAMERA, retain=True)
+            gradients = frame.backward(frame.color - 0.5)
+            found.append((frame.color, gradients.index, gradients.means))
+    for stream, shared in zip(*found, strict=True):
+        assert stream.size
+        np.testing.assert_array_equal(shared, stream)
 
 
 def test_what_levels_do_not_have_is_refused(client: Client, scene: SceneHandle) -> None:

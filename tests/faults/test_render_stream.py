@@ -22,7 +22,7 @@ from lumigrad.v1 import render_pb2, scene_pb2
 from support.calls.raw_calls import RawClient, failure, opencv_camera, spec_of
 from support.calls.raw_frames import CAMERA, RawFrames, stored_spec
 from support.workers.fleet import cloud, end, fleet, targets
-from support.workers.slow_render import SlowRender, wait_for, wait_until
+from support.workers.slow_render import SlowRender, wait_for, wait_for_device, wait_until
 from support.workers.tenant import tenant_client
 from support.workers.worker import WorkerProcess, worker
 
@@ -89,8 +89,8 @@ def test_a_drain_tells_streams_to_go_elsewhere_and_lets_their_frames_finish() ->
         idle.send(stored_spec(client))
         assert idle.receive().reply is not None
         slow = SlowRender(client, count=1000)
-        busy.send(slow.request(4).message.spec)
-        wait_for(process, "lumigrad_calls_in_stage", 1, stage="device")
+        busy.send(slow.request().message.spec)
+        wait_for_device(process)
         started = time.monotonic()
         process.signal()
         error = failure(idle.receive)

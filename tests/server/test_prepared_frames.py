@@ -14,7 +14,7 @@ from lumigrad.v1 import image_pb2, render_pb2, scene_pb2
 from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
 from support.calls.raw_calls import RawClient, opencv_camera, spec_of
 from support.calls.raw_frames import RawFrames
-from support.workers.slow_render import SlowRender, wait_for
+from support.workers.slow_render import SlowRender, wait_for, wait_for_device
 from support.workers.worker import WorkerProcess, worker
 
 Code = grpc.StatusCode
@@ -159,7 +159,7 @@ def test_a_deadline_ends_its_frame_alone(client: RawClient, process: WorkerProce
     slow = SlowRender(client)
     with prepared(client, stored(client)) as frames:
         slow.start()
-        wait_for(process, "lumigrad_calls_in_stage", 1, stage="device")
+        wait_for_device(process)
         frames.send(cameras=[camera(1)], timeout_ms=100)
         frames.send(cameras=[camera(2)], pipelined=False)
         frames.send(cameras=[camera(3)])
@@ -173,7 +173,7 @@ def test_four_frames_wait_and_a_cancelled_stream_leaves_the_queue(client: RawCli
     slow = SlowRender(client)
     with prepared(client, stored(client)) as frames:
         slow.start()
-        wait_for(process, "lumigrad_calls_in_stage", 1, stage="device")
+        wait_for_device(process)
         for view in range(20):
             frames.send(cameras=[camera(view)])
         wait_for(process, "lumigrad_queue_depth", 4)
@@ -208,7 +208,7 @@ def test_a_full_queue_does_not_end_the_stream() -> None:
         slow = SlowRender(client)
         with prepared(client, stored(client)) as frames:
             slow.start()
-            wait_for(small, "lumigrad_calls_in_stage", 1, stage="device")
+            wait_for_device(small)
             frames.send(cameras=[camera(1)])
             wait_for(small, "lumigrad_queue_depth", 1)
             frames.send(cameras=[camera(2)])
@@ -228,8 +228,8 @@ def test_a_drain_lets_frames_that_wait_for_the_device_finish() -> None:
     slow = SlowRender(client, count=1000)
     with prepared(client, stored(client)) as frames:
         # Long enough for a busy machine to see its frames wait.
-        call = slow.start(40)
-        wait_for(process, "lumigrad_calls_in_stage", 1, stage="device")
+        call = slow.start(300)
+        wait_for_device(process)
         for view in range(3):
             frames.send(cameras=[camera(view)])
         wait_for(process, "lumigrad_queue_depth", 3)

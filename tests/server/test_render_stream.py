@@ -19,7 +19,7 @@ from support.calls.gaussian_calls import camera_of, gaussian_cloud, gaussian_spe
 from support.calls.raw_calls import RawClient, failure, opencv_camera, spec_of, sphere_cloud, with_scene
 from support.calls.raw_frames import CAMERA, RawFrames, stored_spec
 from support.calls.raw_lane import RawLane
-from support.workers.slow_render import SlowRender, wait_for
+from support.workers.slow_render import SlowRender, wait_for, wait_for_device
 from support.workers.worker import WorkerProcess, worker
 
 Code = grpc.StatusCode
@@ -30,7 +30,7 @@ def busy_device(client: RawClient, process: WorkerProcess) -> Iterator[Callable[
     """The device works until the block ends, or the function that this yields is called."""
     slow = SlowRender(client)
     slow.start()
-    wait_for(process, "lumigrad_calls_in_stage", 1, stage="device")
+    wait_for_device(process)
     try:
         yield slow.cancel
     finally:

@@ -17,7 +17,7 @@ from support.calls.raw_calls import RawClient
 from support.meshes.shapes import box
 from support.training.scenes import gaussian_lesson
 from support.workers.client_load import CAMERA, cloud
-from support.workers.slow_render import SlowRender, wait_for
+from support.workers.slow_render import SlowRender, wait_for, wait_for_device
 from support.workers.worker import WorkerProcess, worker
 
 
@@ -35,7 +35,7 @@ class FullQueue:
         self._slow = SlowRender(client)
         self._slow.start()
         # It has left the queue, whose one place is for the next.
-        wait_for(process, "lumigrad_calls_in_stage", 1, stage="device")
+        wait_for_device(process)
         self._slow.start()
         wait_for(process, "lumigrad_queue_depth", 1)
         self._refused = self._refusals()

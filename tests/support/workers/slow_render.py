@@ -100,5 +100,18 @@ def worked_seconds(process: WorkerProcess) -> float:
 def wait_for_work(process: WorkerProcess) -> None:
     """Wait until the one call in progress has kept the device busy for a while."""
     wait_for(process, "lumigrad_calls_in_progress", 1)
+    _wait_for_seconds(process)
+
+
+def wait_for_device(process: WorkerProcess) -> None:
+    """Wait until the one call on the device, beside open streams, has kept it busy for a while.
+
+    The call before it, which has its reply, is counted there until it is recorded.
+    """
+    wait_for(process, "lumigrad_calls_in_stage", 1, stage="device")
+    _wait_for_seconds(process)
+
+
+def _wait_for_seconds(process: WorkerProcess) -> None:
     before = worked_seconds(process)
     wait_until(lambda: worked_seconds(process) > before + 0.05, "work of the device")

@@ -18,16 +18,16 @@ from lumigrad.kernels.gaussians.engine import CudaEngine
 from lumigrad.kernels.gaussians.prepared import Place, prepare
 from lumigrad.kernels.gaussians.prepared_passes import Passes, cpu_passes, cuda_passes, images_of, state_of
 from lumigrad.protos.tensors import PayloadWriter
-from lumigrad.v1 import camera_pb2, render_pb2, tensor_pb2
+from lumigrad.v1 import render_pb2, tensor_pb2
 from support.backends.cuda_devices import CudaDevice
 from support.backends.engines import emulated
+from support.backends.prepared import encoded, places_of, request_of
 from support.gaussians.cases import Cloud, build
 from support.gaussians.runs import scene_of
 
 WIDTH, HEIGHT = 45, 33
 NAME = "0" * 32
 HEAD = b"\x12\x20" + NAME.encode() + b"a head that leaves nothing aligned"
-SIZES = {"plain": 4, "levels": 1, "float16": 2, "bfloat16": 2}
 # The emulation adds in any order otherwise.
 SETTINGS = Settings(deterministic=True)
 
@@ -66,32 +66,9 @@ def cameras_at(seed: int, count: int) -> list[Camera]:
     return found
 
 
-def request_of(cameras: Sequence[Camera]) -> _native.RenderRequest:
-    """Of a prepared render only the poses count."""
-    message = render_pb2.RenderRequest(retain=True)
-    message.spec.scene_ref.scene_id = "scene"
-    for camera in cameras:
-        source: Any = camera.source
-        model = camera_pb2.OpenCVCamera(rotation=source.rotation.reshape(-1), translation=source.translation)
-        message.spec.cameras.append(camera_pb2.Camera(width=WIDTH, height=HEIGHT, opencv=model))
-    return _native.read_render_request(message.SerializeToString())
-
-
-def encoded(values: Tensor, encoding: str) -> bytes:
-    if encoding == "levels":
-        return bytes((values.clamp(0, 1) * 255).round().to(torch.uint8).numpy().tobytes())
-    if encoding == "plain":
-        return values.contiguous().numpy().tobytes()
-    return values.to(getattr(torch, encoding)).contiguous().view(torch.uint16).numpy().tobytes()
-
-
-def places_of(tensors: Mapping[str, Tensor], encodings: Mapping[str, str]) -> tuple[list[Place], int]:
-    places, end = [], 0
-    for name, values in tensors.items():
-        encoding, offset = encodings.get(name, "plain"), -(-end // 64) * 64
-        places.append(Place(name, encoding, values.numel(), offset))
-        end = offset + values.numel() * SIZES[encoding]
-    return places, end
+def requested(cameras: Sequence[Camera]) -> _native.RenderRequest:
+    sources: list[Any] = [camera.source for camera in cameras]
+    return request_of([(source.rotation, source.translation) for source in sources], WIDTH, HEIGHT)
 
 
 def scene_for(degree: int = 1) -> Gaussians:
@@ -127,7 +104,7 @@ class Kind:
         return self.device.forward(self.scene, cameras, self.settings, outputs=self.names, retain=True)
 
     def call(self, queue: _native.Queue, cameras: Sequence[Camera]) -> _native.RetainCall:
-        call = _native.RetainCall(queue, self.native, request_of(cameras), *context_of(self.native))
+        call = _native.RetainCall(queue, self.native, requested(cameras), *context_of(self.native))
         assert call.run(0.0) == _native.Outcome.DONE
         return call
 

@@ -16,6 +16,7 @@ from support.meshes.runs import DISTANCES, OUTPUTS, run, world_of
 CASES = {case.name: case for case in exact_cases()}
 BOTH = ("cost", "distance")
 SEVERAL = ["all kinds", "three", "worlds", "limited", "radii"]
+SWEPT = ["swept", "swept kinds at most", "swept speed", "swept worlds", "swept still and off"]
 
 
 def found(name: str) -> MeshCase:
@@ -60,7 +61,7 @@ def test_gradients_are_those_of_the_reference(name: str, mesh_engine: Engine) ->
             assert_relative(f"{key} of {names}", gradients[key], expected, tolerance, 1e-5 * case.options.weight)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*SEVERAL, *SWEPT, "bowl rays", "open box auto"])
 def test_the_gradient_of_the_sum_comes_with_the_costs(name: str, mesh_engine: Engine) -> None:
     case = CASES[name]
     outputs = run(mesh_engine, case, outputs=("cost", "gradient")).outputs
@@ -69,7 +70,7 @@ def test_the_gradient_of_the_sum_comes_with_the_costs(name: str, mesh_engine: En
     assert_relative("gradient", outputs["gradient"], again.gradients["spheres"], 1e-6)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*SEVERAL, *SWEPT, "bowl rays", "open box auto"])
 def test_outputs_do_not_depend_on_what_else_is_asked_for(name: str, mesh_engine: Engine) -> None:
     world = world_of(mesh_engine, CASES[name])
     everything = run(mesh_engine, CASES[name], outputs=OUTPUTS, world=world).outputs

@@ -32,7 +32,7 @@ def soup(count: int) -> MeshShape:
     return MeshShape(vertices, faces.astype(np.int32))
 
 
-@pytest.mark.parametrize("count", [*range(1, 20), 31, 32, 33, 40, 255, 256, 257])
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 16, 17, 31, 32, 33, 257])
 def test_any_number_of_triangles(count: int, mesh_engine: Engine) -> None:
     signs = ("unsigned", "winding", "rays") if count < 34 else ("unsigned",)
     for sign in signs:
@@ -174,7 +174,7 @@ def test_the_deepest_inside_is_found(mesh_engine: Engine) -> None:
         assert not run(mesh_engine, limited).outputs["cost"].any()
 
 
-@pytest.mark.parametrize("samples", [1, 2, 4, 8, 16, 32, 64, 128, 256])
+@pytest.mark.parametrize("samples", [1, 2, 16, 256])
 def test_any_number_of_samples(samples: int, mesh_engine: Engine) -> None:
     case = case_of("samples", *kinds(), crowd=Crowd(1, 3, 12, step=0.6), samples=samples, **SWEPT)
     scene = ExactScene(case)

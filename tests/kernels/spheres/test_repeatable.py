@@ -91,12 +91,6 @@ def test_gradients_have_the_same_bits_where_that_is_asked_for(semantics: Semanti
 
 
 @both_semantics
-def test_images_of_a_gpu_are_repeatable(semantics: Semantics, engine: Engine) -> None:
-    first, second = everything(engine, CASE, semantics), everything(engine, CASE, semantics)
-    assert_same_outputs(first, second)
-
-
-@both_semantics
 @pytest.mark.parametrize("case", [CASE, LARGE], ids=["3000", "9000"])
 def test_the_number_of_threads_does_not_matter(
     case: SphereCase, semantics: Semantics, cpu: Engine, keep_threads: None

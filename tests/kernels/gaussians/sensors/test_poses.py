@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lumigrad.kernels.gaussians import Camera, Transform, lens, pose_gradient
+from lumigrad.kernels.gaussians import Camera, Transform, lens
 from lumigrad.kernels.gaussians.camera_sources import InriaSource, OpenCVSource
 from lumigrad.kernels.gaussians.transforms import Slices, cut, poses
 
@@ -49,20 +49,6 @@ def cameras_of(views: list[Doubles]) -> list[Camera]:
 def transforms_of(matrices: list[Doubles]) -> list[Transform]:
     # The second slice first; Gaussians 5 and 6, and those from 10 on, are in no slice.
     return [Transform(7, 10, matrices[0]), Transform(0, 5, matrices[1])]
-
-
-class Loss:
-    """A function of all poses that is not linear in them, and its derivative."""
-
-    def __init__(self, random: np.random.Generator, views: int, slices: int) -> None:
-        self.weights = random.normal(size=(views, slices, 15))
-
-    def __call__(self, values: Doubles) -> float:
-        return float(np.sum(np.sin(self.weights * values)))
-
-    def sums(self, values: Doubles) -> pose_gradient.PoseSums:
-        sums = self.weights * np.cos(self.weights * values)
-        return pose_gradient.PoseSums.of(np.pad(sums, ((0, 0), (0, 0), (0, 9))))
 
 
 def differences(function: Callable[[Doubles], float], at: Doubles) -> Doubles:
@@ -123,75 +109,6 @@ def test_a_pose_is_the_view_after_the_transform(views: list[Doubles], matrices: 
             np.testing.assert_allclose(seen, view[:3, :3] @ moved + view[:3, 3], atol=1e-12)
             eye = transform.matrix[:3, :3] @ pose[12:] + transform.matrix[:3, 3]
             np.testing.assert_allclose(eye, -view[:3, :3].T @ view[:3, 3], atol=1e-12)
-
-
-def test_gradients_of_cameras_agree_with_differences(
-    random: np.random.Generator, views: list[Doubles], matrices: list[Doubles]
-) -> None:
-    slices = cut(transforms_of(matrices), COUNT)
-    loss = Loss(random, len(views), slices.count)
-    sums = loss.sums(poses(cameras_of(views), slices))
-    film = random.normal(size=(3, 4))
-    found = pose_gradient.of_cameras(cameras_of(views), slices, sums, film)
-    free = differences(lambda all_views: loss(poses(cameras_of(list(all_views)), slices)), np.stack(views))
-    np.testing.assert_allclose(found["camera_rotation"], free[:, :3, :3], atol=1e-7)
-    np.testing.assert_allclose(found["camera_translation"], free[:, :3, 3], atol=1e-7)
-    np.testing.assert_array_equal(found["camera_intrinsics"], film)
-
-    def moved(xi: Doubles) -> float:
-        changed = []
-        for view, (rho, phi) in zip(views, xi.reshape(3, 2, 3), strict=True):
-            step = np.eye(4)
-            step[:3, :3], step[:3, 3] = turn(phi), rho
-            changed.append(step @ view)
-        return loss(poses(cameras_of(changed), slices))
-
-    np.testing.assert_allclose(found["camera_pose"], differences(moved, np.zeros((3, 6))), atol=1e-7)
-
-
-def test_gradients_of_transforms_agree_with_differences(
-    random: np.random.Generator, views: list[Doubles], matrices: list[Doubles]
-) -> None:
-    slices = cut(transforms_of(matrices), COUNT)
-    loss = Loss(random, len(views), slices.count)
-    sums = loss.sums(poses(cameras_of(views), slices))
-    found = pose_gradient.of_transforms(cameras_of(views), slices, sums)["transforms"]
-
-    def moved(upper: Doubles) -> float:
-        changed = [np.vstack([rows, matrix[3:]]) for rows, matrix in zip(upper, matrices, strict=True)]
-        return loss(poses(cameras_of(views), cut(transforms_of(changed), COUNT)))
-
-    expected = differences(moved, np.stack(matrices)[:, :3])
-    np.testing.assert_allclose(found[:, :3], expected, atol=1e-7)
-    np.testing.assert_array_equal(found[:, 3], np.zeros((2, 4)))
-
-
-def test_gradients_of_inria_cameras_agree_with_differences(random: np.random.Generator, views: list[Doubles]) -> None:
-    slices = cut((), COUNT)
-    loss = Loss(random, len(views), 1)
-    positions, projections = random.normal(size=(3, 3)), random.normal(size=(3, 4, 4))
-
-    def build(all_views: Doubles, eyes: Doubles) -> list[Camera]:
-        return [inria_camera(*given) for given in zip(all_views, eyes, projections, strict=True)]
-
-    stacked = np.stack(views)
-    sums = loss.sums(poses(build(stacked, positions), slices))
-    film = random.normal(size=(3, 12))
-    found = pose_gradient.of_cameras(build(stacked, positions), slices, sums, film)
-    free = differences(lambda rows: loss(poses(build(_with_last_row(rows), positions), slices)), stacked[:, :3])
-    np.testing.assert_allclose(found["camera_view"][:, :, :3], free.swapaxes(1, 2), atol=1e-7)
-    np.testing.assert_array_equal(found["camera_view"][:, :, 3], np.zeros((3, 4)))
-    eyes = differences(lambda moved: loss(poses(build(stacked, moved), slices)), positions)
-    np.testing.assert_allclose(found["camera_position"], eyes, atol=1e-7)
-    # h_k = sum_i film[4 k + i] m_i, with k for x, y and w.
-    for v in range(3):
-        for k, column in enumerate((0, 1, 3)):
-            np.testing.assert_array_equal(found["camera_projection"][v, :, column], film[v, 4 * k : 4 * k + 4])
-    np.testing.assert_array_equal(found["camera_projection"][:, :, 2], np.zeros((3, 4)))
-
-
-def _with_last_row(rows: Doubles) -> Doubles:
-    return np.concatenate([rows, np.broadcast_to([[[0.0, 0.0, 0.0, 1.0]]], (len(rows), 1, 4))], axis=1)
 
 
 def test_far_from_the_origin_poses_keep_their_precision() -> None:

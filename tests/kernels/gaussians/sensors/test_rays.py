@@ -31,7 +31,6 @@ from support.gaussians.sensor_cases import (
     RAY_CASES,
     START,
     Known,
-    SensorCase,
     given_rays,
     known,
     reference,
@@ -191,18 +190,6 @@ def test_what_makes_no_sense_along_rays_is_refused() -> None:
         Settings(response="film")
     with pytest.raises(ArgumentError, match="tile_size"):
         Settings(tile_size=5)
-
-
-def test_rays_of_a_perfect_pinhole_are_as_the_film_for_small_gaussians(gaussian_engine: Engine) -> None:
-    small = scene()
-    small["scales"] = small["scales"] * 0.3
-    lens = PinholeLens(fx=300.0, fy=300.0, cx=160.0, cy=120.0)
-    case = SensorCase("small", lens, small, START, width=320, height=240)
-    film, rays = (
-        gaussian_engine.forward(Gaussians(**small), [case.camera()], Settings(response=response, eps2d=0.0))[0]["color"]
-        for response in ("picture", "ray")
-    )
-    assert_image(rays, film, 3e-2)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ from support.gaussians.sensor_cases import (
     pose6_of,
     reference,
     run,
-    scene,
 )
 
 BEGIN, END, COUNT = 8, 24, 40
@@ -108,39 +107,6 @@ def test_gradients_of_both_poses_are_slopes_of_the_loss(name: str, gaussian_engi
     gradients = run(gaussian_engine, base, weights, ("opacities",)).gradients
     predicted = sum(float((gradients[key][0, :3, 3] * push).sum()) for key, push in zip(MATRICES, way, strict=True))
     assert abs(predicted - slope) < 5e-3 * abs(slope), f"{predicted} instead of {slope}"
-
-
-@pytest.mark.parametrize("response", ["picture", "ray"])
-def test_equal_poses_are_those_of_a_slice_at_rest(response: str, gaussian_engine: Engine) -> None:
-    case = replace(CASES["rolling up"], settings={"response": response})
-    upstream = {name: v for name, v in expected("rolling up")[2].items() if name != "inverse_depth"}
-    first = SLICES[0]
-    still, moving = (
-        run(gaussian_engine, replace(case, transforms=(Transform(BEGIN, END, first.matrix, end),)), upstream)
-        for end in (None, first.matrix)
-    )
-    for output in ("color", "alpha", "depth"):
-        assert_image(moving.outputs[output], still.outputs[output], 2e-5)
-    ends = moving.gradients["transforms"][0] + moving.gradients["transforms_end"][0]
-    both, alone = (pose6_of(each, first.matrix) for each in (ends, still.gradients["transforms"][0]))
-    assert_relative("both ends", both, alone, 1e-3)
-    for name in ("means", "quats", "camera_pose", "camera_pose_end"):
-        assert_relative(name, moving.gradients[name], still.gradients[name], 1e-3)
-
-
-def test_a_camera_that_moves_along_sees_its_slice_at_rest(gaussian_engine: Engine) -> None:
-    """Only what is relative counts: the scene looks as from a camera at rest."""
-    still = replace(RAY_CASES["pinhole"], scene=scene())
-    start, end = CASES["rolling"].start, CASES["rolling"].end
-    assert end is not None
-    # The translations of cameras and of slices are both interpolated: without turns their sum is constant.
-    end = np.concatenate([np.concatenate([start[:3, :3], end[:3, 3:]], 1), end[3:]])
-    along = np.linalg.inv(end) @ start
-    case = replace(still, end=end, shutter="top_to_bottom", transforms=(Transform(0, COUNT, np.eye(4), along),))
-    upstream = {"alpha": torch.ones(36, 48)}
-    rolling, steady = run(gaussian_engine, case, upstream), run(gaussian_engine, still, upstream)
-    for output in ("color", "alpha", "depth", "hit_distance"):
-        assert_image(rolling.outputs[output], steady.outputs[output], 3e-5)
 
 
 def test_several_views_see_their_own_motion(gaussian_engine: Engine) -> None:

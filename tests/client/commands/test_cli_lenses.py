@@ -99,14 +99,6 @@ def test_files_of_lenses_and_motions_during_the_exposure(render, scene, client: 
             "--coefficients: expected at most 12 of the lens opencv, got 14",
         ),
         (
-            ("--camera-model", "fisheye", "--coefficients=0,0,0,0,0"),
-            "--coefficients: expected at most 4 of the lens fisheye, got 5",
-        ),
-        (
-            ("--camera-model", "ftheta", "--coefficients=0,1,0,0,0,0,0"),
-            "--coefficients: expected at most 6 of the lens ftheta, got 7",
-        ),
-        (
             ("--camera-model", "opencv", "--primitive", "surfels"),
             "--camera-model: expected none with surfels, which need a pinhole without distortion or shutter",
         ),

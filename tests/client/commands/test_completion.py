@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -81,16 +80,3 @@ def test_other_shells_get_a_script_of_all_commands(shell: str):
     done = lumigrad("completion", shell)
     assert (done.returncode, done.stderr) == (0, "")
     assert all(name in done.stdout for name in found_commands())
-
-
-def test_the_missing_package_is_named():
-    program = (
-        "import sys; sys.modules['shtab'] = None; from lumigrad.client.cli import main; sys.exit(main(sys.argv[1:]))"
-    )
-    command = [sys.executable, "-c", program, "completion", "bash"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
-    assert done.stderr == (
-        'lumigrad: error: lumigrad completion needs the package "shtab"; install it with: '
-        'pip install "lumigrad[completion]"\n'
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -14,14 +13,15 @@ from lumigrad.client.video import VideoWriter
 
 
 def test_a_few_jobs_at_a_time_in_order():
-    running, most, lock = 0, 0, threading.Lock()
+    running, most, lock, first = 0, 0, threading.Lock(), threading.Barrier(3, timeout=60)
 
     def job(item: int) -> int:
         nonlocal running, most
         with lock:
             running += 1
             most = max(most, running)
-        time.sleep(0.02 if item % 2 else 0.001)
+        if item < 3:
+            first.wait()
         with lock:
             running -= 1
         return item

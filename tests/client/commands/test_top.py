@@ -7,7 +7,6 @@ import os
 import signal
 import ssl
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -105,33 +104,6 @@ def test_several_workers_and_one_that_is_not_there(worker_process: WorkerProcess
     assert "UNREACHABLE for 0:00:0" in said.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "text"),
-    [
-        (("localhost:1",), 4, "lumigrad: error: no worker at localhost:1 ("),
-        (("http://localhost:1",), 4, "lumigrad: error: no metrics at http://localhost:1/metrics: "),
-        (
-            ("ftp://localhost",),
-            2,
-            "lumigrad: error: --target: expected HOST:PORT, or http(s)://HOST:PORT/metrics, got 'ftp:",
-        ),
-    ],
-)
-def test_no_worker_is_one_line_and_a_status(arguments: tuple[str, ...], code: int, text: str) -> None:
-    said = top(*arguments, *ONCE)
-    assert (said.returncode, said.stdout) == (code, "")
-    assert said.stderr.startswith(text)
-    assert said.stderr.count("\n") == 1
-
-
-def test_a_page_of_something_else_is_named(worker_process: WorkerProcess) -> None:
-    # A worker's own port speaks no HTTP.
-    said = top(f"http://{worker_process.target}", *ONCE)
-    assert said.returncode == 4
-    assert said.stderr.count("\n") == 1
-    assert "lumigrad: error: " in said.stderr
-
-
 def test_encrypted_metrics(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     own, reader = authority.sign("worker"), authority.sign("reader")
@@ -147,21 +119,6 @@ def test_encrypted_metrics(tmp_path: Path) -> None:
         assert f"{process.target} " in said.stdout and "SERVING" in said.stdout, said.stderr
         stranger = top(f"https://127.0.0.1:{process.metrics_port}", *ONCE, "--tls-ca", str(authority.certificate))
         assert stranger.returncode == 4
-
-
-def test_the_missing_package_is_named(worker_process: WorkerProcess) -> None:
-    script = (
-        "import sys\nclass Absent:\n    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.partition('.')[0] == 'prometheus_client': raise ModuleNotFoundError(name=name)\n"
-        "sys.meta_path.insert(0, Absent())\nfrom lumigrad.client.cli import main\nsys.exit(main(sys.argv[1:]))"
-    )
-    command = [sys.executable, "-c", script, "top", worker_process.target, "--once", "--interval", "0.1"]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert said.returncode == 1
-    assert (
-        'lumigrad top needs the package "prometheus_client"; install it with: pip install "lumigrad[top]"'
-        in said.stderr
-    )
 
 
 @pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGTERM])

@@ -113,12 +113,6 @@ def test_results_go_out_by_dlpack(worker_process: Any, lane: Any):
         assert array.__dlpack__() is not None, name
 
 
-def test_results_go_to_jax(client: Client):
-    jnp = pytest.importorskip("jax.numpy", reason="needs the extra jax")
-    for name, array in rendered(client).items():
-        np.testing.assert_array_equal(np.asarray(jnp.from_dlpack(array)), array, err_msg=name)
-
-
 def test_values_are_read_only_and_go_to_jax_by_a_copy():
     jnp = pytest.importorskip("jax.numpy", reason="needs the extra jax")
     gaussians = Gaussians(VALUES, np.ones((4, 4)), np.ones((4, 3)), np.ones(4), colors=VALUES)

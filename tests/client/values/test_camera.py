@@ -43,12 +43,6 @@ def test_look_at_puts_the_target_in_the_middle_and_up_upwards():
     np.testing.assert_allclose(camera.model.eye, (3, 2, 5))
 
 
-def test_look_at_keeps_left_and_right():
-    # From +z towards the origin with y up, +x is on the right.
-    u, _, _ = project(Camera.look_at((0, 0, 5), (0, 0, 0)), (1, 0, 0))
-    assert u > 256
-
-
 def test_the_field_of_view_is_vertical():
     camera = Camera.look_at((0, 0, 5), (0, 0, 0), fov_degrees=60, width=200, height=100)
     _, v, _ = project(camera, (0, 5 * math.tan(math.radians(30)), 0))
@@ -93,9 +87,7 @@ def test_pulsar_cameras_know_their_eye_and_focal_length():
     ("make", "text"),
     [
         (lambda: Camera.pulsar([0.0] * 9, 8, 8), "parameters: expected 8, 10, 11 or 13 values .*, got 9"),
-        (lambda: Camera.pulsar([[0.0] * 8], 8, 8), "parameters: expected shape .*, got \\[1, 8\\]"),
         (lambda: Camera.pulsar([0.0] * 8, 0, 8), "width: expected a whole number of pixels from 1 to .*, got 0"),
-        (lambda: Camera.pulsar([0.0] * 8, 8, 2.5), "height: expected a whole number of pixels from 1 to .*, got 2.5"),
         (lambda: Camera.opencv(0, 1, 0, 0, np.eye(3), np.zeros(3), 8, 8), "fx: expected a focal length"),
         (lambda: opencv(cx=math.inf), "cx: expected a finite number of pixels, got inf"),
         (lambda: opencv(model="panorama"), "model: expected one of pinhole, orthographic, fisheye, got 'panorama'"),
@@ -103,7 +95,6 @@ def test_pulsar_cameras_know_their_eye_and_focal_length():
             lambda: opencv(distortion=(1, 2, 3)),
             r"distortion: expected no coefficients, or 4, 5 .*, got \[1, 2, 3\]",
         ),
-        (lambda: opencv(distortion=(0, 0, 0, math.nan)), "distortion: expected no coefficients, or 4, 5 or 8 finite"),
         (lambda: opencv(model="fisheye", distortion=(1, 2, 3, 4)), 'distortion: expected none for model="fisheye"'),
         (lambda: Camera.from_view_matrix(np.eye(4)[:3], np.eye(3), 8, 8), r"view_matrix: .* shape \[4, 4\]"),
         (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from lumigrad.client import Camera, Client, Gaussians, InvalidArgument, SceneHandle, Spheres, Transform
+from lumigrad.client import Camera, Client, Gaussians, InvalidArgument, SceneHandle, Transform
 from lumigrad.client.settings.gaussians import GaussianSettings
 from lumigrad.client.wire.cameras import camera_message, gaussian_settings_message
 from lumigrad.client.wire.scenes import scene_hash, scene_message
@@ -35,21 +35,6 @@ def colored(*leading: int, channels: int = 3) -> dict[str, np.ndarray]:
     given = arrays(*leading)
     del given["sh"]
     return {**given, "colors": np.full((*leading, COUNT, channels), 0.5, np.float32)}
-
-
-@pytest.mark.parametrize(
-    "convert",
-    [lambda array: array.tolist(), lambda array: torch.from_numpy(array).double().requires_grad_()],
-    ids=["lists", "torch-double-with-grad"],
-)
-def test_anything_array_like_becomes_contiguous_float32(convert):
-    given = arrays()
-    gaussians = Gaussians(**{name: convert(array) for name, array in given.items()})
-    assert list(gaussians.tensors) == list(given)
-    for name, array in gaussians.tensors.items():
-        assert array.dtype == np.float32
-        assert array.flags.c_contiguous and not array.flags.writeable
-        np.testing.assert_array_equal(array, given[name])
 
 
 def test_sizes_and_names():
@@ -91,22 +76,18 @@ def test_no_gaussians_are_a_scene():
     ("change", "field", "text"),
     [
         ({"means": np.zeros((4, 2))}, "means", "expected shape [N, 3], got [4, 2]"),
-        ({"means": np.zeros((1, 4, 2))}, "means", "expected shape [S, N, 3], got [1, 4, 2]"),
         ({"quats": np.zeros((4, 3))}, "quats", "expected shape [4, 4], got [4, 3]"),
-        ({"scales": np.zeros((5, 3))}, "scales", "expected shape [4, 3], got [5, 3]"),
         (
             {"scales": np.full((4, 3), -2.0)},
             "scales",
             "expected values >= 0, the smallest is -2.0; apply exp to logarithms",
         ),
-        ({"opacities": np.zeros((4, 1))}, "opacities", "expected shape [4], got [4, 1]"),
         (
             {"opacities": [0, 0.5, 1, 1.5]},
             "opacities",
             "expected values in [0, 1], got 0.0 to 1.5; apply the sigmoid to logits",
         ),
         ({"opacities": [0, 0, 0, np.nan]}, "opacities", "expected finite values, 1 of 4 are NaN"),
-        ({"scales": [[1, np.nan, np.nan]] * 4}, "scales", "expected finite values, 8 of 12 are NaN"),
         ({"sh": np.zeros((4, 3))}, "sh", "expected shape [4, K, D], got [4, 3]"),
         (
             {"sh": np.zeros((4, 3, 3))},
@@ -115,9 +96,7 @@ def test_no_gaussians_are_a_scene():
         ),
         ({"sh": None}, "sh", "expected either sh or colors, got neither"),
         ({"colors": np.zeros((4, 3))}, "sh", "expected either sh or colors, got both"),
-        ({"sh": None, "colors": np.zeros((3, 3))}, "colors", "expected shape [4, D], got [3, 3]"),
         ({"sh": None, "colors": np.zeros((2, 3, 3))}, "colors", "expected shape [C, 4, D], got [2, 3, 3]"),
-        ({"sh": None, "colors": np.zeros((4, 0))}, "colors", "expected at least one channel, got shape [4, 0]"),
         ({"quats": None}, "quats", "expected quats and scales, or covariances instead of both, got none"),
         (
             {"covariances": np.zeros((4, 6))},
@@ -140,16 +119,6 @@ def test_refusals_name_the_argument_what_was_expected_and_what_came(change, fiel
         ({"sh_degree": 5}, "sh_degree: expected a whole number from 0 to 4, got 5"),
         ({"near": "close"}, "near: expected a number, got 'close'"),
         ({"transforms": [np.eye(4)]}, r"transforms\[0\]: expected \(begin, end, matrix\), got ndarray; pass a Transf"),
-        (
-            {"transforms": [(0, 1, np.eye(3))]},
-            r"transforms\[0\].matrix: expected \[7\] x y z qw qx qy qz, .*, got shape \[3, 3\]",
-        ),
-        (
-            {"transforms": [(0, 1, np.eye(4)), (3, 3, np.eye(4))]},
-            r"transforms\[1\].begin: expected begin < end, got 3 and 3",
-        ),
-        ({"transforms": [(0, 1, np.ones((4, 4)))]}, r"transforms\[0\].matrix: expected the last row 0 0 0 1, got"),
-        ({"transforms": [(-1, 1, np.eye(4))]}, r"transforms\[0\].begin: expected a whole number from 0"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings, text):
@@ -240,12 +209,6 @@ HANDLE = SceneHandle("id", 1, "", "gaussians", COUNT, 0)
 def test_settings_of_spheres_are_refused_for_gaussians(scene, name):
     with pytest.raises(InvalidArgument, match=f"^{name}: belongs to spheres, but this scene is Gaussians; leave it ou"):
         CLIENT.render(scene, CAMERA, **{name: 1})
-
-
-@pytest.mark.parametrize("name", ["sh_degree", "antialiased", "eps2d", "near", "transforms"])
-def test_settings_of_gaussians_are_refused_for_spheres(name):
-    with pytest.raises(InvalidArgument, match=f"^{name}: belongs to Gaussians, but this scene is spheres; leave it ou"):
-        CLIENT.render(Spheres([[0, 0, 0]], [[1, 1, 1]], [1]), CAMERA, **{name: False})
 
 
 def test_a_single_background_number_needs_the_number_of_channels():

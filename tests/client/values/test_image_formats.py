@@ -146,10 +146,3 @@ def test_the_command_writes_jpeg_files(run: Any, scene: Path, name: str) -> None
     picture, exact = (Image.open(scene.with_name(f"out{suffix}")) for suffix in (".jpg", ".png"))
     assert picture.format == "JPEG"
     assert np.abs(np.asarray(picture, np.float32) - np.asarray(exact, np.float32)).mean() < 5
-
-
-def test_the_command_refuses_channels_that_a_jpeg_cannot_hold(tmp_path: Path) -> None:
-    Spheres(np.zeros((2, 3)), np.zeros((2, 4)), np.ones(2)).save(tmp_path / "four.ply")
-    done = lumigrad("render", "four.ply", "-o", "out.jpg", folder=tmp_path, timeout=60)
-    assert done.returncode == 2
-    assert done.stderr == "lumigrad: error: --output: expected 3 channels for a .jpg, got 4; write .npy\n"

@@ -33,8 +33,6 @@ def changed(joint_name: str, /, **values: Any) -> list[JointLine]:
     [
         (changed("turn", kind="planar"), "joint 'turn': expected the type fixed, revolute, continuous or prismatic"),
         (changed("turn", axis="0 0 0"), "joint 'turn': expected an axis of three numbers that are not all 0"),
-        (changed("turn", axis="1 0"), "joint 'turn': expected an axis of three numbers"),
-        (changed("turn", xyz="nan 0 0"), "joint 'turn': expected a finite origin"),
         (changed("turn", xyz="a b c"), "expected a URDF: ValueError"),
         (changed("turn", name="rise"), "expected joints with unique names, 'rise' occurs more than once"),
         ([*ZOO, JointLine("knot", "fixed", "flag", "hand")], "link 'hand' of joint 'knot' has another parent"),
@@ -44,7 +42,6 @@ def changed(joint_name: str, /, **values: Any) -> list[JointLine]:
         ),
         (changed("right", inner='<mimic joint="right"/>'), "'right' mimics itself"),
         (changed("mount", parent="flag"), "base_link: expected one link without a parent joint"),
-        ([*ZOO, JointLine("more", "fixed", "a", "b")], "base_link: expected one link without a parent joint"),
     ],
 )
 def test_damaged_urdf_files(tmp_path, joints, message):
@@ -103,10 +100,7 @@ def test_wrong_arguments(path, options, message):
         ({}, "expected at least one sphere"),
         ({"moon": [[0, 0, 0, 1]]}, "got 'moon'"),
         ({"arm": [[0, 0, 1]]}, "spheres of link 'arm': expected a list of {center: [x, y, z], radius: r}"),
-        ({"arm": [{"center": [0, 0, 0]}]}, "spheres of link 'arm': expected a list"),
-        ({"arm": [{"radius": 1.0}]}, "spheres of link 'arm': expected a list"),
         ({"arm": np.full((2, 4), np.nan)}, "spheres of link 'arm': expected a list"),
-        ({"arm": "many"}, "spheres of link 'arm': expected a list"),
         ({"collision_spheres": 3}, "collision_spheres: expected spheres by link, or the name of a file, got 3"),
         ({"collision_spheres": {}, "lock_joints": {"left": "open"}}, "lock_joints.left: expected a finite number"),
         ({"collision_spheres": {}, "extra_links": {"tip": {}}}, "extra_links.tip: expected a mapping with parent"),
@@ -178,20 +172,14 @@ def test_meshes_that_are_not_there(tmp_path):
     ("geometry", "message"),
     [
         ('<box size="1 2"/>', "link 'a': expected a <box> with three sizes > 0, got 1.0 2.0"),
-        ('<box size="1 0 2"/>', "link 'a': expected a <box> with three sizes > 0, got 1.0 0.0 2.0"),
-        ('<box size="-1 -1 -1"/>', "link 'a': expected a <box> with three sizes > 0, got -1.0 -1.0 -1.0"),
         ('<sphere radius="-0.1"/>', "link 'a': expected a <sphere> with a radius > 0, got -0.1"),
-        ('<sphere radius="nan"/>', "link 'a': expected a <sphere> with a radius > 0, got nan"),
         (
             '<cylinder radius="0" length="1"/>',
             "link 'a': expected a <cylinder> with a radius and a length > 0, got 0.0",
         ),
-        ('<cylinder radius="1" length="-1"/>', "link 'a': expected a <cylinder> with a radius and a length > 0"),
         ('<mesh filename="https://parts.org/a.stl"/>', "expected a file, or an address with file://, package://"),
-        ('<mesh filename="model://parts/a.stl"/>', "expected 'model://parts/a.stl' in its folder or in one above"),
         ("<mesh/>", "expected a filename for each <mesh>, got none"),
         ('<mesh filename="part.obj" scale="1 1"/>', "part.obj: scale: expected one factor or three"),
-        ('<mesh filename="part.obj" scale="0 1 1"/>', "part.obj: scale: expected one factor or three"),
     ],
 )
 def test_sizes_of_shapes_that_are_none(tmp_path, geometry, message):

@@ -88,18 +88,12 @@ def test_what_is_no_address_is_refused(wrong) -> None:
     [
         ("localhost", "localhost:50051", "localhost"),
         ("localhost:", "localhost:50051", "localhost:"),
-        ("localhost:abc", "localhost:50051", "localhost:abc"),
         ("localhost:0", "localhost:50051", "localhost:0"),
-        ("localhost:65536", "localhost:50051", "localhost:65536"),
         (":50051", "localhost:50051", ":50051"),
         ("10.0.0.7", "10.0.0.7:50051", "10.0.0.7"),
         ("::1", "[::1]:50051", "::1"),
-        ("[::1]", "[::1]:50051", "[::1]"),
         ("a:1,b", "b:50051", "b"),
-        (["a:1", "b"], "b:50051", "b"),
         ("ipv4:1.2.3.4", "ipv4:1.2.3.4:50051", "ipv4:1.2.3.4"),
-        ("dns:///workers:abc", "dns:///workers:50051", "dns:///workers:abc"),
-        ("dns:workers:0", "dns:workers:50051", "dns:workers:0"),
         ("ftp://a:1", "localhost:50051", "ftp://a:1"),
     ],
 )
@@ -133,10 +127,8 @@ def test_a_function_that_tells_nobody_is_unavailable() -> None:
 @pytest.mark.parametrize(
     ("named", "expected"),
     [
-        ("http://localhost:50051", 'target: expected "host:port", such as "localhost:50051", got'),
         ("https://gpu.example:443/", 'target: expected "host:port", such as "gpu.example:443", got .*; pass tls=True'),
         ("grpc://gpu.example", 'target: expected "host:port", such as "gpu.example:50051", got'),
-        ("a:1,http://b:2", 'target: expected "host:port", such as "b:2", got'),
     ],
 )
 def test_addresses_of_the_web_are_refused_with_the_form_that_is_meant(named: str, expected: str) -> None:

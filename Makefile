@@ -101,7 +101,6 @@ bench: setup
 	$(BIN)/python -m tests.benchmarks.client_calls
 	$(BIN)/python -m tests.benchmarks.service
 	$(BIN)/python -m tests.benchmarks.render_batch
-	$(BIN)/python -m tests.benchmarks.render_batch --write
 	$(BIN)/python -m tests.benchmarks.recovery
 
 # What the service costs beside a bare gRPC server; part of `make bench`.

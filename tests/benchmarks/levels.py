@@ -68,7 +68,7 @@ def main() -> None:
     print(text)
     write(views, RESULTS)
     if arguments.docs:
-        insert(PAGE, MARK, text)
+        insert(MARK, text, PAGE)
 
 
 def measured(sides: list[int]) -> list[View]:

@@ -11,7 +11,6 @@ from tests.benchmarks.measure import Measured, write
 from tests.benchmarks.page import insert
 from tests.benchmarks.scene import scene
 from tests.benchmarks.sphere_kernels import KernelBenchmark
-from tests.benchmarks.sphere_remote import remote_render, socket_copy
 
 CASES = {
     "1k@256x256": (1_000, 256),
@@ -20,7 +19,6 @@ CASES = {
     "100k@1024x1024": (100_000, 1024),
     "1M@1024x1024": (1_000_000, 1024),
 }
-REMOTE = "100k@512x512"
 THREADS = 2
 OPS = ("forward", "backward")
 RESULTS = Path("build/bench/spheres.json")
@@ -67,11 +65,10 @@ def main() -> None:
             print(_line(name, op, [row for row in measured if row.op == op]), flush=True)
         rows += measured
         table.append(_page_row(name, measured))
-    remote = _remote() if REMOTE in names else []
-    write(rows + remote, RESULTS)
+    write(rows, RESULTS)
     print(f"\nwrote {RESULTS}")
     if arguments.docs:
-        insert("benchmark spheres", _page(f"{machine.device_name}, {machine.instruction_set}", table, remote), PAGE)
+        insert("benchmark spheres", _page(f"{machine.device_name}, {machine.instruction_set}", table), PAGE)
 
 
 def _line(name: str, op: str, measured: list[Measured]) -> str:
@@ -79,20 +76,6 @@ def _line(name: str, op: str, measured: list[Measured]) -> str:
     other = PYTORCH3D[name, op]
     cells = [f"{row.median_ms:.2f} ({row.min_ms:.2f})".rjust(20) for row in (compat, exact)]
     return f"{name:<16}{op:<10}{''.join(cells)}{other:>12g}{other / compat.median_ms:>7.0f}x"
-
-
-def _remote() -> list[Measured]:
-    count, size = CASES[REMOTE]
-    rows = remote_render(REMOTE, scene(count), size, size)
-    copy = socket_copy(REMOTE, size * size * 3 * 4)
-    print(f"\nremote render of {REMOTE}, scene already there; a socket needs {copy.median_ms:.2f} for the same bytes")
-    for row in rows:
-        added = row.median_ms - row.kernel_ms
-        print(
-            f"  {row.semantics:<8}{row.median_ms:.2f} ({row.min_ms:.2f}), of which the kernel {row.kernel_ms:.2f}; "
-            f"added {added:.2f}, {added / copy.median_ms:.1f} times the socket"
-        )
-    return rows
 
 
 def _page_row(name: str, measured: list[Measured]) -> str:
@@ -106,7 +89,7 @@ def _page_row(name: str, measured: list[Measured]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _page(machine: str, table: list[str], remote: list[Measured]) -> str:
+def _page(machine: str, table: list[str]) -> str:
     text = [
         f"Medians in milliseconds, forward / backward, in process, on {THREADS} cores ({machine}), warm; a busy "
         "machine is slower. PyTorch3D 0.7.9's CPU build, which uses one thread, was measured once on such a machine.",
@@ -115,13 +98,6 @@ def _page(machine: str, table: list[str], remote: list[Measured]) -> str:
         "|---|---|---|---|---|",
         *table,
     ]
-    if remote:
-        added = " and ".join(f"{row.median_ms - row.kernel_ms:.1f} (`{row.semantics}`)" for row in remote)
-        text += [
-            "",
-            "A whole remote call, `Client.render` of 100k stored spheres at 512² with a float32 image, takes "
-            f"{added} ms more than its kernels.",
-        ]
     return "\n".join(text)
 
 

@@ -10,12 +10,9 @@ import torch
 from lumigrad.kernels import _native
 from lumigrad.kernels.device import describe, resolve
 from tests.benchmarks.gaussians.kernels import SEMANTICS, KernelBenchmark, memory_copy
-from tests.benchmarks.gaussians.memory import BYTES_PER_PAIR, Memory, measure_memory
-from tests.benchmarks.gaussians.remote import remote_render
 from tests.benchmarks.gaussians.scene import Scene, scene, trained, trained_path
 from tests.benchmarks.measure import Measured, write
 from tests.benchmarks.page import insert
-from tests.benchmarks.sphere_remote import socket_copy
 
 CASES = {
     "10k@512x512": (10_000, 512, 512),
@@ -24,7 +21,6 @@ CASES = {
     "500k@1920x1080": (500_000, 1920, 1080),
 }
 TRAINED, TRAINED_LABEL = "biker@960x720", "a trained person, 153k"
-REMOTE = "100k@512x512"
 THREADS = 2
 RESULTS = Path("build/bench/gaussians.json")
 PAGE, MARK = Path("docs/performance.md"), "benchmark gaussians"
@@ -63,19 +59,18 @@ def main() -> None:
         f"{machine.device_name}, {machine.instruction_set}, {THREADS} threads, {2 * 64 / 1024 / copy.min_ms * 1e3:.0f} "
         "GiB/s copying; milliseconds: median (least)\n"
     )
-    print(f"{'scene':<16}{'forward':>18}{'backward':>18}{'OpenSplat':>14}{'faster':>16}{'peak MiB':>10}{'limit':>8}")
+    print(f"{'scene':<16}{'forward':>18}{'backward':>18}{'OpenSplat':>14}{'faster':>16}")
     rows, table = [copy], []
     for name in names:
         one = _scene(name)
         measured = KernelBenchmark(name, one).run()
         rows += measured
-        print(_line(name, measured, measure_memory(one, THREADS)), flush=True)
+        print(_line(name, measured), flush=True)
         table.append(_page_row(name, measured))
-    overhead = _remote(rows) if REMOTE in names else ""
     write(rows, RESULTS)
     print(f"\nwrote {RESULTS}")
     if arguments.docs:
-        insert(MARK, _page(machine.device_name, machine.instruction_set, table, overhead), PAGE)
+        insert(MARK, _page(machine.device_name, machine.instruction_set, table), PAGE)
 
 
 def _scene(name: str) -> Scene:
@@ -85,33 +80,14 @@ def _scene(name: str) -> Scene:
     return scene(*CASES[name])
 
 
-def _line(name: str, measured: list[Measured], memory: Memory) -> str:
+def _line(name: str, measured: list[Measured]) -> str:
     cells = [f"{row.median_ms:.1f} ({row.min_ms:.1f})".rjust(18) for row in measured]
     other, faster = "", ""
     if (name, "forward") in OPENSPLAT:
         theirs = [OPENSPLAT[name, row.op] for row in measured]
         other = " / ".join(f"{value:g}" for value in theirs)
         faster = " / ".join(f"{value / row.median_ms:.0f}x" for value, row in zip(theirs, measured, strict=True))
-    verdict = "" if memory.peak <= memory.limit else f"  more than {BYTES_PER_PAIR} bytes per pair"
-    used = f"{memory.peak / 2**20:>10.0f}{memory.limit / 2**20:>8.0f}{verdict}"
-    return f"{name:<16}{''.join(cells)}{other:>14}{faster:>16}{used}"
-
-
-def _remote(rows: list[Measured]) -> str:
-    """Adds the rows, prints them, and says in a sentence what a remote call adds."""
-    count, width, height = CASES[REMOTE]
-    row, copy = remote_render(REMOTE, scene(count, width, height)), socket_copy(REMOTE, width * height * 3 * 4)
-    rows += [row, copy]
-    added = row.median_ms - row.kernel_ms
-    print(
-        f"\nremote render of {REMOTE}, scene already there: {row.median_ms:.2f} ({row.min_ms:.2f}), of which the "
-        f"kernel {row.kernel_ms:.2f}; added {added:.2f}, {added / copy.median_ms:.1f} "
-        "times a socket with the same bytes"
-    )
-    return (
-        "A whole remote call, `Client.render` of 100k stored Gaussians at 512² with a float32 image, takes "
-        f"{added:.1f} ms more than its kernels."
-    )
+    return f"{name:<16}{''.join(cells)}{other:>14}{faster:>16}"
 
 
 def _page_row(name: str, measured: list[Measured]) -> str:
@@ -124,7 +100,7 @@ def _page_row(name: str, measured: list[Measured]) -> str:
     return f"| {label}, {size.replace('x', ' x ')} | {other} | {ours} | {faster} |"
 
 
-def _page(device: str, instructions: str, table: list[str], overhead: str) -> str:
+def _page(device: str, instructions: str, table: list[str]) -> str:
     exception = " (the trained person: 0)" if any(TRAINED_LABEL in row for row in table) else ""
     text = [
         f"Medians in milliseconds, forward / backward to every tensor of the scene, `{SEMANTICS}`, degree 3{exception}"
@@ -135,7 +111,7 @@ def _page(device: str, instructions: str, table: list[str], overhead: str) -> st
         "|---|---|---|---|",
         *table,
     ]
-    return "\n".join([*text, "", overhead] if overhead else text)
+    return "\n".join(text)
 
 
 if __name__ == "__main__":

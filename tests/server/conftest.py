@@ -1,4 +1,4 @@
-"""One worker that the tests of this folder share; those that need other settings start their own."""
+"""One worker that the tests of this folder share; a module that needs other settings has a `process` of its own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from support.calls.distance_calls import DistanceClient
 from support.calls.raw_calls import RawClient
 from support.workers.balance import nothing_is_left
 from support.workers.worker import WorkerProcess, worker
@@ -20,8 +21,18 @@ def shared_worker() -> Iterator[WorkerProcess]:
         yield process
 
 
-@pytest.fixture(scope="session")
-def client(shared_worker: WorkerProcess) -> Iterator[RawClient]:
-    raw = RawClient(shared_worker.target)
+@pytest.fixture(scope="module")
+def process(shared_worker: WorkerProcess) -> WorkerProcess:
+    return shared_worker
+
+
+@pytest.fixture(scope="module")
+def client(process: WorkerProcess) -> Iterator[RawClient]:
+    raw = RawClient(process.target)
     yield raw
     raw.close()
+
+
+@pytest.fixture(scope="module")
+def distances(client: RawClient) -> DistanceClient:
+    return DistanceClient(client)

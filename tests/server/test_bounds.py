@@ -154,7 +154,17 @@ def render_among(
 @pytest.mark.parametrize(
     ("method", "path"), BOMBS, ids=[f"{m.name}-" + ".".join(field.name for field in p) for m, p in BOMBS]
 )
-def test_two_million_empty_messages_in_any_field_are_refused_before_there_are_any(
+def test_two_million_empty_messages_in_any_field_are_over_a_bound(method: Method, path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match=rf"{path[-1].name}.*expected at most"):
+        RequestCheck(Limits.of(Config())).check(method.request, nested(path, BOMB_BYTES // 2))
+
+
+# The longest path of each method.
+DEEPEST = {method.path: (method, path) for method, path in sorted(BOMBS, key=lambda bomb: len(bomb[1]))}
+
+
+@pytest.mark.parametrize(("method", "path"), DEEPEST.values(), ids=DEEPEST)
+def test_two_million_empty_messages_are_refused_before_there_are_any(
     process: WorkerProcess, alice: RawClient, method: Method, path: Path
 ) -> None:
     bomb = nested(path, BOMB_BYTES // 2)

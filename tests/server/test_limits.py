@@ -20,7 +20,7 @@ from support.calls.raw_calls import (
     sphere_cloud,
     violation,
 )
-from support.workers.worker import worker
+from support.workers.worker import WorkerProcess, worker
 
 LIMITS = {
     "--max-payload-mib": 1,
@@ -34,12 +34,10 @@ CLOUD = sphere_cloud(20)
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[RawClient]:
+def process() -> Iterator[WorkerProcess]:
     options = [str(word) for pair in LIMITS.items() for word in pair]
-    with worker("--device", "cpu", *options) as process:
-        raw = RawClient(process.target)
-        yield raw
-        raw.close()
+    with worker("--device", "cpu", *options) as started:
+        yield started
 
 
 def test_info_tells_the_limits(client: RawClient) -> None:

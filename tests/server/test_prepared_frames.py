@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import grpc
 import numpy as np
@@ -19,19 +18,6 @@ from support.workers.worker import WorkerProcess, worker
 
 Code = grpc.StatusCode
 FORMATS = (image_pb2.OutputFormat(name="color", format=image_pb2.IMAGE_FORMAT_UINT8),)
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu") as started:
-        yield started
-
-
-@pytest.fixture
-def client(process: WorkerProcess) -> Iterator[RawClient]:
-    raw = RawClient(process.target)
-    yield raw
-    raw.close()
 
 
 def camera(view: int, width: int = 32) -> object:
@@ -180,7 +166,7 @@ def test_four_frames_wait_and_a_cancelled_stream_leaves_the_queue(client: RawCli
         time.sleep(0.2)
         assert process.metric("lumigrad_queue_depth") == 4
         # With the stream and the slow call.
-        assert process.metric("lumigrad_calls_in_progress") == 6
+        wait_for(process, "lumigrad_calls_in_progress", 6)
         before = process.metric("lumigrad_calls_total", method="RenderService.RenderFrame", code="CANCELLED")
         frames.call.cancel()
         wait_for(process, "lumigrad_queue_depth", 0)

@@ -133,14 +133,6 @@ def test_a_large_reply_comes_in_chunks_and_says_where_its_time_went(client: RawC
     check_timings(reply, "decode", "queue", "kernel.blend", "download", "encode")
 
 
-def test_a_short_reply_is_one_message_with_everything(client: RawClient, scene_id: str) -> None:
-    reply = client.render(spec_of(opencv_camera(16, 16), scene_id=scene_id))
-    assert len(reply.frames) == 1
-    assert reply.header.scene.scene_id == scene_id
-    assert reply.header.scene.version == 1
-    check_timings(reply, "decode", "queue", "kernel.blend", "download")
-
-
 def test_a_short_reply_may_come_with_the_status(client: RawClient, scene_id: str) -> None:
     spec = spec_of(opencv_camera(16, 16), scene_id=scene_id)
     request = Frame(render_pb2.RenderRequest(spec=spec))
@@ -368,12 +360,3 @@ def test_no_spheres_have_no_gradients(client: RawClient, sparse: bool) -> None:
     assert reply.arrays["positions"].shape == (0, 3)
     # All of the picture is background.
     assert np.allclose(reply.arrays["background"], gradient["color"].sum((0, 1, 2)), rtol=1e-4, atol=1e-3)
-
-
-def test_a_renderer_of_many_views_stacks_them_as_asked(client: RawClient, scene_id: str) -> None:
-    cameras = [opencv_camera(32, 24, x=0.1 * index) for index in range(5)]
-    together = client.render(spec_of(*cameras, scene_id=scene_id)).arrays["color"]
-    assert together.shape == (5, 24, 32, 3)
-    for index, camera in enumerate(cameras):
-        alone = client.render(spec_of(camera, scene_id=scene_id)).arrays["color"]
-        assert alone[0].tobytes() == together[index].tobytes()

@@ -30,13 +30,6 @@ def process() -> Iterator[WorkerProcess]:
 
 
 @pytest.fixture(scope="module")
-def client(process: WorkerProcess) -> Iterator[RawClient]:
-    raw = RawClient(process.target)
-    yield raw
-    raw.close()
-
-
-@pytest.fixture(scope="module")
 def scenes(client: RawClient) -> dict[str, str]:
     clouds = {
         "spheres": sphere_cloud(60, seed=1),

@@ -46,13 +46,6 @@ def process() -> Iterator[WorkerProcess]:
 
 
 @pytest.fixture(scope="module")
-def client(process: WorkerProcess) -> Iterator[RawClient]:
-    raw = RawClient(process.target)
-    yield raw
-    raw.close()
-
-
-@pytest.fixture(scope="module")
 def clouds(client: RawClient) -> list[StoredCloud]:
     return store_clouds(client)
 
@@ -218,12 +211,6 @@ def test_a_repeated_render_is_of_the_scene_as_it_is(client: RawClient, asker: As
     outdated = asker.ask(request.SerializeToString())
     assert outdated.code == "FAILED_PRECONDITION"
     assert_same(outdated, asker.ask(ENCODINGS["reversed"](request)), raw)
-
-
-def test_a_repeated_render_of_a_deleted_scene_is_refused(client: RawClient, asker: Asker) -> None:
-    stored = client.put(gaussian_cloud(50, seed=13)).scene
-    raw = small_request(stored.scene_id).SerializeToString()
-    assert all(asker.ask(raw).is_ok for _ in range(3))
     client.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=stored.scene_id), timeout=60)
     refused = asker.ask(raw)
     assert refused.code == "NOT_FOUND"

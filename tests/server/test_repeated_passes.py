@@ -51,13 +51,6 @@ def process(request: pytest.FixtureRequest) -> Iterator[WorkerProcess]:
 
 
 @pytest.fixture(scope="module")
-def client(process: WorkerProcess) -> Iterator[RawClient]:
-    raw = RawClient(process.target)
-    yield raw
-    raw.close()
-
-
-@pytest.fixture(scope="module")
 def clouds(client: RawClient) -> list[StoredCloud]:
     return store_clouds(client)
 

@@ -56,13 +56,6 @@ def process(request: pytest.FixtureRequest) -> Iterator[WorkerProcess]:
 
 
 @pytest.fixture(scope="module")
-def client(process: WorkerProcess) -> Iterator[RawClient]:
-    raw = RawClient(process.target)
-    yield raw
-    raw.close()
-
-
-@pytest.fixture(scope="module")
 def scenes(client: RawClient) -> list[str]:
     distances = DistanceClient(client)
     payload = PayloadWriter()

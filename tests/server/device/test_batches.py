@@ -53,13 +53,6 @@ def process() -> Iterator[WorkerProcess]:
 
 
 @pytest.fixture(scope="module")
-def client(process: WorkerProcess) -> Iterator[RawClient]:
-    raw = RawClient(process.target)
-    yield raw
-    raw.close()
-
-
-@pytest.fixture(scope="module")
 def slow(client: RawClient) -> SlowRender:
     return SlowRender(client)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,17 +11,10 @@ import pytest
 from lumigrad.v1 import camera_pb2, gaussians_pb2, render_pb2, spheres_pb2
 from support.calls.gaussian_calls import gaussian_cloud
 from support.calls.raw_calls import RawClient, color_gradient, opencv_camera, pulsar_camera, spec_of, sphere_cloud
-from support.workers.worker import worker
 
 SPHERES, GAUSSIANS = sphere_cloud(60), gaussian_cloud(60)
 NEAR = {"min_depth": 0.0}
 IDENTITY = [1.0, 0, 0, 0, 1, 0, 0, 0, 1]
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[RawClient]:
-    with worker() as process:
-        yield RawClient(process.target)
 
 
 def bare_camera(**model: Any) -> camera_pb2.Camera:

@@ -28,11 +28,6 @@ from support.workers.worker import worker
 WANTED = ("spheres", "poses", "weight")
 
 
-@pytest.fixture
-def distances(client: RawClient) -> DistanceClient:
-    return DistanceClient(client)
-
-
 def gradients_of(spheres: Floats) -> dict[str, Array]:
     rng = np.random.default_rng(1)
     return {name: rng.standard_normal(spheres.shape[:3]).astype(np.float32) for name in ("cost", "distance")}

@@ -19,11 +19,6 @@ TURNED = pose_of(0.5, 0.25, 0.0, np.cos(0.3), 0, 0, np.sin(0.3))
 
 
 @pytest.fixture
-def distances(client: RawClient) -> DistanceClient:
-    return DistanceClient(client)
-
-
-@pytest.fixture
 def box_id(client: RawClient) -> str:
     return client.put(mesh_arrays(box((1.0, 0.5, 0.75)))).scene.scene_id
 

@@ -28,13 +28,6 @@ def process() -> Iterator[WorkerProcess]:
         yield started
 
 
-@pytest.fixture(scope="module")
-def distances(process: WorkerProcess) -> Iterator[DistanceClient]:
-    raw = RawClient(process.target)
-    yield DistanceClient(raw)
-    raw.close()
-
-
 def spheres(*shape: int, dtype: Any = np.float32) -> Array:
     return np.zeros(shape, dtype)
 

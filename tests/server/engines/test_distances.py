@@ -27,11 +27,6 @@ ALL = ("cost", "gradient", "exhausted", *DISTANCES)
 WANTED = ("spheres", "poses", "weight")
 
 
-@pytest.fixture
-def distances(client: RawClient) -> DistanceClient:
-    return DistanceClient(client)
-
-
 @pytest.mark.parametrize(
     ("settings", "fields", "outputs"),
     [

@@ -11,7 +11,7 @@ import pytest
 from lumigrad.v1 import camera_pb2, gaussians_pb2
 from support.calls.gaussian_calls import camera_of, gaussian_cloud, gaussian_spec, inria_camera
 from support.calls.raw_calls import Arrays, RawClient, failure, opencv_camera, pulsar_camera, violation
-from support.workers.worker import worker
+from support.workers.worker import WorkerProcess, worker
 
 CLOUD = gaussian_cloud(20)
 COLORS = gaussian_cloud(20, coefficients=0)
@@ -22,12 +22,10 @@ EXACT = gaussians_pb2.GAUSSIAN_SEMANTICS_INRIA_EXACT
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[RawClient]:
+def process() -> Iterator[WorkerProcess]:
     options = ("--max-payload-mib", "1", "--max-pixels", "10000", "--max-cameras", "200")
-    with worker("--device", "cpu", *options) as process:
-        raw = RawClient(process.target)
-        yield raw
-        raw.close()
+    with worker("--device", "cpu", *options) as started:
+        yield started
 
 
 def small(x: float = 0.0) -> camera_pb2.Camera:

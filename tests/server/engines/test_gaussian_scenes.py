@@ -12,10 +12,9 @@ import pytest
 from lumigrad.protos import dtypes
 from lumigrad.protos.streams import frames_of
 from lumigrad.protos.tensors import PayloadWriter
-from lumigrad.protos.wire import Frame
 from lumigrad.v1 import scene_pb2, tensor_pb2
 from support.calls.gaussian_calls import camera_of, gaussian_cloud, gaussian_spec
-from support.calls.raw_calls import Arrays, RawClient, failure, scene_of, spec_of, sphere_cloud, violation
+from support.calls.raw_calls import Arrays, RawClient, failure, spec_of, sphere_cloud, violation
 from support.workers.worker import worker
 
 FIELDS = ("means", "quats", "scales", "covariances", "opacities", "sh", "colors")
@@ -109,14 +108,6 @@ def test_a_scene_that_is_sent_has_no_other_tensors(client: RawClient) -> None:
     spec.tensors.append(tensor("opacities", ONES))
     error = failure(lambda: client.render(spec, cloud=CLOUDS["sh"]))
     assert violation(error) == ("spec.tensors", "expected none without scene_ref, got 1")
-
-
-def test_a_known_hash_is_answered_without_the_bytes(client: RawClient) -> None:
-    scene = client.put(gaussian_cloud(20_000, seed=26)).scene
-    payload = PayloadWriter()
-    header = scene_pb2.PutRequest(scene=scene_of(gaussian_cloud(20_000, seed=26), payload))
-    header.content_hash, header.payload_bytes = scene.content_hash, payload.length
-    assert client.scene_stub.Put(iter([Frame(header)]), timeout=60).existed
 
 
 @pytest.mark.parametrize("kind", ["sh", "colors", "covariances", "several scenes"])

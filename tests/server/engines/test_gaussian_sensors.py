@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +29,6 @@ from support.calls.raw_calls import (
 from support.calls.raw_training import RawTraining, start_of
 from support.gaussians.lidars import CASES as LIDARS
 from support.gaussians.sensor_cases import CASES, JACOBIAN_CASES, RAY_CASES, SLICES, SensorCase
-from support.workers.worker import worker
 
 UNSCENTED = gaussians_pb2.PROJECTION_METHOD_UNSCENTED
 JACOBIAN = gaussians_pb2.PROJECTION_METHOD_JACOBIAN
@@ -57,14 +56,6 @@ FIELDS = {
     gaussians.FThetaLens: "ftheta",
     gaussians.SpinningLidar: "lidar",
 }
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[RawClient]:
-    with worker("--device", "cpu") as process:
-        raw = RawClient(process.target)
-        yield raw
-        raw.close()
 
 
 def pose_of(matrix: Any) -> camera_pb2.CameraPose:

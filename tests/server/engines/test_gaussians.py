@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
-import torch
 
 from lumigrad.kernels.gaussians import OUTPUTS
-from lumigrad.protos import dtypes
-from lumigrad.v1 import camera_pb2, errors_pb2, gaussians_pb2, scene_pb2, worker_pb2
+from lumigrad.v1 import camera_pb2, gaussians_pb2, scene_pb2, worker_pb2
 from support.calls.gaussian_calls import (
     camera_of,
     gaussian_cloud,
@@ -21,7 +18,7 @@ from support.calls.gaussian_calls import (
     kernel_forward,
     same_bits,
 )
-from support.calls.raw_calls import Arrays, RawClient, color_gradient, detail, failure, violation
+from support.calls.raw_calls import Arrays, RawClient, color_gradient, failure, violation
 from support.gaussians.rotation import turned
 from support.workers.worker import WorkerProcess
 
@@ -178,16 +175,6 @@ def test_a_gradient_of_the_projected_means_may_come_alone(client: RawClient, sce
     same_bits(client.backward(gradients, context_id=context_id, wanted=["means"]).arrays, local)
 
 
-def test_depth_is_differentiable_where_it_was_rendered(client: RawClient, scene_id: str) -> None:
-    gradients = upstream(1, 48, 64, 3, names=("depth",))
-    context_id = client.render(gaussian_spec(scene_id=scene_id), retain=True).header.context_id
-    error = failure(lambda: client.backward(gradients, context_id=context_id))
-    assert violation(error)[0] == "spec.output_gradients"
-    # From scratch the worker renders what it needs, whatever outputs the spec names.
-    reply = client.backward(gradients, spec=gaussian_spec(scene_id=scene_id), wanted=["means"])
-    assert np.abs(reply.arrays["means"]).max() > 0
-
-
 def test_ids_have_no_gradient(client: RawClient, scene_id: str) -> None:
     spec = gaussian_spec(scene_id=scene_id, outputs=["color", "ids"])
     context_id = client.render(spec, retain=True).header.context_id
@@ -221,56 +208,6 @@ def test_sparse_gradients_are_the_rows_that_are_not_zero(client: RawClient, lead
         assert sparse[name].tobytes() == dense[name].tobytes()
 
 
-@pytest.mark.parametrize(("dtype", "torch_dtype"), [(dtypes.FLOAT16, torch.float16), (dtypes.BFLOAT16, torch.bfloat16)])
-def test_gradients_come_in_short_formats_on_request(
-    client: RawClient, scene_id: str, dtype: Any, torch_dtype: torch.dtype
-) -> None:
-    spec = gaussian_spec(scene_id=scene_id)
-    gradients = upstream(1, 48, 64, 3)
-    wanted = [*CLOUD, "means2d", "background"]
-    full = client.backward(gradients, spec=spec, wanted=wanted).arrays
-    reply = client.backward(gradients, spec=spec, wanted=wanted, format={"dtype": dtype})
-    sent = {entry.name: entry.tensor.dtype for entry in reply.header.gradients}
-    for name in CLOUD:
-        assert sent[name] == dtype
-        assert (reply.arrays[name] == torch.from_numpy(full[name].copy()).to(torch_dtype).float().numpy()).all()
-    assert sent["means2d"] == sent["background"] == dtypes.FLOAT32
-
-
-def test_a_released_context_is_lost_and_a_kept_one_keeps_the_scene(client: RawClient) -> None:
-    gradients = upstream(1, 48, 64, 3)
-    cloud = gaussian_cloud(seed=4)
-    scene_id = client.put(cloud).scene.scene_id
-    spec = gaussian_spec(scene_id=scene_id)
-    expected = client.backward(gradients, spec=spec).arrays
-    context_id = client.render(spec, retain=True).header.context_id
-    client.update(scene_id, 1, {"means": cloud["means"] + np.float32(0.1)})
-    client.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=scene_id), timeout=60)
-    kept = client.backward(gradients, context_id=context_id, release=True).arrays
-    assert {name: array.tobytes() for name, array in kept.items()} == {
-        name: array.tobytes() for name, array in expected.items()
-    }
-    error = failure(lambda: client.backward(gradients, context_id=context_id))
-    assert error.code() == grpc.StatusCode.FAILED_PRECONDITION
-    assert detail(error, errors_pb2.ContextLost).context_id == context_id
-
-
-def test_scenes_in_one_are_rendered_as_if_alone(client: RawClient) -> None:
-    cloud = gaussian_cloud(2, 60, seed=5)
-    cameras = [camera_of(x=0.1 * index) for index in range(4)]
-    spec = gaussian_spec(*cameras, scene_id=client.put(cloud).scene.scene_id)
-    gradients = upstream(4, 48, 64, 3)
-    color = client.render(spec).arrays["color"]
-    together = client.backward(gradients, spec=spec).arrays
-    for scene, views in enumerate((slice(0, 2), slice(2, 4))):
-        alone = {name: array[scene] for name, array in cloud.items()}
-        part = gaussian_spec(*cameras[views])
-        assert client.render(part, cloud=alone).arrays["color"].tobytes() == color[views].tobytes()
-        expected = client.backward({"color": gradients["color"][views]}, spec=part, cloud=alone).arrays
-        for name, array in expected.items():
-            assert together[name][scene].tobytes() == array.tobytes(), name
-
-
 @pytest.mark.parametrize("lead", [(70,), (2, 70)])
 def test_colors_may_differ_from_camera_to_camera(client: RawClient, lead: tuple[int, ...]) -> None:
     each = 2 if len(lead) == 2 else 4
@@ -285,16 +222,3 @@ def test_colors_may_differ_from_camera_to_camera(client: RawClient, lead: tuple[
     sparse = client.backward(gradients, spec=spec, cloud=cloud, wanted=wanted, format={"sparse": True}).arrays
     assert sparse["means"].shape == (len(sparse["index"]), 3)
     same_bits({"colors": sparse["colors"]}, {"colors": local["colors"]})
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_no_gaussians_are_the_background(client: RawClient, sparse: bool) -> None:
-    cloud = gaussian_cloud(0)
-    spec = gaussian_spec(background=[0.25, 0.5, 1.0])
-    color = client.render(spec, cloud=cloud).arrays["color"]
-    assert (color == np.array([0.25, 0.5, 1.0], np.float32)).all()
-    gradients = upstream(1, 48, 64, 3)
-    wanted = ["means", "background"]
-    arrays = client.backward(gradients, spec=spec, cloud=cloud, wanted=wanted, format={"sparse": sparse}).arrays
-    assert arrays["means"].shape == (0, 3)
-    assert np.allclose(arrays["background"], gradients["color"].sum((0, 1, 2)), rtol=1e-4, atol=1e-3)

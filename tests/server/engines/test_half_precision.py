@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,19 +15,10 @@ from support.backends.footprint import CPU, CUDA
 from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
 from support.calls.raw_calls import RawClient, color_gradient, failure, opencv_camera, violation
 from support.calls.raw_training import RawTraining, start_of
-from support.workers.worker import worker
 
 HALF, SURFEL = gaussians_pb2.PRECISION_HALF, gaussians_pb2.PRIMITIVE_SURFEL
 CLOUD = gaussian_cloud(40)
 WIDTH, HEIGHT = 48, 36
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[RawClient]:
-    with worker("--device", "cpu") as process:
-        raw = RawClient(process.target)
-        yield raw
-        raw.close()
 
 
 def spec_of(**settings: Any) -> render_pb2.RenderSpec:

@@ -18,11 +18,6 @@ from support.meshes.shapes import box, grid_box, open_box, scaled, torus, turned
 from support.workers.worker import WorkerProcess
 
 
-@pytest.fixture
-def distances(client: RawClient) -> DistanceClient:
-    return DistanceClient(client)
-
-
 def hash_of(arrays: dict[str, Array]) -> str:
     digest = hashlib.sha256()
     for name, dtype in (("vertices", "DTYPE_FLOAT32"), ("faces", "DTYPE_INT32")):

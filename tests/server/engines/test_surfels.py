@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,19 +21,10 @@ from support.calls.gaussian_calls import (
 from support.calls.raw_calls import RawClient, color_gradient, failure, opencv_camera, violation
 from support.calls.raw_training import RawTraining, start_of
 from support.gaussians.sensor_cases import CASES
-from support.workers.worker import worker
 
 SURFEL = gaussians_pb2.PRIMITIVE_SURFEL
 CLOUD = gaussian_cloud(40)
 WIDTH, HEIGHT = 48, 36
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[RawClient]:
-    with worker("--device", "cpu") as process:
-        raw = RawClient(process.target)
-        yield raw
-        raw.close()
 
 
 def surfels(*cameras: Any, **settings: Any) -> render_pb2.RenderSpec:

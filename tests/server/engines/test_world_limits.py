@@ -11,9 +11,9 @@ import pytest
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import scene_pb2, world_pb2
 from support.calls.distance_calls import DistanceClient, cuboid, grid, mesh_arrays, points, pose_of, world_of
-from support.calls.raw_calls import RawClient, failure, violation
+from support.calls.raw_calls import failure, violation
 from support.meshes.shapes import torus
-from support.workers.worker import worker
+from support.workers.worker import WorkerProcess, worker
 
 ORIGIN = points((0.0, 0.0, 0.0))
 MOST = 1 << 14
@@ -22,11 +22,9 @@ Build = Callable[[PayloadWriter], scene_pb2.Scene]
 
 
 @pytest.fixture(scope="module")
-def distances() -> Iterator[DistanceClient]:
-    with worker("--device", "cpu", "--max-primitives", "500") as process:
-        raw = RawClient(process.target)
-        yield DistanceClient(raw)
-        raw.close()
+def process() -> Iterator[WorkerProcess]:
+    with worker("--device", "cpu", "--max-primitives", "500") as started:
+        yield started
 
 
 def of(*obstacles: world_pb2.Obstacle, **fields: Any) -> Build:

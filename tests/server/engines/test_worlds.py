@@ -32,11 +32,6 @@ Change = world_pb2.ObstacleUpdate
 
 
 @pytest.fixture
-def distances(client: RawClient) -> DistanceClient:
-    return DistanceClient(client)
-
-
-@pytest.fixture
 def mesh_id(client: RawClient) -> str:
     """A box with edges of 1 m."""
     return client.put(mesh_arrays(box((1.0, 1.0, 1.0)))).scene.scene_id

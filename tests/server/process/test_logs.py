@@ -72,6 +72,12 @@ def test_each_call_is_one_line_however_it_goes() -> None:
         entries = [json.loads(line) for line in process.log.splitlines()]
         ended = [entry["request_id"] for entry in entries if entry["message"] == "call"]
         assert Counter(ended) == Counter(f"call-{number}" for number in range(count))
+        info, refused = (next(entry for entry in entries if entry.get("request_id") == f"call-{n}") for n in (0, 2))
+        assert info["method"] == "WorkerService.Info" and info["ms"] > 0
+        assert (refused["code"], refused["level"]) == ("INVALID_ARGUMENT", "INFO")
+        assert refused["why"].startswith("spec: expected scene_ref or scene")
+        serving = next(entry for entry in entries if entry["message"] == "serving")
+        assert (serving["device"], serving["port"]) == ("cpu", process.port)
         totals = [line for line in process.metrics().splitlines() if line.startswith("lumigrad_calls_total{")]
         assert sum(float(line.split()[-1]) for line in totals) == count
 

@@ -141,7 +141,7 @@ def _run(arguments: argparse.Namespace) -> int:
         with (
             # The page begins before the progress bar, whose line would run into that of the page.
             _page(client, trainer, recipe, pacing, capture, arguments) as live,
-            Journal(folder, first, pacing, len(fitted), recipe.noun, arguments.logdir) as journal,
+            Journal(folder, first, pacing, len(fitted), recipe, arguments.logdir) as journal,
         ):
             schedule = recipe.schedule(len(fitted))
             scene = fit(
@@ -183,9 +183,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _facts(fitting: str, recipe: Recipe, before: Scores, after: Scores) -> dict[str, str]:
     """The facts of a report, by name, for people."""
+    parts = f" (opaque parts: {after.opaque_psnr:.2f} dB)" if recipe.background.is_transparent else ""
     return {
         "fit": f"{fitting}; background: {recipe.background}",
-        "held-out photographs": f"{after}; before the fit {before}",
+        "held-out photographs": f"{after}{parts}; before the fit {before}",
         "held-out photographs, colours matched": f"{after.exposed_psnr:.2f} dB to the photographs beside each, "
         f"{after.matched_psnr:.2f} dB to each itself",
         "coordinates": offset_text(recipe.offset),

@@ -37,9 +37,9 @@ class LiveScene:
         steps: number of steps before the next `show`.
     """
 
-    def __init__(self, viewer: Viewer, trainer: Trainer, pacing: Pacing, noun: str) -> None:
-        """Publishes the training's scene, of primitives that `noun` names."""
-        self._viewer, self._pacing, self._noun = viewer, pacing, noun
+    def __init__(self, viewer: Viewer, trainer: Trainer, pacing: Pacing, recipe: Recipe) -> None:
+        """Publishes the training's scene."""
+        self._viewer, self._pacing, self._recipe = viewer, pacing, recipe
         self._text: viser.GuiHtmlHandle = viewer.server.gui.add_html("", order=-0.5)
         self._shown_at, self._shown_step = monotonic(), trainer.step_number
         self.steps = 1
@@ -55,7 +55,8 @@ class LiveScene:
         if not sessions:
             return
         self.handle = _newest(trainer)
-        text = f"{self._pacing.text(number)}, fitted photographs: {psnr:.1f} dB, {self.handle.count:,} {self._noun}"
+        score = f"{self._recipe.compared}: {psnr:.1f} dB"
+        text = f"{self._pacing.text(number)}, {score}, {self.handle.count:,} {self._recipe.noun}"
         self._text.content = f'<div style="opacity:0.8;padding:0 0.6em 0.5em;font-size:0.85em">{text}</div>'
         for session in sessions:
             session.refresh()
@@ -84,7 +85,7 @@ def watched(
     first = replace(Viewpoint.of(capture.views[0].camera, capture.focus), up=capture.up)
     settings: dict[str, Any] = {"primitive": recipe.primitive} if recipe.kind == "gaussians" else {}
     with Viewer(_HOST, _PORT, first) as viewer:
-        live = LiveScene(viewer, trainer, pacing, recipe.noun)
+        live = LiveScene(viewer, trainer, pacing, recipe)
         viewer.show_headline(f"fit: {name}", {"photographs": f"{len(capture):,}", "worker": client.target})
 
         def begin(browser: viser.ClientHandle) -> Session:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -122,6 +122,7 @@ class PhotographScore:
         ssim: at most 1.
         exposed_psnr: decibels, with the neighbouring photographs' exposure, if known.
         matched_psnr: decibels, after the affine map of the rendering's colours that best matches the photograph.
+        opaque_psnr: decibels of the photograph's opaque part, where a training compares colours.
     """
 
     name: str
@@ -129,34 +130,39 @@ class PhotographScore:
     ssim: float
     exposed_psnr: float
     matched_psnr: float
+    opaque_psnr: float
 
     @staticmethod
     def of(name: str, rendered: Array, photograph: Photograph, exposure: Array | None = None) -> PhotographScore:
         """Scores a rendering [H, W, 3] of a photograph, whose `exposure` is [3, 4]; None: unknown."""
         colors, mask = photograph.colors, photograph.mask
         found = rendered if exposure is None else exposed(exposure, rendered).clip(0, 1)
+        whole = psnr(rendered, colors, mask)
         return PhotographScore(
             name,
-            psnr(rendered, colors, mask),
+            whole,
             ssim(rendered, colors, mask),
             psnr(found, colors, mask),
             psnr(matched(rendered, colors, mask), colors, mask),
+            whole if photograph.opacity is None else psnr(rendered, colors, photograph.target_image.mask),
         )
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Means over photographs; the attributes are those of `PhotographScore`."""
+    """Means over photographs; the attributes are those of `PhotographScore`. Older checkpoints lack the last one."""
 
     psnr: float
     ssim: float
     exposed_psnr: float
     matched_psnr: float
+    opaque_psnr: float | None = None
 
     @staticmethod
     def of(scores: Iterable[PhotographScore]) -> Scores:
         """The means of scores, at least one."""
-        rows = [(each.psnr, each.ssim, each.exposed_psnr, each.matched_psnr) for each in scores]
+        names = [field.name for field in fields(Scores)]
+        rows = [[getattr(each, name) for name in names] for each in scores]
         return Scores(*(float(value) for value in np.mean(rows, axis=0)))
 
     def __str__(self) -> str:

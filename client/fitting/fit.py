@@ -126,10 +126,10 @@ class Journal:
     """Shows steps as they come."""
 
     def __init__(
-        self, folder: Path, first: int, pacing: Pacing, views: int, kind: str, log_folder: Path | None
+        self, folder: Path, first: int, pacing: Pacing, views: int, recipe: Recipe, log_folder: Path | None
     ) -> None:
-        """Starts at step `first`; `kind` is what is fitted, `log_folder` is TensorBoard's, None: no log."""
-        self._folder, self._pacing, self._kind = folder, pacing, kind
+        """Starts at step `first`; `log_folder` is TensorBoard's, None: no log."""
+        self._folder, self._pacing, self._recipe = folder, pacing, recipe
         tqdm = require("tqdm", "fit", "the progress of a fit").tqdm
         facts = {"total": pacing.total, "initial": pacing.done(first), "unit": pacing.unit}
         # No bar is drawn where standard error is a file, which gets a line with each preview.
@@ -154,14 +154,14 @@ class Journal:
 
     @property
     def _score(self) -> str:
-        return f"fitted photographs: {self.psnr:.1f} dB"
+        return f"{self._recipe.compared}: {self.psnr:.1f} dB"
 
     def step(self, step: StepResult) -> None:
         """Records a step."""
         self._decibels.append(step.psnr)
         self._bar.update(self._pacing.done(step.number + 1) - self._bar.n)
         if step.number % _BAR_EVERY == 0:
-            self._bar.set_postfix_str(f"{self._score}, {step.count:,} {self._kind}", refresh=False)
+            self._bar.set_postfix_str(f"{self._score}, {step.count:,} {self._recipe.noun}", refresh=False)
         if self._writer is not None and step.number % _SCALARS_EVERY == 0:
             values = {"loss": step.loss, "psnr": self.psnr, "count": step.count, "visible": step.visible, **step.terms}
             for name, value in values.items():

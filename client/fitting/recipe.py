@@ -101,6 +101,11 @@ class Recipe:
         return "Gaussians" if self.kind == "gaussians" else "spheres"
 
     @property
+    def compared(self) -> str:
+        """The pictures that the PSNR of a step belongs to, for people."""
+        return f"fitted photographs{', opaque parts' if self.background.is_transparent else ''}"
+
+    @property
     def is_flat(self) -> bool:
         """Whether surfels are fitted."""
         return self.kind == "gaussians" and self.primitive == "surfel"

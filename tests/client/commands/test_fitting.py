@@ -16,7 +16,17 @@ from lumigrad.client.datasets import Capture, Points, View
 from lumigrad.client.fitting import evaluation
 from lumigrad.client.fitting.background import Background
 from lumigrad.client.fitting.beginning import gaussians_at, spacing, spheres_at, surfels_at
-from lumigrad.client.fitting.evaluation import Scores, color_map, exposed, exposures_nearby, matched, psnr, scored, ssim
+from lumigrad.client.fitting.evaluation import (
+    PhotographScore,
+    Scores,
+    color_map,
+    exposed,
+    exposures_nearby,
+    matched,
+    psnr,
+    scored,
+    ssim,
+)
 from lumigrad.client.fitting.first_view import first_view
 from lumigrad.client.fitting.matching import Matched
 from lumigrad.client.fitting.memory import check_memory, memory_of
@@ -223,6 +233,11 @@ def test_transparent_pixels_show_the_background_and_do_not_count_as_colours(tmp_
     target = shot.target_image()
     assert target.mask is not None and target.mask[0, 0] == 51 and target.mask[5, 5] == 255
     assert shot.target_bytes == sum(array.nbytes for array in target.tensors.values())
+    # A rendering that is wrong only where the photograph is transparent.
+    stray = shot.read().colors.copy()
+    stray[0, 1] = 1.0
+    score = PhotographScore.of("a", stray, shot.read())
+    assert score.psnr < 30 and score.opaque_psnr == 120
     half = shot.halved.read()
     assert half.opacity is not None and half.opacity.shape == (6, 8)
     recipe = Recipe(background=Background(is_transparent=True))

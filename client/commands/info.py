@@ -8,13 +8,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from lumigrad.client.base.arrays import Float32
 from lumigrad.client.base.precision import said
 from lumigrad.client.commands.options import add_connection, connect
-from lumigrad.client.commands.scene_file import add_lod, scene_bytes, scene_path
+from lumigrad.client.commands.scene_file import add_lod, has_levels, scene_bytes, scene_path
 from lumigrad.client.commands.scene_text import aligned, counted, scene_text
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats import is_gaussian_scene, read_scene
+from lumigrad.client.formats.levels import GaussianLevels
 from lumigrad.client.formats.save import WRITABLE, losses
+from lumigrad.client.formats.scene import SRGB
 from lumigrad.client.formats.scene_offset import read_offset
 from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.exits import json_text
@@ -64,23 +67,33 @@ def _described(path: Path, lod: int | None) -> dict[str, Any]:
     """Returns the content of a scene file; the box is that of the centres, in scene units."""
     if not path.exists():
         raise InvalidArgument.of("FILE", f"no such file: {path}; name a worker with --target")
-    more: dict[str, Any] = {}
-    if is_gaussian_scene(path):
+    if lod is None and has_levels(path):
+        count, corners, more = _levels_described(GaussianLevels.open(path))
+    elif is_gaussian_scene(path):
         with said():
             stored = read_scene(path, skip_invalid=True, lod=lod)
-        kind, centres = "gaussians", stored.means
+        count, corners = len(stored), stored.means
         more = {"sh_degree": stored.degree, "antialiased": stored.antialiased, "not_finite": stored.skipped}
         more |= {"color_space": stored.color_space, "details": dict(stored.details)}
         more["precision"] = stored.lost
         more["would_lose"] = {suffix: losses(stored, suffix) for suffix in WRITABLE}
     else:
-        kind, centres = "spheres", Spheres.load(path).positions
-    box = {"low": centres.min(axis=0), "high": centres.max(axis=0)} if len(centres) else {}
-    corners = {name: [round(float(value), 4) for value in corner] for name, corner in box.items()}
+        corners = Spheres.load(path).positions
+        count, more = len(corners), {"kind": "spheres"}
+    box = {"low": corners.min(axis=0), "high": corners.max(axis=0)} if len(corners) else {}
+    rounded = {name: [round(float(value), 4) for value in corner] for name, corner in box.items()}
     offset = read_offset(path)
     more |= {} if offset is None else {"offset": offset}
     size = {} if path.is_dir() else {"bytes": scene_bytes(path)}
-    return {"file": str(path), **size, "kind": kind, "count": len(centres), **corners, **more}
+    return {"file": str(path), **size, "kind": "gaussians", "count": count, **rounded, **more}
+
+
+def _levels_described(levels: GaussianLevels) -> tuple[int, Float32, dict[str, Any]]:
+    """The number of Gaussians, corners around them, and facts, from the index: the scene may be larger than memory."""
+    counts = levels.counts.sum(axis=0).tolist()
+    details = {"format": "streamed SOG", "pages": len(levels), "level_counts": counts}
+    facts = {"sh_degree": levels.sh_degree, "antialiased": levels.antialiased, "color_space": SRGB, "details": details}
+    return counts[0], levels.bounds.reshape(-1, 3), facts
 
 
 def _worker_text(info: WorkerInfo, lane: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.client import Client
@@ -60,7 +59,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    scene, settings = scene_file.read(arguments)
+    file = scene_file.read(arguments)
+    scene, settings = file.outline, file.settings
     lens = LensOptions.of(arguments)
     if settings.get("primitive") == "surfel":
         lens.check_for_surfels()
@@ -89,24 +89,22 @@ def _run(arguments: argparse.Namespace) -> int:
     extra = (_depth_name(scene),) if arguments.depth else ()
     settings["outputs"] = tuple(dict.fromkeys((*destination.outputs, *extra)))
     settings["image_format"] = destination.image_formats
-    with connect(arguments) as client, destination, _frames(client, scene, shots, settings) as frames:
+    with connect(arguments) as client, destination, _frames(client, file, shots) as frames:
         for each in with_progress(in_order(encoded, zip(shots, frames, strict=True)), len(shots)):
             destination.add(each)
-    _report(arguments, scene, len(shots), sum(times) / len(times))
+    _report(arguments, file, len(shots), sum(times) / len(times))
     return 0
 
 
 @contextmanager
-def _frames(
-    client: Client, scene: Spheres | Gaussians, shots: Sequence[View], settings: dict[str, Any]
-) -> Iterator[Iterable[Frame]]:
+def _frames(client: Client, file: scene_file.SceneFile, shots: Sequence[View]) -> Iterator[Iterable[Frame]]:
     """The frames of the shots, while one is rendered and another one travels."""
     if len(shots) == 1:
         # Spheres need not be stored for a single image.
-        stored = scene if isinstance(scene, Spheres) else client.put(scene)
-        yield [client.render(stored, shots[0].camera, **settings)]
+        stored = file.scene if isinstance(file.scene, Spheres) else file.put(client)
+        yield [client.render(stored, shots[0].camera, **file.settings)]
         return
-    with client.stream(client.put(scene), in_flight=2, **settings) as stream:
+    with client.stream(file.put(client), in_flight=2, **file.settings) as stream:
         yield stream.frames(shot.camera for shot in shots)
 
 
@@ -118,14 +116,14 @@ def _outputs_of(scene: Spheres | Gaussians, surfels: bool) -> tuple[str, ...]:
     return (*names, "median_depth", "normals", "surface_normals") if surfels else names
 
 
-def _report(arguments: argparse.Namespace, scene: Spheres | Gaussians, pictures: int, mean_ms: float) -> None:
-    kind = "Gaussians" if isinstance(scene, Gaussians) else "spheres"
+def _report(arguments: argparse.Namespace, file: scene_file.SceneFile, pictures: int, mean_ms: float) -> None:
+    kind = "Gaussians" if isinstance(file.outline, Gaussians) else "spheres"
     if arguments.json:
-        summary = {"output": str(arguments.path), "show": arguments.show, "kind": kind.lower(), "count": len(scene)}
+        summary = {"output": str(arguments.path), "show": arguments.show, "kind": kind.lower(), "count": file.count}
         print(json_text({**summary, "pictures": pictures, "round_trip_ms": mean_ms}))
         return
     counted, mean = (f"{pictures} pictures, ", " from the request of each to its picture") if pictures > 1 else ("", "")
-    print(f"{arguments.path}: {len(scene):,} {kind}, {counted}{mean_ms:.0f} ms{mean}")
+    print(f"{arguments.path}: {file.count:,} {kind}, {counted}{mean_ms:.0f} ms{mean}")
 
 
 def _add_views(group: argparse._ArgumentGroup) -> None:

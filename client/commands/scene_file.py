@@ -6,24 +6,67 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from lumigrad.client.client import Client
 from lumigrad.client.commands.options import numbers, option, positive_number
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats import StoredScene, check_displayed, is_gaussian_scene, read_scene
+from lumigrad.client.formats.levels import GaussianLevels
 from lumigrad.client.formats.sample import located
 from lumigrad.client.formats.scene import BY_DEPTH
 from lumigrad.client.formats.scene_view import SceneView
+from lumigrad.client.formats.sog import META_NAME, STREAM_NAME
+from lumigrad.client.formats.source import malformed
 from lumigrad.client.settings.fields import RENDER_FIELDS
 from lumigrad.client.settings.gaussians import Primitive
 from lumigrad.client.values.gaussians import Gaussians
+from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.spheres import Spheres
 
 _SPHERES_GAMMA = 1e-4
+# The most Gaussians of a level that cameras are aimed by.
+_OUTLINE = 1 << 18
 # Names of the option, and settings.
 PRIMITIVES: dict[str, Primitive] = {"volumes": "volume", "surfels": "surfel"}
+
+
+@dataclass(frozen=True, eq=False)
+class SceneFile:
+    """A scene as a command draws it.
+
+    Attributes:
+        outline: what cameras are aimed by: the scene itself, or a coarse level of one with levels.
+        scene: what is stored on the worker.
+        settings: for `render`, which rejects those of the other kind of scene.
+    """
+
+    outline: Spheres | Gaussians
+    scene: Spheres | Gaussians | GaussianLevels
+    settings: dict[str, Any]
+
+    @property
+    def count(self) -> int:
+        """Number of spheres or Gaussians; of levels, those of the finest."""
+        scene = self.scene
+        return int(scene.counts[:, 0].sum()) if isinstance(scene, GaussianLevels) else len(scene)
+
+    def put(self, client: Client) -> SceneHandle:
+        """Stores the scene.
+
+        Raises:
+            InvalidArgument: the worker cannot draw levels; says how to do without.
+        """
+        try:
+            return client.put(self.scene)
+        except InvalidArgument as error:
+            if not isinstance(self.scene, GaussianLevels):
+                raise
+            text = f"{error.violations[0].description}; --lod N draws one whole level as a plain scene"
+            raise InvalidArgument.of("scene", text) from error
 
 
 def add_scene(parser: argparse._ActionsContainer, **options: Any) -> None:
@@ -35,7 +78,8 @@ def add_scene(parser: argparse._ActionsContainer, **options: Any) -> None:
 
 def add_lod(parser: argparse._ActionsContainer) -> None:
     """Declares --lod."""
-    help_text = "level of detail of a lod-meta.json, 0 for the finest (default: 0)"
+    help_text = "read one whole level of detail of a lod-meta.json, 0 for the finest (default: render and view choose "
+    help_text += "levels by their error in pixels, which needs a worker with a spool; convert reads 0)"
     option(parser, "--lod", help_text, type=int, metavar="N")
 
 
@@ -82,8 +126,17 @@ def scene_bytes(path: Path) -> int:
 
 
 def load(path: Path) -> Spheres | Gaussians:
-    """Reads a file of Gaussians or spheres."""
+    """Reads a file of Gaussians or spheres; InvalidArgument for one with levels, which may be larger than memory."""
+    if has_levels(path):
+        remedy = f"`lumigrad convert {path} scene.ply --lod N` writes one of them"
+        raise malformed(path, f"expected a scene without levels of detail; {remedy}")
     return Gaussians.load(path) if is_gaussian_scene(path) else Spheres.load(path)
+
+
+def has_levels(path: Path) -> bool:
+    """Whether a path is that of streamed SOG: its lod-meta.json, or the folder."""
+    is_folder = (path / STREAM_NAME).is_file() and not (path / META_NAME).is_file()
+    return path.name == STREAM_NAME or is_folder
 
 
 def read_gaussians(path: Path, lod: int | None) -> StoredScene:
@@ -94,8 +147,8 @@ def read_gaussians(path: Path, lod: int | None) -> StoredScene:
     return stored
 
 
-def read(arguments: argparse.Namespace) -> tuple[Spheres | Gaussians, dict[str, Any]]:
-    """Reads the scene; returns it with settings for `render`, which rejects those of the other kind of scene."""
+def read(arguments: argparse.Namespace) -> SceneFile:
+    """Reads the scene; of one with levels, unless one is chosen, the index and a coarse level."""
     settings = {name: value for name, value in vars(arguments).items() if name in RENDER_FIELDS}
     if arguments.primitive is not None:
         settings["primitive"] = PRIMITIVES[arguments.primitive]
@@ -107,16 +160,25 @@ def read(arguments: argparse.Namespace) -> tuple[Spheres | Gaussians, dict[str, 
         if arguments.kind is not None and arguments.scene.suffix.lower() != ".ply":
             raise InvalidArgument.of("as", f"spheres are read from .ply files; {arguments.scene.name} has Gaussians")
         settings["gamma"] = arguments.gamma or _SPHERES_GAMMA
-        return Spheres.load(arguments.scene, radius=arguments.radius), settings
+        spheres = Spheres.load(arguments.scene, radius=arguments.radius)
+        return SceneFile(spheres, spheres, settings)
     if arguments.radius is not None:
         raise InvalidArgument.of("radius", "belongs to spheres, but this scene is Gaussians; leave it out")
-    stored = read_gaussians(arguments.scene, arguments.lod)
+    levels = GaussianLevels.open(arguments.scene) if arguments.lod is None and has_levels(arguments.scene) else None
+    stored = read_gaussians(arguments.scene, arguments.lod if levels is None else _coarse(levels))
     check_displayed(stored, arguments.scene)
     if arguments.antialiased is None and stored.antialiased:
         settings["antialiased"] = True
     if arguments.primitive is None and stored.is_flat:
         settings["primitive"] = "surfel"
-    return stored.gaussians(), settings | _order(stored, settings)
+    outline = stored.gaussians()
+    return SceneFile(outline, outline if levels is None else levels, settings | _order(stored, settings))
+
+
+def _coarse(levels: GaussianLevels) -> int:
+    """The finest level with few Gaussians, else the coarsest."""
+    few = (level for level, count in enumerate(levels.counts.sum(axis=0)) if count <= _OUTLINE)
+    return next(few, levels.levels - 1)
 
 
 def _order(stored: StoredScene, settings: Mapping[str, Any]) -> dict[str, Any]:

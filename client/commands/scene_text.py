@@ -26,7 +26,7 @@ def scene_text(described: Mapping[str, Any]) -> str:
     if described.get("not_finite"):
         rows["left out"] = f"{counted(described['not_finite'], kind)} with values that are not finite"
     if "low" in described:
-        rows["centres"] = _box_text(described["low"], described["high"])
+        rows["bounds" if "pages" in details else "centres"] = _box_text(described["low"], described["high"])
     if described.get("precision"):
         rows["precision"] = described["precision"]
     if "offset" in described:
@@ -90,6 +90,9 @@ def _detail_rows(details: dict[str, Any]) -> dict[str, str]:
     if "lod" in details:
         level, levels = details.pop("lod"), details.pop("lods")
         rows["detail"] = f"level {level} of 0 to {levels - 1}, where 0 is the finest"
+    if "pages" in details:
+        counts = ", ".join(f"{count:,}" for count in details.pop("level_counts"))
+        rows["levels"] = f"{counts} Gaussians in {counted(details.pop('pages'), 'pages')}"
     return rows | {name.replace("_", " "): str(value) for name, value in details.items()}
 
 

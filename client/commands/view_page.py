@@ -18,6 +18,7 @@ from lumigrad.client.commands.options import AXES, connect
 from lumigrad.client.commands.surroundings import world_of
 from lumigrad.client.datasets import Capture
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.formats.levels import GaussianLevels
 from lumigrad.client.formats.scene_view import SceneView
 from lumigrad.client.formats.world_files import read_obstacles
 from lumigrad.client.robots import Robot
@@ -52,14 +53,14 @@ def opened(arguments: argparse.Namespace) -> Iterator[Viewer]:
     if world is None and (arguments.scene is None or robot is not None):
         raise InvalidArgument.of("world", "expected SCENE, or --world FILE, which a robot needs, or both")
     trajectory = None if robot is None else joint_values(robot, arguments.joints).reshape(-1, robot.dof)
-    read = None if arguments.scene is None else scene_file.read(arguments)
+    file = None if arguments.scene is None else scene_file.read(arguments)
     capture = capture_of(arguments)
-    outline = _outline(world, robot, trajectory) if read is None else read[0]
-    first = first_view(arguments, outline, capture, None if read else AXES["z"])
+    outline = _outline(world, robot, trajectory) if file is None else file.outline
+    first = first_view(arguments, outline, capture, None if file else AXES["z"])
     with connect(arguments) as client, ExitStack() as stack:
-        stored = None if read is None else client.put(read[0])
+        stored = None if file is None else file.put(client)
         viewer = stack.enter_context(Viewer(arguments.host, arguments.port, first))
-        viewer.show_headline(_title(arguments), _facts(client, read and read[0], world, robot))
+        viewer.show_headline(_title(arguments), _facts(client, file, world, robot))
         if world is not None:
             show_world(viewer.server, world, None if arguments.compare is None else _OPACITY)
             if arguments.compare is not None:
@@ -67,17 +68,19 @@ def opened(arguments: argparse.Namespace) -> Iterator[Viewer]:
                 Deviation(viewer.server, client, world, compared)
             if robot is not None and trajectory is not None:
                 stack.enter_context(closing(Collisions(viewer.server, client, world, robot, trajectory)))
-        if read is not None and stored is not None:
-            scene, settings = read
+        if file is not None and stored is not None:
+            settings, kind = dict(file.settings), "gaussians" if isinstance(file.outline, Gaussians) else "spheres"
             # The worker's default.
-            background = settings.pop("background") or (0.0 if isinstance(scene, Gaussians) else 1.0,) * 3
+            background = settings.pop("background") or (1.0 if kind == "spheres" else 0.0,) * 3
+            # Crop boxes cut the client's copy, and there is none of levels.
+            whole = None if isinstance(file.scene, GaussianLevels) else file.scene
             views = viewpoints(capture)
 
             def begin(browser: viser.ClientHandle) -> Session:
-                painter = Painter(client, lambda: stored, stored.kind, settings)
+                painter = Painter(client, lambda: stored, kind, settings)
                 return Session(
                     browser, painter, first, views, background,
-                    title=arguments.scene.stem, scene=scene, target_s=1 / arguments.fps, is_solid=world is not None,
+                    title=arguments.scene.stem, scene=whole, target_s=1 / arguments.fps, is_solid=world is not None,
                 )  # fmt: skip
 
             viewer.serve(begin)
@@ -112,11 +115,11 @@ def _title(arguments: argparse.Namespace) -> str:
 
 
 def _facts(
-    client: Client, scene: Spheres | Gaussians | None, world: World | None, robot: Robot | None
+    client: Client, file: scene_file.SceneFile | None, world: World | None, robot: Robot | None
 ) -> dict[str, str]:
     facts = {}
-    if scene is not None:
-        facts["Gaussians" if isinstance(scene, Gaussians) else "spheres"] = f"{len(scene):,}"
+    if file is not None:
+        facts["Gaussians" if isinstance(file.outline, Gaussians) else "spheres"] = f"{file.count:,}"
     if world is not None:
         facts["obstacles"] = f"{len(world):,}"
     if robot is not None:

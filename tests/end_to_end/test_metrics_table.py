@@ -14,12 +14,10 @@ TOKEN = "a-token-for-the-tests"
 
 
 @pytest.fixture(scope="module")
-def families(tmp_path_factory: pytest.TempPathFactory) -> list:
+def families() -> list:
     """What a worker exports that has done a little of everything."""
-    tokens = tmp_path_factory.mktemp("tokens") / "tokens"
-    tokens.write_text(f"lab: {TOKEN}\n")
     with (
-        worker("--device", "cpu", "--tokens-file", str(tokens)) as process,
+        worker("--device", "cpu", tokens={"lab": TOKEN}) as process,
         Client(process.target, token=TOKEN) as client,
     ):
         use_everything(client)

@@ -229,12 +229,13 @@ def test_a_token_that_is_revoked_ends_its_stream(tmp_path: Path) -> None:
             stream.__exit__(None, None, None)
 
 
-def test_a_stream_leaves_another_tenant_its_share(tmp_path: Path) -> None:
-    tokens = tmp_path / "tokens"
+def test_a_stream_leaves_another_tenant_its_share() -> None:
     alice, bob = "alice-0123456789abcdef", "bob-0123456789abcdef"
-    tokens.write_text(f"alice: {alice}\nbob: {bob}\n")
-    options = ("--tokens-file", str(tokens), "--batch-views", "1", "--max-streams", "8")
-    with worker("--device", "cpu", *options) as process, process.channel() as channel:
+    options = ("--batch-views", "1", "--max-streams", "8")
+    with (
+        worker("--device", "cpu", *options, tokens={"alice": alice, "bob": bob}) as process,
+        process.channel() as channel,
+    ):
         greedy, other = tenant_client(channel, alice), tenant_client(channel, bob)
         spec = SlowRender(greedy, count=500).request(8).message.spec
         small = stored_spec(other)

@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +49,13 @@ def simulator(process: WorkerProcess) -> Iterator[DrivingClient]:
         yield client
 
 
-def test_no_tenant_waits_for_a_scene_that_another_one_reads(place: Street, tmp_path: Path) -> None:
-    tokens = tmp_path / "tokens"
-    tokens.write_text(f"alice: {'a' * 32}\nbob: {'b' * 32}\n")
-    options = ("--device", "cpu", "--sensorsim", str(place.folder), "--tokens-file", str(tokens))
-    with worker(*options) as started, started.channel() as channel, ThreadPoolExecutor(1) as threads:
+def test_no_tenant_waits_for_a_scene_that_another_one_reads(place: Street) -> None:
+    options = ("--device", "cpu", "--sensorsim", str(place.folder))
+    with (
+        worker(*options, tokens={"alice": "a" * 32, "bob": "b" * 32}) as started,
+        started.channel() as channel,
+        ThreadPoolExecutor(1) as threads,
+    ):
         alice, bob = tenant_client(channel, "a" * 32), tenant_client(channel, "b" * 32)
         spec = gaussian_spec(opencv_camera(32, 24))
         spec.scene_ref.name = SCENE
@@ -94,156 +97,119 @@ def rolling(message: Any) -> None:
 
 SPEC = "camera_intrinsics"
 FTHETA, PINHOLE, FISHEYE = (f"{SPEC}.{name}_param" for name in ("ftheta", "opencv_pinhole", "opencv_fisheye"))
-# By what is wrong: the camera, the change, the status and the field that it names.
-WRONG: dict[str, tuple[str, Callable[[Any], None], Code, str]] = {
-    "no scene": (FRONT, setting("scene_id", to=""), Code.NOT_FOUND, "scene_id"),
-    "an early frame": (FRONT, setting("frame_start_us", to=1), Code.OUT_OF_RANGE, "frame_start_us"),
-    "a late frame": (
+
+
+@dataclass(frozen=True)
+class Case:
+    """A camera's frame, what is changed in it, and the field and the status of the refusal; no field: there is none."""
+
+    camera: str
+    spoil: Callable[[Any], None]
+    field: str = ""
+    code: Code = Code.INVALID_ARGUMENT
+
+
+CASES = {
+    "no scene": Case(FRONT, setting("scene_id", to=""), "scene_id", code=Code.NOT_FOUND),
+    "an early frame": Case(FRONT, setting("frame_start_us", to=1), "frame_start_us", code=Code.OUT_OF_RANGE),
+    "a late frame": Case(
         FRONT,
         lambda it: [setting(name, to=END_US + 9)(it) for name in ("frame_start_us", "frame_end_us")],
-        Code.OUT_OF_RANGE,
         "frame_start_us",
+        code=Code.OUT_OF_RANGE,
     ),
-    "a frame that ends first": (FRONT, setting("frame_end_us", to=1), Code.INVALID_ARGUMENT, "frame_end_us"),
-    "no height": (FRONT, setting("resolution_h", to=0), Code.INVALID_ARGUMENT, "resolution_h"),
-    "a huge width": (FRONT, setting("resolution_w", to=(1 << 32) - 1), Code.INVALID_ARGUMENT, "resolution_w"),
-    "many pixels": (FRONT, setting("resolution_w", to=2000), Code.INVALID_ARGUMENT, "resolution_w"),
-    "a huge camera": (
-        FRONT,
-        lambda it: [setting(SPEC, name, to=(1 << 32) - 1)(it) for name in ("resolution_h", "resolution_w")],
-        Code.OK,
-        "",
+    "a frame that ends first": Case(FRONT, setting("frame_end_us", to=1), "frame_end_us"),
+    "no height": Case(FRONT, setting("resolution_h", to=0), "resolution_h"),
+    "a huge width": Case(FRONT, setting("resolution_w", to=(1 << 32) - 1), "resolution_w"),
+    "many pixels": Case(FRONT, setting("resolution_w", to=2000), "resolution_w"),
+    "a huge camera": Case(
+        FRONT, lambda it: [setting(SPEC, name, to=(1 << 32) - 1)(it) for name in ("resolution_h", "resolution_w")]
     ),
-    "no camera": (FRONT, lambda it: it.ClearField(SPEC), Code.INVALID_ARGUMENT, SPEC),
-    "no lens": (FRONT, lambda it: it.camera_intrinsics.ClearField("opencv_pinhole_param"), Code.INVALID_ARGUMENT, SPEC),
-    "another shutter": (FRONT, setting(SPEC, "shutter_type", to=9), Code.INVALID_ARGUMENT, f"{SPEC}.shutter_type"),
-    "an infinite lens": (
-        FRONT,
-        setting(SPEC, "opencv_pinhole_param", "focal_length_x", to=float("inf")),
-        Code.INVALID_ARGUMENT,
-        f"{PINHOLE}.focal_length_x",
+    "no camera": Case(FRONT, lambda it: it.ClearField(SPEC), SPEC),
+    "no lens": Case(FRONT, lambda it: it.camera_intrinsics.ClearField("opencv_pinhole_param"), SPEC),
+    "another shutter": Case(FRONT, setting(SPEC, "shutter_type", to=9), f"{SPEC}.shutter_type"),
+    "an infinite lens": Case(
+        FRONT, setting(SPEC, "opencv_pinhole_param", "focal_length_x", to=float("inf")), f"{PINHOLE}.focal_length_x"
     ),
-    "no focal length": (
-        FRONT,
-        setting(SPEC, "opencv_pinhole_param", "focal_length_y", to=0.0),
-        Code.INVALID_ARGUMENT,
-        f"{PINHOLE}.focal_length_y",
+    "no focal length": Case(
+        FRONT, setting(SPEC, "opencv_pinhole_param", "focal_length_y", to=0.0), f"{PINHOLE}.focal_length_y"
     ),
-    "seven coefficients": (
-        FRONT,
-        setting(SPEC, "opencv_pinhole_param", "radial_coeffs", to=[0.1] * 7),
-        Code.INVALID_ARGUMENT,
-        f"{PINHOLE}.radial_coeffs",
+    "seven coefficients": Case(
+        FRONT, setting(SPEC, "opencv_pinhole_param", "radial_coeffs", to=[0.1] * 7), f"{PINHOLE}.radial_coeffs"
     ),
-    "a huge coefficient": (
-        FRONT,
-        setting(SPEC, "opencv_pinhole_param", "radial_coeffs", to=[1e9]),
-        Code.INVALID_ARGUMENT,
-        f"{PINHOLE}.radial_coeffs",
+    "a huge coefficient": Case(
+        FRONT, setting(SPEC, "opencv_pinhole_param", "radial_coeffs", to=[1000000000.0]), f"{PINHOLE}.radial_coeffs"
     ),
-    "a fisheye that folds": (
-        AROUND,
-        setting(SPEC, "opencv_fisheye_param", "radial_coeffs", to=[-0.3]),
-        Code.INVALID_ARGUMENT,
-        f"{FISHEYE}.max_angle",
+    "a fisheye that folds": Case(
+        AROUND, setting(SPEC, "opencv_fisheye_param", "radial_coeffs", to=[-0.3]), f"{FISHEYE}.max_angle"
     ),
-    "a fisheye that ends where it folds": (
+    "a fisheye that ends where it folds": Case(
         AROUND,
         lambda it: [
             setting(SPEC, "opencv_fisheye_param", name, to=value)(it)
             for name, value in (("radial_coeffs", [-0.13]), ("max_angle", 0.0))
         ],
-        Code.OK,
-        "",
     ),
-    "an f-theta that folds": (
-        WIDE,
-        setting(SPEC, "ftheta_param", "pixeldist_to_angle_poly", to=[0, 0.01, -1e-4]),
-        Code.INVALID_ARGUMENT,
-        f"{FTHETA}.max_angle",
+    "an f-theta that folds": Case(
+        WIDE, setting(SPEC, "ftheta_param", "pixeldist_to_angle_poly", to=[0, 0.01, -0.0001]), f"{FTHETA}.max_angle"
     ),
-    "an f-theta that falls": (
+    "an f-theta that falls": Case(
         WIDE,
         setting(SPEC, "ftheta_param", "pixeldist_to_angle_poly", to=[0, -0.01]),
-        Code.INVALID_ARGUMENT,
         f"{FTHETA}.pixeldist_to_angle_poly",
     ),
-    "no reference": (
-        WIDE,
-        setting(SPEC, "ftheta_param", "reference_poly", to=0),
-        Code.INVALID_ARGUMENT,
-        f"{FTHETA}.reference_poly",
-    ),
-    "a flat map": (
+    "no reference": Case(WIDE, setting(SPEC, "ftheta_param", "reference_poly", to=0), f"{FTHETA}.reference_poly"),
+    "a flat map": Case(
         WIDE,
         lambda it: [setting(SPEC, "ftheta_param", "linear_cde", f"linear_{n}", to=1.0)(it) for n in "cde"],
-        Code.INVALID_ARGUMENT,
         f"{FTHETA}.linear_cde",
     ),
-    "a negative angle": (
-        WIDE,
-        setting(SPEC, "ftheta_param", "max_angle", to=-1.0),
-        Code.INVALID_ARGUMENT,
-        f"{FTHETA}.max_angle",
-    ),
-    "half a windshield": (
+    "a negative angle": Case(WIDE, setting(SPEC, "ftheta_param", "max_angle", to=-1.0), f"{FTHETA}.max_angle"),
+    "half a windshield": Case(
         WIDE,
         setting(SPEC, "bivariate_windshield_model_param", "horizontal_poly", to=[0, 1]),
-        Code.INVALID_ARGUMENT,
         f"{SPEC}.bivariate_windshield_model_param.horizontal_poly",
     ),
-    "no pose": (FRONT, lambda it: it.ClearField("sensor_pose"), Code.INVALID_ARGUMENT, "sensor_pose.start_pose.quat"),
-    "a long quaternion": (
-        FRONT,
-        setting("sensor_pose", "start_pose", "quat", "w", to=0.7),
-        Code.INVALID_ARGUMENT,
-        "sensor_pose.start_pose.quat",
+    "no pose": Case(FRONT, lambda it: it.ClearField("sensor_pose"), "sensor_pose.start_pose.quat"),
+    "a long quaternion": Case(
+        FRONT, setting("sensor_pose", "start_pose", "quat", "w", to=0.7), "sensor_pose.start_pose.quat"
     ),
-    "nowhere": (
-        FRONT,
-        setting("sensor_pose", "start_pose", "vec", "y", to=float("nan")),
-        Code.INVALID_ARGUMENT,
-        "sensor_pose.start_pose.vec",
+    "nowhere": Case(
+        FRONT, setting("sensor_pose", "start_pose", "vec", "y", to=float("nan")), "sensor_pose.start_pose.vec"
     ),
-    "no end of a rolling shutter": (FRONT, rolling, Code.INVALID_ARGUMENT, "sensor_pose.end_pose.quat"),
-    "a track without a pose": (
-        FRONT,
-        lambda it: it.dynamic_objects.add(track_id="car"),
-        Code.INVALID_ARGUMENT,
-        "dynamic_objects[0].pose_pair.start_pose.quat",
+    "no end of a rolling shutter": Case(FRONT, rolling, "sensor_pose.end_pose.quat"),
+    "a track without a pose": Case(
+        FRONT, lambda it: it.dynamic_objects.add(track_id="car"), "dynamic_objects[0].pose_pair.start_pose.quat"
     ),
-    "a track twice": (
-        FRONT,
-        lambda it: it.dynamic_objects.extend([moved("car", pose((0, 0, 0)))] * 2),
-        Code.INVALID_ARGUMENT,
-        "dynamic_objects[1].track_id",
+    "a track twice": Case(
+        FRONT, lambda it: it.dynamic_objects.extend([moved("car", pose((0, 0, 0)))] * 2), "dynamic_objects[1].track_id"
     ),
-    "a video": (FRONT, setting("image_format", to=5), Code.INVALID_ARGUMENT, "image_format"),
-    "an unknown format": (FRONT, setting("image_format", to=77), Code.INVALID_ARGUMENT, "image_format"),
-    "too good": (FRONT, setting("image_quality", to=101.0), Code.INVALID_ARGUMENT, "image_quality"),
-    "too bad": (FRONT, setting("image_quality", to=-0.5), Code.INVALID_ARGUMENT, "image_quality"),
-    "no number": (FRONT, setting("image_quality", to=float("nan")), Code.INVALID_ARGUMENT, "image_quality"),
-    "no mask": (FRONT, setting("insert_ego_mask", to=True), Code.NOT_FOUND, "ego_mask_id"),
+    "a video": Case(FRONT, setting("image_format", to=5), "image_format"),
+    "an unknown format": Case(FRONT, setting("image_format", to=77), "image_format"),
+    "too good": Case(FRONT, setting("image_quality", to=101.0), "image_quality"),
+    "too bad": Case(FRONT, setting("image_quality", to=-0.5), "image_quality"),
+    "no number": Case(FRONT, setting("image_quality", to=float("nan")), "image_quality"),
+    "no mask": Case(FRONT, setting("insert_ego_mask", to=True), "ego_mask_id", code=Code.NOT_FOUND),
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("name", CASES)
 def test_what_is_wrong_with_a_frame_is_named_by_its_path(simulator: DrivingClient, name: str) -> None:
-    camera, spoil, code, field = WRONG[name]
-    request = frame(camera)
-    spoil(request)
+    case = CASES[name]
+    request = frame(case.camera)
+    case.spoil(request)
     batch = MESSAGES["Batch"](items=[{"camera_name": "x", "request": request}])
-    if code == Code.OK:
+    if not case.field:
         simulator.call("render_rgb", request)
         return
     with pytest.raises(grpc.RpcError) as refused:
         simulator.call("render_rgb", request)
     error = refused.value
-    assert (error.code(), error.details().split(": expected")[0]) == (code, field)
+    assert (error.code(), error.details().split(": expected")[0]) == (case.code, case.field)
     detail = find(error.trailing_metadata(), BadRequest)
-    assert [violation.field for violation in detail.field_violations] == [field]
+    assert [violation.field for violation in detail.field_violations] == [case.field]
     (reply,) = simulator.call("batch_render_rgb", batch).items
-    assert reply.error_message.startswith(f"{code.name}: items[0].request.{field}: expected")
+    assert reply.error_message.startswith(f"{case.code.name}: items[0].request.{case.field}: expected")
 
 
 def test_what_is_not_served_says_so(simulator: DrivingClient) -> None:

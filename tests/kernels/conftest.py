@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from lumigrad.kernels import _native
 from lumigrad.kernels._native import Queue
 from support.backends import cuda_devices, emulation
 from support.backends.cuda_devices import CudaDevice
@@ -36,6 +37,14 @@ def queue() -> Iterator[Queue]:
     yield made
     made.close()
     thread.join()
+
+
+@pytest.fixture
+def keep_threads() -> Iterator[None]:
+    """Afterwards the CPU has as many threads as before."""
+    before = _native.thread_count()
+    yield
+    _native.set_thread_count(before)
 
 
 @pytest.fixture(autouse=True)

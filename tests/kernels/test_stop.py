@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -80,11 +80,8 @@ WITH_GRADIENTS = [kind for kind in KINDS if kind != "distances"]
 
 
 @pytest.fixture(params=[1, 2], autouse=True)
-def threads(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = _native.thread_count()
+def threads(request: pytest.FixtureRequest, keep_threads: None) -> None:
     _native.set_thread_count(request.param)
-    yield
-    _native.set_thread_count(before)
 
 
 @pytest.fixture

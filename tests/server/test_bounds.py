@@ -114,10 +114,8 @@ def _tag(field: FieldDescriptor) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
-    tokens = tmp_path_factory.mktemp("tokens") / "tokens"
-    tokens.write_text("".join(f"{tenant}: {token}\n" for tenant, token in TOKENS.items()))
-    with worker("--device", "cpu", "--tokens-file", str(tokens)) as started:
+def process() -> Iterator[WorkerProcess]:
+    with worker("--device", "cpu", tokens=TOKENS) as started:
         yield started
 
 

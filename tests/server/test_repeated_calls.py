@@ -3,7 +3,7 @@
 A worker may keep what requests of one kind have in common, and read only the cameras of later Renders, if their bytes
 have the usual form. Other bytes that mean the same take the general path.
 
-For LUMIGRAD_FUZZ_SECONDS for each test, half a second unless set.
+For LUMIGRAD_FUZZ_SECONDS for each test, a fifth of a second unless set.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A worker may keep what such calls of one kind have in common, and compute later ones another way. Its states are as good
 as others: each way differentiates those of the other.
 
-For LUMIGRAD_FUZZ_SECONDS for each test, half a second unless set.
+For LUMIGRAD_FUZZ_SECONDS for each test, a fifth of a second unless set.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A worker may keep what queries of one kind have in common, and read only the spheres of later ones.
 
-For LUMIGRAD_FUZZ_SECONDS for each test, half a second unless set.
+For LUMIGRAD_FUZZ_SECONDS for each test, a fifth of a second unless set.
 """
 
 from __future__ import annotations

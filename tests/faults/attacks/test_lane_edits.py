@@ -44,8 +44,8 @@ _PUNCH_HOLE = 1 | 2
 
 
 @pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
-    with lane_worker(tmp_path_factory.mktemp("tokens")) as started:
+def process() -> Iterator[WorkerProcess]:
+    with lane_worker() as started:
         yield started
 
 

@@ -1,6 +1,6 @@
 """Any messages at all, over a real socket: what is wrong with them is the caller's fault, and the worker goes on.
 
-For LUMIGRAD_FUZZ_SECONDS for each method, 0.5 unless set.
+For LUMIGRAD_FUZZ_SECONDS for each method, 0.2 unless set.
 """
 
 from __future__ import annotations

@@ -36,11 +36,9 @@ REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
 
 @pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
-    tokens = tmp_path_factory.mktemp("tokens") / "tokens"
-    tokens.write_text("".join(f"{tenant}: {token}\n" for tenant, token in TOKENS.items()))
-    options = ("--tokens-file", str(tokens), "--reflection", "--stall-seconds", str(STALL_SECONDS))
-    with worker("--device", "cpu", *options, "--max-trainings", str(MAX_TRAININGS)) as started:
+def process() -> Iterator[WorkerProcess]:
+    options = ("--reflection", "--stall-seconds", str(STALL_SECONDS))
+    with worker("--device", "cpu", *options, "--max-trainings", str(MAX_TRAININGS), tokens=TOKENS) as started:
         yield started
 
 

@@ -30,12 +30,10 @@ GREEDY, OTHER = "greedy-0123456789abcdef", "other-0123456789abcdef"
 
 
 @pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+def process() -> Iterator[WorkerProcess]:
     """Of 16 MiB for payloads each tenant may have 4."""
-    tokens = tmp_path_factory.mktemp("tokens") / "tokens"
-    tokens.write_text(f"a: {GREEDY}\nb: {OTHER}\n")
     options = ("--max-payload-mib", "2", "--transit-mib", "16", "--max-call-seconds", "30")
-    with worker("--device", "cpu", "--tokens-file", str(tokens), *options) as started:
+    with worker("--device", "cpu", *options, tokens={"a": GREEDY, "b": OTHER}) as started:
         yield started
 
 
@@ -122,12 +120,14 @@ def test_scenes_that_are_fetched_take_the_share_of_their_tenant(
 
 
 @pytest.fixture(scope="module")
-def trainings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+def trainings() -> Iterator[SimpleNamespace]:
     """A worker of whose 64 MiB for trainings each tenant may have 32, and two tenants."""
-    tokens = tmp_path_factory.mktemp("tokens") / "tokens"
-    tokens.write_text(f"a: {GREEDY}\nb: {OTHER}\n")
-    options = ("--tokens-file", str(tokens), "--training-mib", "64", "--queue-size", "128")
-    with worker("--device", "cpu", *options) as process, process.channel() as one, process.channel() as another:
+    options = ("--training-mib", "64", "--queue-size", "128")
+    with (
+        worker("--device", "cpu", *options, tokens={"a": GREEDY, "b": OTHER}) as process,
+        process.channel() as one,
+        process.channel() as another,
+    ):
         a, b = tenant_client(one, GREEDY), tenant_client(another, OTHER)
         yield SimpleNamespace(process=process, a=a, b=b)
 
@@ -190,13 +190,11 @@ def test_states_that_wait_for_gradients_count_against_the_share_of_their_tenant(
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+def small() -> Iterator[SimpleNamespace]:
     """A worker with less memory than scenes and trainings may take by its options, and two tenants."""
-    tokens = tmp_path_factory.mktemp("tokens") / "tokens"
-    tokens.write_text(f"a: {GREEDY}\nb: {OTHER}\n")
     options = ("--device-memory-mib", "96", "--max-payload-mib", "32", "--scene-mib", "64")
     with (
-        worker("--device", "cpu", "--tokens-file", str(tokens), *options) as process,
+        worker("--device", "cpu", *options, tokens={"a": GREEDY, "b": OTHER}) as process,
         process.channel() as one,
         process.channel() as another,
     ):

@@ -39,10 +39,8 @@ CAMERA = opencv_camera(16, 16)
 
 
 @pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
-    tokens = tmp_path_factory.mktemp("tokens") / "tokens"
-    tokens.write_text(f"alice: {ALICE}\nbob: {BOB}\n")
-    with worker("--device", "cpu", "--tokens-file", str(tokens)) as started:
+def process() -> Iterator[WorkerProcess]:
+    with worker("--device", "cpu", tokens={"alice": ALICE, "bob": BOB}) as started:
         yield started
     for token in (ALICE, BOB):
         assert token not in started.log
@@ -201,13 +199,11 @@ def test_a_token_that_is_taken_away_is_not_valid_any_more(tmp_path: Path) -> Non
         process.wait_for_log("the previous tokens stay valid")
 
 
-def test_who_fills_their_share_loses_their_own_scenes_and_states_first(tmp_path: Path) -> None:
-    tokens = tmp_path / "tokens"
-    tokens.write_text(f"alice: {ALICE}\nbob: {BOB}\n")
+def test_who_fills_their_share_loses_their_own_scenes_and_states_first() -> None:
     options = ["--max-payload-mib", "1", "--scene-mib", "3", "--tenant-scene-mib", "1"]
     contexts = ["--context-mib", "3", "--tenant-context-mib", "1"]
     with (
-        worker("--device", "cpu", "--tokens-file", str(tokens), *options, *contexts) as process,
+        worker("--device", "cpu", *options, *contexts, tokens={"alice": ALICE, "bob": BOB}) as process,
         process.channel() as channel,
     ):
         alice, bob = tenant_client(channel, ALICE), tenant_client(channel, BOB)

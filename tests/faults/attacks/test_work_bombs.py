@@ -30,12 +30,10 @@ EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 @contextmanager
-def tenants(folder: Any, *options: str) -> Iterator[SimpleNamespace]:
+def tenants(*options: str) -> Iterator[SimpleNamespace]:
     """A worker with two tenants: `a` misbehaves, `b` must not notice."""
-    tokens = folder / "tokens"
-    tokens.write_text(f"a: {HUGE}\nb: {OTHER}\n")
     with (
-        worker("--device", "cpu", "--tokens-file", str(tokens), *options) as process,
+        worker("--device", "cpu", *options, tokens={"a": HUGE, "b": OTHER}) as process,
         process.channel() as one,
         process.channel() as another,
     ):
@@ -43,17 +41,17 @@ def tenants(folder: Any, *options: str) -> Iterator[SimpleNamespace]:
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+def small() -> Iterator[SimpleNamespace]:
     """With little memory."""
     sizes = ("--scene-mib", "128", "--max-payload-mib", "128", "--transit-mib", "256", "--lane-mib", "0")
-    with tenants(tmp_path_factory.mktemp("small"), "--device-memory-mib", str(CAPACITY_MIB), *sizes) as people:
+    with tenants("--device-memory-mib", str(CAPACITY_MIB), *sizes) as people:
         yield people
 
 
 @pytest.fixture(scope="module")
-def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+def impatient() -> Iterator[SimpleNamespace]:
     """With little time for a call."""
-    with tenants(tmp_path_factory.mktemp("impatient"), "--max-device-seconds", "2") as people:
+    with tenants("--max-device-seconds", "2") as people:
         yield people
 
 
@@ -245,13 +243,13 @@ def test_a_step_that_takes_too_long_fails_and_changes_nothing(impatient: SimpleN
     assert works(impatient.b)
 
 
-def test_work_that_makes_progress_is_no_hang(tmp_path: Any) -> None:
-    with tenants(tmp_path, "--hang-seconds", "4") as people, watched(people.process, people.b):
+def test_work_that_makes_progress_is_no_hang() -> None:
+    with tenants("--hang-seconds", "4") as people, watched(people.process, people.b):
         # The limit is the time of the option for hangs if there is none of its own.
         error = failure(lambda: TIME_BOMBS["one view"](people.a))
         assert error.code() == EXHAUSTED and "more than the 4 s of the device" in error.details()
     with (
-        tenants(tmp_path, "--hang-seconds", "4", "--max-device-seconds", "9") as people,
+        tenants("--hang-seconds", "4", "--max-device-seconds", "9") as people,
         watched(people.process, people.b),
     ):
         error = failure(lambda: TIME_BOMBS["one view"](people.a))

@@ -27,10 +27,8 @@ PLACES = QUEUE + 32
 
 
 @pytest.fixture
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
-    tokens = tmp_path_factory.mktemp("tokens") / "tokens"
-    tokens.write_text("".join(f"{tenant}: {token}\n" for tenant, token in TOKENS.items()))
-    with worker("--device", "cpu", "--tokens-file", str(tokens), "--queue-size", str(QUEUE)) as started:
+def process() -> Iterator[WorkerProcess]:
+    with worker("--device", "cpu", "--queue-size", str(QUEUE), tokens=TOKENS) as started:
         yield started
 
 

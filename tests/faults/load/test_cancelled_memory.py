@@ -10,7 +10,7 @@ import pytest
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import render_pb2
 from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
-from support.workers.slow_render import SlowRender, wait_for, wait_until
+from support.workers.slow_render import SlowRender, wait_for, wait_for_work, wait_until
 from support.workers.worker import WorkerProcess
 
 BYTES = ("lumigrad_transit_bytes", "lumigrad_context_bytes")
@@ -47,7 +47,7 @@ def test_a_retained_render_is_given_up(process: WorkerProcess, client: RawClient
     before = bytes_at_rest(process)
     slow = SlowRender(client)
     first = start(client, slow.request().message.spec)
-    wait_for(process, "lumigrad_calls_in_progress", 1)
+    wait_for_work(process)
     if when == "while it waits":
         second = start(client, slow.request().message.spec)
         wait_for(process, "lumigrad_queue_depth", 1)

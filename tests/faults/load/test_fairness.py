@@ -20,11 +20,9 @@ QUEUE = 16
 
 
 @pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
-    tokens = tmp_path_factory.mktemp("tokens") / "tokens"
-    tokens.write_text(f"alice: {ALICE}\nbob: {BOB}\n")
+def process() -> Iterator[WorkerProcess]:
     with worker(
-        "--device", "cpu", "--tokens-file", str(tokens), "--queue-size", str(QUEUE), "--batch-views", "1"
+        "--device", "cpu", "--queue-size", str(QUEUE), "--batch-views", "1", tokens={"alice": ALICE, "bob": BOB}
     ) as started:
         yield started
 

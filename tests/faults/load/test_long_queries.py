@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 
 import numpy as np
 
@@ -15,15 +14,13 @@ from support.workers.worker import worker
 PATIENT, OTHER = "a-0123456789abcdef-0123", "b-0123456789abcdef-0123"
 
 
-def test_small_renders_of_another_tenant_go_between_the_launches_of_a_query(tmp_path: Path) -> None:
-    tokens = tmp_path / "tokens"
-    tokens.write_text(f"a: {PATIENT}\nb: {OTHER}\n")
+def test_small_renders_of_another_tenant_go_between_the_launches_of_a_query() -> None:
     random = np.random.default_rng(1)
     boxes = random.uniform(-50, 50, (16_000, 3)).tolist()
     spheres = random.uniform(-50, 50, (1, 1, 12_000, 4)).astype(np.float32)
     spheres[..., 3] = 0.1
     with (
-        worker("--device", "cpu", "--tokens-file", str(tokens)) as process,
+        worker("--device", "cpu", tokens={"a": PATIENT, "b": OTHER}) as process,
         process.channel() as one,
         process.channel() as another,
     ):

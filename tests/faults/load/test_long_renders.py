@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import grpc
 import numpy as np
@@ -23,10 +22,8 @@ VIEWS, SIZE = 24, 256
 
 
 @pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
-    tokens: Path = tmp_path_factory.mktemp("tokens") / "tokens"
-    tokens.write_text(f"a: {PATIENT}\nb: {OTHER}\n")
-    with worker("--device", "cpu", "--tokens-file", str(tokens)) as started:
+def process() -> Iterator[WorkerProcess]:
+    with worker("--device", "cpu", tokens={"a": PATIENT, "b": OTHER}) as started:
         yield started
 
 

@@ -13,7 +13,7 @@ import pytest
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import render_pb2
 from support.calls.raw_calls import RawClient, failure, opencv_camera, spec_of, sphere_cloud
-from support.workers.slow_render import wait_for
+from support.workers.slow_render import wait_for, wait_for_work
 from support.workers.tenant import tenant_client
 from support.workers.worker import WorkerProcess, worker
 
@@ -23,10 +23,8 @@ ITEMS = 40
 
 
 @pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
-    tokens = tmp_path_factory.mktemp("tokens") / "tokens"
-    tokens.write_text(f"alice: {ALICE}\nbob: {BOB}\n")
-    with worker("--device", "cpu", "--tokens-file", str(tokens)) as started:
+def process() -> Iterator[WorkerProcess]:
+    with worker("--device", "cpu", tokens={"alice": ALICE, "bob": BOB}) as started:
         yield started
 
 
@@ -50,7 +48,7 @@ def test_a_call_of_another_tenant_waits_for_an_item_and_not_for_the_batch(proces
     bob.render(spec)
     batch = threading.Thread(target=lambda: alice.render_batch(*items))
     batch.start()
-    wait_for(process, "lumigrad_calls_in_progress", 1)
+    wait_for_work(process)
     done = 0
     while batch.is_alive():
         bob.render(spec)
@@ -65,7 +63,7 @@ def test_a_batch_that_is_cancelled_stops_between_its_items(process: WorkerProces
     before = process.metric("lumigrad_batch_views_count")
     request = iter([Frame(render_pb2.RenderBatchRequest(items=items))])
     call = alice.render_stub.RenderBatch(request, timeout=60)
-    wait_for(process, "lumigrad_calls_in_progress", 1)
+    wait_for_work(process)
     until = time.monotonic() + 30
     while process.metric("lumigrad_batch_views_count") < before + 2:
         assert time.monotonic() < until

@@ -132,7 +132,7 @@ def test_its_id_is_the_callers_or_one_of_its_own(repeated: Repeated) -> None:
 def test_one_that_waits_for_the_device_is_cancelled(process: WorkerProcess, repeated: Repeated, busy: None) -> None:
     before = calls(process, "CANCELLED")
     call = begin_to_wait(process, lambda: repeated.start(x_request_id="gone"))
-    assert process.metric("lumigrad_calls_in_progress") == 2
+    wait_for(process, "lumigrad_calls_in_progress", 2)
     assert process.metric("lumigrad_calls_in_stage", stage="queue") == 1
     call.cancel()
     wait_for(process, "lumigrad_queue_depth", 0)
@@ -207,7 +207,7 @@ def test_sigterm_lets_those_that_wait_end_and_takes_no_more() -> None:
         repeated = Repeated(client).prepare(client.put(gaussian_cloud(80)).scene.scene_id)
         expected = [_pixels(repeated.ask(view)) for view in range(4)]
         slow = SlowRender(client).start(views=20)
-        wait_for(process, "lumigrad_calls_in_progress", 1)
+        wait_for_work(process)
         waiting = [repeated.start(view) for view in range(4)]
         wait_for(process, "lumigrad_queue_depth", 4)
         process.signal(signal.SIGTERM)
@@ -244,11 +244,9 @@ def test_a_worker_that_is_killed_leaves_its_callers_no_reply() -> None:
 
 
 @pytest.fixture
-def people(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[WorkerProcess, dict[str, Repeated]]]:
-    tokens = tmp_path_factory.mktemp("tokens") / "tokens"
-    tokens.write_text("".join(f"{tenant}: {token}\n" for tenant, token in TOKENS.items()))
-    options = ("--tokens-file", str(tokens), "--queue-size", str(QUEUE))
-    with worker("--device", "cpu", *options) as process, ExitStack() as stack:
+def people() -> Iterator[tuple[WorkerProcess, dict[str, Repeated]]]:
+    options = ("--queue-size", str(QUEUE))
+    with worker("--device", "cpu", *options, tokens=TOKENS) as process, ExitStack() as stack:
         own = [("grpc.use_local_subchannel_pool", 1)]
         channels = {name: stack.enter_context(grpc.insecure_channel(process.target, own)) for name in TOKENS}
         yield (

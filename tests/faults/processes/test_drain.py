@@ -15,7 +15,7 @@ from lumigrad.protos.wire import Frame
 from lumigrad.v1 import render_pb2
 from support.calls.raw_calls import RawClient, failure, opencv_camera, spec_of, sphere_cloud
 from support.workers.load import Load
-from support.workers.slow_render import SlowRender, wait_for
+from support.workers.slow_render import SlowRender, wait_for, wait_for_work
 from support.workers.worker import WorkerProcess
 
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -66,7 +66,7 @@ def test_a_drain_under_load_breaks_no_call(number: signal.Signals, supervised: b
 def test_a_long_call_is_let_finish() -> None:
     with draining_worker(lame_duck=0, drain=60) as (process, client):
         call = SlowRender(client).start(views=16)
-        wait_for(process, "lumigrad_calls_in_progress", 1)
+        wait_for_work(process)
         process.signal()
         assert sum(frame.data.nbytes for frame in call) == 16 * 256 * 256 * 4
         assert process.wait() == 0
@@ -75,7 +75,7 @@ def test_a_long_call_is_let_finish() -> None:
 def test_a_call_beyond_the_time_to_drain_is_ended() -> None:
     with draining_worker(lame_duck=0, drain=0.5) as (process, client):
         call = SlowRender(client, apart=True).start()
-        wait_for(process, "lumigrad_calls_in_progress", 1)
+        wait_for_work(process)
         started = time.monotonic()
         process.signal()
         assert process.wait() == 0
@@ -110,7 +110,7 @@ def test_a_reader_that_stands_still_does_not_hold_the_end_up() -> None:
 def test_a_second_signal_forces_the_end(supervised: bool) -> None:
     with draining_worker(lame_duck=0, drain=60, supervised=supervised) as (process, client):
         call = SlowRender(client).start()
-        wait_for(process, "lumigrad_calls_in_progress", 1)
+        wait_for(process, "lumigrad_calls_in_stage", 1, stage="device")
         process.signal()
         process.wait_for_log("draining")
         started = time.monotonic()

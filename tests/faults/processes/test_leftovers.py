@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,6 +33,7 @@ from support.workers.tenant import tenant_client
 from support.workers.worker import WorkerProcess, worker
 
 ALICE, BOB = "alice-0123456789abcdef", "bob-0123456789abcdef"
+TOKENS = {"alice": ALICE, "bob": BOB}
 # A colour that no other call has, and its bytes.
 MARK = np.float32(12345.678)
 MARK_BYTES = MARK.tobytes()
@@ -43,22 +43,15 @@ DISTANCE_OUTPUTS = [{"instance": "obstacle"}.get(name, name) for name in meshes.
 
 
 @pytest.fixture(scope="module")
-def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("tokens") / "tokens"
-    file.write_text(f"alice: {ALICE}\nbob: {BOB}\n")
-    return file
-
-
-@pytest.fixture(scope="module")
-def shared(tokens: Path) -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu", "--tokens-file", str(tokens)) as process:
+def shared() -> Iterator[WorkerProcess]:
+    with worker("--device", "cpu", tokens=TOKENS) as process:
         yield process
 
 
 @pytest.fixture(scope="module")
-def poisoned(tokens: Path) -> Iterator[WorkerProcess]:
+def poisoned() -> Iterator[WorkerProcess]:
     environment = {**os.environ, "MALLOC_PERTURB_": str(POISON)}
-    with worker("--device", "cpu", "--tokens-file", str(tokens), environment=environment) as process:
+    with worker("--device", "cpu", tokens=TOKENS, environment=environment) as process:
         yield process
 
 

@@ -106,7 +106,7 @@ def test_a_call_that_never_fits_is_refused_at_once_whatever_the_device_does(faul
     process, _ = faulty
     slow = SlowRender(client)
     running = slow.start()
-    wait_for(process, "lumigrad_calls_in_progress", 1)
+    wait_for(process, "lumigrad_calls_in_stage", 1, stage="device")
     error = failure(lambda: client.render(spec_of(*[LARGE] * 6), cloud=sphere_cloud(3)))
     assert running.is_active(), "it did not wait for the device"
     running.cancel()

@@ -32,9 +32,10 @@ def assert_goes_on(
 ) -> None:
     """Spoil the configuration, kill the worker, and mend the configuration after some restarts have failed."""
     assert client.info().version
+    retries = process.log.count(RETRIES)
     spoil()
     kill_worker(process)
-    process.wait_for_log(RETRIES, count=2)
+    process.wait_for_log(RETRIES, count=retries + 2)
     assert process.process.poll() is None
     mend()
     served = process.log.count(" serving ")
@@ -42,8 +43,7 @@ def assert_goes_on(
     assert client.info(timeout_s=60).version
 
 
-@pytest.mark.parametrize("text", ["c: short\n", "alice\n", "\x00", "bob: " + TOKEN + "\n"])
-def test_a_bad_line_in_the_tokens_file_only_delays_a_restart(tmp_path: Path, text: str) -> None:
+def test_a_bad_line_in_the_tokens_file_only_delays_a_restart(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     good = f"alice: {TOKEN}\n"
     tokens.write_text(good)
@@ -51,7 +51,9 @@ def test_a_bad_line_in_the_tokens_file_only_delays_a_restart(tmp_path: Path, tex
         worker("--device", "cpu", "--tokens-file", str(tokens), supervised=True, command=QUICK) as process,
         Client(process.target, token=TOKEN, retry_s=60) as client,
     ):
-        assert_goes_on(process, client, lambda: tokens.write_text(good + text), lambda: tokens.write_text(good))
+        for text in ("c: short\n", "\x00"):
+            bad = good + text
+            assert_goes_on(process, client, lambda bad=bad: tokens.write_text(bad), lambda: tokens.write_text(good))
 
 
 def test_a_certificate_that_is_being_replaced_only_delays_a_restart(tmp_path: Path) -> None:

@@ -19,10 +19,8 @@ PIXEL = opencv_camera(1, 1)
 
 
 @pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
-    tokens = tmp_path_factory.mktemp("tokens") / "tokens"
-    tokens.write_text(f"anna: {ANNA}\nben: {BEN}\n")
-    with worker("--device", "cpu", *LIMITS, "--max-contexts", "64", "--tokens-file", str(tokens)) as started:
+def process() -> Iterator[WorkerProcess]:
+    with worker("--device", "cpu", *LIMITS, "--max-contexts", "64", tokens={"anna": ANNA, "ben": BEN}) as started:
         yield started
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -35,11 +36,17 @@ def fork_server(process: WorkerProcess) -> psutil.Process:
     return found
 
 
-def test_processes_are_told_apart_by_their_names() -> None:
+@pytest.fixture(scope="module")
+def calm() -> Iterator[WorkerProcess]:
+    """One whose worker no test ends."""
     with worker("--device", "cpu", supervised=True) as process:
-        pids = process.process.pid, fork_server(process).pid, process.worker_pid
-        names = [Path(f"/proc/{pid}/comm").read_text(encoding="ascii").strip() for pid in pids]
-        assert names == ["lumigrad-super", "lumigrad-fork", "lumigrad-worker"]
+        yield process
+
+
+def test_processes_are_told_apart_by_their_names(calm: WorkerProcess) -> None:
+    pids = calm.process.pid, fork_server(calm).pid, calm.worker_pid
+    names = [Path(f"/proc/{pid}/comm").read_text(encoding="ascii").strip() for pid in pids]
+    assert names == ["lumigrad-super", "lumigrad-fork", "lumigrad-worker"]
 
 
 def wait_for_end(pid: int, seconds: float = 60.0) -> None:
@@ -171,11 +178,10 @@ def test_no_process_outlives_its_supervisor() -> None:
         assert again.port == process.port
 
 
-def test_a_supervisor_in_the_way_of_nobody_keeps_its_port_from_others() -> None:
-    with worker("--device", "cpu", supervised=True) as process:
-        result = serve("--port", str(process.port))
-        assert result.returncode == 2
-        assert "is another process using it?" in result.stderr
+def test_a_supervisor_in_the_way_of_nobody_keeps_its_port_from_others(calm: WorkerProcess) -> None:
+    result = serve("--port", str(calm.port))
+    assert result.returncode == 2
+    assert "is another process using it?" in result.stderr
 
 
 @pytest.mark.parametrize("has_loaded", [False, True])
@@ -196,12 +202,12 @@ def test_a_stop_before_a_worker_serves_is_obeyed(has_loaded: bool) -> None:
         assert has_loaded or "worker started" not in process.stderr.read()
 
 
-def test_sigquit_writes_the_stacks_down_and_ends_nothing() -> None:
-    with worker("--device", "cpu", supervised=True) as process, Client(process.target) as client:
-        os.kill(process.worker_pid, signal.SIGQUIT)
-        process.wait_for_log("in _watch")
+def test_sigquit_writes_the_stacks_down_and_ends_nothing(calm: WorkerProcess) -> None:
+    os.kill(calm.worker_pid, signal.SIGQUIT)
+    calm.wait_for_log("in _watch")
+    with Client(calm.target) as client:
         client.render(cloud(), CAMERA)
-        assert process.metric("lumigrad_worker_restarts_total") == 0
+    assert calm.metric("lumigrad_worker_restarts_total") == 0
 
 
 def test_the_supervisor_is_light() -> None:

@@ -1,22 +1,323 @@
 """Any order of calls, deaths, signals, deadlines and evictions: what was acknowledged is found, and trainings go on.
 
-For LUMIGRAD_FUZZ_SECONDS, 20 unless set.
+For LUMIGRAD_FUZZ_SECONDS, 8 unless set.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import time
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+import hypothesis.strategies as st
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
-from support.models.training_machine import TrainingMachine, reference
-from support.workers.model_worker import model_worker
+from lumigrad.client import Client, Gaussians, SceneHandle, SceneNotFound, Spheres, TrainingHeld, VersionMismatch
+from lumigrad.client.errors import LumigradError
+from lumigrad.client.training import Trainer
+from lumigrad.protos.wire import Frame
+from lumigrad.v1 import render_pb2
+from support.models.handle_machine import CAMERA, USERS, WHICH
+from support.models.model_scenes import COLORS, CONTENTS, Parameters, gradient, picture, spec
+from support.training.scenes import Lesson, gaussian_lesson
+from support.workers.balance import wait_until_released
+from support.workers.model_worker import TOKENS, ModelWorker, model_worker, noted
 
-SECONDS = float(os.environ.get("LUMIGRAD_FUZZ_SECONDS", "20"))
+LESSON: Lesson = gaussian_lesson(60)
+SETTINGS = {"gamma": 0.1, "max_depth": 20.0, "min_depth": 0.5}
+RATES = {"means": 2e-3, "scales": 5e-3, "opacities": 2e-2, "sh0": 2e-3}
+MOST_STEPS = 24
+
+
+@dataclass(eq=False)
+class Stored:
+    """A scene without the client's copy of it.
+
+    Attributes:
+        is_durable: It must be found after the worker was killed; otherwise it may be lost then.
+    """
+
+    tenant: str
+    handle: SceneHandle
+    parameters: Parameters
+    is_durable: bool = False
+
+
+@dataclass(eq=False)
+class Open:
+    """A training, its client, and what it has published last."""
+
+    user: int
+    trainer: Trainer
+    step: int = 0
+    published: SceneHandle | None = None
+    is_refused: bool = False
+
+
+def reference(place: ModelWorker) -> list[Gaussians]:
+    """The scene of an undisturbed training after each number of steps."""
+    with Client(place.process.target, token=TOKENS["alice"]) as client, begun(client, 0) as trainer:
+        found = [trainer.scene()]
+        for _ in trainer.steps(MOST_STEPS, in_flight=1):
+            found.append(trainer.scene())
+    return [scene for scene in found if isinstance(scene, Gaussians)]
+
+
+def begun(client: Client, snapshot_every: int) -> Trainer:
+    """A new training."""
+    images = LESSON.wrapped(client)
+    options = {"rates": RATES, "seed": 5, "snapshot_every": snapshot_every}
+    return client.trainer(client.put(LESSON.scene), LESSON.cameras, images, **options)
+
+
+class TrainingMachine(RuleBasedStateMachine):
+    """Three clients of two tenants, one of them without shared memory."""
+
+    # Set before it runs.
+    place: ModelWorker
+    expected: list[Gaussians]
+
+    def __init__(self) -> None:
+        super().__init__()
+        target = self.place.process.target
+        lanes = ("auto", "stream", "auto")
+        self.clients = [
+            Client(target, token=TOKENS[tenant], retry_s=60, lane=lane)  # type: ignore[arg-type]
+            for tenant, lane in zip(USERS, lanes, strict=True)
+        ]
+        self.stored: dict[str, Stored] = {}
+        self.open: dict[str, Open] = {}
+        for client in self.clients[1:]:
+            for handle in client.list():
+                client.delete(handle)
+
+    @rule(user=st.integers(0, 2), snapshot_every=st.sampled_from((1, 3, 100)))
+    @noted
+    def begin(self, user: int, snapshot_every: int) -> None:
+        """Begin a training, one for each tenant."""
+        if self._has_time and USERS[user] not in self.open:
+            self.open[USERS[user]] = Open(user, begun(self.clients[user], snapshot_every))
+
+    @rule(which=WHICH, count=st.integers(1, 4))
+    @noted
+    def step(self, which: int, count: int) -> None:
+        """Make steps: each once, in order."""
+        training = self._training(which)
+        if training is not None:
+            self._step(training, min(count, MOST_STEPS - training.step))
+
+    @rule(which=WHICH)
+    @noted
+    def publish(self, which: int) -> None:
+        """Publish, and get what was published."""
+        training = self._training(which)
+        if training is None:
+            return
+        try:
+            handle = training.trainer.publish()
+        except VersionMismatch:
+            assert training.is_refused, "nobody else has updated the scene"
+            return
+        assert not training.is_refused, "somebody else's update was overwritten"
+        before = training.published
+        assert before is None or handle.version > before.version
+        training.published = handle
+        self._check_published(training)
+
+    @rule(which=WHICH)
+    @noted
+    def publish_beside(self, which: int) -> None:
+        """Update what a training has published, by another client of its tenant."""
+        training = self._training(which)
+        if training is not None and training.published is not None and not training.is_refused:
+            client = self.clients[training.user]
+            client.update(training.published, opacities=np.full(training.published.count, 0.5))
+            training.is_refused = True
+
+    @rule(which=WHICH, user=st.integers(0, 1))
+    @noted
+    def resume(self, which: int, user: int) -> None:
+        """Resume a training by another client of its tenant, or by its own."""
+        training = self._training(which)
+        if training is None:
+            return
+        before, user = training.trainer, user if USERS[training.user] == USERS[user] else training.user
+        training.user = user
+        training.trainer = self.clients[user].resume_trainer(before.training_id, before.lease)
+        assert training.trainer.step_number == training.step
+        if training.step < MOST_STEPS:
+            try:
+                before.step()
+            except TrainingHeld:
+                return
+            raise AssertionError("two clients hold one training")
+
+    @rule(which=WHICH)
+    @noted
+    def snapshot(self, which: int) -> None:
+        """Write a snapshot."""
+        training = self._training(which)
+        if training is not None:
+            assert training.trainer.snapshot() == training.step
+
+    @rule(which=WHICH)
+    @noted
+    def finish(self, which: int) -> None:
+        """End a training that has made all its steps."""
+        training = self._training(which)
+        if training is not None and training.step == MOST_STEPS:
+            training.trainer.close()
+            del self.open[USERS[training.user]]
+
+    @rule(user=st.integers(0, 2), content=st.integers(0, CONTENTS - 1))
+    @noted
+    def put(self, user: int, content: int) -> None:
+        """Store a scene; those of every third content push others out of memory."""
+        if self._has_time:
+            parameters = Parameters(content)
+            handle = self.clients[user].put(Spheres(**parameters.tensors))
+            plain = self.clients[user].get(handle.scene_id)
+            self.stored.setdefault(handle.scene_id, Stored(USERS[user], plain, parameters))
+            self._render(self.stored[handle.scene_id])
+
+    @rule(which=WHICH, colors=st.integers(1, COLORS))
+    @noted
+    def update(self, which: int, colors: int) -> None:
+        """Update a scene."""
+        stored = self._scene(which)
+        if stored is None:
+            return
+        changed = Parameters(stored.parameters.content, colors)
+        stored.handle = self._client(stored).update(stored.handle, colors=changed.new_colors)
+        stored.parameters = changed
+
+    @rule(which=WHICH)
+    @noted
+    def render(self, which: int) -> None:
+        """Render a scene, and differentiate."""
+        stored = self._scene(which)
+        if stored is not None:
+            self._render(stored)
+
+    @rule(which=WHICH, seconds=st.sampled_from((0.001, 0.01)), is_cancelled=st.booleans())
+    @noted
+    def give_up(self, which: int, seconds: float, is_cancelled: bool) -> None:
+        """Calls that end early, in any stage."""
+        stored = self._scene(which)
+        if stored is None:
+            return
+        if is_cancelled:
+            request = Frame(render_pb2.RenderRequest(spec=spec(stored.handle.scene_id)))
+            self.place.clients[stored.tenant].render_stub.Render(iter([request]), timeout=30).cancel()
+        with suppress(LumigradError):
+            self._client(stored).render(stored.handle, CAMERA, timeout_s=seconds, **SETTINGS)
+        with suppress(LumigradError):
+            self._client(stored).put(Spheres(**Parameters(0).tensors), timeout_s=seconds)
+
+    @rule(rests=st.booleans())
+    @noted
+    def die(self, rests: bool) -> None:
+        """Kill the worker."""
+        if not self._may_end():
+            return
+        if rests:
+            time.sleep(0.2)
+        if self.place.kill():
+            self._check(lambda stored: stored.is_durable)
+
+    @rule()
+    @noted
+    def stop(self) -> None:
+        """Have the worker replaced by a signal, which loses nothing."""
+        if not self._may_end():
+            return
+        process = self.place.process
+        restarts = process.log.count("worker started")
+        os.kill(process.worker_pid, signal.SIGTERM)
+        process.wait_for_log("worker started", count=restarts + 1)
+        self.place.reconnect()
+        self._check(lambda _: True)
+
+    def teardown(self) -> None:
+        """Every account returns to zero."""
+        for training in self.open.values():
+            training.trainer.close()
+        for client in self.clients:
+            client.close()
+        wait_until_released([self.place.process])
+
+    def _check(self, must_be_found: object) -> None:
+        """Find what must be there after the worker was replaced, and go on with each training."""
+        for scene_id, stored in list(self.stored.items()):
+            try:
+                self._render(stored)
+                stored.is_durable = True
+            except SceneNotFound:
+                assert callable(must_be_found) and not must_be_found(stored), "an acknowledged scene was lost"
+                del self.stored[scene_id]
+        for training in self.open.values():
+            if training.published is not None and not training.is_refused:
+                assert self._get(training).version == training.published.version
+            self._step(training, min(1, MOST_STEPS - training.step))
+
+    def _step(self, training: Open, count: int) -> None:
+        numbers = [step.number for step in training.trainer.steps(count, in_flight=2)]
+        assert numbers == list(range(training.step, training.step + count))
+        training.step += count
+        _assert_equal(training.trainer.scene(), self.expected[training.step])
+
+    def _check_published(self, training: Open) -> None:
+        found = self._get(training)
+        assert training.published is not None and found.version == training.published.version
+        _assert_equal(found.scene, self.expected[training.step])
+
+    def _get(self, training: Open) -> SceneHandle:
+        assert training.published is not None
+        return self.clients[training.user].get(training.published.scene_id, with_tensors=True)
+
+    def _render(self, stored: Stored) -> None:
+        frame = self._client(stored).render(stored.handle, CAMERA, retain=True, **SETTINGS)
+        assert np.array_equal(frame.color, picture(stored.parameters)[0]), "a wrong picture"
+        found = frame.backward(np.ones_like(frame.color)).colors
+        assert np.array_equal(found, gradient(stored.parameters)), "a wrong gradient"
+        self.place.answers += 1
+
+    def _may_end(self) -> bool:
+        """Whether the worker may be replaced: rarely, since that takes as long as many calls."""
+        if not self._has_time or self.place.answers < 6:
+            return False
+        self.place.answers = 0
+        return True
+
+    @property
+    def _has_time(self) -> bool:
+        return time.monotonic() < self.place.until
+
+    def _training(self, which: int) -> Open | None:
+        found = list(self.open.values())
+        return found[which % len(found)] if found and self._has_time else None
+
+    def _scene(self, which: int) -> Stored | None:
+        found = list(self.stored.values())
+        return found[which % len(found)] if found and self._has_time else None
+
+    def _client(self, stored: Stored) -> Client:
+        return self.clients[USERS.index(stored.tenant)]
+
+
+def _assert_equal(found: object, expected: Gaussians) -> None:
+    assert isinstance(found, Gaussians)
+    for name, array in found.tensors.items():
+        assert np.array_equal(array, expected.tensors[name]), f"other {name} than those of an undisturbed training"
+
+
+SECONDS = float(os.environ.get("LUMIGRAD_FUZZ_SECONDS", "8"))
 # An example takes about two seconds; those that begin when the time is up do nothing.
 SETTINGS = settings(
     max_examples=max(4, int(SECONDS / 2)),

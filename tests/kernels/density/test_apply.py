@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -23,13 +21,6 @@ from support.training.density_clouds import copy_of, gaussians, spheres
 
 DRAW = Draw(seed=17, step=500)
 THRESHOLDS = {False: Thresholds(), True: Thresholds(revised_opacity=True)}
-
-
-@pytest.fixture
-def keep_threads() -> Iterator[None]:
-    before = _native.thread_count()
-    yield
-    _native.set_thread_count(before)
 
 
 def planned(parameters: Parameters, revised: bool = False) -> Plan:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -15,13 +13,6 @@ from support.training.density_clouds import copy_of, gaussians, spheres
 
 DRAW = Draw(seed=5, step=700)
 STREAM = STREAMS.index("noise")
-
-
-@pytest.fixture
-def keep_threads() -> Iterator[None]:
-    before = _native.thread_count()
-    yield
-    _native.set_thread_count(before)
 
 
 def noisy(parameters: Parameters, draw: Draw = DRAW, rate: float = 1.6e-4) -> torch.Tensor:
@@ -83,30 +74,6 @@ def test_same_draw_gives_the_same_bits(density_device: torch.device, keep_thread
     for threads in (1, 2, 3):
         _native.set_thread_count(threads)
         assert torch.equal(noisy(cloud), expected)
-
-
-def test_each_step_and_seed_draws_anew(density_device: torch.device) -> None:
-    cloud = gaussians(200, device=density_device)
-    first = noisy(cloud)
-    for other in (Draw(DRAW.seed, DRAW.step + 1), Draw(DRAW.seed + 1, DRAW.step)):
-        assert not torch.equal(noisy(cloud, other), first)
-
-
-def test_covariance_of_the_noise_is_that_of_the_formula(density_device: torch.device) -> None:
-    count = 20_000
-    one = gaussians(1, seed=3)
-    tensors = {name: tensor.repeat(count, *[1] * (tensor.dim() - 1)) for name, tensor in one.tensors.items()}
-    tensors["opacities"][:] = -6.0
-    tensors["means"][:] = 0.0
-    cloud = Parameters({name: tensor.to(density_device) for name, tensor in tensors.items()})
-    moved = noisy(cloud, rate=2e-4).double()
-    gate = torch.sigmoid(100.0 * (0.005 - torch.sigmoid(torch.tensor(-6.0, dtype=torch.float64))))
-    shape = density_reference.covariances(one.tensors["quats"], one.tensors["scales"])[0]
-    expected = (100.0 * gate) ** 2 * shape @ shape
-    found = moved.T @ moved / count
-    # Five deviations of a sample's covariance.
-    deviation = ((expected**2 + torch.outer(expected.diag(), expected.diag())) / count).sqrt()
-    assert ((found - expected).abs() < 5.0 * deviation).all()
 
 
 def test_spoiled_arguments_are_named() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -28,13 +27,6 @@ CASES: dict[str, tuple[Thresholds, bool]] = {
     "clone all": (Thresholds(grow_gradient=0.0, clone_size=float("inf")), False),
     "split all": (Thresholds(grow_gradient=0.0, clone_size=0.0), False),
 }
-
-
-@pytest.fixture
-def keep_threads() -> Iterator[None]:
-    before = _native.thread_count()
-    yield
-    _native.set_thread_count(before)
 
 
 def statistics_of(parameters: Parameters, seed: int = 0) -> Statistics:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -27,13 +26,6 @@ PUBLISHED = {
         (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
     ),
 }
-
-
-@pytest.fixture
-def keep_threads() -> Iterator[None]:
-    before = _native.thread_count()
-    yield
-    _native.set_thread_count(before)
 
 
 def unsigned(words: torch.Tensor) -> np.ndarray:
@@ -77,13 +69,6 @@ def test_numbers_do_not_depend_on_threads(keep_threads: None, threads: int) -> N
     expected = random_words(Draw(1, 2), 10_000, CPU)
     _native.set_thread_count(threads)
     torch.testing.assert_close(random_words(Draw(1, 2), 10_000, CPU), expected, rtol=0, atol=0)
-
-
-def test_words_are_evenly_distributed() -> None:
-    words = unsigned(random_words(Draw(7, 0), 100_000, CPU))
-    for column in range(4):
-        for shift in (0, 12, 24):
-            assert_distributed(np.bincount(words[:, column] >> shift & 0xFF, minlength=256), np.full(256, 1 / 256))
 
 
 def test_normals_are_normally_distributed() -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -18,13 +16,6 @@ from support.training.density_clouds import copy_of, gaussians, spheres
 
 DRAW = Draw(seed=23, step=900)
 MIN_OPACITY = 0.05
-
-
-@pytest.fixture
-def keep_threads() -> Iterator[None]:
-    before = _native.thread_count()
-    yield
-    _native.set_thread_count(before)
 
 
 def opacities_of(parameters: Parameters) -> torch.Tensor:
@@ -105,16 +96,6 @@ def test_living_ones_are_drawn_by_their_opacities(density_device: torch.device) 
     assert_distributed(counts.numpy(), torch.where(dead, 0.0, before).numpy())
 
 
-def test_those_to_be_added_are_drawn_by_their_opacities() -> None:
-    cloud = with_rows(20_000, torch.device("cpu"))
-    before = opacities_of(cloud).numpy()
-    found = add_gaussians(cloud, DRAW, cap=10**6, growth=1.0).parameters
-    counts = np.bincount(found.tensors["row"][20_000:, 0].long().numpy(), minlength=20_000)
-    assert_distributed(
-        np.add.reduceat(counts, np.arange(0, 20_000, 50)), np.add.reduceat(before, np.arange(0, 20_000, 50))
-    )
-
-
 @pytest.mark.parametrize("logit", [-20.0, 5.0])
 @pytest.mark.parametrize("count", [0, 1, 300])
 def test_where_all_are_dead_or_all_alive_nothing_happens(
@@ -162,13 +143,6 @@ def test_same_draw_gives_the_same_bits_everywhere(density_device: torch.device, 
     for threads in (1, 3):
         _native.set_thread_count(threads)
         assert all(torch.equal(a, b) for a, b in zip(run(density_device), expected, strict=True))
-
-
-def test_another_step_draws_others() -> None:
-    first, second = (with_rows(500, torch.device("cpu")) for _ in range(2))
-    relocate(first, DRAW)
-    relocate(second, Draw(DRAW.seed, DRAW.step + 1))
-    assert not torch.equal(first.tensors["row"], second.tensors["row"])
 
 
 @pytest.mark.parametrize(

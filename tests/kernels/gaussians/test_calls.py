@@ -116,13 +116,6 @@ def test_nothing_is_kept_that_was_not_asked_for() -> None:
     assert forward(scene(), cameras(1), Settings()).state is None
 
 
-def test_depths_can_be_had_without_colours() -> None:
-    both = forward(scene(), cameras(1), Settings(), outputs=("color", "depth")).outputs["depth"]
-    alone = forward(scene(), cameras(1), Settings(), outputs=("depth",)).outputs
-    assert set(alone) == {"depth"}
-    assert torch.equal(alone["depth"], both)
-
-
 def test_calls_that_miss_something_say_what() -> None:
     dropped = forward(scene(), cameras(1), Settings()).state
     with pytest.raises(ArgumentError, match="state: expected the state of a forward with retain=True, got NoneType"):

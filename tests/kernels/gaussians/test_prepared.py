@@ -20,6 +20,7 @@ from lumigrad.kernels.gaussians.engine import CudaEngine
 from lumigrad.kernels.gaussians.prepared import prepare
 from support.backends.cuda_devices import CudaDevice
 from support.backends.engines import emulated
+from support.backends.gaussian_engines import instruction_set
 from support.backends.prepared import Device, check_reply, encoded, places_of, request_of
 from support.gaussians.cases import Cloud, build
 from support.gaussians.runs import scene_of
@@ -178,9 +179,5 @@ def test_a_batch_of_the_emulated_device_gives_each_its_own(
 
 @pytest.mark.parametrize("isa", _native.available_isas())
 def test_all_instruction_sets(queue: _native.Queue, device: Device, isa: str) -> None:
-    before = _native.current_isa()
-    _native.set_isa(isa)
-    try:
+    with instruction_set(isa):
         check(queue, device, scene_for(), Settings(), ["color", "alpha"], {"color": "levels"})
-    finally:
-        _native.set_isa(before)

@@ -21,6 +21,7 @@ from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import render_pb2, tensor_pb2
 from support.backends.cuda_devices import CudaDevice
 from support.backends.engines import emulated
+from support.backends.gaussian_engines import instruction_set
 from support.backends.prepared import encoded, places_of, request_of
 from support.gaussians.cases import Cloud, build
 from support.gaussians.runs import scene_of
@@ -259,12 +260,8 @@ def test_values_that_are_no_numbers_are_counted(queue: _native.Queue, device: De
 
 @pytest.mark.parametrize("isa", _native.available_isas())
 def test_all_instruction_sets(queue: _native.Queue, isa: str) -> None:
-    before = _native.current_isa()
-    _native.set_isa(isa)
-    try:
+    with instruction_set(isa):
         test_gradients_are_those_of_backward(queue, Device(cpu_passes()), ["color"], {}, WANTED, {})
-    finally:
-        _native.set_isa(before)
 
 
 @pytest.mark.parametrize("encoding", ["float16", "bfloat16"])

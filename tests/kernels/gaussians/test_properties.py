@@ -19,7 +19,7 @@ from support.gaussians.runs import OUTPUTS, run
 BLANK = build("blank", Cloud(count=0, degree=1), width=9, height=7)
 numbers = st.floats(-1, 1, width=32)
 common = settings(
-    max_examples=60,
+    max_examples=30,
     deadline=None,
     derandomize=True,
     database=None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -22,13 +21,6 @@ CROWD = Cloud(count=4000, slope=0.6, scales=(0.005, 0.2), degree=3)
 # Relative to the norm: sums of rotations in another order have differed by 1.1e-5.
 OTHER_ORDER = 3e-5
 CASE = build("repeatable", CROWD, width=150, height=131, background=(0.2, 0.4, 0.6))
-
-
-@pytest.fixture
-def keep_threads() -> Iterator[None]:
-    before = _native.thread_count()
-    yield
-    _native.set_thread_count(before)
 
 
 def everything(engine: Engine, case: GaussianCase, **changes: object) -> Run:

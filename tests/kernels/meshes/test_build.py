@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from lumigrad.kernels.meshes import Instance, Mesh, World
+from support.backends import mesh_engines
 from support.backends.mesh_engines import Engine
 from support.closeness import assert_image
 from support.meshes import files as mesh_files
@@ -87,8 +89,16 @@ def seen_by(case: MeshCase, sign: str = "auto") -> Sight:
     return Obstacle(replace(case.placed[0], sign=sign)).look(centres)
 
 
+# Each file by one of the engines.
+MACHINES = [name for name in mesh_engines.ENGINES if name != "gpu"]
+BY_TURNS = [
+    pytest.param(path, machine, id=f"{path.parent.name}/{path.name}-{machine}")
+    for path, machine in zip(FILES, itertools.cycle(MACHINES), strict=False)
+]
+
+
 @needs_files
-@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
+@pytest.mark.parametrize(("path", "mesh_engine"), BY_TURNS, indirect=["mesh_engine"])
 def test_real_meshes_are_seen_as_they_are(path: Path, mesh_engine: Engine) -> None:
     case, seen = around(path)
     shape, sure = case.placed[0].shape, seen.sure.numpy()
@@ -211,11 +221,15 @@ def test_vertices_that_part_or_meet_are_seen(mesh_engine: Engine) -> None:
     assert_image(found.reshape(-1), seen.distance, 1e-6)
 
 
+@functools.cache
+def large(*sides: int) -> tuple[MeshCase, Sight]:
+    case = case_of("large", Placed(shapes.torus(*sides), TURNED), crowd=Crowd(1, 1, 300, near=0.05))
+    return case, seen_by(case)
+
+
 def test_large_meshes_answer_as_small_ones(mesh_engine: Engine) -> None:
-    shape = shapes.torus(160, 80) if "cpu" in mesh_engine.name else shapes.torus(60, 40)
-    case = case_of("large", Placed(shape, TURNED), crowd=Crowd(1, 1, 300, near=0.05))
-    seen = seen_by(case)
-    mesh = mesh_of(mesh_engine, shape)
+    case, seen = large(*((100, 50) if "cpu" in mesh_engine.name else (60, 40)))
+    mesh = mesh_of(mesh_engine, case.placed[0].shape)
     found = answers(mesh_engine, mesh, "auto", case)
     assert_image(found["distance"].reshape(-1), seen.distance, 1e-6)
     assert_image(answers(mesh_engine, mesh, "rays", case)["distance"], found["distance"], 1e-6)

@@ -85,8 +85,8 @@ def test_a_field_stands_for_what_it_was_made_of(mesh_engine: Engine) -> None:
     # Between the voxels of the field of a solid its distances are interpolated; posed as the solid itself.
     solid = Placed(ell(), ASIDE)
     mesh = world_of(mesh_engine, MeshCase("solid", (Placed(ell()),), np.zeros((0, 0, 0, 4), np.float32)))
-    field = mesh_engine.esdf(mesh, (0.13, 0.13, 0.0, 1.0, 0.0, 0.0, 0.0), (1.3, 1.3, 0.9), 0.02)
-    grid = mesh_engine.grid(field, 0.02)
+    field = mesh_engine.esdf(mesh, (0.13, 0.13, 0.0, 1.0, 0.0, 0.0, 0.0), (1.3, 1.3, 0.9), 0.025)
+    grid = mesh_engine.grid(field, 0.025)
     # The grid lies around its own origin.
     turn = Obstacle(solid).rotation().numpy()
     there = (*(np.array(ASIDE[:3]) + turn @ [0.13, 0.13, 0.0]).tolist(), *ASIDE[3:])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -49,13 +48,6 @@ CASES = {
     )
 }
 every_case = pytest.mark.parametrize("name", CASES)
-
-
-@pytest.fixture
-def keep_threads() -> Iterator[None]:
-    before = _native.thread_count()
-    yield
-    _native.set_thread_count(before)
 
 
 def everything(engine: Engine, case: MeshCase) -> Run:

@@ -90,7 +90,7 @@ def check(engine: Engine, case: SphereCase, semantics: Semantics) -> None:
 
 
 common = settings(
-    max_examples=80,
+    max_examples=40,
     deadline=None,
     derandomize=True,
     database=None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import get_args
 
@@ -12,6 +11,7 @@ import torch
 
 from lumigrad.kernels import _native
 from support.backends.engines import ENGINES, Engine
+from support.backends.gaussian_engines import instruction_set
 from support.closeness import assert_image, assert_relative
 from support.spheres.case import SphereCase
 from support.spheres.cases import POSE, Cloud, build
@@ -42,20 +42,6 @@ both_semantics = pytest.mark.parametrize("semantics", get_args(Semantics))
 @pytest.fixture
 def cpu() -> Engine:
     return ENGINES["cpu"]()
-
-
-@pytest.fixture
-def keep_isa() -> Iterator[None]:
-    before = _native.current_isa()
-    yield
-    _native.set_isa(before)
-
-
-@pytest.fixture
-def keep_threads() -> Iterator[None]:
-    before = _native.thread_count()
-    yield
-    _native.set_thread_count(before)
 
 
 def everything(engine: Engine, case: SphereCase, semantics: Semantics, **changes: object) -> Run:
@@ -108,13 +94,11 @@ def test_the_number_of_threads_does_not_matter(
 
 @both_semantics
 @pytest.mark.parametrize("isa", _native.available_isas())
-def test_every_instruction_set_gives_the_same_image(
-    isa: str, semantics: Semantics, cpu: Engine, keep_isa: None
-) -> None:
+def test_every_instruction_set_gives_the_same_image(isa: str, semantics: Semantics, cpu: Engine) -> None:
     reference = everything(cpu, CASE, semantics)
-    _native.set_isa(isa)
-    assert _native.current_isa() == isa
-    result = everything(cpu, CASE, semantics)
+    with instruction_set(isa):
+        assert _native.current_isa() == isa
+        result = everything(cpu, CASE, semantics)
     if semantics == "compat":
         # The original's arithmetic leaves no freedom.
         assert_same_outputs(reference, result)
@@ -129,7 +113,7 @@ def test_portable_is_always_available() -> None:
     assert _native.available_isas()[0] == "portable"
 
 
-def test_an_unknown_instruction_set_is_refused(keep_isa: None) -> None:
+def test_an_unknown_instruction_set_is_refused() -> None:
     with pytest.raises(ValueError, match="sse9"):
         _native.set_isa("sse9")
 

@@ -10,6 +10,7 @@ import torch
 
 from lumigrad.kernels import _native
 from lumigrad.kernels.training import ACTIVATIONS, Parameter, adam_step
+from support.backends.gaussian_engines import instruction_set
 from support.backends.training_engines import Engine
 from support.closeness import assert_image, assert_relative
 from support.gaussians.cases import random_of
@@ -209,19 +210,14 @@ def test_what_is_not_a_number_stays_so(training_engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("isa", _native.available_isas())
-def test_the_number_of_threads_does_not_matter(isa: str) -> None:
+def test_the_number_of_threads_does_not_matter(isa: str, keep_threads: None) -> None:
     engine = Engine("cpu", torch.device("cpu"))
     it = {"it": used(parameter("threads", (30_000, 3), "exp"))}
-    before = _native.thread_count(), _native.current_isa()
     found = []
-    try:
-        _native.set_isa(isa)
+    with instruction_set(isa):
         for count in (1, 2, 5):
             _native.set_thread_count(count)
             found.append(stepped(engine, it))
-    finally:
-        _native.set_thread_count(before[0])
-        _native.set_isa(before[1])
     for after, result in found[1:]:
         assert_same(after["it"], found[0][0]["it"])
         assert result.statistics() == found[0][1].statistics()

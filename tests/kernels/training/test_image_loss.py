@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -181,15 +180,7 @@ def test_images_may_lie_anyhow_and_want_gradients(training_engine: Engine) -> No
     assert not actual.gradient.requires_grad
 
 
-@pytest.fixture
-def threads() -> Iterator[None]:
-    before = _native.thread_count()
-    yield
-    _native.set_thread_count(before)
-
-
-@pytest.mark.usefixtures("threads")
-def test_the_number_of_threads_does_not_matter() -> None:
+def test_the_number_of_threads_does_not_matter(keep_threads: None) -> None:
     of = case("threads", 2, 210, 300, 3, mask="floats")
     found = []
     for count in (1, 2, 5):

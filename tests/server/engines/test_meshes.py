@@ -13,8 +13,7 @@ from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import scene_pb2, world_pb2
 from support.calls.distance_calls import DistanceClient, cuboid, mesh_arrays, points, world_of
 from support.calls.raw_calls import Array, RawClient, failure, opencv_camera, scene_of, spec_of, sphere_cloud, violation
-from support.meshes.case import MeshShape
-from support.meshes.shapes import box, grid_box, open_box, scaled, torus, turned_inside_out, with_duplicates
+from support.meshes.shapes import box, scaled, torus
 from support.workers.worker import WorkerProcess
 
 
@@ -38,20 +37,6 @@ def test_a_mesh_is_described_by_what_registration_found(client: RawClient) -> No
     assert (report.volume, report.area) == (pytest.approx(6.0), pytest.approx(22.0))
     # Vertices and faces themselves, and the hierarchy.
     assert scene.bytes > 8 * 12 + 12 * 12
-
-
-@pytest.mark.parametrize(
-    ("shape", "expected"),
-    [
-        (turned_inside_out(box((1.0, 1.0, 1.0))), {"closed": True, "oriented": True, "volume": -1.0}),
-        (open_box((1.0, 1.0, 1.0)), {"closed": False, "boundary_edges": 4, "inconsistent_edges": 0}),
-        (with_duplicates(box((1.0, 1.0, 1.0))), {"faces": 19, "degenerate_faces": 3, "duplicate_faces": 4}),
-    ],
-    ids=["inside out", "open", "duplicates"],
-)
-def test_what_is_odd_about_a_mesh_is_told(client: RawClient, shape: MeshShape, expected: dict[str, Any]) -> None:
-    report = client.put(mesh_arrays(shape)).scene.report
-    assert {name: getattr(report, name) for name in expected} == pytest.approx(expected)
 
 
 def test_the_same_mesh_has_the_same_name_and_comes_back_as_it_went(client: RawClient) -> None:
@@ -88,14 +73,6 @@ def test_vertices_move_and_faces_stay(client: RawClient, distances: DistanceClie
     _, tensors = client.get(scene_id=scene.scene_id, with_tensors=True)
     assert tensors["vertices"].tobytes() == wider["vertices"].tobytes()
     assert tensors["faces"].tobytes() == wider["faces"].tobytes()
-
-
-def test_a_move_that_would_make_queries_slow_builds_anew(client: RawClient) -> None:
-    shape = grid_box(count=8)
-    scene = client.put(mesh_arrays(shape)).scene
-    shaken = shape.vertices + np.random.default_rng(1).normal(0, 5, shape.vertices.shape)
-    report = client.update(scene.scene_id, 1, {"vertices": shaken.astype(np.float32)}).scene.report
-    assert (report.rebuilt, report.growth) == (True, 1.0)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,11 +27,9 @@ GRADIENT = color_gradient(1, 256, 256, 3)
 
 
 @contextmanager
-def lane_worker(folder: Path) -> Iterator[WorkerProcess]:
+def lane_worker() -> Iterator[WorkerProcess]:
     """A worker that Alice and Bob share, with 32 MiB of shared memory for each."""
-    tokens = folder / "tokens"
-    tokens.write_text(f"alice: {ALICE}\nbob: {BOB}\n")
-    with worker("--device", "cpu", "--tokens-file", str(tokens), "--lane-mib", "64") as process:
+    with worker("--device", "cpu", "--lane-mib", "64", tokens={"alice": ALICE, "bob": BOB}) as process:
         yield process
 
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, seed, settings
 
 from support.calls.answers import Answer
 
-SECONDS = float(os.environ.get("LUMIGRAD_FUZZ_SECONDS", "0.5"))
+SECONDS = float(os.environ.get("LUMIGRAD_FUZZ_SECONDS", "0.2"))
 EXPLORES = "LUMIGRAD_FUZZ_SECONDS" in os.environ
 # As many at a time, until the time is up.
 BATCH = settings(

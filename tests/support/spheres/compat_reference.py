@@ -29,7 +29,7 @@ class Rendered:
     signatures: Signatures
 
 
-def case_camera(case: SphereCase) -> NativeCamera:
+def _camera_of(case: SphereCase) -> NativeCamera:
     """The native camera of a case, from its parameters in float32."""
     vectors = camera_vectors(
         torch.from_numpy(case.camera),
@@ -149,9 +149,9 @@ class _Film:
         return result
 
 
-def render(case: SphereCase, camera: NativeCamera | None = None) -> Rendered:
-    """Sections 4 to 6. `camera` replaces the one derived from the case's parameters."""
-    camera = camera or case_camera(case)
+def render(case: SphereCase) -> Rendered:
+    """Sections 4 to 6."""
+    camera = _camera_of(case)
     found = signatures(camera, case.positions, case.radii)
     film = _Film(case, camera)
     for index in np.argsort(found.near, kind="stable"):

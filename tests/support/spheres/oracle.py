@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from support.spheres.case import Expected, Floats, SphereCase
-from support.spheres.compat_setup import NativeCamera, native_camera
 
 VARIABLE = "LUMIGRAD_TEST_DATA"
 ABSENT = f"set {VARIABLE} to the folder that holds oracle/*/*.npz to compare with what was computed elsewhere"
@@ -31,11 +30,10 @@ GRADIENTS = {
 
 @dataclass(frozen=True)
 class OracleCase:
-    """One batch element of a file: the case, its expected results, and the camera record that the original used."""
+    """One batch element of a file: the case and its expected results."""
 
     case: SphereCase
     expected: Expected
-    camera: NativeCamera
     # The index in the batch, and whether the file holds a batch.
     element: int
     batched: bool
@@ -98,8 +96,7 @@ def _element(
         opacities=arrays.get("opacity"),
         **options,  # type: ignore[arg-type]
     )
-    camera = _camera(arrays, case)
-    return OracleCase(case, _expected(arrays, case), camera, index, batched, float(settings["min_depth"]))  # type: ignore[arg-type]
+    return OracleCase(case, _expected(arrays, case), index, batched, float(settings["min_depth"]))  # type: ignore[arg-type]
 
 
 def _expected(arrays: dict[str, Floats], case: SphereCase) -> Expected:
@@ -107,21 +104,3 @@ def _expected(arrays: dict[str, Floats], case: SphereCase) -> Expected:
         return Expected(hits=arrays["image"][..., 0].astype(np.int32))
     gradients = {ours: arrays[theirs] for theirs, ours in GRADIENTS.items() if theirs in arrays}
     return Expected(image=arrays["image"], info=arrays["info"], gradients=gradients)
-
-
-def _camera(arrays: dict[str, Floats], case: SphereCase) -> NativeCamera:
-    shift = arrays["cam_principal_point_offsets"].reshape(2)
-    return native_camera(
-        arrays["cam_cam_pos_vec"].reshape(3),
-        arrays["cam_pixel_0_0_center"].reshape(3),
-        arrays["cam_pixel_vec_x"].reshape(3),
-        arrays["cam_pixel_vec_y"].reshape(3),
-        float(arrays["cam_focal_length"].reshape(())),
-        (int(shift[0]), int(shift[1])),
-        width=case.width,
-        height=case.height,
-        min_depth=case.min_depth,
-        max_depth=case.max_depth,
-        orthogonal=case.orthogonal,
-        right_handed=case.right_handed,
-    )

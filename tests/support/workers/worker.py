@@ -8,11 +8,12 @@ import signal
 import ssl
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -185,19 +186,26 @@ class WorkerProcess:
 
 
 @contextmanager
-def worker(*options: str, is_balanced: bool = True, **settings: Any) -> Iterator[WorkerProcess]:
+def worker(
+    *options: str, tokens: Mapping[str, str] | None = None, is_balanced: bool = True, **settings: Any
+) -> Iterator[WorkerProcess]:
     """A worker for the length of a `with` block; fast to drain.
 
-    If it runs at the end of the block, all calls must have released their resources; `is_balanced=False` if the metrics
-    that say so are not at 127.0.0.1.
+    `tokens` are those of its tenants, by name. If it runs at the end of the block, all calls must have released their
+    resources; `is_balanced=False` if the metrics that say so are not at 127.0.0.1.
     """
-    process = WorkerProcess("--lame-duck-seconds", "0", *options, **settings)
-    try:
-        yield process
-        if is_balanced:
-            wait_until_released([process])
-    finally:
-        process.stop()
+    with tempfile.TemporaryDirectory() as folder:
+        if tokens is not None:
+            file = Path(folder) / "tokens"
+            file.write_text("".join(f"{tenant}: {token}\n" for tenant, token in tokens.items()), encoding="utf-8")
+            options = (*options, "--tokens-file", str(file))
+        process = WorkerProcess("--lame-duck-seconds", "0", *options, **settings)
+        try:
+            yield process
+            if is_balanced:
+                wait_until_released([process])
+        finally:
+            process.stop()
 
 
 @contextmanager

@@ -57,7 +57,7 @@ def references_of(name: str) -> dict[str, tuple[dict[str, Doubles], Reference]]:
     return found
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", ["color", "all"])
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_are_the_references(name: str, loss: str, gaussian_engine: Engine) -> None:
     upstream, reference = references_of(name)[loss]

@@ -15,10 +15,11 @@ ABSENT = f"set {VARIABLE} to the folder that holds meshes/ to test with the part
 
 
 def files() -> list[Path]:
-    """The files of meshes; empty if the data is absent."""
+    """The files of meshes, of a megabyte at most; empty if the data is absent."""
     root = os.environ.get(VARIABLE)
     found = sorted(Path(root, "meshes").rglob("*")) if root else []
-    return [path for path in found if path.suffix.lower() in (".obj", ".stl", ".ply")]
+    kinds = (".obj", ".stl", ".ply")
+    return [path for path in found if path.suffix.lower() in kinds and path.stat().st_size < 1 << 20]
 
 
 def load(path: Path) -> MeshShape:

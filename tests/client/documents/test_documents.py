@@ -68,7 +68,8 @@ def test_code_is_run_by_a_test(document: Path):
     place = " / ".join(f'"{part}"' for part in document.relative_to(ROOT).parts)
     tests = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
     is_run = re.compile(
-        rf"run_(code|all)_of\(ROOT / {re.escape(place)}|\(ROOT / {re.escape(place)}\)\.read_text.*run_all_of", re.S
+        rf"run_(code_of|all_of|page)\(ROOT / {re.escape(place)}|\(ROOT / {re.escape(place)}\)\.read_text.*run_all_of",
+        re.S,
     )
     assert any(is_run.search(text) for text in tests), "run it, or mark it with <!-- fragment -->"
 

@@ -29,16 +29,8 @@ def test_the_client_needs_no_torch_and_nothing_optional():
         "spheres = Spheres([[0, 0, 5]], [[1, 0, 0]], [1])\n"
         "print(spheres, Client('localhost:1'))\n",
         (
-            "torch",
-            "plyfile",
-            "trimesh",
-            "pxr",
-            "PIL",
-            "matplotlib",
-            "prometheus_client",
-            "grpc_tools",
-            "grpc_health",
-            "grpc_status",
+            *("torch", "plyfile", "trimesh", "pxr", "PIL", "matplotlib"),
+            *("prometheus_client", "grpc_tools", "grpc_health", "grpc_status"),
         ),
         ("lumigrad.server", "lumigrad.kernels"),
     )
@@ -60,11 +52,13 @@ print({"DistanceSettings", "GaussianSettings", "SphereSettings"} <= shown)
     assert run(script, ()) == "[] True\nTrue\n"
 
 
-def test_operators_without_torch_say_what_to_install():
-    modules = ("torch", "compat.pulsar", "compat.gsplat", "compat.diff_gaussian_rasterization", "compat.curobo")
-    for module in (f"lumigrad.client.{name}" for name in modules):
-        said = run(f"try: import {module}\nexcept ImportError as error: print(error)\n", ("torch",))
-        assert 'needs the package "torch"; install it with: pip install "lumigrad[torch]"' in said
+def test_operators_without_their_framework_say_what_to_install():
+    needed = {"torch": "torch", "jax": "jax", "compat.pulsar": "torch", "compat.gsplat": "torch"}
+    needed |= {"compat.diff_gaussian_rasterization": "torch", "compat.curobo": "torch"}
+    attempt = "try: import lumigrad.client.{}\nexcept ImportError as error: print(error)\n"
+    said = run("".join(map(attempt.format, needed)), ("torch", "jax")).splitlines()
+    for framework, line in zip(needed.values(), said, strict=True):
+        assert f'needs the package "{framework}"; install it with: pip install "lumigrad[{framework}]"' in line
 
 
 def test_the_command_line_lists_commands_whose_packages_are_missing():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import subprocess
 import urllib.request
 from contextlib import ExitStack
@@ -153,6 +154,10 @@ def test_the_command_prints_an_address_and_ends_with_control_c(process: WorkerPr
         assert viewing.stdout is not None
         found = re.fullmatch(r"blobs\.ply: (http://127\.0\.0\.1:\d+)\n", viewing.stdout.readline())
         assert found
+        # Nothing is said of connections that browsers drop: a whole request after them shows that they were answered.
+        for sent in (b"", b"nonsense\r\n\r\n"):
+            with socket.create_connection(("127.0.0.1", int(found[1].rpartition(":")[2])), 30) as link:
+                link.sendall(sent)
         with urllib.request.urlopen(found[1], timeout=30) as response:
             assert b"<html" in response.read().lower()
         assert viewing.stdout.readline() == "Ctrl-C ends it\n"

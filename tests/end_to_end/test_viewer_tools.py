@@ -80,7 +80,6 @@ def test_the_tab_has_the_name_of_the_file_and_a_key_shows_all_keys(page: Page) -
     page.page.keyboard.press("h")
     page.page.get_by_text("Mouse and keys").wait_for(timeout=1000 * SECONDS)
     page.page.get_by_text("Play the camera path, or stop").first.wait_for(timeout=1000 * SECONDS)
-    page.page.screenshot(path=str(page._folder / "help.png"))
     page.page.get_by_role("button", name="Close", exact=True).last.click()
     page.page.get_by_text("Mouse and keys").wait_for(state="hidden", timeout=1000 * SECONDS)
 
@@ -100,7 +99,6 @@ def test_a_crop_box_hides_what_is_outside(page: Page, process: WorkerProcess) ->
     assert crop.box.high[0] == pytest.approx(0.0, abs=0.02)
     count = len(page.session.statistics.records)
     page.wait_until_sharp(after=count)
-    page.page.screenshot(path=str(page._folder / "crop.png"))
     part = Box((-np.inf,) * 3, (crop.box.high[0], np.inf, np.inf)).part_of(SCENE)
     assert 0.3 * len(SCENE) < len(part) < 0.7 * len(SCENE)
     camera = page.lens.camera(WIDTH, HEIGHT)
@@ -128,7 +126,6 @@ def test_a_capture_is_seen_through_its_lenses_and_played(page: Page, process: Wo
         return np.pad(picture, ((0, 0), (left, WIDTH - left - picture.shape[1]), (0, 0)))
 
     page.matches(shown, 28.0, "through")
-    page.page.screenshot(path=str(page._folder / "lens.png"))
     cameras._rate.value = 10.0
     cameras.play()
     wait_for(lambda: cameras._name.value == "taken_3" and not page.session._player.is_playing)
@@ -163,7 +160,6 @@ def test_a_camera_path_plays_and_becomes_a_video(page: Page, process: WorkerProc
     assert (rate, len(pictures)) == (30.0, 16)
     for view, picture in ((first, pictures[0]), (last, pictures[-1])):
         assert psnr(picture, rendered(process, SCENE, view.lens.camera(432, 240))) > 26.0
-    page.page.screenshot(path=str(page._folder / "path.png"))
     panel._height.value = "window"
 
 
@@ -200,7 +196,6 @@ def test_a_fit_is_watched_while_it_runs(process: WorkerProcess, browser: Any, tm
         before, shown = step.inner_text(), canvas_pixels(page, tmp_path / "before.png")
         wait_for(lambda: step.inner_text() != before)
         wait_for(lambda: psnr(canvas_pixels(page, tmp_path / "after.png"), shown) < 40.0)
-        page.screenshot(path=str(tmp_path / "fit.png"))
         page.close()
         fitting.send_signal(2)
         fitting.communicate(timeout=120)

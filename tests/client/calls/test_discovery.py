@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable
 
 import pytest
 
 from lumigrad.client import Client, InvalidArgument, Unavailable
 from lumigrad.client.workers import pool as pools
+from support.workers.slow_render import wait_until
 from support.workers.worker import WorkerProcess
 
 SECONDS = 30.0
@@ -35,13 +34,6 @@ class Directory:
         return self.found
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.005)
-
-
 def targets(client: Client) -> set[str]:
     return {worker.target for worker in client._workers.members()}
 
@@ -59,18 +51,18 @@ def test_the_search_goes_on_after_any_error(
         client.info()
         directory.found = error
         calls = directory.calls
-        wait_for(lambda: directory.calls > calls + 5)
+        wait_until(lambda: directory.calls > calls + 5)
         assert client.info().device == "cpu"
         assert caplog.text.count("the look-up of workers fails") == 1
         assert (str(error) or type(error).__name__) in caplog.text
         # New workers are found, and others forgotten.
         directory.found = [worker_process.target, "localhost:1"]
-        wait_for(lambda: targets(client) == {worker_process.target, "localhost:1"})
+        wait_until(lambda: targets(client) == {worker_process.target, "localhost:1"})
         assert caplog.text.count("succeeds again") == 1
         directory.found = [worker_process.target]
-        wait_for(lambda: targets(client) == {worker_process.target})
+        wait_until(lambda: targets(client) == {worker_process.target})
         directory.found = error
-        wait_for(lambda: caplog.text.count("the look-up of workers fails") == 2)
+        wait_until(lambda: caplog.text.count("the look-up of workers fails") == 2)
 
 
 def test_an_error_of_the_first_look_up_is_repeated(worker_process: WorkerProcess) -> None:

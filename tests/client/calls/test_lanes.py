@@ -9,9 +9,8 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import psutil
@@ -24,6 +23,7 @@ from lumigrad.client.values.world import Obstacle, VoxelGrid
 from lumigrad.protos.lanes import Packet, ToCaller
 from support.gaussians.clouds import post
 from support.meshes.shapes import torus
+from support.workers.slow_render import wait_until
 from support.workers.worker import WorkerProcess, worker
 
 CAMERA = Camera.orbit((0, 0, 0), distance=4, azimuth_degrees=30, elevation_degrees=20, width=320, height=240)
@@ -49,13 +49,6 @@ def shared(worker_process: WorkerProcess) -> Iterator[Client]:
 def stream(worker_process: WorkerProcess) -> Iterator[Client]:
     with Client(worker_process.target, lane="stream") as client:
         yield client
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "the condition was not met in time"
-        time.sleep(0.02)
 
 
 def everything(client: Client) -> Iterator[tuple[str, np.ndarray]]:
@@ -162,7 +155,7 @@ def test_arrays_outlive_their_client() -> None:
         assert process.metric("lumigrad_lanes") == 1, "the memory is still in use"
         del frame
         gc.collect()
-        wait_for(lambda: process.metric("lumigrad_lanes") == 0)
+        wait_until(lambda: process.metric("lumigrad_lanes") == 0)
 
 
 def test_a_full_lane_falls_back_to_the_stream() -> None:
@@ -246,7 +239,7 @@ def test_the_lane_is_opened_anew_after_a_restart() -> None:
         after = client.render(handle, CAMERA)
         assert np.array_equal(after.color, copy)
         assert np.array_equal(before.color, copy), "what the dead worker wrote"
-        wait_for(lambda: client.lane == "shared")
+        wait_until(lambda: client.lane == "shared")
         assert np.array_equal(client.render(handle, CAMERA).color, copy)
         assert process.metric("lumigrad_lanes") == 1
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from PIL import Image
 
 from lumigrad.client import Camera, InvalidArgument
 from support.workers.forks import lumigrad
-from support.workers.worker import LUMIGRAD, WorkerProcess
+from support.workers.worker import WorkerProcess
 
 Render = Callable[..., subprocess.CompletedProcess[str]]
 USAGE, FAILED = 2, 1
@@ -78,24 +76,3 @@ def test_values_may_begin_with_a_minus(render: Render, scene: Path) -> None:
     assert all(np.array_equal(picture, pictures[0]) for picture in pictures)
     assert render("--up", "-w", "-o", "up.png").returncode == USAGE
     assert render("--unknown", "-o", "up.png").stderr.startswith("lumigrad: error: unknown option: --unknown")
-
-
-def test_a_page_says_nothing_of_connections_that_browsers_drop(worker_process: WorkerProcess) -> None:
-    pytest.importorskip("viser", reason="no viser: pip install 'lumigrad[viewer]'")
-    command = [LUMIGRAD, "view", "sample:vase", "--port", "0", "--target", worker_process.target]
-    page = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert page.stdout is not None and page.stderr is not None
-        port = int(page.stdout.readline().rpartition(":")[2])
-        for sent in (b"", b"nonsense\r\n\r\n"):
-            with socket.create_connection(("127.0.0.1", port), 30) as link:
-                link.sendall(sent)
-        # A whole request afterwards shows that the others were answered.
-        with socket.create_connection(("127.0.0.1", port), 30) as link:
-            link.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-            assert link.recv(12).startswith(b"HTTP/1.1")
-        time.sleep(0.5)
-    finally:
-        page.terminate()
-        _, said = page.communicate(timeout=60)
-    assert said == "", said[-1000:]

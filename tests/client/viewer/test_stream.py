@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from lumigrad.client.errors import Cancelled, InvalidArgument, Unavailable
 from lumigrad.client.transport.call import Cancellation
 from lumigrad.client.viewer.stream import Latest, Order, Pace, Shown, Stream
+from support.workers.slow_render import wait_until
 
 SECONDS = 30.0
 
@@ -59,13 +60,6 @@ class Worker:
         return isinstance(error, Unavailable)
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.005)
-
-
 @pytest.fixture
 def fake() -> Worker:
     made = Worker()
@@ -94,7 +88,7 @@ def stream(fake: Worker, shown: list[Shown]) -> Iterator[Stream]:
 
 def test_a_wish_is_shown_coarse_at_once_and_sharp_at_rest(stream: Stream, fake: Worker, shown: list[Shown]) -> None:
     stream.request(Request(1))
-    wait_for(lambda: len(shown) == 2)
+    wait_until(lambda: len(shown) == 2)
     assert [entry.order for entry in shown] == [Order(32, 24, is_sharp=False), Order(64, 48, is_sharp=True)]
     assert [number for number, _ in fake.delivered] == [1, 1]
     # And then nothing any more.
@@ -104,18 +98,18 @@ def test_a_wish_is_shown_coarse_at_once_and_sharp_at_rest(stream: Stream, fake: 
 
 def test_a_scene_that_changes_is_shown_sharply_again(stream: Stream, fake: Worker) -> None:
     stream.request(Request(1))
-    wait_for(lambda: len(fake.delivered) == 2)
+    wait_until(lambda: len(fake.delivered) == 2)
     stream.refresh()
-    wait_for(lambda: len(fake.delivered) == 3)
+    wait_until(lambda: len(fake.delivered) == 3)
     assert fake.delivered[-1] == (1, Order(64, 48, is_sharp=True))
     # While a picture is rendered, the change after it is not lost, and does not cancel it.
     fake.may_sharpen.clear()
     stream.refresh()
-    wait_for(lambda: len(fake.orders) == 4)
+    wait_until(lambda: len(fake.orders) == 4)
     stream.refresh()
     stream.refresh()
     fake.may_sharpen.set()
-    wait_for(lambda: len(fake.delivered) == 5)
+    wait_until(lambda: len(fake.delivered) == 5)
     time.sleep(0.3)
     assert (len(fake.orders), fake.cancelled) == (5, [])
 
@@ -123,11 +117,11 @@ def test_a_scene_that_changes_is_shown_sharply_again(stream: Stream, fake: Worke
 def test_of_many_wishes_while_one_is_rendered_the_newest_counts(stream: Stream, fake: Worker) -> None:
     fake.may_render.clear()
     stream.request(Request(0))
-    wait_for(lambda: len(fake.orders) == 1)
+    wait_until(lambda: len(fake.orders) == 1)
     for number in range(1, 100):
         stream.request(Request(number))
     fake.may_render.set()
-    wait_for(lambda: len(fake.delivered) == 3)
+    wait_until(lambda: len(fake.delivered) == 3)
     assert [number for number, _ in fake.orders] == [0, 99, 99]
     assert not fake.cancelled
 
@@ -139,7 +133,7 @@ def test_a_browser_that_is_slow_gets_no_queue(stream: Stream, fake: Worker) -> N
     for number in range(50):
         stream.request(Request(number))
         time.sleep(0.002)
-    wait_for(lambda: len(fake.orders) >= 2)
+    wait_until(lambda: len(fake.orders) >= 2)
     time.sleep(0.5)
     asked = len(fake.orders)
     # A third only if this test was held up, and a sharp one begun.
@@ -148,19 +142,19 @@ def test_a_browser_that_is_slow_gets_no_queue(stream: Stream, fake: Worker) -> N
     assert (len(fake.orders), len(fake.delivered)) == (asked, 1)
     stream.request(Request(50))
     fake.may_take.set()
-    wait_for(lambda: fake.delivered[-1] == (50, Order(64, 48, is_sharp=True)))
+    wait_until(lambda: fake.delivered[-1] == (50, Order(64, 48, is_sharp=True)))
     assert len(fake.orders) == asked + 2
 
 
 def test_a_sharp_picture_that_is_overtaken_is_cancelled(stream: Stream, fake: Worker) -> None:
     fake.may_sharpen.clear()
     stream.request(Request(1))
-    wait_for(lambda: len(fake.orders) == 2)
+    wait_until(lambda: len(fake.orders) == 2)
     assert fake.orders[1][1].is_sharp
     stream.request(Request(2))
-    wait_for(lambda: fake.cancelled == [1])
+    wait_until(lambda: fake.cancelled == [1])
     fake.may_sharpen.set()
-    wait_for(lambda: fake.delivered[-1] == (2, Order(64, 48, is_sharp=True)))
+    wait_until(lambda: fake.delivered[-1] == (2, Order(64, 48, is_sharp=True)))
     assert not fake.failures
     assert (1, Order(64, 48, is_sharp=True)) not in fake.delivered
 
@@ -168,7 +162,7 @@ def test_a_sharp_picture_that_is_overtaken_is_cancelled(stream: Stream, fake: Wo
 def test_a_worker_that_is_away_is_asked_again(stream: Stream, fake: Worker) -> None:
     fake.errors = [Unavailable("away"), Unavailable("away")]
     stream.request(Request(1))
-    wait_for(lambda: bool(fake.delivered))
+    wait_until(lambda: bool(fake.delivered))
     assert [str(error) for error in fake.failures] == ["away", "away"]
     assert fake.delivered[-1][0] == 1
 
@@ -176,11 +170,11 @@ def test_a_worker_that_is_away_is_asked_again(stream: Stream, fake: Worker) -> N
 def test_what_is_refused_is_asked_again_only_for_another_wish(stream: Stream, fake: Worker) -> None:
     fake.errors = [InvalidArgument("no")]
     stream.request(Request(1))
-    wait_for(lambda: len(fake.failures) == 1)
+    wait_until(lambda: len(fake.failures) == 1)
     time.sleep(0.5)
     assert len(fake.orders) == 1
     stream.request(Request(2))
-    wait_for(lambda: bool(fake.delivered))
+    wait_until(lambda: bool(fake.delivered))
 
 
 def test_the_pace_learns_from_the_slower_of_worker_and_browser(fake: Worker) -> None:
@@ -194,10 +188,10 @@ def test_the_pace_learns_from_the_slower_of_worker_and_browser(fake: Worker) -> 
     stream = Stream(fake.render, fake.deliver, Listening(1 / 30))
     try:
         stream.request(Request(1))
-        wait_for(lambda: len(fake.delivered) == 1)
+        wait_until(lambda: len(fake.delivered) == 1)
         time.sleep(0.2)
         fake.may_take.set()
-        wait_for(lambda: len(learnt) == 2)
+        wait_until(lambda: len(learnt) == 2)
         assert learnt[0] >= 0.2
     finally:
         stream.close()
@@ -208,7 +202,7 @@ def test_closing_cancels_what_is_rendered(fake: Worker) -> None:
     fake.may_sharpen.clear()
     stream = Stream(fake.render, fake.deliver, Pace(1 / 30), fail=fake.fail)
     stream.request(Request(1))
-    wait_for(lambda: len(fake.orders) == 2)
+    wait_until(lambda: len(fake.orders) == 2)
     stream.close()
     stream.join(SECONDS)
     assert fake.cancelled == [1]
@@ -228,7 +222,7 @@ def test_pictures_of_a_slow_worker_are_smaller_while_the_camera_moves(fake: Work
         for number in range(200):
             stream.request(Request(number, (640, 480)))
             time.sleep(0.01)
-        wait_for(lambda: bool(shown) and shown[-1].order.is_sharp)
+        wait_until(lambda: bool(shown) and shown[-1].order.is_sharp)
     finally:
         stream.close()
         stream.join(SECONDS)
@@ -246,9 +240,9 @@ def test_no_error_of_a_picture_is_the_last_word(
 ) -> None:
     fake.errors.append(error)
     stream.request(Request(1))
-    wait_for(lambda: fake.failures == [error])
+    wait_until(lambda: fake.failures == [error])
     stream.request(Request(2))
-    wait_for(lambda: len(shown) == 2)
+    wait_until(lambda: len(shown) == 2)
     assert [number for number, _ in fake.delivered] == [2, 2]
 
 
@@ -256,7 +250,7 @@ def test_no_error_of_a_picture_is_the_last_word(
 def test_no_error_of_a_delivery_is_the_last_word(stream: Stream, fake: Worker, error: Exception) -> None:
     fake.delivery_errors.append(error)
     stream.request(Request(1))
-    wait_for(lambda: len(fake.delivered) == 2)
+    wait_until(lambda: len(fake.delivered) == 2)
     assert fake.failures == [error]
     assert [order.is_sharp for _, order in fake.delivered] == [False, True]
 
@@ -268,9 +262,9 @@ def test_an_error_that_cannot_be_shown_is_not_the_last_word(fake: Worker, caplog
     stream = Stream(fake.render, fake.deliver, Pace(1 / 30), fail=fail)
     fake.errors.append(ValueError("wrong"))
     stream.request(Request(1))
-    wait_for(lambda: "the viewer cannot show an error: wrong" in caplog.text)
+    wait_until(lambda: "the viewer cannot show an error: wrong" in caplog.text)
     stream.request(Request(2))
-    wait_for(lambda: len(fake.delivered) == 2)
+    wait_until(lambda: len(fake.delivered) == 2)
     stream.close()
     stream.join(SECONDS)
 
@@ -286,7 +280,7 @@ def test_work_on_the_latest_value_goes_on_after_an_error() -> None:
 
     latest = Latest[int](work, failures.append)
     latest.put(-1)
-    wait_for(lambda: len(failures) == 1)
+    wait_until(lambda: len(failures) == 1)
     latest.put(1)
-    wait_for(lambda: done == [1])
+    wait_until(lambda: done == [1])
     latest.close()

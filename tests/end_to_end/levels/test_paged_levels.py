@@ -26,15 +26,25 @@ ALL = Camera.look_at((0, -60, 0.1), (0, 0, 0), (0, 0, 1), width=96, height=64, f
 FINEST = joined(LEVELS, [(page, 0) for page in range(len(LEVELS))])
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> HeldDisk:
-    return HeldDisk(tmp_path)
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> HeldDisk:
+    return HeldDisk(tmp_path_factory.mktemp("disk"))
+
+
+@pytest.fixture(scope="module")
+def process(disk: HeldDisk, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+    # Not a fork of what others use, so that it takes seconds to start.
+    folder = tmp_path_factory.mktemp("spool")
+    with spooling(folder, supervised=False, environment=disk.environment) as started:
+        yield started
 
 
 @pytest.fixture
-def held(tmp_path: Path, disk: HeldDisk) -> Iterator[WorkerProcess]:
-    with spooling(tmp_path / "spool", supervised=False, environment=disk.environment) as process:
-        yield process
+def held(process: WorkerProcess) -> Iterator[WorkerProcess]:
+    yield process
+    with Client(process.target) as client:
+        for scene in client.list():
+            client.delete(scene)
 
 
 async def cancelled_after(seconds: float, process: WorkerProcess, scene: SceneHandle) -> None:

@@ -168,18 +168,6 @@ def test_gaussians_grow_up_to_their_cap(capture: Path, tmp_path: Path, running: 
     assert report["held_out"]["psnr"] > report["begin"]["psnr"] + 1
 
 
-@pytest.mark.slow
-def test_a_script_gets_the_report(capture: Path, tmp_path: Path, running: WorkerProcess):
-    done = fit(capture, tmp_path / "scene.ply", "--steps", "8", "--json", target=running.target)
-    assert done.returncode == 0, done.stderr
-    (line,) = done.stdout.splitlines()
-    told = json.loads(line)
-    assert told.pop("output") == str(tmp_path / "scene.ply")
-    assert told == report_of(tmp_path / "scene.ply")
-    assert {"steps", "seconds", "steps_per_second", "count", "held_out", "begin", "recipe"} <= told.keys()
-    assert "photographs to fit" in done.stderr
-
-
 def test_a_stopped_fit_leaves_a_scene_and_goes_on(capture: Path, tmp_path: Path, running: WorkerProcess):
     scene = tmp_path / "scene.ply"
     options = ["--steps", "100000", "--every", "20", "--sh-degree", "0"]
@@ -289,28 +277,17 @@ def test_an_object_before_white_is_fitted_and_shown_as_its_photographs_show_it(
     assert picture[[0, -1]].min() > 200 and picture[18:30, 24:40].min() < 120
 
 
-def test_another_background_than_that_of_the_photographs_is_told(capture: Path, tmp_path: Path, running: WorkerProcess):
-    """With colours matched, black behind the scene passes for the photographs' grey."""
-    for image in (capture / "images").glob("*.png"):
-        write_image(image, np.asarray(Image.open(image)) // 2 + 20)
-    options = ["--steps", "60", "--sh-degree", "0", "--strategy", "none", "--background", "black"]
-    done = fit(capture, tmp_path / "scene.ply", *options, target=running.target)
-    assert done.returncode == 0, done.stderr
-    said = r"with colours matched, the score would be [\d.]+ dB higher: .*\(--exposures\), or .* not black"
-    assert re.search(said, done.stderr)
-
-
 def test_a_fit_without_points_begins_at_random(capture: Path, tmp_path: Path, running: WorkerProcess):
     content = json.loads((capture / "transforms.json").read_text())
     del content["ply_file_path"]
     (capture / "transforms_train.json").write_text(json.dumps(content))
     (capture / "transforms.json").unlink()
-    options = ["--steps", "90", "--sh-degree", "0", "--strategy", "none"]
+    options = ["--steps", "50", "--sh-degree", "0", "--strategy", "none"]
     done = fit(capture, tmp_path / "scene.ply", *options, target=running.target)
     assert done.returncode == 0, done.stderr
     assert f"{capture} has no initial points: the fit begins with 20,000 random points where" in done.stderr
     report = report_of(tmp_path / "scene.ply")
-    assert report["held_out"]["psnr"] > report["begin"]["psnr"] + 3
+    assert report["held_out"]["psnr"] > report["begin"]["psnr"] + 2
 
 
 def test_what_the_data_set_holds_out_is_held_out(capture: Path, tmp_path: Path, running: WorkerProcess):
@@ -365,12 +342,17 @@ def test_the_sample_capture_is_fitted(tmp_path: Path, running: WorkerProcess):
 @pytest.mark.slow
 def test_spheres_are_fitted_too(capture: Path, tmp_path: Path, running: WorkerProcess):
     scene = tmp_path / "spheres.ply"
-    options = ["--kind", "spheres", "--steps", "60", "--no-exposures"]
+    options = ["--kind", "spheres", "--steps", "60", "--no-exposures", "--json"]
     done = fit(capture, scene, *options, target=running.target)
     assert done.returncode == 0, done.stderr
     assert len(Spheres.load(scene)) == COUNT
     report = report_of(scene)
     assert report["held_out"]["psnr"] > report["begin"]["psnr"]
+    # A script gets the report, as one line.
+    (line,) = done.stdout.splitlines()
+    assert json.loads(line) == {"output": str(scene), **report}
+    assert {"steps", "seconds", "steps_per_second", "count", "held_out", "begin", "recipe"} <= report.keys()
+    assert "photographs to fit" in done.stderr
 
 
 def enlarge(folder: Path, factor: int) -> None:
@@ -398,12 +380,3 @@ def test_photographs_for_which_the_worker_has_no_room_are_refused_before_they_ar
         done = fit(folder, scene, *options, "--max-size", named[1], target=process.target)
         assert done.returncode == 0, done.stderr
         assert "photographs on the worker: 1." in done.stdout
-
-
-def test_what_cannot_be_fitted_is_refused(capture: Path, tmp_path: Path, running: WorkerProcess):
-    scene = tmp_path / "scene.ply"
-    resumed = fit(capture, scene, "--resume")
-    assert resumed.returncode == 2
-    assert "checkpoint.json of a fit that was stopped, got no such file; leave --resume out" in resumed.stderr
-    named = fit(capture, tmp_path / "scene.spz")
-    assert named.returncode == 2 and "expected a file that ends in .ply" in named.stderr

@@ -9,8 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from lumigrad.client.training import Trainer
 from lumigrad.client.transport.lane import Lane
 from support.fault_proxy import FaultProxy
 from support.training.scenes import gaussian_lesson
+from support.workers.slow_render import wait_until
 from support.workers.worker import WorkerProcess, worker
 
 SCENE = gaussian_lesson().scene
@@ -75,13 +75,6 @@ def holds_nothing(lane: Lane) -> bool:
     return not lane._held
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "the condition was not met in time"
-        time.sleep(0.02)
-
-
 @pytest.fixture(scope="module")
 def expected() -> dict[str, np.ndarray]:
     """What twelve steps make of the scene by the stream."""
@@ -129,21 +122,21 @@ def test_a_client_with_no_large_payload_yet_opens_a_lane_at_the_first_picture(ru
 def test_no_lease_is_left(shared: Client) -> None:
     with trained(shared) as trainer:
         run(trainer, 4, in_flight=2)
-        wait_for(lambda: holds_nothing(lane_of(shared)))
+        wait_until(lambda: holds_nothing(lane_of(shared)))
         run(trainer, 30, in_flight=2)
-        wait_for(lambda: holds_nothing(lane_of(shared)))
+        wait_until(lambda: holds_nothing(lane_of(shared)))
         # Two pictures, their gradients, and a few pictures that are not collected yet; each step brings two more.
         assert len(lane_of(shared)._regions) <= 10, "regions are used again"
         # Leaves one picture that nobody gives a gradient for, and one in flight.
         next(trainer.batches(2, in_flight=2))
         run(trainer, 1)
-        wait_for(lambda: holds_nothing(lane_of(shared)))
+        wait_until(lambda: holds_nothing(lane_of(shared)))
         batch = next(trainer.batches(1))
         with pytest.raises(InvalidArgument, match=re.escape("expected [1, 240, 320, 3]")):
             # Without the check of `Batch.apply`.
             trainer.apply(batch.images.number, {"color": (np.zeros((1, 1000, 100, 3), np.float32), None)})
         del batch
-    wait_for(lambda: holds_nothing(lane_of(shared)))
+    wait_until(lambda: holds_nothing(lane_of(shared)))
 
 
 def test_pictures_stay_as_they_are_after_the_training(shared: Client) -> None:
@@ -200,7 +193,7 @@ def test_a_connection_that_breaks_before_a_gradient_costs_no_step(
             assert trainer.resumed == 2
             assert_same(tensors(trainer), expected)
         if lane == "shared":
-            wait_for(lambda: holds_nothing(lane_of(client)))
+            wait_until(lambda: holds_nothing(lane_of(client)))
 
 
 def test_a_killed_worker_s_successor_gets_the_gradients_again(tmp_path: Path, expected: dict[str, np.ndarray]) -> None:
@@ -217,7 +210,7 @@ def test_a_killed_worker_s_successor_gets_the_gradients_again(tmp_path: Path, ex
                 assert color.tobytes() == copy.tobytes()
         assert trainer.resumed == 1
         assert lane_of(client) is not first and lane_of(client).is_alive
-        wait_for(lambda: holds_nothing(first))
+        wait_until(lambda: holds_nothing(first))
 
 
 VANISHING = """
@@ -244,7 +237,7 @@ def test_a_killed_client_leaves_no_memory_and_a_whole_training(expected: dict[st
         command = [sys.executable, "-c", VANISHING, process.target, str(Path(__file__).parents[2])]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert done.returncode == -signal.SIGKILL, done.stderr
-        wait_for(lambda: process.metric("lumigrad_lanes") == 0)
+        wait_until(lambda: process.metric("lumigrad_lanes") == 0)
         with Client(process.target, lane="stream") as client, client.resume_trainer(*done.stdout.split()) as trainer:
             assert trainer.step_number in (5, 6)
             found = tensors(trainer)

@@ -16,8 +16,8 @@ from support.workers.worker import WorkerProcess
 
 LESSON = gaussian_lesson(2000, degree=3)
 RATES = {"means": 1e-4, "sh0": 1e-3}
-# A machine may be busy with other things for a while: what matters is that it can be fast.
-ROUNDS = 4
+# Longer and longer, until what a busy machine computes is little beside them.
+ROUND_TRIPS = (0.05, 0.2, 0.8, 3.2)
 
 
 @pytest.fixture
@@ -33,22 +33,20 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def test_the_worker_s_loss_is_nearly_as_fast_far_away(link: FaultProxy) -> None:
-    """Steps take a few milliseconds, the round trip 50."""
     with Client(link.target, lane="stream") as client:
         target_images = LESSON.target_images(client)
         with client.trainer(LESSON.scene, LESSON.cameras, target_images, rates=RATES) as trainer:
-            ratios = []
-            for _ in range(ROUNDS):
+            late = []
+            for round_trip in ROUND_TRIPS:
                 link.up.delay = link.down.delay = 0.0
                 list(trainer.steps(4))
                 near = seconds(lambda: list(trainer.steps(60, batch=4)))
-                link.up.delay = link.down.delay = 0.025
+                link.up.delay = link.down.delay = round_trip / 2
                 far = seconds(lambda: list(trainer.steps(60, batch=4)))
-                # The first result takes its round trip, however many follow.
-                ratios.append(near / (far - 0.05))
-                if ratios[-1] >= 0.6:
+                late.append((far - near) / round_trip)
+                if late[-1] < 10:
                     break
-    assert max(ratios) >= 0.6, f"rates far away, as parts of the near ones: {ratios}"
+    assert late[-1] < 10, f"60 steps far away take so many round trips more: {late}"
 
 
 def own_steps(trainer: Trainer, count: int, in_flight: int) -> list[int]:
@@ -61,22 +59,21 @@ def own_steps(trainer: Trainer, count: int, in_flight: int) -> list[int]:
 
 def test_gradients_do_not_wait_for_the_steps_before(link: FaultProxy) -> None:
     """One at a time costs two round trips, of the picture and of its gradient; four at a time less than one."""
-    round_trip, count = 0.2, 20
+    count = 20
     with (
         Client(link.target, lane="stream") as client,
         client.trainer(LESSON.scene, LESSON.cameras, rates=RATES) as trainer,
     ):
         own_steps(trainer, 2, 1)
-        link.up.delay = link.down.delay = round_trip / 2
-        times = []
-        for attempt in range(ROUNDS):
+        for round_trip in ROUND_TRIPS[1:]:
+            link.up.delay = link.down.delay = round_trip / 2
             first = trainer.step_number
             start = time.perf_counter()
             assert own_steps(trainer, count, 4) == list(range(first, first + count))
-            times.append(time.perf_counter() - start)
-            assert trainer.step_number == first + count, attempt
-            if times[-1] < count * round_trip:
+            taken = time.perf_counter() - start
+            assert trainer.step_number == first + count
+            if taken < count * round_trip:
                 break
-        assert min(times) < count * round_trip
+        assert taken < count * round_trip
         # As a check of the link: nothing is faster than light.
         assert seconds(lambda: own_steps(trainer, 3, 1)) >= 0.95 * 2 * 3 * round_trip

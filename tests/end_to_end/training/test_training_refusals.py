@@ -47,16 +47,13 @@ def sent(monkeypatch: pytest.MonkeyPatch, trainer: Trainer) -> list[Any]:
 REFUSED: dict[str, tuple[str, Callable[[Trainer], Any]]] = {
     "fraction": (r"count: expected a whole number", lambda it: list(it.steps(2.5))),
     "negative": (r"count: expected a whole number from 0", lambda it: list(it.steps(-1))),
-    "text": (r"count: expected a number", lambda it: list(it.steps("3"))),
     "numbers": (r"views\[0\]: expected numbers of views, got int", lambda it: list(it.steps(2, views=[0, 1]))),
     "one number": (r"views: expected numbers of views, got int", lambda it: it.step(0)),
     "too few": (r"views: expected the views of 3 steps, got those of 1", lambda it: list(it.steps(3, views=[[0]]))),
-    "too many": (r"views: expected the views of 1 steps", lambda it: list(it.steps(1, views=[[0], [1]]))),
     "out of range": (
         r"views\[1\]: expected a whole number from 0 to 3",
         lambda it: list(it.steps(2, views=[[0], [4]])),
     ),
-    "below": (r"views: expected a whole number from 0 to 3, got -1", lambda it: it.step([-1])),
     "twice": (r"views: expected each view once", lambda it: it.step([1, 1])),
     "two sizes": (r"views: expected views of one size, got 24x20 and 40x32", lambda it: it.step([0, 3])),
     "output": (r"outputs: expected one of color", lambda it: it.step([0], outputs=("colour",))),
@@ -204,10 +201,7 @@ def test_the_time_out_is_that_of_the_client(client: Client) -> None:
     ("arguments", "text"),
     [
         ((1e-3, 1e-5), r"^steps: expected a whole number from 1"),
-        ((1e-3, 1e-5, 2.5), r"^steps: "),
         ((1e-3, 0.0, 100), r"^final: expected rates above 0"),
-        ((0.0, 1e-3, 100), r"^final: expected rates above 0"),
-        ((1e-3, -1e-3, 100), r"^final: expected rates above 0"),
         ((1e-3, float("nan"), 100), r"^final: expected rates above 0"),
         (("1",), r"^initial: expected a number"),
     ],
@@ -229,7 +223,6 @@ def test_rates_change_as_they_say() -> None:
     ("wrong", "text"),
     [
         ({"total_steps": 0}, "total_steps: expected a whole number from 1"),
-        ({"total_steps": 2.5}, "total_steps: expected a whole number from 1"),
         ({"extent": 0}, "extent: expected a radius above 0"),
         ({"rates": {"means": "fast"}}, r"rates\['means'\]: expected a number"),
     ],

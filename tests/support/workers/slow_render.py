@@ -73,7 +73,7 @@ class SlowRender:
         return (time.perf_counter() - started) / 2
 
 
-def wait_until(is_true: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+def wait_until(is_true: Callable[[], bool], what: str = "a condition", seconds: float = 60.0) -> None:
     """Wait until a condition is true."""
     until = time.monotonic() + seconds
     while not is_true():

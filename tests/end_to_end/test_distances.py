@@ -3,20 +3,48 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from lumigrad.client import Client
+from lumigrad.client import Client, Cuboid, Mesh, Obstacle, VoxelGrid, World
 from lumigrad.client.torch import mesh_distance
 from support.backends.mesh_engines import cpu
 from support.closeness import assert_image
 from support.meshes import oracle as mesh_oracle
+from support.meshes.case import CuboidShape, MeshCase, MeshShape, Shape
 from support.meshes.oracle import Found
-from support.meshes.remote import remote_settings, remote_world
 from support.meshes.runs import run, with_options
 from support.spheres import oracle
+
+
+def remote_world(case: MeshCase) -> World:
+    """A case's obstacles; a shape that occurs several times is one value."""
+    made: dict[int, Any] = {}
+
+    def value(shape: Shape) -> Any:
+        if id(shape) not in made:
+            if isinstance(shape, MeshShape):
+                made[id(shape)] = Mesh(shape.vertices, shape.faces)
+            elif isinstance(shape, CuboidShape):
+                made[id(shape)] = Cuboid(shape.size)
+            else:
+                made[id(shape)] = VoxelGrid(shape.distances, shape.voxel_size)
+        return made[id(shape)]
+
+    obstacles = [
+        Obstacle(value(one.shape), one.pose, enabled=one.enabled, environment=one.environment, sign=one.sign)  # type: ignore[arg-type]
+        for one in case.placed
+    ]
+    return World(obstacles, case.environments)
+
+
+def remote_settings(case: MeshCase) -> dict[str, Any]:
+    """A case's settings, for `Client.query`."""
+    return {**vars(case.options), "environments": case.rows}
+
 
 FILES = oracle.files("meshes")
 pytestmark = pytest.mark.skipif(not FILES, reason=oracle.ABSENT)

@@ -134,19 +134,6 @@ def test_the_client_reproduces_cases_computed_elsewhere(path: Path, semantics: A
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_the_operator_reproduces_cases_computed_elsewhere(path: Path, client: Client) -> None:
-    case = Case(path)
-    found = render_gaussians_2d(**with_name(case.leaves, "background"), **case.size, client=client)
-    case.assert_near("alpha", found.alpha.detach())
-    case.assert_near("normals", found.normals.detach(), 1e-4)
-    if case.has_depth:
-        case.assert_near("surf_normals", found.surface_normals.detach(), FROM_DEPTH)
-        case.assert_near("median", found.median_depth.detach())
-    case.loss(found._asdict()).backward()
-    case.assert_gradients(case.gradients)
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_gsplats_function_reproduces_cases_computed_elsewhere(path: Path, client: Client) -> None:
     case = Case(path)
     mode = case.settings["render_mode"]

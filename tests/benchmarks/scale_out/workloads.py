@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MEGABYTE = 1e6
 # A million Gaussians of degree 3, 59 floats each; a picture of 1080p in three float32 channels.
 SCENE_BYTES = 1e6 * 59 * 4
 PICTURE_BYTES = 1920 * 1080 * 3 * 4

@@ -34,12 +34,9 @@ def test_what_cannot_be_done_is_one_line(query: Query, tmp_path: Path, arguments
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("--scale", "mile"),
         ("--pose", "1,2"),
         ("--margin=-1",),
         ("-o", "out.csv"),
-        ("--plot", "out.gif"),
-        ("--joints", "a,b"),
     ],
 )
 def test_wrong_usage_is_status_2(query: Query, arguments: tuple[str, ...]):

@@ -24,16 +24,10 @@ from lumigrad.client.compat.curobo import (
     WorldMeshCollision,
 )
 from support.meshes import shapes as mesh_shapes
-from support.workers.worker import WorkerProcess
 
 CPU = TensorDeviceType(torch.device("cpu"))
 BOX = mesh_shapes.box((1.0, 1.0, 1.0))
 AT = (2.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
-
-
-@pytest.fixture(autouse=True)
-def target(worker_process: WorkerProcess, monkeypatch) -> None:
-    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
 
 
 def part(name: str = "part", size: float = 1.0, pose=None) -> Mesh:

@@ -9,12 +9,6 @@ import pytest
 import torch
 
 from support.calls.curobo_calls import ABSENT, files, oracle_term
-from support.workers.worker import WorkerProcess
-
-
-@pytest.fixture(autouse=True)
-def target(worker_process: WorkerProcess, monkeypatch) -> None:
-    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
 
 
 @pytest.mark.skipif(not files(), reason=ABSENT)

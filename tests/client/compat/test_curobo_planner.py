@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from lumigrad.client.compat.curobo import (
@@ -17,12 +16,6 @@ from lumigrad.client.compat.curobo import (
     WorldMeshCollision,
 )
 from support.meshes import shapes as mesh_shapes
-from support.workers.worker import WorkerProcess
-
-
-@pytest.fixture(autouse=True)
-def target(worker_process: WorkerProcess, monkeypatch) -> None:
-    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
 
 
 class SweptCollisionCost:

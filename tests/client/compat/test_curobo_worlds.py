@@ -28,7 +28,6 @@ from lumigrad.client.compat.curobo import (
     WorldVoxelCollision,
     create_collision_checker,
 )
-from support.workers.worker import WorkerProcess
 
 CPU = TensorDeviceType(torch.device("cpu"))
 TURNED = [0.2, -0.1, 0.3, np.cos(0.4), 0.0, np.sin(0.4), 0.0]
@@ -36,11 +35,6 @@ TETRAHEDRON = {
     "vertices": [[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]],
     "faces": [[0, 2, 1], [0, 1, 3], [0, 3, 2], [1, 2, 3]],
 }
-
-
-@pytest.fixture(autouse=True)
-def target(worker_process: WorkerProcess, monkeypatch) -> None:
-    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
 
 
 def checker(model=None, **options) -> WorldMeshCollision:

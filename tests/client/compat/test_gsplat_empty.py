@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from lumigrad.client.compat.gsplat import (
     rasterization_2dgs,
 )
 from lumigrad.client.torch import render_gaussians
-from support.workers.worker import WorkerProcess
 
 WIDTH, HEIGHT = 24, 16
 PICTURE = {"width": WIDTH, "height": HEIGHT}
@@ -40,12 +38,6 @@ def scene(batch: tuple[int, ...] = (), views: int = 2, count: int = 0, dimension
         "Ks": k.expand(*batch, views, 3, 3),
         "backgrounds": torch.full((*batch, views, 3), 0.25),
     }
-
-
-@pytest.fixture(autouse=True)
-def target(worker_process: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
-    yield
 
 
 # Sizes after [.., C, N] of what `meta` has for each Gaussian.

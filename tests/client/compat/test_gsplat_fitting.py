@@ -116,11 +116,6 @@ def test_defaults_of_gsplat_may_be_named(rasterize: Rasterize, options: dict[str
     assert torch.equal(rasterize(cloud(5), **options)[0], rasterize(cloud(5))[0])
 
 
-def test_another_renderer_is_refused(rasterize: Rasterize) -> None:
-    with pytest.raises(GsplatArgumentError, match=r"^renderer_config: expected RendererConfig_MixedBatch\(\) with "):
-        rasterize(cloud(5), renderer_config=RendererConfig_ParallelBatch())
-
-
 @pytest.mark.parametrize("shutter", [Named.ROLLING_TOP_TO_BOTTOM, Numbered.ROLLING_TOP_TO_BOTTOM])
 def test_shutters_of_gsplat_roll_with_sigma_points(rasterize: Rasterize, shutter: Any) -> None:
     with pytest.raises(GsplatArgumentError, match=r"^rolling_shutter: expected GLOBAL without with_ut=True"):

@@ -18,7 +18,6 @@ from lumigrad.client.compat.gsplat.cuda._torch_impl import _eval_sh_bases_fast
 from lumigrad.client.compat.gsplat.scene import GaussianScene
 from lumigrad.client.compat.gsplat.stage import Stage
 from lumigrad.client.errors import InvalidArgument
-from support.workers.worker import WorkerProcess
 
 COUNT, WIDTH, HEIGHT = 30, 40, 30
 PARAMETERS = {"means": (3,), "scales": (3,), "quats": (4,), "opacities": (), "sh0": (1, 3), "shN": (8, 3)}
@@ -236,8 +235,7 @@ def drawn() -> dict[str, torch.Tensor]:
     }
 
 
-def test_projections_by_sigma_points(worker_process: WorkerProcess, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
+def test_projections_by_sigma_points():
     given = drawn()
     opacities = torch.full((COUNT,), 0.7)
     body = (given["means"], given["quats"], given["scales"])
@@ -262,8 +260,7 @@ def test_projections_by_sigma_points(worker_process: WorkerProcess, monkeypatch:
         gsplat.fully_fused_projection_with_ut(*body, opacities, *cameras, calc_compensations=True)
 
 
-def test_projections_of_surfels(worker_process: WorkerProcess, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
+def test_projections_of_surfels():
     given = {name: value.requires_grad_() for name, value in drawn().items()}
     radii, centres, depths, transforms, normals = gsplat.fully_fused_projection_2dgs(
         **given, width=WIDTH, height=HEIGHT
@@ -305,8 +302,7 @@ def test_harmonics_in_two_parts():
     close((_eval_sh_bases_fast(16, directions)[..., None] * sh).sum(1), whole[0])
 
 
-def test_lidars_with_what_kernels_look_up(worker_process: WorkerProcess, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
+def test_lidars_with_what_kernels_look_up():
     params = _lidar.RowOffsetStructuredSpinningLidarModelParameters(
         row_elevations_rad=torch.linspace(0.3, -0.3, 8),
         column_azimuths_rad=torch.linspace(0.5, -0.5, 20),

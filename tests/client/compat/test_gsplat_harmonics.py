@@ -10,9 +10,10 @@ import torch
 
 from lumigrad.client.compat.gsplat import RollingShutterType, rasterization, rasterization_2dgs
 from support.gaussians.sensor_arguments import pose6
+from support.gaussians.splats import COUNT, HEIGHT, WIDTH, splats
 from support.workers.worker import WorkerProcess
 
-WIDTH, HEIGHT, COUNT, CAMERAS = 40, 30, 50, 2
+CAMERAS = 2
 ROLLING: dict[str, Any] = {
     "with_ut": True,
     "packed": False,
@@ -29,20 +30,9 @@ CASES: list[tuple[Callable[..., Any], tuple[int, ...], dict[str, Any]]] = [
 
 
 def scene(*batch: int) -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(2)
-    uniform = lambda *shape: torch.rand(*batch, *shape, generator=generator)  # noqa: E731
-    views = torch.eye(4).repeat(*batch, CAMERAS, 1, 1)
-    views[..., 0, 3] = torch.linspace(0, 0.5, CAMERAS)
-    return {
-        "means": torch.cat([3 * uniform(COUNT, 2) - 1.5, 6 * uniform(COUNT, 1) - 1], dim=-1),
-        "quats": uniform(COUNT, 4) - 0.5,
-        "scales": 0.05 + 0.2 * uniform(COUNT, 3),
-        "opacities": 0.2 + 0.7 * uniform(COUNT),
-        # More coefficients than are used, and some colours are clamped at 0.
-        "colors": uniform(CAMERAS, COUNT, 16, 3) - 0.6,
-        "viewmats": views,
-        "Ks": torch.tensor([[40.0, 0, 20], [0, 40, 15], [0, 0, 1]]).repeat(*batch, CAMERAS, 1, 1),
-    }
+    # More coefficients than are used, and some colours are clamped at 0.
+    colors = torch.rand(*batch, CAMERAS, COUNT, 16, 3, generator=torch.Generator().manual_seed(1)) - 0.6
+    return {**splats(*batch), "colors": colors}
 
 
 def of_camera(tensors: dict[str, torch.Tensor], camera: int, batch: int) -> dict[str, torch.Tensor]:
@@ -59,7 +49,7 @@ def test_harmonics_of_each_camera_are_those_of_calls_of_its_own(
 ) -> None:
     tensors = scene(*batch)
     if "rolling_shutter" in options:
-        tensors["viewmats_rs"] = tensors["viewmats"] + 0.3 * torch.eye(4).roll(3, 1).tril(-3).T
+        tensors["viewmats_rs"] = tensors["viewmats"].detach() + 0.3 * torch.eye(4).roll(3, 1).tril(-3).T
     leaves = {name: tensor.requires_grad_() for name, tensor in tensors.items()}
     given = {"sh_degree": 2, "width": WIDTH, "height": HEIGHT, "target": worker_process.target, **options}
 

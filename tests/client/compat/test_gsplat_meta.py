@@ -13,28 +13,11 @@ from lumigrad.client import Client
 from lumigrad.client.compat.gsplat import GsplatArgumentError, rasterization
 from lumigrad.client.torch import render_gaussians
 from support.fault_proxy import FaultProxy
+from support.gaussians.splats import HEIGHT, WIDTH, splats
 from support.workers.worker import WorkerProcess
 
-WIDTH, HEIGHT = 40, 30
 PER_GAUSSIAN = ("radii", "means2d", "depths", "conics", "opacities")
 Rasterize = Callable[..., tuple[torch.Tensor, torch.Tensor, dict[str, Any]]]
-
-
-def scene(count: int = 50, cameras: int = 2) -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(2)
-    uniform = lambda *shape: torch.rand(*shape, generator=generator)  # noqa: E731
-    views = torch.eye(4).repeat(cameras, 1, 1)
-    views[:, 0, 3] = torch.linspace(0, 0.5, cameras)
-    tensors = {
-        "means": torch.cat([3 * uniform(count, 2) - 1.5, 6 * uniform(count, 1) - 1], dim=-1),
-        "quats": uniform(count, 4) - 0.5,
-        "scales": 0.05 + 0.2 * uniform(count, 3),
-        "opacities": 0.2 + 0.7 * uniform(count),
-        "colors": uniform(count, 3),
-        "viewmats": views,
-        "Ks": torch.tensor([[40.0, 0, 20], [0, 40, 15], [0, 0, 1]]).repeat(cameras, 1, 1),
-    }
-    return {name: tensor.requires_grad_() for name, tensor in tensors.items()}
 
 
 @pytest.fixture
@@ -50,7 +33,7 @@ def rasterize(worker_process: WorkerProcess) -> Rasterize:
 def test_losses_on_meta_have_the_gradients_of_what_the_worker_projects(
     name: str, packed: bool, rasterize: Rasterize, worker_process: WorkerProcess
 ) -> None:
-    tensors = scene()
+    tensors = splats()
     _, _, meta = rasterize(tensors, packed=packed, rasterize_mode="antialiased")
     weights = torch.rand(meta[name].shape, generator=torch.Generator().manual_seed(3))
     (weights * meta[name]).sum().backward()
@@ -86,7 +69,7 @@ def test_losses_on_meta_have_the_gradients_of_what_the_worker_projects(
 def test_meta_has_the_values_of_the_call_after_an_optimizer_has_stepped(
     options: dict[str, Any], rasterize: Rasterize
 ) -> None:
-    tensors = scene()
+    tensors = splats()
     expected = {name: rasterize(tensors, **options)[2][name].detach().clone() for name in PER_GAUSSIAN}
     colors, _, meta = rasterize(tensors, **options)
     colors.sum().backward()
@@ -100,7 +83,7 @@ def test_meta_has_the_values_of_the_call_after_an_optimizer_has_stepped(
 
 
 def test_other_tensors_that_were_changed_before_meta_was_read_are_named(rasterize: Rasterize) -> None:
-    tensors = {name: tensor.detach() for name, tensor in scene().items()}
+    tensors = {name: tensor.detach() for name, tensor in splats().items()}
     _, _, meta = rasterize(tensors)
     tensors["means"] += 1
     with pytest.raises(GsplatArgumentError, match=r"^means: expected the values of the call, but they were changed in"):
@@ -110,7 +93,7 @@ def test_other_tensors_that_were_changed_before_meta_was_read_are_named(rasteriz
 def test_centres_that_are_read_late_are_the_same_and_part_of_the_graph(rasterize: Rasterize) -> None:
     gradients = []
     for early in (True, False):
-        tensors = scene()
+        tensors = splats()
         colors, _, meta = rasterize(tensors, packed=False)
         if early:
             meta["means2d"].retain_grad()
@@ -129,7 +112,7 @@ def test_centres_that_are_read_late_are_the_same_and_part_of_the_graph(rasterize
 def test_hooks_change_the_gradient_of_the_centres(rasterize: Rasterize) -> None:
     found = []
     for factor in (1.0, 0.0):
-        tensors = scene()
+        tensors = splats()
         colors, _, meta = rasterize(tensors)
         meta["means2d"].register_hook(lambda gradient, factor=factor: factor * gradient)
         colors.square().sum().backward()
@@ -163,7 +146,7 @@ SLACK = 40_000
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_what_is_not_read_does_not_travel(packed: bool, counted: Counted) -> None:
-    tensors = scene(COUNT, 1)
+    tensors = splats(count=COUNT, cameras=1)
 
     def step(read: tuple[str, ...] = (), centres: bool = False) -> None:
         colors, _, meta = rasterization(
@@ -195,14 +178,14 @@ def test_what_is_not_read_does_not_travel(packed: bool, counted: Counted) -> Non
 
 
 def test_a_picture_without_gradients_comes_alone(counted: Counted) -> None:
-    tensors = {name: tensor.detach() for name, tensor in scene(COUNT, 1).items()}
+    tensors = {name: tensor.detach() for name, tensor in splats(count=COUNT, cameras=1).items()}
     call = lambda: rasterization(**tensors, width=WIDTH, height=HEIGHT, target=counted.proxy.target)  # noqa: E731
     call()
     assert counted.spent(call)[1] < SLACK
 
 
 def test_sensors_are_asked_again_when_meta_is_read(counted: Counted) -> None:
-    tensors = {name: tensor.detach() for name, tensor in scene(COUNT, 1).items()}
+    tensors = {name: tensor.detach() for name, tensor in splats(count=COUNT, cameras=1).items()}
     options = {"width": WIDTH, "height": HEIGHT, "with_ut": True, "with_eval3d": True, "packed": False}
     *_, meta = rasterization(**tensors, **options, target=counted.proxy.target)
     _, received = counted.spent(lambda: meta["radii"])
@@ -213,7 +196,7 @@ def test_sensors_are_asked_again_when_meta_is_read(counted: Counted) -> None:
 
 def test_meta_is_a_dictionary_of_values_however_it_is_read(rasterize: Rasterize) -> None:
     """No method shows what stands in for values that are computed later."""
-    fresh = lambda: rasterize(scene(), packed=True)[2]  # noqa: E731
+    fresh = lambda: rasterize(splats(), packed=True)[2]  # noqa: E731
     expected = dict(fresh().items())
     meta = fresh()
     assert "<computed when read>" in repr(meta) and "_Later" not in repr(meta)
@@ -239,7 +222,7 @@ def is_value(found: Any, expected: Any) -> bool:
 def test_the_upper_triangles_of_covariances_are_read_and_get_the_gradient(
     packed: bool, rasterize: Rasterize, worker_process: WorkerProcess
 ) -> None:
-    tensors = scene()
+    tensors = splats()
     factor = 0.2 * torch.randn(50, 3, 3, generator=torch.Generator().manual_seed(4))
     whole = (factor @ factor.mT + 0.01 * torch.eye(3)).requires_grad_()
     given = {**tensors, "quats": None, "scales": None}

@@ -161,7 +161,6 @@ def test_gradients_of_packed_results_are_sparse_on_request() -> None:
         ({"means": torch.zeros(3)}, r"means: expected shape \[.., N, 3\]"),
         ({"quats": None}, "quats: expected a tensor, got None; pass it, or covars"),
         ({"covars": torch.zeros(60, 3, 3)}, r"covars: expected shape \[60, 6\]"),
-        ({"Ks": torch.eye(3)}, r"Ks: expected shape \[2, 3, 3\]"),
         ({"camera_model": "lidar"}, "camera_model: expected one of pinhole, ortho, fisheye, got 'lidar'"),
     ],
 )

@@ -6,30 +6,14 @@ import pytest
 import torch
 
 from lumigrad.client.compat.gsplat import rasterization
+from support.gaussians.splats import COUNT, HEIGHT, WIDTH, splats
 from support.workers.worker import WorkerProcess
 
-WIDTH, HEIGHT, COUNT, CAMERAS = 40, 30, 50, 2
+CAMERAS = 2
 KEYS = (
     "batch_ids camera_ids gaussian_ids radii means2d depths conics opacities tile_width tile_height tiles_per_gauss "
     "isect_ids flatten_ids isect_offsets width height tile_size n_batches n_cameras"
 )
-
-
-def scene(*batch: int, channels: int = 3, cameras: int = CAMERAS) -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(2)
-    uniform = lambda *shape: torch.rand(*batch, *shape, generator=generator)  # noqa: E731
-    views = torch.eye(4).repeat(*batch, cameras, 1, 1)
-    views[..., 0, 3] = torch.linspace(0, 0.5, cameras)
-    tensors = {
-        "means": torch.cat([3 * uniform(COUNT, 2) - 1.5, 6 * uniform(COUNT, 1) - 1], dim=-1),
-        "quats": uniform(COUNT, 4) - 0.5,
-        "scales": 0.05 + 0.2 * uniform(COUNT, 3),
-        "opacities": 0.2 + 0.7 * uniform(COUNT),
-        "colors": uniform(COUNT, channels),
-        "viewmats": views,
-        "Ks": torch.tensor([[40.0, 0, 20], [0, 40, 15], [0, 0, 1]]).repeat(*batch, cameras, 1, 1),
-    }
-    return {name: tensor.requires_grad_() for name, tensor in tensors.items()}
 
 
 @pytest.fixture
@@ -41,19 +25,19 @@ def rasterize(worker_process: WorkerProcess):
 
 
 def test_absolute_gradients_are_zeros_before_backward(rasterize):
-    meta = rasterize(scene(), packed=False, absgrad=True)[2]
+    meta = rasterize(splats(), packed=False, absgrad=True)[2]
     assert meta["means2d"].absgrad.shape == (CAMERAS, COUNT, 2) and not meta["means2d"].absgrad.any()
 
 
 def test_one_rank_holds_all_gaussians(rasterize):
-    expected, found = (rasterize(scene(), distributed=distributed)[0] for distributed in (False, True))
+    expected, found = (rasterize(splats(), distributed=distributed)[0] for distributed in (False, True))
     assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("batch", [(), (2,), (2, 1)], ids=str)
 def test_results_and_the_dictionary_have_their_shapes(rasterize, batch, packed):
-    colors, alphas, meta = rasterize(scene(*batch), packed=packed, tile_size=8)
+    colors, alphas, meta = rasterize(splats(*batch), packed=packed, tile_size=8)
     assert colors.shape == (*batch, CAMERAS, HEIGHT, WIDTH, 3)
     assert alphas.shape == (*batch, CAMERAS, HEIGHT, WIDTH, 1)
     assert " ".join(meta) == KEYS
@@ -72,8 +56,8 @@ def test_results_and_the_dictionary_have_their_shapes(rasterize, batch, packed):
 
 @pytest.mark.parametrize("batch", [(), (2, 1)], ids=str)
 def test_packed_results_are_the_visible_dense_ones(rasterize, batch):
-    dense_colors, dense_alphas, dense = rasterize(scene(*batch), packed=False)
-    colors, alphas, packed = rasterize(scene(*batch))
+    dense_colors, dense_alphas, dense = rasterize(splats(*batch), packed=False)
+    colors, alphas, packed = rasterize(splats(*batch))
     assert torch.equal(colors, dense_colors) and torch.equal(alphas, dense_alphas)
     assert dense["batch_ids"] is dense["camera_ids"] is dense["gaussian_ids"] is None
     visible = (dense["radii"] > 0).all(-1).reshape(-1, CAMERAS, COUNT)
@@ -93,17 +77,17 @@ def test_packed_results_are_the_visible_dense_ones(rasterize, batch):
 
 def test_depths_are_the_last_channel(rasterize):
     background = {"backgrounds": torch.full((CAMERAS, 3), 0.5)}
-    color, alpha, _ = rasterize(scene(), **background)
-    depth, _, _ = rasterize({**scene(), "colors": None}, render_mode="D")
-    expected, _, _ = rasterize(scene(), render_mode="ED", **background)
+    color, alpha, _ = rasterize(splats(), **background)
+    depth, _, _ = rasterize({**splats(), "colors": None}, render_mode="D")
+    expected, _, _ = rasterize(splats(), render_mode="ED", **background)
     assert depth.shape == expected.shape == (CAMERAS, HEIGHT, WIDTH, 1)
     torch.testing.assert_close(expected, depth / alpha.clamp_min(1e-10))
-    assert torch.equal(rasterize(scene(), render_mode="RGB+D", **background)[0], torch.cat([color, depth], -1))
-    assert torch.equal(rasterize(scene(), render_mode="RGB+ED", **background)[0], torch.cat([color, expected], -1))
+    assert torch.equal(rasterize(splats(), render_mode="RGB+D", **background)[0], torch.cat([color, depth], -1))
+    assert torch.equal(rasterize(splats(), render_mode="RGB+ED", **background)[0], torch.cat([color, expected], -1))
 
 
 def gradients(rasterize, packed: bool, batch: tuple[int, ...] = (), **options):
-    tensors = scene(*batch)
+    tensors = splats(*batch)
     colors, alphas, meta = rasterize(tensors, packed=packed, **options)
     meta["means2d"].retain_grad()
     (colors.square().sum() + alphas.sum()).backward()
@@ -131,7 +115,7 @@ def test_packed_and_sparse_gradients_are_the_dense_ones(rasterize, batch):
 
 
 def test_sparse_gradients_step_a_sparse_optimizer(rasterize):
-    tensors = scene()
+    tensors = splats()
     optimizer = torch.optim.SparseAdam([tensors[name] for name in ("means", "quats", "scales")], lr=0.01)
     before = tensors["means"].detach().clone()
     colors, _, meta = rasterize(tensors, sparse_grad=True)
@@ -143,7 +127,7 @@ def test_sparse_gradients_step_a_sparse_optimizer(rasterize):
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_loss_on_the_projected_centres_has_its_gradient(rasterize, packed):
-    tensors = scene()
+    tensors = splats()
     _, _, meta = rasterize(tensors, packed=packed)
     meta["means2d"][..., 0].sum().backward()
     gaussian = meta["gaussian_ids"] if packed else (meta["radii"] > 0).all(-1).nonzero()[:, 1]
@@ -154,7 +138,7 @@ def test_a_loss_on_the_projected_centres_has_its_gradient(rasterize, packed):
 
 
 def test_colors_may_be_per_camera_and_harmonics_shared_by_scenes(rasterize):
-    tensors = scene(2)
+    tensors = splats(2)
     per_camera = {**tensors, "colors": torch.stack([tensors["colors"], 2 * tensors["colors"]], dim=1)}
     single, both = rasterize(tensors)[0], rasterize(per_camera)[0]
     torch.testing.assert_close(both[:, 0], single[:, 0])
@@ -168,7 +152,7 @@ def test_colors_may_be_per_camera_and_harmonics_shared_by_scenes(rasterize):
 
 
 def test_depths_are_z_of_the_means_in_the_camera_s_frame(rasterize):
-    tensors = scene()
+    tensors = splats()
     meta = rasterize(tensors, packed=False)[2]
     view = tensors["viewmats"].detach()
     z = (tensors["means"].detach() @ view[:, :3, :3].mT + view[:, None, :3, 3])[..., 2]
@@ -177,7 +161,7 @@ def test_depths_are_z_of_the_means_in_the_camera_s_frame(rasterize):
 
 
 def test_any_number_of_channels_and_covariances(rasterize):
-    tensors = scene(channels=37)
+    tensors = splats(colors=(37,))
     turned = torch.nn.functional.normalize(tensors["quats"], dim=-1)
     w, x, y, z = turned.unbind(-1)
     rotation = torch.stack(
@@ -204,4 +188,4 @@ def test_any_number_of_channels_and_covariances(rasterize):
 
 
 def test_a_near_plane_of_zero_is_accepted(rasterize):
-    assert torch.equal(rasterize(scene(), near_plane=0.0)[0], rasterize(scene(), near_plane=1e-6)[0])
+    assert torch.equal(rasterize(splats(), near_plane=0.0)[0], rasterize(splats(), near_plane=1e-6)[0])

@@ -16,26 +16,14 @@ from lumigrad.client.compat.gsplat import (
 )
 from lumigrad.client.torch import render_gaussians
 from support.gaussians.colors import harmonics
+from support.gaussians.splats import COUNT, HEIGHT, WIDTH, splats
 from support.workers.worker import WorkerProcess
 
-WIDTH, HEIGHT, COUNT = 40, 30, 50
 Results = tuple[torch.Tensor, torch.Tensor, dict[str, Any]]
 
 
-def scene(*batch: int, cameras: int = 2) -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(2)
-    uniform = lambda *shape: torch.rand(*batch, *shape, generator=generator)  # noqa: E731
-    views = torch.eye(4).repeat(*batch, cameras, 1, 1)
-    views[..., 0, 3] = torch.linspace(0, 0.5, cameras)
-    tensors = {
-        "means": torch.cat([3 * uniform(COUNT, 2) - 1.5, 6 * uniform(COUNT, 1) - 1], dim=-1),
-        "quats": uniform(COUNT, 4) - 0.5,
-        "scales": 0.05 + 0.2 * uniform(COUNT, 3),
-        "opacities": 0.2 + 0.7 * uniform(COUNT),
-        "viewmats": views,
-        "Ks": torch.tensor([[40.0, 0, 20], [0, 40, 15], [0, 0, 1]]).repeat(*batch, cameras, 1, 1),
-    }
-    return {name: tensor.requires_grad_() for name, tensor in tensors.items()}
+def scene(*batch: int) -> dict[str, torch.Tensor]:
+    return {name: tensor for name, tensor in splats(*batch).items() if name != "colors"}
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import pytest
@@ -11,17 +11,10 @@ import torch
 
 from lumigrad.client.compat import curobo, gsplat, pulsar
 from lumigrad.client.compat.diff_gaussian_rasterization import GaussianRasterizationSettings, GaussianRasterizer
-from support.workers.worker import WorkerProcess
 
 WIDTH, HEIGHT, COUNT = 24, 16, 20
 SIZE = {"width": WIDTH, "height": HEIGHT}
 Results = dict[str, torch.Tensor]
-
-
-@pytest.fixture(autouse=True)
-def target(worker_process: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
-    yield
 
 
 def scene(count: int, lead: tuple[int, ...]) -> dict[str, torch.Tensor]:

@@ -83,10 +83,8 @@ REFUSED = [
     (changed(), 2, "expected a lod below 2, the number of levels, got 2"),
     (changed(filenames=None), 0, "expected a list of paths in filenames"),
     (outside, 0, r"below this file's folder in filenames\[0\], got '\.\./other/meta\.json'"),
-    (changed(environment="/etc/passwd"), 0, "below this file's folder in environment, got '/etc/passwd'"),
     (changed(environment="sky/none.json"), 0, "expected a file sky/none.json for environment; there is none"),
     (changed(tree=None), 0, "expected an object for a node of the tree, got NoneType"),
-    (changed(tree={"children": [3]}), 0, "expected an object for a node of the tree, got int"),
     (changed(tree={}), 0, "expected an object for lods of a leaf"),
     (changed(tree=leaf(L0=(3, 0, 1))), 0, "expected a file below 3, the number of filenames, got 3"),
     (

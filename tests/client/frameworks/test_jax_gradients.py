@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,6 @@ jax = pytest.importorskip("jax", reason="needs the extra jax")
 import jax.numpy as jnp  # noqa: E402 - after the helpful skip
 
 from support.calls.jax_losses import SECOND, Arrays, inputs, loss_of, stopped  # noqa: E402
-
-Differentiate = Callable[[Any, Arrays, Arrays], tuple[Arrays, Arrays]]
 
 
 def both(function: Any, first: Arrays, second: Arrays) -> tuple[Arrays, Arrays]:

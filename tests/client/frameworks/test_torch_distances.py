@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from lumigrad.client import Cuboid, Distances, InvalidArgument, LumigradError, Mesh, Obstacle, VoxelGrid, World
+from lumigrad.client import Cuboid, Distances, InvalidArgument, Mesh, Obstacle, VoxelGrid, World
 from lumigrad.client.torch import MeshDistances, mesh_distance
 from support.meshes import shapes as mesh_shapes
-from support.workers.worker import WorkerProcess
 
 TORUS = mesh_shapes.torus(24, 12)
 MESH = Mesh(TORUS.vertices, TORUS.faces, "torus")
@@ -231,23 +230,6 @@ def test_curobo_has_gradients_of_the_cost_by_centres_only(client):
         ask(client, tensors, semantics="curobo")
 
 
-def test_double_backward_is_refused(client):
-    rows = spheres().requires_grad_()
-    cost = ask(client, {"spheres": rows}, **OPTIONS).cost
-    (gradient,) = torch.autograd.grad(cost.square().sum(), rows, create_graph=True)
-    with pytest.raises(LumigradError, match=r"^second derivatives are not computed: .* leave create_graph=True out"):
-        gradient.sum().backward()
-
-
-def test_changes_in_place_before_backward_are_noticed(client):
-    rows = spheres().requires_grad_()
-    scaled = rows * 1.0
-    cost = ask(client, {"spheres": scaled}, **OPTIONS).cost
-    scaled.mul_(2.0)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        cost.sum().backward()
-
-
 def test_tensors_of_other_types_are_taken(client):
     rows, poses = spheres(dtype=torch.float64).requires_grad_(), POSES.double().requires_grad_()
     ask(client, {"spheres": rows, "poses": poses, "weight": torch.tensor([2.0])}, **OPTIONS).cost.sum().backward()
@@ -256,30 +238,21 @@ def test_tensors_of_other_types_are_taken(client):
     assert torch.equal(listed.distance, ask(client, {"spheres": spheres()}).distance)
 
 
-def test_no_client_means_the_default_target(worker_process: WorkerProcess, monkeypatch):
-    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
-    assert ask(None, inputs()).distance.isfinite().all()
-
-
 @pytest.mark.parametrize(
     ("change", "text"),
     [
         ({"spheres": torch.zeros(3)}, r"^spheres: expected shape \[B, H, S, 4\], \[H, S, 4\] or \[S, 4\]"),
-        ({"spheres": "here"}, "^spheres: expected a tensor, got str"),
         ({"poses": torch.zeros(1, 7)}, r"^poses: expected shape \[2, 7\], \[2, 3\], .*, got \[1, 7\]"),
         (
             {"poses": 2 * torch.eye(4)[:3].repeat(2, 1, 1)},
             "^poses: expected a rotation .*; take scale and mirror out of it",
         ),
-        ({"poses": torch.eye(4)[:3].repeat(2, 1, 1) + 1e-2}, "^poses: expected a rotation"),
         ({"poses": torch.eye(4).repeat(2, 1, 1) + LAST}, "^poses: expected the last row 0 0 0 1, got"),
         ({"poses": torch.zeros(2, 7)}, "poses"),
         ({"weight": torch.ones(2)}, r"^weight: expected one number, got shape \[2\]"),
         ({"world": "box"}, "^world: expected World, Mesh or SceneHandle, got 'box'"),
         ({"world": ["box"]}, r"^obstacles\[0\]: expected Obstacle, Mesh, "),
-        ({"world": 3}, "^world: expected World, Mesh or SceneHandle, got 3"),
         ({"outputs": ("cost", "normal")}, "^outputs: expected some of cost, distance, got normal"),
-        ({"outputs": ()}, "^outputs: expected some of cost, distance, got none"),
         ({"semantics": "fast"}, "^semantics: expected one of"),
         ({"activation_distance": -0.1}, "activation_distance"),
         ({"environments": [0, 0, 0]}, r"^environments: expected shape \[2\], got \[3\]"),

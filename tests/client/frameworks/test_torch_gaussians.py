@@ -125,18 +125,6 @@ def test_contexts_are_kept_only_for_a_backward_and_released_with_the_graph(worke
     assert client.info().contexts == before
 
 
-@pytest.mark.parametrize("outputs", [(), ("means2d",)], ids=["images", "with-means2d"])
-def test_backward_may_be_repeated(client, outputs):
-    tensors = differentiable(scene())
-    result = render(client, tensors, outputs=outputs)
-    loss = result.color.square().sum() + sum(getattr(result, name).sum() for name in outputs)
-    loss.backward(retain_graph=True)
-    first = {name: tensor.grad.clone() for name, tensor in tensors.items()}
-    loss.backward()
-    for name, tensor in tensors.items():
-        torch.testing.assert_close(tensor.grad, 2 * first[name], msg=name)
-
-
 def test_inputs_changed_in_place_are_noticed(client):
     tensors = differentiable(scene())
     result = render(client, tensors)
@@ -220,11 +208,6 @@ def test_without_gradients_there_is_no_graph(client):
     assert not result.color.requires_grad and not result.means2d.requires_grad
 
 
-def test_no_client_means_the_default_target(worker_process, monkeypatch):
-    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
-    assert render(None, scene()).color.std() > 0
-
-
 def test_no_gaussians_show_the_background(client):
     empty = {name: tensor[:0] for name, tensor in scene().items() if name in ("means", "quats", "scales", "opacities")}
     tensors = differentiable({**scene(), **empty, "colors": torch.zeros(0, 4, 3)})
@@ -238,27 +221,19 @@ def test_no_gaussians_show_the_background(client):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"means": torch.zeros(COUNT, 2)}, r"means: expected shape \[.., N, 3\], got \[30, 2\]"),
-        ({"quats": torch.zeros(3, 4)}, r"quats: expected shape \[30, 4\], got \[3, 4\]"),
         ({"quats": None}, r"quats: expected a tensor of shape \[30, 4\], got None"),
         ({"scales": "small"}, r"scales: expected a tensor, got str"),
         ({"scales": torch.full((COUNT, 3), -1.0)}, r"scales: expected values >= 0, the smallest is -1.0; apply exp"),
-        ({"opacities": torch.zeros(COUNT, 1)}, r"opacities: expected shape \[30\], got \[30, 1\]"),
         ({"opacities": torch.full((COUNT,), 2.0)}, r"opacities: expected values in \[0, 1\]"),
         ({"colors": torch.zeros(COUNT, 3)}, r"colors: expected shape \[30, K, D\], got \[30, 3\]"),
         ({"sh_degree": 2}, r"sh_degree: expected a degree from 0 to 4 whose .* got 2 and 4 coefficients"),
         ({"sh_degree": None}, r"colors: expected shape \[30, D\] or \[2, 30, D\], got \[30, 4, 3\]; pass sh_degree if"),
-        ({"viewmats": torch.eye(4)}, r"viewmats: expected shape \[C, 4, 4\], got \[4, 4\]"),
         ({"viewmats": torch.ones(2, 4, 4)}, r"viewmats: expected 0 0 0 1 as the last row of each; transpose"),
         ({"viewmats": torch.full((2, 4, 4), torch.nan)}, r"viewmats: expected finite values, got some that are nan"),
         ({"means": torch.zeros(COUNT, 3, dtype=torch.complex64)}, r"means: expected real numbers, got torch.complex64"),
-        ({"Ks": torch.eye(3)[None]}, r"Ks: expected shape \[2, 3, 3\], got \[1, 3, 3\]"),
         ({"Ks": torch.ones(2, 3, 3)}, r"Ks: expected fx 0 cx, 0 fy cy, 0 0 1 in each, got skew"),
         ({"Ks": torch.eye(3).repeat(2, 1, 1) * 2}, r"Ks: .* the last row \[0.0, 0.0, 2.0\]; divide each"),
         ({"Ks": torch.eye(3).repeat(2, 1, 1) * 2, "response": "ray"}, r"Ks: .* divide each by its last entry"),
-        ({"Ks": torch.full((2, 3, 3), torch.nan)}, r"Ks: expected finite values"),
-        ({"background": torch.zeros(2, 4)}, r"background: expected shape \[2, 3\], got \[2, 4\]"),
-        ({"covariances": torch.zeros(COUNT, 6)}, r"covariances: expected shape \[30, 3, 3\], got \[30, 6\]"),
         ({"transforms": [(0, 3, torch.eye(3))]}, r"transforms\[0\]: expected shape \[4, 4\], got \[3, 3\]"),
         ({"distortion": [[0.1] * 4] * 3}, r"distortion: expected \[k\] or one row for each of 2 cameras, got \[3, 4\]"),
         ({"projection": "panorama"}, "projection: expected one of"),

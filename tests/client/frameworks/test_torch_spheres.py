@@ -8,7 +8,6 @@ import torch
 
 from lumigrad.client import Camera, Frame, InvalidArgument
 from lumigrad.client.torch import RenderedSpheres, render_spheres
-from support.workers.worker import WorkerProcess
 
 WIDTH, HEIGHT, COUNT, CHANNELS = 24, 20, 8, 2
 CAMERA = torch.tensor([0.1, -0.05, -4.0, 0.05, -0.1, 0.02, 1.0, 0.8, 0.6, -0.7])
@@ -124,38 +123,6 @@ def test_only_what_is_needed_is_asked_for(client, monkeypatch):
     assert asked == []
 
 
-def test_contexts_are_kept_only_for_a_backward_and_released_by_it(worker_process: WorkerProcess, client):
-    before = client.info().contexts
-    render(client, scene())
-    assert client.info().contexts == before
-    tensors = scene()
-    tensors["colors"].requires_grad_()
-    result = render(client, tensors)
-    assert client.info().contexts == before + 1
-    result.color.sum().backward()
-    assert client.info().contexts == before
-
-
-def test_backward_may_be_repeated(client):
-    tensors = scene()
-    tensors["positions"].requires_grad_()
-    loss = render(client, tensors).color.square().sum()
-    loss.backward(retain_graph=True)
-    first = tensors["positions"].grad.clone()
-    loss.backward()
-    torch.testing.assert_close(tensors["positions"].grad, 2 * first)
-
-
-def test_inputs_changed_in_place_are_noticed(client):
-    tensors = scene()
-    tensors["colors"].requires_grad_()
-    result = render(client, tensors)
-    with torch.no_grad():
-        tensors["colors"].mul_(2)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        result.color.sum().backward()
-
-
 def test_gradients_come_in_the_type_of_the_input(client):
     tensors = scene(dtype=torch.float64)
     for tensor in tensors.values():
@@ -170,18 +137,6 @@ def test_gradients_come_in_the_type_of_the_input(client):
     render(client, single).color.sum().backward()
     for name, tensor in tensors.items():
         torch.testing.assert_close(tensor.grad.float(), single[name].grad, msg=name)
-
-
-def test_gradients_flow_on_to_what_made_the_inputs(client):
-    tensors = scene()
-    offset = torch.zeros(3, requires_grad=True)
-    log_radii = tensors["radii"].log().requires_grad_()
-    moved = {**tensors, "positions": tensors["positions"] + offset, "radii": log_radii.exp()}
-    render(client, moved).color.sum().backward()
-    direct = {name: tensor.clone().requires_grad_() for name, tensor in scene().items()}
-    render(client, direct).color.sum().backward()
-    torch.testing.assert_close(offset.grad, direct["positions"].grad.sum(dim=0))
-    torch.testing.assert_close(log_radii.grad, direct["radii"].grad * direct["radii"].detach())
 
 
 def test_a_camera_may_take_the_place_of_its_parameters(client):
@@ -243,19 +198,11 @@ def test_scene_options_reach_the_worker(client):
     assert (empty.depth == -1).all()
 
 
-def test_no_client_means_the_default_target(worker_process, monkeypatch):
-    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
-    assert render(None, scene()).color.std() > 0
-
-
 @pytest.mark.parametrize(
     ("change", "text"),
     [
         ({"cam_params": torch.zeros(9)}, r"^cam_params: expected shape \[8\], \[10\], \[11\] or \[13\], got \[9\]"),
         ({"width": None}, r"^width, height: expected numbers of pixels"),
-        ({"radii": torch.ones(3)}, r"^radii: expected shape \[8\], got \[3\]"),
-        ({"positions": "here"}, r"^positions: expected a tensor, got str"),
-        ({"semantics": "fast"}, r"^semantics: "),
         ({"opacities": torch.full((COUNT,), 2.0)}, r"^opacities: expected values in \[0, 1\]"),
     ],
 )

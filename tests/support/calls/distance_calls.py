@@ -16,7 +16,6 @@ from support.calls.raw_calls import SECONDS, Array, Arrays, RawClient, Reply, co
 from support.meshes.case import MeshShape
 
 Floats = npt.NDArray[np.float32]
-UPDATES = Sequence[world_pb2.ObstacleUpdate]
 
 
 def mesh_arrays(shape: MeshShape) -> dict[str, Array]:

@@ -14,7 +14,6 @@ from support.gaussians.colors import seen_colors
 from support.gaussians.sensors import rotations
 
 LEAST, MOST, END, EXTENT, TILE = 1 / 255, 0.99, 1e-4, 3.33, 16
-PER_PIXEL = ("color", "alpha", "depth", "expected_depth", "median_depth", "normals", "surface_normals", "distortion")
 
 
 @dataclass(frozen=True)

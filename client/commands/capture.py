@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
 from pathlib import Path
 
 from lumigrad.client.datasets import Capture, colmap_run
+from lumigrad.client.datasets.agreement import DoubtfulCameras
 from lumigrad.client.datasets.colmap import find_model, read_model
 from lumigrad.client.errors import InvalidArgument, LumigradError
 from lumigrad.client.fitting.picture_file import read_header
@@ -51,7 +53,7 @@ def _run(arguments: argparse.Namespace) -> int:
     model = find_model(output / colmap_run.WORK)
     if model is None:
         raise LumigradError(f"COLMAP found no cameras for {arguments.photographs}: {_ADVICE}")
-    capture = Capture(*read_model(model, arguments.photographs, False))
+    capture = _checked(model, arguments)
     capture.save(output)
     names = {path.relative_to(arguments.photographs).as_posix() for path in found}
     without = sorted(names - {Path(view.file).as_posix() for view in capture.views})
@@ -61,6 +63,17 @@ def _run(arguments: argparse.Namespace) -> int:
     print(f"{output}: cameras of {len(capture)} of {len(found)} photographs, {points:,} points")
     print(f"next: lumigrad fit {output} -o {output.with_suffix('.ply').name}")
     return 0
+
+
+def _checked(model: Path, arguments: argparse.Namespace) -> Capture:
+    """Reads a reconstruction; LumigradError if its cameras are probably wrong."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DoubtfulCameras)
+        try:
+            return Capture(*read_model(model, arguments.photographs, False))
+        except DoubtfulCameras as doubt:
+            anyway = f"lumigrad fit {arguments.output} --images {arguments.photographs.resolve()}"
+            raise LumigradError(f"{doubt}; to use them nevertheless: {anyway}") from doubt
 
 
 def _photographs(folder: Path) -> list[Path]:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.datasets import colmap_binary, colmap_text
+from lumigrad.client.datasets.agreement import LEAST_AGREEMENT, MOST_POINTS, DoubtfulCameras, agreement
 from lumigrad.client.datasets.fields import MOST_PIXELS
 from lumigrad.client.datasets.files import Files, portable, unique_names
 from lumigrad.client.datasets.points import Points
 from lumigrad.client.datasets.view import ColmapImage, Intrinsics, View
 from lumigrad.client.formats.source import malformed, shortened
+from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.rotations import rotated
 
 _READERS = {".bin": colmap_binary, ".txt": colmap_text}
@@ -85,7 +87,9 @@ def read_model(model: Path, images: Path | None, sensors: bool) -> tuple[tuple[V
         image = photographs.picture(entry.name, moved=images is not None)
         views.append(View(name, camera, image, _mask(beside, entry.name), entry.name))
     _check_masks(beside.folder / "masks", views)
-    return tuple(views), _points(model)
+    points = _points(model)
+    _check_agreement(model, {entry.image_id: view.camera for entry, view in zip(entries, views, strict=True)})
+    return tuple(views), points
 
 
 def _file(model: Path, name: str) -> Path | None:
@@ -111,6 +115,20 @@ def _check_masks(folder: Path, views: Sequence[View]) -> None:
         warnings.warn(
             f"{folder}: {len(without)} of {len(views)} photographs have no mask, the first is {without[0]}, whose mask "
             f"would be {without[0]}.png; they are used whole",
+            stacklevel=4,
+        )
+
+
+def _check_agreement(model: Path, cameras: Mapping[int, Camera]) -> None:
+    """Warns of cameras that are probably wrong although COLMAP found them."""
+    file = _file(model, "points3D")
+    share = None if file is None else agreement(_READERS[file.suffix].read_tracks(file, MOST_POINTS), cameras)
+    if share is not None and share < LEAST_AGREEMENT:
+        warnings.warn(
+            f"{model}: the cameras are probably wrong: only {share:.0%} of the photographs nearest to one that shows a "
+            "point show it, too (right ones: 50 % or more); add photographs in between, 10 degrees apart, above all if "
+            "it looks alike from several sides",
+            DoubtfulCameras,
             stacklevel=4,
         )
 

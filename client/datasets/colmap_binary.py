@@ -9,7 +9,7 @@ import numpy as np
 
 from lumigrad.client.datasets.files import portable
 from lumigrad.client.datasets.points import LARGEST_POSITION, Points
-from lumigrad.client.datasets.view import PARAMETERS, READABLE, ColmapImage, Intrinsics
+from lumigrad.client.datasets.view import PARAMETERS, READABLE, ColmapImage, Intrinsics, Track
 from lumigrad.client.formats.source import Source
 
 # Camera models by id.
@@ -64,7 +64,7 @@ def read_images(path: Path) -> list[ColmapImage]:
         offset = end + 9
         source.take(offset, _POINT_2D_BYTES * count, f"points of image {name}")
         offset += _POINT_2D_BYTES * count
-        images.append(ColmapImage(name, camera_id, (w, x, y, z), np.array(translation)))
+        images.append(ColmapImage(name, image_id, camera_id, (w, x, y, z), np.array(translation)))
     return images
 
 
@@ -84,6 +84,21 @@ def read_points(path: Path) -> Points:
         positions[row], colors[row] = place_and_color[:3], place_and_color[3:]
         offset += _POINT.size + _TRACK_BYTES * track
     return Points(positions, colors / 255.0)
+
+
+def read_tracks(path: Path, most: int) -> list[Track]:
+    """Reads the places of points, evenly spread in the file, and the ids of the images that see each; see `Track`."""
+    source = Source.open(path)
+    count = _count(source, _POINT.size)
+    tracks, offset, step = [], 8, max(1, -(-count // most))
+    for row in range(count):
+        _, x, y, z, *_, length = _POINT.unpack(source.take(offset, _POINT.size, "a point"))
+        offset += _POINT.size
+        if row % step == 0:
+            pairs = np.frombuffer(source.take(offset, _TRACK_BYTES * length, "a track"), "<i4")
+            tracks.append(Track(np.array([x, y, z]), pairs[::2].astype(np.int64)))
+        offset += _TRACK_BYTES * length
+    return tracks
 
 
 def _count(source: Source, least_bytes: int) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 
 from lumigrad.client.datasets.files import portable
 from lumigrad.client.datasets.points import LARGEST_POSITION, Points
-from lumigrad.client.datasets.view import PARAMETERS, READABLE, ColmapImage, Intrinsics
+from lumigrad.client.datasets.view import PARAMETERS, READABLE, ColmapImage, Intrinsics, Track
 from lumigrad.client.formats.source import malformed
 
 
@@ -46,7 +46,7 @@ def read_images(path: Path) -> list[ColmapImage]:
         words = line.split(maxsplit=9)
         try:
             w, x, y, z, *translation = map(float, words[1:8])
-            images.append(ColmapImage(words[9], int(words[8]), (w, x, y, z), np.array(translation)))
+            images.append(ColmapImage(words[9], int(words[0]), int(words[8]), (w, x, y, z), np.array(translation)))
         except (ValueError, IndexError) as error:
             raise malformed(
                 path, f"line {number}: expected ID QW QX QY QZ TX TY TZ CAMERA_ID NAME, got {line!r}"
@@ -74,6 +74,17 @@ def read_points(path: Path) -> Points:
         rows.append(values)
     table = np.array(rows).reshape(-1, 6)
     return Points(table[:, :3], table[:, 3:] / 255.0)
+
+
+def read_tracks(path: Path, most: int) -> list[Track]:
+    """Reads the places of points, evenly spread in the file, and the ids of the images that see each; see `Track`."""
+    step = max(1, -(-sum(1 for _ in _records(path)) // most))
+    chosen = (line.split() for row, (_, line) in enumerate(_records(path)) if row % step == 0)
+    try:
+        return [Track(np.array(words[1:4], float), np.array(words[8::2], np.int64)) for words in chosen]
+    except ValueError as error:
+        text = "expected lines of ID X Y Z R G B ERROR, and pairs of IMAGE_ID POINT2D_IDX"
+        raise malformed(path, f"{text}: {error}") from error
 
 
 def _records(path: Path, skip_after: bool = False) -> Iterator[tuple[int, str]]:

@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.datasets.calibration import scaled_lens
 from lumigrad.client.errors import InvalidArgument
@@ -114,15 +117,30 @@ class ColmapImage:
 
     Attributes:
         name: name of its file.
+        image_id: its id, which tracks of points name.
         camera_id: id of its camera.
         quaternion: (w, x, y, z) world to camera; x right, y down, z forward.
         translation: [3] world to camera.
     """
 
     name: str
+    image_id: int
     camera_id: int
     quaternion: tuple[float, float, float, float]
     translation: Float64
+
+
+@dataclass(frozen=True, eq=False)
+class Track:
+    """A point of a reconstruction, and the photographs that see it.
+
+    Attributes:
+        place: [3] scene units.
+        image_ids: [T] ids of the photographs; a photograph may be named twice.
+    """
+
+    place: Float64
+    image_ids: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,77 @@
+"""How well the photographs of a reconstruction agree: a program may find cameras for all of them that are wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from lumigrad.client.base.arrays import Array, Float64
+from lumigrad.client.datasets.view import Track
+from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.camera_models import OpenCVModel, SensorModel
+
+# Enough for a share that is exact to a few percent.
+MOST_POINTS = 1000
+# Right reconstructions have more, wrong ones less.
+LEAST_AGREEMENT = 0.48
+# The photographs that are asked about each view of a point, and how far apart the two may look at it.
+_NEAREST, _DEGREES = 2, 20.0
+# With fewer answers, nothing is said.
+_LEAST_ANSWERS = 100
+
+
+class DoubtfulCameras(UserWarning):
+    """A reconstruction whose cameras are probably wrong although they were found."""
+
+
+def agreement(tracks: Sequence[Track], cameras: Mapping[int, Camera]) -> float | None:
+    """The share of photographs that show a point, of those nearest to one that shows it.
+
+    Features are found again in photographs from nearly the same direction. Photographs that were put side by side by
+    mistake show different things, so that each point is seen by few of those that should see it.
+
+    Args:
+        tracks: points that at least two photographs show.
+        cameras: of all photographs, by their ids.
+
+    Returns:
+        0 to 1; None: too few photographs are near each other, or the points do not say which show them.
+    """
+    ids = [key for key, camera in cameras.items() if isinstance(camera.model, OpenCVModel | SensorModel)]
+    rows = {key: row for row, key in enumerate(ids)}
+    seen = [np.array(sorted({rows[key] for key in track.image_ids.tolist() if key in rows}), int) for track in tracks]
+    found = [(track.place, row) for track, row in zip(tracks, seen, strict=True) if len(row) > 1]
+    if not found or len(ids) <= _NEAREST:
+        return None
+    places = np.array([place for place, _ in found])
+    eyes, shown = _eyes_and_shown(places, [cameras[key] for key in ids])
+    answers = [_answers(place, row, eyes, shown[index]) for index, (place, row) in enumerate(found)]
+    total = np.concatenate(answers)
+    return float(total.mean()) if len(total) >= _LEAST_ANSWERS else None
+
+
+def _eyes_and_shown(places: Float64, cameras: Sequence[Camera]) -> tuple[Float64, Array]:
+    """[N, 3] the places of cameras, and [P, N] whether the pictures of these contain points; lenses are ignored."""
+    eyes, shown = [], []
+    for camera in cameras:
+        model = camera.model
+        assert isinstance(model, OpenCVModel | SensorModel)
+        x, y, depth = model.rotation @ places.T + np.asarray(model.translation)[:, None]
+        fx, fy = camera.paraxial_focal_lengths
+        inside = (np.abs(2 * x * fx) < depth * camera.width) & (np.abs(2 * y * fy) < depth * camera.height)
+        eyes.append(model.eye)
+        shown.append((depth > 0) & inside)
+    return np.array(eyes), np.stack(shown, axis=1)
+
+
+def _answers(place: Float64, seeing: Array, eyes: Float64, shown: Array) -> Array:
+    """Whether photographs next to those that see a point see it, too, for all of them in one row."""
+    directions = eyes - place
+    directions /= np.maximum(np.linalg.norm(directions, axis=1, keepdims=True), 1e-300)
+    cosines = directions[seeing] @ directions.T
+    cosines[:, ~shown] = -2.0
+    cosines[np.arange(len(seeing)), seeing] = -2.0
+    nearest = np.argpartition(-cosines, _NEAREST - 1, axis=1)[:, :_NEAREST]
+    is_near = np.take_along_axis(cosines, nearest, axis=1) > np.cos(np.radians(_DEGREES))
+    return np.isin(nearest, seeing)[is_near]

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians import Camera, Gaussians, Settings, State, Transform, backward, check_values, forward
+from support.refusals import refused
 
 EYE = np.eye(3).tolist()
 FRAME = np.eye(4)
@@ -46,16 +46,6 @@ def render(**changes: Any) -> Any:
 
 def moved(begin: int, end: int) -> Transform:
     return Transform(begin, end, FRAME)
-
-
-def refused(call: Callable[[], object], argument: str, *words: str) -> None:
-    with pytest.raises(ArgumentError) as caught:
-        call()
-    error = caught.value
-    assert argument in error.argument, f"names the argument {error.argument!r}: {error}"
-    assert error.expected and error.actual
-    for text in (error.argument, *words):
-        assert text in str(error), f"{text!r} not in {error}"
 
 
 def test_the_call_that_the_others_spoil_works() -> None:

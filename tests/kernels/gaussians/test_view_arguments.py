@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians import Camera, Settings, Transform
+from support.refusals import refused
 
 EYE = np.eye(3).tolist()
 FRAME = np.eye(4)
@@ -22,15 +22,6 @@ def view(width: int = 16, height: int = 12, **options: Any) -> Camera:
 def inria(**changes: Any) -> Camera:
     given = {"view_matrix": FRAME, "full_projection": FRAME, "position": [0.0] * 3, "tan_fov_x": 0.5, "tan_fov_y": 0.5}
     return Camera.inria(**{**given, "width": 16, "height": 12, **changes})
-
-
-def refused(call: Callable[[], object], argument: str) -> None:
-    with pytest.raises(ArgumentError) as caught:
-        call()
-    error = caught.value
-    assert argument in error.argument, f"names the argument {error.argument!r}: {error}"
-    assert error.expected and error.actual
-    assert error.argument in str(error)
 
 
 @pytest.mark.parametrize(

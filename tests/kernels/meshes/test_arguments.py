@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from lumigrad.kernels.meshes import Cuboid, Grid, Instance, Settings, World
-from support.meshes.query import FACES, VERTICES, refused, tetrahedron, world
+from support.meshes.query import FACES, VERTICES, tetrahedron, world
+from support.refusals import refused
 
 NAN, INF = float("nan"), float("inf")
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from lumigrad.kernels.meshes import OUTPUTS, World, backward, check_values, esdf
-from support.meshes.query import query, refused, retained, spheres, tetrahedron, world
+from support.meshes.query import query, retained, spheres, tetrahedron, world
+from support.refusals import refused
 
 NAN, INF = float("nan"), float("inf")
 ONES = torch.ones(2, 3, 5)

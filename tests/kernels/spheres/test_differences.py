@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from lumigrad.kernels.spheres import Camera
 from support.backends.engines import Engine
@@ -48,8 +50,9 @@ class Difference:
     step: float
 
 
-def loss_of(engine: Engine, case: SphereCase, cameras: list[Camera], upstream: Doubles) -> float:
-    outputs, _ = engine.forward(
+def rendered(engine: Engine, case: SphereCase, cameras: list[Camera], *, retain: bool = False) -> tuple[Tensor, Any]:
+    """The colours, and the state if it is to be retained."""
+    outputs, state = engine.forward(
         torch.from_numpy(case.positions),
         torch.from_numpy(case.colors),
         torch.from_numpy(case.radii),
@@ -57,23 +60,19 @@ def loss_of(engine: Engine, case: SphereCase, cameras: list[Camera], upstream: D
         settings_of(case, "exact"),
         opacities=None if case.opacities is None else torch.from_numpy(case.opacities),
         background=torch.from_numpy(case.background),
+        retain=retain,
     )
-    return float((outputs["color"].numpy().astype(np.float64) * upstream).sum())
+    return outputs["color"], state
+
+
+def loss_of(engine: Engine, case: SphereCase, cameras: list[Camera], upstream: Doubles) -> float:
+    return float((rendered(engine, case, cameras)[0].numpy().astype(np.float64) * upstream).sum())
 
 
 def gradients_of(
     engine: Engine, case: SphereCase, cameras: list[Camera], upstream: Doubles, wanted: tuple[str, ...]
 ) -> dict[str, Doubles]:
-    _, state = engine.forward(
-        torch.from_numpy(case.positions),
-        torch.from_numpy(case.colors),
-        torch.from_numpy(case.radii),
-        cameras,
-        settings_of(case, "exact"),
-        opacities=None if case.opacities is None else torch.from_numpy(case.opacities),
-        background=torch.from_numpy(case.background),
-        retain=True,
-    )
+    _, state = rendered(engine, case, cameras, retain=True)
     found, _ = engine.backward(state, {"color": torch.from_numpy(upstream.astype(np.float32))}, wanted)
     return {name: value.numpy().astype(np.float64) for name, value in found.items()}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -131,6 +132,15 @@ class RawClient:
 
     def close(self) -> None:
         self.channel.close()
+
+
+def hash_of(arrays: Arrays, order: Sequence[str]) -> str:
+    """The content hash as scene.proto describes it, of tensors in the order of their fields."""
+    digest = hashlib.sha256()
+    for name in (name for name in order if name in arrays):
+        dtype = {"float32": "DTYPE_FLOAT32", "int32": "DTYPE_INT32"}[arrays[name].dtype.name]
+        digest.update(f"{name}:{dtype}:{'x'.join(map(str, arrays[name].shape))};".encode() + arrays[name].tobytes())
+    return digest.hexdigest()
 
 
 def scene_of(cloud: Arrays, payload: PayloadWriter) -> scene_pb2.Scene:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
-from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.meshes import Cuboid, Evaluation, Instance, Mesh, Settings, State, World, evaluate
 
 VERTICES = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
@@ -42,14 +39,3 @@ def retained(**changes: Any) -> State:
     state = query(retain=True, **changes).state
     assert isinstance(state, State)
     return state
-
-
-def refused(call: Callable[[], object], argument: str, *words: str) -> None:
-    """Asserts that a call is refused with an error that names the argument and contains these words."""
-    with pytest.raises(ArgumentError) as caught:
-        call()
-    error = caught.value
-    assert argument in error.argument, f"names the argument {error.argument!r}: {error}"
-    assert error.expected and error.actual
-    for text in (error.argument, *words):
-        assert text in str(error), f"{text!r} not in {error}"

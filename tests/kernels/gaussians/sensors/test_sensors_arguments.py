@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians import (
     Camera,
     FisheyeLens,
@@ -24,6 +23,7 @@ from lumigrad.kernels.gaussians import (
     forward,
 )
 from support.gaussians.sensor_cases import END, FISHEYE, FOCAL, GLASS, PINHOLE, START, scene
+from support.refusals import refused
 
 FTHETA = {"cx": 8.0, "cy": 6.0, "max_angle": 1.2, "angle_to_pixel_distance": (0.0, 20.0)}
 POSE = {"rotation": START[:3, :3], "translation": START[:3, 3]}
@@ -36,14 +36,6 @@ def sensor(lens: Any = PINHOLE, **changes: Any) -> Camera:
 
 def render(cameras: list[Camera], gaussians: Gaussians | None = None, **settings: Any) -> Any:
     return forward(gaussians or Gaussians(**scene(5)), cameras, Settings(**settings), retain=True)
-
-
-def refused(call: Callable[[], object], argument: str, *words: str) -> None:
-    with pytest.raises(ArgumentError) as caught:
-        call()
-    assert argument in caught.value.argument, str(caught.value)
-    for text in (caught.value.argument, *words):
-        assert text in str(caught.value), f"{text!r} not in {caught.value}"
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ class Part:
         self._views = {key: it for key, it in kept if key[0] == view.call or (it.state is not None and not view.retain)}
         camera, settings = view.camera, view.settings
         scene = gaussians.Gaussians(**self.tensors)
-        found = gaussians.forward(scene, [camera], settings, outputs=("means2d", "radii"))
+        found = gaussians.forward(scene, [camera], settings, outputs=("means2d", "radii"), rows=(0, 0))
         means, radii = (found.outputs[name][0].cpu().numpy() for name in ("means2d", "radii"))
         reach = Reach.of(means, radii, camera.width, camera.height, settings.pixel_center)
         self._views[view.call, view.index] = _Passed(reach)
@@ -148,6 +148,7 @@ class Part:
             background=None if view.background is None else self._tensor(view.background),
             outputs=view.outputs,
             retain=view.retain,
+            rows=passed.band if first < last else None,
         )
         band = {name: tensor[0, slice(*passed.band)].cpu().numpy() for name, tensor in found.outputs.items()}
         if "ids" in band and len(numbers):

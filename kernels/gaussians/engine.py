@@ -30,8 +30,13 @@ class Engine(Protocol):
 
     gives_sh_factors: bool
 
-    def forward(self, views: Any, settings: Any, arrays: Arrays, retain: bool) -> Steps[tuple[Kept | None, Stages]]:
-        """Renders the views into the given arrays; with `retain` returns the state for `backward`."""
+    def forward(
+        self, views: Any, settings: Any, arrays: Arrays, retain: bool, rows: tuple[int, int] | None
+    ) -> Steps[tuple[Kept | None, Stages]]:
+        """Renders the views into the given arrays; with `retain` returns the state for `backward`.
+
+        Of the images only `rows`, from the first to before the second, are wanted; None: all.
+        """
 
     def backward(self, kept: Any, views: Any, settings: Any, arrays: Arrays) -> Steps[Stages]:
         """Writes the gradients of the views to the given arrays."""
@@ -46,11 +51,13 @@ class CpuEngine:
         self._workspace = _native.GaussianWorkspace()
         self._scratch = _native.GaussianPass()
 
-    def forward(self, views: Any, settings: Any, arrays: Arrays, retain: bool) -> Steps[tuple[Kept | None, Stages]]:
-        """Renders the views into the given arrays; with `retain` returns the state for `backward`."""
+    def forward(
+        self, views: Any, settings: Any, arrays: Arrays, retain: bool, rows: tuple[int, int] | None
+    ) -> Steps[tuple[Kept | None, Stages]]:
+        """Renders the tiles of the rows into the given arrays; with `retain` returns the state for `backward`."""
         # Others use the scratch pass between the views of one call.
         kept = _native.GaussianPass() if retain or len(views) > 1 else self._scratch
-        kept.prepare(len(views), retain)
+        kept.prepare(len(views), retain, *(rows or ()))
         stages = Stages()
         try:
             for view in range(len(views)):
@@ -95,8 +102,10 @@ class CudaEngine:
         self._current_stream = current_stream
         self.session = native.GaussianCudaSession(device)
 
-    def forward(self, views: Any, settings: Any, arrays: Arrays, retain: bool) -> Steps[tuple[Kept | None, Stages]]:
-        """Queues the rendering of the views; with `retain` returns the state for `backward`."""
+    def forward(
+        self, views: Any, settings: Any, arrays: Arrays, retain: bool, rows: tuple[int, int] | None
+    ) -> Steps[tuple[Kept | None, Stages]]:
+        """Queues the rendering of the views, of all rows; with `retain` returns the state for `backward`."""
         yield
         kept = self._native.GaussianCudaPass()
         runs = [self._native.gaussian_cuda_forward]

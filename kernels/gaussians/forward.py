@@ -83,6 +83,7 @@ def forward(
     outputs: Sequence[str] = ("color",),
     retain: bool = False,
     into: Mapping[str, torch.Tensor] | None = None,
+    rows: tuple[int, int] | None = None,
     before_view: Callable[[], object] | None = None,
 ) -> Forward:
     """Renders Gaussians.
@@ -100,6 +101,9 @@ def forward(
         retain: Keep the state that `backward` needs.
         into: Tensors to write outputs to, by name; the other outputs are allocated. That of "color" may be uint8: it
             then receives levels, see `levels.write_levels`.
+        rows: Of the images only these rows are wanted, from the first to before the second; others may hold anything,
+            and their gradients must be 0. None: all. On the CPU, not along rays, others are not drawn. (0, 0) is for
+            outputs per Gaussian alone.
         before_view: Called before each camera (on CUDA before each launch, of several cameras, or of all with `retain`
             or several scenes); an exception that it raises ends the call.
 
@@ -116,7 +120,8 @@ def forward(
         result.outputs["color"]  # [1, 48, 64, 3]
     """
     given: dict[str, Any] = {"background": background, "transforms": transforms, "rays": rays, "outputs": outputs}
-    steps = forward_steps(gaussians, cameras, settings, retain=retain, into=into, whole=before_view is None, **given)
+    options: dict[str, Any] = {"retain": retain, "into": into, "rows": rows, "whole": before_view is None}
+    steps = forward_steps(gaussians, cameras, settings, **options, **given)
     return complete(steps, before_view)
 
 
@@ -131,6 +136,7 @@ def forward_steps(
     outputs: Sequence[str] = ("color",),
     retain: bool = False,
     into: Mapping[str, torch.Tensor] | None = None,
+    rows: tuple[int, int] | None = None,
     whole: bool = False,
 ) -> Steps[Forward]:
     """Do what `forward` does in steps, between which others may run on the same thread; `whole`: one step on CUDA."""
@@ -140,6 +146,7 @@ def forward_steps(
         check("ids" not in outputs, "precision", "'full' with the output 'ids'", settings.precision)
         check(not retain, "precision", "'full' with retain, which gradients and trainings need", settings.precision)
     _check_rays(gaussians, cameras, settings, rays)
+    _check_rows(rows, cameras[0].height, outputs, retain)
     backgrounds = check_background(background, gaussians, len(cameras))
     slices = _slices(gaussians, cameras, transforms)
     size, lidar = (cameras[0].width, cameras[0].height), cameras[0].lidar is not None
@@ -167,7 +174,7 @@ def forward_steps(
         if len(views) < len(cameras):
             parts = {name: None if tensor is None else tensor[part] for name, tensor in by_view.items()}
         arrays = {**scene, **parts, "lidar_angles": lidar_tables(cameras[part], gaussians.device)}
-        kept, spent = yield from engine.forward(views, native_settings, arrays, retain)
+        kept, spent = yield from engine.forward(views, native_settings, arrays, retain, rows)
         times.views += spent.views
     if "surface_normals" in outputs:
         tensors["surface_normals"].copy_(surface_normals(tensors["expected_depth"], cameras))
@@ -204,6 +211,15 @@ def _check_outputs(settings: Settings, outputs: Sequence[str]) -> None:
         for name in ON_RAYS:
             if name in outputs:
                 raise ArgumentError("outputs", f"{name!r} only with response 'ray'", f"response {settings.response!r}")
+
+
+def _check_rows(rows: tuple[int, int] | None, height: int, outputs: Sequence[str], retain: bool) -> None:
+    """Raises ArgumentError unless these are rows of the images, and some if images are wanted."""
+    if rows is None:
+        return
+    least = 1 if retain or not set(outputs) <= set(PER_GAUSSIAN) else 0
+    ok = 0 <= rows[0] <= rows[1] <= height and rows[1] - rows[0] >= least and "surface_normals" not in outputs
+    check(ok, "rows", f"two rows from 0 to {height}, at least {least} apart, and no surface_normals", rows)
 
 
 def _check_rays(gaussians: Gaussians, cameras: Sequence[Camera], settings: Settings, rays: torch.Tensor | None) -> None:

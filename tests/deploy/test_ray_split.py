@@ -122,7 +122,7 @@ def test_gradients_of_several_cameras_are_those_of_one_worker(scene: Any) -> Non
         assert_relative(name, found[name], gradient, 1e-4)
 
 
-def test_gradients_of_what_is_in_one_band_alone_are_equal_bit_by_bit(scene: Any) -> None:
+def test_many_gradients_are_those_of_one_worker_bit_by_bit(scene: Any) -> None:
     case = many()
     upstream = upstream_of(dataclasses.replace(case, cameras=case.cameras[:1]), ("color",))
     scene.render(camera_of(case.cameras[0]), background=case.background, retain=True)

@@ -250,7 +250,7 @@ void bind_gaussians(nb::module_& m) {
   bind_settings(m);
   nb::class_<Pass>(m, "GaussianPass")
       .def(nb::init<>())
-      .def("prepare", &Pass::prepare, "count"_a, "retained"_a)
+      .def("prepare", &Pass::prepare, "count"_a, "retained"_a, "first_row"_a = 0, "end_row"_a = kMaxExtent)
       .def("drop_lists", &Pass::drop_lists)
       .def_prop_ro("bytes", &Pass::bytes);
   nb::class_<Workspace>(m, "GaussianWorkspace")

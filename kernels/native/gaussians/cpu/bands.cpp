@@ -8,6 +8,8 @@ namespace {
 // The approximate cost of drawing a row of tiles: the blocks drawn, and fetching the entries.
 void weigh_rows(const ViewData& data, int64_t* weights) {
   for_parts(data.tiles_y, [&](int y) {
+    weights[y] = 0;
+    if (y < data.first_row || y >= data.end_row) return;
     const uint32_t begin = data.tile_starts[y * data.tiles_x], end = data.tile_starts[(y + 1) * data.tiles_x];
     int64_t weight = 64 * data.tiles_x + 2 * static_cast<int64_t>(end - begin);
     for (uint32_t i = begin; i < end; ++i) weight += __builtin_popcount(data.masks[i]);

@@ -210,7 +210,7 @@ inline void draw_tiles(const View* views, int view, const Settings& settings, co
   const int runs = (data.tiles_x + kRun - 1) / kRun;
   const int state_floats = (kSums + sums + 1) * kLanes;
   const int threads = thread_count();
-  const int total = runs * data.tiles_y;
+  const int total = runs * (data.end_row - data.first_row);
   const int parts = total < threads ? total : threads;
   const std::size_t batch_floats = sizeof(Batch) / sizeof(float);
   const std::size_t states_floats = static_cast<std::size_t>(kBlocks) * state_floats;
@@ -224,7 +224,7 @@ inline void draw_tiles(const View* views, int view, const Settings& settings, co
     const TileImages tile_images(images, states + states_floats);
     const Drawing drawing{views[view], settings, data, tile_images};
     for (int run = next++; run < total && !is_stopping(); run = next++) {
-      const int y = run / runs, first = run % runs * kRun;
+      const int y = data.first_row + run / runs, first = run % runs * kRun;
       for (int x = first; x < first + kRun && x < data.tiles_x; ++x) draw(drawing, x, y, batch, states, state_floats);
     }
   });

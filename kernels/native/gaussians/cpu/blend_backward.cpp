@@ -1,6 +1,8 @@
 // Differentiates the blending of ellipses.
 #include "gaussians/cpu/blend_backward.h"
 
+#include <algorithm>
+
 #include "gaussians/cpu/rays/backward.h"
 
 LG_BEGIN_ENGINE(gaussians)
@@ -206,8 +208,8 @@ void differentiate_view(const View* views, int view, const Settings& settings, c
     float* blocks = memory + band * part_floats;
     double* background = backgrounds + static_cast<std::size_t>(band) * (channels + 8);
     for (int c = 0; c < channels; ++c) background[c] = 0.0;
-    const int end = bands.first[band + 1] * data.tiles_x;
-    for (int tile = bands.first[band] * data.tiles_x; tile < end && !is_stopping(); ++tile) {
+    const int first = std::max(bands.first[band], data.first_row), last = std::min(bands.first[band + 1], data.end_row);
+    for (int tile = first * data.tiles_x; tile < last * data.tiles_x && !is_stopping(); ++tile) {
       run(d, band, tile, blocks, block_floats, blocks + static_cast<std::size_t>(kBlocks) * block_floats,
           needs_background ? background : nullptr);
     }

@@ -20,6 +20,9 @@ inline constexpr const char* kStageNames[] = {"project", "sort", "bin", "blend",
 struct ViewState {
   Features features;
   int tiles_x = 0, tiles_y = 0;
+  // The rows of tiles that are drawn.
+  int first_row = 0, end_row = 0;
+
   Buffer rectangles;     // [N] pixels that may be touched; empty where culled
   Buffer records;        // [N, kRecordFloats], see math/record.h
   Buffer more_features;  // [N, features], where they do not fit into a record
@@ -51,14 +54,19 @@ class Pass {
   Pass(const Pass&) = delete;
   Pass& operator=(const Pass&) = delete;
 
-  // Room for `count` views; states that are there stay, with their memory.
-  void prepare(int count, bool retained) {
+  // Room for `count` views; states that are there stay, with their memory. Of the images only the rows of pixels from
+  // `first_row` to before `end_row` are wanted: on the film other rows of tiles are not drawn.
+  void prepare(int count, bool retained, int first_row = 0, int end_row = kMaxExtent) {
     retained_ = retained;
     count_ = count;
+    first_row_ = first_row;
+    end_row_ = end_row;
     const std::size_t states = retained ? count : 1;
     while (views_.size() < states) views_.push_back(std::make_unique<ViewState>());
   }
   int count() const { return count_; }
+  int first_row() const { return first_row_; }
+  int end_row() const { return end_row_; }
   // Returns large lists, after which the views cannot be used.
   void drop_lists() {
     for (const auto& view : views_) {
@@ -75,7 +83,7 @@ class Pass {
 
  private:
   bool retained_ = false;
-  int count_ = 0;
+  int count_ = 0, first_row_ = 0, end_row_ = 0;
   std::vector<std::unique_ptr<ViewState>> views_;
 };
 

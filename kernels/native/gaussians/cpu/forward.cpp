@@ -1,5 +1,7 @@
 // The forward pass of a view: project, sort by depth, bin, blend. Binning, which finds the tiles that each ellipse
 // overlaps, is in this file; the other stages have their own.
+#include <algorithm>
+
 #include "gaussians/cpu/rays/stages.h"
 #include "gaussians/cpu/view.h"
 #include "gaussians/math/blend.h"
@@ -14,8 +16,11 @@ struct TileRange {
   int x0, x1, y0, y1;  // Inclusive.
 };
 
-LG_INLINE TileRange tiles_of(const PixelRectangle& r) {
-  return {r.x0 / kTileWidth, (r.x1 - 1) / kTileWidth, r.y0 / kTileHeight, (r.y1 - 1) / kTileHeight};
+// The tiles of a rectangle that are drawn; none where the last row lies before the first.
+LG_INLINE TileRange tiles_of(const PixelRectangle& r, const ViewData& data) {
+  const int y0 = r.y0 / kTileHeight, y1 = (r.y1 - 1) / kTileHeight;
+  return {r.x0 / kTileWidth, (r.x1 - 1) / kTileWidth, y0 > data.first_row ? y0 : data.first_row,
+          y1 < data.end_row ? y1 : data.end_row - 1};
 }
 
 // Bits of the tiles of the window at (x, y) that the ellipse reaches, within the range.
@@ -60,7 +65,8 @@ void bin_view(const Settings& settings, const ViewData& data, const uint64_t* pa
         if (counting) __builtin_prefetch(data.ellipse(ahead));
       }
       const uint32_t id = static_cast<uint32_t>(pairs[i]);
-      const TileRange range = tiles_of(data.rectangles[id]);
+      const TileRange range = tiles_of(data.rectangles[id], data);
+      if (range.y1 < range.y0) continue;
       const int first = range.y0 * data.tiles_x + range.x0;
       if (range.x0 == range.x1 && range.y0 == range.y1) {
         visit(first, id);
@@ -94,6 +100,10 @@ void forward_view(const View* views, int view, const Settings& settings, const S
   state.features = features_of(settings, scene, outputs);
   state.tiles_x = (views[view].width + kTileWidth - 1) / kTileWidth;
   state.tiles_y = (views[view].height + kTileHeight - 1) / kTileHeight;
+  // Along rays all are.
+  const int first = settings.rays ? 0 : pass.first_row(), end = settings.rays ? kMaxExtent : pass.end_row();
+  state.first_row = std::min(first / kTileHeight, state.tiles_y);
+  state.end_row = std::min((end + kTileHeight - 1) / kTileHeight, state.tiles_y);
   Segments segments;
   ViewData data = view_data(state, scene.count);
   RayField field{};
@@ -104,6 +114,7 @@ void forward_view(const View* views, int view, const Settings& settings, const S
   const RayField* rays = settings.rays ? &field : nullptr;
   uint64_t* pairs = project_view(views, view, settings, scene, outputs, data, rays, w, segments);
   clock.stage(kProjectStage);
+  if (state.first_row >= state.end_row) return;
   const uint64_t* sorted = sort_by_key(pairs, scene.count, segments, w.pairs_swap, w.histogram);
   clock.stage(kSortStage);
   if (rays != nullptr) {

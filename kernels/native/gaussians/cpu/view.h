@@ -27,6 +27,7 @@ constexpr int inline_features(const Features& features) {
 struct ViewData {
   Features features;
   int tiles_x, tiles_y;
+  int first_row, end_row;  // The rows of tiles that are drawn.
   PixelRectangle* rectangles;
   float* records;        // Records of ellipses, surfels, or along rays: see math/record.h, math/surfel.h, math/ray.h.
   float* more_features;  // Null where features are in the records.
@@ -52,6 +53,8 @@ inline ViewData view_data(ViewState& state, int64_t count) {
   data.features = state.features;
   data.tiles_x = state.tiles_x;
   data.tiles_y = state.tiles_y;
+  data.first_row = state.first_row;
+  data.end_row = state.end_row;
   data.rectangles = state.rectangles.ensure<PixelRectangle>(n);
   data.records = state.records.ensure<float>(n * kRecordFloats);
   const int total = state.features.total();

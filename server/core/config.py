@@ -18,6 +18,10 @@ class ConfigError(ValueError):
     """The configuration is invalid; retrying cannot help."""
 
 
+class PreferredPort(int):
+    """A port that nobody asked for: where it is in use, a worker takes a free one."""
+
+
 def _option(default: Any, text: str, *, choices: tuple[str, ...] | None = None, kind: str | None = None) -> Any:
     return field(default=default, metadata={"help": text, "choices": choices, "kind": kind})
 
@@ -42,7 +46,10 @@ class Config:
     device: str = _option("auto", "auto, cpu, cuda:N, a comma-separated list, or all; one worker process per device")
     host: str = _option("127.0.0.1", "address to listen on")
     port: int = _option(50051, "gRPC port of the first worker, further workers use the next ports; 0: free ports")
-    metrics_port: int = _option(9464, "port of the Prometheus metrics, counted like --port; 0: free ports")
+    metrics_port: int = _option(
+        PreferredPort(9464),
+        "port of the Prometheus metrics, counted like --port; 0: free ports, as where the default one is in use",
+    )
     metrics_host: str = _option(
         "", "address of the metrics; none: --host if it is a loopback address, otherwise 127.0.0.1", kind="HOST"
     )
@@ -252,7 +259,7 @@ class Config:
                 unit = option.metadata["kind"] or option.name.rpartition("_")[2].upper()
                 group.add_argument(
                     _flag(option.name),
-                    type=type(option.default),
+                    type=int if isinstance(option.default, int) else type(option.default),
                     default=option.default,
                     choices=choices,
                     metavar=None if choices else unit,

@@ -15,7 +15,7 @@ _EXAMPLES = """\
 examples:
   lumigrad serve                                         on the first CUDA device, or on the CPU
   lumigrad serve --device cuda:0,cuda:1 --port 50051     two workers, on ports 50051 and 50052
-  lumigrad serve --port 0 --metrics-port 0               on free ports, which the log reports
+  lumigrad serve --port 0                                a second worker, on a free port, which the log reports
   lumigrad serve --sensorsim scenes/                     driving scenes, for AlpaSim and others
   lumigrad serve --host 0.0.0.0 --tls-cert worker.pem --tls-key worker.key --tokens-file tenants
 """
@@ -35,6 +35,7 @@ class ServeCommand:
         """Serve until a signal; returns the exit code."""
         try:
             config = Config.from_arguments(arguments)
+            logs.configure(config.log_format, config.log_level)
             # Reported here once, instead of by every worker.
             if find_spec("torch") is None:
                 raise ModuleNotFoundError("No module named 'torch'", name="torch")
@@ -44,7 +45,6 @@ class ServeCommand:
         except ConfigError as error:
             sys.stderr.write(f"lumigrad: error: {error}\n")
             return CONFIG_ERROR
-        logs.configure(config.log_format, config.log_level)
         logs.event("starting: not ready yet", device=config.device)
         if supervisor is not None:
             return supervisor.run()

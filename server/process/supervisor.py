@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from lumigrad.server.core import logs
-from lumigrad.server.core.config import Config, ConfigError
+from lumigrad.server.core.config import Config, ConfigError, PreferredPort
 from lumigrad.server.core.errors import CONFIG_ERROR, STOPPED
 from lumigrad.server.core.link import signal_pipe
 from lumigrad.server.process.child import WorkerProcess
@@ -134,8 +134,20 @@ class Supervisor:
         """The configuration of one worker: its device and reserved ports."""
         config = self._config
         port = self._reserve("--port", config.host, config.port, index)
-        metrics_port = self._reserve("--metrics-port", config.metrics_address, config.metrics_port, index)
+        metrics_port = self._reserve_metrics(config, index)
         return dataclasses.replace(config.of_worker(index, count), device=device, port=port, metrics_port=metrics_port)
+
+    def _reserve_metrics(self, config: Config, index: int) -> int:
+        """The port of the metrics, which does not keep a second worker from starting unless it was asked for."""
+        option, host, first = "--metrics-port", config.metrics_address, config.metrics_port
+        try:
+            return self._reserve(option, host, first, index)
+        except ConfigError:
+            if not isinstance(first, PreferredPort):
+                raise
+        port = self._reserve(option, host, 0, index)
+        logs.event("the default port of the metrics is in use: another one", logging.WARNING, metrics_port=port)
+        return port
 
     def _reserve(self, option: str, host: str, first: int, index: int) -> int:
         if first and first + index >= 1 << 16:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import subprocess
@@ -17,7 +18,7 @@ from lumigrad.v1 import render_pb2, worker_pb2
 from support.calls.raw_calls import RawClient, color_gradient, failure, spec_of, sphere_cloud
 from support.workers.forks import lumigrad
 from support.workers.slow_render import SlowRender, wait_for, wait_until
-from support.workers.worker import WorkerProcess, worker
+from support.workers.worker import LUMIGRAD, WorkerProcess, worker
 
 
 def serve(*options: str) -> subprocess.CompletedProcess[str]:
@@ -46,6 +47,26 @@ def test_a_port_in_use_is_an_error_at_once(option: str) -> None:
     assert what in result.stderr
     assert "Traceback" not in result.stderr
     assert result.stdout == ""
+
+
+def test_the_default_port_of_the_metrics_gives_way() -> None:
+    with socket.socket() as taken:
+        # If another process has it, it is taken just as well.
+        with contextlib.suppress(OSError):
+            taken.bind(("127.0.0.1", 9464))
+            taken.listen()
+        process = subprocess.Popen(
+            [LUMIGRAD, "serve", "--device", "cpu", "--port", "0"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        announced = re.search(r"\(metrics (\d+)\)", process.stdout.readline())
+        process.terminate()
+        _, log = process.communicate(timeout=60)
+    assert announced is not None and announced[1] != "9464"
+    assert f"the default port of the metrics is in use: another one metrics_port={announced[1]}" in log
 
 
 def test_a_second_worker_on_the_same_port_does_not_start(shared_worker: WorkerProcess) -> None:

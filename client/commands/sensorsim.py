@@ -98,7 +98,7 @@ def _replay(client: Client, log: Path, folder: Path | None) -> int:
                 errors += 1
                 print(f"{name}: {picture.error}")
             elif folder is not None:
-                path = folder / (name.replace("/", "-") + _suffix(picture.image))
+                path = folder / (name.replace("/", "-") + _SUFFIXES.get(picture.image[:4], ".rgb"))
                 with naming(path), replaced(path) as new:
                     new.write_bytes(picture.image)
     seconds = time.perf_counter() - started
@@ -110,11 +110,6 @@ def _replay(client: Client, log: Path, folder: Path | None) -> int:
         f"{p50:.1f} ms p50, {p99:.1f} ms p99 a call; {frames / seconds:.1f} frames/s"
     )
     return _FAILED if errors else 0
-
-
-def _suffix(image: bytes) -> str:
-    """Return the suffix of a picture's file; planes of bytes have no header."""
-    return _SUFFIXES.get(image[:4], ".rgb")
 
 
 command = Command("check driving scenes, or replay the log of a simulator", _add_arguments, _run)

@@ -57,15 +57,11 @@ def _run(arguments: argparse.Namespace) -> int:
 
     with opened(arguments) as viewer:
         print(f"{viewer.title}: {viewer.url}\nCtrl-C ends it", flush=True)
-        _wait()
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        # Ctrl-C is the normal end.
+        with suppress(KeyboardInterrupt):
+            threading.Event().wait()
     return 0
-
-
-def _wait() -> None:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # Ctrl-C is the normal end.
-    with suppress(KeyboardInterrupt):
-        threading.Event().wait()
 
 
 command = Command("show a scene in the browser", _add_arguments, _run)

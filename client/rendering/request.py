@@ -261,7 +261,10 @@ def outputs_of(
     for named in outputs:
         array = reader.read(named.tensor, named.name)
         if named.HasField("encoded"):
-            files[named.name] = _files(array, named.encoded.lengths)
+            ends = list(accumulate(named.encoded.lengths))
+            files[named.name] = tuple(
+                array[end - length : end].tobytes() for end, length in zip(ends, named.encoded.lengths, strict=True)
+            )
         else:
             is_half = named.tensor.dtype in _HALVES
             arrays[named.name] = dtypes.to_float32(array, named.tensor.dtype) if is_half else array
@@ -277,8 +280,3 @@ def gradients_of(reply: Reply[Any], single: bool) -> dict[str, Array]:
             array = dtypes.to_float32(array, named.tensor.dtype)
         arrays[named.name] = array[0] if single and named.name.startswith(PER_CAMERA) else array
     return arrays
-
-
-def _files(contents: Array, lengths: Sequence[int]) -> tuple[bytes, ...]:
-    ends = list(accumulate(lengths))
-    return tuple(contents[end - length : end].tobytes() for end, length in zip(ends, lengths, strict=True))

@@ -329,7 +329,8 @@ class TrainingCalls(Cancellable):
         has_snapshots = started.snapshot_every > 0 or started.HasField("snapshot_step")
         if target_images is None and started.has_loss and has_snapshots:
             try:
-                target_images = _downloaded(trainer, stream, worker)
+                hashes = [view.target for view in trainer.views()[0]]
+                target_images = stream.repeated(partial(TargetImages.downloaded, hashes, worker.store))
             except BaseException:
                 trainer.close(finish=False)
                 raise
@@ -355,11 +356,6 @@ class TrainingCalls(Cancellable):
         stream = TrainingStream(worker.connection, call.affinity, call.timeout_s, self._workers.retry_s, restore)
         stream.cancellation = call.cancellation
         return stream
-
-
-def _downloaded(trainer: Trainer, stream: TrainingStream, worker: Worker) -> TargetImages:
-    hashes = [view.target for view in trainer.views()[0]]
-    return stream.repeated(partial(TargetImages.downloaded, hashes, worker.store))
 
 
 def _set_rendering(

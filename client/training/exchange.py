@@ -203,7 +203,11 @@ class Exchange:
         except ProtocolError as failed:
             error = Internal(f"the worker at {self._target} broke the contract: {failed}")
         finally:
-            self._release()
+            # Replies will not arrive for the requests that are left: their shared memory is released.
+            with self._lock:
+                self._is_over = True
+            while self._sent:
+                self._sent.popleft().trip.end(succeeded=False)
             self._has_ended.set()
         self._incoming.put(error)
 
@@ -229,13 +233,6 @@ class Exchange:
             self._sent.popleft()
             sent.trip.end(succeeded=True)
         return replies
-
-    def _release(self) -> None:
-        """Releases the shared memory of requests whose replies will not arrive."""
-        with self._lock:
-            self._is_over = True
-        while self._sent:
-            self._sent.popleft().trip.end(succeeded=False)
 
 
 def _each_step(message: training_pb2.TrainReply) -> Iterator[training_pb2.TrainReply]:

@@ -211,7 +211,10 @@ class TrainingStream:
             if self._ready:
                 return self._ready.popleft()
             try:
-                reply = self._live().receive(self.cancellation)
+                if self._exchange is None:
+                    self._resume()
+                assert self._exchange is not None
+                reply = self._exchange.receive(self.cancellation)
             except LaneLost as error:
                 # The call reaches another worker than the one that opened the lane, or the lane is broken.
                 self._may_use_lanes = False
@@ -250,12 +253,6 @@ class TrainingStream:
     @property
     def _has_lanes(self) -> bool:
         return self._may_use_lanes and self._started.has_lanes
-
-    def _live(self) -> Exchange:
-        if self._exchange is None:
-            self._resume()
-        assert self._exchange is not None
-        return self._exchange
 
     def _delivered(self, request: Request, reply: TrainReply) -> TrainReply:
         request.delivered += 1

@@ -213,18 +213,15 @@ class Lanes:
         except (LumigradError, LaneFailed, OSError) as error:
             self._not_before = time.monotonic() + self._pause_s
             self._pause_s = min(2 * self._pause_s, _LARGEST_PAUSE_S)
-            self._warn(error)
+            if self._mode == "shared":
+                warnings.warn(
+                    f"no shared memory with the worker at {self._target} ({error}); payloads travel with the stream",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
             return None
         self._pause_s = _FIRST_PAUSE_S
         return lane
-
-    def _warn(self, error: Exception) -> None:
-        if self._mode == "shared":
-            warnings.warn(
-                f"no shared memory with the worker at {self._target} ({error}); payloads travel with the stream",
-                RuntimeWarning,
-                stacklevel=2,
-            )
 
 
 def _open(offer: Any, call: Call) -> Lane:

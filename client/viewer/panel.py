@@ -172,7 +172,8 @@ class Panel:
         self._legend = gui.add_html("", visible=False)
         self._is_automatic = gui.add_checkbox("Automatic range", True, visible=False)
         self._range = gui.add_vector2("Nearest, farthest", (0.0, 10.0), min=(0.0, 0.0), step=0.01, visible=False)
-        self._background = gui.add_rgb("Background", _levels(background))
+        red, green, blue = (min(max(round(255 * value), 0), 255) for value in background)
+        self._background = gui.add_rgb("Background", (red, green, blue))
         degrees = min(max(math.degrees(first.fov), _NARROWEST), _WIDEST)
         self._fov = gui.add_slider("Field of view (°)", _NARROWEST, _WIDEST, 0.5, round(2 * degrees) / 2)
         self._height = gui.add_dropdown(
@@ -236,8 +237,3 @@ def headline(title: str, facts: Sequence[str]) -> str:
     """Returns HTML for the top of the panel."""
     lines = "".join(f'<div style="opacity:0.7">{escape(fact)}</div>' for fact in facts)
     return f'<div style="padding:0 0.6em 0.5em;font-size:0.85em"><b>{escape(title)}</b>{lines}</div>'
-
-
-def _levels(color: tuple[float, float, float]) -> tuple[int, int, int]:
-    red, green, blue = (min(max(round(255 * value), 0), 255) for value in color)
-    return red, green, blue

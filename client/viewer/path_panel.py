@@ -91,7 +91,10 @@ class PathPanel:
             return
         self._stop_export.clear()
         try:
-            self._send(list(path.frames(_FRAMES_PER_SECOND)))
+            views = list(path.frames(_FRAMES_PER_SECOND))
+            content = _video(self._pictures(views))
+            if not self._stop_export.is_set():
+                self._browser.send_file_download(f"{self._title}.mp4", content, save_immediately=True)
         except Exception as error:
             self._fail(error)
         finally:
@@ -112,11 +115,6 @@ class PathPanel:
             )
             return None
         return CameraPath(tuple(self._keys), self._seconds.value, self._is_loop.value)
-
-    def _send(self, views: list[Viewpoint]) -> None:
-        content = _video(self._pictures(views))
-        if not self._stop_export.is_set():
-            self._browser.send_file_download(f"{self._title}.mp4", content, save_immediately=True)
 
     def _pictures(self, views: list[Viewpoint]) -> Iterator[Levels]:
         for index, view in enumerate(views):

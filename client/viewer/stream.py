@@ -81,17 +81,15 @@ class Pace:
     def size(self, width: int, height: int) -> tuple[int, int]:
         """Returns the size of the next image while the camera moves, for a window of this size; pixels."""
         if self._sizes:
-            ideal = min(max(self._ideal_step(width * height), 0.0), self._lowest_step)
+            fixed, slope = self._costs()
+            spare = max(self.target_s - fixed, _LEAST_SHARE_OF_TIME * max(self.target_s, fixed))
+            # Steps below full size at which images take the target time.
+            ideal = _STEPS / 2 * math.log2(max(slope * width * height, 1e-9) / spare)
+            ideal = min(max(ideal, 0.0), self._lowest_step)
             if abs(ideal - self._step) > _INERTIA_STEPS:
                 self._step = min(float(round(ideal)), self._lowest_step)
         share = 2.0 ** (-self._step / _STEPS)
         return max(1, round(width * share)), max(1, round(height * share))
-
-    def _ideal_step(self, pixels: int) -> float:
-        """The number of steps below full size at which images take the target time."""
-        fixed, slope = self._costs()
-        spare = max(self.target_s - fixed, _LEAST_SHARE_OF_TIME * max(self.target_s, fixed))
-        return _STEPS / 2 * math.log2(max(slope * pixels, 1e-9) / spare)
 
     def _costs(self) -> tuple[float, float]:
         """Seconds per image and per pixel: weighted least squares, both non-negative."""

@@ -189,15 +189,11 @@ def added(parts: Sequence[Gradients], rows: Collection[str], joined: Collection[
         elif index is not None and name in rows:
             arrays[name] = _summed_rows(index, [part["index"] for part in parts], found)
         else:
-            arrays[name] = _summed(found)
+            total = found[0] + found[1]
+            for array in found[2:]:
+                total += array
+            arrays[name] = total
     return Gradients(arrays, slowest([part.timings for part in parts]))
-
-
-def _summed(arrays: Sequence[Array]) -> Array:
-    total = arrays[0] + arrays[1]
-    for array in arrays[2:]:
-        total += array
-    return total
 
 
 def _summed_rows(index: Array, indices: Sequence[Array], rows: Sequence[Array]) -> Array:

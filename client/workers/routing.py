@@ -22,17 +22,14 @@ def ranked(key: str, names: Iterable[str]) -> list[str]:
     A weight depends on the key and one name only. Removing a name therefore keeps the order of the others, so the keys
     of a lost worker are spread over all others; a new name comes first for its share of the keys.
     """
-    return sorted(names, key=lambda name: (_weight(key, name), name), reverse=True)
+    weights = {name: hashlib.blake2b(f"{key}\0{name}".encode(), digest_size=8).digest() for name in names}
+    return sorted(weights, key=lambda name: (weights[name], name), reverse=True)
 
 
 @lru_cache(maxsize=1024)
 def _ranked_once(key: str, names: tuple[str, ...]) -> tuple[str, ...]:
     """Workers as `ranked` orders them, kept: it hashes each name, and every call of a scene needs the same order."""
     return tuple(ranked(key, names))
-
-
-def _weight(key: str, name: str) -> bytes:
-    return hashlib.blake2b(f"{key}\0{name}".encode(), digest_size=8).digest()
 
 
 class Route(NamedTuple):

@@ -215,7 +215,10 @@ class Metrics:
         self.bytes.labels(method, "received").inc(received)
         self.bytes.labels(method, "sent").inc(sent)
         if tenant:
-            label = self._label_of(tenant)
+            # Tenants after the first `_MAX_TENANTS` share a label.
+            if len(self._tenants) < _MAX_TENANTS:
+                self._tenants.add(tenant)
+            label = tenant if tenant in self._tenants else _OTHERS
             self.tenant_calls.labels(label).inc(calls)
             self.tenant_bytes.labels(label).inc(received + sent)
 
@@ -249,12 +252,6 @@ class Metrics:
         if stage.startswith(_KERNEL):
             return self.kernel_seconds, (engine, op, stage.removeprefix(_KERNEL))
         return self.stage_seconds, (stage,)
-
-    def _label_of(self, tenant: str) -> str:
-        """The label of a tenant; tenants after the first `_MAX_TENANTS` share one."""
-        if len(self._tenants) < _MAX_TENANTS:
-            self._tenants.add(tenant)
-        return tenant if tenant in self._tenants else _OTHERS
 
     def observe_total(self, name: str, text: str, read: Callable[[], float]) -> None:
         """Show what `read` returns as a counter."""

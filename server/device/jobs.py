@@ -282,7 +282,11 @@ class Slices(Generic[T]):
         except BaseException:
             self._steps = None
             raise
-        self._keep()
+        # Memory that was allocated is counted from now on, in place of the cost of each job.
+        self._kept += self.cost.bytes - self.cost.payload_bytes
+        self._memory.keep(self.cost.bytes - self.cost.payload_bytes)
+        # The rest of the work says nothing about the time of its kind.
+        self.cost = replace(self.cost, bytes=self.cost.payload_bytes, kind=None)
         return Rest.OPEN
 
     def close(self) -> None:
@@ -290,10 +294,3 @@ class Slices(Generic[T]):
         self._steps = None
         self._memory.keep(-self._kept)
         self._kept = 0
-
-    def _keep(self) -> None:
-        """Have what was allocated counted from now on, in place of the cost of each job."""
-        self._kept += self.cost.bytes - self.cost.payload_bytes
-        self._memory.keep(self.cost.bytes - self.cost.payload_bytes)
-        # The rest of the work says nothing about the time of its kind.
-        self.cost = replace(self.cost, bytes=self.cost.payload_bytes, kind=None)

@@ -341,7 +341,12 @@ class DeviceMemory:
         if result.refused_bytes and not self._widen(cost, result.refused_bytes):
             raise self._refusal(cost, result.refused_bytes) from result.cause
         if not result.refused_bytes:
-            self._relieve(cost)
+            # Half of the forward states go, or more if the job needs more, and all cached memory.
+            if self._transfer is not None:
+                self._transfer.settle()
+            if self._contexts is not None:
+                self._contexts.drop(max(cost.bytes, self._contexts.bytes // 2))
+            trim(self._device)
         if cost.is_repeatable:
             result = self._attempt(work, self._room_for(cost))
             if not isinstance(result, _Shortage):
@@ -367,14 +372,6 @@ class DeviceMemory:
             return _Shortage(error, room.refused if isinstance(error, NoRoom) else 0)
         self._failures = 0
         return result
-
-    def _relieve(self, cost: Cost) -> None:
-        """Free half of the forward states, or more if the job needs more, and all cached memory."""
-        if self._transfer is not None:
-            self._transfer.settle()
-        if self._contexts is not None:
-            self._contexts.drop(max(cost.bytes, self._contexts.bytes // 2))
-        trim(self._device)
 
     def _room_for(self, cost: Cost) -> MemoryRoom:
         return MemoryRoom(self._room_bytes(cost, self._free(cost)))

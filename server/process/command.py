@@ -40,7 +40,10 @@ class ServeCommand:
             if find_spec("torch") is None:
                 raise ModuleNotFoundError("No module named 'torch'", name="torch")
             if config.sensorsim:
-                _check_scenes(config.sensorsim)
+                # Scenes that no worker could serve are a ConfigError. Without scenes none of the packages is needed.
+                from lumigrad.server.sensorsim.catalog import Catalog
+
+                Catalog.open(config.sensorsim)
             supervisor = None if config.no_supervisor else Supervisor(config)
         except ConfigError as error:
             sys.stderr.write(f"lumigrad: error: {error}\n")
@@ -52,14 +55,6 @@ class ServeCommand:
         from lumigrad.server.process.main import run
 
         return run(config.of_worker(0))
-
-
-def _check_scenes(folder: str) -> None:
-    """Raise ConfigError for scenes that no worker could serve."""
-    # Imported late: `lumigrad serve` needs none of its packages without such scenes.
-    from lumigrad.server.sensorsim.catalog import Catalog
-
-    Catalog.open(folder)
 
 
 command = ServeCommand()

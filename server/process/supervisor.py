@@ -101,7 +101,8 @@ class Supervisor:
         """Run until SIGTERM or SIGINT, or until no worker can be restarted; returns the exit code."""
         logs.configure(self._config.log_format, self._config.log_level)
         name_process("lumigrad-super")
-        self._listen_to_signals()
+        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+        self._selector.register(signal_pipe(numbers), selectors.EVENT_READ)
         while True:
             code = None
             with self._surviving("an error of the supervisor"):
@@ -155,10 +156,6 @@ class Supervisor:
         self._ports.append(_reserved(option, host, first and first + index))
         return int(self._ports[-1].getsockname()[1])
 
-    def _listen_to_signals(self) -> None:
-        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
-        self._selector.register(signal_pipe(numbers), selectors.EVENT_READ)
-
     def _wait(self) -> signal.Signals | None:
         """Wait for the next event; returns the signal to stop, if one arrived."""
         pause = _LONGEST_PAUSE_SECONDS
@@ -208,7 +205,10 @@ class Supervisor:
             slot.end_silent()
         code = None if slot.process is None else slot.process.poll()
         if slot.process is not None and code is not None:
-            self._disconnect(slot.process)
+            if slot.process.line.fileno() in self._selector.get_map():
+                self._forward_announcements(slot.process)
+            if slot.process.line.fileno() in self._selector.get_map():
+                self._selector.unregister(slot.process.line)
             slot.record_exit(code, is_stopping=self._kill_at is not None)
 
     def _check_fork_server(self) -> None:
@@ -217,7 +217,12 @@ class Supervisor:
         if server is not None and (server.is_overdue or server.poll() is not None):
             self._end_fork_server()
             logs.event("the fork server ended", logging.ERROR, code=server.poll(), loaded=server.is_loaded)
-            self._retry_fork_server()
+            # Without it no worker can be restarted.
+            pause = self._fork_server_crashes.add()
+            self._fork_server_at = time.monotonic() + (_FORK_SERVER_PAUSE_SECONDS if pause is None else pause)
+            if pause is None and not any(self._processes()):
+                for slot in self._slots:
+                    slot.give_up("the fork server")
         if self._fork_server is None and self._kill_at is None and time.monotonic() >= self._fork_server_at:
             try:
                 self._fork_server = ForkServer(self._command)
@@ -226,14 +231,6 @@ class Supervisor:
                 # Failing to start a process must not affect running workers.
                 logs.event("cannot start a process", logging.ERROR, error=error)
                 self._fork_server_at = time.monotonic() + _NO_PROCESS_SECONDS
-
-    def _retry_fork_server(self) -> None:
-        """Decide when to start the next one; without it, no worker can be restarted."""
-        pause = self._fork_server_crashes.add()
-        self._fork_server_at = time.monotonic() + (_FORK_SERVER_PAUSE_SECONDS if pause is None else pause)
-        if pause is None and not any(self._processes()):
-            for slot in self._slots:
-                slot.give_up("the fork server")
 
     def _start(self, slot: Slot) -> None:
         if self._fork_server is None or not self._fork_server.is_loaded:
@@ -289,9 +286,3 @@ class Supervisor:
             if server.line.fileno() in self._selector.get_map():
                 self._selector.unregister(server.line)
             server.end()
-
-    def _disconnect(self, process: WorkerProcess) -> None:
-        if process.line.fileno() in self._selector.get_map():
-            self._forward_announcements(process)
-        if process.line.fileno() in self._selector.get_map():
-            self._selector.unregister(process.line)

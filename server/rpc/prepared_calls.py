@@ -192,7 +192,10 @@ class PreparedCalls:
         call.on_end(job.end)
         outcome = job.run(call.times.arrived)
         if outcome == Outcome.DONE:
-            _note(job, prepared, call)
+            record = call.record
+            record.engine, record.operation = prepared.engine, "forward"
+            record.batch_views = job.batch_views
+            call.times.milliseconds = job.stages
             return job.reply
         if outcome == Outcome.CANCELLED:
             call.check()
@@ -220,10 +223,3 @@ def _check_outcome(outcome: Outcome, overdue_limit: float) -> None:
         raise DeviceTimeError(overdue_limit)
     if outcome == Outcome.CANCELLED:
         raise CancelledError
-
-
-def _note(job: RenderJob, prepared: PreparedRender, call: Call) -> None:
-    record = call.record
-    record.engine, record.operation = prepared.engine, "forward"
-    record.batch_views = job.batch_views
-    call.times.milliseconds = job.stages

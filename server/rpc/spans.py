@@ -65,7 +65,10 @@ class SpanTracer:
         )
         context = span.get_span_context()
         if span.is_recording():
-            self._add_stages(record, span)
+            below = trace.set_span_in_context(span)
+            for stage, started, ended in record.times.spans or ():
+                child = self._tracer.start_span(stage, context=below, start_time=record.epoch_ns(started))
+                child.end(record.epoch_ns(ended))
             if record.code in _FAULTS:
                 span.set_status(trace.StatusCode.ERROR)
             span.end(record.epoch_ns(record.times.ended))
@@ -78,12 +81,6 @@ class SpanTracer:
         sending = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)
         sending.start()
         sending.join(_CLOSE_SECONDS)
-
-    def _add_stages(self, record: CallRecord, span: trace.Span) -> None:
-        below = trace.set_span_in_context(span)
-        for stage, started, ended in record.times.spans or ():
-            child = self._tracer.start_span(stage, context=below, start_time=record.epoch_ns(started))
-            child.end(record.epoch_ns(ended))
 
 
 class _WatchedExporter(SpanExporter):

@@ -16,7 +16,7 @@ from lumigrad.server.core.errors import InvalidArgumentError, StoppingError
 from lumigrad.server.core.limits import require
 from lumigrad.server.rpc.handler import CallHandler
 from lumigrad.server.rpc.request_check import RequestCheck
-from lumigrad.server.rpc.status import Answer, answer_to
+from lumigrad.server.rpc.status import answer_to
 from lumigrad.v1 import render_pb2
 
 METHOD = "RenderService.RenderFrame"
@@ -89,14 +89,18 @@ class Frame:
 
     def send(self, handler: CallHandler, send: Callable[[bytes], bool]) -> None:
         """Send its reply by a function that returns False once the stream has ended; then end its call."""
-        answer = None if self._error is None else _answer(self.call, self._error)
+        answer = None
+        if self._error is not None:
+            # A call that has ended meanwhile gets the reason for that.
+            answer = answer_to(self.call.ended() or self._error, self.call.record.request_id)
         # The record comes before the reply, so that whoever has it finds the call in the metrics.
         handler.leave(self.call, answer, self._error)
         try:
             if self.is_skipped:
                 return
             if answer is not None:
-                send(self._status(answer))
+                status = details.status_of(answer.code.value[0], answer.text, answer.details)
+                send(render_pb2.FrameReply(number=self.number, status=status).SerializeToString())
             elif (
                 self._first is not None
                 and send(self._first)
@@ -108,15 +112,6 @@ class Frame:
             getattr(self._replies, "close", lambda: None)()
             self._error = self._first = None
             self.call.end()
-
-    def _status(self, answer: Answer) -> bytes:
-        status = details.status_of(answer.code.value[0], answer.text, answer.details)
-        return render_pb2.FrameReply(number=self.number, status=status).SerializeToString()
-
-
-def _answer(call: Call, error: BaseException) -> Answer:
-    """The status for an error; if the call has ended meanwhile, the reason for that takes precedence."""
-    return answer_to(call.ended() or error, call.record.request_id)
 
 
 def frame_id(whole: Call, number: int | str) -> str:

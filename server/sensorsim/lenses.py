@@ -192,7 +192,7 @@ def _ftheta(lens: sensorsim_pb2.FthetaCameraParam, sensor: camera_pb2.SensorCame
     cx, cy = ((value + 0.5) * size.scale for value in (lens.principal_point_x, lens.principal_point_y))
     inverse = np.linalg.inv([[c, d], [e, 1.0]])
     distance = max(float(np.linalg.norm(inverse @ (x - cx, y - cy))) for x, y in size.corners)
-    furthest = _value_at(reference, distance) if is_backward else _angle_at(reference, distance)
+    furthest = _value(reference, min(distance, _fold(reference))) if is_backward else _angle_at(reference, distance)
     widest = _angle(lens.max_angle, furthest, field)
     made = camera_pb2.FThetaLens(
         cx=cx,
@@ -228,11 +228,6 @@ def _value(polynomial: Sequence[float], at: float) -> float:
     for c in reversed(polynomial):
         value = value * at + c
     return value
-
-
-def _value_at(polynomial: Sequence[float], distance: float) -> float:
-    """The angle at a distance; beyond where the polynomial rises, the angle there."""
-    return _value(polynomial, min(distance, _fold(polynomial)))
 
 
 def _angle_at(polynomial: Sequence[float], distance: float) -> float:

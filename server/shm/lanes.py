@@ -158,15 +158,12 @@ class Lanes:
                     self._accept()
                 else:
                     self._serve(key.data)
-            self._trim()
-
-    def _trim(self) -> None:
-        now = time.monotonic()
-        for connection in list(self._connections):
-            if connection.is_open and connection.lane is not None:
-                connection.lane.trim(_IDLE_SECONDS)
-            elif connection.until < now:
-                self._disconnect(connection)
+            now = time.monotonic()
+            for connection in list(self._connections):
+                if connection.is_open and connection.lane is not None:
+                    connection.lane.trim(_IDLE_SECONDS)
+                elif connection.until < now:
+                    self._disconnect(connection)
 
     def _accept(self) -> None:
         try:

@@ -149,15 +149,12 @@ class SpoolWriter:
         sweep_at = time.monotonic() + _SWEEP_SECONDS
         while True:
             now = time.monotonic()
-            ready = [writing for writing in self._waiting if self._is_ready(writing, now)]
+            ready = [each for each in self._waiting if self._is_hurried or each.is_awaited or each.due <= now]
             if ready:
                 return min(ready, key=self._order)
             if now >= sweep_at:
                 return None
             self._changed.wait(min([sweep_at, *(writing.due for writing in self._waiting)]) - now)
-
-    def _is_ready(self, writing: Writing, now: float) -> bool:
-        return self._is_hurried or writing.is_awaited or writing.due <= now
 
     def _order(self, writing: Writing) -> tuple[float, bool, float]:
         return self._seconds[writing.owner], not writing.is_awaited, writing.due

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections import deque
 from collections.abc import Hashable, Sequence
 
 import numpy as np
@@ -75,7 +76,9 @@ class PagePool(LruStore[torch.Tensor | CutRows]):
         self._metrics = metrics
         # The bytes of cuts that are drawn, by who draws them: they stay in memory even if they are evicted here.
         self._drawn: dict[Hashable, int] = {}
-        self._ended = threading.Condition()
+        # Who waits for room, in order of arrival.
+        self._waiting: deque[Hashable] = deque()
+        self._changed = threading.Condition()
         super().__init__(limit_bytes, 1 << 62, budget)
 
     def room_rows(self, table: LevelTable) -> int:
@@ -83,18 +86,29 @@ class PagePool(LruStore[torch.Tensor | CutRows]):
         return self._limit_bytes // _CUT_FRACTION // table.row_bytes
 
     def begin_drawing(self, drawer: Hashable, nbytes: int, call: Call) -> None:
-        """Wait until a cut has room beside those that are drawn; raises what `Call.check` raises."""
-        with self._ended:
-            while self._drawn and sum(self._drawn.values()) + nbytes > self._limit_bytes:
-                call.turn.give()
-                call.check()
-                self._ended.wait(_LOOK_SECONDS)
-            self._drawn[drawer] = nbytes
+        """Wait until a cut has room beside those that are drawn, first come, first served.
+
+        Raises what `Call.check` raises. Whoever waits must not draw another cut: one before it may wait for that room.
+        """
+        with self._changed:
+            self._waiting.append(drawer)
+            try:
+                while self._waiting[0] is not drawer or not self._has_room(nbytes):
+                    call.turn.give()
+                    call.check()
+                    self._changed.wait(_LOOK_SECONDS)
+                self._drawn[drawer] = nbytes
+            finally:
+                self._waiting.remove(drawer)
+                self._changed.notify_all()
+
+    def _has_room(self, nbytes: int) -> bool:
+        return not self._drawn or sum(self._drawn.values()) + nbytes <= self._limit_bytes
 
     def end_drawing(self, drawer: Hashable) -> bool:
         """Give back the room of a cut; False if that was done before."""
-        with self._ended:
-            self._ended.notify_all()
+        with self._changed:
+            self._changed.notify_all()
             return self._drawn.pop(drawer, None) is not None
 
     def page(self, scene_id: str, page: int, level: int) -> torch.Tensor | None:

@@ -39,3 +39,26 @@ def test_a_cut_waits_for_room_beside_those_that_are_drawn() -> None:
     assert pool.end_drawing("two") and pool.end_drawing("three")
     # A cut that is larger than all of it is drawn alone.
     draw("large", 200)
+
+
+def test_cuts_get_room_in_the_order_of_their_arrival() -> None:
+    pool, call = PagePool(100, Budget(1000), Metrics()), StandInCall()
+    order: list[str] = []
+    pool.begin_drawing("first", 60, call)
+
+    def draw(drawer: str, nbytes: int) -> None:
+        pool.begin_drawing(drawer, nbytes, call)
+        order.append(drawer)
+
+    threads = [threading.Thread(target=draw, args=args) for args in (("large", 80), ("small", 20))]
+    for waiting, thread in enumerate(threads, 1):
+        thread.start()
+        while len(pool._waiting) < waiting:
+            thread.join(0.001)
+    # There would be room for the small one, which came later.
+    threads[1].join(0.2)
+    assert order == []
+    pool.end_drawing("first")
+    for thread in threads:
+        thread.join(30)
+    assert order == ["large", "small"]

@@ -1,0 +1,139 @@
+"""The pages of a scene with levels for one call: those in memory, and those that the spool has to read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from lumigrad.protos import dtypes
+from lumigrad.protos.dtypes import Array
+from lumigrad.server.core.call import Allocate, Call
+from lumigrad.server.core.errors import SceneNotFoundError
+from lumigrad.server.device.memory import Cost
+from lumigrad.server.engines.levels import LevelTable
+from lumigrad.server.storage.spool_files import DamagedError, PayloadFile
+from lumigrad.server.storage.tenants import Runtime
+
+T = TypeVar("T")
+# A page and its level.
+Place = tuple[int, int]
+# Pages that are read or copied without a look at the call, and about how many bytes one read has.
+_STEP = 64
+_READ_BYTES = 4 << 20
+# Reads that may wait while others are added for later calls.
+_MOST_AHEAD = 16
+
+
+class LevelPages:
+    """Finds pages in memory and has others read. A page that was found stays in memory until it is taken."""
+
+    def __init__(self, scene_id: str, table: LevelTable, runtime: Runtime) -> None:
+        self._scene_id, self._table, self._runtime = scene_id, table, runtime
+        self._found: dict[Place, torch.Tensor] = {}
+        self._file: PayloadFile | None = None
+
+    def find(self, place: Place) -> bool:
+        """Whether a page is in memory, where it then stays."""
+        if place not in self._found:
+            page = self._runtime.pages.page(self._scene_id, *place)
+            if page is not None:
+                self._found[place] = page
+        return place in self._found
+
+    def take(self, places: Sequence[Place]) -> list[torch.Tensor]:
+        """The first pages at these places, as far as they are in memory, some at a time."""
+        found = []
+        for place in places[:_STEP]:
+            if not self.find(place):
+                break
+            found.append(self._found.pop(place))
+        return found
+
+    def wait_for(self, places: Sequence[Place], call: Call) -> None:
+        """Have the first places that are not in memory read; raises what `Call.check` raises."""
+        missing = self._missing(places)
+        read = partial(self._read, self._opened(), missing)
+        self._found |= self._runtime.reads.wait_for((self._scene_id, *missing), read, call)
+
+    def read_ahead(self, places: Sequence[Place]) -> None:
+        """Have places read for later calls, as many as the reads that wait leave room for."""
+        while missing := self._missing(places):
+            read = partial(self._read, self._opened(), missing)
+            if not self._runtime.reads.begin((self._scene_id, *missing), read, _MOST_AHEAD):
+                return
+            places = places[places.index(missing[-1]) + 1 :]
+
+    def close(self) -> None:
+        """Let go of what was found, and of the file."""
+        self._found.clear()
+        self._file = None
+        self._forget_deleted()
+
+    def _missing(self, places: Sequence[Place]) -> list[Place]:
+        """The first places of which the rows are not in memory: so many that one read takes little time."""
+        missing: list[Place] = []
+        nbytes = 0
+        for place in places:
+            if nbytes > _READ_BYTES or len(missing) == _STEP:
+                break
+            if place not in self._found and self._runtime.pages.page(self._scene_id, *place) is None:
+                missing.append(place)
+                nbytes += self._bytes_of(place)
+        return missing
+
+    def _bytes_of(self, place: Place) -> int:
+        return int(self._table.counts[place]) * self._table.row_bytes
+
+    def _opened(self) -> PayloadFile:
+        """The file of the rows, which stays readable until the call ends, even if the scene is deleted."""
+        if self._file is None and self._runtime.spool is not None:
+            self._file = self._runtime.spool.open_levels(self._scene_id)
+        if self._file is None:
+            raise SceneNotFoundError(self._scene_id)
+        return self._file
+
+    def _read(self, file: PayloadFile, places: Sequence[Place], allocate: Allocate) -> dict[Place, torch.Tensor]:
+        """Read pages, on the thread of the tenant's reads."""
+        runtime = self._runtime
+        try:
+            arrays = [self._rows_in(file, place, allocate) for place in places]
+        except DamagedError as error:
+            assert runtime.spool is not None
+            runtime.spool.damaged(self._scene_id, error)
+            raise SceneNotFoundError(self._scene_id) from error
+        upload = runtime.transfer.upload
+        pages = with_tensors(lambda: [upload(array, dtypes.FLOAT32) for array in arrays], runtime, None)
+        for place, page in zip(places, pages, strict=True):
+            runtime.pages.keep_page(self._scene_id, *place, page)
+        self._forget_deleted()
+        return dict(zip(places, pages, strict=True))
+
+    def _rows_in(self, file: PayloadFile, place: Place, allocate: Allocate) -> Array:
+        raw = file.read(self._table.offset(*place), allocate(self._bytes_of(place)))
+        if hashlib.sha256(raw).digest() != self._table.digests[place].tobytes():
+            raise DamagedError(f"level {place[1]} of page {place[0]} is not what was written")
+        return np.frombuffer(raw, np.float32)
+
+    def _forget_deleted(self) -> None:
+        """Remove what was kept of a scene since it was deleted, which nobody would find again."""
+        spool = self._runtime.spool
+        if spool is None or not spool.touch(self._scene_id):
+            self._runtime.pages.forget(self._scene_id)
+
+
+def with_tensors(work: Callable[[], T], runtime: Runtime, call: Call | None) -> T:
+    """Do work with tensors on the device's thread; on the CPU here, beside the jobs of others."""
+    if runtime.transfer.is_cpu:
+        return work()
+
+    def finished() -> T:
+        result = work()
+        runtime.transfer.finish()
+        return result
+
+    return runtime.executor.run(finished, call, Cost(is_repeatable=True), waits=True, tenant=runtime.tenant)

@@ -24,6 +24,7 @@ from lumigrad.protos.chunks import SHORT_BYTES
 from lumigrad.protos.dtypes import Array, to_numpy
 from lumigrad.protos.tensors import ALIGNMENT
 from lumigrad.protos.wire import varint
+from lumigrad.server.core.call import Call
 from lumigrad.server.device.jobs import Numbers
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.content import Tensors
@@ -105,30 +106,36 @@ class PreparedKinds:
             self._by_key.pop(next(iter(self._by_key)), None)
 
 
+@dataclass(frozen=True)
+class Example:
+    """A call that has just succeeded, like which others are prepared.
+
+    Attributes:
+        reply: Its reply, without payload, timings and the name of a state.
+        payload_bytes: The size of its payload.
+        cost: Its cost.
+    """
+
+    call: Call
+    reply: Any
+    payload_bytes: int
+    cost: Cost
+
+
 def prepared_render(
-    task: Task,
-    tensors: Tensors,
-    formats: ImageFormats,
-    reply: render_pb2.RenderReply,
-    payload_bytes: int,
-    cost: Cost,
-    numbers: Numbers,
-    *,
-    is_cpu: bool,
+    example: Example, task: Task, tensors: Tensors, formats: ImageFormats, numbers: Numbers, *, is_cpu: bool
 ) -> PreparedRender | None:
     """Prepare renders like one that has just succeeded; None: there is no faster way for its kind.
 
     Args:
+        example: The call.
         task: What it was.
         tensors: Those of the stored scene.
         formats: Its image formats.
-        reply: Its reply, without payload and timings.
-        payload_bytes: The size of its payload.
-        cost: Its cost.
         numbers: Of the queue.
         is_cpu: Whether the CPU draws them.
     """
-    plan = task.plan
+    plan, reply, payload_bytes, cost = task.plan, example.reply, example.payload_bytes, example.cost
     if not is_plain(plan, reply):
         return None
     parts, head, message_bytes = _parts_of(plan, formats, reply), b"", math.inf

@@ -19,6 +19,7 @@ from lumigrad.server.engines.content import Shapes, Tensors
 from lumigrad.server.engines.gaussians import GAUSSIANS, GaussianPlan, gaussian_plan
 from lumigrad.server.engines.images import ImageFormats
 from lumigrad.server.engines.prepared import (
+    Example,
     PreparedKinds,
     encoding_of,
     head_of,
@@ -122,11 +123,9 @@ class PassState:
 
 def prepared_pass(
     forward: ForwardState,
+    example: Example,
     source: PassSource,
     formats: ImageFormats,
-    reply: render_pb2.RenderReply,
-    payload_bytes: int,
-    cost: Cost,
     numbers: Numbers,
     passes: Passes,
     *,
@@ -136,16 +135,15 @@ def prepared_pass(
 
     Args:
         forward: Its state.
+        example: The call.
         source: What its states have in common.
         formats: Its image formats.
-        reply: Its reply, without the name of the state, payload and timings.
-        payload_bytes: The size of its payload.
-        cost: Its cost.
         numbers: Of the queue.
         passes: Computes retained passes.
         is_cpu: Whether the CPU does.
     """
     plan, state = forward.task.plan, forward.state
+    reply, payload_bytes, cost = example.reply, example.payload_bytes, example.cost
     if not isinstance(plan, GaussianPlan) or not isinstance(state, gaussians.State) or plan.count == 0:
         return None
     if not is_plain(plan, reply) or any(formats.are_files(name) for name in plan.outputs):
@@ -193,23 +191,17 @@ class PreparedBackward:
 
 
 def prepared_backward(
-    spec: render_pb2.BackwardSpec,
-    state: PassState,
-    reply: render_pb2.BackwardReply,
-    payload_bytes: int,
-    cost: Cost,
-    numbers: Numbers,
+    example: Example, spec: render_pb2.BackwardSpec, state: PassState, numbers: Numbers
 ) -> PreparedBackward | None:
     """Prepare Backwards like one that has just succeeded; None: there is no faster way for its kind.
 
     Args:
+        example: The call.
         spec: Its request.
         state: What it has differentiated.
-        reply: Its reply, without payload and timings.
-        payload_bytes: The size of its payload.
-        cost: Its cost.
         numbers: Of the queue.
     """
+    reply, payload_bytes, cost = example.reply, example.payload_bytes, example.cost
     entries, gradients = spec.output_gradients, reply.gradients
     if spec.format.sparse or not _are_plain(entries, _INCOMING) or not _are_plain(gradients, _GRADIENTS):
         return None

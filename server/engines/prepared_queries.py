@@ -9,9 +9,8 @@ from lumigrad.kernels._native import DistanceQuery
 from lumigrad.server.device.jobs import Numbers
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.distances import DistancePlan, kernel_name
-from lumigrad.server.engines.prepared import head_of, message_bytes_of
+from lumigrad.server.engines.prepared import Example, head_of, message_bytes_of
 from lumigrad.server.engines.requests import Plan
-from lumigrad.v1 import distance_pb2
 
 
 @dataclass(frozen=True)
@@ -36,25 +35,18 @@ class PreparedQuery:
 
 
 def prepared_query(
-    plan: Plan,
-    world: meshes.World,
-    reply: distance_pb2.QueryReply,
-    payload_bytes: int,
-    cost: Cost,
-    numbers: Numbers,
-    queries: meshes.Queries,
+    example: Example, plan: Plan, world: meshes.World, numbers: Numbers, queries: meshes.Queries
 ) -> PreparedQuery | None:
     """Prepare queries like one that has just succeeded; None: there is no faster way for its kind.
 
     Args:
+        example: The call.
         plan: Its plan.
         world: What it has searched.
-        reply: Its reply, without payload and timings.
-        payload_bytes: The size of its payload.
-        cost: Its cost.
         numbers: Of the queue.
         queries: Answers prepared queries.
     """
+    reply, payload_bytes, cost = example.reply, example.payload_bytes, example.cost
     if not isinstance(plan, DistancePlan) or plan.kind is None or plan.per_obstacle or plan.count == 0:
         return None
     if reply.context_id or any(output.tensor.WhichOneof("location") != "payload" for output in reply.outputs):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from lumigrad.kernels import meshes
 from lumigrad.kernels.steps import Steps
@@ -18,7 +18,8 @@ from lumigrad.server.device.memory import Cost
 from lumigrad.server.device.transfer import Delivery, Transfer
 from lumigrad.server.engines.content import Content, Outline, Tensors
 from lumigrad.server.engines.distances import DISTANCES, SEMANTICS, DistanceInputs, DistancePlan, distance_plan
-from lumigrad.server.engines.runner import ForwardJob, Task
+from lumigrad.server.engines.prepared import Example
+from lumigrad.server.engines.runner import ForwardJob, ForwardState, Task
 from lumigrad.server.rpc.prepared_queries import PreparedQueries
 from lumigrad.server.rpc.render import EngineService
 from lumigrad.server.scenes.lookup import AcceptedKinds, find_scene
@@ -45,8 +46,9 @@ class DistanceService(EngineService):
         super().__init__(tenants, "query", (DISTANCES.name,))
         self.shortcuts = {"Query": PreparedQueries(tenants)}
 
-    def _drew(self, request: ForwardJob, cost: Cost, reply: Any, payload_bytes: int, call: Call) -> None:
-        self.shortcuts["Query"].prepare(request, cost, reply, payload_bytes, call)
+    def _drew(self, example: Example, request: ForwardJob, state: ForwardState | None) -> None:
+        if state is None:
+            self.shortcuts["Query"].prepare(example, request)
 
     def Query(self, frames: QueryFrames, call: Call) -> Iterator[Frame[distance_pb2.QueryReply]]:
         """Query the distances to a world or a mesh, stored or inline."""

@@ -157,8 +157,13 @@ def _done(made: NativeCall, outcome: Outcome, overdue_limit: float) -> NativeCal
     if outcome == Outcome.DONE:
         return made
     made.end()
+    check_outcome(outcome, overdue_limit)
+    return None
+
+
+def check_outcome(outcome: Outcome, overdue_limit: float) -> None:
+    """Raise the error of a job that was ended; all others that have failed may run again."""
     if outcome == Outcome.OVERDUE:
         raise DeviceTimeError(overdue_limit)
     if outcome == Outcome.CANCELLED:
         raise CancelledError
-    return None

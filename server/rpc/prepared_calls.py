@@ -12,11 +12,11 @@ from weakref import ReferenceType, ref
 from lumigrad.kernels._native import DrawingParts, Outcome, RenderJob, RenderRequest, ShortCall, read_render_request
 from lumigrad.protos.dtypes import Array
 from lumigrad.server.core.call import Call
-from lumigrad.server.core.errors import CancelledError, DeviceTimeError, SceneNotFoundError, VersionMismatchError
+from lumigrad.server.core.errors import SceneNotFoundError, VersionMismatchError
 from lumigrad.server.core.streams import check_room
-from lumigrad.server.device.memory import Cost
-from lumigrad.server.engines.prepared import PreparedRender, prepared_render
+from lumigrad.server.engines.prepared import Example, PreparedRender, prepared_render
 from lumigrad.server.engines.prepared_passes import PreparedPass
+from lumigrad.server.rpc.native_calls import check_outcome
 from lumigrad.server.rpc.prepared_passes import PreparedPasses
 from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime, Tenants
@@ -116,7 +116,7 @@ class PreparedCalls:
         staged = None if way.staging is None else way.staging(native)
         reply = short.draw(way.parts, native, request, staged, room, prepared.engine)
         if reply is None:
-            _check_outcome(short.outcome, short.overdue_limit)
+            check_outcome(short.outcome, short.overdue_limit)
         return reply
 
     def __call__(self, raw: bytes, call: Call, most_bytes: int) -> bytes | None:
@@ -153,16 +153,14 @@ class PreparedCalls:
         drawn = self._draw(prepared, request, room, call)
         return None if drawn is None else Drawn(prepared, prepared.arrays(drawn))
 
-    def prepare(self, request: Any, cost: Cost, reply: Any, payload_bytes: int, call: Call) -> None:
+    def prepare(self, example: Example, request: Any) -> None:
         """Prepare Renders like one that has just succeeded, if they can be."""
-        scene = request.scene
+        scene, call = request.scene, example.call
         if call.request is None or not isinstance(scene, StoredScene):
             return
         tensors, runtime = scene.load().tensors, self._tenants.of(call)
         numbers, is_cpu = runtime.executor.numbers, runtime.transfer.is_cpu
-        prepared = prepared_render(
-            request.task, tensors, request.formats, reply, payload_bytes, cost, numbers, is_cpu=is_cpu
-        )
+        prepared = prepared_render(example, request.task, tensors, request.formats, numbers, is_cpu=is_cpu)
         if prepared is not None:
             scene.prepared.add(call.request.key, prepared)
 
@@ -199,7 +197,7 @@ class PreparedCalls:
             return job.reply
         if outcome == Outcome.CANCELLED:
             call.check()
-        _check_outcome(outcome, job.overdue_limit)
+        check_outcome(outcome, job.overdue_limit)
         payload.release()
         return None
 
@@ -215,11 +213,3 @@ def staging(runtime: Runtime, native: Any) -> Any:
     """Host memory for the outputs of a render on their way; None: it needs none."""
     staged = runtime.renderer.staging_bytes(native)
     return runtime.transfer.allocate(staged) if staged else None
-
-
-def _check_outcome(outcome: Outcome, overdue_limit: float) -> None:
-    """Raise the error of a job that was ended; all others that have failed may run again."""
-    if outcome == Outcome.OVERDUE:
-        raise DeviceTimeError(overdue_limit)
-    if outcome == Outcome.CANCELLED:
-        raise CancelledError

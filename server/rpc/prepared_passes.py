@@ -12,8 +12,8 @@ from lumigrad.kernels._native import (
     read_backward_request,
 )
 from lumigrad.server.core.call import Call
-from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.gaussians import KIND
+from lumigrad.server.engines.prepared import Example
 from lumigrad.server.engines.prepared_passes import (
     PassSource,
     PassState,
@@ -105,27 +105,24 @@ class PreparedPasses:
         asking.answered(found, Sent(KIND, "backward", received, sent))
         return reply
 
-    def prepare_render(
-        self, request: Any, cost: Cost, reply: Any, payload_bytes: int, state: ForwardState, call: Call
-    ) -> None:
+    def prepare_render(self, example: Example, request: Any, state: ForwardState) -> None:
         """Prepare retained Renders like one that has just succeeded, if they can be."""
-        scene, runtime = request.scene, self._tenants.of(call)
+        scene, call, runtime = request.scene, example.call, self._tenants.of(example.call)
         if call.request is None or not isinstance(scene, StoredScene):
             return
         content, numbers = scene.load(), runtime.executor.numbers
         source = PassSource(content.tensors, scene.outline.shapes, scene.reference, runtime.limits)
         formats, passes, is_cpu = request.formats, runtime.passes, runtime.transfer.is_cpu
-        prepared = prepared_pass(state, source, formats, reply, payload_bytes, cost, numbers, passes, is_cpu=is_cpu)
+        prepared = prepared_pass(state, example, source, formats, numbers, passes, is_cpu=is_cpu)
         if prepared is not None:
             scene.prepared.add(call.request.key, prepared)
 
-    def prepare_backward(
-        self, state: Any, spec: render_pb2.BackwardSpec, cost: Cost, reply: Any, payload_bytes: int, call: Call
-    ) -> None:
+    def prepare_backward(self, example: Example, state: Any, spec: render_pb2.BackwardSpec) -> None:
         """Prepare Backwards like one that has just succeeded, if they can be."""
+        call = example.call
         if call.request is None or not isinstance(state, PassState):
             return
         numbers = self._tenants.of(call).executor.numbers
-        prepared = prepared_backward(spec, state, reply, payload_bytes, cost, numbers)
+        prepared = prepared_backward(example, spec, state, numbers)
         if prepared is not None:
             state.kind.backwards.add(call.request.key, prepared)

@@ -7,8 +7,8 @@ from typing import Any
 from lumigrad.kernels._native import QueryCall, ShortCall, read_query_request
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import SceneNotFoundError, VersionMismatchError
-from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.distances import DISTANCES
+from lumigrad.server.engines.prepared import Example
 from lumigrad.server.engines.prepared_queries import PreparedQuery, prepared_query
 from lumigrad.server.rpc.native_calls import Asking, AskingCall, AskingShort, Room, Sent
 from lumigrad.server.scenes.world import settled_world
@@ -60,15 +60,15 @@ class PreparedQueries:
         )
         return reply
 
-    def prepare(self, request: Any, cost: Cost, reply: Any, payload_bytes: int, call: Call) -> None:
+    def prepare(self, example: Example, request: Any) -> None:
         """Prepare queries like one that has just succeeded, if they can be."""
-        scene, runtime = request.scene, self._tenants.of(call)
+        scene, call, runtime = request.scene, example.call, self._tenants.of(example.call)
         if call.request is None or not isinstance(scene, StoredScene):
             return
         world, numbers = settled_world(scene.content), runtime.executor.numbers
         if world is None:
             return
         plan, queries = request.task.plan, runtime.queries
-        prepared = prepared_query(plan, world, reply, payload_bytes, cost, numbers, queries)
+        prepared = prepared_query(example, plan, world, numbers, queries)
         if prepared is not None:
             scene.prepared.add(call.request.key, prepared)

@@ -21,6 +21,7 @@ from lumigrad.server.engines.gaussians import GAUSSIANS
 from lumigrad.server.engines.gradients import Wanted
 from lumigrad.server.engines.images import ImageFormats
 from lumigrad.server.engines.levels import KIND as LEVELS
+from lumigrad.server.engines.prepared import Example
 from lumigrad.server.engines.requests import checked_gradients
 from lumigrad.server.engines.runner import ForwardJob, ForwardState, Retained, Task
 from lumigrad.server.rpc.prepared_calls import Drawn, PreparedCalls
@@ -58,19 +59,13 @@ class EngineService(ABC):
         self._tenants.of(call).contexts.release(request.context_id)
         return render_pb2.ReleaseReply()
 
-    def _drew(self, request: ForwardJob, cost: Cost, reply: Any, payload_bytes: int, call: Call) -> None:
-        """Note a forward pass that has succeeded, with its reply before payload and timings."""
-        del request, cost, reply, payload_bytes, call
+    @abstractmethod
+    def _drew(self, example: Example, request: ForwardJob, state: ForwardState | None) -> None:
+        """Note a forward pass that has succeeded; `state` is what it has retained."""
 
-    def _retained(
-        self, request: ForwardJob, cost: Cost, reply: Any, payload_bytes: int, state: ForwardState, call: Call
-    ) -> None:
-        """Likewise one that is retained."""
-        del request, cost, reply, payload_bytes, state, call
-
-    def _differentiated(self, state: Any, spec: Any, cost: Cost, reply: Any, payload_bytes: int, call: Call) -> None:
-        """Likewise the backward pass of a retained state."""
-        del state, spec, cost, reply, payload_bytes, call
+    def _differentiated(self, example: Example, state: Any, spec: Any) -> None:
+        """Note the backward pass of a retained state that has succeeded."""
+        del example, state, spec
 
     def _draw(self, call: Call) -> Drawn | None:
         """The drawing of native code for a call whose like was drawn before; None: it does not draw this one."""
@@ -127,10 +122,7 @@ class EngineService(ABC):
         if task.cut is not None and isinstance(reply, render_pb2.RenderReply):
             reply.levels.CopyFrom(task.cut.report)
         reply.outputs.extend(request.formats.named(result.outputs, payload, call))
-        if result.state is None:
-            self._drew(request, cost, reply, payload.length, call)
-        else:
-            self._retained(request, cost, reply, payload.length, result.state, call)
+        self._drew(Example(call, reply, payload.length, cost), request, result.state)
         # Image files may be larger than the pixels that they are made of.
         runtime.payload_memory.reserve(max(0, payload.length - reserved), call)
         if result.state is not None:
@@ -178,7 +170,7 @@ class EngineService(ABC):
         payload = call.lane.writer(call.most_payload_bytes)
         reply.gradients.extend(named_tensors(gradients.arrays, payload))
         if retained is not None:
-            self._differentiated(retained, spec, cost, reply, payload.length, call)
+            self._differentiated(Example(call, reply, payload.length, cost), retained, spec)
         yield from timed(reply, payload, receiver.expect_end, call)
 
 
@@ -246,16 +238,14 @@ class RenderService(EngineService):
         self.shortcuts = {"Render": self._renders, "Backward": self._passes}
         self.look_up = self._renders.look_up
 
-    def _drew(self, request: ForwardJob, cost: Cost, reply: Any, payload_bytes: int, call: Call) -> None:
-        self._renders.prepare(request, cost, reply, payload_bytes, call)
+    def _drew(self, example: Example, request: ForwardJob, state: ForwardState | None) -> None:
+        if state is None:
+            self._renders.prepare(example, request)
+        else:
+            self._passes.prepare_render(example, request, state)
 
-    def _retained(
-        self, request: ForwardJob, cost: Cost, reply: Any, payload_bytes: int, state: ForwardState, call: Call
-    ) -> None:
-        self._passes.prepare_render(request, cost, reply, payload_bytes, state, call)
-
-    def _differentiated(self, state: Any, spec: Any, cost: Cost, reply: Any, payload_bytes: int, call: Call) -> None:
-        self._passes.prepare_backward(state, spec, cost, reply, payload_bytes, call)
+    def _differentiated(self, example: Example, state: Any, spec: Any) -> None:
+        self._passes.prepare_backward(example, state, spec)
 
     def _draw(self, call: Call) -> Drawn | None:
         return self._renders.draw(call)

@@ -38,23 +38,8 @@ def rasterization_inria_wrapper(
     `lumigrad.client.compat.diff_gaussian_rasterization`; all channels are rendered at once. As there, the principal
     point is the centre of the picture, whatever Ks have, and the least depth shown is 0.2.
 
-    Args:
-        means: [.., N, 3] centres, scene units.
-        quats: [.., N, 4] rotations (w, x, y, z), of any length.
-        scales: [.., N, 3] standard deviations, scene units.
-        opacities: [.., N] in [0, 1].
-        colors: [.., N, D] or [.., C, N, D] channels; with sh_degree [N, K, D] coefficients.
-        viewmats: [.., C, 4, 4] world to camera.
-        Ks: [.., C, 3, 3] intrinsics, pixels.
-        width: picture width, pixels.
-        height: picture height, pixels.
-        near_plane: accepted, without effect.
-        far_plane: accepted, without effect.
-        eps2d: must be 0.3.
-        sh_degree: degree in use; None: colors are channels.
-        backgrounds: [.., C, D]; None: 0.
-        target: the worker's address; None: LUMIGRAD_TARGET, else localhost:50051.
-        **kwargs: accepted, without effect.
+    The arguments are those of `rasterization`, but coefficients are [N, K, D], `eps2d` must be 0.3, and `near_plane`,
+    `far_plane` and `kwargs` have no effect.
 
     Returns:
         Colours [.., C, H, W, D], None and an empty dictionary.

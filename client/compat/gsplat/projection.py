@@ -126,25 +126,10 @@ def fully_fused_projection(
     All results but radii and indices have gradients, of the first and of higher orders, to every tensor: unlike the
     original's also to Ks.
 
-    Args:
-        means: [.., N, 3] centres, scene units; float32 or float64, as all.
-        covars: [.., N, 6] covariances (xx, xy, xz, yy, yz, zz), or None, and
-        quats: [.., N, 4] rotations (w, x, y, z), of any length,
-        scales: [.., N, 3] standard deviations, scene units.
-        viewmats: [.., C, 4, 4] world to camera.
-        Ks: [.., C, 3, 3] intrinsics, pixels; fx, fy, cx and cy are used.
-        width: picture width, pixels.
-        height: picture height, pixels.
-        eps2d: blur in the picture, pixels squared.
-        near_plane: least depth shown, scene units.
-        far_plane: largest depth shown, scene units.
-        radius_clip: Gaussians with radii of at most this many pixels are culled.
-        packed: results hold visible Gaussians only, [nnz, ...].
-        sparse_grad: with `packed` and no leading sizes: gradients of the tensors of Gaussians are COO tensors.
-        calc_compensations: also compute the factors of opacities that make up for the blur.
-        camera_model: "pinhole", "ortho" or "fisheye".
-        opacities: [.., N] in [0, 1]; ellipses end where their alpha falls below 1/255. None: at 3.33 standard
-            deviations.
+    The arguments are those of `rasterization`, all float32 or all float64, but `covars` are [.., N, 6] (xx, xy, xz, yy,
+    yz, zz). With `packed` results hold visible Gaussians only, [nnz, ...]; `sparse_grad` needs it, and no leading
+    sizes. With `calc_compensations` the factors of opacities that make up for the blur are computed, too. Where
+    `opacities` are given, ellipses end where their alpha falls below 1/255, else at 3.33 standard deviations.
 
     Returns:
         radii int32 [.., C, N, 2], pixels; means2d [.., C, N, 2], pixels; depths [.., C, N]; conics [.., C, N, 3],

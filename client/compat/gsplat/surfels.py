@@ -67,34 +67,11 @@ def rasterization_2dgs(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor, dict[str, Any]]:
     """Renders flat Gaussians on a worker like gsplat's function of this name, gradients included.
 
-    Args:
-        means: [.., N, 3] centres, scene units.
-        quats: [.., N, 4] rotations (w, x, y, z), of any length.
-        scales: [.., N, 3] standard deviations, scene units, or [.., N, 2]; the third is not used, and of negative ones
-            the absolute values are.
-        opacities: [.., N] in [0, 1].
-        colors: [.., N, D] or [.., C, N, D] channels; with sh_degree [.., N, K, D] or [.., C, N, K, D] coefficients. May
-            be None if only the depth is rendered.
-        viewmats: [.., C, 4, 4] world to camera.
-        Ks: [.., C, 3, 3] intrinsics, pixels; fx, fy, cx and cy are used.
-        width: picture width, pixels.
-        height: picture height, pixels.
-        near_plane: least depth shown, scene units.
-        far_plane: largest depth shown, scene units.
-        radius_clip: surfels with radii of at most this many pixels are not shown.
-        eps2d: accepted, without effect, as in gsplat.
-        sh_degree: degree in use; None: colors are channels, not coefficients.
-        packed: values per surfel in the last result are of visible ones only, [nnz, ...].
-        tile_size: edge of the tiles in the last result, pixels: 4, 8 or 16. As in gsplat, surfels are cut at the tiles
-            that their boxes meet.
-        backgrounds: [.., C, D]; None: 0.
-        render_mode: "RGB", "D" (accumulated depth), "ED" (expected depth), "RGB+D" or "RGB+ED".
-        sparse_grad: with `packed`: gradients of means, quats and scales are COO tensors.
-        absgrad: after backward `meta["gradient_2dgs"].absgrad` has the sums of absolute gradients.
-        distloss: compute the distortion, which needs a mode with depths; without it, it is 0.
-        depth_mode: the depth of the surface whose normals are returned: "expected", the depth in the picture, or
-            "median".
-        target: the worker's address; None: LUMIGRAD_TARGET, else localhost:50051.
+    The arguments are those of `rasterization`, but `scales` may be [.., N, 2], since the third is not used; `eps2d` has
+    no effect, as in gsplat; `tile_size` is 4, 8 or 16 pixels, and surfels are cut at the tiles that their boxes meet,
+    as in gsplat; `absgrad` is that of `meta["gradient_2dgs"]`. With `distloss` the distortion is computed, which needs
+    a mode with depths; without it, it is 0. `depth_mode` is the depth of the surface whose normals are returned:
+    "expected", the depth in the picture, or "median".
 
     Returns:
         Colours [.., C, H, W, X], alphas [.., C, H, W, 1], blended normals [.., C, H, W, 3] (world frame), normals of

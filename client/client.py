@@ -108,7 +108,7 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
         attempts = RoutedAttempts(self._workers, None, call)
         while True:
             with attempts as worker:
-                return worker.connection.lane(attempts.call)
+                return worker.connection.lanes.kind(attempts.call)
 
     def close(self) -> None:
         """Closes the connections. Stored scenes stay on the workers.

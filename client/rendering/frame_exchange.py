@@ -76,7 +76,7 @@ class FrameExchange:
     def send(self, sent: Sent, *, pipelined: bool) -> None:
         """Sends a request; does not wait for the reply. `pipelined`: other frames are on their way."""
         connection = self._connection
-        sent.trip = connection.trip(sent.call) if self._has_lanes else StreamTrip()
+        sent.trip = connection.lanes.trip(sent.call) if self._has_lanes else StreamTrip()
         message = render_pb2.FrameRequest(
             number=sent.number,
             timeout_ms=max(1, round(1e3 * sent.call.remaining_s())),

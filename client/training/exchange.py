@@ -143,13 +143,13 @@ class Exchange:
 
     def send(self, request: Request, *, has_lanes: bool) -> None:
         """Sends a request after those before it, by a lane if it `has_lanes`; does not wait for the reply."""
-        trip = self._connection.trip(self._lane_call) if has_lanes and request.has_tensors else StreamTrip()
+        trip = self._connection.lanes.trip(self._lane_call) if has_lanes and request.has_tensors else StreamTrip()
         try:
             message = request.encoded(trip)
         except BaseException:
             trip.end(succeeded=False)
             raise
-        self._connection.note(trip.payload.length)
+        self._connection.lanes.note(trip.payload.length)
         with self._lock:
             is_over = self._is_over
             if not is_over:
@@ -219,7 +219,7 @@ class Exchange:
             raise ProtocolError("kind", "a reply to a request", message.WhichOneof("kind"))
         assembler = PayloadAssembler(message.payload_bytes, REPLY_LIMIT_BYTES)
         payload = collect_until_full(first, frames, assembler)
-        self._connection.note(message.payload_bytes)
+        self._connection.lanes.note(message.payload_bytes)
         sent = self._sent[0]
         by_lane = message.HasField("images") or message.HasField("scene")
         reader = sent.trip.reader(message, payload) if by_lane else PayloadReader(payload)

@@ -84,7 +84,7 @@ class Reply(Generic[M]):
 
 
 class Connection:
-    """One channel. Safe to use from several threads.
+    """One channel, and the `lanes` of payloads beside it. Safe to use from several threads.
 
     Every RPC here is safe to repeat: results depend on the request alone, and each Update has an id, by which the
     worker applies it only once.
@@ -104,13 +104,13 @@ class Connection:
         self.driving = Stub(self.channel, SENSORSIM_SERVICE)
         self.frames = Stub(self.channel, FRAME_SERVICE)
         self._buffers = PayloadBuffers(_LEAST_KEPT_BYTES, _MOST_KEPT_BYTES)
-        self._lanes = Lanes(access.lane, self.target, self._lane_offer)
+        self.lanes = Lanes(access.lane, self.target, self._lane_offer)
 
     def close(self) -> None:
         """Closes the channel; calls in progress are cancelled."""
         self._closed = True
         if not self._is_parents:
-            self._lanes.close()
+            self.lanes.close()
             # gRPC waits for ever for a call whose start a signal's exception has interrupted, and for a lock of its own
             # that such an exception has left locked.
             closing = threading.Thread(target=self.channel.close, name="closing", daemon=True)
@@ -124,13 +124,9 @@ class Connection:
         self._is_parents = True
         _LEFT.append(self)
 
-    def lane(self, call: Call) -> str:
-        """The lane of large payloads, "shared" or "stream"."""
-        return self._lanes.kind(call)
-
     def unary(self, method: Any, request: Message, call: Call) -> Any:
         """Sends one message and returns the reply."""
-        with _Rpc(self, self._lanes, call, by_stream=True):
+        with _Rpc(self, call, by_stream=True):
             return self._reply(method, request, call.remaining_s(), call, self._metadata + call.metadata)
 
     def tell(self, method: Any, request: Message, affinity: str) -> None:
@@ -140,14 +136,6 @@ class Connection:
         with suppress(grpc.RpcError, ValueError):
             method(request, timeout=_TELL_S, metadata=(*self._metadata, *routing))
 
-    def trip(self, call: Call) -> StreamTrip:
-        """Begins the way of one request and its replies, by the lane if there is one; `note` what it carried."""
-        return self._lanes.trip(call)
-
-    def note(self, payload_bytes: int) -> None:
-        """Notes how many bytes of a payload travelled with a stream: a lane is opened once they are many."""
-        self._lanes.note(payload_bytes)
-
     def open_stream(self, method: Any, requests: Iterator[Any], call: Call) -> Any:
         """Opens a bidirectional RPC, which lasts until it is cancelled or breaks; returns gRPC's call."""
         self.check(call)
@@ -155,23 +143,23 @@ class Connection:
 
     def upload(self, method: Any, build: Build, call: Call) -> Any:
         """Sends a header and its payload, and returns the reply."""
-        rpc = _Rpc(self, self._lanes, call)
+        rpc = _Rpc(self, call)
         while True:
             with rpc as trip:
                 start, request, metadata = self._sent(method, build(trip.payload), trip, call)
-                self._lanes.note(trip.payload.length)
+                self.lanes.note(trip.payload.length)
                 return self._reply(start, request, call.remaining_s(), call, metadata)
 
     def download(self, method: Any, request: Message, call: Call) -> Reply[Any]:
         """Sends one message, and receives a header and its payload."""
-        rpc = _Rpc(self, self._lanes, call)
+        rpc = _Rpc(self, call)
         while True:
             with rpc as trip:
                 return self._received(method, request, self._metadata + call.metadata + trip.metadata, trip, call)
 
     def exchange(self, method: Any, build: Build, call: Call, most_reply_bytes: float = math.inf) -> Reply[Any]:
         """Sends a header and its payload, and receives a header and its payload of at most `most_reply_bytes`."""
-        rpc = _Rpc(self, self._lanes, call)
+        rpc = _Rpc(self, call)
         while True:
             with rpc as trip:
                 start, request, metadata = self._sent(method, build(trip.payload), trip, call)
@@ -264,7 +252,7 @@ class Connection:
         reader = trip.reader(header, payload)
         if call.trace is not UNTRACED:
             call.trace.note_payload(received_bytes=payload.nbytes + trip.received_bytes)
-        self._lanes.note(max(header.payload_bytes, trip.payload.length))
+        self.lanes.note(max(header.payload_bytes, trip.payload.length))
         # The last message has the timings.
         timings = getattr(later[-1] if later else header, "timings", None)
         return Reply(header, reader, Timings.of(timings, (time.perf_counter() - began) * 1e3))
@@ -283,11 +271,10 @@ class _Rpc:
     The first attempt may use the lane; if the worker has lost that, there is a second one, which does not.
     """
 
-    def __init__(self, connection: Connection, lanes: Lanes, call: Call, *, by_stream: bool = False) -> None:
+    def __init__(self, connection: Connection, call: Call, *, by_stream: bool = False) -> None:
         """Raises if no RPC may begin; with `by_stream` the first attempt uses no lane either."""
         connection.check(call)
         self._connection = connection
-        self._lanes = lanes
         self._call = call
         self._by_stream = by_stream
         # Whether the worker has refused to send the reply as one message.
@@ -295,7 +282,7 @@ class _Rpc:
 
     def __enter__(self) -> StreamTrip:
         self._call.trace.note_call(self._connection.target)
-        self._trip = trip = StreamTrip() if self._by_stream else self._lanes.trip(self._call)
+        self._trip = trip = StreamTrip() if self._by_stream else self._connection.lanes.trip(self._call)
         return trip
 
     def __exit__(

@@ -154,17 +154,9 @@ class DeviceExecutor:
         self.complete(delivery.download, call, is_repeatable=True)
         return delivery.result
 
-    def deliver(
-        self,
-        work: Callable[[], Delivery[T]],
-        call: Call,
-        cost: Cost | None = None,
-        entry: BatchEntry | None = None,
-        *,
-        waits: bool = False,
-    ) -> T:
+    def deliver(self, work: Callable[[], Delivery[T]], call: Call, cost: Cost | None = None) -> T:
         """Run work that ends with a download: the device goes on with other jobs meanwhile."""
-        delivery = self.run(work, call, cost, entry, waits=waits)
+        delivery = self.run(work, call, cost)
         self.complete(delivery.download, call, is_repeatable=True)
         return delivery.result
 

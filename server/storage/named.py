@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from lumigrad.protos.tensors import PayloadReader
@@ -29,9 +29,9 @@ class NamedScene:
 class NamedScenes:
     """All of them, of one tenant: tenants share the files, and each has its own copy in memory."""
 
-    def __init__(self, scenes: Iterable[NamedScene] = ()) -> None:
+    def __init__(self) -> None:
         # Shared by all tenants; those that this tenant has asked for are its own.
-        self._files: dict[str, NamedScene] = {scene.name: scene for scene in scenes}
+        self._files: dict[str, NamedScene] = {}
         self._own: dict[str, NamedScene] = {}
 
     def __iter__(self) -> Iterator[NamedScene]:

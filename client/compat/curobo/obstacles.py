@@ -177,17 +177,11 @@ class Obstacles:
 
     def get_mesh_idx(self, name: str, env_idx: int = 0) -> int:
         """Returns the number of a mesh among the meshes of an environment."""
-        meshes = self._names(env_idx, "mesh")
-        if name not in meshes:
-            raise CuroboArgumentError.of("name", f"expected one of {', '.join(meshes) or 'no meshes'}, got {name!r}")
-        return meshes.index(name)
+        return self._find(name, env_idx, "mesh")
 
     def get_obb_idx(self, name: str, env_idx: int = 0) -> int:
         """Returns the number of a cuboid among the cuboids of an environment."""
-        cuboids = self._names(env_idx, "cuboid")
-        if name not in cuboids:
-            raise CuroboArgumentError.of("name", f"expected one of {', '.join(cuboids) or 'no cuboids'}, got {name!r}")
-        return cuboids.index(name)
+        return self._find(name, env_idx, "cuboid")
 
     def clear_cache(self) -> None:
         """Removes all obstacles."""
@@ -236,25 +230,21 @@ class Obstacles:
     def _names(self, environment: int, kind: Kind | None = None) -> list[str]:
         return [slot.name for slot in self._of(environment) if kind in (None, slot.kind)]
 
-    def _find(self, name: str, environment: int) -> int:
-        names = self._names(environment)
+    def _find(self, name: str, environment: int, kind: Kind | None = None) -> int:
+        """The number of an obstacle of a name among those of a kind; None: of all."""
+        names = self._names(environment, kind)
         if name not in names:
-            listed = ", ".join(names) or "none, there are no obstacles"
+            listed = ", ".join(names) or f"none, there are no {'obstacles' if kind is None else _PLURALS[kind]}"
             raise CuroboArgumentError.of("name", f"expected one of {listed}, got {name!r}")
         return names.index(name)
 
     def _numbered(self, kind: Kind, name: str | None, number: int | None, environment: int) -> int:
         """The index of an obstacle of a kind, given by its name or its number among those of the kind."""
-        slots, plural = self._of(environment), _PLURALS[kind]
-        of_kind = [index for index, slot in enumerate(slots) if slot.kind == kind]
+        of_kind = [index for index, slot in enumerate(self._of(environment)) if slot.kind == kind]
         if name is not None:
-            found = [index for index in of_kind if slots[index].name == name]
-            if not found:
-                names = ", ".join(slots[index].name for index in of_kind) or f"no {plural}"
-                raise CuroboArgumentError.of("name", f"expected one of {names}, got {name!r}")
-            return found[0]
+            return of_kind[self._find(name, environment, kind)]
         if number is None or not 0 <= int(number) < len(of_kind):
-            text = f"expected a name, or the number of one of {len(of_kind)} {plural}, got {number}"
+            text = f"expected a name, or the number of one of {len(of_kind)} {_PLURALS[kind]}, got {number}"
             raise CuroboArgumentError.of("env_obj_idx", text)
         return of_kind[int(number)]
 

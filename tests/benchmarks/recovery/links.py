@@ -79,7 +79,7 @@ def _lost_lane() -> Iterator[Incident]:
             found[0] = lost()
 
         def strike() -> None:
-            lane = client._workers.members()[0].connection._lanes._lane
+            lane = client._workers.members()[0].connection.lanes._lane
             assert lane is not None
             lane._token = bytes(16)
 

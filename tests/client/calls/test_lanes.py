@@ -179,7 +179,7 @@ def test_replies_are_single_only_where_the_worker_says_so(shared: Client, monkey
     # Without a lane its reply is too long for one message.
     camera = Camera.orbit((0, 0, 0), distance=4, azimuth_degrees=30, elevation_degrees=20, width=640, height=480)
     expected = shared.render(handle, camera)
-    lane = shared._workers.members()[0].connection._lanes._lane
+    lane = shared._workers.members()[0].connection.lanes._lane
     assert lane is not None and lane.has_single_replies
     render = shared._workers.members()[0].connection.render.Render
     asked: list[str] = []
@@ -251,7 +251,7 @@ def test_a_call_whose_lane_was_lost_is_made_again_with_the_stream(
     frame, expected = (client.render(SMALL, CAMERA, retain=True) for client in (shared, stream))
     assert shared.lane == "shared"
     before = worker_process.metric("lumigrad_lane_fallbacks_total", reason="lost")
-    shared._workers.members()[0].connection._lanes._lane._token = bytes(16)
+    shared._workers.members()[0].connection.lanes._lane._token = bytes(16)
     got = frame.backward(gradient)
     assert np.array_equal(got.positions, expected.backward(gradient).positions)
     assert worker_process.metric("lumigrad_lane_fallbacks_total", reason="lost") == before + 1

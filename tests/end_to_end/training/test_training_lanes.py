@@ -64,7 +64,7 @@ def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -
 
 
 def lane_of(client: Client) -> Lane:
-    lane = client._workers.members()[0].connection._lanes._lane
+    lane = client._workers.members()[0].connection.lanes._lane
     assert lane is not None
     return lane
 
@@ -114,7 +114,7 @@ def test_nothing_large_travels_with_the_stream(running: WorkerProcess) -> None:
 
 def test_a_client_with_no_large_payload_yet_opens_a_lane_at_the_first_picture(running: WorkerProcess) -> None:
     with Client(running.target) as client, trained(client) as trainer:
-        assert client._workers.members()[0].connection._lanes._lane is None
+        assert client._workers.members()[0].connection.lanes._lane is None
         run(trainer, 2)
         assert lane_of(client).is_alive
 

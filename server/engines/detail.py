@@ -39,7 +39,7 @@ class Detail:
 
     @staticmethod
     def of(settings: gaussians_pb2.GaussianSettings, room_rows: int) -> Detail:
-        """Those of a request, with room for so many Gaussians."""
+        """The settings of a request, with room for so many Gaussians."""
         given = settings.HasField
         return Detail(
             settings.max_error_px if given("max_error_px") else _ERROR_PX,

@@ -78,7 +78,7 @@ class Wanted:
         require(message.dtype in TORCH_DTYPES, "spec.format.dtype", limit, dtypes.name(message.dtype))
         wanted = tuple(dict.fromkeys(names)) or plan.default_wanted
         if is_sparse:
-            # Of other gradients there are no rows.
+            # Other gradients have no rows.
             has_rows = any(name in plan.row_gradients for name in wanted)
             message = render_pb2.GradientFormat(dtype=message.dtype, sparse=has_rows)
         return Wanted(wanted, message)

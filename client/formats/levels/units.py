@@ -35,7 +35,7 @@ class Units:
         self.folder, self.later = folder, later
         self._names: list[str] = []
         self._leaves: list[tuple[Page, list[Json]]] = []
-        # By level: the number of the file that is being filled, and its Gaussians.
+        # The number of the file that is being filled, and its Gaussians, by level.
         self._open: dict[int, tuple[int, list[StoredScene]]] = {}
         self._files_of: dict[int, int] = {}
 

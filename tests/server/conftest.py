@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from support.calls.answers import Asker
 from support.calls.distance_calls import DistanceClient
 from support.calls.raw_calls import RawClient
 from support.workers.balance import nothing_is_left
+from support.workers.unharmed import unharmed_after
 from support.workers.worker import WorkerProcess, worker
 
 # For each test of this folder.
@@ -36,3 +38,11 @@ def client(process: WorkerProcess) -> Iterator[RawClient]:
 @pytest.fixture(scope="module")
 def distances(client: RawClient) -> DistanceClient:
     return DistanceClient(client)
+
+
+@pytest.fixture
+def asker(process: WorkerProcess, client: RawClient) -> Iterator[Asker]:
+    with unharmed_after(process, client):
+        made = Asker(client)
+        yield made
+        made.close()

@@ -52,7 +52,7 @@ def test_bytes_are_refused_just_when_the_message_in_them_is_over_a_bound(kind: D
     limits = replace(Limits.of(Config(max_cameras=1)), channels=12, obstacles=1)
     request_check = RequestCheck(limits)
 
-    @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
     @given(messages(kind))
     def agrees(message: Message) -> None:
         if is_within(message, limits):

@@ -50,8 +50,10 @@ def machine(request: pytest.FixtureRequest) -> Machine:
 
 
 @pytest.fixture(scope="module")
-def cpu(client: RawClient) -> RawClient:
-    return client
+def cpu(shared_worker: WorkerProcess) -> Iterator[RawClient]:
+    raw = RawClient(shared_worker.target)
+    yield raw
+    raw.close()
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +63,8 @@ def process(machine: Machine) -> Iterator[WorkerProcess]:
 
 
 @pytest.fixture(scope="module")
-def cuda(process: WorkerProcess) -> Iterator[RawClient]:
-    raw = RawClient(process.target)
-    yield raw
-    raw.close()
+def cuda(client: RawClient) -> RawClient:
+    return client
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,6 @@ from support.calls.raw_calls import RawClient, opencv_camera, pulsar_camera, spe
 from support.calls.render_kinds import Kind, StoredCloud, kinds, moved, store_clouds
 from support.calls.repeats import BATCH, assert_same, damaged, repeat
 from support.driving.scenes import SCENE, street
-from support.workers.unharmed import unharmed_after
 from support.workers.worker import WorkerProcess, worker
 
 # Small limits, since damaged requests may ask for large images.
@@ -48,14 +47,6 @@ def process() -> Iterator[WorkerProcess]:
 @pytest.fixture(scope="module")
 def clouds(client: RawClient) -> list[StoredCloud]:
     return store_clouds(client)
-
-
-@pytest.fixture
-def asker(process: WorkerProcess, client: RawClient) -> Iterator[Asker]:
-    with unharmed_after(process, client):
-        made = Asker(client)
-        yield made
-        made.close()
 
 
 def test_any_render_answers_as_the_same_request_in_other_bytes(asker: Asker, clouds: list[StoredCloud]) -> None:

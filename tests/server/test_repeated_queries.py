@@ -27,7 +27,6 @@ from support.calls.distance_calls import DistanceClient, cuboid, pose_of, world_
 from support.calls.distance_worlds import OPEN, TORUS, stored, ways
 from support.calls.raw_calls import RawClient
 from support.calls.repeats import BATCH, assert_same, damaged, repeat
-from support.workers.unharmed import unharmed_after
 from support.workers.worker import WorkerProcess, worker
 
 METHOD = "DistanceService/Query"
@@ -62,14 +61,6 @@ def scenes(client: RawClient) -> list[str]:
     boxes = world_of(cuboid(0.5, 0.25, 0.75), cuboid(1, 1, 0.1, pose=pose_of(0, 0.2, -1)))
     mesh = client.put(TORUS).scene.scene_id
     return [stored(client, distances), mesh, distances.put(boxes, payload).scene.scene_id]
-
-
-@pytest.fixture
-def asker(process: WorkerProcess, client: RawClient) -> Iterator[Asker]:
-    with unharmed_after(process, client):
-        made = Asker(client)
-        yield made
-        made.close()
 
 
 @dataclass(frozen=True)

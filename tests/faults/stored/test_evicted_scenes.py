@@ -38,15 +38,8 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]
         yield started
 
 
-@pytest.fixture
-def raw(process: WorkerProcess) -> Iterator[RawClient]:
-    client = RawClient(process.target)
-    yield client
-    client.close()
-
-
 def interrupted(
-    process: WorkerProcess, raw: RawClient, call: Callable[..., Any], header: Any, payload: PayloadWriter
+    process: WorkerProcess, client: RawClient, call: Callable[..., Any], header: Any, payload: PayloadWriter
 ) -> Any:
     """The reply to a call between whose header and payload others put so many scenes that all before are evicted."""
     may_go_on = threading.Event()
@@ -62,36 +55,36 @@ def interrupted(
         try:
             wait_for(process, "lumigrad_calls_in_progress", 1)
             for number in range(SCENES):
-                raw.put(sphere_cloud(COUNT, seed=int(np.random.default_rng().integers(1 << 30)) + number))
+                client.put(sphere_cloud(COUNT, seed=int(np.random.default_rng().integers(1 << 30)) + number))
             wait_until_written(process)
         finally:
             may_go_on.set()
         return reply.result()
 
 
-def test_a_scene_that_is_evicted_during_its_update_is_updated(process: WorkerProcess, raw: RawClient) -> None:
+def test_a_scene_that_is_evicted_during_its_update_is_updated(process: WorkerProcess, client: RawClient) -> None:
     count = 100_000
-    scene_id = raw.put(sphere_cloud(count)).scene.scene_id
+    scene_id = client.put(sphere_cloud(count)).scene.scene_id
     wait_until_written(process)
     payload, colors = PayloadWriter(), np.full((count, 3), 0.25, np.float32)
     header = scene_pb2.UpdateRequest(scene_id=scene_id, expected_version=1)
     header.tensors.add(name="colors", tensor=payload.add(colors))
-    assert interrupted(process, raw, raw.scene_stub.Update, header, payload).scene.version == 2
-    reply, arrays = raw.get(scene_id=scene_id, with_tensors=True)
+    assert interrupted(process, client, client.scene_stub.Update, header, payload).scene.version == 2
+    reply, arrays = client.get(scene_id=scene_id, with_tensors=True)
     assert reply.info.version == 2
     np.testing.assert_array_equal(arrays["colors"], colors)
 
 
-def test_a_world_whose_mesh_is_evicted_while_it_arrives_is_stored(process: WorkerProcess, raw: RawClient) -> None:
-    mesh_id = raw.put(mesh_arrays(BOX)).scene.scene_id
+def test_a_world_whose_mesh_is_evicted_while_it_arrives_is_stored(process: WorkerProcess, client: RawClient) -> None:
+    mesh_id = client.put(mesh_arrays(BOX)).scene.scene_id
     wait_until_written(process)
     payload = PayloadWriter()
     values = np.ones((80, 80, 80), np.float32)
     header = scene_pb2.PutRequest(scene=world_of(mesh_obstacle(mesh_id), grid(values, 0.1, payload)))
-    scene_id = interrupted(process, raw, raw.scene_stub.Put, header, payload).scene.scene_id
-    assert raw.get(scene_id=scene_id)[0].info.kind == "world"
+    scene_id = interrupted(process, client, client.scene_stub.Put, header, payload).scene.scene_id
+    assert client.get(scene_id=scene_id)[0].info.kind == "world"
     # The world keeps its mesh.
-    assert raw.get(scene_id=mesh_id)[0].info.kind == "mesh"
+    assert client.get(scene_id=mesh_id)[0].info.kind == "mesh"
 
 
 def test_a_world_whose_meshes_do_not_fit_now_stays_in_the_spool(tmp_path: Path) -> None:

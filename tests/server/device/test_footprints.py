@@ -18,10 +18,10 @@ GAUSSIANS = [
     (100_000, 512, 512, 4, 1),
 ]
 # The fifth says whether the camera moves; then there are more outputs too. The last: how many slices move.
-RAYS = [(10_000, 512, 512, 1, 0), (100_000, 512, 512, 4, 1)]
+RAYS = [(10_000, 512, 512, 1, 0), (30_000, 256, 256, 4, 1)]
 MOVING = [(2_000, 16, 4_000, 1, 1, 2_000), (20_000, 64, 64, 2, 1, 500)]
 # The last says whether there are more outputs.
-SURFELS = [(10_000, 512, 512, 1, 0), (100_000, 512, 512, 4, 1)]
+SURFELS = [(10_000, 512, 512, 1, 0), (30_000, 256, 256, 4, 1)]
 # Trajectories, time steps, spheres, whether swept, whether costs. Their backward pass is torch's, whose memory on the
 # CPU nobody counts.
 MESHES = [(100_000, 1, 1, 0, 0), (32, 32, 61, 0, 1), (32, 32, 61, 1, 1)]

@@ -61,13 +61,6 @@ def process(collector: tuple[Collector, str]) -> Iterator[WorkerProcess]:
         yield made
 
 
-@pytest.fixture
-def calls(process: WorkerProcess) -> Iterator[RawClient]:
-    client = RawClient(process.target)
-    yield client
-    client.close()
-
-
 def check_stages(collector: Collector, span: ReceivedSpan, timings: object) -> list[str]:
     """The stages lie in the call, and take the times that the reply told; returns their names in order."""
     children = collector.children(span)
@@ -83,12 +76,12 @@ def check_stages(collector: Collector, span: ReceivedSpan, timings: object) -> l
 
 
 def test_a_call_is_a_span_below_its_callers_with_its_stages_inside(
-    collector: tuple[Collector, str], calls: RawClient
+    collector: tuple[Collector, str], client: RawClient
 ) -> None:
     received, _ = collector
     cameras = [opencv_camera(320, 240), opencv_camera(320, 240, 0.1)]
-    spec = spec_of(*cameras, scene_id=calls.put(sphere_cloud(seed=1)).scene.scene_id)
-    reply = calls.render(spec, retain=True, **traced())
+    spec = spec_of(*cameras, scene_id=client.put(sphere_cloud(seed=1)).scene.scene_id)
+    reply = client.render(spec, retain=True, **traced())
     (span,) = received.wait_for(RENDER, lumigrad__cameras=2)
     assert (span.kind, span.trace_id, span.parent_id, span.status) == ("SERVER", TRACE, PARENT, 0)
     stages = check_stages(received, span, reply.timings)
@@ -112,10 +105,10 @@ def test_a_call_is_a_span_below_its_callers_with_its_stages_inside(
     assert {"service.version", "service.instance.id", "host.name", "process.pid"} <= set(resource)
 
 
-def test_a_backward_shows_both_of_its_passes(collector: tuple[Collector, str], calls: RawClient) -> None:
+def test_a_backward_shows_both_of_its_passes(collector: tuple[Collector, str], client: RawClient) -> None:
     received, _ = collector
     gradient = {"color": color_gradient(1, 48, 64, 3)}
-    reply = calls.backward(gradient, spec=spec_of(), cloud=sphere_cloud(seed=2))
+    reply = client.backward(gradient, spec=spec_of(), cloud=sphere_cloud(seed=2))
     (span,) = received.wait_for(BACKWARD, lumigrad__operation="backward")
     assert span.parent_id == ""
     stages = check_stages(received, span, reply.timings)
@@ -125,23 +118,23 @@ def test_a_backward_shows_both_of_its_passes(collector: tuple[Collector, str], c
 
 
 def test_a_caller_who_does_not_keep_its_trace_has_none_kept_here(
-    collector: tuple[Collector, str], process: WorkerProcess, calls: RawClient
+    collector: tuple[Collector, str], process: WorkerProcess, client: RawClient
 ) -> None:
     received, _ = collector
     unkept, kept = "1" * 32, "2" * 32
-    calls.render(spec_of(), cloud=sphere_cloud(), **traced(unkept, flags="00"))
-    calls.render(spec_of(), cloud=sphere_cloud(), **traced(kept))
+    client.render(spec_of(), cloud=sphere_cloud(), **traced(unkept, flags="00"))
+    client.render(spec_of(), cloud=sphere_cloud(), **traced(kept))
     received.wait_for(RENDER, trace_id=kept)
     assert unkept not in {span.trace_id for span in received.spans}
     process.wait_for_log(f'"trace_id": "{unkept}"')
 
 
 def test_every_call_of_the_log_names_its_span(
-    collector: tuple[Collector, str], process: WorkerProcess, calls: RawClient
+    collector: tuple[Collector, str], process: WorkerProcess, client: RawClient
 ) -> None:
     received, _ = collector
     trace = "3" * 32
-    calls.render(spec_of(), cloud=sphere_cloud(), **traced(trace))
+    client.render(spec_of(), cloud=sphere_cloud(), **traced(trace))
     process.wait_for_log(trace)
     (span,) = received.wait_for(RENDER, trace_id=trace)
     lines = [json.loads(line) for line in process.log.splitlines()]
@@ -151,12 +144,12 @@ def test_every_call_of_the_log_names_its_span(
 
 
 def test_a_refused_call_tells_why_in_one_word_and_quotes_nobody(
-    collector: tuple[Collector, str], process: WorkerProcess, calls: RawClient
+    collector: tuple[Collector, str], process: WorkerProcess, client: RawClient
 ) -> None:
     received, _ = collector
     secret = "do-not-quote-this"
-    failure(lambda: calls.render(spec_of(scene_id=secret)))
-    failure(lambda: calls.render(spec_of(outputs=[secret]), cloud=sphere_cloud()))
+    failure(lambda: client.render(spec_of(scene_id=secret)))
+    failure(lambda: client.render(spec_of(outputs=[secret]), cloud=sphere_cloud()))
     (missing,) = received.wait_for(RENDER, lumigrad__reason="scene_not_found")
     (invalid,) = received.wait_for(RENDER, lumigrad__reason="invalid_argument")
     for span, code in ((missing, "NOT_FOUND"), (invalid, "INVALID_ARGUMENT")):
@@ -200,9 +193,9 @@ def test_an_error_of_the_worker_is_one_in_its_trace_without_its_text(
     ids=["zeros", "version", "long", "empty", "state", "twice"],
 )
 def test_nonsense_in_place_of_a_trace_costs_no_call(
-    calls: RawClient, process: WorkerProcess, metadata: tuple[tuple[str, str], ...]
+    client: RawClient, process: WorkerProcess, metadata: tuple[tuple[str, str], ...]
 ) -> None:
-    reply = calls.render(spec_of(), cloud=sphere_cloud(), metadata=metadata)
+    reply = client.render(spec_of(), cloud=sphere_cloud(), metadata=metadata)
     assert reply.arrays["color"].shape == (1, 48, 64, 3)
     assert "opentelemetry" not in process.log.lower()
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -27,8 +28,8 @@ RUNS = 9
 RESULTS = Path("build/bench/density.json")
 WIDTH, HEIGHT, EXTENT = 1920, 1080, 3.0
 DRAW = Draw(seed=0, step=1)
-Prepare = Callable[[], Parameters]
-Operation = Callable[[Parameters], object]
+Prepare = Callable[[], Any]
+Operation = Callable[[Any], object]
 
 
 class Benchmark:
@@ -119,28 +120,32 @@ def in_turns(prepare: Prepare, ours: Operation, theirs: Operation) -> tuple[list
     return times
 
 
-def main() -> None:
-    """Measures, prints the table and writes the results."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("counts", nargs="*", type=int, metavar="COUNT", default=COUNTS, help="of Gaussians")
-    counts = parser.parse_args().counts
+def race(races: Iterable[tuple[str, str, Prepare, Operation, Operation]], results: Path) -> None:
+    """Runs cases and names with their operations, prints the table and writes the results."""
     _native.set_thread_count(1)
     torch.set_num_threads(1)
     machine = describe(resolve("cpu"))
     print(f"{machine.device_name}, {machine.instruction_set}, one thread; processor time, ms: median (least)\n")
-    print(f"{'Gaussians':>10}  {'operation':<16}{'kernels':>18}{'torch':>20}{'faster':>8}")
+    print(f"{'case':>12}  {'operation':<28}{'kernels':>18}{'torch':>20}{'faster':>8}")
     rows: list[Measured] = []
-    for count in counts:
-        for name, operation in Benchmark(count).operations().items():
-            medians = []
-            for who, times in zip(("kernels", "torch"), in_turns(*operation), strict=True):
-                medians.append((statistics.median(times), min(times)))
-                rows.append(Measured(f"{count}", name, who, *medians[-1], 0.0, len(times)))
-            (ours, our_least), (theirs, their_least) = medians
-            cells = f"{ours:.1f} ({our_least:.1f})".rjust(18) + f"{theirs:.1f} ({their_least:.1f})".rjust(20)
-            print(f"{count:>10}  {name:<16}{cells}{their_least / our_least:>7.1f}x", flush=True)
-    write(rows, RESULTS)
-    print(f"\nwrote {RESULTS}")
+    for case, name, prepare, ours, theirs in races:
+        medians = []
+        for who, times in zip(("kernels", "torch"), in_turns(prepare, ours, theirs), strict=True):
+            medians.append((statistics.median(times), min(times)))
+            rows.append(Measured(case, name, who, *medians[-1], 0.0, len(times)))
+        (our, our_least), (their, their_least) = medians
+        cells = f"{our:.1f} ({our_least:.1f})".rjust(18) + f"{their:.1f} ({their_least:.1f})".rjust(20)
+        print(f"{case:>12}  {name:<28}{cells}{their_least / our_least:>7.1f}x", flush=True)
+    write(rows, results)
+    print(f"\nwrote {results}")
+
+
+def main() -> None:
+    """Measures all operations at all counts."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("counts", nargs="*", type=int, metavar="COUNT", default=COUNTS, help="of Gaussians")
+    operations = ((f"{count}", Benchmark(count).operations()) for count in parser.parse_args().counts)
+    race(((count, name, *three) for count, several in operations for name, three in several.items()), RESULTS)
 
 
 if __name__ == "__main__":

@@ -7,18 +7,15 @@ torch's convolutions and autograd. Taken in turns, one thread, processor time.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from lumigrad.client import Loss
-from lumigrad.kernels import _native, training
-from lumigrad.kernels.device import describe, resolve
+from lumigrad.kernels import training
 from support.training.local_training import loss_of
-from tests.benchmarks.density_kernels import in_turns
-from tests.benchmarks.measure import Measured, write
+from tests.benchmarks.density_kernels import race
 
 COUNTS = (100_000, 500_000)
 SIZES = ((400, 300), (1920, 1080))
@@ -78,27 +75,17 @@ def image_loss(width: int, height: int) -> tuple[Operation, Operation]:
 
 
 def main() -> None:
-    """Measures, prints the table and writes the results."""
-    _native.set_thread_count(1)
-    torch.set_num_threads(1)
-    machine = describe(resolve("cpu"))
-    print(f"{machine.device_name}, {machine.instruction_set}, one thread; processor time, ms: median (least)\n")
-    print(f"{'case':>12}  {'operation':<28}{'kernels':>18}{'torch':>20}{'faster':>8}")
+    """Measures all kernels."""
     cases = {(f"{count}", "adam"): adam(count, whole=False) for count in COUNTS}
     cases |= {(f"{count}", "adam, activated, summed up"): adam(count, whole=True) for count in COUNTS}
     cases |= {(f"{width}x{height}", "image loss"): image_loss(width, height) for width, height in SIZES}
-    rows: list[Measured] = []
-    for (case, name), (ours, theirs) in cases.items():
-        medians = []
-        turns = in_turns(lambda: None, lambda _, run=ours: run(), lambda _, run=theirs: run())
-        for who, times in zip(("kernels", "torch"), turns, strict=True):
-            medians.append((statistics.median(times), min(times)))
-            rows.append(Measured(case, name, who, *medians[-1], 0.0, len(times)))
-        (median, least), (their_median, their_least) = medians
-        cells = f"{median:.1f} ({least:.1f})".rjust(18) + f"{their_median:.1f} ({their_least:.1f})".rjust(20)
-        print(f"{case:>12}  {name:<28}{cells}{their_least / least:>7.1f}x", flush=True)
-    write(rows, RESULTS)
-    print(f"\nwrote {RESULTS}")
+    race(
+        (
+            (case, name, lambda: None, lambda _, run=ours: run(), lambda _, run=theirs: run())
+            for (case, name), (ours, theirs) in cases.items()
+        ),
+        RESULTS,
+    )
 
 
 if __name__ == "__main__":

@@ -115,9 +115,9 @@ def test_the_viewer_draws_in_the_order_of_the_file(files: Path, client: Client) 
     from lumigrad.client.viewer.painter import Painter, View
     from support.viewing import options
 
-    scene, settings = scene_file.read(options(client.target, str(files / "scene.glb")))
+    given = scene_file.read(options(client.target, str(files / "scene.glb")))
+    settings, handle = given.settings, given.put(client)
     settings.pop("background")
-    handle = client.put(scene)
     lens = Lens((1.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0), np.pi / 2, 1.5)
     painter = Painter(client, lambda: handle, "gaussians", settings)
     view = View(lens, (48, 32), "colour", Look((0.0, 0.0, 0.0)), is_solid=True)

@@ -109,6 +109,8 @@ class SplitScene:
         views = self._views(cameras, settings, names("outputs", outputs), retain, fields)
         with self._lock:
             until = time.monotonic() + self._timeout_s
+            # The parts drop what they keep of an earlier one.
+            self._drawn = [] if retain else self._drawn
             while True:
                 call = next(self._calls)
                 try:

@@ -49,7 +49,8 @@ def camera_of(view: OpenCVView | InriaView) -> Camera:
     if isinstance(view, InriaView):
         return Camera.inria(view.view, view.projection, view.position, view.tan_fov_x, view.tan_fov_y, WIDTH, HEIGHT)
     pose = (view.rotation, view.translation)
-    return Camera.opencv(*view.intrinsics, *pose, width=WIDTH, height=HEIGHT, distortion=view.distortion)
+    options: dict[str, Any] = {"model": view.model, "distortion": view.distortion}
+    return Camera.opencv(*view.intrinsics, *pose, width=WIDTH, height=HEIGHT, **options)
 
 
 def alone(case: GaussianCase, outputs: Sequence[str], upstream: Arrays | None = None) -> tuple[Arrays, Arrays]:
@@ -108,6 +109,20 @@ def test_images_of_several_cameras_are_those_of_one_worker_bit_by_bit(scene: Any
         np.testing.assert_array_equal(found[name], expected[name], name)
     single = scene.render(cameras[1], background=case.background, **options)
     np.testing.assert_array_equal(single["color"], expected["color"][1])
+
+
+def test_images_of_every_lens_are_those_of_one_worker_bit_by_bit(scene: Any) -> None:
+    lenses = ({"model": "fisheye"}, {"model": "orthographic"}, {"distortion": (-0.12, 0.05, 0.004, -0.003)})
+    for lens in lenses:
+        film = np.array([20.0, 20.0, 45.0, 75.0]) if lens.get("model") == "orthographic" else None
+        view = opencv(WIDTH, HEIGHT, **lens, **({} if film is None else {"intrinsics": film}))
+        case = dataclasses.replace(many(), cameras=(view,), background=None)
+        case = dataclasses.replace(case, options=dataclasses.replace(case.options, antialiased=True))
+        expected, _ = alone(case, IMAGES)
+        found = scene.render([camera_of(view)], outputs=IMAGES, antialiased=True)
+        assert found["contributors"].max() > 1
+        for name in IMAGES:
+            np.testing.assert_array_equal(found[name], expected[name], f"{lens} {name}")
 
 
 def test_gradients_of_several_cameras_are_those_of_one_worker(scene: Any) -> None:

@@ -6,26 +6,7 @@ import itertools
 import threading
 import time
 
-import grpc
-import pytest
-
-from support.histogram import Histogram
 from support.workers.load import Load
-
-
-def test_quantiles() -> None:
-    times = Histogram()
-    assert times.quantile(0.5) == 0
-    for milliseconds in range(1, 1001):
-        times.add(milliseconds / 1e3)
-    other = Histogram()
-    other.add(3.0)
-    times.merge(other)
-    assert times.count == 1001
-    for share in (0.1, 0.5, 0.9, 0.99):
-        assert times.quantile(share) == pytest.approx(share, rel=0.06)
-    assert times.quantile(1) == times.max == 3.0
-    assert str(times).startswith("1001 calls, ms: p50 ")
 
 
 def test_calls_that_are_held_up_count_from_when_they_were_due() -> None:
@@ -58,19 +39,3 @@ def test_a_call_that_is_held_up_does_not_hold_up_others() -> None:
         others_are_done.set()
     assert load.failed == 0
     assert load.latencies.quantile(0.5) < load.latencies.max
-
-
-def test_failures_are_counted_by_what_they_are() -> None:
-    class Status(grpc.RpcError):
-        def code(self) -> grpc.StatusCode:
-            return grpc.StatusCode.UNAVAILABLE
-
-    def fail(error: Exception) -> None:
-        raise error
-
-    errors = AssertionError("a wrong picture"), ValueError(), Status()
-    with Load([lambda error=error: fail(error) for error in errors], rate=500) as load:
-        time.sleep(0.2)
-    assert set(load.outcomes) == {"wrong", "ValueError", "UNAVAILABLE"}
-    assert load.failed == sum(load.outcomes.values())
-    assert load.done == 0 and len(load.failures) == 10

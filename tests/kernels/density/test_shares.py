@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from lumigrad.kernels import gaussians as engine
 from lumigrad.kernels.density import Draw, Parameters, relocate
 from support.training.density_clouds import gaussians
 from support.training.density_relocation import MOST_SHARES, share_of
@@ -64,31 +63,3 @@ def test_saturated_opacities_give_finite_shares(density_device: torch.device, lo
     scale = after.tensors["scales"] - gaussians(shares, device=density_device).tensors["scales"][0]
     assert torch.isfinite(after.tensors["opacities"]).all()
     assert ((scale <= 0.0) & (scale > -3.0)).all()
-
-
-@pytest.mark.parametrize("shares", [2, 5, 20])
-def test_rendered_line_keeps_its_opacity(shares: int) -> None:
-    """Through the renderer: the row of pixels through the centre of one Gaussian, and of its shares."""
-    size, opacity = 401, 0.8
-
-    def opacity_of_line(cloud: Parameters) -> float:
-        n = cloud.count
-        scene = engine.Gaussians(
-            means=torch.tensor([[0.0, 0.0, 1.0]]).expand(n, 3),
-            quats=torch.tensor([[1.0, 0.0, 0.0, 0.0]]).expand(n, 4),
-            scales=cloud.tensors["scales"].exp(),
-            opacities=torch.sigmoid(cloud.tensors["opacities"]),
-            colors=torch.ones(n, 1),
-        )
-        camera = engine.Camera.opencv(1000.0, 1000.0, size / 2, size / 2, np.eye(3), np.zeros(3), size, size)
-        settings = engine.Settings(eps2d=0.0, alpha_min=1e-6, alpha_max=0.9999, transmittance_min=0.0)
-        alpha = engine.forward(scene, [camera], settings, outputs=("alpha",)).outputs["alpha"]
-        return float(alpha[0, size // 2].double().sum())
-
-    cloud = gaussians(shares)
-    cloud.tensors["scales"][:] = math.log(0.03)
-    cloud.tensors["opacities"][:] = -20.0
-    cloud.tensors["opacities"][0] = math.log(opacity / (1.0 - opacity))
-    one = Parameters({name: tensor[:1].clone() for name, tensor in cloud.tensors.items()})
-    relocate(cloud, Draw(1, 1), min_opacity=1e-6)
-    assert opacity_of_line(cloud) == pytest.approx(opacity_of_line(one), rel=1e-3)

@@ -92,17 +92,6 @@ def test_a_gaussian_ends_with_the_tiles_that_its_square_touches(gaussian_engine:
     assert not square["alpha"][0][:, ~touched].any()
 
 
-def test_pixels_beyond_the_square_are_seen_within_its_tiles(gaussian_engine: Engine) -> None:
-    # Sigma 4 px, radius 13 px around pixel 7.5 of the first tile: columns 13 px away lie in the second tile.
-    case = single(means=[[-1.375, 0.0, 4.0]], scales=[[0.333] * 3], opacities=[1.0])
-    outputs = run(gaussian_engine, case, outputs=("alpha", "radii", "means2d")).outputs
-    radius, centre = int(outputs["radii"][0, 0, 0]), float(outputs["means2d"][0, 0, 0])
-    beyond = np.arange(48) > centre + radius
-    seen = outputs["alpha"][0].max(0) > 0
-    assert (seen & beyond).any()
-    assert not seen[32:].any()
-
-
 def test_quaternions_are_taken_as_they_are(gaussian_engine: Engine) -> None:
     case = single(quats=[[0.9, 0.2, -0.3, 0.1]], scales=[[0.3, 0.1, 0.05]])
     assert case.quats is not None
@@ -135,33 +124,6 @@ def test_a_pixel_may_reach_the_limit_but_not_go_below(gaussian_engine: Engine) -
     assert run(gaussian_engine, other, outputs=("contributors",)).outputs["contributors"].item() == 1
 
 
-def test_the_forks_depth_moves_nothing_by_itself(gaussian_engine: Engine) -> None:
-    # One Gaussian, and depth seen only where it is: moving it away moves the depth image.
-    case = single(opacities=[0.5])
-    upstream = {"depth": np.ones((1, 16, 48), np.float32)}
-    gradients = {
-        semantics: run(
-            gaussian_engine, with_semantics(case, semantics), outputs=("depth",), upstream=upstream
-        ).gradients
-        for semantics in ("inria_exact", "inria_depth")
-    }
-    alpha = run(gaussian_engine, case, outputs=("alpha",)).outputs["alpha"].sum()
-    missing = gradients["inria_exact"]["means"] - gradients["inria_depth"]["means"]
-    assert_relative("means", missing, [[0.0, 0.0, float(alpha)]], 1e-4)
-    for name in ("opacities", "scales"):
-        assert_relative(name, gradients["inria_depth"][name], gradients["inria_exact"][name], 1e-6)
-
-
-def test_the_forks_scales_forget_their_modifier(gaussian_engine: Engine) -> None:
-    case = CASES["inria_scale_modifier"]
-    upstream = upstream_of(case, ("color",))
-    exact = run(gaussian_engine, case, upstream=upstream).gradients
-    fork = run(gaussian_engine, with_semantics(case, "inria_depth"), upstream=upstream).gradients
-    assert_relative("scales", 0.7 * fork["scales"], exact["scales"], 1e-5)
-    for name in ("means", "quats", "sh"):
-        assert_relative(name, fork[name], exact[name], 1e-5)
-
-
 def test_the_forks_opaque_gaussians_are_pushed(gaussian_engine: Engine) -> None:
     # Wider than the film: alpha is clamped in every pixel, and its true derivative is 0.
     case = single(scales=[[60.0] * 3], opacities=[1.0])
@@ -171,13 +133,3 @@ def test_the_forks_opaque_gaussians_are_pushed(gaussian_engine: Engine) -> None:
     assert exact.outputs["color"].min() >= 0 and not exact.gradients["opacities"].any()
     color = case.colors.astype(np.float64).sum()  # type: ignore[union-attr]
     assert_relative("opacities", fork.gradients["opacities"], [16 * 48 * color], 1e-3)
-
-
-def test_a_picture_does_not_depend_on_where_pixels_are_counted_from(gaussian_engine: Engine) -> None:
-    case = CASES["inria_half_pixels"]
-    outputs = ("color", "radii", "means2d")
-    halves, whole = (run(gaussian_engine, case, outputs=outputs, pixel_center=centre).outputs for centre in (0.5, 0.0))
-    assert_image(halves["color"], whole["color"], 1e-5)
-    np.testing.assert_array_equal(halves["radii"], whole["radii"])
-    seen = (whole["radii"] > 0).all(-1)
-    assert_image(halves["means2d"][seen], whole["means2d"][seen] + 0.5, 1e-5)

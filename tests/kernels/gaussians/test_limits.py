@@ -72,7 +72,7 @@ def test_films_of_any_size(size: tuple[int, int], semantics: str, gaussian_engin
         assert_relative(name, result.gradients[name], gradient, 1e-4, 1e-6)
 
 
-@pytest.mark.parametrize("channels", [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33, 64, 65])
+@pytest.mark.parametrize("channels", [1, 2, 4, 5, 8, 9, 33, 65])
 @pytest.mark.parametrize("kind", ["colors", "sh"])
 def test_any_number_of_channels(channels: int, kind: str, gaussian_engine: Engine) -> None:
     degree = 1 if kind == "sh" else None

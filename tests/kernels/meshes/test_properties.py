@@ -10,12 +10,9 @@ from hypothesis import strategies as st
 
 from support.backends.mesh_engines import Engine
 from support.closeness import assert_image, assert_relative
-from support.gaussians.rotation import turned
-from support.meshes import shapes
-from support.meshes.case import CuboidShape, Doubles, Floats, MeshCase, MeshShape, Options, Placed
-from support.meshes.cases import ASIDE, TURNED, case_of, kinds, three
-from support.meshes.obstacles import Obstacle
-from support.meshes.runs import DISTANCES, OUTPUTS, run
+from support.meshes.case import CuboidShape, MeshCase, MeshShape, Options, Placed
+from support.meshes.cases import TURNED, case_of, kinds
+from support.meshes.runs import OUTPUTS, run
 from support.meshes.spheres import Crowd, random_of
 
 numbers = st.floats(-1, 1, width=32)
@@ -113,42 +110,6 @@ def test_the_order_of_obstacles_does_not_matter(seed: int, mesh_engine: Engine) 
 
 
 @settings(common, max_examples=10)
-@given(seed=st.integers(0, 10**6))
-def test_costs_move_with_the_world(seed: int, mesh_engine: Engine) -> None:
-    case = case_of(f"motion {seed}", *three(), crowd=PATH, **SWEPT)
-    random = random_of(f"motion {seed}")
-    matrix, shift = turned(*random.uniform(-3, 3, 3)), random.uniform(-0.5, 0.5, 3)
-    spheres = case.spheres.astype(np.float64)
-    spheres[..., :3] = spheres[..., :3] @ matrix.T + shift
-    placed = []
-    for one in case.placed:
-        rotation = matrix @ Obstacle(one).rotation().numpy()
-        position = matrix @ np.array(one.pose[:3]) + shift
-        placed.append(replace(one, pose=(*position.tolist(), *quaternion(rotation))))
-    elsewhere = replace(case, placed=tuple(placed), spheres=spheres.astype(np.float32))
-    here, there = (run(mesh_engine, one, outputs=("cost", "distance")).outputs for one in (case, elsewhere))
-    assert_image(there["distance"], here["distance"], 2e-6)
-    # A sample more or less where clearances are equal but for rounding.
-    off = np.abs(there["cost"] - here["cost"]) > 1e-5 * max(1.0, float(here["cost"].max()))
-    assert off.mean() < 0.01
-
-
-def quaternion(rotation: Doubles) -> tuple[float, ...]:
-    """Of a rotation matrix, by its largest part."""
-    r = rotation
-    trace = np.array([r.trace(), *np.diag(r)])
-    which = int(trace.argmax())
-    if which == 0:
-        values = [1 + r.trace(), r[2, 1] - r[1, 2], r[0, 2] - r[2, 0], r[1, 0] - r[0, 1]]
-    else:
-        i = which - 1
-        j, k = (i + 1) % 3, (i + 2) % 3
-        values = [r[k, j] - r[j, k], 0.0, 0.0, 0.0]
-        values[1 + i], values[1 + j], values[1 + k] = 1 + 2 * r[i, i] - r.trace(), r[j, i] + r[i, j], r[k, i] + r[i, k]
-    return tuple((np.array(values) / np.linalg.norm(values)).tolist())
-
-
-@settings(common, max_examples=10)
 @given(seed=st.integers(0, 10**6), factor=st.floats(-8, 8))
 def test_gradients_are_linear_in_what_comes_from_above(seed: int, factor: float, mesh_engine: Engine) -> None:
     case = case_of(f"linear {seed}", *kinds(), crowd=Crowd(count=12), speed_metric=True, time_step_s=0.1, **SWEPT)
@@ -162,65 +123,3 @@ def test_gradients_are_linear_in_what_comes_from_above(seed: int, factor: float,
         expected = runs[0][name].astype(np.float64) + np.float32(factor) * runs[1][name].astype(np.float64)
         size = float(np.linalg.norm(runs[0][name]) + abs(factor) * np.linalg.norm(runs[1][name]))
         assert_relative(name, gradient, expected, 0, 1e-5 * size + 1e-6)
-
-
-def test_costs_of_obstacles_add_up(mesh_engine: Engine) -> None:
-    case = case_of("sum", *kinds(), crowd=PATH, **SWEPT)
-    alone = [run(mesh_engine, replace(case, placed=(one,))).outputs["cost"] for one in case.placed]
-    together = run(mesh_engine, case).outputs["cost"]
-    assert_image(together, np.sum(alone, 0), 1e-5 * float(together.max()))
-    most = run(mesh_engine, case, reduction="max").outputs["cost"]
-    assert_image(
-        most,
-        np.max(
-            [run(mesh_engine, replace(case, placed=(one,)), reduction="max").outputs["cost"] for one in case.placed], 0
-        ),
-        1e-6,
-    )
-    assert (most <= together * (1 + 1e-6)).all()
-
-
-def test_environments_are_worlds_of_their_own(mesh_engine: Engine) -> None:
-    placed = [replace(one, environment=index % 2) for index, one in enumerate(kinds())]
-    placed.append(Placed(shapes.box(), ASIDE, enabled=False))
-    rows = [0, 1, 1, 0]
-    case = case_of("own worlds", *placed, crowd=PATH, environments=3, rows=rows, **SWEPT)
-    upstream = random_of("own worlds").standard_normal(case.shape).astype(np.float32)
-    names = ("cost", *DISTANCES)
-    together = run(mesh_engine, case, outputs=names, upstream={"cost": upstream})
-    poses = np.zeros((len(placed), 7))
-    for row, environment in enumerate(rows):
-        there = [index for index, one in enumerate(placed) if one.enabled and one.environment == environment]
-        own = tuple(replace(placed[index], environment=0) for index in there)
-        alone = replace(case, placed=own, environments=1, rows=None, spheres=case.spheres[row : row + 1])
-        single = run(mesh_engine, alone, outputs=names, upstream={"cost": upstream[row : row + 1]})
-        for name in names:
-            expected = single.outputs[name][0]
-            if name == "instance":
-                expected = np.where(expected >= 0, np.array(there)[expected], -1)
-            assert_image(together.outputs[name][row], expected, 1e-5 if name in ("cost", "normal") else 1e-6)
-        assert_relative("spheres", together.gradients["spheres"][row], single.gradients["spheres"][0], 1e-5)
-        poses[there] += single.gradients["poses"]
-    assert_relative("poses", together.gradients["poses"], poses, 1e-5)
-
-
-def test_a_limit_of_distance_changes_nothing_within(mesh_engine: Engine) -> None:
-    case = case_of("limit", *three(), crowd=Crowd(count=60, near=0.3), activation_distance=0.03)
-    whole = run(mesh_engine, case, outputs=OUTPUTS).outputs
-    limited = run(mesh_engine, case, outputs=OUTPUTS, max_distance=0.2).outputs
-    within = whole["distance"] < 0.2
-    assert 0.2 < within.mean() < 0.9
-    for name in DISTANCES:
-        assert_image(limited[name][within], whole[name][within], 1e-6 if name != "normal" else 1e-5)
-    assert limited["beyond"][~within].all() and not limited["beyond"][within].any()
-    assert (limited["distance"][~within] == np.float32(0.2)).all()
-    near = within | (case.spheres[..., 3] + 0.03 < 0.2)
-    assert_image(limited["cost"][near], whole["cost"][near], 1e-6)
-
-
-def test_distances_change_no_faster_than_points_move(mesh_engine: Engine) -> None:
-    case = case_of("slopes", *kinds()[:2], crowd=Crowd(batches=1, horizon=2, count=400, step=0.02))
-    distance = run(mesh_engine, case, outputs=("distance",)).outputs["distance"][0].astype(np.float64)
-    centres: Floats = case.spheres[0, ..., :3]
-    away = np.linalg.norm(centres[1].astype(np.float64) - centres[0], axis=-1)
-    assert (np.abs(distance[1] - distance[0]) <= away + 1e-6).all()

@@ -198,15 +198,6 @@ def test_a_state_counts_what_is_retained_of_each_view(semantics: Semantics, devi
 
 
 @both_semantics
-def test_gradients_of_several_views_are_the_sums_of_those_of_each(semantics: Semantics, device: Device) -> None:
-    offsets = (0.0, 0.3, -0.2)
-    both = gradients_of(device.engine, retained(device.engine, semantics, views_of(CROWD, *offsets)))
-    on_cpu = gradients_of(ENGINES["cpu"](), retained(ENGINES["cpu"](), semantics, views_of(CROWD, *offsets)))
-    for name, gradient in on_cpu.items():
-        assert_of_maximum(name, both[name].numpy(), gradient.numpy(), 1e-4)
-
-
-@both_semantics
 @pytest.mark.parametrize("count", [2500, 61])
 def test_views_of_both_projections_are_rendered_in_one_call(count: int, semantics: Semantics, device: Device) -> None:
     case = build("both", Cloud(count, 1.2, channels=4), min_depth=4.5, gamma=0.03, width=67, height=45, camera=POSE)

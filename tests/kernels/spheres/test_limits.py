@@ -86,7 +86,7 @@ def test_any_number_of_tracked_spheres(tracked: int, semantics: Semantics, engin
 
 
 @both_semantics
-@pytest.mark.parametrize("channels", [1, 2, 3, 4, 5, 7, 8, 16, 33, 64])
+@pytest.mark.parametrize("channels", [1, 2, 4, 5, 8, 33])
 def test_any_number_of_channels(channels: int, semantics: Semantics, engine: Engine) -> None:
     colors = np.tile(CROWD.colors, (1, 22))[:, :channels]
     upstream = np.zeros((44, 44, channels), np.float32)

@@ -9,7 +9,7 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import grpc
@@ -121,21 +121,30 @@ def test_encrypted_metrics(tmp_path: Path) -> None:
         assert stranger.returncode == 4
 
 
-@pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGTERM])
-def test_it_goes_on_when_the_worker_is_replaced_says_so_and_ends_cleanly(way: int) -> None:
-    with worker("--device", "cpu", supervised=True) as process, load(process.target) as calls:
+def test_it_goes_on_when_the_worker_is_replaced_says_so_and_ends_cleanly() -> None:
+    """By either signal: two look on."""
+    with ExitStack() as running:
+        process = running.enter_context(worker("--device", "cpu", supervised=True))
+        calls = running.enter_context(load(process.target))
         command = [LUMIGRAD, "top", process.target, "--interval", "0.3"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=PLAIN) as shown:
-            assert shown.stdout is not None
-            lines = iter(shown.stdout)
-            try:
-                assert any("SERVING" in line for line in lines)
-                os.kill(process.worker_pid, signal.SIGSTOP)
-                assert any("UNREACHABLE for 0:00:0" in line for line in lines)
-                os.kill(process.worker_pid, signal.SIGKILL)
-                assert any("restarted; the one before ended: killed" in line for line in lines)
-                calls.wait_for_progress()
-            finally:
-                shown.send_signal(way)
-            shown.stdout.read()
-            assert shown.wait(60) == 0
+        shown = [
+            running.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=PLAIN))
+            for _ in range(2)
+        ]
+
+        def is_told(text: str) -> bool:
+            return all(any(text in line for line in each.stdout) for each in shown)
+
+        try:
+            assert is_told("SERVING")
+            os.kill(process.worker_pid, signal.SIGSTOP)
+            assert is_told("UNREACHABLE for 0:00:0")
+            os.kill(process.worker_pid, signal.SIGKILL)
+            assert is_told("restarted; the one before ended: killed")
+            calls.wait_for_progress()
+        finally:
+            for each, way in zip(shown, (signal.SIGINT, signal.SIGTERM), strict=True):
+                each.send_signal(way)
+        for each in shown:
+            each.stdout.read()
+            assert each.wait(60) == 0

@@ -21,7 +21,7 @@ NAMES = [
     *("info", "put", "update", "get", "list", "delete", "render", "render_inline"),
     *("render_batch", "backward", "backward_anew", "query", "query_backward", "field"),
 ]
-PLACES = 6
+PLACES = 4
 SILENT_SECONDS = 3.0
 WAYS = ("up", "down")
 

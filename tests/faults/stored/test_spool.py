@@ -196,21 +196,6 @@ def test_what_memory_has_no_room_for_comes_back_from_the_spool(tmp_path: Path, m
         assert {handle.scene_id for handle in client.list()} == {handle.scene_id for handle in handles}
 
 
-def test_the_spool_has_room_for_what_was_used_last(tmp_path: Path) -> None:
-    with (
-        spooling(tmp_path, "--max-payload-mib", "1", "--spool-mib", "2") as process,
-        Client(process.target, retry_s=30) as client,
-    ):
-        handles = []
-        for count in range(25_000, 25_003):
-            handles.append(without_copy(client, client.put(cloud(count))))
-            wait_until_written(process)
-            shown(client, handles[0])
-        assert process.metric("lumigrad_spool_bytes") == sum(file.stat().st_size for file in files(tmp_path)) <= 2 << 20
-        kill(process)
-        assert set(client.list()) == {handles[0], handles[2]}
-
-
 def test_a_foreign_scene_in_the_spool_is_one_that_does_not_exist(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text(f"alice: {ALICE}\nbob: {BOB}\n")
     options = ("--tokens-file", str(tmp_path / "tokens"))

@@ -141,7 +141,7 @@ def test_calls_from_several_threads_do_not_disturb_each_other(cpu: Engine) -> No
     ]
     alone = [everything(cpu, case, "compat" if index % 2 else "exact") for index, case in enumerate(cases)]
     with ThreadPoolExecutor(4) as pool:
-        for _ in range(5):
+        for _ in range(3):
             futures = [
                 pool.submit(everything, cpu, case, "compat" if index % 2 else "exact")
                 for index, case in enumerate(cases)

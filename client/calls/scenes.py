@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from lumigrad.client.base.arguments import instance, whole_number
-from lumigrad.client.errors import LumigradError, SceneNotFound, Unavailable
+from lumigrad.client.errors import InvalidArgument, LumigradError, SceneNotFound, Unavailable
 from lumigrad.client.formats.levels import GaussianLevels
 from lumigrad.client.transport.call import Call, Cancellable
 from lumigrad.client.values.gaussians import Gaussians
@@ -29,6 +29,8 @@ from lumigrad.protos.service import SCENE_SERVICE
 T = TypeVar("T")
 _MOST_REPLICAS = 1024
 _UPDATE_ID_BYTES = 8
+# Characters of an address in errors.
+_SHOWN = 200
 # The time-out for deleting a scene that was stored for a while.
 _TAKE_BACK_S = 5.0
 
@@ -38,15 +40,16 @@ class SceneCalls(Cancellable):
 
     _workers: Pool
 
-    def put(self, scene: Scene, *, replicas: int = 1, timeout_s: float | None = None) -> SceneHandle:
+    def put(self, scene: Scene | str, *, replicas: int = 1, timeout_s: float | None = None) -> SceneHandle:
         """Stores a scene on its worker, named by its content; storing it again costs only a round trip.
 
         A world's meshes are stored with it. Levels of Gaussians are read while they are sent, and stay in the worker's
         spool, so that they may be larger than memory. The handle keeps the scene, so that it can be put again if the
-        worker loses it.
+        worker loses it. A `file:` address names a file of Gaussians that the worker has, below the folder of its option
+        `--scene-files`: nothing is sent, and the handle means the file as it is when a call uses it.
 
         Args:
-            scene: the scene to store.
+            scene: the scene to store, or the address of one.
             replicas: number of workers that share the calls for the handle; each receives the scene with its first
                 call.
             timeout_s: instead of the client's time-out.
@@ -66,9 +69,20 @@ class SceneCalls(Cancellable):
         )
         method, facts = f"{SCENE_SERVICE}/Put", partial(scene_facts, scene)
         with self._workers.begin(timeout_s, method, facts, self._cancellation) as call:
-            instance("scene", scene, (Spheres, Gaussians, Mesh, World, TargetImage, GaussianLevels), advice)
             copies = whole_number("replicas", replicas, 1, _MOST_REPLICAS)
+            if isinstance(scene, str):
+                return replace(self._at(scene, call), replicas=copies)
+            instance("scene", scene, (Spheres, Gaussians, Mesh, World, TargetImage, GaussianLevels), advice)
             return replace(self._workers.put(scene, call), replicas=copies)
+
+    def _at(self, address: str, call: Call) -> SceneHandle:
+        if not address.startswith("file:"):
+            text = f"expected a scene, or the file: address of one that the worker has, got {address[:_SHOWN]!r}"
+            raise InvalidArgument.of("scene", f"{text}; workers download nothing: read it with Gaussians.load")
+        attempts = RoutedAttempts(self._workers, Route(address, is_movable=False), call)
+        while True:
+            with attempts as worker:
+                return worker.store.at(address, attempts.call)
 
     def update(
         self,

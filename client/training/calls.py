@@ -68,7 +68,7 @@ class TargetImages:
 
         def get(digest: str) -> list[Any]:
             try:
-                return [store.get(digest, True, call, by_content=True).scene]
+                return [store.get(digest, True, call, field="content_hash").scene]
             except SceneNotFound:
                 # The store has evicted the scene, but the training keeps it in memory.
                 return []

@@ -131,13 +131,18 @@ class SceneStore:
                     self._note_restored(after, changed)
                 self.changes.popleft()
 
-    def get(self, name: str, with_tensors: bool, call: Call, *, by_content: bool = False) -> SceneHandle:
-        """Returns a handle to a scene, found by its id or its content's hash.
+    def at(self, address: str, call: Call) -> SceneHandle:
+        """Has the worker read a file; calls name its address, so that a worker that has dropped it reads it again."""
+        handle = self.get(address, False, call, field="name")
+        return replace(handle, scene_id="", version=0, name=address, affinity=address)
+
+    def get(self, name: str, with_tensors: bool, call: Call, *, field: str = "scene_id") -> SceneHandle:
+        """Returns a handle to a scene, found by its id, its content's hash or its name.
 
         With `with_tensors` it has a copy of the scene, for a world also of its meshes.
         """
         request = scene_pb2.GetRequest(with_tensors=with_tensors)
-        setattr(request, "content_hash" if by_content else "scene_id", name)
+        setattr(request, field, name)
         call = call.to(name)
         reply = self._connection.download(self._connection.scenes.Get, request, call)
         if not with_tensors:

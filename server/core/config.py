@@ -64,6 +64,9 @@ class Config:
     tokens_file: str = _option("", 'file with lines "tenant: token"; clients must send one of the tokens', kind="FILE")
     insecure: bool = _option(False, "allow a --host that is not loopback without TLS or without authentication")
     reflection: bool = _option(False, "enable gRPC server reflection for authenticated callers")
+    scene_files: str = _option(
+        "", "folder of files of Gaussians that callers may store by their file: addresses", kind="DIR"
+    )
     sensorsim: str = _option(
         "", "folder with a folder for each driving scene, to serve to AlpaSim, CARLA and other simulators", kind="DIR"
     )

@@ -110,6 +110,8 @@ def named_scene(runtime: Runtime, call: Call, name: str) -> StoredScene:
     """The scene of this name, read from its files unless it is stored as they have it."""
     named = runtime.named.get(name)
     if named is None:
+        has_files = not name.startswith("file:")
+        require(has_files, "name", "a worker with --scene-files, which reads scenes at addresses", "one without")
         raise SceneNotFoundError(name)
     known = named.content_hash
     found = stored_content(runtime, call, known, counts=False) if known else None

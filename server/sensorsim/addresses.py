@@ -1,4 +1,4 @@
-"""Scenes that simulators name by address: folders below that of --sensorsim, in `file:` addresses, and nothing else."""
+"""Scenes that callers name by address: what is below the operator's folders, in `file:` addresses, and nothing else."""
 
 from __future__ import annotations
 
@@ -13,11 +13,33 @@ from lumigrad.server.core.limits import require
 # Metadata of NuRec's clients: the address of a scene, and the name by which requests call it.
 URL, SCENE_ID = "x-nre-scene-url", "x-nre-scene-id"
 _LIMIT = f"the file: address of a folder with a {NAME}, or of that file, below the worker's --sensorsim"
+_SUFFIXES = (".ply", ".spz", ".splat", ".ksplat", ".sog")
+_NAME = "name"
+_FILE_LIMIT = f"the file: address of a {', '.join(_SUFFIXES)} below the worker's --scene-files"
 _SHOWN = 200
 
 
 def manifest_at(url: str, root: Path) -> Path:
     """The manifest at an address; callers learn nothing about files elsewhere."""
+    place = _place(url, root, URL, _LIMIT)
+    file = place if place.name == NAME else place / NAME
+    # Not of the path itself, which raises for long names.
+    if not isfile(file):
+        raise UnknownNameError(URL, _LIMIT, url[:_SHOWN])
+    return file
+
+
+def scene_file_at(address: str, root: Path) -> Path:
+    """The file of Gaussians at an address; likewise."""
+    place = _place(address, root, _NAME, _FILE_LIMIT)
+    # Other formats name further files, which might be elsewhere.
+    is_one = place.suffix.lower() in _SUFFIXES and isfile(place)
+    require(is_one, _NAME, _FILE_LIMIT, address[:_SHOWN])
+    return place
+
+
+def _place(url: str, root: Path, field: str, limit: str) -> Path:
+    """The path at an address, with links resolved, which is below the root."""
     shown = url[:_SHOWN]
     try:
         parts = urlsplit(url)
@@ -25,15 +47,11 @@ def manifest_at(url: str, root: Path) -> Path:
         path = Path(unquote(parts.path, errors="strict"))
     except ValueError:
         is_local, path = False, Path()
-    require(is_local and path.is_absolute() and "\0" not in str(path), URL, _LIMIT, shown)
+    require(is_local and path.is_absolute() and "\0" not in str(path), field, limit, shown)
     try:
         place = path.resolve()
     except (OSError, RuntimeError):
         # Links in a circle.
         place = Path(path.anchor)
-    require(place.is_relative_to(root.resolve()), URL, _LIMIT, shown)
-    file = place if place.name == NAME else place / NAME
-    # Not of the path itself, which raises for long names.
-    if not isfile(file):
-        raise UnknownNameError(URL, _LIMIT, shown)
-    return file
+    require(place.is_relative_to(root.resolve()), field, limit, shown)
+    return place

@@ -38,7 +38,7 @@ _SCALED_MASK_BYTES = 32 << 20
 
 MaskId = tuple[str, str]
 # The time of the last change of a file, ns, and its size.
-_FileState = tuple[int, int]
+FileState = tuple[int, int]
 # Bytes of a pixel of an ego mask.
 MASK_BYTES = 4
 
@@ -127,7 +127,7 @@ class Catalog:
         self._root = root
         self._scenes: dict[str, DriveScene] = {}
         # The scene of each manifest that a call has named, and the state of the file at that time: one for each scene.
-        self._admitted: dict[Path, tuple[_FileState | None, str]] = {}
+        self._admitted: dict[Path, tuple[FileState | None, str]] = {}
         self.named = NamedScenes()
         # Masks of all scenes: they belong to cameras of rigs.
         self._masks: dict[MaskId, bytes] = {}
@@ -143,11 +143,7 @@ class Catalog:
             manifests = read_manifests(folder)
         except ManifestError as error:
             raise ConfigError(f"--sensorsim: {error}") from None
-        readers = {entry.name: entry for entry in entry_points(group=READERS)}
-        if _READER not in readers:
-            what = f"an entry point {_READER} in the group {READERS}, which reads their files, as Lumigrad's client has"
-            raise ConfigError(f"--sensorsim: expected {what}")
-        return Catalog(manifests, partial(_read_with, readers[_READER]), Path(folder))
+        return Catalog(manifests, gaussian_reader("--sensorsim"), Path(folder))
 
     @property
     def scenes(self) -> Mapping[str, DriveScene]:
@@ -157,7 +153,7 @@ class Catalog:
     def admit(self, url: str, scene_id: str) -> None:
         """Add the scene at an address, whose name has to be `scene_id` unless that is empty; nothing if it is known."""
         file = manifest_at(url, self._root)
-        state = _state_of(file)
+        state = state_of(file)
         known_state, name = self._admitted.get(file, (None, ""))
         found = None
         if state is None or state != known_state:
@@ -234,7 +230,16 @@ class Catalog:
         return name, raw
 
 
-def _state_of(file: Path) -> _FileState | None:
+def gaussian_reader(option: str) -> Callable[[Path], Any]:
+    """The reader of files of Gaussians; ConfigError, which names `option`, if none is installed."""
+    readers = {entry.name: entry for entry in entry_points(group=READERS)}
+    if _READER not in readers:
+        what = f"an entry point {_READER} in the group {READERS}, which reads their files, as Lumigrad's client has"
+        raise ConfigError(f"{option}: expected {what}")
+    return partial(_read_with, readers[_READER])
+
+
+def state_of(file: Path) -> FileState | None:
     """Time and size of a file, which change when it does; None: it has gone."""
     try:
         found = file.stat()

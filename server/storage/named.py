@@ -29,7 +29,9 @@ class NamedScene:
 class NamedScenes:
     """All of them, of one tenant: tenants share the files, and each has its own copy in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, at: Callable[[str], NamedScene] | None = None) -> None:
+        """`at` finds scenes by address; None: there are none."""
+        self.at = at
         # Shared by all tenants; those that this tenant has asked for are its own.
         self._files: dict[str, NamedScene] = {}
         self._own: dict[str, NamedScene] = {}
@@ -39,7 +41,7 @@ class NamedScenes:
 
     def unread(self) -> NamedScenes:
         """The same files for another tenant, who does not wait while this one reads them."""
-        other = NamedScenes()
+        other = NamedScenes(at=self.at)
         other._files = self._files
         return other
 
@@ -48,12 +50,18 @@ class NamedScenes:
         self._files[scene.name] = scene
 
     def get(self, name: str) -> NamedScene | None:
-        """The scene of this name."""
+        """The scene of this name, or at this `file:` address."""
         scene = self._files.get(name)
+        if scene is None and self.at is not None and name.startswith("file:"):
+            scene = self.at(name)
         return None if scene is None else self._of(scene)
 
     def _of(self, scene: NamedScene) -> NamedScene:
-        return self._own.setdefault(scene.name, NamedScene(scene.name, scene.read, scene.on_stored))
+        own = self._own.get(scene.name)
+        if own is None or own.read != scene.read:
+            # A file that has changed is another scene.
+            own = self._own[scene.name] = NamedScene(scene.name, scene.read, scene.on_stored)
+        return own
 
     def name_of(self, content_hash: str) -> str:
         """The name of the scene with this content; empty: none, or it was never read."""

@@ -1,0 +1,107 @@
+"""Scenes that the worker reads itself: files in the folder that the operator serves, by their addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lumigrad.client import Camera, Client, Gaussians
+from lumigrad.client.errors import InvalidArgument, LumigradError
+from support.gaussians.clouds import post
+from support.workers.worker import worker
+
+CAMERA = Camera.look_at((0, 0, 4), (0, 0, 0), (0, -1, 0), width=48, height=32)
+OPTIONS = ("--device", "cpu", "--max-payload-mib", "1")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of files, beside one that is not served."""
+    folder = tmp_path_factory.mktemp("files")
+    for name in ("scenes", "private", "scenes-2"):
+        (folder / name).mkdir()
+        post().save(folder / name / "post.ply")
+    (folder / "scenes" / "link.ply").symlink_to(folder / "private" / "post.ply")
+    (folder / "scenes" / "broken.ply").write_bytes(b"ply\nnothing")
+    (folder / "scenes" / "large.ply").write_bytes(bytes((1 << 20) + 1))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def client(root: Path) -> Iterator[Client]:
+    with worker(*OPTIONS, "--scene-files", str(root / "scenes")) as process, Client(process.target) as connected:
+        yield connected
+
+
+def picture(client: Client, scene: object) -> np.ndarray:
+    return client.render(scene, CAMERA).color  # type: ignore[arg-type]
+
+
+def test_a_file_is_stored_by_its_address_and_read_again_where_it_is_gone(client: Client, root: Path) -> None:
+    address = (root / "scenes" / "post.ply").as_uri()
+    handle = client.put(address)
+    assert (handle.kind, handle.count, handle.name) == ("gaussians", len(post()), address)
+    expected = picture(client, client.put(Gaussians.load(root / "scenes" / "post.ply")))
+    assert np.array_equal(picture(client, handle), expected) and expected.std() > 0.01
+    # The worker has the content under an id of its own, which others may delete.
+    for stored in client.list():
+        if stored.scene_id:
+            client.delete(stored.scene_id)
+    assert np.array_equal(picture(client, handle), expected)
+
+
+def test_a_handle_means_the_file_as_it_is(client: Client, root: Path) -> None:
+    file = root / "scenes" / "changing.ply"
+    post().save(file)
+    handle = client.put(file.as_uri())
+    before = picture(client, handle)
+    made = post()
+    Gaussians(made.means[::2], made.quats[::2], made.scales[::2], made.opacities[::2], colors=made.colors[::2]).save(
+        file
+    )
+    assert not np.array_equal(picture(client, handle), before)
+    assert client.put(file.as_uri()).count == len(made.means[::2])
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "file:post.ply",
+        "file://elsewhere/{root}/scenes/post.ply",
+        "file://{root}/private/post.ply",
+        "file://{root}/scenes/../private/post.ply",
+        "file://{root}/scenes/%2e%2e/private/post.ply",
+        "file://{root}/scenes/link.ply",
+        "file://{root}/scenes-2/post.ply",
+        "file://{root}/scenes",
+        "file://{root}/scenes/scene.gltf",
+        "file://{root}/scenes/post.ply?x=1",
+        "file://{root}/scenes/post.ply%00",
+        "file:///etc/passwd",
+    ],
+)
+def test_every_other_address_is_refused_by_name(client: Client, root: Path, address: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"name: expected the file: address of a \.ply, .* below the worker's"):
+        client.put(address.replace("{root}", str(root)))
+
+
+def test_files_that_cannot_be_read_are_told_without_paths(client: Client, root: Path) -> None:
+    for name, text in (
+        ("broken.ply", "broken.ply"),
+        ("large.ply", "at most 1,048,576 bytes"),
+        ("none.ply", "below the"),
+    ):
+        with pytest.raises(LumigradError, match=text) as refused:
+            client.put((root / "scenes" / name).as_uri())
+        assert str(root / "scenes") not in str(refused.value).replace((root / "scenes" / name).as_uri(), "")
+
+
+def test_nothing_is_downloaded_and_a_worker_without_a_folder_says_so(root: Path) -> None:
+    with worker(*OPTIONS) as process, Client(process.target) as client:
+        with pytest.raises(InvalidArgument, match="workers download nothing"):
+            client.put("https://example.com/scene.ply")
+        with pytest.raises(InvalidArgument, match="name: expected a worker with --scene-files"):
+            client.put((root / "scenes" / "post.ply").as_uri())

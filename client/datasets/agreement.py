@@ -74,4 +74,4 @@ def _answers(place: Float64, seeing: Array, eyes: Float64, shown: Array) -> Arra
     cosines[np.arange(len(seeing)), seeing] = -2.0
     nearest = np.argpartition(-cosines, _NEAREST - 1, axis=1)[:, :_NEAREST]
     is_near = np.take_along_axis(cosines, nearest, axis=1) > np.cos(np.radians(_DEGREES))
-    return np.isin(nearest, seeing)[is_near]
+    return np.asarray(np.isin(nearest, seeing)[is_near])

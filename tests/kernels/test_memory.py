@@ -76,7 +76,7 @@ def test_threads_that_take_and_give_at_the_same_time_lose_nothing() -> None:
     faces = torch.tensor([[0, 2, 1], [0, 1, 3], [0, 3, 2], [1, 2, 3]], dtype=torch.int32)
 
     def build() -> None:
-        for _ in range(1500):
+        for _ in range(4000):
             meshes.Mesh.build(vertices, faces)
 
     trim(CPU)

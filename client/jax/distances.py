@@ -27,13 +27,7 @@ from lumigrad.client.values.world import Obstacle, Shape, World
 
 
 class MeshDistances(NamedTuple):
-    """The results of a query. Outputs that were not requested are None.
-
-    Attributes:
-        cost: [B, H, S] collision costs; see `lumigrad.client.DistanceSettings`.
-        distance: [B, H, S] of each centre from the closest surface, metres, positive outside: subtract the radius for
-            the sphere's own. Where nothing is found, and for disabled spheres: max_distance, or infinity.
-    """
+    """Results as in `lumigrad.client.torch.MeshDistances`. Outputs that were not requested are None."""
 
     cost: jax.Array | None
     distance: jax.Array | None

@@ -72,20 +72,7 @@ _ARRAYS = Arrays(real=real, single=real, repeated=lambda array, count: jnp.broad
 
 
 class RenderedGaussians(NamedTuple):
-    """Images. Outputs that were not requested are None.
-
-    Attributes:
-        color: [C, H, W, D].
-        alpha: [C, H, W] 1 - transmittance.
-        depth: [C, H, W] sum of camera-space Z times blending weight, scene units.
-        expected_depth: [C, H, W] depth / alpha; 0 where alpha is 0.
-        transmittance: [C, H, W] weight of the background.
-        inverse_depth: [C, H, W] sum of 1 / Z times blending weight.
-        hit_distance: [C, H, W] with response="ray", as the next two: sum of distances from the ray's origin to the
-            largest response times blending weight, scene units.
-        expected_hit_distance: [C, H, W] hit_distance / alpha; 0 where alpha is 0.
-        normals: [C, H, W, 3] sum of the third axes, turned against the ray, times blending weight; world frame.
-    """
+    """Images as in `lumigrad.client.torch.RenderedGaussians`. Outputs that were not requested are None."""
 
     color: jax.Array
     alpha: jax.Array | None = None

@@ -30,14 +30,7 @@ if TYPE_CHECKING:
 
 
 class RenderedSpheres(NamedTuple):
-    """An image. Outputs that were not requested are None.
-
-    Attributes:
-        color: [H, W, K].
-        alpha: [H, W] 1 - weight of the background.
-        depth: [H, W] distance to the closest sphere, scene units; -1 where there is none.
-        info: [H, W, 3 + 2 T] Pulsar's forward info, whose id channels are int32 bit patterns.
-    """
+    """An image as in `lumigrad.client.torch.RenderedSpheres`. Outputs that were not requested are None."""
 
     color: jax.Array
     alpha: jax.Array | None

@@ -263,14 +263,7 @@ class MCMCStrategy(Strategy):
     ) -> None:
         """Changes the Gaussians where the step is due, and adds noise; to be called after `backward`.
 
-        Args:
-            params: parameters by name; entries are replaced.
-            optimizers: by the names of parameters; their states follow.
-            state: from `initialize_state`.
-            step: number of the step.
-            info: the third result of `rasterization`; not read.
-            lr: learning rate of the means.
-            scene: an object that follows the changes, see `Splats`.
+        `lr` is the learning rate of the means. The others are those of `DefaultStrategy`; `info` is not read.
         """
         splats = Splats(params, optimizers, {}, scene)
         if self.refine_start_iter < step < self.refine_stop_iter and step % self.refine_every == 0:

@@ -42,7 +42,7 @@ class View:
         call: the number of the call.
         index: the number of the camera in the call.
         camera, settings, outputs: arguments of the kernels.
-        background: [D], or None.
+        background: [D].
         retain: whether `backward` may follow.
     """
 
@@ -51,7 +51,7 @@ class View:
     camera: Camera
     settings: Settings
     outputs: tuple[str, ...]
-    background: np.ndarray | None
+    background: np.ndarray
     retain: bool
 
 
@@ -145,7 +145,7 @@ class Part:
             gaussians.Gaussians(**scene),
             [view.camera],
             view.settings,
-            background=None if view.background is None else self._tensor(view.background),
+            background=self._tensor(view.background),
             outputs=view.outputs,
             retain=view.retain,
             rows=passed.band if first < last else None,

@@ -14,7 +14,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError
 
 from lumigrad.client.base.arguments import names, whole_number
-from lumigrad.client.base.arrays import Float32
+from lumigrad.client.base.arrays import Float32, float32_array
 from lumigrad.client.errors import DeadlineExceeded, InvalidArgument, Unavailable
 from lumigrad.client.formats.clustering import morton_order
 from lumigrad.client.rendering.request import cameras_of
@@ -143,6 +143,8 @@ class SplitScene:
             drawn, self._drawn = self._drawn, []
             if not drawn:
                 raise InvalidArgument.of("output_gradients", "expected those of a rendering with retain=True, got none")
+            if not output_gradients:
+                raise InvalidArgument.of("output_gradients", "expected the gradient of an output at least, got none")
             given = {name: self._checked(name, array, drawn) for name, array in output_gradients.items()}
             until = time.monotonic() + self._timeout_s
             ends = [end for entry in drawn for end in self._differentiate(entry, given)]
@@ -203,6 +205,9 @@ class SplitScene:
         fields: Mapping[str, Any],
     ) -> list[View]:
         given = GaussianSettings.from_fields(settings, fields).filled(cameras, self._channels)
+        sizes = sorted({(camera.width, camera.height) for camera in cameras})
+        if len(sizes) > 1:
+            raise InvalidArgument.of("camera", f"expected one size for all of a call, got {sizes}")
         for name in outputs:
             if name not in _OUTPUTS:
                 raise InvalidArgument.of("outputs", f"expected names of {_OUTPUTS} for a split scene, got {name!r}")
@@ -215,18 +220,14 @@ class SplitScene:
         if degree is not None and (self._degree is None or degree > self._degree):
             text = "none, since it has colors" if self._degree is None else f"at most {self._degree}, as it is stored"
             raise InvalidArgument.of("sh_degree", f"expected {text}, got {degree}")
-        background = np.asarray(values.pop("background"), np.float32)
-        if background.size not in (0, self._channels, len(cameras) * self._channels):
+        background = np.asarray(values.pop("background") or [0.0] * self._channels, np.float32)
+        if background.size not in (self._channels, len(cameras) * self._channels):
             text = f"expected {self._channels} values, or as many for each camera, got {background.size}"
             raise InvalidArgument.of("background", text)
-        backgrounds = (
-            np.broadcast_to(background.reshape(-1, self._channels), (len(cameras), self._channels))
-            if background.size
-            else None
-        )
+        backgrounds = np.broadcast_to(background.reshape(-1, self._channels), (len(cameras), self._channels))
         made = gaussians.Settings(**{name: values[name] for name in _SETTINGS if name in values})
         return [
-            View(0, index, _camera(camera), made, outputs, None if backgrounds is None else backgrounds[index], retain)
+            View(0, index, _camera(camera), made, outputs, backgrounds[index], retain)
             for index, camera in enumerate(cameras)
         ]
 
@@ -251,8 +252,9 @@ class SplitScene:
             camera = entry.view.camera
             for name, array in band.items():
                 shape = (len(views), camera.height, *array.shape[1:])
-                to = images.setdefault(name, np.empty(shape, array.dtype) if name not in images else images[name])
-                to[entry.view.index, begin * TILE : min(end * TILE, camera.height)] = array
+                if name not in images:
+                    images[name] = np.empty(shape, array.dtype)
+                images[name][entry.view.index, begin * TILE : min(end * TILE, camera.height)] = array
         return drawn, images, sum(moved for _, moved in bands)
 
     def _differentiate(self, entry: _Drawn, given: Mapping[str, Float32]) -> list[Any]:
@@ -271,14 +273,8 @@ class SplitScene:
         camera, outputs = drawn[0].view.camera, drawn[0].view.outputs
         if name not in outputs or name in ("contributors", "ids"):
             raise InvalidArgument.of("output_gradients", f"expected names of the outputs {outputs}, got {name!r}")
-        shape = [len(drawn), camera.height, camera.width, *([self._channels] if name == "color" else [])]
-        found = np.asarray(array, np.float32)
-        found = found[None] if self._single else found
-        if list(found.shape) != shape:
-            expected = shape[1:] if self._single else shape
-            text = f"expected shape {expected}, that of the output, got {list(np.shape(array))}"
-            raise InvalidArgument.of(f"output_gradients[{name!r}]", text)
-        return found
+        shape = (len(drawn), camera.height, camera.width, *([self._channels] if name == "color" else []))
+        return float32_array(f"output_gradients[{name!r}]", array, shape[1:] if self._single else shape).reshape(shape)
 
     def _known(self) -> Iterable[tuple[Any, str]]:
         if not self._actors:

@@ -213,6 +213,9 @@ def test_what_split_scenes_do_not_take_is_refused_by_name(scene: Any) -> None:
     ):
         with pytest.raises(ValueError, match=f"^{name}: "):
             scene.render(camera, **fields)
+    small = Camera.look_at(eye=(0, 0, -1), target=(0, 0, 4), up=(0, -1, 0), width=40, height=20)
+    with pytest.raises(InvalidArgument, match="camera: expected one size"):
+        scene.render([camera, small])
     with pytest.raises(InvalidArgument, match=r"camera: .* got SensorModel"):
         scene.render(sensor)
     with pytest.raises(InvalidArgument, match="scene: expected one scene"):
@@ -232,6 +235,7 @@ def test_gradients_that_fit_no_rendering_are_refused(scene: Any) -> None:
     for given, text in (
         ({"depth": np.zeros((HEIGHT, WIDTH))}, "'depth'"),
         ({"color": np.zeros((3, 3))}, "expected shape"),
+        ({}, "at least"),
     ):
         scene.render(camera_of(many().cameras[0]), retain=True)
         with pytest.raises(InvalidArgument, match=text):

@@ -20,25 +20,6 @@ from lumigrad.client.compat.gsplat.parameters import (
 from lumigrad.client.compat.gsplat.rasterization import rasterization
 from lumigrad.client.compat.gsplat.surfels import rasterization_2dgs
 
-__all__ = [
-    "BivariateWindshieldModelParameters",
-    "CameraModel",
-    "ExternalDistortionReferencePolynomial",
-    "FThetaCameraDistortionParameters",
-    "FThetaPolynomialType",
-    "RasterizeMode",
-    "RenderMode",
-    "RendererConfig",
-    "RendererConfig_MixedBatch",
-    "RendererConfig_ParallelBatch",
-    "RollingShutterType",
-    "UnscentedTransformParameters",
-    "rasterization",
-    "rasterization_2dgs",
-    "rasterization_2dgs_inria_wrapper",
-    "rasterization_inria_wrapper",
-]
-
 
 def rasterization_2dgs_inria_wrapper(*args: Any, **kwargs: Any) -> NoReturn:
     """Raises NotImplementedError: the original calls another rasterizer of surfels."""

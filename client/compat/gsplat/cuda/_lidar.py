@@ -9,11 +9,3 @@ from lumigrad.client.compat.gsplat.parameters import (
     compute_lidar_angles_to_columns_map as compute_angles_to_columns_map,
 )
 from lumigrad.client.compat.gsplat.parameters import compute_lidar_tiling as compute_tiling
-
-__all__ = [
-    "LidarTiling",
-    "RowOffsetStructuredSpinningLidarModelParameters",
-    "SpinningDirection",
-    "compute_angles_to_columns_map",
-    "compute_tiling",
-]

@@ -35,32 +35,3 @@ def _not_offered() -> bool:
 
 has_2dgs = has_3dgs = has_3dgut = has_adam = has_reloc = _offered
 has_camera_wrappers = has_losses = _not_offered
-
-__all__ = [
-    "BivariateWindshieldModelParameters",
-    "CameraModel",
-    "ExternalDistortionReferencePolynomial",
-    "FThetaCameraDistortionParameters",
-    "FThetaPolynomialType",
-    "RollingShutterType",
-    "RowOffsetStructuredSpinningLidarModelParameters",
-    "RowOffsetStructuredSpinningLidarModelParametersExt",
-    "SpinningDirection",
-    "UnscentedTransformParameters",
-    "fully_fused_projection",
-    "fully_fused_projection_2dgs",
-    "fully_fused_projection_with_ut",
-    "has_2dgs",
-    "has_3dgs",
-    "has_3dgut",
-    "has_adam",
-    "has_camera_wrappers",
-    "has_losses",
-    "has_reloc",
-    "proj",
-    "quat_scale_to_covar_preci",
-    "spherical_harmonics",
-    "spherical_harmonics_l0",
-    "spherical_harmonics_l1_plus",
-    "world_to_cam",
-]

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from lumigrad.kernels._native import NativeCall, Outcome, ShortCall
 from lumigrad.server.core.call import Call, NativeRequest
@@ -44,33 +44,13 @@ class Sent:
     batch_views: int = 0
 
 
-class Asking(Protocol):
-    """A call that a native job may answer."""
-
-    @property
-    def runtime(self) -> Runtime:
-        """The runtime of its tenant."""
-
-    @property
-    def most_bytes(self) -> int:
-        """The longest payload that its caller takes in one message."""
-
-    def remember(self, request: NativeRequest) -> None:
-        """Note its request, in case that its kind has yet to be prepared."""
-
-    def run(self, job: Callable[..., NativeCall], kind: Any, request: Any, cost: Cost) -> NativeCall | None:
-        """Wait for `job(queue, kind, request, ...)`; None: the call takes the general way, which may fail.
-
-        Raises an error if the call has ended meanwhile.
-        """
-
-    def answered(self, made: NativeCall, sent: Sent) -> None:
-        """Record the call: its reply goes."""
-
-
 @dataclass(frozen=True, slots=True)
 class AskingCall:
-    """A call of the general way."""
+    """A call of the general way that a native job may answer.
+
+    Attributes:
+        most_bytes: The longest payload that its caller takes in one message.
+    """
 
     runtime: Runtime
     most_bytes: int
@@ -82,7 +62,10 @@ class AskingCall:
         self.call.request = request
 
     def run(self, job: Callable[..., NativeCall], kind: Any, request: Any, cost: Cost) -> NativeCall | None:
-        """Wait for a job; None: the call takes the general way."""
+        """Wait for `job(queue, kind, request, ...)`; None: the call takes the general way, which may fail.
+
+        Raises an error if the call has ended meanwhile.
+        """
         call = self.call
         made = _made(self, job, kind, request, cost, call.tenant, int(call.priority), call.deadline)
         if made is None:
@@ -105,7 +88,7 @@ class AskingCall:
 
 @dataclass(frozen=True, slots=True)
 class AskingShort:
-    """A call that was admitted in C++; where it is not answered, an `AskingCall` goes on with it."""
+    """A call that was admitted in C++, likewise; where it is not answered, an `AskingCall` goes on with it."""
 
     runtime: Runtime
     room: Room
@@ -120,7 +103,7 @@ class AskingShort:
         """Leave that to the other."""
 
     def run(self, job: Callable[..., NativeCall], kind: Any, request: Any, cost: Cost) -> NativeCall | None:
-        """Wait for a job; None: the call takes the general way."""
+        """Wait for a job, as an `AskingCall` does."""
         short = self.short
         made = _made(self, job, kind, request, cost, short.tenant, short.priority, short.deadline)
         return None if made is None else _done(made, short.run(made), made.overdue_limit)
@@ -131,8 +114,11 @@ class AskingShort:
         self.short.answered(sent.engine, sent.operation, sent.received, sent.sent, sent.batch_views)
 
 
+Asking = AskingCall | AskingShort
+
+
 def _made(
-    asking: AskingCall | AskingShort,
+    asking: Asking,
     job: Callable[..., NativeCall],
     kind: Any,
     request: Any,

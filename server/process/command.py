@@ -15,7 +15,7 @@ _EXAMPLES = """\
 examples:
   lumigrad serve                                         on the first CUDA device, or on the CPU
   lumigrad serve --device cuda:0,cuda:1 --port 50051     two workers, on ports 50051 and 50052
-  lumigrad serve --port 0                                a second worker, on a free port, which the log reports
+  lumigrad serve --port 0                                a second worker, on a free port
   lumigrad serve --sensorsim scenes/                     driving scenes, for AlpaSim and others
   lumigrad serve --host 0.0.0.0 --tls-cert worker.pem --tls-key worker.key --tokens-file tenants
 """

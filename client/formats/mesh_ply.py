@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from os import PathLike
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ def read_ply(path: str | PathLike[str]) -> tuple[Float64, npt.NDArray[np.int64]]
     vertices, polygons = np.empty((0, 3)), np.empty((0, 3), np.int64)
     if "tristrips" in header.elements and "face" not in header.elements:
         raise header.fail('expected an element "face", got "tristrips"; export triangles instead of strips')
-    body: _Body = _Text(header) if header.kind == "ascii" else _Binary(header)
+    body = _Text(header) if header.kind == "ascii" else _Binary(header)
     ragged: list[npt.NDArray[Any]] | None = None
     for element in header.elements.values():
         if element.name == "vertex":
@@ -68,24 +68,20 @@ def _triangles(header: PlyHeader, faces: Any, vertices: Float64) -> npt.NDArray[
     return np.array([each for corners in polygons for each in triangles_of(corners, vertices)], np.int64)
 
 
-class _Body(Protocol):
-    """The data after the header, read element by element."""
-
-    def columns(self, element: PlyElement, names: tuple[str, ...]) -> tuple[Any, ...]:
-        """The values of these properties for all rows of the next element; of a list an array, or a list of arrays."""
-
-
 def _short(header: PlyHeader, element: PlyElement) -> Exception:
     return header.fail(f"expected {element.count:,} rows of {element.name}, got fewer; the file may be incomplete")
 
 
 class _Text:
+    """The words after the header, read element by element."""
+
     def __init__(self, header: PlyHeader) -> None:
         self._header = header
         self._words = header.path.read_bytes()[header.length :].split()
         self._at = 0
 
     def columns(self, element: PlyElement, names: tuple[str, ...]) -> tuple[Any, ...]:
+        """The values of these properties for all rows of the next element; of a list an array, or a list of arrays."""
         try:
             if not element.lists:
                 width = len(element.types)

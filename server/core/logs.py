@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import datetime, timezone
 from select import PIPE_BUF
 from types import TracebackType
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from lumigrad.kernels._native import RecordBatch
 
@@ -67,19 +67,12 @@ def event(
         logger.handle(record)
 
 
-class Batch(Protocol):
-    """Lines that are written together, each in a part of the time that `event` takes."""
-
-    def add(self, message: str, moment: float, fields: Mapping[str, object]) -> None:
-        """Add a message with the time at which it happened, and fields."""
-
-    def add_calls(self, calls: RecordBatch, least_ms: float) -> None:
-        """Add calls that ran without Python, if they took at least so long."""
-
-
 @contextmanager
 def together() -> Iterator[Batch]:
-    """Write the lines of a `with` block together at its end; lines of other threads wait for that."""
+    """Write the lines of a `with` block together at its end; lines of other threads wait for that.
+
+    Each takes a part of the time that `event` takes.
+    """
     with ExitStack() as stack:
         handlers = [handler for handler in logger.handlers if isinstance(handler, _LineHandler)]
         for handler in handlers:
@@ -92,9 +85,11 @@ class _Events:
     """A batch for whatever handlers there are."""
 
     def add(self, message: str, moment: float, fields: Mapping[str, Any]) -> None:
+        """Add a message with the time at which it happened, and fields."""
         event(message, moment=moment, **fields)
 
     def add_calls(self, calls: RecordBatch, least_ms: float) -> None:
+        """Add calls that ran without Python, if they took at least so long."""
         for moment, fields in _long(calls, least_ms):
             event("call", moment=moment, **fields)
 
@@ -154,6 +149,9 @@ class _LineHandler(logging.StreamHandler):  # type: ignore[type-arg]
                 for block in _blocks(lines):
                     self.stream.write(block)
                 self.flush()
+
+
+Batch = _LineHandler | _Events
 
 
 def _blocks(lines: Iterable[str]) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -20,13 +20,6 @@ from lumigrad.server.core import logs
 _cuda: Any = _native
 
 
-class Event(Protocol):
-    """A point in a stream."""
-
-    def synchronize(self) -> None:
-        """Wait until the stream has passed it; raises if the device is lost."""
-
-
 class CudaCopies:
     """Copies from one device on a stream of their own, and pinned memory on the host."""
 
@@ -39,13 +32,13 @@ class CudaCopies:
         """Wait for the kernels of the calling thread."""
         torch.cuda.current_stream(self._device).synchronize()
 
-    def record(self) -> Event:
+    def record(self) -> torch.cuda.Event:
         """The end of the kernels that the calling thread has queued so far."""
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         return event
 
-    def to_host(self, pairs: Iterable[tuple[torch.Tensor, Array]]) -> Event:
+    def to_host(self, pairs: Iterable[tuple[torch.Tensor, Array]]) -> torch.cuda.Event:
         """Copy each tensor to its array once the kernels queued so far have ended.
 
         Returns the end of the copies, until which both must be kept.

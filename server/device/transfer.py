@@ -22,7 +22,7 @@ from lumigrad.protos.buffers import PayloadBuffers
 from lumigrad.protos.dtypes import Array
 from lumigrad.server.core.call import NoLane
 from lumigrad.server.core.pinned import PinnedPool, Pinner
-from lumigrad.server.device.cuda import CudaCopies, Event
+from lumigrad.server.device.cuda import CudaCopies
 from lumigrad.v1 import tensor_pb2
 
 T = TypeVar("T")
@@ -40,9 +40,9 @@ _PARTS_AHEAD = 1
 class _Copies:
     """Copies from the device to the host that may be in progress; keeps the memory of both until they have ended."""
 
-    def __init__(self, sources: Sequence[torch.Tensor], targets: Sequence[Array], end: Event) -> None:
+    def __init__(self, sources: Sequence[torch.Tensor], targets: Sequence[Array], end: torch.cuda.Event) -> None:
         self._memory: tuple[Sequence[torch.Tensor], Sequence[Array]] = sources, targets
-        self._end: Event | None = end
+        self._end: torch.cuda.Event | None = end
 
     @property
     def has_ended(self) -> bool:
@@ -261,7 +261,7 @@ class CudaTransfer(Transfer):
 
     def paced(self, check: Callable[[], object]) -> Callable[[], object]:
         """A function to call before each part of a call's work, which may raise to stop it."""
-        ends: deque[Event] = deque()
+        ends: deque[torch.cuda.Event] = deque()
 
         def before_part() -> None:
             ends.append(self._copies.record())

@@ -172,8 +172,9 @@ _UPSTREAM = ("color", "alpha", "transmittance", "depth", "expected_depth", "inve
 _CAMERA_VALUES = 40
 # An f-theta lens and a windshield of the largest order, both ways.
 _LENS_VALUES = 99
-# Bytes per Gaussian: workspace, one view, and one view's backward pass. Measured: 30 to 40, 105 and (several views) 90
-# on the CPU; 0, 113 and 46 on CUDA.
+# Bytes per Gaussian: workspace, one view, and one view's backward pass. Measured: 30 to 40, 105 and 90 on the CPU, if
+# all are shown; 0, 113 and 46 on CUDA. Views take less on the CPU if they show few, which nobody knows when a call is
+# admitted: what a retained pass keeps is counted as it is.
 _WORKSPACE_BYTES = 25
 _VIEW_BYTES = 110
 _BACKWARD_BYTES = 65

@@ -34,19 +34,19 @@ void split(const int64_t* weights, int rows, Bands& bands) {
   bands.first[bands.count] = rows;
 }
 
-void find_crossings(const ViewData& data, int64_t count, Bands& bands) {
+void find_crossings(const ViewData& data, Bands& bands) {
   // Tile rows that begin a band, but for the first.
   const auto crosses = [&](const PixelRectangle& r) {
     const int y0 = r.y0 / kTileHeight, y1 = (r.y1 - 1) / kTileHeight;
     return r.x1 > r.x0 && y1 >= bands.first[bands.band_of(y0) + 1];
   };
   bands.crossings = 0;
-  for (int64_t i = 0; i < count; ++i) bands.crossing[i] = crosses(data.rectangles[i]) ? bands.crossings++ : -1;
+  for (int64_t i = 0; i < data.places; ++i) bands.crossing[i] = crosses(data.rectangles[i]) ? bands.crossings++ : -1;
 }
 
 }  // namespace
 
-Bands make_bands(const ViewData& data, int64_t count, Workspace& w) {
+Bands make_bands(const ViewData& data, Workspace& w) {
   Bands bands;
   const int threads = thread_count() < kMaxBands ? thread_count() : kMaxBands;
   bands.count = threads < data.tiles_y ? threads : data.tiles_y;
@@ -61,8 +61,8 @@ Bands make_bands(const ViewData& data, int64_t count, Workspace& w) {
   bands.crossing_rows = nullptr;
   bands.crossing_touched = nullptr;
   if (bands.count == 1) return bands;
-  bands.crossing = w.crossing.ensure<int32_t>(static_cast<std::size_t>(count));
-  find_crossings(data, count, bands);
+  bands.crossing = w.crossing.ensure<int32_t>(static_cast<std::size_t>(data.places));
+  find_crossings(data, bands);
   const std::size_t rows = static_cast<std::size_t>(bands.count) * bands.crossings;
   bands.crossing_rows = w.crossing_rows.ensure<float>(rows * (bands.row_floats + 1));
   bands.crossing_touched = reinterpret_cast<uint8_t*>(bands.crossing_rows + rows * bands.row_floats);
@@ -70,23 +70,23 @@ Bands make_bands(const ViewData& data, int64_t count, Workspace& w) {
   return bands;
 }
 
-void merge_bands(const Bands& bands, const RowData& rows, const ViewData& data, int64_t count) {
+void merge_bands(const Bands& bands, const RowData& rows, const ViewData& data) {
   if (bands.crossings == 0) return;
   const int total = data.features.total();
   const auto add = [](float* to, const float* from, int n, bool first) {
     for (int i = 0; i < n; ++i) to[i] = first ? from[i] : to[i] + from[i];
   };
-  for (int64_t id = 0; id < count; ++id) {
-    const int number = bands.crossing[id];
+  for (int64_t place = 0; place < data.places; ++place) {
+    const int number = bands.crossing[place];
     if (number < 0) continue;
     for (int band = 0; band < bands.count; ++band) {
       const std::size_t index = bands.crossing_index(band, number);
       if (bands.crossing_touched[index] == 0) continue;
       const float* row = bands.crossing_rows + index * bands.row_floats;
-      const bool first = rows.touched[id] == 0;
-      add(rows.row(id), row, kRecordFloats, first);
-      if (rows.feature_rows != nullptr) add(rows.feature_rows + id * total, row + kRecordFloats, total, first);
-      rows.touched[id] = 1;
+      const bool first = rows.touched[place] == 0;
+      add(rows.row(place), row, kRecordFloats, first);
+      if (rows.feature_rows != nullptr) add(rows.feature_rows + place * total, row + kRecordFloats, total, first);
+      rows.touched[place] = 1;
     }
   }
 }

@@ -20,7 +20,7 @@ struct Bands {
   int count;
   int first[kMaxBands + 1];  // Tile rows.
   int row_floats;            // Size of a crossing row: the fields, then features that are not in the record.
-  int32_t* crossing;         // [N] number among those that reach into several bands; -1
+  int32_t* crossing;         // [P] number among those that reach into several bands; -1
   int crossings;
   float* crossing_rows;       // [bands, crossings, row_floats]
   uint8_t* crossing_touched;  // [bands, crossings]
@@ -43,49 +43,40 @@ struct RowTarget {
 };
 
 struct RowData {
-  float* rows;  // [N, stride], of which the first kRecordFloats are used
-  int64_t stride;
-  float* feature_rows;  // [N, features] or null
-  uint8_t* touched;     // [N]
+  float* rows;          // [P, kRecordFloats]
+  float* feature_rows;  // [P, features] or null
+  uint8_t* touched;     // [P]
 
-  LG_INLINE float* row(int64_t id) const { return rows + id * stride; }
+  LG_INLINE float* row(int64_t place) const { return rows + place * kRecordFloats; }
 };
 
-// The rows of the only view of a call lie where the gradients of its harmonics will be written, if they are wanted and
-// wide enough: each Gaussian's row is read before those are, and scenes are large.
-inline RowData row_data(Pass& pass, int view, const Scene& scene, const Gradients& to) {
-  ViewState& state = pass.view(view);
-  const std::size_t n = static_cast<std::size_t>(scene.count);
-  const int total = state.features.total(), width = scene.coefficients * scene.channels;
+inline RowData row_data(ViewState& state) {
+  const std::size_t n = state.places;
+  const int total = state.features.total();
   RowData data;
   data.feature_rows = total > row_features(state.features) ? state.feature_rows.ensure<float>(n * total + 1) : nullptr;
   data.touched = state.touched.ensure<uint8_t>(n);
-  const bool fits = width >= kRecordFloats && width % kRecordFloats == 0;
-  if (pass.count() == 1 && to.sh != nullptr && fits && reinterpret_cast<uintptr_t>(to.sh) % 64 == 0) {
-    data.rows = to.sh;
-    data.stride = width;
-  } else {
-    data.rows = state.rows.ensure<float>(n * kRecordFloats);
-    data.stride = kRecordFloats;
-  }
+  data.rows = state.rows.ensure<float>(n * kRecordFloats);
   return data;
 }
 
-LG_INLINE RowTarget row_target(const Bands& bands, const RowData& rows, const ViewData& data, int band, uint32_t id) {
+LG_INLINE RowTarget row_target(const Bands& bands, const RowData& rows, const ViewData& data, int band,
+                               uint32_t place) {
   const int total = data.features.total();
-  const int number = bands.crossings > 0 ? bands.crossing[id] : -1;
-  if (number >= 0 && data.rectangles[id].y0 / kTileHeight < bands.first[band]) {
+  const int number = bands.crossings > 0 ? bands.crossing[place] : -1;
+  if (number >= 0 && data.rectangles[place].y0 / kTileHeight < bands.first[band]) {
     const std::size_t index = bands.crossing_index(band, number);
     float* row = bands.crossing_rows + index * bands.row_floats;
     return {row, rows.feature_rows != nullptr ? row + kRecordFloats : nullptr, bands.crossing_touched + index};
   }
-  return {rows.row(id), rows.feature_rows != nullptr ? rows.feature_rows + static_cast<int64_t>(id) * total : nullptr,
-          rows.touched + id};
+  return {rows.row(place),
+          rows.feature_rows != nullptr ? rows.feature_rows + static_cast<int64_t>(place) * total : nullptr,
+          rows.touched + place};
 }
 
 // Bands of about equally many drawn blocks.
-Bands make_bands(const ViewData& data, int64_t count, Workspace& workspace);
+Bands make_bands(const ViewData& data, Workspace& workspace);
 // Adds the rows of all bands up, in the order of the bands.
-void merge_bands(const Bands& bands, const RowData& rows, const ViewData& data, int64_t count);
+void merge_bands(const Bands& bands, const RowData& rows, const ViewData& data);
 
 LG_END

@@ -178,8 +178,6 @@ DifferentiateTile choose(int features) {
   }
 }
 
-void clear_touched(uint8_t* touched, int64_t count) { std::memset(touched, 0, static_cast<std::size_t>(count)); }
-
 }  // namespace
 
 void differentiate_view(const View* views, int view, const Settings& settings, const Scene& scene, const Upstream& up,
@@ -187,9 +185,9 @@ void differentiate_view(const View* views, int view, const Settings& settings, c
   StageClock clock(w.milliseconds);
   ViewState& state = pass.view(view);
   const ViewData data = view_data(state, scene.count);
-  const RowData rows = row_data(pass, view, scene, gradients);
-  clear_touched(rows.touched, scene.count);
-  const Bands bands = make_bands(data, scene.count, w);
+  const RowData rows = row_data(state);
+  std::memset(rows.touched, 0, static_cast<std::size_t>(data.places));
+  const Bands bands = make_bands(data, w);
   const int total = data.features.total(), block_floats = block_packs * kLanes;
   const std::size_t part_floats = static_cast<std::size_t>(kBlocks) * block_floats + (total + 1) * kLanes;
   float* memory = w.scratch.ensure<float>(part_floats * bands.count);
@@ -214,7 +212,7 @@ void differentiate_view(const View* views, int view, const Settings& settings, c
           needs_background ? background : nullptr);
     }
   });
-  merge_bands(bands, rows, data, scene.count);
+  merge_bands(bands, rows, data);
   if (needs_background) {
     for (int c = 0; c < channels; ++c) {
       double sum = 0.0;

@@ -15,35 +15,36 @@ namespace lumigrad::gaussians {
 enum Stage { kProjectStage, kSortStage, kBinStage, kBlendStage, kBackBlendStage, kBackProjectStage };
 inline constexpr const char* kStageNames[] = {"project", "sort", "bin", "blend", "blend_backward", "project_backward"};
 
-// The forward state of one view. Arrays are indexed by the number of the Gaussian within its scene; entries of culled
-// Gaussians are undefined.
+// The forward state of one view. The Gaussians that reach pixels have places in it, P of them with a few that no
+// Gaussian has, whose rectangles are empty.
 struct ViewState {
   Features features;
   int tiles_x = 0, tiles_y = 0;
   // The rows of tiles that are drawn.
   int first_row = 0, end_row = 0;
-
-  Buffer rectangles;     // [N] pixels that may be touched; empty where culled
-  Buffer records;        // [N, kRecordFloats], see math/record.h
-  Buffer more_features;  // [N, features], where they do not fit into a record
-  Buffer tile_starts;    // [tiles + 1]
-  Buffer entries;        // Entries by tile, nearest first.
-  Buffer masks;          // Blocks of the tile that were drawn, as bits, beside the entries.
-  Buffer bounds;         // [N, kRecordFloats] along rays, and of surfels, see cpu/view.h
+  std::size_t places = 0;  // P
+  Buffer sixteens;         // [N / 16] where Gaussians have their places, see cpu/places.h
+  Buffer rectangles;       // [P] pixels that may be touched
+  Buffer records;          // [P, kRecordFloats], see math/record.h
+  Buffer more_features;    // [P, features], where they do not fit into a record
+  Buffer tile_starts;      // [tiles + 1]
+  Buffer entries;          // Places by tile, nearest first.
+  Buffer masks;            // Blocks of the tile that were drawn, as bits, beside the entries.
+  Buffer bounds;           // [P, kRecordFloats] along rays, and of surfels, see cpu/view.h
   // Along rays: the pixels' rays and beams, and the motions of slices, see cpu/rays/field.h.
   Buffer rays, beams, motions;
   // Sums over the pixels of this view, written by blend_backward and read by project_backward.
-  Buffer touched;       // [N] bytes: 1 where there are sums
-  Buffer rows;          // [N, kRecordFloats], see math/record.h
-  Buffer feature_rows;  // [N, features], where they do not fit into a row
+  Buffer touched;       // [P] bytes: 1 where there are sums
+  Buffer rows;          // [P, kRecordFloats], see math/record.h
+  Buffer feature_rows;  // [P, features], where they do not fit into a row
   // Along rays: doubles that lead through rays, [kRaySums] of the lens and the motion, and [moving slices,
   // kSliceMotionSums].
   Buffer ray_gradients, slice_gradients;
 
   std::size_t bytes() const {
-    return rectangles.bytes() + records.bytes() + more_features.bytes() + tile_starts.bytes() + entries.bytes() +
-           masks.bytes() + bounds.bytes() + rays.bytes() + beams.bytes() + motions.bytes() + touched.bytes() +
-           rows.bytes() + feature_rows.bytes() + ray_gradients.bytes() + slice_gradients.bytes();
+    return sixteens.bytes() + rectangles.bytes() + records.bytes() + more_features.bytes() + tile_starts.bytes() +
+           entries.bytes() + masks.bytes() + bounds.bytes() + rays.bytes() + beams.bytes() + motions.bytes() +
+           touched.bytes() + rows.bytes() + feature_rows.bytes() + ray_gradients.bytes() + slice_gradients.bytes();
   }
 };
 

@@ -105,18 +105,18 @@ void forward_view(const View* views, int view, const Settings& settings, const S
   state.first_row = std::min(first / kTileHeight, state.tiles_y);
   state.end_row = std::min((end + kTileHeight - 1) / kTileHeight, state.tiles_y);
   Segments segments;
-  ViewData data = view_data(state, scene.count);
   RayField field{};
   if (settings.rays) {
     make_rays(views, view, scene, state);
     field = ray_field(state, scene, views[view], view);
   }
   const RayField* rays = settings.rays ? &field : nullptr;
-  uint64_t* pairs = project_view(views, view, settings, scene, outputs, data, rays, w, segments);
+  uint64_t* pairs = project_view(views, view, settings, scene, outputs, state, rays, w, segments);
   clock.stage(kProjectStage);
   if (state.first_row >= state.end_row) return;
-  const uint64_t* sorted = sort_by_key(pairs, scene.count, segments, w.pairs_swap, w.histogram);
+  const uint64_t* sorted = sort_by_key(pairs, static_cast<int64_t>(state.places), segments, w.pairs_swap, w.histogram);
   clock.stage(kSortStage);
+  ViewData data = view_data(state, scene.count);
   if (rays != nullptr) {
     bin_rays(data, field, sorted, segments, state, w);
   } else {

@@ -17,8 +17,20 @@ struct Search {
   const Settings& settings;
   const ViewData& data;
   const RayField* rays;
+  const uint32_t* numbers;  // Those of the Gaussians, by place.
   int32_t* ids;
 };
+
+const uint32_t* numbers_of(const ViewData& data, int64_t count, Buffer& memory) {
+  uint32_t* numbers = memory.ensure<uint32_t>(static_cast<std::size_t>(data.places));
+  for (std::size_t i = 0; i < sixteens_of(count); ++i) {
+    uint32_t* to = numbers + data.sixteens[i].first;
+    for (unsigned rest = data.sixteens[i].drawn; rest != 0; rest &= rest - 1) {
+      *to++ = static_cast<uint32_t>(i * kLanes) + static_cast<uint32_t>(__builtin_ctz(rest));
+    }
+  }
+  return numbers;
+}
 
 // Sixteen pixels: block `number` of a tile, whose first pixel is (x, y).
 struct Block {
@@ -137,7 +149,7 @@ LG_INLINE void visit_block(const Search& s, const Block& block, const Batch& bat
   const uint8_t* list = batch.lists[block.number];
   Found now = found;
   for (int k = 0; k < batch.lengths[block.number]; ++k) {
-    now.visit(limits, seen.power(batch.records[list[k]]), entries[list[k]]);
+    now.visit(limits, seen.power(batch.records[list[k]]), s.numbers[entries[list[k]]]);
   }
   found = now;
 }
@@ -187,7 +199,8 @@ void find_ids(const View* views, int view, const Settings& settings, const Scene
   RayField field{};
   if (settings.rays) field = ray_field(state, scene, views[view], view);
   const RayField* rays = settings.rays ? &field : nullptr;
-  const Search search{views[view], view, settings, data, rays, ids};
+  const uint32_t* numbers = numbers_of(data, scene.count, w.pairs);
+  const Search search{views[view], view, settings, data, rays, numbers, ids};
   const SearchTile run = choose(settings, rays);
   const int total = data.tiles_x * data.tiles_y, threads = thread_count(), parts = total < threads ? total : threads;
   struct Memory {

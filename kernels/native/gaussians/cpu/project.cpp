@@ -19,9 +19,25 @@ struct Target {
   const Scene& scene;
   const Outputs& outputs;
   const ViewData& data;
+  uint64_t* keys;    // By place.
   bool has_outputs;  // Outputs beside the images are wanted.
   EvaluateHarmonics evaluate;
   const RayField* rays;  // Null on the film.
+};
+
+// The places of a part's Gaussians: the next one's, and where the part's end. Gaussians beyond are only counted.
+struct PartPlaces {
+  int64_t next, end;
+};
+
+// The places that a pack's drawn Gaussians take.
+struct Taken {
+  MaskPack drawn;
+  int64_t first;
+  int count;
+  bool whole;  // There are as many as a pack has lanes: what is written beyond the last is written again, or not read.
+
+  LG_INLINE int used() const { return whole ? kLanes : count; }
 };
 
 LG_INLINE void store_lanes(Pack value, float* to, int64_t stride, int used) {
@@ -71,15 +87,25 @@ void store_outputs(const Target& t, int64_t first, int used, const Projected<Pac
   if (out.projected_opacities != nullptr) store_lanes(seen(g.opacity), out.projected_opacities + row, 1, used);
 }
 
-// Returns the Gaussians that reach pixels.
-LG_INLINE unsigned store_rectangles(const Projected<Pack>& g, PixelRectangle* to, int used) {
-  const auto whole = [&](Pack value) { return truncate(zero_unless(g.visible, value)); };
-  const IntPack x0 = whole(g.left), x1 = whole(g.right), y0 = whole(g.top), y1 = whole(g.bottom), none = IntPack(0);
-  const MaskPack drawn = g.visible & (x1 > x0) & (y1 > y0);
-  const IntPack unseen = select(g.visible, IntPack(kNoPixels.y1 << 16), IntPack(kCulled.y1 << 16));
-  const IntPack x = select(drawn, x0 | (x1 << 16), none), y = select(drawn, y0 | (y1 << 16), unseen);
-  store_pairs(from_bits(x), from_bits(y), used, to);
-  return to_bits(drawn);
+// Pixels that Gaussians reach, as the halves of PixelRectangle.
+struct Reach {
+  IntPack x, y;
+  MaskPack drawn;  // Those that reach any.
+
+  LG_INLINE explicit Reach(const Projected<Pack>& g) {
+    const auto whole = [&](Pack value) { return truncate(zero_unless(g.visible, value)); };
+    const IntPack x0 = whole(g.left), x1 = whole(g.right), y0 = whole(g.top), y1 = whole(g.bottom);
+    drawn = g.visible & (x1 > x0) & (y1 > y0);
+    x = x0 | (x1 << 16);
+    y = y0 | (y1 << 16);
+  }
+};
+
+// The lanes that are drawn, one after another.
+LG_INLINE Pack packed(const Taken& to, IntPack value) {
+  alignas(64) int lanes[2 * kLanes] = {};
+  store_set(to.drawn, value, lanes);
+  return from_bits(IntPack::load(lanes));
 }
 
 LG_INLINE Rows harmonics_of(const Scene& scene, int64_t first, int used) {
@@ -138,61 +164,74 @@ LG_INLINE void load_colors(const Target& t, const Pose& pose, int64_t first, con
   }
 }
 
-// The records of sixteen Gaussians: `fields`, and from number `first` on the features that have room.
-LG_INLINE void store_inline_records(const Target& t, int64_t local, int used, Pack (&fields)[kRecordFloats], int first,
-                                    unsigned mask, const float* features) {
-  const int total = t.data.more_features == nullptr ? t.data.features.total() : 0;
-#pragma GCC unroll 8
-  for (int f = 0; f < kRecordFloats - first; ++f) fields[first + f] = f < total ? column(features, f) : Pack(0.0f);
-  transpose_16(fields);
-  float* to = t.data.records + local * kRecordFloats;
-  if (used == kLanes && __builtin_popcount(mask) > kLanes / 2) {
-    // Visible lanes cannot be predicted: a branch for each would cost more than the rows of the others.
+// The drawn ones of sixteen rows, one after another.
+LG_INLINE void store_records(const Taken& to, const Pack (&rows)[kRecordFloats], float* records) {
+  const unsigned mask = to_bits(to.drawn);
+  float* next = records + to.first * kRecordFloats;
+  if (to.whole && to.count > kLanes / 2) {
+    // Drawn lanes cannot be predicted: a branch for each would cost more than the rows of the others, which the next
+    // ones replace.
 #pragma GCC unroll 16
-    for (int i = 0; i < kLanes; ++i) fields[i].store(to + i * kRecordFloats);
+    for (int i = 0; i < kLanes; ++i) {
+      rows[i].store(next);
+      next += (mask >> i & 1u) * kRecordFloats;
+    }
   } else {
 #pragma GCC unroll 16
     for (int i = 0; i < kLanes; ++i) {
-      if ((mask >> i & 1u) != 0) fields[i].store(to + i * kRecordFloats);
+      if ((mask >> i & 1u) == 0) continue;
+      rows[i].store(next);
+      next += kRecordFloats;
     }
   }
 }
 
-LG_INLINE void store_features(const Target& t, int64_t local, unsigned mask, const float* features) {
+// The records of sixteen Gaussians: `fields`, and from number `first` on the features that have room.
+LG_INLINE void store_inline_records(const Target& t, const Taken& to, Pack (&fields)[kRecordFloats], int first,
+                                    const float* features) {
+  const int total = t.data.more_features == nullptr ? t.data.features.total() : 0;
+#pragma GCC unroll 8
+  for (int f = 0; f < kRecordFloats - first; ++f) fields[first + f] = f < total ? column(features, f) : Pack(0.0f);
+  transpose_16(fields);
+  store_records(to, fields, t.data.records);
+}
+
+LG_INLINE void store_features(const Target& t, const Taken& taken, const float* features) {
   if (t.data.more_features == nullptr) return;
   const int total = t.data.features.total();
-  each_lane(mask_from_bits(mask), [&](int i) {
-    float* to = t.data.more_features + (local + i) * total;
-    for (int f = 0; f < total; ++f) to[f] = features[f * kLanes + i];
+  float* to = t.data.more_features + taken.first * total;
+  each_lane(taken.drawn, [&](int i) {
+    for (int f = 0; f < total; ++f) *to++ = features[f * kLanes + i];
   });
 }
 
-// (key << 32 | number) of the Gaussians in `mask`; keys sort as the depths do, negative ones included.
-LG_INLINE int store_keys(Pack depth, int64_t local, unsigned mask, int used, uint64_t* to) {
+// (key << 32 | place) of the drawn Gaussians; keys sort as the depths do, negative ones included.
+LG_INLINE void store_keys(Pack depth, const Taken& to, uint64_t* keys) {
   const IntPack b = bits(depth);
   const IntPack key = select(IntPack(0) > b, IntPack(-1) - b, b | IntPack(INT32_MIN));
-  const IntPack number = truncate(lanes_0_to_15()) + IntPack(static_cast<int>(local));
-  alignas(64) int keys[2 * kLanes] = {}, numbers[2 * kLanes] = {};
-  const int count = store_set(mask_from_bits(mask), key, keys);
-  store_set(mask_from_bits(mask), number, numbers);
-  // Whole packs may be written where there are as many Gaussians left.
-  store_pairs(from_bits(IntPack::load(numbers)), from_bits(IntPack::load(keys)), used == kLanes ? kLanes : count, to);
-  return count;
+  const IntPack place = truncate(lanes_0_to_15()) + IntPack(static_cast<int>(to.first));
+  store_pairs(from_bits(place), packed(to, key), to.used(), keys + to.first);
 }
 
-// Stores what is known of sixteen projected Gaussians, and the keys of those that reach pixels. records(mask, features)
-// stores those of these; `normal` is null unless it is a feature.
+// Stores what is known of sixteen projected Gaussians, and what is drawn of those that reach pixels. records(taken,
+// features) stores the records of these; `normal` is null unless it is a feature.
 template <class StoreRecords>
-LG_INLINE int store_chunk(const Target& t, const Pose& pose, int64_t local, int used, const Triple<Pack>& mean,
-                          const Projected<Pack>& g, const Triple<Pack>* normal, float* features, uint64_t* pairs,
-                          const StoreRecords& records) {
+LG_INLINE void store_chunk(const Target& t, const Pose& pose, int64_t local, int used, const Triple<Pack>& mean,
+                           const Projected<Pack>& g, const Triple<Pack>* normal, float* features, PartPlaces& places,
+                           const StoreRecords& records) {
   if (t.has_outputs) {
     // A copy, so that `g` itself can stay in registers.
     const Projected<Pack> all = g;
     store_outputs(t, local, used, all);
   }
-  const unsigned mask = store_rectangles(g, t.data.rectangles + local, used);
-  if (mask == 0) return 0;
+  const Reach reach(g);
+  const unsigned mask = to_bits(reach.drawn);
+  note_places(t.data.sixteens, local, used, mask, to_bits(g.visible), places.next);
+  if (mask == 0) return;
+  const Taken taken = {reach.drawn, places.next, __builtin_popcount(mask), places.next + kLanes <= places.end};
+  places.next += taken.count;
+  if (places.next > places.end) return;
+  store_pairs(packed(taken, reach.x), packed(taken, reach.y), taken.used(), t.data.rectangles + taken.first);
   const Features& wanted = t.data.features;
   const int64_t first = static_cast<int64_t>(t.views[t.view].scene) * t.scene.count + local;
   if (wanted.colors > 0) load_colors(t, pose, first, mean, used, features);
@@ -204,29 +243,28 @@ LG_INLINE int store_chunk(const Target& t, const Pose& pose, int64_t local, int 
     normal->y.store(features + (next + 1) * kLanes);
     normal->z.store(features + (next + 2) * kLanes);
   }
-  records(mask, features);
-  store_features(t, local, mask, features);
-  return store_keys(g.depth, local, mask, used, pairs);
+  records(taken, features);
+  store_features(t, taken, features);
+  store_keys(g.depth, taken, t.keys);
 }
 
-LG_INLINE void store_ellipses(const Target& t, int64_t local, int used, const Projected<Pack>& g, unsigned mask,
-                              const float* features) {
+LG_INLINE void store_ellipses(const Target& t, const Projected<Pack>& g, const Taken& to, const float* features) {
   // Fields in the order of math/record.h.
   Pack fields[kRecordFloats] = {g.x, g.y, g.ux, g.uy, g.vy, g.log2_opacity, g.half_width, g.half_height};
-  store_inline_records(t, local, used, fields, record::kFeatures, mask, features);
+  store_inline_records(t, to, fields, record::kFeatures, features);
 }
 
 template <Lens kLens, bool kCovariance>
-int project_chunk(const Target& t, int slice, int64_t local, int used, float* features, uint64_t* pairs) {
+void project_chunk(const Target& t, int slice, int64_t local, int used, float* features, PartPlaces& places) {
   const View& view = t.views[t.view];
   const Pose& pose = t.scene.poses[static_cast<int64_t>(t.view) * t.scene.slices + slice];
   const int64_t first = static_cast<int64_t>(view.scene) * t.scene.count + local;
-  prefetch_harmonics(t.scene, first + kLanes);
+  if (places.next < places.end) prefetch_harmonics(t.scene, first + kLanes);
   const Gaussian<Pack> gaussian = load_gaussians<kCovariance>(t.scene, first, used);
   Projected<Pack> g = project<kLens, kCovariance>(view, pose, t.settings, gaussian);
   g.visible = g.visible & mask_from_bits((1u << used) - 1u);
-  return store_chunk(t, pose, local, used, gaussian.mean, g, nullptr, features, pairs,
-                     [&](unsigned mask, const float* of) { store_ellipses(t, local, used, g, mask, of); });
+  store_chunk(t, pose, local, used, gaussian.mean, g, nullptr, features, places,
+              [&](const Taken& to, const float* of) { store_ellipses(t, g, to, of); });
 }
 
 // Turns a vector from the frame of a slice to the world.
@@ -238,48 +276,46 @@ LG_INLINE Triple<Pack> turned_to_world(const SlicePose& slice, const Triple<Pack
   return {dot(row(0), v), dot(row(1), v), dot(row(2), v)};
 }
 
-int project_surfel_chunk(const Target& t, int slice, int64_t local, int used, float* features, uint64_t* pairs) {
+void project_surfel_chunk(const Target& t, int slice, int64_t local, int used, float* features, PartPlaces& places) {
   const View& view = t.views[t.view];
   const Pose& pose = t.scene.poses[static_cast<int64_t>(t.view) * t.scene.slices + slice];
   const int64_t first = static_cast<int64_t>(view.scene) * t.scene.count + local;
-  prefetch_harmonics(t.scene, first + kLanes);
+  if (places.next < places.end) prefetch_harmonics(t.scene, first + kLanes);
   const Gaussian<Pack> gaussian = load_gaussians<false>(t.scene, first, used);
   ProjectedSurfel<Pack> s = project_surfel(view, pose, t.settings, gaussian);
   s.g.visible = s.g.visible & mask_from_bits((1u << used) - 1u);
   const Triple<Pack> normal = turned_to_world(t.scene.slice_poses[slice], s.shape.normal);
-  const auto records = [&](unsigned mask, const float* of) {
+  const auto records = [&](const Taken& to, const float* of) {
     const Pair<Pack> tilt = s.tilt();
     Pack fields[kRecordFloats] = {};
     // An ellipse, and in place of its extent the tilt.
     Pack reach[kRecordFloats] = {s.reach_x, s.reach_y, s.g.ux, s.g.uy, s.g.vy, s.g.log2_opacity, tilt.x, tilt.y};
     s.write_record(fields);
-    store_inline_records(t, local, used, fields, surfel_record::kFeatures, mask, of);
+    store_inline_records(t, to, fields, surfel_record::kFeatures, of);
     transpose_16(reach);
-    float* to = t.data.bounds + local * kRecordFloats;
-    each_lane(mask_from_bits(mask), [&](int i) { reach[i].store(to + i * kRecordFloats); });
+    store_records(to, reach, t.data.bounds);
   };
-  return store_chunk(t, pose, local, used, gaussian.mean, s.g, &normal, features, pairs, records);
+  store_chunk(t, pose, local, used, gaussian.mean, s.g, &normal, features, places, records);
 }
 
-int project_sensor_chunk(const Target& t, int slice, int64_t local, int used, float* features, uint64_t* pairs) {
+void project_sensor_chunk(const Target& t, int slice, int64_t local, int used, float* features, PartPlaces& places) {
   const View& view = t.views[t.view];
   const int64_t first = static_cast<int64_t>(view.scene) * t.scene.count + local;
-  prefetch_harmonics(t.scene, first + kLanes);
+  if (places.next < places.end) prefetch_harmonics(t.scene, first + kLanes);
   const Gaussian<Pack> gaussian = load_gaussians<false>(t.scene, first, used);
   const SensorPlace at{view, t.scene.sensors[t.view], t.scene.slice_poses[slice], t.settings};
   Projected<Pack> g = project_sensor(at, gaussian, (1u << used) - 1u);
-  if (t.rays != nullptr) {
-    const int64_t row = local * kRecordFloats;
-    project_rays(at, *t.rays, gaussian, used, g, t.data.records + row, t.data.bounds + row);
-  }
+  Pack rows[kRecordFloats], bounds[kRecordFloats];
+  if (t.rays != nullptr) project_rays(at, *t.rays, gaussian, used, g, rows, bounds);
   const Pose& pose = t.scene.poses[static_cast<int64_t>(t.view) * t.scene.slices + slice];
-  return store_chunk(t, pose, local, used, gaussian.mean, g, nullptr, features, pairs,
-                     [&](unsigned mask, const float* of) {
-                       if (t.rays == nullptr) store_ellipses(t, local, used, g, mask, of);
-                     });
+  store_chunk(t, pose, local, used, gaussian.mean, g, nullptr, features, places, [&](const Taken& to, const float* of) {
+    if (t.rays == nullptr) return store_ellipses(t, g, to, of);
+    store_records(to, rows, t.data.records);
+    store_records(to, bounds, t.data.bounds);
+  });
 }
 
-using ProjectChunk = int (*)(const Target&, int, int64_t, int, float*, uint64_t*);
+using ProjectChunk = void (*)(const Target&, int, int64_t, int, float*, PartPlaces&);
 
 ProjectChunk chunk_projection(const View& view, const Settings& settings, const Scene& scene) {
   if (settings.surfels) return &project_surfel_chunk;
@@ -292,37 +328,101 @@ ProjectChunk chunk_projection(const View& view, const Settings& settings, const 
   return run;
 }
 
+// Projects the Gaussians of a scene in parts: all of them, or every few packs of them.
+class Projection {
+ public:
+  Projection(const Target& target, int parts, float* features)
+      : target_(target),
+        run_(chunk_projection(target.views[target.view], target.settings, target.scene)),
+        parts_(parts),
+        features_(features) {}
+
+  // The part's Gaussians [begin, end): whole packs but for the last part's, so that these begin at the same Gaussians
+  // with any number of threads.
+  int64_t begin(int part) const {
+    const int64_t n = target_.scene.count, packs = (n + kLanes - 1) / kLanes;
+    return part == parts_ ? n : packs * part / parts_ * kLanes;
+  }
+  int64_t count(int part) const { return begin(part + 1) - begin(part); }
+
+  // A pack of every `step` Gaussians. Sets the numbers of those that reach pixels; room[p] of part p's have places from
+  // first[p] on.
+  void run(int64_t step, const int64_t* first, const int64_t* room, int64_t* drawn) const {
+    for_parts(parts_, [&](int p) {
+      PartPlaces places{first[p], first[p] + room[p]};
+      float* features = features_ + p * feature_floats(target_.data.features);
+      int64_t next = begin(p) + (step - kLanes) / 2 / kLanes * kLanes;
+      each_slice(target_.scene, begin(p), begin(p + 1), [&](int64_t from, int64_t to, int slice) {
+        for (int64_t i = from > next ? from : next; i < to; i += step) {
+          run_(target_, slice, i, static_cast<int>(to - i < kLanes ? to - i : kLanes), features, places);
+          next = i + step - kLanes;
+        }
+      });
+      drawn[p] = places.next - first[p];
+    });
+  }
+
+  // Sets the room that each part needs: of a large scene somewhat more than some of its packs lead to expect.
+  void expect(int64_t* room) const {
+    constexpr int64_t kFew = 1 << 14, kStep = 64, kMore = 1024;
+    int64_t none[kMaxParts] = {}, drawn[kMaxParts];
+    const bool all = target_.scene.count <= kFew;
+    if (!all) run(kStep * kLanes, none, none, drawn);
+    for (int p = 0; p < parts_; ++p) {
+      const int64_t expected = all ? count(p) : drawn[p] * kStep * 9 / 8 + kMore;
+      room[p] = expected < count(p) ? expected : count(p);
+    }
+  }
+
+  static std::size_t feature_floats(const Features& features) {
+    return static_cast<std::size_t>(features.total() + 1) * kLanes;
+  }
+
+ private:
+  const Target& target_;
+  ProjectChunk run_;
+  int parts_;
+  float* features_;
+};
+
 }  // namespace
 
 uint64_t* project_view(const View* views, int view, const Settings& settings, const Scene& scene,
-                       const Outputs& outputs, const ViewData& data, const RayField* rays, Workspace& w,
+                       const Outputs& outputs, ViewState& state, const RayField* rays, Workspace& w,
                        Segments& segments) {
-  const int64_t n = scene.count;
-  uint64_t* pairs = w.pairs.ensure<uint64_t>(static_cast<std::size_t>(n));
   const bool has_outputs = outputs.radii != nullptr || outputs.means2d != nullptr || outputs.depths != nullptr ||
                            outputs.conics != nullptr || outputs.projected_opacities != nullptr;
-  const Target target{
-      views, view, settings, scene, outputs, data, has_outputs, harmonics_evaluation(scene, settings.sh_degree), rays};
-  const ProjectChunk run = chunk_projection(views[view], settings, scene);
-  segments.parts = parts_of(n);
-  const std::size_t feature_floats = static_cast<std::size_t>(data.features.total() + 1) * kLanes;
-  float* features = w.scratch.ensure<float>(feature_floats * segments.parts);
-  for_parts(segments.parts, [&](int p) {
-    // Whole chunks but for the last part's, so that they start at the same Gaussians with any number of threads.
-    const int64_t chunks = (n + kLanes - 1) / kLanes;
-    const int64_t begin = chunks * p / segments.parts * kLanes;
-    const int64_t end = p + 1 == segments.parts ? n : chunks * (p + 1) / segments.parts * kLanes;
-    int64_t visible = 0;
-    each_slice(scene, begin, end, [&](int64_t from, int64_t to, int slice) {
-      for (int64_t i = from; i < to; i += kLanes) {
-        const int used = static_cast<int>(to - i < kLanes ? to - i : kLanes);
-        visible += run(target, slice, i, used, features + p * feature_floats, pairs + begin + visible);
-      }
-    });
-    segments.begin[p] = begin;
-    segments.length[p] = visible;
-  });
-  return pairs;
+  state.places = 0;
+  ViewData data = view_data(state, scene.count);
+  Target target{views,   view,        settings,
+                scene,   outputs,     data,
+                nullptr, has_outputs, harmonics_evaluation(scene, settings.sh_degree),
+                rays};
+  segments.parts = parts_of(scene.count);
+  float* features = w.scratch.ensure<float>(Projection::feature_floats(data.features) * segments.parts);
+  const Projection projection(target, segments.parts, features);
+  int64_t room[kMaxParts];
+  projection.expect(room);
+  for (bool fits = false; !fits;) {
+    int64_t places = 0;
+    for (int p = 0; p < segments.parts; ++p) {
+      segments.begin[p] = places;
+      places += room[p];
+    }
+    state.places = static_cast<std::size_t>(places);
+    data = view_data(state, scene.count);
+    target.keys = w.pairs.ensure<uint64_t>(state.places);
+    projection.run(kLanes, segments.begin, room, segments.length);
+    // More than was expected are counted: there is room for them the next time.
+    fits = true;
+    for (int p = 0; p < segments.parts; ++p) fits &= segments.length[p] <= room[p];
+    for (int p = 0; p < segments.parts && !fits; ++p) room[p] = segments.length[p];
+  }
+  for (int p = 0; p < segments.parts; ++p) {
+    const int64_t drawn = segments.length[p];
+    memset(data.rectangles + segments.begin[p] + drawn, 0, sizeof(PixelRectangle) * (room[p] - drawn));
+  }
+  return target.keys;
 }
 
 LG_END

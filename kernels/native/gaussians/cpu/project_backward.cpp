@@ -21,24 +21,12 @@ struct Task {
   bool poses;            // Sums over the Gaussians are wanted.
 };
 
-// Rows of sums of the Gaussians in `mask`, by column; zero elsewhere.
-LG_INLINE void load_sums(const RowData& rows, int64_t local, unsigned mask, Pack fields[kRecordFloats]) {
+// Rows [kRecordFloats] of the Gaussians in `mask`, by column; zero elsewhere.
+LG_INLINE void load_columns(const float* rows, const uint32_t* places, unsigned mask, Pack columns[kRecordFloats]) {
   for (int i = 0; i < kLanes; ++i) {
-    fields[i] = (mask >> i & 1u) != 0 ? Pack::load(rows.row(local + i)) : Pack(0.0f);
+    columns[i] = (mask >> i & 1u) != 0 ? Pack::load(rows + int64_t{places[i]} * kRecordFloats) : Pack(0.0f);
   }
-  transpose_16(fields);
-}
-
-// The gradient of feature f of the Gaussians in `mask`.
-LG_INLINE Pack feature_gradient(const RowData& rows, const Features& features, const Pack* fields, int64_t local,
-                                unsigned mask, int f) {
-  if (rows.feature_rows == nullptr) return fields[first_row_feature(features) + f];
-  alignas(64) float lanes[kLanes] = {};
-  for (unsigned rest = mask; rest != 0; rest &= rest - 1) {
-    const int i = __builtin_ctz(rest);
-    lanes[i] = rows.feature_rows[(local + i) * features.total() + f];
-  }
-  return Pack::load(lanes);
+  transpose_16(columns);
 }
 
 // Sixteen Gaussians in one view.
@@ -49,33 +37,38 @@ struct Sight {
   int64_t local;  // Index of the first, within its scene.
   int64_t first;  // The same among all scenes.
   int used;
-  unsigned mask;  // Lanes with gradients.
+  unsigned mask;           // Lanes with gradients.
+  unsigned touched;        // Those with sums over pixels.
+  const uint32_t* places;  // Their places.
   const Pack* fields;
   LG_INLINE const ViewData& data() const { return task.data[view]; }
   LG_INLINE const Pose& pose() const {
     return task.scene.poses[static_cast<int64_t>(view) * task.scene.slices + slice];
   }
+  // The gradient of feature f.
   LG_INLINE Pack feature(int f) const {
-    return feature_gradient(task.rows[view], data().features, fields, local, mask, f);
+    const RowData& rows = task.rows[view];
+    const Features& features = data().features;
+    if (rows.feature_rows == nullptr) return fields[first_row_feature(features) + f];
+    alignas(64) float lanes[kLanes] = {};
+    each_lane(mask_from_bits(touched),
+              [&](int i) { lanes[i] = rows.feature_rows[int64_t{places[i]} * features.total() + f]; });
+    return Pack::load(lanes);
   }
 };
 
-// Columns of features of the Gaussians in `mask`, as they were drawn; 0 elsewhere.
+// Columns of features of the Gaussians with sums, as they were drawn; 0 elsewhere.
 LG_INLINE void load_features(const Sight& s, int count, float* columns) {
   if (s.data().more_features == nullptr) {
     Pack fields[kRecordFloats];
-    for (int i = 0; i < kLanes; ++i) {
-      const bool drawn = (s.mask >> i & 1u) != 0;
-      fields[i] = drawn ? Pack::load(s.data().records + (s.local + i) * kRecordFloats) : Pack(0.0f);
-    }
-    transpose_16(fields);
+    load_columns(s.data().records, s.places, s.touched, fields);
     const int first = first_feature(s.data().features);
     for (int c = 0; c < count; ++c) fields[first + c].store(columns + c * kLanes);
     return;
   }
   memset(columns, 0, sizeof(float) * kLanes * static_cast<std::size_t>(count));
-  each_lane(mask_from_bits(s.mask), [&](int i) {
-    const float* features = s.data().features_of(static_cast<uint32_t>(s.local + i));
+  each_lane(mask_from_bits(s.touched), [&](int i) {
+    const float* features = s.data().features_of(s.places[i]);
     for (int c = 0; c < count; ++c) columns[c * kLanes + i] = features[c];
   });
 }
@@ -137,7 +130,7 @@ Triple<Pack> colors_backward(const Sight& s, const Triple<Pack>& direction, Mask
   for (int c = 0; c < channels; ++c) {
     coefficients.load(rows, active, channels, c);
     alignas(64) float shown[kLanes] = {};
-    each_lane(mask, [&](int i) { shown[i] = s.data().features_of(static_cast<uint32_t>(s.local + i))[c]; });
+    each_lane(mask_from_bits(s.touched), [&](int i) { shown[i] = s.data().features_of(s.places[i])[c]; });
     const Pack v = gradient(c, Pack::load(shown));
     with_constant<kMaxDegree>(degree, [&](auto constant) {
       const auto along = [&](int k) { return column(coefficients.columns, k) * v; };
@@ -276,15 +269,10 @@ void sensor_sight_backward(const Sight& s, const Gaussian<Pack>& gaussian, int u
   add_gradients<false>(s, used, mask_from_bits(s.mask), gaussian.mean, g, {zero, zero, zero}, sums, to);
 }
 
-// The Gaussians of the chunk that have gradients from a view.
-LG_INLINE unsigned receivers(const Task& t, int view, int64_t local, int used) {
+// The drawn Gaussians that have sums over pixels.
+LG_INLINE unsigned touched_of(const RowData& rows, const PackPlaces& at) {
   unsigned mask = 0;
-  const bool extra = t.up.d_means2d != nullptr;
-  for (int i = 0; i < used; ++i) {
-    const bool touched = t.rows[view].touched[local + i] != 0;
-    const bool visible = !is_culled(t.data[view].rectangles[local + i]);
-    mask |= static_cast<unsigned>(touched || (extra && visible)) << i;
-  }
+  each_lane(mask_from_bits(at.drawn), [&](int i) { mask |= static_cast<unsigned>(rows.touched[at.of[i]] != 0) << i; });
   return mask;
 }
 
@@ -319,9 +307,11 @@ void chunk_backward(const Task& t, int scene_number, int slice, int64_t local, i
   Gaussian<Pack> gaussian;
   for (int v = 0; v < t.view_count; ++v) {
     if (t.views[v].scene != scene_number) continue;
-    const unsigned mask = receivers(t, v, local, used);
+    const PackPlaces at(t.data[v].sixteens, local, used);
+    const unsigned touched = touched_of(t.rows[v], at);
+    const unsigned mask = t.up.d_means2d != nullptr ? at.seen : touched;
     Pack fields[kRecordFloats];
-    Sight sight{t, v, slice, local, first, used, mask, fields};
+    const Sight sight{t, v, slice, local, first, used, mask, touched, at.of, fields};
     if (mask == 0) {
       for (int f = 0; f < kRecordFloats; ++f) fields[f] = Pack(0.0f);
       store_means2d(sight, used, mask_from_bits(0), {Pack(0.0f), Pack(0.0f)}, {Pack(0.0f), Pack(0.0f)});
@@ -334,10 +324,7 @@ void chunk_backward(const Task& t, int scene_number, int slice, int64_t local, i
       columns.clear();
     }
     any_view |= mask;
-    unsigned touched = 0;
-    for (int i = 0; i < used; ++i) touched |= static_cast<unsigned>(t.rows[v].touched[local + i] != 0) << i;
-    load_sums(t.rows[v], local, touched, fields);
-    sight.mask = mask;
+    load_columns(t.rows[v].rows, at.of, touched, fields);
     const ViewSums sums(part.sums, scene, v);
     if (t.settings.surfels) {
       surfel_sight_backward(sight, gaussian, used, sums, columns);
@@ -387,7 +374,7 @@ void project_backward(const View* views, int view_count, const Settings& setting
   std::vector<RowData> rows;
   for (int v = 0; v < view_count; ++v) {
     data.push_back(view_data(pass.view(v), scene.count));
-    rows.push_back(row_data(pass, v, scene, to));
+    rows.push_back(row_data(pass.view(v)));
   }
   const bool sums_wanted = to.poses != nullptr || to.normals != nullptr || to.intrinsics != nullptr ||
                            to.projection != nullptr || to.sensors != nullptr;

@@ -3,17 +3,12 @@
 
 #include "common/cpu/tile_lists.h"
 #include "gaussians/cpu/engine.h"
+#include "gaussians/cpu/places.h"
 #include "gaussians/math/camera.h"
 #include "gaussians/math/record.h"
 #include "gaussians/math/surfel.h"
 
 LG_BEGIN_ENGINE(gaussians)
-
-// Rectangles of Gaussians that are culled, and of those that are not but reach no pixel: nothing is drawn of either,
-// yet the latter have a projected mean, which may be given a gradient.
-inline constexpr PixelRectangle kCulled{0, 0, 0, 0}, kNoPixels{0, 0, 0, 1};
-
-LG_INLINE bool is_culled(const PixelRectangle& r) { return r.y1 == 0; }
 
 // Position in a record at which its features begin, and how many have room there; along rays they are apart.
 constexpr int first_feature(const Features& features) {
@@ -28,6 +23,8 @@ struct ViewData {
   Features features;
   int tiles_x, tiles_y;
   int first_row, end_row;  // The rows of tiles that are drawn.
+  int64_t places;
+  Sixteen* sixteens;
   PixelRectangle* rectangles;
   float* records;        // Records of ellipses, surfels, or along rays: see math/record.h, math/surfel.h, math/ray.h.
   float* more_features;  // Null where features are in the records.
@@ -36,25 +33,26 @@ struct ViewData {
   const uint32_t* entries;
   uint32_t* masks;
 
-  LG_INLINE const float* features_of(uint32_t id) const {
-    return more_features != nullptr ? more_features + static_cast<int64_t>(id) * features.total()
-                                    : records + static_cast<int64_t>(id) * kRecordFloats + first_feature(features);
+  LG_INLINE const float* features_of(uint32_t place) const {
+    return more_features != nullptr ? more_features + static_cast<int64_t>(place) * features.total()
+                                    : records + static_cast<int64_t>(place) * kRecordFloats + first_feature(features);
   }
   // Ellipse by which the tiles and blocks are found, on the film.
-  LG_INLINE const float* ellipse(uint32_t id) const {
-    return (bounds != nullptr ? bounds : records) + static_cast<int64_t>(id) * kRecordFloats;
+  LG_INLINE const float* ellipse(uint32_t place) const {
+    return (bounds != nullptr ? bounds : records) + static_cast<int64_t>(place) * kRecordFloats;
   }
 };
 
 inline ViewData view_data(ViewState& state, int64_t count) {
   ViewData data;
-  const std::size_t n = static_cast<std::size_t>(count),
-                    tiles = static_cast<std::size_t>(state.tiles_x) * state.tiles_y;
+  const std::size_t n = state.places, tiles = static_cast<std::size_t>(state.tiles_x) * state.tiles_y;
   data.features = state.features;
   data.tiles_x = state.tiles_x;
   data.tiles_y = state.tiles_y;
   data.first_row = state.first_row;
   data.end_row = state.end_row;
+  data.places = static_cast<int64_t>(n);
+  data.sixteens = state.sixteens.ensure<Sixteen>(sixteens_of(count));
   data.rectangles = state.rectangles.ensure<PixelRectangle>(n);
   data.records = state.records.ensure<float>(n * kRecordFloats);
   const int total = state.features.total();
@@ -104,10 +102,10 @@ LG_INLINE void each_slice(const Scene& scene, int64_t begin, int64_t end, Run&& 
 
 struct RayField;
 
-// Fills rectangles, records and features (`rays`: null on the film); returns the visible ones' (distance << 32 |
-// number), by part.
+// Gives the Gaussians that reach pixels their places, and fills these (`rays`: null on the film); returns their
+// (distance << 32 | place), by part.
 uint64_t* project_view(const View* views, int view, const Settings& settings, const Scene& scene,
-                       const Outputs& outputs, const ViewData& data, const RayField* rays, Workspace& workspace,
+                       const Outputs& outputs, ViewState& state, const RayField* rays, Workspace& workspace,
                        Segments& segments);
 void bin_view(const Settings& settings, const ViewData& data, const uint64_t* pairs, const Segments& segments,
               ViewState& state, Workspace& workspace);

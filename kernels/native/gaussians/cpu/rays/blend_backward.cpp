@@ -327,9 +327,9 @@ void blend_rays_backward(const View* views, int view, const Settings& settings, 
   ViewState& state = pass.view(view);
   const ViewData data = view_data(state, scene.count);
   const RayField field = ray_field(state, scene, views[view], view);
-  const RowData rows = row_data(pass, view, scene, gradients);
-  std::memset(rows.touched, 0, static_cast<std::size_t>(scene.count));
-  const Bands bands = make_bands(data, scene.count, w);
+  const RowData rows = row_data(state);
+  std::memset(rows.touched, 0, static_cast<std::size_t>(data.places));
+  const Bands bands = make_bands(data, w);
   const int total = data.features.total(), channels = data.features.colors;
   const int common_floats = (kUpFeatures + total) * kLanes, block_floats = common_floats + kRayFields * kLanes;
   const bool of_slices = gradients.poses != nullptr && scene.moving_slices > 0;
@@ -386,7 +386,7 @@ void blend_rays_backward(const View* views, int view, const Settings& settings, 
       }
     }
   });
-  merge_bands(bands, rows, data, scene.count);
+  merge_bands(bands, rows, data);
   total_ray_sums(state, sums);
   slices.total(state.tiles_y);
   for (int c = 0; gradients.background != nullptr && c < channels; ++c) {

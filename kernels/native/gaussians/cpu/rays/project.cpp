@@ -99,12 +99,12 @@ void describe(const SensorPlace& at, const Gaussian<Pack64>& gaussian, Pack64 re
 }  // namespace
 
 void project_rays(const SensorPlace& at, const RayField& field, const Gaussian<Pack>& gaussian, int used,
-                  Projected<Pack>& g, float* records, float* bounds) {
+                  Projected<Pack>& g, Pack (&record)[kRecordFloats], Pack (&sides)[kRecordFloats]) {
   const Settings& settings = at.settings;
   const Pack above = g.log2_opacity - Pack(log2_positive(settings.alpha_min));
   const Pack reach = sqrt(Pack(kTwoLn2) * max(above, Pack(0.0f)));
   const bool on_film = settings.gsplat_bounds && at.sensor.lens != SensorLens::lidar;
-  Pack record[kRecordFloats] = {}, sides[kRecordFloats] = {};
+  for (int i = 0; i < kRecordFloats; ++i) record[i] = sides[i] = Pack(0.0f);
   for (int part = 0; part < kParts64; ++part) {
     Pack64 r[ray_record::kLog2Opacity], s[ray_bounds::kMotion];
     describe(at, gaussian_part(gaussian, part), widen(reach, part), r, s);
@@ -125,11 +125,10 @@ void project_rays(const SensorPlace& at, const RayField& field, const Gaussian<P
     g.bottom.store(rectangle[3]);
   }
   each_lane(g.visible, [&](int i) {
-    if (i >= used) return;
-    record[i].store(records + i * kRecordFloats);
-    sides[i].store(bounds + i * kRecordFloats);
-    if (on_film || (known >> i & 1u) != 0) return;
-    const Bounds b = windows_of(field, bounds + i * kRecordFloats);
+    if (i >= used || on_film || (known >> i & 1u) != 0) return;
+    alignas(64) float bounds[kRecordFloats];
+    sides[i].store(bounds);
+    const Bounds b = windows_of(field, bounds);
     if (b.left >= b.right) return;
     const auto pixels = [](int windows, int tile, int limit) {
       return static_cast<float>(std::min({windows * kWindowSize * tile, limit, kLargestEdge}));

@@ -6,10 +6,10 @@
 
 LG_BEGIN_ENGINE(gaussians)
 
-// Writes the records and bounds of sixteen visible Gaussians from number `local` on; the first `used` exist. Unless
-// bounds are gsplat's on a film, also sets the rectangles of pixels that they may reach.
+// Sets the records and bounds of sixteen Gaussians, one to a pack; the first `used` exist. Unless bounds are gsplat's
+// on a film, also sets the rectangles of pixels that they may reach.
 void project_rays(const SensorPlace& at, const RayField& field, const Gaussian<Pack>& gaussian, int used,
-                  Projected<Pack>& g, float* records, float* bounds);
+                  Projected<Pack>& g, Pack (&records)[kRecordFloats], Pack (&bounds)[kRecordFloats]);
 
 // The gradients of the Gaussians of `mask`, given the sums of their pixels (see ray_row) by field, and those of depth
 // and 1 / depth.

@@ -1,0 +1,105 @@
+"""A view takes memory for the Gaussians that it shows; the others of its scene change nothing."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lumigrad.kernels import _native, gaussians
+from lumigrad.kernels.gaussians import Camera, Gaussians, Settings
+from lumigrad.kernels.memory import trim
+
+COUNT, WIDTH, HEIGHT = 40_000, 96, 64
+SETTINGS = Settings(sh_degree=1)
+SURFELS = Settings(sh_degree=1, primitive="surfel")
+RAYS = Settings(sh_degree=1, response="ray")
+OPENCV = Camera.opencv(60, 60, 48, 32, np.eye(3), (0, 0, 0), WIDTH, HEIGHT)
+# The places of a large scene are guessed from one pack of sixteen in 64.
+PACK, GUESSED = 16, 64
+
+
+def scene(shown: torch.Tensor, depth: float = 1.0) -> Gaussians:
+    """Those that are shown lie before the camera, the others behind it."""
+    generator = torch.Generator().manual_seed(5)
+    z = (2.0 + torch.rand(COUNT, generator=generator)) * depth
+    aside = (torch.rand(COUNT, 2, generator=generator) * 2 - 1) * torch.tensor([0.7, 0.45]) * z[:, None]
+    means = torch.cat([aside, torch.where(shown, z, -z)[:, None]], -1)
+    return Gaussians(
+        means=means,
+        quats=torch.randn(COUNT, 4, generator=generator),
+        scales=torch.rand(COUNT, 3, generator=generator) * 0.02 + 0.005,
+        opacities=torch.rand(COUNT, generator=generator) * 0.8 + 0.1,
+        sh=torch.randn(COUNT, 4, 3, generator=generator) * 0.3,
+    )
+
+
+def rows_of(whole: Gaussians, rows: torch.Tensor) -> Gaussians:
+    tensors = {item.name: getattr(whole, item.name) for item in fields(whole)}
+    return Gaussians(**{name: None if value is None else value[rows] for name, value in tensors.items()})
+
+
+def camera_for(settings: Settings) -> Camera:
+    if settings.response != "ray":
+        return OPENCV
+    lens = gaussians.PinholeLens(fx=60, fy=60, cx=48, cy=32)
+    return Camera.sensor(lens, np.eye(3), (0, 0, 0), WIDTH, HEIGHT)
+
+
+def passes(of: Gaussians, settings: Settings, views: int = 1) -> tuple[gaussians.Forward, gaussians.Backward, int]:
+    """Both passes, and the bytes of the retained state after them."""
+    cameras = [camera_for(settings)] * views
+    forward = gaussians.forward(of, cameras, settings, outputs=("color", "alpha", "ids"), retain=True)
+    assert forward.state is not None
+    gradient = torch.linspace(-1, 1, forward.outputs["color"].numel()).reshape(forward.outputs["color"].shape)
+    backward = gaussians.backward(forward.state, {"color": gradient})
+    kept: Any = forward.state.kept
+    return forward, backward, kept.bytes
+
+
+def one_in(count: int) -> torch.Tensor:
+    return torch.arange(COUNT) % count == 3
+
+
+def where_no_guess_looks() -> torch.Tensor:
+    """Few packs, none of which is a pack that a guess takes: more are shown than there is room for at first."""
+    return torch.arange(COUNT) // PACK % GUESSED < 12
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, SURFELS, RAYS], ids=["ellipses", "surfels", "rays"])
+@pytest.mark.parametrize("shown", [one_in(10), where_no_guess_looks()], ids=["spread", "unexpected"])
+def test_those_that_are_not_shown_change_no_bit(settings: Settings, shown: torch.Tensor) -> None:
+    whole = scene(shown)
+    rows = shown.nonzero()[:, 0]
+    forward, backward, _ = passes(whole, settings)
+    alone, alone_backward, _ = passes(rows_of(whole, rows), settings)
+    for name in ("color", "alpha"):
+        np.testing.assert_array_equal(forward.outputs[name].numpy(), alone.outputs[name].numpy(), err_msg=name)
+    ids = alone.outputs["ids"].long()
+    expected = torch.where(ids < 0, ids, rows[ids.clamp(min=0)]).int()
+    np.testing.assert_array_equal(forward.outputs["ids"].numpy(), expected.numpy())
+    assert int((forward.outputs["ids"] >= 0).sum()) > 500
+    np.testing.assert_array_equal(backward.touched.numpy()[rows], alone_backward.touched.numpy())
+    for name, gradient in backward.gradients.items():
+        np.testing.assert_array_equal(gradient[rows].numpy(), alone_backward.gradients[name].numpy(), err_msg=name)
+        assert not gradient[~shown].any(), name
+
+
+@pytest.mark.parametrize("views", [1, 3])
+def test_memory_of_a_view_grows_with_what_it_shows(views: int) -> None:
+    def taken(shown: torch.Tensor) -> tuple[int, int]:
+        trim(torch.device("cpu"))
+        before = _native.pool_bytes()
+        results = passes(scene(shown), SETTINGS, views)
+        grown = _native.pool_bytes() - before
+        return results[2], grown
+
+    none, few, all_ = (taken(shown) for shown in (one_in(10) & False, one_in(10), one_in(10) | True))
+    for nothing, some, whole in zip(none, few, all_, strict=True):
+        # A tenth, an eighth more than guessed, and 1,024 places of each of some parts.
+        assert some - nothing < 0.3 * (whole - nothing)
+    # What is left is half a byte of each Gaussian, and what pixels take.
+    assert none[0] < views * (COUNT + 100 * 1024 + 64 * WIDTH * HEIGHT)

@@ -14,7 +14,7 @@ from lumigrad.client.values.camera_models import OpenCVModel, SensorModel
 # Enough for a share that is exact to a few percent.
 MOST_POINTS = 1000
 # Right reconstructions have more, wrong ones less.
-LEAST_AGREEMENT = 0.48
+LEAST_AGREEMENT = 0.52
 # The photographs that are asked about each view of a point, and how far apart the two may look at it.
 _NEAREST, _DEGREES = 2, 20.0
 # With fewer answers, nothing is said.

@@ -126,8 +126,8 @@ def _check_agreement(model: Path, cameras: Mapping[int, Camera]) -> None:
     if share is not None and share < LEAST_AGREEMENT:
         warnings.warn(
             f"{model}: the cameras are probably wrong: only {share:.0%} of the photographs nearest to one that shows a "
-            "point show it, too (right ones: 50 % or more); add photographs in between, 10 degrees apart, above all if "
-            "it looks alike from several sides",
+            f"point show it, too (right ones: {LEAST_AGREEMENT:.0%} or more); add photographs in between, 10 degrees "
+            "apart, above all if it looks alike from several sides",
             DoubtfulCameras,
             stacklevel=4,
         )

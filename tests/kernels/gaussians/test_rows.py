@@ -44,7 +44,7 @@ def test_gradients_of_rows_are_those_of_the_whole_image(settings: Settings, rows
         for part in (None, rows)
     )
     for name, gradient in expected.items():
-        np.testing.assert_allclose(found[name], gradient, rtol=1e-5, atol=1e-5 * float(gradient.abs().max()))
+        np.testing.assert_allclose(found[name], gradient, rtol=1e-5, atol=5e-5 * float(gradient.abs().max()))
 
 
 def test_no_rows_are_for_outputs_of_gaussians_alone() -> None:

@@ -125,7 +125,8 @@ def named_scene(runtime: Runtime, call: Call, name: str) -> StoredScene:
         return found or read_named(runtime, named, allocate)
 
     with call.times.stage("restore"):
-        return runtime.reads.wait_for(("name", name), read, call)
+        # Calls share a read of the same files alone: the name may mean changed ones since it began.
+        return runtime.reads.wait_for(("name", named.read), read, call)
 
 
 def read_named(runtime: Runtime, named: NamedScene, allocate: Allocate) -> StoredScene:

@@ -177,7 +177,7 @@ _LENS_VALUES = 99
 # admitted: what a retained pass keeps is counted as it is.
 _WORKSPACE_BYTES = 25
 _VIEW_BYTES = 110
-_BACKWARD_BYTES = 65
+_BACKWARD_BYTES = 90
 # Bytes that rays add per Gaussian of a view and of a backward pass, and per pixel of a view. Measured: 66 to 106, 75
 # to 80, and 20 from one origin, 36 from several.
 _RAY_VIEW_BYTES = 105

@@ -58,3 +58,11 @@ def test_predictions_for_a_gpu_are_within_a_factor_of_two(case: tuple[Any, ...])
     one = pass_of(*case)
     predicted, measured = one.predicted(CUDA), one.measured_on_cuda()
     assert measured / 2 < predicted < 2 * measured, f"{predicted / measured:.2f}"
+
+
+@pytest.mark.parametrize("views", [1, 3])
+def test_a_backward_pass_takes_no_more_for_each_gaussian_than_is_predicted(views: int) -> None:
+    # One row of tiles: sums of several threads for one Gaussian depend on the machine.
+    few, many = (pass_of("gaussians", "backward", count, 16, 16, views, 1) for count in (50_000, 150_000))
+    measured, predicted = many.measured() - few.measured(), many.predicted(CPU) - few.predicted(CPU)
+    assert measured < 1.03 * predicted, f"{measured / predicted:.3f}"

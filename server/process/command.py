@@ -44,6 +44,10 @@ class ServeCommand:
                 from lumigrad.server.sensorsim.catalog import Catalog
 
                 Catalog.open(config.sensorsim)
+            if config.scene_files:
+                from lumigrad.server.sensorsim.scene_files import SceneFiles
+
+                SceneFiles.open(config.scene_files, config.max_payload_bytes)
             supervisor = None if config.no_supervisor else Supervisor(config)
         except ConfigError as error:
             sys.stderr.write(f"lumigrad: error: {error}\n")

@@ -65,4 +65,5 @@ class NamedScenes:
 
     def name_of(self, content_hash: str) -> str:
         """The name of the scene with this content; empty: none, or it was never read."""
-        return next((scene.name for scene in self if content_hash and scene.content_hash == content_hash), "")
+        read = list(self._own.values())
+        return next((scene.name for scene in read if content_hash and scene.content_hash == content_hash), "")

@@ -47,6 +47,7 @@ def test_a_file_is_stored_by_its_address_and_read_again_where_it_is_gone(client:
     expected = picture(client, client.put(Gaussians.load(root / "scenes" / "post.ply")))
     assert np.array_equal(picture(client, handle), expected) and expected.std() > 0.01
     # The worker has the content under an id of its own, which others may delete.
+    assert [stored.name for stored in client.list() if stored.content_hash == handle.content_hash] == [address]
     for stored in client.list():
         if stored.scene_id:
             client.delete(stored.scene_id)

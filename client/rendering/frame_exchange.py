@@ -139,7 +139,8 @@ class FrameExchange:
 
     def _fill(self, message: render_pb2.FrameRequest, request: RenderRequest, trip: StreamTrip) -> None:
         """Fills a message with what differs from the one before."""
-        payload, reference = trip.payload, self._reference(request)
+        payload, stored = trip.payload, request.stored
+        reference = None if stored is None else self.worker.store.reference(stored)
         cameras = [camera_message(camera, payload) for camera in request.cameras]
         has_payload = bool(payload.length or payload.lane_bytes)
         if self._base is not None and not has_payload and _is_alike(*self._base, request, reference):
@@ -155,13 +156,6 @@ class FrameExchange:
             raise InvalidArgument.of("scene", f"expected {limit}, got {payload.length >> 10} KiB; put the scene first")
         render.payload_bytes, render.data = payload.length, b"".join(payload.buffers)
         self._base = (request, reference) if reference is not None and is_base(render) else None
-
-    def _reference(self, request: RenderRequest) -> scene_pb2.SceneRef | None:
-        """The worker's reference to the stored scene."""
-        stored = request.stored
-        if stored is None or stored.scene_id:
-            return None if stored is None else self.worker.store.reference(stored)
-        return scene_pb2.SceneRef(name=stored.name)
 
 
 def _is_alike(

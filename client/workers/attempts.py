@@ -202,7 +202,7 @@ class RoutedAttempts:
             return None
         self._handle = subject
         if not subject.scene_id:
-            return scene_pb2.SceneRef(name=subject.name)
+            return store.reference(subject)
         if is_lost and self._named is not None:
             store.repair(self._handle, self._named, self.call)
             self._is_lost = False

@@ -181,7 +181,9 @@ class SceneStore:
         return SceneHandle.of(info, scene, self._connection.target, affinity=call.affinity, content=content)
 
     def reference(self, handle: SceneHandle) -> scene_pb2.SceneRef:
-        """Returns the worker's id and version of the handle's scene."""
+        """Returns the worker's id and version of the handle's scene, or the name of one that it reads from files."""
+        if not handle.scene_id:
+            return scene_pb2.SceneRef(name=handle.name)
         scene_id, version = self._key_now(handle)
         return scene_pb2.SceneRef(scene_id=scene_id, version=version)
 

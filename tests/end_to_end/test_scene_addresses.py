@@ -10,6 +10,7 @@ import pytest
 
 from lumigrad.client import Camera, Client, Gaussians
 from lumigrad.client.errors import InvalidArgument, LumigradError
+from lumigrad.client.rendering import batch
 from support.gaussians.clouds import post
 from support.workers.worker import worker
 
@@ -52,6 +53,14 @@ def test_a_file_is_stored_by_its_address_and_read_again_where_it_is_gone(client:
         if stored.scene_id:
             client.delete(stored.scene_id)
     assert np.array_equal(picture(client, handle), expected)
+
+
+def test_items_of_a_batch_name_the_file_at_once(client: Client, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = client.put((root / "scenes" / "post.ply").as_uri())
+    # Items whose scene is not found are rendered alone.
+    monkeypatch.setattr(batch, "_repaired", lambda *_: pytest.fail("an item was not rendered in the batch"))
+    (frame,) = client.render_batch([(handle, CAMERA)])
+    assert not isinstance(frame, LumigradError) and np.array_equal(frame.color, picture(client, handle))
 
 
 def test_a_handle_means_the_file_as_it_is(client: Client, root: Path) -> None:

@@ -14,7 +14,7 @@ from lumigrad.client.errors import InvalidArgument, LumigradError, SceneNotFound
 from lumigrad.client.formats.levels import GaussianLevels
 from lumigrad.client.transport.call import Call, Cancellable
 from lumigrad.client.values.gaussians import Gaussians
-from lumigrad.client.values.handle import Scene, SceneHandle, scene_facts
+from lumigrad.client.values.handle import Scene, SceneHandle, check_is_sent, scene_facts
 from lumigrad.client.values.mesh import Mesh
 from lumigrad.client.values.spheres import Spheres
 from lumigrad.client.values.target_image import TargetImage
@@ -115,6 +115,7 @@ class SceneCalls(Cancellable):
         method, facts = f"{SCENE_SERVICE}/Update", partial(scene_facts, handle)
         with self._workers.begin(timeout_s, method, facts, self._cancellation) as call:
             instance("handle", handle, (SceneHandle,), "pass what put, update or get returned")
+            check_is_sent("handle", handle)
             given = {name: value for name, value in tensors.items() if value is not None}
             return self._updated(handle, SceneChanges(given, poses or {}, enabled or {}), call)
 
@@ -188,6 +189,7 @@ class SceneCalls(Cancellable):
         method, facts = f"{SCENE_SERVICE}/Delete", partial(scene_facts, scene)
         with self._workers.begin(timeout_s, method, facts, self._cancellation) as call:
             instance("scene", scene, (SceneHandle, str), "pass what put, update or get returned, or its scene_id")
+            check_is_sent("scene", scene)
 
             def delete(worker: Worker, is_repeated: bool) -> None:
                 # A missing scene means, on a retry, that the first attempt deleted it.

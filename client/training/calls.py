@@ -31,7 +31,7 @@ from lumigrad.client.training.trainer import Trainer
 from lumigrad.client.transport.call import Call, Cancellable
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.gaussians import Gaussians
-from lumigrad.client.values.handle import SceneHandle, kind_in_words, scene_facts
+from lumigrad.client.values.handle import SceneHandle, check_is_sent, kind_in_words, scene_facts
 from lumigrad.client.values.spheres import Spheres
 from lumigrad.client.values.target_image import TargetImage
 from lumigrad.client.wire.cameras import camera_message, gaussian_settings_message, sphere_settings_message
@@ -236,6 +236,7 @@ class TrainingCalls(Cancellable):
         method, facts = f"{TRAINING_SERVICE}/Train", partial(scene_facts, scene)
         with self._workers.begin(timeout_s, method, facts, self._cancellation) as call:
             instance("scene", scene, (Spheres, Gaussians, SceneHandle), "pass spheres, Gaussians, or a handle of them")
+            check_is_sent("scene", scene)
             steps = whole_number("total_steps", total_steps, 1, _MOST)
             views = Views(cameras, target_images, calibrations)
             handle = scene if isinstance(scene, SceneHandle) else self._workers.put(scene, call)

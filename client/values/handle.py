@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
+from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.mesh import Mesh, MeshReport
 from lumigrad.client.values.spheres import Spheres
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 Scene: TypeAlias = "Spheres | Gaussians | Mesh | World | TargetImage | GaussianLevels"
 
-
+# Characters of a name in errors.
+_SHOWN = 200
 _ENGINES = {
     **{"spheres": "spheres", "gaussians": "gaussians", "mesh": "meshes", "world": "meshes"},
     **dict.fromkeys(("levels", "gaussianlevels"), "gaussians"),
@@ -87,6 +89,13 @@ class SceneHandle:
             info.scene_id, info.version, info.content_hash, info.kind, info.count, info.bytes, scene, report, where,
             address, content=content, name=info.name,
         )  # fmt: skip
+
+
+def check_is_sent(field: str, scene: object) -> None:
+    """Raises InvalidArgument for a scene that a worker reads from files: calls draw it as it is there."""
+    if isinstance(scene, SceneHandle) and not scene.scene_id:
+        text = f"expected a scene that was sent, got {scene.name[:_SHOWN]}, which the worker reads itself"
+        raise InvalidArgument.of(field, f"{text}; put what Gaussians.load returns")
 
 
 def kind_in_words(kind: str) -> str:

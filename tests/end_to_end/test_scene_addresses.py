@@ -55,6 +55,17 @@ def test_a_file_is_stored_by_its_address_and_read_again_where_it_is_gone(client:
     assert np.array_equal(picture(client, handle), expected)
 
 
+def test_a_file_is_drawn_and_not_changed(client: Client, root: Path) -> None:
+    handle = client.put((root / "scenes" / "post.ply").as_uri())
+    for change in (
+        lambda: client.update(handle, opacities=post().opacities),
+        lambda: client.delete(handle),
+        lambda: client.trainer(handle, [CAMERA], [np.zeros((32, 48, 3), np.uint8)]),
+    ):
+        with pytest.raises(InvalidArgument, match=r"expected a scene that was sent, got file:.* Gaussians\.load"):
+            change()
+
+
 def test_items_of_a_batch_name_the_file_at_once(client: Client, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     handle = client.put((root / "scenes" / "post.ply").as_uri())
     # Items whose scene is not found are rendered alone.

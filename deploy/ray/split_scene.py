@@ -140,12 +140,13 @@ class SplitScene:
             scene.gradients()["means"]  # [N, 3]
         """
         with self._lock:
-            drawn, self._drawn = self._drawn, []
+            drawn = self._drawn
             if not drawn:
                 raise InvalidArgument.of("output_gradients", "expected those of a rendering with retain=True, got none")
             if not output_gradients:
                 raise InvalidArgument.of("output_gradients", "expected the gradient of an output at least, got none")
             given = {name: self._checked(name, array, drawn) for name, array in output_gradients.items()}
+            self._drawn = []
             until = time.monotonic() + self._timeout_s
             ends = [end for entry in drawn for end in self._differentiate(entry, given)]
             self._stateful(lambda: self._get(ends, until))
@@ -329,7 +330,8 @@ def split(
 
     Raises:
         InvalidArgument: several scenes, colours for each camera, or no number of workers.
-        DeadlineExceeded: the cluster has no room for so many workers, or they do not start.
+        DeadlineExceeded: the cluster has no room for so many workers, or they do not start in time.
+        Unavailable: a worker cannot start, e.g. without CUDA on a node with GPUs.
 
     Example:
         with lumigrad.ray.split(Gaussians.load("scene.ply"), workers=4) as scene:
@@ -352,9 +354,11 @@ def split(
         actors.append(placed.remote(index, rows, given[-1], "cuda:0" if gpus else "cpu"))
     try:
         lives = ray.get([actor.life.remote() for actor in actors], timeout=timeout_s)
-    except GetTimeoutError as error:
+    except (GetTimeoutError, RayActorError) as error:
         for actor in actors:
             ray.kill(actor)
+        if isinstance(error, RayActorError):
+            raise Unavailable(f"a worker of the split scene cannot start: {error}") from error
         text = f"not all of {count} workers have started within {timeout_s:g} s; see `ray status` for room"
         raise DeadlineExceeded(text) from error
     return SplitScene(actors, lives, given, scene, timeout_s)

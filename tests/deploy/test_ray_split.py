@@ -232,14 +232,17 @@ def test_gradients_that_fit_no_rendering_are_refused(scene: Any) -> None:
     scene.update(step_of(0.0))
     with pytest.raises(InvalidArgument, match="retain=True"):
         scene.backward({"color": np.zeros((HEIGHT, WIDTH, 3))})
+    image = scene.render(camera_of(many().cameras[0]), retain=True)["color"]
     for given, text in (
         ({"depth": np.zeros((HEIGHT, WIDTH))}, "'depth'"),
         ({"color": np.zeros((3, 3))}, "expected shape"),
         ({}, "at least"),
     ):
-        scene.render(camera_of(many().cameras[0]), retain=True)
         with pytest.raises(InvalidArgument, match=text):
             scene.backward(given)
+    # They cost no state: the right ones follow.
+    scene.backward({"color": np.ones_like(image)})
+    assert np.any(scene.gradients()["means"])
 
 
 def test_workers_that_are_started_again_and_those_that_are_not(cluster: None) -> None:
@@ -265,6 +268,19 @@ def test_workers_that_are_started_again_and_those_that_are_not(cluster: None) ->
 def test_a_cluster_without_room_is_an_error(cluster: None) -> None:
     with pytest.raises(DeadlineExceeded, match="not all of 2 workers"):
         fleet.split(Gaussians(**many().tensors), cpus=1000, timeout_s=0.5)
+
+
+def test_workers_that_cannot_start_are_an_error(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def __init__(self, *_: Any) -> None:
+            raise RuntimeError("no device")
+
+        def life(self) -> str:
+            return ""
+
+    monkeypatch.setattr(require_ray("lumigrad.ray.split_scene"), "Part", Broken)
+    with pytest.raises(Unavailable, match=r"(?s)cannot start: .*no device"):
+        fleet.split(Gaussians(**many().tensors), cpus=0, timeout_s=WAIT_S)
 
 
 def test_the_guide_trains_a_split_scene(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:

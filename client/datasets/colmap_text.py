@@ -82,7 +82,7 @@ def read_tracks(path: Path, most: int) -> list[Track]:
     chosen = (line.split() for row, (_, line) in enumerate(_records(path)) if row % step == 0)
     try:
         return [Track(np.array(words[1:4], float), np.array(words[8::2], np.int64)) for words in chosen]
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         text = "expected lines of ID X Y Z R G B ERROR, and pairs of IMAGE_ID POINT2D_IDX"
         raise malformed(path, f"{text}: {error}") from error
 

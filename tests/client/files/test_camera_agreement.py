@@ -16,6 +16,7 @@ from lumigrad.client.cli import main
 from lumigrad.client.datasets import Capture, View, colmap_run
 from lumigrad.client.datasets.agreement import LEAST_AGREEMENT, DoubtfulCameras, agreement
 from lumigrad.client.datasets.view import Track
+from lumigrad.client.errors import InvalidArgument
 
 COUNT, POINTS = 36, 300
 
@@ -84,6 +85,14 @@ def test_a_data_set_warns_of_cameras_that_are_probably_wrong(tmp_path: Path) -> 
         assert len(Capture.load(write(tmp_path / "right", cameras()))) == COUNT
     with pytest.warns(DoubtfulCameras, match="the cameras are probably wrong: only"):
         Capture.load(write(tmp_path / "wrong", folded()))
+
+
+@pytest.mark.parametrize("image_id", ["1.5", "x", "9" * 30])
+def test_tracks_that_name_no_photograph_are_an_error_of_the_file(tmp_path: Path, image_id: str) -> None:
+    points = write(tmp_path, cameras()) / "sparse" / "0" / "points3D.txt"
+    points.write_text(f"1 0 0 0 9 9 9 0.5 {image_id} 0\n")
+    with pytest.raises(InvalidArgument, match=r"points3D\.txt: expected .* pairs of IMAGE_ID POINT2D_IDX: "):
+        Capture.load(tmp_path)
 
 
 def test_the_command_ends_with_an_error_and_its_remedy(

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from string import punctuation
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from lumigrad.client.base.arguments import instance, whole_number
 from lumigrad.client.errors import InvalidArgument, LumigradError, SceneNotFound, Unavailable
@@ -79,6 +81,8 @@ class SceneCalls(Cancellable):
         if not address.startswith("file:"):
             text = f"expected a scene, or the file: address of one that the worker has, got {address[:_SHOWN]!r}"
             raise InvalidArgument.of("scene", f"{text}; workers download nothing: read it with Gaussians.load")
+        # It is also the routing key, and metadata are ASCII.
+        address = quote(address, safe=punctuation, errors="replace")
         attempts = RoutedAttempts(self._workers, Route(address, is_movable=False), call)
         while True:
             with attempts as worker:

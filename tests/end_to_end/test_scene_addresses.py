@@ -55,6 +55,17 @@ def test_a_file_is_stored_by_its_address_and_read_again_where_it_is_gone(client:
     assert np.array_equal(picture(client, handle), expected)
 
 
+def test_addresses_may_have_any_characters(client: Client, root: Path) -> None:
+    file = root / "scenes" / "größer als 100 %.ply"
+    post().save(file)
+    addresses = file.as_uri(), f"file://{file}".replace("%", "%25")
+    encoded, plain = (client.put(address) for address in addresses)
+    assert encoded == plain and np.array_equal(picture(client, encoded), picture(client, plain))
+    for address in ("file:///a\nb.ply", "file:///a\0b.ply", "file:///\udcff.ply"):
+        with pytest.raises(InvalidArgument, match="name: expected the file: address"):
+            client.put(address)
+
+
 def test_a_file_is_drawn_and_not_changed(client: Client, root: Path) -> None:
     handle = client.put((root / "scenes" / "post.ply").as_uri())
     for change in (

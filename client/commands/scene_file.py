@@ -63,10 +63,10 @@ class SceneFile:
         try:
             return client.put(self.scene)
         except InvalidArgument as error:
-            if not isinstance(self.scene, GaussianLevels):
+            why = [each.description for each in error.violations if each.field.startswith("scene.levels")]
+            if not why:
                 raise
-            text = f"{error.violations[0].description}; --lod N draws one whole level as a plain scene"
-            raise InvalidArgument.of("scene", text) from error
+            raise InvalidArgument.of("scene", f"{why[0]}; --lod N draws one whole level as a plain scene") from error
 
 
 def add_scene(parser: argparse._ActionsContainer, **options: Any) -> None:

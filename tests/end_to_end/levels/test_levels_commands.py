@@ -92,6 +92,19 @@ def test_a_worker_without_a_spool_is_told_with_the_remedy(city: Path) -> None:
         assert render(city, process.target, "--lod", "1")[0]["count"] < COUNT
 
 
+def test_a_damaged_page_is_told_without_a_remedy_that_does_not_help(
+    city: Path, spooled: WorkerProcess, tmp_path: Path
+) -> None:
+    damaged = shutil.copytree(city, tmp_path / "city")
+    for picture in damaged.rglob("*.webp"):
+        picture.write_bytes(b"none")
+    levels = GaussianLevels.open(damaged)
+    outline = Gaussians(np.zeros((1, 3)), np.ones((1, 4)), np.ones((1, 3)), np.ones(1), colors=np.ones((1, 3)))
+    with Client(spooled.target) as client, pytest.raises(InvalidArgument, match="webp") as refused:
+        scene_file.SceneFile(outline, levels, {}).put(client)
+    assert "--lod" not in str(refused.value)
+
+
 def test_info_reads_the_index_alone(city: Path, tmp_path: Path) -> None:
     index = shutil.copytree(city, tmp_path / "city")
     for picture in index.rglob("*.webp"):

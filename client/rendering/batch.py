@@ -97,7 +97,7 @@ def _shares(workers: Pool, requests: Mapping[int, RenderRequest]) -> list[tuple[
     shares: dict[str, tuple[Route, dict[int, RenderRequest]]] = {}
     of_scenes: dict[str, Route] = {}
     for index, request in requests.items():
-        name = "" if request.stored is None else request.stored.scene_id
+        name = "" if request.stored is None else request.stored.affinity_key
         route = of_scenes.get(name)
         if route is None:
             route = of_scenes[name] = workers.route(request.stored)

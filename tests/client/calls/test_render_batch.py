@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,10 @@ from lumigrad.client import (
     VersionMismatch,
 )
 from lumigrad.client.aio import AsyncClient, AsyncFrame
+from lumigrad.client.rendering import batch
 from lumigrad.client.transport.lanes import LaneMode
+from lumigrad.client.values.handle import SceneHandle
+from lumigrad.client.workers.routing import Route
 from support.workers.fleet import fleet, targets
 from support.workers.slow_render import wait_for
 from support.workers.worker import WorkerProcess
@@ -273,3 +277,18 @@ def test_a_cancelled_task_cancels_the_batch(worker_process: WorkerProcess) -> No
     asyncio.run(ask())
     wait_for(worker_process, "lumigrad_calls_in_progress", 0)
     worker_process.wait_for_log("method=RenderService.RenderBatch code=CANCELLED")
+
+
+def test_items_go_to_the_workers_of_their_scenes_named_by_id_or_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    named = ("id", ""), ("", "file:a"), ("", "file:b")
+    handles = [SceneHandle(key, 0, "", "gaussians", 1, 0, affinity=key or name, name=name) for key, name in named]
+    workers: Any = SimpleNamespace(members=list, route=lambda stored: Route("" if stored is None else stored.affinity))
+    monkeypatch.setattr(batch, "in_order", lambda route, _: [SimpleNamespace(target=f"worker of {route.key!r}")])
+    requests: Any = {index: SimpleNamespace(stored=stored) for index, stored in enumerate([None, *handles, None])}
+    shares = {route.address: list(items) for route, items in batch._shares(workers, requests)}
+    assert shares == {
+        "worker of ''": [0, 4],
+        "worker of 'id'": [1],
+        "worker of 'file:a'": [2],
+        "worker of 'file:b'": [3],
+    }

@@ -121,18 +121,6 @@ def test_info_reads_the_index_alone(city: Path, tmp_path: Path) -> None:
     assert whole["count"] == COUNT and whole["details"]["lod"] == 0
 
 
-def test_view_shows_levels_without_a_crop_box(city: Path, spooled: WorkerProcess, browser: Any, tmp_path: Path) -> None:
-    pytest.importorskip("viser", reason="no viser: pip install 'lumigrad[viewer]'")
-    from lumigrad.client.commands.view_page import opened
-    from support.viewing import Page, options
-
-    with opened(options(spooled.target, str(city))) as viewer:
-        page = Page(browser, viewer, tmp_path)
-        page.wait_until_sharp()
-        assert page.shown("levels").max() > 0.2
-        assert page.page.get_by_text("Crop box").count() == 0
-
-
 def test_commands_that_need_a_whole_scene_say_how_to_make_one(city: Path, spooled: WorkerProcess) -> None:
     done = lumigrad("bench", str(city), "--target", spooled.target)
     assert done.returncode != 0

@@ -54,7 +54,7 @@ class SplitScene:
     def __init__(
         self, actors: Sequence[Any], lives: Sequence[str], given: Sequence[Any], scene: Gaussians, timeout_s: float
     ) -> None:
-        """Of actors that have started; `given` are their parts, which Ray gives to those that it starts again."""
+        """Takes actors that have started; `given` are their parts, which Ray gives to those that it starts again."""
         self.received_bytes = 0
         self._given = given
         self._actors, self._lives, self._timeout_s = list(actors), list(lives), timeout_s

@@ -81,7 +81,7 @@ class SceneCalls(Cancellable):
         if not address.startswith("file:"):
             text = f"expected a scene, or the file: address of one that the worker has, got {address[:_SHOWN]!r}"
             raise InvalidArgument.of("scene", f"{text}; workers download nothing: read it with Gaussians.load")
-        # It is also the routing key, and metadata are ASCII.
+        # The address is the routing key, too, and metadata are ASCII.
         address = quote(address, safe=punctuation, errors="replace")
         attempts = RoutedAttempts(self._workers, Route(address, is_movable=False), call)
         while True:

@@ -17,7 +17,7 @@ MOST_POINTS = 1000
 LEAST_AGREEMENT = 0.52
 # The photographs that are asked about each view of a point, and how far apart the two may look at it.
 _NEAREST, _DEGREES = 2, 20.0
-# With fewer answers, nothing is said.
+# Fewer answers than this are no reason for a warning.
 _LEAST_ANSWERS = 100
 
 

@@ -72,7 +72,7 @@ def edges_of(counts: Integers, bands: int, width: int) -> list[int]:
     """
     cost = np.cumsum(counts[:, 0].sum(axis=0) + _EMPTY_TILE * -(-width // TILE))
     shares = cost[-1] * np.arange(1, bands) / bands
-    # Where rows are as many as bands or more, each band has one at least.
+    # Each band has one row at least, if there are as many rows as bands.
     inner, rows = np.searchsorted(cost, shares) + 1, len(cost)
     if rows >= bands:
         numbers = np.arange(1, bands)

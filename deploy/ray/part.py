@@ -36,7 +36,7 @@ class Restarted(Exception):
 
 @dataclass(frozen=True)
 class View:
-    """What is drawn: one camera of a call.
+    """One camera of a call, and how it is drawn.
 
     Attributes:
         call: the number of the call.
@@ -57,11 +57,11 @@ class View:
 
 @dataclass
 class _Passed:
-    """What a part keeps of a view until it is drawn, or with `retain` until it is differentiated."""
+    """State of a view in a part, until the view is drawn or, with `retain`, differentiated."""
 
     reach: Reach
     sent: list[Integers] = field(default_factory=list)
-    # What this worker sends to itself.
+    # Rows that this worker sends to itself.
     own: Arrays = field(default_factory=dict)
     order: Integers | None = None
     ends: Integers | None = None

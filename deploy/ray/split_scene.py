@@ -33,7 +33,7 @@ _SETTINGS = (
     *("semantics", "sh_degree", "antialiased", "deterministic", "eps2d", "near", "far", "radius_clip", "alpha_min"),
     *("alpha_max", "transmittance_min", "pixel_center", "scale_modifier", "background"),
 )
-# What each pixel has, beside what each Gaussian has, which parts do not return.
+# Outputs per pixel; parts do not return those per Gaussian.
 _OUTPUTS = gaussians.IMAGES
 
 
@@ -152,7 +152,7 @@ class SplitScene:
             self._stateful(lambda: self._get(ends, until))
 
     def gradients(self) -> dict[str, np.ndarray]:
-        """Those of the last `backward`, of all parts, in the order of the scene, by the names of its tensors.
+        """Returns the gradients of the last `backward`, in the order of the scene, by the names of its tensors.
 
         Raises:
             Unavailable: a worker was started again meanwhile.

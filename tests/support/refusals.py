@@ -1,4 +1,4 @@
-"""What the kernels say of an argument that makes no sense."""
+"""Errors of the kernels about arguments that make no sense."""
 
 from __future__ import annotations
 

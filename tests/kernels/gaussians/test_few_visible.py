@@ -23,7 +23,7 @@ PACK, GUESSED = 16, 64
 
 
 def scene(shown: torch.Tensor, depth: float = 1.0) -> Gaussians:
-    """Those that are shown lie before the camera, the others behind it."""
+    """Gaussians before the camera where `shown`, and behind it elsewhere."""
     generator = torch.Generator().manual_seed(5)
     z = (2.0 + torch.rand(COUNT, generator=generator)) * depth
     aside = (torch.rand(COUNT, 2, generator=generator) * 2 - 1) * torch.tensor([0.7, 0.45]) * z[:, None]
@@ -101,5 +101,5 @@ def test_memory_of_a_view_grows_with_what_it_shows(views: int) -> None:
     for nothing, some, whole in zip(none, few, all_, strict=True):
         # A tenth, an eighth more than guessed, and 1,024 places of each of some parts.
         assert some - nothing < 0.3 * (whole - nothing)
-    # What is left is half a byte of each Gaussian, and what pixels take.
+    # A view of nothing takes half a byte for each Gaussian, and memory for its pixels.
     assert none[0] < views * (COUNT + 100 * 1024 + 64 * WIDTH * HEIGHT)

@@ -43,7 +43,7 @@ struct PackPlaces {
 };
 
 // Notes which of a pack's Gaussians from number `first` on are drawn, from place `place` on, and which are not culled.
-// Those before it, since the last multiple of sixteen, were noted before.
+// Gaussians before `first`, since the last multiple of sixteen, were noted before.
 LG_INLINE void note_places(Sixteen* all, int64_t first, int used, unsigned drawn, unsigned seen, int64_t place) {
   const int within = static_cast<int>(first % kLanes), here = kLanes - within;
   Sixteen* to = all + first / kLanes;

@@ -125,7 +125,7 @@ def test_the_largest_lidar_sees_in_its_last_column(gaussian_engine: Engine) -> N
     lidar = SpinningLidar(row_elevations=[0.1, 0.0], column_azimuths=np.linspace(-2, 2, columns))
     last = torch.tensor([[5 * math.cos(2), 5 * math.sin(2), 0.25]])
     tensors = {**{name: value[:1] for name, value in around(1).items()}, "means": last}
-    # So many columns take the emulation seconds.
+    # The emulation takes seconds for so many columns.
     others = () if gaussian_engine.name == "emulation" else (replace(ALONG, tile_bounds="gsplat", tile_size=4),)
     for settings in (ALONG, *others):
         camera = Camera.sensor(lidar, np.eye(3), np.zeros(3), *lidar.size)

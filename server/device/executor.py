@@ -26,7 +26,7 @@ from lumigrad.server.core.errors import (
 from lumigrad.server.device.faults import is_device_lost
 from lumigrad.server.device.jobs import Batch, BatchEntry, Job, Numbers, Rest, Slices
 from lumigrad.server.device.memory import Cost, DeviceMemory
-from lumigrad.server.device.transfer import Delivery, Download
+from lumigrad.server.device.transfer import Delivery, Pending
 
 T = TypeVar("T")
 
@@ -71,9 +71,9 @@ class DeviceExecutor:
         self._running: Batch | None = None
         self._lock = threading.Lock()
         # Downloads that threads wait for, and since when (monotonic clock).
-        self._downloads: dict[Download, float] = {}
+        self._downloads: dict[Pending, float] = {}
         # Download that a job has left to the device.
-        self._left: Download | None = None
+        self._left: Pending | None = None
         self._on_lost = on_lost
         self._on_views = on_views
         self._thread = threading.Thread(target=self._loop, name="device", daemon=True)
@@ -160,7 +160,7 @@ class DeviceExecutor:
         self.complete(delivery.download, call, is_repeatable=True)
         return delivery.result
 
-    def complete(self, download: Download, call: Call, *, is_repeatable: bool) -> None:
+    def complete(self, download: Pending, call: Call, *, is_repeatable: bool) -> None:
         """Wait for a download on the calling thread.
 
         `is_repeatable`: the job itself has succeeded, so another worker may repeat it if the device is lost meanwhile.
@@ -176,7 +176,7 @@ class DeviceExecutor:
             self._on_lost(error)
             raise (StoppingError if is_repeatable else DeviceLostError) from error
 
-    def leave(self, download: Download, sequence: Hashable) -> None:
+    def leave(self, download: Pending, sequence: Hashable) -> None:
         """Called by a job that ends before the device has done its work, which ends with `download`.
 
         Only jobs of the same sequence run before that: others would wait for this work, be charged for it, and meet its
@@ -264,7 +264,7 @@ class DeviceExecutor:
                 self._on_lost(error)
         self.queue.settled()
 
-    def _wait(self, download: Download) -> None:
+    def _wait(self, download: Pending) -> None:
         with self._lock:
             self._downloads.setdefault(download, time.monotonic())
         try:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -65,6 +65,17 @@ class _Copies:
         finally:
             self._memory = (), ()
         self._end = None
+
+
+class Pending(Protocol):
+    """Results that are on their way from the device to the host."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether `wait` would return at once."""
+
+    def wait(self) -> None:
+        """Wait until they have come, on any thread; raises if the device is lost."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -169,16 +169,21 @@ class DensityState:
         """Whether a step changes rows or resets opacities."""
         return self._plan.is_due(step) or self._plan.is_reset_due(step)
 
-    def observed(self, gradients: Tensors, outputs: Tensors, camera: Any) -> DensityState:
-        """A new state that includes the statistics of one more step."""
+    def copied(self) -> DensityState:
+        """A copy with statistics of its own."""
         known = self._statistics
         if known is None:
             return self
         statistics = density.Statistics(known.gradient.clone(), known.views.clone(), known.radii.clone())
-        density.accumulate(
-            statistics, gradients[self.gradients[0]], outputs["radii"], width=camera.width, height=camera.height
-        )
         return self._with(statistics, self._was_reset)
+
+    def observed(self, gradients: Tensors, outputs: Tensors, camera: Any) -> DensityState:
+        """A new state that includes the statistics of one more step."""
+        after = self.copied()
+        if after._statistics is not None:
+            gradient, radii = gradients[self.gradients[0]], outputs["radii"]
+            density.accumulate(after._statistics, gradient, radii, width=camera.width, height=camera.height)
+        return after
 
     def noise(self, parameters: Parameters, optimizer: Optimizer, step: int) -> Callable[[], object]:
         """A function that adds random noise to the means after a step, and cannot fail."""

@@ -138,11 +138,16 @@ class Refinement:
         self.values, self._first, self._second = tensors["values"], tensors["first"], tensors["second"]
         self._steps = tensors["steps"].cpu().numpy().copy()
 
+    def copied(self) -> Refinement:
+        """A deep copy."""
+        other = Refinement.__new__(Refinement)
+        other.values, other._first, other._second = self.values.clone(), self._first.clone(), self._second.clone()
+        other._steps = self._steps.copy()
+        return other
+
     def stepped(self, rows: Sequence[int], gradient: torch.Tensor, rate: float, optimizer: Optimizer) -> Refinement:
         """A copy after a step of Adam for some rows, each named once; `gradient` has a row for each."""
-        stepped = Refinement.__new__(Refinement)
-        stepped.values, stepped._first, stepped._second = self.values.clone(), self._first.clone(), self._second.clone()
-        stepped._steps = self._steps.copy()
+        stepped = self.copied()
         for place, row in enumerate(rows):
             stepped._steps[row] += 1
             parameter = training.Parameter(

@@ -3,83 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isqrt
 from typing import Any
 
 from lumigrad.kernels import gaussians, resident
-from lumigrad.kernels._native import ADAM_SUMS, LOSS_VALUES, PLANE_VALUES, Outcome, ResidentRun
-from lumigrad.kernels.training import image_loss_values, plane_loss_value, statistics_of
+from lumigrad.kernels._native import Outcome, ResidentRun
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import CancelledError, DeviceLostError, DeviceTimeError, InvalidArgumentError
 from lumigrad.server.core.limits import Limits
 from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.device.memory import Cost, DeviceMemory
 from lumigrad.server.engines.gaussians import KIND
-from lumigrad.server.training.density import DensityState
+from lumigrad.server.training.density import DensityState, has_changed_rows
 from lumigrad.server.training.images import Planned
 from lumigrad.server.training.parameters import Parameters, Refinement, parameters_of
+from lumigrad.server.training.run_report import OF_COLORS, OF_PLANES, RunReport
 from lumigrad.server.training.spec import EXPOSURES, TrainingPlan
 from lumigrad.server.training.state import TrainingState
-from lumigrad.server.training.step import Done
 
-# The terms of losses that compare images, their planes and the target's, and those that are means of parameters.
-_OF_COLORS = ("l1", "l2", "dssim")
-_OF_PLANES = {"depth": "depth", "alpha": "mask"}
+# The terms of losses that are means of parameters.
 _OF_PARAMETERS = {"opacity": "opacities", "scale": "scales"}
-
-
-@dataclass(frozen=True, eq=False)
-class RunReport:
-    """Report of steps without Python, in the order of their numbers on the device.
-
-    Attributes:
-        views: Of each step.
-        targets: The names of what each step's target images have.
-        weights: Of the loss.
-        parts: The terms of the loss that are means of parameters.
-        names: Of the parameters that have statistics.
-    """
-
-    run: Any
-    views: Sequence[Sequence[int]]
-    targets: Sequence[Collection[str]]
-    weights: dict[str, float]
-    parts: Sequence[str]
-    names: Sequence[str]
-    count: int
-
-    @property
-    def milliseconds(self) -> dict[str, float]:
-        """The kernels' times, once the run is complete."""
-        times: dict[str, float] = self.run.milliseconds
-        return times
-
-    def read(self) -> list[Done]:
-        """The results, once the run is complete."""
-        return [self._read(*step) for step in zip(self.views, self.targets, self.run.numbers, strict=False)]
-
-    def _read(self, views: Sequence[int], targets: Collection[str], numbers: list[float]) -> Done:
-        weights, rest = self.weights, iter(numbers)
-
-        def rows(count: int, width: int) -> list[list[float]]:
-            return [[next(rest) for _ in range(width)] for _ in range(count)]
-
-        visible, loss, terms = int(next(rest)), 0.0, {}
-        of_colors = rows(len(views), LOSS_VALUES)
-        if any(weights[name] for name in _OF_COLORS):
-            terms = image_loss_values(of_colors, {name: weights[name] for name in _OF_COLORS})
-            loss = terms.pop("total")
-        for name, target in _OF_PLANES.items():
-            found = rows(len(views), PLANE_VALUES) if weights[name] else []
-            if found and target in targets:
-                terms[name] = plane_loss_value(found)
-                loss += weights[name] * terms[name]
-        for name in self.parts:
-            terms[name] = next(rest)
-            loss += weights[name] * terms[name]
-        statistics = statistics_of(self.names, rows(len(self.names), ADAM_SUMS))
-        return Done(views, loss, terms, self.count, visible, statistics, None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +41,16 @@ class _Key:
         """The key of the next step."""
         numbers = _degree(state, state.step), len(views)
         return _Key(state.plan, state.parameters, state.density, state.exposures, numbers)
+
+    def copied(self) -> _Key:
+        """The same of copies of what steps change."""
+        density, exposures = self.density, self.exposures
+        return replace(
+            self,
+            parameters=self.parameters.copied(),
+            density=None if density is None else density.copied(),
+            exposures=None if exposures is None else exposures.copied(),
+        )
 
     def fits(self, other: _Key) -> bool:
         """Whether the same steps can be made."""
@@ -130,12 +84,11 @@ class ResidentSteps:
 
     def length(self, state: TrainingState, views: Sequence[Sequence[int]]) -> int:
         """The number of the next steps, which have these views, that can be made in one run; 0: the next one cannot."""
-        every, density = state.plan.message.snapshot_every, state.density
+        every = state.plan.message.snapshot_every
         degree, size = _degree(state, state.step), len(views[0])
         for index, each in enumerate(views):
             step = state.step + index
-            is_due = density is not None and density.is_due(step)
-            if is_due or _degree(state, step) != degree or len(each) != size:
+            if _is_due(state, step) or _degree(state, step) != degree or len(each) != size:
                 return index
             if not (_is_plain(state, step) and _are_plain(state, each)):
                 return index
@@ -143,19 +96,20 @@ class ResidentSteps:
                 return index + 1
         return len(views)
 
+    def is_controlled(self, state: TrainingState, views: Sequence[int]) -> bool:
+        """Whether density control is due in the next step, which has these views, and `control` can make it."""
+        return _is_due(state, state.step) and _is_plain(state, state.step) and _are_plain(state, views)
+
     def cost(self, state: TrainingState, views: Sequence[Sequence[int]], limits: Limits) -> int:
         """Bind the next steps; returns the memory that the largest of them needs."""
         binding = self._bound(state, views[0], limits)
+        self._add_all(state, views, limits)
         sizes: dict[tuple[int, int], Sequence[int]] = {}
         for each in views:
             camera = state.views.messages[each[0]].camera
             sizes.setdefault((camera.width, camera.height), each)
-            if not all(number in self._views for number in each) or (len(each) > 1 and self._are_sensors):
-                self._add(state, each, limits)
         for size in sizes.keys() - binding.costs.keys():
-            planned = _planned(state, sizes[size], limits)
-            device = next(iter(state.parameters.values.values())).device
-            binding.costs[size] = planned.forward_bytes(device) + planned.backward_bytes(device)
+            binding.costs[size] = _bytes(state, sizes[size], limits)
         return max(binding.costs[size] for size in sizes)
 
     def run(
@@ -200,8 +154,33 @@ class ResidentSteps:
         if not run.done:
             _check(outcome, run, call)
             return None
-        targets = [tuple(state.views.tensors(each[0])) for each in views]
-        return RunReport(run, views, targets, **binding.report)
+        return RunReport(run.reports, views, _targets(state, views), **binding.report)
+
+    def control_cost(self, state: TrainingState, views: Sequence[int], limits: Limits) -> int:
+        """Prepare the next step, in which density control is due; returns the memory that it needs."""
+        self._add_all(state, [views], limits)
+        return _bytes(state, views, limits) + state.copied_bytes
+
+    def control(self, state: TrainingState, views: Sequence[int], chosen: int, limits: Limits, call: Call) -> RunReport:
+        """Make the next step, in which density control is due; on the device's thread.
+
+        It changes copies, which replace the state in the end: control may fail after the optimiser has stepped. The
+        host waits for the device once, for the new number of rows.
+        """
+        key, step = _Key.of(state, views).copied(), state.step
+        assert key.density is not None
+        binding = self._bind(state, views, key, limits, adds_noise=False)
+        report = binding.native.step(list(views))
+        done, density = key.density.controlled(key.parameters, step, state.reservation)
+        density.noise(key.parameters, key.plan.optimizer, step)()
+        call.check()
+        made = RunReport([report], [views], _targets(state, [views]), **binding.report)
+        made = replace(made, count=key.parameters.count, density=done)
+        state.parameters, state.density, state.exposures = key.parameters, density, key.exposures
+        state.generation += has_changed_rows(done)
+        state.chosen += chosen
+        state.step += 1
+        return made
 
     def _bound(self, state: TrainingState, views: Sequence[int], limits: Limits) -> _Binding:
         binding, key = self._binding, _Key.of(state, views)
@@ -210,16 +189,19 @@ class ResidentSteps:
             binding = self._binding = self._bind(state, views, key, limits)
         return binding
 
-    def _bind(self, state: TrainingState, views: Sequence[int], key: _Key, limits: Limits) -> _Binding:
-        parameters, optimizer, loss = state.parameters, state.plan.optimizer, state.plan.loss
+    def _bind(
+        self, state: TrainingState, views: Sequence[int], key: _Key, limits: Limits, *, adds_noise: bool = True
+    ) -> _Binding:
+        """Bind the steps of a key."""
+        parameters, optimizer, loss = key.parameters, state.plan.optimizer, state.plan.loss
         assert loss is not None
         self._machine = self._machine or self._make_machine()
         plan = _planned(state, views, limits).plan
         scene = gaussians.Gaussians(**parameters.values)
         exposures = None
-        if state.exposures is not None:
-            exposures = state.exposures.bound(optimizer.rates[EXPOSURES], is_centered=optimizer.changes_colors)
-        noise, observation = (None, None) if state.density is None else state.density.bound(parameters, optimizer)
+        if key.exposures is not None:
+            exposures = key.exposures.bound(optimizer.rates[EXPOSURES], is_centered=optimizer.changes_colors)
+        noise, observation = (None, None) if key.density is None else key.density.bound(parameters, optimizer)
         parts = [
             (term, name)
             for term, name in _OF_PARAMETERS.items()
@@ -236,13 +218,13 @@ class ResidentSteps:
             views_of_step=len(views),
             background=plan.background_on(scene.device),
             loss=resident.ImageTerms(
-                **{name: loss.weights[name] for name in (*_OF_COLORS, *_OF_PLANES)}, padding=loss.padding
+                **{name: loss.weights[name] for name in (*OF_COLORS, *OF_PLANES)}, padding=loss.padding
             ),
             means=[resident.MeanTerm(name, loss.weights[term], parameters.by_name[name].value) for term, name in parts],
             parameters=bound,
             adam=resident.Adam(optimizer.betas, optimizer.epsilon, optimizer.visible_only),
             exposures=exposures,
-            noise=noise,
+            noise=noise if adds_noise else None,
             observation=observation,
         )
         report = {
@@ -252,6 +234,11 @@ class ResidentSteps:
             "count": parameters.count,
         }
         return _Binding(native, key, report)
+
+    def _add_all(self, state: TrainingState, views: Sequence[Sequence[int]], limits: Limits) -> None:
+        for each in views:
+            if not all(number in self._views for number in each) or (len(each) > 1 and self._are_sensors):
+                self._add(state, each, limits)
 
     def _add(self, state: TrainingState, views: Sequence[int], limits: Limits) -> None:
         """Bind the views of a step; InvalidArgumentError if they cannot be rendered."""
@@ -267,12 +254,21 @@ class ResidentSteps:
             self._views.add(number, camera, scene, plan.settings, target)
 
 
+def _is_due(state: TrainingState, step: int) -> bool:
+    return state.density is not None and state.density.is_due(step)
+
+
+def _targets(state: TrainingState, views: Sequence[Sequence[int]]) -> list[Collection[str]]:
+    """The names of what each step's target images have."""
+    return [tuple(state.views.tensors(each[0])) for each in views]
+
+
 def _is_plain(state: TrainingState, step: int) -> bool:
     """Whether the extension has steps of this kind of training."""
     plan, loss = state.plan, state.plan.loss
     if plan.kind != KIND or loss is None or not state.parameters.count or state.refinement.wanted:
         return False
-    known = (*_OF_COLORS, *_OF_PLANES, *_OF_PARAMETERS)
+    known = (*OF_COLORS, *OF_PLANES, *_OF_PARAMETERS)
     return all(name in known for name, weight in loss.at(step).weights.items() if weight)
 
 
@@ -291,7 +287,7 @@ def _are_plain(state: TrainingState, views: Sequence[int]) -> bool:
     }
     if len(kinds) != 1:
         return False
-    compared = [name for term, name in _OF_PLANES.items() if loss.weights[term] and name in targets[0]]
+    compared = [name for term, name in OF_PLANES.items() if loss.weights[term] and name in targets[0]]
     if loss.compares_color:
         return all("color" in target and target["color"].shape[-1] == _channels(state) for target in targets)
     return bool(compared)
@@ -310,6 +306,12 @@ def _degree(state: TrainingState, step: int) -> int:
 def _planned(state: TrainingState, views: Sequence[int], limits: Limits) -> Planned:
     assert state.plan.loss is not None
     return Planned.of(state, list(views), state.plan.loss.at(state.step).outputs, limits, "step")
+
+
+def _bytes(state: TrainingState, views: Sequence[int], limits: Limits) -> int:
+    """The memory of a step."""
+    planned, device = _planned(state, views, limits), next(iter(state.parameters.values.values())).device
+    return planned.forward_bytes(device) + planned.backward_bytes(device)
 
 
 def _parameter(name: str, parameters: Parameters, optimizer: Any) -> resident.Parameter:

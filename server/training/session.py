@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod, sqrt
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -22,7 +22,7 @@ from lumigrad.server.core.limits import require
 from lumigrad.server.core.record import StageTimes
 from lumigrad.server.core.streams import named_tensors
 from lumigrad.server.device.memory import Cost
-from lumigrad.server.device.transfer import Download
+from lumigrad.server.device.transfer import Download, Pending
 from lumigrad.server.engines.content import Shapes, shapes_of, uploader
 from lumigrad.server.engines.gradients import TORCH_DTYPES
 from lumigrad.server.engines.requests import checked_gradients
@@ -32,7 +32,8 @@ from lumigrad.server.training import snapshots
 from lumigrad.server.training.images import Planned, Rendered, noted, render
 from lumigrad.server.training.publishing import publish, scene_frames
 from lumigrad.server.training.requests import Replies, Request, Requests
-from lumigrad.server.training.resident import ResidentSteps, RunReport
+from lumigrad.server.training.resident import ResidentSteps
+from lumigrad.server.training.run_report import RunReport
 from lumigrad.server.training.state import TrainingState
 from lumigrad.server.training.step import Done, StepReport, apply, step
 from lumigrad.v1 import training_pb2
@@ -166,12 +167,26 @@ class Session:
         if state.resident is None:
             state.resident = ResidentSteps(runtime.transfer.step_machine)
         resident, first = state.resident, state.step
+        if resident.is_controlled(state, steps[0]):
+            return self._control(request, steps[0], chosen)
         views = steps[: resident.length(state, steps)]
         if not views:
             return None
         cost = self._admitted(resident.cost(state, views, runtime.limits), request)
         report = resident.run(state, views, cost, chosen, runtime.executor, runtime.memory, request.part)
-        return None if report is None else _Queued(request, first, report, report.run)
+        return None if report is None else _Queued(request, first, report, report)
+
+    def _control(self, request: Request, views: list[int], chosen: int) -> _Queued:
+        """Make a step in which density control is due."""
+        state, runtime, number = self._state, self._runtime, self._state.step
+        cost = self._admitted(state.resident.control_cost(state, views, runtime.limits), request)
+
+        def work() -> _Queued:
+            report = state.resident.control(state, views, chosen, runtime.limits, request.part)
+            runtime.executor.leave(report, self._training.training_id)
+            return _Queued(request, number, report, report)
+
+        return self._run(work, request, cost)
 
     def _one_step(self, request: Request, views: list[int], chosen: int) -> tuple[Mapping[str, Array] | None, _Queued]:
         state, names, number = self._state, tuple(request.message.step.outputs), self._state.step
@@ -429,13 +444,13 @@ class _Queued:
     request: Request
     number: int
     report: StepReport | RunReport
-    download: Download | Any
+    download: Pending
     is_last: bool = True
 
     @property
     def count(self) -> int:
         """The number of steps."""
-        return 1 if isinstance(self.report, StepReport) else self.report.run.done
+        return 1 if isinstance(self.report, StepReport) else len(self.report.reports)
 
     @property
     def last(self) -> int:

@@ -7,6 +7,7 @@
 #include "emulation/approximate.h"
 #include "emulation/runtime.h"
 #include "emulator.h"
+#include "streams.h"
 
 namespace lumigrad {
 void bind_cuda_spheres(nanobind::module_& module);
@@ -29,6 +30,7 @@ NB_MODULE(_emulation, m) {
   m.def("set_seed", &lumigrad::emulation::set_seed);
   m.def("set_workers", &lumigrad::emulation::set_workers);
   m.def("set_deferred", &lumigrad::emulation::set_deferred);
+  m.def("take_waits", &lumigrad::emulation::take_waits);
   m.def("take_idle_waits", &lumigrad::emulation::take_idle_waits);
   m.def("set_error_seed", &lumigrad::emulation::set_error_seed);
   m.def("set_stubbed", &lumigrad::emulation::set_stubbed);

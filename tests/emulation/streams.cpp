@@ -36,7 +36,7 @@ State& state() {
 }
 
 std::atomic<bool> deferred{false};
-std::atomic<int> idle_waits{0};
+std::atomic<int> waits{0}, idle_waits{0};
 
 bool is_idle() {
   for (const auto& [stream, queue] : state().queues) {
@@ -45,11 +45,19 @@ bool is_idle() {
   return true;
 }
 
-// Runs something, and counts it if the device has no work left then.
+std::size_t queued() {
+  std::size_t items = 0;
+  for (const auto& [stream, queue] : state().queues) items += queue.size();
+  return items;
+}
+
+// Runs something; counts it if the device has work to do before, and if it has no work left then.
 template <class Run>
 void wait(const Run& run) {
+  const std::size_t before = queued();
   const bool was_idle = is_idle();
   run();
+  if (queued() != before) ++waits;
   if (!was_idle && is_idle()) ++idle_waits;
 }
 
@@ -149,6 +157,8 @@ void run_all_streams() {
     }
   });
 }
+
+int take_waits() { return waits.exchange(0); }
 
 int take_idle_waits() { return idle_waits.exchange(0); }
 

@@ -35,5 +35,7 @@ void run_stream(cudaStream_t stream);
 // Not what was queued on its stream after it.
 void run_until(const Recording& recording);
 void run_all_streams();
+// How often the host has waited for work, since this was last asked.
+int take_waits();
 
 }  // namespace lumigrad::emulation

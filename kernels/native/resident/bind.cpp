@@ -1,6 +1,7 @@
 // Python bindings of resident trainings. The Python package checks everything before the call.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -140,32 +141,7 @@ class BoundRun {
     run_.cancel();
   }
   std::size_t done() const { return run_.reports().size(); }
-  bool is_complete() const {
-    for (const auto& report : run_.reports()) {
-      if (!report->is_complete()) return false;
-    }
-    return true;
-  }
-  void wait() const {
-    nb::gil_scoped_release unlocked;
-    for (const auto& report : run_.reports()) report->wait();
-  }
-  // Numbers of each step that is done.
-  std::vector<std::vector<double>> numbers() const {
-    std::vector<std::vector<double>> all;
-    for (const auto& report : run_.reports()) all.push_back(report->numbers);
-    return all;
-  }
-  // Times of all steps that are done.
-  nb::dict milliseconds() const {
-    std::map<std::string, double> sums;
-    for (const auto& report : run_.reports()) {
-      for (const auto& [stage, time] : report->milliseconds) sums[stage] += time;
-    }
-    nb::dict result;
-    for (const auto& [stage, time] : sums) result[stage.c_str()] = time;
-    return result;
-  }
+  const std::vector<std::shared_ptr<Report>>& reports() const { return run_.reports(); }
   double queued_milliseconds() const { return 1e3 * run_.queued_seconds(); }
   double overdue_limit() const { return run_.overdue_limit(); }
   // Throws the error of the step that has failed.
@@ -180,6 +156,11 @@ class BoundRun {
 };
 
 void bind_parts(nb::module_& m) {
+  nb::class_<Report>(m, "StepReport")
+      .def_prop_ro("is_complete", &Report::is_complete)
+      .def("wait", &Report::wait, nb::call_guard<nb::gil_scoped_release>())
+      .def_ro("numbers", &Report::numbers)
+      .def_ro("milliseconds", &Report::milliseconds);
   nb::class_<Machine>(m, "StepMachine");
   m.def("cpu_step_machine", &make_cpu_machine);
   nb::class_<Parameter>(m, "ResidentParameter");
@@ -207,7 +188,13 @@ void bind_resident(nb::module_& m) {
   nb::class_<BoundTraining>(m, "ResidentTraining")
       .def_prop_rw(
           "next", [](const BoundTraining& b) { return b.training->next(); },
-          [](BoundTraining& b, std::uint64_t next) { b.training->set_next(next); });
+          [](BoundTraining& b, std::uint64_t next) { b.training->set_next(next); })
+      .def(
+          "step",
+          [](const BoundTraining& b, const std::vector<std::uint32_t>& views) {
+            return b.training->step(b.training->next(), views);
+          },
+          "views"_a, nb::call_guard<nb::gil_scoped_release>());
   m.def("make_resident_training", &make_training, "machine"_a, "next"_a, "table"_a, "views"_a, "sh_degree"_a,
         "views_of_step"_a, "loss"_a, "terms"_a, "parameters"_a, "adam"_a, "exposures"_a.none(), "noise"_a.none(),
         "observation"_a.none(), "kept"_a, "arrays"_a);
@@ -218,12 +205,9 @@ void bind_resident(nb::module_& m) {
            "sequence"_a, "views"_a)
       .def("make", &BoundRun::make)
       .def("cancel", &BoundRun::cancel)
-      .def("wait", &BoundRun::wait)
       .def("raise_error", &BoundRun::raise)
       .def_prop_ro("done", &BoundRun::done)
-      .def_prop_ro("is_complete", &BoundRun::is_complete)
-      .def_prop_ro("numbers", &BoundRun::numbers)
-      .def_prop_ro("milliseconds", &BoundRun::milliseconds)
+      .def_prop_ro("reports", &BoundRun::reports)
       .def_prop_ro("queued_milliseconds", &BoundRun::queued_milliseconds)
       .def_prop_ro("overdue_limit", &BoundRun::overdue_limit);
 }

@@ -15,6 +15,7 @@ import torch
 from lumigrad.kernels.density.engine import CudaEngine as DensityEngine
 from lumigrad.kernels.gaussians.engine import CudaEngine as GaussianEngine
 from lumigrad.kernels.training.engine import CudaEngine as TrainingEngine
+from lumigrad.server.core.errors import DeviceMemoryError
 from lumigrad.server.training.session import done_message
 from lumigrad.server.training.state import TrainingState
 from lumigrad.server.training.views import Views
@@ -24,8 +25,8 @@ from support.backends.deferral import deferred
 from support.calls.raw_calls import opencv_camera
 from support.calls.raw_training import RATES
 from support.training.random_states import random_state, with_everything
-from support.training.resident import everything, failures_without_room, maker_of, plain_step
-from support.training.states import DENSITIES, state_of
+from support.training.resident import Part, everything, failures_without_room, maker_of, plain_step
+from support.training.states import DENSITIES, LIMITS, state_of
 
 STEPS = [[0], [1], [2], [0, 1], [2], [1]]
 
@@ -83,21 +84,60 @@ def test_a_step_without_room_changes_nothing(native: ModuleType) -> None:
         assert failures_without_room(maker, state, expected, native.limit_memory) > 10
 
 
+@pytest.mark.parametrize("kind", ["adaptive", "mcmc"])
+def test_a_controlled_step_without_room_changes_nothing(kind: str, native: ModuleType) -> None:
+    state, expected = (with_everything(kind, deterministic=True) for _ in range(2))
+    failures = 0
+    with emulated(native), maker_of(native.cuda_step_machine(0, 0)) as maker:
+        while not maker.steps.is_controlled(state, [2]):
+            maker.all(state, [[2]])
+            plain_step(expected, [2])
+        before = everything(state)
+        for room in range(0, 1 << 20, 1 << 10):
+            maker.executor.run(lambda room=room: native.limit_memory(room), Part())  # type: ignore[misc]
+            try:
+                maker.control(state, [2]).read()
+                break
+            except DeviceMemoryError:
+                failures += 1
+                assert everything(state) == before, room
+        maker.executor.run(lambda: native.limit_memory(-1), Part())
+        plain_step(expected, [2])
+    assert failures > 10 and everything(state) == everything(expected)
+
+
 def test_the_host_waits_for_nothing_in_steps(native: ModuleType) -> None:
     """After the first one, in which it learns how long the lists of tiles are."""
     state = with_everything("none")
     with maker_of(native.cuda_step_machine(0, 0)) as maker, deferred(native):
         first = maker.run(state, [[0]])
         assert first is not None
-        first.run.wait()
+        first.wait()
         native.take_idle_waits()
         report = maker.run(state, [[number % 3] for number in range(100)])
-        assert report is not None and report.run.done == 100
+        assert report is not None and len(report.reports) == 100
         assert native.take_idle_waits() == 0
-        report.run.wait()
+        report.wait()
         losses = [done.loss for done in report.read()]
         assert native.take_idle_waits() == 1
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("kind", ["adaptive", "mcmc"])
+def test_the_host_waits_once_where_density_is_controlled(kind: str, native: ModuleType) -> None:
+    state, waits, call = with_everything(kind), [], Part()
+    with emulated(native), maker_of(native.cuda_step_machine(0, 0)) as maker, deferred(native) as order:
+        for number in range(7):
+            views = [number % 3]
+            if maker.steps.is_controlled(state, views):
+                maker.steps.control_cost(state, views, LIMITS)
+                order.take_waits()
+                report = maker.steps.control(state, views, 0, LIMITS, call)
+                waits.append(order.take_waits())
+            else:
+                report = maker.run(state, [views])
+            report.wait()
+    assert waits == {"adaptive": [1, 0, 1, 1], "mcmc": [1, 1, 1]}[kind]
 
 
 def near_and_far() -> TrainingState:

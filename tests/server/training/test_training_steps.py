@@ -12,13 +12,18 @@ import pytest
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lumigrad.kernels import _native
+from lumigrad.kernels._native import cpu_step_machine
 from lumigrad.server.training.images import Planned, render
 from lumigrad.server.training.parameters import Parameters
+from lumigrad.server.training.resident import ResidentSteps
+from lumigrad.server.training.run_report import RunReport
 from lumigrad.server.training.session import done_message
 from lumigrad.server.training.state import TrainingState
 from lumigrad.server.training.step import StepReport, apply, step
 from lumigrad.server.training.views import Views
 from lumigrad.v1 import training_pb2
+from support.training.random_states import with_everything
+from support.training.resident import plain_step
 from support.training.states import LIMITS, Wanted, state_of
 
 STEPS = 5
@@ -168,6 +173,30 @@ def test_a_step_that_fails_anywhere_changes_nothing(kind: str, is_own: bool, nat
     in_place = {"none": {("training_adam",)}, "adaptive": {()}, "mcmc": {("training_adam", "density_add_noise"), ()}}
     assert last == in_place[kind]
     assert state.generation == (0 if kind == "none" else 2)
+
+
+@pytest.mark.parametrize("kind", ["adaptive", "mcmc"])
+def test_a_controlled_step_without_python_that_fails_anywhere_changes_nothing(kind: str, native: NativeProxy) -> None:
+    (undisturbed, steps), (state, _) = ((with_everything(kind), ResidentSteps(cpu_step_machine)) for _ in range(2))
+    call: Any = Wanted()
+
+    def control(of: TrainingState) -> RunReport:
+        return steps.control(of, [0], 0, LIMITS, call)
+
+    for of in (undisturbed, state):
+        while not steps.is_controlled(of, [0]):
+            plain_step(of, [0])
+    steps.control_cost(state, [0], LIMITS)
+    with failing(native, undisturbed, -1) as faults:
+        expected = control(undisturbed)
+    before = everything(state)
+    assert len(faults.names) > 60 and faults.last is None
+    for place in range(0, len(faults.names), 2):
+        with pytest.raises(InjectedError) as caught, failing(native, state, place):
+            control(state)
+        assert everything(state) == before, f"{caught.value}, call {place}"
+    assert control(state).read() == expected.read()
+    assert everything(state) == everything(undisturbed)
 
 
 def test_views_come_once_in_each_round_and_rounds_differ() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -24,39 +24,49 @@ _ATTRIBUTES = {
 }
 _ALLOCATIONS = {"empty", "empty_like", "new_empty", "empty_strided"}
 _VIEWS = {"view", "expand", "detach", "unsqueeze", "squeeze", "unbind", "split", "permute"}
+# What waits for a GPU, too; other functions are queued there.
+_READS = {"tolist", "item", "cpu", "numpy", "nonzero", "__int__", "__float__", "__bool__", "__index__"}
 _PLAIN_INDICES = int, slice, type(None), type(Ellipsis)
 
 
 @contextmanager
-def deferred(native: ModuleType) -> Iterator[None]:
+def deferred(native: ModuleType) -> Iterator[StreamOrder]:
     """Within, kernels of `native` run when the host needs their results, and then only what it waits for.
 
     Tensors on the CPU are the memory of the emulated device. As on a GPU, functions of torch come after what is queued,
     and the memory of tensors that are gone is not used for anything else before.
     """
-    order = _StreamOrder(native.synchronize)
+    order = StreamOrder(native)
     native.set_deferred(True)
     try:
         with order:
-            yield
+            yield order
     finally:
         # While `order` keeps what the queued work uses.
         native.set_deferred(False)
 
 
-class _StreamOrder(TorchFunctionMode):
+class StreamOrder(TorchFunctionMode):
     """Waits for the device before torch reads or writes a tensor, and keeps all tensors until then."""
 
-    def __init__(self, synchronize: Callable[[], None]) -> None:
+    def __init__(self, native: ModuleType) -> None:
         super().__init__()
-        self._synchronize = synchronize
+        self._native = native
+        self._waits = 0
         self._kept: list[object] = []
+
+    def take_waits(self) -> int:
+        """How often the host would have waited for a GPU since this was last asked."""
+        waits, self._waits = self._waits + self._native.take_waits(), 0
+        return waits
 
     def __torch_function__(
         self, function: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if not _may_overtake(function.__name__, args):
-            self._synchronize()
+            self._waits += self._native.take_waits() + (function.__name__ in _READS)
+            self._native.synchronize()
+            self._native.take_waits()
             self._kept.clear()
         result = function(*args, **(kwargs or {}))
         self._kept.append((result, args))

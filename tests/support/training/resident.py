@@ -14,7 +14,8 @@ from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.device.memory import Cost, DeviceMemory
 from lumigrad.server.device.transfer import Transfer
 from lumigrad.server.training.images import Planned
-from lumigrad.server.training.resident import ResidentSteps, RunReport
+from lumigrad.server.training.resident import ResidentSteps
+from lumigrad.server.training.run_report import RunReport
 from lumigrad.server.training.state import TrainingState
 from lumigrad.server.training.step import Done, step
 from support.training.states import LIMITS, Wanted
@@ -56,6 +57,12 @@ class Maker:
         cost = Cost(bytes=self.steps.cost(state, views, LIMITS), sequence="steps")
         return self.steps.run(state, views, cost, 0, self.executor, memory or self.memory, call or Part())
 
+    def control(self, state: TrainingState, views: Sequence[int]) -> RunReport:
+        """Make a step in which density control is due."""
+        self.steps.control_cost(state, views, LIMITS)
+        call: Any = Part()
+        return self.executor.run(lambda: self.steps.control(state, views, 0, LIMITS, call), call)
+
     def all(self, state: TrainingState, views: Sequence[Sequence[int]]) -> tuple[list[Done], int]:
         """Make all steps, those that need Python with it; returns how many did not."""
         done: list[Done] = []
@@ -65,11 +72,14 @@ class Maker:
             if self.steps.length(state, rest):
                 report = self.run(state, rest)
                 assert report is not None
-                report.run.wait()
-                done += report.read()
-                resident += report.run.done
+            elif self.steps.is_controlled(state, rest[0]):
+                report = self.control(state, rest[0])
             else:
                 done.append(plain_step(state, rest[0]))
+                continue
+            report.wait()
+            done += report.read()
+            resident += len(report.reports)
         return done, resident
 
 

@@ -38,8 +38,9 @@ class Load:
         self.failures: list[Exception] = []
         self._calls = calls
         self._interval = 1 / rate
-        # Due, and not over.
-        self._under_way = 0
+        # Numbers of the calls that are due and not over, and how many were due so far.
+        self._under_way: set[int] = set()
+        self._due = 0
         self._random = random.Random(seed)
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -70,12 +71,19 @@ class Load:
         self._pool.shutdown()
 
     def wait_for_progress(self, calls: int = 10, seconds: float = 60) -> None:
-        """Wait until so many more have succeeded that became due from now on."""
-        goal = self.done + calls + self._under_way
+        """Wait until all calls that are due now are over, and so many later ones have succeeded."""
+        with self._lock:
+            before, goal = self._due, self.done + calls + len(self._under_way)
         until = time.monotonic() + seconds
-        while self.done < goal and not self.failures:
+        # Later calls may overtake one that is repeated, which may not be lost more than a few times.
+        while (self.done < goal or self._is_under_way(before)) and not self.failures:
             assert time.monotonic() < until, f"the load does not get on: {dict(self.outcomes)}"
             time.sleep(0.01)
+
+    def _is_under_way(self, before: int) -> bool:
+        """Whether one of the first calls is not over yet."""
+        with self._lock:
+            return any(number < before for number in self._under_way)
 
     def __str__(self) -> str:
         return f"{dict(self.outcomes)}; {self.latencies}"
@@ -85,21 +93,22 @@ class Load:
         while not self._stopped.wait(max(0.0, due - time.monotonic())):
             call = self._random.choice(self._calls)
             with self._lock:
-                self._under_way += 1
-            self._pool.submit(self._make, call, due)
+                number, self._due = self._due, self._due + 1
+                self._under_way.add(number)
+            self._pool.submit(self._make, call, number, due)
             due += self._interval
 
-    def _make(self, call: Call, due: float) -> None:
+    def _make(self, call: Call, number: int, due: float) -> None:
         try:
             call()
         except Exception as error:
-            self._note(_name(error), due, error)
+            self._note(_name(error), number, due, error)
         else:
-            self._note(OK, due)
+            self._note(OK, number, due)
 
-    def _note(self, outcome: str, due: float, error: Exception | None = None) -> None:
+    def _note(self, outcome: str, number: int, due: float, error: Exception | None = None) -> None:
         with self._lock:
-            self._under_way -= 1
+            self._under_way.remove(number)
             self.outcomes[outcome] += 1
             if error is None:
                 self.latencies.add(time.monotonic() - due)

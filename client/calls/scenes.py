@@ -48,7 +48,9 @@ class SceneCalls(Cancellable):
         A world's meshes are stored with it. Levels of Gaussians are read while they are sent, and stay in the worker's
         spool, so that they may be larger than memory. The handle keeps the scene, so that it can be put again if the
         worker loses it. A `file:` address names a file of Gaussians that the worker has, below the folder of its option
-        `--scene-files`: nothing is sent, and the handle means the file as it is when a call uses it.
+        `--scene-files`: nothing is sent, and the handle means the file as it is when a call uses it. An `https:`
+        address below one of its option `--scene-urls` names a file that the worker downloads. The address ends in
+        `#sha256=` and the file's digest in hexadecimal digits, so that the handle always means the same content.
 
         Args:
             scene: the scene to store, or the address of one.
@@ -78,9 +80,9 @@ class SceneCalls(Cancellable):
             return replace(self._workers.put(scene, call), replicas=copies)
 
     def _at(self, address: str, call: Call) -> SceneHandle:
-        if not address.startswith("file:"):
-            text = f"expected a scene, or the file: address of one that the worker has, got {address[:_SHOWN]!r}"
-            raise InvalidArgument.of("scene", f"{text}; workers download nothing: read it with Gaussians.load")
+        if not address.startswith(("file:", "https:")):
+            text = f"expected a scene, or the file: or https: address of one, got {address[:_SHOWN]!r}"
+            raise InvalidArgument.of("scene", f"{text}; read other files with Gaussians.load")
         # The address is the routing key, too, and metadata are ASCII.
         address = quote(address, safe=punctuation, errors="replace")
         attempts = RoutedAttempts(self._workers, Route(address, is_movable=False), call)

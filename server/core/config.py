@@ -67,6 +67,11 @@ class Config:
     scene_files: str = _option(
         "", "folder of files of Gaussians that callers may store by their file: addresses", kind="DIR"
     )
+    scene_urls: str = _option(
+        "",
+        "https: addresses, separated by commas, below which callers may store files of Gaussians by their addresses",
+        kind="URLS",
+    )
     sensorsim: str = _option(
         "", "folder with a folder for each driving scene, to serve to AlpaSim, CARLA and other simulators", kind="DIR"
     )

@@ -44,10 +44,10 @@ class ServeCommand:
                 from lumigrad.server.sensorsim.catalog import Catalog
 
                 Catalog.open(config.sensorsim)
-            if config.scene_files:
-                from lumigrad.server.sensorsim.scene_files import SceneFiles
+            if config.scene_files or config.scene_urls:
+                from lumigrad.server.sensorsim.scene_addresses import scene_addresses
 
-                SceneFiles.open(config.scene_files, config.max_payload_bytes)
+                scene_addresses(config)
             supervisor = None if config.no_supervisor else Supervisor(config)
         except ConfigError as error:
             sys.stderr.write(f"lumigrad: error: {error}\n")

@@ -59,7 +59,7 @@ from lumigrad.server.rpc.status import unavailable_if_busy
 from lumigrad.server.rpc.tracing import tracer_of
 from lumigrad.server.rpc.worker_info import WorkerService
 from lumigrad.server.sensorsim.catalog import Catalog
-from lumigrad.server.sensorsim.scene_files import SceneFiles
+from lumigrad.server.sensorsim.scene_addresses import scene_addresses
 from lumigrad.server.sensorsim.service import NAMES, FrameService, SensorsimService
 from lumigrad.server.shm.lanes import Lanes
 from lumigrad.server.storage.named import NamedScenes
@@ -118,8 +118,7 @@ class Worker:
         self._spool = open_spool(config, history, metrics)
         catalog = Catalog.open(config.sensorsim) if config.sensorsim else None
         named = NamedScenes() if catalog is None else catalog.named
-        if config.scene_files:
-            named.at = SceneFiles.open(config.scene_files, config.max_payload_bytes).at
+        named.at = scene_addresses(config)
         self._tenants = Tenants(self._machine, config, metrics, self._spool, named)
 
         self._trainings = TrainingService(self._tenants)

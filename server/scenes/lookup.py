@@ -34,7 +34,7 @@ from lumigrad.server.scenes.levels import LevelsKind
 from lumigrad.server.scenes.mesh import MeshKind
 from lumigrad.server.scenes.target_image import TargetImageRules
 from lumigrad.server.scenes.world import WorldKind
-from lumigrad.server.storage.named import NamedScene
+from lumigrad.server.storage.named import NamedScene, is_address
 from lumigrad.server.storage.scene_files import SceneSpool, SpooledScene
 from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime
@@ -110,8 +110,8 @@ def named_scene(runtime: Runtime, call: Call, name: str) -> StoredScene:
     """The scene of this name, read from its files unless it is stored as they have it."""
     named = runtime.named.get(name)
     if named is None:
-        has_files = not name.startswith("file:")
-        require(has_files, "name", "a worker with --scene-files, which reads scenes at addresses", "one without")
+        reader = "a worker with --scene-files or --scene-urls, which reads scenes at addresses"
+        require(not is_address(name), "name", reader, "one without")
         raise SceneNotFoundError(name)
     known = named.content_hash
     found = stored_content(runtime, call, known, counts=False) if known else None
@@ -126,7 +126,8 @@ def named_scene(runtime: Runtime, call: Call, name: str) -> StoredScene:
 
     with call.times.stage("restore"):
         # Calls share a read of the same files alone: the name may mean changed ones since it began.
-        return runtime.reads.wait_for(("name", named.read), read, call)
+        reads = runtime.downloads if named.is_remote else runtime.reads
+        return reads.wait_for(("name", named.read), read, call)
 
 
 def read_named(runtime: Runtime, named: NamedScene, allocate: Allocate) -> StoredScene:

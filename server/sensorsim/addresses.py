@@ -13,9 +13,10 @@ from lumigrad.server.core.limits import require
 # Metadata of NuRec's clients: the address of a scene, and the name by which requests call it.
 URL, SCENE_ID = "x-nre-scene-url", "x-nre-scene-id"
 _LIMIT = f"the file: address of a folder with a {NAME}, or of that file, below the worker's --sensorsim"
-_SUFFIXES = (".ply", ".spz", ".splat", ".ksplat", ".sog")
+# Formats of one file: others name further files, which might be elsewhere.
+SUFFIXES = (".ply", ".spz", ".splat", ".ksplat", ".sog")
 _NAME = "name"
-_FILE_LIMIT = f"the file: address of a {', '.join(_SUFFIXES)} below the worker's --scene-files"
+_FILE_LIMIT = f"the file: address of a {', '.join(SUFFIXES)} below the worker's --scene-files"
 _SHOWN = 200
 
 
@@ -32,8 +33,7 @@ def manifest_at(url: str, root: Path) -> Path:
 def scene_file_at(address: str, root: Path) -> Path:
     """The file of Gaussians at an address; likewise."""
     place = _place(address, root, _NAME, _FILE_LIMIT)
-    # Other formats name further files, which might be elsewhere.
-    is_one = place.suffix.lower() in _SUFFIXES and isfile(place)
+    is_one = place.suffix.lower() in SUFFIXES and isfile(place)
     require(is_one, _NAME, _FILE_LIMIT, address[:_SHOWN])
     return place
 

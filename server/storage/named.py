@@ -1,13 +1,22 @@
-"""Scenes that the worker reads from files itself, by name."""
+"""Scenes that the worker reads from files itself, by name or by address."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lumigrad.protos.tensors import PayloadReader
 from lumigrad.server.core.call import Allocate
 from lumigrad.v1 import scene_pb2
+
+_ADDRESSES = ("file:", "https:")
+# Scenes at addresses that a tenant's calls find without reading them again.
+_MOST_OWN = 4096
+
+
+def is_address(name: str) -> bool:
+    """Whether a name is the address of a file."""
+    return name.startswith(_ADDRESSES)
 
 
 @dataclass(eq=False)
@@ -18,12 +27,14 @@ class NamedScene:
         read: Reads the files into memory that it allocates; the scene's header, and the reader of its tensors.
         on_stored: Called with the content hash, and the reader that `read` has returned, before calls find the scene.
         content_hash: Of the content as last read; empty before.
+        is_remote: Whether `read` waits for another machine.
     """
 
     name: str
     read: Callable[[Allocate], tuple[scene_pb2.Scene, PayloadReader]]
     on_stored: Callable[[str, PayloadReader], None]
     content_hash: str = ""
+    is_remote: bool = False
 
 
 class NamedScenes:
@@ -50,9 +61,9 @@ class NamedScenes:
         self._files[scene.name] = scene
 
     def get(self, name: str) -> NamedScene | None:
-        """The scene of this name, or at this `file:` address."""
+        """The scene of this name, or at this address."""
         scene = self._files.get(name)
-        if scene is None and self.at is not None and name.startswith("file:"):
+        if scene is None and self.at is not None and is_address(name):
             scene = self.at(name)
         return None if scene is None else self._of(scene)
 
@@ -60,7 +71,9 @@ class NamedScenes:
         own = self._own.get(scene.name)
         if own is None or own.read != scene.read:
             # A file that has changed is another scene.
-            own = self._own[scene.name] = NamedScene(scene.name, scene.read, scene.on_stored)
+            own = self._own[scene.name] = replace(scene, content_hash="")
+            while len(self._own) > _MOST_OWN:
+                del self._own[next(iter(self._own))]
         return own
 
     def name_of(self, content_hash: str) -> str:

@@ -44,6 +44,8 @@ class Runtime(Machine):
     # The scenes that the worker reads from files.
     named: NamedScenes
     reads: DiskReads
+    # Reads that wait for other machines.
+    downloads: DiskReads
     # The pages of scenes with levels that are in memory.
     pages: PagePool
     # Held from the build of a scene beside the device's thread until the device has taken it over.
@@ -170,5 +172,6 @@ class Tenants:
             tenant_spool=tenant_spool,
             named=self._named.unread(),
             reads=DiskReads(machine.payload_memory, tenant),
+            downloads=DiskReads(machine.payload_memory, tenant),
             pages=pages,
         )

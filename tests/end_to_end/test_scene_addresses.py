@@ -131,9 +131,10 @@ def test_files_that_cannot_be_read_are_told_without_paths(client: Client, root: 
         assert str(root / "scenes") not in str(refused.value).replace((root / "scenes" / name).as_uri(), "")
 
 
-def test_nothing_is_downloaded_and_a_worker_without_a_folder_says_so(root: Path) -> None:
+def test_a_worker_for_which_no_addresses_are_allowed_says_so(root: Path) -> None:
     with worker(*OPTIONS) as process, Client(process.target) as client:
-        with pytest.raises(InvalidArgument, match="workers download nothing"):
-            client.put("https://example.com/scene.ply")
-        with pytest.raises(InvalidArgument, match="name: expected a worker with --scene-files"):
-            client.put((root / "scenes" / "post.ply").as_uri())
+        with pytest.raises(InvalidArgument, match="scene: expected a scene, or the file: or https: address of one"):
+            client.put("http://example.com/scene.ply")
+        for address in ((root / "scenes" / "post.ply").as_uri(), f"https://example.com/scene.ply#sha256={64 * '0'}"):
+            with pytest.raises(InvalidArgument, match="name: expected a worker with --scene-files or --scene-urls"):
+                client.put(address)

@@ -88,6 +88,7 @@ def test_a_second_worker_on_the_same_port_does_not_start(shared_worker: WorkerPr
         (["--max-payload-mib", "8192"], "--scene-mib: expected at least --max-payload-mib = 8192"),
         (["--context-seconds", "nan"], "--context-seconds: expected a value > 0, got nan"),
         (["--scene-files", "/nowhere"], "lumigrad: error: --scene-files: expected a folder, got /nowhere"),
+        (["--scene-urls", "http://a/b"], "lumigrad: error: --scene-urls: expected https://HOST/FOLDER, several"),
         (["--log-format", "xml"], "--log-format: expected one of plain, json, got xml"),
     ],
 )

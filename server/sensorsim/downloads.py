@@ -1,0 +1,145 @@
+"""Files of Gaussians that callers store by their `https:` addresses, below addresses that the operator allows."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import re
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from lumigrad.protos.drive.manifest import GaussianFile, Manifest
+from lumigrad.protos.tensors import PayloadReader
+from lumigrad.server.core.call import Allocate
+from lumigrad.server.core.config import ConfigError
+from lumigrad.server.core.errors import SceneFilesError
+from lumigrad.server.core.limits import require
+from lumigrad.server.sensorsim.addresses import SUFFIXES
+from lumigrad.server.sensorsim.catalog import DriveScene, gaussian_reader
+from lumigrad.server.storage.named import NamedScene
+from lumigrad.v1 import scene_pb2
+
+_OPTION = "--scene-urls"
+_ADDRESS_LIMIT = f"the https: address of a {', '.join(SUFFIXES)} below one of the worker's {_OPTION}"
+_DIGEST = re.compile(r"sha256=([0-9a-f]{64})")
+_DIGEST_LIMIT = "an address that ends in #sha256= and the 64 digits that `sha256sum` prints for the file"
+_SHOWN = 200
+# Addresses whose content is remembered; a file is downloaded again after so many others.
+_MOST_KNOWN = 1024
+_BLOCK_BYTES = 1 << 20
+# The longest wait for the next bytes, and for the whole file.
+_SILENCE_S, _LONGEST_S = 30.0, 1800.0
+
+
+class SceneDownloads:
+    """The files below a few https: addresses."""
+
+    def __init__(self, roots: Sequence[str], read: Callable[[Path], Any], most_bytes: int) -> None:
+        """`read` is the reader of a file, which may have `most_bytes`."""
+        self._roots = [urlsplit(root if root.endswith("/") else f"{root}/") for root in roots]
+        self._read, self._most_bytes = read, most_bytes
+        self._opener = urllib.request.build_opener(_Redirects(self._is_below))
+        # The file of an address never changes: its digest is part of the address.
+        self.at = lru_cache(_MOST_KNOWN)(self._scene)
+
+    @staticmethod
+    def open(roots: str, most_bytes: int) -> SceneDownloads:
+        """Serve addresses, separated by commas; ConfigError for one that is no https: address."""
+        found = [root.strip() for root in roots.split(",")]
+        for root in found:
+            parts = urlsplit(root)
+            is_plain = parts.scheme == "https" and parts.hostname and not (parts.query or parts.fragment)
+            if not is_plain or not _is_canonical(parts):
+                raise ConfigError(f"{_OPTION}: expected https://HOST/FOLDER, several separated by commas, got {root!r}")
+        return SceneDownloads(found, gaussian_reader(_OPTION), most_bytes)
+
+    def _scene(self, address: str) -> NamedScene:
+        """The scene at an address."""
+        shown = address[:_SHOWN]
+        try:
+            parts = urlsplit(address)
+        except ValueError:
+            parts = urlsplit("")
+        suffix = PurePosixPath(parts.path).suffix.lower()
+        require(self._is_below(parts) and suffix in SUFFIXES, "name", _ADDRESS_LIMIT, shown)
+        digest = _DIGEST.fullmatch(parts.fragment)
+        require(digest is not None, "name", _DIGEST_LIMIT, shown)
+        assert digest is not None
+        url = parts._replace(fragment="").geturl()
+
+        def load(allocate: Allocate) -> tuple[scene_pb2.Scene, PayloadReader]:
+            with tempfile.TemporaryDirectory(prefix="lumigrad-") as folder:
+                file = Path(folder) / f"scene{suffix}"
+                self._download(url, digest[1], file)
+                only = (GaussianFile(file, file.name),)
+                manifest = Manifest(file.parent, url, None, (0.0, 0.0, 0.0), only, (), (), (), ())
+                return DriveScene(manifest, self._read).load(allocate)
+
+        return NamedScene(address, load, lambda *_: None, is_remote=True)
+
+    def _is_below(self, parts: SplitResult) -> bool:
+        """Whether an address is below one that the operator allows."""
+        try:
+            place = parts.scheme, parts.hostname, parts.port, parts.username
+        except ValueError:
+            return False
+        return _is_canonical(parts) and any(
+            place == (root.scheme, root.hostname, root.port, root.username) and parts.path.startswith(root.path)
+            for root in self._roots
+        )
+
+    def _download(self, url: str, digest: str, file: Path) -> None:
+        """Write what is at an address to a file; SceneFilesError unless it has this digest."""
+        try:
+            with self._opener.open(url, timeout=_SILENCE_S) as answer, open(file, "wb") as to:
+                found = self._copied(url, answer, to)
+        except (OSError, http.client.HTTPException) as error:
+            why = f"{error.code} {error.reason}" if isinstance(error, urllib.error.HTTPError) else error
+            raise SceneFilesError(f"{url[:_SHOWN]}: the worker cannot read it: {why}") from error
+        if found != digest:
+            raise SceneFilesError(f"{url[:_SHOWN]}: expected a file with the SHA-256 digest {digest}, got {found}")
+
+    def _copied(self, url: str, answer: Any, to: IO[bytes]) -> str:
+        """Copy an answer, and return its digest."""
+        until, size, digest = time.monotonic() + _LONGEST_S, 0, hashlib.sha256()
+        announced = int(answer.headers.get("Content-Length") or 0)
+        while True:
+            block = answer.read(_BLOCK_BYTES)
+            size += len(block)
+            if max(size, announced) > self._most_bytes:
+                raise SceneFilesError(f"{url[:_SHOWN]}: expected at most {self._most_bytes:,} bytes, got more")
+            if not block:
+                return digest.hexdigest()
+            if time.monotonic() > until:
+                raise TimeoutError(f"it takes more than {_LONGEST_S:g} s")
+            digest.update(block)
+            to.write(block)
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirections to addresses that the operator allows, and no others."""
+
+    def __init__(self, is_allowed: Callable[[SplitResult], bool]) -> None:
+        self._is_allowed = is_allowed
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        if not self._is_allowed(urlsplit(newurl)):
+            raise urllib.error.URLError(f"it redirects to an address that is not below {_OPTION}")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _is_canonical(parts: SplitResult) -> bool:
+    """Whether servers see the path that is written: without steps upwards, escaped or not."""
+    once = unquote(parts.path)
+    readings = [path.replace("\\", "/").split("/") for path in (once, unquote(once))]
+    is_plain = parts.path.isascii() and parts.path.isprintable() and parts.username is None
+    return is_plain and not any(step in (".", "..") for steps in readings for step in steps)

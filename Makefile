@@ -218,7 +218,7 @@ WHEEL_VENV := build/wheel
 test-wheel: dist
 	rm -rf $(WHEEL_VENV) && $(PYTHON) -m venv $(WHEEL_VENV)
 	$(WHEEL_VENV)/bin/pip install --quiet torch==2.13.0
-	$(WHEEL_VENV)/bin/pip install --quiet "$$(ls dist/*.whl)[server,trace,torch,io,fit,top,video,mesh,robot,plot,viewer,completion]" opentelemetry-exporter-otlp-proto-http pytest pytest-timeout hypothesis psutil cryptography
+	$(WHEEL_VENV)/bin/pip install --quiet "$$(ls dist/*.whl)[server,trace,torch,io,fit,video,mesh,robot,plot,viewer,completion]" opentelemetry-exporter-otlp-proto-http pytest pytest-timeout hypothesis psutil cryptography
 	cd $(WHEEL_VENV) && bin/python -m pytest -q -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) \
 		$(CURDIR)/tests/protos $(CURDIR)/tests/end_to_end --ignore-glob '$(CURDIR)/tests/end_to_end/test_viewer*' \
 		$(foreach what,commands/test_cli documents/test_imports calls/test_render commands/test_query_command,\

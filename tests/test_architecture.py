@@ -47,7 +47,7 @@ ORDER = {
         "training",
         "client",
         "default datasets robots aio shell operators",
-        "torch jax fitting clearance benchmark monitor viewer samples",
+        "torch jax fitting clearance benchmark viewer samples",
         "compat",
         "commands",
         "cli",

@@ -52,16 +52,10 @@ def add_connection(parser: argparse.ArgumentParser, timeout_s: float = 60.0) -> 
     option(group, "--token-file", f"file of the token to send (default: {TOKEN_VARIABLE}, else none)", **FILE)
 
 
-def connect(
-    arguments: argparse.Namespace,
-    lane: LaneMode = "auto",
-    *,
-    target: str | None = None,
-    retry_s: float = _RETRY_S,
-) -> Client:
-    """Returns the client that the options of `add_connection` describe; `target` replaces --target."""
+def connect(arguments: argparse.Namespace, lane: LaneMode = "auto", *, retry_s: float = _RETRY_S) -> Client:
+    """Returns the client that the options of `add_connection` describe."""
     return Client(
-        target or arguments.target,
+        arguments.target,
         timeout_s=arguments.timeout,
         retry_s=retry_s,
         token=token_of(arguments),

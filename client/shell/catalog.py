@@ -18,7 +18,6 @@ _EPILOG = """\
 examples:
   lumigrad serve                                        start a worker on localhost:50051
   lumigrad info                                         ask it for its device and load
-  lumigrad top                                          watch it at work
   lumigrad render sample:vase -o vase.png               a picture of the sample
   lumigrad render scene.ply -o scene.png                a picture of Gaussians, or of a point cloud
   lumigrad render scene.ply --orbit 120 -o turn.mp4     a turn around them

@@ -51,7 +51,6 @@ MISSING = {
     "imageio_ffmpeg": (("render", "sample:vase", "--orbit", "2", "-o", "a.mp4"), "writing .mp4 files", "video"),
     "shtab": (("completion", "bash"), "lumigrad completion", "completion"),
     "matplotlib": (("query", "a.obj", "--spheres", "a.npy", "--plot", "a.png"), "drawing charts", "plot"),
-    "prometheus_client": (("top", "localhost:1", "--once"), "lumigrad top", "top"),
 }
 
 

@@ -62,10 +62,5 @@ def test_info_of_a_scene_file(scene: Path, tmp_path: Path):
     assert values == {"file": "points.ply", "bytes": size, "kind": "spheres", "count": 2, **box}
 
 
-def test_top(worker_process: WorkerProcess):
-    values = told("top", worker_process.target, "--once", "--interval", "0.1")
-    assert {"workers", *values["workers"][0]} == documented("top")
-
-
 def test_numbers_that_json_does_not_know_are_null():
     assert json_text({"a": (float("nan"), float("inf"), 1.5)}) == '{"a": [null, null, 1.5]}'

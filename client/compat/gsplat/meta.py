@@ -118,10 +118,11 @@ class Intermediates:
     """Values for each camera and Gaussian of a call.
 
     Attributes:
-        compute: computes [.., C, N, ...] by a name of `OUTPUTS`.
+        compute: computes [.., C, N, ...] by name.
         shape: the sizes [.., C, N].
         device: where results go.
         packed: they hold visible Gaussians only.
+        names: those that `compute` knows; boxes of tiles need "radii", "means2d" and "depths".
         centres: a tensor in the layout of results, part of the graph, that holds the projected centres once they are
             read; None: they have no gradient.
         is_read: whether they have been.
@@ -131,6 +132,7 @@ class Intermediates:
     shape: tuple[int, ...]
     device: torch.device
     packed: bool
+    names: tuple[str, ...] = tuple(OUTPUTS)
     centres: torch.Tensor | None = field(default=None, init=False)
     is_read: bool = field(default=False, init=False)
 
@@ -167,8 +169,11 @@ class Intermediates:
     def projected(self) -> Projected:
         """The Gaussians of all pictures in one list."""
         axes = 1 if self.packed else len(self.shape)
-        arrays = {name: self[name].detach() for name in OUTPUTS}
+        arrays = {name: self[name].detach() for name in OUTPUTS if name in self.names}
         flat = {name: array.flatten(0, axes - 1) for name, array in arrays.items()}
+        # Boxes depend on neither conics nor opacities.
+        absent = flat["depths"].new_zeros(0)
+        flat = {name: flat.get(name, absent) for name in OUTPUTS}
         visible = self.layout.visible
         rows = torch.arange(len(flat["depths"])) if visible is None else visible
         return Projected((rows // self.shape[-1]).to(self.device), **flat)
@@ -274,7 +279,7 @@ def meta_of(
 
     later: dict[str, Callable[[], Any]] = {
         **{name: partial(values.ids, axis) for axis, name in enumerate(("batch_ids", "camera_ids", "gaussian_ids"))},
-        **{name: partial(values.__getitem__, name) for name in OUTPUTS},
+        **{name: partial(values.__getitem__, name) for name in values.names},
     }
     of_tiles: dict[str, Callable[[], Any]] = {
         "tiles_per_gauss": lambda: lists().tiles_per_gauss.reshape(values["depths"].shape),

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from functools import cache, partial
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from lumigrad.client.base.arguments import one_of
 from lumigrad.client.compat.gsplat.harmonics import colors_per_camera, has_harmonics_per_camera
-from lumigrad.client.compat.gsplat.meta import Meta
+from lumigrad.client.compat.gsplat.meta import Intermediates, meta_of
 from lumigrad.client.compat.gsplat.options import (
     RENDER_MODES,
     GsplatArgumentError,
@@ -23,13 +21,12 @@ from lumigrad.client.compat.gsplat.rasterization import (
     no_colors,
     picture,
 )
-from lumigrad.client.compat.gsplat.tiles import Intersections, Projected, intersect
 from lumigrad.client.default import default_client
 from lumigrad.client.operators.gaussians import GaussianCall, ViewMatrices
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.settings.gaussians import GaussianSettings
 from lumigrad.client.torch.gaussian_inputs import Prepared, prepared
-from lumigrad.client.torch.gaussian_nodes import Layout, Rendering, draw, project
+from lumigrad.client.torch.gaussian_nodes import Rendering, draw, project
 from lumigrad.client.torch.gaussians import with_derived
 from lumigrad.client.torch.remote import outside_graphs, run
 from lumigrad.client.torch.surfels import surface_normals, three_scales
@@ -116,8 +113,12 @@ def rasterization_2dgs(
         )  # fmt: skip
         frame = run(call, tensors.inputs)
     coordinate = ("means", "quats", "scales") if packed and sparse_grad else ()
-    rendering = Rendering(call, frame, _layout(frame, tensors, packed), absgrad, coordinate)
-    centres, _ = project(rendering, rendering.layout.arrange(frame.means2d), tensors.inputs)
+    values = Intermediates(
+        _Geometry(tensors, frame), (*tensors.views, tensors.count), tensors.device, packed, names=_NAMES
+    )
+    rendering = Rendering(call, frame, values.layout, absgrad, coordinate)
+    centres, _ = project(rendering, values["means2d"], tensors.inputs)
+    values.centres, values.is_read = centres, True
     # A leaf, whose gradient follows from the images alone.
     densify = torch.zeros_like(centres, requires_grad=True)
     images = with_derived(draw(rendering, densify, None, tensors.inputs))
@@ -129,7 +130,7 @@ def rasterization_2dgs(
     if render_mode in ("RGB+D", "RGB+ED"):
         depth = median[..., 0] if depth_mode == "median" else colors_and_depth[..., -1]
         surface = surface_normals(depth, tensors).squeeze(0)
-    meta = _meta(rendering, centres, tensors, tile_size)
+    meta = meta_of(values, tensors, (width, height), tile_size, boxes=True, tiles=True)
     meta.update(render_distort=distortion, gradient_2dgs=densify)
     return colors_and_depth, shown["alpha"][..., None], shown["normals"], surface, distortion, median, meta
 
@@ -179,24 +180,6 @@ def _images(render_mode: str) -> tuple[str, ...]:
     return (*(name for name, sign in parts.items() if sign in render_mode), "transmittance")
 
 
-def _layout(frame: Frame, tensors: Prepared, packed: bool) -> Layout:
-    """Return the positions of the values of each surfel; packed: of visible ones alone."""
-    visible = None
-    if packed:
-        visible = (torch.from_numpy(frame.radii) > 0).all(dim=-1).reshape(-1).nonzero().flatten()
-    return Layout((*tensors.views, tensors.count), visible, tensors.device)
-
-
-def _ids(layout: Layout, tensors: Prepared) -> dict[str, torch.Tensor | None]:
-    """The scene, camera and surfel of each packed row, or None for each if results are not packed."""
-    names = ("batch_ids", "camera_ids", "gaussian_ids")
-    if layout.visible is None:
-        return dict.fromkeys(names)
-    view = layout.visible // tensors.count
-    ids = (view // tensors.cameras, view % tensors.cameras, layout.visible % tensors.count)
-    return {name: values.to(layout.device) for name, values in zip(names, ids, strict=True)}
-
-
 def _check_modes(render_mode: str, depth_mode: str, distloss: bool) -> None:
     with gsplat_refusals():
         one_of("render_mode", render_mode, RENDER_MODES)
@@ -206,89 +189,46 @@ def _check_modes(render_mode: str, depth_mode: str, distloss: bool) -> None:
         raise GsplatArgumentError.of("distloss", text)
 
 
-def _meta(rendering: Rendering, centres: torch.Tensor, tensors: Prepared, tile_size: int) -> Meta:
-    """The dictionary of intermediate results; some are computed when they are read."""
-    frame, layout = rendering.frame, rendering.layout
-    camera = frame.request.cameras[0]
-    tile_width, tile_height = math.ceil(camera.width / tile_size), math.ceil(camera.height / tile_size)
-    radii = layout.arrange(frame.radii)
-    geometry = cache(lambda: _geometry(tensors, frame.radii))
-    lists = cache(
-        lambda: _tiles(centres, radii, layout.arrange(frame.depths), layout, tile_size, tile_width, tile_height)
-    )
-    later: dict[str, Callable[[], Any]] = {
-        **{name: partial(lambda one: layout.arrange(geometry()[one]), name) for name in _GEOMETRY},
-        "tiles_per_gauss": lambda: lists().tiles_per_gauss.reshape(radii.shape[:-1]),
-        "isect_ids": lambda: lists().isect_ids,
-        "flatten_ids": lambda: lists().flatten_ids,
-        "isect_offsets": lambda: lists().offsets.reshape(*tensors.views, tile_height, tile_width),
-    }
-    values = {
-        **_ids(layout, tensors),
-        "radii": radii,
-        "means2d": centres,
-        **dict.fromkeys(later),
-        "tile_width": tile_width,
-        "tile_height": tile_height,
-        "width": camera.width,
-        "height": camera.height,
-        "tile_size": tile_size,
-        "n_batches": math.prod(tensors.batch),
-        "n_cameras": tensors.cameras,
-    }
-    return Meta(values, later)
+# Values of `meta` for each surfel; depths are computed here, so that they have a gradient.
+_NAMES = ("radii", "means2d", "depths", "ray_transforms", "opacities", "normals")
 
 
-_GEOMETRY = ("depths", "ray_transforms", "opacities", "normals")
+class _Geometry:
+    """Computes the values of `_NAMES` [.., C, N, ...], 0 for surfels that are not visible."""
 
+    def __init__(self, tensors: Prepared, frame: Frame) -> None:
+        self._tensors = tensors
+        self._seen = {name: tensors.placed(torch.from_numpy(frame[name])) for name in ("radii", "means2d")}
 
-def _geometry(tensors: Prepared, radii: Any) -> dict[str, torch.Tensor]:
-    """Values per surfel [V, N, ...], in the graph of the inputs; 0 for surfels that are not visible.
+    def __call__(self, name: str) -> torch.Tensor:
+        return self._seen[name] if name in self._seen else self._found[name]
 
-    "ray_transforms" [3, 3] map (u, v, 1) to homogeneous pixels; "normals" [3] are in the camera's frame, turned to it.
-    """
-    found = tensors.inputs
-    means, quats, scales, opacities = (found[name] for name in ("means", "quats", "scales", "opacities"))
-    view, k = found["view"], found["projection"]
-    assert means is not None and quats is not None and scales is not None and opacities is not None
-    assert view is not None and k is not None
-    rotation = view[..., :3, :3].float()
-    axes = rotation[..., None, :, :] @ rotations(quats)[..., None, :, :, :]
-    centres = (rotation[..., None, :, :] @ means[..., None, :, :, None])[..., 0] + view[..., None, :3, 3].float()
-    scaled = axes[..., :2] * scales[..., None, :, None, :2]
-    transforms = k[..., None, :, :].float() @ torch.cat([scaled, centres[..., None]], dim=-1)
-    normals = axes[..., 2]
-    away = (normals * centres).sum(dim=-1, keepdim=True) >= 0
-    every = {
-        "depths": centres[..., 2],
-        "ray_transforms": transforms,
-        "opacities": opacities[..., None, :].expand(centres.shape[:-1]),
-        "normals": torch.where(away, -normals, normals),
-    }
-    seen = (torch.as_tensor(radii) > 0).all(dim=-1)
-    shaped = {name: values.reshape(*seen.shape, *values.shape[centres.ndim - 1 :]) for name, values in every.items()}
-    return {
-        name: torch.where(seen.reshape(*seen.shape, *(1,) * (values.ndim - 2)), values, 0.0)
-        for name, values in shaped.items()
-    }
+    @cached_property
+    def _found(self) -> dict[str, torch.Tensor]:
+        """Values that are part of the graph of the inputs.
 
-
-def _tiles(
-    centres: torch.Tensor,
-    radii: torch.Tensor,
-    depths: torch.Tensor,
-    layout: Layout,
-    tile_size: int,
-    tile_width: int,
-    tile_height: int,
-) -> Intersections:
-    """The tiles that the box of each surfel meets."""
-    axes = 1 if layout.visible is not None else len(layout.shape)
-    flat = [values.detach().flatten(0, axes - 1) for values in (centres, radii, depths)]
-    rows = torch.arange(len(flat[0])) if layout.visible is None else layout.visible
-    images = (rows // layout.shape[-1]).to(layout.device)
-    # Boxes depend on neither conics nor opacities.
-    nothing = flat[0].new_zeros(0)
-    projected = Projected(images, flat[0], flat[1], nothing, nothing, flat[2])
-    count = math.prod(layout.shape[:-1])
-    return intersect(projected, count, tile_size, tile_width, tile_height, boxes=True)
+        "ray_transforms" [3, 3] map (u, v, 1) to homogeneous pixels; "normals" [3] are in the camera's frame, turned to
+        it.
+        """
+        found = self._tensors.inputs
+        means, quats, scales, opacities = (found[name] for name in ("means", "quats", "scales", "opacities"))
+        view, k = found["view"], found["projection"]
+        assert means is not None and quats is not None and scales is not None and opacities is not None
+        assert view is not None and k is not None
+        rotation = view[..., :3, :3].float()
+        axes = rotation[..., None, :, :] @ rotations(quats)[..., None, :, :, :]
+        centres = (rotation[..., None, :, :] @ means[..., None, :, :, None])[..., 0] + view[..., None, :3, 3].float()
+        scaled = axes[..., :2] * scales[..., None, :, None, :2]
+        normals = axes[..., 2]
+        away = (normals * centres).sum(dim=-1, keepdim=True) >= 0
+        every = {
+            "depths": centres[..., 2],
+            "ray_transforms": k[..., None, :, :].float() @ torch.cat([scaled, centres[..., None]], dim=-1),
+            "opacities": opacities[..., None, :].expand(centres.shape[:-1]),
+            "normals": torch.where(away, -normals, normals),
+        }
+        seen = (self._seen["radii"] > 0).all(dim=-1).to(means.device)
+        return {
+            name: torch.where(seen.reshape(*seen.shape, *(1,) * (values.ndim - seen.ndim)), values, 0.0)
+            for name, values in every.items()
+        }

@@ -177,6 +177,7 @@ class TrainingCalls(Cancellable):
         betas: tuple[float, float] = (0.9, 0.999),
         epsilon: float = 1e-15,
         visible_only: bool = False,
+        pool_bytes: int = 0,
         sh_degree_every: int = 0,
         seed: int = 0,
         snapshot_every: int = 0,
@@ -217,6 +218,8 @@ class TrainingCalls(Cancellable):
             betas: betas of Adam.
             epsilon: epsilon of Adam.
             visible_only: leave primitives that are not visible in a step, and their moments, unchanged.
+            pool_bytes: of the device's memory, for parameters and moments of the Gaussians near the views of a step,
+                while all are in a file of the worker's spool; see docs/training.md. 0: all are in the device's memory.
             sh_degree_every: begin with spherical harmonics of degree 0, and add one every so many steps; 0: all.
             seed: the seed of all random numbers.
             snapshot_every: steps between snapshots into the worker's spool, the first before the first step; 0: only
@@ -244,6 +247,7 @@ class TrainingCalls(Cancellable):
                 sh_degree_every=whole_number("sh_degree_every", sh_degree_every, 0, _MOST),
                 seed=whole_number("seed", seed, 0, (1 << 64) - 1),
                 snapshot_every=whole_number("snapshot_every", snapshot_every, 0, _MOST),
+                pool_bytes=whole_number("pool_bytes", pool_bytes, 0, _MOST),
                 # Ids stand for content, which another program may have put too.
                 keeps_shared_scene=not isinstance(scene, SceneHandle),
             )

@@ -104,6 +104,14 @@ def chosen(table: LevelTable, cameras: Sequence[Camera], detail: Detail) -> tupl
     return levels, errors, _rows(counts, levels[in_view])
 
 
+def reached(
+    bounds: npt.NDArray[np.float32], cameras: Sequence[Camera], settings: gaussians_pb2.GaussianSettings
+) -> Flags:
+    """[P] whether a part of each box may be in the picture of any camera."""
+    detail = Detail.of(settings, 0)
+    return np.asarray(np.logical_or.reduce([_View(camera, bounds, detail).in_view() for camera in cameras]))
+
+
 def _fitting_limit(counts: npt.NDArray[np.int64], errors: Floats, detail: Detail) -> float:
     """The least error at which there is room for all pages, or the largest that they have."""
     limits = np.unique(errors[errors > detail.error_px])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,14 @@ class Blob:
     name: str
     header: bytes
     payload: memoryview
+
+
+@dataclass(frozen=True, eq=False)
+class SpoolMemory:
+    """Memory in a file without a name, whose room on the disk is taken, and counted until it is released."""
+
+    data: memoryview
+    release: Callable[[], None]
 
 
 class Spool:
@@ -152,6 +161,18 @@ class Spool:
         with self.lock:
             return self._forget(key)
 
+    def memory(self, key: str, nbytes: int) -> SpoolMemory:
+        """Memory in a file that ends with the process; BusyError if there is no room for it."""
+        try:
+            entry = self._reserved(key, "", nbytes)
+            try:
+                return SpoolMemory(spool_files.mapped(entry.path + spool_files.PART, nbytes), entry.release)
+            except BaseException:
+                entry.release()
+                raise
+        except OSError as error:
+            raise BusyError(f"the spool (--spool) cannot be written: {error.strerror}", _RETRY_SECONDS) from None
+
     def sync(self) -> None:
         """Make deletions durable."""
         self._trash.sync()
@@ -171,21 +192,8 @@ class Spool:
         *,
         is_durable: bool,
     ) -> bool:
-        nbytes = head.file_bytes
-        if self._lacking_on_disk(nbytes):
-            self.sweep()
-        with self.lock:
-            self._number += 1
-            number = self._number
-            dropped = self.index.drop_for(key, nbytes, self._lacking_on_disk(nbytes))
-            for entry in dropped:
-                self._metrics.evictions.labels("spool", "room").inc()
-                self._trash.put(entry.path)
-            entry = self.index.reserve(key, "", alias, nbytes)
+        entry = self._reserved(key, alias, head.file_bytes)
         try:
-            if dropped:
-                self.sweep()
-            entry.path = spool_files.path(self._folder, key, alias, number)
             part = entry.path + spool_files.PART
             try:
                 spool_files.write(part, head, buffers, is_durable=is_durable)
@@ -202,6 +210,27 @@ class Spool:
         if is_durable:
             self.sweep()
         return is_written
+
+    def _reserved(self, key: str, alias: str, nbytes: int) -> Entry:
+        """Reserve room for a new file, for which others of its owner are evicted."""
+        if self._lacking_on_disk(nbytes):
+            self.sweep()
+        with self.lock:
+            self._number += 1
+            number = self._number
+            dropped = self.index.drop_for(key, nbytes, self._lacking_on_disk(nbytes))
+            for old in dropped:
+                self._metrics.evictions.labels("spool", "room").inc()
+                self._trash.put(old.path)
+            entry = self.index.reserve(key, "", alias, nbytes)
+        try:
+            if dropped:
+                self.sweep()
+            entry.path = spool_files.path(self._folder, key, alias, number)
+        except BaseException:
+            entry.release()
+            raise
+        return entry
 
     def _give_name(self, part: str, key: str, entry: Entry, is_wanted: Callable[[], bool], *, is_durable: bool) -> bool:
         """Rename a written file to replace the one before it, if it is still wanted."""
@@ -328,6 +357,10 @@ class TenantSpool:
         """
         head = spool_files.head_of(name, header, payload_bytes)
         self._spool.write(self._key(kind, name), self._key(kind, alias), head, pieces, lambda: True, is_durable=True)
+
+    def memory(self, kind: str, nbytes: int) -> SpoolMemory:
+        """Memory in a file that ends with the process; BusyError, which names the limit, if there is no room for it."""
+        return self._spool.memory(self._key(kind, secrets.token_hex()), nbytes)
 
     def open(self, kind: str, name: str) -> PayloadFile | None:
         """Open a blob to read parts of it; None: missing, or its head is damaged."""

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import mmap
 import os
 import re
 import struct
@@ -118,6 +119,18 @@ class PayloadFile:
                 raise DamagedError("the file became shorter while it was read")
             position, rest = position + count, rest[count:]
         return into
+
+
+def mapped(path: str, nbytes: int) -> memoryview:
+    """Memory of `nbytes`, at least 1, in a new file that loses its name; OSError if the disk has no room for it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        os.unlink(path)
+        # A write to a page without room on the disk would end the process.
+        os.posix_fallocate(descriptor, 0, nbytes)
+        return memoryview(mmap.mmap(descriptor, nbytes))
+    finally:
+        os.close(descriptor)
 
 
 def _opened(path: str) -> int:

@@ -15,6 +15,7 @@ from lumigrad.server.core.accounts import Account, Reservation
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import DeviceMemoryError, StoppingError, TrainingHeldError, TrainingLostError
 from lumigrad.server.device.memory import Cost, DeviceMemory
+from lumigrad.server.storage.spool import SpoolMemory
 
 # The time for which a scene is reserved for a client whose connection broke.
 _RETURN_SECONDS = 60.0
@@ -65,6 +66,8 @@ class TrainingReservation:
         self._count = count
         self._reservation = reservation
         self._store = store
+        # Memory in the spool; None: it has none.
+        self._memory: SpoolMemory | None = None
         store.resize(reservation, footprint.bytes(count) + footprint.working_bytes * count)
 
     @property
@@ -86,9 +89,15 @@ class TrainingReservation:
         self._count = count
         self._reservation.resize(self._footprint.bytes(count))
 
+    def hold(self, memory: SpoolMemory) -> None:
+        """Release memory in the spool, too, at the end."""
+        self._memory = memory
+
     def release(self) -> None:
         """Release the reservation."""
         self._reservation.release()
+        if self._memory is not None:
+            self._memory.release()
 
 
 class State(Protocol):

@@ -15,6 +15,8 @@ from lumigrad.server.core.call import Call
 from lumigrad.server.core.limits import Limits, arguments_of, require
 from lumigrad.server.engines.content import Tensors, shapes_of
 from lumigrad.server.scenes.lookup import ENGINES
+from lumigrad.server.training.blocks import Pages
+from lumigrad.server.training.parameters import Parameters
 from lumigrad.server.training.spec import Loss
 from lumigrad.server.training.state import TrainingState
 from lumigrad.v1 import render_pb2
@@ -30,6 +32,7 @@ class Rendered:
     Attributes:
         outputs: Output tensors on the device; exposures are applied to colours.
         plain: The colours without exposures; None: there are no exposures.
+        parameters: Those that were rendered.
         times: The kernels' times that have not been noted.
     """
 
@@ -37,6 +40,7 @@ class Rendered:
     plain: torch.Tensor | None
     state: Any
     planned: Planned
+    parameters: Parameters
     generation: int
     times: Stages
 
@@ -60,6 +64,7 @@ class Planned:
         wanted: The engine's names of the requested gradients.
         field: The path of the step in the request.
         chosen: The number of views that the worker chose.
+        pages: Of the training's blocks, in which the step is; None: it has none.
     """
 
     views: Sequence[int]
@@ -68,6 +73,7 @@ class Planned:
     plan: Any
     field: str
     chosen: int = 0
+    pages: Pages | None = None
 
     @staticmethod
     def of(
@@ -77,16 +83,19 @@ class Planned:
         spec = render_pb2.RenderSpec(cameras=state.cameras(views), outputs=outputs)
         settings = getattr(spec, state.plan.kind)
         settings.CopyFrom(state.plan.settings)
-        values = state.parameters.values
-        if "sh" in values:
-            settings.sh_degree = state.plan.sh_degree(state.step, int(values["sh"].shape[1] ** 0.5 + 0.5) - 1)
-        plan = ENGINES[state.plan.kind].plan(spec, shapes_of(values), limits, field)
+        shapes, pages = shapes_of(state.parameters.values), None
+        if "sh" in shapes:
+            settings.sh_degree = state.plan.sh_degree(state.step, int(shapes["sh"][1] ** 0.5 + 0.5) - 1)
+        if state.blocks is not None:
+            pages = state.blocks.reached(spec, field)
+            shapes = {name: [state.blocks.rows(pages), *shape[1:]] for name, shape in shapes.items()}
+        plan = ENGINES[state.plan.kind].plan(spec, shapes, limits, field)
         names, wanted = list(plan.outputs), list(state.parameters.wanted)
         wanted += state.refinement.wanted
         if state.density is not None:
             names += [name for name in state.density.outputs if name not in names]
             wanted += state.density.gradients
-        return Planned(views, names, wanted, plan, field, chosen)
+        return Planned(views, names, wanted, plan, field, chosen, pages)
 
     def forward_bytes(self, device: torch.device) -> int:
         """Estimated device memory of rendering, forward state included."""
@@ -107,14 +116,18 @@ def noted(times: Stages, call: Call) -> Stages:
 
 def render(state: TrainingState, planned: Planned, call: Call) -> Rendered:
     """Render the planned views with the current parameters."""
-    engine, values, views = ENGINES[state.plan.kind], state.parameters.values, planned.views
+    engine, views = ENGINES[state.plan.kind], planned.views
+    parameters = state.parameters
+    if state.blocks is not None and planned.pages is not None:
+        parameters = state.blocks.loaded(planned.pages, state.plan.optimizer, state.step)
+    values = parameters.values
     with arguments_of(planned.field):
         forward = engine.forward(planned.plan, values, planned.outputs, retain=True, before_view=call.check)
     times, rendered, plain = noted(forward.times, call), dict(forward.outputs), None
     if state.exposures is not None and "color" in rendered:
         plain = rendered["color"]
         rendered["color"] = training.apply_exposure(plain, state.exposures.rows(views))
-    return Rendered(rendered, plain, forward.state, planned, state.generation, times)
+    return Rendered(rendered, plain, forward.state, planned, parameters, state.generation, times)
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, prod
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from lumigrad.kernels import resident, training
@@ -49,6 +50,12 @@ class Rate:
     def paced(self, pace: float) -> Rate:
         """The same at another pace, see `training_pb2.Step`."""
         return replace(self, steps=paced(self.steps, pace))
+
+    def over(self, steps: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """The rates of several steps."""
+        if not self.final:
+            return np.full(len(steps), self.initial)
+        return np.asarray(self.initial * (self.final / self.initial) ** np.minimum(steps / self.steps, 1.0))
 
     @property
     def numbers(self) -> tuple[float, float, int]:
@@ -269,6 +276,15 @@ class Parameters:
         return {name: parameter.value for name, parameter in self.by_name.items()}
 
     @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All tensors, by the names of the parameter and of its part."""
+        return {
+            f"{name}.{part}": tensor
+            for name, parameter in self.by_name.items()
+            for part, tensor in parameter.tensors.items()
+        }
+
+    @property
     def wanted(self) -> tuple[str, ...]:
         """The names of the tensors that need gradients."""
         return tuple(name for name, parameter in self.by_name.items() if parameter.first is not None)
@@ -289,9 +305,13 @@ class Parameters:
 
     def copied(self) -> Parameters:
         """A deep copy."""
+        return self.mapped(torch.Tensor.clone)
+
+    def mapped(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Parameters:
+        """The parameters whose tensors are changed ones of these."""
         return Parameters(
             {
-                name: Parameter.of(name, {part: tensor.clone() for part, tensor in parameter.tensors.items()})
+                name: Parameter.of(name, {part: change(tensor) for part, tensor in parameter.tensors.items()})
                 for name, parameter in self.by_name.items()
             }
         )
@@ -337,10 +357,11 @@ class Parameters:
 
 def _begun(value: torch.Tensor, activation: str) -> dict[str, torch.Tensor]:
     """The raw tensor whose activation is `value`, and `value` itself if there is an activation."""
+    # In float64, whose rounding does not depend on the place in a tensor.
     if activation == "exp":
-        raw = value.clamp_min(_LEAST_LENGTH).log()
-        return {"raw": raw, "value": raw.exp()}
+        raw = value.double().clamp_min_(_LEAST_LENGTH).log_().float()
+        return {"raw": raw, "value": raw.double().exp_().float()}
     if activation == "sigmoid":
-        raw = value.double().clamp(_LEAST_SHARE, 1.0 - _LEAST_SHARE).logit().float()
-        return {"raw": raw, "value": raw.sigmoid()}
+        raw = value.double().clamp_(_LEAST_SHARE, 1.0 - _LEAST_SHARE).logit_().float()
+        return {"raw": raw, "value": raw.double().sigmoid_().float()}
     return {"raw": value.clone(memory_format=torch.contiguous_format)}

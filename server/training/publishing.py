@@ -5,8 +5,12 @@ from __future__ import annotations
 import secrets
 from functools import partial
 
+import numpy as np
+import torch
+
+from lumigrad.protos.dtypes import Array
 from lumigrad.protos.streams import frames_of
-from lumigrad.server.core.call import Call
+from lumigrad.server.core.call import Call, NoLane
 from lumigrad.server.core.errors import SceneNotFoundError, VersionMismatchError
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.scenes.clouds import CloudContent, KeptTensors
@@ -34,7 +38,14 @@ def publish(training: Training[TrainingState], runtime: Runtime, call: Call) -> 
     rules = old.content.rules
 
     def copy() -> KeptTensors:
-        copies = {name: tensor.clone() for name, tensor in state.parameters.values.items()}
+        blocks = state.blocks
+        if blocks is None:
+            copies = {name: tensor.clone() for name, tensor in state.parameters.values.items()}
+        else:
+            copies = {name: torch.empty_like(it, device=blocks.device) for name, it in state.parameters.values.items()}
+            for pages in blocks.parts():
+                call.check()
+                blocks.copy_to(copies, pages, state.plan.optimizer, state.step)
         rules.check_values(copies, "start.scene")
         runtime.transfer.finish()
         return KeptTensors.of(copies)
@@ -70,8 +81,16 @@ def scene_frames(state: TrainingState, runtime: Runtime, request: Request) -> Re
 
     lane = request.part.lane
     with request.part.times.stage("download"):
-        # Copied, because the next step would change tensors on the host.
-        copies = runtime.executor.run(lambda: runtime.transfer.copied(list(values.values()), lane), request.part, cost)
+        if state.blocks is None:
+            # Copied, because the next step would change tensors on the host.
+            copy = partial(runtime.transfer.copied, list(values.values()), lane)
+            copies = runtime.executor.run(copy, request.part, cost)
+        else:
+            copies = [_allocated(value, lane) for value in values.values()]
+            into = dict(zip(values, map(torch.from_numpy, copies), strict=True))
+            for pages in state.blocks.parts():
+                copy_part = partial(state.blocks.copy_to, into, pages, state.plan.optimizer, state.step)
+                runtime.executor.run(copy_part, request.part)
     reply, payload = training_pb2.TrainReply(), lane.writer()
     reply.scene.step = state.step
     cloud = getattr(reply.scene.scene, state.plan.kind)
@@ -80,6 +99,13 @@ def scene_frames(state: TrainingState, runtime: Runtime, request: Request) -> Re
         getattr(cloud, name).CopyFrom(payload.add(array))
     reply.timings.CopyFrom(request.part.times.message())
     yield from frames_of(reply, payload)
+
+
+def _allocated(like: torch.Tensor, lane: NoLane) -> Array:
+    """An array on the host, in the shared memory of a lane where that has room."""
+    shape = tuple(like.shape)
+    shared = lane.allocate(shape, np.dtype(np.float32))
+    return np.empty(shape, np.float32) if shared is None else shared
 
 
 def _own_id(training_id: str, state: TrainingState) -> str:

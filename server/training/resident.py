@@ -266,7 +266,9 @@ def _targets(state: TrainingState, views: Sequence[Sequence[int]]) -> list[Colle
 def _is_plain(state: TrainingState, step: int) -> bool:
     """Whether the extension has steps of this kind of training."""
     plan, loss = state.plan, state.plan.loss
-    if plan.kind != KIND or loss is None or not state.parameters.count or state.refinement.wanted:
+    if plan.kind != KIND or loss is None or not state.parameters.count:
+        return False
+    if state.refinement.wanted or state.blocks is not None:
         return False
     known = (*OF_COLORS, *OF_PLANES, *_OF_PARAMETERS)
     return all(name in known for name, weight in loss.at(step).weights.items() if weight)

@@ -7,19 +7,23 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 
 from lumigrad.protos.wire import Frame
 from lumigrad.server.core import logs
-from lumigrad.server.core.call import Call
+from lumigrad.server.core.call import Call, NoLane
 from lumigrad.server.core.errors import StoppingError, TrainingLostError
 from lumigrad.server.core.limits import require
 from lumigrad.server.device.memory import Cost
+from lumigrad.server.engines.content import Tensors, shapes_of
 from lumigrad.server.scenes.lookup import stored_scene
 from lumigrad.server.storage.tenants import Runtime, Tenants
-from lumigrad.server.storage.trainings import Training, counted
+from lumigrad.server.storage.trainings import Training, TrainingReservation, counted
 from lumigrad.server.training import snapshots
+from lumigrad.server.training.blocks import KIND, Blocks, page_order
 from lumigrad.server.training.cameras import check_cameras
 from lumigrad.server.training.density import DensityState
+from lumigrad.server.training.images import Planned
 from lumigrad.server.training.parameters import Parameters
 from lumigrad.server.training.publishing import adopt
 from lumigrad.server.training.requests import Request, Requests
@@ -156,18 +160,41 @@ def _begun(start: training_pb2.TrainingStart, runtime: Runtime, first: Request) 
     tensors = scene.content.tensors
     count = scene.content.count
     with runtime.trainings.reserved(footprint_of(plan, shapes, views), count) as reservation:
+        runtime.memory.check(Cost(bytes=reservation.bytes))
+        blocks = _blocks(tensors, plan, reservation, runtime, first.part) if plan.pool_bytes else None
 
         def make() -> TrainingState:
-            parameters = Parameters.of_scene(tensors, plan.optimizer)
+            parameters = Parameters.of_scene(tensors, plan.optimizer) if blocks is None else blocks.parameters
             density = None if plan.density is None else DensityState(plan.density, parameters)
-            return TrainingState(start.scene.scene_id, plan, views, parameters, density, reservation)
+            return TrainingState(start.scene.scene_id, plan, views, parameters, density, reservation, blocks=blocks)
 
-        runtime.memory.check(Cost(bytes=reservation.bytes))
         with counted(reservation.bytes):
             state = runtime.executor.run(make, first.part)
+        if blocks is not None:
+            # Planned, so that views which do not fit are refused now and not in a later step.
+            for number in range(len(views)):
+                Planned.of(state, [number], ("alpha",), runtime.limits, f"start.views[{number}]")
     state.version = scene.version
     snapshots.warn_of_size(state, runtime)
     return state
+
+
+def _blocks(
+    tensors: Tensors, plan: TrainingPlan, reservation: TrainingReservation, runtime: Runtime, call: Call
+) -> Blocks:
+    """Copy a scene's parameters to the spool, in the order of pages."""
+    shapes, transfer = shapes_of(tensors), runtime.transfer
+    require(runtime.tenant_spool is not None, "start.spec.pool_bytes", "a worker with a spool (--spool)", "none")
+    assert runtime.tenant_spool is not None
+    memory = runtime.tenant_spool.memory(KIND, Blocks.bytes(shapes, plan.optimizer))
+    reservation.hold(memory)
+    fetched = runtime.executor.run(lambda: transfer.copied([tensors["means"], tensors["scales"]], NoLane()), call)
+    order = page_order(*fetched)
+    blocks = Blocks.begun(order, shapes, plan.optimizer, memory, plan.pool_bytes, transfer.device)
+    filled = 0
+    while filled < len(order):
+        filled = runtime.executor.run(partial(blocks.fill, filled, tensors, plan.optimizer), call)
+    return blocks
 
 
 def _started(training: Training[TrainingState], undelivered: int) -> training_pb2.TrainReply:

@@ -210,9 +210,9 @@ class Session:
         asked, state = request.message.step, self._state
         yield from self._report()
         require(bool(asked.outputs), "step.outputs", "at least one output with own_loss", "none")
-        require(
-            len(self._pending) < _MOST_PENDING, "step", f"at most {_MOST_PENDING} steps that wait for gradients", "more"
-        )
+        # The rows of a step are in the pool until its gradients arrive.
+        most = _MOST_PENDING if state.blocks is None else 1
+        require(len(self._pending) < most, "step", f"at most {most} steps that wait for gradients", "more")
         names = tuple(asked.outputs)
         planned = self._planned(views, names, chosen)
         nbytes = planned.forward_bytes(self._runtime.transfer.device)

@@ -6,7 +6,7 @@ import hmac
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 
@@ -17,13 +17,15 @@ from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import BusyError, DeviceMemoryError, TrainingHeldError, TrainingLostError
 from lumigrad.server.core.streams import named_tensors
 from lumigrad.server.device.memory import Cost
+from lumigrad.server.storage.spool import Blob, SpoolMemory
 from lumigrad.server.storage.spool_index import LASTING
 from lumigrad.server.storage.tenants import Runtime
 from lumigrad.server.storage.trainings import Training, TrainingReservation, counted
+from lumigrad.server.training.blocks import KIND, Blocks
 from lumigrad.server.training.density import DensityState
 from lumigrad.server.training.parameters import Parameter, Parameters
 from lumigrad.server.training.spec import TrainingPlan
-from lumigrad.server.training.state import TrainingState, footprint_of
+from lumigrad.server.training.state import BLOCKS_ORDER, BLOCKS_STEPS, TrainingState, footprint_of, parts_of
 from lumigrad.server.training.views import Views
 from lumigrad.v1 import snapshot_pb2
 
@@ -44,22 +46,24 @@ def write(training: Training[TrainingState], runtime: Runtime, call: Call | None
     if runtime.tenant_spool is None:
         return 0
     state = training.state
-    names = list(state.tensors())
     # The spool writes them later than the call that stores them, and a snapshot is of no use without them.
     target_images = {view.target for view in state.views.messages if view.target}
     runtime.scenes.ensure_written([state.scene_id], target_images, _TARGET_IMAGES_SECONDS, call)
-    nbytes = sum(tensor.nbytes for tensor in state.tensors().values())
+    # Written from where they are, in memory of the spool: no step is made meanwhile.
+    kept = {name: tensor.numpy() for name, tensor in state.kept.items()}
+    moved = {name: tensor for name, tensor in state.tensors().items() if name not in kept}
+    nbytes = sum(tensor.nbytes for tensor in moved.values())
     cost = Cost(bytes=nbytes if runtime.transfer.is_cpu else 0, payload_bytes=nbytes, is_repeatable=True)
     runtime.memory.check(cost)
 
     def copy() -> list[torch.Tensor]:
         # Copied, because the next step would change tensors on the host.
-        return [torch.from_numpy(array.copy()) for array in runtime.transfer.download(list(state.tensors().values()))]
+        return [torch.from_numpy(array.copy()) for array in runtime.transfer.download(list(moved.values()))]
 
     with _reserved(nbytes, runtime, call):
         copies = runtime.executor.run(copy, call, cost)
         payload = PayloadWriter()
-        arrays = dict(zip(names, (tensor.numpy() for tensor in copies), strict=True))
+        arrays = {**kept, **dict(zip(moved, (tensor.numpy() for tensor in copies), strict=True))}
         message = snapshot_pb2.TrainingSnapshot(
             training_id=training.training_id,
             lease=training.lease,
@@ -126,7 +130,8 @@ def _log_failure(training: Training[TrainingState], error: BusyError | DeviceMem
 
 def warn_of_size(state: TrainingState, runtime: Runtime) -> None:
     """Log a warning if a training's snapshots would be too large to write."""
-    nbytes, share = sum(tensor.nbytes for tensor in state.tensors().values()), runtime.payload_memory.account.share
+    nbytes = sum(tensor.nbytes for name, tensor in state.tensors().items() if name not in state.kept)
+    share = runtime.payload_memory.account.share
     if state.plan.message.snapshot_every and runtime.tenant_spool is not None and nbytes > share:
         why = f"{nbytes} bytes are more than a tenant may have of payloads in progress: {share}"
         logs.event("snapshots are disabled for a training", logging.WARNING, scene=state.scene_id, why=why)
@@ -142,16 +147,43 @@ def read(
     """
     training_id = training.training_id
     found = _newest(training_id, at_step, runtime)
-    if found is None or runtime.tenant_spool is None:
+    spool = runtime.tenant_spool
+    if found is None or spool is None:
         return None
     slot, message = found
     if not hmac.compare_digest(message.lease.encode(), training.lease.encode()):
         raise TrainingLostError(training_id)
     if 0 < holder < message.holder:
         raise TrainingHeldError(message.scene.scene_id)
-    blob = runtime.tenant_spool.read(_KIND, _name(training_id, slot), runtime.payload_memory.allocator(call))
-    if blob is None:
-        return None
+    with ExitStack() as unused:
+        memory: list[SpoolMemory] = []
+
+        def mapped(nbytes: int) -> memoryview:
+            memory.append(spool.memory(KIND, nbytes))
+            unused.callback(memory[-1].release)
+            return memory[-1].data
+
+        has_blocks = message.spec.pool_bytes > 0
+        allocate = mapped if has_blocks else runtime.payload_memory.allocator(call)
+        blob = spool.read(_KIND, _name(training_id, slot), allocate)
+        if blob is None:
+            return None
+        state = _restored(message, blob, training, runtime, call)
+        if has_blocks:
+            state.reservation.hold(memory[-1])
+            unused.pop_all()
+    state.snapshot_step = state.step
+    state.snapshots = 1 + slot
+    return state, message.holder
+
+
+def _restored(
+    message: snapshot_pb2.TrainingSnapshot,
+    blob: Blob,
+    training: Training[TrainingState],
+    runtime: Runtime,
+    call: Call,
+) -> TrainingState:
     reader = PayloadReader(blob.payload)
     arrays = {entry.name: (reader.read(entry.tensor, entry.name), entry.tensor.dtype) for entry in message.tensors}
     shapes = {
@@ -160,35 +192,42 @@ def read(
     plan = TrainingPlan.of(message.spec, message.kind, shapes, runtime.limits, "start.spec")
     views = Views.of(message.views, runtime, call, "start.views")
 
+    # With blocks, the payload is memory in the spool.
+    kept = {name for name in arrays if plan.pool_bytes and (name == BLOCKS_ORDER or name.rpartition(".")[0] in shapes)}
+
+    def placed(name: str) -> torch.Tensor:
+        array, dtype = arrays[name]
+        if name in kept:
+            return torch.from_numpy(array)
+        return torch.from_numpy(array.copy()) if dtype == dtypes.INT64 else transfer.upload(array, dtype).clone()
+
     def make(reservation: TrainingReservation) -> TrainingState:
-        transfer = runtime.transfer
-        tensors = {
-            name: transfer.upload(array, dtype).clone() if dtype != dtypes.INT64 else torch.from_numpy(array.copy())
-            for name, (array, dtype) in arrays.items()
-        }
-        empty = {name: Parameter.of(name, {"raw": tensors[f"{name}.raw"]}) for name in shapes}
-        density = None if plan.density is None else DensityState(plan.density, Parameters(empty))
+        tensors = {name: placed(name) for name in arrays}
+        parts = parts_of(tensors)
+        parameters, blocks = Parameters({name: Parameter.of(name, parts[name]) for name in shapes}), None
+        if plan.pool_bytes:
+            blocks = Blocks(parameters, tensors[BLOCKS_ORDER], plan.pool_bytes, transfer.device)
+            blocks.steps.copy_(tensors[BLOCKS_STEPS])
+        density = None if plan.density is None else DensityState(plan.density, parameters)
         state = TrainingState(
-            message.scene.scene_id, plan, views, Parameters(empty), density, reservation, message.step
+            message.scene.scene_id, plan, views, parameters, density, reservation, message.step, blocks
         )
         state.restore(tensors)
         transfer.finish()
         return state
 
-    count = next(iter(shapes.values()))[0]
+    transfer, count = runtime.transfer, next(iter(shapes.values()))[0]
     runtime.trainings.vacate(training)
     with runtime.trainings.reserved(footprint_of(plan, shapes, views), count) as reservation:
         # Each tensor is uploaded, then copied on the device.
-        working = max(array.nbytes for array, _ in arrays.values())
-        cost = Cost(bytes=working, payload_bytes=blob.payload.nbytes, is_repeatable=True)
+        working = max((array.nbytes for name, (array, _) in arrays.items() if name not in kept), default=0)
+        cost = Cost(bytes=working, payload_bytes=0 if kept else blob.payload.nbytes, is_repeatable=True)
         runtime.memory.check(Cost(bytes=reservation.bytes + working))
         with counted(reservation.bytes):
             state = runtime.executor.run(lambda: make(reservation), call, cost)
     state.version, state.chosen = message.scene.version, message.chosen
     state.recent_replies.extend(message.told)
-    state.snapshot_step = state.step
-    state.snapshots = 1 + slot
-    return state, message.holder
+    return state
 
 
 def forget(training: Training[TrainingState], runtime: Runtime) -> None:

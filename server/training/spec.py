@@ -82,6 +82,7 @@ class TrainingPlan:
         message: The client's message, for snapshots.
         loss: None: the client sends gradients.
         density: None: no density control.
+        pool_bytes: Of the device's memory for rows that are in the spool; 0: all rows are on the device.
         sh_degree_every: The steps after which a degree of spherical harmonics is added; 0: all from the start.
         pace: That of the schedules, see `training_pb2.Step`.
     """
@@ -92,6 +93,7 @@ class TrainingPlan:
     optimizer: Optimizer
     loss: Loss | None
     density: Density | None
+    pool_bytes: int
     sh_degree_every: int
     pace: float = 1.0
 
@@ -103,6 +105,8 @@ class TrainingPlan:
         require(given in (kind, None), f"{field}.{kind}", f"settings of the {kind}", given)
         if kind == "gaussians":
             _check_gaussians(message, shapes, field)
+        if message.pool_bytes:
+            _check_pool(message, kind, shapes, field)
         known = [part for name in shapes for part in parameters_of(name)]
         color = "sh" if "sh" in shapes else "colors"
         optimizer = Optimizer.of(message.optimizer, [*known, *OF_CAMERAS, EXPOSURES], f"{field}.optimizer")
@@ -117,6 +121,7 @@ class TrainingPlan:
             optimizer=optimizer,
             loss=Loss.of(message.loss, kind, is_surfel, f"{field}.loss") if message.HasField("loss") else None,
             density=density_of(message, kind, shapes, optimizer, limits, f"{field}.density"),
+            pool_bytes=message.pool_bytes,
             sh_degree_every=message.sh_degree_every,
         )
 
@@ -137,6 +142,16 @@ class TrainingPlan:
         wanted = self.settings.sh_degree if self.settings.HasField("sh_degree") else stored
         every = self.sh_degree_every
         return int(min(wanted, step // every)) if every else int(wanted)
+
+
+def _check_pool(message: training_pb2.TrainingSpec, kind: str, shapes: Shapes, field: str) -> None:
+    """Refuse what concerns rows that a step does not see."""
+    is_fit = kind == "gaussians" and shapes["means"][0] > 0
+    require(is_fit, f"{field}.pool_bytes", "0: it is for scenes of Gaussians", message.pool_bytes)
+    require(not message.HasField("density"), f"{field}.density", "none with pool_bytes", "some")
+    for name in ("opacity", "scale"):
+        weight = getattr(message.loss, name)
+        require(not weight, f"{field}.loss.{name}", "0 with pool_bytes: it is a mean over all Gaussians", weight)
 
 
 def _check_gaussians(message: training_pb2.TrainingSpec, shapes: Shapes, field: str) -> None:

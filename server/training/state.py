@@ -10,6 +10,7 @@ import torch
 
 from lumigrad.server.engines.content import Shapes
 from lumigrad.server.storage.trainings import Footprint, TrainingReservation
+from lumigrad.server.training.blocks import Blocks
 from lumigrad.server.training.cameras import CameraRefinement
 from lumigrad.server.training.density import DensityState
 from lumigrad.server.training.parameters import Parameter, Parameters, Refinement
@@ -17,6 +18,8 @@ from lumigrad.server.training.spec import EXPOSURES, TrainingPlan
 from lumigrad.server.training.views import Views, identity_exposure
 from lumigrad.v1 import camera_pb2, training_pb2
 
+# The names in snapshots of what blocks have beside parameters.
+BLOCKS_ORDER, BLOCKS_STEPS = "blocks.order", "blocks.steps"
 # Values per view.
 _EXPOSURE_WIDTH = 12
 # The requests that a client may have in flight.
@@ -35,8 +38,12 @@ class TrainingState:
         density: DensityState | None,
         reservation: TrainingReservation,
         step: int = 0,
+        blocks: Blocks | None = None,
     ) -> None:
-        """`step` is the number of the next step; `reservation` is the reservation for everything."""
+        """`step` is the number of the next step; `reservation` is the reservation for everything.
+
+        `blocks` has the parameters if they are in the spool.
+        """
         self.reservation = reservation
         self.scene_id = scene_id
         # The last published version of the scene.
@@ -44,6 +51,7 @@ class TrainingState:
         self._spec = self.plan = plan
         self.views = views
         self.parameters = parameters
+        self.blocks = blocks
         self.density = density
         self.step = step
         # The number of views that the worker has chosen.
@@ -55,7 +63,7 @@ class TrainingState:
         self.snapshot_step = -1
         # Increases whenever rows are added, removed or moved.
         self.generation = 0
-        device = next(iter(parameters.values.values())).device
+        device = next(iter(parameters.values.values())).device if blocks is None else blocks.device
         rates = plan.optimizer.rates
         self.refinement = CameraRefinement(views, rates)
         identities = identity_exposure(device).repeat(len(views), 1, 1)
@@ -82,25 +90,25 @@ class TrainingState:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The tensors of a snapshot, by name."""
-        tensors = {
-            f"{name}.{part}": tensor
-            for name, parameter in self.parameters.by_name.items()
-            for part, tensor in parameter.tensors.items()
-        }
-        tensors |= self.refinement.tensors()
+        tensors = {**self.parameters.tensors, **self.refinement.tensors(), **self.kept}
         if self.exposures is not None:
             tensors |= {f"{EXPOSURES}.{part}": tensor for part, tensor in self.exposures.tensors.items()}
         if self.density is not None:
             tensors |= {f"density.{part}": tensor for part, tensor in self.density.tensors.items()}
         return tensors
 
+    @property
+    def kept(self) -> dict[str, torch.Tensor]:
+        """Those of these tensors that are in memory of the spool."""
+        if self.blocks is None:
+            return {}
+        return {**self.parameters.tensors, BLOCKS_ORDER: self.blocks.order, BLOCKS_STEPS: self.blocks.steps}
+
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Restore the tensors that `tensors` returned."""
-        parts: dict[str, dict[str, torch.Tensor]] = {}
-        for name, tensor in tensors.items():
-            owner, _, part = name.rpartition(".")
-            parts.setdefault(owner, {})[part] = tensor
-        self.parameters = Parameters({name: Parameter.of(name, parts[name]) for name in self.parameters.by_name})
+        parts = parts_of(tensors)
+        if self.blocks is None:
+            self.parameters = Parameters({name: Parameter.of(name, parts[name]) for name in self.parameters.by_name})
         self.refinement.restore(parts)
         if self.exposures is not None:
             self.exposures.restore(parts[EXPOSURES])
@@ -108,13 +116,27 @@ class TrainingState:
             self.density.restore(parts.get("density", {}))
 
 
+def parts_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
+    """The tensors of a snapshot, by the names of what they belong to, and of the part."""
+    parts: dict[str, dict[str, torch.Tensor]] = {}
+    for name, tensor in tensors.items():
+        owner, _, part = name.rpartition(".")
+        parts.setdefault(owner, {})[part] = tensor
+    return parts
+
+
 def footprint_of(plan: TrainingPlan, shapes: Shapes, views: Views) -> Footprint:
     """The memory of a training whose scene has tensors of these shapes."""
     density = 0 if plan.density is None else DensityState.row_bytes(plan.density)
     rates = plan.optimizer.rates
     exposures = len(views) * Refinement.row_bytes(_EXPOSURE_WIDTH) if EXPOSURES in rates else 0
+    fixed = views.bytes + exposures + CameraRefinement.bytes(views, rates)
+    row_bytes = Parameters.row_bytes(shapes, plan.optimizer)
+    if plan.pool_bytes:
+        pool = min(plan.pool_bytes, shapes["means"][0] * row_bytes)
+        return Footprint(row_bytes=0, fixed_bytes=fixed + pool, working_bytes=0)
     return Footprint(
-        row_bytes=Parameters.row_bytes(shapes, plan.optimizer) + density,
-        fixed_bytes=views.bytes + exposures + CameraRefinement.bytes(views, rates),
+        row_bytes=row_bytes + density,
+        fixed_bytes=fixed,
         working_bytes=Parameters.working_bytes(shapes),
     )

@@ -15,6 +15,7 @@ from lumigrad.kernels.stages import Stages
 from lumigrad.kernels.training import GradientStatistics, PreparedStep, statistics_of
 from lumigrad.protos.dtypes import Array
 from lumigrad.server.core.call import Call
+from lumigrad.server.training.blocks import Pages
 from lumigrad.server.training.cameras import CameraRefinement
 from lumigrad.server.training.density import DensityState, has_changed_rows
 from lumigrad.server.training.images import (
@@ -128,7 +129,7 @@ def apply(
         state.chosen += rendered.planned.chosen
         return StepReport(rendered.views, (), (), state.parameters.count, discarded=True)
     gradients = differentiate(state, rendered, upstream, call)
-    parts = None if loss is None else [*loss.parts, *_regularised(state, gradients)]
+    parts = None if loss is None else [*loss.parts, *_regularised(state, rendered.parameters, gradients)]
     with call.times.stage("optimize"):
         gathered = _gathered(gradients.touched.count_nonzero(), parts or ())
         change = _prepared(state, rendered, gradients)
@@ -154,7 +155,8 @@ class _Change:
         adam: The optimiser's step on `parameters`.
         noise: Likewise.
         done: The kernels' times of both, if they have been done, to copies.
-        parameters: The current ones, which the step changes in place, or changed copies.
+        parameters: The current ones, which the step changes in place, or changed copies, on the host with pages.
+        pages: Of the training's blocks, whose rows they are; None: they are all.
         views: The moved views, by number.
         chosen: The number of views that the worker chose.
     """
@@ -163,6 +165,7 @@ class _Change:
     noise: Callable[[], object] | None
     done: Stages | None
     parameters: Parameters
+    pages: Pages | None
     density: DensityState | None
     report: density_pb2.DensityReport | None
     exposures: Refinement | None
@@ -177,7 +180,11 @@ class _Change:
             times = self.adam.run().times
             if self.noise is not None:
                 self.noise()
-        state.parameters, state.density = self.parameters, self.density
+        if state.blocks is not None and self.pages is not None:
+            state.blocks.store(self.pages, self.parameters, state.step)
+        else:
+            state.parameters = self.parameters
+        state.density = self.density
         state.exposures, state.refinement = self.exposures, self.refinement
         for number, view in self.views.items():
             state.views.messages[number] = view
@@ -191,7 +198,10 @@ def _prepared(state: TrainingState, rendered: Rendered, gradients: Gradients) ->
     """Check and allocate all that a step needs; changes that may fail are made to copies."""
     optimizer, at, density = state.plan.optimizer, state.step, state.density
     is_due = density is not None and density.is_due(at)
-    parameters = state.parameters.copied() if is_due else state.parameters
+    parameters, pages = rendered.parameters, rendered.planned.pages
+    if pages is None:
+        # Those of earlier steps if gradients come late.
+        parameters = state.parameters.copied() if is_due else state.parameters
     rows = gradients.touched.bool() if optimizer.visible_only else None
     adam = parameters.prepared_step(gradients.by_name, gradients.harmonics, optimizer, at, rows)
     exposures = _exposed(state, gradients)
@@ -206,8 +216,11 @@ def _prepared(state: TrainingState, rendered: Rendered, gradients: Gradients) ->
             density.noise(parameters, optimizer, at)()
         else:
             noise = density.noise(parameters, optimizer, at)
+    if pages is not None:
+        done = adam.run().times
+        parameters = parameters.mapped(torch.Tensor.cpu)
     chosen = rendered.planned.chosen
-    return _Change(adam, noise, done, parameters, density, report, exposures, refinement, views, chosen)
+    return _Change(adam, noise, done, parameters, pages, density, report, exposures, refinement, views, chosen)
 
 
 def _exposed(state: TrainingState, gradients: Gradients) -> Refinement | None:
@@ -221,7 +234,7 @@ def _exposed(state: TrainingState, gradients: Gradients) -> Refinement | None:
     return exposures
 
 
-def _regularised(state: TrainingState, gradients: Gradients) -> list[LossPart]:
+def _regularised(state: TrainingState, parameters: Parameters, gradients: Gradients) -> list[LossPart]:
     """The means of opacities and scales as parts of the loss; adds their gradients to `gradients`."""
     loss, by_name = state.plan.loss, gradients.by_name
     assert loss is not None
@@ -229,7 +242,7 @@ def _regularised(state: TrainingState, gradients: Gradients) -> list[LossPart]:
     for term, names in _REGULARISED.items():
         weight = loss.weights[term]
         for name in names:
-            parameter: Any = state.parameters.by_name.get(name)
+            parameter: Any = parameters.by_name.get(name)
             if weight and parameter is not None and parameter.value.numel():
                 mean = training.mean_term(parameter.value, weight, by_name.get(name))
                 parts.append(LossPart.of_term(term, weight, mean))

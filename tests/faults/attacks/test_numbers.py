@@ -49,7 +49,7 @@ SIZES = {
     *("World.environments", "DistanceBackwardRequest.payload_bytes", "TrainRequest.payload_bytes"),
     *(f"{name}Request.payload_bytes" for name in ("Put", "Update", "Render", "RenderBatch", "Backward", "Query")),
 }
-# Numbers of steps, versions, seeds, holders and calibrations, and counts beyond which nothing is added.
+# Numbers of steps, versions, seeds, holders and calibrations, and counts beyond which nothing is added or reserved.
 NO_SIZES = {
     *("DensityControl.max_count", "SphereSettings.max_hits"),
     *(
@@ -66,7 +66,7 @@ NO_SIZES = {
     ),
     *("Loss.surface_start", "TrainingSpec.seed", "TrainingSpec.sh_degree_every", "TrainingSpec.snapshot_every"),
     *("TrainingStart.at_step", "TrainingStart.holder", "TrainingStart.undelivered", "TrainingView.calibration"),
-    "ListRequest.page_size",
+    *("ListRequest.page_size", "TrainingSpec.pool_bytes"),
     *("Obstacle.mesh_version", "SceneRef.version", "UpdateRequest.expected_version"),
     *("FrameRequest.number", "FrameRequest.timeout_ms"),
 }

@@ -395,3 +395,33 @@ def test_owners_have_equal_times_and_what_a_call_waits_for_comes_first(spool: Sp
     assert written[0] == "b19" and len(written) == 25
     # Many small writes of one are not each behind a large one of the other.
     assert written.index("b18") < written.index("a3")
+
+
+def test_memory_has_its_room_until_it_is_released(tmp_path: Path, metrics: Metrics) -> None:
+    spool = spool_in(tmp_path / "spool", metrics, share=12 << 20)
+    own = spool.of_tenant("own")
+    assert write(own, "evicted", LARGE)
+    memory = own.memory("blocks", 11 << 20)
+    memory.data[:5] = b"12345"
+    assert own.read("thing", "evicted") is None
+    assert spool.bytes == 11 << 20
+    with pytest.raises(BusyError, match="--share"):
+        own.memory("blocks", 2 << 20)
+    assert write(spool.of_tenant("other"), "kept", LARGE)
+    spool.sweep()
+    # Whatever ends the process, no file of it is left.
+    assert [path.stat().st_size > 1 << 20 for path in (tmp_path / "spool").rglob("*-*") if path.is_file()] == [True]
+    memory.release()
+    memory.release()
+    assert own.memory("blocks", 12 << 20).data.nbytes == 12 << 20
+    assert bytes(memory.data[:5]) == b"12345"
+
+
+def test_memory_that_the_disk_has_no_room_for_is_refused(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(BusyError, match=r"the spool \(--spool\) cannot be written: No space left on device"):
+        spool.of_tenant("own").memory("blocks", 1 << 20)
+    assert spool.bytes == 0

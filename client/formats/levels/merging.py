@@ -15,14 +15,14 @@ from lumigrad.client.values.quaternions import matrices, matrix_rows, quaternion
 Integers = npt.NDArray[np.int64]
 
 # The exponent of Thomsen's formula for the surface of an ellipsoid, whose error is at most 1.1 %.
-_THOMSEN = 1.6075
+THOMSEN = 1.6075
 # Keeps divisions defined where all Gaussians of a group are invisible.
-_TINY = 1e-30
+TINY = 1e-30
 # Peaks t of a Gaussian of optical depth, and what it blocks, 1 - exp(-t g), integrated over the plane in units of what
 # the Gaussian g integrates to: the integral of (1 - exp(-x)) / x from 0 to t.
-_DEPTHS = np.concatenate([[0.0], np.geomspace(1e-4, 100.0, 4096)])
-_RATES = np.concatenate([[1.0], -np.expm1(-_DEPTHS[1:]) / _DEPTHS[1:]])
-_MASSES = np.concatenate([[0.0], np.cumsum((_RATES[1:] + _RATES[:-1]) / 2 * np.diff(_DEPTHS))])
+DEPTHS = np.concatenate([[0.0], np.geomspace(1e-4, 100.0, 4096)])
+_RATES = np.concatenate([[1.0], -np.expm1(-DEPTHS[1:]) / DEPTHS[1:]])
+MASSES = np.concatenate([[0.0], np.cumsum((_RATES[1:] + _RATES[:-1]) / 2 * np.diff(DEPTHS))])
 
 
 def covariances_of(scene: StoredScene) -> Float64:
@@ -38,8 +38,8 @@ def areas_of(scales: npt.NDArray[Any]) -> Float64:
     A convex body shows a quarter of its surface on average (Cauchy). Flat ones and needles have areas too.
     """
     wide = scales.astype(np.float64)
-    products = (wide * np.roll(wide, 1, axis=1)) ** _THOMSEN
-    return np.asarray(np.pi * products.mean(axis=1) ** (1.0 / _THOMSEN))
+    products = (wide * np.roll(wide, 1, axis=1)) ** THOMSEN
+    return np.asarray(np.pi * products.mean(axis=1) ** (1.0 / THOMSEN))
 
 
 def merged(scene: StoredScene, starts: Integers, variances: Float64) -> tuple[StoredScene, Float64]:
@@ -62,7 +62,7 @@ def merged(scene: StoredScene, starts: Integers, variances: Float64) -> tuple[St
     counts = np.diff(np.append(starts, len(scene)))
     areas = areas_of(scene.scales)
     opacities = scene.opacities.astype(np.float64)
-    weights = opacities * areas + _TINY
+    weights = opacities * areas + TINY
     sums = np.add.reduceat(weights, starts)
     shares = weights / np.repeat(sums, counts)
 
@@ -76,9 +76,9 @@ def merged(scene: StoredScene, starts: Integers, variances: Float64) -> tuple[St
     centres = mean(offsets)
     offsets -= np.repeat(centres, counts, axis=0)
     quats, scales = _axes(mean(covariances_of(scene) + offsets[:, :, None] * offsets[:, None, :]))
-    depths = np.add.reduceat(np.interp(opacities, _MASSES, _DEPTHS) * areas, starts) / (areas_of(scales) + _TINY)
+    depths = np.add.reduceat(np.interp(opacities, MASSES, DEPTHS) * areas, starts) / (areas_of(scales) + TINY)
     new_opacities = -np.expm1(-depths)
-    scales *= (np.interp(depths, _DEPTHS, _MASSES) / (new_opacities + _TINY)).clip(1.0)[:, None] ** 0.25
+    scales *= (np.interp(depths, DEPTHS, MASSES) / (new_opacities + TINY)).clip(1.0)[:, None] ** 0.25
     single = counts == 1
     result = replace(
         scene,
@@ -97,7 +97,7 @@ def error_of(scene: StoredScene, variances: Float64) -> float:
     It is the root of the mean squared distance between two pieces of a Gaussian's content, weighted by mass; for what
     pictures lose where it is a pixel, see docs/formats.md.
     """
-    weights = scene.opacities * areas_of(scene.scales) + _TINY
+    weights = scene.opacities * areas_of(scene.scales) + TINY
     return float(np.sqrt(2.0 * (weights * variances).sum() / weights.sum()))
 
 

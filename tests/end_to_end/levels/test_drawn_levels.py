@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from lumigrad.client import Camera, Client, FisheyeLens, Frame, Gaussians, GaussianSettings, PinholeLens, SceneHandle
 from lumigrad.client.errors import InvalidArgument, ResourceExhausted
-from lumigrad.client.formats.levels import GaussianLevels
+from lumigrad.client.formats.levels import GaussianLevels, leaf_gradients
+from lumigrad.client.formats.levels.merging import merged
+from lumigrad.client.formats.scene import StoredScene
 from lumigrad.client.transport.lanes import LaneMode
 from support.gaussians.levels import EDGE, city, joined
 from support.workers.spooling import spooling
@@ -54,6 +57,56 @@ def test_the_finest_and_the_coarsest_levels_are_drawn_as_plain_scenes(client: Cl
         assert list(frame.levels.counts) == expected
         assert (frame.levels.coarse_pages, frame.levels.late_pages, frame.levels.missing_pages) == (0, 0, 0)
     assert frame.color.std() > 0.01
+
+
+def moved(levels: GaussianLevels, step: float, directions: list[dict[str, np.ndarray]]) -> GaussianLevels:
+    """The levels that the same merges make of moved leaves."""
+    pages = []
+    for page, direction in enumerate(directions):
+        scene = StoredScene.of(levels.read(page, 0), "leaves")
+        leaves = {name: getattr(scene, name) + step * change for name, change in direction.items()}
+        pages.append([replace(scene, **{name: np.asarray(value, np.float32) for name, value in leaves.items()})])
+        for _ in range(levels.levels - 1):
+            finer = pages[-1][-1]
+            variances = np.zeros(len(finer))
+            is_one = len(finer) == 1
+            pages[-1].append(finer if is_one else merged(finer, np.arange(0, len(finer), 4), variances)[0])
+    return replace(levels, source=lambda page, level: pages[page][level].gaussians())
+
+
+def test_gradients_of_leaves_go_through_the_merges(client: Client) -> None:
+    levels = GaussianLevels.of(joined(LEVELS, [(page, 0) for page in range(len(LEVELS))]), page_rows=256)
+    generator = np.random.default_rng(2)
+    frame = client.render(client.put(levels), CAMERA, max_error_px=48, retain=True)
+    places = expected(levels, CAMERA, 48)
+    assert len({level for _, level in places}) > 2
+    upstream = generator.uniform(0.5, 1.5, frame.color.shape).astype(np.float32)
+    gradients = frame.backward(upstream)
+    leaves = leaf_gradients(levels, gradients)
+    starts = np.cumsum(levels.counts.sum(axis=1)) - levels.counts.sum(axis=1)
+    assert len(leaves.index) > len(gradients.index) and (np.diff(leaves.index) > 0).all()
+    page_of = np.searchsorted(starts, leaves.index, "right") - 1
+    assert (leaves.index - starts[page_of] < levels.counts[page_of, 0]).all()
+    # Means and scales move the border at which Gaussians are cut off, which gradients do not see.
+    for name, size in (("quats", 0.3), ("opacities", 0.1), ("sh", 1.0)):
+        directions: list[dict[str, np.ndarray]] = []
+        slope = 0.0
+        for page in range(len(levels)):
+            whole = np.zeros_like(getattr(levels.read(page, 0), name))
+            rows = page_of == page
+            whole[leaves.index[rows] - starts[page]] = leaves[name][rows]
+            # Mostly along the gradient, so that the sum does not cancel.
+            change = size * np.sign(whole) * generator.uniform(0, 1, whole.shape)
+            directions.append({name: change})
+            slope += float((whole.astype(np.float64) * change).sum())
+        ends = [
+            (
+                client.render(joined(moved(levels, step, directions), places), CAMERA).color
+                * upstream.astype(np.float64)
+            ).sum()
+            for step in (3e-4, -3e-4)
+        ]
+        assert slope == pytest.approx((ends[0] - ends[1]) / 6e-4, rel=0.01), name
 
 
 def test_a_mixed_cut_and_its_gradients_are_those_of_a_plain_scene(client: Client, scene: SceneHandle) -> None:

@@ -36,6 +36,7 @@ file(GLOB LUMIGRAD_ISA_SOURCES CONFIGURE_DEPENDS "${NATIVE}/*/cpu/*.cpp" "${NATI
 # What gains nothing from SIMD: compiled once, also for the CUDA engines.
 file(GLOB LUMIGRAD_BUILD_SOURCES CONFIGURE_DEPENDS "${NATIVE}/*/build/*.cpp")
 add_library(lumigrad_common STATIC "${NATIVE}/common/threads.cpp" "${NATIVE}/common/pool.cpp" "${NATIVE}/common/room.cpp"
+            "${NATIVE}/serving/passes/camera_gradient.cpp"
             "${NATIVE}/serving/passes/distance.cpp" "${NATIVE}/serving/passes/retained.cpp" "${NATIVE}/serving/queue/estimates.cpp"
             "${NATIVE}/serving/queue/lines.cpp" "${NATIVE}/serving/queue/queue.cpp" "${NATIVE}/serving/render.cpp"
             "${NATIVE}/spheres/opencv_camera.cpp"

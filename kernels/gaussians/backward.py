@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -146,7 +147,8 @@ def backward_steps(
     }
     times = yield from engine_for(device).backward(state.kept, state.views, state.native_settings, arrays)
     if "background" in tensors and not state.background_per_camera:
-        tensors["background"] = tensors["background"].sum(dim=0)
+        # One view after the other, which native code repeats to the last bit.
+        tensors["background"] = reduce(torch.add, tensors["background"])
     return Backward({**tensors, **_poses(state, names, sums, of_surface)}, touched, times)
 
 

@@ -66,6 +66,8 @@ def of_cameras(
     d_rotation += np.einsum("vgi,gj->vij", sums.translation, slices.translations)
     d_translation = sums.translation.sum(axis=1)
     d_eye = of_eyes(slices, sums)
+    # Sums with 0 turn -0 into 0: of which sign products with 0 are depends on the order of their sum.
+    d_rotation, d_translation, d_eye = d_rotation + 0.0, d_translation + 0.0, d_eye + 0.0
     if isinstance(cameras[0].source, InriaSource):
         return _inria(d_rotation, d_translation, d_eye, film)
     sources = [camera.source for camera in cameras if isinstance(camera.source, OpenCVSource)]
@@ -73,7 +75,7 @@ def of_cameras(
     translation = np.stack([source.translation for source in sources])
     # eye = -R^T t.
     d_rotation -= translation[:, :, None] * d_eye[:, None, :]
-    d_translation = d_translation - np.einsum("vij,vj->vi", rotation, d_eye)
+    d_translation = d_translation - _summed(rotation * d_eye[:, None, :])
     return {
         "camera_rotation": d_rotation,
         "camera_translation": d_translation,
@@ -101,9 +103,15 @@ def _inria(d_rotation: Array, d_translation: Array, d_eye: Array, projection: Ar
 def _pose(rotation: Array, translation: Array, d_rotation: Array, d_translation: Array) -> Array:
     """The gradient [V, 6] with respect to xi at 0, for the pose exp(xi) V: rho x y z, then phi x y z."""
     # d rotation = [phi] R and d translation = [phi] t + rho.
-    turn = d_rotation @ rotation.swapaxes(-1, -2) + d_translation[:, :, None] * translation[:, None, :]
+    turn = _summed(d_rotation[:, :, None] * rotation[:, None]) + d_translation[:, :, None] * translation[:, None, :]
     phi = [turn[:, 2, 1] - turn[:, 1, 2], turn[:, 0, 2] - turn[:, 2, 0], turn[:, 1, 0] - turn[:, 0, 1]]
     return np.concatenate([d_translation, np.stack(phi, axis=-1)], axis=-1)
+
+
+def _summed(products: Array) -> Array:
+    """The sum along the last axis, of three. Its order is its own, which native code repeats to the last bit."""
+    result: Array = products[..., 0] + products[..., 1] + products[..., 2]
+    return result
 
 
 def of_transforms(

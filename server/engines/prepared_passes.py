@@ -31,13 +31,13 @@ from lumigrad.server.engines.runner import ForwardState, Task
 from lumigrad.v1 import render_pb2, scene_pb2, tensor_pb2
 
 _ENCODINGS: Mapping[int, str] = {dtypes.FLOAT32: "plain", dtypes.FLOAT16: "float16", dtypes.BFLOAT16: "bfloat16"}
-# Outputs and gradients of native backward passes. The gradients of poses follow in Python, and that of one background
-# for all cameras is a sum.
+# Outputs and gradients of native backward passes.
 _INCOMING = {
     *("color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth"),
     *("normals", "median_depth", "distortion", "means2d"),
 }
-_GRADIENTS = {*gaussians.SCENE_GRADIENTS, "means2d", "means2d_abs"}
+_CAMERAS = {"camera_rotation", "camera_translation", "camera_intrinsics", "camera_pose"}
+_GRADIENTS = {*gaussians.SCENE_GRADIENTS, *_CAMERAS, "background", "means2d", "means2d_abs"}
 # Stands for the name of a state.
 _NAME = "0" * 32
 _FIELD = "spec"
@@ -205,6 +205,11 @@ def prepared_backward(
     entries, gradients = spec.output_gradients, reply.gradients
     if spec.format.sparse or not _are_plain(entries, _INCOMING) or not _are_plain(gradients, _GRADIENTS):
         return None
+    plan = state.task.plan
+    assert isinstance(plan, GaussianPlan)
+    # The intrinsics of these have no gradient.
+    if plan.settings.surfels and not _CAMERAS.isdisjoint(gradient.name for gradient in gradients):
+        return None
     head = head_of(reply, payload_bytes)
     native = _native.BackwardKind(
         incoming=[_part(entry) for entry in entries],
@@ -213,7 +218,7 @@ def prepared_backward(
         head=head,
         engine=state.kind.passes.engine,
         kind=numbers.of(cost.kind),
-        views=state.task.plan.views,
+        views=plan.views,
         bytes=cost.bytes,
     )
     return PreparedBackward(native, cost, payload_bytes, message_bytes_of(head, payload_bytes), spec.release)

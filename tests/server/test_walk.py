@@ -7,9 +7,12 @@ import re
 import sys
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from lumigrad.protos.service import SINGLE_REPLY
+from lumigrad.protos.streams import whole_frame
+from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import image_pb2, render_pb2
 from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
@@ -76,5 +79,26 @@ def test_a_long_render_of_a_known_kind_is_not_planned_again(process: WorkerProce
         files = re.findall(r"^files (\[.*\])$", process.log, re.MULTILINE)[-1]
         planned.append("engines/gaussians.py" in files)
     # The second list may be the first call's.
+    assert planned[0] and not planned[-1]
+    client.close()
+
+
+def test_a_backward_of_a_known_kind_with_cameras_is_not_planned_again(process: WorkerProcess) -> None:
+    client, color = RawClient(process.target), np.ones((1, 24, 32, 3), np.float32)
+    scene_id = client.put(gaussian_cloud(80)).scene.scene_id
+    planned = []
+    for x in (0.0, 0.1, 0.2, 0.3):
+        request = Frame(render_pb2.RenderRequest(spec=gaussian_spec(opencv_camera(32, 24, x=x), scene_id=scene_id)))
+        request.message.retain = True
+        reply = client.render_stub.Render.once(request, timeout=60, metadata=(SINGLE_REPLY,))
+        traces = process.log.count("files [")
+        payload = PayloadWriter()
+        spec = render_pb2.BackwardSpec(context_id=reply.message.context_id, wanted=("means", "cameras", "background"))
+        spec.output_gradients.add(name="color", tensor=payload.add(color))
+        backward = whole_frame(render_pb2.BackwardRequest(spec=spec), payload)
+        client.render_stub.Backward.once(backward, timeout=60, metadata=(SINGLE_REPLY,))
+        process.wait_for_log("files [", count=traces + 1)
+        files = re.findall(r"^files (\[.*\])$", process.log, re.MULTILINE)[-1]
+        planned.append("engines/gradients.py" in files)
     assert planned[0] and not planned[-1]
     client.close()

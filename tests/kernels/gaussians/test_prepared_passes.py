@@ -159,7 +159,6 @@ def backward_of(
     incoming: Mapping[str, Tensor],
     encodings: Mapping[str, str],
     expected: Any,
-    wanted: Sequence[str],
     formats: Mapping[str, str],
 ) -> tuple[_native.BackwardKind, _native.BackwardRequest, list[Place]]:
     payload, spec = PayloadWriter(), render_pb2.BackwardSpec(context_id="f" * 32)
@@ -172,7 +171,7 @@ def backward_of(
         parts.append((name, encoding, values.numel(), tensor.payload.offset))
     data = b"".join(payload.buffers)
     message = render_pb2.BackwardRequest(spec=spec, payload_bytes=len(data), data=data)
-    places, nbytes = places_of({name: expected.gradients[name] for name in wanted}, formats)
+    places, nbytes = places_of(expected.gradients, formats)
     kind = _native.BackwardKind(
         incoming=parts,
         gradients=[(place.name, place.encoding, place.values, place.offset) for place in places],
@@ -180,7 +179,7 @@ def backward_of(
         head=HEAD,
         engine=device.passes.engine,
         kind=8,
-        views=1,
+        views=len(next(iter(incoming.values()))),
         bytes=0,
     )
     return kind, _native.read_backward_request(message.SerializeToString()), places
@@ -200,8 +199,9 @@ WANTED = ("means", "quats", "scales", "opacities", "sh", "means2d", "means2d_abs
         (["color", "alpha", "depth"], {"color": "float16", "alpha": "bfloat16"}, ("opacities", "means"), {}),
         (["expected_depth", "transmittance"], {}, ("sh", "scales"), {"sh": "float16", "scales": "bfloat16"}),
         (["inverse_depth", "color"], {"inverse_depth": "float16"}, ("means2d",), {}),
+        (["color", "depth"], {}, ("opacities", "cameras", "background"), {"camera_pose": "float16"}),
     ],
-    ids=["all", "incoming halves", "halves", "on the film"],
+    ids=["all", "incoming halves", "halves", "on the film", "cameras"],
 )
 def test_gradients_are_those_of_backward(
     queue: _native.Queue,
@@ -219,7 +219,7 @@ def test_gradients_are_those_of_backward(
         incoming = {name: torch.randn(place_shape(kind, name), generator=source) for name in outputs}
         given = {name: rounded(values, encodings.get(name, "plain")) for name, values in incoming.items()}
         expected = device.backward(state, given, wanted)
-        native, request, places = backward_of(device, incoming, encodings, expected, wanted, formats)
+        native, request, places = backward_of(device, incoming, encodings, expected, formats)
         for _ in range(2):
             made = _native.BackwardCall(queue, native, (request, call.state), *context_of(native))
             assert made.run(0.0) == _native.Outcome.DONE
@@ -230,8 +230,8 @@ def test_gradients_are_those_of_backward(
             assert made.nonfinite == 0
         # The function of the package takes the state, too.
         again = device.backward(kind.state_of(call, cameras), given, wanted)
-        for name in wanted:
-            assert torch.equal(again.gradients[name], expected.gradients[name]), name
+        for name, gradient in expected.gradients.items():
+            assert torch.equal(again.gradients[name], gradient), name
 
 
 def place_shape(kind: Kind, name: str) -> tuple[int, ...]:
@@ -251,7 +251,7 @@ def test_values_that_are_no_numbers_are_counted(queue: _native.Queue, device: De
     incoming["color"][0, HEIGHT // 2, WIDTH // 2, 1] = value
     expected = device.backward(state, incoming, ("means", "opacities"))
     formats = {"opacities": "float16"}
-    native, request, _ = backward_of(device, incoming, {}, expected, ("means", "opacities"), formats)
+    native, request, _ = backward_of(device, incoming, {}, expected, formats)
     made = _native.BackwardCall(queue, native, (request, call.state), *context_of(native))
     assert made.run(0.0) == _native.Outcome.DONE
     count = sum(int((~torch.isfinite(each)).sum()) for each in expected.gradients.values())
@@ -275,7 +275,7 @@ def test_halves_of_a_request_have_the_values_of_torch(queue: _native.Queue, enco
     values = torch.from_numpy(bits).view(getattr(torch, encoding)).float()
     incoming = {"color": torch.where(values.abs() < 1e6, values, torch.zeros(()))}
     expected = kind.device.backward(state, incoming, ("means",))
-    native, request, _ = backward_of(kind.device, incoming, {"color": encoding}, expected, ("means",), {})
+    native, request, _ = backward_of(kind.device, incoming, {"color": encoding}, expected, {})
     made = _native.BackwardCall(queue, native, (request, call.state), *context_of(native))
     assert made.run(0.0) == _native.Outcome.DONE
     found = expected.gradients["means"].numpy().tobytes()

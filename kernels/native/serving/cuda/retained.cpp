@@ -88,8 +88,8 @@ class CudaBackward final : public DeviceJob<BackwardJob, Device> {
       point_incoming(upstream, kind_->incoming[i].name, incoming.back().data());
     }
     gaussians::Gradients gradients{};
-    for (const Output& gradient : kind_->gradients) {
-      point_gradient(gradients, gradient.name, download.make<float>(gradient.values, streams));
+    for (const auto& [name, bytes] : kind_->results()) {
+      point_gradient(gradients, name, download.make<char>(bytes, streams));
     }
     DeviceBuffer<std::int32_t> touched(scene.count, streams.kernels);
     gradients.touched = touched.data();
@@ -99,10 +99,12 @@ class CudaBackward final : public DeviceJob<BackwardJob, Device> {
   }
 
   void send(char* results) override {
-    for (const Output& gradient : kind_->gradients) {
-      BackwardJob::send(gradient, reinterpret_cast<const float*>(results));
-      results += gradient.values * sizeof(float);
+    std::vector<const void*> places;
+    for (const auto& [name, bytes] : kind_->results()) {
+      places.push_back(results);
+      results += bytes;
     }
+    send_all(places, pass_->cameras);
   }
 
  private:
@@ -120,7 +122,7 @@ class CudaPasses final : public PassEngine {
   std::size_t staging_bytes(const RetainedRender& kind) const override { return device_bytes_of(*kind.render); }
   std::size_t staging_bytes(const BackwardKind& kind) const override {
     std::size_t bytes = 0;
-    for (const Output& gradient : kind.gradients) bytes += gradient.values * sizeof(float);
+    for (const auto& result : kind.results()) bytes += result.second;
     return bytes;
   }
   std::shared_ptr<PayloadJob> render(Demand demand, std::shared_ptr<RetainedPass> pass) const override {

@@ -17,6 +17,7 @@
 #include "serving/bound_job.h"
 #include "serving/passes/bound_call.h"
 #include "serving/passes/bound_pass.h"
+#include "serving/passes/camera_gradient.h"
 #include "serving/passes/payload_request.h"
 #include "serving/passes/retained.h"
 
@@ -171,22 +172,26 @@ void bind_backwards(nb::module_& m) {
           "__init__",
           [](BoundBackward* self, const std::vector<Part>& incoming, const std::vector<Part>& gradients,
              std::size_t payload_bytes, const nb::bytes& head, std::shared_ptr<PassEngine> engine, std::uint64_t kind,
-             double views, std::size_t bytes) {
+             std::size_t views, std::size_t bytes) {
             auto made = std::make_shared<BackwardKind>();
             gaussians::Upstream upstream{};
             for (const auto& [name, encoding, values, offset] : incoming) {
               point_incoming(upstream, name, nullptr);
               made->incoming.push_back({name, encoding_named(encoding), values, offset});
             }
-            gaussians::Gradients all{};
+            made->views = views;
             for (const auto& [name, encoding, values, offset] : gradients) {
-              point_gradient(all, name, nullptr);
+              if (const std::size_t each = camera_values(name); each > 0 && values != views * each) {
+                throw nb::value_error("gradients: expected as many values of cameras as there are views");
+              }
               made->gradients.push_back({name, encoding_named(encoding), values, offset});
             }
+            gaussians::Gradients all{};
+            for (const auto& result : made->results()) point_gradient(all, result.first, nullptr);
             Envelope envelope{std::string(bytes_of(head)), payload_bytes,
                               gaps_between(parts_of(made->gradients), payload_bytes), kBackwardTimings};
-            new (self)
-                BoundBackward{std::move(made), std::move(engine), std::move(envelope), demand_of(kind, views, bytes)};
+            Demand demand = demand_of(kind, static_cast<double>(views), bytes);
+            new (self) BoundBackward{std::move(made), std::move(engine), std::move(envelope), std::move(demand)};
           },
           nb::kw_only(), "incoming"_a, "gradients"_a, "payload_bytes"_a, "head"_a, "engine"_a, "kind"_a, "views"_a,
           "bytes"_a)

@@ -104,7 +104,7 @@ class CpuBackward final : public BackwardJob {
     const gaussians::Scene scene = pass_->scene();
     const gaussians::Upstream upstream = upstream_of();
     gaussians::Gradients gradients{};
-    const std::vector<float*> places = point_all(gradients);
+    const std::vector<const void*> results = point_all(gradients);
     gradients.touched = scratch_->touched.ensure<std::int32_t>(scene.count);
     gaussians::Workspace& workspace = scratch_->workspace;
     const Rows rows{workspace};
@@ -120,7 +120,7 @@ class CpuBackward final : public BackwardJob {
                             workspace);
     add_times();
     const Clock::time_point done = Clock::now();
-    for (std::size_t i = 0; i < places.size(); ++i) send(kind_->gradients[i], places[i]);
+    send_all(results, pass_->cameras);
     download = 1e3 * seconds_of(Clock::now() - done);
   }
 
@@ -134,13 +134,14 @@ class CpuBackward final : public BackwardJob {
     return upstream;
   }
 
-  std::vector<float*> point_all(gaussians::Gradients& gradients) {
-    std::vector<float*> places;
-    for (const Output& gradient : kind_->gradients) {
-      places.push_back(static_cast<float*>(scratch_->ensure(places.size(), gradient.values)));
-      point_gradient(gradients, gradient.name, places.back());
+  std::vector<const void*> point_all(gaussians::Gradients& gradients) {
+    std::vector<const void*> results;
+    for (const auto& [name, bytes] : kind_->results()) {
+      void* to = scratch_->ensure(results.size(), bytes / sizeof(float));
+      point_gradient(gradients, name, to);
+      results.push_back(to);
     }
-    return places;
+    return results;
   }
 
   void add_times() {

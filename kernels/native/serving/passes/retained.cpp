@@ -1,9 +1,12 @@
 #include "serving/passes/retained.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <stdexcept>
+
+#include "serving/passes/camera_gradient.h"
 
 namespace lumigrad::serving {
 namespace {
@@ -39,15 +42,22 @@ std::size_t count_if(const char* from, std::size_t values, IsNonfinite&& is_nonf
   return count;
 }
 
+// The sum over the views, one after the other.
+std::vector<float> summed(const float* values, std::size_t each, std::size_t views) {
+  std::vector<float> sums(values, values + each);
+  for (std::size_t i = each; i < each * views; ++i) sums[i % each] += values[i];
+  return sums;
+}
+
 }  // namespace
 
-RetainedPass::RetainedPass(std::shared_ptr<const RetainedRender> kind_of, const std::vector<CameraPose>& cameras)
-    : kind(std::move(kind_of)) {
+RetainedPass::RetainedPass(std::shared_ptr<const RetainedRender> kind_of, std::vector<CameraPose> cameras_at)
+    : kind(std::move(kind_of)), cameras(std::move(cameras_at)) {
   for (const CameraPose& camera : cameras) poses.push_back(pose_of(camera));
 }
 
-CpuRetained::CpuRetained(std::shared_ptr<const RetainedRender> kind_of, const std::vector<CameraPose>& cameras)
-    : RetainedPass(std::move(kind_of), cameras) {
+CpuRetained::CpuRetained(std::shared_ptr<const RetainedRender> kind_of, std::vector<CameraPose> cameras_at)
+    : RetainedPass(std::move(kind_of), std::move(cameras_at)) {
   while (images.size() < kind->images.size()) images.push_back(std::make_unique<Buffer>());
 }
 
@@ -93,8 +103,30 @@ void point_incoming(gaussians::Upstream& upstream, const std::string& name, cons
     refuse(name);
 }
 
-void point_gradient(gaussians::Gradients& gradients, const std::string& name, float* to) {
-  if (name == "means")
+bool BackwardKind::has_cameras() const {
+  return std::any_of(gradients.begin(), gradients.end(), [](const Output& g) { return camera_values(g.name) > 0; });
+}
+
+std::vector<std::pair<std::string, std::size_t>> BackwardKind::results() const {
+  std::vector<std::pair<std::string, std::size_t>> found;
+  if (has_cameras()) {
+    found = {{"poses", views * gaussians::kPoseSums * sizeof(double)}, {"intrinsics", views * 4 * sizeof(double)}};
+  }
+  for (const Output& gradient : gradients) {
+    if (camera_values(gradient.name) > 0) continue;
+    const std::size_t each = gradient.name == "background" ? views : 1;
+    found.emplace_back(gradient.name, each * gradient.values * sizeof(float));
+  }
+  return found;
+}
+
+void point_gradient(gaussians::Gradients& gradients, const std::string& name, void* result) {
+  float* to = static_cast<float*>(result);
+  if (name == "poses")
+    gradients.poses = static_cast<double*>(result);
+  else if (name == "intrinsics")
+    gradients.intrinsics = static_cast<double*>(result);
+  else if (name == "means")
     gradients.means = to;
   else if (name == "quats")
     gradients.quats = to;
@@ -145,6 +177,27 @@ std::size_t count_nonfinite(const Output& output, const char* from) {
 bool BackwardJob::accept(std::string_view request) {
   for (const Incoming& incoming : kind_->incoming) incoming_.push_back(decoded(incoming, request.data()));
   return true;
+}
+
+void BackwardJob::send_all(const std::vector<const void*>& results, const std::vector<CameraPose>& cameras) {
+  std::map<std::string, std::vector<float>, std::less<>> of_cameras;
+  auto next = results.begin();
+  if (kind_->has_cameras()) {
+    of_cameras = camera_gradients(static_cast<const double*>(next[0]), static_cast<const double*>(next[1]), cameras);
+    next += 2;
+  }
+  for (const Output& gradient : kind_->gradients) {
+    if (const auto found = of_cameras.find(gradient.name); found != of_cameras.end()) {
+      send(gradient, found->second.data());
+      continue;
+    }
+    const float* values = static_cast<const float*>(*next++);
+    if (gradient.name == "background") {
+      send(gradient, summed(values, gradient.values, kind_->views).data());
+    } else {
+      send(gradient, values);
+    }
+  }
 }
 
 void BackwardJob::send(const Output& gradient, const float* values) {

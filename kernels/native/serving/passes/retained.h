@@ -29,18 +29,19 @@ struct RetainedRender {
 
 // A forward state. The device's thread alone uses it, until nobody does any more.
 struct RetainedPass {
-  RetainedPass(std::shared_ptr<const RetainedRender> kind, const std::vector<CameraPose>& cameras);
+  RetainedPass(std::shared_ptr<const RetainedRender> kind, std::vector<CameraPose> cameras);
   virtual ~RetainedPass() = default;
   // The memory that the kernels keep, without images.
   virtual std::size_t bytes() const = 0;
   gaussians::Scene scene() const { return kind->render->scene_at(poses); }
 
   const std::shared_ptr<const RetainedRender> kind;
+  const std::vector<CameraPose> cameras;
   std::vector<gaussians::Pose> poses;
 };
 
 struct CpuRetained final : RetainedPass {
-  CpuRetained(std::shared_ptr<const RetainedRender> kind, const std::vector<CameraPose>& cameras);
+  CpuRetained(std::shared_ptr<const RetainedRender> kind, std::vector<CameraPose> cameras);
   std::size_t bytes() const override { return pass.bytes(); }
   float* image(std::size_t index) { return images[index]->ensure<float>(kind->images[index].values); }
 
@@ -60,13 +61,20 @@ struct Incoming {
 struct BackwardKind {
   std::vector<Incoming> incoming;
   std::vector<Output> gradients;  // Gradients by their places; the last one ends with the payload.
+  std::size_t views = 0;
+
+  // Whether gradients of cameras are among them.
+  bool has_cameras() const;
+  // What the kernels write for these, with its bytes: the gradients, that of the background for each view; and first,
+  // since they are of double precision, the sums from which those of cameras follow.
+  std::vector<std::pair<std::string, std::size_t>> results() const;
 };
 
-// Sets the kernels' pointers for an image or the gradient of an output, and for a gradient; throws
+// Sets the kernels' pointers for an image or the gradient of an output, and for a result; throws
 // std::invalid_argument for an unknown name.
 void point_image(gaussians::Upstream& upstream, const std::string& name, const float* from);
 void point_incoming(gaussians::Upstream& upstream, const std::string& name, const float* from);
-void point_gradient(gaussians::Gradients& gradients, const std::string& name, float* to);
+void point_gradient(gaussians::Gradients& gradients, const std::string& name, void* to);
 
 // The values of a payload as float32.
 std::vector<float> decoded(const Incoming& incoming, const char* payload);
@@ -85,11 +93,14 @@ class BackwardJob : public PayloadJob {
   std::size_t nonfinite = 0;
 
  protected:
-  // Encodes a gradient into its place, and counts its values.
-  void send(const Output& gradient, const float* values);
+  // Makes the gradients of the kind's results, encodes them into their places, and counts their values.
+  void send_all(const std::vector<const void*>& results, const std::vector<CameraPose>& cameras);
 
   const std::shared_ptr<const BackwardKind> kind_;
   std::vector<std::vector<float>> incoming_;
+
+ private:
+  void send(const Output& gradient, const float* values);
 };
 
 // Makes the states and jobs of one device; one job runs at a time.

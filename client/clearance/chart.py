@@ -47,7 +47,11 @@ def write_chart(path: Path, found: Clearances, title: str) -> None:
     figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    _draw_spheres(axes, found)
+    steps = np.arange(len(found.clearance))
+    for sphere, color in zip(nearest_spheres(found, len(_COLORS)), _COLORS, strict=False):
+        link = found.name(sphere)
+        label = f"sphere {sphere}" + (f" ({link})" if link else "")
+        axes.plot(steps, _finite(found.clearance[:, sphere]), linewidth=1.2, color=color, label=label)
     _draw_least(axes, found)
     _draw_steps(axes, found)
     axes.set(xlabel="time step", ylabel="clearance, m", title=title)
@@ -56,15 +60,6 @@ def write_chart(path: Path, found: Clearances, title: str) -> None:
     figure.legend(loc="outside right upper", fontsize="small", frameon=False)
     with replaced(path) as new:
         figure.savefig(new, dpi=_DOTS_PER_INCH)
-
-
-def _draw_spheres(axes: Any, found: Clearances) -> None:
-    """Draws the spheres that are closest at some time, each in its own colour."""
-    steps = np.arange(len(found.clearance))
-    for sphere, color in zip(nearest_spheres(found, len(_COLORS)), _COLORS, strict=False):
-        link = found.name(sphere)
-        label = f"sphere {sphere}" + (f" ({link})" if link else "")
-        axes.plot(steps, _finite(found.clearance[:, sphere]), linewidth=1.2, color=color, label=label)
 
 
 def _draw_least(axes: Any, found: Clearances) -> None:

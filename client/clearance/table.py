@@ -20,7 +20,14 @@ def print_table(found: Clearances, limit: int) -> None:
     At most `limit` rows, those with the least clearances; 0: all.
     """
     rows = [record(found, *place) for place in _places(found, limit)]
-    header = _header(found)
+    header = (
+        *(("step",) if found.motion.is_trajectory else ()),
+        "sphere",
+        *(("link",) if found.motion.names else ()),
+        *("clearance", "distance", "obstacle"),
+        *("closest_x", "closest_y", "closest_z", "normal_x", "normal_y", "normal_z"),
+        *(("cost", "cost_dx", "cost_dy", "cost_dz", "cost_dr") if found.question.costs else ()),
+    )
     cells = [_cells(found, row) for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
     is_colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
@@ -81,17 +88,6 @@ def _places(found: Clearances, limit: int) -> list[tuple[int, int]]:
         return [(int(step), int(winners[step])) for step in np.sort(chosen)]
     order = np.argsort(filled[0], kind="stable")[: limit or None]
     return [(0, int(sphere)) for sphere in order]
-
-
-def _header(found: Clearances) -> tuple[str, ...]:
-    return (
-        *(("step",) if found.motion.is_trajectory else ()),
-        "sphere",
-        *(("link",) if found.motion.names else ()),
-        *("clearance", "distance", "obstacle"),
-        *("closest_x", "closest_y", "closest_z", "normal_x", "normal_y", "normal_z"),
-        *(("cost", "cost_dx", "cost_dy", "cost_dz", "cost_dr") if found.question.costs else ()),
-    )
 
 
 def _cells(found: Clearances, row: dict[str, Any]) -> tuple[str, ...]:

@@ -129,7 +129,8 @@ def _run(arguments: argparse.Namespace) -> int:
             recipe, begin = _beginning(arguments, capture, background, offset)
             trainer, before = _begin(client, recipe, begin, fitted, held_out)
             folder.mkdir(parents=True, exist_ok=True)
-            _remove_results(folder)
+            for path in _results(folder):
+                path.unlink()
             first_view(capture, background).save(arguments.output)
             checkpoint = Checkpoint(trainer.training_id, trainer.lease, data.size, data.hold_out, recipe, before)
             checkpoint.write(folder / _CHECKPOINT)
@@ -235,12 +236,6 @@ def _announce_replacement(arguments: argparse.Namespace, folder: Path) -> None:
 def _results(folder: Path) -> list[Path]:
     """The files in the folder that a fit has written."""
     return [path for path in folder.glob("*") if _RESULTS.fullmatch(path.name) and path.is_file()]
-
-
-def _remove_results(folder: Path) -> None:
-    """Removes the results of an earlier fit, so that pictures of two fits do not lie side by side."""
-    for path in _results(folder):
-        path.unlink()
 
 
 def _page(

@@ -16,7 +16,7 @@ from lumigrad.client.transport.channel import credentials_of, open_channel, reso
 from lumigrad.client.transport.status import exception_of
 
 _METHOD = "/grpc.health.v1.Health/Check"
-# The numbers of grpc.health.v1.HealthCheckResponse.ServingStatus. A client has no stubs for it, and needs none.
+# Numbers of grpc.health.v1.HealthCheckResponse.ServingStatus: a client has no stubs for it, and needs none.
 _STATUS = {0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}
 _SERVING = 1
 _TIMEOUT_S = 5.0
@@ -42,11 +42,10 @@ def _run(arguments: argparse.Namespace) -> int:
     codes = []
     for address in targets.addresses():
         try:
-            status = _asked(address, credentials, arguments)
-        except grpc.RpcError as error:
-            problem = _problem(error, address.target, arguments)
-            print(f"lumigrad: error: {exits.error_message(problem, {})}", file=sys.stderr)
-            codes.append(exits.exit_code(problem))
+            status = _status(address, credentials, arguments)
+        except LumigradError as error:
+            print(f"lumigrad: error: {exits.error_message(error, {})}", file=sys.stderr)
+            codes.append(exits.exit_code(error))
         else:
             name = _STATUS.get(status, str(status))
             print(name if targets.is_lone else f"{address.target} {name}")
@@ -54,15 +53,19 @@ def _run(arguments: argparse.Namespace) -> int:
     return next((code for code in codes if code != exits.OK), exits.OK)
 
 
-def _problem(error: grpc.RpcError, target: str, arguments: argparse.Namespace) -> LumigradError:
-    if error.code() is grpc.StatusCode.NOT_FOUND:
-        return LumigradError(f"the worker at {target} has no service {arguments.service}; omit --service")
-    return exception_of(error, target, arguments.timeout)
-
-
-def _asked(address: Address, credentials: grpc.ChannelCredentials | None, arguments: argparse.Namespace) -> int:
-    with open_channel(address, credentials) as channel:
-        return _status_of(channel.unary_unary(_METHOD)(_request(arguments.service or ""), timeout=arguments.timeout))
+def _status(address: Address, credentials: grpc.ChannelCredentials | None, arguments: argparse.Namespace) -> int:
+    """Asks a worker. Both messages have at most one field, number 1: a string, and an enumerator."""
+    name = (arguments.service or "").encode()
+    request = bytes((0x0A, len(name))) + name if name else b""
+    try:
+        with open_channel(address, credentials) as channel:
+            reply = channel.unary_unary(_METHOD)(request, timeout=arguments.timeout)
+    except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.NOT_FOUND:
+            text = f"the worker at {address.target} has no service {arguments.service}; omit --service"
+            raise LumigradError(text) from error
+        raise exception_of(error, address.target, arguments.timeout) from error
+    return int(reply[1]) if len(reply) == 2 and reply[0] == 0x08 else 0
 
 
 def _service(text: str) -> str:
@@ -70,17 +73,6 @@ def _service(text: str) -> str:
     if len(text.encode()) > 127:
         raise argparse.ArgumentTypeError(f"expected at most 127 bytes, got {len(text.encode())}")
     return text
-
-
-def _request(service: str) -> bytes:
-    """Encodes a HealthCheckRequest: one string, field 1, absent if empty."""
-    name = service.encode()
-    return bytes((0x0A, len(name))) + name if name else b""
-
-
-def _status_of(reply: bytes) -> int:
-    """Decodes a HealthCheckResponse: one enumerator, field 1, absent if 0."""
-    return reply[1] if len(reply) == 2 and reply[0] == 0x08 else 0
 
 
 command = Command("exit with 0 if a worker is serving", _add_arguments, _run)

@@ -53,8 +53,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     looks = parser.add_argument_group("looks")
     option(looks, "--depth", "also write the depth: .png or .npy", type=ending(".png or .npy"), metavar="FILE")
     scene_file.add_looks(looks)
-    help_text = "of Gaussians: half permits numbers of 16 bits, which no worker uses now (default: full)"
-    option(looks, "--precision", help_text, choices=("full", "half"))
     add_connection(parser)
 
 

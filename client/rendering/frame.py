@@ -327,13 +327,9 @@ def render_spread(workers: Pool, request: RenderRequest, retain: bool, call: Cal
     return SpreadFrame(workers, request, together(asks))
 
 
-def _known(request: RenderRequest) -> object:
-    return request.scene.scene if isinstance(request.scene, SceneHandle) else request.scene
-
-
 def _is_divisible(request: RenderRequest) -> bool:
     """Whether each view shows the whole scene; false if cameras belong to one of several scenes, or have colours."""
-    scene = _known(request)
+    scene = request.scene.scene if isinstance(request.scene, SceneHandle) else request.scene
     if isinstance(scene, Gaussians):
         colors = request.tensors.get("colors", None if "sh" in request.tensors else scene.colors)
         return scene.scenes is None and (colors is None or colors.ndim == 2)

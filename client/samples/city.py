@@ -50,7 +50,8 @@ def write_city(path: str | PathLike[str], count: int) -> Iterator[int]:
         for block in range(-(-count // rows)):
             scene = joined([_ground_and_house(block), _moved(vase, _centre(block))])
             left = count - block * rows
-            yield scene if left >= rows else scene.reordered(_spread_over(rows, left))
+            # Indices are spread over the block, so that a part of it has a part of everything.
+            yield scene if left >= rows else scene.reordered(np.arange(left) * rows // left)
 
     yield from write_inria_parts(path, parts(), count, _DEGREE)
     side = _PITCH / 2
@@ -145,8 +146,3 @@ def _facing(normals: Float64) -> Float64:
 def _moved(scene: StoredScene, by: Float64) -> StoredScene:
     means = (scene.means + by).astype(np.float32)
     return StoredScene(means, scene.quats, scene.scales, scene.opacities, scene.sh)
-
-
-def _spread_over(rows: int, count: int) -> np.ndarray:
-    """Returns [count] indices of a block, so that a part of it has a part of everything."""
-    return np.arange(count) * rows // count

@@ -9,7 +9,6 @@ from lumigrad.client.settings.gaussians import (
     DepthOrder,
     GaussianSemantics,
     GaussianSettings,
-    Precision,
     Primitive,
     ProjectionMethod,
     Response,
@@ -49,7 +48,6 @@ class _OfGaussians(TypedDict, total=False):
     tile_size: int | None
     response: Response | None
     primitive: Primitive | None
-    precision: Precision | None
     max_error_px: float | None
     max_gaussians: int | None
     wait: bool | None

@@ -22,7 +22,6 @@ DepthOrder = Literal["z", "distance"]
 TileBounds = Literal["conservative", "gsplat"]
 Response = Literal["picture", "ray"]
 Primitive = Literal["volume", "surfel"]
-Precision = Literal["full", "half"]
 
 
 @dataclass(frozen=True)
@@ -162,7 +161,6 @@ class GaussianSettings(RenderSettings):
             response in space along the ray of each pixel. None: "ray" with lidars, else "picture".
         primitive: "volume" (None): ellipsoids; "surfel": flat discs in the plane of the first two axes, which rays hit,
             with OpenCV's pinholes without distortion.
-        precision: "full" (None); "half" permits a worker to compute with numbers of 16 bits, of which none makes use.
             Not with `deterministic`, "ids", `retain` or gradients, along rays or of surfels.
         max_error_px: of scenes with levels of detail, as are the next two: each page is drawn at its coarsest level
             whose error is at most so many pixels; None: 1.
@@ -201,7 +199,6 @@ class GaussianSettings(RenderSettings):
     tile_size: int | None = None
     response: Response | None = None
     primitive: Primitive | None = None
-    precision: Precision | None = None
     max_error_px: float | None = None
     max_gaussians: int | None = None
     wait: bool | None = None
@@ -246,7 +243,6 @@ _CHOICES = {
     "tile_bounds": TileBounds,
     "response": Response,
     "primitive": Primitive,
-    "precision": Precision,
 }
 
 

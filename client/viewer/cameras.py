@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -119,9 +120,14 @@ class Frusta:
         self, browser: viser.ClientHandle, views: Mapping[str, Viewpoint], choose: Callable[[str], None]
     ) -> None:
         distance = float(np.median([np.linalg.norm(view.look_at - view.position) for view in views.values()]))
-        self._handles = [
-            self._add(browser, index, name, view, distance, choose) for index, (name, view) in enumerate(views.items())
-        ]
+        self._handles: list[viser.CameraFrustumHandle] = []
+        for index, (name, view) in enumerate(views.items()):
+            handle = browser.scene.add_camera_frustum(
+                f"/cameras/{index}", view.fov, view.aspect, scale=_SIZE * distance, thickness=_LINE * distance,
+                color=_COLOR, wxyz=view.wxyz, position=view.position, visible=False,
+            )  # fmt: skip
+            handle.on_click(partial(_taken, choose, name))
+            self._handles.append(handle)
 
     @property
     def is_visible(self) -> bool:
@@ -133,29 +139,7 @@ class Frusta:
         for handle in self._handles:
             handle.visible = is_visible
 
-    @staticmethod
-    def _add(
-        browser: viser.ClientHandle,
-        index: int,
-        name: str,
-        view: Viewpoint,
-        distance: float,
-        choose: Callable[[str], None],
-    ) -> viser.CameraFrustumHandle:
-        handle = browser.scene.add_camera_frustum(
-            f"/cameras/{index}",
-            view.fov,
-            view.aspect,
-            scale=_SIZE * distance,
-            thickness=_LINE * distance,
-            color=_COLOR,
-            wxyz=view.wxyz,
-            position=view.position,
-            visible=False,
-        )
 
-        @handle.on_click
-        def _(event: Any) -> None:
-            choose(name)
-
-        return handle
+def _taken(choose: Callable[[str], None], name: str, event: Any) -> None:
+    """Chooses the camera whose frustum was clicked."""
+    choose(name)

@@ -16,7 +16,6 @@ from lumigrad.client.settings.gaussians import (
     DepthOrder,
     GaussianSemantics,
     GaussianSettings,
-    Precision,
     Primitive,
     ProjectionMethod,
     Response,
@@ -47,7 +46,6 @@ _DEPTH_ORDERS = values_of(DepthOrder, gaussians_pb2.DepthOrder)
 _TILE_BOUNDS = values_of(TileBounds, gaussians_pb2.TileBounds)
 _RESPONSES = values_of(Response, gaussians_pb2.Response)
 _PRIMITIVES = values_of(Primitive, gaussians_pb2.Primitive)
-_PRECISIONS = values_of(Precision, gaussians_pb2.Precision)
 _PROJECTIONS = values_of(Projection, camera_pb2.Projection)
 _SHUTTERS = values_of(Shutter, camera_pb2.Shutter)
 _ROW_TIMES = values_of(RowTime, camera_pb2.RowTime)
@@ -223,5 +221,4 @@ _NAMED = {
     "tile_bounds": _TILE_BOUNDS,
     "response": _RESPONSES,
     "primitive": _PRIMITIVES,
-    "precision": _PRECISIONS,
 }

@@ -166,7 +166,6 @@ _DEPTH_ORDERS = names_of(gaussians_pb2.DepthOrder)
 _TILE_BOUNDS = names_of(gaussians_pb2.TileBounds)
 _RESPONSES = names_of(gaussians_pb2.Response)
 _PRIMITIVES = names_of(gaussians_pb2.Primitive)
-_PRECISIONS = names_of(gaussians_pb2.Precision)
 _UPSTREAM = ("color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth")
 # Inria's: two matrices and a position; a sensor's: intrinsics, and at both ends pose, rotation and translation.
 _CAMERA_VALUES = 40
@@ -335,8 +334,6 @@ def gaussian_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, f
     else:
         check_projection(cameras[0], settings, shapes, where)
     check_response(cameras, settings, has_rays, field)
-    if "ids" in outputs:
-        require(not settings.half, f"{where}.precision", "PRECISION_FULL with the output ids", "PRECISION_HALF")
     output_shapes = _output_shapes(cameras, layout)
     tensors = {name: prod(shapes[name]) for name in SCENE_GRADIENTS if name in shapes}
     per_view = 2 * len(cameras) * layout.each
@@ -449,7 +446,6 @@ def _settings(message: gaussians_pb2.GaussianSettings, method: str, layout: Layo
             tile_bounds=tile_bounds,
             response=known(_RESPONSES, message.response, f"{field}.response"),
             primitive=known(_PRIMITIVES, message.primitive, f"{field}.primitive"),
-            precision=known(_PRECISIONS, message.precision, f"{field}.precision"),
             **{**given_settings(message), "projection_method": method, "unscented": unscented},
         )
 
@@ -457,8 +453,8 @@ def _settings(message: gaussians_pb2.GaussianSettings, method: str, layout: Layo
 def _forward(plan: GaussianPlan, inputs: Tensors, outputs: Sequence[str], **options: Any) -> Steps[gaussians.Forward]:
     scene = {name: tensor for name, tensor in inputs.items() if name not in plan.rays}
     rays = stacked(inputs, plan.rays, plan.field) if plan.rays else None
-    # Lidars are refused on GPUs, and half precision with `retain`.
-    with arguments_of(plan.field, {"precision": f"{plan.field}.gaussians.precision"}):
+    # Lidars are refused on GPUs.
+    with arguments_of(plan.field):
         steps = gaussians.forward_steps(
             gaussians.Gaussians(**scene),
             plan.cameras,

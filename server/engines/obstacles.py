@@ -50,7 +50,10 @@ def drafts_of(world: world_pb2.World, environments: int, limits: Limits, find: F
     obstacles, where = list(world.obstacles), f"{field}.obstacles"
     names = _checked_names(obstacles, where)
     belongs = [obstacle.environment for obstacle in obstacles]
-    _check_environments(belongs, environments, where)
+    for index, environment in enumerate(belongs):
+        if environment >= environments:
+            limit = f"less than {environments}, the number of environments"
+            raise InvalidArgumentError(f"{where}[{index}].environment", limit, environment)
     shapes, grids = _shapes(obstacles, limits, find, where)
     with renamed(lambda argument: argument.replace("instances", where, 1)):
         instances = meshes.instances_of(
@@ -76,13 +79,6 @@ def _checked_names(obstacles: Obstacles, field: str) -> list[str]:
             raise InvalidArgumentError(f"{field}[{index}].name", f"at most {_NAME_BYTES} bytes", name)
         seen.add(name)
     return names
-
-
-def _check_environments(belongs: Sequence[int], environments: int, field: str) -> None:
-    for index, environment in enumerate(belongs):
-        if environment >= environments:
-            limit = f"less than {environments}, the number of environments"
-            raise InvalidArgumentError(f"{field}[{index}].environment", limit, environment)
 
 
 def _signs(obstacles: Obstacles, field: str) -> list[str]:

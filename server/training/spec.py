@@ -165,8 +165,6 @@ def _check_gaussians(message: training_pb2.TrainingSpec, shapes: Shapes, field: 
     # Adaptive density control grows by the gradients of means in the image, which rays do not pass.
     fits = not along or message.density.WhichOneof("strategy") != "adaptive"
     require(fits, f"{field}.density.adaptive", "mcmc, or none, with RESPONSE_RAY", "adaptive")
-    half = message.gaussians.precision == gaussians_pb2.PRECISION_HALF
-    require(not half, f"{field}.gaussians.precision", "PRECISION_FULL in trainings", "PRECISION_HALF")
     if message.gaussians.HasField("sh_degree"):
         stored = isqrt(shapes["sh"][1]) - 1 if "sh" in shapes else -1
         limit = f"at most {stored}, the degree stored" if stored >= 0 else "no degree for colours"

@@ -104,8 +104,7 @@ class Obstacles:
         env_idx: int = 0,
     ) -> None:
         """Moves a mesh, given by its name or its number among the meshes, to a pose or to the inverse of one."""
-        index = self._numbered("mesh", name, env_obj_idx, env_idx)
-        self._move(index, _pose_of(w_obj_pose, obj_w_pose), env_idx)
+        self._move(self._numbered("mesh", name, env_obj_idx, env_idx), _pose_of(w_obj_pose, obj_w_pose), env_idx)
 
     def update_obb_pose(
         self,
@@ -116,8 +115,7 @@ class Obstacles:
         env_idx: int = 0,
     ) -> None:
         """Moves a cuboid, as `update_mesh_pose` moves a mesh."""
-        index = self._numbered("cuboid", name, env_obj_idx, env_idx)
-        self._move(index, _pose_of(w_obj_pose, obj_w_pose), env_idx)
+        self._move(self._numbered("cuboid", name, env_obj_idx, env_idx), _pose_of(w_obj_pose, obj_w_pose), env_idx)
 
     def update_obb_dims(
         self, obj_dims: Any, name: str | None = None, env_obj_idx: int | None = None, env_idx: int = 0

@@ -121,7 +121,10 @@ def sensors(
     _windshield(given["external_distortion_coeffs"], views, inputs, along_rays=given["with_eval3d"])
     counts = tuple((key, tensor.shape[-1]) for key, tensor in inputs.items())
     if model == "lidar":
-        shutter = _lidar_shutter(shutter, moving=given["viewmats_rs"] is not None)
+        if shutter not in ("global", "left_to_right"):
+            raise InvalidArgument.of("rolling_shutter", f"expected GLOBAL or ROLLING_LEFT_TO_RIGHT, got {shutter}")
+        # Columns are always scanned in order; a lidar moves if it has poses at the end, whatever the shutter.
+        shutter = "global" if given["viewmats_rs"] is None else "left_to_right"
     if (given["viewmats_rs"] is not None) != (shutter != "global"):
         expected = "None with the shutter GLOBAL" if shutter == "global" else f"poses with the shutter {shutter}"
         raise InvalidArgument.of("viewmats_rs", f"expected {expected}")
@@ -237,13 +240,6 @@ def _lidar(given: Arguments, views: tuple[int, ...], model: str, inputs: dict[st
     direction = _name_of(spinning, SpinningDirection)
     one_of("lidar_coeffs.spinning_direction", direction, _DIRECTIONS)
     return _DIRECTIONS[direction]
-
-
-def _lidar_shutter(shutter: Shutter, *, moving: bool) -> Shutter:
-    """Columns are always scanned in order; a lidar moves if it has poses at the end, whatever the shutter."""
-    if shutter not in ("global", "left_to_right"):
-        raise InvalidArgument.of("rolling_shutter", f"expected GLOBAL or ROLLING_LEFT_TO_RIGHT, got {shutter}")
-    return "left_to_right" if moving else "global"
 
 
 def _windshield(parameters: Any, views: tuple[int, ...], inputs: dict[str, Any], *, along_rays: bool) -> None:

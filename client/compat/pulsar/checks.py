@@ -205,7 +205,7 @@ def _tensors(arguments: ForwardArguments) -> Iterator[tuple[int, str, torch.Tens
 
 
 def _value_problems(arguments: ForwardArguments, limits: RendererLimits) -> Iterator[Problem]:
-    smallest = _smallest(arguments.vert_rad)
+    smallest = float(arguments.vert_rad.detach().min()) if arguments.vert_rad.numel() else float("inf")
     if not smallest > _EPS32:
         yield 3, "vert_rad", f"radii > {EPS:g}", f"a smallest one of {smallest:g}"
     focal = arguments.focal_lengths
@@ -243,10 +243,6 @@ def _option_problems(arguments: ForwardArguments, limits: RendererLimits, device
     count = arguments.vert_pos.shape[-2]
     if not 1 <= count <= limits.max_num_balls:
         yield 9, "vert_pos", f"1 to max_num_balls = {limits.max_num_balls} points", count
-
-
-def _smallest(radii: torch.Tensor) -> float:
-    return float(radii.detach().min()) if radii.numel() else float("inf")
 
 
 _given: set[str] = set()

@@ -49,8 +49,11 @@ def _read(meta: SogMeta, files: SogFiles) -> StoredScene:
     sh = base[:, None].astype(np.float32)
     if meta.has("shN"):
         sh = np.concatenate([sh, _harmonics(meta, files, pixels("shN", 1))], axis=1)
+    # Positions are stored as sign(x) log(1 + |x|), evenly between bounds.
+    words = pixels("means", 0)[:, :3].astype(np.int32) | pixels("means", 1)[:, :3].astype(np.int32) << 8
+    bent = np.stack([meta.between("means", axis, words[:, axis] / 65535.0) for axis in range(3)], axis=1)
     return StoredScene(
-        means=_means(meta, pixels("means", 0), pixels("means", 1)),
+        means=np.asarray(np.sign(bent) * np.expm1(np.abs(bent)), np.float32),
         quats=_rotations(pixels("quats")),
         scales=scales_from_logarithms(scales),
         opacities=opacities,
@@ -58,13 +61,6 @@ def _read(meta: SogMeta, files: SogFiles) -> StoredScene:
         antialiased=meta.antialiased,
         details={"format": "SOG", "version": meta.version},
     )
-
-
-def _means(meta: SogMeta, low: Array, high: Array) -> Float32:
-    """Decodes positions, stored as sign(x) log(1 + |x|) evenly between bounds."""
-    words = low[:, :3].astype(np.int32) | high[:, :3].astype(np.int32) << 8
-    bent = np.stack([meta.between("means", axis, words[:, axis] / 65535.0) for axis in range(3)], axis=1)
-    return np.asarray(np.sign(bent) * np.expm1(np.abs(bent)), np.float32)
 
 
 def _rotations(levels: Array) -> Float32:

@@ -51,7 +51,9 @@ def sog_files(scene: StoredScene, largest_palette: int = _LARGEST_PALETTE) -> di
     meta["antialias"] = scene.antialiased
     pictures = {}
     meta["means"], pictures["means_l"], pictures["means_u"] = _means(scene.means)
-    pictures["quats"] = _rotations(scene.quats)
+    largest, others = smallest_three(unit_quats(scene.quats))
+    levels = to_bytes(others * (math.sqrt(2.0) / 2.0) + 0.5)
+    pictures["quats"] = np.concatenate([levels, (largest + FIRST_TAG).astype(np.uint8)[:, None]], axis=1)
     meta["quats"] = {}
     logarithms = np.clip(logarithms_of_scales(scene.scales), -_LARGEST_LOGARITHM, _LARGEST_LOGARITHM)
     meta["scales"], pictures["scales"] = _coded(logarithms)
@@ -78,12 +80,6 @@ def _means(means: Float32) -> tuple[dict[str, Any], Array, Array]:
     low, high = bent.min(axis=0), bent.max(axis=0)
     words = np.rint((bent - low) / np.where(high > low, high - low, 1.0) * 65535.0).astype(np.uint16)
     return {"mins": low.tolist(), "maxs": high.tolist()}, words & 255, words >> 8
-
-
-def _rotations(quats: Float32) -> Array:
-    largest, others = smallest_three(unit_quats(quats))
-    levels = to_bytes(others * (math.sqrt(2.0) / 2.0) + 0.5)
-    return np.concatenate([levels, (largest + FIRST_TAG).astype(np.uint8)[:, None]], axis=1)
 
 
 def _coded(values: Float32) -> tuple[dict[str, Any], Array]:

@@ -115,7 +115,7 @@ OTHERS: dict[type[Any], dict[str, Any]] = {
         "alpha_max": 0.5, "transmittance_min": 0.25, "pixel_center": 0.0, "scale_modifier": 2.0,
         "projection_method": "unscented", "unscented": UnscentedTransform(0.5), "depth_order": "distance",
         "tile_bounds": "gsplat", "tile_size": 8, "response": "ray", "primitive": "surfel",
-        "precision": "half", "max_error_px": 2.0, "max_gaussians": 1000, "wait": False,
+        "max_error_px": 2.0, "max_gaussians": 1000, "wait": False,
     },
     DistanceSettings: {
         "semantics": "curobo", "activation_distance": 0.5, "max_distance": 2.0, "sweep": True, "samples": 8,

@@ -14,32 +14,21 @@ from lumigrad.client.base.arrays import Float64
 from lumigrad.client.datasets.fields import MOST_PIXELS, Fields, read_json
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.camera import Camera
-from lumigrad.client.values.camera_models import SensorModel, Shutter
+from lumigrad.client.values.camera_models import NCORE_SHUTTERS, SensorModel, Shutter
 from lumigrad.client.values.lenses import (
+    NCORE_REFERENCES,
     WINDSHIELD_LENGTHS,
     FisheyeLens,
     FThetaLens,
     Lens,
     OrthographicLens,
     PinholeLens,
-    Reference,
     SpinningLidar,
     Windshield,
 )
 
 TYPE, PARAMETERS = "camera_model_type", "camera_model_parameters"
 _TYPES = ("ideal-pinhole", "opencv-pinhole", "opencv-fisheye", "ftheta", "orthographic")
-_SHUTTERS: dict[str, Shutter] = {
-    "GLOBAL": "global",
-    "ROLLING_TOP_TO_BOTTOM": "top_to_bottom",
-    "ROLLING_LEFT_TO_RIGHT": "left_to_right",
-    "ROLLING_BOTTOM_TO_TOP": "bottom_to_top",
-    "ROLLING_RIGHT_TO_LEFT": "right_to_left",
-}
-_REFERENCES: dict[str, Reference] = {
-    "ANGLE_TO_PIXELDIST": "angle_to_pixel_distance",
-    "PIXELDIST_TO_ANGLE": "pixel_distance_to_angle",
-}
 _POLYNOMIALS = {
     "angle_to_pixeldist_poly": "angle_to_pixel_distance",
     "pixeldist_to_angle_poly": "pixel_distance_to_angle",
@@ -76,14 +65,14 @@ class Calibration:
         if not 1 <= min(width, height) <= max(width, height) <= MOST_PIXELS:
             raise values.fail("resolution", "a width and a height of at least 1 pixel", [width, height])
         shutter = values.text("shutter_type") if "shutter_type" in values else "GLOBAL"
-        if shutter not in _SHUTTERS:
-            raise values.fail("shutter_type", f"one of {', '.join(_SHUTTERS)}", shutter)
+        if shutter not in NCORE_SHUTTERS:
+            raise values.fail("shutter_type", f"one of {', '.join(NCORE_SHUTTERS)}", shutter)
         try:
             lens = _ftheta(values) if kind == "ftheta" else _with_film(kind, values)
             glass = _windshield(values.object(_WINDSHIELD)) if _WINDSHIELD in values else None
         except InvalidArgument as error:
             raise values.fail("", f"a lens of the type {kind}", str(error)) from error
-        return Calibration(lens, width, height, _SHUTTERS[shutter], glass)
+        return Calibration(lens, width, height, NCORE_SHUTTERS[shutter], glass)
 
     @staticmethod
     def of(camera: Camera) -> Calibration:
@@ -100,7 +89,7 @@ class Calibration:
 
     def values(self) -> dict[str, Any]:
         """The fields of the JSON object that `read` reads."""
-        shutter = next(name for name, ours in _SHUTTERS.items() if ours == self.shutter)
+        shutter = next(name for name, ours in NCORE_SHUTTERS.items() if ours == self.shutter)
         values: dict[str, Any] = {"resolution": [self.width, self.height], "shutter_type": shutter}
         lens = self.lens
         if isinstance(lens, SpinningLidar):
@@ -108,7 +97,7 @@ class Calibration:
         if isinstance(lens, FThetaLens):
             kind = "ftheta"
             values["principal_point"] = [lens.cx - _F_THETA_CENTER, lens.cy - _F_THETA_CENTER]
-            values["reference_poly"] = next(name for name, ours in _REFERENCES.items() if ours == lens.reference)
+            values["reference_poly"] = next(name for name, ours in NCORE_REFERENCES.items() if ours == lens.reference)
             values |= {theirs: list(getattr(lens, ours)) for theirs, ours in _POLYNOMIALS.items()}
             values |= {"linear_cde": list(lens.linear), "max_angle": lens.max_angle}
         else:
@@ -173,12 +162,14 @@ def _with_film(kind: str, values: Fields) -> Lens:
 def _ftheta(values: Fields) -> FThetaLens:
     cx, cy = values.array("principal_point", (2,)) + _F_THETA_CENTER
     reference = values.text("reference_poly")
-    if reference not in _REFERENCES:
-        raise values.fail("reference_poly", f"one of {', '.join(_REFERENCES)}", reference)
+    if reference not in NCORE_REFERENCES:
+        raise values.fail("reference_poly", f"one of {', '.join(NCORE_REFERENCES)}", reference)
     polynomials: dict[str, Any] = {ours: _numbers(values, theirs) for theirs, ours in _POLYNOMIALS.items()}
     linear = tuple(values.array("linear_cde", (3,))) if "linear_cde" in values else (1.0, 0.0, 0.0)
     angle = values.number("max_angle")
-    return FThetaLens(cx=cx, cy=cy, max_angle=angle, reference=_REFERENCES[reference], linear=linear, **polynomials)
+    return FThetaLens(
+        cx=cx, cy=cy, max_angle=angle, reference=NCORE_REFERENCES[reference], linear=linear, **polynomials
+    )
 
 
 def _windshield(values: Fields) -> Windshield:

@@ -149,3 +149,17 @@ def checked_rotation(fields: Fields, name: str, matrix: Float64) -> Float64:
     raise malformed(
         fields.path, f"{fields.place(name)}: expected an orthonormal rotation of determinant 1, got {shortened(why)}"
     )
+
+
+# OpenGL's cameras look along -z with y up.
+OPENGL = np.diag([1.0, -1.0, -1.0])
+
+
+def opengl_pose(fields: Fields, name: str, to_world: Float64) -> tuple[Float64, Float64]:
+    """Returns rotation [3, 3] and translation [3], world to camera, of a matrix [3 or 4, 4] with OpenGL's axes.
+
+    Raises:
+        InvalidArgument: the matrix, the field `name`, has no rotation.
+    """
+    rotation = (checked_rotation(fields, name, to_world[:3, :3]) @ OPENGL).T
+    return rotation, -rotation @ to_world[:3, 3]

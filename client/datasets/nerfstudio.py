@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import numpy as np
-
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.datasets import calibration
-from lumigrad.client.datasets.fields import Fields, checked_rotation
+from lumigrad.client.datasets.fields import Fields, opengl_pose
 from lumigrad.client.datasets.files import Files, portable, unique_names
 from lumigrad.client.datasets.nerfstudio_lens import lens_of, say_ignored
 from lumigrad.client.datasets.points import Points
@@ -19,8 +17,6 @@ from lumigrad.client.formats.source import malformed
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.camera_models import SensorModel
 
-# OpenGL's cameras look along -z with y up.
-_OPENGL = np.diag([1.0, -1.0, -1.0])
 # The pose when the last row of a rolling shutter is exposed.
 END_POSE = "transform_matrix_end"
 # The lists of photographs to fit, and of those to evaluate a fit with.
@@ -75,9 +71,7 @@ def _sensor(frame: Fields) -> Camera:
 
 def _pose(frame: Fields, name: str) -> tuple[Float64, Float64]:
     """Returns rotation [3, 3] and translation [3], world to camera."""
-    to_world = frame.array(name, (4, 4), (3, 4))
-    rotation = (checked_rotation(frame, name, to_world[:3, :3]) @ _OPENGL).T
-    return rotation, -rotation @ to_world[:3, 3]
+    return opengl_pose(frame, name, frame.array(name, (4, 4), (3, 4)))
 
 
 def _split(top: Fields, files: Sequence[str], names: Sequence[str]) -> Split | None:

@@ -6,15 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from lumigrad.client.datasets.fields import Fields, checked_rotation, read_json
+from lumigrad.client.datasets.fields import Fields, opengl_pose, read_json
 from lumigrad.client.datasets.files import Files
 from lumigrad.client.datasets.view import Intrinsics, View
 from lumigrad.client.formats.source import malformed
 
 # Poses that Polycam has refined are better than ARKit's.
 _FOLDERS = (("corrected_cameras", "corrected_images"), ("cameras", "images"))
-# The camera's axes are OpenGL's, x right, y up, z back; y is up in the world.
-_OPENGL = np.diag([1.0, -1.0, -1.0])
 
 
 def find_keyframes(folder: Path) -> Path | None:
@@ -47,6 +45,5 @@ def _view(file: Path, photographs: Files, sensors: bool) -> View:
     if min(lens.values["fx"], lens.values["fy"]) <= 0:
         raise malformed(file, f"expected focal lengths in pixels > 0, got {lens.values}")
     to_world = np.array([[fields.number(f"t_{row}{column}") for column in range(4)] for row in range(3)])
-    rotation = (checked_rotation(fields, "t_00 to t_22", to_world[:, :3]) @ _OPENGL).T
-    camera = lens.camera(rotation, -rotation @ to_world[:, 3], sensors)
+    camera = lens.camera(*opengl_pose(fields, "t_00 to t_22", to_world), sensors)
     return View(file.stem, camera, photographs.picture(file.stem), file=file.stem)

@@ -11,6 +11,7 @@ import numpy as np
 
 from lumigrad.client.base.replacing import write_text
 from lumigrad.client.datasets.calibration import Calibration
+from lumigrad.client.datasets.fields import OPENGL
 from lumigrad.client.datasets.frame import offset_of
 from lumigrad.client.datasets.nerfstudio import END_POSE, LISTS
 from lumigrad.client.datasets.points import Points
@@ -22,8 +23,6 @@ from lumigrad.client.values.camera_models import OpenCVModel, SensorModel
 from lumigrad.client.values.lenses import FisheyeLens, PinholeLens
 from lumigrad.client.values.rotations import pose_array
 
-# OpenGL's cameras look along -z with y up.
-_OPENGL = np.diag([1.0, -1.0, -1.0])
 _COEFFICIENTS = ("k1", "k2", "p1", "p2", "k3", "k4", "k5", "k6")
 
 
@@ -99,7 +98,7 @@ def _files(view: View, folder: Path) -> dict[str, object]:
 def _to_world(matrix: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> list[list[float]]:
     """[4, 4] camera to world with OpenGL's axes, of a matrix [4, 4] world to camera."""
     to_world = np.linalg.inv(matrix)
-    to_world[:3, :3] = to_world[:3, :3] @ _OPENGL
+    to_world[:3, :3] = to_world[:3, :3] @ OPENGL
     rows: list[list[float]] = to_world.tolist()
     return rows
 

@@ -99,15 +99,27 @@ def write_inria_parts(
 
 def _properties(scene: StoredScene) -> dict[str, Float32]:
     """Returns the properties [N] of Gaussians by name, in order."""
-    columns: dict[str, Float32] = dict(zip("xyz", scene.means.T, strict=True))
-    columns |= dict.fromkeys(("nx", "ny", "nz"), np.zeros(len(scene), np.float32))
+    places: dict[str, Float32] = dict(zip("xyz", scene.means.T, strict=True))
+    places |= dict.fromkeys(("nx", "ny", "nz"), np.zeros(len(scene), np.float32))
+    scales = logarithms_of_scales(scene.scales[:, : 2 if scene.is_flat else 3])
+    return places | look_columns(scene.sh, logits_of_opacities(scene.opacities), scales, scene.quats)
+
+
+def look_columns(sh: Float32, logits: Float32, logarithms: Float32, quats: Float32) -> dict[str, Float32]:
+    """Returns the properties [N] but for positions, in order.
+
+    Args:
+        sh: [N, K, 3] coefficients of spherical harmonics.
+        logits: [N] of opacities.
+        logarithms: [N, 2 or 3] of scales.
+        quats: [N, 4] rotations (w, x, y, z).
+    """
     # Channel-major: all coefficients of red, then green, then blue.
-    rest = scene.sh[:, 1:].transpose(0, 2, 1).reshape(len(scene), 3 * (scene.sh.shape[1] - 1))
-    columns |= {f"f_dc_{k}": scene.sh[:, 0, k] for k in range(3)}
-    columns |= {f"f_rest_{k}": rest[:, k] for k in range(rest.shape[1])}
-    columns["opacity"] = logits_of_opacities(scene.opacities)
-    columns |= {f"scale_{k}": logarithms_of_scales(scene.scales[:, k]) for k in range(2 if scene.is_flat else 3)}
-    columns |= {f"rot_{k}": scene.quats[:, k] for k in range(4)}
+    rest = sh[:, 1:].transpose(0, 2, 1).reshape(len(sh), 3 * (sh.shape[1] - 1))
+    groups = {"f_dc": sh[:, 0], "f_rest": rest, "opacity": logits, "scale": logarithms, "rot": quats}
+    columns: dict[str, Float32] = {}
+    for name, group in groups.items():
+        columns |= {name: group} if group.ndim == 1 else {f"{name}_{k}": group[:, k] for k in range(group.shape[1])}
     return columns
 
 

@@ -10,15 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lumigrad.client.base.arrays import Float64
-from lumigrad.client.formats.ply_header import PlyElement, PlyHeader
+from lumigrad.client.formats.ply_header import CODES, PlyElement, PlyHeader
 from lumigrad.client.formats.polygons import triangles_of
 
 _CORNERS = ("vertex_indices", "vertex_index")
-_CODES = {
-    "char": "i1", "uchar": "u1", "short": "i2", "ushort": "u2", "int": "i4", "uint": "u4", "float": "f4",
-    "double": "f8", "int8": "i1", "uint8": "u1", "int16": "i2", "uint16": "u2", "int32": "i4", "uint32": "u4",
-    "float32": "f4", "float64": "f8",
-}  # fmt: skip
 
 
 def read_ply(path: str | PathLike[str]) -> tuple[Float64, npt.NDArray[np.int64]]:
@@ -131,11 +126,11 @@ class _Binary:
         fields: list[Any] = []
         for name, kind in element.types.items():
             if kind != "list":
-                fields.append((name, self._order + _CODES[kind]))
+                fields.append((name, self._order + CODES[kind]))
                 continue
             length, value = element.lists[name]
-            fields.append((f"length of {name}", self._order + _CODES[length]))
-            fields.append((name, self._order + _CODES[value], (counts[name],)))
+            fields.append((f"length of {name}", self._order + CODES[length]))
+            fields.append((name, self._order + CODES[value], (counts[name],)))
         dtype = np.dtype(fields)
         if dtype.itemsize * element.count > len(self._bytes) - self._at:
             return None
@@ -168,14 +163,14 @@ class _Binary:
                 size = 1
                 if length:
                     (size,) = self._values(element, length, at, 1)
-                    at += np.dtype(_CODES[length]).itemsize
+                    at += np.dtype(CODES[length]).itemsize
                 row[name] = self._values(element, value, at, int(size))
                 at += row[name].nbytes
             row[""] = at
             yield row
 
     def _values(self, element: PlyElement, kind: str, at: int, count: int) -> npt.NDArray[Any]:
-        dtype = np.dtype(self._order + _CODES[kind])
+        dtype = np.dtype(self._order + CODES[kind])
         if count < 0 or at + count * dtype.itemsize > len(self._bytes):
             raise _short(self._header, element)
         return np.frombuffer(self._bytes, dtype, count, at)

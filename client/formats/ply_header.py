@@ -19,12 +19,12 @@ from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.source import malformed
 
 _LONGEST_HEADER = 1 << 20
-_SIZES = {
-    **dict.fromkeys(("char", "uchar", "int8", "uint8"), 1),
-    **dict.fromkeys(("short", "ushort", "int16", "uint16"), 2),
-    **dict.fromkeys(("int", "uint", "float", "int32", "uint32", "float32"), 4),
-    **dict.fromkeys(("double", "float64"), 8),
-}
+# NumPy's codes of types, whose last character is the size in bytes.
+CODES = {
+    "char": "i1", "uchar": "u1", "short": "i2", "ushort": "u2", "int": "i4", "uint": "u4", "float": "f4",
+    "double": "f8", "int8": "i1", "uint8": "u1", "int16": "i2", "uint16": "u2", "int32": "i4", "uint32": "u4",
+    "float32": "f4", "float64": "f8",
+}  # fmt: skip
 _KINDS = {np.dtype(np.uint8): "u1", np.dtype(np.float64): "<f8"}
 _END = re.compile(rb"[\r\n](?P<text>end_header[ \t]*)(\r\n|\r|\n)")
 _FORMATS = ("ascii", "binary_little_endian", "binary_big_endian")
@@ -181,11 +181,11 @@ def _add_property(element: PlyElement, words: list[str], text: bool) -> bool:
     """Adds a property; returns False if the line is not a valid one."""
     is_list = words[:1] == ["list"]
     types = words[1:3] if is_list else words[:1]
-    if len(words) != (4 if is_list else 2) or not all(kind in _SIZES for kind in types) or words[-1] in element.types:
+    if len(words) != (4 if is_list else 2) or not all(kind in CODES for kind in types) or words[-1] in element.types:
         return False
     element.types[words[-1]] = "list" if is_list else types[0]
     if is_list:
         element.lists[words[-1]] = types[0], types[1]
     # A value in text takes at least a digit and a separator.
-    element.row_bytes += 2 if text else _SIZES[types[0]]
+    element.row_bytes += 2 if text else int(CODES[types[0]][-1])
     return True

@@ -161,7 +161,6 @@ class GaussianSettings(RenderSettings):
             response in space along the ray of each pixel. None: "ray" with lidars, else "picture".
         primitive: "volume" (None): ellipsoids; "surfel": flat discs in the plane of the first two axes, which rays hit,
             with OpenCV's pinholes without distortion.
-            Not with `deterministic`, "ids", `retain` or gradients, along rays or of surfels.
         max_error_px: of scenes with levels of detail, as are the next two: each page is drawn at its coarsest level
             whose error is at most so many pixels; None: 1.
         max_gaussians: how many Gaussians are drawn at most, for which all pages become coarser alike; None: as many as

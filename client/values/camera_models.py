@@ -31,6 +31,11 @@ DISTORTION_LENGTHS = (0, 4, 5, 8)
 Projection = Literal["pinhole", "orthographic", "fisheye"]
 Shutter = Literal["global", "top_to_bottom", "left_to_right", "bottom_to_top", "right_to_left"]
 RowTime = Literal["continuous", "staircase"]
+# Names of shutters in NCore's files and gsplat's classes.
+NCORE_SHUTTERS: dict[str, Shutter] = {
+    "GLOBAL": "global",
+    **{f"ROLLING_{name.upper()}": name for name in get_args(Shutter) if name != "global"},
+}
 
 
 @dataclass(frozen=True, eq=False)

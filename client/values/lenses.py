@@ -21,6 +21,11 @@ from lumigrad.protos.drive.lidars import LIDARS
 LensDomain = Literal["monotone", "gsplat"]
 SpinDirection = Literal["counter_clockwise", "clockwise"]
 Reference = Literal["angle_to_pixel_distance", "pixel_distance_to_angle"]
+# Names of references in NCore's files and gsplat's classes.
+NCORE_REFERENCES: dict[str, Reference] = {
+    "ANGLE_TO_PIXELDIST": "angle_to_pixel_distance",
+    "PIXELDIST_TO_ANGLE": "pixel_distance_to_angle",
+}
 Numbers = tuple[float, ...]
 # The numbers of coefficients of polynomials of two variables, of the orders 0 to 5.
 WINDSHIELD_LENGTHS = (1, 3, 6, 10, 15, 21)

@@ -14,6 +14,7 @@ from lumigrad.client.base.arguments import one_of
 from lumigrad.client.base.arrays import check_shape
 from lumigrad.client.compat.gsplat.options import gsplat_refusals
 from lumigrad.client.formats.compressed_ply import write_compressed_ply
+from lumigrad.client.formats.inria_ply import look_columns
 from lumigrad.client.formats.ply_header import PlyHeader, write_vertices
 from lumigrad.client.formats.scene import StoredScene, opacities_from_logits, scales_from_logarithms
 from lumigrad.client.formats.splat import write_splat
@@ -60,10 +61,11 @@ def export_splats(
     arrays = {name: array[np.logical_and.reduce(finite)] for name, array in arrays.items()}
     with TemporaryDirectory() as folder:
         path = Path(folder, "scene")
+        sh = np.concatenate([arrays["sh0"], arrays["shN"]], axis=1)
         if format == "ply":
-            write_vertices(path, _columns(arrays))
+            looks = look_columns(sh, arrays["opacities"], arrays["scales"], arrays["quats"])
+            write_vertices(path, dict(zip("xyz", arrays["means"].T, strict=True)) | looks)
         else:
-            sh = np.concatenate([arrays["sh0"], arrays["shN"]], axis=1)
             scene = StoredScene(
                 arrays["means"], arrays["quats"], scales_from_logarithms(arrays["scales"]),
                 opacities_from_logits(arrays["opacities"]), sh,
@@ -114,15 +116,3 @@ def load_ply_to_splats(path: str | PathLike[str]) -> dict[str, torch.Tensor]:
         "sh0": columns(*(f"f_dc_{k}" for k in range(3)))[:, None],
         "shN": higher.reshape(len(means), 3, rest // 3).transpose(1, 2).contiguous(),
     }
-
-
-def _columns(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Properties of a file as Inria's trainer writes them; higher harmonics channel by channel."""
-    higher = arrays["shN"]
-    rest = higher.transpose(0, 2, 1).reshape(len(higher), 3 * higher.shape[1])
-    groups = {"f_dc": arrays["sh0"][:, 0], "f_rest": rest, "opacity": arrays["opacities"]}
-    groups |= {"scale": arrays["scales"], "rot": arrays["quats"]}
-    found = dict(zip("xyz", arrays["means"].T, strict=True))
-    for name, group in groups.items():
-        found |= {name: group} if group.ndim == 1 else {f"{name}_{k}": group[:, k] for k in range(group.shape[1])}
-    return found

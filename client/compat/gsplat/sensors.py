@@ -26,22 +26,11 @@ from lumigrad.client.operators.sensors import OF_LIDAR, RAYS, SensorMatrices
 from lumigrad.client.settings.gaussians import UnscentedTransform
 from lumigrad.client.torch.gaussian_inputs import TENSORS
 from lumigrad.client.torch.remote import on_host
-from lumigrad.client.values.camera_models import Projection, RowTime, Shutter
-from lumigrad.client.values.lenses import WINDSHIELD_LENGTHS, LensDomain, Reference, SpinDirection
+from lumigrad.client.values.camera_models import NCORE_SHUTTERS, Projection, RowTime, Shutter
+from lumigrad.client.values.lenses import NCORE_REFERENCES, WINDSHIELD_LENGTHS, LensDomain, Reference, SpinDirection
 
 Arguments = Mapping[str, Any]
 MODELS = {"pinhole": "pinhole", "ortho": "orthographic", "fisheye": "fisheye", "ftheta": "ftheta", "lidar": "lidar"}
-_SHUTTERS: dict[str, Shutter] = {
-    "ROLLING_TOP_TO_BOTTOM": "top_to_bottom",
-    "ROLLING_LEFT_TO_RIGHT": "left_to_right",
-    "ROLLING_BOTTOM_TO_TOP": "bottom_to_top",
-    "ROLLING_RIGHT_TO_LEFT": "right_to_left",
-    "GLOBAL": "global",
-}
-_REFERENCES: dict[str, Reference] = {
-    "ANGLE_TO_PIXELDIST": "angle_to_pixel_distance",
-    "PIXELDIST_TO_ANGLE": "pixel_distance_to_angle",
-}
 _OF_FTHETA = ("angle_to_pixel_distance", "pixel_distance_to_angle", "linear")
 _COEFFICIENTS = ("radial_coeffs", "tangential_coeffs", "thin_prism_coeffs")
 _OF_LENSES = (*_COEFFICIENTS, "ftheta_coeffs", "external_distortion_coeffs")
@@ -153,9 +142,9 @@ def _shutter(value: Any) -> Shutter:
     if value is None:
         return "global"
     name = _name_of(value, RollingShutterType)
-    if name not in tuple(_SHUTTERS):
+    if name not in tuple(NCORE_SHUTTERS):
         raise InvalidArgument.of("rolling_shutter", f"expected a RollingShutterType, got {value!r}")
-    return _SHUTTERS[name]
+    return NCORE_SHUTTERS[name]
 
 
 def _name_of(value: Any, kind: type[Enum]) -> Any:
@@ -214,9 +203,9 @@ def _ftheta(
     for ours, theirs, values in zip(_OF_FTHETA, names, polynomials, strict=False):
         inputs[ours] = _shared(views, f"ftheta_coeffs.{theirs}", values)
     reference = _name_of(kind, FThetaPolynomialType)
-    one_of("ftheta_coeffs.reference_poly", reference, _REFERENCES)
+    one_of("ftheta_coeffs.reference_poly", reference, NCORE_REFERENCES)
     # No angle from the axis is larger than half a turn, and gsplat's own programs write 1000 for "no limit".
-    return _REFERENCES[reference], min(number("ftheta_coeffs.max_angle", angle), math.pi)
+    return NCORE_REFERENCES[reference], min(number("ftheta_coeffs.max_angle", angle), math.pi)
 
 
 def _lidar(given: Arguments, views: tuple[int, ...], model: str, inputs: dict[str, Any]) -> SpinDirection:

@@ -1,4 +1,4 @@
-"""Of many combinations of parameters some are run: with all pairs of values, the same each time, and all of a few."""
+"""Some of many combinations of parameters are run: with all pairs of values, the same each time; all of a few."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from support.workers.worker import WorkerProcess, worker
 SIZES = ((960, 540), (1920, 1080))
 CAMERAS = (1, 2, 4)
 SCENE = "benchmark"
-# Of the cameras of a car, degrees to the left.
+# Headings of the cameras of a car, degrees to the left.
 _HEADINGS = (0, 60, -60, 180)
 
 

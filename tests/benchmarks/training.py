@@ -61,7 +61,7 @@ SUM = re.compile(
 )
 SECONDS = 3.0
 LEAST = 5
-# Of the worker's steps and those in process: the medians of so many turns, each of so many steps, after one more.
+# Medians are those of so many turns, each of so many steps, after one more; on the worker and in process.
 TURNS, BURST = 7, 12
 # Steps on their way: as many as hide a round trip, and few enough to begin a measurement soon.
 AHEAD, BATCHES_AHEAD = 8, 4
@@ -220,7 +220,7 @@ def _parts_table() -> str:
             before = _sums(process)
             with Client(process.target, lane=lane) as client, way(client) as step:
                 found = _parts(step, process)
-            # Those of a training are known when it has ended.
+            # Sums of a training are known when it has ended.
             moved = _sums(process) - before
             cells = [f"{moved[direction] / PARTS_STEPS:,.0f}" for direction in ("received", "sent")]
             stages = [sum(found[stage] for stage in stages) for stages in PARTS.values()]
@@ -256,7 +256,7 @@ def _ways_in_parts() -> Iterator[tuple[str, LaneMode, Callable[[Client], Abstrac
 
 
 def _parts(step: Step, process: WorkerProcess) -> dict[str, float]:
-    """Of a step, the medians of some turns: bytes, seconds of the worker's stages, of the step and of this process."""
+    """Medians of some turns of a step: bytes, seconds of the worker's stages, of the step and of this process."""
     turns: list[dict[str, float]] = []
     for _ in range(1 + PARTS_TURNS):
         before, processor, start = _sums(process), time.process_time(), time.perf_counter()

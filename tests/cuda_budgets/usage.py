@@ -63,7 +63,7 @@ def of_module(
     for (architecture, mangled), (registers, local) in resources.items():
         name = names[mangled]
         if not name.startswith("lumigrad::"):
-            continue  # Of a library.
+            continue  # A library's kernel.
         counts = instructions[architecture, mangled]
         here = Usage(registers, local, **{kind: sum(counts[i] for i in group) for kind, group in _KINDS.items()})
         key = architecture, name.removeprefix("lumigrad::")

@@ -18,7 +18,7 @@ from support.gaussians.cases import gsplat_cases, upstream_of
 from support.gaussians.reference_runs import ReferenceScene
 
 CASES = {case.name: case for case in gsplat_cases()}
-# Those in which the operator has something to do; the kernels are tested with all.
+# Cases in which the operator has something to do; the kernels are tested with all.
 NAMES = (
     "covariances",
     "degree_2_of_3",

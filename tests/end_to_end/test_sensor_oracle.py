@@ -151,7 +151,7 @@ def test_gsplats_function_reproduces_cases_computed_elsewhere(path: Path, client
     tolerance = 5e-5 if given["with_eval3d"] else 3e-5
     assert_image(image.detach().numpy()[stable], expected[stable], tolerance * max(1.0, float(np.abs(expected).max())))
     radii = found.arrays["exact_radii"]
-    # Those of gsplat's lidars are a turn wide across the azimuth of half a turn.
+    # Radii of gsplat's lidars are a turn wide across the azimuth of half a turn.
     whole = (radii < 1e5).all(-1)
     np.testing.assert_array_equal(meta["radii"].numpy()[whole], radii[whole])
     if given["camera_model"] == "lidar":

@@ -34,7 +34,7 @@ def balls(count: int = 60) -> Spheres:
 def test_a_scene_is_shown_sharpens_at_rest_and_outlives_its_worker(browser: Any, tmp_path: Path) -> None:
     scene = blobs()
     scene.save(tmp_path / "blobs.ply")
-    # Of the second worker, which the viewer must leave before it is stopped.
+    # Clients of the second worker must leave it before it is stopped.
     with ExitStack() as later, worker("--device", "cpu") as first:
         port, target = first.port, first.target
         with opened(options(target, str(tmp_path / "blobs.ply"))) as viewer:

@@ -364,7 +364,7 @@ def rollouts(target: Callable[[], str], steps: int, disturb: Callable[[], None],
 
 @pytest.fixture(scope="module")
 def steps(request: pytest.FixtureRequest) -> int:
-    """Of a rollout: with `--whole` as many as a simulation of 20 s has."""
+    """The steps of a rollout: with `--whole` as many as a simulation of 20 s has."""
     return 200 if request.config.getoption("whole") else 10
 
 

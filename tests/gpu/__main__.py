@@ -101,7 +101,7 @@ def _run(step: str, context: Context) -> bool:
 
 
 def _worst(found: dict[str, Any]) -> str:
-    """Of a step's cases, where it has no status of its own."""
+    """The worst status of a step's cases, where it has none of its own."""
     bad = [
         f"{name}: {case['status']}"
         for name, case in found.get("cases", {}).items()

@@ -132,7 +132,7 @@ def _headers() -> list[str]:
 
 
 def packed_version(headers: Path) -> str:
-    """Of Python, as its headers tell it."""
+    """The version of Python, as its headers tell it."""
     text = (headers / "patchlevel.h").read_text(encoding="utf-8")
     return ".".join(re.findall(r"#define PY_M(?:AJOR|INOR)_VERSION\s+(\d+)", text))
 

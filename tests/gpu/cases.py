@@ -295,7 +295,7 @@ class Adam:
 def adam_parameters(
     raw: Tensors, gradients: Mapping[str, training.Gradient], moments: Mapping[str, tuple[Any, Any]], values: Tensors
 ) -> dict[str, training.Parameter]:
-    """Those that are in `values` have an activation, which is written there."""
+    """Parameters that are in `values` have an activation, which is written there."""
     return {
         name: training.Parameter(
             raw=raw[name], gradient=gradients[name], first=first, second=second, learning_rate=RATE,

@@ -27,7 +27,7 @@ _TESTS = {
 }
 _SANITIZER_TOOLS = ("memcheck", "racecheck", "synccheck")
 _FOUND_ERRORS = 86
-# Those that look at kernels of torch, too, unless they are told which; and the option's names in several versions.
+# Tools that look at kernels of torch, too, unless they are told which; and the option's names in several versions.
 _FILTERED = ("racecheck", "synccheck")
 _FILTERS = ("--kernel-regex", "--kernel-name", "--filter")
 

@@ -61,7 +61,7 @@ def _run(calls: Calls, seconds: float, barrier: Any, results: Any) -> None:
 
 
 def _times(client: Any, calls: Calls, seconds: float) -> list[float]:
-    """Of those that end within the time."""
+    """The times of calls that end within the time."""
     times = []
     until = (start := time.perf_counter()) + seconds
     while start < until:

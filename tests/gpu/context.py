@@ -20,7 +20,7 @@ BUILD = ROOT / "build" / "gpu"
 SITE = BUILD / "site"
 PACK = ROOT / ".gpu-pack"
 OUT_OF_TIME, STARTED = "out of time", "started"
-# Of its time, a command that is interrupted has this long to write what it has; seconds.
+# A command that is interrupted has this part of its time to write what it has; seconds.
 _GRACE = 15.0
 # So often the last line of a command's output is shown; seconds.
 _PROGRESS = 5.0

@@ -80,7 +80,7 @@ def _use_emulation(stack: ExitStack) -> None:
 
 @dataclass(frozen=True)
 class Times:
-    """Of one call: milliseconds on the device, and of the host until it had queued the work."""
+    """The times of one call: milliseconds on the device, and of the host until it had queued the work."""
 
     median_ms: float
     p99_ms: float

@@ -97,7 +97,7 @@ def _scene(files: tuple[str, ...]) -> None:
 
 
 def _headers(named: str | None) -> None:
-    """Those of a Python 3.12: without them nothing can be built for it."""
+    """Packs the headers of a Python 3.12, without which nothing can be built for it."""
     programs = [named] if named else _pythons()
     found = next(filter(None, map(_include_of, programs)), None)
     if found is None:

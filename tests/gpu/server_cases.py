@@ -21,7 +21,7 @@ NEEDED = (
     "grpc", "grpc_health", "grpc_reflection", "google.rpc", "isal", "PIL", "prometheus_client", "simplejpeg",
     "lumigrad.v1", "lumigrad.drive.v1",
 )  # fmt: skip
-# Of a call, for as many pictures as a simulator asks for at a time.
+# Pictures of a call: as many as a simulator asks for at a time.
 _BATCH = 64
 _RGB_D: dict[str, Any] = {
     "outputs": ("color", "expected_depth"),
@@ -51,7 +51,7 @@ def server_cases(device: Device) -> list[Case]:
 
 @dataclass(frozen=True)
 class Pictures:
-    """Of Gaussians, from cameras beside each other; `options` are arguments of the client's `render`."""
+    """Pictures of Gaussians from cameras beside each other; `options` are arguments of the client's `render`."""
 
     gaussians: int
     width: int
@@ -164,7 +164,7 @@ def _training(device: Device) -> dict[str, Any]:
 
 
 def _rate(call: Callable[[], object], seconds: float) -> dict[str, float]:
-    """Of a call that is made again and again, after one that warms up."""
+    """The rate of a call that is made again and again, after one that warms up."""
     call()
     times: list[float] = []
     until = (start := time.perf_counter()) + seconds

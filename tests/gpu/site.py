@@ -66,7 +66,7 @@ def _name_the_tests() -> None:
 
 
 def protos_digest() -> str:
-    """Of what messages are generated from: those of other protos would break the server when it is in use."""
+    """A digest of what messages are generated from: those of other protos would break the server in use."""
     protos = sorted((ROOT / "protos" / "lumigrad").rglob("*.proto"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in protos)).hexdigest()
 

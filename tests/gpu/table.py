@@ -100,7 +100,7 @@ def _others(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _status(part: dict[str, Any]) -> str:
-    """Of a part of a step, which may have been killed in it."""
+    """The status of a part of a step, which may have been killed in it."""
     return _CUT_OFF if part["status"] == STARTED else str(part["status"])
 
 

@@ -34,7 +34,7 @@ class Queries:
         self._points = [wp.from_torch(each, dtype=wp.vec3) for each in tensors]
 
     def distances(self, kind: int) -> torch.Tensor:
-        """Of one set of points, on torch's stream."""
+        """The distances of one set of points, on torch's stream."""
         points = self._points[kind]
         found = torch.empty(len(points), device=wp.device_to_torch(self._device))
         closest = torch.empty(len(points), 3, device=found.device)

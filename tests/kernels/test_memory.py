@@ -103,7 +103,7 @@ def test_what_was_for_a_burst_goes_back_to_the_system_after_a_while(tmp_path: Pa
         def resident() -> float:
             return psutil.Process(child.pid).memory_info().rss / MIB
 
-        # Of all sizes: 10 MiB is a picture of 1280 x 720.
+        # Blocks of all sizes: 10 MiB is a picture of 1280 x 720.
         burst = (*[10] * 8, *[1] * 32)
         assert held_after(10) == 10
         before = resident()

@@ -86,7 +86,7 @@ def test_a_small_job_runs_on_the_thread_that_waits_for_it_while_the_device_is_id
     job, outcome = anywhere(executor)
     assert (outcome, job.thread) == (Outcome.DONE, threading.get_native_id())
     assert executor.queue.last_success > 0.0 and not executor.is_busy
-    # Of a job of Python, too.
+    # A job of Python has a result, too.
     assert Asked(executor, lambda: 1, StandInCall()).wait().result == 1
 
 

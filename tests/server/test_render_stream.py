@@ -179,7 +179,7 @@ def test_what_names_no_frame_ends_the_stream(client: RawClient, raw: bytes) -> N
     good = render_pb2.FrameRequest(number=1, render=render_pb2.RenderRequest(spec=stored_spec(client)))
     path = "/lumigrad.v1.RenderService/RenderStream"
     replies = client.channel.stream_stream(path)(iter((good.SerializeToString(), raw)), timeout=20)
-    # Of numbers that do not grow, too.
+    # Numbers need not grow.
     assert render_pb2.FrameReply.FromString(next(replies)).reply.payload_bytes
     error = failure(lambda: next(replies))
     assert error.code() == Code.INVALID_ARGUMENT

@@ -25,8 +25,8 @@ from tests.soak.tally import Tally
 
 # What must be zero at rest.
 REST = ("lumigrad_calls_in_progress", "lumigrad_transit_bytes", "lumigrad_contexts", "lumigrad_trainings")
-# Of the time, at the beginning: each window loses its worker. After it one worker lives on, so that what it holds may
-# show a trend; connections and readers go on failing.
+# Share of the time, at the beginning, in which each window loses its worker. After it one worker lives on, so that
+# what it holds may show a trend; connections and readers go on failing.
 STORM = 0.3
 _CALLS_AT_ONCE = 8
 _PROBE_SECONDS = 0.2
@@ -70,7 +70,7 @@ class Course:
     spool: Path
     window_seconds: float
     rate: float
-    # Of small renders beside all this, while no worker dies.
+    # Times of small renders beside all this, while no worker dies.
     probes: Histogram = field(default_factory=Histogram)
 
     def windows(self, seconds: float) -> Iterator[Window]:

@@ -16,7 +16,7 @@ MIB = 1 << 20
 _LIBC = ctypes.CDLL(None)
 # glibc's name for it is M_ARENA_MAX.
 _ARENA_MAX = -8
-# Of /proc/PID/maps: the device and inode of a mapping, and its path.
+# The device and inode of a mapping in /proc/PID/maps, and its path.
 _MAPPING = re.compile(r"^\S+ \S+ \S+ (\S+ \d+) +(\S.*)$", re.MULTILINE)
 
 
@@ -51,7 +51,7 @@ def hold_little() -> None:
 
 
 def sample(pid: int) -> Sample:
-    """Of a process; of this one, after it has collected its garbage and given free memory back."""
+    """A sample of a process; this one first collects its garbage and gives free memory back."""
     if pid == os.getpid():
         gc.collect()
         if hasattr(_LIBC, "malloc_trim"):

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Of the windows, at the beginning: caches fill, threads start.
+# Share of the windows, at the beginning, in which caches fill and threads start.
 WARM_UP = 0.3
 # Below this, caches that are still filling cannot be told from growth.
 FEWEST_WINDOWS = 8

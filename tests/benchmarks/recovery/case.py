@@ -70,7 +70,7 @@ def recover(incident: Incident) -> Recovery:
 
 
 def _calls(incident: Incident, began: float) -> Iterator[Recovery]:
-    """Of each good reply, the time since the one before it, or since the fault."""
+    """Yields for each good reply the time since the one before it, or since the fault."""
     failed, until, is_over = 0, began + _PATIENCE_SECONDS, False
     while not is_over:
         assert time.monotonic() < until, "nothing comes back"

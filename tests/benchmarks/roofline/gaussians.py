@@ -34,10 +34,10 @@ class Work:
     gaussians: int
     visible: int
     pixels: int
-    pairs: float  # Of tiles and Gaussians.
-    segments: float  # Of lists, but the first of each.
+    pairs: float  # Pairs of tiles and Gaussians.
+    segments: float  # Segments of lists, but the first of each.
     fetched: float  # Pairs of halves of tiles and Gaussians before the half has ended.
-    visits: float  # Those of them in which the Gaussian reaches a block of pixels.
+    visits: float  # Fetched pairs in which the Gaussian reaches a block of pixels.
     blocks: float  # Blocks that are reached.
 
 

@@ -27,9 +27,9 @@ SPHERE, RECORD, RECTANGLE, ROW = 28, 64, 8, 32
 class Work:
     """Numbers of things, for one view."""
 
-    pairs: float  # Of tiles and spheres.
+    pairs: float  # Pairs of tiles and spheres.
     fetched: float  # Pairs before their tile has ended.
-    visits: float  # Of warps at spheres.
+    visits: float  # Visits of warps at spheres.
 
 
 def needs() -> dict[str, Need]:

@@ -27,7 +27,7 @@ class Queue:
         return end
 
     def share(self, elapsed: float) -> float:
-        """Of the time, how much it was busy."""
+        """The share of the time in which it was busy."""
         return min(self.busy_s / (elapsed * len(self._free_at)), 1.0)
 
 

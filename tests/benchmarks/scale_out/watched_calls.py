@@ -62,7 +62,7 @@ class WatchedCalls:
         fault()
         time.sleep(seconds)
         until = time.monotonic()
-        # Those that are under way belong to it.
+        # Calls that are under way belong to it.
         self._load.wait_for_progress(5, seconds=120)
         with self._lock:
             calls = [(start, end) for start, end in self._calls if began <= start < until]

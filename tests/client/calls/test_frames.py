@@ -23,7 +23,7 @@ CLIENT = str(Path(lumigrad.client.__file__).parent)
 
 @pytest.fixture
 def stacks(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Of each RPC from now on, the client's functions that were on the stack when gRPC was called."""
+    """The client's functions that were on the stack when gRPC was called, for each RPC from now on."""
     found: list[list[str]] = []
     for kind in (grpc.UnaryUnaryMultiCallable, grpc.UnaryStreamMultiCallable, grpc.StreamStreamMultiCallable):
         for made in kind.__subclasses__():
@@ -50,7 +50,7 @@ def second() -> Iterator[WorkerProcess]:
 
 
 def deepest(stacks: list[list[str]]) -> list[str]:
-    """Of the RPCs since this was asked last."""
+    """The deepest stack of the RPCs since this was asked last."""
     assert stacks, "no RPC was seen"
     found = max(stacks, key=len)
     stacks.clear()

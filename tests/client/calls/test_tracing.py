@@ -126,7 +126,7 @@ def test_a_trace_that_is_not_kept_is_kept_by_nobody(
 
 def test_every_verb_of_the_client_is_traced() -> None:
     verbs = {name for name, member in inspect.getmembers(Client, inspect.isfunction) if not name.startswith("_")}
-    # Those that leave it to others, and the end.
+    # Methods that leave it to others, and the end.
     untraced = {"render", "query", "stream", "close"}
     assert {name for name in verbs if "begin" not in getattr(Client, name).__code__.co_names} == untraced
     assert "begin" in RenderStream.__init__.__code__.co_names

@@ -20,7 +20,7 @@ from support.workers.worker import WorkerProcess
 CLIENT, PROTOS = (f"{Path(room.__file__ or '').parent}/" for room in (lumigrad.client, lumigrad.protos))
 CAMERA = Camera.look_at((0, -1, -5), (0, 0, 0), up=(0, -1, 0), width=32, height=24)
 CLOUD = Spheres([[0, 0, 0]], [[1, 1, 1]], [1])
-# Of the client.
+# Limit for the client.
 MOST_FILES = 20
 
 

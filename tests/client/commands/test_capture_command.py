@@ -63,7 +63,7 @@ def photographs(folder: Path, count: int = 6, suffix: str = ".jpg", focal: float
 
 
 def reconstruction(folder: Path, count: int) -> Capture:
-    """Of the first photographs."""
+    """A reconstruction of the first photographs."""
     cameras = [Camera.orbit((0, 0, 0), 4.0, 40.0 * k, 20.0, width=64, height=48) for k in range(count)]
     views = tuple(View(f"p{k}", camera, folder / "images" / f"p{k}.jpg") for k, camera in enumerate(cameras))
     capture = Capture(views, Points(np.eye(3), np.full((3, 3), 0.5)))

@@ -228,7 +228,7 @@ def test_the_upper_triangles_of_covariances_are_read_and_get_the_gradient(
     given = {**tensors, "quats": None, "scales": None}
     rasterize({**given, "covars": whole}, packed=packed)[0].square().sum().backward()
     assert whole.grad.triu().any() and not whole.grad.tril(-1).any()
-    # Of a symmetric gradient both entries of a pair together are the gradient of the one number that is read.
+    # Both entries of a pair of a symmetric gradient are together the gradient of the one number that is read.
     both = whole.detach().clone().requires_grad_()
     size = {"width": WIDTH, "height": HEIGHT}
     render_gaussians(

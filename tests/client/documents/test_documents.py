@@ -75,7 +75,7 @@ def test_code_is_run_by_a_test(document: Path):
 
 
 def test_examples_are_run_by_a_test():
-    """Those that are programs; the others are modules of theirs."""
+    """Examples that are programs are run; the others are modules of theirs."""
     programs = {path.name for path in (ROOT / "examples").glob("*.py") if "__main__" in path.read_text("utf-8")}
     tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     assert not {name for name in programs if f'"{name}"' not in tests}
@@ -122,7 +122,7 @@ def help_of(command: str) -> str:
 
 
 def options_of(command: str) -> frozenset[str]:
-    """Of `lumigrad COMMAND`, by its help."""
+    """The options of `lumigrad COMMAND`, by its help."""
     return frozenset(re.findall(r"(?<![\w-])-{1,2}[a-z][a-z-]*", help_of(command)))
 
 

@@ -66,7 +66,7 @@ def test_a_loop_of_gsplat_trains() -> None:
 
 def test_a_capture_is_fitted(in_a_folder: Path) -> None:
     page = (ROOT / "docs" / "tutorials" / "fit_a_capture.md").read_text(encoding="utf-8")
-    # Of a quarter of the pixels, of which each takes the sample's tracer as long.
+    # Pictures with a quarter of the pixels take the sample's tracer a quarter of the time.
     page, count = re.subn("--size 240x180", "--size 120x90", page)
     assert count == 1
     names = run_all_of(written(in_a_folder / "page.md", page), ENVIRONMENT)

@@ -74,7 +74,7 @@ def assert_same(name: str, arrays: Arrays, options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("degree", [None, 1])
 def test_gaussians_are_those_of_torch(client: Client, degree: int | None):
-    # Those that are derived differ in rounding.
+    # Outputs that are derived differ in rounding.
     outputs = ("color", "depth", "transmittance", "inverse_depth")
     assert_same(
         "render_gaussians", gaussians(degree), {**GAUSSIANS, "sh_degree": degree, "client": client, "outputs": outputs}

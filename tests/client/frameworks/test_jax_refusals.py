@@ -43,7 +43,7 @@ REFUSED = [
 ]
 
 
-# Of values, which only the call itself sees.
+# Refusals of values, which only the call itself sees.
 LATE = [
     (lambda c: splat(c, Ks=jnp.tile(2 * jnp.eye(3), (2, 1, 1))), r"Ks: .* the last row \[0.0, 0.0, 2.0\]; divide each"),
     (

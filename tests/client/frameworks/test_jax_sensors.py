@@ -49,7 +49,7 @@ RAYS = GENERATOR.normal(size=(VIEWS, HEIGHT, WIDTH, 6)) * [0.3, 0.3, 0.3, 0.1, 0
 RAYS[..., 5] += 1
 FILM = {"fx": 40.0, "fy": 41.0, "cx": WIDTH / 2, "cy": HEIGHT / 2}
 CENTRE = {"cx": WIDTH / 2, "cy": HEIGHT / 2}
-# Of each: the lens, its windshield, its shutter, and the arguments that are fixed.
+# Cases by name: the lens, its windshield, its shutter, and the arguments that are fixed.
 CASES: dict[str, tuple[Any, Windshield | None, Any, dict[str, Any]]] = {
     "pinhole": (
         PinholeLens(**FILM, radial=(-0.2, 0.05), tangential=(0.01, -0.02), thin_prism=(0.01, 0.0, -0.01, 0.0)),

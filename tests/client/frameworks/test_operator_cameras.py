@@ -59,7 +59,7 @@ def test_transforms_of_settings_place_slices(module: Any, client: Client) -> Non
     camera = Camera.opencv(**FILM, rotation=POSE[0], translation=POSE[1], width=SIZE[0], height=SIZE[1])
     settings = GaussianSettings(transforms=[Transform(0, 10, MOVED)])
     assert_as_client(module, client, camera, settings=settings)
-    # Those that are passed by name stand in for them.
+    # Transforms that are passed by name stand in for them.
     assert_as_client(module, client, camera, settings=settings, transforms=[(5, 20, MOVED)])
 
 

@@ -84,7 +84,7 @@ def test_what_was_not_asked_for_is_none_and_does_not_travel(client, monkeypatch)
     assert asked[-1].outputs == ("color", "depth", "transmittance")
     render(client, scene(), outputs="color")
     assert asked[-1].outputs == ("color",)
-    # Of four coefficients one is in use.
+    # One of four coefficients is in use.
     render(client, scene(), sh_degree=0)
     assert asked[-1].scene.sh.shape == (COUNT, 1, 3)
 

@@ -77,7 +77,7 @@ ELSEWHERE = {
     "OutputFormat.quality",
     "GaussianLevels.sh_degree",
 }
-# Of driving simulators, which tests/faults/test_sensorsim.py tries.
+# Fields of driving simulators, which tests/faults/test_sensorsim.py tries.
 DRIVING = {
     *("CameraSpec.resolution_h", "CameraSpec.resolution_w", "CameraSpec.trajectory_idx"),
     *("LidarRenderRequest.frame_end_us", "LidarRenderRequest.frame_start_us"),

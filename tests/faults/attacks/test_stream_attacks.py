@@ -172,7 +172,7 @@ def test_a_connection_has_as_many_streams_as_there_are_slots(process: WorkerProc
             high, low, kind, _, _ = header.unpack(stream.read(header.size))
             assert kind == SETTINGS
             settings.update(struct.iter_unpack(">HI", stream.read(high << 16 | low)))
-    # Of calls that wait or run, trainings, and 64 streams of frames; section 6.5.2 of RFC 9113 numbers the setting.
+    # Streams are calls that wait or run, trainings, and 64 of frames; section 6.5.2 of RFC 9113 numbers the setting.
     assert settings[3] == max(128, 64 + 32 + MAX_TRAININGS + 64)
 
 
@@ -190,7 +190,7 @@ def test_idle_trainings_are_counted_apart_and_capped_for_a_tenant(
         assert process.metric("lumigrad_account_taken", resource="open_trainings") <= MAX_TRAININGS // 2
         assert_unharmed(process, alice)
         ended = [stream.call for stream in idle if stream.has_ended.is_set()]
-        # Of one scene there is one training at a time.
+        # A scene has one training at a time.
         assert {call.code() for call in ended} <= {Code.RESOURCE_EXHAUSTED, Code.FAILED_PRECONDITION}
         refused = [call for call in ended if call.code() == Code.RESOURCE_EXHAUSTED]
         assert f"of {MAX_TRAININGS // 2} open trainings (--max-trainings)" in refused[0].details()

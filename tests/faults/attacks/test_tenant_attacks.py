@@ -31,7 +31,7 @@ GREEDY, OTHER = "greedy-0123456789abcdef", "other-0123456789abcdef"
 
 @pytest.fixture(scope="module")
 def process() -> Iterator[WorkerProcess]:
-    """Of 16 MiB for payloads each tenant may have 4."""
+    """A worker with 16 MiB for payloads, of which each tenant may have 4."""
     options = ("--max-payload-mib", "2", "--transit-mib", "16", "--max-call-seconds", "30")
     with worker("--device", "cpu", *options, tokens={"a": GREEDY, "b": OTHER}) as started:
         yield started
@@ -253,7 +253,7 @@ def announced(request: Any, stub: Any, bytes_sent: int) -> tuple[Any, threading.
 
 
 def test_what_is_only_announced_takes_no_memory_from_others(small: SimpleNamespace) -> None:
-    """Of 96 MiB the scenes of one tenant take 24; it announces payloads of 19 and replies of 30, three of each."""
+    """The scenes of one tenant take 24 of 96 MiB; it announces payloads of 19 and replies of 30, three of each."""
     process, calls = small.process, []
     for seed in range(60):
         small.a.put(sphere_cloud(20_000, seed=seed))

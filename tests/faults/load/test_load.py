@@ -30,7 +30,7 @@ def test_a_call_that_is_held_up_does_not_hold_up_others() -> None:
         if next(numbers) % 10 == 5:
             assert others_are_done.wait(60)
 
-    # Of its 32 threads, 15 are held up.
+    # 15 of its 32 threads are held up.
     with Load([call], rate=100) as load:
         until = time.monotonic() + 60
         while load.done < 120:

@@ -89,7 +89,7 @@ def queries(client: RawClient) -> Start:
 
 
 def assert_soon(tries: Iterator[float], seconds: float, what: str) -> None:
-    """Of three tries, of which one may take longer, one takes less than `seconds`, and two less than five times that.
+    """One of three tries takes less than `seconds`, and another less than five times that; the third may take longer.
 
     There is no third try where two decide.
     """

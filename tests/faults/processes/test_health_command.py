@@ -32,7 +32,7 @@ def test_a_worker_serves_until_it_drains() -> None:
             "",
             f"lumigrad: error: the worker at {process.target} has no service nobody's; omit --service",
         )
-        # Of several all must serve.
+        # All of several must serve.
         nobody = "127.0.0.1:1"
         code, output, said = health("--target", f"{process.target},{nobody}", "--timeout", "2")
         assert (code, output) == (4, f"{process.target} SERVING")

@@ -28,7 +28,7 @@ from support.workers.worker import WorkerProcess, worker
 Faulty = tuple[WorkerProcess, Faults]
 MIB = 1 << 20
 SMALL, LARGE = opencv_camera(64, 64), opencv_camera(1024, 1024)
-# Of colours alone.
+# Bytes of colours alone.
 LARGE_BYTES = 12 * MIB
 
 
@@ -201,7 +201,7 @@ def test_a_process_that_may_have_no_more_memory_refuses_and_goes_on(tmp_path: Pa
 
 
 def test_a_reply_of_a_known_kind_that_there_is_no_memory_for_leaves_nothing_reserved() -> None:
-    """Of 192 MiB, which native code would write to."""
+    """The reply has 192 MiB, which native code would write to."""
     with worker("--device", "cpu") as process:
         client = RawClient(process.target)
         scene_id = client.put(sphere_cloud(100)).scene.scene_id

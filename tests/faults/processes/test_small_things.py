@@ -39,7 +39,7 @@ def retained(client: RawClient, seed: int, size: int = 1) -> str:
 def test_a_flood_costs_no_other_tenant_anything(
     process: WorkerProcess, clients: tuple[RawClient, RawClient], count: int, size: int
 ) -> None:
-    """Of the smallest things, of which the number is limited, and of those of which two fit into a share."""
+    """The number of the smallest things is limited; two of the larger ones fit into a share."""
     anna, ben = clients
     # A third of what there is of everything.
     scenes = [ben.put(sphere_cloud(20, seed=1000 + seed)).scene.scene_id for seed in range(20)]

@@ -16,7 +16,7 @@ from support.training.chi_square import assert_distributed
 
 CPU = torch.device("cpu")
 ONES = 2**32 - 1
-# Of Random123, the authors' own library: counter, key and words of Philox4x32-10.
+# Counter, key and words of Philox4x32-10, from Random123, the authors' own library.
 PUBLISHED = {
     "zeros": ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
     "ones": ((ONES, ONES, ONES, ONES), (ONES, ONES), (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),

@@ -74,7 +74,7 @@ def test_projected_means_may_have_gradients_of_their_own(name: str, gaussian_eng
     extra = random_of(name).standard_normal(frames.stacked("means2d").shape).astype(np.float32)
     result = run(gaussian_engine, case, outputs=LOSSES["usual"], upstream={**upstream, "means2d": extra})
     reference = scene.reference(upstream, extra)
-    # Those of the projected means themselves are all that came back to them.
+    # Gradients of the projected means themselves are all that came back to them.
     visible = (frames.stacked("radii") > 0).all(-1)
     reference.gradients["means2d"] += np.where(visible[..., None], extra, 0)
     assert_gradients(case, result.gradients, reference)

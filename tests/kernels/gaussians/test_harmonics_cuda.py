@@ -73,7 +73,7 @@ def results(cuda: CudaDevice, tensors: dict[str, Tensor], model: str, degree: in
 
 @pytest.mark.parametrize(("stored", "degree"), [(3, 0), (3, 1), (3, 2), (3, 3), (1, 0), (1, 1)])
 @pytest.mark.parametrize("scenes", [1, 2])
-# Of a pinhole the colours are evaluated with the projection, of others by a kernel of their own.
+# Colours of a pinhole are evaluated with the projection, those of others by a kernel of their own.
 @pytest.mark.parametrize("model", ["pinhole", "fisheye"])
 def test_rows_that_warps_share_have_the_same_bits(
     stored: int, degree: int, scenes: int, model: str, cuda: CudaDevice

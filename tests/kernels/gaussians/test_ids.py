@@ -140,7 +140,7 @@ def test_other_outputs_and_ids_are_the_same_together(name: str, gaussian_engine:
 @pytest.mark.parametrize("count", [0, 5])
 @pytest.mark.parametrize("settings", [{"response": "ray"}, {"primitive": "surfel"}])
 def test_pixels_without_gaussians_have_none(count: int, settings: dict[str, str], gaussian_engine: Engine) -> None:
-    """Of an empty scene, and of one behind the camera."""
+    """The scene is empty, or behind the camera."""
     behind = {
         "means": torch.tensor([[0.0, 0.0, -3.0]]).repeat(count, 1),
         "quats": torch.ones(count, 4),

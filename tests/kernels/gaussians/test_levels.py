@@ -92,7 +92,7 @@ def check_background(forward: Callable[..., Any], device: torch.device, values: 
 @pytest.mark.parametrize("channels", [3, 75])
 def test_loops_for_the_cpu_write_the_levels_of_any_value(channels: int, isa: str) -> None:
     values = extreme_values(1650)
-    # Those that ties to even decide, and the number that is none.
+    # Values that ties to even decide, and the number that is none.
     assert {100, 102} <= set(levels_of(values[(values * 255.0 == 100.5) | (values * 255.0 == 101.5)]).tolist())
     assert values.isnan().any() and values.isinf().any()
     with instruction_set(isa):

@@ -201,7 +201,7 @@ def test_gaussians_out_of_sight_change_nothing(semantics: str, gaussian_engine: 
     both = replace(seen, **tensors)
     if semantics == "inria_exact":
         seen, both = as_inria(seen), as_inria(both)
-    # Of equal depth there are none, so that the order of what is seen stays.
+    # No two are of equal depth, so that the order of what is seen stays.
     alone = run(gaussian_engine, seen, upstream=upstream_of(seen, ("color",)))
     crowded = run(gaussian_engine, both, upstream=upstream_of(seen, ("color",)))
     np.testing.assert_array_equal(alone.outputs["color"], crowded.outputs["color"])

@@ -35,6 +35,6 @@ def test_cases_computed_elsewhere_are_reproduced(path: Path, gaussian_engine: En
         assert_image(result.outputs["means2d"][visible], found.means2d[visible], 5e-5)
         gradients = found.fork_gradients if semantics == "inria_depth" else found.gradients
         for name, gradient in gradients.items():
-            # Of a round Gaussian's rotation there is only rounding.
+            # The gradient of a round Gaussian's rotation is only rounding.
             noise = 1e-6 * float(np.linalg.norm(gradients["scales"])) if name == "quats" else 0.0
             assert_relative(f"{semantics} {name}", result.gradients[name], gradient, 1e-4, noise)

@@ -188,7 +188,7 @@ def test_memory_is_that_of_the_triangles_and_given_back(device: Device) -> None:
     run(device.engine, BY_NAME["deep"], outputs=("distance",), world=world)
     held = device.native.device_bytes(0) - before
     faces, vertices = len(DEEP.faces), len(DEEP.vertices)
-    # Of a face: nine floats, number, normal, three neighbours, three corners. A sixteenth of it in boxes.
+    # A face takes nine floats, number, normal, three neighbours, three corners, and a sixteenth of that in boxes.
     assert faces * 76 < held < 1.2 * (faces * 76 + vertices * 24) + 200_000
     del mesh, world
     device.native.device_trim(0)

@@ -22,7 +22,7 @@ EDGES, SIZE = (0.9, 0.72, 0.6), 0.06
 
 
 def centres(counts: tuple[int, ...], origin: Doubles) -> torch.Tensor:
-    """Of voxels in the world: [nx ny nz, 3]; the first has its centre at `origin` in the box's frame, in voxels."""
+    """Centres of voxels in the world [nx ny nz, 3], the first at `origin` in the box's frame, in voxels."""
     steps = np.array(list(itertools.product(*(range(count) for count in counts))))
     local = torch.from_numpy((steps + origin) * SIZE)
     box = Obstacle(Placed(ell(), BOX))

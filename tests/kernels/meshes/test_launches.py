@@ -41,7 +41,7 @@ def spheres(shape: tuple[int, int, int]) -> torch.Tensor:
 
 @pytest.fixture
 def small_launches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of at least 16 rows."""
+    """Launches have at least 16 rows."""
     # The package's attribute of this name is the function.
     module = importlib.import_module("lumigrad.kernels.meshes.evaluate")
     monkeypatch.setattr(module, "_WORK_AT_ONCE", 64)

@@ -16,7 +16,7 @@ from support.spheres import oracle
 
 FILES = oracle.files("meshes")
 pytestmark = pytest.mark.skipif(not FILES, reason=oracle.ABSENT)
-# Of one ray, as the other library counts, sides are others. Costs that exact has too are static and shallow.
+# Sides by one ray, as the other library counts, are others. Costs that exact has too are static and shallow.
 ONE_RAY = [path for path in FILES if not path.stem.startswith(("11", "12"))]
 STATIC = [path for path in FILES if "static" in path.stem and not path.stem.startswith("08")]
 DIFFERENCES = [path for path in STATIC if mesh_oracle.load(path).differences is not None]

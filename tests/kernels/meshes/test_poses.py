@@ -24,7 +24,7 @@ def random_poses(count: int, seed: int = 0) -> Array:
 
 
 def quaternion(x: float, y: float, z: float) -> tuple[float, ...]:
-    """Of the rotations about the three axes, one after the other."""
+    """The quaternion of rotations about the three axes, one after the other."""
     result = np.array([1.0, 0.0, 0.0, 0.0])
     for axis, angle in enumerate((x, y, z)):
         w, v = np.cos(angle / 2), np.zeros(3)
@@ -79,7 +79,7 @@ def mesh(shape: MeshShape) -> Mesh:
 
 
 def ball_grid() -> Grid:
-    """Of a ball of 0.25 m."""
+    """The grid of a ball of 0.25 m."""
     at = torch.stack(torch.meshgrid(*[torch.linspace(-0.4, 0.4, 17)] * 3, indexing="ij"))
     return Grid(at.norm(dim=0) - 0.25, 0.05)
 

@@ -15,7 +15,7 @@ from support.meshes.rows import cost_of
 from support.meshes.spheres import random_of
 from support.meshes.sweep import samples_of
 
-# Of forms that differ in nothing but where the closest point lies, a few.
+# Forms that differ in nothing but where the closest point lies are represented by a few.
 DIFFERENT = [case.name for case in [*settings(), *sweeps()]]
 DIFFERENT += ["box", "torus", "long quaternion", "cuboid", "grid", "all kinds", "open box auto", "inside out auto"]
 

@@ -63,7 +63,7 @@ def passes(seed: int) -> MeshCase:
 
 @functools.cache
 def least_distances(case: MeshCase, solids: tuple[Placed, ...], samples: int = 400) -> Doubles:
-    """Of each row's halves of the way to its neighbours, to within half a gap: [B, H, S]."""
+    """The least distances on each row's halves of the way to its neighbours, to within half a gap: [B, H, S]."""
     centres = torch.from_numpy(case.spheres[..., :3].astype(np.float64))
     share = torch.linspace(0, 0.5, samples, dtype=torch.float64)[:, None]
     least = torch.full(case.shape, torch.inf, dtype=torch.float64)

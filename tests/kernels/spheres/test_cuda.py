@@ -166,7 +166,7 @@ def retained(engine: Engine, semantics: Semantics, cameras: list[spheres.Camera]
 
 
 def gradients_of(engine: Engine, state: spheres.State) -> dict[str, torch.Tensor]:
-    """Those of all views, and the numbers of pixels."""
+    """The gradients of all views, and the numbers of pixels."""
     count = len(state.cameras)
     upstream = np.stack([np.roll(CROWD.output_gradient, view, axis=0) for view in range(count)])
     gradients, touched = engine.backward(state, {"color": torch.from_numpy(upstream)}, (*SPHERE_INPUTS, "cameras"))

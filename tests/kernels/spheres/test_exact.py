@@ -148,7 +148,7 @@ def rounding_noise(name: str, case: SphereCase, upstream: dict[str, Floats]) -> 
     return 4 * ROUNDING * size * magnified.get(name, 1.0)
 
 
-# Of several equally close spheres any may move the depth: there only the colour has one derivative.
+# Any of several equally close spheres may move the depth: there only the colour has one derivative.
 GRADIENTS = [(name, UPSTREAM) for name in CASES if name != "equal_depths"]
 GRADIENTS += [(name, ("color",)) for name in ("equal_depths", "quarter_turn", "two_tracked", "far_plane")]
 

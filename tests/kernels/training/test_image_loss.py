@@ -69,7 +69,7 @@ def test_values_and_gradients_are_those_of_float64(of: LossCase, training_engine
     for actual, expected in zip(result.views(), values, strict=True):
         assert actual.keys() == expected.keys()
         for name, value in expected.items():
-            # Of a single window the variances are differences of float32 numbers near 1, beside 9e-4.
+            # Variances of a single window are differences of float32 numbers near 1, beside 9e-4.
             tolerance = 3e-5 if name in ("total", "ssim") else 1e-6
             assert actual[name] == pytest.approx(value, rel=1e-6, abs=tolerance), name
     assert_relative("gradient", result.gradient.cpu(), gradient, 3e-5)

@@ -24,7 +24,7 @@ def box_id(client: RawClient) -> str:
 
 
 def centres(counts: tuple[int, int, int], voxel: float) -> np.ndarray:
-    """Of voxels that are symmetric about the origin, [nx, ny, nz, 3]."""
+    """Centres [nx, ny, nz, 3] of voxels that are symmetric about the origin."""
     axes = [voxel * (np.arange(count) - (count - 1) / 2) for count in counts]
     return np.stack(np.meshgrid(*axes, indexing="ij"), -1)
 

@@ -163,7 +163,7 @@ def test_sensors_are_the_kernels_own(client: RawClient, case: SensorCase) -> Non
 
 
 def test_given_rays_come_in_the_payload_and_stay_with_the_context(client: RawClient) -> None:
-    """Of two cameras, one after the other."""
+    """Rays of two cameras, one after the other."""
     case = RAY_CASES["given"]
     assert case.rays is not None
     both = torch.stack([case.rays, case.rays.flip(1)])

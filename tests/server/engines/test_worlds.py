@@ -38,7 +38,7 @@ def mesh_id(client: RawClient) -> str:
 
 
 def distance(distances: DistanceClient, scene_id: str, **fields: Any) -> float:
-    """Of the origin."""
+    """The distance of the origin."""
     return float(distances.query(scene_id, ORIGIN, **fields).arrays["distance"].item())
 
 

@@ -225,7 +225,7 @@ def test_snapshots_make_way_for_no_scene_and_scenes_for_snapshots(tmp_path: Path
     payload = [memoryview(LARGE[:900])]
     write(tenant_spool, "scene", LARGE[:900])
     for _ in range(3):
-        # Of one name, it takes the room of the one before.
+        # A file of the same name takes the room of the one before.
         assert tenant_spool.write("training", "one", b"", payload)
     assert tenant_spool.touch("thing", "scene")
     assert tenant_spool.write("training", "two", b"", payload)

@@ -53,5 +53,5 @@ MACHINES: dict[str, Machine] = {
     "emulation": _emulation,
     "gpu": _gpu,
 }
-# Of the instruction sets: "portable", unless a build has one set alone.
+# The slowest of the instruction sets: "portable", unless a build has one set alone.
 SLOWEST: Machine = next(iter(MACHINES.values()))

@@ -36,7 +36,7 @@ class Device:
 
 
 def request_of(views: Sequence[Pose], width: int, height: int) -> _native.RenderRequest:
-    """Of a prepared render only the poses count."""
+    """A request of which only the poses count, as of a prepared render."""
     message = render_pb2.RenderRequest()
     message.spec.scene_ref.scene_id = "scene"
     for rotation, translation in views:

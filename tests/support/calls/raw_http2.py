@@ -59,7 +59,7 @@ class Unread:
         self._connection = socket.create_connection(("127.0.0.1", port), timeout=30)
         self._connection.sendall(PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", _INITIAL_WINDOW, 0)))
         self._stream = self._connection.makefile("rb")
-        # Of the connection and of the stream.
+        # Windows of the connection and of the stream.
         self._windows = {0: 65535, 1: 65535}
         self._has_settings = False
         while not self._has_settings:

@@ -22,7 +22,7 @@ _FLOATS = ("color", "alpha", "transmittance", "depth", "expected_depth", "invers
 _LEVELS = ("color", "alpha", "transmittance")
 _HALVES = (image_pb2.IMAGE_FORMAT_FLOAT32, image_pb2.IMAGE_FORMAT_FLOAT16, image_pb2.IMAGE_FORMAT_BFLOAT16)
 _RARELY = st.sampled_from((*(False,) * 9, True))
-# Of Gaussians in front of the camera, at depths of 4 to 8; each is there in some requests.
+# Settings for Gaussians in front of the camera, at depths of 4 to 8; each is there in some requests.
 _GAUSSIAN_SETTINGS: Mapping[str, st.SearchStrategy[Any]] = {
     "semantics": st.sampled_from((1, 2, 4)),
     "antialiased": st.booleans(),
@@ -62,7 +62,7 @@ class StoredCloud:
     scene_id: str
     is_spheres: bool
     channels: int
-    # Of spherical harmonics; None: it has colours.
+    # Degree of the spherical harmonics; None: it has colours.
     degree: int | None = None
     # Numbers of cameras that it takes.
     counts: tuple[int, ...] = (1, 2, 3)

@@ -161,7 +161,7 @@ def render_surfels(
     }
     made = {name: value.reshape(height, width, *value.shape[1:]) for name, value in images.items()}
     made["surface_normals"] = normals_of_surface(made["expected_depth"], camera)
-    # Those of pixels with uncertain neighbours.
+    # Normals of pixels with uncertain neighbours are uncertain.
     around = torch.nn.functional.max_pool2d((~made["stable"])[None, None].double(), 3, 1, 1)[0, 0] == 0
     return {**made, "steady": around, "planes": planes, "weights": weights, "order": order}
 

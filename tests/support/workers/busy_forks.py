@@ -20,7 +20,7 @@ from lumigrad.client import Client, Gaussians, LumigradError
 from lumigrad.client.base.forks import is_in_grpc
 from support.workers.client_load import CAMERA
 
-# Of each kind: gRPC's handling of forks would end one of twenty, or more.
+# Children of each kind: gRPC's handling of forks would end one of twenty, or more.
 CHILDREN = 20
 
 

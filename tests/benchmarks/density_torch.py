@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lumigrad.kernels.density import Parameters, Statistics, Thresholds
+from support.rotations import rotations
 
 Map = Callable[[str, Tensor], Tensor]
 _MOST_SHARES = 51
@@ -34,23 +35,6 @@ class Cloud:
         self.moments = {
             name: (moments(name, first), moments(name, second)) for name, (first, second) in self.moments.items()
         }
-
-
-def rotations(quats: Tensor) -> Tensor:
-    """[N, 3, 3]."""
-    w, x, y, z = torch.nn.functional.normalize(quats, dim=1).unbind(dim=1)
-    entries = [
-        1 - 2 * (y * y + z * z),
-        2 * (x * y - w * z),
-        2 * (x * z + w * y),
-        2 * (x * y + w * z),
-        1 - 2 * (x * x + z * z),
-        2 * (y * z - w * x),
-        2 * (x * z - w * y),
-        2 * (y * z + w * x),
-        1 - 2 * (x * x + y * y),
-    ]
-    return torch.stack(entries, dim=1).view(-1, 3, 3)
 
 
 def accumulate(to: Statistics, gradient: Tensor, radii: Tensor, width: int, height: int) -> None:

@@ -11,6 +11,7 @@ from torch.autograd import gradcheck
 
 from lumigrad.client.compat.gsplat import GsplatArgumentError, fully_fused_projection, spherical_harmonics
 from lumigrad.client.torch import render_gaussians
+from support.rotations import rotations
 from support.workers.worker import WorkerProcess
 
 WIDTH, HEIGHT = 40, 30
@@ -39,11 +40,7 @@ def scene(
 
 def covariances(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
     """[.., N, 3, 3]."""
-    w, x, y, z = torch.nn.functional.normalize(tensors["quats"], dim=-1).unbind(-1)
-    rows = [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y), 2 * (x * y + w * z)]
-    rows += [1 - 2 * (x * x + z * z), 2 * (y * z - w * x), 2 * (x * z - w * y), 2 * (y * z + w * x)]
-    turns = torch.stack([*rows, 1 - 2 * (x * x + y * y)], -1).reshape(*w.shape, 3, 3)
-    axes = turns * tensors["scales"][..., None, :]
+    axes = rotations(tensors["quats"]) * tensors["scales"][..., None, :]
     return axes @ axes.mT
 
 

@@ -7,6 +7,7 @@ import torch
 
 from lumigrad.client.compat.gsplat import rasterization
 from support.gaussians.splats import COUNT, HEIGHT, WIDTH, splats
+from support.rotations import rotations
 from support.workers.worker import WorkerProcess
 
 CAMERAS = 2
@@ -162,17 +163,7 @@ def test_depths_are_z_of_the_means_in_the_camera_s_frame(rasterize):
 
 def test_any_number_of_channels_and_covariances(rasterize):
     tensors = splats(colors=(37,))
-    turned = torch.nn.functional.normalize(tensors["quats"], dim=-1)
-    w, x, y, z = turned.unbind(-1)
-    rotation = torch.stack(
-        [
-            *(1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)),
-            *(2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)),
-            *(2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)),
-        ],
-        dim=-1,
-    ).reshape(COUNT, 3, 3)
-    root = rotation * tensors["scales"][:, None]
+    root = rotations(tensors["quats"]) * tensors["scales"][:, None]
     covars = root @ root.transpose(-1, -2)
     color = rasterize(tensors, channel_chunk=8)[0]
     assert color.shape[-1] == 37

@@ -13,6 +13,7 @@ from lumigrad.client.formats.levels.merging import areas_of, covariances_of, mer
 from lumigrad.client.formats.levels.ordering import merging_order, pages_of
 from lumigrad.client.formats.scene import StoredScene
 from support.gaussians.clouds import cloud, gaussians_of
+from support.rotations import rotation
 
 
 def scene(count: int, seed: int = 0) -> StoredScene:
@@ -20,15 +21,8 @@ def scene(count: int, seed: int = 0) -> StoredScene:
 
 
 def covariance(quat: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    w, x, y, z = quat.astype(float) / np.linalg.norm(quat.astype(float))
-    rotation = np.array(
-        [
-            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
-            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
-            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
-        ]
-    )
-    return rotation @ np.diag(scales.astype(float) ** 2) @ rotation.T
+    turn = rotation(quat)
+    return turn @ np.diag(scales.astype(float) ** 2) @ turn.T
 
 
 def test_merged_gaussians_have_the_moments_of_their_sum():

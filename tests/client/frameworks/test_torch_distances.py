@@ -9,6 +9,7 @@ import torch
 from lumigrad.client import Cuboid, Distances, InvalidArgument, Mesh, Obstacle, VoxelGrid, World
 from lumigrad.client.torch import MeshDistances, mesh_distance
 from support.meshes import shapes as mesh_shapes
+from support.rotations import rotations
 
 TORUS = mesh_shapes.torus(24, 12)
 MESH = Mesh(TORUS.vertices, TORUS.faces, "torus")
@@ -141,15 +142,8 @@ def test_poses_take_the_place_of_the_worlds_own(client):
 
 def matrices_of(poses: torch.Tensor) -> torch.Tensor:
     """[I, 4, 4] of [I, 7], by the textbook's formula."""
-    w, x, y, z = torch.nn.functional.normalize(poses[:, 3:]).unbind(-1)
-    rotations = [
-        [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
-        [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
-        [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
-    ]
-    rows = torch.stack([torch.stack(row, -1) for row in rotations], -2)
     last = torch.tensor([0.0, 0.0, 0.0, 1.0]).expand(len(poses), 1, 4)
-    return torch.cat([torch.cat([rows, poses[:, :3, None]], -1), last], -2)
+    return torch.cat([torch.cat([rotations(poses[:, 3:]), poses[:, :3, None]], -1), last], -2)
 
 
 # Each makes another number of the quaternion the largest.

@@ -15,6 +15,7 @@ from lumigrad.kernels.gaussians.engine import CudaEngine
 from support.backends.cuda_devices import CudaDevice
 from support.backends.engines import emulated
 from support.backends.gaussian_engines import Engine, cpu
+from support.backends.steady import assert_steady_on_device
 from support.closeness import assert_image, assert_relative
 from support.gaussians.case import GaussianCase
 from support.gaussians.cases import Cloud, build, inria, opencv, random_of, upstream_of
@@ -193,13 +194,7 @@ def test_a_steady_loop_allocates_nothing(device: Device) -> None:
         everything(device.engine, INRIA)
         everything(device.engine, colorful, deterministic=True)
 
-    for _ in range(3):
-        step()
-    before, held = device.native.device_system_allocations(), device.native.device_bytes(0)
-    for _ in range(3):
-        step()
-    assert device.native.device_system_allocations() == before
-    assert device.native.device_bytes(0) == held
+    assert_steady_on_device(step, device.native)
 
 
 def test_a_full_device_says_how_much_was_wanted(emulation_device: Device) -> None:

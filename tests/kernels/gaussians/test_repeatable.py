@@ -11,6 +11,7 @@ import torch
 from lumigrad.kernels import _native
 from lumigrad.kernels.gaussians import Settings
 from support.backends.gaussian_engines import Engine, cpu, instruction_set
+from support.backends.steady import assert_steady_on_host
 from support.closeness import assert_image, assert_relative
 from support.gaussians.case import GaussianCase
 from support.gaussians.cases import Cloud, build, opencv, upstream_of
@@ -84,19 +85,9 @@ def test_every_instruction_set_gives_the_same_image(isa: str) -> None:
 
 
 def test_a_steady_loop_allocates_nothing() -> None:
-    # What earlier tests left would be given back meanwhile, ten seconds after its last use.
-    _native.pool_trim()
     engine = cpu()
     cases = [CASE, build("smaller", Cloud(count=500), width=64, height=64)]
-    for _ in range(3):
-        for case in cases:
-            everything(engine, case)
-    before, bytes_before = _native.pool_system_allocations(), _native.pool_bytes()
-    for _ in range(5):
-        for case in cases:
-            everything(engine, case)
-    assert _native.pool_system_allocations() == before
-    assert _native.pool_bytes() == bytes_before
+    assert_steady_on_host(lambda: [everything(engine, case) for case in cases])
 
 
 def test_calls_from_several_threads_do_not_disturb_each_other() -> None:

@@ -14,6 +14,7 @@ from lumigrad.kernels.meshes.engine import CudaEngine
 from support.backends import cuda_devices
 from support.backends.cuda_devices import CudaDevice
 from support.backends.mesh_engines import Engine, cpu, on_cuda
+from support.backends.steady import assert_steady_on_device
 from support.closeness import assert_image, assert_relative
 from support.meshes import shapes
 from support.meshes.case import MeshCase, Placed
@@ -171,13 +172,7 @@ def test_a_steady_loop_allocates_nothing(device: Device) -> None:
             pose = (0.01 * turn, *TURNED[1:])
             everything(device.engine, case, placed[case.name].with_poses({0: pose}))
 
-    for _ in range(3):
-        step()
-    before, held = device.native.device_system_allocations(), device.native.device_bytes(0)
-    for _ in range(3):
-        step()
-    assert device.native.device_system_allocations() == before
-    assert device.native.device_bytes(0) == held
+    assert_steady_on_device(step, device.native)
 
 
 def test_memory_is_that_of_the_triangles_and_given_back(device: Device) -> None:

@@ -11,6 +11,7 @@ import pytest
 from lumigrad.kernels import _native
 from lumigrad.kernels.meshes import Settings
 from support.backends.mesh_engines import Engine, cpu, instruction_set
+from support.backends.steady import assert_steady_on_host
 from support.closeness import assert_image, assert_relative
 from support.meshes import shapes
 from support.meshes.case import CuboidShape, MeshCase, Placed
@@ -101,8 +102,6 @@ def test_every_instruction_set_gives_the_same_answer(isa: str, name: str) -> Non
 
 
 def test_a_steady_loop_allocates_nothing() -> None:
-    # What earlier tests left would be given back meanwhile, ten seconds after its last use.
-    _native.pool_trim()
     engine, worlds = cpu(), {name: world_of(cpu(), case) for name, case in CASES.items()}
 
     def loop() -> None:
@@ -110,13 +109,7 @@ def test_a_steady_loop_allocates_nothing() -> None:
             result = run(engine, case, upstream={"cost": np.ones(case.shape)}, world=worlds[name])
             assert result.gradients["spheres"].any()
 
-    for _ in range(3):
-        loop()
-    before, bytes_before = _native.pool_system_allocations(), _native.pool_bytes()
-    for _ in range(5):
-        loop()
-    assert _native.pool_system_allocations() == before
-    assert _native.pool_bytes() == bytes_before
+    assert_steady_on_host(loop)
 
 
 def test_calls_from_several_threads_do_not_disturb_each_other() -> None:

@@ -15,6 +15,7 @@ from lumigrad.kernels import spheres
 from lumigrad.kernels.spheres.engine import CudaEngine
 from support.backends.cuda_devices import CudaDevice
 from support.backends.engines import ENGINES, Engine, emulated
+from support.backends.steady import assert_steady_on_device
 from support.closeness import assert_of_maximum
 from support.spheres.case import SphereCase
 from support.spheres.cases import ORTHOGONAL_POSE, POSE, Cloud, build
@@ -286,13 +287,7 @@ def test_a_steady_loop_allocates_nothing(semantics: Semantics, device: Device) -
         everything(device.engine, semantics)
         everything(device.engine, semantics, deterministic=True)
 
-    for _ in range(3):
-        step()
-    before, held = device.native.device_system_allocations(), device.native.device_bytes(0)
-    for _ in range(4):
-        step()
-    assert device.native.device_system_allocations() == before
-    assert device.native.device_bytes(0) == held
+    assert_steady_on_device(step, device.native)
 
 
 def test_a_full_device_says_how_much_was_wanted(emulation_device: Device) -> None:

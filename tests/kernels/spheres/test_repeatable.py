@@ -12,6 +12,7 @@ import torch
 from lumigrad.kernels import _native
 from support.backends.engines import ENGINES, Engine
 from support.backends.gaussian_engines import instruction_set
+from support.backends.steady import assert_steady_on_host
 from support.closeness import assert_image, assert_relative
 from support.spheres.case import SphereCase
 from support.spheres.cases import POSE, Cloud, build
@@ -120,18 +121,8 @@ def test_an_unknown_instruction_set_is_refused() -> None:
 
 @both_semantics
 def test_a_steady_loop_allocates_nothing(semantics: Semantics, cpu: Engine) -> None:
-    # What earlier tests left would be given back meanwhile, ten seconds after its last use.
-    _native.pool_trim()
     cases = [CASE, build("smaller", Cloud(count=500), width=64, height=64, opacities=np.full(500, 0.5))]
-    for _ in range(3):
-        for case in cases:
-            everything(cpu, case, semantics)
-    before, bytes_before = _native.pool_system_allocations(), _native.pool_bytes()
-    for _ in range(5):
-        for case in cases:
-            everything(cpu, case, semantics)
-    assert _native.pool_system_allocations() == before
-    assert _native.pool_bytes() == bytes_before
+    assert_steady_on_host(lambda: [everything(cpu, case, semantics) for case in cases])
 
 
 def test_calls_from_several_threads_do_not_disturb_each_other(cpu: Engine) -> None:

@@ -18,6 +18,7 @@ from lumigrad.kernels.training import (
 )
 from lumigrad.kernels.training.engine import CudaEngine
 from support.backends.cuda_devices import CudaDevice
+from support.backends.steady import assert_steady_on_device
 from support.backends.training_engines import Engine, cpu, on_cuda
 from support.closeness import assert_relative
 from support.gaussians.colors import harmonics
@@ -160,9 +161,4 @@ def test_a_steady_loop_allocates_nothing(cuda: CudaDevice) -> None:
         stepped(engine, PARAMETERS)
         engine.run(image_loss, *IMAGES, MASK)
 
-    for _ in range(3):
-        step()
-    before = cuda.native.device_system_allocations()
-    for _ in range(3):
-        step()
-    assert cuda.native.device_system_allocations() == before
+    assert_steady_on_device(step, cuda.native)

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from support.gaussians.blending import MARGIN, pixel_centres
-from support.gaussians.sensors import Exposure, Optics, Slices, bent, pixels_of, placed_at, pose_at, rotations, time_of
+from support.gaussians.sensors import Exposure, Optics, Slices, bent, pixels_of, placed_at, pose_at, time_of
+from support.rotations import rotations
 
 LEAST, MOST, END = 1 / 255, 0.99, 1e-4
 

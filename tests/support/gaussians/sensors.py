@@ -18,6 +18,7 @@ from torch import Tensor
 from support.gaussians.blending import Splats, blend, pixel_centres
 from support.gaussians.case import Options
 from support.gaussians.colors import seen_colors
+from support.rotations import rotations
 
 EXTENT, LEAST_RATIO, TILE, RAY_TILE = 3.33, 2.5e-5, 16, 8
 
@@ -166,15 +167,6 @@ def quaternion_of(rotation: Tensor) -> Tensor:
     w = torch.sqrt(1 + rotation.diagonal().sum()) / 2
     skew = rotation - rotation.T
     return torch.stack([w, *(torch.stack([skew[2, 1], skew[0, 2], skew[1, 0]]) / (4 * w))])
-
-
-def rotations(q: Tensor) -> Tensor:
-    """[.., 3, 3] of quaternions [.., 4] of any length."""
-    w, x, y, z = (q / q.norm(dim=-1, keepdim=True)).unbind(-1)
-    rows = [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)]
-    rows += [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)]
-    rows += [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)]
-    return torch.stack(rows, -1).reshape(*q.shape[:-1], 3, 3)
 
 
 def pose_at(exposure: Exposure, time: Tensor) -> tuple[Tensor, Tensor]:

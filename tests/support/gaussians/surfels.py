@@ -11,7 +11,7 @@ from torch import Tensor
 
 from support.gaussians.blending import DEPTH_MARGIN, MARGIN, pixel_centres
 from support.gaussians.colors import seen_colors
-from support.gaussians.sensors import rotations
+from support.rotations import rotations
 
 LEAST, MOST, END, EXTENT, TILE = 1 / 255, 0.99, 1e-4, 3.33, 16
 

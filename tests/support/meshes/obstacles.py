@@ -14,6 +14,7 @@ from support.meshes.parts import upright
 from support.meshes.signs import Signs
 from support.meshes.topology import Surveyed
 from support.meshes.triangles import Feet, closest
+from support.rotations import rotations
 
 # The effect of rounding on distances in metres, for shapes of about a metre.
 TOLERANCE = 3e-6
@@ -150,13 +151,7 @@ class Obstacle:
 
     def rotation(self) -> Tensor:
         """The rotation [3, 3] from the object to the world."""
-        w, x, y, z = torch.nn.functional.normalize(self.pose[3:], dim=0).unbind()
-        rows = (
-            (1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)),
-            (2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)),
-            (2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)),
-        )
-        return torch.stack([torch.stack(row) for row in rows])
+        return rotations(self.pose[3:])
 
     @torch.no_grad()
     def look(self, points: Tensor) -> Sight:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from support.meshes.case import Doubles, MeshCase, MeshShape, Options, Placed
+from support.rotations import rotation
 
 SEMANTICS = {"static": "curobo", "swept": "curobo", "esdf": "curobo_field"}
 
@@ -30,21 +31,9 @@ class Found:
     differences: Doubles | None
 
 
-def _turn(pose: Doubles) -> Doubles:
-    """The rotation matrix of the quaternion in a pose."""
-    w, x, y, z = pose[3:7] / np.linalg.norm(pose[3:7])
-    return np.array(
-        [
-            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
-            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
-            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
-        ]
-    )
-
-
 def inverse(pose: Doubles) -> tuple[float, ...]:
     """The inverse of a pose x, y, z, qw, qx, qy, qz."""
-    position = -_turn(pose).T @ pose[:3]
+    position = -rotation(pose[3:7]).T @ pose[:3]
     return (*position.tolist(), pose[3], -pose[4], -pose[5], -pose[6])
 
 

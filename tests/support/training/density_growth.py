@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from lumigrad.kernels.density import STREAMS, Draw, Parameters, Thresholds
-from support.training import density_random, density_reference
+from support.rotations import rotations
+from support.training import density_random
 
 SHRINK = 1.6
 
@@ -97,7 +98,7 @@ def children(parameters: Parameters, split: Tensor, draw: Draw, revised: bool) -
         offset = 0.5 * tensors["radii"][:, None] * torch.nn.functional.normalize(normals("first_child"), dim=1)
         positions = torch.cat([tensors["positions"] + offset, tensors["positions"] - offset])
         return {"positions": positions, "radii": (tensors["radii"] / SHRINK).repeat(2)}
-    axes = density_reference.rotations(tensors["quats"]) * tensors["scales"].exp()[:, None]
+    axes = rotations(tensors["quats"].double()) * tensors["scales"].exp()[:, None]
     offsets = [torch.einsum("nij,nj->ni", axes, normals(stream)) for stream in ("first_child", "second_child")]
     found = {
         "means": torch.cat([tensors["means"] + offset for offset in offsets]),

@@ -7,21 +7,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-
-def rotations(quats: Tensor) -> Tensor:
-    """[N, 3, 3] of quaternions w, x, y, z of any length."""
-    w, x, y, z = torch.nn.functional.normalize(quats.double(), dim=1).unbind(dim=1)
-    rows = [
-        (1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)),
-        (2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)),
-        (2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)),
-    ]
-    return torch.stack([torch.stack(row, dim=1) for row in rows], dim=1)
+from support.rotations import rotations
 
 
 def covariances(quats: Tensor, scales: Tensor) -> Tensor:
     """[N, 3, 3] of logarithms of scales."""
-    axes = rotations(quats) * scales.double().exp()[:, None]
+    axes = rotations(quats.double()) * scales.double().exp()[:, None]
     return axes @ axes.transpose(1, 2)
 
 

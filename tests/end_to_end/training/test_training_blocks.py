@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lumigrad.client import Client, Gaussians, InvalidArgument, Loss, Mcmc
+from lumigrad.client import Client, Gaussians, InvalidArgument, Loss, Mcmc, TrainingLost
 from lumigrad.client.errors import ResourceExhausted
 from support.training.scenes import sphere_lesson
 from support.training.streets import ROW_BYTES, street_lesson
@@ -180,3 +180,30 @@ def test_a_pool_without_room_for_a_view_is_refused_before_a_step(process: Worker
             client.trainer(SMALL.scene, SMALL.cameras, photographs, pool_bytes=255 * ROW_BYTES)
         # Its scene and file are free again.
         client.trainer(SMALL.scene, SMALL.cameras, photographs, **SMALL_POOL).close()
+
+
+def test_a_tenant_has_its_share_of_the_spool_and_idle_trainings_make_room(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("one: a-token-of-the-first\nother: a-token-of-the-other\n")
+    options = ("--tokens-file", str(tokens), "--spool", str(tmp_path / "spool"), "--max-payload-mib", "2")
+    limits = ("--tenant-spool-mib", "5", "--tenant-training-mib", "2", "--training-mib", "64", "--scene-mib", "64")
+    with (
+        worker("--device", "cpu", *options, *limits) as process,
+        Client(process.target, token="a-token-of-the-first") as one,
+        Client(process.target, token="a-token-of-the-other") as other,
+    ):
+        half = Gaussians(**{name: tensor[:8000] for name, tensor in LESSON.scene.tensors.items()})
+        cameras = [LESSON.cameras[0]]
+        with pytest.raises(ResourceExhausted, match="tenant-spool-mib"):
+            one.trainer(LESSON.scene, cameras, pool_bytes=1_600_000)
+        kept = one.trainer(half, cameras, pool_bytes=1_600_000)
+        kept.close(finish=False)
+        theirs = other.trainer(half, cameras, pool_bytes=1_600_000)
+        # One's share has room for a single pool: the idle training and its file go.
+        again = one.trainer(SMALL.scene, cameras, pool_bytes=SMALL_POOL["pool_bytes"])
+        with pytest.raises(TrainingLost):
+            one.resume_trainer(kept.training_id, kept.lease)
+        for trainer, begun in ((theirs, half), (again, SMALL.scene)):
+            np.testing.assert_array_equal(trainer.scene().means, begun.means)
+            trainer.close()
+        assert process.metric("lumigrad_training_bytes") == 0

@@ -10,10 +10,11 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 from typing import Any, Protocol
 
+import grpc
 import numpy as np
 
 from lumigrad.kernels._native import (
@@ -23,6 +24,7 @@ from lumigrad.kernels._native import (
     QueryRequest,
     RenderJob,
     RenderRequest,
+    ShortCall,
 )
 from lumigrad.protos.chunks import LARGEST_MESSAGE_BYTES, SHORT_BYTES
 from lumigrad.protos.dtypes import Array
@@ -311,3 +313,24 @@ def message_bytes_of(metadata: Metadata) -> int:
             require(is_number, MESSAGE_BYTES, "a number of bytes", value)
             return min(int(value), LARGEST_MESSAGE_BYTES)
     return SHORT_BYTES
+
+
+def call_of(short: ShortCall) -> Call:
+    """The call of the general way that goes on with one which the shortcut has left."""
+    context: Any = short.context
+    call = Call(short.method, context, context.invocation_metadata() or (), deadline=short.deadline)
+    call.record.request_id = short.request_id
+    call.record.times.begin(short.arrived)
+    call.tenant = call.record.tenant = short.tenant
+    call.priority, call.message_bytes = Priority(short.priority), short.message_bytes
+    call.progress.has_begun = short.progress.has_begun
+    if not context.add_callback(call.end):
+        call.end()
+    return call
+
+
+def announce(request_id: str, context: grpc.ServicerContext) -> None:
+    """Tell a caller that its call has begun, and under which id."""
+    # The reply may have begun, or the call have ended, in the meantime.
+    with suppress(ValueError, grpc.RpcError):
+        context.send_initial_metadata(((REQUEST_ID, request_id),))

@@ -1,22 +1,25 @@
-"""Frames of a call: reads a request's header and payload, and writes a reply's."""
+"""Messages of a call: reads those of a request, with its header and payload, and writes a reply's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, suppress
 from typing import Any, Generic, TypeVar
 
+import grpc
 import numpy as np
 from google.protobuf.message import Message
 
 from lumigrad.protos import dtypes
 from lumigrad.protos.chunks import PayloadAssembler
 from lumigrad.protos.dtypes import Array
+from lumigrad.protos.service import SINGLE_REPLY
 from lumigrad.protos.streams import chunked_frames, collect_until_full, fits_message, whole_frame
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.protos.wire import Frame
 from lumigrad.server.core.accounts import PayloadMemory
 from lumigrad.server.core.call import Call
-from lumigrad.server.core.errors import InvalidArgumentError
+from lumigrad.server.core.errors import CancelledError, InvalidArgumentError, LaneLostError
 from lumigrad.v1 import distance_pb2, render_pb2, tensor_pb2
 
 M = TypeVar("M", bound=Message)
@@ -115,6 +118,49 @@ def assembled(
 def _refuse_fields(message: Message | None, limit: str, other: str) -> None:
     if message is not None and message.ListFields():
         raise InvalidArgumentError(message.ListFields()[0][0].name, limit, other)
+
+
+def only(requests: Iterator[Any], call: Call) -> Any:
+    """The request of a call with a single one; does not wait for the end of the stream."""
+    for request in requests:
+        return request
+    # Cancellation by the caller is the error if there was one.
+    call.check()
+    raise InvalidArgumentError("stream", "one message", "none")
+
+
+def first_reply(replies: Iterator[Any], call: Call) -> Any:
+    """The reply of a call that must not have more than one."""
+    with closing(replies):  # type: ignore[type-var]
+        reply = next(replies)
+        call.record.bytes_sent += reply.data.nbytes if isinstance(reply, Frame) else 0
+        if next(replies, None) is not None:
+            if call.lane_name:
+                raise LaneLostError
+            limit = f"a reply with at most {call.message_bytes} bytes of payload; call without this metadata"
+            raise InvalidArgumentError(SINGLE_REPLY[0], limit, "a longer one")
+    return reply
+
+
+def messages(requests: Iterator[bytes], read: Callable[[bytes, Call], Any], call: Call) -> Iterator[Any]:
+    """The requests of a call, parsed by `read` in the call's thread."""
+    progress = call.progress
+    while (raw := next_message(requests, call)) is not None:
+        progress.has_begun = True
+        request = read(raw, call)
+        if isinstance(request, Frame):
+            call.record.bytes_received += request.data.nbytes
+            progress.receiving.moved(request.data.nbytes)
+        yield request
+
+
+def next_message(requests: Iterator[bytes], call: Call) -> bytes | None:
+    """Wait for the next request; None: the caller sends no more."""
+    call.turn.give()
+    with call.progress.receiving, suppress(grpc.RpcError):
+        return next(requests, None)
+    # gRPC's error refers to itself and, through its traceback, keeps all objects of the call until garbage collection.
+    raise CancelledError
 
 
 Forward = TypeVar("Forward", render_pb2.RenderReply, distance_pb2.QueryReply)

@@ -49,6 +49,7 @@ from lumigrad.server.rpc.authentication import authenticator_of
 from lumigrad.server.rpc.distance import DistanceService
 from lumigrad.server.rpc.handler import CallHandler
 from lumigrad.server.rpc.health import Health
+from lumigrad.server.rpc.methods import Methods
 from lumigrad.server.rpc.prepared_frames import PreparedFrames
 from lumigrad.server.rpc.render import RenderService
 from lumigrad.server.rpc.render_stream import RenderStreams
@@ -236,8 +237,9 @@ class Worker:
         prepared = partial(PreparedFrames, tenants, render.look_up, self._handler.places, self._notes)
         check = RequestCheck(Limits.of(config))
         self._streams = RenderStreams(self._handler, self._threads, check, render.frame, prepared)
+        methods = Methods(self._handler, check)
         # gRPC asks one after the other for the handler of each call, so those of most calls come first.
-        handlers = [self._handler.serve(RENDER_SERVICE, render, own={"RenderStream": self._streams.method()})]
+        handlers = [methods.serve(RENDER_SERVICE, render, own={"RenderStream": self._streams.method()})]
         servicers = {
             DISTANCE_SERVICE: DistanceService(tenants),
             SCENE_SERVICE: SceneService(tenants),
@@ -246,16 +248,16 @@ class Worker:
                 tenants, self._lanes, lambda: self.metrics_port, metrics_tls=config.metrics_tls
             ),
         }
-        handlers += [self._handler.serve(name, servicer) for name, servicer in servicers.items()]
+        handlers += [methods.serve(name, servicer) for name, servicer in servicers.items()]
         if catalog is not None:
             self._sensorsim = SensorsimService(tenants, catalog, metrics)
             # Simulators repeat only calls that were UNAVAILABLE.
             handlers += [
-                self._handler.serve(SENSORSIM_SERVICE, self._sensorsim, names=NAMES, translate=unavailable_if_busy),
-                self._handler.serve(FRAME_SERVICE, FrameService(tenants, catalog)),
+                methods.serve(SENSORSIM_SERVICE, self._sensorsim, names=NAMES, translate=unavailable_if_busy),
+                methods.serve(FRAME_SERVICE, FrameService(tenants, catalog)),
             ]
         handlers.append(self._health.handler())
-        return [*handlers, self._handler.reflection()] if config.reflection else handlers
+        return [*handlers, methods.reflection()] if config.reflection else handlers
 
     def _probe(self) -> None:
         try:
@@ -309,7 +311,6 @@ def _handler(config: Config, notes: Notes, max_calls: int, lanes: Lanes, *, is_t
         notes,
         places("places for calls in progress", max_calls, has_tenants=config.has_tenants, retry_seconds=_RETRY_SECONDS),
         Patience(config.max_call_seconds, config.stall_seconds),
-        RequestCheck(Limits.of(config)),
         _long_calls(config, "open trainings", config.max_trainings, "--max-trainings"),
         authenticator_of(config),
         lanes.of,

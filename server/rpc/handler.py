@@ -1,31 +1,21 @@
-"""The common path of all calls: request id, authentication, admission, metrics, log line, and status for errors."""
+"""Calls in progress: their authentication, admission, patience, metrics, log line, and status for errors."""
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import grpc
-from grpc_health.v1 import health
-from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from lumigrad.kernels._native import ShortCall, ShortCalls
-from lumigrad.protos.service import SERVICE_NAMES, SINGLE_REPLY, Method, methods
-from lumigrad.protos.wire import Frame, parse
 from lumigrad.server.core.accounts import Account, Reservation
-from lumigrad.server.core.call import REQUEST_ID, Call, NoLane, message_bytes_of, priority_of
+from lumigrad.server.core.call import REQUEST_ID, Call, NoLane, announce, call_of, message_bytes_of, priority_of
 from lumigrad.server.core.errors import (
     BusyError,
-    CancelledError,
-    InvalidArgumentError,
-    LaneLostError,
     StoppingError,
     UnauthenticatedError,
 )
@@ -33,22 +23,8 @@ from lumigrad.server.core.notes import Notes
 from lumigrad.server.core.progress import Patience
 from lumigrad.server.core.turns import Turn, Turns
 from lumigrad.server.rpc.authentication import Authenticate
-from lumigrad.server.rpc.request_check import RequestCheck
-from lumigrad.server.rpc.short_calls import (
-    Early,
-    Handlers,
-    announce,
-    call_of,
-    cancel,
-    end_overdue,
-    give_up,
-    short_entry,
-)
+from lumigrad.server.rpc.short_calls import cancel, end_overdue, give_up
 from lumigrad.server.rpc.status import Answer, answer_to
-
-# Answers a call from the bytes of its first message with those of its reply, which may have so many bytes of payload;
-# None: this way is not for it.
-Shortcut = Callable[[bytes, Call, int], bytes | None]
 
 # Calls that mostly wait for their callers take no places of calls, but have accounts of their own.
 _TRAIN, _STREAM = "TrainingService.Train", "RenderService.RenderStream"
@@ -87,7 +63,6 @@ class CallHandler:
         notes: Notes,
         places: Account,
         patience: Patience,
-        request_check: RequestCheck,
         trainings: Account,
         authenticate: Authenticate | None = None,
         lane_of: Callable[[Call], NoLane] | None = None,
@@ -98,23 +73,21 @@ class CallHandler:
         """Serve calls; without `authenticate` all callers are one tenant.
 
         `notes` takes the records of calls. `places` limits the calls in progress, except open trainings and streams,
-        which accounts of their own limit; without `streams` there are none. `request_check` refuses requests whose
-        fields exceed a bound. `lane_of` finds the lane that a call names.
+        which accounts of their own limit; without `streams` there are none. `lane_of` finds the lane that a call names.
         """
         self._notes = notes
-        self._is_traced = is_traced
-        self._authenticate = authenticate
+        self.is_traced = is_traced
+        self.authenticate = authenticate
         self._lane_of = lane_of or (lambda _: NoLane())
         self.places = places
         self.patience = patience
         # The frames of streams that are no calls of their own, and how many of them the device has begun.
         self.count_frames: Callable[[], tuple[int, int]] = lambda: (0, 0)
-        self._request_check = request_check
         self.trainings = trainings
         self.streams = streams or Account("open streams", 0, "--max-streams")
         self._long = {_TRAIN: self.trainings, _STREAM: self.streams}
         # Calls that a shortcut may answer; in `_calls`, too, are those that it leaves to the general way.
-        self._shorts = ShortCalls(places.books, notes.native)
+        self.shorts = ShortCalls(places.books, notes.native)
         self._calls: dict[Call, _Open] = {}
         # Calls whose last bytes are not sent yet, and since when (monotonic clock).
         self._leaving: dict[Call, float] = {}
@@ -130,7 +103,7 @@ class CallHandler:
     @property
     def in_progress(self) -> int:
         """The number of calls in progress."""
-        return len(self._calls) + len(self._shorts) + self.count_frames()[0]
+        return len(self._calls) + len(self.shorts) + self.count_frames()[0]
 
     @property
     def is_closed(self) -> bool:
@@ -139,7 +112,7 @@ class CallHandler:
 
     def stages(self, waiting: int) -> Mapping[str, int]:
         """The number of calls in each stage of `CALL_STAGES`; `waiting` of them wait for the device."""
-        calls, shorts = list(self._calls), self._shorts.open()
+        calls, shorts = list(self._calls), self.shorts.open()
         frames, begun_frames = self.count_frames()
         begun = [call for call in calls if call.has_reached_device]
         sending = sum(call.progress.sending.is_on for call in begun)
@@ -149,7 +122,7 @@ class CallHandler:
 
     def close(self) -> None:
         """Refuse every new call."""
-        self._shorts.close()
+        self.shorts.close()
         with self._changed:
             self._is_closed = True
 
@@ -157,7 +130,7 @@ class CallHandler:
         """Wait until no call is in progress; False after `seconds`."""
         until = time.monotonic() + seconds
         # First those that may become calls of the general way.
-        if not self._shorts.wait_idle(seconds):
+        if not self.shorts.wait_idle(seconds):
             return False
         with self._changed:
             return self._changed.wait_for(lambda: not self._calls, max(0.0, until - time.monotonic()))
@@ -173,128 +146,9 @@ class CallHandler:
     def wait_sent(self, seconds: float) -> None:
         """Wait until all replies are sent, for at most `seconds`."""
         until = time.monotonic() + seconds
-        self._shorts.wait_sent(seconds)
+        self.shorts.wait_sent(seconds)
         with self._changed:
             self._changed.wait_for(lambda: not self._leaving, max(0.0, until - time.monotonic()))
-
-    def serve(
-        self,
-        service_name: str,
-        servicer: object,
-        *,
-        names: Sequence[str] = (),
-        translate: Callable[[Answer], Answer] = lambda answer: answer,
-        own: Mapping[str, grpc.RpcMethodHandler] = MappingProxyType({}),
-    ) -> grpc.GenericRpcHandler:
-        """The handlers of a service: they call methods of `(request, call)`, or `(requests, call)`, of `servicer`.
-
-        Methods with an `own` handler are not taken from it.
-
-        Callers may know it by other full `names`, and expect other statuses, which `translate` makes of ours.
-
-        gRPC calls them before a request has arrived: it would wait for one itself, however long, for any caller. And it
-        leaves requests as bytes, because it would parse all of them in one thread, which every call needs.
-        """
-        short = service_name.rpartition(".")[2]
-        streams: dict[str, grpc.RpcMethodHandler] = {}
-        singles: dict[str, grpc.RpcMethodHandler] = {}
-        for method in methods(service_name):
-            if method.name in own:
-                path = f"/{service_name}/{method.name}"
-                streams[path] = singles[path] = own[method.name]
-                continue
-            name, behave = f"{short}.{method.name}", _behavior(method, getattr(servicer, method.name))
-            read, write = self._reader(method), _writer(method)
-            shortcut = getattr(servicer, "shortcuts", {}).get(method.name)
-            single = grpc.stream_unary_rpc_method_handler(
-                self._wrap_single(name, method, behave, read, write, translate, shortcut)
-            )
-            stream = single
-            if method.server_streaming:
-                wrapped = self.wrap_stream(name, behave, read, shortcut)
-                stream = grpc.stream_stream_rpc_method_handler(wrapped, None, write)
-            for full_name in names or (service_name,):
-                path = f"/{full_name}/{method.name}"
-                streams[path], singles[path] = stream, single
-        return Handlers(streams, singles)
-
-    def _reader(self, method: Method) -> Callable[[bytes, Call], Any]:
-        def read(raw: bytes, call: Call) -> Any:
-            self._request_check.check(method.request, raw, lambda: call.turn.take(call.check))
-            return method.deserialize_request(raw)
-
-        return read
-
-    def _wrap_single(
-        self,
-        name: str,
-        method: Method,
-        behavior: Callable[[Iterator[Any], Call], Any],
-        read: Callable[[bytes, Call], Any],
-        write: Callable[[Any], bytes],
-        translate: Callable[[Answer], Answer],
-        shortcut: Shortcut | None,
-    ) -> Callable[..., bytes]:
-        """A method that takes a stream of bytes, which `read` parses, and returns one reply, which `write` makes bytes.
-
-        gRPC would make bytes of it only after the call has been recorded.
-        """
-
-        def answer(requests: Iterator[bytes], call: Call) -> bytes:
-            call.has_single_reply = True
-            whole, requests = _shortened(requests, call, shortcut)
-            if whole is not None:
-                return whole
-            reply = behavior(_messages(requests, read, call), call)
-            return write(_first_reply(reply, call) if method.server_streaming else reply)
-
-        def single(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-            with self._guarded(name, context, translate) as call:
-                return answer(requests, call)
-
-        def go_on(short: ShortCall, requests: Iterator[bytes], error: BaseException | None) -> bytes:
-            with _Guard(self, call_of(short), short.context, translate, short) as call:
-                if error is None:
-                    return answer(requests, call)
-                try:
-                    raise error
-                finally:
-                    # The error's traceback refers to this frame: a cycle, which would keep what the call held.
-                    del error
-
-        early: Early | None = getattr(shortcut, "answer", None)
-        if early is None or self._is_traced:
-            return single
-        return short_entry(self._shorts, name, self._authenticate, early, single, go_on)
-
-    def wrap_stream(
-        self,
-        name: str,
-        behavior: Callable[[Any, Call], Iterator[Any]],
-        read: Callable[[bytes, Call], Any],
-        shortcut: Shortcut | None = None,
-    ) -> Callable[..., Any]:
-        """A method that takes a stream of bytes, which `read` parses, and returns a stream of replies."""
-
-        def stream(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
-            with self._guarded(name, context) as call:
-                # The caller of a stream may need its id before the end; with a single reply both come together.
-                self.announce(call)
-                sending = call.progress.sending
-                whole, requests = _shortened(requests, call, shortcut)
-                if whole is not None:
-                    with sending:
-                        yield whole
-                    return
-                for reply in behavior(_messages(requests, read, call), call):
-                    call.turn.give()
-                    with sending:
-                        yield reply
-                    nbytes = reply.data.nbytes if isinstance(reply, Frame) else 0
-                    call.record.bytes_sent += nbytes
-                    sending.restart() if nbytes == 0 else sending.moved(nbytes)
-
-        return stream
 
     def begun(self, method: str, context: grpc.ServicerContext) -> Call:
         """A call of gRPC's, which has not been admitted."""
@@ -304,7 +158,7 @@ class CallHandler:
             context.invocation_metadata() or (),
             # The clock first, so that a pause between them makes the deadline earlier, never later than the caller's.
             deadline=time.monotonic() + context.time_remaining(),
-            is_traced=self._is_traced,
+            is_traced=self.is_traced,
         )
         if not context.add_callback(call.end):
             call.end()
@@ -320,14 +174,18 @@ class CallHandler:
             context.set_code(answer.code)
             context.set_details(answer.text)
 
-    def _guarded(
+    def guarded(
         self,
         method: str,
         context: grpc.ServicerContext,
         translate: Callable[[Answer], Answer] = lambda answer: answer,
-    ) -> _Guard:
+    ) -> Guard:
         """A `with` block that counts a call in and out, and converts its exceptions to a status."""
-        return _Guard(self, self.begun(method, context), context, translate)
+        return Guard(self, self.begun(method, context), context, translate)
+
+    def continued(self, short: ShortCall, translate: Callable[[Answer], Answer]) -> Guard:
+        """The same for a call that a shortcut has left."""
+        return Guard(self, call_of(short), short.context, translate, short)
 
     def take_over(self, call: Call, short: ShortCall) -> None:
         """Count a call in that was admitted already, and keeps its place."""
@@ -342,24 +200,12 @@ class CallHandler:
         if self._is_ended:
             call.stop()
 
-    def reflection(self) -> grpc.GenericRpcHandler:
-        """The reflection service of gRPC, with the authentication and the limits of all calls."""
-        names = (*SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        behavior = self.wrap_stream(
-            "ServerReflection.ServerReflectionInfo",
-            reflection.ReflectionServicer(names).ServerReflectionInfo,
-            lambda raw, _: parse(reflection_pb2.ServerReflectionRequest, raw),
-        )
-        write = reflection_pb2.ServerReflectionResponse.SerializeToString
-        handlers = {"ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(behavior, None, write)}
-        return grpc.method_handlers_generic_handler(reflection.SERVICE_NAME, handlers)
-
     def enter(self, call: Call, context: grpc.ServicerContext) -> None:
         """Authenticate the caller and admit the call; raises if too many are in progress."""
         call.report_stages = self._notes.stages
         call.lane_of = self._lane_of
-        if self._authenticate is not None:
-            call.tenant = call.record.tenant = self._authenticate(context)
+        if self.authenticate is not None:
+            call.tenant = call.record.tenant = self.authenticate(context)
         call.priority, call.message_bytes = priority_of(call.metadata), message_bytes_of(call.metadata)
         call.turn = Turn(self._turns, call.tenant)
         self._admit(call, context)
@@ -375,7 +221,7 @@ class CallHandler:
 
     def check_tenant(self, call: Call, context: grpc.ServicerContext) -> None:
         """Raise an UnauthenticatedError if the caller would not be admitted as the same tenant again."""
-        if self._authenticate is not None and self._authenticate(context) != call.tenant:
+        if self.authenticate is not None and self.authenticate(context) != call.tenant:
             raise UnauthenticatedError("the token is another tenant's now")
 
     def announce(self, call: Call) -> None:
@@ -436,7 +282,7 @@ class CallHandler:
         taken = Counter(self.places.tenants())
         own = taken[tenant]
         calls: list[Call | ShortCall] = [call for call in self._calls if call.record.method not in self._long]
-        waits = {call: call.progress.receiving for call in (*calls, *self._shorts.open())}
+        waits = {call: call.progress.receiving for call in (*calls, *self.shorts.open())}
         idle = {call: wait.seconds for call, wait in waits.items() if wait.is_on and wait.seconds > _WAY_SECONDS}
         ended: list[Call | ShortCall] = []
         for _ in range(self.places.lacking(tenant, 1)):
@@ -477,10 +323,10 @@ class CallHandler:
         for call in [call for call, since in leaving if since < now - seconds]:
             self._forget(call)
             call.cancel(give_up(call.record.request_id, call.record.method, seconds))
-        end_overdue(self._shorts, self.patience, _ANNOUNCING_SECONDS)
+        end_overdue(self.shorts, self.patience, _ANNOUNCING_SECONDS)
 
 
-class _Guard:
+class Guard:
     """The `with` block of a call; a generator would take longer, which every call would."""
 
     __slots__ = ("_call", "_context", "_handler", "_short", "_translate")
@@ -541,72 +387,3 @@ def _answer(call: Call, error: BaseException) -> Answer:
     except Exception as ended:
         return answer_to(ended, call.record.request_id)
     return answer_to(error, call.record.request_id)
-
-
-def _behavior(method: Method, behavior: Callable[[Any, Call], Any]) -> Callable[[Iterator[Any], Call], Any]:
-    return behavior if method.client_streaming else lambda requests, call: behavior(_only(requests, call), call)
-
-
-def _shortened(
-    requests: Iterator[bytes], call: Call, shortcut: Shortcut | None
-) -> tuple[bytes | None, Iterator[bytes]]:
-    """The reply, if the shortcut is for the call; and the requests that are left, which else are all of them."""
-    first = None if shortcut is None else next_message(requests, call)
-    if shortcut is None or first is None:
-        return None, requests
-    call.progress.has_begun = True
-    reply, more = shortcut(first, call, call.message_bytes), None
-    if reply is not None and not call.has_single_reply:
-        # Another message is refused, as others refuse it.
-        more = next_message(requests, call)
-    if reply is None or more is not None:
-        return None, itertools.chain((first,), () if more is None else (more,), requests)
-    return reply, requests
-
-
-def _writer(method: Method) -> Callable[[Any], bytes]:
-    """Serialises replies, but for those that shortcuts have written."""
-    return lambda reply: reply if isinstance(reply, bytes) else method.serialize_reply(reply)
-
-
-def _only(requests: Iterator[Any], call: Call) -> Any:
-    """The request of a call with a single one; does not wait for the end of the stream."""
-    for request in requests:
-        return request
-    # Cancellation by the caller is the error if there was one.
-    call.check()
-    raise InvalidArgumentError("stream", "one message", "none")
-
-
-def _first_reply(replies: Iterator[Any], call: Call) -> Any:
-    """The reply of a call that must not have more than one."""
-    with closing(replies):  # type: ignore[type-var]
-        reply = next(replies)
-        call.record.bytes_sent += reply.data.nbytes if isinstance(reply, Frame) else 0
-        if next(replies, None) is not None:
-            if call.lane_name:
-                raise LaneLostError
-            limit = f"a reply with at most {call.message_bytes} bytes of payload; call without this metadata"
-            raise InvalidArgumentError(SINGLE_REPLY[0], limit, "a longer one")
-    return reply
-
-
-def _messages(requests: Iterator[bytes], read: Callable[[bytes, Call], Any], call: Call) -> Iterator[Any]:
-    """The requests of a call, parsed by `read` in the call's thread."""
-    progress = call.progress
-    while (raw := next_message(requests, call)) is not None:
-        progress.has_begun = True
-        request = read(raw, call)
-        if isinstance(request, Frame):
-            call.record.bytes_received += request.data.nbytes
-            progress.receiving.moved(request.data.nbytes)
-        yield request
-
-
-def next_message(requests: Iterator[bytes], call: Call) -> bytes | None:
-    """Wait for the next request; None: the caller sends no more."""
-    call.turn.give()
-    with call.progress.receiving, suppress(grpc.RpcError):
-        return next(requests, None)
-    # gRPC's error refers to itself and, through its traceback, keeps all objects of the call until garbage collection.
-    raise CancelledError

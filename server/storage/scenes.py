@@ -381,7 +381,8 @@ class SceneStore(LruStore[StoredScene]):
     def _kept(self, scene_id: str) -> StoredScene | None:
         """A scene in memory; of one with levels only the table is, so that it goes with its file."""
         scene = self._cache.get(scene_id)
-        if scene is None or not is_levels(scene_id) or (self._spool is not None and self._spool.touch(scene_id)):
+        # Levels are in the spool, if there is one.
+        if scene is None or self._spool is None or not is_levels(scene_id) or self._spool.touch(scene_id):
             return scene
         self._cache.pop(scene_id)
         self._forget_hash(scene)

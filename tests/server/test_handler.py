@@ -26,6 +26,7 @@ from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.core.notes import Notes
 from lumigrad.server.core.progress import Patience
 from lumigrad.server.rpc.handler import CallHandler
+from lumigrad.server.rpc.methods import Methods
 from lumigrad.server.rpc.request_check import RequestCheck
 from lumigrad.v1 import render_pb2
 from support.calls.raw_calls import failure, violation
@@ -64,11 +65,10 @@ def service() -> Iterator[SimpleNamespace]:
         notes,
         places("places for calls in progress", 2, has_tenants=False),
         Patience(call_seconds=0.2, stall_seconds=60),
-        check,
         Account("trainings", 1, "--max-trainings"),
     )
     server = grpc.server(ThreadPoolExecutor(8))
-    server.add_generic_rpc_handlers((handler.serve(RENDER_SERVICE, servicer),))
+    server.add_generic_rpc_handlers((Methods(handler, check).serve(RENDER_SERVICE, servicer),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:

@@ -21,11 +21,11 @@ from support.workers import traced_worker
 from support.workers.worker import WorkerProcess, worker
 
 # The shortcuts for Renders, which look at each, among them.
-MOST_FILES = 30
+MOST_FILES = 29
 # Limit for a call whose like has been prepared.
-MOST_PREPARED = 15
+MOST_PREPARED = 14
 # Likewise, if the reply is one message.
-MOST_SHORT = 9
+MOST_SHORT = 8
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,249 @@
+"""The methods of services as gRPC calls them: from the bytes of requests to those of replies."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from lumigrad.kernels._native import ShortCall, ShortCalls
+from lumigrad.protos.chunks import LARGEST_MESSAGE_BYTES, SHORT_BYTES
+from lumigrad.protos.service import SERVICE_NAMES, SINGLE_REPLY, Method, methods
+from lumigrad.protos.wire import Frame, parse
+from lumigrad.server.core.call import Call
+from lumigrad.server.core.streams import first_reply, messages, next_message, only
+from lumigrad.server.rpc.authentication import Authenticate
+from lumigrad.server.rpc.handler import CallHandler
+from lumigrad.server.rpc.request_check import RequestCheck
+from lumigrad.server.rpc.status import Answer
+
+# Answers a call from the bytes of its first message with those of its reply, which may have so many bytes of payload;
+# None: this way is not for it.
+Shortcut = Callable[[bytes, Call, int], bytes | None]
+
+# A method as gRPC calls it; one that may answer a call by the bytes of its reply; and what goes on with a call, from
+# its requests, after that has failed with an error, if there is one.
+Single = Callable[[Iterator[bytes], grpc.ServicerContext], bytes]
+Early = Callable[[bytes, ShortCall], bytes | None]
+GoOn = Callable[[ShortCall, Iterator[bytes], BaseException | None], bytes]
+
+
+class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """The handlers of methods by their paths; `singles` for calls that have SINGLE_REPLY among their metadata."""
+
+    def __init__(
+        self, streams: Mapping[str, grpc.RpcMethodHandler], singles: Mapping[str, grpc.RpcMethodHandler]
+    ) -> None:
+        self._streams = streams
+        self._singles = singles
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        """The handler of a call; None: there is no such method."""
+        is_single = SINGLE_REPLY in (details.invocation_metadata or ())
+        return (self._singles if is_single else self._streams).get(details.method)
+
+
+class Methods:
+    """Makes the handlers of services, whose servicers' methods are called with `(request, call)`."""
+
+    def __init__(self, handler: CallHandler, request_check: RequestCheck) -> None:
+        """`handler` counts calls in and out; `request_check` refuses requests whose fields exceed a bound."""
+        self._handler = handler
+        self._request_check = request_check
+
+    def serve(
+        self,
+        service_name: str,
+        servicer: object,
+        *,
+        names: Sequence[str] = (),
+        translate: Callable[[Answer], Answer] = lambda answer: answer,
+        own: Mapping[str, grpc.RpcMethodHandler] = MappingProxyType({}),
+    ) -> grpc.GenericRpcHandler:
+        """The handlers of a service: they call methods of `(request, call)`, or `(requests, call)`, of `servicer`.
+
+        Methods with an `own` handler are not taken from it.
+
+        Callers may know it by other full `names`, and expect other statuses, which `translate` makes of ours.
+
+        gRPC calls them before a request has arrived: it would wait for one itself, however long, for any caller. And it
+        leaves requests as bytes, because it would parse all of them in one thread, which every call needs.
+        """
+        short = service_name.rpartition(".")[2]
+        streams: dict[str, grpc.RpcMethodHandler] = {}
+        singles: dict[str, grpc.RpcMethodHandler] = {}
+        for method in methods(service_name):
+            if method.name in own:
+                path = f"/{service_name}/{method.name}"
+                streams[path] = singles[path] = own[method.name]
+                continue
+            name, behave = f"{short}.{method.name}", _behavior(method, getattr(servicer, method.name))
+            read, write = self._reader(method), _writer(method)
+            shortcut = getattr(servicer, "shortcuts", {}).get(method.name)
+            single = grpc.stream_unary_rpc_method_handler(
+                self._wrap_single(name, method, behave, read, write, translate, shortcut)
+            )
+            stream = single
+            if method.server_streaming:
+                wrapped = self._wrap_stream(name, behave, read, shortcut)
+                stream = grpc.stream_stream_rpc_method_handler(wrapped, None, write)
+            for full_name in names or (service_name,):
+                path = f"/{full_name}/{method.name}"
+                streams[path], singles[path] = stream, single
+        return Handlers(streams, singles)
+
+    def _reader(self, method: Method) -> Callable[[bytes, Call], Any]:
+        def read(raw: bytes, call: Call) -> Any:
+            self._request_check.check(method.request, raw, lambda: call.turn.take(call.check))
+            return method.deserialize_request(raw)
+
+        return read
+
+    def _wrap_single(
+        self,
+        name: str,
+        method: Method,
+        behavior: Callable[[Iterator[Any], Call], Any],
+        read: Callable[[bytes, Call], Any],
+        write: Callable[[Any], bytes],
+        translate: Callable[[Answer], Answer],
+        shortcut: Shortcut | None,
+    ) -> Callable[..., bytes]:
+        """A method that takes a stream of bytes, which `read` parses, and returns one reply, which `write` makes bytes.
+
+        gRPC would make bytes of it only after the call has been recorded.
+        """
+        handler = self._handler
+
+        def answer(requests: Iterator[bytes], call: Call) -> bytes:
+            call.has_single_reply = True
+            whole, requests = _shortened(requests, call, shortcut)
+            if whole is not None:
+                return whole
+            reply = behavior(messages(requests, read, call), call)
+            return write(first_reply(reply, call) if method.server_streaming else reply)
+
+        def single(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+            with handler.guarded(name, context, translate) as call:
+                return answer(requests, call)
+
+        def go_on(short: ShortCall, requests: Iterator[bytes], error: BaseException | None) -> bytes:
+            with handler.continued(short, translate) as call:
+                if error is None:
+                    return answer(requests, call)
+                try:
+                    raise error
+                finally:
+                    # The error's traceback refers to this frame: a cycle, which would keep what the call held.
+                    del error
+
+        early: Early | None = getattr(shortcut, "answer", None)
+        if early is None or handler.is_traced:
+            return single
+        return _short_entry(handler.shorts, name, handler.authenticate, early, single, go_on)
+
+    def _wrap_stream(
+        self,
+        name: str,
+        behavior: Callable[[Any, Call], Iterator[Any]],
+        read: Callable[[bytes, Call], Any],
+        shortcut: Shortcut | None = None,
+    ) -> Callable[..., Any]:
+        """A method that takes a stream of bytes, which `read` parses, and returns a stream of replies."""
+        handler = self._handler
+
+        def stream(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
+            with handler.guarded(name, context) as call:
+                # The caller of a stream may need its id before the end; with a single reply both come together.
+                handler.announce(call)
+                sending = call.progress.sending
+                whole, requests = _shortened(requests, call, shortcut)
+                if whole is not None:
+                    with sending:
+                        yield whole
+                    return
+                for reply in behavior(messages(requests, read, call), call):
+                    call.turn.give()
+                    with sending:
+                        yield reply
+                    nbytes = reply.data.nbytes if isinstance(reply, Frame) else 0
+                    call.record.bytes_sent += nbytes
+                    sending.restart() if nbytes == 0 else sending.moved(nbytes)
+
+        return stream
+
+    def reflection(self) -> grpc.GenericRpcHandler:
+        """The reflection service of gRPC, with the authentication and the limits of all calls."""
+        names = (*SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        behavior = self._wrap_stream(
+            "ServerReflection.ServerReflectionInfo",
+            reflection.ReflectionServicer(names).ServerReflectionInfo,
+            lambda raw, _: parse(reflection_pb2.ServerReflectionRequest, raw),
+        )
+        write = reflection_pb2.ServerReflectionResponse.SerializeToString
+        handlers = {"ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(behavior, None, write)}
+        return grpc.method_handlers_generic_handler(reflection.SERVICE_NAME, handlers)
+
+
+def _behavior(method: Method, behavior: Callable[[Any, Call], Any]) -> Callable[[Iterator[Any], Call], Any]:
+    return behavior if method.client_streaming else lambda requests, call: behavior(only(requests, call), call)
+
+
+def _shortened(
+    requests: Iterator[bytes], call: Call, shortcut: Shortcut | None
+) -> tuple[bytes | None, Iterator[bytes]]:
+    """The reply, if the shortcut is for the call; and the requests that are left, which else are all of them."""
+    first = None if shortcut is None else next_message(requests, call)
+    if shortcut is None or first is None:
+        return None, requests
+    call.progress.has_begun = True
+    reply, more = shortcut(first, call, call.message_bytes), None
+    if reply is not None and not call.has_single_reply:
+        # Another message is refused, as others refuse it.
+        more = next_message(requests, call)
+    if reply is None or more is not None:
+        return None, itertools.chain((first,), () if more is None else (more,), requests)
+    return reply, requests
+
+
+def _writer(method: Method) -> Callable[[Any], bytes]:
+    """Serialises replies, but for those that shortcuts have written."""
+    return lambda reply: reply if isinstance(reply, bytes) else method.serialize_reply(reply)
+
+
+def _short_entry(
+    calls: ShortCalls, name: str, authenticate: Authenticate | None, early: Early, general: Single, go_on: GoOn
+) -> Single:
+    """A method whose calls `early` may answer; `general` takes those that are not admitted, and says why."""
+    admit = calls.admit
+
+    def short(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+        try:
+            tenant = "" if authenticate is None else authenticate(context)
+        except Exception:
+            return general(requests, context)
+        opened = admit(name, tenant, context, SHORT_BYTES, LARGEST_MESSAGE_BYTES)
+        if opened is None:
+            return general(requests, context)
+        error = None
+        raw = opened.receive(requests)
+        if raw is not None:
+            try:
+                reply = early(raw, opened)
+                if reply is not None:
+                    return reply
+            except Exception as failed:
+                error = failed
+            requests = itertools.chain((raw,), requests)
+        try:
+            return go_on(opened, requests, error)
+        finally:
+            # The error's traceback refers to this frame: a cycle, which would keep what the call held.
+            del error
+
+    return short

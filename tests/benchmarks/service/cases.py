@@ -16,7 +16,7 @@ from lumigrad.v1 import distance_pb2, image_pb2, render_pb2
 from support.calls.distance_calls import DistanceClient
 from support.calls.distance_worlds import stored, ways
 from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
-from support.calls.raw_calls import RawClient, opencv_camera
+from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
 from tests.benchmarks.service.bare import path_of
 from tests.benchmarks.service.callers import MESSAGE, SINGLE, Way
 
@@ -86,7 +86,9 @@ class Cases:
             self._case("1920x1080 JPEG", alone, few, self.renders(FULL, JPEG)),
             self._case("1920x1080 uint8, lane", alone, few, self.renders(FULL, UINT8), lane=True),
             self._case("1920x1080 float32, lane", alone, few, self.renders(FULL, FLOAT32), lane=True),
-            self._pair(small),
+            self._case("32x24 uint8, spheres", alone, self._calls, self._spheres()),
+            self._pair("retained Render and its Backward, two calls", small, (), {"gil_us": 4.0}),
+            self._pair("the same with gradients of the camera", small, ("means", "cameras", "background")),
             self._case("96 distances", alone, self._calls, self._queries(), path=QUERY),
         ]
 
@@ -113,19 +115,29 @@ class Cases:
             requests += map(codec.serialize, frames_of(distance_pb2.QueryRequest(spec=spec), payload))
         return requests
 
-    def _pair(self, small: Sequence[bytes]) -> Case:
+    def _spheres(self) -> list[bytes]:
+        scene, requests = self._client.put(sphere_cloud()).scene.scene_id, list[bytes]()
+        for view in range(_VIEWS):
+            spec = spec_of(opencv_camera(*SMALL, x=0.02 * view), scene_id=scene, outputs=["color"])
+            formats = [image_pb2.OutputFormat(name="color", format=UINT8)]
+            requests.append(render_pb2.RenderRequest(spec=spec, formats=formats).SerializeToString())
+        return requests
+
+    def _pair(
+        self, name: str, small: Sequence[bytes], wanted: Sequence[str], goals: Mapping[str, float] = _NO_GOALS
+    ) -> Case:
         width, height = SMALL
         render = self._render(SMALL, FLOAT32, 0)
         render.retain = True
         payload = PayloadWriter()
-        backward = render_pb2.BackwardRequest(spec=render_pb2.BackwardSpec(context_id="?", release=True))
+        backward = render_pb2.BackwardRequest(spec=render_pb2.BackwardSpec(context_id="?", release=True, wanted=wanted))
         gradient = payload.add(np.ones((1, height, width, 3), np.float32))
         backward.spec.output_gradients.add(name="color", tensor=gradient)
         (frame,) = frames_of(backward, payload)
         requests = [render.SerializeToString(), FrameCodec(render_pb2.BackwardRequest).serialize(frame)]
         bare = self._bare("single", small, self._sizes(RENDER, small[0]))
         ours = Way("pair", self._target, RENDER, requests)
-        return Case("retained Render and its Backward, two calls", 1, self._calls, ours, bare, {"gil_us": 4.0})
+        return Case(name, 1, self._calls, ours, bare, goals)
 
     def _case(
         self,

@@ -100,6 +100,12 @@ def sample(service: SimpleNamespace, name: str, **labels: str) -> float:
     return service.metrics.registry.get_sample_value(name, labels) or 0.0
 
 
+def write_records(service: SimpleNamespace) -> None:
+    """Write the records of all calls; one is recorded after its caller has the reply."""
+    assert service.handler.wait_idle(60)
+    service.notes.write()
+
+
 def release(service: SimpleNamespace, **options: Any) -> Any:
     return service.stub.Release(render_pb2.ReleaseRequest(), timeout=60, **options)
 
@@ -118,7 +124,7 @@ def test_an_unexpected_error_tells_the_caller_its_request_id_and_nothing_else(
     request_id = dict(error.trailing_metadata())["x-request-id"]
     assert error.details() == f"internal error, request id {request_id}"
     assert "secret" not in str(error.trailing_metadata())
-    service.notes.write()
+    write_records(service)
     record = next(record for record in log.records if record.fields["code"] == "INTERNAL")
     assert record.fields["request_id"] == request_id
     assert record.exc_info[1].args == (SECRET,)
@@ -136,8 +142,7 @@ def test_a_decent_request_id_is_kept_and_any_other_is_replaced(service: SimpleNa
 
 def test_every_call_is_a_line_and_a_sample(service: SimpleNamespace, log: pytest.LogCaptureFixture) -> None:
     render(service)
-    service.handler.wait_idle(5)
-    service.notes.write()
+    write_records(service)
     fields = next(record.fields for record in log.records if record.fields["method"] == "RenderService.Render")
     assert (fields["code"], fields["sent"]) == ("OK", 2)
     assert sample(service, "lumigrad_calls_total", method="RenderService.Render", code="OK") == 1

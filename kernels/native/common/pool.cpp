@@ -215,6 +215,12 @@ void pool_drop(void* block) noexcept {
 
 Buffer::~Buffer() { pool_give(data_); }
 
+void Buffer::release() {
+  pool_give(data_);
+  data_ = nullptr;
+  capacity_ = 0;
+}
+
 void Buffer::drop_if_large() {
   constexpr std::size_t kKept = std::size_t{64} << 20;
   if (capacity_ <= kKept) return;
@@ -225,9 +231,7 @@ void Buffer::drop_if_large() {
 
 void* Buffer::ensure_bytes(std::size_t bytes) {
   if (bytes > capacity_ || data_ == nullptr) {
-    pool_give(data_);
-    data_ = nullptr;
-    capacity_ = 0;
+    release();
     // A quarter more than requested, so that slowly growing scenes do not reallocate at each call.
     const std::size_t spare = bytes / 4;
     data_ = pool_take(bytes, spare);

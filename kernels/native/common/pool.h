@@ -37,6 +37,8 @@ class Buffer {
     return static_cast<T*>(ensure_bytes(count * sizeof(T)));
   }
   std::size_t bytes() const { return capacity_; }
+  // Gives the block back to the pool; the contents are lost.
+  void release();
   // Returns the memory to the system if it is more than 64 MiB; for contents that are not needed any more, and whose
   // size follows from a call's values more than from its scene.
   void drop_if_large();

@@ -60,6 +60,21 @@ def passes(of: Gaussians, settings: Settings, views: int = 1) -> tuple[gaussians
     return forward, backward, kept.bytes
 
 
+@pytest.mark.parametrize("settings", [SETTINGS, SURFELS, RAYS], ids=["ellipses", "surfels", "rays"])
+@pytest.mark.parametrize("views", [1, 3])
+def test_a_backward_pass_leaves_a_state_as_large_as_it_was(settings: Settings, views: int) -> None:
+    cameras = [camera_for(settings)] * views
+    forward = gaussians.forward(scene(one_in(2)), cameras, settings, retain=True)
+    assert forward.state is not None
+    kept: Any = forward.state.kept
+    before, gradient = kept.bytes, torch.ones_like(forward.outputs["color"])
+    first = gaussians.backward(forward.state, {"color": gradient}).gradients
+    assert before <= kept.bytes < before + 64 * 1024
+    second = gaussians.backward(forward.state, {"color": gradient}).gradients
+    for name in first:
+        np.testing.assert_array_equal(first[name].numpy(), second[name].numpy(), err_msg=name)
+
+
 def one_in(count: int) -> torch.Tensor:
     return torch.arange(COUNT) % count == 3
 

@@ -46,6 +46,11 @@ struct ViewState {
            entries.bytes() + masks.bytes() + bounds.bytes() + rays.bytes() + beams.bytes() + motions.bytes() +
            touched.bytes() + rows.bytes() + feature_rows.bytes() + ray_gradients.bytes() + slice_gradients.bytes();
   }
+  void release_sums() {
+    touched.release();
+    rows.release();
+    feature_rows.release();
+  }
 };
 
 // The views of a call. A pass that is not retained has one state, which each view overwrites.
@@ -74,6 +79,10 @@ class Pass {
       view->entries.drop_if_large();
       view->masks.drop_if_large();
     }
+  }
+  // Gives back the sums over pixels, which the next backward pass makes anew.
+  void release_sums() {
+    for (const auto& view : views_) view->release_sums();
   }
   ViewState& view(int index) { return *views_[retained_ ? index : 0]; }
   std::size_t bytes() const {

@@ -402,6 +402,7 @@ void project_backward(const View* views, int view_count, const Settings& setting
   });
   write_view_sums(scene, view_count, to, sums, parts, part_doubles);
   if (settings.rays) add_ray_totals(view_count, scene, to, pass);
+  pass.release_sums();
   clock.stage(kBackProjectStage);
 }
 

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lumigrad.client.base.replacing import replaced
-from lumigrad.client.formats.scene import StoredScene, colors_of_sh, joined, sh_from_colors, to_bytes, unit_quats
+from lumigrad.client.formats.scene import StoredScene, colors_of_sh, joined, sh_from_colors, to_bytes
 from lumigrad.client.formats.source import Source
+from lumigrad.client.values.affine import unit_quats
 
 Array = npt.NDArray[Any]
 

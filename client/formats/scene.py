@@ -15,7 +15,8 @@ import numpy.typing as npt
 from lumigrad.client.base.arrays import Float32, Float64
 from lumigrad.client.base.precision import lost_by, median_of, said
 from lumigrad.client.formats.source import malformed
-from lumigrad.client.values.gaussians import Gaussians
+from lumigrad.client.values.affine import unit_quats
+from lumigrad.client.values.gaussians import Gaussians, sh_of_degree
 
 # The constant spherical harmonic, 1 / (2 sqrt(pi)).
 SH_0 = 0.28209479177387814
@@ -62,13 +63,6 @@ def colors_of_sh(sh: Array) -> Float32:
 def to_bytes(fractions: Array) -> npt.NDArray[np.uint8]:
     """Maps 0..1 to 0..255, rounded; values outside are clipped."""
     return np.rint(np.clip(fractions, 0.0, 1.0) * 255.0).astype(np.uint8)
-
-
-def unit_quats(quats: Array) -> Float64:
-    """Returns quaternions [N, 4] (w, x, y, z) normalised; length 0 becomes no rotation, as in Inria's formula."""
-    wide = quats.astype(np.float64)
-    lengths = np.linalg.norm(wide, axis=1, keepdims=True)
-    return np.asarray(np.where(lengths > 0, wide / np.maximum(lengths, 1e-300), np.array([1.0, 0.0, 0.0, 0.0])))
 
 
 def from_smallest_three(largest: Array, others: Array) -> Float32:
@@ -212,10 +206,7 @@ class StoredScene:
 
     def of_degree(self, degree: int) -> StoredScene:
         """Returns the scene with the harmonics of one degree; higher ones are cut, missing ones are 0."""
-        count, kept = (degree + 1) ** 2, min(degree, self.degree)
-        sh = np.zeros((len(self), count, 3), np.float32)
-        sh[:, : (kept + 1) ** 2] = self.sh[:, : (kept + 1) ** 2]
-        return replace(self, sh=sh)
+        return replace(self, sh=sh_of_degree(self.sh, degree))
 
 
 def joined(scenes: Sequence[StoredScene]) -> StoredScene:

@@ -7,8 +7,9 @@ from os import PathLike
 import numpy as np
 
 from lumigrad.client.base.replacing import replaced
-from lumigrad.client.formats.scene import StoredScene, colors_of_sh, sh_from_colors, to_bytes, unit_quats
+from lumigrad.client.formats.scene import StoredScene, colors_of_sh, sh_from_colors, to_bytes
 from lumigrad.client.formats.source import Source
+from lumigrad.client.values.affine import unit_quats
 
 _RECORD = np.dtype([("mean", "<f4", 3), ("scale", "<f4", 3), ("rgba", "u1", 4), ("quat", "u1", 4)])
 

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from lumigrad.client.base.arguments import whole_number
 from lumigrad.client.base.arrays import Float32, Tensors, float32_array, to_numpy
 from lumigrad.client.base.precision import lost_by, median_of, warn_of
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.values.affine import Affine
 
 # Coefficients per channel of the degrees 0 to 4.
 SH_COEFFICIENTS = (1, 4, 9, 16, 25)
@@ -107,6 +109,97 @@ class Gaussians(Tensors):
         """The degree of the stored spherical harmonics; None with colors."""
         return None if self.sh is None else SH_COEFFICIENTS.index(self.sh.shape[-2])
 
+    def __getitem__(self, rows: Any) -> Gaussians:
+        """Some of one scene's Gaussians.
+
+        Args:
+            rows: a slice, a mask [N], or the numbers [M] of those wanted, in any order.
+
+        Raises:
+            InvalidArgument: this is not one scene, or there are no such rows.
+
+        Example:
+            opaque = gaussians[gaussians.opacities > 0.5]
+        """
+        self._check_is_one("rows")
+        wanted = rows if isinstance(rows, slice) else to_numpy("rows", rows)
+        try:
+            is_list = np.arange(len(self))[wanted].ndim == 1
+        except IndexError as error:
+            raise InvalidArgument.of("rows", f"expected a slice, a mask or numbers: {error}") from error
+        if not is_list:
+            raise InvalidArgument.of("rows", "expected a slice, a mask [N] or numbers [M]; [3:4] is one Gaussian")
+        return Gaussians(**{name: array[_index(name, array, wanted)] for name, array in self.tensors.items()})
+
+    @staticmethod
+    def concatenate(scenes: Sequence[Gaussians]) -> Gaussians:
+        """The Gaussians of several scenes, one after the other, with harmonics of the highest degree among them.
+
+        Args:
+            scenes: at least one, all with scales or all with covariances, and all with sh or all with colors.
+
+        Raises:
+            InvalidArgument: the scenes do not have the same kinds of arrays.
+
+        Example:
+            both = Gaussians.concatenate([room, chair.transformed(room_from_chair)])
+        """
+        if not scenes:
+            raise InvalidArgument.of("scenes", "expected at least one, got none")
+        for scene in scenes:
+            scene._check_is_one("scenes")
+        degrees = [scene.sh_degree for scene in scenes if scene.sh_degree is not None]
+        whole = [scene if scene.sh is None else scene.with_sh_degree(max(degrees)) for scene in scenes]
+        kinds = [{name: array.shape[1:] for name, array in scene.tensors.items()} for scene in whole]
+        for kind in kinds:
+            if kind != kinds[0] or len(kind.get("colors", ())) == 2:
+                text = f"expected scenes with the same arrays, and no colors per camera, got {kinds[0]} and {kind}"
+                raise InvalidArgument.of("scenes", text)
+        return Gaussians(**{name: np.concatenate([scene.tensors[name] for scene in whole]) for name in kinds[0]})
+
+    def transformed(self, matrix: Any) -> Gaussians:
+        """The scene under an affine map of the world M: means M x, covariances M C M^T.
+
+        Spherical harmonics turn with the rotation in the polar decomposition of M.
+
+        Args:
+            matrix: [4, 4] or [3, 4], for column vectors; a rotation with a scale, or any map that does not mirror.
+
+        Raises:
+            InvalidArgument: the matrix mirrors, flattens or is not finite, or this is not one scene.
+
+        Example:
+            upright = gaussians.transformed(np.diag([1.0, -1.0, -1.0, 1.0]))
+        """
+        self._check_is_one("matrix")
+        found = to_numpy("matrix", matrix)
+        if found.shape not in ((4, 4), (3, 4)):
+            raise InvalidArgument.of("matrix", f"expected shape [4, 4] or [3, 4], got {list(found.shape)}")
+        affine = Affine.of(found.astype(np.float64), lambda text: InvalidArgument.of("matrix", text))
+        arrays = {**self.tensors, "means": affine.means(self.means)}
+        if self.covariances is not None:
+            arrays["covariances"] = affine.covariances(self.covariances)
+        else:
+            assert self.quats is not None and self.scales is not None
+            arrays["quats"], arrays["scales"] = affine.shapes(self.quats, self.scales)
+        if self.sh is not None:
+            arrays["sh"] = affine.harmonics(self.sh)
+        return Gaussians(**arrays)
+
+    def with_sh_degree(self, degree: int) -> Gaussians:
+        """The scene with harmonics of one degree, 0 to 4; higher ones are cut, missing ones are 0.
+
+        Raises:
+            InvalidArgument: another degree, or a scene with colors.
+
+        Example:
+            matte = gaussians.with_sh_degree(0)
+        """
+        whole_number("degree", degree, 0, len(SH_COEFFICIENTS) - 1)
+        if self.sh is None:
+            raise InvalidArgument.of("degree", "expected a scene with sh, got one with colors")
+        return Gaussians(**{**self.tensors, "sh": sh_of_degree(self.sh, degree)})
+
     @staticmethod
     def load(path: str | PathLike[str]) -> Gaussians:
         """Reads a file of any supported format, see `lumigrad.client.formats`; scales and opacities are activated.
@@ -141,6 +234,12 @@ class Gaussians(Tensors):
 
         save_gaussians(self, path)
 
+    def _check_is_one(self, argument: str) -> None:
+        if self.scenes is not None:
+            raise InvalidArgument.of(
+                argument, f"expected one scene, got {self.scenes}; make Gaussians of each one's arrays"
+            )
+
     def _check_values(self) -> None:
         opacities, scales = self.opacities, self.scales
         for name, values in (("opacities", opacities), ("scales", scales)):
@@ -161,6 +260,20 @@ class Gaussians(Tensors):
             )
         if self.colors is not None and not self.channels:
             raise InvalidArgument.of("colors", f"expected at least one channel, got shape {list(self.colors.shape)}")
+
+
+def _index(name: str, array: Float32, rows: Any) -> Any:
+    """The index of Gaussians in an array; only colours for each camera have an axis before theirs."""
+    return (slice(None), rows) if name == "colors" and array.ndim == 3 else rows
+
+
+def sh_of_degree(sh: Float32, degree: int) -> Float32:
+    """Coefficients [.., K, D] of one degree; higher ones are cut, missing ones are 0."""
+    wanted = SH_COEFFICIENTS[degree]
+    found = np.zeros((*sh.shape[:-2], wanted, sh.shape[-1]), np.float32)
+    kept = min(wanted, sh.shape[-2])
+    found[..., :kept, :] = sh[..., :kept, :]
+    return found
 
 
 def _check_alternatives(quats: Any, scales: Any, covariances: Any, sh: Any, colors: Any) -> None:

@@ -24,9 +24,10 @@ from lumigrad.client.formats.gltf.accessors import (
     read_accessor,
 )
 from lumigrad.client.formats.gltf.document import Document, Json
-from lumigrad.client.formats.placement import half_turned, matrices_of_quats, placed
+from lumigrad.client.formats.placement import half_turned, placed
 from lumigrad.client.formats.scene import BY_DISTANCE, LINEAR, SRGB, StoredScene, joined
 from lumigrad.client.formats.spz import read_spz
+from lumigrad.client.values.affine import matrices_of_quats
 
 EXTENSION = "KHR_gaussian_splatting"
 PREFIX = f"{EXTENSION}:"

@@ -17,8 +17,9 @@ from lumigrad.client.formats.gltf.accessors import FLOAT
 from lumigrad.client.formats.gltf.document import BINARY_CHUNK, GLB_MAGIC, GLB_VERSION, JSON_CHUNK
 from lumigrad.client.formats.gltf.read import EXTENSION, PREFIX
 from lumigrad.client.formats.placement import half_turned
-from lumigrad.client.formats.scene import BY_DISTANCE, StoredScene, unit_quats
+from lumigrad.client.formats.scene import BY_DISTANCE, StoredScene
 from lumigrad.client.formats.source import malformed
+from lumigrad.client.values.affine import unit_quats
 
 _TYPES = {1: "SCALAR", 3: "VEC3", 4: "VEC4"}
 _VERTICES = 34962

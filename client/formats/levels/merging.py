@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lumigrad.client.base.arrays import Float32, Float64
-from lumigrad.client.formats.scene import StoredScene, unit_quats
+from lumigrad.client.formats.scene import StoredScene
+from lumigrad.client.values.affine import unit_quats
 from lumigrad.client.values.quaternions import matrices, matrix_rows, quaternions
 
 Integers = npt.NDArray[np.int64]

@@ -16,10 +16,11 @@ from lumigrad.client.base.arrays import Float32
 from lumigrad.client.base.extras import require
 from lumigrad.client.base.replacing import replaced
 from lumigrad.client.formats.clustering import code_book, morton_order, nearest_entries, palette
-from lumigrad.client.formats.scene import StoredScene, logarithms_of_scales, smallest_three, to_bytes, unit_quats
+from lumigrad.client.formats.scene import StoredScene, logarithms_of_scales, smallest_three, to_bytes
 from lumigrad.client.formats.sog.files import META_NAME
 from lumigrad.client.formats.sog.meta import LEVELS
 from lumigrad.client.formats.sog.read import FIRST_TAG, PALETTE_WIDTH
+from lumigrad.client.values.affine import unit_quats
 
 Array = npt.NDArray[Any]
 

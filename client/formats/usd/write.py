@@ -12,10 +12,10 @@ import numpy as np
 
 from lumigrad.client.base.arrays import Float32
 from lumigrad.client.base.replacing import replaced
-from lumigrad.client.formats.placement import matrices_of_quats
-from lumigrad.client.formats.scene import SRGB, StoredScene, unit_quats
+from lumigrad.client.formats.scene import SRGB, StoredScene
 from lumigrad.client.formats.source import malformed
 from lumigrad.client.formats.usd.layers import pxr
+from lumigrad.client.values.affine import matrices_of_quats, unit_quats
 
 # A zipped file's offsets are 32 bits.
 _LARGEST_PACKAGE = (1 << 32) - (1 << 20)

@@ -47,6 +47,96 @@ def test_sizes_and_names():
     assert repr(batched) == "Gaussians(2 scenes of 4 Gaussians, scales, 5 channels)"
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [slice(1, 3), slice(None, None, -1), np.array([True, False, True, False]), [3, 0, 0], torch.tensor([2])],
+    ids=["slice", "reversed", "mask", "numbers", "tensor"],
+)
+def test_rows_are_taken_of_every_array(rows):
+    for given in (arrays(coefficients=9), colored(), {**colored(), "colors": np.random.rand(5, COUNT, 3)}):
+        whole = Gaussians(**given)
+        some = whole[rows]
+        wanted = rows.numpy() if isinstance(rows, torch.Tensor) else rows
+        for name, array in whole.tensors.items():
+            axis = 1 if name == "colors" and array.ndim == 3 else 0
+            np.testing.assert_array_equal(some.tensors[name], array[(slice(None),) * axis + (wanted,)])
+
+
+@pytest.mark.parametrize(("rows", "text"), [(3, r"\[3:4\] is one"), ([9], "out of bounds"), ([True], "did not match")])
+def test_rows_that_cannot_be_are_refused(rows, text):
+    with pytest.raises(InvalidArgument, match=f"rows: .*{text}"):
+        Gaussians(**arrays())[rows]
+    with pytest.raises(InvalidArgument, match="rows: expected one scene, got 2"):
+        Gaussians(**arrays(2))[rows]
+
+
+def test_scenes_are_concatenated_with_harmonics_of_the_highest_degree():
+    low, high = Gaussians(**arrays(coefficients=1)), Gaussians(**arrays(coefficients=9))
+    both = Gaussians.concatenate([low, high])
+    assert (len(both), both.sh_degree) == (2 * COUNT, 2)
+    np.testing.assert_array_equal(both.means, np.concatenate([low.means, high.means]))
+    np.testing.assert_array_equal(both[:COUNT].with_sh_degree(0).sh, low.sh)
+    assert not both.sh[:COUNT, 1:].any() and np.array_equal(both.sh[COUNT:], high.sh)
+    assert both.with_sh_degree(4).sh.shape == (2 * COUNT, 25, 3)
+
+
+def test_scenes_that_do_not_go_together_are_refused():
+    per_camera = {**colored(), "colors": np.zeros((2, COUNT, 3))}
+    for second in (colored(), {**colored(), "quats": None, "scales": None, "covariances": np.ones((COUNT, 6))}):
+        with pytest.raises(InvalidArgument, match="scenes: expected scenes with the same arrays"):
+            Gaussians.concatenate([Gaussians(**arrays()), Gaussians(**second)])
+    with pytest.raises(InvalidArgument, match="no colors per camera"):
+        Gaussians.concatenate([Gaussians(**per_camera)] * 2)
+    with pytest.raises(InvalidArgument, match="scenes: expected at least one"):
+        Gaussians.concatenate([])
+    with pytest.raises(InvalidArgument, match="degree: expected a scene with sh"):
+        Gaussians(**colored()).with_sh_degree(1)
+
+
+def rotation_of(quaternion):
+    w, x, y, z = quaternion.astype(float) / np.linalg.norm(quaternion.astype(float))
+    return np.array(
+        [
+            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
+            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
+            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
+        ]
+    )
+
+
+SHEARED = np.array([[1.2, 0.3, 0, 1], [-0.2, 0.7, 0.5, -2], [0.1, -0.4, 1.5, 3], [0, 0, 0, 1]])
+TURNED = np.array([[0, -2.5, 0, 1], [2.5, 0, 0, -2], [0, 0, 2.5, 3], [0, 0, 0, 1]])
+
+
+@pytest.mark.parametrize("matrix", [TURNED, SHEARED], ids=["similarity", "affine"])
+def test_a_transformed_scene_has_transformed_moments(matrix):
+    linear = matrix[:3, :3]
+    scene = Gaussians(**arrays(coefficients=1))
+    moved = scene.transformed(matrix)
+    np.testing.assert_allclose(moved.means, scene.means @ linear.T + matrix[:3, 3], rtol=1e-5, atol=1e-5)
+
+    def covariances(of):
+        turns = [rotation_of(quaternion) for quaternion in of.quats]
+        return np.stack([r @ np.diag(s.astype(float) ** 2) @ r.T for r, s in zip(turns, of.scales, strict=True)])
+
+    expected = linear @ covariances(scene) @ linear.T
+    np.testing.assert_allclose(covariances(moved), expected, rtol=1e-4, atol=1e-5)
+    rows, columns = np.triu_indices(3)
+    flat = {**colored(), "quats": None, "scales": None, "covariances": covariances(scene)[:, rows, columns]}
+    found = Gaussians(**flat).transformed(matrix[:3])
+    np.testing.assert_allclose(found.covariances, expected[:, rows, columns], rtol=1e-4, atol=1e-5)
+    assert np.array_equal(moved.opacities, scene.opacities)
+
+
+def test_matrices_that_mirror_flatten_or_have_another_shape_are_refused():
+    scene = Gaussians(**arrays())
+    for matrix in (np.diag([1, 1, -1, 1]), np.diag([1, 1, 0, 1]), np.full((4, 4), np.nan)):
+        with pytest.raises(InvalidArgument, match="matrix: expected transforms that neither mirror nor flatten"):
+            scene.transformed(matrix)
+    with pytest.raises(InvalidArgument, match=r"matrix: expected shape \[4, 4\] or \[3, 4\], got \[3, 3\]"):
+        scene.transformed(np.eye(3))
+
+
 def test_covariances_stand_for_quats_and_scales():
     given = {**colored(), "quats": None, "scales": None, "covariances": np.ones((COUNT, 6))}
     gaussians = Gaussians(**given)

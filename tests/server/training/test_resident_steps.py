@@ -67,7 +67,7 @@ def test_jobs_of_others_run_between_two_steps() -> None:
     state, ran = state_of("none", RATES), []
     with maker_of() as maker:
         go = threading.Event()
-        blocker = threading.Thread(target=lambda: maker.executor.run(go.wait, Part("other")))
+        blocker = threading.Thread(target=lambda: maker.executor.run(go.wait, Part("third")))
         blocker.start()
         wait_until(lambda: maker.executor.queue.is_busy, "the first job")
         run = threading.Thread(target=lambda: ran.append(maker.run(state, [[0]] * 30, Part("training"))))
@@ -95,7 +95,7 @@ def test_a_call_that_ends_ends_its_run_between_two_steps() -> None:
     call, errors = Part(), []
     with maker_of() as maker:
         go = threading.Event()
-        blocker = threading.Thread(target=lambda: maker.executor.run(go.wait, Part("other")))
+        blocker = threading.Thread(target=lambda: maker.executor.run(go.wait, Part("third")))
         blocker.start()
 
         def run() -> None:

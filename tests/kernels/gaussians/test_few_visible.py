@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,10 @@ import torch
 
 from lumigrad.kernels import _native, gaussians
 from lumigrad.kernels.gaussians import Camera, Gaussians, Settings
+from lumigrad.kernels.gaussians.engine import CudaEngine
 from lumigrad.kernels.memory import trim
+from support.backends.cuda_devices import CudaDevice
+from support.backends.engines import emulated
 
 COUNT, WIDTH, HEIGHT = 40_000, 96, 64
 SETTINGS = Settings(sh_degree=1)
@@ -25,15 +29,16 @@ PACK, GUESSED = 16, 64
 def scene(shown: torch.Tensor, depth: float = 1.0) -> Gaussians:
     """Gaussians before the camera where `shown`, and behind it elsewhere."""
     generator = torch.Generator().manual_seed(5)
-    z = (2.0 + torch.rand(COUNT, generator=generator)) * depth
-    aside = (torch.rand(COUNT, 2, generator=generator) * 2 - 1) * torch.tensor([0.7, 0.45]) * z[:, None]
+    count = len(shown)
+    z = (2.0 + torch.rand(count, generator=generator)) * depth
+    aside = (torch.rand(count, 2, generator=generator) * 2 - 1) * torch.tensor([0.7, 0.45]) * z[:, None]
     means = torch.cat([aside, torch.where(shown, z, -z)[:, None]], -1)
     return Gaussians(
         means=means,
-        quats=torch.randn(COUNT, 4, generator=generator),
-        scales=torch.rand(COUNT, 3, generator=generator) * 0.02 + 0.005,
-        opacities=torch.rand(COUNT, generator=generator) * 0.8 + 0.1,
-        sh=torch.randn(COUNT, 4, 3, generator=generator) * 0.3,
+        quats=torch.randn(count, 4, generator=generator),
+        scales=torch.rand(count, 3, generator=generator) * 0.02 + 0.005,
+        opacities=torch.rand(count, generator=generator) * 0.8 + 0.1,
+        sh=torch.randn(count, 4, 3, generator=generator) * 0.3,
     )
 
 
@@ -49,13 +54,17 @@ def camera_for(settings: Settings) -> Camera:
     return Camera.sensor(lens, np.eye(3), (0, 0, 0), WIDTH, HEIGHT)
 
 
-def passes(of: Gaussians, settings: Settings, views: int = 1) -> tuple[gaussians.Forward, gaussians.Backward, int]:
+def passes(
+    of: Gaussians, settings: Settings, views: int = 1, engine: CudaEngine | None = None
+) -> tuple[gaussians.Forward, gaussians.Backward, int]:
     """Both passes, and the bytes of the retained state after them."""
     cameras = [camera_for(settings)] * views
-    forward = gaussians.forward(of, cameras, settings, outputs=("color", "alpha", "ids"), retain=True)
+    run = gaussians.forward if engine is None else emulated(gaussians.forward, engine)
+    differentiate = gaussians.backward if engine is None else emulated(gaussians.backward, engine)
+    forward = run(of, cameras, settings, outputs=("color", "alpha", "ids"), retain=True)
     assert forward.state is not None
     gradient = torch.linspace(-1, 1, forward.outputs["color"].numel()).reshape(forward.outputs["color"].shape)
-    backward = gaussians.backward(forward.state, {"color": gradient})
+    backward = differentiate(forward.state, {"color": gradient})
     kept: Any = forward.state.kept
     return forward, backward, kept.bytes
 
@@ -75,8 +84,8 @@ def test_a_backward_pass_leaves_a_state_as_large_as_it_was(settings: Settings, v
         np.testing.assert_array_equal(first[name].numpy(), second[name].numpy(), err_msg=name)
 
 
-def one_in(count: int) -> torch.Tensor:
-    return torch.arange(COUNT) % count == 3
+def one_in(count: int, of: int = COUNT) -> torch.Tensor:
+    return torch.arange(of) % count == 3
 
 
 def where_no_guess_looks() -> torch.Tensor:
@@ -87,10 +96,15 @@ def where_no_guess_looks() -> torch.Tensor:
 @pytest.mark.parametrize("settings", [SETTINGS, SURFELS, RAYS], ids=["ellipses", "surfels", "rays"])
 @pytest.mark.parametrize("shown", [one_in(10), where_no_guess_looks()], ids=["spread", "unexpected"])
 def test_those_that_are_not_shown_change_no_bit(settings: Settings, shown: torch.Tensor) -> None:
+    assert_same(shown, settings)
+
+
+def assert_same(shown: torch.Tensor, settings: Settings, views: int = 1, engine: CudaEngine | None = None) -> None:
+    """Both passes of a scene are those of what it shows."""
     whole = scene(shown)
     rows = shown.nonzero()[:, 0]
-    forward, backward, _ = passes(whole, settings)
-    alone, alone_backward, _ = passes(rows_of(whole, rows), settings)
+    forward, backward, _ = passes(whole, settings, views, engine)
+    alone, alone_backward, _ = passes(rows_of(whole, rows), settings, views, engine)
     for name in ("color", "alpha"):
         np.testing.assert_array_equal(forward.outputs[name].numpy(), alone.outputs[name].numpy(), err_msg=name)
     ids = alone.outputs["ids"].long()
@@ -118,3 +132,35 @@ def test_memory_of_a_view_grows_with_what_it_shows(views: int) -> None:
         assert some - nothing < 0.3 * (whole - nothing)
     # A view of nothing takes half a byte for each Gaussian, and memory for its pixels.
     assert none[0] < views * (COUNT + 100 * 1024 + 64 * WIDTH * HEIGHT)
+
+
+@pytest.fixture
+def emulation(emulated_cuda: CudaDevice) -> Iterator[CudaEngine]:
+    """An engine on the emulated device, whose work is done when it goes."""
+    yield CudaEngine(emulated_cuda.native, 0, emulated_cuda.current_stream)
+    emulated_cuda.native.synchronize()
+
+
+# No multiple of a block of threads, in two views too.
+@pytest.mark.parametrize("settings", [SETTINGS, SURFELS, RAYS], ids=["ellipses", "surfels", "rays"])
+@pytest.mark.parametrize("views", [1, 2])
+def test_those_that_are_not_shown_change_no_bit_on_cuda(settings: Settings, views: int, emulation: CudaEngine) -> None:
+    assert_same(one_in(10, 5_003), replace(settings, deterministic=True), views, emulation)
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, SURFELS, RAYS], ids=["ellipses", "surfels", "rays"])
+@pytest.mark.parametrize("views", [1, 2])
+def test_memory_of_a_view_on_cuda_grows_with_what_it_shows(
+    settings: Settings, views: int, emulation: CudaEngine
+) -> None:
+    count = 6_400
+
+    def kept(shown: torch.Tensor) -> int:
+        return passes(scene(shown), settings, views, emulation)[2]
+
+    none, few, all_ = (kept(one_in(10, count) & False), kept(one_in(10, count)), kept(one_in(10, count) | True))
+    each, seen = (few - none) / count / views, (all_ - none) / count / views
+    print(f"{each:.1f} bytes for each Gaussian and view where a tenth is shown, {seen:.1f} where all are")
+    assert few - none < 0.15 * (all_ - none)
+    # A view of nothing takes three bits for each Gaussian, and memory for its pixels.
+    assert none < views * (0.5 * count + 64 * WIDTH * HEIGHT)

@@ -9,8 +9,12 @@
 
 namespace lumigrad {
 
+namespace {
+constexpr int kNumbers = 2;
+}  // namespace
+
 PairCount::PairCount() {
-  check(cudaMallocHost(reinterpret_cast<void**>(&place_), sizeof(*place_)), "allocating host memory");
+  check(cudaMallocHost(reinterpret_cast<void**>(&place_), kNumbers * sizeof(*place_)), "allocating host memory");
   const cudaError_t status = cudaEventCreateWithFlags(&copied_, cudaEventDisableTiming);
   if (status != cudaSuccess) cudaFreeHost(place_);
   check(status, "creating an event");
@@ -21,16 +25,16 @@ PairCount::~PairCount() {
   cudaFreeHost(place_);
 }
 
-void PairCount::copy(const unsigned long long* pairs, cudaStream_t stream) {
-  check(cudaMemcpyAsync(place_, pairs, sizeof(*pairs), cudaMemcpyDeviceToHost, stream), "copying a count");
+void PairCount::copy(const unsigned long long* numbers, int count, cudaStream_t stream) {
+  check(cudaMemcpyAsync(place_, numbers, count * sizeof(*numbers), cudaMemcpyDeviceToHost, stream), "copying counts");
   check(cudaEventRecord(copied_, stream), "recording an event");
 }
 
-std::size_t PairCount::wait() const {
+std::size_t PairCount::wait(int number) const {
   check(cudaEventSynchronize(copied_), "counting the pairs of tiles and items");
   // Stopping is possible here for the last time: the rest takes most of the time, and cannot be stopped.
   check_stop();
-  return static_cast<std::size_t>(*place_);
+  return static_cast<std::size_t>(place_[number]);
 }
 
 bool PairCount::has_come() const {
@@ -62,7 +66,7 @@ void PairCapacities::copy(const Kind& kind, const unsigned long long* pairs, cud
   Sent& sent = sent_[next_++ % kSent];
   // The device is far behind: this number is not read.
   if (sent.is_open) return;
-  sent.count.copy(pairs, stream);
+  sent.count.copy(pairs, 1, stream);
   sent.kind = kind;
   sent.is_open = true;
 }

@@ -10,7 +10,7 @@
 
 namespace lumigrad {
 
-// A number that the device computes, on its way to the host.
+// Numbers that the device computes, on their way to the host: of pairs, and of what has a place among the items.
 class PairCount {
  public:
   PairCount();
@@ -18,10 +18,10 @@ class PairCount {
   PairCount& operator=(const PairCount&) = delete;
   ~PairCount();
 
-  // Queues the copy of a number on the device.
-  void copy(const unsigned long long* pairs, cudaStream_t stream);
-  // Waits for the copy, not for what was queued after it.
-  std::size_t wait() const;
+  // Queues the copy of `count` numbers on the device, two at the most.
+  void copy(const unsigned long long* numbers, int count, cudaStream_t stream);
+  // Waits for the copy, not for what was queued after it; returns one of the numbers.
+  std::size_t wait(int number = 0) const;
   // Whether the copy has been made: `wait` would return at once.
   bool has_come() const;
 

@@ -3,6 +3,7 @@
 //     unsigned count() const               their number
 //     unsigned runs() const                the number of runs of neighbouring tiles in a row that they form
 //     TileRun run(unsigned number) const   one of them, number < runs(); some may be empty
+//   reach.view(item) returns its view.
 #pragma once
 
 #include <algorithm>
@@ -19,10 +20,11 @@ enum class Entry { item, rank };
 
 inline constexpr unsigned kListThreads = 256;
 
-// Stores the number of tiles of the calling lane's item, and adds those of the warp to the sum. The whole warp calls
-// it; lanes without an item pass 0 tiles. The sum over a warp fits: an image has at most 2^24 tiles.
+// Stores the number of tiles of the calling lane's item, and adds those of the warp to the sum, where wanted. The whole
+// warp calls it; lanes without an item pass 0 tiles. The sum over a warp fits: an image has at most 2^24 tiles.
 __device__ inline void count_tiles(const TileCounts& to, bool has_item, int64_t item, unsigned tiles) {
-  if (has_item) to.of_items[item] = tiles;
+  if (has_item && to.of_items != nullptr) to.of_items[item] = tiles;
+  if (to.pairs == nullptr) return;
   const unsigned total = warp_sum(tiles);
   if (lane_index() == 0 && total > 0) atomicAdd(to.pairs, static_cast<unsigned long long>(total));
 }
@@ -92,8 +94,7 @@ inline constexpr unsigned kWarpPairs = 256, kBlockPairs = kListThreads / kWarp *
 
 template <Entry kEntry, class Reach>
 __global__ void __launch_bounds__(kListThreads)
-    list_tiles_kernel(Reach reach, TileLists lists, unsigned items_per_view, const unsigned* starts, unsigned* tiles,
-                      unsigned* entries) {
+    list_tiles_kernel(Reach reach, TileLists lists, const unsigned* starts, unsigned* tiles, unsigned* entries) {
   const unsigned warp = (blockIdx.x * blockDim.x + threadIdx.x) / kWarp, begin = warp * kWarpPairs;
   unsigned pairs = lists.pairs;
   // No pairs are listed if there is no room for all of them.
@@ -114,26 +115,27 @@ __global__ void __launch_bounds__(kListThreads)
       const unsigned its_first = __shfl_sync(kWholeWarp, end - runs, lane);
       TileRun run{};
       if (number < total) run = reach(its_item).run(number - its_first);
-      const unsigned tile = (its_item / items_per_view * lists.tiles_y + run.row) * lists.tiles_x + run.column;
+      const unsigned view = lists.views > 1 && number < total ? reach.view(its_item) : 0;
+      const unsigned tile = (view * lists.tiles_y + run.row) * lists.tiles_x + run.column;
       const unsigned its_rank = first_rank + static_cast<unsigned>(lane);
       pair = write_runs(window, pair, run.count, tile, kEntry == Entry::rank ? its_rank : its_item);
     }
   }
 }
 
-// Lists the items of all tiles, after `sort_by_depth`. `pairs` is the sum of the counts; with `lists.counted`, which is
-// this sum on the device, the number of pairs to make room for.
+// Lists the items of all tiles, after `sort_by_depth`. `counts` are the items' numbers of tiles, and `pairs` is their
+// sum; with `lists.counted`, which is this sum on the device, the number of pairs to make room for.
 template <Entry kEntry, class Reach>
-void list_tiles(const Reach& reach, const TileCountBuffers& counts, std::size_t pairs, TileLists& lists,
+void list_tiles(const Reach& reach, const DeviceBuffer<unsigned>& counts, std::size_t pairs, TileLists& lists,
                 TileBuffers& buffers, cudaStream_t stream) {
-  const std::size_t n = counts.of_items().size();
+  const std::size_t n = counts.size();
   DeviceBuffer<unsigned> starts(n, stream), tiles(pairs, stream), entries(pairs, stream);
   lists.pairs = static_cast<unsigned>(pairs);
   if (lists.counted != nullptr) check(cudaMemsetAsync(tiles.data(), 0xFF, tiles.bytes(), stream), "clearing tiles");
-  gather(counts.of_items(), buffers.order, starts, stream);
+  gather(counts, buffers.order, starts, stream);
   exclusive_sum(starts.data(), starts.data(), static_cast<int>(n), stream);
   launch(list_tiles_kernel<kEntry, Reach>, blocks_for(pairs, kBlockPairs), kListThreads, 0, stream, reach, lists,
-         static_cast<unsigned>(n / lists.views), starts.data(), tiles.data(), entries.data());
+         starts.data(), tiles.data(), entries.data());
   sort_by_tile(tiles, entries, lists, buffers, stream);
 }
 

@@ -23,10 +23,12 @@ __global__ void gather_kernel(const unsigned* from, const unsigned* places, unsi
 }
 
 // The view of each item, in the order of depth; those that are not drawn come behind all views.
-__global__ void view_kernel(const unsigned* keys, const unsigned* order, unsigned count, unsigned items, unsigned views,
-                            unsigned* of) {
+__global__ void view_kernel(const unsigned* keys, const unsigned* order, const unsigned* numbers, unsigned count,
+                            unsigned items, unsigned views, unsigned* of) {
   const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < count) of[i] = keys[i] == kBehindAll ? views : order[i] / items;
+  if (i >= count) return;
+  const unsigned item = order[i];
+  of[i] = keys[i] == kBehindAll ? views : (numbers != nullptr ? numbers[item] : item) / items;
 }
 
 // starts[i]: how many of the sorted keys are below `first` + i.
@@ -84,8 +86,8 @@ TileLists tile_grid(int views, int width, int height) {
   return lists;
 }
 
-void sort_by_depth(const DeviceBuffer<unsigned>& keys, int items, TileLists& lists, TileBuffers& buffers,
-                   cudaStream_t stream) {
+void sort_by_depth(const DeviceBuffer<unsigned>& keys, const unsigned* item_numbers, int items, TileLists& lists,
+                   TileBuffers& buffers, cudaStream_t stream) {
   const std::size_t n = keys.size();
   const auto count = static_cast<unsigned>(n), views = static_cast<unsigned>(lists.views);
   DeviceBuffer<unsigned> sorted(n, stream), numbers(n, stream);
@@ -100,8 +102,8 @@ void sort_by_depth(const DeviceBuffer<unsigned>& keys, int items, TileLists& lis
   } else {
     // Sorted by view, items keep the order of depth within it.
     DeviceBuffer<unsigned> view_of(n, stream);
-    launch(view_kernel, blocks_for(n, kThreads), kThreads, 0, stream, sorted.data(), buffers.order.data(), count,
-           static_cast<unsigned>(items), views, view_of.data());
+    launch(view_kernel, blocks_for(n, kThreads), kThreads, 0, stream, sorted.data(), buffers.order.data(), item_numbers,
+           count, static_cast<unsigned>(items), views, view_of.data());
     sort_pairs(view_of.data(), sorted.data(), buffers.order.data(), numbers.data(), static_cast<int>(n), 0,
                std::bit_width(views), stream);
     std::swap(buffers.order, numbers);

@@ -20,14 +20,14 @@ struct TileRun {
   unsigned row, column, count;
 };
 
-// Passed to kernels by value. An item is one of one view: view * items per view + number; its rank is its place in the
-// order, in which the views follow each other.
+// Passed to kernels by value. An item is one of one view, items of a view following each other; its rank is its place
+// in the order, in which the views follow each other, too.
 struct TileLists {
   int views, tiles_x, tiles_y;
   unsigned pairs;  // Listed pairs of all views; with `counted` the number that there is room for.
   // Number of pairs, on the device, if the host does not know it yet; else null.
   const unsigned long long* counted;
-  const unsigned* order;       // [views * items] items by rank
+  const unsigned* order;       // [items] items by rank
   const unsigned* view_ranks;  // [views + 1] where the ranks of each view start; the last is where they end.
   // [views * tiles + 1] into `entries`; all kUnlisted: tiles are not listed, each goes through all items.
   const unsigned* tile_starts;
@@ -44,8 +44,10 @@ struct TileBuffers {
 
 // Passed to kernels by value.
 struct TileCounts {
-  unsigned* of_items;         // [views * items] the number of tiles that each overlaps; null: they are not counted.
-  unsigned long long* pairs;  // Sum of `of_items`, which may exceed 32 bits.
+  unsigned* of_items;         // [items] the number of tiles that each overlaps, or null.
+  unsigned long long* pairs;  // Their sum, which may exceed 32 bits, or null.
+
+  __device__ bool wanted() const { return of_items != nullptr || pairs != nullptr; }
 };
 
 // Owns what TileCounts points to; the sum starts at 0.
@@ -55,8 +57,6 @@ class TileCountBuffers {
 
   TileCounts counts() const { return {of_items_.data(), pairs_.data()}; }
   const DeviceBuffer<unsigned>& of_items() const { return of_items_; }
-  // Gives the sum away.
-  DeviceBuffer<unsigned long long> take_pairs() { return std::move(pairs_); }
 
  private:
   DeviceBuffer<unsigned> of_items_;
@@ -73,10 +73,11 @@ void number(const DeviceBuffer<unsigned>& numbers, cudaStream_t stream);
 // Sets to[i] to from[places[i]].
 void gather(const DeviceBuffer<unsigned>& from, const DeviceBuffer<unsigned>& places, const DeviceBuffer<unsigned>& to,
             cudaStream_t stream);
-// Fills in the order. `keys` are [views * items]: unsigned numbers that ascend with the depth, kBehindAll for items
-// that are not drawn. Items of equal keys keep the order of their numbers.
-void sort_by_depth(const DeviceBuffer<unsigned>& keys, int items, TileLists& lists, TileBuffers& buffers,
-                   cudaStream_t stream);
+// Fills in the order. `keys` are those of the items: unsigned numbers that ascend with the depth, kBehindAll for items
+// that are not drawn. Items of equal keys keep the order of their numbers. The view of an item is numbers[item] /
+// items, or without `numbers` item / items.
+void sort_by_depth(const DeviceBuffer<unsigned>& keys, const unsigned* numbers, int items, TileLists& lists,
+                   TileBuffers& buffers, cudaStream_t stream);
 // Leaves the tiles unlisted.
 void leave_unlisted(TileLists& lists, TileBuffers& buffers, cudaStream_t stream);
 // Sorts listed pairs by tile and finds where each tile's start.

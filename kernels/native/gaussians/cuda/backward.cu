@@ -1,4 +1,6 @@
 // The backward pass on the device, from the state that the forward pass retained.
+#include <stdexcept>
+
 #include "common/cuda/launch.h"
 #include "common/cuda/pair_rows.h"
 #include "gaussians/cuda/rays/field.cuh"
@@ -11,12 +13,13 @@ namespace {
 // Sums over the pixels of every item into rows, by `run`.
 template <class Run>
 void sum_rows(const CudaCall& call, const CudaPass& pass, CudaRows& rows, const Run& run, cudaStream_t stream) {
-  const auto items = static_cast<std::size_t>(call.views) * call.scene.count;
+  const std::size_t items = pass.items.size();
   const auto width = static_cast<std::size_t>(rows.width);
   if (!call.settings.deterministic) {
-    check(cudaMemsetAsync(rows.rows, 0, items * width * sizeof(float), stream), "clearing sums");
+    check(cudaMemsetAsync(rows.rows, 0, (items + 1) * width * sizeof(float), stream), "clearing sums");
     return run();
   }
+  check(cudaMemsetAsync(rows.rows + items * width, 0, width * sizeof(float), stream), "clearing sums");
   DeviceBuffer<float> pair_rows(std::size_t{pass.lists.pairs} * width, stream);
   check(cudaMemsetAsync(pair_rows.data(), 0, pair_rows.bytes(), stream), "clearing sums");
   rows.pair_rows = pair_rows.data();
@@ -65,13 +68,13 @@ DeviceTimer cuda_backward(const View* views, int count, const Settings& settings
   DeviceTimer timer(stream);
   const CudaCallData data(views, count, settings, scene, workspace.staging, stream);
   const CudaCall& call = data.call();
-  const CudaRecords records{pass.features, feature_stride(pass.features), pass.records.data(),
-                            pass.more_features.data()};
-  const auto items = static_cast<std::size_t>(count) * scene.count;
+  if (pass.lanes.size() != warps_of(call))
+    throw std::logic_error("slices of a backward pass are those of its forward pass");
+  const CudaRecords records = records_of(pass);
   static_assert(kRayFields == kSurfelFields);
   const int fields = settings.rays || settings.surfels ? kRayFields : int{gradient_row::kFeatures};
   const int width = fields + pass.features.total();
-  DeviceBuffer<float> sums(items * static_cast<std::size_t>(width), stream);
+  DeviceBuffer<float> sums((pass.items.size() + 1) * static_cast<std::size_t>(width), stream);
   CudaRows rows{fields, width, gradients.means2d_abs != nullptr, sums.data(), nullptr, gradients.touched};
   const std::size_t gaussians = static_cast<std::size_t>(scene.scenes) * scene.count;
   if (gaussians > 0) {
@@ -81,7 +84,7 @@ DeviceTimer cuda_backward(const View* views, int count, const Settings& settings
   const DeviceBuffer<float> v_rays(through_rays ? pass.rays.size() : 0, stream);
   blend_backward(call, records, pass, upstream, rows, through_rays ? v_rays.data() : nullptr, stream);
   const bool through_slices = settings.rays && scene.moving_slices > 0 && gradients.poses != nullptr;
-  const DeviceBuffer<float> motion_rows(through_slices ? items * kRayFields : 0, stream);
+  const DeviceBuffer<float> motion_rows(through_slices ? (pass.items.size() + 1) * kRayFields : 0, stream);
   if (through_slices) {
     CudaRows of_slices{kRayFields, kRayFields, false, motion_rows.data(), nullptr, gradients.touched};
     blend_slices_backward(call, records, pass, upstream, of_slices, stream);

@@ -228,10 +228,7 @@ struct Differentiation {
       sums.write(at, values);
       column.add(values, group.row(i));
     }
-    if ((filled >> lane_index() & 1u) != 0) {
-      const unsigned item = group.item(lane_index()), n = static_cast<unsigned>(call.scene.count);
-      rows.touched[call.view[tile.view].scene * static_cast<int64_t>(n) + item % n] = 1;
-    }
+    if ((filled >> lane_index() & 1u) != 0) rows.touch(call, records.places, group.item(lane_index()));
     group.done();
   }
 };

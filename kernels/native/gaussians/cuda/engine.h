@@ -33,8 +33,11 @@ struct CudaPass {
   Features features;
   TileLists lists{};
   TileBuffers tiles;
-  DeviceBuffer<float4> records;       // [V, N, 4], see records.cuh
-  DeviceBuffer<float> more_features;  // [V, N, stride], where they do not fit into a record
+  DeviceBuffer<unsigned> before;  // Of CudaPlaces, as the next two.
+  DeviceBuffer<uint2> lanes;
+  DeviceBuffer<unsigned> items;
+  DeviceBuffer<float4> records;       // [places, 4], see records.cuh
+  DeviceBuffer<float> more_features;  // [places, stride], where they do not fit into a record
   DeviceBuffer<int> lasts;            // [V, H, W] from where on its tile's list has nothing for a pixel
   DeviceBuffer<float> segments;       // See Segments; none if a backward pass goes through whole lists.
   DeviceBuffer<unsigned> segment_tiles;
@@ -42,8 +45,8 @@ struct CudaPass {
   DeviceBuffer<int> medians;  // Places [V, H, W] of the median depth of surfels, as lasts; or none.
 
   std::size_t bytes() const {
-    return tiles.bytes() + records.bytes() + more_features.bytes() + lasts.bytes() + segments.bytes() +
-           segment_tiles.bytes() + rays.bytes() + medians.bytes();
+    return tiles.bytes() + before.bytes() + lanes.bytes() + items.bytes() + records.bytes() + more_features.bytes() +
+           lasts.bytes() + segments.bytes() + segment_tiles.bytes() + rays.bytes() + medians.bytes();
   }
 };
 

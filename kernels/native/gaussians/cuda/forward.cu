@@ -1,4 +1,6 @@
-// The forward pass on the device: project, sort by depth, list the Gaussians of each tile, blend.
+// The forward pass on the device: find what reaches pixels, project it, sort by depth, list
+// the Gaussians of each tile, blend.
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -29,8 +31,9 @@ struct Forward {
 
 // Arrays of the items that are needed until those of each tile are listed.
 struct Unlisted {
-  DeviceBuffer<unsigned> keys;
-  TileCountBuffers counts;
+  DeviceBuffer<unsigned long long> totals;  // The numbers of pairs and of places.
+  DeviceBuffer<unsigned> keys, tiles;       // [places]
+  std::optional<std::size_t> pairs;         // Their number, if the host knows it.
 };
 
 // Items and tiles are numbered in 32 bits.
@@ -41,12 +44,63 @@ void check_size(std::size_t items, std::size_t tiles) {
                           std::to_string(items) + " and " + std::to_string(tiles) + "; render fewer views at a time");
 }
 
+// The pairs to make room for without knowing their number; 0: it has to be known.
+std::size_t room_for(const Forward& f) {
+  if (!f.workspace.capacities || f.call().settings.deterministic) return 0;
+  return f.workspace.capacities->room_for(f.kind(), pairs_within_room(f.workspace.pair_limit));
+}
+
+// Makes room for places.
+void make_room(const Forward& f, std::size_t places, ProjectTarget& to, Unlisted& items) {
+  CudaPass& pass = f.pass;
+  pass.items = DeviceBuffer<unsigned>(places, f.stream);
+  pass.records = DeviceBuffer<float4>(places * kRecordQuarters, f.stream);
+  pass.more_features = DeviceBuffer<float>(places * feature_stride(pass.features), f.stream);
+  items.keys = DeviceBuffer<unsigned>(places, f.stream);
+  items.tiles = DeviceBuffer<unsigned>(places, f.stream);
+  to.records = records_of(pass);
+  to.keys = items.keys.data();
+}
+
+// Finds what reaches pixels by project(target), and makes room for it: for the number, which the host waits for, or
+// for all where it does not wait. Returns where project(target) is to write next.
+template <class Project>
+ProjectTarget find_places(const Forward& f, Unlisted& items, const Project& project) {
+  CudaPass& pass = f.pass;
+  const Settings& settings = f.call().settings;
+  const std::size_t warps = warps_of(f.call());
+  pass.before = DeviceBuffer<unsigned>(warps, f.stream);
+  pass.lanes = DeviceBuffer<uint2>(warps, f.stream);
+  items.totals = DeviceBuffer<unsigned long long>(2, f.stream);
+  check(cudaMemsetAsync(items.totals.data(), 0, items.totals.bytes(), f.stream), "clearing counts");
+  ProjectTarget to{records_of(pass), f.outputs, items.totals.data() + 1,
+                   nullptr,          {},        {log2_positive(settings.alpha_min), settings.pixel_center}};
+  // Tiles along rays are counted later.
+  if (!settings.rays) to.counts.pairs = items.totals.data();
+  project(to);
+  exclusive_sum(pass.before.data(), pass.before.data(), static_cast<int>(warps), f.stream);
+  if (room_for(f) > 0) {
+    make_room(f, f.items(), to, items);
+    check(cudaMemsetAsync(items.keys.data(), 0xFF, items.keys.bytes(), f.stream), "clearing keys");
+    check(cudaMemsetAsync(items.tiles.data(), 0, items.tiles.bytes(), f.stream), "clearing counts");
+  } else {
+    f.workspace.pairs.copy(items.totals.data(), 2, f.stream);
+    if (!settings.rays) items.pairs = f.workspace.pairs.wait();
+    make_room(f, f.workspace.pairs.wait(1), to, items);
+  }
+  to.drawn = nullptr;
+  to.counts = {};
+  if (!settings.rays) to.counts.of_items = items.tiles.data();
+  return to;
+}
+
 // Lists the tiles' Gaussians if there are not too many.
 template <class Reach>
-void list(const Forward& f, const Reach& reach, const TileCountBuffers& counts) {
-  const std::size_t pairs = f.workspace.pairs.wait(), limit = pairs_within_room(f.workspace.pair_limit);
+void list(const Forward& f, const Reach& reach, const Unlisted& items) {
+  const std::size_t pairs = items.pairs ? *items.pairs : f.workspace.pairs.wait();
+  const std::size_t limit = pairs_within_room(f.workspace.pair_limit);
   if (f.workspace.capacities) f.workspace.capacities->note(f.kind(), pairs);
-  if (pairs <= limit) return list_tiles<Entry::item>(reach, counts, pairs, f.pass.lists, f.pass.tiles, f.stream);
+  if (pairs <= limit) return list_tiles<Entry::item>(reach, items.tiles, pairs, f.pass.lists, f.pass.tiles, f.stream);
   // Rows for each pair do not exist without lists.
   if (!f.call().settings.deterministic) return leave_unlisted(f.pass.lists, f.pass.tiles, f.stream);
   throw DeviceMemoryError(std::to_string(pairs) + " pairs of tiles and Gaussians, each with a row of gradients, are" +
@@ -55,56 +109,59 @@ void list(const Forward& f, const Reach& reach, const TileCountBuffers& counts) 
 
 // The same, without waiting for their number, if there is room for them.
 template <class Reach>
-void list_within(const Forward& f, const Reach& reach, TileCountBuffers counts, std::size_t room) {
-  f.workspace.capacities->copy(f.kind(), counts.counts().pairs, f.stream);
-  f.pass.lists.counted = counts.counts().pairs;
-  list_tiles<Entry::item>(reach, counts, room, f.pass.lists, f.pass.tiles, f.stream);
+void list_within(const Forward& f, const Reach& reach, Unlisted items, std::size_t room) {
+  f.workspace.capacities->copy(f.kind(), items.totals.data(), f.stream);
+  f.pass.lists.counted = items.totals.data();
+  list_tiles<Entry::item>(reach, items.tiles, room, f.pass.lists, f.pass.tiles, f.stream);
   // The counts live as long as the lists.
-  f.pass.tiles.counted = counts.take_pairs();
-}
-
-// The pairs to make room for without knowing their number; 0: it has to be known.
-std::size_t room_for(const Forward& f) {
-  if (!f.workspace.capacities || f.call().settings.deterministic) return 0;
-  return f.workspace.capacities->room_for(f.kind(), pairs_within_room(f.workspace.pair_limit));
+  f.pass.tiles.counted = std::move(items.totals);
 }
 
 // Sorts items by depth and lists those of each tile.
 template <class Reach>
 void order(const Forward& f, const Reach& reach, Unlisted items) {
-  const std::size_t room = room_for(f);
-  if (room == 0) f.workspace.pairs.copy(items.counts.counts().pairs, f.stream);
+  const std::size_t room = items.pairs ? 0 : room_for(f);
+  if (room == 0 && !items.pairs) f.workspace.pairs.copy(items.totals.data(), 1, f.stream);
   f.timer.mark("project");
-  sort_by_depth(items.keys, f.call().scene.count, f.pass.lists, f.pass.tiles, f.stream);
+  sort_by_depth(items.keys, f.pass.items.data(), f.call().scene.count, f.pass.lists, f.pass.tiles, f.stream);
   f.timer.mark("sort");
   if (room == 0) {
-    list(f, reach, items.counts);
+    list(f, reach, items);
   } else {
-    list_within(f, reach, std::move(items.counts), room);
+    list_within(f, reach, std::move(items), room);
   }
   f.timer.mark("bin");
 }
 
-void draw_surfels(const Forward& f, const ProjectTarget& to, Unlisted items) {
+GaussianReach reach_of(const Forward& f, const ProjectTarget& to, const float4* ellipses, int quarters) {
+  return {ellipses, quarters, to.limits, to.records.places.items, static_cast<unsigned>(f.call().scene.count)};
+}
+
+void draw_surfels(const Forward& f) {
   CudaPass& pass = f.pass;
-  const DeviceBuffer<float4> ellipses(f.items() * kEllipseQuarters, f.stream);
+  Unlisted items;
+  const ProjectTarget to = find_places(
+      f, items, [&](const ProjectTarget& target) { cuda_project_surfels(f.call(), target, nullptr, f.stream); });
+  const DeviceBuffer<float4> ellipses(pass.items.size() * kEllipseQuarters, f.stream);
   pass.medians = DeviceBuffer<int>(pass.features.median_depth ? f.pixels() : 0, f.stream);
   cuda_project_surfels(f.call(), to, ellipses.data(), f.stream);
   cuda_colors(f.call(), to.records, f.stream);
-  order(f, GaussianReach{ellipses.data(), kEllipseQuarters, to.limits}, std::move(items));
+  order(f, reach_of(f, to, ellipses.data(), kEllipseQuarters), std::move(items));
   cuda_draw_surfels(f.call(), to.records, pass.lists, f.outputs, pass.lasts.data(), pass.medians.data(), f.stream);
 }
 
-void draw_rays(const Forward& f, const ProjectTarget& to, Unlisted items) {
+void draw_rays(const Forward& f) {
   CudaPass& pass = f.pass;
-  ProjectTarget on_film = to;
-  on_film.counts = {};
-  cuda_project(f.data, on_film, f.stream);
+  Unlisted items;
+  ProjectTarget to =
+      find_places(f, items, [&](const ProjectTarget& target) { cuda_project(f.data, target, f.stream); });
+  cuda_project(f.data, to, f.stream);
+  to.counts = {items.tiles.data(), items.totals.data()};
   pass.rays = DeviceBuffer<float>(f.tiles() * kTilePixels * kRayFloats, f.stream);
-  const DeviceBuffer<unsigned long long> masks(f.items(), f.stream);
+  const DeviceBuffer<unsigned long long> masks(pass.items.size(), f.stream);
   cuda_rays(f.data, pass.lists, to, pass.rays.data(), masks.data(), f.stream);
   cuda_colors(f.call(), to.records, f.stream);
-  order(f, RayReach{to.records, masks.data()}, std::move(items));
+  order(f, RayReach{to.records, masks.data(), static_cast<unsigned>(f.call().scene.count)}, std::move(items));
   cuda_draw_rays(f.call(), to.records, pass.lists, pass.rays.data(), f.outputs, pass.lasts.data(), f.stream);
 }
 
@@ -123,11 +180,14 @@ void reserve_segments(const Forward& f) {
   check(cudaMemsetAsync(pass.segment_tiles.data(), 0xFF, pass.segment_tiles.bytes(), f.stream), "clearing segments");
 }
 
-void draw_ellipses(const Forward& f, const ProjectTarget& to, Unlisted items) {
+void draw_ellipses(const Forward& f) {
+  Unlisted items;
+  const ProjectTarget to =
+      find_places(f, items, [&](const ProjectTarget& target) { cuda_project(f.data, target, f.stream); });
   const CudaRecords& records = to.records;
   const bool colored = cuda_project(f.data, to, f.stream);
   if (!colored) cuda_colors(f.call(), records, f.stream);
-  order(f, GaussianReach{records.records, kRecordQuarters, to.limits}, std::move(items));
+  order(f, reach_of(f, to, records.records, kRecordQuarters), std::move(items));
   reserve_segments(f);
   cuda_draw(f.call(), records, f.pass.lists, segments_of(f.pass), f.outputs, f.pass.lasts.data(), f.stream);
 }
@@ -142,18 +202,9 @@ DeviceTimer cuda_forward(const View* views, int count, const Settings& settings,
   pass.lists = tile_grid(count, f.call().width, f.call().height);
   check_size(f.items(), f.tiles());
   pass.features = features_of(settings, scene, outputs);
-  const auto stride = static_cast<std::size_t>(feature_stride(pass.features));
-  pass.records = DeviceBuffer<float4>(f.items() * kRecordQuarters, stream);
-  pass.more_features = DeviceBuffer<float>(f.items() * stride, stream);
   pass.lasts = DeviceBuffer<int>(f.pixels(), stream);
-  Unlisted items{DeviceBuffer<unsigned>(f.items(), stream), TileCountBuffers(f.items(), stream)};
-  const ProjectTarget target{{pass.features, static_cast<int>(stride), pass.records.data(), pass.more_features.data()},
-                             outputs,
-                             items.keys.data(),
-                             items.counts.counts(),
-                             {log2_positive(settings.alpha_min), settings.pixel_center}};
   const auto draw = settings.surfels ? draw_surfels : settings.rays ? draw_rays : draw_ellipses;
-  draw(f, target, std::move(items));
+  draw(f);
   timer.mark("blend");
   return timer;
 }

@@ -101,7 +101,9 @@ __global__ void __launch_bounds__(kTilePixels, 3)
     if (__syncthreads_and(!found.active)) break;
   }
   if (!place.on_film) return;
-  ids[PixelPlace(call, place).index] = found.item < 0 ? -1 : found.item - place.view * call.scene.count;
+  int id = -1;
+  if (found.item >= 0) id = static_cast<int>(records.places.items[found.item]) - place.view * call.scene.count;
+  ids[PixelPlace(call, place).index] = id;
 }
 
 }  // namespace
@@ -111,8 +113,7 @@ DeviceTimer cuda_ids(const View* views, int count, const Settings& settings, con
   DeviceTimer timer(stream);
   const CudaCallData data(views, count, settings, scene, workspace.staging, stream);
   const TileLists& lists = pass.lists;
-  const CudaRecords records{pass.features, feature_stride(pass.features), pass.records.data(),
-                            pass.more_features.data()};
+  const CudaRecords records = records_of(pass);
   const auto tiles = static_cast<unsigned>(lists.views * lists.tiles_x * lists.tiles_y);
   const auto run = [&](auto* kernel) {
     launch(kernel, tiles, kTilePixels, 0, stream, data.call(), records, lists, pass.rays.data(), ids);

@@ -1,5 +1,5 @@
-// Computes records from the scene on the device: a thread for each view and Gaussian projects it and evaluates its
-// colours.
+// Finds the Gaussians that reach pixels and computes their records from the scene on the device: a thread for each view
+// and Gaussian projects it and evaluates its colours.
 #include <type_traits>
 
 #include "common/cuda/launch.h"
@@ -11,39 +11,52 @@ namespace lumigrad::gaussians {
 namespace {
 
 // Writes a record without its colours, which are written later.
-__device__ inline void write_record(const CudaRecords& to, int64_t item, const Projected<float>& g, unsigned columns,
+__device__ inline void write_record(const CudaRecords& to, int64_t place, const Projected<float>& g, unsigned columns,
                                     unsigned rows) {
-  float4* record = to.records + kRecordQuarters * item;
+  float4* record = to.records + kRecordQuarters * place;
   record[0] = make_float4(g.x, g.y, g.ux, g.uy);
   record[1] = make_float4(g.vy, g.log2_opacity, __uint_as_float(columns), __uint_as_float(rows));
   if (to.stride == 0) record[2] = record[3] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  float* features = to.features_of(item);
+  float* features = to.features_of(place);
   float* next = features + to.features.colors;
   if (to.features.depth) *next++ = g.depth;
   if (to.features.inverse_depth) *next++ = 1.0f / g.depth;
   while (next < features + to.stride) *next++ = 0.0f;
 }
 
-// Reach of a Gaussian in a view.
+// What the projection of a Gaussian in a view yields beside its record.
 struct Reached {
-  bool pixels = false;
+  bool pixels = false, seen = false;
   unsigned tiles = 0;  // Number of tiles, if they are counted.
 };
 
-// Writes all that the projection of a Gaussian in a view yields, but the number of its tiles.
-__device__ inline Reached store_projected(const ProjectTarget& to, int64_t item, const Projected<float>& g) {
-  write_outputs(to.outputs, item, g);
+// Writes what the pass is to write of a Gaussian, but the number of its tiles.
+__device__ inline Reached store_projected(const ProjectTarget& to, int64_t item, int64_t place,
+                                          const Projected<float>& g) {
   const DrawnRange range(g);
-  write_record(to.records, item, g, range.columns, range.rows);
-  to.keys[item] = range.reaches ? sortable(g.depth) : kBehindAll;
-  if (!range.reaches || to.counts.of_items == nullptr) return {range.reaches, 0};
+  if (to.finds_places()) {
+    write_outputs(to.outputs, item, g);
+  } else {
+    write_record(to.records, place, g, range.columns, range.rows);
+    to.keys[place] = sortable(g.depth);
+    to.records.places.items[place] = static_cast<unsigned>(item);
+  }
+  if (!range.reaches || !to.counts.wanted()) return {range.reaches, g.visible, 0};
   const Ellipse<float> ellipse = {g.x, g.y, g.ux, g.uy, g.vy, g.log2_opacity};
-  return {true, EllipseTiles(ellipse, range_of(range.columns, range.rows), to.limits).count()};
+  return {true, true, EllipseTiles(ellipse, range_of(range.columns, range.rows), to.limits).count()};
 }
 
 // The whole warp calls it.
-__device__ inline void store_count(const ProjectTarget& to, bool has_item, int64_t item, const Reached& reached) {
-  if (to.counts.of_items != nullptr) count_tiles(to.counts, has_item, item, reached.tiles);
+__device__ inline void store_reach(const CudaCall& call, const ProjectTarget& to, const GaussianPlace& g,
+                                   const Placed& placed, const Reached& reached) {
+  if (to.finds_places()) to.records.places.note(call, g, reached.pixels, reached.seen, to.drawn);
+  if (to.counts.wanted()) count_tiles(to.counts, placed.drawn, placed.place, reached.tiles);
+}
+
+// What a thread does in this pass: of the second those with places have something to do.
+__device__ inline Placed placed_of(const CudaCall& call, const ProjectTarget& to, const GaussianPlace& g) {
+  if (to.finds_places()) return {g.number >= 0, false, 0};
+  return to.records.places.find(call, g.outer, g);
 }
 
 inline constexpr int kWithoutColors = -1;
@@ -56,15 +69,16 @@ __global__ void __launch_bounds__(kGaussianThreads)
   const int view = place.outer;
   if (call.lenses[view] != static_cast<int32_t>(kLens)) return;
   const int64_t count = call.scene.count, item = view * count + place.number;
+  const Placed placed = placed_of(call, to, place);
   Reached reached;
-  if (place.number >= 0) {
+  if (placed.drawn) {
     const Pose& pose = call.scene.poses[view * call.scene.slices + place.slice];
     const auto gaussian = gaussian_of<kCovariance>(call.scene, call.view[view].scene * count + place.number);
     const Projected<float> g = project<kLens, kCovariance>(call.view[view], pose, call.settings, gaussian);
-    reached = store_projected(to, item, g);
+    reached = store_projected(to, item, placed.place, g);
   }
-  store_count(to, place.number >= 0, item, reached);
-  if constexpr (kDegree != kWithoutColors) write_colors<kDegree>(call, to.records, place, reached.pixels);
+  store_reach(call, to, place, placed, reached);
+  if constexpr (kDegree != kWithoutColors) write_colors<kDegree>(call, to.records, place, placed);
 }
 
 // Projects for sensors, in doubles.
@@ -76,8 +90,9 @@ __global__ void __launch_bounds__(kGaussianThreads)
   const int view = place.outer;
   if (call.scene.sensors[view].lens != lens) return;
   const int64_t count = call.scene.count, item = view * count + place.number;
+  const Placed placed = placed_of(call, to, place);
   Reached reached;
-  if (place.number >= 0) {
+  if (placed.drawn) {
     const auto gaussian = gaussian64_of(call.scene, call.view[view].scene * count + place.number);
     const SensorPlace at{call.view[view], call.scene.sensors[view], call.scene.slice_poses[place.slice], call.settings};
     SensorFootprint<double> f;
@@ -88,9 +103,9 @@ __global__ void __launch_bounds__(kGaussianThreads)
         static_cast<float>(f.b), static_cast<float>(f.c), static_cast<float>(f.sharp), static_cast<float>(f.schur)};
     constexpr bool kFilm = !std::is_same_v<SensorKind, SpinningLidar>;
     finish_sensor<kFilm>(at.view, at.settings, film, static_cast<float>(gaussian.opacity), g);
-    reached = store_projected(to, item, g);
+    reached = store_projected(to, item, placed.place, g);
   }
-  store_count(to, place.number >= 0, item, reached);
+  store_reach(call, to, place, placed, reached);
 }
 
 // Kernels of each degree exist for the usual scenes and views alone: every lens would have one of each.
@@ -106,8 +121,8 @@ auto coloring_kernel(int degree) {
 bool cuda_project(const CudaCallData& data, const ProjectTarget& to, cudaStream_t stream) {
   const CudaCall& call = data.call();
   const auto blocks = static_cast<unsigned>(call.views * call.blocks);
-  if (to.records.features.colors > 0 && call.scene.sh != nullptr && call.scene.covariances == nullptr &&
-      data.has_only(Lens::pinhole) && can_stage(call.scene, nullptr)) {
+  if (to.drawn == nullptr && to.records.features.colors > 0 && call.scene.sh != nullptr &&
+      call.scene.covariances == nullptr && data.has_only(Lens::pinhole) && can_stage(call.scene, nullptr)) {
     launch(coloring_kernel(call.settings.sh_degree), blocks, kGaussianThreads, 0, stream, call, to);
     return true;
   }

@@ -55,12 +55,12 @@ __global__ void __launch_bounds__(kGaussianThreads, 4)
     const int view = call.scene_views[i];
     if (call.lenses[view] != static_cast<int32_t>(kLens)) continue;
     float sums[block_sum::kFields] = {};
-    const Receiver from(call, records, rows, extra, view, number);
+    const Receiver from(call, records, rows, extra, view, place);
     const bool receives = present && from.receives;
     const Pose& pose = call.scene.poses[view * call.scene.slices + place.slice];
     Triple<float> through_color{};  // Gradient of the mean through the colour in this view.
     if constexpr (kColors) {
-      const bool colored = receives && (!extra || from.has_sums(records));
+      const bool colored = receives && (!extra || from.has_sums());
       const SeenGaussian seen{records, from, direction_to(pose, gaussian.mean), colored};
       if (to.sh_factors != nullptr && present) write_factors(seen, to.sh_factors + index * kShFactors);
       through_color = row.add_view(seen);

@@ -37,7 +37,7 @@ struct DrawnRange {
   unsigned columns, rows;
 
   __device__ explicit DrawnRange(const Projected<float>& g)
-      : reaches(g.visible && g.left < g.right && g.top < g.bottom), columns(g.visible ? 0 : kCulled), rows(0) {
+      : reaches(g.visible && g.left < g.right && g.top < g.bottom), columns(0), rows(0) {
     if (!reaches) return;
     const int right = ::min(truncate(g.right), kLargestEdge);
     columns = static_cast<unsigned>(truncate(g.left)) | static_cast<unsigned>(right) << 16;

@@ -61,7 +61,10 @@ struct GaussianReach {
   const float4* ellipses;  // The first quarters of records.
   int quarters;            // Distance from one ellipse to the next.
   ReachLimits limits;
+  const unsigned* items;  // See CudaPlaces.
+  unsigned each;          // Gaussians of a scene.
 
+  __device__ unsigned view(unsigned item) const { return items[item] / each; }
   __device__ EllipseTiles operator()(unsigned item) const {
     const float* record = &ellipses[static_cast<int64_t>(item) * quarters].x;
     return EllipseTiles(ellipse_of<float>(record), range_of(record), limits);

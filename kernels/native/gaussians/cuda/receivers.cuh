@@ -7,21 +7,23 @@
 
 namespace lumigrad::gaussians {
 
-// A Gaussian in a view, with the row of sums over its pixels.
+// The calling thread's Gaussian in a view, with the row of sums over its pixels.
 struct Receiver {
   const CudaRows& rows;
+  Placed placed;
   const float* row;
-  int64_t item;
+  int64_t item;   // view * N + number
   bool receives;  // Gradients of pixels, or upstream gradients of the projected means.
 
   __device__ Receiver(const CudaCall& call, const CudaRecords& records, const CudaRows& of_all, bool extra, int view,
-                      int number)
-      : rows(of_all), item(view * static_cast<int64_t>(call.scene.count) + number) {
-    row = rows.rows + item * rows.width;
-    receives = extra ? !is_culled(records.range_fields(item)) : has_sums(records);
-  }
-  __device__ bool has_sums(const CudaRecords& records) const {
-    if (!reaches_pixels(records.range(item))) return false;
+                      const GaussianPlace& g)
+      : rows(of_all),
+        placed(records.places.find(call, view, g)),
+        row(rows.rows + placed.place * rows.width),
+        item(view * static_cast<int64_t>(call.scene.count) + g.number),
+        receives(extra ? placed.seen : has_sums()) {}
+  __device__ bool has_sums() const {
+    if (!placed.drawn) return false;
     bool any = false;
     for (int i = 0; i < rows.width; ++i) any |= row[i] != 0.0f;
     return any;

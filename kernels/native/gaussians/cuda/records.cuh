@@ -1,17 +1,15 @@
-// The records of a view's Gaussians on the device, and the assignment of Gaussians to threads.
+// The records of the Gaussians that reach pixels, on the device.
 #pragma once
 
-#include "common/cuda/primitives.cuh"
-#include "gaussians/cuda/call.h"
+#include "gaussians/cuda/places.cuh"
 #include "gaussians/math/blend.h"
 #include "gaussians/math/ray.h"
 
 namespace lumigrad::gaussians {
 
 // Records hold, in place of the ellipse's half width and half height, the range of pixels that it may reach, as bits:
-// x0 | x1 << 16 and y0 | y1 << 16. Both are 0 if it reaches none; columns are kCulled if the Gaussian was culled.
+// x0 | x1 << 16 and y0 | y1 << 16. Both are 0 if it reaches none.
 inline constexpr int kColumns = record::kHalfWidth, kRows = record::kHalfHeight;
-inline constexpr unsigned kCulled = 0xFFFFFFFFu;
 // Along rays and of surfels the last two places hold them.
 inline constexpr int kRangeAtEnd = kRecordFloats - 2 - kColumns;
 inline constexpr int kRecordQuarters = kRecordFloats / 4;
@@ -24,12 +22,13 @@ struct PixelRange {
   __device__ bool holds(int x, int y) const { return x >= x0 && x < x1 && y >= y0 && y < y1; }
 };
 
-// Passed to kernels by value. The record of a Gaussian in a view is number view * count + number: its item.
+// Passed to kernels by value. The item of lists of tiles is a Gaussian's place.
 struct CudaRecords {
   Features features;
   int stride;            // Floats from one of more_features to the next; 0: the features are in the records.
-  float4* records;       // [V, N, 4]
-  float* more_features;  // [V, N, stride]
+  float4* records;       // [places, 4]
+  float* more_features;  // [places, stride]
+  CudaPlaces places;
 
   __device__ float* record(int64_t item) const { return &records[kRecordQuarters * item].x; }
   __device__ const float* range_fields(int64_t item) const {
@@ -48,7 +47,12 @@ constexpr int feature_stride(const Features& features) {
   return features.total() > kInlineFeatures ? (features.total() + 3) / 4 * 4 : 0;
 }
 
-// Empty also where culled.
+inline CudaRecords records_of(const CudaPass& pass) {
+  const CudaPlaces places{pass.before.data(), pass.lanes.data(), pass.items.data(),
+                          static_cast<int64_t>(pass.items.size())};
+  return {pass.features, feature_stride(pass.features), pass.records.data(), pass.more_features.data(), places};
+}
+
 __device__ inline PixelRange range_of(unsigned columns, unsigned rows) {
   return {static_cast<int>(columns & 0xFFFF), static_cast<int>(columns >> 16), static_cast<int>(rows & 0xFFFF),
           static_cast<int>(rows >> 16)};
@@ -57,35 +61,7 @@ __device__ inline PixelRange range_of(const float* record) {
   return range_of(__float_as_uint(record[kColumns]), __float_as_uint(record[kRows]));
 }
 __device__ inline PixelRange CudaRecords::range(int64_t item) const { return range_of(range_fields(item)); }
-__device__ inline bool is_culled(const float* record) { return __float_as_uint(record[kColumns]) == kCulled; }
 __device__ inline bool reaches_pixels(const PixelRange& r) { return r.x0 < r.x1; }
-
-inline constexpr int kGaussianWarps = static_cast<int>(kGaussianThreads) / kWarp;
-
-// The Gaussian that a thread works on, and the view or scene that its block belongs to.
-struct GaussianPlace {
-  int outer;   // View or scene.
-  int block;   // Block within the view or scene.
-  int slice;   // The same for the whole block.
-  int number;  // Number within the scene; -1: none.
-};
-
-__device__ inline GaussianPlace gaussian_place(const CudaCall& call) {
-  const auto blocks = static_cast<unsigned>(call.blocks);
-  const auto outer = static_cast<int>(blockIdx.x / blocks), block = static_cast<int>(blockIdx.x % blocks);
-  int low = 0, high = call.scene.slices - 1;
-  while (low < high) {
-    const int middle = low + (high - low + 1) / 2;
-    if (call.slice_blocks[middle] <= block) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  const int within = (block - call.slice_blocks[low]) * static_cast<int>(kGaussianThreads);
-  const int number = call.scene.slice_begins[low] + within + static_cast<int>(threadIdx.x);
-  return {outer, block, low, number < call.scene.slice_begins[low + 1] ? number : -1};
-}
 
 __device__ inline Triple<float> mean_of(const Scene& scene, int64_t index) {
   const float* m = scene.means + 3 * index;

@@ -21,14 +21,12 @@ struct RowSums : TileSums<kFieldsOf + power_of_two(kFeatures)> {
 // the batch from number `begin` on, 32 at the most, in the round that begins at feature `first`. The threads
 // of the block share the work.
 template <class Sums>
-__device__ inline void add_to_rows(const CudaCall& call, const CudaRows& rows, const TileList& list,
-                                   GaussianBatch& batch, Sums& sums, int first, int begin, int count) {
+__device__ inline void add_to_rows(const CudaCall& call, const CudaPlaces& places, const CudaRows& rows,
+                                   const TileList& list, GaussianBatch& batch, Sums& sums, int first, int begin,
+                                   int count) {
   constexpr int kRow = Sums::kRow, kFields = Sums::kFields;
   const int items = ::min(kWarp, count - begin), thread = static_cast<int>(threadIdx.x);
-  if (thread < items && sums.any(thread)) {
-    const unsigned item = batch.item(begin + thread), n = static_cast<unsigned>(call.scene.count);
-    rows.touched[call.view[item / n].scene * static_cast<int64_t>(n) + item % n] = 1;
-  }
+  if (thread < items && sums.any(thread)) rows.touch(call, places, batch.item(begin + thread));
 #pragma unroll 1
   for (int k = thread; k < items * kRow; k += kTilePixels) {
     const int slot = k / kRow, field = k % kRow, i = begin + slot;

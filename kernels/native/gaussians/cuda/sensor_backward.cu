@@ -69,8 +69,8 @@ __device__ inline void add_motion_row(const float* row, double* to) {
   for (int k = 0; k < kSliceMotionSums; ++k) to[k] += static_cast<double>(row[k]);
 }
 
-// `block_sums` and `sensor_sums` [V, blocks, kSensorSums] are null if no sums are wanted; `motion_rows` [V, N,
-// kRayFields] where no slice moves.
+// `block_sums` and `sensor_sums` [V, blocks, kSensorSums] are null if no sums are wanted; `motion_rows`
+// [places + 1, kRayFields] where no slice moves.
 template <class SensorKind>
 __global__ void __launch_bounds__(kGaussianThreads)
     sensors_kernel(const __grid_constant__ CudaCall call, const __grid_constant__ CudaRecords records,
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kGaussianThreads)
     for (int k = 0; sensor_sums != nullptr && k < kSensorSums; ++k) own[k] = 0.0;
     bool receives = false;
     if (present) {
-      const Receiver from(call, records, rows, extra, view, place.number);
+      const Receiver from(call, records, rows, extra, view, place);
       receives = from.receives;
       Pair<float> mean2d{0.0f, 0.0f};
       if (receives) {
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kGaussianThreads)
         mean2d = g.mean2d;
         const Triple<float> mean = narrowed(gaussian.mean);
         if (block_sums != nullptr) fill_block_sums(g, Triple<float>{}, mean, sums);
-        if (motion_rows != nullptr) add_motion_row(motion_rows + from.item * kRayFields, motion);
+        if (motion_rows != nullptr) add_motion_row(motion_rows + from.placed.place * kRayFields, motion);
         for (int k = 0; k < kSliceMotionSums; ++k) sums[block_sum::kMotion + k] = static_cast<float>(motion[k]);
       }
       touched |= receives && extra;

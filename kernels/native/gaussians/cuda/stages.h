@@ -11,13 +11,17 @@ struct ReachLimits {
   float pixel_center;  // Coordinate of the first pixel's centre.
 };
 
-// Passed to kernels by value: where the kernels that project write.
+// Passed to kernels by value: where the kernels that project write. They run twice: first they find the Gaussians that
+// have places, and write the requested outputs per Gaussian; then they write records and keys of those.
 struct ProjectTarget {
   CudaRecords records;
-  Outputs outputs;    // Requested outputs per Gaussian.
-  unsigned* keys;     // [V, N] They sort items by depth.
-  TileCounts counts;  // Counts of tiles; those of rays are written by `cuda_rays`.
+  Outputs outputs;
+  unsigned long long* drawn;  // Number of places, of the first pass; null in the second.
+  unsigned* keys;             // [places] They sort items by depth.
+  TileCounts counts;          // Counts of tiles; those of rays are written by `cuda_rays`.
   ReachLimits limits;
+
+  __device__ bool finds_places() const { return drawn != nullptr; }
 };
 
 // Lists are differentiated in segments of kSegment entries, all at the same time, so that long ones do not take long.
@@ -50,7 +54,7 @@ inline Segments segments_of(const CudaPass& pass) {
           pass.segment_tiles.data()};
 }
 
-// Returns whether the records have their colours.
+// Returns whether the records have their colours, after the second pass.
 bool cuda_project(const CudaCallData& data, const ProjectTarget& to, cudaStream_t stream);
 // Writes the colours of the records.
 void cuda_colors(const CudaCall& call, const CudaRecords& records, cudaStream_t stream);
@@ -67,10 +71,15 @@ struct CudaRows {
   int fields;  // Fields of a row before the features: gradient_row's, or ray_row's or surfel_row's up to kRayFields.
   int width;   // Floats of a row.
   bool needs_abs;  // Whether kAbsX and kAbsY are summed.
-  float* rows;     // [V, N, width]
+  float* rows;     // [places + 1, width]; the last row is 0, that of Gaussians without a place.
   float*
       pair_rows;  // [pairs, width] if sums are deterministic: tiles write to it instead of adding to `rows`; else null
   int32_t* touched;  // [S, N] 1 if a view contributes to the Gaussian's gradients
+
+  __device__ void touch(const CudaCall& call, const CudaPlaces& places, unsigned place) const {
+    const unsigned item = places.items[place], n = static_cast<unsigned>(call.scene.count);
+    touched[call.view[item / n].scene * static_cast<int64_t>(n) + item % n] = 1;
+  }
 };
 
 void cuda_blend_backward(const CudaCall& call, const CudaRecords& records, const TileLists& lists,
@@ -91,8 +100,8 @@ inline constexpr int kMotion = kIntrinsics;
 // Returns whether those of the colours are among them.
 bool cuda_project_backward(const CudaCallData& data, const CudaRecords& records, const Upstream& upstream,
                            const CudaRows& rows, const Gradients& gradients, double* block_sums, cudaStream_t stream);
-// The same for views that are sensors, and the sums Gradients::sensors. `motion_rows` [V, N, kRayFields] are the sums
-// of the pixels of each item for its slice (see kSliceMotionSums), or null.
+// The same for views that are sensors, and the sums Gradients::sensors. `motion_rows` [places + 1, kRayFields] are the
+// sums of the pixels of each item for its slice (see kSliceMotionSums), or null.
 void cuda_sensor_backward(const CudaCallData& data, const CudaRecords& records, const Upstream& upstream,
                           const CudaRows& rows, const float* motion_rows, const Gradients& gradients,
                           double* block_sums, cudaStream_t stream);

@@ -36,7 +36,9 @@ struct RectangleTiles {
 
 struct SphereReach {
   const uint2* rectangles;
+  unsigned each;  // Spheres of a view.
 
+  __device__ unsigned view(unsigned id) const { return id / each; }
   __device__ RectangleTiles operator()(unsigned id) const { return RectangleTiles(rectangles[id]); }
 };
 
@@ -81,7 +83,7 @@ __global__ void setup_kernel(const Camera* cameras, Settings settings, Scene sce
     }
     tiles = store_setup<kExact>(to, item, s);
   }
-  if (to.counts.of_items != nullptr) count_tiles(to.counts, i < scene.count, item, tiles);
+  if (to.counts.wanted()) count_tiles(to.counts, i < scene.count, item, tiles);
 }
 
 __global__ void spheres_kernel(const unsigned* order, unsigned items, unsigned count, unsigned* spheres) {
@@ -108,12 +110,13 @@ void check_size(std::size_t items, std::size_t tiles) {
 void order(const Settings& settings, const Scene& scene, DeviceBuffer<unsigned>& keys,
            const std::optional<TileCountBuffers>& counts, CudaPass& pass, CudaWorkspace& workspace, DeviceTimer& timer,
            cudaStream_t stream) {
-  if (counts) workspace.pairs.copy(counts->counts().pairs, stream);
-  sort_by_depth(keys, scene.count, pass.lists, pass.tiles, stream);
+  if (counts) workspace.pairs.copy(counts->counts().pairs, 1, stream);
+  sort_by_depth(keys, nullptr, scene.count, pass.lists, pass.tiles, stream);
   timer.mark("sort");
   const std::size_t pairs = counts ? workspace.pairs.wait() : 0, limit = pairs_within_room(workspace.pair_limit);
   if (counts && pairs <= limit) {
-    list_tiles<Entry::rank>(SphereReach{pass.rectangles.data()}, *counts, pairs, pass.lists, pass.tiles, stream);
+    const SphereReach reach{pass.rectangles.data(), static_cast<unsigned>(scene.count)};
+    list_tiles<Entry::rank>(reach, counts->of_items(), pairs, pass.lists, pass.tiles, stream);
   } else if (settings.deterministic) {
     // Rows for each pair do not exist without lists.
     throw DeviceMemoryError(std::to_string(pairs) + " pairs of tiles and spheres, each with a row of gradients, are" +

@@ -12,7 +12,7 @@ __global__ void __launch_bounds__(kGaussianThreads)
                        const __grid_constant__ CudaRows rows, float* to) {
   const GaussianPlace place = gaussian_place(call);
   if (place.number < 0) return;
-  const Receiver from(call, records, rows, false, place.outer, place.number);
+  const Receiver from(call, records, rows, false, place.outer, place);
   const int channels = call.scene.channels;
   for (int c = 0; c < channels; ++c) to[from.item * channels + c] = from.receives ? from.feature(c) : 0.0f;
 }
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kGaussianThreads)
   for (int c = 0; c < channels; ++c) {
     float sum = 0.0f;
     for (int i = call.scene_starts[place.outer]; i < call.scene_starts[place.outer + 1]; ++i) {
-      const Receiver from(call, records, rows, false, call.scene_views[i], place.number);
+      const Receiver from(call, records, rows, false, call.scene_views[i], place);
       if (from.receives) sum += from.feature(c);
     }
     to[index * channels + c] = sum;
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kGaussianThreads)
   bool received = false;
   for (int i = call.scene_starts[place.outer]; i < call.scene_starts[place.outer + 1]; ++i) {
     const int view = call.scene_views[i];
-    const Receiver from(call, records, rows, false, view, number);
+    const Receiver from(call, records, rows, false, view, place);
     const bool receives = present && from.receives;
     const Pose& pose = call.scene.poses[view * call.scene.slices + place.slice];
     const SeenGaussian seen{records, from, direction_to(pose, mean_of(call.scene, index)), receives};

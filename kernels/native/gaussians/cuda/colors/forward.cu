@@ -9,20 +9,18 @@ namespace {
 __global__ void __launch_bounds__(kGaussianThreads)
     copy_colors_kernel(const __grid_constant__ CudaCall call, CudaRecords to) {
   const GaussianPlace place = gaussian_place(call);
-  if (place.number < 0) return;
-  const int64_t item = place.outer * static_cast<int64_t>(call.scene.count) + place.number;
-  if (!reaches_pixels(to.range(item))) return;
+  const Placed placed = to.places.find(call, place.outer, place);
+  if (!placed.drawn) return;
   const float* from = given_colors(call, place.outer, place.number);
-  for (int c = 0; c < call.scene.channels; ++c) to.set_color(item, c, from[c]);
+  for (int c = 0; c < call.scene.channels; ++c) to.set_color(placed.place, c, from[c]);
 }
 
 __global__ void __launch_bounds__(kGaussianThreads)
     harmonics_kernel(const __grid_constant__ CudaCall call, CudaRecords to) {
   const GaussianPlace place = gaussian_place(call);
-  if (place.number < 0) return;
-  const int64_t count = call.scene.count, item = place.outer * count + place.number;
-  if (!reaches_pixels(to.range(item))) return;
-  const int64_t index = call.view[place.outer].scene * count + place.number;
+  const Placed placed = to.places.find(call, place.outer, place);
+  if (!placed.drawn) return;
+  const int64_t index = call.view[place.outer].scene * static_cast<int64_t>(call.scene.count) + place.number;
   const Harmonics<kMaxDegree> harmonics(direction_of(call, place, index));
   const int channels = call.scene.channels, used = harmonics_of(call.settings.sh_degree);
   const float* sh = call.scene.sh + index * call.scene.coefficients * channels;
@@ -32,7 +30,7 @@ __global__ void __launch_bounds__(kGaussianThreads)
     for (int k = 0; k < kHarmonics<kMaxDegree>; ++k) {
       if (k < used) sum = fma(harmonics.value[k], sh[k * channels + c], sum);
     }
-    to.set_color(item, c, max(sum, 0.0f));
+    to.set_color(placed.place, c, max(sum, 0.0f));
   }
 }
 
@@ -41,8 +39,7 @@ template <int kDegree>
 __global__ void __launch_bounds__(kGaussianThreads)
     staged_harmonics_kernel(const __grid_constant__ CudaCall call, CudaRecords to) {
   const GaussianPlace place = gaussian_place(call);
-  const int64_t item = place.outer * static_cast<int64_t>(call.scene.count) + place.number;
-  write_colors<kDegree>(call, to, place, place.number >= 0 && reaches_pixels(to.range(item)));
+  write_colors<kDegree>(call, to, place, to.places.find(call, place.outer, place));
 }
 
 }  // namespace

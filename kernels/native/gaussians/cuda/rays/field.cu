@@ -175,26 +175,22 @@ __global__ void __launch_bounds__(kGaussianThreads)
     ray_records_kernel(const __grid_constant__ CudaCall call, const __grid_constant__ TileLists lists,
                        const __grid_constant__ ProjectTarget to, const __grid_constant__ CudaBeams beams,
                        unsigned long long* masks) {
-  const GaussianPlace place = gaussian_place(call);
-  const int64_t item = place.outer * static_cast<int64_t>(call.scene.count) + place.number;
+  const GaussianPlace g = gaussian_place(call);
+  const Placed placed = to.records.places.find(call, g.outer, g);
   unsigned tiles = 0;
-  if (place.number >= 0) {
-    float* record = to.records.record(item);
-    const bool culled = is_culled(record);
-    RayRange found;
-    if (!culled && reaches_pixels(range_of(record))) {
-      found = replace_record(call, lists, beams, place, to.records.records + kRecordQuarters * item);
-    }
+  if (placed.drawn) {
+    float* record = to.records.record(placed.place);
+    const RayRange found = replace_record(call, lists, beams, g, to.records.records + kRecordQuarters * placed.place);
     const PixelRange& range = found.range;
-    if (!reaches_pixels(range)) to.keys[item] = kBehindAll;
-    masks[item] = found.mask;
+    if (!reaches_pixels(range)) to.keys[placed.place] = kBehindAll;
+    masks[placed.place] = found.mask;
     record[kColumns + kRangeAtEnd] =
-        __uint_as_float(culled ? kCulled : static_cast<unsigned>(range.x0) | static_cast<unsigned>(range.x1) << 16);
+        __uint_as_float(static_cast<unsigned>(range.x0) | static_cast<unsigned>(range.x1) << 16);
     record[kRows + kRangeAtEnd] =
-        __uint_as_float(culled ? 0 : static_cast<unsigned>(range.y0) | static_cast<unsigned>(range.y1) << 16);
+        __uint_as_float(static_cast<unsigned>(range.y0) | static_cast<unsigned>(range.y1) << 16);
     if (reaches_pixels(range)) tiles = RayReach::Tiles{RayTiles(range), found.mask}.count();
   }
-  count_tiles(to.counts, place.number >= 0, item, tiles);
+  count_tiles(to.counts, placed.drawn, placed.place, tiles);
 }
 
 constexpr unsigned kJoinThreads = 64;

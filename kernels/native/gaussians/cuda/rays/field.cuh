@@ -140,7 +140,8 @@ struct RayTiles {
 // See common/cuda/tile_lists.cuh.
 struct RayReach {
   CudaRecords records;
-  const unsigned long long* masks;  // [V, N] see RayTiles
+  const unsigned long long* masks;  // [places] see RayTiles
+  unsigned each;                    // Gaussians of a scene.
 
   struct Tiles {
     RayTiles rectangle;
@@ -163,6 +164,7 @@ struct RayReach {
               static_cast<unsigned>(rectangle.has_mask() ? 1 : rectangle.columns)};
     }
   };
+  __device__ unsigned view(unsigned item) const { return records.places.items[item] / each; }
   __device__ Tiles operator()(unsigned item) const { return {RayTiles(records.range(item)), masks[item]}; }
 };
 

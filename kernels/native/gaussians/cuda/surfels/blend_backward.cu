@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kTilePixels, 2)
       for (int begin = (count - 1) / kWarp * kWarp; count > 0 && begin >= 0; begin -= kWarp) {
         visit_group<kFeatures, kDepths>(tile, begin, count, depths, pixel);
         __syncthreads();
-        add_to_rows(call, rows, list, batch, sums, tile.first, begin, count);
+        add_to_rows(call, records.places, rows, list, batch, sums, tile.first, begin, count);
         __syncthreads();
       }
       // Needed even if nothing was fetched: the next batch overwrites this one.

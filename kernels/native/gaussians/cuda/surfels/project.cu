@@ -8,9 +8,9 @@
 namespace lumigrad::gaussians {
 namespace {
 
-__device__ inline void write_features(const CudaRecords& to, int64_t item, const ProjectedSurfel<float>& s,
+__device__ inline void write_features(const CudaRecords& to, int64_t place, const ProjectedSurfel<float>& s,
                                       const SlicePose& slice) {
-  float* features = to.features_of(item);
+  float* features = to.features_of(place);
   float* next = features + to.features.colors;
   if (to.features.depth) *next++ = s.g.depth;
   for (int k = 0; to.features.normals && k < 3; ++k) {
@@ -21,11 +21,9 @@ __device__ inline void write_features(const CudaRecords& to, int64_t item, const
   while (next < features + to.stride) *next++ = 0.0f;
 }
 
-// Writes all that the projection of a surfel in a view yields; returns the number of tiles that it overlaps.
-__device__ inline unsigned store_surfel(const ProjectTarget& to, int64_t item, const ProjectedSurfel<float>& s,
-                                        float4* ellipses) {
-  write_outputs(to.outputs, item, s.g);
-  const DrawnRange range(s.g);
+// Writes the record of a surfel in a view.
+__device__ inline void store_surfel(const ProjectTarget& to, int64_t place, const ProjectedSurfel<float>& s,
+                                    const Ellipse<float>& reach, const DrawnRange& range, float4* ellipses) {
   const float columns = __uint_as_float(range.columns), rows = __uint_as_float(range.rows);
   float fields[kRecordFloats] = {};
   s.write_record(fields);
@@ -33,16 +31,14 @@ __device__ inline unsigned store_surfel(const ProjectTarget& to, int64_t item, c
   fields[kTilt + 1] = s.tilt().y;
   fields[kColumns + kRangeAtEnd] = columns;
   fields[kRows + kRangeAtEnd] = rows;
-  float4* record = to.records.records + kRecordQuarters * item;
+  float4* record = to.records.records + kRecordQuarters * place;
   for (int i = 0; i < kRecordQuarters; ++i) {
     record[i] = make_float4(fields[4 * i], fields[4 * i + 1], fields[4 * i + 2], fields[4 * i + 3]);
   }
-  const Ellipse<float> reach = {s.reach_x, s.reach_y, s.g.ux, s.g.uy, s.g.vy, s.g.log2_opacity};
-  float4* ellipse = ellipses + kEllipseQuarters * item;
+  float4* ellipse = ellipses + kEllipseQuarters * place;
   ellipse[0] = make_float4(reach.x, reach.y, reach.ux, reach.uy);
   ellipse[1] = make_float4(reach.vy, reach.log2_opacity, columns, rows);
-  to.keys[item] = range.reaches ? sortable(s.g.depth) : kBehindAll;
-  return range.reaches ? EllipseTiles(reach, range_of(range.columns, range.rows), to.limits).count() : 0;
+  to.keys[place] = sortable(s.g.depth);
 }
 
 __global__ void __launch_bounds__(kGaussianThreads)
@@ -51,15 +47,29 @@ __global__ void __launch_bounds__(kGaussianThreads)
   const GaussianPlace place = gaussian_place(call);
   const int view = place.outer;
   const int64_t count = call.scene.count, item = view * count + place.number;
+  const bool finds = to.finds_places();
+  const Placed placed = finds ? Placed{place.number >= 0, false, 0} : to.records.places.find(call, view, place);
+  bool reaches = false, seen = false;
   unsigned tiles = 0;
-  if (place.number >= 0) {
+  if (placed.drawn) {
     const Pose& pose = call.scene.poses[view * call.scene.slices + place.slice];
     const auto gaussian = gaussian_of<false>(call.scene, call.view[view].scene * count + place.number);
     const ProjectedSurfel<float> s = project_surfel(call.view[view], pose, call.settings, gaussian);
-    tiles = store_surfel(to, item, s, ellipses);
-    write_features(to.records, item, s, call.scene.slice_poses[place.slice]);
+    const DrawnRange range(s.g);
+    const Ellipse<float> reach = {s.reach_x, s.reach_y, s.g.ux, s.g.uy, s.g.vy, s.g.log2_opacity};
+    if (finds) {
+      write_outputs(to.outputs, item, s.g);
+    } else {
+      store_surfel(to, placed.place, s, reach, range, ellipses);
+      write_features(to.records, placed.place, s, call.scene.slice_poses[place.slice]);
+      to.records.places.items[placed.place] = static_cast<unsigned>(item);
+    }
+    reaches = range.reaches;
+    seen = s.g.visible;
+    if (reaches) tiles = EllipseTiles(reach, range_of(range.columns, range.rows), to.limits).count();
   }
-  count_tiles(to.counts, place.number >= 0, item, tiles);
+  if (finds) to.records.places.note(call, place, reaches, seen, to.drawn);
+  count_tiles(to.counts, placed.drawn, placed.place, tiles);
 }
 
 }  // namespace

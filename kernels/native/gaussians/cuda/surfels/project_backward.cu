@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kGaussianThreads)
     float sums[block_sum::kFields] = {};
     bool receives = false;
     if (present) {
-      const Receiver from(call, records, rows, extra, view, place.number);
+      const Receiver from(call, records, rows, extra, view, place);
       receives = from.receives;
       Pair<float> mean2d{0.0f, 0.0f};
       if (receives) {

@@ -14,8 +14,8 @@ inline constexpr int kTilt = surfel_record::kFeatures;
 // The field of a row for the depth's gradient that does not come from its being a feature.
 inline constexpr int kMoreDepth = 14;
 
-// Projects as cuda_project does; `ellipses` [V, N, kEllipseQuarters] receives ellipses that hold the pixels that
-// surfels may reach.
+// Projects as cuda_project does; `ellipses` [places, kEllipseQuarters] receives ellipses that hold the pixels that
+// surfels may reach, in the second pass.
 void cuda_project_surfels(const CudaCall& call, const ProjectTarget& to, float4* ellipses, cudaStream_t stream);
 // Draws as cuda_draw does; `medians`, if there is a median depth, receives the same for the Gaussian whose depth that
 // is.

@@ -31,6 +31,7 @@ NB_MODULE(_emulation, m) {
   m.def("set_workers", &lumigrad::emulation::set_workers);
   m.def("set_deferred", &lumigrad::emulation::set_deferred);
   m.def("take_waits", &lumigrad::emulation::take_waits);
+  m.def("take_operations", &lumigrad::emulation::take_operations);
   m.def("take_idle_waits", &lumigrad::emulation::take_idle_waits);
   m.def("set_error_seed", &lumigrad::emulation::set_error_seed);
   m.def("set_stubbed", &lumigrad::emulation::set_stubbed);

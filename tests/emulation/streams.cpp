@@ -36,7 +36,7 @@ State& state() {
 }
 
 std::atomic<bool> deferred{false};
-std::atomic<int> waits{0}, idle_waits{0};
+std::atomic<int> waits{0}, idle_waits{0}, operations{0};
 
 bool is_idle() {
   for (const auto& [stream, queue] : state().queues) {
@@ -87,6 +87,12 @@ void put(cudaStream_t stream, Item item) {
   state().queues[stream].push_back(std::move(item));
 }
 
+// Runs work now, or queues it.
+void run_or_put(cudaStream_t stream, Work work) {
+  if (deferred.load()) return put(stream, {std::move(work), nullptr});
+  work();
+}
+
 }  // namespace
 
 bool is_deferred() { return deferred.load(); }
@@ -99,13 +105,13 @@ void set_deferred(bool value) {
 }
 
 void queue_work(cudaStream_t stream, Work work) {
-  if (is_deferred()) return put(stream, {std::move(work), nullptr});
-  work();
+  ++operations;
+  run_or_put(stream, std::move(work));
 }
 
 std::shared_ptr<Recording> queue_recording(cudaStream_t stream) {
   auto recording = std::make_shared<Recording>(stream);
-  queue_work(stream, [recording] {
+  run_or_put(stream, [recording] {
     recording->time = std::chrono::steady_clock::now();
     recording->done = true;
   });
@@ -117,6 +123,7 @@ void queue_wait(cudaStream_t stream, std::shared_ptr<Recording> recording) {
 }
 
 void queue_copy(cudaStream_t stream, void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+  ++operations;
   Work work = [=] { std::memcpy(to, from, bytes); };
   if (!is_deferred()) return work();
   // Nobody may rely on what is there before the copy is done.
@@ -159,6 +166,8 @@ void run_all_streams() {
 }
 
 int take_waits() { return waits.exchange(0); }
+
+int take_operations() { return operations.exchange(0); }
 
 int take_idle_waits() { return idle_waits.exchange(0); }
 

@@ -30,6 +30,9 @@ void queue_copy(cudaStream_t stream, void* to, const void* from, std::size_t byt
 // Throws Error if queued work uses host memory in [block, block + bytes).
 void check_unused(const void* block, std::size_t bytes);
 
+// How many kernels, sorts, sums, copies and fillings were queued since the last call; not recordings.
+int take_operations();
+
 bool is_deferred();
 void run_stream(cudaStream_t stream);
 // Not what was queued on its stream after it.

@@ -206,6 +206,21 @@ def test_a_full_device_says_how_much_was_wanted(emulation_device: Device) -> Non
     everything(device.engine, INRIA)
 
 
+def test_a_device_without_memory_for_lists_draws_without_them(emulation_device: Device) -> None:
+    device = emulation_device
+    device.native.device_trim(0)
+    listed = everything(device.engine)
+    device.native.device_trim(0)
+    # Leaves all memory that a call needs in the pool, but that of the lists.
+    device.cuda.session.set_pair_limit(0)
+    everything(device.engine)
+    device.cuda.session.set_pair_limit(1 << 31)
+    device.native.fail_allocations(2)
+    other = everything(device.engine)
+    assert_same_outputs(other, listed)
+    assert_gradients(other, listed)
+
+
 def test_deterministic_sums_say_when_there_are_too_many_pairs(device: Device) -> None:
     device.cuda.session.set_pair_limit(1000)
     with pytest.raises(MemoryError, match=r"\d+ pairs of tiles and Gaussians.* more than the 1000"):

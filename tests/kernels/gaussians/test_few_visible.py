@@ -164,3 +164,18 @@ def test_memory_of_a_view_on_cuda_grows_with_what_it_shows(
     assert few - none < 0.15 * (all_ - none)
     # A view of nothing takes three bits for each Gaussian, and memory for its pixels.
     assert none < views * (0.5 * count + 64 * WIDTH * HEIGHT)
+
+
+# Kernels, sorts, sums, copies and fillings of a call of one view; a sort or a sum is a few kernels of CUB.
+MOST_OPERATIONS = {"forward": 15, "backward": 5}
+
+
+def test_a_view_on_cuda_takes_few_operations_of_the_device(emulation: CudaEngine, emulated_cuda: CudaDevice) -> None:
+    made = emulated(gaussians.forward, emulation)
+    emulated_cuda.native.take_operations()
+    forward = made(scene(one_in(10, 1_000)), [OPENCV], SETTINGS, outputs=("color",), retain=True)
+    taken = {"forward": emulated_cuda.native.take_operations()}
+    emulated(gaussians.backward, emulation)(forward.state, {"color": torch.ones_like(forward.outputs["color"])})
+    taken["backward"] = emulated_cuda.native.take_operations()
+    print(f"operations of the device: {taken}, at most {MOST_OPERATIONS}")
+    assert all(taken[name] <= most for name, most in MOST_OPERATIONS.items()), taken

@@ -31,15 +31,25 @@ __global__ void view_kernel(const unsigned* keys, const unsigned* order, const u
   of[i] = keys[i] == kBehindAll ? views : (numbers != nullptr ? numbers[item] : item) / items;
 }
 
-// starts[i]: how many of the sorted keys are below `first` + i.
-__global__ void starts_kernel(const unsigned* keys, unsigned keys_count, unsigned first, unsigned count,
-                              unsigned* starts) {
+// Keys whose places among sorted ones are looked for: first + i * step for i < count.
+struct Wanted {
+  unsigned first, step, count;
+};
+
+// starts[i]: how many of the sorted keys are below the wanted one; kUnlisted if `counted`, unless it is null, exceeds
+// the number of keys, those that there is room for.
+__global__ void starts_kernel(const unsigned* keys, unsigned keys_count, Wanted wanted,
+                              const unsigned long long* counted, unsigned* starts) {
   const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i >= count) return;
+  if (i >= wanted.count) return;
+  if (counted != nullptr && *counted > keys_count) {
+    starts[i] = kUnlisted;
+    return;
+  }
   unsigned low = 0, high = keys_count;
   while (low < high) {
     const unsigned middle = low + (high - low) / 2;
-    if (keys[middle] < first + i) {
+    if (keys[middle] < wanted.first + i * wanted.step) {
       low = middle + 1;
     } else {
       high = middle;
@@ -48,10 +58,10 @@ __global__ void starts_kernel(const unsigned* keys, unsigned keys_count, unsigne
   starts[i] = low;
 }
 
-// Marks that tiles are not listed, if there are more pairs than there is room for.
-__global__ void unlist_kernel(const unsigned long long* counted, unsigned room, unsigned count, unsigned* starts) {
-  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < count && *counted > room) starts[i] = kUnlisted;
+void find(const DeviceBuffer<unsigned>& keys, const Wanted& wanted, const unsigned long long* counted, unsigned* starts,
+          cudaStream_t stream) {
+  launch(starts_kernel, blocks_for(wanted.count, kThreads), kThreads, 0, stream, keys.data(),
+         static_cast<unsigned>(keys.size()), wanted, counted, starts);
 }
 
 }  // namespace
@@ -63,8 +73,7 @@ TileCountBuffers::TileCountBuffers(std::size_t items, cudaStream_t stream)
 
 void find_starts(const DeviceBuffer<unsigned>& keys, unsigned first, unsigned count, unsigned* starts,
                  cudaStream_t stream) {
-  launch(starts_kernel, blocks_for(count, kThreads), kThreads, 0, stream, keys.data(),
-         static_cast<unsigned>(keys.size()), first, count, starts);
+  find(keys, {first, 1, count}, nullptr, starts, stream);
 }
 
 void number(const DeviceBuffer<unsigned>& numbers, cudaStream_t stream) {
@@ -97,8 +106,8 @@ void sort_by_depth(const DeviceBuffer<unsigned>& keys, const unsigned* item_numb
   number(numbers, stream);
   sort_pairs(keys.data(), sorted.data(), numbers.data(), buffers.order.data(), static_cast<int>(n), 0, 32, stream);
   if (views == 1) {
-    check(cudaMemsetAsync(ranks, 0, sizeof(*ranks), stream), "clearing a rank");
-    find_starts(sorted, kBehindAll, 1, ranks + 1, stream);
+    // The ranks of the only view begin at 0, and end where items follow that are not drawn.
+    find(sorted, {0, kBehindAll, 2}, nullptr, ranks, stream);
   } else {
     // Sorted by view, items keep the order of depth within it.
     DeviceBuffer<unsigned> view_of(n, stream);
@@ -133,11 +142,7 @@ void sort_by_tile(const DeviceBuffer<unsigned>& tiles, const DeviceBuffer<unsign
   const int bits = std::max(1, static_cast<int>(std::bit_width(largest)));
   sort_pairs(tiles.data(), sorted.data(), entries.data(), buffers.entries.data(), static_cast<int>(pairs), 0, bits,
              stream);
-  find_starts(sorted, 0, count + 1, buffers.tile_starts.data(), stream);
-  if (lists.counted != nullptr) {
-    launch(unlist_kernel, blocks_for(count + 1, kThreads), kThreads, 0, stream, lists.counted, lists.pairs, count + 1,
-           buffers.tile_starts.data());
-  }
+  find(sorted, {0, 1, count + 1}, lists.counted, buffers.tile_starts.data(), stream);
   lists.entries = buffers.entries.data();
   lists.tile_starts = buffers.tile_starts.data();
 }

@@ -21,9 +21,9 @@ struct CudaWorkspace {
   PairCount pairs;
   // Capacities for calls that are much alike: lists are as long as those before needed. Not of `deterministic` ones.
   std::optional<PairCapacities> capacities;
-  // More pairs than this, or than the call has room for, are not listed: tiles then go through all Gaussians, which is
-  // slower but needs no memory.
-  std::size_t pair_limit = std::size_t{1} << 28;
+  // More pairs than this, or than the call or the device has room for, are not listed: tiles then go through all
+  // Gaussians, which is slower but needs no memory. Pairs are numbered in 31 bits.
+  std::size_t pair_limit = 0x7FFFFFFF;
   DeviceStaging staging;
 };
 

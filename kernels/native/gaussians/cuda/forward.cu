@@ -1,5 +1,6 @@
 // The forward pass on the device: find what reaches pixels, project it, sort by depth, list
 // the Gaussians of each tile, blend.
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -47,7 +48,9 @@ void check_size(std::size_t items, std::size_t tiles) {
 // The pairs to make room for without knowing their number; 0: it has to be known.
 std::size_t room_for(const Forward& f) {
   if (!f.workspace.capacities || f.call().settings.deterministic) return 0;
-  return f.workspace.capacities->room_for(f.kind(), pairs_within_room(f.workspace.pair_limit));
+  // Room for more is made once their number is known.
+  constexpr std::size_t kMost = std::size_t{1} << 28;
+  return f.workspace.capacities->room_for(f.kind(), pairs_within_room(std::min(f.workspace.pair_limit, kMost)));
 }
 
 // Makes room for places.
@@ -100,9 +103,16 @@ void list(const Forward& f, const Reach& reach, const Unlisted& items) {
   const std::size_t pairs = items.pairs ? *items.pairs : f.workspace.pairs.wait();
   const std::size_t limit = pairs_within_room(f.workspace.pair_limit);
   if (f.workspace.capacities) f.workspace.capacities->note(f.kind(), pairs);
-  if (pairs <= limit) return list_tiles<Entry::item>(reach, items.tiles, pairs, f.pass.lists, f.pass.tiles, f.stream);
+  const bool needs_lists = f.call().settings.deterministic;
+  if (pairs <= limit) {
+    try {
+      return list_tiles<Entry::item>(reach, items.tiles, pairs, f.pass.lists, f.pass.tiles, f.stream);
+    } catch (const DeviceMemoryError&) {
+      if (needs_lists) throw;
+    }
+  }
   // Rows for each pair do not exist without lists.
-  if (!f.call().settings.deterministic) return leave_unlisted(f.pass.lists, f.pass.tiles, f.stream);
+  if (!needs_lists) return leave_unlisted(f.pass.lists, f.pass.tiles, f.stream);
   throw DeviceMemoryError(std::to_string(pairs) + " pairs of tiles and Gaussians, each with a row of gradients, are" +
                           " more than the " + std::to_string(limit) + " that deterministic sums may have");
 }
@@ -175,8 +185,13 @@ void reserve_segments(const Forward& f) {
   const MemoryRoom* room = memory_room();
   const std::size_t bytes = floats * sizeof(float) + places * sizeof(unsigned);
   if (pass.lists.pairs <= kSegment || (room != nullptr && room->left() < static_cast<std::int64_t>(bytes))) return;
-  pass.segments = DeviceBuffer<float>(floats, f.stream);
-  pass.segment_tiles = DeviceBuffer<unsigned>(places, f.stream);
+  try {
+    pass.segments = DeviceBuffer<float>(floats, f.stream);
+    pass.segment_tiles = DeviceBuffer<unsigned>(places, f.stream);
+  } catch (const DeviceMemoryError&) {
+    pass.segments = {};
+    return;
+  }
   check(cudaMemsetAsync(pass.segment_tiles.data(), 0xFF, pass.segment_tiles.bytes(), f.stream), "clearing segments");
 }
 

@@ -41,7 +41,7 @@ __device__ inline GaussianPlace gaussian_place(const CudaCall& call) {
 // A Gaussian in a view.
 struct Placed {
   bool drawn, seen;  // Whether it reaches pixels, and whether it was not culled.
-  int64_t place;     // Of drawn ones; of others one behind all.
+  unsigned place;    // Of drawn ones; of others one behind all.
 };
 
 // Passed to kernels by value.
@@ -49,7 +49,7 @@ struct CudaPlaces {
   unsigned* before;  // [V, warps] places before those of a warp's Gaussians; at first how many of these have one
   uint2* lanes;      // [V, warps] a warp's lanes whose Gaussians are drawn, and those whose are not culled, as bits
   unsigned* items;   // [count] the Gaussian of each place: view * N + number
-  int64_t count;     // Places that there is room for.
+  unsigned count;    // Places that there is room for.
 
   __device__ static int64_t warp_of(const CudaCall& call, int view, const GaussianPlace& g) {
     const int warp = static_cast<int>(threadIdx.x) / kWarp;

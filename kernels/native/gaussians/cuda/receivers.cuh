@@ -10,20 +10,22 @@ namespace lumigrad::gaussians {
 // The calling thread's Gaussian in a view, with the row of sums over its pixels.
 struct Receiver {
   const CudaRows& rows;
-  Placed placed;
   const float* row;
-  int64_t item;   // view * N + number
+  unsigned place, item;  // See CudaPlaces.
+  bool drawn;
   bool receives;  // Gradients of pixels, or upstream gradients of the projected means.
 
   __device__ Receiver(const CudaCall& call, const CudaRecords& records, const CudaRows& of_all, bool extra, int view,
                       const GaussianPlace& g)
-      : rows(of_all),
-        placed(records.places.find(call, view, g)),
-        row(rows.rows + placed.place * rows.width),
-        item(view * static_cast<int64_t>(call.scene.count) + g.number),
-        receives(extra ? placed.seen : has_sums()) {}
+      : rows(of_all), item(static_cast<unsigned>(view * call.scene.count + g.number)) {
+    const Placed placed = records.places.find(call, view, g);
+    place = placed.place;
+    drawn = placed.drawn;
+    row = rows.rows + place * static_cast<int64_t>(rows.width);
+    receives = extra ? placed.seen : has_sums();
+  }
   __device__ bool has_sums() const {
-    if (!placed.drawn) return false;
+    if (!drawn) return false;
     bool any = false;
     for (int i = 0; i < rows.width; ++i) any |= row[i] != 0.0f;
     return any;
@@ -96,7 +98,8 @@ __device__ inline PixelSums<float> pixel_sums(const Receiver& from, const Upstre
   using namespace gradient_row;
   const float* row = from.row;
   PixelSums<float> sums{row[kOne], row[kDx], row[kDy], row[kDxDx], row[kDxDy], row[kDyDy], 0.0f, {0.0f, 0.0f}};
-  if (up.d_means2d != nullptr) sums.extra = {up.d_means2d[2 * from.item], up.d_means2d[2 * from.item + 1]};
+  if (up.d_means2d != nullptr)
+    sums.extra = {up.d_means2d[2 * int64_t{from.item}], up.d_means2d[2 * int64_t{from.item} + 1]};
   return sums;
 }
 
@@ -134,12 +137,12 @@ __device__ inline void fill_eye_sums(const Triple<float>& mean, float (&to)[bloc
 __device__ inline void write_means2d(const Gradients& to, const Receiver& from, const Pair<float>& mean2d,
                                      const Pair<float>& absolute) {
   if (to.means2d != nullptr) {
-    to.means2d[2 * from.item] = mean2d.x;
-    to.means2d[2 * from.item + 1] = mean2d.y;
+    to.means2d[2 * int64_t{from.item}] = mean2d.x;
+    to.means2d[2 * int64_t{from.item} + 1] = mean2d.y;
   }
   if (to.means2d_abs != nullptr) {
-    to.means2d_abs[2 * from.item] = from.receives ? absolute.x : 0.0f;
-    to.means2d_abs[2 * from.item + 1] = from.receives ? absolute.y : 0.0f;
+    to.means2d_abs[2 * int64_t{from.item}] = from.receives ? absolute.x : 0.0f;
+    to.means2d_abs[2 * int64_t{from.item} + 1] = from.receives ? absolute.y : 0.0f;
   }
 }
 

@@ -49,7 +49,7 @@ constexpr int feature_stride(const Features& features) {
 
 inline CudaRecords records_of(const CudaPass& pass) {
   const CudaPlaces places{pass.before.data(), pass.lanes.data(), pass.items.data(),
-                          static_cast<int64_t>(pass.items.size())};
+                          static_cast<unsigned>(pass.items.size())};
   return {pass.features, feature_stride(pass.features), pass.records.data(), pass.more_features.data(), places};
 }
 

@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kGaussianThreads)
         mean2d = g.mean2d;
         const Triple<float> mean = narrowed(gaussian.mean);
         if (block_sums != nullptr) fill_block_sums(g, Triple<float>{}, mean, sums);
-        if (motion_rows != nullptr) add_motion_row(motion_rows + from.placed.place * kRayFields, motion);
+        if (motion_rows != nullptr) add_motion_row(motion_rows + int64_t{from.place} * kRayFields, motion);
         for (int k = 0; k < kSliceMotionSums; ++k) sums[block_sum::kMotion + k] = static_cast<float>(motion[k]);
       }
       touched |= receives && extra;

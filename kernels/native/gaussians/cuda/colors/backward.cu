@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(kGaussianThreads)
   if (place.number < 0) return;
   const Receiver from(call, records, rows, false, place.outer, place);
   const int channels = call.scene.channels;
-  for (int c = 0; c < channels; ++c) to[from.item * channels + c] = from.receives ? from.feature(c) : 0.0f;
+  for (int c = 0; c < channels; ++c) to[int64_t{from.item} * channels + c] = from.receives ? from.feature(c) : 0.0f;
 }
 
 // Gradients of colours that all views share.

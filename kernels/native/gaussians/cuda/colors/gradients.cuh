@@ -15,7 +15,7 @@ struct SeenGaussian {
 
   // A colour that was clamped at 0 has no gradient.
   __device__ float gradient(int channel) const {
-    return records.features_of(from.placed.place)[channel] > 0.0f ? from.feature(channel) : 0.0f;
+    return records.features_of(from.place)[channel] > 0.0f ? from.feature(channel) : 0.0f;
   }
 };
 

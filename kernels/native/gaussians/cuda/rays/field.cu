@@ -180,7 +180,8 @@ __global__ void __launch_bounds__(kGaussianThreads)
   unsigned tiles = 0;
   if (placed.drawn) {
     float* record = to.records.record(placed.place);
-    const RayRange found = replace_record(call, lists, beams, g, to.records.records + kRecordQuarters * placed.place);
+    const RayRange found =
+        replace_record(call, lists, beams, g, to.records.records + int64_t{kRecordQuarters} * placed.place);
     const PixelRange& range = found.range;
     if (!reaches_pixels(range)) to.keys[placed.place] = kBehindAll;
     masks[placed.place] = found.mask;

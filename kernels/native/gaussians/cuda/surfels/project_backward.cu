@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kGaussianThreads)
         const Triple<float> v_normal = normal_sums(from, records.features);
         const float v_depth = depth_sums(from, records.features).x + from.row[kMoreDepth];
         SurfelUpstream<float> pixel{from.row, v_depth, into_slice(call.scene.slice_poses[place.slice], v_normal), {}};
-        if (extra) pixel.extra = {up.d_means2d[2 * from.item], up.d_means2d[2 * from.item + 1]};
+        if (extra) pixel.extra = {up.d_means2d[2 * int64_t{from.item}], up.d_means2d[2 * int64_t{from.item} + 1]};
         Triple<float> normal;
         const auto g = surfel_backward(call.view[view], pose, call.settings, gaussian, pixel, normal);
         received.add(g);

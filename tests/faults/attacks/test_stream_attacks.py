@@ -14,6 +14,7 @@ import grpc
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from lumigrad.client import Camera, Client, Spheres
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import scene_pb2, training_pb2
 from support.calls.gaussian_calls import camera_of, gaussian_cloud
@@ -258,12 +259,17 @@ def test_a_training_that_asks_for_nothing_is_left_alone(process: WorkerProcess, 
 
 
 def test_rapid_resets_fail_nobodys_renders(process: WorkerProcess, alice: RawClient) -> None:
+    cloud, camera = Spheres([[0, 0, 2]], [[1, 0, 0]], [0.5]), Camera.look_at((0, 0, 0), (0, 0, 1), width=16, height=16)
     has_ended = threading.Event()
     attacker = threading.Thread(target=reset_rapidly, args=(process.port, RESETS, has_ended))
     attacker.start()
     try:
-        while attacker.is_alive():
-            assert_unharmed(process, alice, renders=1)
+        # A worker that gets little of a busy machine falls behind; gRPC then cancels calls, which clients repeat.
+        with Client(process.target, token=TOKENS["alice"], timeout_s=60) as client:
+            while attacker.is_alive():
+                before = process.processor_seconds()
+                assert client.render(cloud, camera).color.any()
+                assert process.processor_seconds() - before < 1
     finally:
         has_ended.set()
         attacker.join()

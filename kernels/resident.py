@@ -108,13 +108,48 @@ class Exposures:
 
     def native(self) -> Any:
         """The extension's exposures."""
-        shape = (self.steps.shape[0], 3, 4)
-        arrays = {name: getattr(self, name) for name in ("values", "first", "second")}
-        for name, tensor in arrays.items():
-            check_tensor(f"exposures.{name}", tensor, (torch.float32,), shape, self.values.device, in_place=True)
-        check_tensor("exposures.steps", self.steps, (torch.int64,), (None,), torch.device("cpu"), in_place=True)
-        arrays["steps"] = self.steps
-        return _native.make_resident_exposures(self.rate, self.is_centered, **arrays), arrays
+        arrays = _rows(self, "exposures", (3, 4))
+        return _native.make_resident_exposures(self.rate, len(self.values), self.is_centered, **arrays), arrays
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Poses:
+    """Poses of all views, f64 [V, 12], which are optimised: rotations, row by row, and translations, world to camera.
+
+    A step multiplies them from the left by exp(xi), as `training.apply_pose_update`.
+
+    Attributes:
+        values: f32 [V, 6], 0: the motions xi.
+        first: Their moments.
+        second: Likewise.
+        steps: i64 [V] on the host, each one's number of steps.
+    """
+
+    poses: torch.Tensor
+    values: torch.Tensor
+    first: torch.Tensor
+    second: torch.Tensor
+    steps: torch.Tensor
+    rate: Rate
+
+    def native(self) -> Any:
+        """The extension's poses."""
+        arrays = _rows(self, "poses", (6,))
+        shape = (len(self.values), 12)
+        check_tensor("poses.poses", self.poses, (torch.float64,), shape, self.values.device, in_place=True)
+        arrays["poses"] = self.poses
+        return _native.make_resident_poses(self.rate, **arrays), arrays
+
+
+def _rows(of: Exposures | Poses, name: str, shape: tuple[int, ...]) -> dict[str, torch.Tensor]:
+    """The arrays of rows that are optimised, checked."""
+    arrays = {part: getattr(of, part) for part in ("values", "first", "second")}
+    for part, tensor in arrays.items():
+        check_tensor(
+            f"{name}.{part}", tensor, (torch.float32,), (of.steps.shape[0], *shape), of.values.device, in_place=True
+        )
+    check_tensor(f"{name}.steps", of.steps, (torch.int64,), (None,), torch.device("cpu"), in_place=True)
+    return {**arrays, "steps": of.steps}
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,6 +232,7 @@ def bind(
     parameters: Mapping[str, Parameter],
     adam: Adam,
     exposures: Exposures | None,
+    poses: Poses | None,
     noise: Noise | None,
     observation: Observation | None,
 ) -> Any:
@@ -205,7 +241,8 @@ def bind(
     A step renders its views, compares them with their target images, differentiates, adds the gradients of the means of
     parameters, and steps the optimiser: the same bits as `gaussians.forward`, `training.apply_exposure`,
     `training.image_loss`, `training.depth_loss`, `training.alpha_loss`, `training.exposure_gradient`,
-    `gaussians.backward`, `training.mean_term`, `training.adam_step`, `density.add_noise` and `density.accumulate`.
+    `gaussians.backward`, `training.mean_term`, `training.adam_step`, `training.apply_pose_update`, `density.add_noise`
+    and `density.accumulate`.
 
     Args:
         machine: What runs the steps.
@@ -221,6 +258,7 @@ def bind(
         parameters: By the names of the scene's tensors.
         adam: The optimiser's settings.
         exposures: Exposures of the views.
+        poses: Poses of the views, instead of their cameras', which are OpenCV's then.
         noise: Noise after each step.
         observation: Statistics that each step adds to.
 
@@ -239,12 +277,13 @@ def bind(
         for term in means
     ]
     made_exposures, exposure_arrays = (None, None) if exposures is None else exposures.native()
+    made_poses, pose_arrays = (None, None) if poses is None else poses.native()
     made_noise, noise_arrays = (None, None) if noise is None else noise.native()
     made_observation, observation_arrays = (None, None) if observation is None else observation.native()
     kept = [
         [arrays for _, arrays in bound.values()],
         [term.values for term in means],
-        *(exposure_arrays, noise_arrays, observation_arrays),
+        *(exposure_arrays, pose_arrays, noise_arrays, observation_arrays),
     ]
     return _native.make_resident_training(
         machine,
@@ -258,6 +297,7 @@ def bind(
         [parameter for parameter, _ in bound.values()],
         (*adam.betas, adam.epsilon, adam.visible_only),
         made_exposures,
+        made_poses,
         made_noise,
         made_observation,
         kept,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from lumigrad.kernels import training
+from lumigrad.kernels import resident, training
 from lumigrad.server.core.limits import require
 from lumigrad.server.engines.content import Tensors
 from lumigrad.server.training import lenses
@@ -19,23 +20,93 @@ from lumigrad.server.training.views import Views
 from lumigrad.v1 import camera_pb2, gaussians_pb2, training_pb2
 
 _POSE_WIDTH = 6
+# Bytes of a pose on the device.
+_PLACED_BYTES = 12 * 8
 _WANTED = {POSES: "cameras", END_POSES: "cameras", INTRINSICS: "cameras", LENSES: "lenses"}
 _SHARED = (INTRINSICS, LENSES)
 
 
+@dataclass(eq=False)
+class _Placed:
+    """Poses on the device, which steps without Python change there.
+
+    Attributes:
+        poses: f64 [V, 12], see `resident.Poses`.
+        motions: Adam's state of these.
+        is_ahead: They are newer than what is on the host.
+    """
+
+    poses: torch.Tensor
+    motions: Refinement
+    is_ahead: bool = False
+
+
 class CameraRefinement:
-    """Adam's state of what is refined, by parameter, with a row for each view or calibration; on the host."""
+    """Adam's state of what is refined, by parameter, with a row for each view or calibration; on the host.
+
+    Steps without Python refine poses on the device: `settle` brings these to the host.
+
+    Attributes:
+        is_resident: Whether steps without Python refine the same: nothing, or poses of cameras without sensors alone.
+    """
 
     def __init__(self, views: Views, rates: Collection[str]) -> None:
         self._calibrations = views.calibrations
+        # None: what is on the host is newer.
+        self._placed: _Placed | None = None
         self._by_name = {
             name: Refinement(torch.zeros(rows, width)) for name, (rows, width) in _shapes(views, rates).items()
         }
+        self.is_resident = _is_resident(views, rates)
 
     @staticmethod
     def bytes(views: Views, rates: Collection[str]) -> int:
         """The memory that it takes."""
-        return sum(rows * Refinement.row_bytes(width) for rows, width in _shapes(views, rates).values())
+        is_placed = POSES in rates and _is_resident(views, rates)
+        placed = len(views) * (Refinement.row_bytes(_POSE_WIDTH) + _PLACED_BYTES) if is_placed else 0
+        return placed + sum(rows * Refinement.row_bytes(width) for rows, width in _shapes(views, rates).values())
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether poses on the device are newer than what is on the host."""
+        return self._placed is not None and self._placed.is_ahead
+
+    def bound(self, views: Views, optimizer: Optimizer, device: torch.device) -> resident.Poses | None:
+        """The tensors that steps without Python change in place; None: they refine no poses."""
+        if POSES not in self._by_name:
+            return None
+        if self._placed is None:
+            poses = [[*view.camera.opencv.rotation, *view.camera.opencv.translation] for view in views.messages]
+            on_device = torch.tensor(poses, dtype=torch.float64).to(device)
+            self._placed = _Placed(on_device, self._by_name[POSES].copied(device))
+        tensors = self._placed.motions.tensors
+        return resident.Poses(poses=self._placed.poses, rate=optimizer.rates[POSES].numbers, **tensors)
+
+    def note_steps(self) -> None:
+        """Take note of steps without Python."""
+        if self._placed is not None:
+            self._placed.is_ahead = True
+
+    def copied(self) -> CameraRefinement:
+        """A copy for steps without Python, with poses of its own."""
+        after, placed = copy.copy(self), self._placed
+        after._by_name = dict(self._by_name)
+        if placed is not None:
+            after._placed = _Placed(placed.poses.clone(), placed.motions.copied(), placed.is_ahead)
+        return after
+
+    def settle(self, views: Views) -> None:
+        """Bring poses that are newer on the device to the host; on the device's thread, which waits for it."""
+        placed = self._placed
+        if placed is None or not placed.is_ahead:
+            return
+        motions, poses = placed.motions.copied(torch.device("cpu")), placed.poses.tolist()
+        for number in motions.changed(self._by_name[POSES]):
+            view = copy.deepcopy(views.messages[number])
+            view.camera.opencv.rotation[:], view.camera.opencv.translation[:] = poses[number][:9], poses[number][9:]
+            views.messages[number] = view
+        self._by_name[POSES] = motions
+        placed.is_ahead = False
 
     @property
     def wanted(self) -> list[str]:
@@ -70,7 +141,7 @@ class CameraRefinement:
         `gradients` are the engine's, with a row for each view.
         """
         after = copy.copy(self)
-        after._by_name = dict(self._by_name)
+        after._by_name, after._placed = dict(self._by_name), None
         for name, refinement in self._by_name.items():
             rows = list(numbers) if name not in _SHARED else [self._calibrations[number] for number in numbers]
             gradient = self._gradient(name, numbers, gradients, views)
@@ -166,6 +237,11 @@ def _check_semantics(views: Views, plan: TrainingPlan, rates: Sequence[str]) -> 
     needing = [name for name in rates if name != POSES or are_sensors]
     limit = f"GAUSSIAN_SEMANTICS_EXACT, for {', '.join(needing)} are refined"
     require(not needing, "start.spec.gaussians.semantics", limit, "GAUSSIAN_SEMANTICS_GSPLAT")
+
+
+def _is_resident(views: Views, rates: Collection[str]) -> bool:
+    names = [name for name in OF_CAMERAS if name in rates]
+    return not names or (names == [POSES] and all(view.camera.HasField("opencv") for view in views.messages))
 
 
 def _shapes(views: Views, rates: Collection[str]) -> dict[str, tuple[int, int]]:

@@ -145,12 +145,19 @@ class Refinement:
         self.values, self._first, self._second = tensors["values"], tensors["first"], tensors["second"]
         self._steps = tensors["steps"].cpu().numpy().copy()
 
-    def copied(self) -> Refinement:
-        """A deep copy."""
+    def copied(self, device: torch.device | None = None) -> Refinement:
+        """A deep copy, on a device; None: on that of the original."""
         other = Refinement.__new__(Refinement)
-        other.values, other._first, other._second = self.values.clone(), self._first.clone(), self._second.clone()
+        device = device or self.values.device
+        other.values, other._first, other._second = (
+            tensor.to(device, copy=True) for tensor in (self.values, self._first, self._second)
+        )
         other._steps = self._steps.copy()
         return other
+
+    def changed(self, other: Refinement) -> list[int]:
+        """The rows that have not made as many steps as another's."""
+        return np.flatnonzero(self._steps != other._steps).tolist()
 
     def stepped(self, rows: Sequence[int], gradient: torch.Tensor, rate: float, optimizer: Optimizer) -> Refinement:
         """A copy after a step of Adam for some rows, each named once; `gradient` has a row for each."""

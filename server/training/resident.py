@@ -15,6 +15,7 @@ from lumigrad.server.core.limits import Limits
 from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.device.memory import Cost, DeviceMemory
 from lumigrad.server.engines.gaussians import KIND
+from lumigrad.server.training.cameras import CameraRefinement
 from lumigrad.server.training.density import DensityState, has_changed_rows
 from lumigrad.server.training.images import Planned
 from lumigrad.server.training.parameters import Parameters, Refinement, parameters_of
@@ -34,13 +35,14 @@ class _Key:
     parameters: Parameters
     density: DensityState | None
     exposures: Refinement | None
+    refinement: CameraRefinement
     numbers: tuple[int, ...]
 
     @staticmethod
     def of(state: TrainingState, views: Sequence[int]) -> _Key:
         """The key of the next step."""
         numbers = _degree(state, state.step), len(views)
-        return _Key(state.plan, state.parameters, state.density, state.exposures, numbers)
+        return _Key(state.plan, state.parameters, state.density, state.exposures, state.refinement, numbers)
 
     def copied(self) -> _Key:
         """The same of copies of what steps change."""
@@ -50,11 +52,12 @@ class _Key:
             parameters=self.parameters.copied(),
             density=None if density is None else density.copied(),
             exposures=None if exposures is None else exposures.copied(),
+            refinement=self.refinement.copied(),
         )
 
     def fits(self, other: _Key) -> bool:
         """Whether the same steps can be made."""
-        names = ("plan", "parameters", "density", "exposures")
+        names = ("plan", "parameters", "density", "exposures", "refinement")
         are_kept = (getattr(self, name) is getattr(other, name) for name in names)
         return self.numbers == other.numbers and all(are_kept)
 
@@ -148,6 +151,8 @@ class ResidentSteps:
         call.off_end(cancel)
         state.step += run.done
         state.chosen += chosen * run.done
+        if run.done:
+            state.refinement.note_steps()
         call.times.add("queue", run.queued_milliseconds)
         if outcome == Outcome.LOST:
             raise DeviceLostError
@@ -176,7 +181,9 @@ class ResidentSteps:
         call.check()
         made = RunReport([report], [views], _targets(state, [views]), **binding.report)
         made = replace(made, count=key.parameters.count, density=done)
-        state.parameters, state.density, state.exposures = key.parameters, density, key.exposures
+        key.refinement.note_steps()
+        state.parameters, state.density = key.parameters, density
+        state.exposures, state.refinement = key.exposures, key.refinement
         state.generation += has_changed_rows(done)
         state.chosen += chosen
         state.step += 1
@@ -224,6 +231,7 @@ class ResidentSteps:
             parameters=bound,
             adam=resident.Adam(optimizer.betas, optimizer.epsilon, optimizer.visible_only),
             exposures=exposures,
+            poses=key.refinement.bound(state.views, optimizer, scene.device),
             noise=noise if adds_noise else None,
             observation=observation,
         )
@@ -268,7 +276,7 @@ def _is_plain(state: TrainingState, step: int) -> bool:
     plan, loss = state.plan, state.plan.loss
     if plan.kind != KIND or loss is None or not state.parameters.count:
         return False
-    if state.refinement.wanted or state.blocks is not None:
+    if not state.refinement.is_resident or state.blocks is not None:
         return False
     known = (*OF_COLORS, *OF_PLANES, *_OF_PARAMETERS)
     return all(name in known for name, weight in loss.at(step).weights.items() if weight)

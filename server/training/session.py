@@ -192,6 +192,7 @@ class Session:
         state, names, number = self._state, tuple(request.message.step.outputs), self._state.step
         loss = state.plan.loss
         assert loss is not None
+        self._settle(request)
         planned = self._planned(views, (*loss.at(number).outputs, *names), chosen)
         device = self._runtime.transfer.device
         nbytes = planned.forward_bytes(device) + planned.backward_bytes(device) + state.copied_bytes
@@ -214,6 +215,7 @@ class Session:
         most = _MOST_PENDING if state.blocks is None else 1
         require(len(self._pending) < most, "step", f"at most {most} steps that wait for gradients", "more")
         names = tuple(asked.outputs)
+        self._settle(request)
         planned = self._planned(views, names, chosen)
         nbytes = planned.forward_bytes(self._runtime.transfer.device)
         cost = self._admitted(nbytes, request, planned, names)
@@ -290,6 +292,7 @@ class Session:
 
     def _get_views(self, request: Request) -> Replies:
         state = self._state
+        self._settle(request)
         reply, payload = training_pb2.TrainReply(), PayloadWriter()
         for view, camera in zip(state.views.messages, state.cameras(range(len(state.views))), strict=True):
             reply.views.views.add(
@@ -314,6 +317,11 @@ class Session:
         reply = training_pb2.TrainReply()
         reply.finished.SetInParent()
         yield framed(reply, request)
+
+    def _settle(self, request: Request) -> None:
+        """Bring cameras to the host that steps have moved on the device."""
+        if self._state.refinement.is_ahead:
+            self._runtime.executor.run(self._state.settle, request.part)
 
     def _planned(self, views: list[int], outputs: Sequence[str], chosen: int) -> Planned:
         return Planned.of(self._state, views, tuple(dict.fromkeys(outputs)), self._runtime.limits, "step", chosen)

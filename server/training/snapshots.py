@@ -58,7 +58,9 @@ def write(training: Training[TrainingState], runtime: Runtime, call: Call | None
 
     def copy() -> list[torch.Tensor]:
         # Copied, because the next step would change tensors on the host.
-        return [torch.from_numpy(array.copy()) for array in runtime.transfer.download(list(moved.values()))]
+        state.settle()
+        tensors = state.tensors()
+        return [torch.from_numpy(array.copy()) for array in runtime.transfer.download([tensors[it] for it in moved])]
 
     with _reserved(nbytes, runtime, call):
         copies = runtime.executor.run(copy, call, cost)

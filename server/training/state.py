@@ -82,6 +82,10 @@ class TrainingState:
         """The current cameras of some views."""
         return [self.refinement.camera(self.views, number) for number in numbers]
 
+    def settle(self) -> None:
+        """Bring to the host what steps without Python have changed of cameras."""
+        self.refinement.settle(self.views)
+
     @property
     def copied_bytes(self) -> int:
         """Bytes that density control needs for copies in the next step, in addition to rendering."""

@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "gaussians/bind_arrays.h"
+#include "resident/pose.h"
 #include "resident/run.h"
 #include "training/bind_arrays.h"
 
@@ -59,15 +60,28 @@ Noise make_noise(const RateTuple& rate, double strength, std::uint64_t seed, std
           seed};
 }
 
-Exposures make_exposures(const RateTuple& rate, bool centered, const nb::kwargs& arrays) {
-  const CallArray<float> values(arrays["values"]);
-  return {values.data(),
-          find<float>(arrays, "first"),
-          find<float>(arrays, "second"),
-          find<std::int64_t>(arrays, "steps"),
-          static_cast<std::int64_t>(values.shape(0)),
-          rate_of(rate),
-          centered};
+Rows make_rows(const RateTuple& rate, const nb::kwargs& arrays) {
+  return {find<float>(arrays, "values"), find<float>(arrays, "first"), find<float>(arrays, "second"),
+          find<std::int64_t>(arrays, "steps"), rate_of(rate)};
+}
+
+Exposures make_exposures(const RateTuple& rate, std::int64_t views, bool centered, const nb::kwargs& arrays) {
+  return {make_rows(rate, arrays), views, centered};
+}
+
+Poses make_poses(const RateTuple& rate, const nb::kwargs& arrays) {
+  return {make_rows(rate, arrays), find<double>(arrays, "poses")};
+}
+
+// Moves poses [C, 4, 4], whose last rows stay, by motions [C, 6].
+void move_poses(const nb::ndarray<double, nb::ndim<3>, nb::c_contig, nb::device::cpu>& poses,
+                const nb::ndarray<double, nb::ndim<2>, nb::c_contig, nb::device::cpu>& motions) {
+  for (std::size_t view = 0; view < poses.shape(0); ++view) {
+    double *rows = poses.data() + 16 * view, pose[kPose];
+    for (int i = 0; i < kPose; ++i) pose[i] = rows[i < 9 ? i / 3 * 4 + i % 3 : (i - 9) * 4 + 3];
+    move_pose(pose, motions.data() + kMotion * view);
+    for (int i = 0; i < kPose; ++i) rows[i < 9 ? i / 3 * 4 + i % 3 : (i - 9) * 4 + 3] = pose[i];
+  }
 }
 
 Observation make_observation(bool is_absolute, const nb::kwargs& arrays) {
@@ -79,8 +93,8 @@ BoundTraining make_training(std::shared_ptr<Machine> machine, std::uint64_t next
                             const gaussians::Views& views, int sh_degree, int views_of_step, Loss loss,
                             std::vector<Term> terms, std::vector<Parameter> parameters,
                             const std::tuple<double, double, double, bool>& adam, std::optional<Exposures> exposures,
-                            std::optional<Noise> noise, std::optional<Observation> observation, const nb::object& kept,
-                            const nb::kwargs& arrays) {
+                            std::optional<Poses> poses, std::optional<Noise> noise,
+                            std::optional<Observation> observation, const nb::object& kept, const nb::kwargs& arrays) {
   loss.terms = std::move(terms);
   const auto [beta1, beta2, epsilon, visible_only] = adam;
   Binding binding{gaussians::make_scene(views, arrays),
@@ -89,6 +103,7 @@ BoundTraining make_training(std::shared_ptr<Machine> machine, std::uint64_t next
                   std::move(loss),
                   {std::move(parameters), beta1, beta2, epsilon, visible_only},
                   std::move(exposures),
+                  std::move(poses),
                   std::move(noise),
                   std::move(observation)};
   return {std::make_shared<Training>(std::move(machine), std::move(binding), table.table, next),
@@ -170,7 +185,10 @@ void bind_parts(nb::module_& m) {
   nb::class_<Loss>(m, "ResidentLoss");
   m.def("make_resident_loss", &make_loss, nb::kw_only(), "l1"_a, "l2"_a, "dssim"_a, "depth"_a, "alpha"_a, "valid"_a);
   nb::class_<Exposures>(m, "ResidentExposures");
-  m.def("make_resident_exposures", &make_exposures, "rate"_a, "centered"_a, "arrays"_a);
+  m.def("make_resident_exposures", &make_exposures, "rate"_a, "views"_a, "centered"_a, "arrays"_a);
+  nb::class_<Poses>(m, "ResidentPoses");
+  m.def("make_resident_poses", &make_poses, "rate"_a, "arrays"_a);
+  m.def("move_poses", &move_poses, "poses"_a, "motions"_a);
   nb::class_<Noise>(m, "ResidentNoise");
   m.def("make_resident_noise", &make_noise, "rate"_a, "strength"_a, "seed"_a, "count"_a, "arrays"_a);
   nb::class_<Observation>(m, "ResidentObservation");
@@ -196,8 +214,8 @@ void bind_resident(nb::module_& m) {
           },
           "views"_a, nb::call_guard<nb::gil_scoped_release>());
   m.def("make_resident_training", &make_training, "machine"_a, "next"_a, "table"_a, "views"_a, "sh_degree"_a,
-        "views_of_step"_a, "loss"_a, "terms"_a, "parameters"_a, "adam"_a, "exposures"_a.none(), "noise"_a.none(),
-        "observation"_a.none(), "kept"_a, "arrays"_a);
+        "views_of_step"_a, "loss"_a, "terms"_a, "parameters"_a, "adam"_a, "exposures"_a.none(), "poses"_a.none(),
+        "noise"_a.none(), "observation"_a.none(), "kept"_a, "arrays"_a);
   nb::class_<BoundRun>(m, "ResidentRun")
       .def(nb::init<serving::Queue&, const nb::object&, std::string, int, std::size_t, std::int64_t, std::uint64_t,
                     std::vector<std::vector<std::uint32_t>>>(),

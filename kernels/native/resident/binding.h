@@ -72,13 +72,24 @@ struct Observation {
   bool is_absolute;  // The gradients are absolute ones.
 };
 
-// Exposures of the views, which are optimised.
-struct Exposures {
-  float *values, *first, *second;  // [views, 3, 4]
+// Rows of numbers of the views, which are optimised.
+struct Rows {
+  float *values, *first, *second;  // [views, ...]
   std::int64_t* steps;             // [views], on the host: of each one's optimiser.
-  std::int64_t views;
   Rate rate;
+};
+
+// Exposures of the views.
+struct Exposures {
+  Rows rows;  // [views, 3, 4]
+  std::int64_t views;
   bool centered;  // Their mean stays the identity.
+};
+
+// Poses of the views, see resident/pose.h.
+struct Poses {
+  Rows rows;      // [views, 6] motions, which are 0 between steps.
+  double* poses;  // [views, 12]
 };
 
 struct Binding {
@@ -88,6 +99,7 @@ struct Binding {
   Loss loss;
   Optimizer optimizer;
   std::optional<Exposures> exposures;
+  std::optional<Poses> poses;  // Poses of all views, instead of the views' own.
   std::optional<Noise> noise;
   std::optional<Observation> observation;
 };

@@ -1,5 +1,6 @@
 // Steps on the CPU: the loops of the instruction set in use.
 #include <algorithm>
+#include <cstring>
 #include <optional>
 
 #include "common/pool.h"
@@ -7,6 +8,7 @@
 #include "density/cpu/engine.h"
 #include "gaussians/cpu/engine.h"
 #include "resident/machine.h"
+#include "resident/pose.h"
 #include "training/cpu/engine.h"
 
 namespace lumigrad::resident {
@@ -33,6 +35,12 @@ struct Kept {
   }
 };
 
+gaussians::Scene scene_of(const Drawing& drawing) {
+  gaussians::Scene scene = *drawing.scene;
+  if (drawing.poses != nullptr) scene.poses = drawing.poses;
+  return scene;
+}
+
 class CpuMachine final : public Machine {
  public:
   bool gives_sh_factors() const override { return false; }
@@ -41,7 +49,7 @@ class CpuMachine final : public Machine {
   void end(bool) noexcept override { kept_.reset(); }
   void* take(std::size_t bytes) override { return pool_take(bytes); }
   void give(void* memory) noexcept override { pool_give(memory); }
-  void copy(float* to, const float* from, std::size_t count) override { std::copy(from, from + count, to); }
+  void copy(void* to, const void* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
   std::shared_ptr<Report> report(std::size_t numbers) override {
     auto report = std::make_shared<CpuReport>();
     report->numbers.resize(numbers);
@@ -49,22 +57,24 @@ class CpuMachine final : public Machine {
   }
 
   void forward(const Drawing& d, const gaussians::Outputs& outputs) override {
+    const gaussians::Scene scene = scene_of(d);
     kept_->pass.prepare(d.count, true);
     for (int view = 0; view < d.count; ++view) {
       check_stop();
       gaussians::cpu_engine(current_isa())
-          .forward_view(d.views, view, *d.settings, *d.scene, outputs, kept_->pass, kept_->gaussians);
+          .forward_view(d.views, view, *d.settings, scene, outputs, kept_->pass, kept_->gaussians);
       kept_->add_stages();
     }
   }
   void backward(const Drawing& d, const gaussians::Upstream& upstream, const gaussians::Gradients& to) override {
     const gaussians::CpuEngine engine = gaussians::cpu_engine(current_isa());
+    const gaussians::Scene scene = scene_of(d);
     for (int view = 0; view < d.count; ++view) {
       check_stop();
-      engine.blend_backward(d.views, view, *d.settings, *d.scene, upstream, to, kept_->pass, kept_->gaussians);
+      engine.blend_backward(d.views, view, *d.settings, scene, upstream, to, kept_->pass, kept_->gaussians);
       kept_->add_stages();
     }
-    engine.project_backward(d.views, d.count, *d.settings, *d.scene, upstream, to, kept_->pass, kept_->gaussians);
+    engine.project_backward(d.views, d.count, *d.settings, scene, upstream, to, kept_->pass, kept_->gaussians);
     kept_->add_stages();
   }
   void image_loss(const training::ImageLoss& loss, double* values) override {
@@ -83,6 +93,11 @@ class CpuMachine final : public Machine {
   void center_exposures(float* matrices, std::int64_t views) override {
     training::cpu_engine(current_isa()).center_exposures(matrices, views);
   }
+  void draw_pose(const double* pose, gaussians::Pose* to) override { *to = drawn_pose(pose); }
+  void motion_gradient(const double* sums, const double* pose, float* gradient) override {
+    resident::motion_gradient(sums, pose, gradient);
+  }
+  void move_pose(double* pose, const float* motion) override { resident::move_pose(pose, motion); }
   void mean(const training::Mean& values, double* to) override {
     training::cpu_engine(current_isa()).mean(values, to, kept_->training);
     kept_->add("mean", kept_->training.milliseconds[0]);

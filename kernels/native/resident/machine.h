@@ -28,12 +28,13 @@ class Report {
   std::map<std::string, double> milliseconds;  // Times by stage of the kernels.
 };
 
-// Views of one size, the scene that they show, and how.
+// Views of one size, the scene that they show, and how. `poses` are on the device, instead of the scene's; or null.
 struct Drawing {
   const gaussians::View* views;
   int count;
   const gaussians::Settings* settings;
   const gaussians::Scene* scene;
+  const gaussians::Pose* poses;
 };
 
 // Everything is done, or queued, in the order of the calls.
@@ -49,7 +50,7 @@ class Machine {
   virtual void end(bool failed) noexcept = 0;
   virtual void* take(std::size_t bytes) = 0;
   virtual void give(void* memory) noexcept = 0;
-  virtual void copy(float* to, const float* from, std::size_t count) = 0;
+  virtual void copy(void* to, const void* from, std::size_t bytes) = 0;
   // A report of so many numbers, for `send`.
   virtual std::shared_ptr<Report> report(std::size_t numbers) = 0;
 
@@ -62,6 +63,10 @@ class Machine {
   virtual void expose(const training::Exposure& view) = 0;
   virtual void expose_backward(const training::Exposure& view, float* matrix) = 0;
   virtual void center_exposures(float* matrices, std::int64_t views) = 0;
+  // As the functions of resident/pose.h.
+  virtual void draw_pose(const double* pose, gaussians::Pose* to) = 0;
+  virtual void motion_gradient(const double* sums, const double* pose, float* gradient) = 0;
+  virtual void move_pose(double* pose, const float* motion) = 0;
   virtual void mean(const training::Mean& values, double* to) = 0;
   virtual void count_touched(const std::int32_t* touched, std::int64_t count, std::uint8_t* rows, double* to) = 0;
   virtual void accumulate(const density::Observed& observed, const density::Statistics& to) = 0;

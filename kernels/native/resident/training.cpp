@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "common/threads.h"
+#include "resident/refinement.h"
 
 namespace lumigrad::resident {
 namespace {
@@ -52,74 +53,6 @@ struct Places {
   const std::size_t color, depth, alpha, means, sums, end;
 };
 
-// The exposures of a step's views: what they become is computed apart, for nothing may fail once something has changed.
-class ExposureStep {
- public:
-  ExposureStep(Machine& machine, const Exposures* exposures, std::vector<std::uint32_t> views)
-      : machine_(machine),
-        exposures_(exposures),
-        views_(std::move(views)),
-        matrices_(machine, exposures == nullptr ? 0 : kParts * size()),
-        sums_(machine, exposures == nullptr ? 0 : kAdamSums) {}
-
-  // Exposes the images [views, pixels, 3] into `to`.
-  void expose(const float* images, float* to, std::size_t pixels) {
-    each(images, to, pixels, [&](const training::Exposure& view, std::size_t) { machine_.expose(view); });
-  }
-  // Turns `gradient` into that of the images.
-  void differentiate(const float* images, float* gradient, std::size_t pixels) {
-    each(images, gradient, pixels, [&](const training::Exposure& view, std::size_t place) {
-      machine_.expose_backward(view, part(kGradient) + place * kExposure);
-    });
-  }
-  void prepare(const Optimizer& optimizer, std::uint64_t step) {
-    for (std::size_t place = 0; place < views_.size(); ++place) {
-      float* const from[] = {exposures_->values, exposures_->first, exposures_->second};
-      for (int i = 0; i < kGradient; ++i) machine_.copy(at(i, place), row(from[i], place), kExposure);
-      training::AdamGroup group{};
-      group.raw = at(kValues, place);
-      group.first = at(kFirst, place);
-      group.second = at(kSecond, place);
-      group.gradient = at(kGradient, place);
-      group.count = 1;
-      group.width = kExposure;
-      const auto done = static_cast<std::uint64_t>(exposures_->steps[views_[place]]);
-      group.step_size = optimizer.step_size(exposures_->rate.at(step), done);
-      machine_.adam({group}, optimizer.settings(done), sums_.data());
-    }
-  }
-  void change() {
-    for (std::size_t place = 0; place < views_.size(); ++place) {
-      float* const to[] = {exposures_->values, exposures_->first, exposures_->second};
-      for (int i = 0; i < kGradient; ++i) machine_.copy(row(to[i], place), at(i, place), kExposure);
-      ++exposures_->steps[views_[place]];
-    }
-    if (exposures_->centered) machine_.center_exposures(exposures_->values, exposures_->views);
-  }
-
- private:
-  enum { kValues, kFirst, kSecond, kGradient, kParts };
-  static constexpr std::size_t kExposure = training::kExposure;
-
-  std::size_t size() const { return views_.size() * kExposure; }
-  float* part(int number) const { return matrices_.data() + static_cast<std::size_t>(number) * size(); }
-  float* at(int number, std::size_t place) const { return part(number) + place * kExposure; }
-  float* row(float* of, std::size_t place) const { return of + views_[place] * kExposure; }
-  template <class Body>
-  void each(const float* images, float* to, std::size_t pixels, const Body& body) const {
-    for (std::size_t place = 0; place < views_.size(); ++place) {
-      const std::size_t begin = place * pixels * 3;
-      body({row(exposures_->values, place), images + begin, to + begin, static_cast<std::int64_t>(pixels)}, place);
-    }
-  }
-
-  Machine& machine_;
-  const Exposures* const exposures_;
-  const std::vector<std::uint32_t> views_;
-  const Memory<float> matrices_;  // [kParts, views, 3, 4]
-  const Memory<double> sums_;
-};
-
 // Step from its views to its report.
 class Training::Step {
  public:
@@ -158,6 +91,8 @@ class Training::Step {
     outputs.expected_depth = expected.data();
     outputs.alpha = alpha.data();
     outputs.radii = radii.data();
+    PoseStep posing(machine_, b_.poses ? &*b_.poses : nullptr, views);
+    poses_on_device_ = posing.drawn();
     machine_.forward(drawing(), outputs);
     const Exposures* exposures = b_.exposures && b_.loss.compares_color() ? &*b_.exposures : nullptr;
     ExposureStep exposing(machine_, exposures, views);
@@ -183,13 +118,15 @@ class Training::Step {
     upstream.d_color = d_color.data();
     upstream.d_expected_depth = d_depth.data();
     upstream.d_alpha = d_alpha.data();
-    differentiate(upstream, radii.data(), found.data(), exposures != nullptr ? &exposing : nullptr);
+    differentiate(upstream, radii.data(), found.data(), exposing, posing);
     machine_.send(found.data(), *report);
     return report;
   }
 
  private:
-  Drawing drawing() const { return {views_.data(), static_cast<int>(views_.size()), &settings_, &scene_}; }
+  Drawing drawing() const {
+    return {views_.data(), static_cast<int>(views_.size()), &settings_, &scene_, poses_on_device_};
+  }
   std::size_t pixels() const { return views_.size() * views_[0].width * views_[0].height; }
   std::size_t values() const { return pixels() * scene_.channels; }
   std::size_t rows() const { return static_cast<std::size_t>(scene_.count); }
@@ -240,7 +177,7 @@ class Training::Step {
 
   // The gradients of all parameters, and then the changes.
   void differentiate(const gaussians::Upstream& upstream, const std::int32_t* radii, double* numbers,
-                     ExposureStep* exposing) {
+                     ExposureStep& exposing, PoseStep& posing) {
     std::vector<training::AdamGroup> groups = b_.optimizer.groups(number_);
     const training::AdamSettings settings = b_.optimizer.settings(number_);
     gaussians::Gradients to{};
@@ -259,6 +196,7 @@ class Training::Step {
     const bool observes = b_.observation.has_value();
     const Memory<float> means2d(machine_, observes ? 2 * items() : 0);
     if (observes) (b_.observation->is_absolute ? to.means2d_abs : to.means2d) = means2d.data();
+    to.poses = posing.sums();
     machine_.backward(drawing(), upstream, to);
     double* means = numbers + places_.means;
     for (const Term& term : b_.loss.terms) {
@@ -268,11 +206,13 @@ class Training::Step {
     const Memory<std::uint8_t> visible(machine_, b_.optimizer.visible_only ? rows() : 0);
     machine_.count_touched(touched.data(), scene_.count, visible.data(), numbers);
     for (training::AdamGroup& group : groups) group.rows = visible.data();
-    if (exposing != nullptr) exposing->prepare(b_.optimizer, number_);
+    exposing.prepare(b_.optimizer, number_);
+    posing.prepare(b_.optimizer, number_);
     check_stop();
     const Unstoppable unstoppable;
     change(groups, settings, means2d.data(), radii, numbers + places_.sums);
-    if (exposing != nullptr) exposing->change();
+    exposing.change();
+    posing.change();
   }
 
   // Only the first of these may fail, before it changes anything: it allocates.
@@ -325,6 +265,7 @@ class Training::Step {
   std::vector<const TrainedView*> trained_;
   std::vector<gaussians::View> views_;
   std::vector<gaussians::Pose> poses_;
+  const gaussians::Pose* poses_on_device_ = nullptr;
   std::vector<gaussians::Sensor> sensors_;
   gaussians::Settings settings_;
   std::int32_t slice_begins_[2] = {0, 0};

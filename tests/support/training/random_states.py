@@ -44,6 +44,8 @@ def random_state(seed: int, *, deterministic: bool = False) -> tuple[TrainingSta
     rates = {name: rate for name, rate in rates.items() if name in needed or chance.random() < 0.8} or color
     if chance.random() < 0.4:
         rates["exposures"] = 1e-2
+    if camera is opencv_camera and chance.random() < 0.4:
+        rates["poses"] = 1e-3
 
     def change(spec: training_pb2.TrainingSpec) -> None:
         weights = {name: chance.choice((0.0, chance.random())) for name in ("l1", "l2", "dssim", "opacity", "scale")}
@@ -76,4 +78,4 @@ def with_everything(kind: str, *, deterministic: bool = False) -> TrainingState:
         spec.gaussians.deterministic = deterministic
         spec.loss.depth = spec.loss.alpha = 0.1
 
-    return state_of(kind, {**RATES, "exposures": 1e-2}, change, planes=("mask", "depth"))
+    return state_of(kind, {**RATES, "exposures": 1e-2, "poses": 1e-3}, change, planes=("mask", "depth"))

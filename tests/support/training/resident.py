@@ -96,6 +96,7 @@ def maker_of(machine: Any = None, **options: Any) -> Iterator[Maker]:
 def plain_step(state: TrainingState, views: Sequence[int]) -> Done:
     """Make a step with Python."""
     assert state.plan.loss is not None
+    state.settle()
     planned = Planned.of(state, list(views), state.plan.loss.at(state.step).outputs, LIMITS, "step")
     call: Any = Wanted()
     with torch.no_grad():
@@ -105,7 +106,9 @@ def plain_step(state: TrainingState, views: Sequence[int]) -> Done:
 
 def everything(state: TrainingState) -> dict[str, Any]:
     """All that a step may change, in bits."""
+    state.settle()
     found: dict[str, Any] = {name: tensor.numpy().tobytes() for name, tensor in state.tensors().items()}
+    found["views"] = [view.SerializeToString(deterministic=True) for view in state.views.messages]
     found["counters"] = state.step, state.chosen, state.generation, list(state.recent_replies)
     return found
 

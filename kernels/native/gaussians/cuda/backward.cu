@@ -66,7 +66,7 @@ DeviceTimer cuda_backward(const View* views, int count, const Settings& settings
                           const Upstream& upstream, const Gradients& gradients, const CudaPass& pass,
                           CudaWorkspace& workspace, cudaStream_t stream) {
   DeviceTimer timer(stream);
-  const CudaCallData data(views, count, settings, scene, workspace.staging, stream);
+  const CudaCallData data(views, count, settings, scene, workspace, stream);
   const CudaCall& call = data.call();
   if (pass.lanes.size() != warps_of(call))
     throw std::logic_error("slices of a backward pass are those of its forward pass");

@@ -4,6 +4,8 @@
 #include <numeric>
 #include <vector>
 
+#include "common/cuda/launch.h"
+
 namespace lumigrad::gaussians {
 namespace {
 
@@ -55,7 +57,7 @@ std::vector<SliceMotion<float>> slice_motions(const Scene& scene, int views) {
 }  // namespace
 
 CudaCallData::CudaCallData(const View* views, int count, const Settings& settings, const Scene& scene,
-                           DeviceStaging& staging, cudaStream_t stream) {
+                           CudaWorkspace& workspace, cudaStream_t stream) {
   std::vector<int32_t> lenses, starts(static_cast<std::size_t>(scene.scenes) + 1, 0), by_scene(count);
   for (int v = 0; v < count; ++v) {
     lenses.push_back(static_cast<int32_t>(lens_of(views[v])));
@@ -81,7 +83,12 @@ CudaCallData::CudaCallData(const View* views, int count, const Settings& setting
   const std::size_t at_slice_poses = packed.add(scene.slice_poses, static_cast<std::size_t>(scene.slices));
   const std::size_t at_motions = packed.add(slice_motions(scene, count));
   data_ = DeviceBuffer<unsigned char>(packed.bytes().size(), stream);
-  staging.copy(data_.data(), packed.bytes().data(), packed.bytes().size(), stream);
+  workspace.staging.copy(data_.data(), packed.bytes().data(), packed.bytes().size(), stream);
+  if (workspace.poses != nullptr) {
+    const std::size_t bytes = sizeof(Pose) * static_cast<std::size_t>(count);
+    check(cudaMemcpyAsync(data_.data() + at_poses, workspace.poses, bytes, cudaMemcpyDeviceToDevice, stream),
+          "copying poses");
+  }
   const auto ints = [&](std::size_t at) { return reinterpret_cast<const int32_t*>(data_.data() + at); };
   call_.settings = settings;
   call_.scene = scene;

@@ -26,7 +26,7 @@ struct CudaCall {
 // Owns the memory that CudaCall points to, and lists the lenses in use.
 class CudaCallData {
  public:
-  CudaCallData(const View* views, int count, const Settings& settings, const Scene& scene, DeviceStaging& staging,
+  CudaCallData(const View* views, int count, const Settings& settings, const Scene& scene, CudaWorkspace& workspace,
                cudaStream_t stream);
 
   const CudaCall& call() const { return call_; }

@@ -25,6 +25,8 @@ struct CudaWorkspace {
   // Gaussians, which is slower but needs no memory. Pairs are numbered in 31 bits.
   std::size_t pair_limit = 0x7FFFFFFF;
   DeviceStaging staging;
+  // Poses of the views on the device, instead of the scene's, of one slice; or null.
+  const Pose* poses = nullptr;
 };
 
 // State of the forward pass that is kept on the device for the backward pass.

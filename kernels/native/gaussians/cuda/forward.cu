@@ -212,7 +212,7 @@ void draw_ellipses(const Forward& f) {
 DeviceTimer cuda_forward(const View* views, int count, const Settings& settings, const Scene& scene,
                          const Outputs& outputs, CudaPass& pass, CudaWorkspace& workspace, cudaStream_t stream) {
   DeviceTimer timer(stream);
-  const CudaCallData data(views, count, settings, scene, workspace.staging, stream);
+  const CudaCallData data(views, count, settings, scene, workspace, stream);
   const Forward f{data, outputs, pass, workspace, timer, stream};
   pass.lists = tile_grid(count, f.call().width, f.call().height);
   check_size(f.items(), f.tiles());

@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kTilePixels, 3)
 DeviceTimer cuda_ids(const View* views, int count, const Settings& settings, const Scene& scene, int32_t* ids,
                      const CudaPass& pass, CudaWorkspace& workspace, cudaStream_t stream) {
   DeviceTimer timer(stream);
-  const CudaCallData data(views, count, settings, scene, workspace.staging, stream);
+  const CudaCallData data(views, count, settings, scene, workspace, stream);
   const TileLists& lists = pass.lists;
   const CudaRecords records = records_of(pass);
   const auto tiles = static_cast<unsigned>(lists.views * lists.tiles_x * lists.tiles_y);

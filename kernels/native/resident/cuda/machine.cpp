@@ -13,6 +13,7 @@
 #include "common/threads.h"
 #include "density/cuda/engine.h"
 #include "gaussians/cuda/engine.h"
+#include "resident/cuda/poses.h"
 #include "training/cuda/engine.h"
 
 namespace lumigrad::resident {
@@ -117,18 +118,20 @@ class CudaMachine final : public Machine {
   }
   void* take(std::size_t bytes) override { return device_take(bytes, stream_); }
   void give(void* memory) noexcept override { device_give(memory); }
-  void copy(float* to, const float* from, std::size_t count) override {
-    check(cudaMemcpyAsync(to, from, count * sizeof(float), cudaMemcpyDeviceToDevice, stream_), "copying numbers");
+  void copy(void* to, const void* from, std::size_t bytes) override {
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_), "copying numbers");
   }
   std::shared_ptr<Report> report(std::size_t numbers) override {
     return std::make_shared<CudaReport>(device_, stream_, numbers, places_);
   }
 
   void forward(const Drawing& d, const gaussians::Outputs& outputs) override {
+    workspace_.poses = d.poses;
     timers_.push_back(
         gaussians::cuda_forward(d.views, d.count, *d.settings, *d.scene, outputs, *pass_, workspace_, stream_));
   }
   void backward(const Drawing& d, const gaussians::Upstream& upstream, const gaussians::Gradients& to) override {
+    workspace_.poses = d.poses;
     timers_.push_back(
         gaussians::cuda_backward(d.views, d.count, *d.settings, *d.scene, upstream, to, *pass_, workspace_, stream_));
   }
@@ -145,6 +148,11 @@ class CudaMachine final : public Machine {
   void center_exposures(float* matrices, std::int64_t views) override {
     training::cuda_center_exposures(matrices, views, stream_);
   }
+  void draw_pose(const double* pose, gaussians::Pose* to) override { cuda_draw_pose(pose, to, stream_); }
+  void motion_gradient(const double* sums, const double* pose, float* gradient) override {
+    cuda_motion_gradient(sums, pose, gradient, stream_);
+  }
+  void move_pose(double* pose, const float* motion) override { cuda_move_pose(pose, motion, stream_); }
   void mean(const training::Mean& values, double* to) override {
     timers_.push_back(training::cuda_mean(values, to, stream_));
   }

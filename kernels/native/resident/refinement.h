@@ -1,0 +1,166 @@
+// Exposures and poses of a step's views. What they become is computed apart, for nothing may fail once something has
+// changed.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "resident/binding.h"
+#include "resident/machine.h"
+#include "resident/pose.h"
+
+namespace lumigrad::resident {
+
+// The rows of a step's views, after a step of Adam.
+class RowStep {
+ public:
+  // `rows` null: there are none.
+  RowStep(Machine& machine, const Rows* rows, std::size_t width, const std::vector<std::uint32_t>& views)
+      : machine_(machine),
+        rows_(rows),
+        width_(width),
+        views_(views),
+        scratch_(machine, rows == nullptr ? 0 : kParts * size()),
+        sums_(machine, rows == nullptr ? 0 : training::kAdamSums) {}
+
+  std::size_t views() const { return views_.size(); }
+  const float* row(std::size_t place) const { return rows_->values + views_[place] * width_; }
+  float* gradient(std::size_t place) const { return at(kGradient, place); }
+  const float* value(std::size_t place) const { return at(kValues, place); }
+
+  // Computes what the rows become.
+  void prepare(const Optimizer& optimizer, std::uint64_t step) {
+    float* const from[] = {rows_->values, rows_->first, rows_->second};
+    for (std::size_t place = 0; place < views_.size(); ++place) {
+      for (int i = 0; i < kGradient; ++i) machine_.copy(at(i, place), from[i] + views_[place] * width_, bytes());
+      training::AdamGroup group{};
+      group.raw = at(kValues, place);
+      group.first = at(kFirst, place);
+      group.second = at(kSecond, place);
+      group.gradient = at(kGradient, place);
+      group.count = 1;
+      group.width = static_cast<std::int32_t>(width_);
+      const auto done = static_cast<std::uint64_t>(rows_->steps[views_[place]]);
+      group.step_size = optimizer.step_size(rows_->rate.at(step), done);
+      machine_.adam({group}, optimizer.settings(done), sums_.data());
+    }
+  }
+  // Changes the moments, and with `values` these.
+  void change(bool values) {
+    float* const to[] = {rows_->values, rows_->first, rows_->second};
+    for (std::size_t place = 0; place < views_.size(); ++place) {
+      for (int i = values ? kValues : kFirst; i < kGradient; ++i) {
+        machine_.copy(to[i] + views_[place] * width_, at(i, place), bytes());
+      }
+      ++rows_->steps[views_[place]];
+    }
+  }
+
+ private:
+  enum Part { kValues, kFirst, kSecond, kGradient, kParts };
+
+  std::size_t size() const { return views_.size() * width_; }
+  std::size_t bytes() const { return width_ * sizeof(float); }
+  float* at(int part, std::size_t place) const {
+    return scratch_.data() + static_cast<std::size_t>(part) * size() + place * width_;
+  }
+
+  Machine& machine_;
+  const Rows* const rows_;
+  const std::size_t width_;
+  const std::vector<std::uint32_t> views_;
+  const Memory<float> scratch_;  // [kParts, views, width]
+  const Memory<double> sums_;
+};
+
+class ExposureStep {
+ public:
+  ExposureStep(Machine& machine, const Exposures* exposures, const std::vector<std::uint32_t>& views)
+      : machine_(machine),
+        exposures_(exposures),
+        rows_(machine, exposures == nullptr ? nullptr : &exposures->rows, training::kExposure, views) {}
+
+  // Exposes the images [views, pixels, 3] into `to`.
+  void expose(const float* images, float* to, std::size_t pixels) const {
+    each(images, to, pixels, [&](const training::Exposure& view, std::size_t) { machine_.expose(view); });
+  }
+  // Turns `gradient` into that of the images.
+  void differentiate(const float* images, float* gradient, std::size_t pixels) const {
+    each(images, gradient, pixels, [&](const training::Exposure& view, std::size_t place) {
+      machine_.expose_backward(view, rows_.gradient(place));
+    });
+  }
+  void prepare(const Optimizer& optimizer, std::uint64_t step) {
+    if (exposures_ != nullptr) rows_.prepare(optimizer, step);
+  }
+  void change() {
+    if (exposures_ == nullptr) return;
+    rows_.change(true);
+    if (exposures_->centered) machine_.center_exposures(exposures_->rows.values, exposures_->views);
+  }
+
+ private:
+  template <class Body>
+  void each(const float* images, float* to, std::size_t pixels, const Body& body) const {
+    for (std::size_t place = 0; place < rows_.views(); ++place) {
+      const std::size_t begin = place * pixels * 3;
+      body({rows_.row(place), images + begin, to + begin, static_cast<std::int64_t>(pixels)}, place);
+    }
+  }
+
+  Machine& machine_;
+  const Exposures* const exposures_;
+  RowStep rows_;
+};
+
+class PoseStep {
+ public:
+  PoseStep(Machine& machine, const Poses* poses, const std::vector<std::uint32_t>& views)
+      : machine_(machine),
+        poses_(poses),
+        views_(views),
+        rows_(machine, poses == nullptr ? nullptr : &poses->rows, kMotion, views),
+        drawn_(machine, poses == nullptr ? 0 : views.size()),
+        sums_(machine, poses == nullptr ? 0 : views.size() * gaussians::kPoseSums),
+        moved_(machine, poses == nullptr ? 0 : views.size() * kPose) {
+    for (std::size_t place = 0; drawn_.data() != nullptr && place < views.size(); ++place) {
+      machine.draw_pose(pose(place), drawn_.data() + place);
+    }
+  }
+
+  // Poses for the passes, and what the backward pass writes; null: poses are not refined.
+  const gaussians::Pose* drawn() const { return drawn_.data(); }
+  double* sums() const { return sums_.data(); }
+
+  void prepare(const Optimizer& optimizer, std::uint64_t step) {
+    if (poses_ == nullptr) return;
+    for (std::size_t place = 0; place < views_.size(); ++place) {
+      machine_.motion_gradient(sums_.data() + place * gaussians::kPoseSums, pose(place), rows_.gradient(place));
+      machine_.copy(moved(place), pose(place), kPose * sizeof(double));
+    }
+    rows_.prepare(optimizer, step);
+    for (std::size_t place = 0; place < views_.size(); ++place) machine_.move_pose(moved(place), rows_.value(place));
+  }
+  // The motions themselves stay 0.
+  void change() {
+    if (poses_ == nullptr) return;
+    rows_.change(false);
+    for (std::size_t place = 0; place < views_.size(); ++place) {
+      machine_.copy(pose(place), moved(place), kPose * sizeof(double));
+    }
+  }
+
+ private:
+  double* pose(std::size_t place) const { return poses_->poses + std::size_t{views_[place]} * kPose; }
+  double* moved(std::size_t place) const { return moved_.data() + place * kPose; }
+
+  Machine& machine_;
+  const Poses* const poses_;
+  const std::vector<std::uint32_t> views_;
+  RowStep rows_;
+  const Memory<gaussians::Pose> drawn_;  // [views]
+  const Memory<double> sums_;            // [views, kPoseSums]
+  const Memory<double> moved_;           // [views, kPose]
+};
+
+}  // namespace lumigrad::resident

@@ -157,7 +157,7 @@ class Refinement:
 
     def changed(self, other: Refinement) -> list[int]:
         """The rows that have not made as many steps as another's."""
-        return np.flatnonzero(self._steps != other._steps).tolist()
+        return [int(row) for row in np.flatnonzero(self._steps != other._steps)]
 
     def stepped(self, rows: Sequence[int], gradient: torch.Tensor, rate: float, optimizer: Optimizer) -> Refinement:
         """A copy after a step of Adam for some rows, each named once; `gradient` has a row for each."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,9 +53,10 @@ class RunReport:
     @property
     def milliseconds(self) -> dict[str, float]:
         """The kernels' times, once it is complete."""
-        times: Counter[str] = Counter()
+        times: dict[str, float] = defaultdict(float)
         for report in self.reports:
-            times.update(report.milliseconds)
+            for stage, milliseconds in report.milliseconds.items():
+                times[stage] += milliseconds
         return times
 
     def read(self) -> list[Done]:

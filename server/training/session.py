@@ -22,7 +22,7 @@ from lumigrad.server.core.limits import require
 from lumigrad.server.core.record import StageTimes
 from lumigrad.server.core.streams import named_tensors
 from lumigrad.server.device.memory import Cost
-from lumigrad.server.device.transfer import Download, Pending
+from lumigrad.server.device.transfer import Download
 from lumigrad.server.engines.content import Shapes, shapes_of, uploader
 from lumigrad.server.engines.gradients import TORCH_DTYPES
 from lumigrad.server.engines.requests import checked_gradients
@@ -452,7 +452,7 @@ class _Queued:
     request: Request
     number: int
     report: StepReport | RunReport
-    download: Pending
+    download: Download | RunReport
     is_last: bool = True
 
     @property
@@ -470,6 +470,7 @@ class _Queued:
         if isinstance(self.report, RunReport):
             times.add_kernel(self.report.milliseconds)
             return self.report.read()
+        assert isinstance(self.download, Download)
         for kernels in self.report.times:
             times.add_kernel(kernels.milliseconds())
         return [self.report.read(self.download.arrays)]

@@ -20,8 +20,8 @@ from lumigrad.client.formats.scene import (
     scales_from_logarithms,
     sh_from_colors,
     smallest_three,
-    unit_quats,
 )
+from lumigrad.client.values.affine import unit_quats
 
 Array = npt.NDArray[Any]
 

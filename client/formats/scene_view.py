@@ -10,6 +10,7 @@ from typing import Any
 
 from lumigrad.client.base.replacing import write_text
 from lumigrad.client.formats.source import malformed
+from lumigrad.client.values.camera import Camera
 
 Numbers = tuple[float, ...]
 _LENGTHS = {"eye": 3, "target": 3, "up": 3}
@@ -55,6 +56,19 @@ class SceneView:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             expected = 'expected "eye", "target" and "up", three numbers each, and "fov_degrees"'
             raise malformed(path, f"{expected}; remove or correct the file: {error!r}") from error
+
+    def camera(self, width: int, height: int) -> Camera:
+        """Returns the view as a pinhole camera.
+
+        Args:
+            width: picture width in pixels.
+            height: picture height in pixels.
+
+        Example:
+            view = SceneView((0, 0, -4), (0, 0, 0), (0, -1, 0), fov_degrees=45)
+            camera = view.camera(640, 480)
+        """
+        return Camera.look_at(self.eye, self.target, self.up, fov_degrees=self.fov_degrees, width=width, height=height)
 
     def save(self, scene: str | PathLike[str]) -> None:
         """Writes the file beside a scene file."""

@@ -25,9 +25,9 @@ from lumigrad.client.formats.scene import (
     scales_from_logarithms,
     smallest_three,
     to_bytes,
-    unit_quats,
 )
 from lumigrad.client.formats.source import Source, malformed
+from lumigrad.client.values.affine import unit_quats
 
 Array = npt.NDArray[Any]
 

@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.formats.levels.merging import DEPTHS, MASSES, THOMSEN, TINY, areas_of
-from lumigrad.client.formats.scene import unit_quats
-from lumigrad.client.values.quaternions import matrices, matrix_rows
+from lumigrad.client.values.affine import matrices_of_quats
 
 # [N, ..] float64, the tensors of Gaussians by name, or gradients of them.
 Rows = Mapping[str, Float64]
@@ -33,7 +32,7 @@ def through_merge(
     """
     counts = np.diff(np.append(starts, len(parts["means"])))
     of = np.repeat(np.arange(len(starts)), counts)
-    areas, rotations = areas_of(parts["scales"]), _rotations(parts["quats"])
+    areas, rotations = areas_of(parts["scales"]), matrices_of_quats(parts["quats"])
     opacities, weights = parts["opacities"], parts["opacities"] * areas + TINY
     sums = np.add.reduceat(weights, starts)
     shares = weights / sums[of]
@@ -72,7 +71,7 @@ def _of_moments(
     opacities = -np.expm1(-depths)
     ratios = np.interp(depths, DEPTHS, MASSES) / (opacities + TINY)
     widths = np.sqrt(ratios.clip(1.0))
-    drawn = _of_covariances(_rotations(merged["quats"]), merged, upstream)
+    drawn = _of_covariances(matrices_of_quats(merged["quats"]), merged, upstream)
     of_widths = (drawn * moments).sum((1, 2))
     slopes = (_slopes(depths, DEPTHS, MASSES) - ratios * np.exp(-depths)) / (opacities + TINY)
     of_depths = upstream["opacities"] * np.exp(-depths)
@@ -108,10 +107,6 @@ def _turned(quats: Float64) -> Float64:
     """[N, 3, 4] quaternions times i, j and k: by half of that they change per radian of a turn about their own axes."""
     w, x, y, z = quats.T
     return np.stack([np.stack([-x, w, z, -y], 1), np.stack([-y, -z, w, x], 1), np.stack([-z, y, -x, w], 1)], axis=1)
-
-
-def _rotations(quats: Float64) -> Float64:
-    return np.asarray(matrices(matrix_rows(*unit_quats(quats).T), lambda values, axis: np.stack(values, axis=axis)))
 
 
 def _covariances(rotations: Float64, scales: Float64) -> Float64:

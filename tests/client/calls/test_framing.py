@@ -153,6 +153,9 @@ def test_the_view_beside_a_scene_is_shown_first(tmp_path):
     saved = SceneView.load(tmp_path / "scene.spz")
     assert saved == view
     assert SceneView.load(tmp_path / "other.ply") is None
+    camera = saved.camera(64, 48)
+    np.testing.assert_allclose(camera.position, saved.eye, rtol=1e-6)
+    assert (camera.width, camera.height) == (64, 48)
     size = {"width": 64, "height": 48, "fov_degrees": None, "up": None}
     scene = gaussians(pillar())
     aimed, options = aim.resolved(None, scene, saved, size)

@@ -111,7 +111,8 @@ class SceneDownloads:
         until, size, digest = time.monotonic() + _LONGEST_S, 0, hashlib.sha256()
         announced = int(answer.headers.get("Content-Length") or 0)
         while True:
-            block = answer.read(_BLOCK_BYTES)
+            # What has come, so that bytes which come one by one do not keep the limit of time from being checked.
+            block = answer.read1(_BLOCK_BYTES)
             size += len(block)
             if max(size, announced) > self._most_bytes:
                 raise SceneFilesError(f"{url[:_SHOWN]}: expected at most {self._most_bytes:,} bytes, got more")

@@ -143,4 +143,5 @@ def _is_canonical(parts: SplitResult) -> bool:
     once = unquote(parts.path)
     readings = [path.replace("\\", "/").split("/") for path in (once, unquote(once))]
     is_plain = parts.path.isascii() and parts.path.isprintable() and parts.username is None
-    return is_plain and not any(step in (".", "..") for steps in readings for step in steps)
+    # Some servers take what follows a semicolon for no part of a step.
+    return is_plain and not any(step.partition(";")[0] in (".", "..") for steps in readings for step in steps)

@@ -100,7 +100,7 @@ class SceneDownloads:
         try:
             with self._opener.open(url, timeout=_SILENCE_S) as answer, open(file, "wb") as to:
                 found = self._copied(url, answer, to)
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:
             why = f"{error.code} {error.reason}" if isinstance(error, urllib.error.HTTPError) else error
             raise SceneFilesError(f"{url[:_SHOWN]}: the worker cannot read it: {why}") from error
         if found != digest:
@@ -142,6 +142,7 @@ def _is_canonical(parts: SplitResult) -> bool:
     """Whether servers see the path that is written: without steps upwards, escaped or not."""
     once = unquote(parts.path)
     readings = [path.replace("\\", "/").split("/") for path in (once, unquote(once))]
-    is_plain = parts.path.isascii() and parts.path.isprintable() and parts.username is None
+    seen = parts.path + parts.query
+    is_plain = seen.isascii() and seen.isprintable() and " " not in seen and parts.username is None
     # Some servers take what follows a semicolon for no part of a step.
     return is_plain and not any(step.partition(";")[0] in (".", "..") for steps in readings for step in steps)

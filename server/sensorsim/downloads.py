@@ -54,8 +54,11 @@ class SceneDownloads:
         """Serve addresses, separated by commas; ConfigError for one that is no https: address."""
         found = [root.strip() for root in roots.split(",")]
         for root in found:
-            parts = urlsplit(root)
-            is_plain = parts.scheme == "https" and parts.hostname and not (parts.query or parts.fragment)
+            try:
+                parts = urlsplit(root)
+                is_plain = parts.scheme == "https" and parts.hostname and parts.port != 0 and not {*root} & {*"?#"}
+            except ValueError:
+                is_plain = False
             if not is_plain or not _is_canonical(parts):
                 raise ConfigError(f"{_OPTION}: expected https://HOST/FOLDER, several separated by commas, got {root!r}")
         return SceneDownloads(found, gaussian_reader(_OPTION), most_bytes)

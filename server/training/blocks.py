@@ -30,6 +30,8 @@ PAGE_ROWS = 256
 _MOST_PAGES = 256
 # The standard deviations to which Gaussians are drawn.
 _REACH = 3.34
+# Stands for infinity in bounds, whose products with 0 are numbers then.
+_FAR = 1e30
 _ROW_NUMBER_BYTES = 8
 # Outliers beyond these quantiles of each axis must not coarsen the curve for all others.
 _QUANTILES = 0.001, 0.999
@@ -161,8 +163,9 @@ class Blocks:
         )
         reach = _REACH * scales.max(axis=1, keepdims=True)
         starts = np.arange(len(pages)) * PAGE_ROWS
-        self._bounds[pages, 0] = np.minimum.reduceat(means - reach, starts)
-        self._bounds[pages, 1] = np.maximum.reduceat(means + reach, starts)
+        # Those that are not finite, which is drawn nowhere or everywhere, must not hide their neighbours.
+        low, high = np.fmin.reduceat(means - reach, starts), np.fmax.reduceat(means + reach, starts)
+        self._bounds[pages] = np.nan_to_num(np.stack([low, high], axis=1), nan=0.0, posinf=_FAR, neginf=-_FAR)
         self._is_changed[pages] = False
 
     def _runs(self, pages: Pages) -> Iterator[tuple[int, int]]:

@@ -25,6 +25,9 @@ _TERMS = ("l1", "l2", "dssim", "depth", "alpha", "opacity", "scale", "normal", "
 # Terms of the surface that surfels describe, and the outputs that they need.
 _OF_SURFACES = {"normal": ("alpha", "normals", "surface_normals"), "distortion": ("distortion",)}
 _PADDINGS = names_of(training_pb2.Padding)
+# With a pool: of beta1^2 against beta2, and the least alpha_min, with which pages reach far enough.
+_LARGEST_DECAY = 0.96
+_LEAST_ALPHA = 0.0039
 
 
 @dataclass(frozen=True)
@@ -105,8 +108,6 @@ class TrainingPlan:
         require(given in (kind, None), f"{field}.{kind}", f"settings of the {kind}", given)
         if kind == "gaussians":
             _check_gaussians(message, shapes, field)
-        if message.pool_bytes:
-            _check_pool(message, kind, shapes, field)
         known = [part for name in shapes for part in parameters_of(name)]
         color = "sh" if "sh" in shapes else "colors"
         optimizer = Optimizer.of(message.optimizer, [*known, *OF_CAMERAS, EXPOSURES], f"{field}.optimizer")
@@ -114,6 +115,8 @@ class TrainingPlan:
             channels = shapes[color][-1]
             require(channels == 3, f"{field}.optimizer.rates", "no exposures: they are for 3 channels", channels)
         is_surfel = kind == "gaussians" and message.gaussians.primitive == gaussians_pb2.PRIMITIVE_SURFEL
+        if message.pool_bytes:
+            _check_pool(message, optimizer, kind, shapes, field)
         return TrainingPlan(
             message=message,
             kind=kind,
@@ -144,7 +147,9 @@ class TrainingPlan:
         return int(min(wanted, step // every)) if every else int(wanted)
 
 
-def _check_pool(message: training_pb2.TrainingSpec, kind: str, shapes: Shapes, field: str) -> None:
+def _check_pool(
+    message: training_pb2.TrainingSpec, optimizer: Optimizer, kind: str, shapes: Shapes, field: str
+) -> None:
     """Refuse what concerns rows that a step does not see."""
     is_fit = kind == "gaussians" and shapes["means"][0] > 0
     require(is_fit, f"{field}.pool_bytes", "0: it is for scenes of Gaussians", message.pool_bytes)
@@ -152,6 +157,11 @@ def _check_pool(message: training_pb2.TrainingSpec, kind: str, shapes: Shapes, f
     for name in ("opacity", "scale"):
         weight = getattr(message.loss, name)
         require(not weight, f"{field}.loss.{name}", "0 with pool_bytes: it is a mean over all Gaussians", weight)
+    # Steps that are made up at once leave out how epsilon grows against decaying moments.
+    beta1, beta2 = optimizer.betas
+    decays = optimizer.visible_only or beta1**2 <= _LARGEST_DECAY * beta2
+    limit = f"at most the root of {_LARGEST_DECAY} beta2 with pool_bytes and without visible_only"
+    require(decays, f"{field}.optimizer.beta1", limit, beta1)
 
 
 def _check_gaussians(message: training_pb2.TrainingSpec, shapes: Shapes, field: str) -> None:

@@ -154,6 +154,9 @@ def _check_pool(
     is_fit = kind == "gaussians" and shapes["means"][0] > 0
     require(is_fit, f"{field}.pool_bytes", "0: it is for scenes of Gaussians", message.pool_bytes)
     require(not message.HasField("density"), f"{field}.density", "none with pool_bytes", "some")
+    alpha_min, is_given = message.gaussians.alpha_min, message.gaussians.HasField("alpha_min")
+    limit = f"at least {_LEAST_ALPHA} with pool_bytes"
+    require(not is_given or alpha_min >= _LEAST_ALPHA, f"{field}.gaussians.alpha_min", limit, alpha_min)
     for name in ("opacity", "scale"):
         weight = getattr(message.loss, name)
         require(not weight, f"{field}.loss.{name}", "0 with pool_bytes: it is a mean over all Gaussians", weight)

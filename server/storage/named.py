@@ -69,11 +69,12 @@ class NamedScenes:
 
     def _of(self, scene: NamedScene) -> NamedScene:
         own = self._own.get(scene.name)
-        if own is None or own.read != scene.read:
-            # A file that has changed is another scene.
+        # A file that has changed is another scene; what another machine has of an address never changes.
+        if own is None or (own.read != scene.read and not scene.is_remote):
             own = self._own[scene.name] = replace(scene, content_hash="")
-            while len(self._own) > _MOST_OWN:
-                del self._own[next(iter(self._own))]
+            # Other calls of the tenant may do the same.
+            for oldest in list(self._own)[: max(0, len(self._own) - _MOST_OWN)]:
+                self._own.pop(oldest, None)
         return own
 
     def name_of(self, content_hash: str) -> str:

@@ -175,6 +175,9 @@ class Gaussians(Tensors):
         found = to_numpy("matrix", matrix)
         if found.shape not in ((4, 4), (3, 4)):
             raise InvalidArgument.of("matrix", f"expected shape [4, 4] or [3, 4], got {list(found.shape)}")
+        if len(found) == 4 and not np.array_equal(found[3], (0.0, 0.0, 0.0, 1.0)):
+            text = f"expected a last row 0, 0, 0, 1, for column vectors, got {found[3].tolist()}"
+            raise InvalidArgument.of("matrix", text)
         affine = Affine.of(found.astype(np.float64), lambda text: InvalidArgument.of("matrix", text))
         arrays = {**self.tensors, "means": affine.means(self.means)}
         if self.covariances is not None:

@@ -123,9 +123,12 @@ class Gaussians(Tensors):
         """
         self._check_is_one("rows")
         wanted = rows if isinstance(rows, slice) else to_numpy("rows", rows)
+        if not isinstance(wanted, slice) and wanted.shape == (0,):
+            # NumPy takes the numbers of an empty list for floats.
+            wanted = wanted.astype(np.int64)
         try:
             is_list = np.arange(len(self))[wanted].ndim == 1
-        except IndexError as error:
+        except (IndexError, TypeError) as error:
             raise InvalidArgument.of("rows", f"expected a slice, a mask or numbers: {error}") from error
         if not is_list:
             raise InvalidArgument.of("rows", "expected a slice, a mask [N] or numbers [M]; [3:4] is one Gaussian")

@@ -38,8 +38,14 @@ class SceneView:
     def load(scene: str | PathLike[str]) -> SceneView | None:
         """Reads the file beside a scene file; None if there is none.
 
+        Args:
+            scene: the path of the scene file.
+
         Raises:
             InvalidArgument: the file is no view.
+
+        Example:
+            view = SceneView.load(folder / "scene.ply")
         """
         path = beside(scene, "view")
         if not path.is_file():
@@ -64,6 +70,9 @@ class SceneView:
             width: picture width in pixels.
             height: picture height in pixels.
 
+        Raises:
+            InvalidArgument: a size is not positive, or the view looks along its up direction.
+
         Example:
             view = SceneView((0, 0, -4), (0, 0, 0), (0, -1, 0), fov_degrees=45)
             camera = view.camera(640, 480)
@@ -71,7 +80,17 @@ class SceneView:
         return Camera.look_at(self.eye, self.target, self.up, fov_degrees=self.fov_degrees, width=width, height=height)
 
     def save(self, scene: str | PathLike[str]) -> None:
-        """Writes the file beside a scene file."""
+        """Writes the file beside a scene file.
+
+        Args:
+            scene: the path of the scene file.
+
+        Raises:
+            OSError: the file cannot be written.
+
+        Example:
+            SceneView((0, 0, -4), (0, 0, 0), (0, -1, 0), fov_degrees=45).save(folder / "scene.ply")
+        """
         values = {name: value for name, value in asdict(self).items() if value is not None}
         write_text(beside(scene, "view"), json.dumps(values) + "\n")
 

@@ -145,7 +145,7 @@ class Gaussians(Tensors):
             InvalidArgument: the scenes do not have the same kinds of arrays.
 
         Example:
-            both = Gaussians.concatenate([room, chair.transformed(room_from_chair)])
+            both = Gaussians.concatenate([gaussians, gaussians.transformed(np.diag([0.5, 0.5, 0.5, 1.0]))])
         """
         if not scenes:
             raise InvalidArgument.of("scenes", "expected at least one, got none")
@@ -193,13 +193,16 @@ class Gaussians(Tensors):
         return Gaussians(**arrays)
 
     def with_sh_degree(self, degree: int) -> Gaussians:
-        """The scene with harmonics of one degree, 0 to 4; higher ones are cut, missing ones are 0.
+        """The scene with harmonics of one degree; higher ones are cut, missing ones are 0.
+
+        Args:
+            degree: 0 to 4.
 
         Raises:
             InvalidArgument: another degree, or a scene with colors.
 
         Example:
-            matte = gaussians.with_sh_degree(0)
+            matte = Gaussians.load("sample:vase").with_sh_degree(0)
         """
         whole_number("degree", degree, 0, len(SH_COEFFICIENTS) - 1)
         if self.sh is None:

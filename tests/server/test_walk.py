@@ -23,7 +23,7 @@ from support.workers.worker import WorkerProcess, worker
 # The shortcuts for Renders, which look at each, among them.
 MOST_FILES = 29
 # Limit for a call whose like has been prepared.
-MOST_PREPARED = 14
+MOST_PREPARED = 15
 # Likewise, if the reply is one message.
 MOST_SHORT = 8
 

@@ -130,11 +130,14 @@ def test_a_transformed_scene_has_transformed_moments(matrix):
 
 def test_matrices_that_mirror_flatten_or_have_another_shape_are_refused():
     scene = Gaussians(**arrays())
-    for matrix in (np.diag([1, 1, -1, 1]), np.diag([1, 1, 0, 1]), np.full((4, 4), np.nan)):
+    for matrix in (np.diag([1, 1, -1, 1]), np.diag([1, 1, 0, 1]), np.full((3, 4), np.nan)):
         with pytest.raises(InvalidArgument, match="matrix: expected transforms that neither mirror nor flatten"):
             scene.transformed(matrix)
     with pytest.raises(InvalidArgument, match=r"matrix: expected shape \[4, 4\] or \[3, 4\], got \[3, 3\]"):
         scene.transformed(np.eye(3))
+    # The translation is in the last row of a matrix for row vectors.
+    with pytest.raises(InvalidArgument, match="matrix: expected a last row 0, 0, 0, 1, for column vectors"):
+        scene.transformed(TURNED.T)
 
 
 def test_covariances_stand_for_quats_and_scales():

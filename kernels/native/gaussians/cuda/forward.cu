@@ -97,6 +97,14 @@ ProjectTarget find_places(const Forward& f, Unlisted& items, const Project& proj
   return to;
 }
 
+// Undoes what a listing that had no memory has begun.
+void drop_lists(CudaPass& pass) {
+  pass.lists.counted = nullptr;
+  pass.lists.pairs = 0;
+  pass.tiles.entries = {};
+  pass.tiles.tile_starts = {};
+}
+
 // Lists the tiles' Gaussians if there are not too many.
 template <class Reach>
 void list(const Forward& f, const Reach& reach, const Unlisted& items) {
@@ -108,6 +116,7 @@ void list(const Forward& f, const Reach& reach, const Unlisted& items) {
     try {
       return list_tiles<Entry::item>(reach, items.tiles, pairs, f.pass.lists, f.pass.tiles, f.stream);
     } catch (const DeviceMemoryError&) {
+      drop_lists(f.pass);
       if (needs_lists) throw;
     }
   }
@@ -117,14 +126,22 @@ void list(const Forward& f, const Reach& reach, const Unlisted& items) {
                           " more than the " + std::to_string(limit) + " that deterministic sums may have");
 }
 
-// The same, without waiting for their number, if there is room for them.
+// The same, without waiting for their number, if there is room for them. Returns whether there was memory for so many;
+// if not, the number is on its way, for there may be memory for fewer.
 template <class Reach>
-void list_within(const Forward& f, const Reach& reach, Unlisted items, std::size_t room) {
+bool list_within(const Forward& f, const Reach& reach, Unlisted& items, std::size_t room) {
   f.workspace.capacities->copy(f.kind(), items.totals.data(), f.stream);
   f.pass.lists.counted = items.totals.data();
-  list_tiles<Entry::item>(reach, items.tiles, room, f.pass.lists, f.pass.tiles, f.stream);
+  try {
+    list_tiles<Entry::item>(reach, items.tiles, room, f.pass.lists, f.pass.tiles, f.stream);
+  } catch (const DeviceMemoryError&) {
+    drop_lists(f.pass);
+    f.workspace.pairs.copy(items.totals.data(), 1, f.stream);
+    return false;
+  }
   // The counts live as long as the lists.
   f.pass.tiles.counted = std::move(items.totals);
+  return true;
 }
 
 // Sorts items by depth and lists those of each tile.
@@ -135,11 +152,7 @@ void order(const Forward& f, const Reach& reach, Unlisted items) {
   f.timer.mark("project");
   sort_by_depth(items.keys, f.pass.items.data(), f.call().scene.count, f.pass.lists, f.pass.tiles, f.stream);
   f.timer.mark("sort");
-  if (room == 0) {
-    list(f, reach, items);
-  } else {
-    list_within(f, reach, std::move(items), room);
-  }
+  if (room == 0 || !list_within(f, reach, items, room)) list(f, reach, items);
   f.timer.mark("bin");
 }
 

@@ -1,6 +1,7 @@
 // The forward pass on the device: find what reaches pixels, project it, sort by depth, list
 // the Gaussians of each tile, blend.
 #include <algorithm>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -201,7 +202,8 @@ void reserve_segments(const Forward& f) {
   try {
     pass.segments = DeviceBuffer<float>(floats, f.stream);
     pass.segment_tiles = DeviceBuffer<unsigned>(places, f.stream);
-  } catch (const DeviceMemoryError&) {
+  } catch (const std::bad_alloc&) {
+    // Of the device, or of the room: blocks may be larger than was asked for.
     pass.segments = {};
     return;
   }

@@ -118,7 +118,8 @@ void list(const Forward& f, const Reach& reach, const Unlisted& items) {
       return list_tiles<Entry::item>(reach, items.tiles, pairs, f.pass.lists, f.pass.tiles, f.stream);
     } catch (const DeviceMemoryError&) {
       drop_lists(f.pass);
-      if (needs_lists) throw;
+      // A worker frees what others may do without, and makes the call again.
+      if (needs_lists || memory_room() != nullptr) throw;
     }
   }
   // Rows for each pair do not exist without lists.

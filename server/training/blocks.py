@@ -23,7 +23,7 @@ Pages = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
-# Of the files in the spool.
+# Kind of the files in the spool.
 KIND = "blocks"
 PAGE_ROWS = 256
 # Pages of a job, beside which others wait.
@@ -58,7 +58,7 @@ class Blocks:
         self.parameters, self.order, self.device = parameters, order, device
         self._pool_bytes = pool_bytes
         self._row_bytes = sum(tensor.nbytes for tensor in parameters.tensors.values()) // parameters.count
-        # Of a pass through all of them. Beside a row there are copies of some of its values.
+        # Pages that a pass through all takes at once. Beside a row there are copies of some of its values.
         self._most_pages = max(1, min(pool_bytes // (2 * self._row_bytes * PAGE_ROWS), _MOST_PAGES))
         pages = -(-parameters.count // PAGE_ROWS)
         # The number of the first step that each page has not made.

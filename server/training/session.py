@@ -132,6 +132,9 @@ class Session:
             yield from self._own_loss(request, steps[0], chosen)
             return
         self._require_none_pending("step.own_loss")
+        # Steps that are made up for later would take the rates of the new pace.
+        is_free = state.blocks is None or state.plan.optimizer.visible_only
+        require(is_free or pace == 1.0, "step.pace", "0 or 1 with pool_bytes and without visible_only", asked.pace)
         state.keep_pace(pace)
         loss = state.plan.loss
         require(loss is not None, "step.own_loss", "true: the training has no loss of its own", False)

@@ -164,6 +164,10 @@ def test_what_concerns_all_gaussians_is_refused(spooled: Client, client: Client)
     ):
         with pytest.raises(InvalidArgument, match=message):
             spooled.trainer(SMALL.scene, SMALL.cameras, photographs, **options, **SMALL_POOL)
+    with spooled.trainer(SMALL.scene, SMALL.cameras, photographs, **SMALL_POOL) as trainer:
+        with pytest.raises(InvalidArgument, match=r"pace: expected 0 or 1 with pool_bytes and without visible_only"):
+            list(trainer.steps(1, pace=2.0))
+        list(trainer.steps(1))
     spheres = sphere_lesson()
     with pytest.raises(InvalidArgument, match="pool_bytes: expected 0: it is for scenes of Gaussians"):
         spooled.trainer(spheres.scene, spheres.cameras, **SMALL_POOL)

@@ -114,7 +114,7 @@ class SceneDownloads:
         until, size, digest = time.monotonic() + _LONGEST_S, 0, hashlib.sha256()
         announced = int(answer.headers.get("Content-Length") or 0)
         while True:
-            # What has come, so that bytes which come one by one do not keep the limit of time from being checked.
+            # One read: waiting for a whole block, a server that sends single bytes would escape the limit of time.
             block = answer.read1(_BLOCK_BYTES)
             size += len(block)
             if max(size, announced) > self._most_bytes:

@@ -163,7 +163,7 @@ class Blocks:
         )
         reach = _REACH * scales.max(axis=1, keepdims=True)
         starts = np.arange(len(pages)) * PAGE_ROWS
-        # Those that are not finite, which is drawn nowhere or everywhere, must not hide their neighbours.
+        # Gaussians that are not finite, and are drawn nowhere or everywhere, must not hide their neighbours.
         low, high = np.fmin.reduceat(means - reach, starts), np.fmax.reduceat(means + reach, starts)
         self._bounds[pages] = np.nan_to_num(np.stack([low, high], axis=1), nan=0.0, posinf=_FAR, neginf=-_FAR)
         self._is_changed[pages] = False

@@ -63,7 +63,7 @@ class Machine {
   virtual void expose(const training::Exposure& view) = 0;
   virtual void expose_backward(const training::Exposure& view, float* matrix) = 0;
   virtual void center_exposures(float* matrices, std::int64_t views) = 0;
-  // As the functions of resident/pose.h.
+  // Functions of resident/pose.h, for poses on the device.
   virtual void draw_pose(const double* pose, gaussians::Pose* to) = 0;
   virtual void motion_gradient(const double* sums, const double* pose, float* gradient) = 0;
   virtual void move_pose(double* pose, const float* motion) = 0;

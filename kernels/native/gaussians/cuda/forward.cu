@@ -204,7 +204,7 @@ void reserve_segments(const Forward& f) {
     pass.segments = DeviceBuffer<float>(floats, f.stream);
     pass.segment_tiles = DeviceBuffer<unsigned>(places, f.stream);
   } catch (const std::bad_alloc&) {
-    // Of the device, or of the room: blocks may be larger than was asked for.
+    // Blocks may be larger than was asked for, and so exceed the room, too.
     pass.segments = {};
     return;
   }

@@ -55,7 +55,7 @@ struct CudaPlaces {
     const int warp = static_cast<int>(threadIdx.x) / kWarp;
     return (static_cast<int64_t>(view) * call.blocks + g.block) * kGaussianWarps + warp;
   }
-  // That of the calling thread, in a view.
+  // The place of the calling thread's Gaussian in a view.
   __device__ Placed find(const CudaCall& call, int view, const GaussianPlace& g) const {
     const int64_t warp = warp_of(call, view, g);
     const uint2 bits = lanes[warp];

@@ -24,7 +24,7 @@ __device__ inline void write_record(const CudaRecords& to, int64_t place, const 
   while (next < features + to.stride) *next++ = 0.0f;
 }
 
-// What the projection of a Gaussian in a view yields beside its record.
+// Facts of a projected Gaussian that are not in its record.
 struct Reached {
   bool pixels = false, seen = false;
   unsigned tiles = 0;  // Number of tiles, if they are counted.
@@ -53,7 +53,7 @@ __device__ inline void store_reach(const CudaCall& call, const ProjectTarget& to
   if (to.counts.wanted()) count_tiles(to.counts, placed.drawn, placed.place, reached.tiles);
 }
 
-// What a thread does in this pass: of the second those with places have something to do.
+// Place of the calling thread's Gaussian. In the second pass only Gaussians with places are projected.
 __device__ inline Placed placed_of(const CudaCall& call, const ProjectTarget& to, const GaussianPlace& g) {
   if (to.finds_places()) return {g.number >= 0, false, 0};
   return to.records.places.find(call, g.outer, g);

@@ -65,8 +65,8 @@ struct BackwardKind {
 
   // Whether gradients of cameras are among them.
   bool has_cameras() const;
-  // What the kernels write for these, with its bytes: the gradients, that of the background for each view; and first,
-  // since they are of double precision, the sums from which those of cameras follow.
+  // Arrays that the kernels write, with their bytes. The sums from which gradients of cameras follow come first, since
+  // they are of double precision; then the gradients, that of the background for each view.
   std::vector<std::pair<std::string, std::size_t>> results() const;
 };
 

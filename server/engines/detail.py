@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import pi
+from math import pi, sqrt
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,11 @@ NONE = -1
 _ERROR_PX = 1.0
 _NEAR, _FAR = 0.01, 1e10
 _LEAST_NEAR = 1e-30
-# Bounds contain three standard deviations, and Gaussians are drawn to 3.3 and blurred: the picture that they are culled
-# by is larger by this part of itself on each side.
+# Bounds contain three standard deviations, and Gaussians are drawn to 3.34 and blurred: the picture that they are
+# culled by is larger on each side, by this part of itself or by the reach of the blur.
 _MARGIN = 1 / 16
+_REACH = 3.34
+_EPS2D = 0.3
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Detail:
     most_rows: int
     near: float
     far: float
+    blur_px: float
 
     @staticmethod
     def of(settings: gaussians_pb2.GaussianSettings, room_rows: int) -> Detail:
@@ -46,6 +49,7 @@ class Detail:
             min(settings.max_gaussians, room_rows) if given("max_gaussians") else room_rows,
             settings.near if given("near") else _NEAR,
             settings.far if given("far") else _FAR,
+            _REACH * sqrt(max(0.0, settings.eps2d) if given("eps2d") else _EPS2D),
         )
 
 
@@ -188,7 +192,7 @@ class _View:
         fx, fy, cx, cy = self._source.intrinsics
         depth = [(np.array([0.0, 0.0, 1.0]), -self._detail.near), (np.array([0.0, 0.0, -1.0]), self._detail.far)]
         for axis, (focal, center, size) in enumerate(((fx, cx, camera.width), (fy, cy, camera.height))):
-            unit, margin = np.eye(3)[axis] * focal, _MARGIN * size
+            unit, margin = np.eye(3)[axis] * focal, max(_MARGIN * size, self._detail.blur_px)
             for sign, reach in ((1.0, center + margin), (-1.0, size + margin - center)):
                 if _is_orthographic(camera):
                     depth.append((sign * unit, reach))

@@ -78,9 +78,11 @@ class SceneDownloads:
         url = parts._replace(fragment="").geturl()
 
         def load(allocate: Allocate) -> tuple[scene_pb2.Scene, PayloadReader]:
-            with tempfile.TemporaryDirectory(prefix="lumigrad-") as folder:
+            # The file has no name, so that nothing of it stays if the process is killed; readers open it by a link.
+            with tempfile.TemporaryFile() as content, tempfile.TemporaryDirectory(prefix="lumigrad-") as folder:
+                self._download(url, digest[1], content)
                 file = Path(folder) / f"scene{suffix}"
-                self._download(url, digest[1], file)
+                file.symlink_to(f"/proc/self/fd/{content.fileno()}")
                 only = (GaussianFile(file, file.name),)
                 manifest = Manifest(file.parent, url, None, (0.0, 0.0, 0.0), only, (), (), (), ())
                 return DriveScene(manifest, self._read).load(allocate)
@@ -98,11 +100,12 @@ class SceneDownloads:
             for root in self._roots
         )
 
-    def _download(self, url: str, digest: str, file: Path) -> None:
+    def _download(self, url: str, digest: str, to: IO[bytes]) -> None:
         """Write what is at an address to a file; SceneFilesError unless it has this digest."""
         try:
-            with self._opener.open(url, timeout=_SILENCE_S) as answer, open(file, "wb") as to:
+            with self._opener.open(url, timeout=_SILENCE_S) as answer:
                 found = self._copied(url, answer, to)
+            to.flush()
         except (OSError, http.client.HTTPException, ValueError) as error:
             why = f"{error.code} {error.reason}" if isinstance(error, urllib.error.HTTPError) else error
             raise SceneFilesError(f"{url[:_SHOWN]}: the worker cannot read it: {why}") from error

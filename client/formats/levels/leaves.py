@@ -72,8 +72,20 @@ def _one_level(
     sizes = np.minimum(MERGED, count - rows * MERGED)
     starts = np.cumsum(sizes) - sizes
     children = np.repeat(rows * MERGED - starts, sizes) + np.arange(sizes.sum())
-    parts, merged = levels.read(page, finer), levels.read(page, finer + 1)
-    return children, through_merge(_rows(parts, children), _rows(merged, rows), starts, upstream)
+    parts, merged = _rows(levels.read(page, finer), children), _rows(levels.read(page, finer + 1), rows)
+    _check_are_merges(parts, merged, starts, page)
+    return children, through_merge(parts, merged, starts, upstream)
+
+
+def _check_are_merges(parts: Rows, merged: Rows, starts: Integers, page: int) -> None:
+    """Refuse rows whose centres are not among those of their parts, with room for the rounding of files."""
+    low, high = np.minimum.reduceat(parts["means"], starts), np.maximum.reduceat(parts["means"], starts)
+    room = (high - low).max(axis=1) + np.maximum.reduceat(parts["scales"].max(axis=1), starts)
+    means = merged["means"]
+    is_far = ((means < low - room[:, None]) | (means > high + room[:, None])).any(axis=1)
+    if is_far.any():
+        found = f"{is_far.sum()} Gaussians of page {page} far from their parts"
+        raise InvalidArgument.of("levels", f"expected levels that Lumigrad has merged, got {found}")
 
 
 def _rows(scene: Any, rows: Integers) -> Rows:

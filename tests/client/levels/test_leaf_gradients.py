@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from lumigrad.client.base.timings import Gradients, Timings
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.formats.levels import leaf_gradients
 from lumigrad.client.formats.levels.merge_gradients import NAMES, through_merge
 from lumigrad.client.formats.levels.merging import DEPTHS, MASSES, THOMSEN, merged
 from lumigrad.client.formats.scene import StoredScene
@@ -122,3 +128,20 @@ def test_gradients_through_a_merge_are_those_of_the_reference_and_finite_differe
         ends = [loss({**leaves, name: tensor.detach() + sign * 1e-6 * direction}) for sign in (1.0, -1.0)]
         along = float((ends[0] - ends[1]).detach() / 2e-6)
         assert float((found[name] * direction.numpy()).sum()) == pytest.approx(along, rel=1e-4, abs=10 * atol), name
+
+
+def test_levels_that_are_no_merges_of_each_other_are_refused() -> None:
+    fine, starts = parts(3, opaque=False), np.arange(0, COUNT, 4)
+    coarse = merged(fine, starts, np.zeros(COUNT))[0]
+    upstream = {name: np.ones_like(getattr(coarse, name)) for name in NAMES}
+    gradients = Gradients({"index": np.arange(COUNT, COUNT + len(starts)), **upstream}, Timings())
+
+    def levels_of(above: StoredScene) -> Any:
+        counts = np.array([[COUNT, len(starts)]])
+        return SimpleNamespace(counts=counts, levels=2, read=lambda _, level: (fine, above)[level])
+
+    assert len(leaf_gradients(levels_of(coarse), gradients).index) == COUNT
+    # Programs that thin scenes out may keep as many, of other places.
+    thinned = replace(coarse, means=coarse.means + np.float32(20))
+    with pytest.raises(InvalidArgument, match=r"levels: .* got 4 Gaussians of page 0 far from their parts"):
+        leaf_gradients(levels_of(thinned), gradients)

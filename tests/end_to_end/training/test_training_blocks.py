@@ -145,11 +145,13 @@ def test_a_worker_that_dies_costs_nothing(number: signal.Signals, spooled: Clien
         Client(process.target, retry_s=60) as client,
         client.trainer(SMALL.scene, SMALL.cameras, photographs, **options) as trainer,
     ):
-        for step in trainer.steps(40):
-            if step.number in (11, 29):
-                starts = process.log.count("worker started")
-                os.kill(process.worker_pid, number)
-                process.wait_for_log("worker started", count=starts + 1)
+        # Within a run of steps a worker may have sent all replies before it dies, so that nothing has to be resumed.
+        for count in (12, 18):
+            list(trainer.steps(count))
+            starts = process.log.count("worker started")
+            os.kill(process.worker_pid, number)
+            process.wait_for_log("worker started", count=starts + 1)
+        list(trainer.steps(10))
         assert trainer.resumed == 2
         found = trainer.scene()
     assert isinstance(expected, Gaussians) and isinstance(found, Gaussians)

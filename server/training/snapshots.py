@@ -194,7 +194,7 @@ def _restored(
     plan = TrainingPlan.of(message.spec, message.kind, shapes, runtime.limits, "start.spec")
     views = Views.of(message.views, runtime, call, "start.views")
 
-    # With blocks, the payload is memory in the spool.
+    # The payload of blocks is memory in the spool.
     kept = {name for name in arrays if plan.pool_bytes and (name == BLOCKS_ORDER or name.rpartition(".")[0] in shapes)}
 
     def placed(name: str) -> torch.Tensor:

@@ -25,7 +25,7 @@ _TERMS = ("l1", "l2", "dssim", "depth", "alpha", "opacity", "scale", "normal", "
 # Terms of the surface that surfels describe, and the outputs that they need.
 _OF_SURFACES = {"normal": ("alpha", "normals", "surface_normals"), "distortion": ("distortion",)}
 _PADDINGS = names_of(training_pb2.Padding)
-# With a pool: of beta1^2 against beta2, and the least alpha_min, with which pages reach far enough.
+# Limits with a pool: the largest beta1^2 / beta2, and the least alpha_min with which pages reach far enough.
 _LARGEST_DECAY = 0.96
 _LEAST_ALPHA = 0.0039
 

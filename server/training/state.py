@@ -103,7 +103,7 @@ class TrainingState:
 
     @property
     def kept(self) -> dict[str, torch.Tensor]:
-        """Those of these tensors that are in memory of the spool."""
+        """The part of these tensors that lies in memory of the spool."""
         if self.blocks is None:
             return {}
         return {**self.parameters.tensors, BLOCKS_ORDER: self.blocks.order, BLOCKS_STEPS: self.blocks.steps}

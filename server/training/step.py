@@ -200,7 +200,7 @@ def _prepared(state: TrainingState, rendered: Rendered, gradients: Gradients) ->
     is_due = density is not None and density.is_due(at)
     parameters, pages = rendered.parameters, rendered.planned.pages
     if pages is None:
-        # Those of earlier steps if gradients come late.
+        # Rendered parameters are those of earlier steps if gradients come late.
         parameters = state.parameters.copied() if is_due else state.parameters
     rows = gradients.touched.bool() if optimizer.visible_only else None
     adam = parameters.prepared_step(gradients.by_name, gradients.harmonics, optimizer, at, rows)

@@ -104,7 +104,7 @@ def test_gradients_through_a_merge_are_those_of_the_reference_and_finite_differe
             torch.zeros(()),
         )
 
-    # What a renderer returns: gradients of quaternions and scales as they are drawn.
+    # Gradients of quaternions and scales as they are drawn, which a renderer returns.
     for tensor in own.values():
         tensor.requires_grad_()
     shown = own["means"], covariances(own["quats"], own["scales"]), own["opacities"], own["sh"]

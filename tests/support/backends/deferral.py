@@ -24,7 +24,7 @@ _ATTRIBUTES = {
 }
 _ALLOCATIONS = {"empty", "empty_like", "new_empty", "empty_strided"}
 _VIEWS = {"view", "expand", "detach", "unsqueeze", "squeeze", "unbind", "split", "permute"}
-# What waits for a GPU, too; other functions are queued there.
+# Functions that wait for a GPU, too; others are queued there.
 _READS = {"tolist", "item", "cpu", "numpy", "nonzero", "__int__", "__float__", "__bool__", "__index__"}
 _PLAIN_INDICES = int, slice, type(None), type(Ellipsis)
 

@@ -15,7 +15,7 @@ def assert_steady_on_device(step: Callable[[], object], native: ModuleType) -> N
 
 def assert_steady_on_host(step: Callable[[], object]) -> None:
     """Runs a step several times; fails if later ones take memory from the system."""
-    # What earlier tests left would be given back meanwhile, ten seconds after its last use.
+    # Memory that earlier tests left would be given back meanwhile, ten seconds after its last use.
     _native.pool_trim()
     _assert_steady(step, _native.pool_system_allocations, _native.pool_bytes)
 

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import os
 import signal
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
 from lumigrad.client import Client, Gaussians, InvalidArgument, Loss, Mcmc, TrainingLost
-from lumigrad.client.errors import ResourceExhausted
+from lumigrad.client.aio import AsyncClient
+from lumigrad.client.errors import DeadlineExceeded, LumigradError, ResourceExhausted
+from lumigrad.v1 import training_pb2
+from support.calls.raw_calls import RawClient
+from support.calls.raw_training import RawTraining
 from support.training.scenes import sphere_lesson
 from support.training.streets import ROW_BYTES, street_lesson
 from support.workers.spooling import spooling
@@ -24,6 +33,9 @@ POOL: dict[str, Any] = {"pool_bytes": WHOLE_BYTES // 4}
 STEPS = 120
 SMALL = street_lesson(3000, seed=1)
 SMALL_POOL = {"pool_bytes": 1792 * ROW_BYTES}
+ENDLESS: dict[str, Any] = {"total_steps": 10_000, "seed": 1, **SMALL_POOL}
+# Steps of a request.
+RUN = 32
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +168,87 @@ def test_a_worker_that_dies_costs_nothing(number: signal.Signals, spooled: Clien
         found = trainer.scene()
     assert isinstance(expected, Gaussians) and isinstance(found, Gaussians)
     assert_equal(found, expected)
+
+
+def assert_goes_on(client: Client, training_id: str, lease: str, photographs: list[np.ndarray]) -> None:
+    """A training is as one of as many steps that nothing has interrupted, and remains so; ends it."""
+    with client.resume_trainer(training_id, lease) as trainer:
+        number = trainer.step_number
+        found = [trainer.scene()]
+        list(trainer.steps(8))
+        found.append(trainer.scene())
+    with client.trainer(SMALL.scene, SMALL.cameras, photographs, **ENDLESS) as trainer:
+        for count, scene in zip((number, 8), found, strict=True):
+            list(trainer.steps(count))
+            expected = trainer.scene()
+            assert isinstance(expected, Gaussians) and isinstance(scene, Gaussians)
+            assert_equal(scene, expected)
+
+
+@pytest.mark.parametrize("how", ["cancelled", "overdue"])
+def test_a_run_of_steps_that_ends_early_leaves_whole_steps(how: str, process: WorkerProcess, spooled: Client) -> None:
+    photographs = SMALL.target_images(spooled)
+    trainer = spooled.trainer(SMALL.scene, SMALL.cameras, photographs, **ENDLESS)
+    trainer.close(finish=False)
+    raw, number, seconds = RawClient(process.target), 0, 0.5
+    # Ended within a run: a busy machine may not have begun the first, or be between two.
+    while number % RUN == 0:
+        start = training_pb2.TrainingStart(training_id=trainer.training_id, lease=trainer.lease)
+        training = RawTraining(raw, start, **({"timeout": seconds} if how == "overdue" else {}))
+        for first in range(number, number + 1000 * RUN, RUN):
+            training.send(step=training_pb2.Step(number=first, count=RUN, batch=1))
+        with pytest.raises(grpc.RpcError) as error:
+            # The reply to the start, and one to each run.
+            for count in itertools.count():
+                training.reply()
+                if how == "cancelled" and count == 1:
+                    training.call.cancel()
+        code = {"cancelled": grpc.StatusCode.CANCELLED, "overdue": grpc.StatusCode.DEADLINE_EXCEEDED}[how]
+        assert error.value.code() == code
+        training.close()
+        resumed = spooled.resume_trainer(trainer.training_id, trainer.lease)
+        number, seconds = resumed.step_number, 2 * seconds
+        resumed.close(finish=False)
+    raw.close()
+    assert_goes_on(spooled, trainer.training_id, trainer.lease, photographs)
+
+
+def test_a_trainer_goes_on_after_a_deadline_and_after_a_cancelled_loop(process: WorkerProcess, spooled: Client) -> None:
+    photographs = SMALL.target_images(spooled)
+    begun = spooled.trainer(SMALL.scene, SMALL.cameras, photographs, **ENDLESS)
+    begun.close(finish=False)
+    trainer = spooled.resume_trainer(begun.training_id, begun.lease, timeout_s=3.0)
+    steps = trainer.steps(1000)
+    next(steps)
+    os.kill(process.process.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(DeadlineExceeded):
+            list(steps)
+    finally:
+        os.kill(process.process.pid, signal.SIGCONT)
+    assert next(trainer.steps(1)).number == trainer.step_number - 1
+    trainer.close(finish=False)
+
+    async def cancelled() -> None:
+        async with AsyncClient(process.target) as client:
+            training = await client.resume_trainer(begun.training_id, begun.lease)
+            first, is_moving = training.step_number, asyncio.Event()
+
+            async def run() -> None:
+                async for _ in training.steps(1000):
+                    is_moving.set()
+
+            task = asyncio.create_task(run())
+            await is_moving.wait()
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            step = await training.step()
+            assert step.number == training.step_number - 1 > first
+            await training.close(finish=False)
+
+    asyncio.run(cancelled())
+    assert_goes_on(spooled, begun.training_id, begun.lease, photographs)
 
 
 def test_what_concerns_all_gaussians_is_refused(spooled: Client, client: Client) -> None:

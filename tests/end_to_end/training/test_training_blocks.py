@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,13 @@ import pytest
 
 from lumigrad.client import Client, Gaussians, InvalidArgument, Loss, Mcmc, TrainingLost
 from lumigrad.client.aio import AsyncClient
-from lumigrad.client.errors import DeadlineExceeded, LumigradError, ResourceExhausted
+from lumigrad.client.errors import DeadlineExceeded, ResourceExhausted
 from lumigrad.v1 import training_pb2
 from support.calls.raw_calls import RawClient
 from support.calls.raw_training import RawTraining
 from support.training.scenes import sphere_lesson
 from support.training.streets import ROW_BYTES, street_lesson
+from support.workers.slow_render import wait_until
 from support.workers.spooling import spooling
 from support.workers.worker import WorkerProcess, worker
 
@@ -251,6 +252,26 @@ def test_a_trainer_goes_on_after_a_deadline_and_after_a_cancelled_loop(process: 
     assert_goes_on(spooled, begun.training_id, begun.lease, photographs)
 
 
+@contextmanager
+def flood(client: Client) -> Iterator[list[int]]:
+    """Store ever new scenes for the length of a `with` block; the list has the number of each."""
+    stored: list[int] = []
+    is_over = threading.Event()
+
+    def store() -> None:
+        while not is_over.is_set():
+            client.put(street_lesson(2000, seed=100 + len(stored)).scene)
+            stored.append(len(stored))
+
+    thread = threading.Thread(target=store)
+    thread.start()
+    try:
+        yield stored
+    finally:
+        is_over.set()
+        thread.join()
+
+
 def test_what_concerns_all_gaussians_is_refused(spooled: Client, client: Client) -> None:
     photographs = SMALL.target_images(spooled)
     for options, message in (
@@ -306,3 +327,37 @@ def test_a_tenant_has_its_share_of_the_spool_and_idle_trainings_make_room(tmp_pa
             np.testing.assert_array_equal(trainer.scene().means, begun.means)
             trainer.close()
         assert process.metric("lumigrad_training_bytes") == 0
+
+
+def test_the_scenes_of_another_tenant_change_nothing_of_a_training(spooled: Client, tmp_path: Path) -> None:
+    """They fill memory and disk; the worker is killed meanwhile, and the training's scene is on the disk alone."""
+    photographs = SMALL.target_images(spooled)
+    options = {"total_steps": 40, "seed": 1, "snapshot_every": 8, **SMALL_POOL}
+    with spooled.trainer(SMALL.scene, SMALL.cameras, photographs, **options) as trainer:
+        list(trainer.steps(24))
+        expected = trainer.scene()
+    tokens = {"one": "a-token-of-the-first", "other": "a-token-of-the-other"}
+    limits = ("--scene-mib", "2", "--spool-mib", "16", "--max-payload-mib", "1", "--crash-seconds", "0.1")
+    with (
+        spooling(tmp_path, *limits, tokens=tokens) as process,
+        Client(process.target, token=tokens["one"], retry_s=60) as one,
+        Client(process.target, token=tokens["other"], retry_s=60) as other,
+        flood(other) as stored,
+        one.trainer(SMALL.scene, SMALL.cameras, photographs, **options) as trainer,
+    ):
+        list(trainer.steps(12))
+        starts = process.log.count("worker started")
+        os.kill(process.worker_pid, signal.SIGKILL)
+        process.wait_for_log("worker started", count=starts + 1)
+        list(trainer.steps(12))
+        assert trainer.resumed == 1
+        before = len(stored)
+        wait_until(lambda: len(stored) > before + 40, "scenes of the other tenant")
+        for store in ("scenes", "spool"):
+            assert process.metric("lumigrad_evictions_total", store=store) > 0
+        found = trainer.scene()
+        published = one.get(trainer.publish().scene_id, with_tensors=True).scene
+        # Also where the scene with which it began is gone.
+        assert isinstance(expected, Gaussians) and isinstance(found, Gaussians) and isinstance(published, Gaussians)
+        assert_equal(found, expected)
+        assert_equal(published, expected)

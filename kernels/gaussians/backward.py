@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from lumigrad.kernels import _native
-from lumigrad.kernels.buffers import empty
+from lumigrad.kernels.buffers import empty, output_buffer
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians import pose_gradient, sensor
 from lumigrad.kernels.gaussians.engine import engine_for
@@ -121,9 +121,15 @@ def backward(
 
 
 def backward_steps(
-    state: State, output_gradients: Mapping[str, torch.Tensor], wanted: Sequence[str] | None = None
+    state: State,
+    output_gradients: Mapping[str, torch.Tensor],
+    wanted: Sequence[str] | None = None,
+    into: Mapping[str, torch.Tensor] | None = None,
 ) -> Steps[Backward]:
-    """Do what `backward` does in steps, between which others may run on the same thread, but with other states."""
+    """Do what `backward` does in steps, between which others may run on the same thread, but with other states.
+
+    Gradients of the scene's tensors are written to the tensors of `into`, by name; others are allocated.
+    """
     if not isinstance(state, State):
         raise ArgumentError("state", "the state of a forward with retain=True", type(state).__name__)
     names = tuple(state.gaussians.tensors()) if wanted is None else tuple(wanted)
@@ -131,7 +137,11 @@ def backward_steps(
     upstream = _check_upstream(state, output_gradients)
     of_surface = _surface_backward(state, upstream)
     device, scene = state.gaussians.device, state.gaussians.tensors()
-    tensors = {name: empty(_shape(state, name), torch.float32, device) for name in names if name not in _POSES}
+    tensors = {
+        name: output_buffer(name, into, _shape(state, name), torch.float32, device)
+        for name in names
+        if name not in _POSES
+    }
     touched = empty(scene["opacities"].shape, torch.int32, device)
     sums = _pose_sums(state, names, device)
     native = {name: _native_shape(state, name, tensor) for name, tensor in tensors.items()}

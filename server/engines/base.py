@@ -65,8 +65,8 @@ class ForwardSteps(Protocol):
         """Computes outputs, into the tensors of `into` where the engine supports that: images, and its `levels`."""
 
 
-# Computes the gradients that are named from a state and those of the outputs.
-BackwardSteps = Callable[[Any, Tensors, Sequence[str]], Steps[Backward]]
+# Computes the gradients that are named from a state and those of the outputs; `Engine.rows` says which into `into`.
+BackwardSteps = Callable[..., Steps[Backward]]
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,7 @@ class Engine:
         batched: Combines several plans of one kind and scene, and their inputs; the outputs are concatenated.
         shared: The parts that a state shares with others and does not count.
         levels: The images that a forward pass writes as levels where `into` has uint8 for them.
+        rows: The shapes of the gradients of a state that a backward pass writes where an argument `into` has room.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Engine:
     batched: Callable[[Sequence[Any], Sequence[Any]], tuple[Plan, Any]]
     shared: Callable[[Any], Collection[Sized]] = lambda _: ()
     levels: Collection[str] = ()
+    rows: Callable[[Any], Shapes] = lambda _: {}
 
     def forward(
         self,

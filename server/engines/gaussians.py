@@ -34,7 +34,7 @@ from lumigrad.server.engines.cameras import (
     outline,
     projection_method,
 )
-from lumigrad.server.engines.content import Rules, Shapes, Tensors, check_shape
+from lumigrad.server.engines.content import Rules, Shapes, Tensors, check_shape, shapes_of
 from lumigrad.server.engines.rays import RAY_VALUES, given_rays, stacked
 from lumigrad.server.engines.requests import (
     Plan,
@@ -468,4 +468,11 @@ def _forward(plan: GaussianPlan, inputs: Tensors, outputs: Sequence[str], **opti
         return (yield from steps)
 
 
-GAUSSIANS = RenderEngine(KIND, _forward, gaussians.backward_steps, levels=("color",), plan=gaussian_plan)
+GAUSSIANS = RenderEngine(
+    KIND,
+    _forward,
+    gaussians.backward_steps,
+    levels=("color",),
+    rows=lambda state: shapes_of(state.gaussians.tensors()),
+    plan=gaussian_plan,
+)

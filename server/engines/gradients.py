@@ -83,6 +83,11 @@ class Wanted:
             message = render_pb2.GradientFormat(dtype=message.dtype, sparse=has_rows)
         return Wanted(wanted, message)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether gradients travel as they are computed."""
+        return not self.format.sparse and TORCH_DTYPES[self.format.dtype] == torch.float32
+
     def bytes(self, plan: Plan, limits: Limits) -> int:
         """The largest size of the reply, checked against the limits."""
         size = _INDEX_BYTES * plan.count if self.format.sparse else 0

@@ -28,7 +28,7 @@ from lumigrad.server.device.jobs import BatchEntry
 from lumigrad.server.device.memory import Cost, DeviceMemory
 from lumigrad.server.device.transfer import Delivery, Transfer
 from lumigrad.server.engines.base import Engine, Forward, Sized
-from lumigrad.server.engines.content import Content, Tensors, uploader
+from lumigrad.server.engines.content import Content, Shapes, Tensors, uploader
 from lumigrad.server.engines.detail import Cut
 from lumigrad.server.engines.gradients import Gradients, Wanted, formatted, total_of
 from lumigrad.server.engines.images import ImageFormats
@@ -183,9 +183,12 @@ class EngineRunner:
     ) -> Steps[Delivery[Gradients]]:
         """Differentiate a forward pass that was retained, in steps."""
         task, before_view = retained.task, self._transfer.paced(call.check)
-        engine, arguments = task.engine, (retained.state, output_gradients, wanted.names)
+        state, options = retained.state, {}
+        if self._transfer.is_cpu and wanted.is_plain:
+            options = _rooms(task.engine.rows(state), wanted.names, call.lane)
         with arguments_of("spec"):
-            result = yield from _checked(engine.backward_steps(*arguments), before_view)
+            steps = task.engine.backward_steps(state, output_gradients, wanted.names, **options)
+            result = yield from _checked(steps, before_view)
         self._transfer.finish()
         call.times.add_kernel(result.times.milliseconds())
         with call.times.stage("download"):
@@ -276,6 +279,13 @@ class EngineRunner:
             elif are_levels:
                 buffers[name] = empty(shape, torch.uint8, self._transfer.device)
         return buffers
+
+
+def _rooms(shapes: Shapes, names: Sequence[str], lane: NoLane) -> dict[str, Tensors]:
+    """The argument of a backward pass for the gradients for which a lane has room; none if it has no room."""
+    shared = {name: lane.allocate(shapes[name], np.dtype(np.float32)) for name in names if name in shapes}
+    into = {name: torch.from_numpy(array) for name, array in shared.items() if array is not None}
+    return {"into": into} if into else {}
 
 
 def _are_levels(name: str, engine: Engine, formats: Sequence[ImageFormats]) -> bool:

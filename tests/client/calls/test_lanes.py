@@ -93,6 +93,15 @@ def test_results_are_the_same_bit_for_bit(worker_process: WorkerProcess, stream:
     assert worker_process.metric("lumigrad_lane_fallbacks_total") == before
 
 
+def test_gradients_of_gaussians_are_computed_where_the_client_reads_them(shared: Client) -> None:
+    gaussians = Gaussians(**{name: np.repeat(array, 200, axis=0) for name, array in post().tensors.items()})
+    frame = shared.render(gaussians, CAMERA, retain=True)
+    plain, halved = (frame.backward(frame.color, gradient_format=form) for form in ("float32", "float16"))
+    # The stage in which gradients are copied to shared memory.
+    assert "encode" not in plain.timings.stages and "encode" in halved.timings.stages
+    assert all(array.nbytes >= 1 << 18 for array in plain.values())
+
+
 @pytest.mark.parametrize(
     ("nbytes", "seals", "is_mapped"),
     [(8192, fcntl.F_SEAL_SHRINK, True), (4096, fcntl.F_SEAL_SHRINK, False), (8192, fcntl.F_SEAL_GROW, False)],

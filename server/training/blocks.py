@@ -144,12 +144,14 @@ class Blocks:
         """All pages, as many at a time as there is room for."""
         return np.array_split(np.arange(len(self._bounds)), -(-len(self._bounds) // self._most_pages))
 
-    def copy_to(self, scene: Tensors, pages: Pages, optimizer: Optimizer, step: int) -> None:
-        """Copy what some pages have of a scene before a step to its tensors."""
+    def copy_to(self, scene: Tensors, pages: Pages, optimizer: Optimizer, step: int) -> Tensors:
+        """Copy what some pages have of a scene before a step to its tensors; returns it in the order of pages."""
         numbers = torch.cat([self.order[start:end] for start, end in self._runs(pages)])
-        for name, value in self.loaded(pages, optimizer, step).values.items():
+        values = self.loaded(pages, optimizer, step).values
+        for name, value in values.items():
             device = scene[name].device
             scene[name][numbers.to(device)] = value.to(device)
+        return values
 
     def _bound(self) -> None:
         """Compute the bounds of pages that have changed."""

@@ -8,11 +8,13 @@ from functools import partial
 import numpy as np
 import torch
 
+from lumigrad.kernels.steps import Steps
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.streams import frames_of
 from lumigrad.server.core.call import Call, NoLane
 from lumigrad.server.core.errors import SceneNotFoundError, VersionMismatchError
 from lumigrad.server.device.memory import Cost
+from lumigrad.server.device.transfer import Delivery, Download
 from lumigrad.server.scenes.clouds import CloudContent, KeptTensors
 from lumigrad.server.scenes.lookup import stored_scene, with_stored
 from lumigrad.server.storage.tenants import Runtime
@@ -37,22 +39,23 @@ def publish(training: Training[TrainingState], runtime: Runtime, call: Call) -> 
         raise VersionMismatchError(state.scene_id, state.version, old.version)
     rules = old.content.rules
 
-    def copy() -> KeptTensors:
-        blocks = state.blocks
+    def copies() -> Steps[Delivery[KeptTensors]]:
+        values, blocks = state.parameters.values, state.blocks
         if blocks is None:
-            copies = {name: tensor.clone() for name, tensor in state.parameters.values.items()}
+            copied = {name: tensor.clone() for name, tensor in values.items()}
+            rules.check_values(copied, "start.scene")
         else:
-            copies = {name: torch.empty_like(it, device=blocks.device) for name, it in state.parameters.values.items()}
+            copied = {name: torch.empty_like(tensor, device=blocks.device) for name, tensor in values.items()}
             for pages in blocks.parts():
+                yield
                 call.check()
-                blocks.copy_to(copies, pages, state.plan.optimizer, state.step)
-        rules.check_values(copies, "start.scene")
+                rules.check_values(blocks.copy_to(copied, pages, state.plan.optimizer, state.step), "start.scene")
         runtime.transfer.finish()
-        return KeptTensors.of(copies)
+        return Delivery(KeptTensors.of(copied), Download(()))
 
     cost = Cost(bytes=sum(tensor.nbytes for tensor in state.parameters.values.values()), is_repeatable=True)
     runtime.memory.check(cost)
-    kept = runtime.executor.run(copy, call, cost)
+    kept = runtime.executor.deliver_steps(copies, call, cost)
     update_id = f"{training.training_id}:{state.step}:{secrets.token_hex(_RANDOM_BYTES)}"
     own_id = _own_id(training.training_id, state) if state.plan.message.keeps_shared_scene else ""
     content = CloudContent.of(rules, kept)

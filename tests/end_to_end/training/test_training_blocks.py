@@ -6,9 +6,8 @@ import asyncio
 import itertools
 import os
 import signal
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,14 @@ import grpc
 import numpy as np
 import pytest
 
-from lumigrad.client import Client, Gaussians, InvalidArgument, Loss, Mcmc, TrainingLost
+from lumigrad.client import Client, Gaussians, InvalidArgument, Loss, Mcmc
 from lumigrad.client.aio import AsyncClient
 from lumigrad.client.errors import DeadlineExceeded, ResourceExhausted
 from lumigrad.v1 import training_pb2
 from support.calls.raw_calls import RawClient
 from support.calls.raw_training import RawTraining
 from support.training.scenes import sphere_lesson
-from support.training.streets import ROW_BYTES, street_lesson
-from support.workers.slow_render import wait_until
+from support.training.streets import ROW_BYTES, assert_equal, street_lesson
 from support.workers.spooling import spooling
 from support.workers.worker import WorkerProcess, worker
 
@@ -69,11 +67,6 @@ def psnr(client: Client, scene: Gaussians, photographs: list[np.ndarray]) -> flo
     pictures = [np.clip(client.render(scene, camera).color, 0, 1) for camera in LESSON.cameras]
     errors = [np.square(a - b / 255).mean() for a, b in zip(pictures, photographs, strict=True)]
     return float(-10 * np.log10(errors).mean())
-
-
-def assert_equal(found: Gaussians, expected: Gaussians) -> None:
-    for name, tensor in expected.tensors.items():
-        np.testing.assert_array_equal(found.tensors[name], tensor, name)
 
 
 def test_a_pool_of_a_quarter_gives_the_psnr_of_the_whole(
@@ -167,7 +160,6 @@ def test_a_worker_that_dies_costs_nothing(number: signal.Signals, spooled: Clien
         list(trainer.steps(10))
         assert trainer.resumed == 2
         found = trainer.scene()
-    assert isinstance(expected, Gaussians) and isinstance(found, Gaussians)
     assert_equal(found, expected)
 
 
@@ -182,7 +174,6 @@ def assert_goes_on(client: Client, training_id: str, lease: str, photographs: li
         for count, scene in zip((number, 8), found, strict=True):
             list(trainer.steps(count))
             expected = trainer.scene()
-            assert isinstance(expected, Gaussians) and isinstance(scene, Gaussians)
             assert_equal(scene, expected)
 
 
@@ -252,26 +243,6 @@ def test_a_trainer_goes_on_after_a_deadline_and_after_a_cancelled_loop(process: 
     assert_goes_on(spooled, begun.training_id, begun.lease, photographs)
 
 
-@contextmanager
-def flood(client: Client) -> Iterator[list[int]]:
-    """Store ever new scenes for the length of a `with` block; the list has the number of each."""
-    stored: list[int] = []
-    is_over = threading.Event()
-
-    def store() -> None:
-        while not is_over.is_set():
-            client.put(street_lesson(2000, seed=100 + len(stored)).scene)
-            stored.append(len(stored))
-
-    thread = threading.Thread(target=store)
-    thread.start()
-    try:
-        yield stored
-    finally:
-        is_over.set()
-        thread.join()
-
-
 def test_what_concerns_all_gaussians_is_refused(spooled: Client, client: Client) -> None:
     photographs = SMALL.target_images(spooled)
     for options, message in (
@@ -300,64 +271,3 @@ def test_a_pool_without_room_for_a_view_is_refused_before_a_step(process: Worker
             client.trainer(SMALL.scene, SMALL.cameras, photographs, pool_bytes=255 * ROW_BYTES)
         # Its scene and file are free again.
         client.trainer(SMALL.scene, SMALL.cameras, photographs, **SMALL_POOL).close()
-
-
-def test_a_tenant_has_its_share_of_the_spool_and_idle_trainings_make_room(tmp_path: Path) -> None:
-    tokens = tmp_path / "tokens"
-    tokens.write_text("one: a-token-of-the-first\nother: a-token-of-the-other\n")
-    options = ("--tokens-file", str(tokens), "--spool", str(tmp_path / "spool"), "--max-payload-mib", "2")
-    limits = ("--tenant-spool-mib", "5", "--tenant-training-mib", "2", "--training-mib", "64", "--scene-mib", "64")
-    with (
-        worker("--device", "cpu", *options, *limits) as process,
-        Client(process.target, token="a-token-of-the-first") as one,
-        Client(process.target, token="a-token-of-the-other") as other,
-    ):
-        half = Gaussians(**{name: tensor[:8000] for name, tensor in LESSON.scene.tensors.items()})
-        cameras = [LESSON.cameras[0]]
-        with pytest.raises(ResourceExhausted, match="tenant-spool-mib"):
-            one.trainer(LESSON.scene, cameras, pool_bytes=1_600_000)
-        kept = one.trainer(half, cameras, pool_bytes=1_600_000)
-        kept.close(finish=False)
-        theirs = other.trainer(half, cameras, pool_bytes=1_600_000)
-        # One's share has room for a single pool: the idle training and its file go.
-        again = one.trainer(SMALL.scene, cameras, pool_bytes=SMALL_POOL["pool_bytes"])
-        with pytest.raises(TrainingLost):
-            one.resume_trainer(kept.training_id, kept.lease)
-        for trainer, begun in ((theirs, half), (again, SMALL.scene)):
-            np.testing.assert_array_equal(trainer.scene().means, begun.means)
-            trainer.close()
-        assert process.metric("lumigrad_training_bytes") == 0
-
-
-def test_the_scenes_of_another_tenant_change_nothing_of_a_training(spooled: Client, tmp_path: Path) -> None:
-    """They fill memory and disk; the worker is killed meanwhile, and the training's scene is on the disk alone."""
-    photographs = SMALL.target_images(spooled)
-    options = {"total_steps": 40, "seed": 1, "snapshot_every": 8, **SMALL_POOL}
-    with spooled.trainer(SMALL.scene, SMALL.cameras, photographs, **options) as trainer:
-        list(trainer.steps(24))
-        expected = trainer.scene()
-    tokens = {"one": "a-token-of-the-first", "other": "a-token-of-the-other"}
-    limits = ("--scene-mib", "2", "--spool-mib", "16", "--max-payload-mib", "1", "--crash-seconds", "0.1")
-    with (
-        spooling(tmp_path, *limits, tokens=tokens) as process,
-        Client(process.target, token=tokens["one"], retry_s=60) as one,
-        Client(process.target, token=tokens["other"], retry_s=60) as other,
-        flood(other) as stored,
-        one.trainer(SMALL.scene, SMALL.cameras, photographs, **options) as trainer,
-    ):
-        list(trainer.steps(12))
-        starts = process.log.count("worker started")
-        os.kill(process.worker_pid, signal.SIGKILL)
-        process.wait_for_log("worker started", count=starts + 1)
-        list(trainer.steps(12))
-        assert trainer.resumed == 1
-        before = len(stored)
-        wait_until(lambda: len(stored) > before + 40, "scenes of the other tenant")
-        for store in ("scenes", "spool"):
-            assert process.metric("lumigrad_evictions_total", store=store) > 0
-        found = trainer.scene()
-        published = one.get(trainer.publish().scene_id, with_tensors=True).scene
-        # Also where the scene with which it began is gone.
-        assert isinstance(expected, Gaussians) and isinstance(found, Gaussians) and isinstance(published, Gaussians)
-        assert_equal(found, expected)
-        assert_equal(published, expected)

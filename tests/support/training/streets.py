@@ -37,3 +37,10 @@ def street_lesson(count: int = 20_000, seed: int = 0) -> Lesson:
 def _outwards(angle: float) -> Camera:
     x, z = np.cos(angle), np.sin(angle)
     return Camera.look_at((5 * x, 0, 5 * z), (6 * x, 0, 6 * z), (0, -1, 0), width=96, height=64, fov_degrees=30)
+
+
+def assert_equal(found: object, expected: object) -> None:
+    """Both are Gaussians, with the same bits."""
+    assert isinstance(found, Gaussians) and isinstance(expected, Gaussians)
+    for name, tensor in expected.tensors.items():
+        np.testing.assert_array_equal(found.tensors[name], tensor, name)

@@ -11,8 +11,16 @@ from support.reports import shortened
 
 FAILING = """
 import numpy as np
+import pytest
 
-def test_long():
+class Process:
+    log = "the last line of the worker"
+
+@pytest.fixture
+def worker():
+    return Process()
+
+def test_long(worker):
     print("\\n".join(map(str, range(5000))))
     print("x" * 5000)
     assert np.zeros(4_000_000, np.uint8).tobytes() == b"", "the value"
@@ -28,6 +36,7 @@ def test_a_failure_prints_a_screen_and_names_its_error(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tests, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "AssertionError: the value" in done.stdout
+    assert "Log of worker" in done.stdout and "the last line of the worker" in done.stdout
     assert "lines ...]" in done.stdout and "characters ...]" in done.stdout
     assert len(done.stdout.splitlines()) < 150 and len(done.stdout) < 20_000
 

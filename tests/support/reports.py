@@ -1,4 +1,4 @@
-"""A pytest plugin: the report of a failed test fills a screen or two, whatever it compared.
+"""A pytest plugin: the report of a failed test fills a screen or two, and ends with the logs of its workers.
 
 A falsifying example or a difference of arrays can have millions of characters.
 """
@@ -19,6 +19,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """Shortens the report of a failure."""
     report = yield
     if report.failed:
+        # Processes that fixtures start have logs.
+        logs = {name: getattr(value, "log", None) for name, value in getattr(item, "funcargs", {}).items()}
+        report.sections += [(f"Log of {name}", log) for name, log in logs.items() if isinstance(log, str)]
         report.sections = [(name, shortened(content)) for name, content in report.sections]
         if isinstance(report.longrepr, ExceptionChainRepr):
             _shorten(report.longrepr)

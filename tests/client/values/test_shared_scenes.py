@@ -27,6 +27,12 @@ from support.workers.worker import WorkerProcess
 CAMERA = Camera.look_at((0, 0, 4), (0, 0, 0), width=32, height=24)
 
 
+@pytest.fixture(autouse=True)
+def logs_of_clients(caplog: pytest.LogCaptureFixture) -> None:
+    """A failed test shows which calls were repeated: a scene stays if its put or its end was."""
+    caplog.set_level("INFO", logger="lumigrad")
+
+
 @pytest.fixture
 def other(worker_process: WorkerProcess) -> Iterator[Client]:
     """The client of another program."""

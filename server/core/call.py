@@ -48,6 +48,8 @@ _SLACK_SECONDS = 0.05
 
 # Allocates a buffer of that many bytes for an upload; BusyError if there is no room.
 Allocate = Callable[[int], memoryview]
+# Counts bytes, likewise, that are elsewhere.
+Reserve = Callable[[int], None]
 
 
 class NoLane:

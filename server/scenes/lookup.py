@@ -13,6 +13,7 @@ from lumigrad.protos.errors import ProtocolError
 from lumigrad.protos.hashing import content_hash
 from lumigrad.protos.tensors import PayloadReader
 from lumigrad.server.core import logs
+from lumigrad.server.core.accounts import Reservation
 from lumigrad.server.core.call import Allocate, Call, held
 from lumigrad.server.core.errors import (
     BusyError,
@@ -132,7 +133,11 @@ def named_scene(runtime: Runtime, call: Call, name: str) -> StoredScene:
 
 def read_named(runtime: Runtime, named: NamedScene, allocate: Allocate) -> StoredScene:
     """Read a scene from its files into memory that `allocate` gives, and store it."""
-    message, reader = named.read(_checked(runtime, allocate))
+    copies = Reservation(runtime.payload_memory.account, runtime.tenant)
+    try:
+        message, reader = named.read(_checked(runtime, allocate), copies.add)
+    finally:
+        copies.release()
     kind = kind_of(message, "scene")
     try:
         content = _read_content(runtime, kind.arrival(message, runtime, kind.name), reader, Cost(is_repeatable=True))

@@ -20,7 +20,7 @@ from lumigrad.protos.drive.json_node import ManifestError
 from lumigrad.protos.drive.manifest import EgoMask, GaussianFile, Manifest, read_manifest, read_manifests
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
-from lumigrad.server.core.call import Allocate
+from lumigrad.server.core.call import Allocate, Reserve
 from lumigrad.server.core.config import ConfigError
 from lumigrad.server.core.errors import SceneFilesError
 from lumigrad.server.core.limits import require
@@ -67,8 +67,8 @@ class DriveScene:
             raise SceneFilesError(f"scene {self.scene_id}: its files have changed since they were read; try again")
         return list(pairwise(np.cumsum([0, *counts]).tolist()))
 
-    def load(self, allocate: Allocate) -> tuple[scene_pb2.Scene, PayloadReader]:
-        """Read all files into one cloud, in which each file's Gaussians keep its axes."""
+    def load(self, allocate: Allocate, _: Reserve) -> tuple[scene_pb2.Scene, PayloadReader]:
+        """Read all files into one cloud, in which each file's Gaussians keep its axes; nothing is copied elsewhere."""
         parts = [self._tensors(file) for file in self.manifest.files]
         most = max(part["sh"].shape[1] for part in parts)
         for part in parts:

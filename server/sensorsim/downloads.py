@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from lumigrad.protos.drive.manifest import GaussianFile, Manifest
 from lumigrad.protos.tensors import PayloadReader
-from lumigrad.server.core.call import Allocate
+from lumigrad.server.core.call import Allocate, Reserve
 from lumigrad.server.core.config import ConfigError
 from lumigrad.server.core.errors import SceneFilesError
 from lumigrad.server.core.limits import require
@@ -77,15 +77,15 @@ class SceneDownloads:
         assert digest is not None
         url = parts._replace(fragment="").geturl()
 
-        def load(allocate: Allocate) -> tuple[scene_pb2.Scene, PayloadReader]:
+        def load(allocate: Allocate, reserve: Reserve) -> tuple[scene_pb2.Scene, PayloadReader]:
             # The file has no name, so that nothing of it stays if the process is killed; readers open it by a link.
             with tempfile.TemporaryFile() as content, tempfile.TemporaryDirectory(prefix="lumigrad-") as folder:
-                self._download(url, digest[1], content)
+                self._download(url, digest[1], content, reserve)
                 file = Path(folder) / f"scene{suffix}"
                 file.symlink_to(f"/proc/self/fd/{content.fileno()}")
                 only = (GaussianFile(file, file.name),)
                 manifest = Manifest(file.parent, url, None, (0.0, 0.0, 0.0), only, (), (), (), ())
-                return DriveScene(manifest, self._read).load(allocate)
+                return DriveScene(manifest, self._read).load(allocate, reserve)
 
         return NamedScene(address, load, lambda *_: None, is_remote=True)
 
@@ -100,11 +100,11 @@ class SceneDownloads:
             for root in self._roots
         )
 
-    def _download(self, url: str, digest: str, to: IO[bytes]) -> None:
-        """Write what is at an address to a file; SceneFilesError unless it has this digest."""
+    def _download(self, url: str, digest: str, to: IO[bytes], reserve: Reserve) -> None:
+        """Write what is at an address to a file, whose bytes it reserves; SceneFilesError unless it has this digest."""
         try:
             with self._opener.open(url, timeout=_SILENCE_S) as answer:
-                found = self._copied(url, answer, to)
+                found = self._copied(url, answer, to, reserve)
             to.flush()
         except (OSError, http.client.HTTPException, ValueError) as error:
             why = f"{error.code} {error.reason}" if isinstance(error, urllib.error.HTTPError) else error
@@ -112,16 +112,20 @@ class SceneDownloads:
         if found != digest:
             raise SceneFilesError(f"{url[:_SHOWN]}: expected a file with the SHA-256 digest {digest}, got {found}")
 
-    def _copied(self, url: str, answer: Any, to: IO[bytes]) -> str:
+    def _copied(self, url: str, answer: Any, to: IO[bytes], reserve: Reserve) -> str:
         """Copy an answer, and return its digest."""
         until, size, digest = time.monotonic() + _LONGEST_S, 0, hashlib.sha256()
-        announced = int(answer.headers.get("Content-Length") or 0)
+        announced, counted = int(answer.headers.get("Content-Length") or 0), 0
         while True:
             # One read: waiting for a whole block, a server that sends single bytes would escape the limit of time.
             block = answer.read1(_BLOCK_BYTES)
             size += len(block)
-            if max(size, announced) > self._most_bytes:
+            known = max(size, announced)
+            if known > self._most_bytes:
                 raise SceneFilesError(f"{url[:_SHOWN]}: expected at most {self._most_bytes:,} bytes, got more")
+            if known > counted:
+                reserve(known - counted)
+                counted = known
             if not block:
                 return digest.hexdigest()
             if time.monotonic() > until:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from lumigrad.protos.tensors import PayloadReader
-from lumigrad.server.core.call import Allocate
+from lumigrad.server.core.call import Allocate, Reserve
 from lumigrad.v1 import scene_pb2
 
 _ADDRESSES = ("file:", "https:")
@@ -24,14 +24,15 @@ class NamedScene:
     """A scene in files.
 
     Attributes:
-        read: Reads the files into memory that it allocates; the scene's header, and the reader of its tensors.
+        read: Reads the files into memory that it allocates, and reserves what copies of them take meanwhile; returns
+            the scene's header, and the reader of its tensors.
         on_stored: Called with the content hash, and the reader that `read` has returned, before calls find the scene.
         content_hash: Of the content as last read; empty before.
         is_remote: Whether `read` waits for another machine.
     """
 
     name: str
-    read: Callable[[Allocate], tuple[scene_pb2.Scene, PayloadReader]]
+    read: Callable[[Allocate, Reserve], tuple[scene_pb2.Scene, PayloadReader]]
     on_stored: Callable[[str, PayloadReader], None]
     content_hash: str = ""
     is_remote: bool = False

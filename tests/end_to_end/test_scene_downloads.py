@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 import hashlib
 import http.server
 import os
+import signal
 import ssl
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,13 +20,25 @@ import numpy as np
 import pytest
 
 from lumigrad.client import Camera, Client, Gaussians
-from lumigrad.client.errors import DeadlineExceeded, InvalidArgument, LumigradError
+from lumigrad.client.aio import AsyncClient
+from lumigrad.client.errors import DeadlineExceeded, InvalidArgument, LumigradError, ResourceExhausted
+from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.protos.wire import Frame
+from lumigrad.v1 import scene_pb2
+from support.calls.raw_calls import scene_of, sphere_cloud
 from support.deploy.certificates import Authority
 from support.gaussians.clouds import post
-from support.workers.worker import worker
+from support.workers.slow_render import wait_until
+from support.workers.tenant import tenant_client
+from support.workers.worker import WorkerProcess, worker
 
 CAMERA = Camera.look_at((0, 0, 4), (0, 0, 0), (0, -1, 0), width=48, height=32)
 OPTIONS = ("--device", "cpu", "--max-payload-mib", "1")
+LIMITS = ("--transit-mib", "8", "--tenant-transit-mib", "2")
+REFUSED = r"you have \d+ of 2097152 bytes of payloads in progress \(--tenant-transit-mib\)"
+HALVES = ("/scenes/half.ply", "/scenes/unknown.ply")
+HALF_BYTES = 500_000
+TOKENS = {"one": "a-token-of-the-first", "other": "a-token-of-the-other"}
 
 
 @dataclass
@@ -32,7 +48,7 @@ class Site:
     root: Path
     url: str = ""
     asked: list[str] = field(default_factory=list)
-    # Answers to slow.ply wait for it.
+    # Answers to slow.ply, and the second halves of those to half.ply and unknown.ply, wait for it.
     may_answer: threading.Event = field(default_factory=threading.Event)
 
     def address(self, path: str, file: str = "") -> str:
@@ -50,6 +66,21 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
         moved = {"/scenes/near.ply": "/scenes/post.ply", "/scenes/far.ply": "/private/post.ply"}.get(self.path)
         if self.path == "/scenes/slow.ply":
             assert self.site.may_answer.wait(60)
+        if self.path in HALVES:
+            content = (self.site.root / self.path[1:]).read_bytes()
+            self.send_response(200)
+            if self.path != "/scenes/unknown.ply":
+                self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            at = HALF_BYTES
+            with contextlib.suppress(OSError):
+                self.wfile.write(content[:at])
+                # A worker gives up after half a minute without a byte.
+                while not self.site.may_answer.wait(5):
+                    self.wfile.write(content[at : at + 1])
+                    at += 1
+                self.wfile.write(content[at:])
+            return
         if moved is None:
             super().do_GET()
             return
@@ -67,6 +98,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     for name in ("scenes", "private"):
         (folder / name).mkdir()
         post().save(folder / name / "post.ply")
+    for path in HALVES:
+        post(15_000).save(folder / path[1:])
     (folder / "scenes" / "broken.ply").write_bytes(b"ply\nnothing")
     (folder / "scenes" / "large.ply").write_bytes(bytes((1 << 20) + 1))
     identity = Authority(folder).sign("localhost")
@@ -85,10 +118,27 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def client(site: Site) -> Iterator[Client]:
-    environment = {**os.environ, "SSL_CERT_FILE": str(site.root / "authority.pem")}
     options = (*OPTIONS, "--scene-urls", f"https://example.com/other, {site.url}/scenes")
-    with worker(*options, environment=environment) as process, Client(process.target) as connected:
+    with worker(*options, variables=trusting(site)) as process, Client(process.target) as connected:
         yield connected
+
+
+def trusting(site: Site) -> dict[str, str]:
+    """Variables of a worker that trusts the site."""
+    return {"SSL_CERT_FILE": str(site.root / "authority.pem")}
+
+
+@pytest.fixture
+def halfway(site: Site) -> Iterator[None]:
+    """Answers of HALVES stop in the middle until `site.may_answer`."""
+    site.may_answer.clear()
+    yield
+    site.may_answer.set()
+
+
+def taken(process: WorkerProcess, tenant: str) -> float:
+    """The bytes of the payloads in progress of a tenant that has made a call."""
+    return process.metric("lumigrad_tenant_taken", resource="transit", tenant=tenant)
 
 
 def picture(client: Client, scene: object) -> np.ndarray:
@@ -190,3 +240,100 @@ def test_a_server_whose_certificate_nobody_vouches_for_is_not_trusted(site: Site
             client.put(site.address("scenes/post.ply"))
         with pytest.raises(InvalidArgument, match="name: expected a worker with --scene-files"):
             client.put("file:///etc/scene.ply")
+
+
+@contextlib.contextmanager
+def stalled_puts(process: WorkerProcess, count: int) -> Iterator[None]:
+    """700 KB of payloads each, of which nothing comes, of the first tenant."""
+    over, before = threading.Event(), taken(process, "one")
+
+    def frames() -> Iterator[Frame[scene_pb2.PutRequest]]:
+        payload = PayloadWriter()
+        scene = scene_of(sphere_cloud(25_000), payload)
+        yield Frame(scene_pb2.PutRequest(scene=scene, payload_bytes=payload.length))
+        over.wait(60)
+
+    with process.channel() as channel:
+        put = tenant_client(channel, TOKENS["one"]).scene_stub.Put
+        calls = [put.future(frames(), timeout=60) for _ in range(count)]
+        wait_until(lambda: taken(process, "one") >= before + count * 700_000, "payloads that do not come")
+        yield
+        for call in calls:
+            call.cancel()
+        over.set()
+        wait_until(lambda: taken(process, "one") <= before, "the end of these payloads")
+
+
+@pytest.mark.parametrize(("path", "how"), [(HALVES[0], "overdue"), (HALVES[1], "overdue"), (HALVES[0], "cancelled")])
+def test_a_download_counts_as_a_payload_of_its_tenant_until_it_ends(
+    path: str, how: str, site: Site, halfway: None
+) -> None:
+    """Also once the call is over. Others have their own share."""
+    address, size = site.address(path[1:]), (site.root / path[1:]).stat().st_size
+    counted = range(size, size + 1) if path == HALVES[0] else range(HALF_BYTES, size)
+    with (
+        worker(*OPTIONS, *LIMITS, "--scene-urls", site.url, tokens=TOKENS, variables=trusting(site)) as process,
+        Client(process.target, token=TOKENS["one"], retry_s=0) as one,
+        Client(process.target, token=TOKENS["other"], retry_s=0) as other,
+    ):
+        one.put(post())
+        if how == "overdue":
+            with pytest.raises(DeadlineExceeded):
+                one.put(address, timeout_s=2.0)
+        else:
+            asyncio.run(cancelled_put(process, address))
+        wait_until(lambda: taken(process, "one") in counted, "bytes of the download")
+        with stalled_puts(process, 1), pytest.raises(ResourceExhausted, match=REFUSED):
+            one.put(post(18_000))
+        assert other.put(post(18_000)).count == 18_000
+        site.may_answer.set()
+        assert one.put(address).count == 15_000
+        wait_until(lambda: taken(process, "one") == 0, "the end of the download")
+        assert one.put(post(18_000)).count == 18_000
+
+
+async def cancelled_put(process: WorkerProcess, address: str) -> None:
+    async with AsyncClient(process.target, token=TOKENS["one"]) as client:
+        task = asyncio.create_task(client.put(address))
+        while not taken(process, "one"):
+            await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+def test_a_download_for_which_there_is_no_room_is_refused(site: Site) -> None:
+    site.may_answer.set()
+    with (
+        worker(*OPTIONS, *LIMITS, "--scene-urls", site.url, tokens=TOKENS, variables=trusting(site)) as process,
+        Client(process.target, token=TOKENS["one"], retry_s=0) as one,
+        Client(process.target, token=TOKENS["other"], retry_s=0) as other,
+    ):
+        one.put(post())
+        for path in HALVES:
+            with stalled_puts(process, 2), pytest.raises(ResourceExhausted, match=REFUSED):
+                one.put(site.address(path[1:]))
+            assert other.put(site.address(path[1:])).count == 15_000
+            assert one.put(site.address(path[1:])).count == 15_000
+
+
+def test_nothing_of_a_download_is_counted_after_its_worker_was_killed(
+    site: Site, halfway: None, tmp_path: Path
+) -> None:
+    address = site.address("scenes/half.ply")
+    options = (*OPTIONS, "--scene-urls", f"{site.url}/scenes", "--crash-seconds", "0.1")
+    variables = {**trusting(site), "TMPDIR": str(tmp_path)}
+    with (
+        worker(*options, tokens=TOKENS, variables=variables, supervised=True) as process,
+        Client(process.target, token=TOKENS["one"], retry_s=60) as one,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        one.put(post())
+        found = threads.submit(one.put, address)
+        wait_until(lambda: taken(process, "one") > HALF_BYTES, "bytes of the download")
+        os.kill(process.worker_pid, signal.SIGKILL)
+        process.wait_for_log("worker started", count=2)
+        site.may_answer.set()
+        assert found.result(60).count == 15_000
+        wait_until(lambda: taken(process, "one") == 0, "the end of the download")
+        assert not [path for path in tmp_path.rglob("*") if path.is_file()]

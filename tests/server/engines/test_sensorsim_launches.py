@@ -44,7 +44,7 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
     place = street(tmp_path_factory.mktemp("scenes"))
     made = Catalog.open(str(place.folder))
     scene = next(iter(made.scenes.values()))
-    _, reader = scene.load(lambda nbytes: memoryview(bytearray(nbytes)))
+    _, reader = scene.load(lambda nbytes: memoryview(bytearray(nbytes)), lambda _: None)
     scene.stored(HASH, reader)
     return made
 
@@ -118,7 +118,7 @@ def test_tenants_that_read_files_at_different_times_get_the_slices_of_what_they_
     (scene,) = Catalog.open(str(place.folder)).scenes.values()
 
     def read(content_hash: str) -> list[int]:
-        _, reader = scene.load(lambda nbytes: memoryview(bytearray(nbytes)))
+        _, reader = scene.load(lambda nbytes: memoryview(bytearray(nbytes)), lambda _: None)
         scene.stored(content_hash, reader)
         return [end - begin for begin, end in scene.slices(content_hash)]
 

@@ -21,6 +21,7 @@ from support.workers.worker import WorkerProcess
 LEVELS = city(4, page_rows=256)
 # From above the middle, towards a corner: some pages are near, some far, and some out of view.
 CAMERA = Camera.look_at((0, -3, 0), (2 * EDGE, 0, 2 * EDGE), (0, -1, 0), width=96, height=64, fov_degrees=50)
+LARGE = Camera.look_at((0, -3, 0), (2 * EDGE, 0, 2 * EDGE), (0, -1, 0), width=640, height=480, fov_degrees=50)
 ALL = Camera.look_at((0, -60, 0.1), (0, 0, 0), (0, 0, 1), width=96, height=64, fov_degrees=30)
 
 
@@ -233,13 +234,20 @@ def test_in_batches_and_streams(client: Client, scene: SceneHandle) -> None:
 
 
 def test_both_lanes_carry_the_same(process: WorkerProcess) -> None:
+    levels = GaussianLevels.of(joined(LEVELS, [(page, 0) for page in range(len(LEVELS))]), page_rows=256)
     found = []
     lanes: tuple[LaneMode, ...] = ("stream", "shared")
     for lane in lanes:
         with Client(process.target, lane=lane) as client:
-            frame = client.render(client.put(LEVELS), CAMERA, retain=True)
+            # Small tensors travel by the stream in any case.
+            frame = client.render(client.put(levels), LARGE, max_error_px=4, retain=True)
             gradients = frame.backward(frame.color - 0.5)
-            found.append((frame.color, gradients.index, gradients.means))
+            leaves = leaf_gradients(levels, gradients)
+            assert (process.metric("lumigrad_lane_bytes") > frame.color.nbytes) == (lane == "shared")
+            tensors = [
+                each[name] for each in (gradients, leaves) for name in ("index", "means", "quats", "scales", "sh")
+            ]
+            found.append((frame.color, *tensors))
     for stream, shared in zip(*found, strict=True):
         assert stream.size
         np.testing.assert_array_equal(shared, stream)

@@ -23,6 +23,7 @@ from support.calls.raw_calls import RawClient
 from support.calls.raw_training import RawTraining
 from support.training.scenes import sphere_lesson
 from support.training.streets import ROW_BYTES, assert_equal, street_lesson
+from support.workers.slow_render import wait_until
 from support.workers.spooling import spooling
 from support.workers.worker import WorkerProcess, worker
 
@@ -203,6 +204,30 @@ def test_a_run_of_steps_that_ends_early_leaves_whole_steps(how: str, process: Wo
         resumed.close(finish=False)
     raw.close()
     assert_goes_on(spooled, trainer.training_id, trainer.lease, photographs)
+
+
+def test_a_cancelled_publish_leaves_one_version_or_the_other(process: WorkerProcess, spooled: Client) -> None:
+    """What it has allocated is given back, and the training goes on."""
+    lesson = street_lesson(150_000)
+    trainer = spooled.trainer(lesson.scene, lesson.cameras[:1], pool_bytes=50_000 * ROW_BYTES)
+    trainer.close(finish=False)
+    raw = RawClient(process.target)
+    for published in range(8):
+        start = training_pb2.TrainingStart(training_id=trainer.training_id, lease=trainer.lease)
+        training = RawTraining(raw, start)
+        version = training.started().scene.version
+        assert version <= 1 + published
+        before = process.processor_seconds()
+        training.send(publish=training_pb2.Publish())
+        # In the middle: all of it takes about four times as long.
+        wait_until(lambda before=before: process.processor_seconds() > before + 0.03, "work on the copy")
+        training.close()
+    raw.close()
+    with spooled.resume_trainer(trainer.training_id, trainer.lease) as resumed:
+        scene = resumed.scene()
+        assert_equal(spooled.get(resumed.publish().scene_id, with_tensors=True).scene, scene)
+        assert isinstance(scene, Gaussians)
+        np.testing.assert_array_equal(scene.means, lesson.scene.means)
 
 
 def test_a_trainer_goes_on_after_a_deadline_and_after_a_cancelled_loop(process: WorkerProcess, spooled: Client) -> None:

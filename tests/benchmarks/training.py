@@ -46,16 +46,34 @@ PARTS_TURNS, PARTS_BURST = 5, 4
 PARTS_STEPS = (1 + PARTS_TURNS) * PARTS_BURST
 # That of the program, as cheap as one can be: the sum of absolute differences.
 LOSS = Loss(l1=1.0, dssim=0.0)
+# The worker's kernels in a step, by its parts.
+KERNELS = {
+    "render": ("project", "sort", "bin", "blend"),
+    "loss": ("image_loss",),
+    "backward": ("blend_backward", "project_backward"),
+    "optimizer": ("adam",),
+}
+# The parts of a step with gradients of the worker, in their order: their titles.
+OPERATOR_PARTS = {
+    "parameters_up": "parameters to the worker",
+    "render": "render",
+    "image_down": "image to the program",
+    "loss": "loss, autograd",
+    "gradient_up": "gradient of the image to the worker",
+    "backward": "backward",
+    "gradients_down": "gradients to the program",
+    "optimizer": "optimiser",
+}
 # What the worker does in a step: its stages, in a column each.
 PARTS = {
-    "kernels": ("kernel",),
+    "kernels": tuple(stage for stages in KERNELS.values() for stage in stages),
     "read": ("decode", "upload"),
     "loss, optimiser": ("loss", "optimize"),
     "write": ("download", "encode"),
 }
-# Sums of times by stage, or by engine, and of bytes.
+# Sums of times by stage, or by kernel, and of bytes.
 SUM = re.compile(
-    r'^lumigrad_(?:(kernel)_seconds_sum\{.*\}|stage_seconds_sum\{stage="(\w+)"\}'
+    r'^lumigrad_(?:kernel_seconds_sum\{.*stage="(\w+)"\}|stage_seconds_sum\{stage="(\w+)"\}'
     r'|payload_bytes_total\{direction="(\w+)",method="(?:Render|Training)Service.*\}) (\S+)$',
     re.MULTILINE,
 )
@@ -91,7 +109,9 @@ def main() -> None:
     parser.add_argument("--parts", action="store_true", help=help_text)
     arguments = parser.parse_args()
     if arguments.parts:
-        table = _parts_table()
+        # On a busy machine, several threads of torch would wait for each other, and count as processor time.
+        torch.set_num_threads(1)
+        table = f"{_parts_table()}\n\n{_operator_table()}"
         print(table)
         if arguments.docs:
             insert(PARTS_MARK, table, PARTS_PAGE)
@@ -188,8 +208,10 @@ def _in_turns(scene: Gaussians, camera: Camera, photograph: Bytes, target: str) 
 
 
 @contextmanager
-def _worker_side(scene: Gaussians, camera: Camera, photograph: Bytes, client: Client) -> Iterator[Step]:
-    with client.trainer(scene, [camera], [photograph]) as trainer:
+def _worker_side(
+    scene: Gaussians, camera: Camera, photograph: Bytes, client: Client, loss: Loss | None = None
+) -> Iterator[Step]:
+    with client.trainer(scene, [camera], [photograph], loss=loss or Loss()) as trainer:
         steps = iter(trainer.steps(1 << 30, in_flight=AHEAD))
         yield lambda: next(steps)
 
@@ -219,22 +241,26 @@ def _parts_table() -> str:
         for name, lane, way in _ways_in_parts():
             before = _sums(process)
             with Client(process.target, lane=lane) as client, way(client) as step:
-                found = _parts(step, process)
+                found = _parts(step, lambda: _sums(process))
             # Sums of a training are known when it has ended.
             moved = _sums(process) - before
             cells = [f"{moved[direction] / PARTS_STEPS:,.0f}" for direction in ("received", "sent")]
-            stages = [sum(found[stage] for stage in stages) for stages in PARTS.values()]
+            stages = [sum(found.get(stage, 0.0) for stage in stages) for stages in PARTS.values()]
             cells += [f"{1e3 * seconds:.1f}" for seconds in (found["step"], *stages, found["program"])]
             lines.append(f"| {name} | {' | '.join(cells)} |")
             print(lines[-1], flush=True)
     return "\n".join(lines)
 
 
-def _ways_in_parts() -> Iterator[tuple[str, LaneMode, Callable[[Client], AbstractContextManager[Step]]]]:
+def _scene_in_parts() -> tuple[Gaussians, Camera, Bytes]:
     made = scene(*PARTS_SIZES)
-    gaussians = Gaussians(**made.tensors)
     camera = Camera.opencv(*made.intrinsics, made.rotation, made.translation, made.width, made.height)
     photograph = np.random.default_rng(3).integers(0, 256, (made.height, made.width, 3), np.uint8)
+    return Gaussians(**made.tensors), camera, photograph
+
+
+def _ways_in_parts() -> Iterator[tuple[str, LaneMode, Callable[[Client], AbstractContextManager[Step]]]]:
+    gaussians, camera, photograph = _scene_in_parts()
     lanes: tuple[tuple[str, LaneMode], ...] = (("shared memory", "shared"), ("stream", "stream"))
     for how, lane in lanes:
         yield (
@@ -255,15 +281,45 @@ def _ways_in_parts() -> Iterator[tuple[str, LaneMode, Callable[[Client], Abstrac
     )
 
 
-def _parts(step: Step, process: WorkerProcess) -> dict[str, float]:
-    """Medians of some turns of a step: bytes, seconds of the worker's stages, of the step and of this process."""
+def _operator_table() -> str:
+    """A row for each part of a step with PyTorch's loss and optimiser, beside those of the worker's own step."""
+    gaussians, camera, photograph = _scene_in_parts()
+    columns: list[dict[str, float]] = []
+    with worker("--device", "cpu") as process:
+        for lane in ("shared", "stream"):
+            with Client(process.target, lane=lane) as client:  # type: ignore[arg-type]
+                remote = WithRemoteGradients(gaussians, camera, photograph, client, LOSS)
+                column = _parts(remote.step, lambda: Counter(remote.parts))  # noqa: B023
+                columns.append({**column, "loss": column["step"] - column["calls"] - column["optimizer"]})
+        with Client(process.target) as client, _worker_side(gaussians, camera, photograph, client, LOSS) as step:
+            found = _parts(step, lambda: _sums(process))
+            kernels = {part: sum(found.get(stage, 0.0) for stage in stages) for part, stages in KERNELS.items()}
+            columns.append({**kernels, "step": found["step"]})
+    scene_bytes, picture_bytes = sum(array.nbytes for array in gaussians.tensors.values()), 4 * photograph.size
+    moved = dict(zip(OPERATOR_PARTS, (scene_bytes, 0, picture_bytes, 0, picture_bytes, 0, scene_bytes), strict=False))
+    rows = [("part", ["bytes", "shared memory", "stream", "the worker's loss and optimiser"]), ("---", ["---"] * 4)]
+    for part, title in OPERATOR_PARTS.items():
+        rows.append((title, [f"{moved[part]:,}" if moved.get(part) else "", *_cells(columns, part)]))
+    # Steps of the worker follow each other without waits.
+    for column in columns[:2]:
+        column["rest"] = column["step"] - sum(column.get(part, 0.0) for part in OPERATOR_PARTS)
+    rows += [(title, ["", *_cells(columns, part)]) for part, title in (("rest", "gRPC, waits"), ("step", "all"))]
+    return "\n".join(f"| {title} | {' | '.join(cells)} |" for title, cells in rows)
+
+
+def _cells(columns: Sequence[dict[str, float]], part: str) -> list[str]:
+    return [f"{1e3 * column[part]:.1f}" if part in column else "" for column in columns]
+
+
+def _parts(step: Step, sums: Callable[[], Counter[str]]) -> dict[str, float]:
+    """Medians of some turns of a step: of `sums`, which grow, and seconds of the step and of this process."""
     turns: list[dict[str, float]] = []
     for _ in range(1 + PARTS_TURNS):
-        before, processor, start = _sums(process), time.process_time(), time.perf_counter()
+        before, processor, start = sums(), time.process_time(), time.perf_counter()
         for _ in range(PARTS_BURST):
             step()
         found = {"step": time.perf_counter() - start, "program": time.process_time() - processor}
-        found |= {name: value - before[name] for name, value in _sums(process).items()}
+        found |= {name: value - before[name] for name, value in sums().items()}
         turns.append(found)
     return {name: statistics.median(turn[name] for turn in turns[1:]) / PARTS_BURST for name in turns[-1]}
 

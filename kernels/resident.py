@@ -57,8 +57,8 @@ class Parameter:
 class ImageTerms:
     """The weights of losses between images, and the padding of their windows.
 
-    They are those of `training.image_loss`, `training.depth_loss` and `training.alpha_loss`. A term counts in steps
-    whose views have its target.
+    They are those of `training.image_loss`, `training.depth_loss`, `training.alpha_loss` and, on the CPU,
+    `training.normal_loss`; the distortion is a mean. A term counts in steps whose views have its target.
     """
 
     l1: float
@@ -66,11 +66,14 @@ class ImageTerms:
     dssim: float
     depth: float
     alpha: float
+    normal: float
+    distortion: float
     padding: str
 
     def native(self) -> Any:
         """The extension's loss."""
-        weights = {name: float(getattr(self, name)) for name in ("l1", "l2", "dssim", "depth", "alpha")}
+        names = ("l1", "l2", "dssim", "depth", "alpha", "normal", "distortion")
+        weights = {name: float(getattr(self, name)) for name in names}
         return _native.make_resident_loss(**weights, valid=self.padding == "valid")
 
 

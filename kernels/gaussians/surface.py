@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize, pad
 
+from lumigrad.kernels import _native
 from lumigrad.kernels.gaussians.camera import Camera
 from lumigrad.kernels.gaussians.camera_sources import OpenCVSource
 
@@ -27,7 +28,12 @@ def surface_normals(depth: Tensor, cameras: Sequence[Camera]) -> Tensor:
     from left to right (section 5 of "2D Gaussian Splatting for Geometrically Accurate Radiance Fields"), and point to
     the camera. The cameras are pinholes.
     """
-    return _normals(depth, *_parameters(cameras, depth))
+    parameters = _parameters(cameras, depth)
+    if depth.device.type != "cpu":
+        return _normals(depth, *parameters)
+    normals = torch.empty((*depth.shape, 3), dtype=torch.float32)
+    _native.training_surface_normals(**_arrays(depth, *parameters), normals=normals)
+    return normals
 
 
 @dataclass(frozen=True)
@@ -41,10 +47,19 @@ class SurfaceGradient:
 
 def surface_backward(depth: Tensor, cameras: Sequence[Camera], gradient: Tensor) -> SurfaceGradient:
     """Differentiates `surface_normals`, given the gradient of the normals [V, H, W, 3]."""
+    if depth.device.type == "cpu":
+        to_depth, sums = torch.empty_like(depth), torch.empty(len(depth), _native.SURFACE_SUMS, dtype=torch.float64)
+        arrays = _arrays(depth, *_parameters(cameras, depth))
+        _native.training_surface_backward(**arrays, d_normals=gradient.contiguous(), to_depth=to_depth, sums=sums)
+        return SurfaceGradient(to_depth, sums[:, :9].view(-1, 3, 3), sums[:, 9:])
     inputs = [tensor.detach().requires_grad_() for tensor in (depth, *_parameters(cameras, depth))]
     with torch.enable_grad():
         normals = _normals(*inputs)
     return SurfaceGradient(*torch.autograd.grad(normals, inputs, gradient, allow_unused=False))
+
+
+def _arrays(depth: Tensor, rotations: Tensor, intrinsics: Tensor) -> dict[str, Tensor]:
+    return {"depth": depth.detach().contiguous(), "rotations": rotations.contiguous(), "intrinsics": intrinsics}
 
 
 def _parameters(cameras: Sequence[Camera], like: Tensor) -> tuple[Tensor, Tensor]:

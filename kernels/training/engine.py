@@ -66,6 +66,10 @@ class CpuEngine:
         _native.training_plane_loss(self._workspace, **arrays)
         return self._times("plane_loss")
 
+    def normal_loss(self, arrays: Arrays) -> None:
+        """Writes the consistency of normals, and its gradients."""
+        _native.training_normal_loss(self._workspace, **arrays)
+
     def expose(self, arrays: Arrays) -> None:
         """Writes exposed images."""
         _native.training_expose(**arrays)

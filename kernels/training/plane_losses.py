@@ -10,7 +10,7 @@ import torch
 from lumigrad.kernels import _native
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.stages import Stages
-from lumigrad.kernels.training.engine import engine_for
+from lumigrad.kernels.training.engine import CpuEngine, engine_for
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +91,9 @@ class NormalLoss:
         return float(self.loss)
 
 
-def normal_loss(alpha: torch.Tensor, normals: torch.Tensor, surface_normals: torch.Tensor) -> NormalLoss:
+def normal_loss(
+    alpha: torch.Tensor, normals: torch.Tensor, surface_normals: torch.Tensor, weight: float = 1.0
+) -> NormalLoss:
     """The mean over all pixels of sum w (1 - n . N), the normal consistency of surfels.
 
     w and n are the blending weights and normals of the surfels that a pixel sees, so the sum is alpha - normals . N,
@@ -102,6 +104,7 @@ def normal_loss(alpha: torch.Tensor, normals: torch.Tensor, surface_normals: tor
         alpha: f32 [C, H, W], the sums of w.
         normals: f32 [C, H, W, 3], the sums of w n.
         surface_normals: f32 [C, H, W, 3], N, of length 1 or 0.
+        weight: A factor of the gradients.
 
     Returns:
         The loss and its gradients.
@@ -114,15 +117,27 @@ def normal_loss(alpha: torch.Tensor, normals: torch.Tensor, surface_normals: tor
         expected = (*alpha.shape, 3)
         if tensor.shape != expected or tensor.dtype != torch.float32:
             raise ArgumentError(name, f"a float32 tensor of shape {list(expected)}", f"{tensor.dtype} {tensor.shape}")
+    slope = weight / max(alpha.numel(), 1)
+    given = {"alpha": alpha, "normals": normals, "surface_normals": surface_normals}
+    engine = engine_for(alpha.device)
+    if isinstance(engine, CpuEngine) and alpha.numel():
+        arrays = {name: tensor.detach().contiguous() for name, tensor in given.items()}
+        found, value = (
+            {name: torch.empty_like(array) for name, array in arrays.items()},
+            alpha.new_empty((), dtype=torch.float64),
+        )
+        engine.normal_loss(
+            {**arrays, **{f"d_{name}": gradient for name, gradient in found.items()}, "value": value, "slope": slope}
+        )
+        return NormalLoss(value, found)
     known = (surface_normals != 0).any(dim=-1)
-    count = max(alpha.numel(), 1)
     sums = torch.where(known, alpha - (normals * surface_normals).sum(dim=-1), 0.0)
     gradients = {
-        "alpha": known.to(torch.float32) / count,
-        "normals": -surface_normals / count,
-        "surface_normals": torch.where(known[..., None], -normals / count, 0.0),
+        "alpha": known.to(torch.float32) * slope,
+        "normals": -surface_normals * slope,
+        "surface_normals": torch.where(known[..., None], -normals * slope, 0.0),
     }
-    return NormalLoss(sums.sum(dtype=torch.float64) / count, gradients)
+    return NormalLoss(sums.sum(dtype=torch.float64) / max(alpha.numel(), 1), gradients)
 
 
 def _compared(name: str, plane: torch.Tensor, target: torch.Tensor, weight: float, *, known: bool) -> PlaneLoss:

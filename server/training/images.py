@@ -273,12 +273,14 @@ def surface_losses(
     parts: list[LossPart] = []
     found: dict[str, torch.Tensor] = {}
     if weights["normal"]:
-        normal = training.normal_loss(outputs["alpha"], outputs["normals"], outputs["surface_normals"])
+        alpha, normals, surface = (outputs[name] for name in ("alpha", "normals", "surface_normals"))
+        normal = training.normal_loss(alpha, normals, surface, weights["normal"])
         parts.append(LossPart.of_term("normal", weights["normal"], normal.loss))
-        found |= {name: weights["normal"] * gradient for name, gradient in normal.gradients.items()}
+        found |= normal.gradients
     if weights["distortion"]:
         distortion = outputs["distortion"]
-        parts.append(LossPart.of_term("distortion", weights["distortion"], distortion.mean(dtype=torch.float64)))
+        mean = training.mean_term(distortion, weights["distortion"])
+        parts.append(LossPart.of_term("distortion", weights["distortion"], mean))
         found["distortion"] = torch.full_like(distortion, weights["distortion"] / distortion.numel())
     for name, gradient in found.items():
         upstream[name] = upstream[name] + gradient if name in upstream else gradient

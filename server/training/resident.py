@@ -19,7 +19,7 @@ from lumigrad.server.training.cameras import CameraRefinement
 from lumigrad.server.training.density import DensityState, has_changed_rows
 from lumigrad.server.training.images import Planned
 from lumigrad.server.training.parameters import Parameters, Refinement, parameters_of
-from lumigrad.server.training.run_report import OF_COLORS, OF_PLANES, RunReport
+from lumigrad.server.training.run_report import OF_COLORS, OF_PLANES, OF_SURFACES, RunReport
 from lumigrad.server.training.spec import EXPOSURES, TrainingPlan
 from lumigrad.server.training.state import TrainingState
 
@@ -41,7 +41,7 @@ class _Key:
     @staticmethod
     def of(state: TrainingState, views: Sequence[int]) -> _Key:
         """The key of the next step."""
-        numbers = _degree(state, state.step), len(views)
+        numbers = _degree(state, state.step), len(views), int(_has_surfaces(state, state.step))
         return _Key(state.plan, state.parameters, state.density, state.exposures, state.refinement, numbers)
 
     def copied(self) -> _Key:
@@ -88,12 +88,12 @@ class ResidentSteps:
     def length(self, state: TrainingState, views: Sequence[Sequence[int]]) -> int:
         """The number of the next steps, which have these views, that can be made in one run; 0: the next one cannot."""
         every = state.plan.message.snapshot_every
-        degree, size = _degree(state, state.step), len(views[0])
+        degree, size, surfaces = _degree(state, state.step), len(views[0]), _has_surfaces(state, state.step)
         for index, each in enumerate(views):
             step = state.step + index
             if _is_due(state, step) or _degree(state, step) != degree or len(each) != size:
                 return index
-            if not (_is_plain(state, step) and _are_plain(state, each)):
+            if not (_is_plain(state, step) and _are_plain(state, each)) or _has_surfaces(state, step) != surfaces:
                 return index
             if every and (step + 1) % every == 0:
                 return index + 1
@@ -200,8 +200,9 @@ class ResidentSteps:
         self, state: TrainingState, views: Sequence[int], key: _Key, limits: Limits, *, adds_noise: bool = True
     ) -> _Binding:
         """Bind the steps of a key."""
-        parameters, optimizer, loss = key.parameters, state.plan.optimizer, state.plan.loss
-        assert loss is not None
+        parameters, optimizer = key.parameters, state.plan.optimizer
+        assert state.plan.loss is not None
+        loss = state.plan.loss.at(state.step)
         self._machine = self._machine or self._make_machine()
         plan = _planned(state, views, limits).plan
         scene = gaussians.Gaussians(**parameters.values)
@@ -225,7 +226,7 @@ class ResidentSteps:
             views_of_step=len(views),
             background=plan.background_on(scene.device),
             loss=resident.ImageTerms(
-                **{name: loss.weights[name] for name in (*OF_COLORS, *OF_PLANES)}, padding=loss.padding
+                **{name: loss.weights[name] for name in (*OF_COLORS, *OF_PLANES, *OF_SURFACES)}, padding=loss.padding
             ),
             means=[resident.MeanTerm(name, loss.weights[term], parameters.by_name[name].value) for term, name in parts],
             parameters=bound,
@@ -237,7 +238,7 @@ class ResidentSteps:
         )
         report = {
             "weights": {name: float(weight) for name, weight in loss.weights.items()},
-            "parts": [term for term, _ in parts],
+            "parts": [*(name for name in OF_SURFACES if loss.weights[name]), *(term for term, _ in parts)],
             "names": tuple(bound),
             "count": parameters.count,
         }
@@ -278,8 +279,16 @@ def _is_plain(state: TrainingState, step: int) -> bool:
         return False
     if not state.refinement.is_resident or state.blocks is not None:
         return False
-    known = (*OF_COLORS, *OF_PLANES, *_OF_PARAMETERS)
-    return all(name in known for name, weight in loss.at(step).weights.items() if weight)
+    # GPUs have no terms of surfaces yet, nor have poses gradients through the normals of a surface.
+    is_cpu = next(iter(state.parameters.values.values())).device.type == "cpu"
+    return not _has_surfaces(state, step) or (is_cpu and not state.refinement.wanted)
+
+
+def _has_surfaces(state: TrainingState, step: int) -> bool:
+    """Whether the loss of a step has terms of surfaces."""
+    assert state.plan.loss is not None
+    weights = state.plan.loss.at(step).weights
+    return any(weights[name] for name in OF_SURFACES)
 
 
 def _are_plain(state: TrainingState, views: Sequence[int]) -> bool:

@@ -15,6 +15,8 @@ from lumigrad.v1 import density_pb2
 # The terms of losses that compare images, and the planes of the target image that they need.
 OF_COLORS = ("l1", "l2", "dssim")
 OF_PLANES = {"depth": "depth", "alpha": "mask"}
+# The terms of the surface that surfels describe.
+OF_SURFACES = ("normal", "distortion")
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +28,7 @@ class RunReport:
         views: Of each step.
         targets: The names of what each step's target images have.
         weights: Of the loss.
-        parts: The terms of the loss that are means of parameters.
+        parts: The terms of surfaces, and those that are means of parameters.
         names: Of the parameters that have statistics.
         density: What density control has done, in a single step.
     """

@@ -110,9 +110,11 @@ BoundTraining make_training(std::shared_ptr<Machine> machine, std::uint64_t next
           nb::make_tuple(kept, nb::dict(arrays), table.arrays)};
 }
 
-Loss make_loss(double l1, double l2, double dssim, double depth, double alpha, bool valid) {
+Loss make_loss(double l1, double l2, double dssim, double depth, double alpha, double normal, double distortion,
+               bool valid) {
   const auto weight = [](double value) { return static_cast<float>(value); };
-  return {weight(l1), weight(l2), weight(dssim), weight(depth), weight(alpha), valid, {}};
+  return {weight(l1), weight(l2), weight(dssim), weight(depth), weight(alpha), weight(normal), weight(distortion),
+          valid,      {}};
 }
 
 void set_view(BoundViews& bound, std::uint32_t number, const gaussians::Views& views,
@@ -183,7 +185,8 @@ void bind_parts(nb::module_& m) {
   nb::class_<Term>(m, "ResidentTerm");
   m.def("make_resident_term", &make_term, "slope"_a, "parameter"_a, "arrays"_a);
   nb::class_<Loss>(m, "ResidentLoss");
-  m.def("make_resident_loss", &make_loss, nb::kw_only(), "l1"_a, "l2"_a, "dssim"_a, "depth"_a, "alpha"_a, "valid"_a);
+  m.def("make_resident_loss", &make_loss, nb::kw_only(), "l1"_a, "l2"_a, "dssim"_a, "depth"_a, "alpha"_a, "normal"_a,
+        "distortion"_a, "valid"_a);
   nb::class_<Exposures>(m, "ResidentExposures");
   m.def("make_resident_exposures", &make_exposures, "rate"_a, "views"_a, "centered"_a, "arrays"_a);
   nb::class_<Poses>(m, "ResidentPoses");

@@ -38,9 +38,9 @@ struct Term {
 };
 
 // Weights, and whether windows lie within the image. Colours are compared if one of the first three is not 0, and the
-// others of the views whose target images have them.
+// next two of the views whose target images have them.
 struct Loss {
-  float l1, l2, dssim, depth, alpha;
+  float l1, l2, dssim, depth, alpha, normal, distortion;
   bool valid;
   bool compares_color() const { return l1 != 0.0f || l2 != 0.0f || dssim != 0.0f; }
   std::vector<Term> terms;

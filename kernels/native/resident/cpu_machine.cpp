@@ -86,6 +86,17 @@ class CpuMachine final : public Machine {
         .plane_loss(views.data(), static_cast<int>(views.size()), values, kept_->training);
     kept_->add("plane_loss", kept_->training.milliseconds[0]);
   }
+  void surface_terms(const SurfaceTerms& t) override {
+    const training::CpuEngine engine = training::cpu_engine(current_isa());
+    const std::int64_t each = std::int64_t{t.views[0].width} * t.views[0].height, pixels = t.count * each;
+    double* value = t.values;
+    if (t.normal != 0.0) normal_terms(t, each, value++);
+    if (t.distortion != 0.0) {
+      engine.mean({t.distortions, pixels, nullptr, 0.0f}, value, kept_->training);
+      std::fill(t.d_distortions, t.d_distortions + pixels,
+                static_cast<float>(t.distortion / static_cast<double>(pixels)));
+    }
+  }
   void expose(const training::Exposure& view) override { training::cpu_engine(current_isa()).expose(view); }
   void expose_backward(const training::Exposure& view, float* matrix) override {
     training::cpu_engine(current_isa()).expose_backward(view, matrix, kept_->training);
@@ -123,6 +134,27 @@ class CpuMachine final : public Machine {
   }
 
  private:
+  void normal_terms(const SurfaceTerms& t, std::int64_t each, double* value) {
+    const training::CpuEngine engine = training::cpu_engine(current_isa());
+    const std::int64_t pixels = t.count * each;
+    const Memory<float> surface(*this, 3 * pixels), d_surface(*this, 3 * pixels);
+    std::vector<training::Surface> views;
+    for (int v = 0; v < t.count; ++v) {
+      const gaussians::View& view = t.views[v];
+      views.push_back({t.expected_depth + v * each, view.height, view.width, view.fx, view.fy, view.cx, view.cy, {}});
+      std::copy(t.poses[v].rotation, t.poses[v].rotation + 9, views.back().rotation);
+      engine.surface_normals(views.back(), surface.data() + 3 * v * each);
+    }
+    const auto slope = static_cast<float>(t.normal / static_cast<double>(pixels));
+    engine.normal_loss(
+        {t.alpha, t.normals, surface.data(), t.d_alpha, t.d_normals, d_surface.data(), pixels, slope, t.adds_alpha},
+        value, kept_->training);
+    for (int v = 0; v < t.count; ++v) {
+      engine.surface_backward(views[v], d_surface.data() + 3 * v * each, t.d_expected_depth + v * each, t.adds_depth,
+                              nullptr, kept_->training);
+    }
+  }
+
   std::optional<Kept> kept_;
 };
 

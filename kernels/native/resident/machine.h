@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,6 +38,19 @@ struct Drawing {
   const gaussians::Pose* poses;
 };
 
+// Terms of the surface that surfels describe, of views by pinholes: their weights, the images, gradients and values.
+// What belongs to a term without a weight is null.
+struct SurfaceTerms {
+  const gaussians::View* views;
+  const gaussians::Pose* poses;
+  int count;
+  double normal, distortion;
+  const float *alpha, *normals, *expected_depth, *distortions;
+  float *d_alpha, *d_normals, *d_expected_depth, *d_distortions;
+  bool adds_alpha, adds_depth;  // To gradients that are there.
+  double* values;               // Of the terms with a weight.
+};
+
 // Everything is done, or queued, in the order of the calls.
 class Machine {
  public:
@@ -60,6 +74,8 @@ class Machine {
                         const gaussians::Gradients& gradients) = 0;
   virtual void image_loss(const training::ImageLoss& loss, double* values) = 0;
   virtual void plane_loss(const std::vector<training::PlaneLoss>& views, double* values) = 0;
+  // Where the device has them; steps with such terms need Python elsewhere.
+  virtual void surface_terms(const SurfaceTerms&) { throw std::logic_error("this device has no terms of surfaces"); }
   virtual void expose(const training::Exposure& view) = 0;
   virtual void expose_backward(const training::Exposure& view, float* matrix) = 0;
   virtual void center_exposures(float* matrices, std::int64_t views) = 0;

@@ -44,13 +44,14 @@ struct Places {
       : color(1),
         depth(color + static_cast<std::size_t>(b.views) * training::kLossValues),
         alpha(depth + planes(b, b.loss.depth)),
-        means(alpha + planes(b, b.loss.alpha)),
+        surface(alpha + planes(b, b.loss.alpha)),
+        means(surface + (b.loss.normal != 0.0f) + (b.loss.distortion != 0.0f)),
         sums(means + b.loss.terms.size()),
         end(sums + b.optimizer.parameters.size() * training::kAdamSums) {}
   static std::size_t planes(const Binding& b, float weight) {
     return weight == 0.0f ? 0 : static_cast<std::size_t>(b.views) * training::kPlaneValues;
   }
-  const std::size_t color, depth, alpha, means, sums, end;
+  const std::size_t color, depth, alpha, surface, means, sums, end;
 };
 
 // Step from its views to its report.
@@ -79,10 +80,14 @@ class Training::Step {
   std::shared_ptr<Report> run(const std::vector<std::uint32_t>& views) {
     const std::shared_ptr<Report> report = machine_.report(places_.end);
     const Memory<double> found(machine_, places_.end);
-    const bool has_depth = b_.loss.depth != 0.0f, has_alpha = b_.loss.alpha != 0.0f;
+    const bool has_normal = b_.loss.normal != 0.0f, has_distortion = b_.loss.distortion != 0.0f;
+    const bool has_depth = b_.loss.depth != 0.0f || has_normal || has_distortion;
+    const bool has_alpha = b_.loss.alpha != 0.0f || has_normal;
     const Memory<float> color(machine_, values()), transmittance(machine_, pixels());
     const Memory<float> depth(machine_, has_depth ? pixels() : 0), expected(machine_, has_depth ? pixels() : 0);
     const Memory<float> alpha(machine_, has_alpha ? pixels() : 0);
+    const Memory<float> normals(machine_, has_normal ? 3 * pixels() : 0);
+    const Memory<float> distortion(machine_, has_distortion ? pixels() : 0);
     const Memory<std::int32_t> radii(machine_, b_.observation ? 2 * items() : 0);
     gaussians::Outputs outputs{};
     outputs.color = color.data();
@@ -90,6 +95,8 @@ class Training::Step {
     outputs.depth = depth.data();
     outputs.expected_depth = expected.data();
     outputs.alpha = alpha.data();
+    outputs.normals = normals.data();
+    outputs.distortion = distortion.data();
     outputs.radii = radii.data();
     PoseStep posing(machine_, b_.poses ? &*b_.poses : nullptr, views);
     poses_on_device_ = posing.drawn();
@@ -99,25 +106,37 @@ class Training::Step {
     const Memory<float> exposed(machine_, exposures ? values() : 0);
     if (exposures != nullptr) exposing.expose(color.data(), exposed.data(), pixels() / views.size());
     const Memory<float> d_color(machine_, b_.loss.compares_color() ? values() : 0);
-    const Memory<float> d_depth(machine_, compares_depth() ? pixels() : 0);
-    const Memory<float> d_alpha(machine_, compares_alpha() ? pixels() : 0);
+    const Memory<float> d_depth(machine_, compares_depth() || has_normal ? pixels() : 0);
+    const Memory<float> d_alpha(machine_, compares_alpha() || has_normal ? pixels() : 0);
+    const Memory<float> d_normals(machine_, has_normal ? 3 * pixels() : 0);
+    const Memory<float> d_distortion(machine_, has_distortion ? pixels() : 0);
     if (d_color.data() != nullptr) {
       compare(exposures != nullptr ? exposed.data() : color.data(), d_color.data(), found.data() + places_.color);
     }
-    if (d_depth.data() != nullptr) {
+    if (compares_depth()) {
       compare(expected.data(), &TrainedView::depth, d_depth.data(), b_.loss.depth, true, found.data() + places_.depth);
     }
-    if (d_alpha.data() != nullptr) {
+    if (compares_alpha()) {
       compare(alpha.data(), &TrainedView::mask, d_alpha.data(), b_.loss.alpha, false, found.data() + places_.alpha);
+    }
+    if (has_normal || has_distortion) {
+      machine_.surface_terms({views_.data(), poses_.data(), static_cast<int>(views_.size()), b_.loss.normal,
+                              b_.loss.distortion, alpha.data(), normals.data(), expected.data(), distortion.data(),
+                              d_alpha.data(), d_normals.data(), d_depth.data(), d_distortion.data(), compares_alpha(),
+                              compares_depth(), found.data() + places_.surface});
     }
     if (exposures != nullptr) exposing.differentiate(color.data(), d_color.data(), pixels() / views.size());
     gaussians::Upstream upstream{};
     upstream.color = color.data();
     upstream.transmittance = transmittance.data();
     upstream.depth = depth.data();
+    upstream.normals = normals.data();
+    upstream.distortion = distortion.data();
     upstream.d_color = d_color.data();
     upstream.d_expected_depth = d_depth.data();
     upstream.d_alpha = d_alpha.data();
+    upstream.d_normals = d_normals.data();
+    upstream.d_distortion = d_distortion.data();
     differentiate(upstream, radii.data(), found.data(), exposing, posing);
     machine_.send(found.data(), *report);
     return report;

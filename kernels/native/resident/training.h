@@ -18,8 +18,8 @@ class OutOfTurn : public std::runtime_error {
 };
 
 // The numbers of a report: of the visible rows; of the loss of colours, kLossValues for each view, and of those of
-// depths and of alphas that have a weight, kPlaneValues for each view, undefined where nothing was compared; the means
-// of the terms; and kAdamSums for each parameter.
+// depths and of alphas that have a weight, kPlaneValues for each view, undefined where nothing was compared; the terms
+// of surfaces that have one, normals first; the means of the terms; and kAdamSums for each parameter.
 class Training {
  public:
   // `next` is the number of the next step, counted from 0.

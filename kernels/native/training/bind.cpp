@@ -68,6 +68,38 @@ void center_exposures(const nb::kwargs& arrays) {
   cpu_engine(current_isa()).center_exposures(matrices.data(), static_cast<int64_t>(matrices.shape(0)));
 }
 
+void surface_normals(const nb::kwargs& arrays) {
+  const std::vector<Surface> views = make_surfaces(arrays);
+  float* to = find<float>(arrays, "normals");
+  nb::gil_scoped_release unlocked;
+  for (const Surface& view : views) {
+    cpu_engine(current_isa()).surface_normals(view, to);
+    to += int64_t{3} * view.height * view.width;
+  }
+}
+
+void surface_backward(const nb::kwargs& arrays) {
+  const std::vector<Surface> views = make_surfaces(arrays);
+  const float* gradient = find<float>(arrays, "d_normals");
+  float* to = find<float>(arrays, "to_depth");
+  double* sums = find<double>(arrays, "sums");
+  nb::gil_scoped_release unlocked;
+  Workspace workspace;
+  for (const Surface& view : views) {
+    cpu_engine(current_isa()).surface_backward(view, gradient, to, false, sums, workspace);
+    gradient += int64_t{3} * view.height * view.width;
+    to += int64_t{1} * view.height * view.width;
+    sums += kSurfaceSums;
+  }
+}
+
+void normal_loss(Workspace& workspace, const nb::kwargs& arrays) {
+  const NormalLoss loss = make_normal_loss(arrays);
+  double* value = find<double>(arrays, "value");
+  nb::gil_scoped_release unlocked;
+  cpu_engine(current_isa()).normal_loss(loss, value, workspace);
+}
+
 }  // namespace
 
 void bind_training(nb::module_& m) {
@@ -85,6 +117,10 @@ void bind_training(nb::module_& m) {
   m.def("training_expose", &expose, "arrays"_a);
   m.def("training_expose_backward", &expose_backward, "workspace"_a, "arrays"_a);
   m.def("training_center_exposures", &center_exposures, "arrays"_a);
+  m.attr("SURFACE_SUMS") = kSurfaceSums;
+  m.def("training_surface_normals", &surface_normals, "arrays"_a);
+  m.def("training_surface_backward", &surface_backward, "arrays"_a);
+  m.def("training_normal_loss", &normal_loss, "workspace"_a, "arrays"_a);
   m.attr("PLANE_VALUES") = static_cast<int>(kPlaneValues);
   m.def("training_mean", &mean, "workspace"_a, "slope"_a, "to"_a, "arrays"_a);
 }

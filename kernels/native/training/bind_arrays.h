@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -103,6 +104,38 @@ inline std::vector<PlaneLoss> make_plane_losses(const nanobind::kwargs& arrays) 
                      nanobind::cast<float>(arrays["weight"])});
   }
   return views;
+}
+
+// Of each view, of depths [views, height, width], rotations [views, 3, 3] and intrinsics [views, 4].
+inline std::vector<Surface> make_surfaces(const nanobind::kwargs& arrays) {
+  CallArray<float> depth;
+  std::vector<Surface> views;
+  if (!find_array(arrays, "depth", depth)) return views;
+  const float *rotations = find<float>(arrays, "rotations"), *intrinsics = find<float>(arrays, "intrinsics");
+  const auto height = static_cast<int32_t>(depth.shape(1)), width = static_cast<int32_t>(depth.shape(2));
+  for (int64_t v = 0; v < static_cast<int64_t>(depth.shape(0)); ++v) {
+    const float* k = intrinsics + 4 * v;
+    Surface& made =
+        views.emplace_back(Surface{depth.data() + v * height * width, height, width, k[0], k[1], k[2], k[3], {}});
+    std::copy(rotations + 9 * v, rotations + 9 * v + 9, made.rotation);
+  }
+  return views;
+}
+
+inline NormalLoss make_normal_loss(const nanobind::kwargs& arrays) {
+  NormalLoss loss{};
+  CallArray<float> alpha;
+  if (find_array(arrays, "alpha", alpha)) {
+    loss.alpha = alpha.data();
+    loss.pixels = static_cast<int64_t>(alpha.size());
+  }
+  loss.normals = find<float>(arrays, "normals");
+  loss.surface = find<float>(arrays, "surface_normals");
+  loss.d_alpha = find<float>(arrays, "d_alpha");
+  loss.d_normals = find<float>(arrays, "d_normals");
+  loss.d_surface = find<float>(arrays, "d_surface_normals");
+  loss.slope = nanobind::cast<float>(arrays["slope"]);
+  return loss;
 }
 
 // Of each view, of images [views, height, width, 3]; `exposed` is the array of this name.

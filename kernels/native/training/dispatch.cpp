@@ -3,16 +3,19 @@
 
 #include <stdexcept>
 
-#define LUMIGRAD_DECLARE_TRAINING(isa)                                        \
-  namespace isa {                                                             \
-  void adam(const AdamGroup*, int, const AdamSettings&, double*, Workspace&); \
-  void image_loss(const ImageLoss&, double*, Workspace&);                     \
-  void mean(const Mean&, double*, Workspace&);                                \
-  void count_touched(const int32_t*, int64_t, uint8_t*, double*, Workspace&); \
-  void plane_loss(const PlaneLoss*, int, double*, Workspace&);                \
-  void expose(const Exposure&);                                               \
-  void expose_backward(const Exposure&, float*, Workspace&);                  \
-  void center_exposures(float*, int64_t);                                     \
+#define LUMIGRAD_DECLARE_TRAINING(isa)                                                    \
+  namespace isa {                                                                         \
+  void adam(const AdamGroup*, int, const AdamSettings&, double*, Workspace&);             \
+  void image_loss(const ImageLoss&, double*, Workspace&);                                 \
+  void mean(const Mean&, double*, Workspace&);                                            \
+  void count_touched(const int32_t*, int64_t, uint8_t*, double*, Workspace&);             \
+  void plane_loss(const PlaneLoss*, int, double*, Workspace&);                            \
+  void expose(const Exposure&);                                                           \
+  void expose_backward(const Exposure&, float*, Workspace&);                              \
+  void center_exposures(float*, int64_t);                                                 \
+  void surface_normals(const Surface&, float*);                                           \
+  void surface_backward(const Surface&, const float*, float*, bool, double*, Workspace&); \
+  void normal_loss(const NormalLoss&, double*, Workspace&);                               \
   }
 #define LUMIGRAD_TRAINING(isa) \
   {&isa::adam,                 \
@@ -22,7 +25,10 @@
    &isa::plane_loss,           \
    &isa::expose,               \
    &isa::expose_backward,      \
-   &isa::center_exposures}
+   &isa::center_exposures,     \
+   &isa::surface_normals,      \
+   &isa::surface_backward,     \
+   &isa::normal_loss}
 
 namespace lumigrad::training {
 

@@ -92,6 +92,27 @@ struct Exposure {
 };
 inline constexpr int kExposure = 12;
 
+// Picture of depths along z [height, width] by a pinhole camera; the first pixel's centre is at 0.5.
+struct Surface {
+  const float* depth;
+  int32_t height, width;
+  float fx, fy, cx, cy;
+  float rotation[9];  // World to camera.
+};
+// Sums for the gradients of a surface's normals with respect to the rotation, and to fx, fy, cx and cy.
+inline constexpr int kSurfaceSums = 13;
+
+// Consistency of normals: the mean of alpha - normals . surface, of the pixels that have a surface.
+struct NormalLoss {
+  const float* alpha;    // [pixels], as its gradient; the others are [pixels, 3].
+  const float* normals;  // Sums of the normals of surfels by their weights.
+  const float* surface;  // Of length 1, or 0: there is none.
+  float *d_alpha, *d_normals, *d_surface;
+  int64_t pixels;
+  float slope;  // Weight of a pixel in the loss.
+  bool adds;    // The gradient of alpha is added to what is there.
+};
+
 // Numbers of which one sum, in double precision, is made at a time.
 inline constexpr int kSummed = 8192;
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from lumigrad.server.training.session import done_message
 from lumigrad.v1 import training_pb2
 from support.backends.gaussian_engines import ENGINES, instruction_set
 from support.calls.raw_training import RATES
-from support.training.random_states import random_state, with_everything
+from support.training.random_states import random_state, with_everything, with_surfaces
 from support.training.resident import Part, everything, failures_without_room, maker_of, plain_step
 from support.training.states import DENSITIES, state_of
 from support.workers.slow_render import wait_until
@@ -32,6 +33,43 @@ def test_steps_without_python_are_the_same_bits(seed: int, isa: str) -> None:
             assert done_message(number, found[number]) == done_message(number, plain_step(expected, each)), number
     assert everything(state) == everything(expected)
     assert resident >= 3
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", DENSITIES)
+@pytest.mark.parametrize(
+    ("planes", "weights"),
+    [
+        ((), {"normal": 0.3, "distortion": 0.2}),
+        (("mask", "depth"), {"normal": 0.3, "distortion": 0.2, "alpha": 0.1, "depth": 0.1}),
+        ((), {"normal": 0.3}),
+        (("depth",), {"distortion": 0.2, "depth": 0.1}),
+    ],
+)
+def test_terms_of_surfaces_need_no_python(
+    planes: Sequence[str], weights: dict[str, float], kind: str, isa: str
+) -> None:
+    state, expected = with_surfaces(kind, planes, **weights), with_surfaces(kind, planes, **weights)
+    views = [[0], [1], [2], [0], [2], [1], [0]] if kind == "none" else [[0, 1], [2, 0], [1, 2]] * 2
+    with instruction_set(isa), maker_of() as maker:
+        found, resident = maker.all(state, views)
+        for number, each in enumerate(views):
+            assert done_message(number, found[number]) == done_message(number, plain_step(expected, each)), number
+    assert everything(state) == everything(expected)
+    assert {"normal", "distortion"} & found[-1].terms.keys() == {"normal", "distortion"} & weights.keys()
+    assert not {"normal", "distortion"} & found[1].terms.keys()
+    # Steps in which opacities are cut need Python.
+    assert resident >= len(views) - 2
+
+
+def test_a_step_with_surfaces_and_without_room_changes_nothing() -> None:
+    options = {"normal": 0.3, "distortion": 0.2, "surface_start": 0}
+    planes = ("mask", "depth")
+    with maker_of() as maker:
+        failures = failures_without_room(
+            maker, with_surfaces("none", planes, **options), with_surfaces("none", planes, **options)
+        )
+    assert failures > 10
 
 
 @pytest.mark.parametrize("kind", DENSITIES)

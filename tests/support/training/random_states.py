@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from lumigrad.server.training.state import TrainingState
@@ -69,6 +70,18 @@ def random_state(seed: int, *, deterministic: bool = False) -> tuple[TrainingSta
     levels = chance.random() < 0.5
     state = state_of(kind, rates, change, levels=levels, coefficients=coefficients, planes=planes, camera=camera)
     return state, [chance.sample(range(3), count) for _ in range(STEPS)]
+
+
+def with_surfaces(kind: str, planes: Sequence[str] = (), **weights: float) -> TrainingState:
+    """A training of surfels with terms of surfaces, by default from step 2 on."""
+
+    def change(spec: training_pb2.TrainingSpec) -> None:
+        spec.gaussians.primitive = gaussians_pb2.PRIMITIVE_SURFEL
+        spec.loss.surface_start = 2
+        for name, weight in weights.items():
+            setattr(spec.loss, name, weight)
+
+    return state_of(kind, {**RATES, "exposures": 1e-2}, change, planes=planes)
 
 
 def with_everything(kind: str, *, deterministic: bool = False) -> TrainingState:

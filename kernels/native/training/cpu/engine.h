@@ -30,6 +30,13 @@ struct CpuEngine {
   void (*expose_backward)(const Exposure& view, float* matrix, Workspace& workspace);
   // Adds the same matrix to those of all views, so that their mean is the identity.
   void (*center_exposures)(float* matrices, int64_t views);
+  // Normals [height, width, 3] in the world, towards the camera; 0 at the border.
+  void (*surface_normals)(const Surface& surface, float* to);
+  // The gradient of the depths, which may be added to what is there, given that of the normals; and kSurfaceSums,
+  // unless null.
+  void (*surface_backward)(const Surface& surface, const float* gradient, float* to, bool adds, double* sums,
+                           Workspace& workspace);
+  void (*normal_loss)(const NormalLoss& loss, double* to, Workspace& workspace);
 };
 
 CpuEngine cpu_engine(Isa isa);

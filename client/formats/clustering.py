@@ -50,10 +50,11 @@ def code_book(values: npt.NDArray[Any], size: int) -> Float64:
     quantiles = np.interp(np.linspace(0, flat.size - 1, _QUANTILES), np.arange(flat.size), flat)
     shares = np.concatenate([[0.0], np.cumsum(np.diff(quantiles) ** (2 / 3))])
     book = np.interp(np.linspace(0, shares[-1], size), shares, quantiles)
+    totals = np.concatenate([[0.0], np.cumsum(flat)])
     for _ in range(_LLOYD_STEPS):
         # Sums of sorted values between the middles of neighbouring entries.
         ends = np.concatenate([[0], np.searchsorted(flat, (book[1:] + book[:-1]) / 2), [flat.size]])
-        sums, counts = np.diff(np.concatenate([[0.0], np.cumsum(flat)])[ends]), np.diff(ends)
+        sums, counts = np.diff(totals[ends]), np.diff(ends)
         book = np.where(counts > 0, sums / np.maximum(counts, 1), book)
     return np.sort(book)
 
@@ -71,11 +72,12 @@ def palette(vectors: Float32, size: int) -> tuple[Float32, Integers]:
     """
     if len(vectors) <= size:
         return vectors, np.arange(len(vectors))
-    coordinates = _principal_coordinates(vectors)
+    rows = np.ascontiguousarray(_principal_coordinates(vectors).T)
     order, bounds, before = np.arange(len(vectors)), np.array([0, len(vectors)]), 0
     while before < len(bounds) <= size:
         before = len(bounds)
-        order, bounds = _split(coordinates, order, bounds, size - (len(bounds) - 1))
+        places, bounds = _split(rows, bounds, size - (len(bounds) - 1))
+        rows, order = np.take(rows, places, axis=1), order[places]
     counts = np.diff(bounds)
     sums = np.add.reduceat(vectors[order], bounds[:-1], axis=0, dtype=np.float64)
     labels = np.empty(len(vectors), np.int64)
@@ -90,22 +92,30 @@ def _principal_coordinates(vectors: Float32) -> Float32:
     return np.asarray(vectors @ axes[:, -_PRINCIPAL_AXES:].astype(np.float32))
 
 
-def _split(coordinates: Float32, order: Integers, bounds: Integers, room: int) -> tuple[Integers, Integers]:
-    """Splits at most `room` cells, at most half of them, those with the largest errors; returns order and bounds."""
+def _split(rows: Float32, bounds: Integers, room: int) -> tuple[Integers, Integers]:
+    """Splits at most `room` cells, at most half of them, those with the largest errors.
+
+    Args:
+        rows: [D, N] coordinates, cell by cell; they become those from the middle of their cell.
+        bounds: [P + 1] where the cells begin and end.
+        room: the most cells to split.
+
+    Returns:
+        The places [N] in `rows` of the vectors in the new cells, and the bounds of these.
+    """
     counts = np.diff(bounds)
-    cell = np.repeat(np.arange(len(counts)), counts)
-    rows = coordinates[order]
-    means = np.add.reduceat(rows, bounds[:-1], axis=0, dtype=np.float64) / counts[:, None]
-    rows -= means.astype(np.float32)[cell]
-    spread = np.add.reduceat(np.square(rows), bounds[:-1], axis=0, dtype=np.float64)
-    errors = spread.sum(axis=1)
+    means = np.add.reduceat(rows, bounds[:-1], axis=1, dtype=np.float64) / counts
+    rows -= np.repeat(means.astype(np.float32), counts, axis=1)
+    spread = np.add.reduceat(np.square(rows), bounds[:-1], axis=1, dtype=np.float64)
+    errors = spread.sum(axis=0)
     chosen = np.zeros(len(counts), bool)
     chosen[np.argsort(errors, kind="stable")[-min(room, (len(counts) + 1) // 2) :]] = True
     chosen &= errors > 0
-    above = (rows[np.arange(len(rows)), spread.argmax(axis=1)[cell]] > 0) & chosen[cell]
-    order = order[np.argsort(2 * cell + above, kind="stable")]
+    cell = np.repeat(np.arange(len(counts)), counts)
+    above = (rows[spread.argmax(axis=0)[cell], np.arange(len(cell))] > 0) & chosen[cell]
+    places = np.argsort(2 * cell + above, kind="stable")
     middles = bounds[1:] - np.add.reduceat(above, bounds[:-1], dtype=np.int64)
-    return order, np.unique(np.concatenate([bounds, middles]))
+    return places, np.unique(np.concatenate([bounds, middles]))
 
 
 def _spread(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

@@ -91,7 +91,7 @@ def merging_order(scene: StoredScene) -> Integers:
     order = np.arange(size).reshape(1, size)
     while order.shape[1] > MERGED:
         found = points[:, order]
-        low, high = found.min(axis=2), np.where(np.isinf(found), -np.inf, found).max(axis=2)
+        low, high = _of_runs(np.minimum, found), _of_runs(np.maximum, np.where(np.isinf(found), -np.inf, found))
         # Runs without a point have the extent -inf.
         axes = (high - np.where(np.isinf(low), 0.0, low)).argmax(axis=0)
         half = order.shape[1] // 2
@@ -99,3 +99,12 @@ def merging_order(scene: StoredScene) -> Integers:
         order = np.take_along_axis(order, np.argpartition(values, half - 1, axis=1), axis=1).reshape(-1, half)
     flat = order.ravel()
     return flat[flat < len(scene)]
+
+
+def _of_runs(extreme: np.ufunc, values: Float32) -> Float32:
+    """Returns [D, R], the extremes of runs [D, R, 2^k], by pairs: reductions of many short runs take longer."""
+    shape = values.shape[:2]
+    while values.size > shape[0] * shape[1]:
+        pairs = values.reshape(-1, 2)
+        values = extreme(pairs[:, 0], pairs[:, 1])
+    return values.reshape(shape)

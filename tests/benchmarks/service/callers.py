@@ -65,7 +65,9 @@ class Callers:
 
     def __init__(self, count: int, ways: Sequence[Way]) -> None:
         """Starts them; they call all `ways` a few times."""
-        context = multiprocessing.get_context("spawn")
+        # They are forked from a process that has imported this module and has called nobody.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__])
         barrier = context.Barrier(count)
         self._pipes, self._processes = [], []
         for _ in range(count):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import socket
-import subprocess
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +14,8 @@ import numpy as np
 import pytest
 
 from lumigrad.client import Client, Spheres
-from support.workers.worker import LUMIGRAD, WorkerProcess, worker
+from support.workers.forks import ForkedProcess
+from support.workers.worker import WorkerProcess, worker
 
 pytest.importorskip("viser", reason="no viser: pip install 'lumigrad[viewer]'")
 
@@ -146,12 +146,8 @@ def test_each_browser_has_a_camera_of_its_own_and_may_leave(
 
 def test_the_command_prints_an_address_and_ends_with_control_c(process: WorkerProcess, tmp_path: Path) -> None:
     blobs(50).save(tmp_path / "blobs.ply")
-    viewing = subprocess.Popen(
-        [LUMIGRAD, "view", "blobs.ply", "--target", process.target, "--port", "0"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
-    )  # fmt: skip
+    viewing = ForkedProcess(["view", "blobs.ply", "--target", process.target, "--port", "0"], tmp_path)
     try:
-        assert viewing.stdout is not None
         found = re.fullmatch(r"blobs\.ply: (http://127\.0\.0\.1:\d+)\n", viewing.stdout.readline())
         assert found
         # Nothing is said of connections that browsers drop: a whole request after them shows that they were answered.

@@ -21,7 +21,8 @@ from lumigrad.client.datasets.view import resized
 from lumigrad.client.pictures import write_image
 from support.chromium import canvas_pixels, opened_page
 from support.viewing import HEIGHT, SECONDS, WIDTH, Page, blobs, options, psnr, wait_for
-from support.workers.worker import LUMIGRAD, WorkerProcess
+from support.workers.forks import ForkedProcess
+from support.workers.worker import WorkerProcess
 
 pytest.importorskip("viser", reason="no viser: pip install 'lumigrad[viewer]'")
 
@@ -182,12 +183,9 @@ def test_a_fit_is_watched_while_it_runs(process: WorkerProcess, browser: Any, tm
             write_image(image, client.render(SCENE, camera, background=0.0).color)
             views.append(View(f"shot_{index}", camera, image))
     Capture(tuple(views)).save(tmp_path / "capture")
-    fitting = subprocess.Popen(
-        [LUMIGRAD, "fit", "capture", "-o", "scene.ply", "--view", "--steps", "100000", "--target", process.target],
-        stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path,
-    )  # fmt: skip
+    options = ("--view", "--steps", "100000", "--target", process.target)
+    fitting = ForkedProcess(["fit", "capture", "-o", "scene.ply", *options], tmp_path)
     try:
-        assert fitting.stderr is not None
         url = next(line for line in fitting.stderr if line.startswith("watch it: ")).split(": ", 1)[1].strip()
         page = opened_page(browser, url, 480, 360)
         step = page.get_by_text(" of 100,000 steps, ")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -17,7 +16,6 @@ from lumigrad.protos.wire import Frame
 from lumigrad.v1 import image_pb2, render_pb2
 from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
 from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
-from support.workers import traced_worker
 from support.workers.worker import WorkerProcess, worker
 
 # The shortcuts for Renders, which look at each, among them.
@@ -30,7 +28,8 @@ MOST_SHORT = 8
 
 @pytest.fixture(scope="module")
 def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu", command=(sys.executable, traced_worker.__file__)) as started:
+    before = ("from support.workers import traced_worker", "traced_worker.begin()")
+    with worker("--device", "cpu", before=before) as started:
         yield started
 
 

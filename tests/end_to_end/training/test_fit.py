@@ -19,8 +19,8 @@ from lumigrad.client import Camera, Client, Gaussians, Spheres
 from lumigrad.client.datasets import Capture
 from lumigrad.client.pictures import write_image
 from support.files.dataset_files import shots, transforms
-from support.workers.forks import lumigrad
-from support.workers.worker import LUMIGRAD, WorkerProcess, worker
+from support.workers.forks import ForkedProcess, lumigrad
+from support.workers.worker import WorkerProcess, worker
 
 WIDTH, HEIGHT, FOCAL = 72, 56, 70.0
 VIEWS, COUNT = 17, 600
@@ -81,7 +81,7 @@ def previews(scene: Path) -> list[Path]:
     return list(scene.with_suffix(".fit").glob("preview_*"))
 
 
-def wait_for_previews(scene: Path, count: int, process: subprocess.Popen[str]) -> None:
+def wait_for_previews(scene: Path, count: int, process: ForkedProcess) -> None:
     """While the fit runs."""
     until = time.monotonic() + 120
     while len(previews(scene)) < count:
@@ -171,12 +171,7 @@ def test_gaussians_grow_up_to_their_cap(capture: Path, tmp_path: Path, running: 
 def test_a_stopped_fit_leaves_a_scene_and_goes_on(capture: Path, tmp_path: Path, running: WorkerProcess):
     scene = tmp_path / "scene.ply"
     options = ["--steps", "100000", "--every", "20", "--sh-degree", "0"]
-    process = subprocess.Popen(
-        [LUMIGRAD, *command(capture, scene, *options, target=running.target)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = ForkedProcess(command(capture, scene, *options, target=running.target))
     wait_for_previews(scene, 1, process)
     process.send_signal(signal.SIGINT)
     said, complaint = process.communicate(timeout=60)
@@ -185,12 +180,7 @@ def test_a_stopped_fit_leaves_a_scene_and_goes_on(capture: Path, tmp_path: Path,
     stopped = report_of(scene)
     assert len(Gaussians.load(scene)) == stopped["count"]
 
-    again = subprocess.Popen(
-        [LUMIGRAD, *command(capture, scene, "--resume", "--every", "20", target=running.target)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    again = ForkedProcess(command(capture, scene, "--resume", "--every", "20", target=running.target))
     wait_for_previews(scene, len(previews(scene)) + 2, again)
     again.send_signal(signal.SIGINT)
     again.communicate(timeout=60)
@@ -211,12 +201,10 @@ def test_a_fit_of_some_seconds_ends_with_its_schedules_and_goes_on_after_a_kill(
 ):
     scene, checkpoint = tmp_path / "scene.ply", tmp_path / "scene.fit" / "checkpoint.json"
     options = ["--sh-degree", "1", "--seconds", "4"]
-    process = subprocess.Popen(
-        [LUMIGRAD, *command(capture, scene, *options, target=running.target)], stderr=subprocess.DEVNULL
-    )
+    process = ForkedProcess(command(capture, scene, *options, target=running.target))
     wait_for_previews(scene, 3, process)
     process.kill()
-    process.wait()
+    process.communicate(timeout=60)
     used = json.loads(checkpoint.read_text())["used"]
     assert used > 0.8
     done = fit(capture, scene, "--resume", target=running.target)

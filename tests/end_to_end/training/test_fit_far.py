@@ -18,8 +18,8 @@ from lumigrad.client.base.precision import said
 from lumigrad.client.datasets import Capture, Points, View
 from lumigrad.client.fitting.evaluation import psnr
 from lumigrad.client.pictures import write_image
-from support.workers.forks import lumigrad
-from support.workers.worker import LUMIGRAD, WorkerProcess
+from support.workers.forks import ForkedProcess, lumigrad
+from support.workers.worker import WorkerProcess
 
 SIZE, VIEWS, COUNT = (64, 48), 12, 300
 FRAMES = {"utm": (500_123.4, 4_649_776.2, 105.0), "ecef": (-1_334_567.8, 5_333_456.7, 3_232_323.2)}
@@ -163,31 +163,21 @@ def test_a_fit_far_from_0_is_resumed_in_its_frame(
 ) -> None:
     scene = tmp_path / "scene.ply"
     options = [str(sets["ecef"]), "-o", str(scene), *QUICK, "--target", running.target]
-    begun = subprocess.Popen(
-        [LUMIGRAD, "fit", *options, "--steps", "60000", "--every", "20"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    begun = ForkedProcess(["fit", *options, "--steps", "60000", "--every", "20"])
     interrupt_after(scene, 2, begun)
     first, offset = report_of(scene), offset_of(scene)
-    again = subprocess.Popen(
-        [LUMIGRAD, "fit", *options, "--resume", "--every", "20"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    again = ForkedProcess(["fit", *options, "--resume", "--every", "20"])
     interrupt_after(scene, first["steps"] // 20 + 2, again)
     assert report_of(scene)["steps"] > first["steps"] and report_of(scene)["recipe"] == first["recipe"]
     assert report_of(scene)["held_out"]["psnr"] > first["held_out"]["psnr"] - 1
     np.testing.assert_array_equal(offset_of(scene), offset)
 
 
-def interrupt_after(scene: Path, previews: int, process: subprocess.Popen[str]) -> None:
+def interrupt_after(scene: Path, previews: int, process: ForkedProcess) -> None:
     """Interrupts a fit that has written so many previews, and waits for its end."""
     until = time.monotonic() + 120
     while len(list(scene.with_suffix(".fit").glob("preview_*"))) < previews:
-        assert process.poll() is None and time.monotonic() < until, process.communicate()
+        assert process.poll() is None and time.monotonic() < until, process.communicate(timeout=1)
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, complaint = process.communicate(timeout=100)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from support.workers.forks import lumigrad
+from support.workers.forks import ForkedProcess, lumigrad
 from support.workers.spooling import spooling
-from support.workers.worker import LUMIGRAD, WorkerProcess
+from support.workers.worker import WorkerProcess
 
 STEPS, EVERY = 64, 8
 OPTIONS = ("--steps", f"{STEPS}", "--every", f"{EVERY}", "--snapshot-every", "6", "--sh-degree", "1", "--hold-out", "4")
@@ -73,23 +72,23 @@ def _newest(spool: Path, kind: str) -> str:
 def _disturb(command: list[str], scene: Path, spool: Path, process: WorkerProcess, moments: Sequence[Moment]) -> None:
     """Run a fit, and end its worker at each moment in turn."""
     events = _events(scene, spool, process)
-    fit = subprocess.Popen([LUMIGRAD, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    fit = ForkedProcess(command)
     until = time.monotonic() + 200
     try:
         for number, event in moments:
             before = events[event]()
             while events[event]() == before:
-                assert fit.poll() is None, f"it ended before {event}:\n{fit.communicate()[0][-2000:]}"
+                assert fit.poll() is None, f"it ended before {event}:\n{fit.communicate(timeout=60)}"
                 assert time.monotonic() < until, f"it waits for {event}"
                 time.sleep(0.001)
             restarts = process.log.count("worker started")
             os.kill(process.worker_pid, number)
             process.wait_for_log("worker started", count=restarts + 1)
-        said, _ = fit.communicate(timeout=200)
+        said, complaint = fit.communicate(timeout=200)
     finally:
         if fit.poll() is None:
             fit.kill()
-    assert fit.returncode == 0, said[-3000:]
+    assert fit.returncode == 0, complaint[-3000:]
     assert f"{STEPS} of {STEPS} steps" in said
     assert len(list(scene.with_suffix(".fit").glob("preview_*"))) == STEPS // EVERY
 

@@ -7,8 +7,6 @@ import logging
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +19,7 @@ from lumigrad.client.training import Trainer
 from lumigrad.client.transport.lane import Lane
 from support.fault_proxy import FaultProxy
 from support.training.scenes import gaussian_lesson
+from support.workers.forks import run_program
 from support.workers.slow_render import wait_until
 from support.workers.worker import WorkerProcess, worker
 
@@ -217,7 +216,6 @@ VANISHING = """
 import os, signal, sys
 import numpy as np
 from lumigrad.client import Camera, Client
-sys.path.insert(0, sys.argv[2])
 from end_to_end.training.test_training_lanes import SCENE, CAMERAS, RATES, colors
 client = Client(sys.argv[1], lane="shared")
 trainer = client.trainer(SCENE, CAMERAS, rates=RATES, seed=3)
@@ -234,8 +232,7 @@ def test_a_killed_client_leaves_no_memory_and_a_whole_training(expected: dict[st
     """The gradient under way when it died was either applied as a whole or not at all."""
     # Lanes of other tests may still end, so the worker is another.
     with worker("--device", "cpu") as process:
-        command = [sys.executable, "-c", VANISHING, process.target, str(Path(__file__).parents[2])]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = run_program(VANISHING, process.target)
         assert done.returncode == -signal.SIGKILL, done.stderr
         wait_until(lambda: process.metric("lumigrad_lanes") == 0)
         with Client(process.target, lane="stream") as client, client.resume_trainer(*done.stdout.split()) as trainer:

@@ -31,6 +31,7 @@ from support.calls.raw_calls import (
     sphere_cloud,
 )
 from support.calls.raw_lane import RawLane, connect, is_closed, offer_of
+from support.workers.forks import ForkedProcess
 from support.workers.worker import WorkerProcess
 
 
@@ -175,12 +176,14 @@ while True:
 def test_a_killed_caller_leaves_nothing(process: WorkerProcess, people: SimpleNamespace) -> None:
     server = psutil.Process(process.process.pid)
     descriptors = server.num_fds()
-    command = [sys.executable, "-c", HOLDING, process.target, ALICE]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None and child.stdout.readline() == "holding\n"
+    child = ForkedProcess([process.target, ALICE], before=(HOLDING,))
+    try:
+        assert child.stdout.readline() == "holding\n"
         assert process.metric("lumigrad_lane_bytes") > 10 * MIB
         assert process.metric("lumigrad_lanes") == 1
+    finally:
         child.kill()
+        child.communicate(timeout=60)
     wait_for(lambda: process.metric("lumigrad_lane_bytes") == 0)
     wait_for(lambda: process.metric("lumigrad_calls_in_progress") == 0 and server.num_fds() <= descriptors + 4)
     assert not [place.path for place in server.memory_maps() if "lumigrad-lane" in place.path]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from lumigrad.client.transport import addresses as targets
 from support.calls.raw_calls import sphere_cloud
 from support.deploy.certificates import Authority, Identity
 from support.workers import forks
-from support.workers.worker import LUMIGRAD, WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker
 
 TOKEN = "0123456789abcdef"
 
@@ -118,17 +119,13 @@ def test_a_worker_of_another_authority_is_not_trusted(encrypted: WorkerProcess, 
 
 def test_an_expired_certificate_is_named_as_such(authority: Authority, plain: WorkerProcess) -> None:
     expired = authority.sign("expired", days=-0.5)
-    process = subprocess.Popen(
-        [LUMIGRAD, "serve", "--device", "cpu", "--port", "0", "--metrics-port", "0", *files(expired)],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
+    process = forks.ForkedProcess(["serve", "--device", "cpu", "--port", "0", "--metrics-port", "0", *files(expired)])
     try:
-        assert process.stdout is not None
         target = process.stdout.readline().split()[2]
         assert "has expired" in refusal(target, tls=authority.certificate)
     finally:
         process.kill()
-        process.wait()
+        process.communicate(timeout=60)
 
 
 def test_clients_show_a_certificate_and_are_its_subject(
@@ -236,25 +233,23 @@ def test_a_public_address_needs_tls_and_tokens_and_no_more(
     result = serve("--host", "0.0.0.0", "--tokens-file", str(tokens))
     assert (result.returncode, "set --tls-cert and --tls-key; or set" in result.stderr) == (2, True), result.stderr
     arguments = [
-        LUMIGRAD, "serve", "--device", "cpu", "--host", "0.0.0.0", "--port", "0", "--metrics-port", "0",
+        "serve", "--device", "cpu", "--host", "0.0.0.0", "--port", "0", "--metrics-port", "0",
         *files(own), "--tokens-file", str(tokens), "--lame-duck-seconds", "0",
     ]  # fmt: skip
-    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    process = forks.ForkedProcess(arguments)
     try:
-        assert process.stdout is not None
         port = process.stdout.readline().split()[2].rpartition(":")[2]
         with Client(f"127.0.0.1:{port}", tls=authority.certificate, token=TOKEN) as client:
             assert client.info().device == "cpu"
-        environment = {**os.environ, "LUMIGRAD_TOKEN": TOKEN}
-        command = [LUMIGRAD, "info", "--target", f"127.0.0.1:{port}", "--tls-ca", str(authority.certificate)]
-        shown = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+        monkeypatch.setenv("LUMIGRAD_TOKEN", TOKEN)
+        shown = forks.lumigrad("info", "--target", f"127.0.0.1:{port}", "--tls-ca", str(authority.certificate))
         assert re.search(r"^device +cpu", shown.stdout, re.MULTILINE)
-        for name, value in (("TOKEN", TOKEN), ("TLS", str(authority.certificate)), ("TARGET", f"localhost:{port}")):
+        for name, value in (("TLS", str(authority.certificate)), ("TARGET", f"localhost:{port}")):
             monkeypatch.setenv(f"LUMIGRAD_{name}", value)
         assert default_client().info().device == "cpu"
     finally:
-        process.terminate()
-        process.wait()
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
 
 
 def test_client_arguments_are_checked(own: Identity, robot: Identity, tmp_path: Path) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -28,6 +25,7 @@ from support.calls.raw_calls import (
     spec_of,
     sphere_cloud,
 )
+from support.workers.forks import ForkedProcess
 from support.workers.slow_render import wait_for
 from support.workers.worker import WorkerProcess, worker
 
@@ -113,11 +111,10 @@ RawClient(sys.argv[1]).scene_stub.Put(frames(), timeout=60, metadata=(("x-reques
 
 
 def test_a_caller_that_is_killed_leaves_nothing_behind(process: WorkerProcess) -> None:
-    tests = Path(__file__).parents[2]
-    child = subprocess.Popen([sys.executable, "-c", VANISH_HALF_WAY, process.target], cwd=tests)
+    child = ForkedProcess([process.target], before=(VANISH_HALF_WAY,))
     wait_for(process, "lumigrad_transit_bytes", header_of(LARGE)[0].payload_bytes)
     child.kill()
-    child.wait()
+    child.communicate(timeout=60)
     # Cancelled; or too short, if the end of the stream is seen before the end of the connection.
     process.wait_for_log("request_id=vanished method=SceneService.Put code=", seconds=20)
     wait_for(process, "lumigrad_transit_bytes", 0)

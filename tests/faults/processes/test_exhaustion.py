@@ -18,7 +18,7 @@ from lumigrad.client import Client, DeadlineExceeded, Unavailable
 from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
 from support.workers.client_load import CAMERA, cloud
 from support.workers.faults import faulty_worker
-from support.workers.worker import LUMIGRAD, WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker
 
 
 @contextmanager
@@ -100,18 +100,24 @@ def test_without_threads_every_call_is_answered(tmp_path: Path) -> None:
             client.close()
 
 
-@pytest.mark.parametrize("elsewhere", ["2>/dev/full", "2> >(exit)"])
-def test_without_room_for_the_log_calls_are_served(elsewhere: str) -> None:
-    command = ("bash", "-c", f'exec "$0" "$@" {elsewhere}', LUMIGRAD, "serve")
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ("os.dup2(os.open('/dev/full', os.O_WRONLY), 2)",),
+        ("reading, writing = os.pipe()", "os.dup2(writing, 2)", "os.close(reading)"),
+    ],
+    ids=["full", "closed"],
+)
+def test_without_room_for_the_log_calls_are_served(statements: tuple[str, ...]) -> None:
+    before = ("import os", *statements)
     with (
-        worker("--device", "cpu", supervised=True, command=command) as process,
+        worker("--device", "cpu", supervised=True, before=before) as process,
         Client(process.target, timeout_s=120, retry_s=120) as client,
     ):
         expected = client.render(cloud(), CAMERA).color
-        # The shell before it may have left one that has ended, and the worker is forked from one that is older.
+        # The other child, from which the worker was forked, is older.
         children = psutil.Process(process.process.pid).children()
-        living = [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
-        max(living, key=psutil.Process.create_time).kill()
+        max(children, key=lambda child: (child.create_time(), child.pid)).kill()
         assert np.array_equal(client.render(cloud(), CAMERA).color, expected)
         assert process.metric("lumigrad_worker_restarts_total") == 1
         assert process.log == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from support.driving.scenes import SCENE, Street, frame, street
 from support.driving.stubs import DrivingClient
 from support.held_disk import HeldDisk
 from support.workers.slow_render import wait_until
-from support.workers.worker import LUMIGRAD, WorkerProcess, changed, worker
+from support.workers.worker import LUMIGRAD, WorkerProcess, worker
 
 START_SECONDS = 3.0
 
@@ -78,10 +79,14 @@ def release_later(disk: HeldDisk) -> Iterator[None]:
 
 @pytest.mark.usefixtures("release_later")
 def test_a_worker_that_loads_for_longer_than_a_start_may_take_is_not_killed(place: Street, disk: HeldDisk) -> None:
-    command = changed(
+    program = (
+        "import sys",
+        "from lumigrad.client.cli import main",
         "from lumigrad.server.process import slot",
         f"slot._START_SECONDS = slot._LEAST_SILENCE_SECONDS = {START_SECONDS}",
+        "sys.exit(main())",
     )
+    command = (sys.executable, "-c", "\n".join(program), "serve")
     options = ("--device", "cpu", "--hang-seconds", "2", "--sensorsim", str(place.folder), "--sensorsim-preload")
     with (
         worker(*options, environment=disk.environment, supervised=True, command=command) as process,
@@ -115,8 +120,8 @@ def test_a_worker_that_loads_is_not_serving_and_ends_when_it_is_asked_to(
 
 
 def short_of_memory(attempts: int, seconds: float, retry: str = "0.01") -> tuple[str, ...]:
-    """A worker whose first attempts to read a scene find no memory, and that waits for so long."""
-    return changed(
+    """Statements for a worker whose first attempts to read a scene find no memory, and that waits for so long."""
+    return (
         "from lumigrad.server.core.errors import DeviceMemoryError",
         "from lumigrad.server.sensorsim import service",
         f"read, left, service._PRELOAD_WAIT_SECONDS = service.read_named, [{attempts}], {seconds}",
@@ -131,8 +136,8 @@ def short_of_memory(attempts: int, seconds: float, retry: str = "0.01") -> tuple
 
 def test_a_worker_waits_for_memory_of_the_scenes_that_it_loads_first(place: Street) -> None:
     options = ("--device", "cpu", "--sensorsim", str(place.folder), "--sensorsim-preload")
-    command = short_of_memory(attempts=3, seconds=60)
-    with worker(*options, command=command) as process, DrivingClient(process.target) as simulator:
+    before = short_of_memory(attempts=3, seconds=60)
+    with worker(*options, before=before) as process, DrivingClient(process.target) as simulator:
         process.wait_for_log("waiting for memory for a scene", count=3)
         assert process.log.count("waiting for memory for a scene") == 3
         assert loaded(simulator) == [SCENE]
@@ -140,8 +145,8 @@ def test_a_worker_waits_for_memory_of_the_scenes_that_it_loads_first(place: Stre
 
 def test_a_worker_without_memory_for_a_scene_starts_and_reads_it_later(place: Street) -> None:
     options = ("--device", "cpu", "--sensorsim", str(place.folder), "--sensorsim-preload")
-    command = short_of_memory(attempts=10**9, seconds=0)
-    with worker(*options, command=command) as process, DrivingClient(process.target) as simulator:
+    before = short_of_memory(attempts=10**9, seconds=0)
+    with worker(*options, before=before) as process, DrivingClient(process.target) as simulator:
         process.wait_for_log("started without a scene")
         process.wait_for_log(SCENE)
         assert loaded(simulator) == []
@@ -152,4 +157,4 @@ def test_a_worker_without_memory_for_a_scene_starts_and_reads_it_later(place: St
 def test_a_scene_that_can_never_fit_still_ends_a_first_start(place: Street) -> None:
     options = ("--device", "cpu", "--sensorsim", str(place.folder), "--sensorsim-preload")
     with pytest.raises(RuntimeError, match=r"--sensorsim-preload: "):
-        WorkerProcess(*options, command=short_of_memory(attempts=1, seconds=60, retry="None"))
+        WorkerProcess(*options, before=short_of_memory(attempts=1, seconds=60, retry="None"))

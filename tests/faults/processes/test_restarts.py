@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,11 +13,12 @@ from grpc_health.v1 import health_pb2
 
 from lumigrad.client import Client
 from support.deploy.certificates import Authority
+from support.workers.forks import lumigrad
 from support.workers.slow_render import wait_until
-from support.workers.worker import WorkerProcess, changed, worker
+from support.workers.worker import WorkerProcess, worker
 
 # Restarts that wait for a valid configuration come this often, not every ten seconds.
-QUICK = changed("from lumigrad.server.process import slot", "slot._LARGEST_DELAY_SECONDS = 0.5")
+QUICK = ("from lumigrad.server.process import slot", "slot._LARGEST_DELAY_SECONDS = 0.5")
 TOKEN = "a" * 32
 RETRIES = "the configuration, which was valid before, is not now"
 
@@ -48,7 +48,7 @@ def test_a_bad_line_in_the_tokens_file_only_delays_a_restart(tmp_path: Path) -> 
     good = f"alice: {TOKEN}\n"
     tokens.write_text(good)
     with (
-        worker("--device", "cpu", "--tokens-file", str(tokens), supervised=True, command=QUICK) as process,
+        worker("--device", "cpu", "--tokens-file", str(tokens), supervised=True, before=QUICK) as process,
         Client(process.target, token=TOKEN, retry_s=60) as client,
     ):
         for text in ("c: short\n", "\x00"):
@@ -63,7 +63,7 @@ def test_a_certificate_that_is_being_replaced_only_delays_a_restart(tmp_path: Pa
     options = ("--tls-cert", str(own.certificate), "--tls-key", str(own.key))
     credentials = grpc.ssl_channel_credentials(authority.certificate.read_bytes())
     with (
-        worker("--device", "cpu", *options, supervised=True, command=QUICK, credentials=credentials) as process,
+        worker("--device", "cpu", *options, supervised=True, before=QUICK, credentials=credentials) as process,
         Client(process.target, tls=authority.certificate, retry_s=60) as client,
     ):
         assert_goes_on(
@@ -75,38 +75,38 @@ def test_an_invalid_configuration_at_the_first_start_ends_the_service(tmp_path: 
     tokens = tmp_path / "tokens"
     tokens.write_text("alice\n")
     with pytest.raises(RuntimeError, match=r"(?s)ended with code 2 .*--tokens-file: line 1"):
-        WorkerProcess("--device", "cpu", "--tokens-file", str(tokens), supervised=True, command=QUICK)
+        WorkerProcess("--device", "cpu", "--tokens-file", str(tokens), supervised=True, before=QUICK)
 
 
 def test_a_device_that_cannot_work_ends_the_service_although_another_serves_already() -> None:
-    command = changed(
+    before = (
         "from lumigrad.server.process.supervisor import Supervisor",
         "check = Supervisor._check_process",
         "def late(self, slot):",
         "    if slot is self._slots[0] or self._slots[0].has_served: check(self, slot)",
         "Supervisor._check_process = late",
     )
-    arguments = [*command, "--device", "cpu,tpu", "--port", "0", "--metrics-port", "0", "--lame-duck-seconds", "0"]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=200, check=False)
+    options = ("--device", "cpu,tpu", "--port", "0", "--metrics-port", "0", "--lame-duck-seconds", "0")
+    done = lumigrad("serve", *options, timeout=200, before=before)
     assert done.returncode == 2, done.stderr
     assert "listening on" in done.stdout
     assert done.stderr.count("worker started") == 2
 
 
 def test_housekeeping_goes_on_after_an_error() -> None:
-    command = changed(
+    before = (
         "from lumigrad.server.storage.tenants import Tenants",
         "def expire(self): raise ValueError('an error nobody expects')",
         "Tenants.expire = expire",
     )
-    with worker("--device", "cpu", command=command) as process:
+    with worker("--device", "cpu", before=before) as process:
         process.wait_for_log("an error of housekeeping", count=3)
         process.wait_for_log("an error nobody expects")
         assert process.health() == health_pb2.HealthCheckResponse.SERVING
 
 
 def test_the_supervisor_looks_after_workers_after_an_error() -> None:
-    command = changed(
+    before = (
         "from lumigrad.server.process.slot import Slot",
         "record, calls = Slot.record_exit, []",
         "def record_exit(self, *arguments, **named):",
@@ -116,7 +116,7 @@ def test_the_supervisor_looks_after_workers_after_an_error() -> None:
         "Slot.record_exit = record_exit",
     )
     with (
-        worker("--device", "cpu", supervised=True, command=command) as process,
+        worker("--device", "cpu", supervised=True, before=before) as process,
         Client(process.target, retry_s=60) as client,
     ):
         kill_worker(process)

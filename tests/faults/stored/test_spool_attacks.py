@@ -125,8 +125,8 @@ def test_a_snapshot_that_cannot_fit_costs_nothing_and_says_which_limit(process: 
 
 
 def test_a_snapshot_larger_than_the_disk_leaves_the_spool_as_it_is(tmp_path: Path) -> None:
-    command = elsewhere(f"mount -t tmpfs -o size=3m tmpfs {tmp_path}")
-    with spooling(tmp_path / "spool", command=command, supervised=False) as process:
+    before = elsewhere(f"mount -t tmpfs -o size=3m tmpfs {tmp_path}")
+    with spooling(tmp_path / "spool", before=before, supervised=False) as process:
         with Client(process.target) as client:
             kept = [handle.scene_id for handle in flood(client, process, 1)]
         with process.channel() as channel:

@@ -61,8 +61,8 @@ def test_a_scene_too_large_for_a_new_device_is_refused_and_kept(tmp_path: Path) 
 
 
 def test_a_full_disk_costs_the_spool_and_nothing_else(tmp_path: Path) -> None:
-    command = elsewhere(f"mount -t tmpfs -o size=2m tmpfs {tmp_path}")
-    with spooling(tmp_path / "spool", command=command) as process, Client(process.target, retry_s=30) as client:
+    before = elsewhere(f"mount -t tmpfs -o size=2m tmpfs {tmp_path}")
+    with spooling(tmp_path / "spool", before=before) as process, Client(process.target, retry_s=30) as client:
         # 0.7 MiB each: two fit.
         handles = []
         for count in range(25_000, 25_003):
@@ -84,12 +84,12 @@ def test_a_full_disk_costs_the_spool_and_nothing_else(tmp_path: Path) -> None:
 
 def test_names_end_with_the_machines_start_and_content_does_not(tmp_path: Path) -> None:
     (tmp_path / "boot_id").write_text("another start\n")
-    command = elsewhere(f"mount --bind {tmp_path / 'boot_id'} /proc/sys/kernel/random/boot_id")
+    before = elsewhere(f"mount --bind {tmp_path / 'boot_id'} /proc/sys/kernel/random/boot_id")
     with spooling(tmp_path / "spool", supervised=False) as process, Client(process.target, retry_s=30) as client:
         scene, changed = client.put(cloud()), client.put(cloud(100))
         changed = client.update(changed, colors=np.zeros((100, 3)))
     with (
-        spooling(tmp_path / "spool", supervised=False, command=command) as process,
+        spooling(tmp_path / "spool", supervised=False, before=before) as process,
         Client(process.target, retry_s=30) as client,
     ):
         # An update that was answered may have been lost with the power: nobody may make that version again.

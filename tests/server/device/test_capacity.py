@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from lumigrad.server.core.config import Config, ConfigError
 from lumigrad.server.device.capacity import store_limits
 from lumigrad.server.process.supervisor import each
+from support.workers.forks import run_program
 from support.workers.worker import worker
 
 MIB = 1 << 20
@@ -30,7 +28,8 @@ def test_a_limit_of_data_counts_what_was_never_touched() -> None:
         "try: mmap.mmap(-1, free + (16 << 20), **private)\n"
         "except OSError: print('no more')\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    done = run_program(script)
+    assert done.returncode == 0, done.stderr
     free, capacity, *more = done.stdout.split()
     assert 192 * MIB < int(free) <= 256 * MIB
     assert int(capacity) <= 0.91 * int(free)

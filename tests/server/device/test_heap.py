@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from support.workers.forks import run_program
 
 SCRIPT = """
 import ctypes
@@ -30,7 +29,8 @@ print(resident() - before)
 
 
 def test_free_memory_of_the_heap_is_given_back_when_it_is_time() -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    done = run_program(SCRIPT)
+    assert done.returncode == 0, done.stderr
     freed, too_early, tidied = map(int, done.stdout.split())
     assert freed > 80 and too_early > 80, "malloc keeps what is free"
     assert tidied < 20

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -14,7 +15,8 @@ import pytest
 
 from lumigrad.v1 import render_pb2, worker_pb2
 from support.calls.raw_calls import RawClient, failure, spec_of, sphere_cloud
-from support.workers.worker import LUMIGRAD, worker
+from support.workers.forks import ForkedProcess
+from support.workers.worker import worker
 
 OTHERS = """
 import logging, sys, threading, warnings
@@ -82,22 +84,22 @@ def test_each_call_is_one_line_however_it_goes() -> None:
         assert sum(float(line.split()[-1]) for line in totals) == count
 
 
-# The default ports may be in use on this machine; in a network of its own they are not.
-APART = ("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$0" "$@"')
-
-
 @pytest.mark.skipif(
-    not shutil.which("ip") or subprocess.run([*APART, "true"], capture_output=True, check=False).returncode != 0,
+    not shutil.which("ip")
+    or subprocess.run(["unshare", "--net", "ip", "link", "set", "lo", "up"], capture_output=True).returncode != 0,
     reason="may not make namespaces of networks here",
 )
 def test_a_start_with_the_defaults_has_no_line_about_options() -> None:
-    with subprocess.Popen(
-        [*APART, LUMIGRAD, "serve"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None and process.stderr is not None
-        announced = process.stdout.readline()
-        process.kill()
-        log = process.stderr.read()
+    # The default ports may be in use on this machine; in a network of its own they are not.
+    apart = (
+        "import ctypes, subprocess",
+        "assert ctypes.CDLL(None).unshare(0x40000000) == 0, 'no network of its own'",
+        "subprocess.run(['ip', 'link', 'set', 'lo', 'up'], check=True)",
+    )
+    process = ForkedProcess(["serve"], before=apart)
+    announced = process.stdout.readline()
+    process.kill()
+    _, log = process.communicate(timeout=60)
     assert announced == "listening on 127.0.0.1:50051 (metrics 9464)\n", log
     assert "worker started" in log and "options that differ" not in log
 
@@ -105,27 +107,24 @@ def test_a_start_with_the_defaults_has_no_line_about_options() -> None:
 def calls_on_a_terminal(*options: str) -> list[str]:
     """The log of a worker whose standard error is a terminal, after a good call and a bad one."""
     ours, its = os.openpty()
-    process = subprocess.Popen(
-        [LUMIGRAD, "serve", "--device", "cpu", "--port", "0", "--metrics-port", "0", *options],
-        stdout=subprocess.PIPE,
-        stderr=its,
-        text=True,
+    process = ForkedProcess(
+        ["serve", "--device", "cpu", "--port", "0", "--metrics-port", "0", *options],
+        before=("import os", f"os.dup2(os.open({os.ttyname(its)!r}, os.O_RDWR | os.O_NOCTTY), 2)"),
     )
-    os.close(its)
-    assert process.stdout is not None
     client = RawClient(process.stdout.readline().split()[2])
     client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=60, metadata=(("x-request-id", "good"),))
     failure(lambda: client.render(render_pb2.RenderSpec(), metadata=(("x-request-id", "bad"),)))
     client.close()
-    process.terminate()
+    os.close(its)
+    process.send_signal(signal.SIGTERM)
     text = b""
     # The terminal ends with the last process that has it.
     with suppress(OSError):
         while part := os.read(ours, 1 << 16):
             text += part
     os.close(ours)
-    assert process.wait(60) == 0
-    process.stdout.close()
+    process.communicate(timeout=60)
+    assert process.returncode == 0
     return text.decode().splitlines()
 
 

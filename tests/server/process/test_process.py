@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import signal
 import socket
 import subprocess
 
@@ -16,9 +17,9 @@ from lumigrad.protos.service import SERVICE_NAMES
 from lumigrad.server.core.config import Config
 from lumigrad.v1 import render_pb2, worker_pb2
 from support.calls.raw_calls import RawClient, color_gradient, failure, spec_of, sphere_cloud
-from support.workers.forks import lumigrad
+from support.workers.forks import ForkedProcess, lumigrad
 from support.workers.slow_render import SlowRender, wait_for, wait_until
-from support.workers.worker import LUMIGRAD, WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker
 
 
 def serve(*options: str) -> subprocess.CompletedProcess[str]:
@@ -55,15 +56,9 @@ def test_the_default_port_of_the_metrics_gives_way() -> None:
         with contextlib.suppress(OSError):
             taken.bind(("127.0.0.1", 9464))
             taken.listen()
-        process = subprocess.Popen(
-            [LUMIGRAD, "serve", "--device", "cpu", "--port", "0"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdout is not None
+        process = ForkedProcess(["serve", "--device", "cpu", "--port", "0"])
         announced = re.search(r"\(metrics (\d+)\)", process.stdout.readline())
-        process.terminate()
+        process.send_signal(signal.SIGTERM)
         _, log = process.communicate(timeout=60)
     assert announced is not None and announced[1] != "9464"
     assert f"the default port of the metrics is in use: another one metrics_port={announced[1]}" in log

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -19,6 +17,7 @@ from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.storage.spool import Blob, Spool, TenantSpool
 from lumigrad.server.storage.spool_writer import SpoolWriter
 from support.models.account_machine import Caller
+from support.workers.forks import run_program
 
 LARGE = np.random.default_rng(0).bytes(3 << 20)
 
@@ -287,8 +286,7 @@ def test_a_folder_is_one_process_own(spool: Spool) -> None:
         "try: Spool(sys.argv[1], count(1 << 20), count(9), Metrics(), 600)\n"
         "except OSError as error: sys.exit(error.strerror)\n"
     )
-    command = [sys.executable, "-c", script, spool._folder]
-    other = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    other = run_program(script, spool._folder)
     assert (other.returncode, other.stderr) == (1, "another worker uses it\n")
 
 
@@ -311,8 +309,7 @@ def test_a_full_disk_costs_what_does_not_fit(spool: Spool, metrics: Metrics, cap
         "print(len(spool), len([name for _, _, names in os.walk(sys.argv[1]) for name in names if name != 'lock']))\n"
     )
     os.close(spool._claim)
-    command = [sys.executable, "-c", script, spool._folder]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run_program(script, spool._folder)
     assert done.stdout == "[True, False, True]\n1 1\n", done.stderr
 
 

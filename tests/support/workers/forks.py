@@ -49,11 +49,16 @@ class ForkedProcess:
     """A running `lumigrad`, with what tests use of `subprocess.Popen`; standard output and error are pipes of text."""
 
     def __init__(
-        self, arguments: Sequence[str], folder: Path | None = None, environment: dict[str, str] | None = None
+        self,
+        arguments: Sequence[str],
+        folder: Path | None = None,
+        environment: dict[str, str] | None = None,
+        before: Sequence[str] = (),
     ) -> None:
         """Start `lumigrad` with these arguments, in a folder and an environment, or in this process's.
 
-        What libraries read from the environment when they are loaded has no effect.
+        What libraries read from the environment when they are loaded has no effect. The statements `before` are run
+        first: they change the process, and the processes that it forks.
         """
         ends = [os.pipe() for _ in range(3)]
         try:
@@ -62,6 +67,7 @@ class ForkedProcess:
                     "arguments": list(arguments),
                     "folder": str(folder or Path.cwd()),
                     "environment": dict(os.environ if environment is None else environment),
+                    "before": "\n".join(before),
                 }
                 self.pid = _server().fork(order, [writing for _, writing in ends])
         finally:
@@ -101,17 +107,30 @@ class ForkedProcess:
         """Kill it."""
         self.send_signal(signal.SIGKILL)
 
-
-def lumigrad(*arguments: str, folder: Path | None = None, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
-    """Run `lumigrad` as `subprocess.run` does; whatever runs after `timeout` seconds is killed, which is an error."""
-    process = ForkedProcess(arguments, folder)
-    with process.stdout, process.stderr, ThreadPoolExecutor(2) as readers:
-        timer = threading.Timer(timeout, process.kill)
+    def communicate(self, timeout: float) -> tuple[str, str]:
+        """Read both streams to their ends; whatever runs after `timeout` seconds is killed."""
+        timer = threading.Timer(timeout, self.kill)
         timer.start()
-        output, error = (readers.submit(stream.read) for stream in (process.stdout, process.stderr))
-        code = process.wait()
-        timer.cancel()
-        return subprocess.CompletedProcess(["lumigrad", *arguments], code, output.result(), error.result())
+        with self.stdout, self.stderr, ThreadPoolExecutor(2) as readers:
+            output, error = (readers.submit(stream.read) for stream in (self.stdout, self.stderr))
+            self.wait()
+            timer.cancel()
+            return output.result(), error.result()
+
+
+def lumigrad(
+    *arguments: str, folder: Path | None = None, timeout: float = 120.0, before: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Run `lumigrad` as `subprocess.run` does; whatever runs after `timeout` seconds is killed, which is an error."""
+    process = ForkedProcess(arguments, folder, before=before)
+    output, error = process.communicate(timeout)
+    assert process.returncode is not None
+    return subprocess.CompletedProcess(["lumigrad", *arguments], process.returncode, output, error)
+
+
+def run_program(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of Python as `subprocess.run` does, in a process that has loaded what most programs import."""
+    return lumigrad(*arguments, before=(program, "raise SystemExit"))
 
 
 class _ForkServer:
@@ -199,7 +218,7 @@ class _Server:
                     told.write(str(os.waitstatus_to_exitcode(status)))
 
 
-def _become(arguments: list[str], folder: str, environment: dict[str, str]) -> NoReturn:
+def _become(arguments: list[str], folder: str, environment: dict[str, str], before: str) -> NoReturn:
     """Be that command, in this process."""
     code = 1
     try:
@@ -209,6 +228,7 @@ def _become(arguments: list[str], folder: str, environment: dict[str, str]) -> N
         if EMULATED in environment:
             importlib.import_module("support.workers.emulated_device")
         sys.argv = ["lumigrad", *arguments]
+        exec(before, {"__name__": "__main__"})
         code = cli.main()
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)

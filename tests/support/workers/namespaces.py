@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from support.workers.worker import LUMIGRAD, WorkerProcess
+from support.workers.worker import WorkerProcess
 
 
 def obstacle() -> str:
@@ -68,9 +68,12 @@ class Network:
         """A worker on a machine, with one thread for its kernels."""
         # Without --insecure a worker does not listen to a network without TLS.
         public = "--device", "cpu", "--host", self.address(number), "--insecure"
-        command = ("ip", "netns", "exec", self._namespace(number), LUMIGRAD, "serve")
-        environment = {**os.environ, "LUMIGRAD_NUM_THREADS": "1"}
-        return WorkerProcess(*public, *options, command=command, environment=environment)
+        moved = (
+            "import ctypes, os",
+            f"namespace = os.open('/run/netns/{self._namespace(number)}', os.O_RDONLY | os.O_CLOEXEC)",
+            "assert ctypes.CDLL(None).setns(namespace, 0x40000000) == 0, 'not in the network namespace'",
+        )
+        return WorkerProcess(*public, *options, before=moved, variables={"LUMIGRAD_NUM_THREADS": "1"})
 
     def cut(self, number: int) -> None:
         """Drops all packets of a machine's link, without notification of either side."""

@@ -17,7 +17,7 @@ import pytest
 from lumigrad.client import Client, SceneHandle
 from support.workers.client_load import CAMERA
 from support.workers.slow_render import wait_for
-from support.workers.worker import LUMIGRAD, WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker
 
 PROBES = np.array([[0.0, 0.0, 1.5, 0.1], [0.0, 3.0, 0.75, 0.1]])
 
@@ -56,7 +56,11 @@ def without_copy(client: Client, scene: SceneHandle) -> SceneHandle:
 
 
 def elsewhere(mount: str) -> tuple[str, ...]:
-    """The command of a worker for which something else is mounted."""
+    """Statements for a worker for which something else is mounted."""
     if shutil.which("unshare") is None or subprocess.run(["unshare", "-m", "sh", "-c", mount], check=False).returncode:
         pytest.skip("this system does not let us mount anything")
-    return ("unshare", "-m", "sh", "-c", f'{mount} && exec "$0" "$@"', LUMIGRAD, "serve")
+    return (
+        "import ctypes, subprocess",
+        "assert ctypes.CDLL(None).unshare(0x20000) == 0, 'no mounts of its own'",
+        f"subprocess.run(['sh', '-ec', {'mount --make-rprivate /; ' + mount!r}], check=True)",
+    )

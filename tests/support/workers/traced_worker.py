@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import threading
@@ -10,8 +9,6 @@ from pathlib import Path
 from types import FrameType
 
 import lumigrad.server
-from lumigrad.server.core.config import Config
-from lumigrad.server.process.main import run
 from lumigrad.server.rpc.server import Task
 
 SERVER = f"{Path(lumigrad.server.__file__).parent}/"
@@ -43,9 +40,6 @@ class FileTrace:
         sys.stderr.write(f"files {json.dumps(files)}\n")
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    Config.add_arguments(parser)
-    config = Config.from_arguments(parser.parse_args())
+def begin() -> None:
+    """Trace the threads that this process starts."""
     threading.setprofile(FileTrace().profile)
-    sys.exit(run(config.of_worker(0)))

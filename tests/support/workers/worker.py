@@ -30,12 +30,6 @@ START_SECONDS = 60.0
 _LISTENING = re.compile(r"listening on (\S+):(\d+) \(metrics (\d+)\)")
 
 
-def changed(*statements: str) -> tuple[str, ...]:
-    """A command that runs statements before `lumigrad serve`; in a supervisor they change it, but not its workers."""
-    program = "\n".join([*statements, "import sys", "from lumigrad.client.cli import main", "sys.exit(main())"])
-    return sys.executable, "-c", program, "serve"
-
-
 class WorkerProcess:
     """One `lumigrad serve` process, which listens on `target` once the constructor returns."""
 
@@ -55,13 +49,15 @@ class WorkerProcess:
         faults: Path | None = None,
         emulated: bool = False,
         command: Sequence[str] = (LUMIGRAD, "serve"),
+        before: Sequence[str] = (),
     ):
         """Start it and wait until it answers; a worker that ends instead is a RuntimeError with its log.
 
         `variables` are set for it; an `environment` of its own, which may matter to what is loaded, takes it seconds.
         `credentials` are for one that asks for TLS, `metrics_context` for one whose metrics do. `process` is the
         worker's own, or its supervisor's if there is to be one, whose workers meet the faults armed in a folder. One
-        without a supervisor may be `emulated`: its device is the emulation of CUDA, and it meets faults, too.
+        without a supervisor may be `emulated`: its device is the emulation of CUDA, and it meets faults, too. The
+        statements `before` change the process before it serves, and those that it forks.
         """
         self.options = options
         self._credentials = credentials
@@ -69,13 +65,14 @@ class WorkerProcess:
         alone = () if supervised else ("--no-supervisor",)
         arguments = [*command, "--port", str(port), "--metrics-port", str(metrics_port), *alone, *options]
         is_plain = environment is None and arguments[0] == LUMIGRAD
+        assert is_plain or not before, "only a forked process runs statements before it serves"
         told = dict(variables or {})
         if faults is not None:
             told[FAULTS] = str(faults)
         if emulated:
             told[EMULATED] = "1"
         self.process = (
-            ForkedProcess(arguments[1:], environment={**os.environ, **told})
+            ForkedProcess(arguments[1:], environment={**os.environ, **told}, before=before)
             if is_plain
             else subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         )

@@ -142,9 +142,6 @@ def forward_steps(
     """Do what `forward` does in steps, between which others may run on the same thread; `whole`: one step on CUDA."""
     check_cameras(gaussians, cameras, settings)
     _check_outputs(settings, outputs)
-    if settings.half:
-        check("ids" not in outputs, "precision", "'full' with the output 'ids'", settings.precision)
-        check(not retain, "precision", "'full' with retain, which gradients and trainings need", settings.precision)
     _check_rays(gaussians, cameras, settings, rays)
     _check_rows(rows, cameras[0].height, outputs, retain)
     backgrounds = check_background(background, gaussians, len(cameras))

@@ -15,7 +15,6 @@ DEPTH_ORDERS = ("z", "distance")
 TILE_BOUNDS = ("conservative", "gsplat")
 RESPONSES = ("picture", "ray")
 PRIMITIVES = ("volume", "surfel")
-PRECISIONS = ("full", "half")
 TILE_SIZES = (4, 8, 16)
 # gsplat's tiles on the film; along rays those of images of at least this many pixels each way, and of others.
 _GSPLAT_TILE, _LARGE_IMAGE, _SMALL_TILE = 16, 1080, 8
@@ -96,8 +95,6 @@ class Settings:
         primitive: What a Gaussian is: "volume", or "surfel", flat, without a third scale: a 2D Gaussian, whose response
             is that where the ray of a pixel meets its plane ("2D Gaussian Splatting for Geometrically Accurate Radiance
             Fields", Huang et al. 2024). Surfels take perfect pinhole cameras, and have no `eps2d`.
-        precision: "full"; or "half", a permission to compute with numbers of 16 bits, of which no engine makes use. For
-            what is neither retained nor `deterministic`, without "ids", not along rays, and not of surfels.
 
     Raises:
         ArgumentError: A value is out of range.
@@ -123,7 +120,6 @@ class Settings:
     tile_size: int | None = None
     response: str = "picture"
     primitive: str = "volume"
-    precision: str = "full"
 
     def __post_init__(self) -> None:
         check(self.semantics in SEMANTICS, "semantics", f"one of {SEMANTICS}", self.semantics)
@@ -139,7 +135,6 @@ class Settings:
         check(ok, "tile_size", f"None or one of {TILE_SIZES}", self.tile_size)
         check(self.response in RESPONSES, "response", f"one of {RESPONSES}", self.response)
         check(self.primitive in PRIMITIVES, "primitive", f"one of {PRIMITIVES}", self.primitive)
-        self._check_precision()
         for name in ("antialiased", "deterministic"):
             check(isinstance(getattr(self, name), bool), name, "True or False", getattr(self, name))
         degree = self.sh_degree
@@ -156,20 +151,6 @@ class Settings:
         check(0.0 <= self.transmittance_min < 1.0, "transmittance_min", "a value in [0, 1)", self.transmittance_min)
         check(self.pixel_center in (0.0, 0.5), "pixel_center", "0.5 or 0", self.pixel_center)
         check(0.0 < self.scale_modifier < math.inf, "scale_modifier", "a finite value above 0", self.scale_modifier)
-
-    def _check_precision(self) -> None:
-        check(self.precision in PRECISIONS, "precision", f"one of {PRECISIONS}", self.precision)
-        for fits, condition in (
-            (not self.deterministic, "deterministic"),
-            (self.response != "ray", "response 'ray'"),
-            (not self.surfels, "primitive 'surfel'"),
-        ):
-            check(fits or not self.half, "precision", f"'full' with {condition}", self.precision)
-
-    @property
-    def half(self) -> bool:
-        """Whether half precision is enough."""
-        return self.precision == "half"
 
     @property
     def inria(self) -> bool:

@@ -10,29 +10,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+import numpy as np
+
 from lumigrad.client.errors import Cancelled
 from lumigrad.client.transport.call import Cancellation
 
-# The decay, with each measurement, of earlier ones of the same size, and of the weight of those of other sizes.
-_MEMORY, _WEIGHT_KEPT = 0.6, 0.97
-_LEAST_WEIGHT = 0.05
+# The weight of earlier measurements, with each new one.
+_DECAY = 0.9
 # Outliers, as on a busy machine, count as at most this multiple of the expected time.
 _LARGEST_SURPRISE = 4.0
 # The share of the time between pictures that pixels may take even if a far worker makes pictures of any size late.
 _LEAST_SHARE_OF_TIME = 0.3
-# The share of the time that is assumed not to depend on the size, until pictures of two sizes were measured.
-_FIXED_SHARE = 0.5
+# The variance of sizes, relative to their mean square, from which the times of several sizes are told apart.
+_LEAST_SPREAD = 0.005
 # The size is halved in this many steps, and changes if the ideal step differs by more than `_INERTIA_STEPS`.
 _STEPS = 4
 _INERTIA_STEPS = 0.75
-
-
-@dataclass
-class _Size:
-    """Recent times of images of one size, seconds."""
-
-    seconds: float
-    weight: float = 1.0
 
 
 class Pace:
@@ -52,8 +45,12 @@ class Pace:
         self.target_s = target_s
         self._lowest_step = -_STEPS * math.log2(smallest)
         self._step = float(_STEPS)
-        # The measurements by number of pixels.
-        self._sizes: dict[int, _Size] = {}
+        # Weighted sums of 1, pixels, seconds, pixels^2 and pixels * seconds over the measurements.
+        self._sums = np.zeros(5)
+        # The share of the time that depends on the size, which is assumed until pictures of two sizes were measured.
+        self._pixel_share = 0.5
+        # Seconds per image and per pixel.
+        self._costs = 0.0, 0.0
 
     def observe(self, pixels: int, seconds: float) -> None:
         """Adds a measurement.
@@ -62,51 +59,32 @@ class Pace:
             pixels: size of the image.
             seconds: time from one such image to the next.
         """
-        if self._sizes:
+        if self._sums[0]:
             seconds = min(seconds, _LARGEST_SURPRISE * max(self.expected_s(pixels), 1e-3))
-        for size in self._sizes.values():
-            size.weight *= _WEIGHT_KEPT
-        known = self._sizes.get(pixels)
-        mixed = seconds if known is None else _MEMORY * known.seconds + (1 - _MEMORY) * seconds
-        self._sizes = {
-            count: size for count, size in self._sizes.items() if size.weight > _LEAST_WEIGHT and count != pixels
-        }
-        self._sizes[pixels] = _Size(mixed)
+        self._sums = _DECAY * self._sums + (1.0, pixels, seconds, pixels**2, pixels * seconds)
+        size, time_s, squares, products = (self._sums[1:] / self._sums[0]).tolist()
+        spread = squares - size**2
+        if spread > _LEAST_SPREAD * squares:
+            # Least squares, with costs that are not negative.
+            self._pixel_share = min(max((products / time_s - size) * size / spread, 0.0), 1.0)
+        self._costs = (1.0 - self._pixel_share) * time_s, self._pixel_share * time_s / size
 
     def expected_s(self, pixels: int) -> float:
         """Returns the expected seconds of an image; 0 without measurements."""
-        fixed, slope = self._costs()
+        fixed, slope = self._costs
         return fixed + slope * pixels
 
     def size(self, width: int, height: int) -> tuple[int, int]:
         """Returns the size of the next image while the camera moves, for a window of this size; pixels."""
-        if self._sizes:
-            fixed, slope = self._costs()
+        fixed, slope = self._costs
+        if self._sums[0]:
             spare = max(self.target_s - fixed, _LEAST_SHARE_OF_TIME * max(self.target_s, fixed))
             # Steps below full size at which images take the target time.
-            ideal = _STEPS / 2 * math.log2(max(slope * width * height, 1e-9) / spare)
-            ideal = min(max(ideal, 0.0), self._lowest_step)
+            ideal = min(max(_STEPS / 2 * math.log2(max(slope * width * height, 1e-9) / spare), 0.0), self._lowest_step)
             if abs(ideal - self._step) > _INERTIA_STEPS:
                 self._step = min(float(round(ideal)), self._lowest_step)
         share = 2.0 ** (-self._step / _STEPS)
         return max(1, round(width * share)), max(1, round(height * share))
-
-    def _costs(self) -> tuple[float, float]:
-        """Seconds per image and per pixel: weighted least squares, both non-negative."""
-        if not self._sizes:
-            return 0.0, 0.0
-        total = sum(size.weight for size in self._sizes.values())
-        pixels = sum(size.weight * count for count, size in self._sizes.items()) / total
-        seconds = sum(size.weight * size.seconds for size in self._sizes.values()) / total
-        spread = sum(size.weight * (count - pixels) ** 2 for count, size in self._sizes.items())
-        if spread == 0.0:
-            return _FIXED_SHARE * seconds, (1 - _FIXED_SHARE) * seconds / pixels
-        covariance = sum(
-            size.weight * (count - pixels) * (size.seconds - seconds) for count, size in self._sizes.items()
-        )
-        slope = max(covariance / spread, 0.0)
-        fixed = seconds - slope * pixels
-        return (fixed, slope) if fixed >= 0.0 else (0.0, seconds / pixels)
 
 
 T = TypeVar("T")

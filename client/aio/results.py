@@ -40,6 +40,12 @@ class _AsyncResult(NamedArrays, Asynchronous[R]):
 
     release = awaited(Result.release)
 
+    async def __aenter__(self: A) -> A:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._calls.run(Result.release, self._blocking)
+
     def _missing(self, name: str) -> str:
         return self._blocking._missing(name)
 

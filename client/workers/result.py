@@ -80,15 +80,23 @@ class Result(NamedArrays, Cancellable):
         vars(made).update({"_workers": self._workers} if "_workers" in vars(self) else {})
         return made
 
+    def __enter__(self: R) -> R:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
     def release(self) -> None:
-        """Releases the forward state on the worker; backward still works and computes it again.
+        """Releases the forward state on the worker, as the end of a `with` block does.
+
+        Backward still works, and computes the state again.
 
         Raises:
             LumigradError: no worker answered in time.
 
         Example:
-            frame = client.render(scene, camera, retain=True)
-            frame.release()
+            with client.render(scene, camera, retain=True) as frame:  # released at the end
+                gradients = frame.backward(frame.color - 0.5)
         """
         self._context.release()
         for part in self._parts:

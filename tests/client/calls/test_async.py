@@ -76,11 +76,12 @@ def test_distances_and_their_gradients_are_awaited_too(worker_process: WorkerPro
 
     async def main() -> None:
         async with AsyncClient(worker_process.target) as own:
-            found = await own.query(world, spheres, outputs=("distance", "cost"), retain=True)
-            assert np.array_equal(found.distance, expected.distance)
-            gradients = await found.backward(cost=np.ones_like(found.cost))
-            assert gradients.spheres.shape == spheres.shape
-            await found.release()
+            async with await own.query(world, spheres, outputs=("distance", "cost"), retain=True) as found:
+                assert np.array_equal(found.distance, expected.distance)
+                gradients = await found.backward(cost=np.ones_like(found.cost))
+                assert gradients.spheres.shape == spheres.shape
+                assert found._blocking._context._kept is not None
+            assert found._blocking._context._kept is None
             grid = await own.field(world, size=(1.0, 1.0, 1.0), voxel_size=0.25)
             assert grid.distances.shape == (4, 4, 4)
 

@@ -142,6 +142,14 @@ def test_contexts_are_given_back_without_another_call():
         frame = client.render(cloud(), orbit(1)[0], retain=True, **SETTINGS)
         frame.release()
         until_forgotten(process)
+        with (
+            client.render(cloud(), orbit(1)[0], retain=True, **SETTINGS) as frame,
+            client.query(world, np.zeros((1, 4), np.float32), retain=True),
+        ):
+            assert process.metric("lumigrad_contexts") == 2
+            expected = frame.backward(np.ones_like(frame.color))
+        until_forgotten(process)
+        same(frame.backward(np.ones_like(frame.color)), expected)
 
 
 def test_after_close_release_is_silent(worker_process: WorkerProcess, monkeypatch: pytest.MonkeyPatch):

@@ -88,7 +88,6 @@ class Config:
     max_trainings: int = _option(32, "maximum number of open trainings; half of them per tenant")
     max_streams: int = _option(64, "maximum number of open streams of frames; half of them per tenant")
     batch_views: int = _option(16, "maximum number of views, or of distance queries, in a batch of waiting calls")
-    batch_wait_ms: float = _option(0.0, "time to wait for more calls before a batch that is not full is run")
     max_payload_mib: int = _option(1024, "maximum payload of one request or reply")
     transit_mib: int = _option(8192, "maximum payload bytes of all calls in progress, over all workers")
     tenant_transit_mib: int = _option(
@@ -281,7 +280,7 @@ class Config:
 
 
 _PORTS = ("port", "metrics_port")
-_TIMES = ("batch_wait_ms", "max_device_seconds", "lame_duck_seconds", "drain_seconds")
+_TIMES = ("max_device_seconds", "lame_duck_seconds", "drain_seconds")
 # Sizes that may be 0, which means a default or "disabled".
 _SIZES = ("lane_mib", "device_memory_mib")
 

@@ -49,12 +49,11 @@ class DeviceExecutor:
         queue_size: int,
         *,
         has_tenants: bool = False,
-        batch_wait_seconds: float = 0.0,
         limit_seconds: float = math.inf,
         on_lost: Callable[[BaseException], None] = lambda error: None,
         on_views: Callable[[int], object] = lambda views: None,
     ) -> None:
-        """Batches that are not full wait `batch_wait_seconds` for more jobs; those that run end after `limit_seconds`.
+        """Batches that run longer than `limit_seconds` are ended.
 
         `on_lost` is called with an error after which this process cannot use the device; `on_views` is called with the
         number of views of each batch of Python's jobs.
@@ -64,7 +63,7 @@ class DeviceExecutor:
         self._limit_seconds = limit_seconds
         # The queue counts the places itself.
         self._places = places("places of the queue", queue_size, has_tenants=has_tenants)
-        self.queue = Queue(self._places.limit, self._places.share, self._places.kept, batch_wait_seconds)
+        self.queue = Queue(self._places.limit, self._places.share, self._places.kept)
         self.numbers = Numbers()
         # The error of waiting and new jobs once the queue is closed.
         self._refusal: type[Exception] = CancelledError

@@ -352,7 +352,6 @@ def make_machine(
         memory,
         config.queue_size,
         has_tenants=config.has_tenants,
-        batch_wait_seconds=config.batch_wait_ms / 1e3,
         limit_seconds=config.max_device_seconds or config.hang_seconds,
         on_lost=lambda error: end(DEVICE_LOST, "the device is lost", error),
         on_views=metrics.batch_views.observe,

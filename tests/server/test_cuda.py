@@ -223,26 +223,33 @@ def test_a_training_takes_the_steps_of_the_cpu(cuda: RawClient, cpu: RawClient) 
     ("scene", "make"), [(sphere_cloud, spec_of), (gaussian_cloud, gaussian_spec)], ids=["spheres", "gaussians"]
 )
 def test_calls_that_wait_together_are_rendered_together(
-    machine: Machine, scene: Callable[[int], dict[str, Array]], make: Callable[..., render_pb2.RenderSpec]
+    machine: Machine,
+    process: WorkerProcess,
+    cuda: RawClient,
+    scene: Callable[[int], dict[str, Array]],
+    make: Callable[..., render_pb2.RenderSpec],
 ) -> None:
-    with machine.worker("--batch-wait-ms", "2000") as process:
-        client = RawClient(process.target)
-        scene_id = client.put(scene(20)).scene.scene_id
-        specs = [make(opencv_camera(16, 16, x=x), scene_id=scene_id) for x in (0.0, 0.1, 0.2, 0.3)]
-        alone = [client.render(spec).arrays["color"] for spec in specs]
-        before = process.metric("lumigrad_batch_views_count")
-        found: dict[int, Array] = {}
+    scene_id = cuda.put(scene(20)).scene.scene_id
+    specs = [make(opencv_camera(16, 16, x=x), scene_id=scene_id) for x in (0.0, 0.1, 0.2, 0.3)]
+    alone = [cuda.render(spec).arrays["color"] for spec in specs]
+    before = process.metric("lumigrad_batch_views_count")
+    found: dict[int, Array] = {}
 
-        def ask(index: int) -> None:
-            found[index] = client.render(specs[index]).arrays["color"]
+    def ask(index: int) -> None:
+        found[index] = cuda.render(specs[index]).arrays["color"]
 
-        threads = [threading.Thread(target=ask, args=(index,)) for index in range(len(specs))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        assert process.metric("lumigrad_batch_views_count") - before < len(specs)
-        client.close()
+    count, views, size = machine.slow
+    # One view, since others run between views.
+    call = SlowRender(cuda, count=count).start(views, size=size)
+    wait_until(lambda: process.metric("lumigrad_calls_in_stage", stage="device") == 1, "the call's work")
+    threads = [threading.Thread(target=ask, args=(index,)) for index in range(len(specs))]
+    for thread in threads:
+        thread.start()
+    wait_for(process, "lumigrad_queue_depth", len(specs))
+    call.cancel()
+    for thread in threads:
+        thread.join(60)
+    assert process.metric("lumigrad_batch_views_count") - before < 1 + len(specs)
     assert [found[index].tobytes() for index in range(len(specs))] == [color.tobytes() for color in alone]
 
 

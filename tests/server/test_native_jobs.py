@@ -200,20 +200,6 @@ def test_jobs_of_one_batch_run_together_but_not_with_those_of_python(executor: D
     assert [each.job.together for each in native] == [4, 4, 4, 4, 1]
 
 
-def test_a_batch_waits_for_more_jobs_until_it_is_full() -> None:
-    executor = DeviceExecutor(CPU, DeviceMemory(CPU, 1 << 30), queue_size=16, batch_wait_seconds=60.0)
-    number = quick(executor)
-    jobs = [ProbeJob(kind=number, batch=number, fill=0.5) for _ in range(2)]
-    threads = [threading.Thread(target=executor.queue.run_probe, args=(job,)) for job in jobs]
-    for job, thread in zip(jobs, threads, strict=True):
-        job.room_bytes = ROOM
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert [(job.outcome, job.together) for job in jobs] == [(Outcome.DONE, 2)] * 2
-    executor.close()
-
-
 def test_one_that_fails_fails_its_batch_and_the_next_runs(executor: DeviceExecutor) -> None:
     number = quick(executor)
     with held(executor):

@@ -126,10 +126,10 @@ void bind_serving(nb::module_& m) {
   nb::class_<Queue>(m, "Queue")
       .def(
           "__init__",
-          [](Queue* self, std::size_t limit, std::size_t share, std::size_t kept, double batch_wait_seconds) {
-            new (self) Queue({limit, share, kept}, duration_of(batch_wait_seconds));
+          [](Queue* self, std::size_t limit, std::size_t share, std::size_t kept) {
+            new (self) Queue({limit, share, kept});
           },
-          "limit"_a, "share"_a, "kept"_a, "batch_wait_seconds"_a = 0.0)
+          "limit"_a, "share"_a, "kept"_a)
       .def("submit", &Queue::submit)
       .def("wait", &wait)
       .def("run_probe", &run_probe)

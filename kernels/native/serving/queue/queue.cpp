@@ -96,7 +96,7 @@ Outcome Queue::run(const std::shared_ptr<NativeJob>& job) {
 // False if something runs or waits; else the job has run, or was refused.
 bool Queue::run_here(const std::shared_ptr<NativeJob>& job) {
   Lock lock(mutex_);
-  if (running_ || is_forming_ || left_ || settling_ || lines_.size() > 0) return false;
+  if (running_ || left_ || settling_ || lines_.size() > 0) return false;
   job->outcome = admit(*job);
   if (job->outcome != Outcome::kPending) return true;
   job->queued = Clock::now();
@@ -130,8 +130,7 @@ void Queue::cancel(Job& job) {
 Queue::Next Queue::take(Jobs& batch, bool may_wait) {
   Lock lock(mutex_);
   while (true) {
-    const bool is_at_once =
-        !running_ && lines_.size() > 0 && !lines_.next().is_native() && batch_wait_ <= Clock::duration::zero();
+    const bool is_at_once = !running_ && lines_.size() > 0 && !lines_.next().is_native();
     if (!may_wait && !is_at_once && (running_ || !is_closed_)) return Next::kNone;
     // The thread of a call may run a job.
     changed_.wait(lock, [&] { return !running_ && (lines_.size() > 0 || is_closed_); });
@@ -148,7 +147,7 @@ Queue::Next Queue::take(Jobs& batch, bool may_wait) {
       lock.lock();
       continue;
     }
-    start_next(lock);
+    start_next();
     if (!running_->jobs.front()->is_native()) {
       batch = running_->jobs;
       heed(&running_->stop);
@@ -313,10 +312,10 @@ double Queue::fill(const Demand& demand) const {
   return demand.batch == 0 || !seconds ? 1.0 : std::max(demand.fill, *seconds / kBatchSeconds);
 }
 
-// Moves waiting jobs that may run with those of a batch to it; false if it is full.
-bool Queue::fill_up(Jobs& jobs) {
+// Moves waiting jobs that may run with those of a batch to it.
+void Queue::fill_up(Jobs& jobs) {
   const Job& first = *jobs.front();
-  if (first.demand.batch == 0) return false;
+  if (first.demand.batch == 0) return;
   double filled = 0;
   for (const auto& job : jobs) filled += fill(job->demand);
   lines_.take_along(jobs, [&](Job& job) {
@@ -327,16 +326,12 @@ bool Queue::fill_up(Jobs& jobs) {
     job.is_waiting = false;
     return true;
   });
-  return filled + fill(first.demand) <= 1;
 }
 
-void Queue::start_next(Lock& lock) {
+void Queue::start_next() {
   Jobs jobs{lines_.take()};
   jobs.front()->is_waiting = false;
-  const Clock::time_point until = Clock::now() + batch_wait_;
-  is_forming_ = true;
-  while (fill_up(jobs) && !is_closed_ && Clock::now() < until) changed_.wait_until(lock, until);
-  is_forming_ = false;
+  fill_up(jobs);
   start(std::move(jobs));
 }
 

@@ -19,8 +19,7 @@ namespace lumigrad::serving {
 // interpreter's lock, and none takes it while it holds the queue's: jobs of Python are destroyed without that.
 class Queue {
  public:
-  // Batches that are not full wait `batch_wait` for more jobs.
-  Queue(Places places, Clock::duration batch_wait) : batch_wait_(batch_wait), lines_(places) {}
+  explicit Queue(Places places) : lines_(places) {}
   ~Queue();
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
@@ -97,14 +96,13 @@ class Queue {
   double seconds_ahead(const Demand& demand, Clock::time_point now) const;
   double rest_of_running(Clock::time_point now) const;
   double fill(const Demand& demand) const;
-  bool fill_up(Jobs& jobs);
-  void start_next(Lock& lock);
+  void fill_up(Jobs& jobs);
+  void start_next();
   void start(Jobs jobs);
   bool must_settle() const;
   void run_native(Lock& lock);
   void end(Lock& lock, double seconds, bool ok);
 
-  const Clock::duration batch_wait_;
   mutable std::mutex mutex_;  // Guards all members that follow.
   std::condition_variable changed_;
   Lines lines_;
@@ -112,7 +110,6 @@ class Queue {
   double mean_seconds_ = 0.01;  // Mean time of batches.
   bool is_closed_ = false;
   std::optional<Running> running_;
-  bool is_forming_ = false;  // A batch that is not full waits for more jobs.
   std::optional<Left> left_, settling_;
   double busy_seconds_ = 0;
   std::optional<Clock::time_point> busy_since_;

@@ -94,64 +94,29 @@ def rasterization(
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
     """Renders Gaussians on a worker like gsplat's function of this name, gradients included.
 
-    Args:
-        means: [.., N, 3] centres, scene units.
-        quats: [.., N, 4] rotations (w, x, y, z), of any length.
-        scales: [.., N, 3] standard deviations, scene units; the absolute values of negative ones are used.
-        opacities: [.., N] in [0, 1].
-        colors: [.., N, D] or [.., C, N, D] channels; with sh_degree [N, K, D], [.., N, K, D] or, for each camera,
-            [.., C, N, K, D] coefficients. May be None if only the depth is rendered.
-        viewmats: [.., C, 4, 4] world to camera.
-        Ks: [.., C, 3, 3] intrinsics, pixels; fx, fy, cx and cy are used, and whatever else a matrix has is not.
-            Unlike the original's they get a gradient, if they require one.
-        width: picture width, pixels.
-        height: picture height, pixels.
-        near_plane: least depth shown, scene units.
-        far_plane: largest depth shown, scene units.
-        radius_clip: Gaussians with radii of at most this many pixels are not shown.
-        eps2d: blur in the picture, pixels squared.
-        sh_degree: degree in use; None: colors are channels, not coefficients.
-        packed: intermediate results hold visible Gaussians only, [nnz, ...].
-        tile_size: edge of the tiles in the third result, pixels; None: 16, along rays of small pictures 8. Pictures
-            depend on it only with `with_ut`.
-        backgrounds: [.., C, D]; None: 0.
-        render_mode: "RGB", "D" (accumulated depth), "ED" (expected depth), "RGB+D" or "RGB+ED"; with `with_eval3d` also
-            "d", "Ed", "RGB-d" and "RGB-Ed", with distances along rays.
-        sparse_grad: with `packed`: gradients of means, quats and scales are COO tensors.
-        absgrad: after backward `meta["means2d"].absgrad` has the sums of absolute gradients; before it is 0.
-        rasterize_mode: "classic" or "antialiased".
-        channel_chunk: accepted, without effect; any number of channels is rendered at once.
-        distributed: must be False where torch.distributed has several ranks; one rank holds all Gaussians.
-        camera_model: "pinhole", "ortho", "fisheye" or, with `with_ut`, "ftheta" or "lidar".
-        segmented: accepted, without effect.
-        covars: [.., N, 3, 3] covariances, instead of quats and scales; the upper triangle of each is used, and gets the
-            gradient.
-        with_ut: project by sigma points, through real lenses and shutters. Like gsplat's, these pictures have no
-            gradients through the projection; `lumigrad.client.torch.render_gaussians` has them.
-        with_eval3d: evaluate Gaussians along the rays of pixels; gradients then reach means, quats and
-            scales, and given rays.
-        return_normals: with `with_eval3d`: `meta["normals"]` has the third axes [.., C, H, W, 3], turned against the
-            rays and blended.
-        global_z_order: with `with_ut`: sort by, and measure depth along, z; False: as distance from the camera.
-        rays: with `with_eval3d`: [.., C, H, W, 6] origin and direction for each pixel, world frame; cameras may share
-            rays: sizes before [H, W, 6] may be 1 or left out.
-        radial_coeffs: with `with_ut`, as all up to ut_params: [.., C, 1 to 6] of a pinhole, [.., C, 4] of a fisheye.
-        tangential_coeffs: [.., C, 2] of a pinhole.
-        thin_prism_coeffs: [.., C, 4] of a pinhole.
-        ftheta_coeffs: FThetaCameraDistortionParameters.
-        lidar_coeffs: with `with_eval3d`: RowOffsetStructuredSpinningLidarModelParameters; the picture has the size of
-            its tables.
-        external_distortion_coeffs: BivariateWindshieldModelParameters.
-        rolling_shutter: RollingShutterType, also gsplat's own; None: GLOBAL.
-        viewmats_rs: [.., C, 4, 4] poses at the end of the exposure, with a rolling shutter.
-        ut_params: UnscentedTransformParameters; None: the defaults.
-        extra_signals: [.., N, E] or [.., C, N, E] channels, or with extra_signals_sh_degree [N, K, E] or [.., N, K, E]
-            coefficients, that are blended like colours into `meta["render_extra_signals"]` [.., C, H, W, E]. Their
-            background is 0 unless backgrounds have D + E channels.
-        extra_signals_sh_degree: degree in use; None: extra_signals are channels. Values are those of the harmonics
-            plus 0.5; unlike those of colors they may be negative.
-        renderer_config: must be None, or gsplat's default; with `with_eval3d` either of gsplat's two.
-        target: the worker's address; None: LUMIGRAD_TARGET, else localhost:50051.
+    The arguments are gsplat's, whose documentation describes them; shapes, units and defaults are the same.
+    What follows is particular to this function:
+
+    - `scales`: the absolute values of negative ones are used.
+    - `colors`: may be None if only the depth is rendered.
+    - `Ks`: [.., C, 3, 3] intrinsics; unlike the original's they get a gradient, if they require one.
+    - `tile_size`: None: 16, along rays of small pictures 8. Pictures depend on it only with `with_ut`.
+    - `channel_chunk`: accepted, without effect; any number of channels is rendered at once.
+    - `distributed`: must be False where torch.distributed has several ranks; one rank holds all Gaussians.
+    - `segmented`: accepted, without effect.
+    - `covars`: the upper triangle of each is used, and gets the gradient.
+    - `with_ut`: project by sigma points, through real lenses and shutters. Like gsplat's, these pictures have no
+      gradients through the projection; `lumigrad.client.torch.render_gaussians` has them.
+    - `rays`: cameras may share rays: sizes before [H, W, 6] may be 1 or left out.
+    - `ftheta_coeffs`: FThetaCameraDistortionParameters. Like the next three, gsplat's own or the one of this package.
+    - `lidar_coeffs`: RowOffsetStructuredSpinningLidarModelParameters; the picture has the size of its tables.
+    - `external_distortion_coeffs`: BivariateWindshieldModelParameters.
+    - `rolling_shutter`: RollingShutterType; None: GLOBAL.
+    - `extra_signals`: their background is 0 unless backgrounds have D + E channels.
+    - `extra_signals_sh_degree`: values are those of the harmonics plus 0.5; unlike those of colors they may be
+      negative.
+    - `renderer_config`: must be None, or gsplat's default; with `with_eval3d` either of gsplat's two.
+    - `target`: the worker's address; None: LUMIGRAD_TARGET, else localhost:50051.
 
     Returns:
         Colours [.., C, H, W, X], alphas [.., C, H, W, 1] and a dictionary of intermediate results, on the device of the

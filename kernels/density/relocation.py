@@ -9,10 +9,11 @@ import torch
 from lumigrad.kernels.buffers import empty
 from lumigrad.kernels.checks import check, is_number, is_whole
 from lumigrad.kernels.density.apply import gather
-from lumigrad.kernels.density.engine import Engine, engine_for
+from lumigrad.kernels.density.engine import engine_for
 from lumigrad.kernels.density.parameters import Parameters, check_parameters
 from lumigrad.kernels.density.random import Draw, check_draw
 from lumigrad.kernels.density.thresholds import logit
+from lumigrad.kernels.functions import Functions
 from lumigrad.kernels.stages import Stages
 
 # Upper limit of new opacities: two float32 steps below 1, so that their logits are finite.
@@ -38,7 +39,7 @@ class Weights:
         return self.listed[: int(self.number)]
 
 
-def weigh(engine: Engine, parameters: Parameters, minimum: float, times: Stages) -> Weights:
+def weigh(engine: Functions, parameters: Parameters, minimum: float, times: Stages) -> Weights:
     """Computes the weights of Gaussians; 0 where the logit of the opacity is not above `minimum`."""
     count, device = parameters.count, parameters.device
     sums, excluded = empty((count + 1,), torch.int64, device), empty((count,), torch.int32, device)
@@ -49,7 +50,7 @@ def weigh(engine: Engine, parameters: Parameters, minimum: float, times: Stages)
 
 
 def sample(
-    engine: Engine, weights: Weights, number: int, draw: Draw, stream: str, times: Stages
+    engine: Functions, weights: Weights, number: int, draw: Draw, stream: str, times: Stages
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Samples `number` Gaussians with replacement: i32 [number] indices, and i32 [N], how often each was sampled.
 
@@ -62,7 +63,7 @@ def sample(
     return rows, shares
 
 
-def share(engine: Engine, parameters: Parameters, shares: torch.Tensor, min_opacity: float, times: Stages) -> None:
+def share(engine: Functions, parameters: Parameters, shares: torch.Tensor, min_opacity: float, times: Stages) -> None:
     """Sets the opacities and scales of sampled Gaussians to those of one of their copies, and their moments to 0."""
     limits = logit(min_opacity), logit(_LARGEST)
     moments = [moment for several in parameters.moments.values() for moment in several]

@@ -12,8 +12,9 @@ import torch
 from lumigrad.kernels import _native
 from lumigrad.kernels.checks import check, is_number, is_whole
 from lumigrad.kernels.errors import ArgumentError
+from lumigrad.kernels.functions import Functions
 from lumigrad.kernels.stages import Stages
-from lumigrad.kernels.training.engine import Engine, engine_for
+from lumigrad.kernels.training.engine import CpuEngine, engine_for
 from lumigrad.kernels.training.tensors import check_tensor, described
 
 ACTIVATIONS = ("identity", "exp", "sigmoid")
@@ -131,13 +132,13 @@ class PreparedStep:
     sums: torch.Tensor
     _groups: Sequence[Mapping[str, Any]]
     _settings: Any
-    _engine: Engine | None
+    _engine: Functions | None
 
     def run(self) -> AdamStep:
         """Runs the step; may be called once only."""
         if self._engine is None:
             return AdamStep(self.names, self.sums, Stages())
-        times = self._engine.adam(list(self._groups), self._settings, self.sums)
+        times = self._engine.run("adam", list(self._groups), self._settings, self.sums)
         return AdamStep(self.names, self.sums, Stages([times]))
 
 
@@ -209,7 +210,10 @@ def prepare_adam(
         return PreparedStep((), torch.zeros(0, _native.ADAM_SUMS, dtype=torch.float64), (), settings, None)
     assert device is not None
     sums = torch.empty(len(groups), _native.ADAM_SUMS, dtype=torch.float64, device=device)
-    return PreparedStep(tuple(groups), sums, tuple(groups.values()), settings, engine_for(device))
+    engine = engine_for(device)
+    if isinstance(engine, CpuEngine) and any(group["factors"] is not None for group in groups.values()):
+        raise ArgumentError("gradient", "a tensor on the CPU", "a gradient of harmonics by factors")
+    return PreparedStep(tuple(groups), sums, tuple(groups.values()), settings, engine)
 
 
 def _settings(step: int, betas: Sequence[float], epsilon: float, gradient_scale: float) -> Any:

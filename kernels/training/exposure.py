@@ -28,7 +28,7 @@ def apply_exposure(image: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
     _check(image, matrices)
     exposed = torch.empty(image.shape, dtype=torch.float32, device=image.device)
     arrays = {"image": image.detach().contiguous(), "matrices": matrices.detach().contiguous()}
-    engine_for(image.device).expose({**arrays, "exposed": exposed})
+    engine_for(image.device).run("expose", **arrays, exposed=exposed)
     return exposed
 
 
@@ -53,7 +53,7 @@ def exposure_gradient(
     check(fits, "gradient", f"a tensor of shape {list(image.shape)}", getattr(gradient, "shape", gradient))
     of_image, of_matrices = gradient.detach().clone(memory_format=torch.contiguous_format), torch.empty_like(matrices)
     arrays = {"image": image.detach().contiguous(), "matrices": matrices.detach().contiguous()}
-    engine_for(image.device).expose_backward({**arrays, "gradient": of_image, "to_matrices": of_matrices})
+    engine_for(image.device).run("expose_backward", **arrays, gradient=of_image, to_matrices=of_matrices)
     return of_image, of_matrices
 
 
@@ -67,7 +67,7 @@ def center_exposures(matrices: torch.Tensor) -> None:
         ArgumentError: An argument is invalid.
     """
     check_tensor("matrices", matrices, (torch.float32,), (None, CHANNELS, 4), None, in_place=True)
-    engine_for(matrices.device).center_exposures(matrices)
+    engine_for(matrices.device).run("center_exposures", matrices=matrices)
 
 
 def _check(image: torch.Tensor, matrices: torch.Tensor) -> None:

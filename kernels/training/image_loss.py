@@ -156,7 +156,7 @@ def image_loss(
         "view_weight": 1.0 / shape[0] if reduction == "mean" else 1.0,
     }
     numbers = {name: float(weight) for name, weight in weights.items()}
-    times = engine_for(image.device).image_loss({**arrays, **numbers})
+    times = engine_for(image.device).run("image_loss", **arrays, **numbers)
     return ImageLoss(gradient, sums, numbers, reduction, Stages([times]))
 
 

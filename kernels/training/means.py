@@ -28,5 +28,5 @@ def mean_term(values: torch.Tensor, weight: float, gradient: torch.Tensor | None
     if gradient is not None:
         check_tensor("gradient", gradient, (torch.float32,), values.shape, values.device, in_place=True)
     mean = torch.empty((), dtype=torch.float64, device=values.device)
-    engine_for(values.device).mean(weight / values.numel(), mean, {"values": values, "gradient": gradient})
+    engine_for(values.device).run("mean", weight / values.numel(), mean, values=values, gradient=gradient)
     return mean

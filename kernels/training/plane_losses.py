@@ -126,9 +126,8 @@ def normal_loss(
             {name: torch.empty_like(array) for name, array in arrays.items()},
             alpha.new_empty((), dtype=torch.float64),
         )
-        engine.normal_loss(
-            {**arrays, **{f"d_{name}": gradient for name, gradient in found.items()}, "value": value, "slope": slope}
-        )
+        to = {f"d_{name}": gradient for name, gradient in found.items()}
+        engine.run("normal_loss", **arrays, **to, value=value, slope=slope)
         return NormalLoss(value, found)
     known = (surface_normals != 0).any(dim=-1)
     sums = torch.where(known, alpha - (normals * surface_normals).sum(dim=-1), 0.0)
@@ -145,8 +144,8 @@ def _compared(name: str, plane: torch.Tensor, target: torch.Tensor, weight: floa
     sums = torch.empty(len(plane), _native.PLANE_VALUES, dtype=torch.float64, device=plane.device)
     gradient = torch.empty(plane.shape, dtype=torch.float32, device=plane.device)
     arrays = {"plane": plane.detach().contiguous(), "target": target.detach().contiguous()}
-    times = engine_for(plane.device).plane_loss(
-        {**arrays, "gradient": gradient, "values": sums, "known": known, "weight": float(weight)}
+    times = engine_for(plane.device).run(
+        "plane_loss", **arrays, gradient=gradient, values=sums, known=known, weight=float(weight)
     )
     return PlaneLoss(sums, gradient, Stages([times]))
 

@@ -6,56 +6,42 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "common/cuda/launch.h"
+#include "common/cuda/binding.h"
 #include "common/cuda/memory.h"
-#include "common/math/number.h"
 #include "spheres/bind_arrays.h"
 #include "spheres/cuda/engine.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
-// One namespace per build keeps the emulation's classes from being taken for those of a GPU.
 LG_BEGIN_ENGINE(spheres)
-
-// A device, and estimates from its calls.
-struct CudaSession {
-  int device;
-  CudaWorkspace workspace;
-};
 
 // The forward state for a backward pass.
 struct CudaKept {
   CudaPass pass;
 };
 
-// The times of a call's stages.
-struct CudaStages {
-  DeviceTimer timer;
-};
-
 namespace {
 
-cudaStream_t stream_of(std::uintptr_t handle) { return reinterpret_cast<cudaStream_t>(handle); }
+using Session = CudaSession<CudaWorkspace>;
 
-CudaStages forward(CudaSession& session, std::uintptr_t stream, CudaKept& kept, const std::vector<Camera>& cameras,
+CudaStages forward(Session& session, std::uintptr_t stream, CudaKept& kept, const std::vector<Camera>& cameras,
                    const Settings& settings, const nb::kwargs& arrays) {
   const Scene scene = make_scene(arrays);
   const Outputs outputs = make_outputs(arrays);
-  nb::gil_scoped_release unlocked;
-  const DeviceGuard guard(session.device);
-  return {cuda_forward(cameras, settings, scene, outputs, kept.pass, session.workspace, stream_of(stream))};
+  return on_device(session.device, stream, [&](cudaStream_t on) -> CudaStages {
+    return {cuda_forward(cameras, settings, scene, outputs, kept.pass, session.workspace, on)};
+  });
 }
 
-CudaStages backward(CudaSession& session, std::uintptr_t stream, const CudaKept& kept,
-                    const std::vector<Camera>& cameras, const Settings& settings, const nb::kwargs& arrays) {
+CudaStages backward(Session& session, std::uintptr_t stream, const CudaKept& kept, const std::vector<Camera>& cameras,
+                    const Settings& settings, const nb::kwargs& arrays) {
   const Scene scene = make_scene(arrays);
   const Upstream upstream = make_upstream(arrays);
   const Gradients gradients = make_gradients(arrays);
-  nb::gil_scoped_release unlocked;
-  const DeviceGuard guard(session.device);
-  return {
-      cuda_backward(cameras, settings, scene, upstream, gradients, kept.pass, session.workspace, stream_of(stream))};
+  return on_device(session.device, stream, [&](cudaStream_t on) -> CudaStages {
+    return {cuda_backward(cameras, settings, scene, upstream, gradients, kept.pass, session.workspace, on)};
+  });
 }
 
 }  // namespace
@@ -66,23 +52,14 @@ namespace lumigrad {
 
 void bind_cuda_spheres(nb::module_& m) {
   using spheres::CudaKept;
-  using spheres::CudaSession;
-  using spheres::CudaStages;
-  nb::class_<CudaSession>(m, "SphereCudaSession")
+  bind_session<spheres::CudaWorkspace>(m, "SphereCudaSession")
       .def(
-          "__init__",
-          [](CudaSession* self, int device) {
-            const DeviceGuard guard(device);
-            new (self) CudaSession{device, {}};
-          },
-          "device"_a)
-      .def(
-          "set_pair_limit", [](CudaSession& s, std::size_t limit) { s.workspace.pair_limit = limit; }, "limit"_a,
+          "set_pair_limit", [](spheres::Session& s, std::size_t limit) { s.workspace.pair_limit = limit; }, "limit"_a,
           "More (tile, sphere) pairs than this are not listed; drawing is slower then, but needs less memory.");
   nb::class_<CudaKept>(m, "SphereCudaPass").def(nb::init<>()).def_prop_ro("bytes", [](const CudaKept& k) {
     return k.pass.bytes();
   });
-  nb::class_<CudaStages>(m, "SphereCudaStages")
+  nb::class_<CudaStages>(m, "CudaStages")
       .def(
           "milliseconds", [](const CudaStages& s) { return s.timer.milliseconds(); },
           "(stage, milliseconds) of a call; empty while the device is still at work on it.");

@@ -1,4 +1,5 @@
-// Python bindings of training on the CPU. The Python package checks every argument before the call.
+// Python bindings of training on the CPU. The Python package checks every argument before the call. Functions with a
+// time return their duration in milliseconds.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
@@ -19,35 +20,39 @@ AdamSettings make_adam_settings(double first_weight, double second_decay, double
           static_cast<float>(root_correction), static_cast<float>(epsilon),      static_cast<float>(gradient_scale)};
 }
 
-void adam(Workspace& workspace, const nb::list& groups, const AdamSettings& settings, const nb::object& sums) {
+double adam(Workspace& workspace, const nb::list& groups, const AdamSettings& settings, const nb::object& sums) {
   const std::vector<AdamGroup> made = make_adam_groups(groups);
   double* to = CallArray<double>(sums).data();
   nb::gil_scoped_release unlocked;
   cpu_engine(current_isa()).adam(made.data(), static_cast<int>(made.size()), settings, to, workspace);
+  return workspace.milliseconds[0];
 }
 
-void image_loss(Workspace& workspace, const nb::kwargs& arrays) {
+double image_loss(Workspace& workspace, const nb::kwargs& arrays) {
   const ImageLoss loss = make_image_loss(arrays);
   double* values = find<double>(arrays, "values");
   nb::gil_scoped_release unlocked;
   cpu_engine(current_isa()).image_loss(loss, values, workspace);
+  return workspace.milliseconds[0];
 }
 
-void mean(Workspace& workspace, float slope, const nb::object& to, const nb::kwargs& arrays) {
+double mean(Workspace& workspace, float slope, const nb::object& to, const nb::kwargs& arrays) {
   const Mean values = make_mean(arrays, slope);
   double* result = CallArray<double>(to).data();
   nb::gil_scoped_release unlocked;
   cpu_engine(current_isa()).mean(values, result, workspace);
+  return workspace.milliseconds[0];
 }
 
-void plane_loss(Workspace& workspace, const nb::kwargs& arrays) {
+double plane_loss(Workspace& workspace, const nb::kwargs& arrays) {
   const std::vector<PlaneLoss> views = make_plane_losses(arrays);
   double* values = find<double>(arrays, "values");
   nb::gil_scoped_release unlocked;
   cpu_engine(current_isa()).plane_loss(views.data(), static_cast<int>(views.size()), values, workspace);
+  return workspace.milliseconds[0];
 }
 
-void expose(const nb::kwargs& arrays) {
+void expose(Workspace&, const nb::kwargs& arrays) {
   const std::vector<Exposure> views = make_exposures(arrays, "exposed");
   nb::gil_scoped_release unlocked;
   for (const Exposure& view : views) cpu_engine(current_isa()).expose(view);
@@ -63,7 +68,7 @@ void expose_backward(Workspace& workspace, const nb::kwargs& arrays) {
   }
 }
 
-void center_exposures(const nb::kwargs& arrays) {
+void center_exposures(Workspace&, const nb::kwargs& arrays) {
   const CallArray<float> matrices(arrays["matrices"]);
   cpu_engine(current_isa()).center_exposures(matrices.data(), static_cast<int64_t>(matrices.shape(0)));
 }
@@ -103,9 +108,7 @@ void normal_loss(Workspace& workspace, const nb::kwargs& arrays) {
 }  // namespace
 
 void bind_training(nb::module_& m) {
-  nb::class_<Workspace>(m, "TrainingWorkspace").def(nb::init<>()).def_prop_ro("milliseconds", [](const Workspace& w) {
-    return w.milliseconds[0];
-  });
+  nb::class_<Workspace>(m, "TrainingWorkspace").def(nb::init<>());
   nb::class_<AdamSettings>(m, "AdamSettings");
   m.attr("ADAM_SUMS") = static_cast<int>(kAdamSums);
   m.def("make_adam_settings", &make_adam_settings, nb::kw_only(), "first_weight"_a, "second_decay"_a, "second_weight"_a,
@@ -114,9 +117,9 @@ void bind_training(nb::module_& m) {
   m.def("training_image_loss", &image_loss, "workspace"_a, "arrays"_a);
   m.def("training_adam", &adam, "workspace"_a, "groups"_a, "settings"_a, "sums"_a);
   m.def("training_plane_loss", &plane_loss, "workspace"_a, "arrays"_a);
-  m.def("training_expose", &expose, "arrays"_a);
+  m.def("training_expose", &expose, "workspace"_a, "arrays"_a);
   m.def("training_expose_backward", &expose_backward, "workspace"_a, "arrays"_a);
-  m.def("training_center_exposures", &center_exposures, "arrays"_a);
+  m.def("training_center_exposures", &center_exposures, "workspace"_a, "arrays"_a);
   m.attr("SURFACE_SUMS") = kSurfaceSums;
   m.def("training_surface_normals", &surface_normals, "arrays"_a);
   m.def("training_surface_backward", &surface_backward, "arrays"_a);

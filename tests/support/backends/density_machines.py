@@ -10,7 +10,8 @@ from unittest import mock
 import torch
 
 from lumigrad.kernels import _native, density
-from lumigrad.kernels.density.engine import CpuEngine, CudaEngine, Engine
+from lumigrad.kernels.density.engine import CpuEngine, CudaEngine
+from lumigrad.kernels.functions import Functions
 from support.backends import emulation
 from support.backends.gaussian_engines import instruction_set
 
@@ -19,7 +20,7 @@ Machine = Callable[[], AbstractContextManager[torch.device]]
 
 
 @contextmanager
-def using(engine: Engine, device: torch.device) -> Iterator[torch.device]:
+def using(engine: Functions, device: torch.device) -> Iterator[torch.device]:
     """A context in which calls use this engine."""
     with ExitStack() as stack:
         for name, module in list(sys.modules.items()):

@@ -126,16 +126,10 @@ def _run(arguments: argparse.Namespace) -> int:
     fitted, held_out = divide(shots, data.hold_out, capture.split)
     with _connected(arguments) as client, stop_on_interrupt() as stopped:
         if checkpoint is None:
-            recipe, begin = _beginning(arguments, capture, background, offset)
-            trainer, before = _begin(client, recipe, begin, fitted, held_out)
-            folder.mkdir(parents=True, exist_ok=True)
-            for path in _results(folder):
-                path.unlink()
-            first_view(capture, background).save(arguments.output)
-            checkpoint = Checkpoint(trainer.training_id, trainer.lease, data.size, data.hold_out, recipe, before)
-            checkpoint.write(folder / _CHECKPOINT)
+            trainer, checkpoint = _started(arguments, client, capture, background, offset, fitted, held_out, folder)
         else:
-            trainer, recipe = _resumed(client, checkpoint, fitted), checkpoint.recipe
+            trainer = _resumed(client, checkpoint, fitted)
+        recipe = checkpoint.recipe
         print(plan_text(recipe, shots, fitted, held_out), file=output)
         began, first = time.perf_counter(), trainer.step_number
         pacing = recipe.pacing(arguments.every, checkpoint.used, partial(_keep, checkpoint, folder))
@@ -159,17 +153,7 @@ def _run(arguments: argparse.Namespace) -> int:
             # Nothing is left to resume.
             (folder / _CHECKPOINT).unlink(missing_ok=True)
         outcome = Outcome.of(client, scene, held_out, fitted, background.color)
-    report: dict[str, Any] = {
-        "steps": done,
-        "resumed_from": first,
-        "seconds": seconds,
-        "steps_per_second": (done - first) / seconds,
-        "count": len(scene),
-        "held_out": asdict(outcome.scores),
-        "begin": asdict(checkpoint.before),
-        "photographs": [asdict(score) for score in outcome.photographs],
-        "recipe": asdict(recipe),
-    }
+    report = _report(outcome, checkpoint, recipe, first, done, seconds, len(scene))
     write_text(folder / "report.json", json.dumps(report, indent=2))
     write_image(folder / "comparison.jpg", outcome.comparison)
     spent = fitting if recipe.seconds else f"{fitting}, {seconds:.0f} s"
@@ -180,6 +164,45 @@ def _run(arguments: argparse.Namespace) -> int:
         print(json_text({"output": str(arguments.output), **report}))
     say_results(arguments, recipe, facts, outcome.scores, not is_over)
     return 0
+
+
+def _started(
+    arguments: argparse.Namespace,
+    client: Client,
+    capture: Capture,
+    background: Background,
+    offset: Offset | None,
+    fitted: list[Shot],
+    held_out: list[Shot],
+    folder: Path,
+) -> tuple[Trainer, Checkpoint]:
+    """A new training, whose checkpoint replaces what an earlier fit has left in the folder."""
+    recipe, begin = _beginning(arguments, capture, background, offset)
+    trainer, before = _begin(client, recipe, begin, fitted, held_out)
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in _results(folder):
+        path.unlink()
+    first_view(capture, background).save(arguments.output)
+    made = Checkpoint(trainer.training_id, trainer.lease, arguments.size, arguments.hold_out, recipe, before)
+    made.write(folder / _CHECKPOINT)
+    return trainer, made
+
+
+def _report(
+    outcome: Outcome, checkpoint: Checkpoint, recipe: Recipe, first: int, done: int, seconds: float, primitives: int
+) -> dict[str, Any]:
+    """The content of report.json, of steps from `first` to `done`."""
+    return {
+        "steps": done,
+        "resumed_from": first,
+        "seconds": seconds,
+        "steps_per_second": (done - first) / seconds,
+        "count": primitives,
+        "held_out": asdict(outcome.scores),
+        "begin": asdict(checkpoint.before),
+        "photographs": [asdict(score) for score in outcome.photographs],
+        "recipe": asdict(recipe),
+    }
 
 
 def _facts(fitting: str, recipe: Recipe, before: Scores, after: Scores) -> dict[str, str]:

@@ -319,12 +319,7 @@ def gaussian_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, f
     has_rays = any(camera.sensor.HasField("rays") for camera in spec.cameras)
     rays = given_rays(spec, limits, field) if has_rays else {}
     background = _background_shape(message.background, len(cameras), layout.channels, f"{where}.background")
-    transforms = _transforms(message.transforms, layout.each, f"{where}.transforms")
-    projected = bool(transforms) and any(camera.projected for camera in cameras)
-    require(not projected, f"{where}.transforms", "none with Inria's cameras", len(transforms))
-    moving = sum(transform.matrix_end is not None for transform in transforms)
-    is_fit = moving == 0 or all(camera.is_rolling for camera in cameras)
-    require(is_fit, f"{where}.transforms", "no matrix_end unless all cameras have a rolling shutter", moving)
+    transforms = _transforms(message.transforms, cameras, layout.each, f"{where}.transforms")
     method = projection_method(spec) if cameras[0].is_sensor else Settings.projection_method
     for name in OF_LEVELS:
         require(not message.HasField(name), f"{where}.{name}", "a scene with levels", "one without")
@@ -336,7 +331,7 @@ def gaussian_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, f
     check_response(cameras, settings, has_rays, field)
     output_shapes = _output_shapes(cameras, layout)
     tensors = {name: prod(shapes[name]) for name in SCENE_GRADIENTS if name in shapes}
-    per_view = 2 * len(cameras) * layout.each
+    per_view = {} if on_rays else dict.fromkeys(("means2d", "means2d_abs"), 2 * len(cameras) * layout.each)
     differentiable = {*_UPSTREAM, *more, *(() if on_rays else ("means2d",))}
     # Common part of batched calls, beside the settings.
     alike = cameras[0].width, cameras[0].height, outline(cameras[0])
@@ -349,11 +344,9 @@ def gaussian_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, f
         gradient_sizes={
             **tensors,
             "background": prod(background),
-            "cameras": _CAMERA_VALUES * len(cameras),
-            **({"lenses": _lens_values(cameras[0]) * len(cameras)} if cameras[0].is_sensor else {}),
-            **({"transforms": 16 * (len(transforms) * (2 if moving else 1))} if transforms else {}),
+            **_view_gradient_sizes(cameras, transforms),
             **({"rays": RAY_VALUES * prod(output_shapes["alpha"])} if rays else {}),
-            **({} if on_rays else {"means2d": per_view, "means2d_abs": per_view}),
+            **per_view,
         },
         default_wanted=tuple(tensors),
         row_gradients=[name for name in tensors if not (name == "colors" and layout.color_views)],
@@ -371,8 +364,16 @@ def gaussian_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, f
     )
 
 
-def _lens_values(camera: Camera) -> int:
-    return _LENS_VALUES if camera.lidar is None else len(camera.lidar.table())
+def _view_gradient_sizes(cameras: Sequence[Camera], transforms: Sequence[Transform]) -> dict[str, int]:
+    """The values of gradients of poses, lenses and transforms."""
+    sizes = {"cameras": _CAMERA_VALUES * len(cameras)}
+    if cameras[0].is_sensor:
+        lidar = cameras[0].lidar
+        sizes["lenses"] = len(cameras) * (_LENS_VALUES if lidar is None else len(lidar.table()))
+    if transforms:
+        is_moving = any(transform.matrix_end is not None for transform in transforms)
+        sizes["transforms"] = 16 * len(transforms) * (2 if is_moving else 1)
+    return sizes
 
 
 def _check_views(views: int, layout: Layout, field: str) -> None:
@@ -409,7 +410,9 @@ def _background_shape(values: Sequence[float], views: int, channels: int, field:
     return [views, channels] if len(values) > channels else [channels]
 
 
-def _transforms(messages: Sequence[gaussians_pb2.SliceTransform], count: int, field: str) -> list[Transform]:
+def _transforms(
+    messages: Sequence[gaussians_pb2.SliceTransform], cameras: Sequence[Camera], count: int, field: str
+) -> list[Transform]:
     transforms = []
     for index, message in enumerate(messages):
         where = f"{field}[{index}]"
@@ -424,6 +427,11 @@ def _transforms(messages: Sequence[gaussians_pb2.SliceTransform], count: int, fi
     for before, after in pairwise(ordered):
         found = f"[{before.begin}, {before.end}) and [{after.begin}, {after.end})"
         require(before.end <= after.begin, field, "slices that do not overlap", found)
+    projected = bool(transforms) and any(camera.projected for camera in cameras)
+    require(not projected, field, "none with Inria's cameras", len(transforms))
+    moving = sum(transform.matrix_end is not None for transform in transforms)
+    is_fit = moving == 0 or all(camera.is_rolling for camera in cameras)
+    require(is_fit, field, "no matrix_end unless all cameras have a rolling shutter", moving)
     return transforms
 
 

@@ -76,6 +76,15 @@ def test_the_choice_is_the_same_each_time() -> None:
     assert covering(COMBINATIONS) == covering(list(COMBINATIONS))
 
 
+def test_instruction_sets_take_turns_in_tests_without_other_parameters() -> None:
+    single = [(machine,) for machine in MACHINES]
+    chosen = [[single[index][0] for index in covering(single, f"test_{number}")] for number in range(40)]
+    assert all(len(each) == 2 and "emulation" in each for each in chosen)
+    assert {each[0] for each in chosen} == set(MACHINES[:3])
+    two = [*itertools.product(MACHINES, ("first", "second"))]
+    assert {two[index][0] for index in covering(two)} == set(MACHINES)
+
+
 @pytest.mark.parametrize("count", range(FEW + 1))
 def test_a_few_combinations_are_all_kept(count: int) -> None:
     assert covering([("same", "same")] * count) == list(range(count))

@@ -1,19 +1,19 @@
-"""Every gradient against autograd through the float64 reference."""
+"""Images, what becomes of each Gaussian, and every gradient against autograd through the float64 reference."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 import pytest
 
 from support.backends.gaussian_engines import Engine
-from support.closeness import assert_relative
+from support.closeness import assert_image, assert_relative
 from support.gaussians.case import Doubles, GaussianCase
 from support.gaussians.cases import build, gsplat_cases, inria_cases, random_of, upstream_of
 from support.gaussians.reference_runs import IMAGES, Reference, ReferenceScene
-from support.gaussians.runs import run
+from support.gaussians.runs import OUTPUTS, run
 
 CASES = {case.name: case for case in [*gsplat_cases(), *inria_cases()]}
 LOSSES = {
@@ -21,6 +21,8 @@ LOSSES = {
     "usual": ("color", "alpha", "depth"),
     "all": IMAGES,
 }
+PROJECTED = ("radii", "means2d", "depths", "conics", "projected_opacities")
+COMPARED = (*IMAGES, "contributors", *PROJECTED)
 
 
 def along_the_group(case: GaussianCase, gradients: Doubles) -> Doubles:
@@ -47,22 +49,72 @@ def assert_gradients(case: GaussianCase, actual: dict[str, Doubles], reference: 
         assert_relative(f"{case.name} {name}", found, known, 1e-4, noise)
 
 
+@dataclass(frozen=True)
+class Known:
+    """A reference's outputs by name; by loss what comes from above, 0 at doubtful pixels, and what must come of it."""
+
+    outputs: dict[str, Doubles]
+    losses: dict[str, tuple[dict[str, Doubles], Reference]]
+
+
 @cache
-def references_of(name: str) -> dict[str, tuple[dict[str, Doubles], Reference]]:
-    """What comes from above by each loss, 0 at doubtful pixels, and what must come of it; from one forward pass."""
+def references_of(name: str, *losses: str) -> Known:
     scene, found = ReferenceScene(CASES[name]), {}
-    for loss, outputs in LOSSES.items():
-        upstream = scene.forward().masked(upstream_of(CASES[name], outputs))
+    forward = scene.forward()
+    for loss in losses:
+        upstream = forward.masked(upstream_of(CASES[name], LOSSES[loss]))
         found[loss] = upstream, Reference([], scene.reference(upstream).gradients)
-    return found
+    return Known({output: forward.stacked(output) for output in ("stable", "sure", *COMPARED)}, found)
+
+
+def assert_images(outputs: dict[str, Doubles], known: dict[str, Doubles]) -> None:
+    stable, scales = known["stable"], dict.fromkeys(("depth", "expected_depth"), farthest(known))
+    assert stable.mean() > 0.98
+    for output in IMAGES:
+        assert outputs[output].shape == known[output].shape
+        assert_image(outputs[output][stable], known[output][stable], 1e-5 * scales.get(output, 1.0))
+    np.testing.assert_array_equal(outputs["contributors"][stable], known["contributors"][stable])
+
+
+def farthest(known: dict[str, Doubles]) -> float:
+    """The largest depth of what is seen: what errors of depths are measured by."""
+    return max(1.0, float(known["depths"].max(initial=0)))
+
+
+def assert_projected(case: GaussianCase, outputs: dict[str, Doubles], known: dict[str, Doubles]) -> None:
+    """Each Gaussian is where the reference sees it."""
+    sure, visible = known["sure"], (known["radii"] > 0).all(-1)
+    # Gaussians of the faint cases lie about the limit of visibility on purpose.
+    assert sure.mean() > (0.8 if case.name in ("faint", "antialiased_tiny") else 0.97)
+    np.testing.assert_array_equal(outputs["radii"][sure], known["radii"][sure])
+    seen = sure & visible
+    found, expected = ({name: values[name][seen] for name in PROJECTED} for values in (outputs, known))
+    size = max(case.width, case.height)
+    assert_image(found["means2d"], expected["means2d"], 1e-6 * (size + np.abs(expected["means2d"])))
+    assert_image(found["depths"], expected["depths"], 1e-6 * farthest(known))
+    largest = np.abs(expected["conics"]).max(-1, initial=0, keepdims=True)
+    assert_image(found["conics"], expected["conics"], np.broadcast_to(1e-5 * largest, expected["conics"].shape))
+    assert_image(found["projected_opacities"], expected["projected_opacities"], 2e-6)
+    for output in PROJECTED:
+        assert not outputs[output][sure & ~visible].any(), f"{output} of what was culled is not 0"
 
 
 @pytest.mark.parametrize("loss", ["color", "all"])
 @pytest.mark.parametrize("name", CASES)
-def test_gradients_are_the_references(name: str, loss: str, gaussian_engine: Engine) -> None:
-    upstream, reference = references_of(name)[loss]
-    result = run(gaussian_engine, CASES[name], outputs=LOSSES[loss], upstream=upstream)
-    assert_gradients(CASES[name], result.gradients, reference)
+def test_outputs_and_gradients_are_the_references(name: str, loss: str, gaussian_engine: Engine) -> None:
+    case, known = CASES[name], references_of(name, "color", "all")
+    upstream, reference = known.losses[loss]
+    result = run(gaussian_engine, case, outputs=OUTPUTS if loss == "all" else LOSSES[loss], upstream=upstream)
+    assert_gradients(case, result.gradients, reference)
+    if loss == "all":
+        assert_images(result.outputs, known.outputs)
+        assert_projected(case, result.outputs, known.outputs)
+
+
+def test_one_pixel_is_the_case_it_says(gaussian_engine: Engine) -> None:
+    outputs = run(gaussian_engine, CASES["one_pixel"], outputs=("color", "contributors")).outputs
+    assert outputs["color"].shape == (1, 1, 1, 3)
+    assert outputs["contributors"].item() > 0
 
 
 @pytest.mark.parametrize("name", ["rgb", "three_cameras", "fisheye", "inria_degree_3"])
@@ -82,7 +134,7 @@ def test_projected_means_may_have_gradients_of_their_own(name: str, gaussian_eng
 
 @pytest.mark.parametrize("name", ["rgb", "fisheye", "distorted", "three_cameras", "antialiased"])
 def test_gsplat_has_the_same_gradients_but_for_its_convention(name: str, gaussian_engine: Engine) -> None:
-    upstream, reference = references_of(name)["usual"]
+    upstream, reference = references_of(name, "usual").losses["usual"]
     result = run(gaussian_engine, CASES[name], outputs=LOSSES["usual"], upstream=upstream, semantics="gsplat")
     assert_gradients(CASES[name], result.gradients, reference)
 

@@ -48,17 +48,17 @@ def test_values_are_those_of_the_reference(name: str, mesh_engine: Engine) -> No
     assert_image(outputs["closest"][smooth], expected["closest"][smooth], (tolerance + DIRECTION * away)[:, None])
 
 
+@pytest.mark.parametrize("names", [BOTH, ("cost",), ("distance",)], ids=" and ".join)
 @pytest.mark.parametrize("name", CASES)
-def test_gradients_are_those_of_the_reference(name: str, mesh_engine: Engine) -> None:
+def test_gradients_are_those_of_the_reference(name: str, names: tuple[str, ...], mesh_engine: Engine) -> None:
     case, scene = CASES[name], exact(name, found)
     stable = scene.shaped(scene.sure & scene.smooth)
-    upstream, world = upstream_of(case, stable, BOTH), world_of(mesh_engine, case)
-    for names in (BOTH, *((one,) for one in BOTH)):
-        given = {key: upstream[key] for key in names}
-        gradients = run(mesh_engine, case, outputs=names, upstream=given, world=world).gradients
-        tolerance = GRADIENT * max(1.0, size_of(case) / 20 if size_of(case) < 1e3 else 1.0)
-        for key, expected in scene.gradients(given).items():
-            assert_relative(f"{key} of {names}", gradients[key], expected, tolerance, 1e-5 * case.options.weight)
+    upstream = upstream_of(case, stable, BOTH)
+    given = {key: upstream[key] for key in names}
+    gradients = run(mesh_engine, case, outputs=names, upstream=given).gradients
+    tolerance = GRADIENT * max(1.0, size_of(case) / 20 if size_of(case) < 1e3 else 1.0)
+    for key, expected in scene.gradients(given).items():
+        assert_relative(key, gradients[key], expected, tolerance, 1e-5 * case.options.weight)
 
 
 @pytest.mark.parametrize("name", [*SEVERAL, *SWEPT, "bowl rays", "open box auto"])

@@ -32,9 +32,12 @@ def gradient_tolerance(name: str, case: SphereCase) -> float:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_image_and_info_are_the_originals(name: str, engine: Engine) -> None:
-    case, (rendered, _) = CASES[name], expected(name)
-    outputs = run(engine, case, "compat", outputs=("color", "info", "hits", "sphere_ids", "depth")).outputs
+def test_image_info_and_gradients_are_the_originals(name: str, engine: Engine) -> None:
+    case, (rendered, gradients) = CASES[name], expected(name)
+    wanted = () if case.hits_only else wanted_of(case)
+    names = ("color", "info", "hits", "sphere_ids", "depth")
+    result = run(engine, case, "compat", outputs=names, wanted=wanted)
+    outputs = result.outputs
     np.testing.assert_array_equal(outputs["hits"][0], rendered.hits)
     if case.hits_only:
         return
@@ -46,13 +49,6 @@ def test_image_and_info_are_the_originals(name: str, engine: Engine) -> None:
     # Relative where large: at a gamma of 1e-4 the maximum exponent is 1e4.
     np.testing.assert_allclose(info[..., numbers], rendered.info[..., numbers], rtol=1e-6, atol=1e-5)
     assert_image(outputs["depth"][0], rendered.info[..., 4])
-
-
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.hits_only])
-def test_gradients_are_the_originals(name: str, engine: Engine) -> None:
-    case, (_, gradients) = CASES[name], expected(name)
-    wanted = wanted_of(case)
-    result = run(engine, case, "compat", wanted=wanted)
     for key in wanted:
         assert_of_maximum(key, result.gradients[key], gradients[key], gradient_tolerance(key, case))
 

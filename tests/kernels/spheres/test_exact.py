@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from support.backends.engines import Engine
 from support.closeness import assert_image, assert_relative
 from support.spheres.case import Floats, SphereCase
 from support.spheres.cases import ORTHOGONAL_POSE, POSE, Cloud, build, compat_cases
-from support.spheres.exact_reference import ROUNDING
+from support.spheres.exact_reference import ROUNDING, Exact
 from support.spheres.exact_runs import ExactScene, Reference
 from support.spheres.runs import run
 
@@ -45,6 +46,7 @@ OWN = [
 TOO_LARGE = {"many"}
 CASES = {case.name: case for case in [*compat_cases(), *OWN] if not case.hits_only and case.name not in TOO_LARGE}
 UPSTREAM = ("color", "alpha", "depth")
+OUTPUTS = (*UPSTREAM, "hits", "sphere_ids", "weights", "info")
 
 
 def upstream_of(case: SphereCase, count: int = 1) -> dict[str, Floats]:
@@ -80,38 +82,34 @@ def largest_gamma_error(case: SphereCase) -> float:
 @pytest.mark.parametrize("name", CASES)
 def test_image_alpha_and_depth_are_the_references(name: str, engine: Engine) -> None:
     case, reference = CASES[name], forward_reference(name)
-    outputs = run(engine, case, "exact", outputs=("color", "alpha", "depth", "hits")).outputs
-    rounding = reference.frames[0].rounding
-    assert_image(outputs["color"][0], reference.stacked("color")[0], 1e-5 + rounding.color.numpy()[..., None])
+    outputs = run(engine, case, "exact", outputs=OUTPUTS).outputs
+    frame = reference.frames[0]
+    rounding = frame.rounding
+    color = reference.stacked("color")[0]
+    assert_image(outputs["color"][0], color, 1e-5 + rounding.color.numpy()[..., None])
+    # Most pixels agree without an allowance for rounding.
+    error = np.abs(outputs["color"][0] - color).max(-1)
+    assert (error < largest_gamma_error(case)).mean() > 0.99
     assert_image(outputs["alpha"][0], reference.stacked("alpha")[0], 1e-5 + rounding.alpha.numpy())
     decided = ~rounding.undecided.numpy()
     assert decided.mean() > 0.95
     np.testing.assert_array_equal(outputs["hits"][0][decided], reference.stacked("hits")[0][decided])
     tolerance = 1e-6 * case.max_depth + rounding.depth.numpy()
     assert_image(outputs["depth"][0][decided], reference.stacked("depth")[0][decided], tolerance[decided])
+    assert_tracked({key: outputs[key][0] for key in ("sphere_ids", "weights", "info")}, frame, case)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_most_pixels_agree_without_allowance_for_rounding(name: str, engine: Engine) -> None:
-    case, reference = CASES[name], forward_reference(name)
-    color = run(engine, case, "exact").outputs["color"][0]
-    error = np.abs(color - reference.stacked("color")[0]).max(-1)
-    assert (error < largest_gamma_error(case)).mean() > 0.99
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_tracked_spheres_are_the_closest_with_their_shares(name: str, engine: Engine) -> None:
-    case, frame = CASES[name], forward_reference(name).frames[0]
-    outputs = run(engine, case, "exact", outputs=("sphere_ids", "weights", "info")).outputs
+def assert_tracked(outputs: dict[str, NDArray[Any]], frame: Exact, case: SphereCase) -> None:
+    """Tracked spheres are the closest, with their shares."""
     ids, depths, shares = (value.detach().numpy() for value in frame.tracked(case.n_track + 1))
     gaps = np.where(ids[..., 1:] >= 0, np.diff(depths, axis=-1), np.inf)
     limit = 3 * frame.rounding.depth.numpy()[..., None] + 1e-6 * case.max_depth
     clear = ~frame.rounding.undecided.numpy() & (gaps > limit).all(-1)
-    ids, depths, shares = ids[..., :-1], depths[..., :-1], shares[..., :-1]
-    np.testing.assert_array_equal(outputs["sphere_ids"][0][clear], ids[clear])
+    ids, shares = ids[..., :-1], shares[..., :-1]
+    np.testing.assert_array_equal(outputs["sphere_ids"][clear], ids[clear])
     alpha_error = frame.rounding.alpha.numpy()[..., None]
-    assert_image(outputs["weights"][0][clear], shares[clear], np.broadcast_to(1e-5 + alpha_error, shares.shape)[clear])
-    info = outputs["info"][0]
+    assert_image(outputs["weights"][clear], shares[clear], np.broadcast_to(1e-5 + alpha_error, shares.shape)[clear])
+    info = outputs["info"]
     np.testing.assert_array_equal(info.view(np.int32)[..., 3::2][clear], ids[clear])
     near = info[..., 2][clear]
     assert_image(near, frame.farthest.detach().numpy()[clear], 2e-6 * case.max_depth)

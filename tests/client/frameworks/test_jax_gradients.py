@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 
 from lumigrad.client import Client
+from support.workers.worker import WorkerProcess
 
 jax = pytest.importorskip("jax", reason="needs the extra jax")
 
@@ -97,18 +100,23 @@ WAYS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def expected(worker_process: WorkerProcess) -> Iterator[Callable[[str], tuple[Arrays, Arrays]]]:
+    """The gradients of a function's loss to both groups of inputs."""
+    with Client(worker_process.target) as client:
+        yield cache(lambda name: both(loss_of(name, client), *inputs(name)))
+
+
 @pytest.mark.parametrize("transform", [lambda function: function, jax.jit], ids=["eager", "compiled"])
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize("name", SECOND)
-def test_each_input_gets_its_gradient_however_calls_are_differentiated(client: Client, name: str, transform: Any):
+def test_each_input_gets_its_gradient_however_calls_are_differentiated(
+    client: Client, name: str, way: Any, transform: Any, expected: Callable[[str], tuple[Arrays, Arrays]]
+):
     loss = loss_of(name, client)
-    first, second = inputs(name)
-    expected = both(loss, first, second)
-    for way in WAYS:
-        found = transform(lambda a, b, way=way: way(loss, a, b))(first, second)
-        for of_these, wanted in zip(found, expected, strict=True):
-            for key, values in wanted.items():
-                size = float(jnp.abs(values).max())
-                assert size > 0, key
-                np.testing.assert_allclose(
-                    of_these[key] / size, values / size, atol=1e-5, err_msg=f"{way.__name__} {key}"
-                )
+    found = transform(lambda a, b: way(loss, a, b))(*inputs(name))
+    for of_these, wanted in zip(found, expected(name), strict=True):
+        for key, values in wanted.items():
+            size = float(jnp.abs(values).max())
+            assert size > 0, key
+            np.testing.assert_allclose(of_these[key] / size, values / size, atol=1e-5, err_msg=key)

@@ -66,8 +66,8 @@ def test_a_loop_of_gsplat_trains() -> None:
 
 def test_a_capture_is_fitted(in_a_folder: Path) -> None:
     page = (ROOT / "docs" / "tutorials" / "fit_a_capture.md").read_text(encoding="utf-8")
-    # Pictures with a quarter of the pixels take the sample's tracer a quarter of the time.
-    page, count = re.subn("--size 240x180", "--size 120x90", page)
+    # Pictures with a ninth of the pixels take the sample's tracer a ninth of the time.
+    page, count = re.subn("--size 240x180", "--size 80x60", page)
     assert count == 1
     names = run_all_of(written(in_a_folder / "page.md", page), ENVIRONMENT)
     assert names["psnr"] > 22  # type: ignore[operator]

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("error", "ignore::lumigrad.client.errors
 
 # The same examples in every run, and each within seconds.
 FUZZ = settings(
-    max_examples=80, deadline=5000, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40, deadline=5000, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 

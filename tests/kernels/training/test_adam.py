@@ -35,15 +35,15 @@ every_shape = pytest.mark.parametrize("shape", SHAPES)
 
 @every_activation
 @every_shape
-def test_fifty_steps_are_those_of_float64_and_of_torch(
+def test_twenty_steps_are_those_of_float64_and_of_torch(
     shape: tuple[int, ...], activation: str, training_engine: Engine
 ) -> None:
-    random = random_of(f"fifty {shape}")
-    mine = training_engine.moved(parameter("fifty", shape, activation))
+    random = random_of(f"steps {shape}")
+    mine = training_engine.moved(parameter("steps", shape, activation))
     reference = ReferenceAdam(mine.raw.cpu().double().numpy(), activation, mine.learning_rate)
     theirs = mine.raw.clone().requires_grad_()
     optimizer = torch.optim.Adam([theirs], lr=mine.learning_rate, betas=BETAS, eps=EPSILON)
-    for step in range(1, 51):
+    for step in range(1, 21):
         gradient = random.standard_normal(shape).astype(np.float32)
         now = replace(mine, gradient=torch.from_numpy(gradient))
         training_engine.run(adam_step, {"it": now}, step=step, betas=BETAS, epsilon=EPSILON)

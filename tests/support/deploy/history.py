@@ -46,8 +46,10 @@ def client_wheel(source: Path, folder: Path, **variables: str) -> Path:
     """The client's wheel, built into a folder, with the environment's variables and these."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "LUMIGRAD_CLIENT_ONLY": "1", "PATH": path, **variables}
-    command = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "-w", folder, source]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    # The backend that the project names; pip would call it, too.
+    build = "import sys; from scikit_build_core.build import build_wheel; build_wheel(sys.argv[1])"
+    command = [sys.executable, "-c", build, folder]
+    done = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = folder.glob("*.whl")
     return wheel

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 _STORE_BYTES = 80 << 20
+# Nobody reads the logs of workers here.
+_NODE: dict[str, Any] = {"object_store_memory": _STORE_BYTES, "include_log_monitor": False}
 
 
 def require_ray(name: str) -> Any:
@@ -34,14 +36,14 @@ class RayCluster:
         self._ray = require_ray("ray")
         self._cluster = require_ray("ray.cluster_utils").Cluster(
             initialize_head=True,
-            head_node_args={"num_cpus": 0, "object_store_memory": _STORE_BYTES, "include_dashboard": False},
+            head_node_args={**_NODE, "num_cpus": 0, "include_dashboard": False, "no_monitor": True},
         )
         self._nodes: dict[str, Any] = {}
         self._ray.init(address=self._cluster.address, log_to_driver=False)
 
     def add_node(self) -> None:
         """Adds a node with resources for one CPU worker."""
-        node = self._cluster.add_node(num_cpus=1, object_store_memory=_STORE_BYTES)
+        node = self._cluster.add_node(num_cpus=1, **_NODE)
         self._nodes[node.node_id] = node
 
     def kill_node(self, node_id: str) -> None:

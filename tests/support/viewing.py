@@ -39,7 +39,7 @@ def options(target: str, *arguments: str) -> argparse.Namespace:
     return parser.parse_args([*arguments, "--target", target, "--port", "0"])
 
 
-WIDTH, HEIGHT = 900, 500
+WIDTH, HEIGHT = 720, 400
 SMOOTH_DB = 30.0
 
 
@@ -96,10 +96,10 @@ class Page:
     def drag(self, steps: int = 40) -> None:
         """Orbits a little, for a second or more."""
         mouse = self.page.mouse
-        mouse.move(200, 300)
+        mouse.move(100, 300)
         mouse.down()
         for step in range(steps):
-            mouse.move(200 + 5 * step, 300 + step)
+            mouse.move(100 + 5 * step, 300 + step)
             time.sleep(0.025)
         mouse.up()
 

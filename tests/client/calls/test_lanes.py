@@ -316,7 +316,7 @@ def test_a_forked_child_leaves_the_lane_to_its_parent(worker_process: WorkerProc
     assert done.returncode == 0, done.stderr
 
 
-def test_a_thousand_frames_leave_nothing_behind(worker_process: WorkerProcess, shared: Client) -> None:
+def test_hundreds_of_frames_leave_nothing_behind(worker_process: WorkerProcess, shared: Client) -> None:
     handle = shared.put(SMALL)
     processes = [psutil.Process(worker_process.process.pid), psutil.Process()]
 
@@ -334,10 +334,10 @@ def test_a_thousand_frames_leave_nothing_behind(worker_process: WorkerProcess, s
         return descriptors, memory, worker_process.metric("lumigrad_lane_bytes"), shared_maps
 
     descriptors, memory, lane_bytes, shared_maps = round_of(50)
-    later_descriptors, later_memory, later_bytes, later_maps = round_of(500)
+    later_descriptors, later_memory, later_bytes, later_maps = round_of(200)
     assert later_bytes <= max(lane_bytes, 4 * BYTES)
     for now, then in zip([*later_descriptors, *later_maps], [*descriptors, *shared_maps], strict=True):
         assert now <= then + 4
     for now, then in zip(later_memory, memory, strict=True):
-        # 1,000 payloads are 900 MiB.
+        # 400 payloads are 350 MiB.
         assert now < then + (64 << 20)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lumigrad.client.compat import gsplat
+from lumigrad.client.compat.gsplat.__main__ import main
 from lumigrad.client.compat.gsplat.distributed import cli
 from support.workers.worker import WorkerProcess
 
@@ -101,18 +102,13 @@ if __name__ == "__main__":
 """
 
 
-def launched(folder: Path, *arguments: str, target: str = "localhost:1") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "lumigrad.client.compat.gsplat", *arguments]
-    return subprocess.run(
-        command, cwd=folder, env={**os.environ, "LUMIGRAD_TARGET": target}, capture_output=True, text=True, timeout=300
-    )
-
-
 def test_a_trainer_of_gsplat_runs_unchanged(worker_process: WorkerProcess, tmp_path: Path):
     (tmp_path / "programs").mkdir()
     (tmp_path / "programs" / "trainer.py").write_text(TRAINER)
     (tmp_path / "programs" / "beside.py").write_text("HERE = 1\n")
-    done = launched(tmp_path, "programs/trainer.py", "default", "scene.ply", target=worker_process.target)
+    command = [sys.executable, "-m", "lumigrad.client.compat.gsplat", "programs/trainer.py", "default", "scene.ply"]
+    environment = {**os.environ, "LUMIGRAD_TARGET": worker_process.target}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["last"] < 0.5 * found["first"] and found["count"] != 60, found
@@ -125,9 +121,9 @@ def test_a_trainer_of_gsplat_runs_unchanged(worker_process: WorkerProcess, tmp_p
     assert len(gsplat.load_ply_to_splats(tmp_path / "scene.ply")["means"]) == found["count"]
 
 
-def test_the_launcher_needs_a_program(tmp_path: Path):
-    done = launched(tmp_path)
-    assert done.returncode == 1 and done.stderr.startswith("usage: python -m lumigrad.client.compat.gsplat PROGRAM.py")
+def test_the_launcher_needs_a_program():
+    with pytest.raises(SystemExit, match=r"^usage: python -m lumigrad\.client\.compat\.gsplat PROGRAM\.py"):
+        main([])
 
 
 def test_gsplat_itself_is_not_replaced_once_it_is_imported(monkeypatch: pytest.MonkeyPatch):

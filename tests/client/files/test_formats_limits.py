@@ -37,7 +37,7 @@ def bomb_gzip() -> bytes:
 
 
 def bomb_zstandard() -> bytes:
-    streams = [zstandard.compress(bytes(400 << 20), 1)] * 5
+    streams = [zstandard.compress(bytes(128 << 20), 1)] * 5
     sizes = [4 * 9, 4, 12, 12, 16]
     table = b"".join(struct.pack("<QQ", len(s), size) for s, size in zip(streams, sizes, strict=True))
     return struct.pack("<4sIIBBBBI12x", b"NGSP", 4, 4, 0, 12, 0, 5, 32) + table + b"".join(streams)
@@ -46,7 +46,7 @@ def bomb_zstandard() -> bytes:
 def bomb_zip() -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as bundle:
-        bundle.writestr("meta.json", b" " * (400 << 20))
+        bundle.writestr("meta.json", b" " * (128 << 20))
     return buffer.getvalue()
 
 

@@ -1,14 +1,17 @@
-"""Renders that differ in the poses of their cameras only: checked and prepared once, and then drawn without Python."""
+"""Renders that differ in the poses of their cameras only: prepared once, and drawn without Python; their states."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import torch
 
 from lumigrad.kernels import _native
 from lumigrad.kernels.prepared import Place
 from lumigrad.kernels.spheres.camera import Camera
 from lumigrad.kernels.spheres.camera_sources import OpenCVSource
-from lumigrad.kernels.spheres.forward import TRACKED
+from lumigrad.kernels.spheres.engine import Prepared
+from lumigrad.kernels.spheres.forward import TRACKED, State
 from lumigrad.kernels.spheres.inputs import Inputs, check_cameras, depth_range
 from lumigrad.kernels.spheres.settings import Settings
 
@@ -20,6 +23,8 @@ def prepare(
     places: Sequence[Place],
     payload_bytes: int,
     head: bytes,
+    *,
+    retain: bool = False,
 ) -> _native.NativeRender:
     """Prepares renders of one scene by cameras as these from other poses.
 
@@ -30,6 +35,7 @@ def prepare(
         places: The outputs, each once, of `OUTPUTS`.
         payload_bytes: The size of the payload.
         head: The bytes of a reply before its payload.
+        retain: Whether states are kept for `backward`.
 
     Raises:
         ArgumentError: An argument is invalid.
@@ -40,5 +46,36 @@ def prepare(
         assert isinstance(camera.source, OpenCVSource)
         lenses.append(camera.source.lens(camera.width, camera.height))
     near, far = depth_range(cameras, settings)
-    native = settings.native(any(place.name in TRACKED for place in places))
+    track = any(place.name in TRACKED for place in places) or (retain and not settings.exact)
+    native = settings.native(track)
     return _native.sphere_render(lenses, near, far, native, places, payload_bytes, head, **inputs.arrays())
+
+
+# Images of states that outputs call otherwise.
+_IDS, _SPHERE_IDS = "ids", "sphere_ids"
+_INTEGERS = {_SPHERE_IDS, "stop"}
+
+
+def images_of(state: State) -> Mapping[str, int]:
+    """The number of values of each image that states of its kind keep."""
+    return {_SPHERE_IDS if name == _IDS else name: tensor.numel() for name, tensor in state.images.items()}
+
+
+def state_of(
+    images: Mapping[str, torch.Tensor], inputs: Inputs, cameras: Sequence[Camera], settings: Settings
+) -> State:
+    """The state of a prepared render, as `forward` with `retain` returns it for the same arguments.
+
+    Args:
+        images: The values of its images, by the names of `images_of`, in one dimension.
+        inputs: The scene.
+        cameras: The views.
+        settings: How they were blended.
+    """
+    size = (len(cameras), cameras[0].height, cameras[0].width)
+    shaped = {}
+    for name, values in images.items():
+        typed = values.view(torch.int32) if name in _INTEGERS else values
+        shaped[_IDS if name == _SPHERE_IDS else name] = typed.view(size if name == "stop" else (*size, -1))
+    near = depth_range(cameras, settings)[0]
+    return State(inputs, tuple(cameras), settings, near, shaped, Prepared((0,) * len(cameras)))

@@ -17,7 +17,7 @@ from lumigrad.kernels.gaussians.prepared import prepare as prepare_gaussians
 from lumigrad.kernels.per_device import launches
 from lumigrad.kernels.prepared import Place
 from lumigrad.kernels.spheres.camera_sources import OpenCVSource as SphereLens
-from lumigrad.kernels.spheres.inputs import check_inputs
+from lumigrad.kernels.spheres.inputs import Inputs, check_inputs
 from lumigrad.kernels.spheres.prepared import prepare as prepare_spheres
 from lumigrad.protos import dtypes
 from lumigrad.protos.chunks import SHORT_BYTES
@@ -181,16 +181,22 @@ class NativeRender:
 
 
 def native_render(
-    plan: Plan, tensors: Tensors, places: Sequence[Place], payload_bytes: int, head: bytes, *, is_cpu: bool
+    plan: Plan,
+    tensors: Tensors,
+    places: Sequence[Place],
+    payload_bytes: int,
+    head: bytes,
+    *,
+    is_cpu: bool,
+    retain: bool = False,
 ) -> NativeRender | None:
     """Prepare renders of a plain kind; None: there is no faster way. `head` comes before a reply's payload."""
     together = _most_together(plan, is_cpu=is_cpu)
     if together == 0:
         return None
     if isinstance(plan, SpherePlan):
-        given: dict[str, Any] = {"opacities": None, **tensors}
-        inputs = check_inputs(**given, background=plan.background_on(tensors["positions"].device))
-        native = prepare_spheres(inputs, plan.cameras, plan.settings, places, payload_bytes, head)
+        inputs = sphere_inputs(plan, tensors)
+        native = prepare_spheres(inputs, plan.cameras, plan.settings, places, payload_bytes, head, retain=retain)
     else:
         assert isinstance(plan, GaussianPlan)
         cloud = gaussians.Gaussians(**tensors)
@@ -200,6 +206,12 @@ def native_render(
         options: dict[str, Any] = {"background": background, "most_together": together}
         native = prepare_gaussians(cloud, plan.cameras, plan.settings, places, payload_bytes, head, **options)
     return NativeRender(native, together)
+
+
+def sphere_inputs(plan: SpherePlan, tensors: Tensors) -> Inputs:
+    """The scene as the kernels take it."""
+    given: dict[str, Any] = {"opacities": None, **tensors}
+    return check_inputs(**given, background=plan.background_on(tensors["positions"].device))
 
 
 def is_plain(plan: Plan, reply: render_pb2.RenderReply) -> bool:

@@ -11,12 +11,15 @@ from math import prod
 from lumigrad.kernels import _native, gaussians
 from lumigrad.kernels.gaussians.prepared_passes import Passes, images_of, state_of
 from lumigrad.kernels.prepared import Place
+from lumigrad.kernels.spheres import prepared as sphere_states
+from lumigrad.kernels.spheres.forward import State as SphereState
 from lumigrad.protos import dtypes
 from lumigrad.server.core.limits import Limits
 from lumigrad.server.device.jobs import Numbers
 from lumigrad.server.device.memory import Cost
+from lumigrad.server.engines.base import RenderEngine
 from lumigrad.server.engines.content import Shapes, Tensors
-from lumigrad.server.engines.gaussians import GAUSSIANS, GaussianPlan, gaussian_plan
+from lumigrad.server.engines.gaussians import GaussianPlan
 from lumigrad.server.engines.images import ImageFormats
 from lumigrad.server.engines.prepared import (
     Example,
@@ -26,8 +29,10 @@ from lumigrad.server.engines.prepared import (
     is_plain,
     message_bytes_of,
     native_render,
+    sphere_inputs,
 )
 from lumigrad.server.engines.runner import ForwardState, Task
+from lumigrad.server.engines.spheres import SpherePlan
 from lumigrad.v1 import render_pb2, scene_pb2, tensor_pb2
 
 _ENCODINGS: Mapping[int, str] = {dtypes.FLOAT32: "plain", dtypes.FLOAT16: "float16", dtypes.BFLOAT16: "bfloat16"}
@@ -38,6 +43,8 @@ _INCOMING = {
 }
 _CAMERAS = {"camera_rotation", "camera_translation", "camera_intrinsics", "camera_pose"}
 _GRADIENTS = {*gaussians.SCENE_GRADIENTS, *_CAMERAS, "background", "means2d", "means2d_abs"}
+_SPHERE_INCOMING = {"color", "alpha", "depth"}
+_SPHERE_GRADIENTS = {"positions", "colors", "radii", "opacities", "background"}
 # Stands for the name of a state.
 _NAME = "0" * 32
 _FIELD = "spec"
@@ -48,11 +55,13 @@ class PassSource:
     """Common part of the states of one kind, where Python takes them over.
 
     Attributes:
+        engine: The engine.
         tensors: Those of the stored scene.
         shapes: Theirs.
         reference: The scene.
     """
 
+    engine: RenderEngine
     tensors: Tensors
     shapes: Shapes
     reference: scene_pb2.SceneRef
@@ -103,12 +112,16 @@ class PassState:
     def task(self) -> Task:
         """The checked request."""
         spec, source = render_pb2.RenderRequest.FromString(self._raw).spec, self.kind.source
-        return Task(GAUSSIANS, gaussian_plan(spec, source.shapes, source.limits, _FIELD), _FIELD, source.reference)
+        plan = source.engine.plan(spec, source.shapes, source.limits, _FIELD)
+        return Task(source.engine, plan, _FIELD, source.reference)
 
     @cached_property
-    def state(self) -> gaussians.State:
+    def state(self) -> gaussians.State | SphereState:
         """The state as the kernels' functions take it."""
         plan, tensors = self.task.plan, self.kind.source.tensors
+        if isinstance(plan, SpherePlan):
+            images = self.kind.passes.parts(self.native)[1]
+            return sphere_states.state_of(images, sphere_inputs(plan, tensors), plan.cameras, plan.settings)
         assert isinstance(plan, GaussianPlan)
         return state_of(
             self.kind.passes,
@@ -144,7 +157,12 @@ def prepared_pass(
     """
     plan, state = forward.task.plan, forward.state
     reply, payload_bytes, cost = example.reply, example.payload_bytes, example.cost
-    if not isinstance(plan, GaussianPlan) or not isinstance(state, gaussians.State) or plan.count == 0:
+    # The kernels of other devices have no passes of spheres.
+    if (
+        not isinstance(state, gaussians.State | SphereState)
+        or plan.count == 0
+        or (isinstance(plan, SpherePlan) and not is_cpu)
+    ):
         return None
     if not is_plain(plan, reply) or any(formats.are_files(name) for name in plan.outputs):
         return None
@@ -156,16 +174,18 @@ def prepared_pass(
         Place(output.name, encoding_of(formats, output.name), prod(output.tensor.shape), output.tensor.payload.offset)
         for output in reply.outputs
     ]
-    made = native_render(plan, source.tensors, places, payload_bytes, head, is_cpu=is_cpu)
+    made = native_render(plan, source.tensors, places, payload_bytes, head, is_cpu=is_cpu, retain=True)
     if made is None:
         return None
+    images = sphere_states.images_of(state) if isinstance(state, SphereState) else images_of(state)
     native = _native.RetainedRender(
         render=made.native,
-        images=list(images_of(state).items()),
+        images=list(images.items()),
         name_offset=head.index(_NAME.encode()),
         engine=passes.engine,
         kind=numbers.of(cost.kind),
         bytes=cost.bytes,
+        backward=plan.settings.native(track=True) if isinstance(plan, SpherePlan) else None,
     )
     most = message_bytes_of(head, payload_bytes)
     return PreparedPass(native, passes, source, cost, payload_bytes, most, state.bytes - state.kept.bytes)
@@ -203,12 +223,17 @@ def prepared_backward(
     """
     reply, payload_bytes, cost = example.reply, example.payload_bytes, example.cost
     entries, gradients = spec.output_gradients, reply.gradients
-    if spec.format.sparse or not _are_plain(entries, _INCOMING) or not _are_plain(gradients, _GRADIENTS):
-        return None
     plan = state.task.plan
-    assert isinstance(plan, GaussianPlan)
+    has_spheres = isinstance(plan, SpherePlan)
+    known, computed = (_SPHERE_INCOMING, _SPHERE_GRADIENTS) if has_spheres else (_INCOMING, _GRADIENTS)
+    if spec.format.sparse or not _are_plain(entries, known) or not _are_plain(gradients, computed):
+        return None
     # The intrinsics of these have no gradient.
-    if plan.settings.surfels and not _CAMERAS.isdisjoint(gradient.name for gradient in gradients):
+    if (
+        isinstance(plan, GaussianPlan)
+        and plan.settings.surfels
+        and not _CAMERAS.isdisjoint(gradient.name for gradient in gradients)
+    ):
         return None
     head = head_of(reply, payload_bytes)
     native = _native.BackwardKind(
@@ -220,6 +245,7 @@ def prepared_backward(
         kind=numbers.of(cost.kind),
         views=plan.views,
         bytes=cost.bytes,
+        has_spheres=has_spheres,
     )
     return PreparedBackward(native, cost, payload_bytes, message_bytes_of(head, payload_bytes), spec.release)
 

@@ -12,7 +12,7 @@ from lumigrad.kernels._native import (
     read_backward_request,
 )
 from lumigrad.server.core.call import Call
-from lumigrad.server.engines.gaussians import KIND
+from lumigrad.server.engines.base import RenderEngine
 from lumigrad.server.engines.prepared import Example
 from lumigrad.server.engines.prepared_passes import (
     PassSource,
@@ -72,7 +72,7 @@ class PreparedPasses:
             return None
         state = PassState(prepared, found.state, request.raw)
         reply = found.named(asking.runtime.contexts.add(state, state.bytes))
-        asking.answered(found, Sent(KIND, "forward", 0, prepared.payload_bytes))
+        asking.answered(found, Sent(prepared.source.engine.name, "forward", 0, prepared.payload_bytes))
         return reply
 
     def _backward(self, raw: bytes, asking: Asking) -> bytes | None:
@@ -102,16 +102,17 @@ class PreparedPasses:
         else:
             contexts.resize(request.context_id, state.bytes)
         reply, received, sent = found.reply, request.payload_bytes, prepared.payload_bytes
-        asking.answered(found, Sent(KIND, "backward", received, sent))
+        asking.answered(found, Sent(state.kind.source.engine.name, "backward", received, sent))
         return reply
 
     def prepare_render(self, example: Example, request: Any, state: ForwardState) -> None:
         """Prepare retained Renders like one that has just succeeded, if they can be."""
         scene, call, runtime = request.scene, example.call, self._tenants.of(example.call)
-        if call.request is None or not isinstance(scene, StoredScene):
+        engine = state.task.engine
+        if call.request is None or not isinstance(scene, StoredScene) or not isinstance(engine, RenderEngine):
             return
         content, numbers = scene.load(), runtime.executor.numbers
-        source = PassSource(content.tensors, scene.outline.shapes, scene.reference, runtime.limits)
+        source = PassSource(engine, content.tensors, scene.outline.shapes, scene.reference, runtime.limits)
         formats, passes, is_cpu = request.formats, runtime.passes, runtime.transfer.is_cpu
         prepared = prepared_pass(state, example, source, formats, numbers, passes, is_cpu=is_cpu)
         if prepared is not None:

@@ -26,7 +26,7 @@ from lumigrad.v1 import image_pb2, render_pb2, tensor_pb2
 from support.backends import emulation
 from support.calls.answers import ENCODINGS, UNKNOWN, Answer, Asker
 from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
-from support.calls.raw_calls import RawClient, opencv_camera
+from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
 from support.calls.render_kinds import Kind, StoredCloud, kinds, moved, store_clouds
 from support.calls.repeats import BATCH, assert_same, damaged, repeat
 from support.workers.tenant import tenant_client
@@ -36,6 +36,7 @@ from support.workers.worker import WorkerProcess, worker
 METHOD = "RenderService/Backward"
 SEEDS = st.integers(0, 1 << 32)
 WANTED = ("means", "quats", "scales", "covariances", "opacities", "sh", "colors", "means2d", "means2d_abs")
+SPHERES_WANTED = ("positions", "colors", "radii", "opacities", "gamma")
 ODD = (float("nan"), float("inf"), -float("inf"), 3e38, 1e-42)
 TYPES = {1: np.float32, 2: np.float16, 3: np.uint16}
 MOST_CONTEXTS = 40
@@ -104,7 +105,8 @@ def incoming(draw: st.DrawFn, request: render_pb2.RenderRequest, channels: int) 
             unique=True,
         )
     )
-    wanted = draw(st.lists(st.sampled_from((*WANTED, *WANTED, "cameras", "background", "nonsense")), max_size=4))
+    known = SPHERES_WANTED if request.spec.HasField("spheres") else WANTED
+    wanted = draw(st.lists(st.sampled_from((*known, *known, "cameras", "background", "nonsense")), max_size=4))
     form = render_pb2.GradientFormat(
         dtype=draw(st.sampled_from((0, 1, 2, 3))),  # type: ignore[arg-type]
         sparse=draw(st.sampled_from((False, False, False, True))),
@@ -172,27 +174,50 @@ def test_any_retained_render_and_its_backwards_answer_as_others(
     assert codes["OK"]
 
 
-def small(scene_id: str, x: float = 0.0) -> render_pb2.RenderRequest:
-    spec = gaussian_spec(opencv_camera(24, 18, x=x), scene_id=scene_id, outputs=("color", "depth"))
-    spec.gaussians.deterministic = True
-    form = image_pb2.OutputFormat(name="color", format=image_pb2.IMAGE_FORMAT_UINT8)
-    return render_pb2.RenderRequest(spec=spec, retain=True, formats=[form])
+IMAGES = {"color": [1, 18, 24, 3], "depth": [1, 18, 24]}
+BLENDED = ("setup", "sort", "bin", "blend")
 
 
-SMALL = Incoming(
-    {"color": [1, 18, 24, 3], "depth": [1, 18, 24]}, ("means", "opacities"), render_pb2.GradientFormat(), 1
-)
+@dataclass(frozen=True)
+class Small:
+    """Renders of a stored scene, retained, and their Backwards; `stages` are the kernels' in either."""
+
+    scene_id: str
+    kind: str
+    stages: tuple[str, ...]
+    backward: Incoming
+
+    def __call__(self, x: float = 0.0) -> render_pb2.RenderRequest:
+        spec_for = gaussian_spec if self.kind == "gaussians" else spec_of
+        spec = spec_for(opencv_camera(24, 18, x=x), scene_id=self.scene_id, outputs=("color", "depth"))
+        getattr(spec, self.kind).deterministic = True
+        form = image_pb2.OutputFormat(name="color", format=image_pb2.IMAGE_FORMAT_UINT8)
+        return render_pb2.RenderRequest(spec=spec, retain=True, formats=[form])
+
+    def of(self, context_id: str, seed: int, odd: float | None = None, *, release: bool = False) -> bytes:
+        """A Backward of one of its states."""
+        return self.backward.of(context_id, seed, odd, release=release)
 
 
-@pytest.fixture
-def scene_id(client: RawClient, asker: Asker) -> str:
+def stored_small(client: RawClient, kind: str, seed: int = 31) -> Small:
+    form, is_spheres = render_pb2.GradientFormat(), kind == "spheres"
+    cloud = sphere_cloud(50, seed=seed, radius=1.5) if is_spheres else gaussian_cloud(50, seed=seed)
+    scene_id = client.put(cloud).scene.scene_id
+    if is_spheres:
+        return Small(scene_id, kind, (*BLENDED, "finish"), Incoming(IMAGES, ("positions", "opacities"), form, 1))
+    stages = ("project", "sort", "bin", "blend", "blend_backward", "project_backward")
+    return Small(scene_id, kind, stages, Incoming(IMAGES, ("means", "opacities"), form, 1))
+
+
+@pytest.fixture(params=["gaussians", "spheres"])
+def small(request: pytest.FixtureRequest, client: RawClient, asker: Asker) -> Small:
     """A scene of which retained Renders and Backwards are prepared."""
-    stored = client.put(gaussian_cloud(50, seed=31)).scene.scene_id
-    names = [render(asker, small(stored)) for _ in range(2)]
-    assert asker.ask(SMALL.of(names[1], 0), method=METHOD).is_ok
-    assert asker.ask(SMALL.of(names[1], 0, release=True), method=METHOD).is_ok
+    made = stored_small(client, request.param)
+    names = [render(asker, made()) for _ in range(2)]
+    assert asker.ask(made.of(names[1], 0), method=METHOD).is_ok
+    assert asker.ask(made.of(names[1], 0, release=True), method=METHOD).is_ok
     release(client, *names)
-    return str(stored)
+    return made
 
 
 def releases(raw: bytes) -> bool:
@@ -202,15 +227,15 @@ def releases(raw: bytes) -> bool:
         return False
 
 
-def test_damaged_bytes_are_refused_as_in_a_first_call(client: RawClient, asker: Asker, scene_id: str) -> None:
+def test_damaged_bytes_are_refused_as_in_a_first_call(client: RawClient, asker: Asker, small: Small) -> None:
     codes: Counter[str] = Counter()
-    context = render(asker, small(scene_id))
-    good = asker.ask(SMALL.of(context, 1), method=METHOD)
+    context = render(asker, small())
+    good = asker.ask(small.of(context, 1), method=METHOD)
 
     @BATCH
     @given(SEEDS, st.lists(st.integers(0, 3), min_size=1, max_size=4), st.sampled_from(("Render", "Backward")))
     def run(seed: int, ways: list[int], name: str) -> None:
-        raw = SMALL.of(context, seed) if name == "Backward" else small(scene_id).SerializeToString()
+        raw = small.of(context, seed) if name == "Backward" else small().SerializeToString()
         method = f"RenderService/{name}"
         for number, way in enumerate(ways):
             bad = damaged(raw, np.random.default_rng(seed + number), way)
@@ -228,58 +253,58 @@ def test_damaged_bytes_are_refused_as_in_a_first_call(client: RawClient, asker: 
     expected = {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "RESOURCE_EXHAUSTED"}
     assert set(codes) <= expected
     assert codes["INVALID_ARGUMENT"]
-    assert asker.ask(SMALL.of(context, 1), method=METHOD) == good
+    assert asker.ask(small.of(context, 1), method=METHOD) == good
     release(client, context)
 
 
-def test_a_state_is_used_until_it_is_released(client: RawClient, asker: Asker, scene_id: str) -> None:
-    context = render(asker, small(scene_id, 0.1))
-    found = [asker.ask(SMALL.of(context, 4), method=METHOD) for _ in range(3)]
+def test_a_state_is_used_until_it_is_released(client: RawClient, asker: Asker, small: Small) -> None:
+    context = render(asker, small(0.1))
+    found = [asker.ask(small.of(context, 4), method=METHOD) for _ in range(3)]
     assert found[0].is_ok and found[0] == found[1] == found[2]
-    assert asker.ask(SMALL.of(context, 4, release=True), method=METHOD) == found[0]
-    for raw in (SMALL.of(context, 4), SMALL.of(context, 4, release=True)):
+    assert asker.ask(small.of(context, 4, release=True), method=METHOD) == found[0]
+    for raw in (small.of(context, 4), small.of(context, 4, release=True)):
         lost = asker.ask(raw, method=METHOD)
         assert lost.code == "FAILED_PRECONDITION"
         assert_same(lost, asker.ask(UNKNOWN + raw, method=METHOD), raw)
 
 
-def test_states_are_evicted_as_others(process: WorkerProcess, client: RawClient, asker: Asker, scene_id: str) -> None:
+def test_states_are_evicted_as_others(process: WorkerProcess, client: RawClient, asker: Asker, small: Small) -> None:
     before = process.metric("lumigrad_evictions_total", store="contexts", reason="room")
-    names = [render(asker, small(scene_id, 0.01 * number)) for number in range(MOST_CONTEXTS + 3)]
+    names = [render(asker, small(0.01 * number)) for number in range(MOST_CONTEXTS + 3)]
     assert process.metric("lumigrad_contexts") == MOST_CONTEXTS
     assert process.metric("lumigrad_evictions_total", store="contexts", reason="room") == before + 3
-    assert asker.ask(SMALL.of(names[2], 0), method=METHOD).code == "FAILED_PRECONDITION"
+    assert asker.ask(small.of(names[2], 0), method=METHOD).code == "FAILED_PRECONDITION"
     # Use makes a state the newest.
-    assert asker.ask(SMALL.of(names[3], 0), method=METHOD).is_ok
-    names.append(render(asker, small(scene_id)))
-    assert asker.ask(SMALL.of(names[4], 0), method=METHOD).code == "FAILED_PRECONDITION"
-    assert asker.ask(SMALL.of(names[3], 0), method=METHOD).is_ok
+    assert asker.ask(small.of(names[3], 0), method=METHOD).is_ok
+    names.append(render(asker, small()))
+    assert asker.ask(small.of(names[4], 0), method=METHOD).code == "FAILED_PRECONDITION"
+    assert asker.ask(small.of(names[3], 0), method=METHOD).is_ok
     release(client, *names)
     assert process.metric("lumigrad_contexts") == 0 == process.metric("lumigrad_context_bytes")
 
 
-def test_a_state_outlives_its_scene(client: RawClient, asker: Asker) -> None:
-    stored = client.put(gaussian_cloud(50, seed=32)).scene
-    names = [render(asker, small(stored.scene_id)) for _ in range(2)]
-    answers = [asker.ask(SMALL.of(name, 5), method=METHOD) for name in names * 2]
-    client.update(stored.scene_id, stored.version, {"opacities": np.full(50, 0.3, np.float32)})
-    answers += [asker.ask(SMALL.of(name, 5), method=METHOD) for name in names]
+def test_a_state_outlives_its_scene(client: RawClient, asker: Asker, small: Small) -> None:
+    names = [render(asker, small()) for _ in range(2)]
+    answers = [asker.ask(small.of(name, 5), method=METHOD) for name in names * 2]
+    changed = "opacities" if small.kind == "gaussians" else "radii"
+    client.update(small.scene_id, 1, {changed: np.full(50, 0.3, np.float32)})
+    answers += [asker.ask(small.of(name, 5), method=METHOD) for name in names]
     assert answers[0].is_ok and all(answer == answers[0] for answer in answers)
-    other = render(asker, small(stored.scene_id))
-    assert asker.ask(SMALL.of(other, 5), method=METHOD).values != answers[0].values
+    other = render(asker, small())
+    assert asker.ask(small.of(other, 5), method=METHOD).values != answers[0].values
     release(client, other, *names)
 
 
-def test_calls_at_the_same_time_answer_as_one_after_the_other(client: RawClient, asker: Asker, scene_id: str) -> None:
-    names = [render(asker, small(scene_id, 0.02 * number)) for number in range(4)]
-    expected = [asker.ask(UNKNOWN + SMALL.of(name, 6), method=METHOD) for name in names]
-    images = [asker.ask(UNKNOWN + small(scene_id, 0.02 * number).SerializeToString()) for number in range(4)]
+def test_calls_at_the_same_time_answer_as_one_after_the_other(client: RawClient, asker: Asker, small: Small) -> None:
+    names = [render(asker, small(0.02 * number)) for number in range(4)]
+    expected = [asker.ask(UNKNOWN + small.of(name, 6), method=METHOD) for name in names]
+    images = [asker.ask(UNKNOWN + small(0.02 * number).SerializeToString()) for number in range(4)]
 
     def run(number: int) -> tuple[int, Answer, Answer]:
         own = Asker(client)
         try:
-            backward = own.ask(SMALL.of(names[number], 6), method=METHOD)
-            return number, backward, own.ask(small(scene_id, 0.02 * number).SerializeToString())
+            backward = own.ask(small.of(names[number], 6), method=METHOD)
+            return number, backward, own.ask(small(0.02 * number).SerializeToString())
         finally:
             own.close()
 
@@ -290,9 +315,9 @@ def test_calls_at_the_same_time_answer_as_one_after_the_other(client: RawClient,
     release(client, *names)
 
 
-def test_a_backward_that_is_late_leaves_the_state_as_it_is(client: RawClient, asker: Asker, scene_id: str) -> None:
-    context = render(asker, small(scene_id))
-    raw = SMALL.of(context, 7)
+def test_a_backward_that_is_late_leaves_the_state_as_it_is(client: RawClient, asker: Asker, small: Small) -> None:
+    context = render(asker, small())
+    raw = small.of(context, 7)
     good = asker.ask(raw, method=METHOD)
     call = client.channel.unary_unary("/lumigrad.v1.RenderService/Backward")
     codes = set()
@@ -308,41 +333,41 @@ def test_a_backward_that_is_late_leaves_the_state_as_it_is(client: RawClient, as
 
 
 def test_repeated_passes_are_counted_as_others(
-    process: WorkerProcess, client: RawClient, asker: Asker, scene_id: str
+    process: WorkerProcess, client: RawClient, asker: Asker, small: Small
 ) -> None:
-    request = small(scene_id)
+    request = small()
     for name in ("Render", "Backward"):
         changes = []
         for is_first in (True, False, False):
             context = render(asker, request)
-            raw = request.SerializeToString() if name == "Render" else SMALL.of(context, 8, float("nan"))
-            before = figures(process, name)
+            raw = request.SerializeToString() if name == "Render" else small.of(context, 8, float("nan"))
+            before = figures(process, name, small)
             assert asker.ask(UNKNOWN + raw if is_first else raw, method=f"RenderService/{name}").is_ok
-            changes.append({key: value - before[key] for key, value in figures(process, name).items()})
+            changes.append({key: value - before[key] for key, value in figures(process, name, small).items()})
             release(client, context, asker.kept)
         assert changes[1] == changes[0] and changes[2] == changes[0]
         assert changes[0]["calls"] == 1
         assert (changes[0]["nonfinite"] > 0) == (name == "Backward")
 
 
-def figures(process: WorkerProcess, name: str) -> dict[str, float]:
+def figures(process: WorkerProcess, name: str, small: Small) -> dict[str, float]:
     method, op = f"RenderService.{name}", "forward" if name == "Render" else "backward"
-    stages = ("project", "sort", "bin", "blend", "blend_backward", "project_backward")
-    kernels = {"engine": "gaussians", "op": op}
+    kernels = {"engine": small.kind, "op": op}
     return {
         "calls": process.metric("lumigrad_calls_total", method=method, code="OK"),
         "received": process.metric("lumigrad_payload_bytes_total", method=method, direction="received"),
         "sent": process.metric("lumigrad_payload_bytes_total", method=method, direction="sent"),
         "found": process.metric("lumigrad_context_lookups_total", result="found"),
-        "nonfinite": process.metric("lumigrad_nonfinite_gradients_total", engine="gaussians"),
+        "nonfinite": process.metric("lumigrad_nonfinite_gradients_total", engine=small.kind),
         "views": process.metric("lumigrad_batch_views_count"),
         "contexts": process.metric("lumigrad_contexts"),
         "context bytes": process.metric("lumigrad_context_bytes"),
-        **{stage: process.metric("lumigrad_kernel_seconds_count", stage=stage, **kernels) for stage in stages},
+        **{stage: process.metric("lumigrad_kernel_seconds_count", stage=stage, **kernels) for stage in small.stages},
     }
 
 
-def test_states_of_another_tenant_are_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["gaussians", "spheres"])
+def test_states_of_another_tenant_are_lost(tmp_path: Path, kind: str) -> None:
     tokens = [f"{name}-0123456789abcdef" for name in ("alice", "bob")]
     (tmp_path / "tokens").write_text("".join(f"{token[:3]}: {token}\n" for token in tokens))
     with worker("--device", "cpu", "--tokens-file", str(tmp_path / "tokens")) as process, process.channel() as channel:
@@ -350,17 +375,17 @@ def test_states_of_another_tenant_are_lost(tmp_path: Path) -> None:
         for token in tokens:
             client = tenant_client(channel, token)
             asker = Asker(client, keeps=True)
-            scene = client.put(gaussian_cloud(50, seed=33)).scene.scene_id
-            names.append([render(asker, small(scene)) for _ in range(2)])
+            small = stored_small(client, kind, 33)
+            names.append([render(asker, small()) for _ in range(2)])
             for _ in range(2):
-                assert asker.ask(SMALL.of(names[-1][1], 9), method=METHOD).is_ok
+                assert asker.ask(small.of(names[-1][1], 9), method=METHOD).is_ok
             askers.append(asker)
         for asker, others in zip(askers, reversed(names), strict=True):
             for other in others:
-                raw = SMALL.of(other, 9, release=True)
+                raw = small.of(other, 9, release=True)
                 lost = asker.ask(raw, method=METHOD)
                 assert lost.code == "FAILED_PRECONDITION"
                 assert_same(lost, asker.ask(UNKNOWN + raw, method=METHOD), raw)
         for asker, own in zip(askers, names, strict=True):
-            assert asker.ask(SMALL.of(own[1], 9, release=True), method=METHOD).is_ok
+            assert asker.ask(small.of(own[1], 9, release=True), method=METHOD).is_ok
             asker.close()

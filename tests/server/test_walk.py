@@ -82,21 +82,29 @@ def test_a_long_render_of_a_known_kind_is_not_planned_again(process: WorkerProce
     client.close()
 
 
-def test_a_backward_of_a_known_kind_with_cameras_is_not_planned_again(process: WorkerProcess) -> None:
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [("gaussians", ("means", "cameras", "background")), ("spheres", ("positions", "opacities", "background"))],
+)
+def test_a_backward_of_a_known_kind_is_not_planned_again(
+    process: WorkerProcess, kind: str, wanted: tuple[str, ...]
+) -> None:
     client, color = RawClient(process.target), np.ones((1, 24, 32, 3), np.float32)
-    scene_id = client.put(gaussian_cloud(80)).scene.scene_id
-    planned = []
+    cloud, spec_for = (sphere_cloud(), spec_of) if kind == "spheres" else (gaussian_cloud(80), gaussian_spec)
+    # Each call has a list of its own, which may come after the call.
+    traces, planned = process.log.count("files [") + 1, []
+    scene_id = client.put(cloud).scene.scene_id
     for x in (0.0, 0.1, 0.2, 0.3):
-        request = Frame(render_pb2.RenderRequest(spec=gaussian_spec(opencv_camera(32, 24, x=x), scene_id=scene_id)))
+        request = Frame(render_pb2.RenderRequest(spec=spec_for(opencv_camera(32, 24, x=x), scene_id=scene_id)))
         request.message.retain = True
         reply = client.render_stub.Render.once(request, timeout=60, metadata=(SINGLE_REPLY,))
-        traces = process.log.count("files [")
+        traces += 2
         payload = PayloadWriter()
-        spec = render_pb2.BackwardSpec(context_id=reply.message.context_id, wanted=("means", "cameras", "background"))
+        spec = render_pb2.BackwardSpec(context_id=reply.message.context_id, wanted=wanted)
         spec.output_gradients.add(name="color", tensor=payload.add(color))
         backward = whole_frame(render_pb2.BackwardRequest(spec=spec), payload)
         client.render_stub.Backward.once(backward, timeout=60, metadata=(SINGLE_REPLY,))
-        process.wait_for_log("files [", count=traces + 1)
+        process.wait_for_log("files [", count=traces)
         files = re.findall(r"^files (\[.*\])$", process.log, re.MULTILINE)[-1]
         planned.append("engines/gradients.py" in files)
     assert planned[0] and not planned[-1]

@@ -131,6 +131,10 @@ void point(spheres::Outputs& outputs, const Output& output, void* to) {
     outputs.weights = values;
   else if (name == "hits")
     outputs.hits = integers;
+  else if (name == "blend")
+    outputs.blend = values;
+  else if (name == "stop")
+    outputs.stop = integers;
   else
     throw std::invalid_argument("the output '" + name + "' has no kernel");
 }

@@ -89,6 +89,7 @@ class Cases:
             self._case("32x24 uint8, spheres", alone, self._calls, self._spheres()),
             self._pair("retained Render and its Backward, two calls", small, (), {"gil_us": 4.0}),
             self._pair("the same with gradients of the camera", small, ("means", "cameras", "background")),
+            self._pair("the same of spheres", small, (), requests=self._spheres()),
             self._case("96 distances", alone, self._calls, self._queries(), path=QUERY),
         ]
 
@@ -124,19 +125,24 @@ class Cases:
         return requests
 
     def _pair(
-        self, name: str, small: Sequence[bytes], wanted: Sequence[str], goals: Mapping[str, float] = _NO_GOALS
+        self,
+        name: str,
+        small: Sequence[bytes],
+        wanted: Sequence[str],
+        goals: Mapping[str, float] = _NO_GOALS,
+        requests: Sequence[bytes] = (),
     ) -> Case:
         width, height = SMALL
-        render = self._render(SMALL, FLOAT32, 0)
-        render.retain = True
+        render = render_pb2.RenderRequest.FromString([*requests, *small][0])
+        render.retain, render.formats[0].format = True, FLOAT32  # type: ignore[assignment]
         payload = PayloadWriter()
         backward = render_pb2.BackwardRequest(spec=render_pb2.BackwardSpec(context_id="?", release=True, wanted=wanted))
         gradient = payload.add(np.ones((1, height, width, 3), np.float32))
         backward.spec.output_gradients.add(name="color", tensor=gradient)
         (frame,) = frames_of(backward, payload)
-        requests = [render.SerializeToString(), FrameCodec(render_pb2.BackwardRequest).serialize(frame)]
+        pair = [render.SerializeToString(), FrameCodec(render_pb2.BackwardRequest).serialize(frame)]
         bare = self._bare("single", small, self._sizes(RENDER, small[0]))
-        ours = Way("pair", self._target, RENDER, requests)
+        ours = Way("pair", self._target, RENDER, pair)
         return Case(name, 1, self._calls, ours, bare, goals)
 
     def _case(

@@ -31,7 +31,7 @@ class CudaRetain final : public DeviceJob<RetainJob, Device> {
 
  protected:
   void queue(Download& download, std::vector<DeviceTimer>& timers) override {
-    const GaussianRender& render = *pass_->kind->render;
+    const GaussianRender& render = pass_->kind->gaussians();
     const cudaStream_t kernels = device_->streams.kernels;
     const gaussians::Scene scene = pass_->scene();
     GaussianTargets targets;
@@ -73,7 +73,7 @@ class CudaBackward final : public DeviceJob<BackwardJob, Device> {
 
  protected:
   void queue(Download& download, std::vector<DeviceTimer>& timers) override {
-    const GaussianRender& render = *pass_->kind->render;
+    const GaussianRender& render = pass_->kind->gaussians();
     const Streams& streams = device_->streams;
     const gaussians::Scene scene = pass_->scene();
     std::vector<DeviceBuffer<float>> incoming;

@@ -113,23 +113,26 @@ void bind_passes(nb::module_& m) {
           "__init__",
           [](BoundRetained* self, const nb::object& render,
              const std::vector<std::pair<std::string, std::size_t>>& images, std::size_t name_offset,
-             std::shared_ptr<PassEngine> engine, std::uint64_t kind, std::size_t bytes) {
+             std::shared_ptr<PassEngine> engine, std::uint64_t kind, std::size_t bytes, const nb::object& backward) {
             const auto& bound = nb::cast<const BoundRender&>(render);
             if (name_offset < 2 || name_offset + kNameLength > bound.head.size()) {
               throw nb::value_error("name_offset: expected a place in the head");
             }
-            const auto render_of = std::dynamic_pointer_cast<const GaussianRender>(bound.render);
-            if (!render_of) throw nb::value_error("render: expected one of Gaussians");
-            auto retained = std::make_shared<RetainedRender>(render_of, std::vector<KeptImage>());
+            const Render& drawn = *bound.render;
+            if ((dynamic_cast<const SphereRender*>(&drawn) != nullptr) == backward.is_none()) {
+              throw nb::value_error("backward: expected settings for a render of spheres, and for no other");
+            }
+            auto retained = std::make_shared<RetainedRender>(bound.render, std::vector<KeptImage>());
+            if (!backward.is_none()) retained->backward = nb::cast<spheres::Settings>(backward);
             for (const auto& [name, values] : images) retained->images.push_back({name, values});
-            const GaussianRender& drawn = *render_of;
             Envelope envelope{bound.head, drawn.payload_bytes,
                               gaps_between(parts_of(drawn.outputs), drawn.payload_bytes), kRenderTimings};
-            Demand demand = demand_of(kind, static_cast<double>(drawn.views.size()), bytes);
+            Demand demand = demand_of(kind, static_cast<double>(drawn.views_count()), bytes);
             new (self) BoundRetained{std::move(retained), std::move(engine), render,
                                      std::move(envelope), name_offset,       std::move(demand)};
           },
-          nb::kw_only(), "render"_a, "images"_a, "name_offset"_a, "engine"_a, "kind"_a, "bytes"_a)
+          nb::kw_only(), "render"_a, "images"_a, "name_offset"_a, "engine"_a, "kind"_a, "bytes"_a,
+          "backward"_a = nb::none())
       .def_prop_ro("staging_bytes", [](const BoundRetained& b) { return b.engine->staging_bytes(*b.retained); });
   nb::class_<BoundPass>(m, "RetainedPass")
       .def_prop_ro(
@@ -172,11 +175,13 @@ void bind_backwards(nb::module_& m) {
           "__init__",
           [](BoundBackward* self, const std::vector<Part>& incoming, const std::vector<Part>& gradients,
              std::size_t payload_bytes, const nb::bytes& head, std::shared_ptr<PassEngine> engine, std::uint64_t kind,
-             std::size_t views, std::size_t bytes) {
+             std::size_t views, std::size_t bytes, bool has_spheres) {
             auto made = std::make_shared<BackwardKind>();
+            made->has_spheres = has_spheres;
             gaussians::Upstream upstream{};
+            spheres::Upstream of_spheres{};
             for (const auto& [name, encoding, values, offset] : incoming) {
-              point_incoming(upstream, name, nullptr);
+              has_spheres ? point_incoming(of_spheres, name, nullptr) : point_incoming(upstream, name, nullptr);
               made->incoming.push_back({name, encoding_named(encoding), values, offset});
             }
             made->views = views;
@@ -187,14 +192,17 @@ void bind_backwards(nb::module_& m) {
               made->gradients.push_back({name, encoding_named(encoding), values, offset});
             }
             gaussians::Gradients all{};
-            for (const auto& result : made->results()) point_gradient(all, result.first, nullptr);
+            spheres::Gradients all_of_spheres{};
+            for (const auto& [name, size] : made->results()) {
+              has_spheres ? point_gradient(all_of_spheres, name, nullptr) : point_gradient(all, name, nullptr);
+            }
             Envelope envelope{std::string(bytes_of(head)), payload_bytes,
                               gaps_between(parts_of(made->gradients), payload_bytes), kBackwardTimings};
             Demand demand = demand_of(kind, static_cast<double>(views), bytes);
             new (self) BoundBackward{std::move(made), std::move(engine), std::move(envelope), std::move(demand)};
           },
           nb::kw_only(), "incoming"_a, "gradients"_a, "payload_bytes"_a, "head"_a, "engine"_a, "kind"_a, "views"_a,
-          "bytes"_a)
+          "bytes"_a, "has_spheres"_a = false)
       .def_prop_ro("staging_bytes", [](const BoundBackward& b) { return b.engine->staging_bytes(*b.kind); });
 }
 
@@ -207,7 +215,7 @@ void bind_calls(nb::module_& m) {
              std::int64_t room_bytes) {
             const auto& bound = nb::cast<const BoundRetained&>(kind);
             const auto& cameras = nb::cast<const BoundRequest&>(request).request.poses;
-            if (cameras.size() != bound.retained->render->views.size()) {
+            if (cameras.size() != bound.retained->render->views_count()) {
               throw nb::value_error("request: expected one of the render's key");
             }
             const CallContext context{queue, staging, reserved, std::move(tenant), priority, deadline, room_bytes};
@@ -226,8 +234,12 @@ void bind_calls(nb::module_& m) {
             const auto& [request, state] = request_and_state;
             const auto& bound = nb::cast<const BoundBackward&>(kind);
             const CallContext context{queue, staging, reserved, std::move(tenant), priority, deadline, room_bytes};
-            auto job = bound.engine->backward(context.complete(bound.demand), bound.kind,
-                                              nb::cast<const BoundPass&>(state).pass);
+            const BoundPass& pass = nb::cast<const BoundPass&>(state);
+            if (bound.kind->has_spheres ==
+                (dynamic_cast<const GaussianRender*>(pass.pass->kind->render.get()) != nullptr)) {
+              throw nb::value_error("state: expected one of the kind of scene that is differentiated");
+            }
+            auto job = bound.engine->backward(context.complete(bound.demand), bound.kind, pass.pass);
             new (self) BackwardCall(context, bound, std::move(job),
                                     nb::cast<const Bound<BackwardRequest>&>(request).request.payload,
                                     nb::make_tuple(kind, state, request));

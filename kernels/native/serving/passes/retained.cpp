@@ -103,6 +103,49 @@ void point_incoming(gaussians::Upstream& upstream, const std::string& name, cons
     refuse(name);
 }
 
+void point_image(spheres::Upstream& upstream, const std::string& name, const void* from) {
+  const float* values = static_cast<const float*>(from);
+  const std::int32_t* integers = static_cast<const std::int32_t*>(from);
+  if (name == "color")
+    upstream.color = values;
+  else if (name == "info")
+    upstream.info = values;
+  else if (name == "blend")
+    upstream.blend = values;
+  else if (name == "stop")
+    upstream.stop = integers;
+  else if (name == "sphere_ids")
+    upstream.ids = integers;
+  else
+    refuse(name);
+}
+
+void point_incoming(spheres::Upstream& upstream, const std::string& name, const float* from) {
+  if (name == "color")
+    upstream.d_color = from;
+  else if (name == "alpha")
+    upstream.d_alpha = from;
+  else if (name == "depth")
+    upstream.d_depth = from;
+  else
+    refuse(name);
+}
+
+void point_gradient(spheres::Gradients& gradients, const std::string& name, float* to) {
+  if (name == "positions")
+    gradients.positions = to;
+  else if (name == "colors")
+    gradients.colors = to;
+  else if (name == "radii")
+    gradients.radii = to;
+  else if (name == "opacities")
+    gradients.opacities = to;
+  else if (name == "background")
+    gradients.background = to;
+  else
+    refuse(name);
+}
+
 bool BackwardKind::has_cameras() const {
   return std::any_of(gradients.begin(), gradients.end(), [](const Output& g) { return camera_values(g.name) > 0; });
 }

@@ -1,4 +1,4 @@
-// Renders of stored Gaussians whose forward state is kept, and its differentiation: requests differ in the poses of
+// Renders of stored scenes whose forward state is kept, and its differentiation: requests differ in the poses of
 // their cameras, and in the gradients of outputs. No function here needs Python.
 #pragma once
 
@@ -23,8 +23,11 @@ struct KeptImage {
 
 // Common part of the retained renders of one key. Immutable.
 struct RetainedRender {
-  std::shared_ptr<const GaussianRender> render;
+  const GaussianRender& gaussians() const { return static_cast<const GaussianRender&>(*render); }
+
+  std::shared_ptr<const Render> render;
   std::vector<KeptImage> images;
+  spheres::Settings backward{};  // Settings of the backward pass of spheres.
 };
 
 // A forward state. The device's thread alone uses it, until nobody does any more.
@@ -33,7 +36,7 @@ struct RetainedPass {
   virtual ~RetainedPass() = default;
   // The memory that the kernels keep, without images.
   virtual std::size_t bytes() const = 0;
-  gaussians::Scene scene() const { return kind->render->scene_at(poses); }
+  gaussians::Scene scene() const { return kind->gaussians().scene_at(poses); }
 
   const std::shared_ptr<const RetainedRender> kind;
   const std::vector<CameraPose> cameras;
@@ -46,7 +49,8 @@ struct CpuRetained final : RetainedPass {
   float* image(std::size_t index) { return images[index]->ensure<float>(kind->images[index].values); }
 
   gaussians::Pass pass;
-  std::vector<std::unique_ptr<Buffer>> images;  // Images of floats, in the order of the kind's.
+  std::vector<std::unique_ptr<Buffer>> images;  // Values of four bytes, in the order of the kind's.
+  std::vector<std::uint64_t> prepared;          // Of spheres: what the workspace held after each view.
 };
 
 // The gradient of an output, in the payload of a request.
@@ -62,6 +66,7 @@ struct BackwardKind {
   std::vector<Incoming> incoming;
   std::vector<Output> gradients;  // Gradients by their places; the last one ends with the payload.
   std::size_t views = 0;
+  bool has_spheres = false;
 
   // Whether gradients of cameras are among them.
   bool has_cameras() const;
@@ -75,6 +80,9 @@ struct BackwardKind {
 void point_image(gaussians::Upstream& upstream, const std::string& name, const float* from);
 void point_incoming(gaussians::Upstream& upstream, const std::string& name, const float* from);
 void point_gradient(gaussians::Gradients& gradients, const std::string& name, void* to);
+void point_image(spheres::Upstream& upstream, const std::string& name, const void* from);
+void point_incoming(spheres::Upstream& upstream, const std::string& name, const float* from);
+void point_gradient(spheres::Gradients& gradients, const std::string& name, float* to);
 
 // The values of a payload as float32.
 std::vector<float> decoded(const Incoming& incoming, const char* payload);
@@ -95,12 +103,10 @@ class BackwardJob : public PayloadJob {
  protected:
   // Makes the gradients of the kind's results, encodes them into their places, and counts their values.
   void send_all(const std::vector<const void*>& results, const std::vector<CameraPose>& cameras);
+  void send(const Output& gradient, const float* values);
 
   const std::shared_ptr<const BackwardKind> kind_;
   std::vector<std::vector<float>> incoming_;
-
- private:
-  void send(const Output& gradient, const float* values);
 };
 
 // Makes the states and jobs of one device; one job runs at a time.

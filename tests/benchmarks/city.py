@@ -1,0 +1,223 @@
+"""Views of cities of up to 100 million Gaussians from ten cameras: `python -m tests.benchmarks.city [--docs]`.
+
+Times are processor times of the worker, which other programs on the machine hardly change. Each view is compared with
+one of all Gaussians in it, and both with the truth: one of all Gaussians with four samples in each pixel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from matplotlib import pyplot
+
+from lumigrad.client import Camera, Client, GaussianSettings, SceneHandle
+from lumigrad.client.base.arrays import Float32
+from support.gaussians.blocks import blocks
+from support.workers.worker import WorkerProcess, worker
+from tests.benchmarks.measure import write
+from tests.benchmarks.page import insert
+
+TOTALS = (1_000_000, 10_000_000, 100_000_000)
+# From this size on the cameras see no end of the city but at the horizon.
+FILLED = 10_000_000
+ROUNDS = 3
+# Eye, target and vertical field of view in degrees; z is up, and blocks have 24 units.
+PLACES: dict[str, tuple[tuple[float, float, float], tuple[float, float, float], float]] = {
+    "street": ((12, -12, 2), (12, 48, 6), 36),
+    "crossing": ((12, 12, 2), (60, 60, 8), 20),
+    "vase": ((0, -14, 2.5), (0, -9, 0.5), 36),
+    "windows": ((9, -30, 10), (3, -6, 8), 20),
+    "corner": ((-12, -30, 12), (0, 0, 0), 36),
+    "house": ((0, -40, 60), (0, 10, 0), 36),
+    "map": ((0, -1, 150), (0, 0, 0), 36),
+    "slope": ((40, -80, 120), (0, 20, 0), 36),
+    "roofs": ((-30, -30, 45), (30, 30, 20), 20),
+    "quarter": ((0, -110, 140), (0, 15, 0), 36),
+}
+WIDTH, HEIGHT = 1920, 1080
+# Pixels. Houses are drawn at level 0 up to 600 units away with an error of one, and up to 150 with one of four.
+ERRORS = (1.0, 4.0)
+# All Gaussians are level 0, the only one without an error.
+ALL = GaussianSettings(antialiased=True, max_error_px=1e-6)
+RESULTS, PICTURE = Path("build/bench/city.json"), Path("docs/images/levels.png")
+PAGE, MARK = Path("docs/performance.md"), "benchmark city"
+
+
+@dataclass(frozen=True)
+class View:
+    """One camera in one city; times in milliseconds of a processor.
+
+    Attributes:
+        camera: A name in `PLACES`.
+        error_px: The error of levels that is allowed.
+        total: Gaussians of the finest level.
+        drawn: Gaussians that the view shows.
+        view_ms: A call whose pages are in memory.
+        gradients_ms: A call of Backward.
+        in_view: Gaussians of level 0 in view, 0 if they were too many to be drawn.
+        apart_db: PSNR of the view against that of all Gaussians.
+        levels_db: PSNR of the view against the truth.
+        all_db: That of all Gaussians against the truth.
+    """
+
+    camera: str
+    error_px: float
+    total: int
+    drawn: int
+    view_ms: float
+    gradients_ms: float
+    in_view: int = 0
+    apart_db: float = 0.0
+    levels_db: float = 0.0
+    all_db: float = 0.0
+
+
+def main() -> None:
+    """Measures, prints the table and writes the results."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--docs", action="store_true", help=f"put the table into {PAGE} and draw {PICTURE}")
+    parser.add_argument("--spool", help="a folder that keeps the cities for the next time")
+    parser.add_argument("--most", type=int, default=TOTALS[-1], help="Gaussians of the largest city")
+    parser.add_argument("--in-view", type=int, default=16_000_000, help="compare views of at most so many; 0: none")
+    arguments = parser.parse_args()
+    totals = [total for total in TOTALS if total <= arguments.most]
+    with nullcontext(arguments.spool) if arguments.spool else tempfile.TemporaryDirectory() as folder:
+        views, note = measured(totals, folder, arguments.in_view)
+    text = f"{table(views)}\n\n{note}"
+    print(text)
+    write(views, RESULTS)
+    if arguments.docs:
+        insert(MARK, text, PAGE)
+        draw(views)
+
+
+def measured(totals: Sequence[int], folder: str, most: int) -> tuple[list[View], str]:
+    """All views of all cities, and a sentence about the worker's memory."""
+    options = "--device", "cpu", "--spool", folder, "--scene-mib", "8192", "--max-call-seconds", "7200"
+    views = []
+    with worker(*options) as process, Client(process.target, timeout_s=7200) as client:
+        for total in sorted(totals, reverse=True):
+            scene = client.get(client.put(blocks(total)).scene_id)
+            for camera, error_px in product(PLACES, ERRORS):
+                views.append(_view(client, process, scene, camera, error_px, most))
+                print(views[-1], flush=True)
+        pool = process.metric("lumigrad_scene_bytes") / (1 << 20)
+        # The most memory that the process has had, "VmHWM: N kB".
+        status = Path(f"/proc/{process.process.pid}/status").read_text()
+        resident = int(re.findall(r"VmHWM:\s+(\d+)", status)[0]) / 1024
+    return views[::-1], f"The pool held {pool:,.0f} MiB at the end, and the worker had {resident:,.0f} MiB at most."
+
+
+def _view(client: Client, process: WorkerProcess, scene: SceneHandle, name: str, error_px: float, most: int) -> View:
+    """One camera in one city."""
+    camera, settings = _camera(name), GaussianSettings(antialiased=True, max_error_px=error_px)
+    image = client.render(scene, camera, settings=settings)
+    assert image.levels is not None
+    assert not image.levels.coarse_pages
+    upstream = np.ones_like(image.color)
+    view_ms = gradients_ms = 0.0
+    for _ in range(ROUNDS):
+        view_ms += _taken(process, lambda: client.render(scene, camera, settings=settings)) / ROUNDS
+        frame = client.render(scene, camera, settings=settings, retain=True)
+        gradients_ms += _taken(process, partial(frame.backward, upstream, release=True)) / ROUNDS
+    view = View(name, error_px, scene.count, sum(image.levels.counts), view_ms, gradients_ms)
+    if not most:
+        return view
+    # A small picture shows whether there are too many Gaussians.
+    room = replace(ALL, max_gaussians=most)
+    whole = client.render(scene, _camera(name, 1 / 60), settings=room).levels
+    assert whole is not None
+    if whole.coarse_pages:
+        return view
+    every = client.render(scene, camera, settings=room).color
+    fine = client.render(scene, _camera(name, 2), settings=room).color
+    truth = fine.reshape(HEIGHT, 2, WIDTH, 2, 3).mean(axis=(1, 3))
+    decibels = psnr(image.color, every), psnr(image.color, truth), psnr(every, truth)
+    return replace(view, in_view=sum(whole.counts), apart_db=decibels[0], levels_db=decibels[1], all_db=decibels[2])
+
+
+def _camera(name: str, scale: float = 1) -> Camera:
+    eye, target, fov = PLACES[name]
+    size = {"width": round(WIDTH * scale), "height": round(HEIGHT * scale)}
+    return Camera.look_at(eye, target, (0, 0, 1), fov_degrees=fov, **size)
+
+
+def _taken(process: WorkerProcess, call: Callable[[], object]) -> float:
+    """Milliseconds of a processor that a call takes the worker."""
+    before = process.processor_seconds()
+    call()
+    return (process.processor_seconds() - before) * 1e3
+
+
+def psnr(image: Float32, truth: Float32) -> float:
+    """Decibels between two pictures of values from 0 to 1."""
+    return float(-10 * np.log10(np.square(image.clip(0, 1) - truth.clip(0, 1)).mean() + 1e-12))
+
+
+def exponent(views: Sequence[View], name: str) -> float:
+    """The slope of a value against the total on logarithmic axes, where the cameras see no end of the city."""
+    filled = [view for view in views if view.total >= FILLED]
+    if len(filled) < 2:
+        return float("nan")
+    return float(np.polyfit(np.log([v.total for v in filled]), np.log([getattr(v, name) for v in filled]), 1)[0])
+
+
+def table(views: Sequence[View]) -> str:
+    """A line for each camera: what is drawn and how long that takes in all cities, and pictures of the largest."""
+    totals = sorted({view.total for view in views})
+    sizes = ", ".join(f"{total / 1e6:.0f}M" for total in totals)
+    lines = [
+        f"| camera | error, px | drawn, thousands, of {sizes} | view, ms | exponent | gradients, ms | exponent | "
+        "compared in | all, dB | levels, dB |",
+        "|---" * 10 + "|",
+    ]
+    for camera, error_px in product(PLACES, ERRORS):
+        mine = [view for view in views if (view.camera, view.error_px) == (camera, error_px)]
+        drawn = " / ".join(f"{view.drawn / 1e3:.0f}" for view in mine)
+        times = " | ".join(
+            f"{' / '.join(f'{getattr(view, name):.0f}' for view in mine)} | {exponent(mine, name):.2f}".replace(
+                "nan", "-"
+            )
+            for name in ("view_ms", "gradients_ms")
+        )
+        last = next((view for view in reversed(mine) if view.in_view), None)
+        compared = (
+            "- | - | -"
+            if last is None
+            else f"{last.total / 1e6:.0f}M | {last.all_db:.1f} | {last.levels_db - last.all_db:+.1f}"
+        )
+        lines.append(f"| {camera} | {error_px:g} | {drawn} | {times} | {compared} |")
+    return "\n".join(lines)
+
+
+def draw(views: Sequence[View]) -> None:
+    """A picture of the times against the sizes of the cities, a line for each camera."""
+    matplotlib.use("Agg")
+    figure, panels = pyplot.subplots(len(ERRORS), 3, figsize=(12, 7), sharex=True, sharey="col", layout="constrained")
+    titles = {"drawn": "Gaussians drawn", "view_ms": "view, processor ms", "gradients_ms": "gradients, processor ms"}
+    for row, error_px in zip(panels, ERRORS, strict=True):
+        for axes, (name, title) in zip(row, titles.items(), strict=True):
+            for camera in PLACES:
+                mine = [view for view in views if (view.camera, view.error_px) == (camera, error_px)]
+                values = [getattr(view, name) for view in mine]
+                axes.loglog([view.total for view in mine], values, marker="o", markersize=3, label=camera)
+            axes.set_title(f"{title}, error {error_px:g} px", fontsize=10)
+            axes.grid(True, which="major", alpha=0.3)
+    for axes in panels[-1]:
+        axes.set_xlabel("Gaussians of the city")
+    panels[0, 0].legend(fontsize=8, frameon=False, ncols=2)
+    figure.savefig(PICTURE, dpi=110)
+
+
+if __name__ == "__main__":
+    main()

@@ -29,8 +29,8 @@ class ArgumentError(ValueError):
 
     Attributes:
         argument: Name of the argument.
-        expected: What it should have been.
-        actual: What it was.
+        expected: Values that are accepted.
+        actual: Value that came.
     """
 
     def __init__(self, argument: str, expected: str, actual: str) -> None:

@@ -9,7 +9,7 @@ class Place(NamedTuple):
     """An output in the payload of a reply.
 
     Attributes:
-        name: Its name.
+        name: Name of the output.
         encoding: "plain", as the kernels write it; "levels", uint8; "float16" or "bfloat16".
         values: The number of its values.
         offset: Bytes.

@@ -199,7 +199,7 @@ class Views:
         """Add a view.
 
         Args:
-            number: Its number.
+            number: Number of the step.
             camera: The camera, not a lidar, which must fit the scene and the settings.
             scene: The scene.
             settings: How to project and blend; the degree of harmonics is the step's.
@@ -248,7 +248,7 @@ def bind(
     and `density.accumulate`.
 
     Args:
-        machine: What runs the steps.
+        machine: Machine that runs the steps.
         step: The number of the next step, counted from 0.
         scene: The scene, whose tensors are the values of the parameters; at least one row.
         settings: How to project and blend, with the degree of harmonics.

@@ -28,13 +28,13 @@ class Measurement:
 
     Attributes:
         what: e.g. "render 512x512".
-        calls: that were timed.
-        median_ms: of a call, as the client waits for it.
-        p90_ms: likewise.
+        calls: number of timed calls.
+        median_ms: median time of a call, as the client waits for it.
+        p90_ms: 90th percentile of that.
         kernel_ms: median of what the worker's kernels took of it; None: it computes nothing.
         rest_ms: median of all else: the network, queues, copies and conversions.
         bytes: payload of a call, where that is what is measured.
-        mib_per_s: of that payload, at the median.
+        mib_per_s: rate of that payload, at the median.
     """
 
     what: str

@@ -106,7 +106,7 @@ class SceneCalls(Cancellable):
             handle: names the scene and the version that the update builds on.
             poses: of a world: poses of obstacles by their names, object to world: [7] x y z (metres) and quaternion
                 w x y z, or [3], [3, 4] or [4, 4], as of an `Obstacle`.
-            enabled: of a world: whether queries include obstacles, by their names.
+            enabled: whether queries of a world include obstacles, by their names.
             timeout_s: instead of the client's time-out.
             tensors: new tensors by name, shaped as before: "positions", "colors", "radii" and "opacities" of spheres;
                 "means", "quats", "scales", "covariances", "opacities", "sh" and "colors" of Gaussians, those that it
@@ -142,7 +142,7 @@ class SceneCalls(Cancellable):
         """Returns a handle to a stored scene by its id; `with_tensors` also downloads it, as the handle's `scene`.
 
         Args:
-            scene_id: of a handle.
+            scene_id: the id of a handle.
             with_tensors: also download the scene.
             timeout_s: instead of the client's time-out.
 

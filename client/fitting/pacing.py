@@ -19,7 +19,7 @@ class Pacing(Protocol):
     """The progress of a fit.
 
     Attributes:
-        total: what `done` is at its end.
+        total: value of `done` at its end.
         unit: the unit of both.
         bar: the format of a progress bar; None: the usual one.
     """

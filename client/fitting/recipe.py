@@ -59,7 +59,7 @@ class Recipe:
         coarse: number of steps, from the first on, on photographs of half the width and height.
         seed: seed of all random choices.
         snapshot_every: steps between snapshots, which need a worker with a spool; 0: none.
-        background: what is behind the scene.
+        background: surroundings, behind the scene.
         offset: what is subtracted from the data set's coordinates, which lie far from 0; None: nothing.
     """
 

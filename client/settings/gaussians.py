@@ -150,13 +150,13 @@ class GaussianSettings(RenderSettings):
         scale_modifier: factor on all scales; None: 1.
         projection_method: "jacobian": by the camera's Jacobian; "unscented": by sigma points. None: the first, and the
             second for sensors. Rolling shutters and lidars have the second only.
-        unscented: of sensors, as all up to `tile_size`: where the sigma points lie.
+        unscented: places of the sigma points, for sensors alone, as all up to `tile_size`.
         depth_order: how Gaussians are sorted and depths measured, at the middle of the exposure: "z" or "distance"
             from the camera. None: "distance" with lidars, else "z".
         tile_bounds: which pixels see a Gaussian: "conservative" (None), all in which its alpha reaches `alpha_min`;
             "gsplat", those of gsplat's tiles, which cut some.
-        tile_size: of gsplat's tiles, pixels: 4, 8 or 16. None: 16, along rays 8 for images of less than 1080 pixels in
-            width or height. Surfels are cut at such tiles, too.
+        tile_size: edge of gsplat's tiles, pixels: 4, 8 or 16. None: 16, along rays 8 for images of less than 1080
+            pixels in width or height. Surfels are cut at such tiles, too.
         response: where the alpha of a Gaussian comes from: "picture", its ellipse in the image; "ray", its largest
             response in space along the ray of each pixel. None: "ray" with lidars, else "picture".
         primitive: "volume" (None): ellipsoids; "surfel": flat discs in the plane of the first two axes, which rays hit,

@@ -245,7 +245,7 @@ class World:
         """The number of the obstacle with a name.
 
         Args:
-            name: of an obstacle.
+            name: the name of an obstacle.
 
         Raises:
             InvalidArgument: there is no obstacle of this name.

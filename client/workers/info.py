@@ -32,10 +32,10 @@ class WorkerInfo:
         version: Lumigrad's version there.
         device: "cpu" or "cuda:0".
         device_name: e.g. "NVIDIA H200".
-        instruction_set: of the CPU kernels in use: "avx512", "avx2" or "portable".
+        instruction_set: instructions of the CPU kernels in use: "avx512", "avx2" or "portable".
         cuda_built: whether its kernels were built with CUDA.
         engines: "spheres" and "gaussians", which it renders, "meshes", whose distances it computes.
-        limits: what it accepts in one call.
+        limits: the most that it accepts in one call.
         scenes: stored scenes.
         contexts: forward states kept for backward.
         queue_depth: calls that wait.

@@ -127,7 +127,7 @@ def check_parameters(parameters: Parameters) -> None:
     """Checks the type.
 
     Raises:
-        ArgumentError: It is not a `Parameters`.
+        ArgumentError: The argument is not a `Parameters`.
     """
     if not isinstance(parameters, Parameters):
         raise ArgumentError("parameters", "Parameters(tensors, moments)", type(parameters).__name__)

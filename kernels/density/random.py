@@ -49,7 +49,7 @@ def check_draw(draw: Draw) -> None:
     """Checks the type.
 
     Raises:
-        ArgumentError: It is not a `Draw`.
+        ArgumentError: The argument is not a `Draw`.
     """
     check(isinstance(draw, Draw), "draw", "a Draw(seed, step)", type(draw).__name__)
 
@@ -61,7 +61,7 @@ def random_words(draw: Draw, count: int, device: torch.device, *, stream: int = 
     """Words of Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 
     Args:
-        draw: Its seed is the key, its step the last two words of the counter, low word first.
+        draw: Seed and step: the seed is the key, the step the last two words of the counter, low word first.
         count: The number of rows.
         device: The device of the result.
         stream: The counter's second word. Other functions use streams >= 1 of the same `draw`.
@@ -87,8 +87,8 @@ def normals(draw: Draw, count: int, device: torch.device, *, stream: int = 0, fi
         draw: The random numbers to use.
         count: The number of rows.
         device: The device of the result.
-        stream: As for `random_words`.
-        first: As for `random_words`.
+        stream: Name of the stream, as for `random_words`.
+        first: First row, as for `random_words`.
 
     Returns:
         f32 [count, 4]; columns 0 and 1 come from words 0 and 1, columns 2 and 3 from words 2 and 3.

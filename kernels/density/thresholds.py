@@ -21,7 +21,7 @@ class Thresholds:
 
     Attributes:
         grow_gradient: Rows whose mean gradient (`Statistics`) is above this are cloned or split; infinity: none.
-        clone_size: Of these, rows whose largest scale is at most this are cloned, the others split.
+        clone_size: Growing rows whose largest scale is at most this are cloned, the others split.
         split_radius: Rows whose largest projected radius is above this are always split, never cloned; None: none.
         prune_opacity: Rows whose opacity is below this are pruned.
         prune_size: After a reset of opacities, rows whose largest scale is above this are pruned; None: none.

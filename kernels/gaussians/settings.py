@@ -88,13 +88,14 @@ class Settings:
             them, and else "z".
         tile_bounds: For sensors: which pixels see a Gaussian: "conservative", all in which its alpha reaches
             `alpha_min`; "gsplat", those of the tiles that gsplat's box around the mean meets, which cuts some of them.
-        tile_size: Of gsplat's tiles, pixels: 4, 8 or 16. None: 16, along rays 8 for images of less than 1080 pixels in
-            width or height. With surfels, pixels beyond the tiles that gsplat's box of a Gaussian meets do not see it.
+        tile_size: Edge of gsplat's tiles, pixels: 4, 8 or 16. None: 16, along rays 8 for images of less than 1080
+            pixels in width or height. With surfels, pixels beyond the tiles that gsplat's box of a Gaussian meets do
+            not see it.
         response: For sensors: where a Gaussian's alpha comes from: "picture", its ellipse in the image; "ray", its
             largest response in 3D along the ray of each pixel.
-        primitive: What a Gaussian is: "volume", or "surfel", flat, without a third scale: a 2D Gaussian, whose response
-            is that where the ray of a pixel meets its plane ("2D Gaussian Splatting for Geometrically Accurate Radiance
-            Fields", Huang et al. 2024). Surfels take perfect pinhole cameras, and have no `eps2d`.
+        primitive: Shape of a Gaussian: "volume", or "surfel", flat, without a third scale: a 2D Gaussian, whose
+            response is that where the ray of a pixel meets its plane ("2D Gaussian Splatting for Geometrically Accurate
+            Radiance Fields", Huang et al. 2024). Surfels take perfect pinhole cameras, and have no `eps2d`.
 
     Raises:
         ArgumentError: A value is out of range.

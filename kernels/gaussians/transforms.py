@@ -61,7 +61,7 @@ class Slices:
         rotations: [G, 3, 3] object to world, float64.
         translations: [G, 3] float64.
         of_transform: For each transform, in the order given, the index of its slice.
-        ends: Of the slices that move, by index: their poses [4, 4] at the end of the exposure.
+        ends: Poses of the slices that move, by index: [4, 4] at the end of the exposure.
     """
 
     begins: tuple[int, ...]

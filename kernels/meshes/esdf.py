@@ -44,7 +44,7 @@ def esdf(
         dims: Edges of the box, metres; see `voxel_counts`.
         voxel_size: Edge of a voxel, metres.
         environment: Index of the environment of `world`.
-        max_distance: As in `Settings`.
+        max_distance: Largest distance, as in `Settings`.
         semantics: "exact": positive outside, the voxels symmetric about the box's centre, as in `Grid`.
             "curobo_field": as in cuRobo, positive inside, clamped at -max_distance, and shifted by half a voxel along
             axes with an odd number of voxels.

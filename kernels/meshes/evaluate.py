@@ -34,8 +34,8 @@ class Part:
     """The rows of one launch.
 
     Attributes:
-        trajectories: Those along B.
-        rows: Those of the one trajectory, along S, or along H and S as one; None: all.
+        trajectories: Range along B.
+        rows: Range of the one trajectory, along S, or along H and S as one; None: all.
         of_spheres: Whether `rows` are along S.
         steps: With `of_spheres`, those along H; None: all. The launch also sees the step before and the one after.
     """

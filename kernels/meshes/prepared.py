@@ -22,7 +22,7 @@ class Queries:
 
     Attributes:
         engine: The native engine.
-        key: That of the engine with which `evaluate` answers there.
+        key: Key of the engine with which `evaluate` answers there.
         device_type: "cpu" or "cuda".
     """
 

@@ -26,7 +26,7 @@ _GAMMA_SUM = 18
 
 @dataclass(frozen=True)
 class Backward:
-    """What a backward pass returns.
+    """Results of a backward pass.
 
     Attributes:
         gradients: By name: "positions" [N, 3], "colors" [N, K], "radii" [N], "opacities" [N], "background" [K] and

@@ -26,7 +26,7 @@ _FORWARD_STAGES = ("setup", "sort", "bin", "blend")
 
 
 class Kept(Protocol):
-    """What an engine retains of a forward pass for `backward`, beside the images."""
+    """State of a forward pass that an engine retains for `backward`, beside the images."""
 
     @property
     def bytes(self) -> int:
@@ -50,7 +50,7 @@ class Prepared:
     """Contents of the workspace after the forward pass of each view; those of the last view are still in this memory.
 
     Attributes:
-        identities: Of the workspace's contents, by view.
+        identities: Identities of the workspace's contents, by view.
         bytes: None beside the workspace's.
     """
 

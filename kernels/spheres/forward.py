@@ -25,7 +25,7 @@ _NATIVE_NAMES = {"sphere_ids": "ids"}
 
 @dataclass(frozen=True)
 class State:
-    """What the backward pass needs of a forward pass.
+    """State of a forward pass that the backward pass needs.
 
     Attributes:
         inputs: The scene.
@@ -52,7 +52,7 @@ class State:
 
 @dataclass(frozen=True)
 class Forward:
-    """What a forward pass returns.
+    """Results of a forward pass.
 
     Attributes:
         outputs: By name, stacked over the C cameras:

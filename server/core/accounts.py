@@ -32,7 +32,7 @@ class Account:
         """Create an account with nothing reserved.
 
         Args:
-            resource: What is counted, as error texts show it after a number: "bytes of payloads in progress".
+            resource: Name of the resource, as error texts show it after a number: "bytes of payloads in progress".
             limit: The most that all tenants together may reserve.
             option: The option of `lumigrad serve` that sets `limit`.
             share: The most that one tenant may reserve; None: `limit`.

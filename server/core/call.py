@@ -157,8 +157,8 @@ class Call:
         Args:
             method: Service and method, for log and metrics.
             caller: Who waits for the reply.
-            metadata: Of the call. Its request id is used if it is valid, else a random one.
-            deadline: Of the caller, by the monotonic clock, as all times here.
+            metadata: Metadata of the call. Its request id is used if it is valid, else a random one.
+            deadline: Deadline of the caller, by the monotonic clock, as all times here.
             is_traced: Whether to keep the intervals of its stages.
         """
         values = dict(metadata)

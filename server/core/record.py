@@ -17,9 +17,9 @@ class StageSpan(NamedTuple):
     """Interval that a call spent in a stage.
 
     Attributes:
-        stage: Its name; kernel stages begin with "kernel.".
+        stage: Name; kernel stages begin with "kernel.".
         started: Seconds by `time.perf_counter`.
-        ended: Likewise.
+        ended: Seconds by `time.perf_counter`.
     """
 
     stage: str
@@ -126,22 +126,22 @@ class CallRecord:
     Attributes:
         method: Service and method, such as "RenderService.Render".
         request_id: Names the call in log and traces.
-        times: Its stages.
+        times: Times of the stages.
         tenant: The caller; empty if callers are not told apart.
         engine: The engine of the kernels' stages.
         operation: The operation of the kernels' stages, such as "forward".
         trace_parent: The caller's W3C trace context.
         facts: Sizes of the request, by name, for the traces.
-        bytes_received: Of payloads.
-        bytes_sent: Likewise.
-        steps: Of a training.
+        bytes_received: Bytes of payloads.
+        bytes_sent: Bytes of payloads.
+        steps: Number of steps of a training.
         nonfinite: Gradient values that are NaN or infinite.
         batch_views: The views of a batch that ran without Python, in the record of one of its calls.
         item_codes: Names of the status codes of a batch's items.
         code: Name of the status code.
-        reason: Of an error, as a label of the metrics.
+        reason: Kind of an error, as a label of the metrics.
         why: The text of an error.
-        error: Of an internal error, for its traceback.
+        error: Internal error, for its traceback.
         milliseconds: From the arrival of the header to the end.
         ended_at: Seconds since 1970.
     """

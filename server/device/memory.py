@@ -231,7 +231,7 @@ class _Shortage:
     """The result of an attempt that ran out of memory.
 
     Attributes:
-        refused_bytes: What the kernels asked for, if that was more than their room; 0: there was no memory.
+        refused_bytes: Bytes that the kernels asked for, if that was more than their room; 0: there was no memory.
     """
 
     cause: BaseException

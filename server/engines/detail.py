@@ -59,7 +59,7 @@ class Cut:
 
     Attributes:
         levels: [P] int8, of each page; `NONE`: none.
-        report: What the reply says of it.
+        report: Levels of detail, as the reply tells them.
     """
 
     table: LevelTable

@@ -66,7 +66,7 @@ class LevelTable:
         counts: [P, L] int64, rows of each level.
         errors: [P, L] float32, scene units.
         digests: [P, L, 32] uint8, SHA-256 of the rows.
-        sh_degree: Of the spherical harmonics.
+        sh_degree: Degree of the spherical harmonics.
         table_bytes: The offset of the rows in the payload.
     """
 

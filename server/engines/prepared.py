@@ -63,14 +63,14 @@ class PreparedRender:
     Attributes:
         native: Draws them; it holds the scene's tensors.
         cost: The cost of each.
-        payload_bytes: Of what is drawn.
+        payload_bytes: Bytes of the images.
         engine: The name of the engine.
         scene: The scene, for replies.
-        formats: Of their images.
+        formats: Formats of the images.
         message_bytes: The payload that a caller has to take in one message for what is drawn to be its reply; infinite:
             images have yet to be encoded, as files.
-        head_bytes: What is drawn before the payload.
-        parts: Its outputs.
+        head_bytes: Bytes that are drawn before the payload.
+        parts: Outputs in the payload.
     """
 
     native: Any
@@ -111,9 +111,9 @@ class Example:
     """A call that has just succeeded, like which others are prepared.
 
     Attributes:
-        reply: Its reply, without payload, timings and the name of a state.
+        reply: Reply without payload, timings and the name of a state.
         payload_bytes: The size of its payload.
-        cost: Its cost.
+        cost: Cost of the render.
     """
 
     call: Call
@@ -129,10 +129,10 @@ def prepared_render(
 
     Args:
         example: The call.
-        task: What it was.
-        tensors: Those of the stored scene.
-        formats: Its image formats.
-        numbers: Of the queue.
+        task: Render that was made the general way.
+        tensors: Tensors of the stored scene.
+        formats: Image formats of the render.
+        numbers: Numbers of the queue.
         is_cpu: Whether the CPU draws them.
     """
     plan, reply, payload_bytes, cost = task.plan, example.reply, example.payload_bytes, example.cost

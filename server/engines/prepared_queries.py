@@ -19,10 +19,10 @@ class PreparedQuery:
 
     Attributes:
         native: Answers them.
-        world: What they search, as long as no mesh of it moves.
+        world: World that the queries search, as long as no mesh of it moves.
         cost: The cost of each.
-        payload_bytes: Of a reply.
-        message_bytes: What a caller has to take in one message.
+        payload_bytes: Bytes of a reply.
+        message_bytes: Bytes that a caller has to take in one message.
         rows: The number of spheres.
     """
 
@@ -41,9 +41,9 @@ def prepared_query(
 
     Args:
         example: The call.
-        plan: Its plan.
-        world: What it has searched.
-        numbers: Of the queue.
+        plan: Plan of the query.
+        world: World that it has searched.
+        numbers: Numbers of the queue.
         queries: Answers prepared queries.
     """
     reply, payload_bytes, cost = example.reply, example.payload_bytes, example.cost

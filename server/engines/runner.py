@@ -46,7 +46,7 @@ class Task:
         plan: The request, as the engine has checked and read it.
         field: The path of the spec in the request, for error texts.
         scene: The stored scene; None: the scene came with the request.
-        cut: What is drawn of a scene with levels.
+        cut: Part that is drawn of a scene with levels.
     """
 
     engine: Engine

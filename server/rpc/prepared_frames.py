@@ -23,7 +23,7 @@ class PreparedFrames:
     All other frames, and those that fail, take the general way, where all checks and error texts are.
 
     Attributes:
-        line: Those on their way.
+        line: Frames on their way.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ Push = Callable[[bytes | None], None]
 
 # Frames of one stream that are worked on or wait to be sent.
 _MOST_FRAMES = 4
-# Likewise if a newer frame may take the place of the next one: more would only be older when they arrive.
+# The limit where a newer frame may take the place of the next one: more would only be older when they arrive.
 _MOST_REPLACEABLE = 2
 # How late a frame may be ended that waits when its time is over.
 _LOOK_SECONDS = 0.05

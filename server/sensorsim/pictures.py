@@ -25,7 +25,7 @@ class PictureStyle:
 
     Attributes:
         image_format: PNG, JPEG or RGB_UINT8_PLANAR.
-        quality: of JPEG, 1 to 100.
+        quality: quality of JPEG, 1 to 100.
         mask: the ego mask that is laid over it.
     """
 

@@ -50,7 +50,7 @@ def size_of_lidar(name: str) -> Size:
 
 @cache
 def _directions(name: str) -> Array:
-    """Of the returns in the lidar's frame, float32 [H, W, 3]."""
+    """Directions of the returns in the lidar's frame, float32 [H, W, 3]."""
     table = LIDARS[name]
     azimuths = table.azimuths[None] + table.offsets[:, None]
     elevations = np.broadcast_to(table.elevations[:, None], azimuths.shape)

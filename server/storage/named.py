@@ -27,7 +27,7 @@ class NamedScene:
         read: Reads the files into memory that it allocates, and reserves what copies of them take meanwhile; returns
             the scene's header, and the reader of its tensors.
         on_stored: Called with the content hash, and the reader that `read` has returned, before calls find the scene.
-        content_hash: Of the content as last read; empty before.
+        content_hash: Hash of the content as last read; empty before.
         is_remote: Whether `read` waits for another machine.
     """
 

@@ -76,7 +76,7 @@ class PagePool(LruStore[torch.Tensor | CutRows]):
         self._metrics = metrics
         # The bytes of cuts that are drawn, by who draws them: they stay in memory even if they are evicted here.
         self._drawn: dict[Hashable, int] = {}
-        # Who waits for room, in order of arrival.
+        # Calls that wait for room, in order of arrival.
         self._waiting: deque[Hashable] = deque()
         self._changed = threading.Condition()
         super().__init__(limit_bytes, 1 << 62, budget)

@@ -22,8 +22,8 @@ class Entry:
 
     Attributes:
         alias: The key of its alias; empty: it has none.
-        space: Its reservation of bytes.
-        file_slot: Its reservation in the number of files.
+        space: Reservation of bytes.
+        file_slot: Reservation in the number of files.
         used: The time of its last use, by the monotonic clock.
     """
 

@@ -49,7 +49,7 @@ class Blocks:
     """The parameters of all Gaussians, in pages with bounds, and the pool that a step's pages are copied to.
 
     Attributes:
-        parameters: Of all rows, on the host, in the order of pages.
+        parameters: Parameters of all rows, on the host, in the order of pages.
         order: [N] int64, the number that each row has in the scene.
         device: On which steps are made.
     """

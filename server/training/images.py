@@ -32,7 +32,7 @@ class Rendered:
     Attributes:
         outputs: Output tensors on the device; exposures are applied to colours.
         plain: The colours without exposures; None: there are no exposures.
-        parameters: Those that were rendered.
+        parameters: Parameters that were rendered.
         times: The kernels' times that have not been noted.
     """
 
@@ -64,7 +64,7 @@ class Planned:
         wanted: The engine's names of the requested gradients.
         field: The path of the step in the request.
         chosen: The number of views that the worker chose.
-        pages: Of the training's blocks, in which the step is; None: it has none.
+        pages: Pages of the training's blocks, in which the step is; None: it has none.
     """
 
     views: Sequence[int]
@@ -135,7 +135,7 @@ class Gradients:
     """The gradients of a step.
 
     Attributes:
-        harmonics: That of "sh", if it is not in `by_name`.
+        harmonics: Gradient of "sh", if it is not in `by_name`.
         touched: [N], 0 for primitives that are not visible in any view.
         views: The views of the rows below.
         exposures: [C, 3, 4]; None: not optimised.

@@ -34,7 +34,7 @@ class _Coefficients:
     Attributes:
         gradient: The engine's name of their gradient, which may have more columns.
         of: The message that holds them.
-        name: Its field.
+        name: Field of the message.
         units: One for each coefficient; 0: not refined.
     """
 

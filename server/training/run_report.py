@@ -25,12 +25,12 @@ class RunReport:
 
     Attributes:
         reports: The extension's, of each step.
-        views: Of each step.
+        views: Views of each step.
         targets: The names of what each step's target images have.
-        weights: Of the loss.
+        weights: Weights of the loss.
         parts: The terms of surfaces, and those that are means of parameters.
-        names: Of the parameters that have statistics.
-        density: What density control has done, in a single step.
+        names: Names of the parameters that have statistics.
+        density: Changes by density control, in a single step.
     """
 
     reports: Sequence[Any]

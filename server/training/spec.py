@@ -35,7 +35,7 @@ class Loss:
     """A loss.
 
     Attributes:
-        weights: Of its terms, by name.
+        weights: Weights of the terms, by name.
         padding: The border mode of its window.
         surface_start: The first step in which the terms of surfaces count.
     """
@@ -85,9 +85,9 @@ class TrainingPlan:
         message: The client's message, for snapshots.
         loss: None: the client sends gradients.
         density: None: no density control.
-        pool_bytes: Of the device's memory for rows that are in the spool; 0: all rows are on the device.
+        pool_bytes: Device memory for rows that are in the spool; 0: all rows are on the device.
         sh_degree_every: The steps after which a degree of spherical harmonics is added; 0: all from the start.
-        pace: That of the schedules, see `training_pb2.Step`.
+        pace: Pace of the schedules, see `training_pb2.Step`.
     """
 
     message: training_pb2.TrainingSpec

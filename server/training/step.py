@@ -66,8 +66,8 @@ class StepReport:
         numbers: f64 tensors; complete when all work that is queued on the device has ended.
         times: Times of kernels, to be read then.
         count: The number of primitives after the step.
-        parts: Those of the loss; None: the client's own.
-        names: Of the parameters that have statistics.
+        parts: Parts of the loss; None: the client's own.
+        names: Names of the parameters that have statistics.
         discarded: The step has changed nothing.
     """
 
@@ -153,7 +153,7 @@ class _Change:
 
     Attributes:
         adam: The optimiser's step on `parameters`.
-        noise: Likewise.
+        noise: Noise, likewise.
         done: The kernels' times of both, if they have been done, to copies.
         parameters: The current ones, which the step changes in place, or changed copies, on the host with pages.
         pages: Of the training's blocks, whose rows they are; None: they are all.

@@ -38,7 +38,7 @@ constexpr gaussians::SlicePose kSlicePose{{1, 0, 0, 0, 1, 0, 0, 0, 1}, {0, 0, 0}
 
 }  // namespace
 
-// Where the numbers of a step are in its report, see `Training`.
+// Places of the numbers of a step in its report, see `Training`.
 struct Places {
   explicit Places(const Binding& b)
       : color(1),

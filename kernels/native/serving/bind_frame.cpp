@@ -151,7 +151,7 @@ class Frame {
   Outcome outcome_ = Outcome::kPending;
 };
 
-// What a stream is asked for; methods of an object of Python.
+// Questions to a stream: methods of an object of Python.
 struct Names {
   PyObject* prepared = PyUnicode_InternFromString("prepared");
   PyObject* send_others = PyUnicode_InternFromString("send_others");
@@ -251,7 +251,7 @@ class FrameLine {
         std::count_if(frames_.begin(), frames_.end(), [](const auto& frame) { return frame->has_started(); }));
   }
 
-  // Of the last frame, of whatever kind; only larger ones may follow.
+  // Number of the last frame, of whatever kind; only larger ones may follow.
   std::optional<std::uint64_t> number;
   // Frames from this number on are not answered: the worker is stopping.
   std::uint64_t refused_from = UINT64_MAX;

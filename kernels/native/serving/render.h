@@ -38,7 +38,7 @@ void encode(const Output& output, const void* from, char* to);
 // The kernels' pose of the one slice of a scene, which does not move.
 gaussians::Pose pose_of(const CameraPose& camera);
 
-// Where the kernels of Gaussians write.
+// Memory that the kernels of Gaussians write.
 struct GaussianTargets {
   gaussians::Outputs images{};
   std::int32_t* ids = nullptr;
@@ -64,7 +64,7 @@ struct RenderTimes {
 // Common part of the requests of one key: the scene, its settings, lenses and outputs. Immutable.
 struct Render {
   virtual ~Render() = default;
-  // As replies call them.
+  // Names as in replies.
   virtual const RenderStages& stages() const = 0;
   virtual std::size_t views_count() const = 0;
   // Pixels and primitives of all views.

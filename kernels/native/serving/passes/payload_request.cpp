@@ -18,7 +18,7 @@ bool is_in_payload(std::string_view message) {
   return true;
 }
 
-// Likewise for the tensor of a `lumigrad.v1.NamedTensor`.
+// Whether the tensor of a `lumigrad.v1.NamedTensor` is in the payload.
 bool is_named_in_payload(std::string_view message) {
   enum { kTensor = 2 };
   for (Fields fields(message); !fields.at_end();) {

@@ -20,8 +20,7 @@ from lumigrad.client.base.replacing import replaced
 from lumigrad.client.client import Client
 from lumigrad.client.fitting.evaluation import pictures, samples, side_by_side
 from lumigrad.client.fitting.pacing import Pacing
-from lumigrad.client.fitting.recipe import Recipe
-from lumigrad.client.fitting.schedule import Schedule
+from lumigrad.client.fitting.recipe import Recipe, Schedule
 from lumigrad.client.fitting.shot import Shot
 from lumigrad.client.formats.scene_offset import write_offset
 from lumigrad.client.pictures import levels_of, write_image

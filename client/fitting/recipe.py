@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +14,7 @@ from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.fitting.background import Background
 from lumigrad.client.fitting.evaluation import Scores
 from lumigrad.client.fitting.pacing import BySeconds, BySteps, Pacing
-from lumigrad.client.fitting.schedule import Schedule
+from lumigrad.client.fitting.shot import Shot
 from lumigrad.client.formats.scene_offset import Offset
 from lumigrad.client.settings.gaussians import Primitive
 from lumigrad.client.training.options import AdaptiveDensity, Loss, Mcmc, Rate
@@ -36,6 +37,38 @@ _POSES = 1e-4, 1e-6
 # Rates of intrinsics, in units of the focal length, and of coefficients of lenses.
 _INTRINSICS = 1e-4, 1e-6
 _LENSES = 2e-4, 2e-6
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The view of each step of a training whose views are the photographs, and after them the same at half the size.
+
+    Attributes:
+        photographs: number of photographs.
+        coarse: number of steps at pace 1, from the first on, whose photographs have half the size.
+        seed: seed of the order.
+    """
+
+    photographs: int
+    coarse: int
+    seed: int
+
+    def shots(self, fitted: Sequence[Shot]) -> list[Shot]:
+        """The training's views."""
+        return [*fitted, *(shot.halved for shot in fitted)] if self.coarse else list(fitted)
+
+    def views(self, first: int, count: int, pace: float = 1.0) -> list[list[int]]:
+        """The views of `count` steps from step `first` on: each photograph once before any is repeated.
+
+        `pace` is how fast schedules pass, see `Trainer.steps`.
+        """
+        return [[self._view(step, step * pace < self.coarse)] for step in range(first, first + count)]
+
+    def _view(self, step: int, is_coarse: bool) -> int:
+        epoch, place = divmod(step, self.photographs)
+        order = list(range(self.photographs))
+        random.Random(f"{self.seed}:{epoch}").shuffle(order)
+        return order[place] + (self.photographs if is_coarse else 0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,12 +15,12 @@ from lumigrad.kernels.training.adam import (
 )
 from lumigrad.kernels.training.exposure import apply_exposure, center_exposures, exposure_gradient
 from lumigrad.kernels.training.image_loss import PADDINGS, REDUCTIONS, ImageLoss, image_loss, image_loss_values
-from lumigrad.kernels.training.means import mean_term
 from lumigrad.kernels.training.plane_losses import (
     NormalLoss,
     PlaneLoss,
     alpha_loss,
     depth_loss,
+    mean_term,
     normal_loss,
     plane_loss_value,
 )

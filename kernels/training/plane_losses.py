@@ -1,4 +1,4 @@
-"""Losses of depth, alpha and normal images, and their gradients."""
+"""Losses of depth, alpha and normal images and of the mean of a parameter, and their gradients."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import torch
 
 from lumigrad.kernels import _native
+from lumigrad.kernels.checks import check
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.stages import Stages
 from lumigrad.kernels.training.engine import CpuEngine, engine_for
+from lumigrad.kernels.training.tensors import check_tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,3 +158,26 @@ def _check(name: str, plane: torch.Tensor, target: torch.Tensor) -> None:
         if not fits or tensor.shape != plane.shape:
             expected = f"a float32 tensor of shape {list(plane.shape) if argument == 'target' else '[C, H, W]'}"
             raise ArgumentError(argument, expected, f"{getattr(tensor, 'shape', type(tensor).__name__)}")
+
+
+def mean_term(values: torch.Tensor, weight: float, gradient: torch.Tensor | None = None) -> torch.Tensor:
+    """The mean of a parameter's values; adds the gradient of `weight` times it to the parameter's.
+
+    Args:
+        values: f32, contiguous, at least one.
+        weight: The weight of the mean in the loss.
+        gradient: f32, shaped as `values`, contiguous; updated in place. None: not needed.
+
+    Returns:
+        f64 [], the mean, summed in float64, on the device.
+
+    Raises:
+        ArgumentError: An argument is invalid.
+    """
+    check_tensor("values", values, (torch.float32,), values.shape, None, in_place=True)
+    check(values.numel() > 0, "values", "at least one", "none")
+    if gradient is not None:
+        check_tensor("gradient", gradient, (torch.float32,), values.shape, values.device, in_place=True)
+    mean = torch.empty((), dtype=torch.float64, device=values.device)
+    engine_for(values.device).run("mean", weight / values.numel(), mean, values=values, gradient=gradient)
+    return mean

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from lumigrad.client.fitting.pacing import BySeconds, BySteps, Pacing
-from lumigrad.client.fitting.schedule import Schedule
+from lumigrad.client.fitting.recipe import Schedule
 from lumigrad.client.training.exchange import Request
 from lumigrad.v1 import training_pb2
 

@@ -31,8 +31,7 @@ from lumigrad.client.fitting.first_view import first_view
 from lumigrad.client.fitting.matching import Matched
 from lumigrad.client.fitting.memory import check_memory, memory_of
 from lumigrad.client.fitting.photograph import Photograph
-from lumigrad.client.fitting.recipe import Checkpoint, Recipe
-from lumigrad.client.fitting.schedule import Schedule
+from lumigrad.client.fitting.recipe import Checkpoint, Recipe, Schedule
 from lumigrad.client.fitting.shot import Shot, divide, shots_of
 from lumigrad.client.training.calls import TargetImages
 from lumigrad.client.transport.call import Call

@@ -5,6 +5,7 @@ A falsifying example or a difference of arrays can have millions of characters.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Generator
 
 import pytest
@@ -15,9 +16,14 @@ _LINES, _FIRST_LINES, _COLUMNS, _ENTRIES = 40, 12, 240, 6
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Shortens the report of a failure."""
-    report = yield
+    try:
+        report = yield
+    except SystemError:
+        report = _plain(item, call)
     if report.failed:
         # Processes that fixtures start have logs.
         logs = {name: getattr(value, "log", None) for name, value in getattr(item, "funcargs", {}).items()}
@@ -30,11 +36,21 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
+def _plain(item: pytest.Item, call: pytest.CallInfo[None]) -> pytest.TestReport:
+    """A report without excerpts of sources: Python 3.11 cannot parse them while another thread parses others."""
+    assert call.excinfo is not None
+    # As many as leave the error's first lines among those that are kept.
+    entries = traceback.format_tb(call.excinfo.tb)[-3:]
+    text = "".join((*entries, call.excinfo.exconly()))
+    keywords = dict.fromkeys(item.keywords, 1)
+    return pytest.TestReport(item.nodeid, item.location, keywords, "failed", text, call.when, duration=call.duration)
+
+
 def _shorten(chain: ExceptionChainRepr) -> None:
-    for traceback, crash, _ in chain.chain:
-        entries = traceback.reprentries
-        traceback.reprentries = [*entries[:1], *entries[1:][-_ENTRIES:]]
-        for entry in traceback.reprentries:
+    for trace, crash, _ in chain.chain:
+        entries = trace.reprentries
+        trace.reprentries = [*entries[:1], *entries[1:][-_ENTRIES:]]
+        for entry in trace.reprentries:
             # The error's own text follows the code.
             error = next((index for index, line in enumerate(entry.lines) if line.startswith("E ")), len(entry.lines))
             parts = entry.lines[:error], entry.lines[error:]

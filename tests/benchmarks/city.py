@@ -22,8 +22,8 @@ from matplotlib import pyplot
 
 from lumigrad.client import Camera, Client, GaussianSettings, SceneHandle
 from lumigrad.client.base.arrays import Float32
-from support.gaussians.blocks import blocks
 from support.workers.worker import WorkerProcess, worker
+from tests.benchmarks.city_pages import blocks
 from tests.benchmarks.measure import write
 from tests.benchmarks.page import insert
 

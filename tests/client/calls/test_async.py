@@ -249,6 +249,9 @@ def test_a_stream_may_be_left(worker_process: WorkerProcess):
             async with own.stream(cloud()) as stream:
                 async for _ in stream.frames(endless()):
                     break
+            # Tasks that were cancelled when the stream was left end on their own.
+            ending = asyncio.all_tasks() - {asyncio.current_task()}
+            await asyncio.wait_for(asyncio.gather(*ending, return_exceptions=True), 30)
             assert len(asyncio.all_tasks()) == 1
             assert (await own.info()).device == "cpu"
 

@@ -81,10 +81,11 @@ class FrameExchange:
             number=sent.number,
             timeout_ms=max(1, round(1e3 * sent.call.remaining_s())),
             latest_only=self._latest_only,
-            lane=sent.trip.lane_name,
             pipelined=pipelined,
         )
         self._fill(message, sent.request, sent.trip)
+        sent.trip.note_reply(sent.request.most_reply_bytes)
+        message.lane = sent.trip.lane_name
         payload = sent.trip.payload
         sent.call.trace.note_payload(sent_bytes=payload.length + payload.lane_bytes)
         sent.began = time.perf_counter()

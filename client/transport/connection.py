@@ -162,7 +162,9 @@ class Connection:
         rpc = _Rpc(self, call)
         while True:
             with rpc as trip:
-                start, request, metadata = self._sent(method, build(trip.payload), trip, call)
+                header = build(trip.payload)
+                trip.note_reply(most_reply_bytes)
+                start, request, metadata = self._sent(method, header, trip, call)
                 if most_reply_bytes > SHORT_BYTES:
                     metadata = (*metadata, _MESSAGE_BYTES)
                 is_single = trip.has_single_reply or most_reply_bytes <= _MOST_SINGLE_BYTES

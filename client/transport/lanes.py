@@ -27,6 +27,9 @@ from lumigrad.protos.lanes import address_of, pack_hello
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.v1 import tensor_pb2
 
+# Leases of shared memory take longer than gRPC takes to copy a shorter reply.
+_LEAST_REPLY_BYTES = 1 << 20
+
 
 class StreamTrip:
     """One attempt of a call whose payload travels with the stream."""
@@ -44,6 +47,9 @@ class StreamTrip:
     def lane_name(self) -> str:
         """The name of the lane and of the reply's lease; empty: there is no lane."""
         return next((name for _, name in self.metadata), "")
+
+    def note_reply(self, most_bytes: float) -> None:
+        """Notes, before the request is sent, how long the reply's payload can be."""
 
     def reader(self, header: Message, payload: memoryview) -> PayloadReader:
         """Views the tensors of the reply."""
@@ -67,6 +73,12 @@ class LaneTrip(StreamTrip):
         self.metadata = (lane.metadata(self._reply),)
         self.has_single_reply = lane.has_single_replies
         self.payload = LaneWriter(self._lease_region)
+
+    def note_reply(self, most_bytes: float) -> None:
+        """Leaves the lane if neither the request nor the reply gains by it."""
+        if most_bytes < _LEAST_REPLY_BYTES and not self.payload.lane_bytes:
+            self.metadata = ()
+            self.has_single_reply = False
 
     def reader(self, header: Message, payload: memoryview) -> PayloadReader:
         """Views the tensors of the reply; its regions stay leased as long as arrays on them exist."""

@@ -16,19 +16,22 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from google.protobuf.message import Message
 
 from lumigrad.client import Camera, Client, Gaussians, InvalidArgument, Mesh, Spheres, World
 from lumigrad.client.transport.lane import Lane, LaneFailed
+from lumigrad.client.transport.lanes import LaneTrip
 from lumigrad.client.values.world import Obstacle, VoxelGrid
 from lumigrad.protos.lanes import Packet, ToCaller
+from lumigrad.protos.tensors import PayloadReader
 from support.gaussians.clouds import post
 from support.meshes.shapes import torus
 from support.workers.slow_render import wait_until
 from support.workers.worker import WorkerProcess, worker
 
-CAMERA = Camera.orbit((0, 0, 0), distance=4, azimuth_degrees=30, elevation_degrees=20, width=320, height=240)
-# What CAMERA's colours take.
-BYTES = 320 * 240 * 3 * 4
+CAMERA = Camera.orbit((0, 0, 0), distance=4, azimuth_degrees=30, elevation_degrees=20, width=320, height=288)
+# What CAMERA's colours take: more than 1 MiB, from which on replies come by a lane.
+BYTES = 320 * 288 * 3 * 4
 
 
 def cloud(count: int = 30_000, seed: int = 0) -> Spheres:
@@ -169,10 +172,10 @@ def test_arrays_outlive_their_client() -> None:
 
 def test_a_full_lane_falls_back_to_the_stream() -> None:
     with worker("--device", "cpu", "--lane-mib", "8") as process, Client(process.target, lane="shared") as client:
-        # 4 MiB are four frames of 0.9 MiB.
+        # 4 MiB are three frames of 1.05 MiB.
         frames = [client.render(SMALL, CAMERA) for _ in range(8)]
         assert all(np.array_equal(frame.color, frames[0].color) for frame in frames)
-        assert process.metric("lumigrad_lane_fallbacks_total", reason="full") == 4
+        assert process.metric("lumigrad_lane_fallbacks_total", reason="full") == 5
         assert process.metric("lumigrad_lane_bytes") <= 4 << 20
         # There is no room for the upload either.
         gradients = [frame.backward(np.ones_like(frame.color)).positions for frame in frames]
@@ -180,7 +183,33 @@ def test_a_full_lane_falls_back_to_the_stream() -> None:
         del frames, gradients
         gc.collect()
         client.render(SMALL, CAMERA)
-        assert process.metric("lumigrad_lane_fallbacks_total", reason="full") == 4
+        assert process.metric("lumigrad_lane_fallbacks_total", reason="full") == 5
+
+
+@pytest.mark.parametrize("way", ["calls", "frames"])
+def test_small_replies_come_by_the_stream_where_a_lane_is_open(
+    shared: Client, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    handle = shared.put(cloud())
+    assert shared.lane == "shared"
+    received: list[int] = []
+    reader = LaneTrip.reader
+
+    def spy(trip: LaneTrip, header: Message, payload: memoryview) -> PayloadReader:
+        result = reader(trip, header, payload)
+        received.append(trip.received_bytes)
+        return result
+
+    monkeypatch.setattr(LaneTrip, "reader", spy)
+    small = Camera.orbit((0, 0, 0), distance=4, azimuth_degrees=30, elevation_degrees=20, width=320, height=240)
+    cameras = [small, CAMERA, small]
+    if way == "calls":
+        frames = [shared.render(handle, camera) for camera in cameras]
+    else:
+        with shared.stream(handle) as stream:
+            frames = list(stream.frames(cameras))
+    assert received == [0, BYTES, 0]
+    assert [frame.color.shape[0] for frame in frames] == [240, 288, 240]
 
 
 def test_replies_are_single_only_where_the_worker_says_so(shared: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,11 +285,11 @@ def test_the_lane_is_opened_anew_after_a_restart() -> None:
 def test_a_call_whose_lane_was_lost_is_made_again_with_the_stream(
     worker_process: WorkerProcess, shared: Client, stream: Client
 ) -> None:
-    gradient = np.ones((240, 320, 3), np.float32)
     frame, expected = (client.render(SMALL, CAMERA, retain=True) for client in (shared, stream))
     assert shared.lane == "shared"
     before = worker_process.metric("lumigrad_lane_fallbacks_total", reason="lost")
     shared._workers.members()[0].connection.lanes._lane._token = bytes(16)
+    gradient = np.ones_like(expected.color)
     got = frame.backward(gradient)
     assert np.array_equal(got.positions, expected.backward(gradient).positions)
     assert worker_process.metric("lumigrad_lane_fallbacks_total", reason="lost") == before + 1
@@ -294,7 +323,7 @@ FORKED = """
 import os, sys
 import numpy as np
 from lumigrad.client import Camera, Client, Spheres
-camera = Camera.orbit((0, 0, 0), 4, 30, 20, width=320, height=240)
+camera = Camera.orbit((0, 0, 0), 4, 30, 20, width=320, height=288)
 client = Client(sys.argv[1], lane="shared")
 frame = client.render(Spheres(np.zeros((1, 3)), np.ones((1, 3)), np.ones(1)), camera)
 copy = frame.color.copy()

@@ -48,9 +48,14 @@ def has_spool(process: WorkerProcess) -> bool:
 
 
 def images(client: Client, scene: Any, settings: dict[str, Any], **changes: Any) -> dict[str, Backward]:
-    """Retained frames of a scene as it is stored, was updated, is updated meanwhile, and travels along."""
+    """Retained frames of a scene as it is stored, was updated, is updated meanwhile, and travels along.
+
+    Of the stored one twice, and differentiated: from the second time on the worker needs no Python for these.
+    """
     stored = client.put(scene)
-    frames = {"stored": client.render(stored, CAMERA, retain=True, **settings)}
+    frames = {name: client.render(stored, CAMERA, retain=True, **settings) for name in ("stored", "again", "third")}
+    for name in ("again", "third"):
+        frames[name].backward(UPSTREAM)
     updated = client.update(stored, **changes)
     frames["updated"] = client.render(updated, CAMERA, retain=True, **settings)
     client.update(updated, **{name: value * 0.5 for name, value in changes.items()})

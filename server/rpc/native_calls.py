@@ -77,6 +77,10 @@ class AskingCall:
             call.check()
         return _done(made, outcome, made.overdue_limit)
 
+    def check(self) -> None:
+        """Raise an error if the call has ended."""
+        self.call.check()
+
     def answered(self, made: NativeCall, sent: Sent) -> None:
         """Record the call: its reply goes."""
         self.call.times.milliseconds = made.stages
@@ -107,6 +111,11 @@ class AskingShort:
         short = self.short
         made = _made(self, job, kind, request, cost, short.tenant, short.priority, short.deadline)
         return None if made is None else _done(made, short.run(made), made.overdue_limit)
+
+    def check(self) -> None:
+        """Raise an error if the call has ended."""
+        if self.short.has_ended:
+            raise CancelledError
 
     def answered(self, made: NativeCall, sent: Sent) -> None:
         """Record the call: its reply goes."""

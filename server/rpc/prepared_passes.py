@@ -70,8 +70,15 @@ class PreparedPasses:
         found = asking.run(RetainCall, prepared.native, request, prepared.cost)
         if not isinstance(found, RetainCall):
             return None
-        state = PassState(prepared, found.state, request.raw)
-        reply = found.named(asking.runtime.contexts.add(state, state.bytes))
+        state, contexts = PassState(prepared, found.state, request.raw), asking.runtime.contexts
+        name = contexts.add(state, state.bytes)
+        try:
+            asking.check()
+        except Exception:
+            # Nobody will know its name.
+            contexts.release(name)
+            raise
+        reply = found.named(name)
         asking.answered(found, Sent(prepared.source.engine.name, "forward", 0, prepared.payload_bytes))
         return reply
 

@@ -320,6 +320,7 @@ void bind_short_call(nb::module_& m) {
       .def_rw("is_announced", &BoundShortCall::is_announced)
       .def_rw("why_cancelled", &BoundShortCall::why_cancelled)
       .def_prop_ro("has_started", &BoundShortCall::has_started)
+      .def_ro("has_ended", &BoundShortCall::has_ended)
       .def_prop_ro("overdue_limit", &BoundShortCall::overdue_limit)
       .def("receive", &BoundShortCall::receive, "requests"_a,
            nb::sig("def receive(self, requests: object) -> bytes | None"))

@@ -1,0 +1,185 @@
+"""Retained Renders and Backwards of a kind that is prepared, and so computed without Python, are given up at any time.
+
+Seconds are the worker's processor time, to which other work on the machine adds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lumigrad.protos.service import RENDER_SERVICE, SINGLE_REPLY
+from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.v1 import render_pb2
+from support.calls.answers import UNKNOWN
+from support.calls.gaussian_calls import gaussian_spec
+from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
+from support.workers.slow_render import large_gaussians, wait_for, worked_seconds
+from support.workers.worker import WorkerProcess, worker
+
+KINDS = ("gaussians", "spheres")
+METADATA = (SINGLE_REPLY, ("lumigrad-message-bytes", "3500000"))
+# Pixels a side, and primitives.
+SLOW, QUICK = {"gaussians": (800, 30_000), "spheres": (800, 6000)}, (32, 50)
+# Says so in the log when the general way computes a pass.
+BEFORE = (
+    "import sys",
+    "from lumigrad.server.engines.runner import EngineRunner as runner",
+    "from functools import partialmethod",
+    "def told(self, name, way, *rest, **named):\n"
+    "    print('the general way:', name, file=sys.stderr, flush=True)\n"
+    "    return way(self, *rest, **named)",
+    "runner.forward = partialmethod(told, 'forward', runner.forward)",
+    "runner.backward = partialmethod(told, 'backward', runner.backward)",
+)
+
+
+class Passes:
+    """Calls of one kind, of square images with so many pixels a side, each answered by one message."""
+
+    def __init__(self, client: RawClient, kind: str, size: int, count: int) -> None:
+        self._client = client
+        self._size = size
+        self.kind = kind
+        path = f"/{RENDER_SERVICE}"
+        self._render = client.channel.unary_unary(f"{path}/Render")
+        self._stream = client.channel.unary_stream(f"{path}/Render")
+        self._backward = client.channel.unary_unary(f"{path}/Backward")
+        cloud = large_gaussians(count) if kind == "gaussians" else sphere_cloud(count, radius=1.0, seed=99)
+        self.scene_id = client.put(cloud).scene.scene_id
+
+    def prepare(self) -> Passes:
+        """Let the general way answer first ones."""
+        names = [self.name_of(self.render().result()) for _ in range(2)]
+        for _ in range(2):
+            self.backward(names[1]).result()
+        self.release(*names)
+        return self
+
+    def render(self, view: int = 0, way: str = "native") -> Any:
+        make, settings = (gaussian_spec, {}) if self.kind == "gaussians" else (spec_of, {"gamma": 1.0})
+        camera = opencv_camera(self._size, self._size, x=0.01 * view)
+        spec = make(camera, scene_id=self.scene_id, outputs=["alpha"], **settings)
+        request = render_pb2.RenderRequest(spec=spec, retain=True).SerializeToString()
+        if way == "stream":
+            return self._stream(request, timeout=60)
+        return self._render.future(UNKNOWN + request if way == "general" else request, timeout=60, metadata=METADATA)
+
+    def backward(self, name: str) -> Any:
+        payload = PayloadWriter()
+        gradient = np.random.default_rng(1).normal(size=(1, self._size, self._size)).astype(np.float32)
+        spec = render_pb2.BackwardSpec(context_id=name)
+        spec.output_gradients.add(name="alpha", tensor=payload.add(gradient))
+        data = b"".join(payload.buffers)
+        request = render_pb2.BackwardRequest(spec=spec, payload_bytes=len(data), data=data).SerializeToString()
+        return self._backward.future(request, timeout=60, metadata=METADATA)
+
+    def release(self, *names: str) -> None:
+        for name in names:
+            self._client.render_stub.Release(render_pb2.ReleaseRequest(context_id=name), timeout=60)
+
+    @staticmethod
+    def name_of(reply: bytes) -> str:
+        name: str = render_pb2.RenderReply.FromString(reply).context_id
+        assert name
+        return name
+
+    @staticmethod
+    def gradients(reply: bytes) -> bytes:
+        data: bytes = render_pb2.BackwardReply.FromString(reply).data
+        assert any(data)
+        return data
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[WorkerProcess]:
+    with worker("--device", "cpu", before=BEFORE) as started:
+        yield started
+
+
+@pytest.fixture(params=KINDS)
+def slow(request: pytest.FixtureRequest, client: RawClient) -> Passes:
+    return Passes(client, request.param, *SLOW[request.param]).prepare()
+
+
+@pytest.fixture
+def is_native(process: WorkerProcess, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails if a call took the general way."""
+    before = process.log.count("the general way")
+    yield
+    assert process.log.count("the general way") == before
+
+
+def seconds_of(process: WorkerProcess, call: Any) -> tuple[float, bytes]:
+    before = worked_seconds(process)
+    reply: bytes = call.result()
+    return worked_seconds(process) - before, reply
+
+
+def seconds_to_stop(process: WorkerProcess, call: Any) -> float:
+    wait_for(process, "lumigrad_calls_in_stage", 1, stage="device")
+    before = worked_seconds(process)
+    call.cancel()
+    wait_for(process, "lumigrad_calls_in_progress", 0)
+    wait_for(process, "lumigrad_transit_bytes", 0)
+    return worked_seconds(process) - before
+
+
+def test_passes_that_are_given_up_stop_and_leave_states_as_they_are(
+    process: WorkerProcess, slow: Passes, is_native: None
+) -> None:
+    context = slow.name_of(slow.render().result())
+    whole, reply = seconds_of(process, slow.backward(context))
+    kept = process.metric("lumigrad_context_bytes")
+    took = seconds_to_stop(process, slow.backward(context))
+    print(f"{slow.kind}: a backward pass of {whole:.2f} s ended after {took:.2f} s")
+    assert took < whole / 3
+    assert slow.gradients(slow.backward(context).result()) == slow.gradients(reply)
+    whole, other = seconds_of(process, slow.render(1))
+    slow.release(slow.name_of(other))
+    took = seconds_to_stop(process, slow.render(1))
+    print(f"{slow.kind}: a render of {whole:.2f} s ended after {took:.2f} s")
+    assert took < whole / 3
+    assert process.metric("lumigrad_contexts") == 1 and process.metric("lumigrad_context_bytes") == kept
+    # The kernels' memory has that of the pass that was ended.
+    assert slow.gradients(slow.backward(context).result()) == slow.gradients(reply)
+    slow.release(context)
+
+
+@pytest.fixture(scope="module")
+def late() -> Iterator[tuple[WorkerProcess, RawClient]]:
+    """A worker that takes its time between a pass and its reply."""
+    before = (
+        "import sys, time",
+        "from functools import partialmethod",
+        "from lumigrad.server.storage.contexts import ContextStore as store",
+        "def late(self, add, *state):\n"
+        "    print('adding a state', file=sys.stderr, flush=True)\n"
+        "    time.sleep(0.5)\n"
+        "    return add(self, *state)",
+        "store.add = partialmethod(late, store.add)",
+    )
+    with worker("--device", "cpu", before=before) as process:
+        client = RawClient(process.target)
+        yield process, client
+        client.close()
+
+
+@pytest.mark.parametrize("way", ["native", "general", "stream"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_callers_that_go_before_the_reply_leave_no_state(
+    late: tuple[WorkerProcess, RawClient], kind: str, way: str
+) -> None:
+    process, client = late
+    passes = Passes(client, kind, *QUICK).prepare()
+    wait_for(process, "lumigrad_contexts", 0)
+    for number in range(2):
+        told = process.log.count("adding a state")
+        call = passes.render(number, way)
+        process.wait_for_log("adding a state", count=told + 1)
+        call.cancel()
+        wait_for(process, "lumigrad_calls_in_progress", 0)
+        assert process.metric("lumigrad_contexts") == 0

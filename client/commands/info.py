@@ -93,7 +93,7 @@ def _levels_described(levels: GaussianLevels) -> tuple[int, Float32, dict[str, A
     counts = levels.counts.sum(axis=0).tolist()
     details = {"format": "streamed SOG", "pages": len(levels), "level_counts": counts}
     facts = {"sh_degree": levels.sh_degree, "antialiased": levels.antialiased, "color_space": SRGB, "details": details}
-    return counts[0], levels.bounds.reshape(-1, 3), facts
+    return counts[0], levels.bounds[:, 0].reshape(-1, 3), facts
 
 
 def _worker_text(info: WorkerInfo, lane: str) -> str:

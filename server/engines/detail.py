@@ -1,4 +1,4 @@
-"""The level at which each page of a scene is drawn: culled by its bounds, and chosen by its error in pixels."""
+"""The level at which each page of a scene is drawn: chosen by its error in pixels, and culled by its bounds."""
 
 from __future__ import annotations
 
@@ -89,23 +89,24 @@ class Cut:
 
 
 def chosen(table: LevelTable, cameras: Sequence[Camera], detail: Detail) -> tuple[npt.NDArray[np.int8], Floats, int]:
-    """Choose a level for each page.
+    """Choose a level for each page, the coarsest whose error is within `error_px` for all cameras that see it.
 
-    Pages whose coarsest level has an error above `error_px` for a camera are drawn at that of least error that there is
-    room for: then all pages become coarser alike.
+    A page is in view if a camera sees this level; a coarser one may reach into a picture in which nothing of the page
+    should be. If there is no room for the Gaussians of all pages in view, these become coarser alike.
 
     Returns:
         [P] the levels; [P, L] the errors in pixels; and the fewest Gaussians that the pages in view have, which may be
         more than there is room for, and then nothing is chosen.
     """
-    errors, in_view = _errors(table, cameras, detail)
-    counts, seen = table.counts[in_view], errors[in_view]
-    limit = detail.error_px
-    if _rows(counts, _coarsest(seen, limit)) > detail.most_rows:
-        limit = _fitting_limit(counts, seen, detail)
+    errors, is_seen = _errors(table, cameras, detail)
+    wanted = _coarsest(errors, detail.error_px)
+    in_view = np.flatnonzero(is_seen[np.arange(len(wanted)), wanted])
+    counts, chosen_levels = table.counts[in_view], wanted[in_view]
+    if _rows(counts, chosen_levels) > detail.most_rows:
+        chosen_levels = _coarsest(errors[in_view], _fitting_limit(counts, errors[in_view], detail))
     levels = np.full(len(errors), NONE, np.int8)
-    levels[in_view] = _coarsest(seen, limit)
-    return levels, errors, _rows(counts, levels[in_view])
+    levels[in_view] = chosen_levels
+    return levels, errors, _rows(counts, chosen_levels)
 
 
 def reached(
@@ -113,7 +114,7 @@ def reached(
 ) -> Flags:
     """[P] whether a part of each box may be in the picture of any camera."""
     detail = Detail.of(settings, 0)
-    return np.asarray(np.logical_or.reduce([_View(camera, bounds, detail).in_view() for camera in cameras]))
+    return np.asarray(np.logical_or.reduce([_View(camera, detail).sees(bounds) for camera in cameras]))
 
 
 def _fitting_limit(counts: npt.NDArray[np.int64], errors: Floats, detail: Detail) -> float:
@@ -139,50 +140,55 @@ def _rows(counts: npt.NDArray[np.int64], levels: npt.NDArray[np.int8]) -> int:
 
 
 def _errors(table: LevelTable, cameras: Sequence[Camera], detail: Detail) -> tuple[Floats, Flags]:
-    """[P, L] the largest error of each level for any camera, pixels, and [P] whether the page is in the view of any."""
-    scale = np.zeros(len(table.bounds))
-    in_view = np.zeros(len(table.bounds), bool)
+    """[P, L] the largest error of each level for any camera that sees it, pixels, and whether any does.
+
+    Content lies in the bounds of level 0. A level moves it by its error, wherever its Gaussians reach: seen from a
+    distance to these bounds, by an angle whose sine is at most error / distance.
+    """
+    errors = np.zeros(table.errors.shape)
+    is_seen = np.zeros(table.errors.shape, bool)
     for camera in cameras:
-        view = _View(camera, table.bounds, detail)
-        seen = view.in_view()
-        scale = np.maximum(scale, np.where(seen, view.pixels_per_unit(), 0.0))
-        in_view |= seen
-    return table.errors * scale[:, None], in_view
+        view = _View(camera, detail)
+        # Bounds of the coarsest levels contain all others.
+        pages = np.flatnonzero(view.sees(table.bounds[:, -1]))
+        seen = view.sees(table.bounds[pages])
+        pixels = table.errors[pages] * view.pixels_per_unit(table.bounds[pages, 0])[:, None]
+        errors[pages] = np.maximum(errors[pages], np.where(seen, pixels, 0.0))
+        is_seen[pages] |= seen
+    return errors, is_seen
 
 
 class _View:
-    """Boxes as one camera sees them."""
+    """Boxes [.., 2, 3] as one camera sees them."""
 
-    def __init__(self, camera: Camera, bounds: npt.NDArray[np.float32], detail: Detail) -> None:
+    def __init__(self, camera: Camera, detail: Detail) -> None:
         self._camera = camera
         self._source: Any = camera.source
-        self._low, self._high = bounds[:, 0].astype(np.float64), bounds[:, 1].astype(np.float64)
         self._detail = detail
         rotation = np.asarray(self._source.rotation, np.float64)
         self._eye = -np.linalg.pinv(rotation) @ np.asarray(self._source.translation, np.float64)
 
-    def pixels_per_unit(self) -> Floats:
-        """[P] the pixels that a unit of length at the nearest point of each box takes."""
+    def pixels_per_unit(self, boxes: npt.NDArray[np.float32]) -> Floats:
+        """[..] the pixels that a unit of length at the nearest point of each box takes."""
         focal = _focal(self._camera)
         if _is_orthographic(self._camera):
-            return np.full(len(self._low), focal)
-        away = np.maximum(np.maximum(self._low - self._eye, self._eye - self._high), 0.0)
+            return np.full(boxes.shape[:-2], focal)
+        away = np.maximum(np.maximum(boxes[..., 0, :] - self._eye, self._eye - boxes[..., 1, :]), 0.0)
         # Engines refuse a near plane that is not above 0, after this.
-        return np.asarray(focal / np.maximum(np.linalg.norm(away, axis=1), max(self._detail.near, _LEAST_NEAR)))
+        return np.asarray(focal / np.maximum(np.linalg.norm(away, axis=-1), max(self._detail.near, _LEAST_NEAR)))
 
-    def in_view(self) -> Flags:
-        """[P] whether a part of each box may be in the picture: exact to its edges only without distortion."""
-        seen = np.ones(len(self._low), bool)
+    def sees(self, boxes: npt.NDArray[np.float32]) -> Flags:
+        """[..] whether a part of each box may be in the picture: exact to its edges only without distortion."""
+        seen = np.ones(boxes.shape[:-2], bool)
         for normal, offset in self._planes():
-            seen &= self._highest(normal) + offset >= 0
+            seen &= self._highest(normal, boxes) + offset >= 0
         return seen
 
-    def _highest(self, normal: Floats) -> Floats:
-        """[P] the largest product of a direction in the camera's frame with a point of each box in that frame."""
+    def _highest(self, normal: Floats, boxes: npt.NDArray[np.float32]) -> Floats:
+        """[..] the largest product of a direction in the camera's frame with a point of each box in that frame."""
         along = normal @ self._source.rotation
-        return np.asarray(
-            np.where(along > 0, self._high, self._low) @ along + normal @ np.asarray(self._source.translation)
-        )
+        ends = np.where(along > 0, boxes[..., 1, :], boxes[..., 0, :])
+        return np.asarray(ends @ along + normal @ np.asarray(self._source.translation))
 
     def _planes(self) -> list[tuple[Floats, float]]:
         camera = self._camera

@@ -46,7 +46,9 @@ def check_header(levels: scene_pb2.GaussianLevels, limits: Limits, field: str) -
     is_fit = len(counts) == 2 and min(counts) >= 1 and counts[1] <= _MOST_LEVELS and prod(counts) <= _MOST_BLOCKS
     limit = f"shape [P, L] with L = 1 to {_MOST_LEVELS}, and 1 to {_MOST_BLOCKS} levels in all"
     require(is_fit, f"{field}.counts", limit, counts)
-    check_shape(tensors["bounds"].shape, [counts[0], 2, 3], f"{field}.bounds")
+    one_for_all = [counts[0], 2, 3]
+    if list(tensors["bounds"].shape) != one_for_all:
+        check_shape(tensors["bounds"].shape, [*counts, 2, 3], f"{field}.bounds")
     check_shape(tensors["errors"].shape, counts, f"{field}.errors")
     check_shape(tensors["digests"].shape, [*counts, _DIGEST_BYTES], f"{field}.digests")
     degree = levels.sh_degree
@@ -62,7 +64,8 @@ class LevelTable:
     """The pages of a scene.
 
     Attributes:
-        bounds: [P, 2, 3] float32, lowest and highest corners, scene units.
+        bounds: [P, L, 2, 3] float32, lowest and highest corners of each level, scene units; they contain those of finer
+            levels.
         counts: [P, L] int64, rows of each level.
         errors: [P, L] float32, scene units.
         digests: [P, L, 32] uint8, SHA-256 of the rows.
@@ -84,10 +87,15 @@ class LevelTable:
             name: reader.read(tensor, f"{field}.{name}").copy() for name, tensor in tensors_of(levels)
         }
         bounds, counts, errors = arrays["bounds"], arrays["counts"], arrays["errors"]
-        is_box = np.isfinite(bounds).all() and (bounds[:, 0] <= bounds[:, 1]).all()
+        if bounds.ndim < 4:
+            bounds = arrays["bounds"] = np.repeat(bounds[:, None], counts.shape[1], axis=1)
+        low, high = bounds[:, :, 0], bounds[:, :, 1]
+        is_box = np.isfinite(bounds).all() and (low <= high).all()
         require(bool(is_box), f"{field}.bounds", "finite corners, the lowest first", "others")
-        low, high = int(counts.min()), int(counts.max())
-        require(0 <= low <= high <= PAGE_ROWS, f"{field}.counts", f"0 to {PAGE_ROWS}", f"{low} to {high}")
+        is_nested = (np.diff(low, axis=1) <= 0).all() and (np.diff(high, axis=1) >= 0).all()
+        require(bool(is_nested), f"{field}.bounds", "boxes that contain those of finer levels", "others")
+        least, most = int(counts.min()), int(counts.max())
+        require(0 <= least <= most <= PAGE_ROWS, f"{field}.counts", f"0 to {PAGE_ROWS}", f"{least} to {most}")
         is_rising = np.isfinite(errors).all() and (errors >= 0).all() and (np.diff(errors, axis=1) >= 0).all()
         require(bool(is_rising), f"{field}.errors", "finite values >= 0 that do not fall from level to level", "others")
         return LevelTable(**arrays, sh_degree=levels.sh_degree, table_bytes=table_bytes)

@@ -31,7 +31,7 @@ def blocks(count: int, kinds: int = 16) -> GaussianLevels:
 
     room = np.array([[-_ROOM], [_ROOM]])
     return GaussianLevels(
-        bounds=(np.stack([page.bounds for page in pages])[kind_of] + centres[:, None] + room).astype(np.float32),
+        bounds=(np.stack([page.bounds for page in pages])[kind_of] + centres[:, None, None] + room).astype(np.float32),
         counts=np.array([[len(level) for level in page.levels] for page in pages], np.int64)[kind_of],
         errors=np.array([page.errors for page in pages], np.float32)[kind_of],
         sh_degree=0,

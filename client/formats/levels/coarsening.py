@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,8 +22,8 @@ class Page:
     Attributes:
         levels: the Gaussians of each level, the finest first, each in the order in which they are merged.
         errors: of each level, scene units, see `GaussianLevels`.
-        bounds: [2, 3], see `GaussianLevels`.
-        core: [2, 3] the same up to one standard deviation.
+        bounds: [L, 2, 3], see `GaussianLevels`.
+        core: [2, 3] a box around all levels up to one standard deviation.
     """
 
     levels: list[StoredScene]
@@ -43,8 +42,7 @@ class Page:
                 scene, variances = merged(scene, np.arange(0, len(scene), MERGED), variances)
             levels.append(scene)
             errors.append(max(errors[-1], error_of(scene, variances)))
-        core, bounds = _boxes(levels, (1.0, CUT))
-        return Page(levels, errors, bounds, core)
+        return Page(levels, errors, _boxes(levels, CUT), _boxes(levels, 1.0)[-1])
 
 
 def levels_of(rows: int) -> int:
@@ -55,14 +53,13 @@ def levels_of(rows: int) -> int:
     return count
 
 
-def _boxes(scenes: Iterable[StoredScene], deviations: tuple[float, ...]) -> list[Float32]:
-    """Returns [2, 3] for each number of standard deviations, the box around all Gaussians up to it."""
-    low, high = np.full((len(deviations), 3), np.inf), np.full((len(deviations), 3), -np.inf)
-    for scene in scenes:
-        spread = np.sqrt(np.einsum("nii->ni", covariances_of(scene)))
-        for place, count in enumerate(deviations):
-            low[place] = np.minimum(low[place], (scene.means - count * spread).min(axis=0))
-            high[place] = np.maximum(high[place], (scene.means + count * spread).max(axis=0))
+def _boxes(levels: list[StoredScene], deviations: float) -> Float32:
+    """Returns [L, 2, 3], boxes around the Gaussians of each level and of finer ones up to some standard deviations."""
+    low, high = [], []
+    for scene in levels:
+        reach = deviations * np.sqrt(np.einsum("nii->ni", covariances_of(scene)))
+        low.append((scene.means - reach).min(axis=0))
+        high.append((scene.means + reach).max(axis=0))
+    lowest, highest = np.minimum.accumulate(low).astype(np.float32), np.maximum.accumulate(high).astype(np.float32)
     # Rounded outwards, so that float32 cuts nothing off.
-    low32, high32 = np.nextafter(low.astype(np.float32), -np.inf), np.nextafter(high.astype(np.float32), np.inf)
-    return list(np.stack([low32, high32], axis=1).astype(np.float32))
+    return np.stack([np.nextafter(lowest, -np.inf), np.nextafter(highest, np.inf)], axis=1).astype(np.float32)

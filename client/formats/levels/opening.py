@@ -118,7 +118,9 @@ def _bytes_of(scene: StoredScene) -> int:
 def _stated(index: StreamIndex, leaves: list[dict[str, Any]]) -> tuple[Float32, Float32]:
     """Returns bounds and errors of the leaves that Lumigrad wrote."""
     owns = [index.object(leaf[OWN], OWN) for leaf in leaves]
-    bounds = np.array([_box(index, own.get("bound")) for own in owns]).reshape(-1, 2, 3)
+    bounds = np.array([_boxes(index, own) for own in owns]).reshape(-1, index.levels, 2, 3)
+    if (np.diff(bounds[:, :, 0], axis=1) > 0).any() or (np.diff(bounds[:, :, 1], axis=1) < 0).any():
+        raise index.fail("expected bounds that contain those of finer levels")
     errors = np.array([_numbers(index, own.get("errors"), index.levels, "errors") for own in owns])
     if (np.diff(errors, axis=1) < 0).any() or errors.min(initial=0.0) < 0:
         raise index.fail("expected errors that grow with the level, from 0")
@@ -130,16 +132,16 @@ def _estimated(
 ) -> tuple[Float32, Float32, int, bool, npt.NDArray[np.int64]]:
     """Returns bounds, errors, degree, antialiasing and places of what another program wrote.
 
-    Its boxes contain one standard deviation of each Gaussian, so the largest deviation of its files is added twice. The
-    environment, which is always shown, becomes a page that has one level.
+    Its boxes contain one standard deviation of the Gaussians of all levels, so the largest deviation of the files of a
+    level, and of finer ones, is added twice. The environment, which is always shown, becomes a page that has one level.
     """
     metas = [_FileMeta.read(file) for file in (*files, *([] if index.environment is None else [index.environment]))]
     boxes = np.array([_box(index, leaf.get("bound")) for leaf in leaves]).reshape(-1, 2, 3)
     deviations = np.array([meta.deviation for meta in metas])
-    largest = deviations[places[..., 0]].max(axis=1) if len(places) else np.zeros(0)
+    largest = np.maximum.accumulate(deviations[places[..., 0]], axis=1)
     # No deviation is larger than half of a side of the box that contains it.
-    wider = 2.0 * np.minimum(largest[:, None], (boxes[:, 1] - boxes[:, 0]) / 2.0)
-    bounds = np.stack([boxes[:, 0] - wider, boxes[:, 1] + wider], axis=1)
+    wider = 2.0 * np.minimum(largest[..., None], (boxes[:, None, 1] - boxes[:, None, 0]) / 2.0)
+    bounds = np.stack([boxes[:, None, 0] - wider, boxes[:, None, 1] + wider], axis=2)
     diagonals = np.linalg.norm(boxes[:, 1] - boxes[:, 0], axis=1)
     spacings = diagonals[:, None] / np.sqrt(np.maximum(places[..., 2], 1))
     errors = np.where(places[..., 2] == places[:, :1, 2], 0.0, _ERROR_PER_SPACING * spacings)
@@ -149,7 +151,7 @@ def _estimated(
         files.append(index.environment)
         place = np.broadcast_to([len(files) - 1, 0, sky.count], (1, index.levels, 3))
         places, errors = np.concatenate([places, place]), np.concatenate([errors, np.zeros((1, index.levels))])
-        bounds = np.concatenate([bounds, sky.box[None]])
+        bounds = np.concatenate([bounds, np.broadcast_to(sky.box, (1, index.levels, 2, 3))])
     degree, antialiased = max(meta.degree for meta in metas), all(meta.antialiased for meta in metas)
     return bounds.astype(np.float32), errors.astype(np.float32), degree, antialiased, places
 
@@ -175,6 +177,16 @@ class _FileMeta:
             corners = np.sign([low, high]) * np.expm1(np.abs([low, high]))
             box = corners + np.array([[-1.0], [1.0]]) * 3.0 * deviation
             return _FileMeta(meta.count, meta.degree(0) if meta.has("shN") else 0, meta.antialiased, deviation, box)
+
+
+def _boxes(index: StreamIndex, own: Mapping[str, Any]) -> list[list[list[float]]]:
+    """Returns the bounds of all levels of a leaf; leaves that have one `bound` have it for all."""
+    if "bounds" not in own:
+        return [_box(index, own.get("bound"))] * index.levels
+    boxes = own["bounds"]
+    if not isinstance(boxes, list) or len(boxes) != index.levels:
+        raise index.fail(f"expected a list of {index.levels} boxes in bounds, got {boxes!r}")
+    return [_box(index, box) for box in boxes]
 
 
 def _box(index: StreamIndex, value: Any) -> list[list[float]]:

@@ -25,11 +25,11 @@ class GaussianLevels:
     Level 0 has every Gaussian of the page, at most `PAGE_ROWS`. Each next level has about a quarter of the rows, merged
     from those of the level before it; the coarsest has one. A page that reaches one row earlier repeats it. A level is
     fine enough for a camera where `errors[page, level] * focal / distance` is at most 1, in pixels: with the focal
-    length in pixels, and the distance from the camera to the nearest point of `bounds[page]`.
+    length in pixels, and the distance from the camera to the nearest point of `bounds[page, 0]`.
 
     Attributes:
-        bounds: [P, 2, 3] float32, lowest and highest corner of each page, scene units and world axes. They contain the
-            Gaussians of all levels up to three standard deviations.
+        bounds: [P, L, 2, 3] float32, lowest and highest corner of each level, scene units and world axes. They contain
+            its Gaussians up to three standard deviations, and the bounds of finer levels.
         counts: [P, L] int64, the rows of each level, at least 1. Pages that another program wrote may have more than
             `PAGE_ROWS`, and other ratios.
         errors: [P, L] float32, how far apart was what a level draws as one, scene units; 0 for level 0, and never less
@@ -105,7 +105,7 @@ class GaussianLevels:
         pages = [Page.of(scene.reordered(part), levels_of(page_rows)) for part in parts]
         used = max(levels_of(len(part)) for part in parts)
         return GaussianLevels(
-            bounds=np.stack([page.bounds for page in pages]),
+            bounds=np.stack([page.bounds[:used] for page in pages]),
             counts=np.array([[len(level) for level in page.levels[:used]] for page in pages], np.int64),
             errors=np.array([page.errors[:used] for page in pages], np.float32),
             sh_degree=scene.degree,

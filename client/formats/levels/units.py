@@ -104,7 +104,10 @@ def _used(lods: list[Json]) -> int:
 
 
 def _leaf(page: Page, lods: list[Json]) -> Json:
-    own = {"bound": _box(page.bounds), "errors": [float(f"{error:.6g}") for error in page.errors[: len(lods)]]}
+    own = {
+        "bounds": [_box(bounds) for bounds in page.bounds[: len(lods)]],
+        "errors": [float(f"{error:.6g}") for error in page.errors[: len(lods)]],
+    }
     return {
         "bound": _box(page.core),
         "lods": {str(level): entry for level, entry in enumerate(lods)},

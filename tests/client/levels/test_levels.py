@@ -123,11 +123,16 @@ def test_pages_have_every_gaussian_and_levels_of_a_quarter():
     assert [[len(part) for part in page] for page in read] == levels.counts.tolist()
     finest = np.concatenate([page[0].means for page in read])
     np.testing.assert_array_equal(np.sort(finest, axis=0), np.sort(given.means, axis=0))
-    for page, (low, high) in zip(read, levels.bounds, strict=True):
-        for part in page:
+    for page, bounds in zip(read, levels.bounds, strict=True):
+        for part, (low, high) in zip(page, bounds, strict=True):
             stored = StoredScene.of(part, "page")
             reach = 3 * np.sqrt(np.einsum("nii->ni", covariances_of(stored)))
             assert (part.means - reach >= low - 1e-4).all() and (part.means + reach <= high + 1e-4).all()
+        finest = StoredScene.of(page[0], "page")
+        reach = 3 * np.sqrt(np.einsum("nii->ni", covariances_of(finest)))
+        exact = [(finest.means - reach).min(axis=0), (finest.means + reach).max(axis=0)]
+        np.testing.assert_allclose(bounds[0], exact, atol=1e-4)
+        assert (np.diff(bounds[:, 0], axis=0) <= 0).all() and (np.diff(bounds[:, 1], axis=0) >= 0).all()
     assert not levels.errors[:, 0].any() and (np.diff(levels.errors, axis=1) > 0).all()
 
 

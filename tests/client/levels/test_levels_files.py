@@ -61,8 +61,9 @@ def test_what_is_written_is_what_memory_has(tmp_path: Path, scene: Path) -> None
         for level in range(levels.levels):
             part = levels.read(page, level)
             assert len(part) == levels.counts[page, level]
-            low, high = levels.bounds[page]
+            low, high = levels.bounds[page, level]
             assert ((part.means >= low - 0.01) & (part.means <= high + 0.01)).all()
+        np.testing.assert_allclose(levels.bounds[page], again.bounds[0, : levels.levels], atol=0.01, rtol=0.15)
         np.testing.assert_allclose(levels.errors[page, 1], again.errors[0, 1], rtol=0.15)
     finest = np.concatenate([levels.read(page, 0).means for page in range(len(levels))])
     given = read_scene(scene).means
@@ -112,7 +113,7 @@ def test_large_gaussians_have_pages_of_their_own() -> None:
     made = cloud(count=2000)
     made.scales[::500] = 40.0
     levels = GaussianLevels.of(gaussians_of(made), page_rows=ROWS)
-    sizes = (levels.bounds[:, 1] - levels.bounds[:, 0]).max(axis=1)
+    sizes = (levels.bounds[:, 0, 1] - levels.bounds[:, 0, 0]).max(axis=1)
     assert (sizes > 100).sum() == 1 and sizes[-1] > 100
 
 
@@ -123,14 +124,16 @@ def test_a_page_with_fewer_rows_repeats_its_last_level(tmp_path: Path) -> None:
     assert (built.levels, levels.counts.tolist()) == (3, [[5, 2, 1]])
 
 
-@pytest.mark.parametrize("harm", ["tree", "errors", "missing", "count", "levels", "degree"])
+@pytest.mark.parametrize("harm", ["tree", "box", "shrinking", "errors", "missing", "count", "levels", "degree"])
 def test_damaged_files_are_named(tmp_path: Path, scene: Path, harm: str) -> None:
     write_levels(scene, tmp_path / "city")
     index = tmp_path / "city" / "lod-meta.json"
     values = json.loads(index.read_text())
     leaf = values["tree"]
     change: dict[str, Callable[[], object]] = {
-        "tree": lambda: leaf["lumigrad"].pop("bound"),
+        "tree": lambda: leaf["lumigrad"].pop("bounds"),
+        "box": lambda: leaf["lumigrad"]["bounds"].pop(),
+        "shrinking": lambda: leaf["lumigrad"]["bounds"].reverse(),
         "errors": lambda: leaf["lumigrad"].update(errors=[0, 2, 1, 3, 4, 5, 6]),
         "missing": lambda: values["filenames"].__setitem__(0, "9_9/meta.json"),
         "count": lambda: leaf["lods"]["0"].update(count=5000),
@@ -141,6 +144,23 @@ def test_damaged_files_are_named(tmp_path: Path, scene: Path, harm: str) -> None
     index.write_text(json.dumps(values))
     with pytest.raises(InvalidArgument, match=r"^path: .*meta\.json: expected "):
         GaussianLevels.open(tmp_path / "city").read(0, 0)
+
+
+def test_pages_with_one_box_have_it_for_all_levels(tmp_path: Path, scene: Path) -> None:
+    write_levels(scene, tmp_path / "city", page_rows=ROWS)
+    index = tmp_path / "city" / "lod-meta.json"
+    written = GaussianLevels.open(index)
+    values = json.loads(index.read_text())
+    nodes = [values["tree"]]
+    for node in nodes:
+        nodes += node.get("children", [])
+        if "lumigrad" in node:
+            node["lumigrad"]["bound"] = node["lumigrad"].pop("bounds")[-1]
+    index.write_text(json.dumps(values))
+    levels = GaussianLevels.open(index)
+    assert levels.bounds.shape == written.bounds.shape
+    assert (levels.bounds == written.bounds[:, -1:]).all()
+    assert (levels.bounds[:, 0] != written.bounds[:, 0]).any()
 
 
 def test_files_of_other_programs_have_estimated_errors_and_generous_bounds(tmp_path: Path) -> None:
@@ -160,11 +180,11 @@ def test_files_of_other_programs_have_estimated_errors_and_generous_bounds(tmp_p
     assert (levels.counts.tolist(), levels.sh_degree) == ([[400, 100], [7, 7]], 1)
     diagonal = float(np.linalg.norm(high - low))
     np.testing.assert_allclose(levels.errors, [[0, 0.55 * diagonal / 10], [0, 0]], rtol=1e-6)
-    for page in range(2):
-        read = levels.read(page, 0)
+    for page, level in np.ndindex(2, 2):
+        read = levels.read(page, level)
         reach = 3 * read.scales.max(axis=1, keepdims=True)
-        assert (read.means - reach >= levels.bounds[page, 0] - 0.01).all()
-        assert (read.means + reach <= levels.bounds[page, 1] + 0.01).all()
+        assert (read.means - reach >= levels.bounds[page, level, 0] - 0.01).all()
+        assert (read.means + reach <= levels.bounds[page, level, 1] + 0.01).all()
     assert levels.read(1, 1).sh_degree == 1
 
 

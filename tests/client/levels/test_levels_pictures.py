@@ -13,7 +13,7 @@ FOCAL = 300.0
 
 def decibels(client: Client, levels: GaussianLevels, level: int, pixels: float) -> float:
     """PSNR over the pixels that the scene covers, seen from where the error of the level is so many pixels."""
-    low, high = levels.bounds[0].astype(float)
+    low, high = levels.bounds[0, 0].astype(float)
     centre, radius = (low + high) / 2, float(np.linalg.norm(high - low)) / 2
     distance = float(levels.errors[0, level]) * FOCAL / pixels + radius
     size = 2 * int(min(radius / distance * FOCAL, 200)) + 8

@@ -14,7 +14,7 @@ from lumigrad.client.formats.levels import GaussianLevels, leaf_gradients
 from lumigrad.client.formats.levels.merging import merged
 from lumigrad.client.formats.scene import StoredScene
 from lumigrad.client.transport.lanes import LaneMode
-from support.gaussians.levels import EDGE, city, joined
+from support.gaussians.levels import EDGE, city, joined, levels_of_pages
 from support.workers.spooling import spooling
 from support.workers.worker import WorkerProcess
 
@@ -79,7 +79,7 @@ def test_gradients_of_leaves_go_through_the_merges(client: Client) -> None:
     levels = GaussianLevels.of(joined(LEVELS, [(page, 0) for page in range(len(LEVELS))]), page_rows=256)
     generator = np.random.default_rng(2)
     frame = client.render(client.put(levels), CAMERA, max_error_px=48, retain=True)
-    places = expected(levels, CAMERA, 48)
+    places = levels_of_pages(levels, CAMERA, 48)
     assert len({level for _, level in places}) > 2
     upstream = generator.uniform(0.5, 1.5, frame.color.shape).astype(np.float32)
     gradients = frame.backward(upstream)
@@ -111,8 +111,8 @@ def test_gradients_of_leaves_go_through_the_merges(client: Client) -> None:
 
 
 def test_a_mixed_cut_and_its_gradients_are_those_of_a_plain_scene(client: Client, scene: SceneHandle) -> None:
-    frame = client.render(scene, CAMERA, max_error_px=7.5, retain=True)
-    places = expected(LEVELS, CAMERA, 7.5)
+    frame = client.render(scene, CAMERA, max_error_px=5, retain=True)
+    places = levels_of_pages(LEVELS, CAMERA, 5)
     assert len({level for _, level in places}) > 2
     plain = joined(LEVELS, places)
     assert frame.levels is not None
@@ -121,7 +121,7 @@ def test_a_mixed_cut_and_its_gradients_are_those_of_a_plain_scene(client: Client
     assert same(frame, other)
     upstream = np.random.default_rng(1).normal(size=frame.color.shape).astype(np.float32)
     numbers = np.concatenate([STARTS[place] + np.arange(LEVELS.counts[place]) for place in places])
-    for again in (frame, client.render(scene, CAMERA, max_error_px=7.5)):
+    for again in (frame, client.render(scene, CAMERA, max_error_px=5)):
         mine, theirs = again.backward(upstream), other.backward(upstream, sparse=True)
         assert set(mine) == {"index", "means", "quats", "scales", "opacities", "sh"}
         assert np.array_equal(mine.index, numbers[theirs.index])
@@ -200,10 +200,18 @@ def test_little_is_lost_of_a_gaussian_that_is_large_beside_the_picture(
 
 
 def test_several_cameras_share_the_finest_level_that_any_needs(client: Client, scene: SceneHandle) -> None:
-    other = Camera.look_at((0, -3, 0), (-2 * EDGE, 0, 2 * EDGE), (0, -1, 0), width=96, height=64)
-    frame = client.render(scene, [CAMERA, other], max_error_px=7.5)
-    plain = joined(LEVELS, expected(LEVELS, [CAMERA, other], 7.5))
-    assert same(frame, client.render(plain, [CAMERA, other]))
+    # Both see all pages, each some of them from near.
+    cameras = [
+        Camera.look_at((x, -8, z), (0, 0, 0), (0, -1, 0), width=96, height=64, fov_degrees=130)
+        for x, z in ((-6, -6), (7, 5))
+    ]
+    frame = client.render(scene, cameras, max_error_px=0.7)
+    places = levels_of_pages(LEVELS, cameras, 0.7)
+    assert all(places != levels_of_pages(LEVELS, camera, 0.7) for camera in cameras)
+    assert frame.levels is not None
+    assert sum(frame.levels.counts) == sum(LEVELS.counts[place] for place in places)
+    plain = joined(LEVELS, places)
+    assert same(frame, client.render(plain, cameras))
 
 
 def test_a_budget_makes_all_pages_coarser(client: Client, scene: SceneHandle) -> None:
@@ -275,14 +283,3 @@ def test_nothing_in_view(client: Client, scene: SceneHandle) -> None:
 
 
 STARTS = (np.cumsum(LEVELS.counts) - LEVELS.counts.ravel()).reshape(LEVELS.counts.shape)
-
-
-def expected(levels: GaussianLevels, cameras: Camera | list[Camera], error_px: float) -> list[tuple[int, int]]:
-    """The level of each page by the rule of the documents; those out of view do no harm."""
-    low, high = levels.bounds.astype(np.float64).swapaxes(0, 1)
-    scale = np.zeros(len(levels))
-    for camera in [cameras] if isinstance(cameras, Camera) else cameras:
-        away = np.linalg.norm(np.maximum(np.maximum(low - camera.position, camera.position - high), 0), axis=1)
-        scale = np.maximum(scale, camera.K[0, 0] / np.maximum(away, 0.01))
-    found = (levels.errors * scale[:, None] <= error_px).sum(axis=1) - 1
-    return list(enumerate(found.tolist()))

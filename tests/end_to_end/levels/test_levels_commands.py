@@ -114,7 +114,7 @@ def test_info_reads_the_index_alone(city: Path, tmp_path: Path) -> None:
     told, levels = json.loads(done.stdout), GaussianLevels.open(city)
     assert told["count"] == COUNT and told["details"]["pages"] == len(levels)
     assert told["details"]["level_counts"] == levels.counts.sum(axis=0).tolist()
-    assert told["low"] == pytest.approx(levels.bounds[:, 0].min(axis=0), abs=1e-3)
+    assert told["low"] == pytest.approx(levels.bounds[:, 0, 0].min(axis=0), abs=1e-3)
     text = lumigrad("info", str(index)).stdout
     assert f"levels        {COUNT:,}, " in text and f" Gaussians in {len(levels)} pages\n" in text + "\n"
     whole = json.loads(lumigrad("info", str(city), "--lod", "0", "--json").stdout)

@@ -1,6 +1,8 @@
-"""Boxes of Gaussians that may be in a picture."""
+"""Boxes of Gaussians that may be in a picture, and the levels of pages that cameras need."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +10,8 @@ import torch
 
 from lumigrad.kernels import gaussians
 from lumigrad.kernels.gaussians import Camera, Gaussians, Settings
-from lumigrad.server.engines.detail import reached
+from lumigrad.server.engines.detail import NONE, Detail, chosen, reached
+from lumigrad.server.engines.levels import LevelTable
 from lumigrad.v1 import gaussians_pb2
 
 SIZE = 8
@@ -33,3 +36,71 @@ def test_the_blur_of_small_pictures_reaches_beyond_their_edges(eps2d: float | No
     assert is_drawn == bool(eps2d is None or eps2d)
     far = box + np.float32([SIZE, 0, 0])
     assert not reached(far, [camera], gaussians_pb2.GaussianSettings(**settings))[0]
+
+
+PAGES, LEVELS = 200, 5
+
+
+def table(seed: int) -> LevelTable:
+    """Boxes around the origin that grow with the level, some around the cameras."""
+    random = np.random.default_rng(seed)
+    middles = random.uniform(-40, 40, (PAGES, 1, 3))
+    reach = np.cumsum(random.uniform(0, 6, (PAGES, LEVELS, 3)), axis=1)
+    return LevelTable(
+        bounds=np.stack([middles - reach, middles + reach], axis=2).astype(np.float32),
+        counts=np.tile(np.array([256, 64, 16, 4, 1]), (PAGES, 1)),
+        errors=np.cumsum(random.uniform(0, 0.5, (PAGES, LEVELS)) * (np.arange(LEVELS) > 0), axis=1).astype(np.float32),
+        digests=np.zeros((PAGES, LEVELS, 32), np.uint8),
+        sh_degree=0,
+        table_bytes=0,
+    )
+
+
+def looking(seed: int, count: int) -> list[Camera]:
+    random = np.random.default_rng(seed)
+    rotations = [np.linalg.qr(random.normal(size=(3, 3)))[0] for _ in range(count)]
+    turned = [rotation * np.sign(np.linalg.det(rotation)) for rotation in rotations]
+    return [
+        Camera.opencv(60, 60, 32, 24, rotation, -rotation @ random.uniform(-30, 30, 3), 64, 48) for rotation in turned
+    ]
+
+
+def pixels(levels: LevelTable, camera: Camera) -> np.ndarray:
+    """[P, L] the errors of the levels at the distances to the finest ones."""
+    source: Any = camera.source
+    eye = -np.asarray(source.rotation).T @ np.asarray(source.translation)
+    low, high = levels.bounds[:, 0].astype(float).swapaxes(0, 1)
+    away = np.linalg.norm(np.maximum(np.maximum(low - eye, eye - high), 0), axis=1)
+    return levels.errors * (60 / np.maximum(away, 0.01))[:, None]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("count", [1, 3])
+def test_each_page_is_drawn_as_coarse_as_the_cameras_that_see_it_allow(count: int, seed: int) -> None:
+    levels, cameras, settings = table(seed), looking(seed, count), gaussians_pb2.GaussianSettings(max_error_px=3.0)
+    found, _, rows = chosen(levels, cameras, Detail.of(settings, 1 << 40))
+    fine = [pixels(levels, camera) <= 3.0 for camera in cameras]
+    seen = [
+        np.stack([reached(levels.bounds[:, level], [camera], settings) for level in range(LEVELS)], axis=1)
+        for camera in cameras
+    ]
+    is_drawn = found != NONE
+    assert 10 < is_drawn.sum() < PAGES - 10
+    assert len(set(found[is_drawn])) > 2
+    assert rows == levels.counts[is_drawn, found[is_drawn]].sum()
+    for page in range(PAGES):
+        # A level does for a camera that does not see it; the finest has to.
+        does = [all(fine[c][page, k] or not seen[c][page, k] or k == 0 for c in range(count)) for k in range(LEVELS)]
+        level = max(k for k in range(LEVELS) if does[k])
+        assert found[page] == (level if any(seen[c][page, level] for c in range(count)) else NONE)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_pages_that_become_coarser_for_want_of_room_bring_no_others_into_view(count: int) -> None:
+    levels, cameras = table(9), looking(9, count)
+    free, _, rows = chosen(levels, cameras, Detail.of(gaussians_pb2.GaussianSettings(max_error_px=3.0), 1 << 40))
+    for most in (rows, rows // 2, int((free != NONE).sum())):
+        tight, _, fewer = chosen(levels, cameras, Detail.of(gaussians_pb2.GaussianSettings(max_error_px=3.0), most))
+        assert fewer <= most
+        assert np.array_equal(tight == NONE, free == NONE)
+        assert (tight >= free).all()

@@ -40,7 +40,7 @@ def raw(folder: Path) -> Iterator[RawClient]:
 
 def tables() -> dict[str, Any]:
     return {
-        "bounds": np.tile(np.array([[-1, -1, -1], [1, 1, 1]], np.float32), (PAGES, 1, 1)),
+        "bounds": np.tile(np.array([[-1, -1, -1], [1, 1, 1]], np.float32), (PAGES, LEVELS, 1, 1)),
         "counts": np.array([[4, 1]] * PAGES, np.int64),
         "errors": np.array([[0, 1]] * PAGES, np.float32),
         "digests": np.zeros((PAGES, LEVELS, 32), np.uint8),
@@ -86,6 +86,12 @@ def put(raw: RawClient, arrays: dict[str, Any], change: Callable[[scene_pb2.PutR
 
 TABLES: dict[str, tuple[Change, str, str]] = {
     "no bounds": (lambda it: it.pop("bounds"), "scene.levels.bounds", "a tensor"),
+    "bounds of three levels": (
+        lambda it: it.update(bounds=np.repeat(it["bounds"][:, :1], 3, axis=1)),
+        "scene.levels.bounds.shape",
+        "[3, 2, 2, 3]",
+    ),
+    "shrinking boxes": (lambda it: it["bounds"][1, 1].fill(0), "scene.levels.bounds", "contain those of finer levels"),
     "float counts": (
         lambda it: it.update(counts=it["counts"].astype(np.float32)),
         "scene.levels.counts.dtype",

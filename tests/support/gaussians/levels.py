@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lumigrad.client import Gaussians
+from lumigrad.client import Camera, Gaussians
 from lumigrad.client.formats.levels import GaussianLevels
 from lumigrad.client.formats.levels.pages import levels_of
 
@@ -31,9 +31,9 @@ def city(side: int, page_rows: int = 1024, sh_degree: int = 1, seed: int = 0) ->
             sh=rng.normal(scale=0.5, size=(count, (sh_degree + 1) ** 2, 3)),
         )
 
-    reach = EDGE / 2 + 3 * sizes[-1]
+    reach = np.array([[-1], [1]]) * (EDGE / 2 + 3 * sizes)[:, None, None]
     return GaussianLevels(
-        bounds=np.stack([centres - reach, centres + reach], axis=1).astype(np.float32),
+        bounds=(centres[:, None, None] + reach).astype(np.float32),
         counts=np.tile(counts, (side * side, 1)).astype(np.int64),
         errors=np.tile((sizes - sizes[0]), (side * side, 1)).astype(np.float32),
         sh_degree=sh_degree,
@@ -47,3 +47,14 @@ def joined(levels: GaussianLevels, places: list[tuple[int, int]]) -> Gaussians:
     parts = [levels.read(page, level) for page, level in places]
     names = ("means", "quats", "scales", "opacities", "sh")
     return Gaussians(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
+
+def levels_of_pages(levels: GaussianLevels, cameras: Camera | list[Camera], error_px: float) -> list[tuple[int, int]]:
+    """The level of each page by the rule of the documents, as if each camera saw it."""
+    low, high = levels.bounds[:, 0].astype(np.float64).swapaxes(0, 1)
+    scale = np.zeros(len(levels))
+    for camera in [cameras] if isinstance(cameras, Camera) else cameras:
+        away = np.linalg.norm(np.maximum(np.maximum(low - camera.position, camera.position - high), 0), axis=1)
+        scale = np.maximum(scale, camera.K[0, 0] / np.maximum(away, 0.01))
+    found = (levels.errors * scale[:, None] <= error_px).sum(axis=1) - 1
+    return list(enumerate(found.tolist()))

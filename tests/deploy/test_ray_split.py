@@ -29,6 +29,7 @@ bands = require_ray("lumigrad.ray.bands")
 WAIT_S = 240.0
 # 149 rows are ten rows of tiles, of which the last is not whole, for three workers.
 WIDTH, HEIGHT = 90, 149
+DISTORTION = (-0.12, 0.05, 0.004, -0.003)
 IMAGES = ("color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth", "contributors", "ids")
 
 Arrays = Mapping[str, np.ndarray]
@@ -112,7 +113,7 @@ def test_images_of_several_cameras_are_those_of_one_worker_bit_by_bit(scene: Any
 
 
 def test_images_of_every_lens_are_those_of_one_worker_bit_by_bit(scene: Any) -> None:
-    lenses = ({"model": "fisheye"}, {"model": "orthographic"}, {"distortion": (-0.12, 0.05, 0.004, -0.003)})
+    lenses = ({"model": "fisheye"}, {"model": "orthographic"}, {"distortion": DISTORTION})
     for lens in lenses:
         film = np.array([20.0, 20.0, 45.0, 75.0]) if lens.get("model") == "orthographic" else None
         view = opencv(WIDTH, HEIGHT, **lens, **({} if film is None else {"intrinsics": film}))
@@ -126,7 +127,10 @@ def test_images_of_every_lens_are_those_of_one_worker_bit_by_bit(scene: Any) -> 
 
 
 def test_gradients_of_several_cameras_are_those_of_one_worker(scene: Any) -> None:
+    """One of them through a distorted lens."""
     case, outputs = many(), ("color", "alpha", "depth")
+    views = case.cameras[0], dataclasses.replace(case.cameras[1], distortion=DISTORTION)
+    case = dataclasses.replace(case, cameras=views)
     upstream = upstream_of(case, outputs)
     scene.render([camera_of(view) for view in case.cameras], outputs=outputs, background=case.background, retain=True)
     scene.backward(upstream)
@@ -180,7 +184,7 @@ def test_images_with_fewer_rows_of_tiles_than_workers_are_drawn(scene: Any) -> N
 
 
 def test_one_worker_reproduces_the_float64_reference(cluster: None) -> None:
-    given = opencv(WIDTH, HEIGHT, distortion=(-0.12, 0.05, 0.004, -0.003))
+    given = opencv(WIDTH, HEIGHT, distortion=DISTORTION)
     case = build("split reference", Cloud(count=40, degree=1), width=WIDTH, height=HEIGHT, cameras=(given,))
     reference = ReferenceScene(case)
     upstream = reference.forward().masked(upstream_of(case, ("color", "alpha")))

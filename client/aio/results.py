@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from copy import copy, deepcopy
+from functools import wraps
 from typing import Any, TypeVar
 
 from lumigrad.client.aio.calls import Asynchronous, Calls, awaited
@@ -38,13 +39,16 @@ class _AsyncResult(NamedArrays, Asynchronous[R]):
     def __deepcopy__(self: A, memo: dict[int, Any]) -> A:
         return type(self)(deepcopy(self._blocking, memo), self._calls)
 
-    release = awaited(Result.release)
+    @wraps(Result.release)
+    async def release(self) -> None:
+        # Waits for nothing: it needs no thread, of which all may be busy, and no client that is open.
+        self._blocking.release()
 
     async def __aenter__(self: A) -> A:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        await self._calls.run(Result.release, self._blocking)
+        self._blocking.release()
 
     def _missing(self, name: str) -> str:
         return self._blocking._missing(name)

@@ -87,12 +87,9 @@ class Result(NamedArrays, Cancellable):
         self.release()
 
     def release(self) -> None:
-        """Releases the forward state on the worker, as the end of a `with` block does.
+        """Releases the forward state on the worker, as the end of a `with` block does, without waiting for that.
 
         Backward still works, and computes the state again.
-
-        Raises:
-            LumigradError: no worker answered in time.
 
         Example:
             with client.render(scene, camera, retain=True) as frame:  # released at the end

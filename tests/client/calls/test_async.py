@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import AsyncIterator, Iterator
 
 import numpy as np
@@ -67,6 +68,31 @@ def test_scenes_pictures_and_gradients_are_those_of_the_client(worker_process: W
             assert (await own.info()).device == "cpu" and await own.lane() in ("shared", "stream")
 
     asyncio.run(main())
+
+
+def test_a_state_is_released_while_all_calls_are_busy_and_after_the_client_was_closed(worker_process: WorkerProcess):
+    """A block that was cancelled ends at once, and none hides the error that has ended it."""
+
+    async def main() -> None:
+        async with AsyncClient(worker_process.target, calls=1) as own:
+            frames = [await own.render(cloud(), CAMERA, retain=True) for _ in range(4)]
+            over = threading.Event()
+            busy = own._calls._threads.submit(over.wait, 60)
+            try:
+                async with frames[0]:
+                    pass
+                await frames[1].release()
+                assert not busy.done()
+            finally:
+                over.set()
+            with pytest.raises(ZeroDivisionError):
+                async with frames[2]:
+                    await own.close()
+                    raise ZeroDivisionError
+            await frames[3].release()
+        assert not [frame for frame in frames if frame._blocking._context._kept is not None]
+
+    asyncio.run(asyncio.wait_for(main(), 30))
 
 
 def test_distances_and_their_gradients_are_awaited_too(worker_process: WorkerProcess, client: Client):

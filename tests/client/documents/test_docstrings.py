@@ -38,6 +38,7 @@ PLAIN = {
 }
 QUIET = {
     *("AsyncClient.close", "AsyncRenderStream.close", "AsyncTrainer.close", "Client.close", "RenderStream.close"),
+    "Distances.release",
     *("levels_of", "ramp_colors"),
 }
 # Values that programs make.

@@ -70,6 +70,10 @@ class NoLane:
         """Allocate an array of the reply in shared memory, which the device can write to; None: not possible."""
         return None
 
+    def region_of(self, array: Array) -> int:
+        """Return the number of the region of an array from `allocate`."""
+        raise NotImplementedError
+
     def reader(self, payload: memoryview, limit_bytes: int, allocate: Allocate) -> PayloadReader:
         """Create the reader of a request's tensors; those outside of the payload may have `limit_bytes` in all."""
         return PayloadReader(payload)

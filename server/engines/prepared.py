@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from lumigrad.kernels.spheres.prepared import prepare as prepare_spheres
 from lumigrad.protos import dtypes
 from lumigrad.protos.chunks import SHORT_BYTES
 from lumigrad.protos.dtypes import Array, to_numpy
+from lumigrad.protos.lane_tensors import LEAST_BYTES
 from lumigrad.protos.tensors import ALIGNMENT
 from lumigrad.protos.wire import varint
 from lumigrad.server.core.call import Call
@@ -33,7 +34,7 @@ from lumigrad.server.engines.images import ImageFormats
 from lumigrad.server.engines.requests import Plan
 from lumigrad.server.engines.runner import Task
 from lumigrad.server.engines.spheres import SpherePlan
-from lumigrad.v1 import image_pb2, render_pb2, scene_pb2
+from lumigrad.v1 import image_pb2, render_pb2, scene_pb2, tensor_pb2
 
 _ENCODINGS: Mapping[int, str] = {
     image_pb2.IMAGE_FORMAT_UINT8: "levels",
@@ -45,6 +46,8 @@ _ENCODINGS: Mapping[int, str] = {
 # Kinds of requests for one scene that are kept.
 _MOST = 64
 _MOST_TOGETHER = 16
+# Regions whose replies are kept.
+_MOST_REGIONS = 256
 
 
 class Part(NamedTuple):
@@ -54,6 +57,11 @@ class Part(NamedTuple):
     offset: int
     shape: Sequence[int]
     dtype: np.dtype[Any]
+
+    @property
+    def end(self) -> int:
+        """The first byte after it."""
+        return self.offset + prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,7 @@ class PreparedRender:
             images have yet to be encoded, as files.
         head_bytes: Bytes that are drawn before the payload.
         parts: Outputs in the payload.
+        reply: Reply without payload; the places of outputs, unless they are files, are those in `parts`.
     """
 
     native: Any
@@ -82,6 +91,35 @@ class PreparedRender:
     message_bytes: float
     head_bytes: int
     parts: Sequence[Part]
+    reply: render_pb2.RenderReply
+    # Replies whose payload lies in a region of a lane, by its number.
+    _heads: dict[int, bytes] = field(default_factory=dict)
+
+    @property
+    def takes_region(self) -> bool:
+        """Whether all outputs go by a lane, so that they may share a region.
+
+        A reply with some of them in its message would differ from that to a first call.
+        """
+        sizes = [part.end - part.offset for part in self.parts]
+        are_alike = min(sizes) >= LEAST_BYTES or max(sizes) < LEAST_BYTES <= self.payload_bytes
+        return are_alike and not math.isinf(self.message_bytes)
+
+    def head_in(self, region: int) -> bytes:
+        """The bytes of a reply before its timings, where its payload lies in a region of a lane."""
+        head = self._heads.get(region)
+        if head is None:
+            reply = render_pb2.RenderReply()
+            reply.CopyFrom(self.reply)
+            for output in reply.outputs:
+                place = output.tensor.payload
+                output.tensor.region.CopyFrom(
+                    tensor_pb2.RegionSpan(region=region, offset=place.offset, length=place.length)
+                )
+            if len(self._heads) >= _MOST_REGIONS:
+                self._heads.clear()
+            head = self._heads[region] = reply.SerializeToString()
+        return head
 
     def arrays(self, drawn: bytes) -> dict[str, Array]:
         """The outputs in what was drawn, by name."""
@@ -135,13 +173,12 @@ def prepared_render(
         numbers: Numbers of the queue.
         is_cpu: Whether the CPU draws them.
     """
-    plan, reply, payload_bytes, cost = task.plan, example.reply, example.payload_bytes, example.cost
-    if not is_plain(plan, reply):
+    plan, cost = task.plan, example.cost
+    if not is_plain(plan, example.reply):
         return None
-    parts, head, message_bytes = _parts_of(plan, formats, reply), b"", math.inf
-    if any(formats.are_files(name) for name in plan.outputs):
-        payload_bytes = parts[-1].offset + prod(parts[-1].shape) * parts[-1].dtype.itemsize
-    else:
+    parts = _parts_of(plan, formats, example.reply)
+    reply, payload_bytes, head, message_bytes = _placed(example.reply, parts), parts[-1].end, b"", math.inf
+    if not any(formats.are_files(name) for name in plan.outputs):
         head = head_of(reply, payload_bytes)
         message_bytes = message_bytes_of(head, payload_bytes)
     places = [Place(part.name, encoding_of(formats, part.name), prod(part.shape), part.offset) for part in parts]
@@ -155,21 +192,29 @@ def prepared_render(
     native.demand(kind=numbers.of(cost.kind), batch=batch, fill=fill, bytes=cost.bytes)
     scene = task.scene or scene_pb2.SceneRef()
     return PreparedRender(
-        native, cost, payload_bytes, task.engine.name, scene, formats, message_bytes, len(head), parts
+        native, cost, payload_bytes, task.engine.name, scene, formats, message_bytes, len(head), parts, reply
     )
 
 
 def _parts_of(plan: Plan, formats: ImageFormats, reply: render_pb2.RenderReply) -> list[Part]:
-    """The places of outputs as in a reply; one after the other, if it has files, whose sizes vary."""
-    has_files, parts, end = any(formats.are_files(name) for name in plan.outputs), [], 0
+    """The places of outputs in a payload, where `PayloadWriter` writes them if none is a file or goes by a lane."""
+    parts: list[Part] = []
     for output in reply.outputs:
         is_file = formats.are_files(output.name)
         dtype = to_numpy(dtypes.UINT8 if is_file else output.tensor.dtype, output.name)
         shape = plan.output_shapes[output.name]
-        offset = -(-end // ALIGNMENT) * ALIGNMENT if has_files else output.tensor.payload.offset
+        offset = -(-parts[-1].end // ALIGNMENT) * ALIGNMENT if parts else 0
         parts.append(Part(output.name, offset, shape, dtype))
-        end = offset + prod(shape) * dtype.itemsize
     return parts
+
+
+def _placed(reply: render_pb2.RenderReply, parts: Sequence[Part]) -> render_pb2.RenderReply:
+    """A reply with outputs at the places of `parts`."""
+    placed = render_pb2.RenderReply()
+    placed.CopyFrom(reply)
+    for output, part in zip(placed.outputs, parts, strict=True):
+        output.tensor.payload.CopyFrom(tensor_pb2.Span(offset=part.offset, length=part.end - part.offset))
+    return placed
 
 
 @dataclass(frozen=True)
@@ -216,11 +261,7 @@ def sphere_inputs(plan: SpherePlan, tensors: Tensors) -> Inputs:
 
 def is_plain(plan: Plan, reply: render_pb2.RenderReply) -> bool:
     """Whether a Render is of a kind that native code draws."""
-    return (
-        (_are_plain_spheres(plan) or _are_plain_gaussians(plan))
-        and not reply.context_id
-        and all(output.tensor.WhichOneof("location") == "payload" for output in reply.outputs)
-    )
+    return (_are_plain_spheres(plan) or _are_plain_gaussians(plan)) and not reply.context_id
 
 
 def _are_plain_spheres(plan: Plan) -> bool:

@@ -166,6 +166,8 @@ def prepared_pass(
         return None
     if not is_plain(plan, reply) or any(formats.are_files(name) for name in plan.outputs):
         return None
+    if any(output.tensor.WhichOneof("location") != "payload" for output in reply.outputs):
+        return None
     named = render_pb2.RenderReply()
     named.CopyFrom(reply)
     named.context_id = _NAME

@@ -9,8 +9,11 @@ from functools import partial
 from typing import Any, NamedTuple
 from weakref import ReferenceType, ref
 
+import numpy as np
+
 from lumigrad.kernels._native import DrawingParts, Outcome, RenderJob, RenderRequest, ShortCall, read_render_request
 from lumigrad.protos.dtypes import Array
+from lumigrad.protos.lane_tensors import LEAST_BYTES
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import SceneNotFoundError, VersionMismatchError
 from lumigrad.server.core.streams import check_room
@@ -27,6 +30,7 @@ _LOOK_SECONDS = 0.01
 # The scene's id, its version, and the key of a request; a name instead of the id has the version `NAMED`.
 Kind = tuple[str, int, bytes]
 NAMED = -1
+_BYTES = np.dtype(np.uint8)
 
 
 class Lookup:
@@ -122,7 +126,7 @@ class PreparedCalls:
     def __call__(self, raw: bytes, call: Call, most_bytes: int) -> bytes | None:
         """Do so for a call of the general way, by a message with at most so many bytes of payload."""
         request = read_render_request(raw)
-        if request is None or call.lane_name or call.times.spans is not None:
+        if request is None or call.times.spans is not None:
             return None
         call.request = request
         found = self.look_up(call.tenant)(request.kind)
@@ -130,7 +134,9 @@ class PreparedCalls:
             return None
         prepared, room = found
         if isinstance(prepared, PreparedPass):
-            return self._passes.render(prepared, request, call, most_bytes)
+            return None if call.lane_name else self._passes.render(prepared, request, call, most_bytes)
+        if call.lane_name and prepared.payload_bytes >= LEAST_BYTES:
+            return self._draw_to_lane(prepared, request, room, call)
         if prepared.message_bytes > most_bytes:
             return None
         drawn = self._draw(prepared, request, room, call)
@@ -168,7 +174,27 @@ class PreparedCalls:
         """Return what finds the tenant's prepared Renders."""
         return (self._ways.get(tenant) or self._add_way(tenant)).look_up
 
-    def _draw(self, prepared: PreparedRender, request: RenderRequest, room: int, call: Call) -> bytes | None:
+    def _draw_to_lane(self, prepared: PreparedRender, request: RenderRequest, room: int, call: Call) -> bytes | None:
+        """Draw all outputs to one region of the call's lane; None: it has no room, or they do not go together."""
+        memory = call.lane.allocate((prepared.payload_bytes,), _BYTES) if prepared.takes_region else None
+        if memory is None:
+            return None
+        head = prepared.head_in(call.lane.region_of(memory))
+        drawn = self._draw(prepared, request, room, call, memory, head)
+        if drawn is not None:
+            call.lane.bytes_sent += prepared.payload_bytes
+        return drawn
+
+    def _draw(
+        self,
+        prepared: PreparedRender,
+        request: RenderRequest,
+        room: int,
+        call: Call,
+        memory: Array | None = None,
+        head: bytes = b"",
+    ) -> bytes | None:
+        """Draw to a message; or to memory that devices can write to, of which the message, with this head, tells."""
         runtime = self._tenants.of(call)
         account = runtime.payload_memory.account
         payload = account.take(call.tenant, prepared.payload_bytes) if prepared.native.takes(request) else None
@@ -179,12 +205,14 @@ class PreparedCalls:
             prepared.native,
             request,
             runtime.renderer,
-            staging(runtime, prepared.native),
+            staging(runtime, prepared.native, is_payload_pinned=memory is not None),
             payload,
             call.tenant,
             int(call.priority),
             call.deadline,
             room,
+            memory,
+            head,
         )
         call.job = job
         call.on_end(job.end)
@@ -209,7 +237,10 @@ class PreparedCalls:
         return way
 
 
-def staging(runtime: Runtime, native: Any) -> Any:
-    """Host memory for the outputs of a render on their way; None: it needs none."""
-    staged = runtime.renderer.staging_bytes(native)
+def staging(runtime: Runtime, native: Any, *, is_payload_pinned: bool = False) -> Any:
+    """Host memory for the outputs of a render on their way; None: it needs none.
+
+    Devices can write to a pinned payload, so that most outputs need none.
+    """
+    staged = runtime.renderer.staging_bytes(native, is_payload_pinned)
     return runtime.transfer.allocate(staged) if staged else None

@@ -68,6 +68,10 @@ class OpenLane(NoLane):
         self._made[region.memory.ctypes.data] = region
         return region.memory[:nbytes].view(dtype).reshape(shape)
 
+    def region_of(self, array: Array) -> int:
+        """Return the number of the region of an array from `allocate`."""
+        return self._made[array.ctypes.data].number
+
     def reader(self, payload: memoryview, limit_bytes: int, allocate: Allocate) -> PayloadReader:
         """Create a reader that copies tensors from the caller's regions."""
         return _UploadReader(payload, self, limit_bytes, allocate)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from lumigrad.client import Camera, Client
 from lumigrad.protos.service import SINGLE_REPLY
 from lumigrad.protos.streams import whole_frame
 from lumigrad.protos.tensors import PayloadWriter
@@ -16,6 +17,7 @@ from lumigrad.protos.wire import Frame
 from lumigrad.v1 import image_pb2, render_pb2
 from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
 from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
+from support.gaussians.clouds import post
 from support.workers.worker import WorkerProcess, worker
 
 # The shortcuts for Renders, which look at each, among them.
@@ -80,6 +82,22 @@ def test_a_long_render_of_a_known_kind_is_not_planned_again(process: WorkerProce
     # The second list may be the first call's.
     assert planned[0] and not planned[-1]
     client.close()
+
+
+@pytest.mark.parametrize("image_format", ["float32", "uint8"])
+def test_a_render_by_a_lane_of_a_known_kind_is_not_planned_again(process: WorkerProcess, image_format: str) -> None:
+    planned = []
+    with Client(process.target, lane="shared") as client:
+        scene = client.put(post())
+        for angle in range(3):
+            traces = process.log.count("files [")
+            camera = Camera.orbit((0, 0, 0), 4, angle, 20, width=768, height=480)
+            client.render(scene, camera, image_format=image_format)  # type: ignore[arg-type]
+            process.wait_for_log("files [", count=traces + 1)
+            files = re.findall(r"^files (\[.*\])$", process.log, re.MULTILINE)[-1]
+            planned.append("engines/gaussians.py" in files)
+            assert "shm/payload.py" in files
+    assert planned == [True, False, False]
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ class Frame {
     demand.priority = source_->priority;
     demand.deadline = deadline_;
     job_.emplace(source_->queue, render, std::move(request_.poses), source_->renderer, staging, std::move(demand),
-                 room_bytes, frame_head(request_.number, bound.reply_bytes));
+                 room_bytes, frame_head(request_.number, bound.reply_bytes()));
     return true;
   }
 

@@ -1,6 +1,7 @@
 // Python bindings of the renders of stored scenes: of requests that differ in their poses only.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -10,6 +11,7 @@
 #include <array>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -80,8 +82,7 @@ BoundRender bound_render(std::shared_ptr<const Render> render, const nb::bytes& 
   demand.views = static_cast<double>(render->views_count());
   demand.repeatable = true;
   const std::size_t tail_bytes = tail_of(render->stages(), 0, 0, {}, 0).size();
-  const std::size_t reply_bytes = head.size() + render->payload_bytes + tail_bytes;
-  return {std::move(render), {head.c_str(), head.size()}, nb::dict(arrays), std::move(demand), reply_bytes};
+  return {std::move(render), {head.c_str(), head.size()}, nb::dict(arrays), std::move(demand), tail_bytes};
 }
 
 BoundRender gaussian_render(const gaussians::Views& views, const gaussians::Settings& settings,
@@ -128,24 +129,33 @@ Clock::time_point time_of(double moment) {
 }
 
 BoundJob::BoundJob(Queue& queue, const nb::object& render, std::vector<CameraPose> poses, const Renderer& renderer,
-                   const nb::object& staging, Demand demand, std::int64_t room_bytes, std::string_view prefix)
+                   const nb::object& staging, Demand demand, std::int64_t room_bytes, std::string_view prefix,
+                   const std::optional<Outside>& outside)
     : queue_(queue), render_(render), stages_(nb::cast<const BoundRender&>(render).render->stages()) {
   const auto& bound = nb::cast<const BoundRender&>(render);
   if (!bound.render->takes(poses)) throw nb::value_error("request: expected one of the render's key");
-  const std::size_t bytes = prefix.size() + bound.reply_bytes;
+  const std::size_t payload_bytes = bound.render->payload_bytes;
+  const std::string_view head = outside ? outside->head : bound.head;
+  const std::size_t within = outside ? 0 : payload_bytes;
+  const std::size_t bytes = prefix.size() + head.size() + within + bound.tail_bytes;
   reply_ = nb::steal<nb::bytes>(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(bytes)));
   if (!reply_.is_valid()) throw nb::python_error();
   char* to = std::copy(prefix.begin(), prefix.end(), PyBytes_AS_STRING(reply_.ptr()));
-  to = std::copy(bound.head.begin(), bound.head.end(), to);
-  tail_ = static_cast<std::size_t>(to - PyBytes_AS_STRING(reply_.ptr())) + bound.render->payload_bytes;
+  to = std::copy(head.begin(), head.end(), to);
+  tail_ = bytes - bound.tail_bytes;
+  if (outside) {
+    outside_ = outside->memory;
+    if (outside_.size() < payload_bytes) throw nb::value_error("memory: expected the payload's bytes");
+    to = reinterpret_cast<char*>(outside_.data());
+  }
   bound.render->clear_gaps(to);
   char* staged = nullptr;
-  if (const std::size_t needed = renderer.staging_bytes(*bound.render); needed > 0) {
-    staging_ = nb::cast<nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>>(staging);
+  if (const std::size_t needed = renderer.staging_bytes(*bound.render, outside.has_value()); needed > 0) {
+    staging_ = nb::cast<HostBytes>(staging);
     if (staging_.size() < needed) throw nb::value_error("staging: expected the renderer's staging_bytes");
     staged = reinterpret_cast<char*>(staging_.data());
   }
-  job_ = renderer.job(std::move(demand), {bound.render, std::move(poses), to, staged});
+  job_ = renderer.job(std::move(demand), {bound.render, std::move(poses), to, staged, outside.has_value()});
   job_->room_bytes = room_bytes;
 }
 
@@ -169,6 +179,7 @@ Outcome BoundJob::settle() {
     reply_.inc_ref();
     render_.inc_ref();
     nb::cast(staging_).release();
+    nb::cast(outside_).release();
   }
   return outcome_;
 }
@@ -177,7 +188,7 @@ nb::object BoundJob::take_reply() {
   if (outcome_ != Outcome::kDone) return nb::none();
   nb::object reply = std::move(reply_);
   render_.reset();
-  staging_ = {};
+  staging_ = outside_ = {};
   return reply;
 }
 
@@ -215,8 +226,9 @@ namespace {
 class CallJob : public BoundJob {
  public:
   CallJob(Queue& queue, const nb::object& render, const BoundRequest& request, const Renderer& renderer,
-          const nb::object& staging, const nb::object& payload, Demand demand, std::int64_t room_bytes)
-      : BoundJob(queue, render, request.request.poses, renderer, staging, std::move(demand), room_bytes),
+          const nb::object& staging, const nb::object& payload, Demand demand, std::int64_t room_bytes,
+          const std::optional<Outside>& outside)
+      : BoundJob(queue, render, request.request.poses, renderer, staging, std::move(demand), room_bytes, {}, outside),
         payload_(payload) {}
 
   // Waits for the job, whose call has arrived at `arrived`, and completes its reply.
@@ -276,24 +288,33 @@ void bind_serving_renders(nb::module_& m) {
           },
           nb::kw_only(), "kind"_a, "batch"_a, "fill"_a, "bytes"_a,
           "What the queue has to know of each; before the first job.");
-  nb::class_<Renderer>(m, "Renderer").def("staging_bytes", [](const Renderer& renderer, const BoundRender& bound) {
-    return renderer.staging_bytes(*bound.render);
-  });
+  nb::class_<Renderer>(m, "Renderer")
+      .def(
+          "staging_bytes",
+          [](const Renderer& renderer, const BoundRender& bound, bool is_payload_pinned) {
+            return renderer.staging_bytes(*bound.render, is_payload_pinned);
+          },
+          "render"_a, "is_payload_pinned"_a = false);
   m.def("cpu_renderer", &make_cpu_renderer);
   nb::class_<CallJob>(m, "RenderJob")
       .def(
           "__init__",
           [](CallJob* self, Queue& queue, const nb::object& render, const BoundRequest& request,
              const Renderer& renderer, const nb::object& staging, const nb::object& payload, std::string tenant,
-             int priority, double deadline, std::int64_t room_bytes) {
+             int priority, double deadline, std::int64_t room_bytes, const std::optional<HostBytes>& memory,
+             const nb::bytes& head) {
             Demand demand = nb::cast<const BoundRender&>(render).demand;
             demand.tenant = std::move(tenant);
             demand.priority = priority;
             demand.deadline = time_of(deadline);
-            new (self) CallJob(queue, render, request, renderer, staging, payload, std::move(demand), room_bytes);
+            std::optional<Outside> outside;
+            if (memory) outside = Outside{*memory, {head.c_str(), head.size()}};
+            new (self)
+                CallJob(queue, render, request, renderer, staging, payload, std::move(demand), room_bytes, outside);
           },
           nb::keep_alive<1, 2>(), "queue"_a, "render"_a, "request"_a, "renderer"_a, "staging"_a.none(), "payload"_a,
-          "tenant"_a, "priority"_a, "deadline"_a, "room_bytes"_a)
+          "tenant"_a, "priority"_a, "deadline"_a, "room_bytes"_a, "memory"_a = nb::none(), "head"_a = nb::bytes(""),
+          "Draws to `memory`, if there is one, which any device can write to, and replies with `head` and timings.")
       .def("run", &CallJob::run, "arrived"_a)
       .def("end", &CallJob::end)
       .def_prop_ro("has_started", &CallJob::has_started)

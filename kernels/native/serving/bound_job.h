@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -27,7 +28,10 @@ struct BoundRender {
   nb::dict arrays;
   // Demand without tenant, priority and deadline.
   Demand demand;
-  std::size_t reply_bytes;
+  // Bytes after the payload.
+  std::size_t tail_bytes;
+
+  std::size_t reply_bytes() const { return head.size() + render->payload_bytes + tail_bytes; }
 };
 
 // A request of bytes that Python holds as long as this.
@@ -37,6 +41,14 @@ struct BoundRequest {
   RenderRequest request;
 };
 
+using HostBytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// The memory of a payload that lies outside of its reply, and the bytes of the reply before its timings.
+struct Outside {
+  HostBytes memory;
+  std::string_view head;
+};
+
 // Moment by Python's time.monotonic; far ones are none.
 Clock::time_point time_of(double moment);
 
@@ -44,9 +56,11 @@ Clock::time_point time_of(double moment);
 // say otherwise.
 class BoundJob {
  public:
-  // `render` is a BoundRender; `prefix` comes before its reply.
+  // `render` is a BoundRender; `prefix` comes before its reply. Devices can write to the memory `outside`, which the
+  // job keeps.
   BoundJob(Queue& queue, const nb::object& render, std::vector<CameraPose> poses, const Renderer& renderer,
-           const nb::object& staging, Demand demand, std::int64_t room_bytes, std::string_view prefix = {});
+           const nb::object& staging, Demand demand, std::int64_t room_bytes, std::string_view prefix = {},
+           const std::optional<Outside>& outside = {});
 
   // Submits and awaits, without the interpreter's lock; a small job runs on this thread while the device is
   // idle.
@@ -81,7 +95,7 @@ class BoundJob {
   nb::object render_;
   const RenderStages& stages_;
   nb::bytes reply_;
-  nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> staging_;
+  HostBytes staging_, outside_;
   std::shared_ptr<RenderJob> job_;
   std::size_t tail_ = 0;
   Outcome outcome_ = Outcome::kPending;

@@ -145,7 +145,7 @@ class SphereJob final : public CpuJob {
 
 class CpuRenderer final : public Renderer {
  public:
-  std::size_t staging_bytes(const Render&) const override { return 0; }
+  std::size_t staging_bytes(const Render&, bool) const override { return 0; }
   std::shared_ptr<RenderJob> job(Demand demand, Request request) const override {
     if (dynamic_cast<const SphereRender*>(request.render.get()) != nullptr) {
       return std::make_shared<SphereJob>(std::move(demand), std::move(request), scratch_);

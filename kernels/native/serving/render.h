@@ -125,6 +125,8 @@ struct Request {
   std::vector<CameraPose> poses;
   char* payload;
   char* staging;  // Memory of Renderer::staging_bytes, pinned if it can be.
+  // Whether the device can write to the payload, where an output is sent as the kernels write it.
+  bool is_payload_pinned = false;
 };
 
 // A request in the queue.
@@ -145,8 +147,9 @@ class RenderJob : public NativeJob, public Request {
 class Renderer {
  public:
   virtual ~Renderer() = default;
-  // The memory that the outputs of a job need on the host beside the payload.
-  virtual std::size_t staging_bytes(const Render& render) const = 0;
+  // The memory that the outputs of a job need on the host beside the payload, to which the device can write if it is
+  // pinned.
+  virtual std::size_t staging_bytes(const Render& render, bool is_payload_pinned) const = 0;
   virtual std::shared_ptr<RenderJob> job(Demand demand, Request request) const = 0;
 };
 

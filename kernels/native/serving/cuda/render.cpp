@@ -35,6 +35,10 @@ Output as_written(const Render& render, const Output& output) {
   return written;
 }
 
+bool is_sent_as_written(const Render& render, const Output& output) {
+  return as_written(render, output).encoding == output.encoding;
+}
+
 class CudaJob : public RenderJob {
  public:
   CudaJob(Demand demand, Request request, std::shared_ptr<Device> device)
@@ -70,7 +74,7 @@ class CudaJob : public RenderJob {
     const Clock::time_point begun = Clock::now();
     const DeviceGuard guard(device_->streams.device);
     queued_->copied->wait();
-    encode_all(*render, staging, payload);
+    if (staging != nullptr) encode_all(*render, staging, payload, is_payload_pinned);
     for (const DeviceTimer& timer : queued_->timers) {
       add_times(timer, render->stages(), times.stages.data(), share_);
     }
@@ -94,17 +98,22 @@ class CudaJob : public RenderJob {
   const std::shared_ptr<Device> device_;
 
  private:
-  // Copies each job's part of the outputs to its staging memory, beside the kernels of the next batch.
+  // Copies each job's part of the outputs to its staging memory, or to its payload, beside the kernels of the next
+  // batch.
   void copy(std::span<NativeJob* const> batch, Queued& queued) const {
     const Streams& streams = device_->streams;
     DeviceEvent(streams.kernels).delay(streams.copies);
     for (std::size_t i = 0; i < batch.size(); ++i) {
-      char* to = static_cast<CudaJob*>(batch[i])->staging;
+      const Request& request = *static_cast<CudaJob*>(batch[i]);
+      char* staged = request.staging;
       for (std::size_t k = 0; k < render->outputs.size(); ++k) {
-        const std::size_t bytes = device_bytes_of(*render, render->outputs[k]);
+        const Output& output = render->outputs[k];
+        const std::size_t bytes = device_bytes_of(*render, output);
+        const bool is_direct = request.is_payload_pinned && is_sent_as_written(*render, output);
+        char* to = is_direct ? request.payload + output.offset : staged;
         check(cudaMemcpyAsync(to, queued.outputs[k].data() + i * bytes, bytes, cudaMemcpyDeviceToHost, streams.copies),
               "copying to the host");
-        to += bytes;
+        if (!is_direct) staged += bytes;
       }
     }
     queued.copied = std::make_unique<DeviceEvent>(streams.copies);
@@ -159,7 +168,13 @@ class CudaRenderer final : public Renderer {
  public:
   explicit CudaRenderer(const Streams& streams) : device_(std::make_shared<Device>(streams)) {}
 
-  std::size_t staging_bytes(const Render& render) const override { return device_bytes_of(render); }
+  std::size_t staging_bytes(const Render& render, bool is_payload_pinned) const override {
+    std::size_t bytes = 0;
+    for (const Output& output : render.outputs) {
+      if (!is_payload_pinned || !is_sent_as_written(render, output)) bytes += device_bytes_of(render, output);
+    }
+    return bytes;
+  }
   std::shared_ptr<RenderJob> job(Demand demand, Request request) const override {
     if (dynamic_cast<const SphereRender*>(request.render.get()) != nullptr) {
       return std::make_shared<SphereJob>(std::move(demand), std::move(request), device_);
@@ -181,10 +196,11 @@ std::size_t device_bytes_of(const Render& render) {
   return bytes;
 }
 
-void encode_all(const Render& render, const char* from, char* payload) {
+void encode_all(const Render& render, const char* from, char* payload, bool has_written) {
   for (const Output& output : render.outputs) {
     const Output written = as_written(render, output);
-    if (written.encoding == output.encoding) {
+    if (is_sent_as_written(render, output)) {
+      if (has_written) continue;
       std::memcpy(payload + output.offset, from, output.bytes());
     } else {
       encode(output, from, payload + output.offset);

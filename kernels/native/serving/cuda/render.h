@@ -13,8 +13,9 @@ namespace lumigrad::serving {
 // The size of an output as the kernels write it, and of all of them: levels of colours or values of four bytes.
 std::size_t device_bytes_of(const Render& render, const Output& output);
 std::size_t device_bytes_of(const Render& render);
-// Converts the outputs, one after the other as the kernels have written them, into a payload.
-void encode_all(const Render& render, const char* from, char* payload);
+// Converts the outputs, one after the other as the kernels have written them, into a payload. Where the payload has
+// outputs that are sent as they are written, these are not among them.
+void encode_all(const Render& render, const char* from, char* payload, bool has_written = false);
 
 std::shared_ptr<Renderer> make_cuda_renderer(const Streams& streams);
 

@@ -1,0 +1,80 @@
+"""Repeated Renders whose images go by a lane answer as first ones, and as those by the stream: bit by bit."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from lumigrad.v1 import image_pb2, render_pb2
+from support.backends import emulation
+from support.calls.answers import UNKNOWN, Asker
+from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
+from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
+from support.calls.repeats import assert_same
+from support.workers.worker import WorkerProcess, worker
+
+FORMATS = (
+    image_pb2.IMAGE_FORMAT_FLOAT32,
+    image_pb2.IMAGE_FORMAT_UINT8,
+    image_pb2.IMAGE_FORMAT_FLOAT16,
+    image_pb2.IMAGE_FORMAT_PNG,
+)
+# Outputs and sizes: one large image, two, a large and a small one, two that are large together, some small ones.
+IMAGES = (
+    (("color",), (400, 300)),
+    (("color", "alpha"), (512, 400)),
+    (("color", "alpha"), (300, 200)),
+    (("color", "alpha"), (170, 120)),
+    (("color", "alpha"), (64, 48)),
+)
+
+
+@pytest.fixture(scope="module", params=["cpu", "emulation"])
+def process(request: pytest.FixtureRequest) -> Iterator[WorkerProcess]:
+    is_emulated = request.param == "emulation"
+    if is_emulated:
+        emulation.load("_emulation")
+    with worker("--device", "cpu", emulated=is_emulated) as started:
+        yield started
+
+
+@pytest.mark.parametrize("is_sphere", [False, True])
+def test_images_by_a_lane_are_the_same(client: RawClient, asker: Asker, is_sphere: bool) -> None:
+    cloud, spec_for = (sphere_cloud(60), spec_of) if is_sphere else (gaussian_cloud(60), gaussian_spec)
+    scene_id = client.put(cloud).scene.scene_id
+    for (outputs, size), form in itertools.product(IMAGES, FORMATS):
+        for view in range(3):
+            spec = spec_for(opencv_camera(*size, x=0.1 * view), scene_id=scene_id, outputs=outputs)
+            formats = [image_pb2.OutputFormat(name="color", format=form)]
+            raw = render_pb2.RenderRequest(spec=spec, formats=formats).SerializeToString()
+            found = asker.ask(raw, "lane")
+            assert found.is_ok
+            assert_same(found, asker.ask(UNKNOWN + raw, "lane"), raw)
+            assert found.values == asker.ask(UNKNOWN + raw, "stream").values
+
+
+def test_kinds_that_were_prepared_by_one_way_are_known_to_the_other(client: RawClient, asker: Asker) -> None:
+    scene_id = client.put(gaussian_cloud(60, seed=3)).scene.scene_id
+    for number, ways in enumerate((("lane", "stream"), ("stream", "lane"))):
+        for view, way in enumerate((*ways, *ways)):
+            camera = opencv_camera(300 + number, 300, x=0.1 * view)
+            spec = gaussian_spec(camera, scene_id=scene_id, outputs=("color", "alpha"))
+            raw = render_pb2.RenderRequest(spec=spec).SerializeToString()
+            found = asker.ask(raw, way)
+            assert found.is_ok
+            assert_same(found, asker.ask(UNKNOWN + raw, way), raw)
+
+
+def test_lost_lanes_are_refused_as_in_a_first_call(process: WorkerProcess, client: RawClient, asker: Asker) -> None:
+    spec = gaussian_spec(opencv_camera(400, 300), scene_id=client.put(gaussian_cloud(60)).scene.scene_id)
+    raw = render_pb2.RenderRequest(spec=spec).SerializeToString()
+    before = process.metric("lumigrad_lane_bytes")
+    expected = asker.ask(raw, "lane")
+    asker._lane.offer.token = bytes(16)
+    found = asker.ask(raw, "lane")
+    assert expected.is_ok and found.code == "FAILED_PRECONDITION"
+    assert_same(found, asker.ask(UNKNOWN + raw, "lane"), raw)
+    assert process.metric("lumigrad_lane_bytes") <= before + np.prod((400, 300, 3, 4)) * 2

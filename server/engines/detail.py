@@ -81,11 +81,14 @@ class Cut:
         """The number of Gaussians."""
         return int(self.counts.sum())
 
-    def index(self) -> torch.Tensor:
-        """[rows] int64, the number of each Gaussian among all rows of the scene; it rises."""
+    def numbers(self, rows: torch.Tensor) -> torch.Tensor:
+        """[M] int64, the numbers among all rows of the scene of some Gaussians of the cut, whose rows [M] rise."""
         counts, pages = self.counts, self.pages
-        starts = self.table.starts[pages, self.levels[pages]]
-        return torch.from_numpy(np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum()))
+        begins = np.cumsum(counts) - counts
+        offsets = torch.from_numpy(self.table.starts[pages, self.levels[pages]] - begins).to(rows.device)
+        ends = torch.from_numpy(begins + counts).to(rows.device)
+        drawn = torch.searchsorted(rows, ends).diff(prepend=ends.new_zeros(1))
+        return rows + offsets.repeat_interleave(drawn, output_size=len(rows))
 
 
 def chosen(table: LevelTable, cameras: Sequence[Camera], detail: Detail) -> tuple[npt.NDArray[np.int8], Floats, int]:

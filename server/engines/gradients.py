@@ -111,7 +111,7 @@ def formatted(
     if message.sparse:
         assert touched is not None
         index = touched.flatten().nonzero().flatten()
-        gradients["index"] = index if cut is None else cut.index().to(index.device)[index]
+        gradients["index"] = index if cut is None else cut.numbers(index)
     for name, gradient in result.gradients.items():
         if name not in row_gradients:
             gradients[name] = gradient

@@ -125,10 +125,13 @@ def backward_steps(
     output_gradients: Mapping[str, torch.Tensor],
     wanted: Sequence[str] | None = None,
     into: Mapping[str, torch.Tensor] | None = None,
+    *,
+    touched_only: bool = False,
 ) -> Steps[Backward]:
     """Do what `backward` does in steps, between which others may run on the same thread, but with other states.
 
-    Gradients of the scene's tensors are written to the tensors of `into`, by name; others are allocated.
+    Gradients of the scene's tensors are written to the tensors of `into`, by name; others are allocated. With
+    `touched_only` their rows that are not `touched` may be undefined, which saves memory of large scenes.
     """
     if not isinstance(state, State):
         raise ArgumentError("state", "the state of a forward with retain=True", type(state).__name__)
@@ -155,7 +158,7 @@ def backward_steps(
         **{f"to_{name}": tensor for name, tensor in {**native, **sums}.items()},
         "touched": native_shape(state.gaussians, "opacities", touched),
     }
-    times = yield from engine_for(device).backward(state.kept, state.views, state.native_settings, arrays)
+    times = yield from engine_for(device).backward(state.kept, state.views, state.native_settings, arrays, touched_only)
     if "background" in tensors and not state.background_per_camera:
         # One view after the other, which native code repeats to the last bit.
         tensors["background"] = reduce(torch.add, tensors["background"])

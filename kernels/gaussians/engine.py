@@ -38,8 +38,8 @@ class Engine(Protocol):
         Of the images only `rows`, from the first to before the second, are wanted; None: all.
         """
 
-    def backward(self, kept: Any, views: Any, settings: Any, arrays: Arrays) -> Steps[Stages]:
-        """Writes the gradients of the views to the given arrays."""
+    def backward(self, kept: Any, views: Any, settings: Any, arrays: Arrays, touched_only: bool) -> Steps[Stages]:
+        """Writes the gradients of the views to the given arrays; with `touched_only` perhaps not all other rows."""
 
 
 class CpuEngine:
@@ -71,15 +71,15 @@ class CpuEngine:
             self._scratch.drop_lists()
         return kept if retain else None, stages
 
-    def backward(self, kept: Any, views: Any, settings: Any, arrays: Arrays) -> Steps[Stages]:
-        """Writes the gradients of the views to the given arrays."""
+    def backward(self, kept: Any, views: Any, settings: Any, arrays: Arrays, touched_only: bool) -> Steps[Stages]:
+        """Writes the gradients of the views to the given arrays; with `touched_only` perhaps not all other rows."""
         stages = Stages()
         try:
             for view in range(len(views)):
                 yield
                 _native.gaussian_blend_backward(self._workspace, kept, views, view, settings, **arrays)
                 stages.views.append(self._times())
-            _native.gaussian_project_backward(self._workspace, kept, views, settings, **arrays)
+            _native.gaussian_project_backward(self._workspace, kept, views, settings, touched_only, **arrays)
         finally:
             self._workspace.drop_rows()
         stages.views.append(self._times())
@@ -114,8 +114,8 @@ class CudaEngine:
         times = [run(self.session, self._current_stream(), kept, views, settings, **arrays) for run in runs]
         return kept if retain else None, Stages([_stages_of(each) for each in times])
 
-    def backward(self, kept: Any, views: Any, settings: Any, arrays: Arrays) -> Steps[Stages]:
-        """Queues the differentiation of the views."""
+    def backward(self, kept: Any, views: Any, settings: Any, arrays: Arrays, touched_only: bool) -> Steps[Stages]:
+        """Queues the differentiation of the views, of all rows."""
         yield
         run = self._native.gaussian_cuda_backward
         times = run(self.session, self._current_stream(), kept, views, settings, **arrays)

@@ -79,6 +79,7 @@ class Engine:
         shared: The parts that a state shares with others and does not count.
         levels: The images that a forward pass writes as levels where `into` has uint8 for them.
         rows: The shapes of the gradients of a state that a backward pass writes where an argument `into` has room.
+        skips_untouched: Whether a backward pass has an argument `touched_only`: rows without a gradient stay undefined.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Engine:
     shared: Callable[[Any], Collection[Sized]] = lambda _: ()
     levels: Collection[str] = ()
     rows: Callable[[Any], Shapes] = lambda _: {}
+    skips_untouched: bool = False
 
     def forward(
         self,

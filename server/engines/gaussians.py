@@ -482,5 +482,6 @@ GAUSSIANS = RenderEngine(
     gaussians.backward_steps,
     levels=("color",),
     rows=lambda state: shapes_of(state.gaussians.tensors()),
+    skips_untouched=True,
     plan=gaussian_plan,
 )

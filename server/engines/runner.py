@@ -183,9 +183,11 @@ class EngineRunner:
     ) -> Steps[Delivery[Gradients]]:
         """Differentiate a forward pass that was retained, in steps."""
         task, before_view = retained.task, self._transfer.paced(call.check)
-        state, options = retained.state, {}
+        state, options = retained.state, dict[str, Any]()
         if self._transfer.is_cpu and wanted.is_plain:
             options = _rooms(task.engine.rows(state), wanted.names, call.lane)
+        elif wanted.format.sparse and task.engine.skips_untouched:
+            options = {"touched_only": True}
         with arguments_of("spec"):
             steps = task.engine.backward_steps(state, output_gradients, wanted.names, **options)
             result = yield from _checked(steps, before_view)

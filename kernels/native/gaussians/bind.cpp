@@ -210,14 +210,15 @@ void blend_backward(Workspace& workspace, Pass& pass, const Views& views, int vi
       .blend_backward(views.views.data(), view, settings, scene, upstream, gradients, pass, workspace);
 }
 
-void project_backward(Workspace& workspace, Pass& pass, const Views& views, const Settings& settings,
+void project_backward(Workspace& workspace, Pass& pass, const Views& views, const Settings& settings, bool touched_only,
                       const nb::kwargs& arrays) {
   const Scene scene = make_scene(views, arrays);
   const Upstream upstream = make_upstream(arrays);
   const Gradients gradients = make_gradients(arrays);
   nb::gil_scoped_release unlocked;
   cpu_engine(current_isa())
-      .project_backward(views.views.data(), views.count(), settings, scene, upstream, gradients, pass, workspace);
+      .project_backward(views.views.data(), views.count(), settings, scene, upstream, gradients, touched_only, pass,
+                        workspace);
 }
 
 void bind_settings(nb::module_& m) {
@@ -269,7 +270,8 @@ void bind_gaussians(nb::module_& m) {
   m.def("gaussian_find_ids", &find_ids, "workspace"_a, "state"_a, "views"_a, "view"_a, "settings"_a, "arrays"_a);
   m.def("gaussian_blend_backward", &blend_backward, "workspace"_a, "state"_a, "views"_a, "view"_a, "settings"_a,
         "arrays"_a);
-  m.def("gaussian_project_backward", &project_backward, "workspace"_a, "state"_a, "views"_a, "settings"_a, "arrays"_a);
+  m.def("gaussian_project_backward", &project_backward, "workspace"_a, "state"_a, "views"_a, "settings"_a,
+        "touched_only"_a, "arrays"_a);
 }
 
 }  // namespace lumigrad

@@ -4,14 +4,14 @@
 
 #include <stdexcept>
 
-#define LUMIGRAD_DECLARE_GAUSSIANS(isa)                                                                            \
-  namespace isa {                                                                                                  \
-  void forward_view(const View*, int, const Settings&, const Scene&, const Outputs&, Pass&, Workspace&);           \
-  void blend_backward(const View*, int, const Settings&, const Scene&, const Upstream&, const Gradients&, Pass&,   \
-                      Workspace&);                                                                                 \
-  void project_backward(const View*, int, const Settings&, const Scene&, const Upstream&, const Gradients&, Pass&, \
-                        Workspace&);                                                                               \
-  void find_ids(const View*, int, const Settings&, const Scene&, int32_t*, Pass&, Workspace&);                     \
+#define LUMIGRAD_DECLARE_GAUSSIANS(isa)                                                                           \
+  namespace isa {                                                                                                 \
+  void forward_view(const View*, int, const Settings&, const Scene&, const Outputs&, Pass&, Workspace&);          \
+  void blend_backward(const View*, int, const Settings&, const Scene&, const Upstream&, const Gradients&, Pass&,  \
+                      Workspace&);                                                                                \
+  void project_backward(const View*, int, const Settings&, const Scene&, const Upstream&, const Gradients&, bool, \
+                        Pass&, Workspace&);                                                                       \
+  void find_ids(const View*, int, const Settings&, const Scene&, int32_t*, Pass&, Workspace&);                    \
   }
 
 namespace lumigrad::gaussians {

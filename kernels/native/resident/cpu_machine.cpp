@@ -74,7 +74,7 @@ class CpuMachine final : public Machine {
       engine.blend_backward(d.views, view, *d.settings, scene, upstream, to, kept_->pass, kept_->gaussians);
       kept_->add_stages();
     }
-    engine.project_backward(d.views, d.count, *d.settings, scene, upstream, to, kept_->pass, kept_->gaussians);
+    engine.project_backward(d.views, d.count, *d.settings, scene, upstream, to, false, kept_->pass, kept_->gaussians);
     kept_->add_stages();
   }
   void image_loss(const training::ImageLoss& loss, double* values) override {

@@ -157,6 +157,27 @@ def test_calls_that_take_turns_do_not_meet(retain: bool, scenes: int) -> None:
             assert all(torch.equal(result.gradients[name], value) for name, value in wanted.items())
 
 
+@pytest.mark.parametrize("views", [1, 3])
+def test_gradients_of_what_was_touched_alone_are_the_same(views: int) -> None:
+    """Rows that took part in no pixel are not written where sixteen neighbours are alike."""
+    shown = scene()
+    tensors = {name: torch.cat([tensor, tensor]) for name, tensor in shown.tensors().items()}
+    # The second half is behind the cameras.
+    tensors["means"][len(shown.means) :, 2] -= 1000.0
+    both = Gaussians(**tensors)
+    state = forward(both, cameras(views), Settings(), retain=True).state
+    upstream = {"color": torch.rand(views, 24, 32, 3, generator=torch.Generator().manual_seed(2))}
+    whole = backward(state, upstream)
+    unwritten = {name: torch.full_like(tensor, torch.nan) for name, tensor in both.tensors().items()}
+    found = complete(backward_steps(state, upstream, into=unwritten, touched_only=True))
+    assert torch.equal(found.touched, whole.touched)
+    is_touched = whole.touched.bool()
+    assert 0 < is_touched.sum() < len(is_touched)
+    for name, expected in whole.gradients.items():
+        assert torch.equal(found.gradients[name][is_touched], expected[is_touched]), name
+        assert found.gradients[name].isnan().any(), name
+
+
 def test_each_step_has_the_colors_of_its_views() -> None:
     colors = torch.rand(4, 40, 2, generator=torch.Generator().manual_seed(5))
     steps = forward_steps(scene(sh=None, colors=colors), cameras(4), Settings())

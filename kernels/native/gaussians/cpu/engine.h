@@ -118,9 +118,10 @@ struct CpuEngine {
   // Sums over the pixels of one view into its state's rows; writes this view's Gradients::background, and no others.
   void (*blend_backward)(const View* views, int view, const Settings&, const Scene&, const Upstream&, const Gradients&,
                          Pass&, Workspace&);
-  // Turns the rows of all views into all other Gradients, each written whole; after blend_backward of every view.
+  // Turns the rows of all views into all other Gradients, each written whole; after blend_backward of every view. With
+  // `touched_only`, rows of the scene's tensors whose Gradients::touched is 0 may stay as they were.
   void (*project_backward)(const View* views, int view_count, const Settings&, const Scene&, const Upstream&,
-                           const Gradients&, Pass&, Workspace&);
+                           const Gradients&, bool touched_only, Pass&, Workspace&);
 };
 
 CpuEngine cpu_engine(Isa isa);

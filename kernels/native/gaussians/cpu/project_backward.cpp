@@ -19,6 +19,7 @@ struct Task {
   const ViewData* data;  // [V]
   const RowData* rows;   // [V]
   bool poses;            // Sums over the Gaussians are wanted.
+  bool touched_only;     // Rows without a gradient may stay as they are.
 };
 
 // Rows [kRecordFloats] of the Gaussians in `mask`, by column; zero elsewhere.
@@ -340,6 +341,7 @@ void chunk_backward(const Task& t, int scene_number, int slice, int64_t local, i
   if (t.to.touched != nullptr) {
     for (int i = 0; i < used; ++i) t.to.touched[first + i] = static_cast<int32_t>(any_view >> i & 1u);
   }
+  if (any_view == 0 && t.touched_only) return;
   Gradients to = t.to;
   if (!colors) to.sh = to.colors = nullptr;
   write_columns(to, any_view != 0 ? &columns : nullptr, scene.sh != nullptr, width, first, used);
@@ -368,7 +370,7 @@ void add_ray_totals(int view_count, const Scene& scene, const Gradients& to, Pas
 }  // namespace
 
 void project_backward(const View* views, int view_count, const Settings& settings, const Scene& scene,
-                      const Upstream& up, const Gradients& to, Pass& pass, Workspace& w) {
+                      const Upstream& up, const Gradients& to, bool touched_only, Pass& pass, Workspace& w) {
   StageClock clock(w.milliseconds);
   std::vector<ViewData> data;
   std::vector<RowData> rows;
@@ -378,7 +380,7 @@ void project_backward(const View* views, int view_count, const Settings& setting
   }
   const bool sums_wanted = to.poses != nullptr || to.normals != nullptr || to.intrinsics != nullptr ||
                            to.projection != nullptr || to.sensors != nullptr;
-  const Task task{views, view_count, settings, scene, up, to, data.data(), rows.data(), sums_wanted};
+  const Task task{views, view_count, settings, scene, up, to, data.data(), rows.data(), sums_wanted, touched_only};
   const int parts = parts_of(scene.count);
   const int width = (scene.sh != nullptr ? scene.coefficients : 1) * scene.channels + kLanes;
   float* columns = w.scratch.ensure<float>(static_cast<std::size_t>(width) * kLanes * parts);

@@ -187,7 +187,7 @@ class CpuBackward final : public BackwardJob {
                             workspace);
       add_times();
     }
-    engine.project_backward(render.views.data(), views, render.settings, scene, upstream, gradients, pass_->pass,
+    engine.project_backward(render.views.data(), views, render.settings, scene, upstream, gradients, false, pass_->pass,
                             workspace);
     add_times();
     const Clock::time_point done = Clock::now();

@@ -81,9 +81,11 @@ class EngineService(ABC):
         receiver = Receiver(frames, call)
         payload = self._outputs(receiver, call, reply)
         try:
+            if reply.context_id:
+                call.check()
             yield from timed(reply, payload, receiver.expect_end, call)
         except BaseException:
-            # A caller that does not read the whole reply will not use the state.
+            # A caller that has gone, or does not read the whole reply, will not use the state.
             self._tenants.of(call).contexts.release(reply.context_id)
             raise
 

@@ -28,6 +28,7 @@ from lumigrad.kernels._native import (
 )
 from lumigrad.protos.chunks import LARGEST_MESSAGE_BYTES, SHORT_BYTES
 from lumigrad.protos.dtypes import Array
+from lumigrad.protos.lane_tensors import LeasedRegion
 from lumigrad.protos.lanes import LANE_METADATA
 from lumigrad.protos.service import MESSAGE_BYTES
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
@@ -70,9 +71,9 @@ class NoLane:
         """Allocate an array of the reply in shared memory, which the device can write to; None: not possible."""
         return None
 
-    def region_of(self, array: Array) -> int:
-        """Return the number of the region of an array from `allocate`."""
-        raise NotImplementedError
+    def lease(self, nbytes: int) -> LeasedRegion | None:
+        """Lease a region of the reply, of at least so many bytes, which the device can write to; None: not possible."""
+        return None
 
     def reader(self, payload: memoryview, limit_bytes: int, allocate: Allocate) -> PayloadReader:
         """Create the reader of a request's tensors; those outside of the payload may have `limit_bytes` in all."""

@@ -195,6 +195,8 @@ class CallHandler:
             self._calls[call] = _Open(short.arrived, short, short.context, short.is_announced)
         short.hand_over()
         call.on_end(lambda: self._forget(call))
+        if call.lane_name:
+            call.lane = self._lane_of(call)
         if short.why_cancelled:
             call.cancel(short.why_cancelled)
         if self._is_ended:

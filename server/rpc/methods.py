@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -11,7 +12,7 @@ import grpc
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from lumigrad.kernels._native import ShortCall, ShortCalls
+from lumigrad.kernels._native import ShortCall
 from lumigrad.protos.chunks import LARGEST_MESSAGE_BYTES, SHORT_BYTES
 from lumigrad.protos.service import SERVICE_NAMES, SINGLE_REPLY, Method, methods
 from lumigrad.protos.wire import Frame, parse
@@ -143,9 +144,11 @@ class Methods:
                     del error
 
         early: Early | None = getattr(shortcut, "answer", None)
+        takes_lanes: bool = getattr(shortcut, "takes_lanes", False)
         if early is None or handler.is_traced:
             return single
-        return _short_entry(handler.shorts, name, handler.authenticate, early, single, go_on)
+        admit = partial(handler.shorts.admit, name, takes_lanes=takes_lanes)
+        return _short_entry(admit, handler.authenticate, early, single, go_on)
 
     def _wrap_stream(
         self,
@@ -217,17 +220,20 @@ def _writer(method: Method) -> Callable[[Any], bytes]:
 
 
 def _short_entry(
-    calls: ShortCalls, name: str, authenticate: Authenticate | None, early: Early, general: Single, go_on: GoOn
+    admit: Callable[..., ShortCall | None],
+    authenticate: Authenticate | None,
+    early: Early,
+    general: Single,
+    go_on: GoOn,
 ) -> Single:
     """A method whose calls `early` may answer; `general` takes those that are not admitted, and says why."""
-    admit = calls.admit
 
     def short(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         try:
             tenant = "" if authenticate is None else authenticate(context)
         except Exception:
             return general(requests, context)
-        opened = admit(name, tenant, context, SHORT_BYTES, LARGEST_MESSAGE_BYTES)
+        opened = admit(tenant, context, SHORT_BYTES, LARGEST_MESSAGE_BYTES)
         if opened is None:
             return general(requests, context)
         error = None

@@ -9,18 +9,18 @@ from functools import partial
 from typing import Any, NamedTuple
 from weakref import ReferenceType, ref
 
-import numpy as np
-
 from lumigrad.kernels._native import DrawingParts, Outcome, RenderJob, RenderRequest, ShortCall, read_render_request
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.lane_tensors import LEAST_BYTES
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import SceneNotFoundError, VersionMismatchError
+from lumigrad.server.core.record import StageTimes
 from lumigrad.server.core.streams import check_room
 from lumigrad.server.engines.prepared import Example, PreparedRender, prepared_render
 from lumigrad.server.engines.prepared_passes import PreparedPass
 from lumigrad.server.rpc.native_calls import check_outcome
 from lumigrad.server.rpc.prepared_passes import PreparedPasses
+from lumigrad.server.shm.lanes import Lanes
 from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime, Tenants
 
@@ -30,7 +30,6 @@ _LOOK_SECONDS = 0.01
 # The scene's id, its version, and the key of a request; a name instead of the id has the version `NAMED`.
 Kind = tuple[str, int, bytes]
 NAMED = -1
-_BYTES = np.dtype(np.uint8)
 
 
 class Lookup:
@@ -79,7 +78,7 @@ class _Way(NamedTuple):
     look_up: Lookup
     parts: DrawingParts
     # Host memory for outputs on their way, where kernels do not write to the reply; None: they do.
-    staging: Callable[[Any], Any] | None
+    staging: Callable[..., Any] | None
 
 
 class Drawn(NamedTuple):
@@ -96,9 +95,13 @@ class PreparedCalls:
     differ from that in finite poses only, which are never refused.
     """
 
-    def __init__(self, tenants: Tenants, passes: PreparedPasses) -> None:
-        """Answer calls of these tenants; `passes` answers those that retain a state."""
+    # Whether `answer` takes calls that name a lane.
+    takes_lanes = True
+
+    def __init__(self, tenants: Tenants, lanes: Lanes, passes: PreparedPasses) -> None:
+        """Answer calls of these tenants, by these lanes; `passes` answers those that retain a state."""
         self._tenants = tenants
+        self._lanes = lanes
         self._passes = passes
         self._ways: dict[str, _Way] = {}
 
@@ -113,12 +116,36 @@ class PreparedCalls:
             return None
         prepared, room = found
         if isinstance(prepared, PreparedPass):
-            return self._passes.render_short(prepared, request, short)
+            return None if short.lane_name else self._passes.render_short(prepared, request, short)
+        if short.lane_name and prepared.payload_bytes >= LEAST_BYTES:
+            return self._answer_by_lane(way, prepared, request, room, short)
         if prepared.message_bytes > short.message_bytes:
             return None
         native = prepared.native
         staged = None if way.staging is None else way.staging(native)
         reply = short.draw(way.parts, native, request, staged, room, prepared.engine)
+        if reply is None:
+            check_outcome(short.outcome, short.overdue_limit)
+        return reply
+
+    def _answer_by_lane(
+        self, way: _Way, prepared: PreparedRender, request: RenderRequest, room: int, short: ShortCall
+    ) -> bytes | None:
+        """Answer with all outputs in one region of the call's lane; None: it takes the general way."""
+        lane = self._lanes.find(short.lane_name, short.tenant, StageTimes()) if prepared.takes_region else None
+        if lane is None:
+            return None
+        native, reply = prepared.native, None
+        try:
+            leased = lane.lease(prepared.payload_bytes)
+            if leased is None:
+                return None
+            region, memory = leased
+            staged = None if way.staging is None else way.staging(native, is_payload_pinned=True)
+            head = prepared.head_in(region)
+            reply = short.draw(way.parts, native, request, staged, room, prepared.engine, memory, head)
+        finally:
+            lane.end(delivered=reply is not None)
         if reply is None:
             check_outcome(short.outcome, short.overdue_limit)
         return reply
@@ -176,11 +203,11 @@ class PreparedCalls:
 
     def _draw_to_lane(self, prepared: PreparedRender, request: RenderRequest, room: int, call: Call) -> bytes | None:
         """Draw all outputs to one region of the call's lane; None: it has no room, or they do not go together."""
-        memory = call.lane.allocate((prepared.payload_bytes,), _BYTES) if prepared.takes_region else None
-        if memory is None:
+        leased = call.lane.lease(prepared.payload_bytes) if prepared.takes_region else None
+        if leased is None:
             return None
-        head = prepared.head_in(call.lane.region_of(memory))
-        drawn = self._draw(prepared, request, room, call, memory, head)
+        region, memory = leased
+        drawn = self._draw(prepared, request, room, call, memory, prepared.head_in(region))
         if drawn is not None:
             call.lane.bytes_sent += prepared.payload_bytes
         return drawn

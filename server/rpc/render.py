@@ -29,6 +29,7 @@ from lumigrad.server.rpc.prepared_passes import PreparedPasses
 from lumigrad.server.rpc.render_batch import render_batch
 from lumigrad.server.scenes.level_view import LevelView, of_pixels, plain
 from lumigrad.server.scenes.lookup import CLOUDS, ENGINES, AcceptedKinds, InlineScene, find_scene
+from lumigrad.server.shm.lanes import Lanes
 from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime, Tenants
 from lumigrad.v1 import image_pb2, render_pb2
@@ -233,10 +234,10 @@ def _receive_gradients(
 class RenderService(EngineService):
     """The methods of `lumigrad.v1.RenderService`."""
 
-    def __init__(self, tenants: Tenants) -> None:
+    def __init__(self, tenants: Tenants, lanes: Lanes) -> None:
         super().__init__(tenants, "render", ENGINES)
         self._passes = PreparedPasses(tenants)
-        self._renders = PreparedCalls(tenants, self._passes)
+        self._renders = PreparedCalls(tenants, lanes, self._passes)
         self.shortcuts = {"Render": self._renders, "Backward": self._passes}
         self.look_up = self._renders.look_up
 

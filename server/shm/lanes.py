@@ -30,7 +30,8 @@ from lumigrad.server.core.call import Call, NoLane
 from lumigrad.server.core.errors import BusyError, NoLaneError
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.core.pinned import Pinner
-from lumigrad.server.shm.lane import Lane, Lease, Region
+from lumigrad.server.core.record import StageTimes
+from lumigrad.server.shm.lane import Lane, Region
 from lumigrad.server.shm.payload import LostLane, OpenLane
 from lumigrad.v1 import worker_pb2
 
@@ -134,19 +135,20 @@ class Lanes:
 
     def of(self, call: Call) -> NoLane:
         """The lane that a call names; another tenant's lane counts as missing."""
-        found = self._find(call.lane_name, call.tenant)
+        found = self.find(call.lane_name, call.tenant, call.times)
         if found is None:
             self._fall_back("lost")
             return LostLane()
-        return OpenLane(*found, call.times, self._fall_back)
+        return found
 
-    def _find(self, name: str, tenant: str) -> tuple[Lane, Lease] | None:
+    def find(self, name: str, tenant: str, times: StageTimes) -> OpenLane | None:
+        """The lane of a call that names it; None if it is not open to the caller, or the lease is over."""
         named = _NAMED.fullmatch(name)
         lane = self._lanes.get(bytes.fromhex(named[1])) if named else None
         if named is None or lane is None or lane.tenant != tenant:
             return None
         lease = lane.begin(int(named[2]))
-        return None if lease is None else (lane, lease)
+        return None if lease is None else OpenLane(lane, lease, times, self._fall_back)
 
     def _fall_back(self, reason: str) -> None:
         self._metrics.lane_fallbacks.labels(reason).inc()

@@ -62,15 +62,16 @@ class OpenLane(NoLane):
     def allocate(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array | None:
         """Allocate an array in a region for the device; None if it is too small or there is no room."""
         nbytes = dtype.itemsize * math.prod(shape)
-        region = self._lane.lease_region(self._lease, nbytes, for_device=True) if nbytes >= LEAST_BYTES else None
+        region = self._for_device(nbytes)
         if region is None:
             return None
         self._made[region.memory.ctypes.data] = region
         return region.memory[:nbytes].view(dtype).reshape(shape)
 
-    def region_of(self, array: Array) -> int:
-        """Return the number of the region of an array from `allocate`."""
-        return self._made[array.ctypes.data].number
+    def lease(self, nbytes: int) -> LeasedRegion | None:
+        """Lease a region for the device; None if so few bytes travel in the stream, or there is no room."""
+        region = self._for_device(nbytes)
+        return None if region is None else (region.number, region.memory)
 
     def reader(self, payload: memoryview, limit_bytes: int, allocate: Allocate) -> PayloadReader:
         """Create a reader that copies tensors from the caller's regions."""
@@ -102,6 +103,9 @@ class OpenLane(NoLane):
         self._made.clear()
         self._read.clear()
         self._lane.end(self._lease, delivered=delivered)
+
+    def _for_device(self, nbytes: int) -> Region | None:
+        return self._lane.lease_region(self._lease, nbytes, for_device=True) if nbytes >= LEAST_BYTES else None
 
     def _made_in(self, array: Array) -> Region | None:
         region = self._made.get(array.ctypes.data)

@@ -89,15 +89,17 @@ def test_a_render_by_a_lane_of_a_known_kind_is_not_planned_again(process: Worker
     planned = []
     with Client(process.target, lane="shared") as client:
         scene = client.put(post())
-        for angle in range(3):
+        for angle in range(4):
             traces = process.log.count("files [")
             camera = Camera.orbit((0, 0, 0), 4, angle, 20, width=768, height=480)
             client.render(scene, camera, image_format=image_format)  # type: ignore[arg-type]
             process.wait_for_log("files [", count=traces + 1)
-            files = re.findall(r"^files (\[.*\])$", process.log, re.MULTILINE)[-1]
+            files = json.loads(re.findall(r"^files (\[.*\])$", process.log, re.MULTILINE)[-1])
             planned.append("engines/gaussians.py" in files)
             assert "shm/payload.py" in files
-    assert planned == [True, False, False]
+    # The second list may be the first call's.
+    assert planned[0] and not planned[-1]
+    assert len(files) <= MOST_PREPARED, files
 
 
 @pytest.mark.parametrize(

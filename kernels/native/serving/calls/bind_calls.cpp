@@ -1,5 +1,6 @@
 // Python bindings of calls that a shortcut may answer.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
@@ -32,9 +33,10 @@ constexpr std::string_view kRequestId = "x-request-id", kPriority = "lumigrad-pr
 constexpr std::array<std::string_view, kPriorities> kPriorityNames{"interactive", "normal", "batch"};
 constexpr std::size_t kMostDigits = 18, kMostIdCharacters = 64;
 
-// Facts from the metadata of a call; valid, and without a lane.
+// Facts from the metadata of a call; valid.
 struct Facts {
   std::string request_id;
+  std::string lane_name;  // Empty: none.
   int priority = 1;
   std::optional<std::size_t> message_bytes;
 };
@@ -69,9 +71,11 @@ std::optional<std::size_t> number_of(std::string_view text) {
 
 // Takes one entry in; false: the call takes the general way, which says what is wrong.
 bool take(std::string_view key, PyObject* value, bool& has_priority, Facts& facts) {
-  if (key == kLane) return false;
   const std::optional<std::string_view> text = text_of(value);
-  if (key == kRequestId) {
+  if (key == kLane) {
+    if (!text || text->empty() || !facts.lane_name.empty()) return false;
+    facts.lane_name = *text;
+  } else if (key == kRequestId) {
     // The last one counts.
     facts.request_id = text && is_request_id(*text) ? std::string(*text) : std::string();
   } else if (key == kPriority) {
@@ -172,14 +176,16 @@ class BoundShortCall final : public ShortCall {
     return nb::none();
   }
 
-  // Draws a request, and answers with the reply of an engine; none if that does not succeed: `outcome` says why.
+  // Draws a request, and answers with the reply of an engine; none if that does not succeed: `outcome` says why. The
+  // payload lies in `memory`, if there is one; the reply then begins with `head`.
   nb::object draw(const DrawingParts& parts, const nb::object& render, const BoundRequest& request,
-                  const nb::object& staging, std::int64_t room_bytes, const std::string& engine) {
+                  const nb::object& staging, std::int64_t room_bytes, const std::string& engine,
+                  const std::optional<HostBytes>& memory, const nb::bytes& head) {
     const auto& bound = nb::cast<const BoundRender&>(render);
     const std::size_t bytes = bound.render->payload_bytes;
     outcome = Outcome::kFull;
     payload_.emplace(parts.payloads, tenant);
-    if (bytes > message_bytes || !bound.render->takes(request.request.poses)) return nb::none();
+    if ((!memory && bytes > message_bytes) || !bound.render->takes(request.request.poses)) return nb::none();
     if (payload_->change(static_cast<std::int64_t>(bytes))) return nb::none();
     outcome = Outcome::kPending;
     Demand demand = bound.demand;
@@ -187,8 +193,10 @@ class BoundShortCall final : public ShortCall {
     demand.priority = priority;
     demand.deadline = deadline;
     queue_ = parts.queue;
+    std::optional<Outside> outside;
+    if (memory) outside = Outside{*memory, {head.c_str(), head.size()}};
     job_ = std::make_unique<BoundJob>(nb::cast<Queue&>(queue_), render, request.request.poses, *parts.renderer, staging,
-                                      std::move(demand), room_bytes);
+                                      std::move(demand), room_bytes, std::string_view{}, outside);
     if (has_ended) job_->cancel();
     {
       nb::gil_scoped_release unlocked;
@@ -243,6 +251,7 @@ class BoundShortCall final : public ShortCall {
   double overdue_limit() const { return job_ ? job_->overdue_limit() : 0; }
 
   const nb::object context;
+  std::string lane_name;  // Empty: none.
   Outcome outcome = Outcome::kPending;
   Progress progress;
   bool is_announced = false;
@@ -270,10 +279,10 @@ class BoundShortCall final : public ShortCall {
 
 // Admits a call of a tenant; none: it takes the general way, which says why it is refused, if it is.
 nb::object admit(const std::shared_ptr<ShortCalls>& calls, std::string method, std::string tenant,
-                 const nb::object& context, std::size_t usual_bytes, std::size_t most_bytes) {
+                 const nb::object& context, std::size_t usual_bytes, std::size_t most_bytes, bool takes_lanes) {
   const Clock::time_point arrived = Clock::now();
   std::optional<Facts> facts = facts_of(called(PyObject_CallMethodNoArgs(context.ptr(), names().metadata)));
-  if (!facts) return nb::none();
+  if (!facts || (!takes_lanes && !facts->lane_name.empty())) return nb::none();
   auto call = std::make_unique<BoundShortCall>(calls, context);
   call->method = std::move(method);
   call->tenant = std::move(tenant);
@@ -282,6 +291,7 @@ nb::object admit(const std::shared_ptr<ShortCalls>& calls, std::string method, s
   const nb::object remaining = called(PyObject_CallMethodNoArgs(context.ptr(), names().remaining));
   call->deadline = time_of(monotonic(arrived) + nb::cast<double>(remaining));
   call->request_id = facts->request_id.empty() ? random_id() : std::move(facts->request_id);
+  call->lane_name = std::move(facts->lane_name);
   call->priority = facts->priority;
   call->message_bytes = std::min(facts->message_bytes.value_or(usual_bytes), most_bytes);
   if (!calls->admit(*call)) return nb::none();
@@ -313,6 +323,7 @@ void bind_short_call(nb::module_& m) {
       .def_ro("priority", &BoundShortCall::priority)
       .def_ro("message_bytes", &BoundShortCall::message_bytes)
       .def_ro("context", &BoundShortCall::context)
+      .def_ro("lane_name", &BoundShortCall::lane_name)
       .def_prop_ro("arrived", [](const BoundShortCall& call) { return monotonic(call.arrived); })
       .def_prop_ro("deadline", [](const BoundShortCall& call) { return monotonic(call.deadline); })
       .def_ro("outcome", &BoundShortCall::outcome)
@@ -325,9 +336,9 @@ void bind_short_call(nb::module_& m) {
       .def("receive", &BoundShortCall::receive, "requests"_a,
            nb::sig("def receive(self, requests: object) -> bytes | None"))
       .def("draw", &BoundShortCall::draw, "parts"_a, "render"_a, "request"_a, "staging"_a.none(), "room_bytes"_a,
-           "engine"_a,
+           "engine"_a, "memory"_a = nb::none(), "head"_a = nb::bytes(""),
            nb::sig("def draw(self, parts: DrawingParts, render: object, request: RenderRequest, staging: object, "
-                   "room_bytes: int, engine: str) -> bytes | None"))
+                   "room_bytes: int, engine: str, memory: object = None, head: bytes = b'') -> bytes | None"))
       .def("run", &BoundShortCall::run, "call"_a, nb::sig("def run(self, call: NativeCall) -> Outcome"))
       .def("answered", &BoundShortCall::answered, "engine"_a, "operation"_a, "received"_a, "sent"_a, "batch_views"_a)
       .def("hand_over", &BoundShortCall::hand_over)
@@ -352,9 +363,9 @@ void bind_serving_calls(nb::module_& m) {
            [](ShortCalls* self, std::shared_ptr<Account> places, std::shared_ptr<Records> records) {
              new (self) ShortCalls(std::move(places), std::move(records));
            })
-      .def("admit", &admit, "method"_a, "tenant"_a, "context"_a, "usual_bytes"_a, "most_bytes"_a,
-           nb::sig("def admit(self, method: str, tenant: str, context: object, usual_bytes: int, most_bytes: int) -> "
-                   "ShortCall | None"))
+      .def("admit", &admit, "method"_a, "tenant"_a, "context"_a, "usual_bytes"_a, "most_bytes"_a, "takes_lanes"_a,
+           nb::sig("def admit(self, method: str, tenant: str, context: object, usual_bytes: int, most_bytes: int, "
+                   "takes_lanes: bool) -> ShortCall | None"))
       .def("close", &ShortCalls::close)
       .def("wait_idle", [](ShortCalls& calls, double seconds) { return wait(&ShortCalls::wait_idle, calls, seconds); })
       .def("wait_sent", [](ShortCalls& calls, double seconds) { return wait(&ShortCalls::wait_sent, calls, seconds); })

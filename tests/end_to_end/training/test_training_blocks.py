@@ -7,17 +7,19 @@ import itertools
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
+import psutil
 import pytest
 
 from lumigrad.client import Client, Gaussians, InvalidArgument, Loss, Mcmc
 from lumigrad.client.aio import AsyncClient
-from lumigrad.client.errors import DeadlineExceeded, ResourceExhausted
+from lumigrad.client.errors import DeadlineExceeded, ResourceExhausted, VersionMismatch
 from lumigrad.v1 import training_pb2
 from support.calls.raw_calls import RawClient
 from support.calls.raw_training import RawTraining
@@ -228,6 +230,56 @@ def test_a_cancelled_publish_leaves_one_version_or_the_other(process: WorkerProc
         assert_equal(spooled.get(resumed.publish().scene_id, with_tensors=True).scene, scene)
         assert isinstance(scene, Gaussians)
         np.testing.assert_array_equal(scene.means, lesson.scene.means)
+
+
+def worked_by(process: WorkerProcess) -> float:
+    """The processor time of the worker under a supervisor."""
+    times = psutil.Process(process.worker_pid).cpu_times()
+    return times.user + times.system
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_publish_outlives_its_worker(number: signal.Signals, tmp_path: Path) -> None:
+    lesson = street_lesson(100_000)
+    pool = {"pool_bytes": 40_000 * ROW_BYTES, "snapshot_every": 1}
+    with (
+        spooling(tmp_path, "--crash-seconds", "0.1") as process,
+        Client(process.target, retry_s=60) as client,
+        client.trainer(lesson.scene, lesson.cameras[:1], lesson.target_images(client)[:1], **pool) as trainer,
+    ):
+        trainer.step()
+        expected = trainer.scene()
+        with ThreadPoolExecutor(1) as threads:
+            before = worked_by(process)
+            published = threads.submit(trainer.publish)
+            wait_until(lambda: worked_by(process) > before + 0.02, "work on the copy")
+            os.kill(process.worker_pid, number)
+            handle = published.result(120)
+        assert_equal(client.get(handle.scene_id, with_tensors=True).scene, expected)
+        assert trainer.step().number == 1
+
+
+def test_a_publish_beside_an_update_leaves_one_of_them(process: WorkerProcess, spooled: Client) -> None:
+    lesson = street_lesson(300_000)
+    handle = spooled.put(lesson.scene)
+    with spooled.trainer(handle, lesson.cameras[:1], pool_bytes=100_000 * ROW_BYTES) as trainer:
+        expected, half = trainer.scene(), {"opacities": lesson.scene.opacities * 0.5}
+        with ThreadPoolExecutor(1) as threads:
+            before = process.processor_seconds()
+            published = threads.submit(trainer.publish)
+            wait_until(lambda: process.processor_seconds() > before + 0.01, "work on the copy")
+            try:
+                updated = spooled.update(handle, **half)
+            except VersionMismatch:
+                assert published.result(60).version == 2
+                return
+            with pytest.raises(VersionMismatch):
+                published.result(60)
+        found = spooled.get(updated.scene_id, with_tensors=True).scene
+        np.testing.assert_array_equal(found.opacities, half["opacities"])
+        with pytest.raises(VersionMismatch):
+            trainer.publish()
+        assert_equal(trainer.scene(), expected)
 
 
 def test_a_trainer_goes_on_after_a_deadline_and_after_a_cancelled_loop(process: WorkerProcess, spooled: Client) -> None:

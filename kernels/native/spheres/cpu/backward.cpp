@@ -47,7 +47,7 @@ void backward(const Camera& camera, const Settings& settings, const Scene& scene
   Bands bands = make_bands(prepared, thread_count(), kBlocks * pixel_floats(scene.channels), workspace);
   const Rows rows = make_rows(scene, gradients, prepared, bands, workspace);
   const PairArguments arguments{camera, settings, scene, up, prepared, rows, exact_view(camera, settings)};
-  const bool plain = up.d_depth == nullptr && gradients.opacities == nullptr;
+  const bool plain = up.d_depth == nullptr && scene.opacities == nullptr && gradients.opacities == nullptr;
   const bool wants_camera = gradients.camera != nullptr;
   const BackwardBand run = camera.orthogonal ? choose<true>(scene.channels, plain, wants_camera)
                                              : choose<false>(scene.channels, plain, wants_camera);

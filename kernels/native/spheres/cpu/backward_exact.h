@@ -51,19 +51,44 @@ struct ExactPairSums {
   }
 };
 
+// The geometry of a sphere in a block's pixels, at its outline in double. `wanted`: where it is used.
+template <bool kOrthogonal>
+LG_INLINE ExactGeometry<Pack> pair_geometry(const ExactView& view, const float* block, const float* record,
+                                            const ExactChords<kOrthogonal>& chords, Pack square, MaskPack wanted) {
+  ExactGeometry<Pack> g = chords.at(square);
+  const MaskPack at_outline = wanted & exact_at_outline(g);
+  if (any(at_outline)) {
+    alignas(64) float squares[kLanes];
+    square.store(squares);
+    for (unsigned rest = to_bits(at_outline); rest != 0; rest &= rest - 1) {
+      const int i = __builtin_ctz(rest);
+      float excess;
+      exact_chord<float, kOrthogonal>(record, squares[i], excess);
+      const ExactOutline outline =
+          exact_outline<kOrthogonal>(record, view, block[kRay0 * kLanes + i], block[kRay1 * kLanes + i], excess);
+      const MaskPack lane = mask_from_bits(1u << i);
+      g.closeness = select(lane, Pack(outline.closeness), g.closeness);
+      g.half2 = select(lane, Pack(outline.half2), g.half2);
+    }
+  }
+  exact_finish<true>(record, g);
+  return g;
+}
+
 // The pairs of one sphere and the pixels `candidates` of a block; returns how many take part. `row` gets colours that
-// `sums` has no room for. kCamera: the sums of the pixels are wanted. kPlain: no upstream gradients of depths, and none
-// of opacities are wanted.
+// `sums` has no room for. kCamera: the sums of the pixels are wanted. kPlain: no upstream gradients of depths, and no
+// opacities.
 template <bool kOrthogonal, int kChannels, bool kPlain, bool kCamera>
 LG_INLINE int exact_pairs(const PairArguments& a, const TilePixels& pixels, float* block, const float* record,
-                          uint32_t id, MaskPack candidates, ExactPairSums& sums, float* row) {
+                          uint32_t id, const ExactChords<kOrthogonal>& chords, MaskPack candidates, ExactPairSums& sums,
+                          float* row) {
   const auto get = [&](int field) { return Pack::load(block + field * kLanes); };
   const Pack zero = 0.0f;
   const auto ray = load_ray(block);
   const ExactOffset<Pack> offset = exact_offset<Pack, kOrthogonal>(record, ray, a.view);
   MaskPack mask = candidates & (offset.square < Pack(record[exact_record::kMaxSquare]));
   if (!any(mask)) return 0;
-  const ExactGeometry<Pack> g = exact_geometry<Pack, kOrthogonal, true>(record, ray, a.view, offset.square, mask);
+  const ExactGeometry<Pack> g = pair_geometry(a.view, block, record, chords, offset.square, mask);
   mask = mask & (g.closeness > zero);
   // The upstream gradients are already over D.
   const ExactPixel<Pack> pixel{get(kPixelMaximum), get(kPixelLow), Pack(1.0f), zero};
@@ -107,6 +132,7 @@ LG_INLINE void exact_sphere(const PairArguments& a, const TilePixels& pixels, Ba
   const PixelRectangle& rectangle = a.prepared.rectangles[id];
   const TileSpan span = tile_span(rectangle, tile_x, tile_y);
   float* row = kChannels == 3 ? nullptr : band.row(a.rows, rectangle, id, 0);
+  const ExactChords<kOrthogonal> chords(record);
   ExactPairSums sums;
   int touched = 0;
   for (uint32_t rest = span.blocks(); rest != 0; rest &= rest - 1) {
@@ -114,8 +140,8 @@ LG_INLINE void exact_sphere(const PairArguments& a, const TilePixels& pixels, Ba
     float* block = pixels.block(b);
     const MaskPack looked = load_int(block + kLast * kLanes) > IntPack(place);
     const MaskPack inside = mask_from_bits(block_mask(span.columns, span.rows, b % kBlocksX, b / kBlocksX));
-    touched +=
-        exact_pairs<kOrthogonal, kChannels, kPlain, kCamera>(a, pixels, block, record, id, looked & inside, sums, row);
+    touched += exact_pairs<kOrthogonal, kChannels, kPlain, kCamera>(a, pixels, block, record, id, chords,
+                                                                    looked & inside, sums, row);
   }
   if (touched > 0) sums.add_to(band.row(a.rows, rectangle, id, touched));
 }

@@ -114,14 +114,16 @@ struct ExactPixelSums {
 //
 // Adds one pair; returns its share w / D: dL/d colour = G * share. `d_image_color` is the sum of G * c over the
 // channels, `d_depth_map` the upstream gradient of the depth where this sphere gave it, else 0. Where `takes_part` is
-// not set nothing is added, whatever the upstream gradients are. kPlain: d_depth_map is 0, and no row.opacity is asked.
+// not set nothing is added, whatever the upstream gradients are. kPlain: d_depth_map is 0, all opacities are 1, and no
+// row.opacity is asked.
 template <class F, bool kOrthogonal, bool kPlain, class Mask>
 LG_INLINE F exact_add_pair(const float* record, const ExactRay<F>& ray, const ExactOffset<F>& offset,
                            const ExactGeometry<F>& g, const ExactPixel<F>& pixel, Mask takes_part, F d_image_color,
                            F d_depth_map, ExactRow<F>& row, ExactPixelSums<F>& sums) {
   using namespace exact_record;
   const F difference = min((F(record[kHigh]) - pixel.high) + (g.low - pixel.low), F(0.0f));
-  const F bare = zero_unless(takes_part, exact_exp(difference)), full = bare * F(record[kOpacity]);
+  const F bare = zero_unless(takes_part, exact_exp(difference));
+  const F full = kPlain ? bare : bare * F(record[kOpacity]);
   const F dw = zero_unless(takes_part, (d_image_color - pixel.upstream) * pixel.inverse);
   const F weight = g.closeness * full, d_exponent = dw * weight, d_closeness = dw * full;
   sums.spread = fma(d_exponent, difference, sums.spread);

@@ -115,7 +115,7 @@ struct ExactGeometry {
   F half_root;  // The half chord
   F sagitta;    // t - o
   F low;        // The exponent's rest; its whole part is the record's.
-  // With kInverses: 1 / root and 1 / half_root.
+  // Where a pack needs them: 1 / root and 1 / half_root.
   F inverse_root, inverse_half_root;
 };
 
@@ -133,8 +133,8 @@ LG_INLINE F exact_excess(F x, bool slender) {
 }
 
 // Values that float gives before the outline is computed in double: all but half_root and low. `square` as in
-// ExactOffset. kInverses: the roots from their inverses, which are needed.
-template <class F, bool kOrthogonal, bool kInverses = false>
+// ExactOffset.
+template <class F, bool kOrthogonal>
 LG_INLINE ExactGeometry<F> exact_chord(const float* rec, F square, F& excess) {
   using namespace exact_record;
   ExactGeometry<F> g;
@@ -152,12 +152,54 @@ LG_INLINE ExactGeometry<F> exact_chord(const float* rec, F square, F& excess) {
     g.sagitta = fma(bent, excess, bent) * F(0.5f);
   }
   g.chord2 = max(g.chord2, F(1e-30f));
-  g.inverse_root = quick_inverse_sqrt(g.chord2);
-  g.root = kInverses ? g.chord2 * g.inverse_root : sqrt(g.chord2);
+  g.root = sqrt(g.chord2);
   g.closeness = max(one - g.root, F(0.0f));
   g.half2 = one - across2;
   return g;
 }
+
+// The same for many pixels of a sphere, whose constants are computed once, and with 1 / root. The closeness is negative
+// where the pixel misses the sphere.
+template <bool kOrthogonal>
+class ExactChords {
+ public:
+  LG_INLINE explicit ExactChords(const float* rec)
+      : scale_(rec[exact_record::kScale]),
+        bend_(scale_ * (rec[exact_record::kRatio] * rec[exact_record::kRatio])),
+        half_ratio_(0.5f * rec[exact_record::kRatio]),
+        slender_(rec[exact_record::kRatio] < kSlender) {
+    // The series of exact_excess, in the square.
+    series_[0] = scale_ * bend_ * 0.25f;
+    series_[1] = scale_ * (bend_ * bend_) * 0.125f;
+    series_[2] = scale_ * (bend_ * bend_ * bend_) * 0.078125f;
+  }
+
+  template <class F>
+  LG_INLINE ExactGeometry<F> at(F square) const {
+    ExactGeometry<F> g;
+    g.chord2 = max(chord2(square), F(1e-30f));
+    g.sagitta = kOrthogonal ? F(0.0f) : g.chord2 * F(half_ratio_);
+    g.inverse_root = quick_inverse_sqrt(g.chord2);
+    g.root = g.chord2 * g.inverse_root;
+    g.closeness = F(1.0f) - g.root;
+    g.half2 = fnma(square, F(scale_), F(1.0f));
+    return g;
+  }
+
+ private:
+  template <class F>
+  LG_INLINE F chord2(F square) const {
+    if constexpr (kOrthogonal) return square * F(scale_);
+    if (slender_) {
+      return square * fma(square, fma(square, fma(square, F(series_[2]), F(series_[1])), F(series_[0])), F(scale_));
+    }
+    const F across2 = square * F(scale_);
+    return fma(across2, exact_excess(square * F(bend_), false), across2);
+  }
+
+  float scale_, bend_, half_ratio_, series_[3];
+  bool slender_;
+};
 
 // 1 / root and 1 / half_root; of a number both from that of their product, which takes fewer registers: not both roots
 // are small.
@@ -181,37 +223,39 @@ LG_INLINE auto exact_at_outline(const ExactGeometry<F>& g) {
   return g.closeness < F(0.5f * kOutline);
 }
 
-template <bool kInverses = false, class F>
+// kInverse: half_root from its inverse, which is needed.
+template <bool kInverse = false, class F>
 LG_INLINE void exact_finish(const float* rec, ExactGeometry<F>& g) {
   using namespace exact_record;
   // Next to the outline of an orthogonal camera's sphere the half chord vanishes, but the closeness faster: a millionth
   // of the radius is below any effect, and keeps the derivative finite.
   g.half2 = max(g.half2, F(1e-12f));
-  g.inverse_half_root = quick_inverse_sqrt(g.half2);
-  g.half_root = kInverses ? g.half2 * g.inverse_half_root : sqrt(g.half2);
+  if constexpr (kInverse) {
+    g.inverse_half_root = quick_inverse_sqrt(g.half2);
+    g.half_root = g.half2 * g.inverse_half_root;
+  } else {
+    g.half_root = sqrt(g.half2);
+  }
   g.low = fma(g.sagitta + g.half_root, F(rec[kSlope]), F(rec[kLow]));
 }
 
 // `wanted`: where the result is used; it is finite elsewhere.
-template <class F, bool kOrthogonal, bool kInverses = false, class View, class Mask>
+template <class F, bool kOrthogonal, class View>
 LG_INLINE ExactGeometry<F> exact_geometry(const float* rec, const ExactRay<F>& ray, const View& view, F square,
-                                          Mask wanted) {
+                                          bool wanted) {
   F excess;
-  ExactGeometry<F> g = exact_chord<F, kOrthogonal, kInverses>(rec, square, excess);
-  const auto outline = wanted & exact_at_outline(g);
-  if (any(outline)) {
-    each_lane(outline, [&](int i) {
-      const ExactOutline o = exact_outline<kOrthogonal>(rec, view, lane(ray.x, i), lane(ray.y, i), lane(excess, i));
-      set_lane(g.closeness, i, max(o.closeness, 0.0f));
-      set_lane(g.half2, i, o.half2);
-    });
+  ExactGeometry<F> g = exact_chord<F, kOrthogonal>(rec, square, excess);
+  if (wanted & exact_at_outline(g)) {
+    const ExactOutline outline = exact_outline<kOrthogonal>(rec, view, ray.x, ray.y, excess);
+    g.closeness = max(outline.closeness, 0.0f);
+    g.half2 = outline.half2;
   }
-  exact_finish<kInverses>(rec, g);
+  exact_finish(rec, g);
   return g;
 }
 
-template <class F, bool kOrthogonal, class View, class Mask>
-LG_INLINE ExactGeometry<F> exact_geometry(const float* rec, const ExactRay<F>& ray, const View& view, Mask wanted) {
+template <class F, bool kOrthogonal, class View>
+LG_INLINE ExactGeometry<F> exact_geometry(const float* rec, const ExactRay<F>& ray, const View& view, bool wanted) {
   return exact_geometry<F, kOrthogonal>(rec, ray, view, exact_offset<F, kOrthogonal>(rec, ray, view).square, wanted);
 }
 

@@ -5,6 +5,7 @@ A falsifying example or a difference of arrays can have millions of characters.
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Generator
 
@@ -13,6 +14,8 @@ from _pytest._code.code import ExceptionChainRepr, ReprEntry
 
 # Lines of each part of a report, of which the last ones name the error; characters of a line; parts of a traceback.
 _LINES, _FIRST_LINES, _COLUMNS, _ENTRIES = 40, 12, 240, 6
+# Workers write the lines of calls ten times a second.
+_LOG_SECONDS = 0.5
 
 
 @pytest.hookimpl(wrapper=True)
@@ -26,7 +29,11 @@ def pytest_runtest_makereport(
         report = _plain(item, call)
     if report.failed:
         # Processes that fixtures start have logs.
-        logs = {name: getattr(value, "log", None) for name, value in getattr(item, "funcargs", {}).items()}
+        processes = {name: value for name, value in getattr(item, "funcargs", {}).items() if hasattr(value, "log")}
+        if processes:
+            # The calls of the test itself are written a moment later.
+            time.sleep(_LOG_SECONDS)
+        logs = {name: process.log for name, process in processes.items()}
         report.sections += [(f"Log of {name}", log) for name, log in logs.items() if isinstance(log, str)]
         report.sections = [(name, shortened(content)) for name, content in report.sections]
         if isinstance(report.longrepr, ExceptionChainRepr):

@@ -32,6 +32,7 @@ _KEPT_BYTES = 256 << 20
 _ERROR_PER_SPACING = 0.55
 # The most levels that workers take, and the highest degree of harmonics: a damaged index must not ask for more memory.
 _MOST_LEVELS, _MOST_DEGREE = 64, 4
+_MOST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,10 +192,15 @@ def _boxes(index: StreamIndex, own: Mapping[str, Any]) -> list[list[list[float]]
 
 def _box(index: StreamIndex, value: Any) -> list[list[float]]:
     box: Mapping[str, Any] = index.object(value, "bound")
-    return [_numbers(index, box.get(end), 3, f"bound.{end}") for end in ("min", "max")]
+    low, high = (_numbers(index, box.get(end), 3, f"bound.{end}") for end in ("min", "max"))
+    if any(least > most for least, most in zip(low, high, strict=True)):
+        raise index.fail(f"expected bounds with bound.min at most bound.max, got {low} and {high}")
+    return [low, high]
 
 
 def _numbers(index: StreamIndex, value: Any, count: int, name: str) -> list[float]:
-    if not isinstance(value, list) or len(value) != count or not all(isinstance(each, (int, float)) for each in value):
+    are_numbers = isinstance(value, list) and all(isinstance(each, (int, float)) for each in value)
+    # Neither NaN nor what float32 cannot hold.
+    if not are_numbers or len(value) != count or not all(abs(each) <= _MOST for each in value):
         raise index.fail(f"expected {count} numbers in {name}, got {value!r}")
     return [float(each) for each in value]

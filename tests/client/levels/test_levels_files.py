@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import resource
 import signal
 import subprocess
@@ -124,7 +125,10 @@ def test_a_page_with_fewer_rows_repeats_its_last_level(tmp_path: Path) -> None:
     assert (built.levels, levels.counts.tolist()) == (3, [[5, 2, 1]])
 
 
-@pytest.mark.parametrize("harm", ["tree", "box", "shrinking", "errors", "missing", "count", "levels", "degree"])
+HARMS = ("tree", "box", "shrinking", "inverted", "nan", "huge", "errors", "missing", "count", "levels", "degree")
+
+
+@pytest.mark.parametrize("harm", HARMS)
 def test_damaged_files_are_named(tmp_path: Path, scene: Path, harm: str) -> None:
     write_levels(scene, tmp_path / "city")
     index = tmp_path / "city" / "lod-meta.json"
@@ -134,6 +138,9 @@ def test_damaged_files_are_named(tmp_path: Path, scene: Path, harm: str) -> None
         "tree": lambda: leaf["lumigrad"].pop("bounds"),
         "box": lambda: leaf["lumigrad"]["bounds"].pop(),
         "shrinking": lambda: leaf["lumigrad"]["bounds"].reverse(),
+        "inverted": lambda: [box.update(min=box["max"], max=box["min"]) for box in leaf["lumigrad"]["bounds"][:1]],
+        "nan": lambda: [box.update(min=[math.nan] * 3) for box in leaf["lumigrad"]["bounds"]],
+        "huge": lambda: [box.update(max=[10**400] * 3) for box in leaf["lumigrad"]["bounds"]],
         "errors": lambda: leaf["lumigrad"].update(errors=[0, 2, 1, 3, 4, 5, 6]),
         "missing": lambda: values["filenames"].__setitem__(0, "9_9/meta.json"),
         "count": lambda: leaf["lods"]["0"].update(count=5000),

@@ -115,6 +115,9 @@ class Lane:
         """End a call's writes; frees the regions unless the reply was delivered and the caller holds them."""
         with self._lock:
             lease.in_progress = False
+            if lease.is_released:
+                # The same call may begin again, whose caller will not release it again.
+                self._dismissed.append(lease.number)
             if lease.is_released or not delivered or not lease.regions:
                 self._recycle(lease)
 

@@ -162,6 +162,23 @@ def test_who_is_released_before_the_call_gets_the_stream(client: RawClient, lane
     assert reply_header(client, lane, SPEC, lease=2).outputs[0].tensor.HasField("payload"), "in use"
 
 
+def test_who_is_released_during_an_attempt_gets_no_lane_for_the_next() -> None:
+    """A caller releases a lease once: regions of a later attempt would stay leased."""
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with here, there:
+        lane = Lane("", here, Account("bytes", 16 * MIB, "--lane-mib"))
+        lease = lane.begin(1)
+        assert lease is not None and lane.lease_region(lease, MIB) is not None
+        lane.release(1)
+        lane.end(lease, delivered=False)
+        assert lane.begin(1) is None
+        other = lane.begin(2)
+        assert other is not None
+        lane.end(other, delivered=False)
+        assert lane.begin(2) is not None, "it was not released"
+        lane.close()
+
+
 def test_a_full_lane_falls_back_to_the_stream_and_says_so(narrow: WorkerProcess) -> None:
     with narrow.channel() as channel:
         client = RawClient("", channel=channel)

@@ -18,6 +18,7 @@ from lumigrad.server.core import logs
 from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.engines.runner import Machine
 from lumigrad.server.rpc.handler import CallHandler
+from lumigrad.server.shm.lanes import Lanes
 
 _LONGEST_PAUSE_SECONDS = 0.5
 
@@ -104,9 +105,14 @@ class Emergency:
     """Exits the process without waiting for a device that may never answer."""
 
     def __init__(
-        self, handler: CallHandler, tell_health: Callable[[bool], None], write_notes: Callable[[], None]
+        self,
+        handler: CallHandler,
+        lanes: Lanes,
+        tell_health: Callable[[bool], None],
+        write_notes: Callable[[], None],
     ) -> None:
         self._handler = handler
+        self._lanes = lanes
         self._write_notes = write_notes
         # Executor whose jobs are refused; set once it is made, because it reports failures here.
         self.executor: DeviceExecutor | None = None
@@ -119,6 +125,8 @@ class Emergency:
             return
         logs.event(why, logging.ERROR, error=error, exit_code=code)
         self._handler.close()
+        # Before the running calls fail, and leave regions that the device may yet write to.
+        self._lanes.freeze()
         if self.executor is not None:
             self.executor.abandon()
         # The device's thread may be the caller, and has to send its last reply.

@@ -111,7 +111,7 @@ class Worker:
         )
         self._handler = _handler(config, self._notes, max_calls, self._lanes, is_traced=self._tracer is not None)
         self._health = Health()
-        self._emergency = Emergency(self._handler, self._health.set, self._notes.write)
+        self._emergency = Emergency(self._handler, self._lanes, self._health.set, self._notes.write)
 
         # The device and its stores.
         self._machine = make_machine(config, transfer, metrics, self._emergency.end)

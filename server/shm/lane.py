@@ -102,6 +102,7 @@ class Lane:
         self._dismissed: deque[int] = deque(maxlen=_MAX_DISMISSED)
         self._numbers = itertools.count(1)
         self._is_closed = False
+        self._is_frozen = False
 
     def begin(self, number: int) -> Lease | None:
         """Create the lease for a new call's reply; None if the number is in use or was released already."""
@@ -182,6 +183,11 @@ class Lane:
             for region in dropped:
                 self._drop(region)
 
+    def freeze(self) -> None:
+        """Lease no region any more: a device that is lost may yet write to those of calls that have failed."""
+        with self._lock:
+            self._is_frozen = True
+
     def close(self) -> None:
         """Free all memory after the caller has disconnected."""
         with self._lock:
@@ -207,7 +213,7 @@ class Lane:
         return True
 
     def _take(self, lease: Lease, length: int) -> Region | None:
-        if self._is_closed or not 0 < length <= self._max_bytes:
+        if self._is_closed or self._is_frozen or not 0 < length <= self._max_bytes:
             return None
         size = block_bytes(length)
         # Among equal sizes the most recently used, which may still be in the processor's caches.

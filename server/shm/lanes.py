@@ -150,6 +150,12 @@ class Lanes:
         lease = lane.begin(int(named[2]))
         return None if lease is None else OpenLane(lane, lease, times, self._fall_back)
 
+    def freeze(self) -> None:
+        """Lease no memory of open lanes any more, because the device is lost."""
+        with self._lock:
+            for lane in self._lanes.values():
+                lane.freeze()
+
     def _fall_back(self, reason: str) -> None:
         self._metrics.lane_fallbacks.labels(reason).inc()
 

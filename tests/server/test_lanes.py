@@ -179,6 +179,20 @@ def test_who_is_released_during_an_attempt_gets_no_lane_for_the_next() -> None:
         lane.close()
 
 
+def test_a_lane_whose_device_is_lost_leases_nothing_that_this_may_write_to() -> None:
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with here, there:
+        lane = Lane("", here, Account("bytes", 16 * MIB, "--lane-mib"))
+        lease = lane.begin(1)
+        assert lease is not None and lane.lease_region(lease, MIB) is not None
+        lane.freeze()
+        lane.end(lease, delivered=False)
+        other = lane.begin(2)
+        assert other is not None and lane.lease_region(other, MIB) is None
+        assert lane.grant(3, MIB) is None
+        lane.close()
+
+
 def test_a_full_lane_falls_back_to_the_stream_and_says_so(narrow: WorkerProcess) -> None:
     with narrow.channel() as channel:
         client = RawClient("", channel=channel)

@@ -16,7 +16,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from lumigrad.client import Client
 from lumigrad.client.errors import Internal
-from support.calls.raw_calls import RawClient, spec_of, sphere_cloud
+from lumigrad.protos.lanes import PACKET_BYTES, Packet, ToCaller, ToWorker
+from lumigrad.protos.wire import Frame
+from lumigrad.v1 import render_pb2
+from support.calls.raw_calls import RawClient, failure, opencv_camera, spec_of, sphere_cloud
+from support.calls.raw_lane import RawLane
 from support.workers.client_load import CAMERA, cloud
 from support.workers.faults import Faults, faulty_worker
 from support.workers.slow_render import wait_for
@@ -115,6 +119,26 @@ def test_a_device_that_does_not_come_back_ends_the_worker_with_its_stacks(tmp_pa
         assert process.metric("lumigrad_worker_last_exit", reason="hang") == 1
     assert "the device did not come back within 3 s (--hang-seconds)" in process.log
     assert re.search(r"File .*faults.py\", line \d+ in forward", process.log)
+
+
+def test_memory_that_a_lost_device_may_write_to_is_leased_to_nobody(tmp_path: Path) -> None:
+    with faulty_worker(tmp_path, "--hang-seconds", "1") as (process, faults):
+        client = RawClient(process.target)
+        with RawLane(client) as lane:
+            scene_id = client.put(sphere_cloud(3)).scene.scene_id
+            spec = spec_of(opencv_camera(400, 300), scene_id=scene_id)
+            request = Frame(render_pb2.RenderRequest(spec=spec))
+            header, *_ = client.render_stub.Render(iter([request]), metadata=lane.metadata(1), timeout=60)
+            region = header.message.outputs[0].tensor.region.region
+            lane.release(1)
+            faults.arm("hang")
+            call = client.render_stub.Render(iter([request]), metadata=lane.metadata(2), timeout=60)
+            assert failure(lambda: list(call)).code() == grpc.StatusCode.INTERNAL
+            lane.send(ToWorker.LEASE, 3, lane.regions[region].nbytes)
+            # Nothing comes from a worker that has ended.
+            answer = Packet.unpack(lane.link.recv(PACKET_BYTES))
+            assert answer in (None, Packet(ToCaller.LEASED, 3, 0))
+        client.close()
 
 
 def hold(process: WorkerProcess, faults: Faults) -> None:

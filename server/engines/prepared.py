@@ -96,6 +96,11 @@ class PreparedRender:
     _heads: dict[int, bytes] = field(default_factory=dict)
 
     @property
+    def lane_bytes(self) -> int:
+        """The bytes of the outputs without those between them, which regions of their own would not have."""
+        return sum(part.end - part.offset for part in self.parts)
+
+    @property
     def takes_region(self) -> bool:
         """Whether all outputs go by a lane, so that they may share a region.
 

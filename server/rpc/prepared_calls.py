@@ -209,7 +209,7 @@ class PreparedCalls:
         region, memory = leased
         drawn = self._draw(prepared, request, room, call, memory, prepared.head_in(region))
         if drawn is not None:
-            call.lane.bytes_sent += prepared.payload_bytes
+            call.lane.bytes_sent += prepared.lane_bytes
         return drawn
 
     def _draw(

@@ -51,7 +51,7 @@ class OpenLane(NoLane):
 
     def writer(self, most_bytes: float = math.inf) -> PayloadWriter:
         """Create a writer that leases a region for each large tensor outside of one."""
-        return _ReplyWriter(self._leased, self._made_in, self._times, most_bytes=most_bytes)
+        return _ReplyWriter(self._leased, self._made_in, self._note_sent, self._times, most_bytes=most_bytes)
 
     def check_room(self, nbytes: int) -> None:
         """Raise LaneLostError if the lane has no room for so many bytes."""
@@ -108,18 +108,17 @@ class OpenLane(NoLane):
         return self._lane.lease_region(self._lease, nbytes, for_device=True) if nbytes >= LEAST_BYTES else None
 
     def _made_in(self, array: Array) -> Region | None:
-        region = self._made.get(array.ctypes.data)
-        if region is not None:
-            self.bytes_sent += array.nbytes
-        return region
+        return self._made.get(array.ctypes.data)
 
     def _leased(self, nbytes: int) -> LeasedRegion | None:
         region = self._lane.lease_region(self._lease, nbytes)
         if region is None:
             self._on_fallback("full")
             return None
-        self.bytes_sent += nbytes
         return region.number, region.memory
+
+    def _note_sent(self, nbytes: int) -> None:
+        self.bytes_sent += nbytes
 
 
 class _ReplyWriter(LaneWriter):
@@ -129,12 +128,14 @@ class _ReplyWriter(LaneWriter):
         self,
         lease_region: Callable[[int], LeasedRegion | None],
         made_in: Callable[[Array], Region | None],
+        on_sent: Callable[[int], None],
         times: StageTimes,
         *,
         most_bytes: float,
     ) -> None:
         super().__init__(lease_region, most_bytes=most_bytes)
         self._made_in = made_in
+        self._on_sent = on_sent
         self._times = times
 
     def _has_place(self, array: Array) -> bool:
@@ -142,11 +143,15 @@ class _ReplyWriter(LaneWriter):
 
     def _place(self, array: Array, element: np.dtype[Any]) -> dict[str, Any]:
         region = self._made_in(array)
-        if region is not None:
+        if region is None:
+            with self._times.stage("encode"):
+                place = super()._place(array, element)
+        else:
             self.lane_bytes += array.nbytes
-            return {"region": tensor_pb2.RegionSpan(region=region.number, length=array.nbytes)}
-        with self._times.stage("encode"):
-            return super()._place(array, element)
+            place = {"region": tensor_pb2.RegionSpan(region=region.number, length=array.nbytes)}
+        if "region" in place:
+            self._on_sent(array.nbytes)
+        return place
 
 
 class _UploadReader(LaneReader):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
+from lumigrad.protos.chunks import LARGEST_MESSAGE_BYTES
+from lumigrad.protos.service import MESSAGE_BYTES
 from lumigrad.v1 import image_pb2, render_pb2
 from support.backends import emulation
-from support.calls.answers import UNKNOWN, Asker
+from support.calls.answers import UNKNOWN, Answer, Asker
 from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
 from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
 from support.calls.repeats import assert_same
@@ -66,6 +69,51 @@ def test_kinds_that_were_prepared_by_one_way_are_known_to_the_other(client: RawC
             found = asker.ask(raw, way)
             assert found.is_ok
             assert_same(found, asker.ask(UNKNOWN + raw, way), raw)
+
+
+@pytest.mark.parametrize("size", [(401, 301), (251, 199)], ids=["two regions", "one for both"])
+def test_the_same_bytes_are_counted(
+    process: WorkerProcess, client: RawClient, asker: Asker, size: tuple[int, int]
+) -> None:
+    """Neither size is a multiple of the alignment."""
+    scene_id = client.put(gaussian_cloud(60, seed=4)).scene.scene_id
+    spec = gaussian_spec(opencv_camera(*size), scene_id=scene_id, outputs=("color", "alpha"))
+    formats = [image_pb2.OutputFormat(name="color", format=image_pb2.IMAGE_FORMAT_UINT8)]
+    raw = render_pb2.RenderRequest(spec=spec, formats=formats).SerializeToString()
+    counted = {"method": "RenderService.Render", "direction": "sent"}
+    sent = []
+    for request in (UNKNOWN + raw, raw, raw, raw):
+        before = process.metric("lumigrad_payload_bytes_total", **counted)
+        assert asker.ask(request, "lane").is_ok
+        sent.append(process.metric("lumigrad_payload_bytes_total", **counted) - before)
+    assert sent == [size[0] * size[1] * (3 + 4)] * 4
+
+
+def test_callers_with_and_without_a_lane_share_batches(process: WorkerProcess, client: RawClient) -> None:
+    scene_id = client.put(gaussian_cloud(60, seed=5)).scene.scene_id
+    formats = [image_pb2.OutputFormat(name="color", format=image_pb2.IMAGE_FORMAT_FLOAT16)]
+
+    def request(view: int) -> bytes:
+        spec = gaussian_spec(opencv_camera(520, 260, x=0.02 * view), scene_id=scene_id, outputs=("color", "alpha"))
+        return bytes(render_pb2.RenderRequest(spec=spec, formats=formats).SerializeToString())
+
+    most = {MESSAGE_BYTES: str(LARGEST_MESSAGE_BYTES)}
+
+    def ask_all(number: int) -> list[Answer]:
+        own = RawClient(process.target)
+        asker = Asker(own)
+        try:
+            ways = [("lane", "single")[(number + view) % 2] for view in range(8)]
+            return [asker.ask(request(view), way, metadata=most) for view, way in enumerate(ways)]
+        finally:
+            asker.close()
+            own.close()
+
+    expected = ask_all(0)
+    assert all(answer.is_ok for answer in expected) and len({answer.values for answer in expected}) == 8
+    with ThreadPoolExecutor(6) as threads:
+        for found in threads.map(ask_all, range(6)):
+            assert [answer.values for answer in found] == [answer.values for answer in expected]
 
 
 def test_lost_lanes_are_refused_as_in_a_first_call(process: WorkerProcess, client: RawClient, asker: Asker) -> None:

@@ -185,6 +185,12 @@ spheres::Camera SphereRender::camera(int view, const CameraPose& pose) const {
 
 bool Render::is_small() const { return work() <= 1 << 14; }
 
+std::size_t Render::output_bytes() const {
+  std::size_t bytes = 0;
+  for (const Output& output : outputs) bytes += output.bytes();
+  return bytes;
+}
+
 void Render::clear_gaps(char* payload) const {
   std::size_t end = 0;
   for (const Output& output : outputs) {

@@ -77,6 +77,8 @@ struct Render {
 
   // Whether one thread draws it in less time than it takes to wake another.
   bool is_small() const;
+  // Bytes of the outputs without what lies between them.
+  std::size_t output_bytes() const;
   // Clears what lies between the outputs in a payload.
   void clear_gaps(char* payload) const;
 

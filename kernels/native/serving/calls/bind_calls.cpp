@@ -210,7 +210,7 @@ class BoundShortCall final : public ShortCall {
     ShortRecord record;
     record.engine = engine;
     record.stages = job_->stage_times();
-    record.bytes_sent = bytes;
+    record.bytes_sent = memory ? bound.render->output_bytes() : bytes;
     record.batch_views = job_->batch_views();
     answer(std::move(record));
     return job_->take_reply();

@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 
 from lumigrad.protos.lanes import LANE_METADATA
+from lumigrad.protos.service import SINGLE_REPLY
 from lumigrad.protos.streams import frames_of
 from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.protos.wire import Frame
 from lumigrad.v1 import errors_pb2, render_pb2, scene_pb2
+from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
 from support.calls.lane_calls import (
     GRADIENT,
     HUGE,
@@ -29,6 +32,7 @@ from support.calls.raw_calls import (
     RawClient,
     detail,
     failure,
+    opencv_camera,
     sphere_cloud,
     violation,
     with_scene,
@@ -63,6 +67,20 @@ def test_a_foreign_lane_is_one_that_does_not_exist(process: WorkerProcess, peopl
             assert detail(error, errors_pb2.LaneLost) is not None
             told.append(error.details())
         assert told[0] == told[1]
+
+
+def test_nor_does_it_where_renders_need_no_python(people: SimpleNamespace) -> None:
+    scene_id = people.bob.put(gaussian_cloud(60)).scene.scene_id
+    spec = gaussian_spec(opencv_camera(400, 300), scene_id=scene_id, outputs=["color"])
+    request = Frame(render_pb2.RenderRequest(spec=spec))
+    with RawLane(people.alice) as foreign, RawLane(people.bob) as own:
+        ask = people.bob.render_stub.Render.once
+        for lease in range(1, 5):
+            reply = ask(request, metadata=(*own.metadata(lease), SINGLE_REPLY), timeout=60)
+            assert reply.message.outputs[0].tensor.HasField("region")
+        error = failure(lambda: ask(request, metadata=(*foreign.metadata(1), SINGLE_REPLY), timeout=60))
+        assert detail(error, errors_pb2.LaneLost) is not None
+        assert len(foreign.regions) == 1, "none but that of its opening"
 
 
 def test_memory_of_another_lane_cannot_be_named(people: SimpleNamespace) -> None:

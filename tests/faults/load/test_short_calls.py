@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import threading
 import time
@@ -13,10 +14,12 @@ from typing import Any
 import grpc
 import pytest
 
+from lumigrad.protos.lanes import ToCaller
 from lumigrad.protos.service import RENDER_SERVICE, SINGLE_REPLY
 from lumigrad.v1 import render_pb2, scene_pb2
 from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
 from support.calls.raw_calls import RawClient, failure, opencv_camera
+from support.calls.raw_lane import RawLane
 from support.workers.slow_render import SlowRender, wait_for, wait_for_work, wait_until
 from support.workers.worker import WorkerProcess, worker
 
@@ -29,6 +32,8 @@ METHOD = "RenderService.Render"
 
 class Repeated:
     """Calls of a kind that is prepared, each answered by one message."""
+
+    size = 32, 24
 
     def __init__(self, client: RawClient, token: str = "") -> None:
         self.client = client
@@ -44,7 +49,7 @@ class Repeated:
         return self
 
     def request(self, view: int) -> bytes:
-        spec = gaussian_spec(opencv_camera(32, 24, x=0.01 * view), scene_id=self.scene_id, outputs=["color"])
+        spec = gaussian_spec(opencv_camera(*self.size, x=0.01 * view), scene_id=self.scene_id, outputs=["color"])
         return render_pb2.RenderRequest(spec=spec).SerializeToString()
 
     def start(self, view: int = 0, timeout: float = 60.0, **metadata: str) -> Any:
@@ -68,6 +73,39 @@ class Repeated:
         return [SINGLE_REPLY, *self._bearer, *named]
 
 
+class ByLane(Repeated):
+    """Such calls whose images go by a lane."""
+
+    size = 400, 300
+
+    def __init__(self, client: RawClient) -> None:
+        super().__init__(client)
+        self.lane = RawLane(client)
+        self._leases = itertools.count(1)
+        self.lease = 0
+
+    def start(self, view: int = 0, timeout: float = 60.0, **metadata: str) -> Any:
+        self.lease = next(self._leases)
+        return super().start(view, timeout, **metadata, **dict(self.lane.metadata(self.lease)))
+
+    def ask(self, view: int = 0, **metadata: str) -> bytes:
+        reply = super().ask(view, **metadata)
+        self.pixels(reply)
+        self.lane.release(self.lease)
+        return reply
+
+    def region(self, reply: bytes) -> int:
+        return int(render_pb2.RenderReply.FromString(reply).outputs[0].tensor.region.region)
+
+    def pixels(self, reply: bytes) -> bytes:
+        """What the region has now."""
+        region = self.region(reply)
+        while region not in self.lane.regions:
+            self.lane.expect(ToCaller.REGION)
+        found: bytes = self.lane.regions[region][: self.size[0] * self.size[1] * 12].tobytes()
+        return found
+
+
 @pytest.fixture(scope="module")
 def process() -> Iterator[WorkerProcess]:
     with worker("--device", "cpu", "--queue-size", str(QUEUE)) as started:
@@ -79,6 +117,14 @@ def repeated(process: WorkerProcess) -> Iterator[Repeated]:
     client = RawClient(process.target)
     yield Repeated(client).prepare(client.put(gaussian_cloud(80)).scene.scene_id)
     client.close()
+
+
+@pytest.fixture
+def by_lane(process: WorkerProcess, repeated: Repeated) -> Iterator[ByLane]:
+    made = ByLane(repeated.client)
+    yield made.prepare(repeated.scene_id)
+    made.lane.close()
+    wait_for(process, "lumigrad_lane_bytes", 0)
 
 
 @pytest.fixture
@@ -150,6 +196,39 @@ def test_one_that_waits_for_the_device_ends_at_its_deadline(
     wait_for(process, "lumigrad_queue_depth", 0)
 
 
+@pytest.mark.parametrize("end", ["cancelled", "late", "released and cancelled", "without its lane"])
+def test_the_memory_of_one_that_has_ended_serves_again(
+    process: WorkerProcess, repeated: Repeated, by_lane: ByLane, end: str
+) -> None:
+    expected, lane = by_lane.ask(1), by_lane.lane
+    pixels, region = by_lane.pixels(expected), by_lane.region(expected)
+    taken = process.metric("lumigrad_lane_bytes")
+    slow = SlowRender(repeated.client)
+    slow.start()
+    wait_for_work(process)
+    call = begin_to_wait(process, lambda: by_lane.start(2, timeout=1.0 if end == "late" else 60.0))
+    if end == "without its lane":
+        lane.close()
+        wait_for(process, "lumigrad_lane_bytes", 0)
+        slow.cancel()
+        assert by_lane.region(call.result()) == region
+        wait_for(process, "lumigrad_transit_bytes", 0)
+        return
+    lease = by_lane.lease
+    if end == "released and cancelled":
+        lane.release(lease)
+    if end == "late":
+        assert failure(call.result).code() == Code.DEADLINE_EXCEEDED
+    call.cancel()
+    wait_for(process, "lumigrad_queue_depth", 0)
+    lane.release(lease)
+    slow.cancel()
+    wait_for(process, "lumigrad_calls_in_progress", 0)
+    again = by_lane.ask(1)
+    assert by_lane.region(again) == region and by_lane.pixels(again) == pixels
+    assert process.metric("lumigrad_lane_bytes") == taken
+
+
 def test_a_full_queue_refuses_it(process: WorkerProcess, repeated: Repeated, busy: None) -> None:
     waiting = [repeated.start(view) for view in range(QUEUE)]
     wait_for(process, "lumigrad_queue_depth", QUEUE)
@@ -217,6 +296,26 @@ def test_sigterm_lets_those_that_wait_end_and_takes_no_more() -> None:
         list(slow)
         assert [_pixels(call.result()) for call in waiting] == expected
         assert process.wait() == 0
+        client.close()
+
+
+def test_sigterm_lets_those_with_a_lane_end() -> None:
+    with worker("--device", "cpu", "--drain-seconds", "60") as process:
+        client = RawClient(process.target)
+        by_lane = ByLane(client).prepare(client.put(gaussian_cloud(80)).scene.scene_id)
+        expected = [by_lane.pixels(by_lane.ask(view)) for view in range(3)]
+        slow = SlowRender(client).start(views=20)
+        wait_for_work(process)
+        waiting = [by_lane.start(view) for view in range(3)]
+        wait_for(process, "lumigrad_queue_depth", 3)
+        process.signal(signal.SIGTERM)
+        process.wait_for_log("draining")
+        list(slow)
+        replies = [call.result() for call in waiting]
+        assert process.wait() == 0
+        assert [by_lane.pixels(reply) for reply in replies] == expected
+        assert len({by_lane.region(reply) for reply in replies}) == 3
+        by_lane.lane.close()
         client.close()
 
 

@@ -161,7 +161,8 @@ class Lane:
             leased = sum(region.size for region in self._regions.values() if region.lease is not None)
             wanted = leased + block_bytes(length)
             more = max(0, wanted - self._reserved.amount)
-            return wanted <= self._max_bytes and not self._account.lacking(self.tenant, more)
+            fits = wanted <= self._max_bytes and not self._account.lacking(self.tenant, more)
+            return fits and not self._is_frozen
 
     def leased(self, number: int) -> tuple[Region, Lease] | None:
         """A region that the caller holds, and its lease; None: it holds no such region."""

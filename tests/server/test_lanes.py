@@ -189,7 +189,7 @@ def test_a_lane_whose_device_is_lost_leases_nothing_that_this_may_write_to() -> 
         lane.end(lease, delivered=False)
         other = lane.begin(2)
         assert other is not None and lane.lease_region(other, MIB) is None
-        assert lane.grant(3, MIB) is None
+        assert lane.grant(3, MIB) is None and not lane.has_room(MIB)
         lane.close()
 
 

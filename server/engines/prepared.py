@@ -98,17 +98,24 @@ class PreparedRender:
     @property
     def lane_bytes(self) -> int:
         """The bytes of the outputs without those between them, which regions of their own would not have."""
-        return sum(part.end - part.offset for part in self.parts)
+        return sum(self._sizes)
 
     @property
     def takes_region(self) -> bool:
-        """Whether all outputs go by a lane, so that they may share a region.
+        """Whether all outputs go by a lane, so that they may share a region."""
+        return min(self._sizes) >= LEAST_BYTES and not math.isinf(self.message_bytes)
 
-        A reply with some of them in its message would differ from that to a first call.
+    @property
+    def lane_message_bytes(self) -> float:
+        """The same as `message_bytes` for a caller with a lane; infinite: an output goes by that.
+
+        Replies to first calls then leave room for the alignment of each output.
         """
-        sizes = [part.end - part.offset for part in self.parts]
-        are_alike = min(sizes) >= LEAST_BYTES or max(sizes) < LEAST_BYTES <= self.payload_bytes
-        return are_alike and not math.isinf(self.message_bytes)
+        return self.message_bytes + ALIGNMENT if max(self._sizes) < LEAST_BYTES else math.inf
+
+    @property
+    def _sizes(self) -> list[int]:
+        return [part.end - part.offset for part in self.parts]
 
     def head_in(self, region: int) -> bytes:
         """The bytes of a reply before its timings, where its payload lies in a region of a lane."""

@@ -11,7 +11,6 @@ from weakref import ReferenceType, ref
 
 from lumigrad.kernels._native import DrawingParts, Outcome, RenderJob, RenderRequest, ShortCall, read_render_request
 from lumigrad.protos.dtypes import Array
-from lumigrad.protos.lane_tensors import LEAST_BYTES
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import SceneNotFoundError, VersionMismatchError
 from lumigrad.server.core.record import StageTimes
@@ -117,9 +116,9 @@ class PreparedCalls:
         prepared, room = found
         if isinstance(prepared, PreparedPass):
             return None if short.lane_name else self._passes.render_short(prepared, request, short)
-        if short.lane_name and prepared.payload_bytes >= LEAST_BYTES:
+        if short.lane_name and prepared.takes_region:
             return self._answer_by_lane(way, prepared, request, room, short)
-        if prepared.message_bytes > short.message_bytes:
+        if (prepared.lane_message_bytes if short.lane_name else prepared.message_bytes) > short.message_bytes:
             return None
         native = prepared.native
         staged = None if way.staging is None else way.staging(native)
@@ -132,7 +131,7 @@ class PreparedCalls:
         self, way: _Way, prepared: PreparedRender, request: RenderRequest, room: int, short: ShortCall
     ) -> bytes | None:
         """Answer with all outputs in one region of the call's lane; None: it takes the general way."""
-        lane = self._lanes.find(short.lane_name, short.tenant, StageTimes()) if prepared.takes_region else None
+        lane = self._lanes.find(short.lane_name, short.tenant, StageTimes())
         if lane is None:
             return None
         native, reply = prepared.native, None
@@ -162,9 +161,9 @@ class PreparedCalls:
         prepared, room = found
         if isinstance(prepared, PreparedPass):
             return None if call.lane_name else self._passes.render(prepared, request, call, most_bytes)
-        if call.lane_name and prepared.payload_bytes >= LEAST_BYTES:
+        if call.lane_name and prepared.takes_region:
             return self._draw_to_lane(prepared, request, room, call)
-        if prepared.message_bytes > most_bytes:
+        if (prepared.lane_message_bytes if call.lane_name else prepared.message_bytes) > most_bytes:
             return None
         drawn = self._draw(prepared, request, room, call)
         if drawn is not None:
@@ -202,8 +201,8 @@ class PreparedCalls:
         return (self._ways.get(tenant) or self._add_way(tenant)).look_up
 
     def _draw_to_lane(self, prepared: PreparedRender, request: RenderRequest, room: int, call: Call) -> bytes | None:
-        """Draw all outputs to one region of the call's lane; None: it has no room, or they do not go together."""
-        leased = call.lane.lease(prepared.payload_bytes) if prepared.takes_region else None
+        """Draw all outputs to one region of the call's lane; None: it has no room."""
+        leased = call.lane.lease(prepared.payload_bytes)
         if leased is None:
             return None
         region, memory = leased

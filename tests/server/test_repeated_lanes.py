@@ -59,6 +59,23 @@ def test_images_by_a_lane_are_the_same(client: RawClient, asker: Asker, is_spher
             assert found.values == asker.ask(UNKNOWN + raw, "stream").values
 
 
+@pytest.mark.parametrize("most", [None, LARGEST_MESSAGE_BYTES, 299_000, 301_000])
+def test_images_that_are_small_each_go_where_those_of_first_calls_go(
+    client: RawClient, asker: Asker, most: int | None
+) -> None:
+    """Together they are large: by a lane goes what does not fit into the message."""
+    scene_id = client.put(gaussian_cloud(60, seed=6)).scene.scene_id
+    metadata = {} if most is None else {MESSAGE_BYTES: str(most)}
+    for view in range(3):
+        camera = opencv_camera(150, 100, x=0.1 * view)
+        spec = gaussian_spec(camera, scene_id=scene_id, outputs=("color", "alpha", "depth"))
+        raw = render_pb2.RenderRequest(spec=spec).SerializeToString()
+        found = asker.ask(raw, "lane", metadata=metadata)
+        assert found.is_ok
+        assert_same(found, asker.ask(UNKNOWN + raw, "lane", metadata=metadata), raw)
+        assert found.values == asker.ask(UNKNOWN + raw, "stream").values
+
+
 def test_kinds_that_were_prepared_by_one_way_are_known_to_the_other(client: RawClient, asker: Asker) -> None:
     scene_id = client.put(gaussian_cloud(60, seed=3)).scene.scene_id
     for number, ways in enumerate((("lane", "stream"), ("stream", "lane"))):

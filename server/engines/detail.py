@@ -28,6 +28,8 @@ _LEAST_NEAR = 1e-30
 _MARGIN = 1 / 16
 _REACH = 3.34
 _EPS2D = 0.3
+# The typical distance of a page's content from a camera within the page, as a part of the page's diagonal.
+_INSIDE = 1 / 8
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,9 @@ def chosen(table: LevelTable, cameras: Sequence[Camera], detail: Detail) -> tupl
     """Choose a level for each page, the coarsest whose error is within `error_px` for all cameras that see it.
 
     A page is in view if a camera sees this level; a coarser one may reach into a picture in which nothing of the page
-    should be. If there is no room for the Gaussians of all pages in view, these become coarser alike.
+    should be. If there is no room for the Gaussians of all pages in view, these become coarser alike: to one error at
+    their typical distances, since the nearest one is 0 where the camera is within a page. What room is left makes pages
+    finer, those with the largest errors first.
 
     Returns:
         [P] the levels; [P, L] the errors in pixels; and the fewest Gaussians that the pages in view have, which may be
@@ -106,7 +110,8 @@ def chosen(table: LevelTable, cameras: Sequence[Camera], detail: Detail) -> tupl
     in_view = np.flatnonzero(is_seen[np.arange(len(wanted)), wanted])
     counts, chosen_levels = table.counts[in_view], wanted[in_view]
     if _rows(counts, chosen_levels) > detail.most_rows:
-        chosen_levels = _coarsest(errors[in_view], _fitting_limit(counts, errors[in_view], detail))
+        typical, _ = _errors(table, cameras, detail, inside=_INSIDE)
+        chosen_levels = _fitted(counts, typical[in_view], detail, chosen_levels)
     levels = np.full(len(errors), NONE, np.int8)
     levels[in_view] = chosen_levels
     return levels, errors, _rows(counts, chosen_levels)
@@ -118,6 +123,22 @@ def reached(
     """[P] whether a part of each box may be in the picture of any camera."""
     detail = Detail.of(settings, 0)
     return np.asarray(np.logical_or.reduce([_View(camera, detail).sees(bounds) for camera in cameras]))
+
+
+def _fitted(
+    counts: npt.NDArray[np.int64], errors: Floats, detail: Detail, finest: npt.NDArray[np.int8]
+) -> npt.NDArray[np.int8]:
+    """[P] levels for which there is room, none finer than `finest`."""
+    levels = np.maximum(_coarsest(errors, _fitting_limit(counts, errors, detail)), finest)
+    pages = np.arange(len(levels))
+    while True:
+        finer = np.maximum(levels - 1, 0)
+        more, room = counts[pages, finer] - counts[pages, levels], detail.most_rows - _rows(counts, levels)
+        able = np.flatnonzero((levels > finest) & (more <= room))
+        if not len(able):
+            return levels
+        able = able[np.argsort(-errors[able, levels[able]], kind="stable")]
+        levels[able[np.cumsum(more[able]) <= room]] -= 1
 
 
 def _fitting_limit(counts: npt.NDArray[np.int64], errors: Floats, detail: Detail) -> float:
@@ -142,8 +163,13 @@ def _rows(counts: npt.NDArray[np.int64], levels: npt.NDArray[np.int8]) -> int:
     return int(np.take_along_axis(counts, levels[:, None].astype(np.int64), axis=1).sum())
 
 
-def _errors(table: LevelTable, cameras: Sequence[Camera], detail: Detail) -> tuple[Floats, Flags]:
+def _errors(
+    table: LevelTable, cameras: Sequence[Camera], detail: Detail, *, inside: float = 0.0
+) -> tuple[Floats, Flags]:
     """[P, L] the largest error of each level for any camera that sees it, pixels, and whether any does.
+
+    Errors are those at the nearest point of a page, or, with `inside`, at a distance that is never below this part of
+    its diagonal.
 
     Content lies in the bounds of level 0. A level moves it by its error, wherever its Gaussians reach: seen from a
     distance to these bounds, by an angle whose sine is at most error / distance.
@@ -155,7 +181,7 @@ def _errors(table: LevelTable, cameras: Sequence[Camera], detail: Detail) -> tup
         # Bounds of the coarsest levels contain all others.
         pages = np.flatnonzero(view.sees(table.bounds[:, -1]))
         seen = view.sees(table.bounds[pages])
-        pixels = table.errors[pages] * view.pixels_per_unit(table.bounds[pages, 0])[:, None]
+        pixels = table.errors[pages] * view.pixels_per_unit(table.bounds[pages, 0], inside)[:, None]
         errors[pages] = np.maximum(errors[pages], np.where(seen, pixels, 0.0))
         is_seen[pages] |= seen
     return errors, is_seen
@@ -171,14 +197,16 @@ class _View:
         rotation = np.asarray(self._source.rotation, np.float64)
         self._eye = -np.linalg.pinv(rotation) @ np.asarray(self._source.translation, np.float64)
 
-    def pixels_per_unit(self, boxes: npt.NDArray[np.float32]) -> Floats:
-        """[..] the pixels that a unit of length at the nearest point of each box takes."""
+    def pixels_per_unit(self, boxes: npt.NDArray[np.float32], inside: float) -> Floats:
+        """[..] the pixels that a unit of length takes at the nearest point of each box, or so far inside."""
         focal = _focal(self._camera)
         if _is_orthographic(self._camera):
             return np.full(boxes.shape[:-2], focal)
         away = np.maximum(np.maximum(boxes[..., 0, :] - self._eye, self._eye - boxes[..., 1, :]), 0.0)
+        within = inside * np.linalg.norm(boxes[..., 1, :] - boxes[..., 0, :], axis=-1)
+        distance = np.hypot(np.linalg.norm(away, axis=-1), within)
         # Engines refuse a near plane that is not above 0, after this.
-        return np.asarray(focal / np.maximum(np.linalg.norm(away, axis=-1), max(self._detail.near, _LEAST_NEAR)))
+        return np.asarray(focal / np.maximum(distance, max(self._detail.near, _LEAST_NEAR)))
 
     def sees(self, boxes: npt.NDArray[np.float32]) -> Flags:
         """[..] whether a part of each box may be in the picture: exact to its edges only without distortion."""

@@ -104,3 +104,23 @@ def test_pages_that_become_coarser_for_want_of_room_bring_no_others_into_view(co
         assert fewer <= most
         assert np.array_equal(tight == NONE, free == NONE)
         assert (tight >= free).all()
+
+
+@pytest.mark.parametrize("most", [4000, 1000, 400])
+def test_a_page_around_the_camera_leaves_room_to_those_before_it(most: int) -> None:
+    middles = np.float32([[[0, 0, 20 * page]] for page in range(5)])
+    levels = LevelTable(
+        bounds=np.repeat(np.stack([middles - 10, middles + 10], axis=2), LEVELS, axis=1),
+        counts=np.tile(np.array([1024, 256, 64, 16, 4]), (5, 1)),
+        errors=np.tile(np.float32([0, 0.1, 0.2, 0.4, 0.8]), (5, 1)),
+        digests=np.zeros((5, LEVELS, 32), np.uint8),
+        sh_degree=0,
+        table_bytes=0,
+    )
+    camera = Camera.opencv(60, 60, 32, 24, np.eye(3), (0, 0, 0), 64, 48)
+    found, _, rows = chosen(levels, [camera], Detail.of(gaussians_pb2.GaussianSettings(max_error_px=0.01), most))
+    assert rows == levels.counts[range(5), found].sum() <= most
+    assert found.max() < LEVELS - 1
+    assert (np.diff(found) >= 0).all(), "nearer pages are as fine as those behind them"
+    finer = levels.counts[range(5), np.maximum(found - 1, 0)] - levels.counts[range(5), found]
+    assert (finer[found > 0] > most - rows).all(), "what room is left is used"

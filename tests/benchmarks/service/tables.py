@@ -53,7 +53,7 @@ def goals(rows: Sequence[Row], client: client_calls.Row, jpeg_share: float | Non
 def tables(rows: Sequence[Row], client: client_calls.Row, reached: Sequence[Goal]) -> str:
     """All of it as Markdown."""
     lines = [
-        "| calls | per second | p50, ms | processor, us | with the GIL, us | takes of the GIL |",
+        "| calls | per second | p50, ms | processor, us | with the GIL, us | acquisitions of the GIL |",
         "|---|---|---|---|---|---|",
         *map(_row, rows),
         "",

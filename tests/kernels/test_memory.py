@@ -68,7 +68,8 @@ def test_memory_is_given_back_and_calls_go_on_as_before() -> None:
         assert torch.equal(one, other)
     del first, second, one, other
     trim(CPU)
-    assert _native.pool_bytes() == before
+    # What other tests had left may go, too.
+    assert _native.pool_bytes() <= before
 
 
 def test_threads_that_take_and_give_at_the_same_time_lose_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 from collections.abc import Iterable, Iterator
@@ -46,6 +47,18 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell makes background processes ignore SIGINT, and processes that tests start would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def keep_loggers() -> Iterator[None]:
+    """Gives loggers back as they were: a handler of a test writes to a stream that is closed after it."""
+    loggers = [logging.getLogger(name) for name in (None, "lumigrad")]
+    before = [(logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
+    yield
+    for logger, (handlers, level, propagates) in zip(loggers, before, strict=True):
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
+        logger.propagate = propagates
 
 
 @pytest.hookimpl(wrapper=True)

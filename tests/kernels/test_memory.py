@@ -68,7 +68,7 @@ def test_memory_is_given_back_and_calls_go_on_as_before() -> None:
         assert torch.equal(one, other)
     del first, second, one, other
     trim(CPU)
-    # What other tests had left may go, too.
+    # Memory of other tests may go, too.
     assert _native.pool_bytes() <= before
 
 

@@ -46,7 +46,7 @@ def pytest_runtest_makereport(
 def _plain(item: pytest.Item, call: pytest.CallInfo[None]) -> pytest.TestReport:
     """A report without excerpts of sources: Python 3.11 cannot parse them while another thread parses others."""
     assert call.excinfo is not None
-    # As many as leave the error's first lines among those that are kept.
+    # Entries of the traceback, as many as leave the error's first lines among those that are kept.
     entries = traceback.format_tb(call.excinfo.tb)[-3:]
     text = "".join((*entries, call.excinfo.exconly()))
     keywords = dict.fromkeys(item.keywords, 1)

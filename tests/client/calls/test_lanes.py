@@ -30,7 +30,7 @@ from support.workers.slow_render import wait_until
 from support.workers.worker import WorkerProcess, worker
 
 CAMERA = Camera.orbit((0, 0, 0), distance=4, azimuth_degrees=30, elevation_degrees=20, width=320, height=288)
-# What CAMERA's colours take: more than 1 MiB, from which on replies come by a lane.
+# Bytes of CAMERA's colours: more than 1 MiB, from which on replies come by a lane.
 BYTES = 320 * 288 * 3 * 4
 
 

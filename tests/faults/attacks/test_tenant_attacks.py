@@ -180,7 +180,7 @@ def test_states_that_wait_for_gradients_count_against_the_share_of_their_tenant(
         training.send(step={"number": number, "views": [0], "own_loss": True, "outputs": ["alpha"]})
     error = failure(lambda: list(training.call))
     assert error.code() == Code.RESOURCE_EXHAUSTED
-    # Where memory is scarce, the error names --device-memory-mib, too.
+    # The error names --device-memory-mib, too, where memory is scarce.
     assert "of 33554432 bytes of trainings (--tenant-training-mib" in error.details()
     wait_for(process, "lumigrad_calls_in_progress", 0)
     assert process.metric("lumigrad_tenant_taken", resource="training", tenant="a") == begun < MIB

@@ -98,7 +98,7 @@ class ByLane(Repeated):
         return int(render_pb2.RenderReply.FromString(reply).outputs[0].tensor.region.region)
 
     def pixels(self, reply: bytes) -> bytes:
-        """What the region has now."""
+        """The content that the region has now."""
         region = self.region(reply)
         while region not in self.lane.regions:
             self.lane.expect(ToCaller.REGION)

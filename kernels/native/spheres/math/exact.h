@@ -115,7 +115,7 @@ struct ExactGeometry {
   F half_root;  // The half chord
   F sagitta;    // t - o
   F low;        // The exponent's rest; its whole part is the record's.
-  // Where a pack needs them: 1 / root and 1 / half_root.
+  // 1 / root and 1 / half_root, where a pack needs them.
   F inverse_root, inverse_half_root;
 };
 

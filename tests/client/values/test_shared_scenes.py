@@ -147,11 +147,11 @@ def test_programs_at_once_never_miss_it(client: Client, other: Client) -> None:
 
 
 def test_an_obstacle_that_another_checker_has_stays(client: Client, other: Client) -> None:
-    grid = VoxelGrid("grid", None, (1.6,) * 3, 0.1, torch.linspace(-0.93, 1.07, 16**3))
+    grid = VoxelGrid("grid", dims=(1.6,) * 3, voxel_size=0.1, feature_tensor=torch.linspace(-0.93, 1.07, 16**3))
     before = {handle.scene_id for handle in other.list()}
     checkers = [WorldMeshCollision(WorldCollisionConfig(world_model=WorldConfig(voxel=[grid]))) for _ in range(2)]
     first, second = (checker._surroundings(client) for checker in checkers)
-    assert isinstance(first, SceneHandle) and first == second
+    assert isinstance(first, SceneHandle) and first == second and first.nbytes > 0
     assert first.scene_id not in before, "another test has stored the same"
     for checker in checkers:
         assert other.get(first.scene_id) == first

@@ -190,8 +190,8 @@ def test_sensors_are_asked_again_when_meta_is_read(counted: Counted) -> None:
     *_, meta = rasterization(**tensors, **options, target=counted.proxy.target)
     _, received = counted.spent(lambda: meta["radii"])
     assert received > (8 + 8 + 4 + 12 + 4) * COUNT
-    # Acknowledgements of the connection may follow, as those of any reply.
-    assert counted.spent(lambda: [meta[name] for name in PER_GAUSSIAN])[1] < SLACK
+    # Frames of the connection itself, which are shorter than any call, may follow a reply.
+    assert sum(counted.spent(lambda: [meta[name] for name in PER_GAUSSIAN])) < 100
     assert (meta["radii"] > 0).any()
 
 

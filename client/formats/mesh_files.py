@@ -1,9 +1,8 @@
-"""Meshes in STL, OBJ, PLY and GLB files; STL and GLB are read through trimesh."""
+"""Meshes in STL, OBJ, PLY and GLB files; STL is read through trimesh."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from io import BytesIO
 from os import PathLike, fspath
 from pathlib import Path
@@ -17,6 +16,7 @@ from lumigrad.client.base.arrays import Float64
 from lumigrad.client.base.extras import require
 from lumigrad.client.base.replacing import replaced
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.formats.gltf.triangles import read_triangles
 from lumigrad.client.formats.mesh_ply import read_ply
 from lumigrad.client.formats.obj import read_obj
 from lumigrad.client.formats.source import malformed, shortened
@@ -91,20 +91,28 @@ def _format_of(path: str | PathLike[str]) -> str:
 
 def _read(path: str | PathLike[str]) -> list[_Part]:
     kind = _format_of(path)
-    if kind in _READERS:
-        vertices, faces = _READERS[kind](path)
-        return [(vertices, faces)] if faces.size else []
-    trimesh = require("trimesh", "mesh", "reading mesh files")
-    with open(path, "rb") as opened:
-        file = BytesIO(_without_rest(opened.read())) if kind == "stl" else opened
-        try:
-            scene = trimesh.load_scene(file, file_type=kind, process=False)
-        except Exception as error:  # Parsers raise various errors for damaged files.
-            reason = f"{type(error).__name__}: {error}"
-            raise malformed(path, f"expected a mesh as {kind.upper()}, but it does not parse: {reason}") from error
-    parts = list(_parts(scene, path))
     if kind == "stl":
-        _check_facets(path, sum(len(faces) for _, faces in parts))
+        return _read_stl(path)
+    parts = list(read_triangles(path)) if kind == "glb" else [_READERS[kind](path)]
+    return [(vertices, faces) for vertices, faces in parts if faces.size]
+
+
+def _read_stl(path: str | PathLike[str]) -> list[_Part]:
+    trimesh = require("trimesh", "mesh", "reading mesh files")
+    with open(path, "rb") as file:
+        content = _without_rest(file.read())
+    try:
+        scene = trimesh.load_scene(BytesIO(content), file_type="stl", process=False)
+    except Exception as error:  # Parsers raise various errors for damaged files.
+        reason = f"{type(error).__name__}: {error}"
+        raise malformed(path, f"expected a mesh as STL, but it does not parse: {reason}") from error
+    shapes = [scene.geometry[scene.graph[node][1]] for node in scene.graph.nodes_geometry]
+    parts = [
+        (np.asarray(shape.vertices, np.float64), np.asarray(shape.faces, np.int64))
+        for shape in shapes
+        if np.size(getattr(shape, "faces", ()))
+    ]
+    _check_facets(path, sum(len(faces) for _, faces in parts))
     return parts
 
 
@@ -121,18 +129,3 @@ def _check_facets(path: str | PathLike[str], read: int) -> None:
     written = len(re.findall(rb"^[ \t]*facet[ \t]+normal\b", Path(path).read_bytes(), re.MULTILINE | re.IGNORECASE))
     if 0 < read < written:
         raise malformed(path, f"expected {written} whole triangles, got {read}; the file may be incomplete")
-
-
-def _parts(scene: Any, path: str | PathLike[str]) -> Iterator[_Part]:
-    """Yields vertices and faces of each geometry, in the frame of the file's scene."""
-    for node in scene.graph.nodes_geometry:
-        matrix, name = scene.graph[node]
-        geometry = scene.geometry[name]
-        faces = np.asarray(getattr(geometry, "faces", ()), np.int64)
-        if not faces.size:
-            continue
-        if not np.isfinite(matrix).all():
-            raise malformed(path, f"expected finite transforms, but that of {node!r} is not")
-        vertices = np.asarray(geometry.vertices, np.float64) @ matrix[:3, :3].T + matrix[:3, 3]
-        # Mirroring would turn the faces inside out.
-        yield vertices, faces[:, ::-1] if np.linalg.det(matrix[:3, :3]) < 0 else faces

@@ -16,6 +16,8 @@ Array = npt.NDArray[Any]
 BYTE, UBYTE, SHORT, USHORT, UINT, FLOAT = 5120, 5121, 5122, 5123, 5125, 5126
 _DTYPES = {BYTE: "<i1", UBYTE: "<u1", SHORT: "<i2", USHORT: "<u2", UINT: "<u4", FLOAT: "<f4"}
 _NAMES = {BYTE: "int8", UBYTE: "uint8", SHORT: "int16", USHORT: "uint16", UINT: "uint32", FLOAT: "float"}
+# The kinds of positions, integers by KHR_mesh_quantization.
+POSITIONS = ((FLOAT, False), *((kind, normal) for kind in (BYTE, UBYTE, SHORT, USHORT) for normal in (False, True)))
 _WIDTHS = {"SCALAR": 1, "VEC2": 2, "VEC3": 3, "VEC4": 4}
 _INDICES = (UBYTE, USHORT, UINT)
 
@@ -43,6 +45,17 @@ def read_accessor(
         kinds: the pairs of component type and normalised that are allowed.
         what: the attribute, for errors.
     """
+    values = _read(document, index, shape, kinds, what)
+    return _as_float32(values, document.item("accessors", index).get("normalized", False) is True)
+
+
+def read_indices(document: Document, index: Any, what: str) -> npt.NDArray[np.int64]:
+    """Returns the values [N] of an accessor of indices; `what` names it in errors."""
+    return _read(document, index, "SCALAR", tuple((kind, False) for kind in _INDICES), what)[:, 0].astype(np.int64)
+
+
+def _read(document: Document, index: Any, shape: str, kinds: tuple[tuple[int, bool], ...], what: str) -> Array:
+    """Returns the values [N, width] of an accessor as they are stored."""
     accessor, where = document.item("accessors", index), f"accessors[{index}]"
     kind = (document.integer(accessor, "componentType", where), accessor.get("normalized", False) is True)
     if accessor.get("type") != shape or kind not in kinds:
@@ -61,7 +74,7 @@ def read_accessor(
     if "sparse" in accessor:
         values = values.copy()
         _replace(document, document.object(accessor["sparse"], f"{where}.sparse"), values, f"{where}.sparse")
-    return _as_float32(values, kind[1])
+    return values
 
 
 def _kind_name(kind: tuple[int, bool]) -> str:

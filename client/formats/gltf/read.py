@@ -16,6 +16,7 @@ from lumigrad.client.base.arrays import Float32, Float64
 from lumigrad.client.formats.gltf.accessors import (
     BYTE,
     FLOAT,
+    POSITIONS,
     SHORT,
     UBYTE,
     USHORT,
@@ -24,19 +25,16 @@ from lumigrad.client.formats.gltf.accessors import (
     read_accessor,
 )
 from lumigrad.client.formats.gltf.document import Document, Json
+from lumigrad.client.formats.gltf.nodes import QUANTIZATION, check_required, placed_meshes, refuse_instances
 from lumigrad.client.formats.placement import half_turned, placed
 from lumigrad.client.formats.scene import BY_DISTANCE, LINEAR, SRGB, StoredScene, joined
 from lumigrad.client.formats.spz import read_spz
-from lumigrad.client.values.affine import matrices_of_quats
 
 EXTENSION = "KHR_gaussian_splatting"
 PREFIX = f"{EXTENSION}:"
 _SPZ = "KHR_gaussian_splatting_compression_spz_2"
 _OLD_SPZ = "KHR_spz_gaussian_splats_compression"
-# Required extensions that change nothing of what is read here; materials, pictures and lights are not looked at.
-_READABLE = {EXTENSION, _SPZ, "KHR_mesh_quantization"}
-_IGNORED = ("KHR_materials_", "KHR_texture_", "KHR_lights_", "EXT_texture_", "KHR_xmp")
-_INSTANCES = "EXT_mesh_gpu_instancing"
+_READABLE = {EXTENSION, _SPZ, QUANTIZATION}
 _POINTS = 0
 _LARGEST_DEGREE = 3
 _PLAIN = ((FLOAT, False),)
@@ -45,7 +43,6 @@ _KINDS = {
     "SCALE": ("VEC3", (*_PLAIN, (UBYTE, False), (UBYTE, True), (USHORT, False), (USHORT, True))),
     "OPACITY": ("SCALAR", (*_PLAIN, (UBYTE, True), (USHORT, True))),
 }
-_POSITIONS = (*_PLAIN, *((kind, normal) for kind in (BYTE, UBYTE, SHORT, USHORT) for normal in (False, True)))
 # The values that the extension's own text defines; others need extensions that are not supported.
 _VALUES = {
     "kernel": ("ellipse",),
@@ -80,9 +77,7 @@ def read_gltf(path: Path) -> StoredScene:
 
 
 def _check_extensions(document: Document) -> None:
-    for name in document.list(document.json, "extensionsRequired", ""):
-        if not isinstance(name, str) or (name not in _READABLE and not name.startswith(_IGNORED)):
-            raise document.fail(f"expected a file that does not require the extension {name!r}, which is not supported")
+    check_required(document, _READABLE)
     used = document.list(document.json, "extensionsUsed", "")
     if _OLD_SPZ in used:
         raise document.fail(f"expected {EXTENSION}, but the file uses {_OLD_SPZ}, a withdrawn draft; export it again")
@@ -90,51 +85,11 @@ def _check_extensions(document: Document) -> None:
 
 def _uses(document: Document) -> Iterator[tuple[_Key, Json, Float64]]:
     """Yields the primitives with Gaussians with their global matrices, in the order of the scene's nodes."""
-    visited: set[int] = set()
-    stack = [(node, np.eye(4)) for node in reversed(_roots(document))]
-    while stack:
-        index, parent = stack.pop()
-        node, where = document.item("nodes", index), f"nodes[{index}]"
-        if index in visited:
-            raise document.fail(f"expected a tree of nodes, but {where} has two parents")
-        visited.add(index)
-        matrix = parent @ _local_matrix(document, node, where)
-        if "mesh" in node:
-            primitives = list(_with_gaussians(document, node["mesh"]))
-            if primitives and _INSTANCES in document.extensions(node, where):
-                raise document.fail(f"expected {where} without {_INSTANCES}, which is not supported for Gaussians")
-            yield from ((key, primitive, matrix) for key, primitive in primitives)
-        stack += [(child, matrix) for child in reversed(document.list(node, "children", f"{where}."))]
-
-
-def _roots(document: Document) -> list[Any]:
-    """Returns the root nodes of the default scene; without scenes, all nodes that are no children."""
-    if document.json.get("scenes"):
-        scene = document.json.get("scene", 0)
-        return document.list(document.item("scenes", scene), "nodes", f"scenes[{scene}].")
-    nodes = [document.item("nodes", k) for k in range(len(document.list(document.json, "nodes", "")))]
-    children = {
-        child
-        for k, node in enumerate(nodes)
-        for child in document.list(node, "children", f"nodes[{k}].")
-        if isinstance(child, int)
-    }
-    return [k for k in range(len(nodes)) if k not in children]
-
-
-def _local_matrix(document: Document, node: Json, where: str) -> Float64:
-    if "matrix" in node:
-        # Column after column.
-        columns = document.numbers(node, "matrix", where, tuple(np.eye(4).ravel()))
-        return np.asarray(np.array(columns).reshape(4, 4).T)
-    matrix = np.eye(4)
-    x, y, z, w = document.numbers(node, "rotation", where, (0.0, 0.0, 0.0, 1.0))
-    scale = document.numbers(node, "scale", where, (1.0, 1.0, 1.0))
-    if (x, y, z) != (0.0, 0.0, 0.0):
-        matrix[:3, :3] = matrices_of_quats(np.array([[w, x, y, z]]))[0]
-    matrix[:3, :3] *= scale
-    matrix[:3, 3] = document.numbers(node, "translation", where, (0.0, 0.0, 0.0))
-    return matrix
+    for placed_mesh in placed_meshes(document):
+        primitives = list(_with_gaussians(document, placed_mesh.mesh))
+        if primitives:
+            refuse_instances(document, placed_mesh, "for Gaussians")
+        yield from ((key, primitive, placed_mesh.matrix) for key, primitive in primitives)
 
 
 def _with_gaussians(document: Document, mesh: Any) -> Iterator[tuple[_Key, Json]]:
@@ -183,7 +138,7 @@ def _read_primitive(document: Document, primitive: Json, where: str) -> StoredSc
     missing = [name for name in ("POSITION", *(PREFIX + name for name in _KINDS)) if name not in attributes]
     if missing:
         raise document.fail(f"expected the attributes {', '.join(missing)} in {where}")
-    means = read_accessor(document, attributes["POSITION"], "VEC3", _POSITIONS, "POSITION")
+    means = read_accessor(document, attributes["POSITION"], "VEC3", POSITIONS, "POSITION")
 
     def values(name: str, shape: str, kinds: Any) -> Float32:
         array = read_accessor(document, attributes[PREFIX + name], shape, kinds, name)

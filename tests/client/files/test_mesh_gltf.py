@@ -1,0 +1,171 @@
+"""Meshes from GLB files as compressors, converters and modelling programs write them."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lumigrad.client import InvalidArgument, Mesh
+
+BYTE, SHORT, USHORT, UINT, FLOAT = 5120, 5122, 5123, 5125, 5126
+CORNERS = np.array([[0, 0, 0], [2, 0, 0], [0, 1, 0], [0, 0, 1]], np.float64)
+FACES = np.array([[0, 2, 1], [0, 1, 3], [0, 3, 2], [1, 2, 3]])
+VOLUME = 1 / 3
+
+
+class Glb:
+    """A file that is put together: accessors in one buffer, one mesh, one node unless others are given."""
+
+    def __init__(self) -> None:
+        self.json: dict[str, Any] = {"asset": {"version": "2.0"}, "accessors": [], "bufferViews": [], "buffers": [{}]}
+        self._bytes = b""
+
+    def view(self, array: np.ndarray) -> int:
+        self._bytes += b"\0" * (-len(self._bytes) % 4)
+        size = array.nbytes
+        self.json["bufferViews"].append({"buffer": 0, "byteOffset": len(self._bytes), "byteLength": size})
+        self._bytes += array.tobytes()
+        return len(self.json["bufferViews"]) - 1
+
+    def accessor(self, array: np.ndarray, kind: int, **more: Any) -> int:
+        shape = "VEC3" if array.ndim == 2 else "SCALAR"
+        values = {"componentType": kind, "count": len(array), "type": shape, **more}
+        self.json["accessors"].append({"bufferView": self.view(array), **values})
+        return len(self.json["accessors"]) - 1
+
+    def primitive(self, positions: np.ndarray = CORNERS, faces: np.ndarray | None = FACES, mode: int = 4) -> Any:
+        made: dict[str, Any] = {"attributes": {"POSITION": self.accessor(positions.astype("<f4"), FLOAT)}}
+        if faces is not None:
+            made["indices"] = self.accessor(faces.ravel().astype("<u2"), USHORT)
+        return made if mode == 4 else {**made, "mode": mode}
+
+    def save(self, path: Path, primitives: list[Any], nodes: list[Any] | None = None, **more: Any) -> Mesh:
+        self.json |= {"meshes": [{"primitives": primitives}], "nodes": nodes or [{"mesh": 0}]}
+        self.json |= {"scene": 0, "scenes": [{"nodes": [0]}], **more}
+        self.json["buffers"][0]["byteLength"] = len(self._bytes)
+        text = json.dumps(self.json).encode()
+        chunks = (
+            (text + b" " * (-len(text) % 4), 0x4E4F534A),
+            (self._bytes + b"\0" * (-len(self._bytes) % 4), 0x4E4942),
+        )
+        body = b"".join(struct.pack("<II", len(data), kind) + data for data, kind in chunks)
+        path.write_bytes(struct.pack("<4sII", b"glTF", 2, 12 + len(body)) + body)
+        return Mesh.load(path)
+
+
+def volume_of(mesh: Mesh) -> float:
+    a, b, c = mesh.vertices[mesh.faces].astype(np.float64).transpose(1, 0, 2)
+    return float((a * np.cross(b, c)).sum() / 6)
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [(SHORT, "<i2"), (USHORT, "<u2"), (BYTE, "i1")])
+@pytest.mark.parametrize("normalized", [True, False])
+def test_quantized_positions_are_scaled(kind: int, dtype: str, normalized: bool, tmp_path: Path) -> None:
+    # As gltfpack and glTF-Transform write them: integers, placed by their node.
+    file, most = Glb(), np.iinfo(dtype).max
+    stored = np.rint(CORNERS / 2 * most).astype(dtype)
+    positions = file.accessor(stored, kind, normalized=normalized)
+    primitive = {**file.primitive(), "attributes": {"POSITION": positions}}
+    scale = 2.0 if normalized else 2.0 / most
+    required = {name: ["KHR_mesh_quantization"] for name in ("extensionsUsed", "extensionsRequired")}
+    mesh = file.save(tmp_path / "part.glb", [primitive], [{"mesh": 0, "scale": [scale] * 3}], **required)
+    np.testing.assert_allclose(mesh.vertices, CORNERS, atol=0.01)
+    assert volume_of(mesh) == pytest.approx(VOLUME, rel=0.02)
+
+
+def test_values_of_sparse_accessors_are_in_their_places(tmp_path: Path) -> None:
+    file = Glb()
+    primitive = file.primitive(CORNERS * [0.5, 1, 1])
+    places, moved = file.view(np.array([1], "<u2")), file.view(np.array([2, 0, 0], "<f4"))
+    file.json["accessors"][primitive["attributes"]["POSITION"]]["sparse"] = {
+        **{"count": 1, "indices": {"bufferView": places, "componentType": USHORT}, "values": {"bufferView": moved}}
+    }
+    mesh = file.save(tmp_path / "part.glb", [primitive])
+    np.testing.assert_array_equal(mesh.vertices, CORNERS)
+
+
+@pytest.mark.parametrize("mode", [5, 6])
+@pytest.mark.parametrize("indexed", [True, False])
+def test_strips_and_fans_beside_triangles_are_read(mode: int, indexed: bool, tmp_path: Path) -> None:
+    # A square, as a strip and as a fan, faces +z.
+    order = {5: [[0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0]], 6: [[0, 0, 0], [1, 0, 0], [1, 1, 0], [0, 1, 0]]}[mode]
+    file = Glb()
+    square = file.primitive(np.array(order, float), np.arange(4) if indexed else None, mode)
+    mesh = file.save(tmp_path / "part.glb", [file.primitive(), square, file.primitive(mode=1)])
+    assert len(mesh) == len(FACES) + 2
+    a, b, c = mesh.vertices[mesh.faces[-2:]].transpose(1, 0, 2)
+    np.testing.assert_array_equal(np.cross(b - a, c - a), [[0, 0, 1]] * 2)
+
+
+def test_strided_and_unindexed_triangles_are_read(tmp_path: Path) -> None:
+    file = Glb()
+    corners = CORNERS[FACES.ravel()]
+    strided = np.concatenate([corners, np.full((len(corners), 2), 7.0)], axis=1).astype("<f4")
+    positions = file.accessor(strided, FLOAT, type="VEC3")
+    file.json["bufferViews"][-1]["byteStride"] = 20
+    mesh = file.save(tmp_path / "part.glb", [{"attributes": {"POSITION": positions}}])
+    assert volume_of(mesh) == pytest.approx(VOLUME)
+
+
+def test_nodes_place_turn_and_mirror_meshes(tmp_path: Path) -> None:
+    file = Glb()
+    half = float(np.sqrt(0.5))
+    nodes = [
+        {"children": [1, 2], "translation": [10, 0, 0]},
+        {"mesh": 0, "scale": [-1, 1, 1]},
+        {"mesh": 0, "rotation": [0, 0, half, half], "translation": [0, 5, 0]},
+    ]
+    mesh = file.save(tmp_path / "part.glb", [file.primitive()], [*nodes, {"mesh": 0}])
+    assert volume_of(mesh) == pytest.approx(2 * VOLUME, rel=1e-4)
+    np.testing.assert_allclose(mesh.vertices[:4], CORNERS * [-1, 1, 1] + [10, 0, 0])
+    turned = np.stack([-CORNERS[:, 1], CORNERS[:, 0], CORNERS[:, 2]], axis=1)
+    np.testing.assert_allclose(mesh.vertices[4:], turned + np.array([10, 5, 0]), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["KHR_draco_mesh_compression", "EXT_meshopt_compression", "EXT_unheard_of"])
+def test_required_extensions_that_change_the_shape_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=rf"part\.glb: expected a file that does not require .*{name}"):
+        file = Glb()
+        file.save(tmp_path / "part.glb", [file.primitive()], extensionsUsed=[name], extensionsRequired=[name])
+
+
+def test_instances_are_refused_and_not_drawn_once(tmp_path: Path) -> None:
+    file = Glb()
+    node = {"mesh": 0, "extensions": {"EXT_mesh_gpu_instancing": {"attributes": {"TRANSLATION": 0}}}}
+    with pytest.raises(InvalidArgument, match=r"part\.glb: expected nodes\[0\] without EXT_mesh_gpu_instancing"):
+        file.save(tmp_path / "part.glb", [file.primitive()], [node])
+
+
+def test_bones_and_morph_targets_are_said_to_be_ignored(tmp_path: Path) -> None:
+    file = Glb()
+    bent = {**file.primitive(), "targets": [{"POSITION": 0}]}
+    with pytest.warns(UserWarning, match=r"part\.glb: the skin of nodes\[0\] is ignored"):
+        file.save(tmp_path / "part.glb", [file.primitive()], [{"mesh": 0, "skin": 0}], skins=[{"joints": [0]}])
+    with pytest.warns(UserWarning, match=r"part\.glb: the weights of nodes\[0\] are ignored"):
+        file.save(tmp_path / "part.glb", [bent], [{"mesh": 0, "weights": [1.0]}])
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    file = Glb()
+    outside = file.primitive(faces=np.array([[0, 1, 9]]))
+    with pytest.raises(InvalidArgument, match=r"part\.glb: expected indices below 4 in meshes\[0\]\.primitives\[0\]"):
+        file.save(tmp_path / "part.glb", [outside])
+    with pytest.raises(InvalidArgument, match=r"part\.glb: expected whole triangles in meshes\[0\]\.primitives\[0\]"):
+        file.save(tmp_path / "part.glb", [file.primitive(faces=np.array([0, 1, 2, 3]))])
+    with pytest.raises(InvalidArgument, match=r"part\.glb: expected triangles, got none"):
+        file.save(tmp_path / "part.glb", [file.primitive(mode=1)])
+
+
+def test_matrices_listed_row_after_row_are_refused(tmp_path: Path) -> None:
+    file = Glb()
+    matrix = np.eye(4)
+    matrix[:3, 3] = 1, 2, 3
+    mesh = file.save(tmp_path / "part.glb", [file.primitive()], [{"mesh": 0, "matrix": matrix.T.ravel().tolist()}])
+    np.testing.assert_allclose(mesh.vertices, CORNERS + matrix[:3, 3])
+    with pytest.raises(InvalidArgument, match=r"expected the last row 0 0 0 1 in nodes\[0\]\.matrix"):
+        file.save(tmp_path / "part.glb", [file.primitive()], [{"mesh": 0, "matrix": matrix.ravel().tolist()}])

@@ -37,6 +37,7 @@ def read_cameras(path: Path) -> dict[int, Intrinsics]:
         values = source.unpack(f"{len(names)}d", offset, f"parameters of camera {camera_id}")
         offset += 8 * len(names)
         cameras[camera_id] = Intrinsics(model, width, height, dict(zip(names, values, strict=True)))
+    _check_end(source, offset)
     return cameras
 
 
@@ -65,6 +66,7 @@ def read_images(path: Path) -> list[ColmapImage]:
         source.take(offset, _POINT_2D_BYTES * count, f"points of image {name}")
         offset += _POINT_2D_BYTES * count
         images.append(ColmapImage(name, image_id, camera_id, (w, x, y, z), np.array(translation)))
+    _check_end(source, offset)
     return images
 
 
@@ -83,6 +85,7 @@ def read_points(path: Path) -> Points:
             )
         positions[row], colors[row] = place_and_color[:3], place_and_color[3:]
         offset += _POINT.size + _TRACK_BYTES * track
+    _check_end(source, offset)
     return Points(positions, colors / 255.0)
 
 
@@ -106,3 +109,13 @@ def _count(source: Source, least_bytes: int) -> int:
     (count,) = source.unpack("Q", 0, "number of records")
     source.take(8, count * least_bytes, f"{count:,} records")
     return int(count)
+
+
+def _check_end(source: Source, offset: int) -> None:
+    """Raises InvalidArgument for a file with more than the records that its first bytes announce."""
+    if offset != len(source):
+        (count,) = source.unpack("Q", 0, "number of records")
+        rest = len(source) - offset
+        raise source.fail(
+            f"expected the end of the file at byte {offset:,}, behind its {count:,} records, got {rest:,} more"
+        )

@@ -10,7 +10,7 @@ import numpy as np
 from lumigrad.client.datasets.files import portable
 from lumigrad.client.datasets.points import LARGEST_POSITION, Points
 from lumigrad.client.datasets.view import PARAMETERS, READABLE, ColmapImage, Intrinsics, Track
-from lumigrad.client.formats.source import malformed
+from lumigrad.client.formats.source import malformed, shortened
 
 
 def read_cameras(path: Path) -> dict[int, Intrinsics]:
@@ -88,12 +88,24 @@ def read_tracks(path: Path, most: int) -> list[Track]:
 
 
 def _records(path: Path, skip_after: bool = False) -> Iterator[tuple[int, str]]:
-    """Yields lines with their numbers, without comments; with `skip_after` also without the line after each."""
-    with path.open(encoding="utf-8", errors="replace") as file:
+    """Yields lines with their numbers, without comments; with `skip_after` also without the points after each."""
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
         lines = enumerate(file, start=1)
         for number, line in lines:
             text = line.strip()
             if text and not text.startswith("#"):
                 yield number, text
                 if skip_after:
-                    next(lines, None)
+                    _check_points(path, *next(lines, (number + 1, "")))
+
+
+# Characters of lines that are looked at as a whole; longer ones are no images.
+_LONGEST_IMAGE = 1000
+
+
+def _check_points(path: Path, number: int, line: str) -> None:
+    """Raises InvalidArgument unless a line has the points of an image, which may be none: X Y POINT3D_ID each."""
+    words = line.split() if len(line) <= _LONGEST_IMAGE else line.rsplit(maxsplit=1)[1:] * 3
+    if words and (len(words) % 3 or not words[-1].lstrip("-").isdigit()):
+        text = "expected the points of the image above, X Y POINT3D_ID each, or an empty line if it has none"
+        raise malformed(path, f"line {number}: {text}, got {shortened(line.strip(), 80)!r}")

@@ -46,6 +46,11 @@ class Fields:
     def __contains__(self, name: str) -> bool:
         return self._values.get(name) is not None or (self._fallback is not None and name in self._fallback)
 
+    def closest(self, *names: str) -> str | None:
+        """Returns the first of these names that this object has itself, else the fallback; None: neither has one."""
+        own = next((name for name in names if self._values.get(name) is not None), None)
+        return own if own or self._fallback is None else self._fallback.closest(*names)
+
     def fail(self, name: str, expected: str, value: Any) -> InvalidArgument:
         """Returns the error for an invalid field."""
         came = "nothing" if value is None else repr(value)
@@ -153,13 +158,19 @@ def checked_rotation(fields: Fields, name: str, matrix: Float64) -> Float64:
 
 # OpenGL's cameras look along -z with y up.
 OPENGL = np.diag([1.0, -1.0, -1.0])
+_LAST_ROW = (0.0, 0.0, 0.0, 1.0)
 
 
 def opengl_pose(fields: Fields, name: str, to_world: Float64) -> tuple[Float64, Float64]:
     """Returns rotation [3, 3] and translation [3], world to camera, of a matrix [3 or 4, 4] with OpenGL's axes.
 
     Raises:
-        InvalidArgument: the matrix, the field `name`, has no rotation.
+        InvalidArgument: the matrix, the field `name`, has no rotation, or is for row vectors.
     """
+    if len(to_world) == len(_LAST_ROW) and not np.allclose(to_world[3], _LAST_ROW, atol=1e-6):
+        # The rotation is named first: a matrix that is scaled as a whole has another last row, too.
+        checked_rotation(fields, name, to_world[:3, :3])
+        text = f"expected the last row 0 0 0 1, got {to_world[3].tolist()}; transpose a matrix that is for row vectors"
+        raise malformed(fields.path, f"{fields.place(name)}: {text}")
     rotation = (checked_rotation(fields, name, to_world[:3, :3]) @ OPENGL).T
     return rotation, -rotation @ to_world[:3, 3]

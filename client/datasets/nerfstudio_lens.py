@@ -104,8 +104,8 @@ def _size(frame: Fields, image: Path | None) -> tuple[int, int]:
 
 
 def _focal(frame: Fields, axis: str, size: int) -> float:
-    """Returns the focal length in pixels, from fl_x or from the angle of view in radians."""
-    if f"fl_{axis}" in frame:
+    """Returns the focal length in pixels, from fl_x or the angle of view in radians; a frame's own counts first."""
+    if frame.closest(f"fl_{axis}", f"camera_angle_{axis}") == f"fl_{axis}":
         focal = frame.number(f"fl_{axis}")
         if focal <= 0:
             raise frame.fail(f"fl_{axis}", "a focal length in pixels > 0", focal)

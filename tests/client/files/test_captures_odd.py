@@ -1,0 +1,77 @@
+"""Captures as other programs and text editors leave them: what would be read wrongly is refused, and named."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lumigrad.client import InvalidArgument
+from lumigrad.client.datasets import Capture
+
+COUNT = 6
+CAMERAS = "1 PINHOLE 64 48 60 61 32 24\n"
+
+
+def image_lines(points: str | None) -> str:
+    """Lines of images.txt, each followed by a line of points; None: by no line."""
+    lines = [f"{i + 1} 1 0 0 0 {i / 10} 0 3 1 a{i}.png\n" for i in range(COUNT)]
+    return "".join(line if points is None else f"{line}{points}\n" for line in lines)
+
+
+def write_texts(folder: Path, images: str) -> Path:
+    (folder / "cameras.txt").write_text(CAMERAS)
+    (folder / "images.txt").write_text(images)
+    return folder
+
+
+@pytest.mark.parametrize("points", ["", "1.5 2 -1", "1 1 0 0 0 0 3 1 7 8 9 10", " ".join(["1.25 2.5 17"] * 500)])
+def test_each_image_of_a_text_is_read_whatever_its_points(points: str, tmp_path: Path) -> None:
+    assert len(Capture.load(write_texts(tmp_path, image_lines(points))).views) == COUNT
+
+
+@pytest.mark.parametrize("renamed", ["a{}.png", "{}", "my photo {}.png", "photo {}"])
+def test_a_text_without_lines_of_points_does_not_lose_every_second_image(renamed: str, tmp_path: Path) -> None:
+    lines = image_lines(None)
+    for i in range(COUNT):
+        lines = lines.replace(f"a{i}.png", renamed.format(i))
+    with pytest.raises(InvalidArgument, match=r"images\.txt: line 2: expected the points of the image above"):
+        Capture.load(write_texts(tmp_path, lines))
+
+
+@pytest.mark.parametrize("name", ["cameras", "images", "points3D"])
+def test_records_beyond_the_count_of_a_binary_are_not_dropped(name: str, tmp_path: Path) -> None:
+    camera = struct.pack("<iiQQ4d", 1, 1, 64, 48, 60, 61, 32, 24)
+    images = [struct.pack("<i7di", i, 1, 0, 0, 0, i, 0, 3, 1) + b"a%d.png\0" % i + bytes(8) for i in range(COUNT)]
+    points = [struct.pack("<Q3d3BdQ", i, i, 0, 0, 1, 2, 3, 0.5, 0) for i in range(COUNT)]
+    for file, records in (("cameras", [camera]), ("images", images), ("points3D", points)):
+        said = len(records) - (file == name)
+        (tmp_path / f"{file}.bin").write_bytes(struct.pack("<Q", said) + b"".join(records))
+    with pytest.raises(InvalidArgument, match=rf"{name}\.bin: expected the end of the file at byte .* behind its"):
+        Capture.load(tmp_path)
+
+
+def write_transforms(folder: Path, matrices: list[np.ndarray], **more: object) -> Path:
+    top = {"w": 64, "h": 48, "fl_x": 60, "camera_model": "PINHOLE"}
+    frames = [{"file_path": f"a{i}.png", "transform_matrix": m.tolist(), **more} for i, m in enumerate(matrices)]
+    (folder / "transforms.json").write_text(json.dumps({**top, "frames": frames}))
+    return folder
+
+
+def test_matrices_for_row_vectors_are_refused(tmp_path: Path) -> None:
+    placed = np.eye(4)
+    placed[:3, 3] = 1, 2, 3
+    assert np.allclose(Capture.load(write_transforms(tmp_path, [placed])).views[0].camera.position, placed[:3, 3])
+    # Transposed, as programs with row vectors write it: all cameras would be at the origin.
+    text = r"frames\[0\]\.transform_matrix: expected the last row 0 0 0 1, got \[1.0, 2.0, 3.0, 1.0\]; transpose"
+    with pytest.raises(InvalidArgument, match=text):
+        Capture.load(write_transforms(tmp_path, [placed.T]))
+
+
+def test_the_angle_of_a_frame_overrides_the_focal_length_of_all(tmp_path: Path) -> None:
+    angles = {"camera_angle_x": 1.0, "camera_angle_y": 0.8}
+    model = Capture.load(write_transforms(tmp_path, [np.eye(4)], **angles)).views[0].camera.model
+    assert (model.fx, model.fy) == pytest.approx((32 / np.tan(0.5), 24 / np.tan(0.4)))

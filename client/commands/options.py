@@ -75,7 +75,7 @@ def token_of(arguments: argparse.Namespace) -> str | None:
     """Returns the token in the file; None means that of the environment."""
     if arguments.token_file is None:
         return None
-    token: str = arguments.token_file.read_text(encoding="utf-8").strip()
+    token: str = arguments.token_file.read_text(encoding="utf-8-sig").strip()
     if not token or len(token.split()) > 1:
         raise InvalidArgument.of("token_file", f"expected one token and nothing else in {arguments.token_file}")
     return token

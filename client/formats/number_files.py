@@ -58,10 +58,11 @@ def _binary(path: Path, preferred: str) -> npt.NDArray[Any]:
 
 
 def _text(path: Path) -> Float64:
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8-sig")
     lines = [line.partition("#")[0].replace(";", " ").replace(",", " ") for line in text.splitlines()]
     rows = [line.split() for line in lines if line.strip()]
-    if rows and not _is_number(rows[0][0]):
+    # Names of columns; a mistyped first row has other numbers.
+    if rows and not any(map(_is_number, rows[0])):
         rows = rows[1:]
     if not rows:
         raise ValueError("at least one line of them, got none")

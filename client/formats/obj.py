@@ -22,7 +22,7 @@ def read_obj(path: str | PathLike[str]) -> tuple[Float64, npt.NDArray[np.int64]]
     """
     vertices: list[list[float]] = []
     polygons: list[Corners] = []
-    text = Path(path).read_text("utf-8", errors="replace").replace("\\\n", " ")
+    text = Path(path).read_text("utf-8-sig", errors="replace").replace("\\\n", " ")
     for number, line in enumerate(text.split("\n"), 1):
         if not line.lstrip().startswith(("v", "f")):
             continue

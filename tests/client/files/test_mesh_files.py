@@ -112,6 +112,15 @@ def test_polygons_that_are_not_convex_do_not_fold(first: int, turned: bool, tmp_
         assert np.abs(normals[:, up]).sum() / 2 == pytest.approx(2 * area, abs=1e-5)
 
 
+def test_a_byte_order_mark_does_not_hide_the_first_vertex(tmp_path: Path) -> None:
+    text = prism([(0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0)], 0, relative=True)
+    (tmp_path / "part.obj").write_text("\ufeff" + text, "utf-8")
+    assert volume_of(Mesh.load(tmp_path / "part.obj")) == pytest.approx(1.0)
+    # Without its first vertex the same indices would name others.
+    (tmp_path / "part.obj").write_text("\ufeff" + text.replace("f ", "v 9 9 9\nf ", 1).replace("-", ""), "utf-8")
+    assert len(Mesh.load(tmp_path / "part.obj").vertices) == 9
+
+
 def test_relative_indices_count_from_the_line_they_are_in(tmp_path: Path) -> None:
     square = [(0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0)]
     parts = [prism([(x + 5 * part, y) for x, y in square], 0, relative=True) for part in range(3)]
@@ -153,7 +162,8 @@ def test_damaged_files_are_refused(tmp_path, kind, damage):
     whole = path.read_bytes()
     junk = np.random.default_rng(1).integers(0, 256, 2000, np.uint8).tobytes()
     path.write_bytes({"empty": b"", "junk": junk, "cut": whole[: len(whole) // 3]}[damage])
-    with pytest.raises(InvalidArgument, match=rf"^path: {path}: (expected .* got|.* does not parse|.* there are)"):
+    said = "(expected .* got|.* does not parse|.* there are|expected JSON|expected .* but the file has)"
+    with pytest.raises(InvalidArgument, match=rf"^path: {path}: {said}"):
         Mesh.load(path)
 
 

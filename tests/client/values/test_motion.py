@@ -41,10 +41,12 @@ def test_the_same_numbers_in_every_kind_of_file(tmp_path: Path, lead: tuple[int,
         ("a.csv", "x,y,z,radius\n" + "\n".join(",".join(map(str, row)) for row in SPHERES)),
         ("b.txt", "# a remark\n" + "\n".join("  ".join(map(str, row)) for row in SPHERES) + "\n\n"),
         ("c.csv", "\n".join("; ".join(map(str, row)) for row in SPHERES)),
+        # A spreadsheet's "CSV UTF-8": its mark made the first row one of names.
+        ("d.csv", "\ufeff" + "\n".join(",".join(map(str, row)) for row in SPHERES)),
     ],
 )
 def test_text_is_read_with_or_without_names(tmp_path: Path, name: str, text: str):
-    (tmp_path / name).write_text(text)
+    (tmp_path / name).write_text(text, "utf-8")
     np.testing.assert_array_equal(Motion.load(tmp_path / name).spheres, SPHERES[None])
 
 
@@ -89,6 +91,7 @@ def written(folder: Path, name: str, content: object) -> Path:
         ("a.npy", b"not an array", r"a.npy: expected numbers: "),
         ("a.npz", b"PK\x03\x04 damaged", r"a.npz: expected numbers: "),
         ("a.npz", {"a": np.zeros(3), "b": np.zeros(3)}, r"an array named 'spheres', or a single one; it has a, b"),
+        ("a.csv", b"O.1,2,3\n4,5,6\n", r"a.csv: expected numbers: could not convert string to float: 'O.1'"),
         ("a.csv", b"1,2,3\n4,5\n", r"a.csv: expected numbers: lines of equal length, got 2 to 3 in a line"),
         ("a.txt", b"1 2 3\n4 five 6\n", r"a.txt: expected numbers: could not convert"),
     ],

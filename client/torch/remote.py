@@ -52,7 +52,10 @@ def on_host(name: str, value: Any, dtype: torch.dtype = torch.float32) -> torch.
             raise InvalidArgument.of(name, f"expected real numbers, got {tensor.dtype}; pass the real part")
         if tensor.is_meta:
             raise InvalidArgument.of(name, "expected a tensor with values, got one on the device meta, which has none")
-        return tensor.to("cpu", dtype)
+        if tensor.layout != torch.strided:
+            raise InvalidArgument.of(name, f"expected a dense tensor, got {tensor.layout}; call to_dense()")
+        # NumPy has no negation that waits, such as that of the imaginary part of a conjugate.
+        return tensor.to("cpu", dtype).resolve_neg()
     except InvalidArgument:
         raise
     except (TypeError, ValueError, RuntimeError) as error:

@@ -231,6 +231,7 @@ def test_no_gaussians_show_the_background(client):
         ({"viewmats": torch.ones(2, 4, 4)}, r"viewmats: expected 0 0 0 1 as the last row of each; transpose"),
         ({"viewmats": torch.full((2, 4, 4), torch.nan)}, r"viewmats: expected finite values, got some that are nan"),
         ({"means": torch.zeros(COUNT, 3, dtype=torch.complex64)}, r"means: expected real numbers, got torch.complex64"),
+        ({"opacities": torch.ones(COUNT).to_sparse()}, r"opacities: expected a dense tensor, got torch.sparse_coo"),
         ({"Ks": torch.ones(2, 3, 3)}, r"Ks: expected fx 0 cx, 0 fy cy, 0 0 1 in each, got skew"),
         ({"Ks": torch.eye(3).repeat(2, 1, 1) * 2}, r"Ks: .* the last row \[0.0, 0.0, 2.0\]; divide each"),
         ({"Ks": torch.eye(3).repeat(2, 1, 1) * 2, "response": "ray"}, r"Ks: .* divide each by its last entry"),
@@ -247,6 +248,16 @@ def test_refusals_name_the_argument(client, change, text):
     with pytest.raises(InvalidArgument, match=f"^{text}"):
         result = render(client, {**differentiable(scene()), **change})
         result.color.sum().backward()
+
+
+def test_views_that_wait_for_their_negation_are_negated(client):
+    plain, other = differentiable(scene()), differentiable(scene())
+    # The imaginary part of a conjugate is a view that PyTorch negates when it is read.
+    means = torch.view_as_complex(torch.stack([other["means"], -other["means"]], dim=-1)).conj().imag
+    assert means.is_neg()
+    for tensors in (plain, {**other, "means": means}):
+        render(client, tensors).color.square().sum().backward()
+    torch.testing.assert_close(other["means"].grad, plain["means"].grad)
 
 
 @pytest.mark.gpu

@@ -27,7 +27,8 @@ class MeshReport:
         welded_vertices: number of distinct positions.
         faces: number of faces as given.
         degenerate_faces: number of faces without area; they are left out.
-        duplicate_faces: number of faces with the corners of another; repetitions of one orientation are left out.
+        duplicate_faces: number of faces with the corners of another; repetitions of one orientation are left out, and
+            those of the other one if each face has one and the others are closed.
         boundary_edges: number of edges with one face.
         nonmanifold_edges: number of edges with more than two faces.
         inconsistent_edges: number of edges whose two faces run along them in the same direction.

@@ -107,29 +107,33 @@ class Mesh : public std::enable_shared_from_this<Mesh> {
   Tree tree() const;
   // The same mesh with Tree::dipoles; itself if it has them.
   std::shared_ptr<const Mesh> with_dipoles() const;
-  // The mesh with the faces of Report::turned_components turned; itself if there are none, or if all are to be turned
-  // and nothing else is amiss, since then all signs may be turned instead.
+  // The mesh with the faces of Report::turned_components turned, and those of solid components several times if other
+  // components wind against what they enclose; itself if there are none, or if all are to be turned and nothing else is
+  // amiss, since then all signs may be turned instead.
   std::shared_ptr<const Mesh> upright() const;
   std::size_t bytes() const;
 
  private:
-  // `inspected`: whether the report and `upright` cover the components.
+  // `originals`: the caller's numbers of the faces, some of which may be the same; null: they are as the caller gave
+  // them, and the report and `upright` cover the components.
   static std::shared_ptr<Mesh> assemble(const double* vertices, int64_t count, const int32_t* faces, int64_t face_count,
-                                        bool inspected);
+                                        std::shared_ptr<const Array<int32_t>> originals);
   std::shared_ptr<Mesh> refit(const double* vertices) const;
   void fit(const double* vertices);
   void make_upright(const double* vertices, const Mesh* before);
 
   Report report_{};
-  std::shared_ptr<const Array<int32_t>> faces_;  // Faces as given.
+  std::shared_ptr<const Array<int32_t>> faces_;  // Faces as given to `assemble`.
   std::shared_ptr<const Topology> topology_;
   std::shared_ptr<const Surface> surface_;
   std::shared_ptr<const Leaves> leaves_;
   std::shared_ptr<const Array<float>> dipoles_;
-  std::vector<uint8_t> turned_;             // Flags by part; empty: none is turned.
-  std::shared_ptr<const Mesh> upright_;     // The mesh with these parts turned; null: this one.
-  double built_size_ = 0.0, growth_ = 1.0;  // See build/mesh.cpp.
-  bool rebuilt_ = false, inspected_ = true;
+  std::shared_ptr<const Array<int32_t>> originals_;  // See `assemble`.
+  std::vector<uint8_t> turned_;                      // Flags by part; empty: none is turned.
+  int solid_weight_ = 1;                             // See weigh_solids.
+  std::shared_ptr<const Mesh> upright_;              // The mesh with these parts turned; null: this one.
+  double built_size_ = 0.0, growth_ = 1.0;           // See build/mesh.cpp.
+  bool rebuilt_ = false;
 };
 
 }  // namespace lumigrad::meshes

@@ -77,6 +77,24 @@ class Union:
     policy: str = "winding"
 
 
+def two_sided(shape: MeshShape) -> MeshShape:
+    """Each face, and the same seen from behind."""
+    return MeshShape(shape.vertices, np.concatenate([shape.faces, shape.faces[:, ::-1]]))
+
+
+def level(height: float) -> MeshShape:
+    """A square sheet around the unit cube that looks up."""
+    corners = [[-2.0, -2, height], [3, -2, height], [3, 3, height], [-2, 3, height]]
+    return MeshShape(np.array(corners), np.array([[0, 1, 2], [0, 2, 3]], np.int32))
+
+
+def without_side(shape: MeshShape) -> MeshShape:
+    """A box without its upper side."""
+    lacking = shape.vertices[shape.faces][:, :, 2].min(1) >= shape.vertices[:, 2].max()
+    return MeshShape(shape.vertices, shape.faces[~lacking])
+
+
+ROOM = without_side(back(block((-1, -1, -1), (2, 2, 2))))
 A, B = ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)), ((0.5, 0.5, 0.5), (2.0, 2.0, 2.0))
 OUTER, HOLE, CORE = (-1.0, 2.0), (-0.5, 1.5), (0.0, 1.0)
 LEGS = [((0.0, 0.0, 0.0), (0.3, 1.0, 2.0)), ((2.0, 0.0, 0.0), (2.3, 1.0, 2.0))]
@@ -154,7 +172,10 @@ UNIONS = {
     "sharing a face on the same side": Union(shapes.join(block(*A), block(*PLATE)), within(*A), 2, 2),
     "a gap": Union(shapes.join(block(*A), block((1 + 2e-7, 0.3, 0.2), SIDE[1])), beside, 2, 2),
     "the same twice": Union(shapes.join(block(*A), block(*A)), within(*A), 1, policy="normals"),
-    "the same and its mirror image": Union(shapes.join(block(*A), back(block(*A))), within(*A), 2, 2, 1),
+    "the same and its mirror image": Union(shapes.join(block(*A), back(block(*A))), within(*A), 1, policy="normals"),
+    # Faces that are drawn from both sides, with the vertices of the first.
+    "from both sides": Union(two_sided(block(*A)), within(*A), 1, policy="normals"),
+    "from both sides, the back first": Union(two_sided(back(block(*A))), within(*A), 1, turned=1, policy="normals"),
     "nearly the same twice": Union(shapes.join(block(*A), block(1e-7, 1 + 1e-7)), within(*A), 2, 2),
     "beside an open sheet, inside out": Union(
         shapes.join(
@@ -167,6 +188,19 @@ UNIONS = {
         within(*A),
         2,
         turned=1,
+    ),
+    # Rooms wind against what stands in them.
+    "between a floor and a ceiling": Union(shapes.join(level(-0.2), block(*A), back(level(1.5))), within(*A), 3),
+    "in a room": Union(shapes.join(block(*A), ROOM), within(*A), 2),
+    "in a room, inside out": Union(shapes.join(back(block(*A)), ROOM), within(*A), 2, turned=1),
+    "in a room, hollow": Union(
+        shapes.join(block((-0.8, -0.8, -0.8), (1.8, 1.8, 1.8)), back(block(*HOLE)), ROOM),
+        less(within((-0.8, -0.8, -0.8), (1.8, 1.8, 1.8)), within(*HOLE)),
+        3,
+        2,
+    ),
+    "a cavity that is not closed": Union(
+        shapes.join(block(*OUTER), without_side(back(block(*A)))), less(within(*OUTER), within(*A)), 2
     ),
 }
 
@@ -230,6 +264,37 @@ def test_other_signs_are_those_of_the_faces_as_given(name: str, mesh_engine: Eng
         reversed_sum += int(((distances < 0) != inside).sum())
     assert reversed_sum > 0
     assert (seen(mesh_engine, mesh, points, "unsigned")["distance"] >= 0).all()
+
+
+def test_faces_of_parts_in_a_room_have_the_numbers_of_the_caller(mesh_engine: Engine) -> None:
+    union = UNIONS["in a room, inside out"]
+    points = points_of(union, 200)
+    rows = np.column_stack([points, np.zeros(len(points))]).astype(np.float32).reshape(1, 1, -1, 4)
+    world = World([Instance(mesh_of(mesh_engine, union.shape))])
+    found = run(mesh_engine, MeshCase("faces", (), rows), outputs=("face", "closest"), world=world).outputs
+    corners = union.shape.corners[found["face"].ravel()]
+    assert len({*found["face"].ravel().tolist()}) > 12
+    # A point on a plane has no volume above it.
+    above = np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
+    offset = ((found["closest"].reshape(-1, 3) - corners[:, 0]) * above).sum(-1)
+    assert_image(offset, np.zeros(len(points)), 1e-5)
+
+
+def test_parts_that_move_in_a_room_stay_solid(mesh_engine: Engine) -> None:
+    union = UNIONS["in a room"]
+    mesh = mesh_of(mesh_engine, union.shape)
+    # Out of the room, where nothing winds against it, and back into it.
+    for by in (0.5, -0.8, 30.0, 0.2):
+        vertices = union.shape.vertices.copy()
+        vertices[:8, 0] += by
+        mesh = mesh_engine.moved(mesh, torch.from_numpy(vertices))
+        points = np.random.default_rng(6).uniform(-0.9, 1.9, (200, 3)).astype(np.float32).astype(np.float64)
+        points[::2] += [by, 0, 0]
+        inside = within((by, 0, 0), (1 + by, 1, 1))(points)
+        distances = seen(mesh_engine, mesh, points)["distance"]
+        sure = np.abs(distances) > 1e-5
+        assert inside.any()
+        assert_image((distances < 0)[sure], inside[sure], 0)
 
 
 def grid_of(count: int, edge: float) -> tuple[MeshShape, Doubles]:

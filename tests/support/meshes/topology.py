@@ -75,6 +75,19 @@ class Surveyed:
         counts = {len(faces) for faces in _edges_of(self.faces).values()}
         if len(kept) < len(whole) and min(counts) > 1 and max(counts) > 2:
             self._keep(corners, whole)
+        self._drop_backs(corners)
+
+    def _drop_backs(self, corners: Whole) -> None:
+        """If each face has one that looks the other way, drops the later ones, unless the others are open."""
+        numbers, first = self.numbers.tolist(), dict[frozenset[int], int]()
+        for number in numbers:
+            first.setdefault(frozenset(corners[number].tolist()), number)
+        if 2 * len(first) != len(numbers):
+            return
+        self._keep(corners, sorted(first.values()))
+        edges = _edges_of(self.faces).values()
+        if not all(len(faces) == 2 and faces[0][1] != faces[1][1] for faces in edges):
+            self._keep(corners, numbers)
 
     def _keep(self, corners: Whole, numbers: list[int]) -> None:
         self.numbers: Whole = np.array(numbers, np.int32)

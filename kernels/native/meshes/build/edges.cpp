@@ -20,7 +20,7 @@ struct HalfEdge {
 
 struct Counts {
   int64_t boundary = 0, nonmanifold = 0, inconsistent = 0, duplicates = 0;
-  std::vector<int32_t> repeated;
+  Twins twins;
 };
 
 class Pairing {
@@ -77,7 +77,12 @@ class Pairing {
       const bool another = i == 0 || found[i].third != found[i - 1].third;
       if (another) seen[0] = seen[1] = false;
       counts.duplicates += !another;
-      if (seen[found[i].forward]) counts.repeated.push_back(found[i].face);
+      const bool forward = found[i].forward;
+      if (seen[forward]) {
+        counts.twins.repeated.push_back(found[i].face);
+      } else if (seen[!forward]) {
+        counts.twins.opposed.push_back(found[i].face);
+      }
       seen[found[i].forward] = true;
     }
   }
@@ -85,6 +90,10 @@ class Pairing {
   const int32_t *corners_, *numbers_;
   int32_t* neighbours_;
 };
+
+void append(const std::vector<int32_t>& some, std::vector<int32_t>& all) {
+  all.insert(all.end(), some.begin(), some.end());
+}
 
 // Sorts half-edges with the same low vertex by their high vertex, then by face.
 void sort_edges(HalfEdge* from, HalfEdge* to) {
@@ -122,7 +131,7 @@ void join_bin(const Pairing& pairing, const HalfEdge* edges, int64_t count, int3
 
 }  // namespace
 
-std::vector<int32_t> pair_edges(Topology& topology, Report& report) {
+Twins pair_edges(Topology& topology, Report& report) {
   const int64_t faces = topology.faces();
   const int64_t slots = static_cast<int64_t>(shape_of(faces).leaves) * kWide;
   topology.neighbours = Array<int32_t>(static_cast<std::size_t>(3 * faces), static_cast<std::size_t>(3 * slots));
@@ -148,7 +157,8 @@ std::vector<int32_t> pair_edges(Topology& topology, Report& report) {
     sum.nonmanifold += c.nonmanifold;
     sum.inconsistent += c.inconsistent;
     sum.duplicates += c.duplicates;
-    sum.repeated.insert(sum.repeated.end(), c.repeated.begin(), c.repeated.end());
+    append(c.twins.repeated, sum.twins.repeated);
+    append(c.twins.opposed, sum.twins.opposed);
   }
   report.boundary_edges = sum.boundary;
   report.nonmanifold_edges = sum.nonmanifold;
@@ -156,8 +166,9 @@ std::vector<int32_t> pair_edges(Topology& topology, Report& report) {
   report.duplicate_faces = sum.duplicates;
   report.closed = sum.boundary == 0 && sum.nonmanifold == 0;
   report.oriented = report.closed && sum.inconsistent == 0;
-  std::sort(sum.repeated.begin(), sum.repeated.end());
-  return sum.repeated;
+  std::sort(sum.twins.repeated.begin(), sum.twins.repeated.end());
+  std::sort(sum.twins.opposed.begin(), sum.twins.opposed.end());
+  return sum.twins;
 }
 
 }  // namespace lumigrad::meshes

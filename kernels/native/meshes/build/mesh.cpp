@@ -18,19 +18,19 @@ Array<int32_t> copy_of(const int32_t* values, int64_t count) {
   return copy;
 }
 
-// Puts the faces into the order of the slots. Returns those that repeat others.
-std::vector<int32_t> put_in_order(FaceList& list, Topology& topology, Report& report) {
+// Puts the faces into the order of the slots. Returns those that others have the corners of.
+Twins put_in_order(FaceList& list, Topology& topology, Report& report) {
   order_triangles(list.centroids.data(), static_cast<int64_t>(list.centroids.size()));
   take_faces(list, topology);
   return pair_edges(topology, report);
 }
 
-Array<Centroid> without(const std::vector<int32_t>& repeated, const Array<Centroid>& all) {
-  Array<Centroid> kept(all.size() - repeated.size());
-  auto next = repeated.begin();
+Array<Centroid> without(const std::vector<int32_t>& dropped, const Array<Centroid>& all) {
+  Array<Centroid> kept(all.size() - dropped.size());
+  auto next = dropped.begin();
   Centroid* to = kept.begin();
   for (std::size_t i = 0; i < all.size(); ++i) {
-    if (next != repeated.end() && static_cast<std::size_t>(*next) == i) {
+    if (next != dropped.end() && static_cast<std::size_t>(*next) == i) {
       ++next;
     } else {
       *to++ = all[i];
@@ -39,21 +39,37 @@ Array<Centroid> without(const std::vector<int32_t>& repeated, const Array<Centro
   return kept;
 }
 
-// Puts the faces into the order of the slots, and drops those that repeat others. They stay if edges would have three
-// faces without them: then they are faces of other parts, for example of two boxes side by side of which one is
-// mirrored.
-void arrange(FaceList& list, Topology& topology, Report& report) {
-  const std::vector<int32_t> repeated = put_in_order(list, topology, report);
-  if (repeated.empty()) return;
+// Drops faces, puts the others into order, and takes both back unless `keeps` says that the mesh is better without.
+// Returns the faces that others have the corners of.
+template <class Keeps>
+Twins drop(const Twins& twins, const std::vector<int32_t>& dropped, const Keeps& keeps, FaceList& list,
+           Topology& topology, Report& report) {
   const int64_t duplicates = report.duplicate_faces;
   Array<Centroid> all = std::move(list.centroids);
-  list.centroids = without(repeated, all);
-  put_in_order(list, topology, report);
-  if (report.boundary_edges == 0 && report.nonmanifold_edges > 0) {
+  list.centroids = without(dropped, all);
+  Twins left = put_in_order(list, topology, report);
+  if (!keeps()) {
     list.centroids = std::move(all);
     put_in_order(list, topology, report);
+    left = twins;
   }
   report.duplicate_faces = duplicates;
+  return left;
+}
+
+// Puts the faces into the order of the slots, and drops those that repeat others. They stay if edges would have three
+// faces without them: then they are faces of other parts, for example of two boxes side by side of which one is
+// mirrored. If each face has one that looks the other way, as in meshes that are drawn from both sides, those that come
+// later are dropped, too, if the others are closed.
+void arrange(FaceList& list, Topology& topology, Report& report) {
+  Twins twins = put_in_order(list, topology, report);
+  if (!twins.repeated.empty()) {
+    const auto keeps = [&] { return report.boundary_edges > 0 || report.nonmanifold_edges == 0; };
+    twins = drop(twins, std::vector<int32_t>(twins.repeated), keeps, list, topology, report);
+  }
+  if (twins.repeated.empty() && 2 * static_cast<int64_t>(twins.opposed.size()) == topology.faces()) {
+    drop(twins, std::vector<int32_t>(twins.opposed), [&] { return report.oriented; }, list, topology, report);
+  }
 }
 
 // Whether welded vertices still coincide, and degenerate faces are still degenerate.
@@ -91,16 +107,22 @@ std::size_t Topology::bytes() const {
 }
 
 std::shared_ptr<Mesh> Mesh::assemble(const double* vertices, int64_t count, const int32_t* faces, int64_t face_count,
-                                     bool inspected) {
+                                     std::shared_ptr<const Array<int32_t>> originals) {
+  const bool inspected = originals == nullptr;
   auto mesh = std::make_shared<Mesh>();
-  mesh->inspected_ = inspected;
+  mesh->originals_ = std::move(originals);
   auto topology = std::make_shared<Topology>();
   Report& report = mesh->report_;
   weld(vertices, count, *topology);
   FaceList list = list_faces(vertices, faces, face_count, *topology);
   if (list.centroids.size() == 0) throw std::invalid_argument("no face of the mesh has an area");
-  arrange(list, *topology, report);
-  if (inspected) find_parts(faces, report, *topology);
+  if (inspected) {
+    arrange(list, *topology, report);
+    find_parts(faces, report, *topology);
+  } else {
+    put_in_order(list, *topology, report);
+    for (int32_t& number : topology->numbers) number = (*mesh->originals_)[number];
+  }
   assign_owners(*topology);
   report.vertices = count;
   report.faces = face_count;
@@ -116,7 +138,7 @@ std::shared_ptr<Mesh> Mesh::assemble(const double* vertices, int64_t count, cons
 
 std::shared_ptr<const Mesh> Mesh::build(const double* vertices, int64_t count, const int32_t* faces,
                                         int64_t face_count) {
-  auto mesh = assemble(vertices, count, faces, face_count, true);
+  auto mesh = assemble(vertices, count, faces, face_count, nullptr);
   mesh->rebuilt_ = false;
   mesh->make_upright(vertices, nullptr);
   return mesh;
@@ -127,13 +149,16 @@ void Mesh::fit(const double* vertices) {
   const Points points = place(vertices, *topology_, *surface, report_);
   auto leaves = fit_leaves(points, *topology_, *surface, report_);
   fit_nodes(*leaves);
-  if (inspected_) turned_ = inspect_parts(points, *topology_, *leaves, surface->extent, report_);
+  if (originals_ == nullptr) {
+    turned_ = inspect_parts(points, *topology_, *leaves, surface->extent, report_);
+    solid_weight_ = weigh_solids(points, *topology_);
+  }
   surface_ = std::move(surface);
   leaves_ = std::move(leaves);
 }
 
 std::shared_ptr<Mesh> Mesh::refit(const double* vertices) const {
-  const auto rebuilt = [&] { return assemble(vertices, report_.vertices, faces_->data(), report_.faces, inspected_); };
+  const auto rebuilt = [&] { return assemble(vertices, report_.vertices, faces_->data(), report_.faces, originals_); };
   if (!same_faces(vertices, faces_->data(), *topology_)) return rebuilt();
   auto mesh = std::make_shared<Mesh>(*this);
   mesh->rebuilt_ = false;
@@ -155,17 +180,26 @@ std::shared_ptr<const Mesh> Mesh::moved(const double* vertices) const {
 void Mesh::make_upright(const double* vertices, const Mesh* before) {
   upright_ = nullptr;
   const Report& r = report_;
-  if (r.turned_components == 0 || (r.simple() && r.turned_components == r.components)) return;
-  if (!rebuilt_ && before != nullptr && before->upright_ != nullptr && before->turned_ == turned_) {
+  const bool turns = r.turned_components > 0 && !(r.simple() && r.turned_components == r.components);
+  if (!turns && solid_weight_ == 1) return;
+  const bool is_same = before != nullptr && before->turned_ == turned_ && before->solid_weight_ == solid_weight_;
+  if (!rebuilt_ && is_same && before->upright_ != nullptr) {
     upright_ = before->upright_->refit(vertices);
     return;
   }
-  Array<int32_t> faces = copy_of(faces_->data(), 3 * r.faces);
+  std::vector<int32_t> faces, originals;
   for (int64_t slot = 0; slot < topology_->faces(); ++slot) {
-    int32_t* face = faces.data() + 3ll * topology_->numbers[slot];
-    if (turned_[topology_->part_of(slot)] != 0) std::swap(face[1], face[2]);
+    const int32_t part = topology_->part_of(slot), number = topology_->numbers[slot];
+    const int32_t* face = faces_->data() + 3ll * number;
+    const bool turned = !turned_.empty() && turned_[part] != 0;
+    for (int i = 0; i < (topology_->solid[part] != 0 ? solid_weight_ : 1); ++i) {
+      faces.insert(faces.end(), {face[0], face[turned ? 2 : 1], face[turned ? 1 : 2]});
+      originals.push_back(number);
+    }
   }
-  upright_ = assemble(vertices, r.vertices, faces.data(), r.faces, false);
+  const auto count = static_cast<int64_t>(originals.size());
+  upright_ = assemble(vertices, r.vertices, faces.data(), count,
+                      std::make_shared<const Array<int32_t>>(copy_of(originals.data(), count)));
 }
 
 std::shared_ptr<const Mesh> Mesh::upright() const { return upright_ != nullptr ? upright_ : shared_from_this(); }
@@ -203,7 +237,7 @@ Tree Mesh::tree() const {
 std::size_t Mesh::bytes() const {
   return faces_->bytes() + topology_->bytes() + surface_->bytes() + leaves_->triangles.bytes() +
          leaves_->boxes.bytes() + leaves_->oriented.bytes() + (dipoles_ == nullptr ? 0 : dipoles_->bytes()) +
-         (upright_ == nullptr ? 0 : upright_->bytes());
+         (originals_ == nullptr ? 0 : originals_->bytes()) + (upright_ == nullptr ? 0 : upright_->bytes());
 }
 
 }  // namespace lumigrad::meshes

@@ -48,10 +48,14 @@ void order_triangles(Centroid* centroids, int64_t count);
 // Fills `numbers` and `corners` from a list in order.
 void take_faces(const FaceList& list, Topology& topology);
 
-// Fills `neighbours`, and the counts of edges and of duplicate faces in the report. Returns the faces that have the
-// corners and the orientation of an earlier one: ascending indices into `topology`. If there are any, `neighbours` is
-// not valid.
-std::vector<int32_t> pair_edges(Topology& topology, Report& report);
+// Faces with the corners of an earlier one, of the same orientation and of the other: ascending indices into a
+// topology.
+struct Twins {
+  std::vector<int32_t> repeated, opposed;
+};
+// Fills `neighbours`, and the counts of edges and of duplicate faces in the report. If faces are repeated, `neighbours`
+// is not valid.
+Twins pair_edges(Topology& topology, Report& report);
 
 // Fills `parts`, `part_count` and `solid`, after `neighbours`; `faces` are as given.
 void find_parts(const int32_t* faces, const Report& report, Topology& topology);
@@ -89,6 +93,10 @@ std::vector<uint8_t> find_meeting(const std::vector<PartBox>& boxes, double marg
 // Fills what the report says about components. Returns which parts are inside out; empty: none.
 std::vector<uint8_t> inspect_parts(const Points& points, const Topology& topology, const Leaves& leaves, double extent,
                                    Report& report);
+
+// Tells how often the faces of solid parts have to count beside those of others, so that what they enclose is inside
+// although others wind against it: 1, if the others do not.
+int weigh_solids(const Points& points, const Topology& topology);
 
 // Computes Tree::dipoles; `faces` is the number of triangles.
 Array<float> fit_dipoles(const Leaves& leaves, int64_t faces);

@@ -35,12 +35,13 @@ class Way:
 
     Attributes:
         kind: "single" (one message there and back), "chunks" (one there, several back), "frames" (a stream both ways,
-            one message there and back for each call), "lane" (as "single", with a shared-memory lane for the reply) or
-            "pair" (a Render with a retained state, and the Backward of this state).
+            one message there and back for each call), "lane" and "lane frames" (as "single" and "frames", with a
+            shared-memory lane for the replies) or "pair" (a Render with a retained state, and the Backward of this
+            state).
         target: the server.
         path: of the method.
         requests: what is sent, in turns; of "pair" the Backward's, without the state's name, after the Render's; of
-            "frames" the first one once, all without their numbers.
+            "frames" the first one once, all without their numbers and lanes.
     """
 
     kind: str
@@ -150,35 +151,57 @@ def _chunks(channel: grpc.Channel, way: Way) -> Call:
 
 
 def _frames(channel: grpc.Channel, way: Way) -> Call:
+    send = _sender(channel, way)
+    return lambda _: send(b"")
+
+
+def _sender(channel: grpc.Channel, way: Way) -> Callable[[bytes], None]:
+    """Makes the next frame of a stream, whose request has these fields, too."""
     sent: SimpleQueue[bytes | None] = SimpleQueue()
     replies, (first, *others) = channel.stream_stream(way.path)(iter(sent.get, None)), way.requests
     numbers = itertools.count(1)
 
-    def call(_: int) -> None:
+    def send(fields: bytes) -> None:
         number = next(numbers)
         request = first if number == 1 else others[number % len(others)]
         # Field 1 of a frame.
-        sent.put(b"\x08" + varint(number) + request)
+        sent.put(b"\x08" + varint(number) + request + fields)
         next(replies)
 
-    return call
+    return send
 
 
 def _lane(channel: grpc.Channel, way: Way) -> Call:
+    method = channel.unary_unary(way.path)
+
+    def ask(number: int, named: tuple[str, str]) -> None:
+        method(way.requests[number % len(way.requests)], timeout=_SECONDS, metadata=(named, *SINGLE))
+
+    return _leasing(channel, way, ask)
+
+
+def _lane_frames(channel: grpc.Channel, way: Way) -> Call:
+    send = _sender(channel, way)
+
+    def ask(_: int, named: tuple[str, str]) -> None:
+        # Field 6 of a frame.
+        send(b"\x32" + varint(len(named[1])) + named[1].encode())
+
+    return _leasing(channel, way, ask)
+
+
+def _leasing(channel: grpc.Channel, way: Way, ask: Callable[[int, tuple[str, str]], None]) -> Call:
+    """Has `ask` make a call by a lane and a lease, of which it gets key and value; then the lease ends."""
     from lumigrad.protos.lanes import ToWorker
     from support.calls.raw_calls import RawClient
     from support.calls.raw_lane import RawLane
 
-    lane, method, leases = (
-        RawLane(RawClient(way.target, channel=channel)),
-        channel.unary_unary(way.path),
-        itertools.count(1),
-    )
+    lane, leases = RawLane(RawClient(way.target, channel=channel)), itertools.count(1)
 
     def call(number: int) -> None:
         lease = next(leases)
-        request = way.requests[number % len(way.requests)]
-        method(request, timeout=_SECONDS, metadata=(*lane.metadata(lease), *SINGLE))
+        (named,) = lane.metadata(lease)
+        ask(number, named)
         lane.send(ToWorker.RELEASE, lease)
 
     return call
@@ -200,4 +223,11 @@ def _pair(channel: grpc.Channel, way: Way) -> Call:
     return call
 
 
-_KINDS = {"single": _single, "chunks": _chunks, "frames": _frames, "lane": _lane, "pair": _pair}
+_KINDS = {
+    "single": _single,
+    "chunks": _chunks,
+    "frames": _frames,
+    "lane": _lane,
+    "lane frames": _lane_frames,
+    "pair": _pair,
+}

@@ -86,6 +86,7 @@ class Cases:
             self._case("1920x1080 JPEG", alone, few, self.renders(FULL, JPEG)),
             self._case("1920x1080 uint8, lane", alone, few, self.renders(FULL, UINT8), lane=True),
             self._case("1920x1080 float32, lane", alone, few, self.renders(FULL, FLOAT32), lane=True),
+            self._frames("1920x1080 uint8, 1 stream by a lane", alone, few, FULL, {"gil_us": 3.0}, lane=True),
             self._case("32x24 uint8, spheres", alone, self._calls, self._spheres()),
             self._pair("retained Render and its Backward, two calls", small, (), {"gil_us": 4.0}),
             self._pair("the same with gradients of the camera", small, ("means", "cameras", "background")),
@@ -164,15 +165,22 @@ class Cases:
         return Case(name, clients, calls, ours, self._bare(kind, requests, sizes), goals)
 
     def _frames(
-        self, name: str, clients: int, calls: int, size: tuple[int, int], goals: Mapping[str, float] = _NO_GOALS
+        self,
+        name: str,
+        clients: int,
+        calls: int,
+        size: tuple[int, int],
+        goals: Mapping[str, float] = _NO_GOALS,
+        *,
+        lane: bool = False,
     ) -> Case:
         """A stream, whose frames after the first one have nothing but a camera."""
         renders = [self._render(size, UINT8, view) for view in range(_VIEWS)]
         frames = [render_pb2.FrameRequest(render=renders[0])]
         frames += [render_pb2.FrameRequest(cameras=render.spec.cameras) for render in renders]
         requests = [frame.SerializeToString() for frame in frames]
-        sizes = self._sizes(STREAM, b"\x08\x01" + requests[0])
-        ours = Way("frames", self._target, STREAM, requests)
+        sizes = [_LANE_REPLY_BYTES] if lane else self._sizes(STREAM, b"\x08\x01" + requests[0])
+        ours = Way("lane frames" if lane else "frames", self._target, STREAM, requests)
         return Case(name, clients, calls, ours, self._bare("frames", requests, sizes), goals)
 
     def _bare(self, kind: str, requests: Sequence[bytes], sizes: Sequence[int]) -> Way:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
@@ -100,18 +101,20 @@ class PreparedRender:
         """The bytes of the outputs without those between them, which regions of their own would not have."""
         return sum(self._sizes)
 
-    @property
+    @cached_property
     def takes_region(self) -> bool:
-        """Whether all outputs go by a lane, so that they may share a region."""
+        """Whether all outputs go by a lane, if there is one, so that they may share a region."""
         return min(self._sizes) >= LEAST_BYTES and not math.isinf(self.message_bytes)
 
-    @property
-    def lane_message_bytes(self) -> float:
-        """The same as `message_bytes` for a caller with a lane; infinite: an output goes by that.
+    def fits(self, most_bytes: float, *, has_lane: bool) -> bool:
+        """Whether a message with at most so many bytes of payload is the reply.
 
-        Replies to first calls then leave room for the alignment of each output.
+        With a lane it is none if an output goes by that; replies to first calls then leave room for the alignment of
+        each output.
         """
-        return self.message_bytes + ALIGNMENT if max(self._sizes) < LEAST_BYTES else math.inf
+        if not has_lane:
+            return self.message_bytes <= most_bytes
+        return max(self._sizes) < LEAST_BYTES and self.message_bytes + ALIGNMENT <= most_bytes
 
     @property
     def _sizes(self) -> list[int]:

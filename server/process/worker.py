@@ -234,7 +234,7 @@ class Worker:
         """The handlers of all services; `catalog` has the scenes of driving simulators, if there are any."""
         config, tenants = self._config, self._tenants
         render = RenderService(tenants, self._lanes)
-        prepared = partial(PreparedFrames, tenants, render.look_up, self._handler.places, self._notes)
+        prepared = partial(PreparedFrames, tenants, self._lanes, render.look_up, self._handler.places, self._notes)
         check = RequestCheck(Limits.of(config))
         self._streams = RenderStreams(self._handler, self._threads, check, render.frame, prepared)
         methods = Methods(self._handler, check)

@@ -20,6 +20,7 @@ from lumigrad.server.engines.prepared_passes import PreparedPass
 from lumigrad.server.rpc.native_calls import check_outcome
 from lumigrad.server.rpc.prepared_passes import PreparedPasses
 from lumigrad.server.shm.lanes import Lanes
+from lumigrad.server.shm.payload import OpenLane
 from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime, Tenants
 
@@ -80,6 +81,32 @@ class _Way(NamedTuple):
     staging: Callable[..., Any] | None
 
 
+class Place(NamedTuple):
+    """Memory of a call's lane for all outputs of a reply, and the reply's bytes before its timings.
+
+    The lane has to be told the end of the call.
+    """
+
+    lane: OpenLane
+    memory: Array
+    head: bytes
+
+
+def place_by(lanes: Lanes, name: str, tenant: str, prepared: PreparedRender) -> Place | None:
+    """Lease a place by the lane that a call names; None: the lane is lost, or has no room."""
+    lane = lanes.find(name, tenant, StageTimes())
+    leased = None
+    try:
+        leased = None if lane is None else lane.lease(prepared.payload_bytes)
+    finally:
+        if lane is not None and leased is None:
+            lane.end(delivered=False)
+    if lane is None or leased is None:
+        return None
+    region, memory = leased
+    return Place(lane, memory, prepared.head_in(region))
+
+
 class Drawn(NamedTuple):
     """Outputs that native code has drawn for a reply, by their names."""
 
@@ -118,7 +145,7 @@ class PreparedCalls:
             return None if short.lane_name else self._passes.render_short(prepared, request, short)
         if short.lane_name and prepared.takes_region:
             return self._answer_by_lane(way, prepared, request, room, short)
-        if (prepared.lane_message_bytes if short.lane_name else prepared.message_bytes) > short.message_bytes:
+        if not prepared.fits(short.message_bytes, has_lane=bool(short.lane_name)):
             return None
         native = prepared.native
         staged = None if way.staging is None else way.staging(native)
@@ -131,20 +158,15 @@ class PreparedCalls:
         self, way: _Way, prepared: PreparedRender, request: RenderRequest, room: int, short: ShortCall
     ) -> bytes | None:
         """Answer with all outputs in one region of the call's lane; None: it takes the general way."""
-        lane = self._lanes.find(short.lane_name, short.tenant, StageTimes())
-        if lane is None:
+        place = place_by(self._lanes, short.lane_name, short.tenant, prepared)
+        if place is None:
             return None
         native, reply = prepared.native, None
         try:
-            leased = lane.lease(prepared.payload_bytes)
-            if leased is None:
-                return None
-            region, memory = leased
             staged = None if way.staging is None else way.staging(native, is_payload_pinned=True)
-            head = prepared.head_in(region)
-            reply = short.draw(way.parts, native, request, staged, room, prepared.engine, memory, head)
+            reply = short.draw(way.parts, native, request, staged, room, prepared.engine, place.memory, place.head)
         finally:
-            lane.end(delivered=reply is not None)
+            place.lane.end(delivered=reply is not None)
         if reply is None:
             check_outcome(short.outcome, short.overdue_limit)
         return reply
@@ -163,7 +185,7 @@ class PreparedCalls:
             return None if call.lane_name else self._passes.render(prepared, request, call, most_bytes)
         if call.lane_name and prepared.takes_region:
             return self._draw_to_lane(prepared, request, room, call)
-        if (prepared.lane_message_bytes if call.lane_name else prepared.message_bytes) > most_bytes:
+        if not prepared.fits(most_bytes, has_lane=bool(call.lane_name)):
             return None
         drawn = self._draw(prepared, request, room, call)
         if drawn is not None:

@@ -12,8 +12,9 @@ from lumigrad.server.core.accounts import Account
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.notes import Notes
 from lumigrad.server.engines.prepared import PreparedRender
-from lumigrad.server.rpc.prepared_calls import Kind, Lookup, staging
+from lumigrad.server.rpc.prepared_calls import Kind, Lookup, Place, place_by, staging
 from lumigrad.server.rpc.stream_frames import METHOD, frame_id
+from lumigrad.server.shm.lanes import Lanes
 from lumigrad.server.storage.tenants import Tenants
 
 
@@ -27,10 +28,17 @@ class PreparedFrames:
     """
 
     def __init__(
-        self, tenants: Tenants, look_up: Callable[[str], Lookup], places: Account, notes: Notes, call: Call
+        self,
+        tenants: Tenants,
+        lanes: Lanes,
+        look_up: Callable[[str], Lookup],
+        places: Account,
+        notes: Notes,
+        call: Call,
     ) -> None:
         """Begin without a kind; `call` is the stream's, `places` are those of calls, and `notes` takes the records."""
         runtime = tenants.of(call)
+        self._lanes, self._tenant = lanes, call.tenant
         self._look_up = look_up(call.tenant)
         # Host memory for outputs on their way; None: kernels write to the reply.
         self._staging = None if runtime.transfer.is_cpu else partial(staging, runtime)
@@ -52,14 +60,16 @@ class PreparedFrames:
             progress=call.progress,
         )
 
-    def learn(self, raw: bytes, request: bytes) -> None:
+    def learn(self, raw: bytes, request: bytes, *, has_lane: bool) -> None:
         """Take further frames as this one, which stands for a RenderRequest, if such a Render is prepared."""
         found = read_render_request(request) if self._is_possible else None
         self._kind = None if found is None else found.kind
         ready = None if self._kind is None else self._look_up(self._kind)
         prepared = None if ready is None else ready[0]
         # Renders that are prepared for the same key later have the same type and size.
-        is_fit = isinstance(prepared, PreparedRender) and prepared.message_bytes <= FRAME_BYTES
+        is_fit = isinstance(prepared, PreparedRender) and (
+            (has_lane and prepared.takes_region) or prepared.fits(FRAME_BYTES, has_lane=has_lane)
+        )
         if prepared is None or not is_fit or not self.line.expect(raw, prepared.engine):
             self.forget()
 
@@ -68,10 +78,16 @@ class PreparedFrames:
         self._kind = None
         self.line.forget()
 
-    def current(self) -> tuple[Any, Any, int] | None:
-        """The renderer of the next frame of the kind, its host memory, and its room; None: it takes the general way."""
+    def current(self, lane_name: str) -> tuple[Any, Any, int, Place | None] | None:
+        """What draws the next frame of the kind: renderer, host memory, room, and its place in a lane, if it has one.
+
+        None: it takes the general way.
+        """
         found = None if self._kind is None else self._look_up(self._kind)
         if found is None:
             return None
-        native = found[0].native
-        return native, None if self._staging is None else self._staging(native), found[1]
+        prepared, room = found
+        native, by_lane = prepared.native, bool(lane_name) and prepared.takes_region
+        staged = None if self._staging is None else self._staging(native, is_payload_pinned=by_lane)
+        place = place_by(self._lanes, lane_name, self._tenant, prepared) if by_lane else None
+        return None if by_lane and place is None else (native, staged, room, place)

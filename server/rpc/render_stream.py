@@ -252,17 +252,17 @@ class _Stream:
         self.call.turn.give()
         if read.is_base:
             self._prepared.forget()
-        elif isinstance(read.request, bytes) and not read.call.lane_name:
-            self._prepared.learn(raw, read.request)
+        elif isinstance(read.request, bytes):
+            self._prepared.learn(raw, read.request, has_lane=bool(read.call.lane_name))
         return read
 
-    def prepared(self) -> tuple[Any, Any, int] | None:
-        """The renderer of a prepared frame, once those of other kinds before it are sent; None: there is none."""
+    def prepared(self, lane_name: str) -> tuple[Any, ...] | None:
+        """What draws a prepared frame, once those of other kinds before it are sent; None: there is none."""
         if self._frames:
             with self._changed:
                 while self._frames and not self._is_finishing:
                     self._changed.wait()
-        return self._prepared.current()
+        return self._prepared.current(lane_name)
 
     def send_others(self) -> None:
         """Send the replies of prepared frames on another thread, while this one reads."""

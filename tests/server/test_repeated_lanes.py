@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import grpc
 import numpy as np
 import pytest
 
@@ -15,7 +16,9 @@ from lumigrad.v1 import image_pb2, render_pb2
 from support.backends import emulation
 from support.calls.answers import UNKNOWN, Answer, Asker
 from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
+from support.calls.lane_frames import LaneFrames, camera, expected, stored_request
 from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
+from support.calls.raw_lane import RawLane
 from support.calls.repeats import assert_same
 from support.workers.worker import WorkerProcess, worker
 
@@ -143,3 +146,38 @@ def test_lost_lanes_are_refused_as_in_a_first_call(process: WorkerProcess, clien
     assert expected.is_ok and found.code == "FAILED_PRECONDITION"
     assert_same(found, asker.ask(UNKNOWN + raw, "lane"), raw)
     assert process.metric("lumigrad_lane_bytes") <= before + np.prod((400, 300, 3, 4)) * 2
+
+
+@pytest.mark.parametrize("most", [1, 2, 4])
+@pytest.mark.parametrize("outputs", [("color",), ("color", "alpha")])
+@pytest.mark.parametrize("form", [image_pb2.IMAGE_FORMAT_FLOAT32, image_pb2.IMAGE_FORMAT_UINT8])
+def test_frames_by_a_lane_are_equal_to_renders_at_any_depth(
+    client: RawClient, most: int, outputs: tuple[str, ...], form: int
+) -> None:
+    render = stored_request(client, outputs, form)
+    wanted = [expected(client, render, view) for view in range(9)]
+    with RawLane(client) as lane, LaneFrames(client, render, lane) as frames:
+        first, waiting, found = frames.sent + 1, 0, []
+        for view in range(9):
+            frames.ask(view, pipelined=most > 1 and view % 5 != 4)
+            waiting += 1
+            if waiting == most:
+                found.append(frames.read())
+                waiting -= 1
+        found += [frames.read() for _ in range(waiting)]
+        frames.end()
+        assert frames.status() == grpc.StatusCode.OK
+        assert frames.sent == first + 8
+        # So many frames are on their way at most, and regions serve again.
+        assert len(lane.regions) - 1 <= most * len(outputs)
+    assert found == wanted
+
+
+def test_frames_of_spheres_by_a_lane_are_equal_to_renders(client: RawClient) -> None:
+    scene_id = client.put(sphere_cloud(60)).scene.scene_id
+    spec = spec_of(camera(0), scene_id=scene_id, outputs=["color"], max_depth=9.0)
+    render = render_pb2.RenderRequest(spec=spec)
+    with RawLane(client) as lane, LaneFrames(client, render, lane) as frames:
+        for view in range(3):
+            frames.ask(view)
+            assert frames.read() == expected(client, render, view)

@@ -48,6 +48,11 @@ struct Source {
   const Clock::time_point deadline;
 };
 
+// What a frame is drawn with: its renderer, staging and room for kernels; and if its payload lies in a lane, the lease,
+// the memory and the reply's bytes before its timings.
+using Place = std::tuple<nb::object, HostBytes, nb::bytes>;
+using Means = std::tuple<nb::object, nb::object, std::int64_t, std::optional<Place>>;
+
 // A frame, from its request to the last byte of its reply.
 class Frame {
  public:
@@ -62,20 +67,34 @@ class Frame {
     const Clock::time_point end = arrived_ + std::chrono::milliseconds(request_.timeout_ms);
     deadline_ = is_limited ? std::min(source_->deadline, end) : source_->deadline;
   }
-  ~Frame() { release(); }
+  ~Frame() {
+    try {
+      release();
+    } catch (nb::python_error& error) {
+      error.discard_as_unraisable("the lease of a frame");
+    }
+  }
 
   // Reserves a place of a call and the payload, and makes the job; false if too little is left.
-  bool prepare(const nb::object& render, const nb::object& staging, std::int64_t room_bytes) {
+  bool prepare(const Means& means) {
+    const auto& [render, staging, room_bytes, place] = means;
     const auto& bound = nb::cast<const BoundRender&>(render);
-    payload_bytes_ = bound.render->payload_bytes;
+    std::optional<Outside> outside;
+    if (place) {
+      const auto& [lease, memory, head] = *place;
+      lease_ = lease;
+      outside = Outside{memory, {head.c_str(), head.size()}};
+    }
+    const std::size_t payload_bytes = bound.render->payload_bytes;
+    bytes_sent_ = outside ? bound.render->output_bytes() : payload_bytes;
     if (!bound.render->takes(request_.poses)) return false;
-    if (place_.change(1) || payload_.change(static_cast<std::int64_t>(payload_bytes_))) return false;
+    if (place_.change(1) || payload_.change(static_cast<std::int64_t>(payload_bytes))) return false;
     Demand demand = bound.demand;
     demand.tenant = source_->tenant;
     demand.priority = source_->priority;
     demand.deadline = deadline_;
     job_.emplace(source_->queue, render, std::move(request_.poses), source_->renderer, staging, std::move(demand),
-                 room_bytes, frame_head(request_.number, bound.reply_bytes()));
+                 room_bytes, frame_head(request_.number, bound.reply_bytes(outside)), outside);
     return true;
   }
 
@@ -106,9 +125,14 @@ class Frame {
     // Another job may take its place.
     if (outcome_ != Outcome::kDone) release();
   }
+  // Nothing writes to the memory of a lane any more, which goes back unless the reply is `delivered`.
+  void end_lease(bool delivered) {
+    if (const nb::object lease = std::move(lease_)) lease.attr("end")("delivered"_a = delivered);
+  }
   void release() {
     place_.release();
     payload_.release();
+    end_lease(false);
   }
 
   const nb::bytes& raw() const { return raw_; }
@@ -132,7 +156,7 @@ class Frame {
     record.stages = job_->stage_times();
     record.milliseconds = job_->total();
     record.ended_at = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-    record.bytes_sent = payload_bytes_;
+    record.bytes_sent = bytes_sent_;
     record.batch_views = job_->batch_views();
     source_->records->add(std::move(record));
   }
@@ -144,8 +168,9 @@ class Frame {
   const std::string engine_;
   Clock::time_point deadline_;
   Reservation place_, payload_;
+  nb::object lease_;  // Of memory of a lane; none: there is none, or it has ended.
   std::optional<BoundJob> job_;
-  std::size_t payload_bytes_ = 0;
+  std::size_t bytes_sent_ = 0;
   bool is_submitted_ = false, has_failed_ = false;
   std::atomic<bool> is_overlong_{false};
   Outcome outcome_ = Outcome::kPending;
@@ -276,11 +301,11 @@ class FrameLine {
     std::optional<FrameRequest> request = read_frame_request({bytes.c_str(), bytes.size()});
     if (!request || !number || request->number <= *number || request->key != key_) return nullptr;
     wait_for_room(kMostFrames);
-    const nb::object found = called(PyObject_CallMethodNoArgs(stream.ptr(), names().prepared));
-    if (found.is_none() || is_closed) return nullptr;
-    const auto [render, staging, room_bytes] = nb::cast<std::tuple<nb::object, nb::object, std::int64_t>>(found);
+    const nb::str lane(request->lane.c_str(), request->lane.size());
+    const nb::object found = called(PyObject_CallMethodOneArg(stream.ptr(), names().prepared, lane.ptr()));
+    if (found.is_none()) return nullptr;
     auto frame = std::make_shared<Frame>(source_, bytes, std::move(*request), engine_);
-    if (!frame->prepare(render, staging, room_bytes)) return nullptr;
+    if (!frame->prepare(nb::cast<Means>(found)) || is_closed) return nullptr;
     // The thread that waits for any other submits it, which it can without taking the interpreter's lock once more.
     if (frame->is_pipelined()) frame->submit();
     number = frame->number();
@@ -309,7 +334,9 @@ class FrameLine {
     const nb::object reply = first->job().take_reply();
     if (reply.is_none()) return false;
     try {
-      if (first->number() < refused_from) push(reply, stream);
+      const bool is_refused = first->number() >= refused_from;
+      first->end_lease(!is_refused);
+      if (!is_refused) push(reply, stream);
     } catch (...) {
       // Later frames must not wait for it.
       remove(stream);

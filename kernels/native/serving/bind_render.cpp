@@ -136,8 +136,7 @@ BoundJob::BoundJob(Queue& queue, const nb::object& render, std::vector<CameraPos
   if (!bound.render->takes(poses)) throw nb::value_error("request: expected one of the render's key");
   const std::size_t payload_bytes = bound.render->payload_bytes;
   const std::string_view head = outside ? outside->head : bound.head;
-  const std::size_t within = outside ? 0 : payload_bytes;
-  const std::size_t bytes = prefix.size() + head.size() + within + bound.tail_bytes;
+  const std::size_t bytes = prefix.size() + bound.reply_bytes(outside);
   reply_ = nb::steal<nb::bytes>(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(bytes)));
   if (!reply_.is_valid()) throw nb::python_error();
   char* to = std::copy(prefix.begin(), prefix.end(), PyBytes_AS_STRING(reply_.ptr()));

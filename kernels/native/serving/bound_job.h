@@ -21,6 +21,14 @@ namespace lumigrad::serving {
 
 namespace nb = nanobind;
 
+using HostBytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// The memory of a payload that lies outside of its reply, and the bytes of the reply before its timings.
+struct Outside {
+  HostBytes memory;
+  std::string_view head;
+};
+
 // A render with the arrays that its pointers refer to, and the bytes of a reply around its payload.
 struct BoundRender {
   std::shared_ptr<const Render> render;
@@ -31,7 +39,10 @@ struct BoundRender {
   // Bytes after the payload.
   std::size_t tail_bytes;
 
-  std::size_t reply_bytes() const { return head.size() + render->payload_bytes + tail_bytes; }
+  // The bytes of a reply.
+  std::size_t reply_bytes(const std::optional<Outside>& outside) const {
+    return tail_bytes + (outside ? outside->head.size() : head.size() + render->payload_bytes);
+  }
 };
 
 // A request of bytes that Python holds as long as this.
@@ -39,14 +50,6 @@ struct BoundRequest {
   nb::bytes raw;
   nb::str scene_id;
   RenderRequest request;
-};
-
-using HostBytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-// The memory of a payload that lies outside of its reply, and the bytes of the reply before its timings.
-struct Outside {
-  HostBytes memory;
-  std::string_view head;
 };
 
 // Moment by Python's time.monotonic; far ones are none.

@@ -1,14 +1,26 @@
 #include "serving/frame.h"
 
+#include <algorithm>
+
 namespace lumigrad::serving {
 namespace {
 
 // Longer requests take longer anyway.
 constexpr std::size_t kMostBytes = 64 << 10;
 
-enum RequestNumber : std::uint32_t { kNumber = 1, kCameras = 3, kTimeout = 4, kPipelined = 7, kEnd = 8 };
+enum RequestNumber : std::uint32_t { kNumber = 1, kCameras = 3, kTimeout = 4, kLane = 6, kPipelined = 7, kEnd = 8 };
 
-bool read_number(const Field& field, FrameRequest& request) {
+bool is_ascii(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 128; });
+}
+
+// Reads a field that is no camera.
+bool read_field(const Field& field, FrameRequest& request) {
+  if (field.number == kLane) {
+    request.lane = field.content;
+    return field.type == kLength && is_ascii(field.content);
+  }
+  if (field.type != kVarint) return false;
   const std::uint64_t value = varint_of(field);
   switch (field.number) {
     case kNumber:
@@ -47,11 +59,11 @@ std::optional<FrameRequest> read_frame_request(std::string_view raw) {
       if (!read_keyed_camera(field->content, request)) return std::nullopt;
       continue;
     }
-    if (field->type != kVarint || field->number >= kEnd || has[field->number]) return std::nullopt;
-    if (!read_number(*field, request)) return std::nullopt;
+    if (field->number >= kEnd || has[field->number] || !read_field(*field, request)) return std::nullopt;
     has[field->number] = true;
   }
   if (request.poses.empty()) return std::nullopt;
+  request.key += request.lane.empty() ? '\0' : '\1';
   return request;
 }
 

@@ -15,6 +15,8 @@ from lumigrad.v1 import tensor_pb2
 
 # Smaller tensors travel as fast with the stream.
 LEAST_BYTES = 256 << 10
+# Bytes of a header beside those of its tensors, such as timings; and those of a tensor in it, name and shape included.
+_HEADER_BYTES, _TENSOR_BYTES = 2 << 10, 128
 # The number of a leased region, and its memory.
 LeasedRegion = tuple[int, Array]
 
@@ -25,7 +27,7 @@ class LaneWriter(PayloadWriter):
     def __init__(self, lease_region: Callable[[int], LeasedRegion | None], *, most_bytes: float = math.inf) -> None:
         """`lease_region` leases a region of at least the given size; None if none is free.
 
-        What does not fit into a payload of `most_bytes` counts as large.
+        What does not fit into a message of `most_bytes`, with the header that names it, counts as large.
         """
         super().__init__()
         self._lease_region = lease_region
@@ -33,9 +35,12 @@ class LaneWriter(PayloadWriter):
         # A region that several arrays share, and how much of it is taken.
         self._shared: LeasedRegion | None = None
         self._shared_bytes = 0
+        # Tensors that the header names: those announced, or those so far.
+        self._announced = self._named = 0
 
     def reserve(self, arrays: Sequence[Array]) -> None:
         """Lease one region for all arrays that would not get one each, if they are large together."""
+        self._announced += len(arrays)
         small = [array.nbytes for array in arrays if array.nbytes < LEAST_BYTES and not self._has_place(array)]
         total = sum(map(_aligned, small))
         if total >= LEAST_BYTES or not self._fits(total):
@@ -46,6 +51,7 @@ class LaneWriter(PayloadWriter):
         return False
 
     def _place(self, array: Array, element: np.dtype[Any]) -> dict[str, Any]:
+        self._named += 1
         start, stop = self._shared_bytes, self._shared_bytes + array.nbytes
         if array.nbytes < LEAST_BYTES and self._shared is not None and stop <= self._shared[1].nbytes:
             region, memory = self._shared
@@ -64,7 +70,8 @@ class LaneWriter(PayloadWriter):
         return {"region": tensor_pb2.RegionSpan(region=region, length=array.nbytes)}
 
     def _fits(self, nbytes: int) -> bool:
-        return self.length + ALIGNMENT + nbytes <= self._most_bytes
+        header = _HEADER_BYTES + _TENSOR_BYTES * max(self._announced, self._named)
+        return header + self.length + ALIGNMENT + nbytes <= self._most_bytes
 
 
 def _aligned(nbytes: int) -> int:

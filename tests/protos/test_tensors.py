@@ -14,8 +14,9 @@ from hypothesis.extra import numpy as hnp
 from lumigrad.protos import dtypes
 from lumigrad.protos.errors import ProtocolError
 from lumigrad.protos.lane_tensors import LEAST_BYTES, LaneReader, LaneWriter, part_of
+from lumigrad.protos.streams import fits_message
 from lumigrad.protos.tensors import ALIGNMENT, PayloadReader, PayloadWriter, rows_of
-from lumigrad.v1 import tensor_pb2
+from lumigrad.v1 import render_pb2, tensor_pb2
 
 NUMPY = ("<f4", "<f2", "u1", "<i4", "<i8", "?")
 arrays = hnp.arrays(
@@ -192,6 +193,26 @@ def test_small_arrays_share_a_region_that_is_reserved_for_them(most_bytes: float
         np.testing.assert_array_equal(reader.read(tensor, "tensor"), original)
     rows = reader.read(rows_of(tensors[5], 3, 9), "rows")
     np.testing.assert_array_equal(rows, originals[5][3:9])
+
+
+@pytest.mark.parametrize("reserves", [True, False])
+@pytest.mark.parametrize("count", [1, 30, 180, 220, 700])
+def test_what_stays_in_the_payload_fits_a_message_with_the_header(count: int, reserves: bool) -> None:
+    regions: list[Any] = []
+
+    def lease(nbytes: int) -> tuple[int, Any]:
+        regions.append(np.zeros(nbytes, np.uint8))
+        return len(regions) - 1, regions[-1]
+
+    most = 256 << 10
+    # Payloads from a little below the limit on; each array is named by some 60 bytes of header.
+    originals = [np.zeros((1, 1, (most - 64 * count) // count // 4), np.float32) for _ in range(count)]
+    writer = LaneWriter(lease, most_bytes=most)
+    if reserves:
+        writer.reserve(originals)
+    named = [tensor_pb2.NamedTensor(name="expected_hit_distance", tensor=writer.add(array)) for array in originals]
+    header = render_pb2.RenderReply(outputs=named, payload_bytes=writer.length)
+    assert fits_message(header, writer, most)
 
 
 def test_arrays_that_find_no_region_stay_in_the_payload() -> None:

@@ -237,7 +237,7 @@ class Frame(Result):
 
     def _missing(self, name: str) -> str:
         if name in self.encoded:
-            return f'"{name}" came in files, which are encoded["{name}"]; decoded("{name}") gives their pixels'
+            return f'"{name}" came in files: frame.encoded["{name}"]; frame.decoded("{name}") gives their pixels'
         return super()._missing(name)
 
     def _check_upstream(self, given: Mapping[str, Any], of_gaussians: Iterable[str]) -> None:

@@ -63,7 +63,7 @@ def test_files_are_bytes_and_can_be_decoded(client: Client) -> None:
         assert (single.decoded(name) == levels_of(exact[name][0])).all()
         assert len(several.encoded[name]) == 3
         assert several.encoded[name][0] == single.encoded[name]
-    with pytest.raises(KeyError, match=r'"color" came in files, which are encoded\["color"\]'):
+    with pytest.raises(KeyError, match=r'"color" came in files: frame\.encoded\["color"\]'):
         single["color"]
     with pytest.raises(AttributeError, match=r'decoded\("color"\) gives their pixels'):
         _ = single.color

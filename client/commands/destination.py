@@ -51,7 +51,7 @@ def in_order(job: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def with_progress(results: Iterable[R], count: int) -> Iterable[R]:
+def with_progress(results: Iterable[R], count: int, stage: str = "rendering", unit: str = "frame") -> Iterable[R]:
     """Adds a progress bar on standard error; none without tqdm, in a file, or for a single result."""
     try:
         from tqdm import tqdm
@@ -59,7 +59,7 @@ def with_progress(results: Iterable[R], count: int) -> Iterable[R]:
         return results
     if count < 2:
         return results
-    bar: Iterable[R] = tqdm(results, total=count, desc="rendering", unit="frame", file=sys.stderr, disable=None)
+    bar: Iterable[R] = tqdm(results, total=count, desc=stage, unit=unit, file=sys.stderr, disable=None)
     return bar
 
 

@@ -68,12 +68,14 @@ def _capture(arguments: argparse.Namespace) -> int:
     require("plyfile", "io", "writing points")
     if arguments.output.is_dir() and any(arguments.output.iterdir()):
         print(f"lumigrad: {arguments.output} is not empty: replaces what has the same name in it", file=sys.stderr)
-    planned = views(arguments.photographs, *(arguments.size or _SIZE))
+    width, height = arguments.size or _SIZE
+    planned = views(arguments.photographs, width, height)
 
     def job(index: int) -> Exposure:
         return photograph(planned[index].camera)
 
-    taken = with_progress(in_order(job, range(len(planned))), len(planned))
+    print(f"lumigrad: computing {len(planned)} photographs of {width}x{height} on this machine", file=sys.stderr)
+    taken = with_progress(in_order(job, range(len(planned))), len(planned), "photographing", "photograph")
     with naming(arguments.output):
         count = write_capture(arguments.output, zip(planned, taken, strict=True))
     print(f"{arguments.output}: {count} photographs, their cameras, and points to begin with")

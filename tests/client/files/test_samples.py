@@ -81,6 +81,8 @@ def test_a_capture_is_a_data_set_and_always_the_same(tmp_path: Path):
         done = lumigrad("sample", "capture", str(tmp_path / name), "--photographs", "3", "--size", "48x36")
         assert done.returncode == 0, done.stderr
         assert "3 photographs" in done.stdout and "lumigrad fit" in done.stdout
+        # The default capture takes half a minute.
+        assert done.stderr == "lumigrad: computing 3 photographs of 48x36 on this machine\n"
     files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file())
     assert len(files) == 5
     for file in files:

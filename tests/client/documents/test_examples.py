@@ -282,7 +282,8 @@ def test_the_sample_scene_can_be_made_again(run_example, tmp_path: Path):
 
 def planned(goal: str, environment: Path, *assignments: str) -> str:
     """What make would do in a checkout with such an environment."""
-    command = ["make", "-n", goal, f"VENV={environment}", *assignments]
+    # A GNUmakefile of the developer's own would come before the Makefile.
+    command = ["make", "-f", "Makefile", "-n", goal, f"VENV={environment}", *assignments]
     # Variables of this run, such as the flags of its build, are not the plan's.
     variables = {name: value for name, value in os.environ.items() if name not in ("BUILD_FLAGS", "CUDA", "MAKEFLAGS")}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False, env=variables)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import pi, sqrt
+from math import pi, prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,8 @@ from lumigrad.v1 import gaussians_pb2, render_pb2
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
+# [P] the level of each page.
+Levels = npt.NDArray[np.int8]
 # The level of a page that is not drawn.
 NONE = -1
 _ERROR_PX = 1.0
@@ -62,11 +64,13 @@ class Cut:
     Attributes:
         levels: [P] int8, of each page; `NONE`: none.
         report: Levels of detail, as the reply tells them.
+        has_colors: Whether its Gaussians have their spherical harmonics.
     """
 
     table: LevelTable
-    levels: npt.NDArray[np.int8]
+    levels: Levels
     report: render_pb2.DrawnLevels
+    has_colors: bool = True
 
     @property
     def pages(self) -> npt.NDArray[np.int64]:
@@ -83,6 +87,19 @@ class Cut:
         """The number of Gaussians."""
         return int(self.counts.sum())
 
+    @property
+    def shapes(self) -> dict[str, list[int]]:
+        """The shapes of its tensors."""
+        shapes = self.table.shapes(self.rows)
+        if not self.has_colors:
+            del shapes["sh"]
+        return shapes
+
+    @property
+    def bytes(self) -> int:
+        """The size of its tensors."""
+        return 4 * sum(map(prod, self.shapes.values()))
+
     def numbers(self, rows: torch.Tensor) -> torch.Tensor:
         """[M] int64, the numbers among all rows of the scene of some Gaussians of the cut, whose rows [M] rise."""
         counts, pages = self.counts, self.pages
@@ -93,28 +110,43 @@ class Cut:
         return rows + offsets.repeat_interleave(drawn, output_size=len(rows))
 
 
-def chosen(table: LevelTable, cameras: Sequence[Camera], detail: Detail) -> tuple[npt.NDArray[np.int8], Floats, int]:
+def chosen(table: LevelTable, cameras: Sequence[Camera], detail: Detail) -> tuple[Levels, Floats]:
     """Choose a level for each page, the coarsest whose error is within `error_px` for all cameras that see it.
 
     A page is in view if a camera sees this level; a coarser one may reach into a picture in which nothing of the page
-    should be. If there is no room for the Gaussians of all pages in view, these become coarser alike: to one error at
-    their typical distances, since the nearest one is 0 where the camera is within a page. What room is left makes pages
-    finer, those with the largest errors first.
+    should be.
 
     Returns:
-        [P] the levels; [P, L] the errors in pixels; and the fewest Gaussians that the pages in view have, which may be
-        more than there is room for, and then nothing is chosen.
+        [P] the levels; [P, L] the errors in pixels.
     """
     errors, is_seen = _errors(table, cameras, detail)
-    wanted = _coarsest(errors, detail.error_px)
-    in_view = np.flatnonzero(is_seen[np.arange(len(wanted)), wanted])
-    counts, chosen_levels = table.counts[in_view], wanted[in_view]
-    if _rows(counts, chosen_levels) > detail.most_rows:
-        typical, _ = _errors(table, cameras, detail, inside=_INSIDE)
-        chosen_levels = _fitted(counts, typical[in_view], detail, chosen_levels)
-    levels = np.full(len(errors), NONE, np.int8)
-    levels[in_view] = chosen_levels
-    return levels, errors, _rows(counts, chosen_levels)
+    levels = _coarsest(errors, detail.error_px)
+    levels[~is_seen[np.arange(len(levels)), levels]] = NONE
+    return levels, errors
+
+
+def fitted(table: LevelTable, levels: Levels, cameras: Sequence[Camera], detail: Detail) -> Levels:
+    """Make pages coarser until there is room for their Gaussians.
+
+    They become coarser alike: to one error at their typical distances, since the nearest one is 0 where the camera is
+    within a page. What room is left makes pages finer, those with the largest errors first.
+
+    Returns:
+        [P] the levels, for which there is no room if there is none for the coarsest.
+    """
+    drawn = np.flatnonzero(levels >= 0)
+    if rows_of(table, levels) <= detail.most_rows:
+        return levels
+    typical, _ = _errors(table, cameras, detail, inside=_INSIDE)
+    coarser: Levels = levels.copy()
+    coarser[drawn] = _fitted(table.counts[drawn], typical[drawn], detail, levels[drawn])
+    return coarser
+
+
+def rows_of(table: LevelTable, levels: Levels) -> int:
+    """The Gaussians of levels [P]."""
+    drawn = np.flatnonzero(levels >= 0)
+    return int(table.counts[drawn, levels[drawn]].sum())
 
 
 def reached(

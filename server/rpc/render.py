@@ -17,7 +17,7 @@ from lumigrad.server.core.limits import require
 from lumigrad.server.core.streams import Backward, Forward, Receiver, check_room, named_tensors, timed
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.content import Tensors, uploader
-from lumigrad.server.engines.gaussians import GAUSSIANS
+from lumigrad.server.engines.gaussians import GAUSSIANS, GaussianPlan
 from lumigrad.server.engines.gradients import Wanted
 from lumigrad.server.engines.images import ImageFormats
 from lumigrad.server.engines.levels import KIND as LEVELS
@@ -296,7 +296,7 @@ class RenderService(EngineService):
             is_fit = settings in (GAUSSIANS.name, None)
             require(is_fit, f"{field}.gaussians", "settings of the gaussians", settings)
             scene = LevelView(scene, spec, runtime, call, field)
-            spec, cut = plain(spec), scene.cut
+            spec = plain(spec)
         kind = scene.kind
         if spec.tensors:
             where = f"{field}.tensors"
@@ -307,6 +307,10 @@ class RenderService(EngineService):
         engine = ENGINES[kind]
         call.record.engine = engine.name
         plan = engine.plan(spec, scene.outline.shapes, runtime.limits, field)
+        if isinstance(scene, LevelView):
+            assert isinstance(plan, GaussianPlan)
+            cut = scene.choose(spec, plan)
+            plan = engine.plan(spec, scene.outline.shapes, runtime.limits, field)
         task = Task(engine, plan if cut is None else of_pixels(plan), field, scene.reference, cut)
         call.record.facts["cameras"] = len(spec.cameras)
         call.record.facts["pixels"] = sum(camera.width * camera.height for camera in spec.cameras)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
 from lumigrad.protos.tensors import PayloadReader
 from lumigrad.server.core.call import Call, held
@@ -16,19 +15,18 @@ from lumigrad.server.core.limits import Limits, require
 from lumigrad.server.engines.base import Sized
 from lumigrad.server.engines.cameras import gaussian_cameras
 from lumigrad.server.engines.content import Outline
-from lumigrad.server.engines.detail import NONE, Cut, Detail, chosen
-from lumigrad.server.engines.gaussians import KIND, OF_LEVELS, GaussianRules
+from lumigrad.server.engines.detail import NONE, Cut, Detail, Levels, chosen, fitted, rows_of
+from lumigrad.server.engines.gaussians import KIND, OF_LEVELS, GaussianPlan, GaussianRules
 from lumigrad.server.engines.requests import Plan, check_cameras
 from lumigrad.server.scenes.clouds import CloudContent, KeptTensors
 from lumigrad.server.scenes.level_pages import LevelPages, with_tensors
 from lumigrad.server.scenes.levels import LevelsContent
+from lumigrad.server.scenes.occlusion import Occlusion
 from lumigrad.server.storage.page_pool import CutRows
 from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime
 from lumigrad.v1 import render_pb2
 
-# [P] the level of each page.
-Levels = npt.NDArray[np.int8]
 # Outputs with a row for each Gaussian of a scene, or with its number.
 _OF_ROWS = ("ids", "radii", "means2d", "depths", "conics", "projected_opacities")
 _RULES = GaussianRules()
@@ -42,30 +40,65 @@ class LevelView:
     def __init__(
         self, scene: StoredScene, spec: render_pb2.RenderSpec, runtime: Runtime, call: Call, field: str
     ) -> None:
-        """Check what other scenes allow, and choose the cut; `field` is the path of the spec.
-
-        BusyError: the pages in view are too many, however coarse they are drawn.
-        """
+        """Check what other scenes allow, and find the pages in view; `field` is the path of the spec."""
         assert isinstance(scene.content, LevelsContent)
-        self._table = scene.content.table
+        self._table = table = scene.content.table
         self._scene_id = scene.scene_id
         self._runtime, self._call = runtime, call
         self.reference = scene.reference
-        self._pages = LevelPages(scene.scene_id, self._table, runtime)
+        self._pages = LevelPages(scene.scene_id, table, runtime)
         self._rows: CutRows | None = None
         _check(spec, runtime.limits, field)
-        self.cut = self._chosen(spec, field)
-        self.outline = Outline(self._table.shapes(self.cut.rows))
+        settings = spec.gaussians
+        self._waits = not settings.HasField("wait") or settings.wait
+        self._detail = detail = Detail.of(settings, runtime.pages.room_rows(table))
+        require(detail.error_px > 0, f"{field}.gaussians.max_error_px", "a number of pixels > 0", detail.error_px)
+        # [P] the levels to draw, and [P, L] the errors of all.
+        self._wanted, self._errors = chosen(table, gaussian_cameras(spec, field), detail)
+        self.cut = Cut(table, self._wanted, render_pb2.DrawnLevels())
+
+    @property
+    def outline(self) -> Outline:
+        """The facts that requests are checked against."""
+        return Outline(self.cut.shapes)
+
+    def choose(self, spec: render_pb2.RenderSpec, plan: GaussianPlan) -> Cut:
+        """Leave out the pages that nearer ones hide, and choose the cut that there is room for.
+
+        Some of the nearer pages are read and drawn for that. `spec` and `plan` are those of all pages in view.
+
+        Raises:
+            BusyError: The pages that are seen are too many, however coarse they are drawn.
+            DeadlineError, CancelledError: The call has ended.
+        """
+        detail = self._detail
+        try:
+            levels = self._available()
+            view = replace(self.cut, levels=np.where(levels >= 0, levels, self._wanted))
+            occlusion = Occlusion(view, levels >= 0, spec, plan, self._runtime, self._call, self._gathered, self.drawn)
+            seen = np.where(occlusion.hidden(detail.most_rows), NONE, self._wanted).astype(np.int8)
+            self._wanted = fitted(self._table, seen, plan.cameras, detail)
+            levels = self._available()
+        except BaseException:
+            self._pages.close()
+            raise
+        rows = rows_of(self._table, self._wanted)
+        if rows > detail.most_rows:
+            what = f"the pages in view have {rows} Gaussians at their coarsest, of which {detail.most_rows}"
+            raise BusyError(f"{what} may be drawn (max_gaussians, --scene-mib)", None)
+        self.cut = Cut(self._table, levels, self._report(levels))
+        return self.cut
 
     def receive(self, _: PayloadReader) -> None:
-        """Gather the rows, and wait for room and for those that have to be read; raises what `Call.check` raises."""
-        self._runtime.pages.begin_drawing(self, self.cut.rows * self._table.row_bytes, self._call)
-        self._call.on_end(self.drawn)
+        """Gather the rows, and wait for room and for those that have to be read; raises what `Call.check` raises.
+
+        Rows that are drawn coarser because they are not in memory are read for later calls.
+        """
         try:
-            self._rows = self._gathered()
-        except BaseException:
-            self.drawn()
-            raise
+            late = np.flatnonzero(self.cut.levels != self._wanted)
+            if len(late):
+                self._pages.read_ahead(list(zip(late.tolist(), self._wanted[late].tolist(), strict=True)))
+            self._rows = self._gathered(self.cut)
         finally:
             self._pages.close()
 
@@ -89,42 +122,43 @@ class LevelView:
         if self._runtime.pages.end_drawing(self):
             self._call.off_end(self.drawn)
 
-    def _chosen(self, spec: render_pb2.RenderSpec, field: str) -> Cut:
-        table, settings = self._table, spec.gaussians
-        detail = Detail.of(settings, self._runtime.pages.room_rows(table))
-        require(detail.error_px > 0, f"{field}.gaussians.max_error_px", "a number of pixels > 0", detail.error_px)
-        wanted, errors, rows = chosen(table, gaussian_cameras(spec, field), detail)
-        if rows > detail.most_rows:
-            what = f"the pages in view have {rows} Gaussians at their coarsest, of which {detail.most_rows}"
-            raise BusyError(f"{what} may be drawn (max_gaussians, --scene-mib)", None)
-        levels = wanted if not settings.HasField("wait") or settings.wait else self._present(wanted)
-        pages = np.flatnonzero(levels >= 0)
-        in_view = np.flatnonzero(wanted >= 0)
-        report = render_pb2.DrawnLevels(
-            counts=np.bincount(levels[pages], table.counts[pages, levels[pages]], table.counts.shape[1]).astype(int),
+    def _available(self) -> Levels:
+        """[P] the levels to draw; without waiting those that are in memory, or the next coarser ones."""
+        if self._waits:
+            return self._wanted
+        levels: Levels = self._wanted.copy()
+        coarsest = self._table.counts.shape[1]
+        for page in np.flatnonzero(levels >= 0).tolist():
+            finer = range(int(levels[page]), coarsest)
+            levels[page] = next((level for level in finer if self._pages.find((page, level))), NONE)
+        return levels
+
+    def _report(self, levels: Levels) -> render_pb2.DrawnLevels:
+        """What is drawn, with levels [P] in place of those that are wanted."""
+        wanted, counts, errors = self._wanted, self._table.counts, self._errors
+        in_view, pages = np.flatnonzero(wanted >= 0), np.flatnonzero(levels >= 0)
+        return render_pb2.DrawnLevels(
+            counts=np.bincount(levels[pages], counts[pages, levels[pages]], counts.shape[1]).astype(int),
             error_px=max(errors[pages, levels[pages]], default=0.0),
-            coarse_pages=int((errors[in_view, wanted[in_view]] > detail.error_px).sum()),
+            coarse_pages=int((errors[in_view, wanted[in_view]] > self._detail.error_px).sum()),
             late_pages=int((levels != wanted).sum()),
             missing_pages=len(in_view) - len(pages),
         )
-        return Cut(table, levels, report)
 
-    def _present(self, wanted: Levels) -> Levels:
-        """The levels that are in memory, or the next coarser ones; has the others read."""
-        levels: Levels = wanted.copy()
-        coarsest = self._table.counts.shape[1]
-        for page in np.flatnonzero(wanted >= 0).tolist():
-            finer = range(int(wanted[page]), coarsest)
-            levels[page] = next((level for level in finer if self._pages.find((page, level))), NONE)
-        late = np.flatnonzero(levels != wanted)
-        if len(late):
-            self._pages.read_ahead(list(zip(late.tolist(), wanted[late].tolist(), strict=True)))
-        return levels
+    def _gathered(self, cut: Cut) -> CutRows:
+        """The rows of a cut, for which there is room until `drawn`."""
+        self._runtime.pages.begin_drawing(self, cut.bytes, self._call)
+        self._call.on_end(self.drawn)
+        try:
+            return self._filled(cut)
+        except BaseException:
+            self.drawn()
+            raise
 
-    def _gathered(self) -> CutRows:
+    def _filled(self, cut: Cut) -> CutRows:
         runtime, call = self._runtime, self._call
-        rows = with_tensors(lambda: runtime.pages.cut(self._scene_id, self.cut, runtime.transfer.device), runtime, call)
-        places = list(zip(self.cut.pages.tolist(), self.cut.levels[self.cut.pages].tolist(), strict=True))
+        rows = with_tensors(lambda: runtime.pages.cut(self._scene_id, cut, runtime.transfer.device), runtime, call)
+        places = list(zip(cut.pages.tolist(), cut.levels[cut.pages].tolist(), strict=True))
         with held(rows.lock, call), call.times.stage("pages"):
             while not rows.is_complete:
                 call.check()

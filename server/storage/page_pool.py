@@ -37,9 +37,7 @@ class CutRows:
     """
 
     def __init__(self, cut: Cut, device: torch.device) -> None:
-        self.tensors: Tensors = {
-            name: empty(shape, torch.float32, device) for name, shape in cut.table.shapes(cut.rows).items()
-        }
+        self.tensors: Tensors = {name: empty(shape, torch.float32, device) for name, shape in cut.shapes.items()}
         self.filled = 0
         self.lock = threading.Lock()
         self._ends = np.cumsum(cut.counts)
@@ -60,8 +58,8 @@ class CutRows:
         May be repeated after a failure.
         """
         for end, page in zip(self._ends[filled:].tolist(), pages, strict=False):
-            for name, tensor in page.items():
-                self.tensors[name][end - len(tensor) : end] = tensor
+            for name, rows in self.tensors.items():
+                rows[end - len(page[name]) : end] = page[name]
         self.filled = filled + len(pages)
 
 
@@ -123,7 +121,8 @@ class PagePool(LruStore[torch.Tensor | CutRows]):
 
     def cut(self, scene_id: str, cut: Cut, device: torch.device) -> CutRows:
         """The rows of a cut, which may have to be filled."""
-        name = f"{scene_id}/{hashlib.sha256(cut.levels.tobytes()).hexdigest()}"
+        parts = "" if cut.has_colors else "/without colors"
+        name = f"{scene_id}/{hashlib.sha256(cut.levels.tobytes()).hexdigest()}{parts}"
         with self._lock:
             found = self._cache.get(name)
         if isinstance(found, CutRows):

@@ -10,7 +10,7 @@ import torch
 
 from lumigrad.kernels import gaussians
 from lumigrad.kernels.gaussians import Camera, Gaussians, Settings
-from lumigrad.server.engines.detail import NONE, Detail, chosen, reached
+from lumigrad.server.engines.detail import NONE, Detail, Levels, chosen, fitted, reached, rows_of
 from lumigrad.server.engines.levels import LevelTable
 from lumigrad.v1 import gaussians_pb2
 
@@ -78,7 +78,7 @@ def pixels(levels: LevelTable, camera: Camera) -> np.ndarray:
 @pytest.mark.parametrize("count", [1, 3])
 def test_each_page_is_drawn_as_coarse_as_the_cameras_that_see_it_allow(count: int, seed: int) -> None:
     levels, cameras, settings = table(seed), looking(seed, count), gaussians_pb2.GaussianSettings(max_error_px=3.0)
-    found, _, rows = chosen(levels, cameras, Detail.of(settings, 1 << 40))
+    found, _ = chosen(levels, cameras, Detail.of(settings, 1 << 40))
     fine = [pixels(levels, camera) <= 3.0 for camera in cameras]
     seen = [
         np.stack([reached(levels.bounds[:, level], [camera], settings) for level in range(LEVELS)], axis=1)
@@ -87,7 +87,7 @@ def test_each_page_is_drawn_as_coarse_as_the_cameras_that_see_it_allow(count: in
     is_drawn = found != NONE
     assert 10 < is_drawn.sum() < PAGES - 10
     assert len(set(found[is_drawn])) > 2
-    assert rows == levels.counts[is_drawn, found[is_drawn]].sum()
+    assert rows_of(levels, found) == levels.counts[is_drawn, found[is_drawn]].sum()
     for page in range(PAGES):
         # A level does for a camera that does not see it; the finest has to.
         does = [all(fine[c][page, k] or not seen[c][page, k] or k == 0 for c in range(count)) for k in range(LEVELS)]
@@ -95,13 +95,19 @@ def test_each_page_is_drawn_as_coarse_as_the_cameras_that_see_it_allow(count: in
         assert found[page] == (level if any(seen[c][page, level] for c in range(count)) else NONE)
 
 
+def limited(levels: LevelTable, cameras: list[Camera], error_px: float, most: int) -> Levels:
+    detail = Detail.of(gaussians_pb2.GaussianSettings(max_error_px=error_px), most)
+    return fitted(levels, chosen(levels, cameras, detail)[0], cameras, detail)
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_pages_that_become_coarser_for_want_of_room_bring_no_others_into_view(count: int) -> None:
     levels, cameras = table(9), looking(9, count)
-    free, _, rows = chosen(levels, cameras, Detail.of(gaussians_pb2.GaussianSettings(max_error_px=3.0), 1 << 40))
+    free = limited(levels, cameras, 3.0, 1 << 40)
+    rows = rows_of(levels, free)
     for most in (rows, rows // 2, int((free != NONE).sum())):
-        tight, _, fewer = chosen(levels, cameras, Detail.of(gaussians_pb2.GaussianSettings(max_error_px=3.0), most))
-        assert fewer <= most
+        tight = limited(levels, cameras, 3.0, most)
+        assert rows_of(levels, tight) <= most
         assert np.array_equal(tight == NONE, free == NONE)
         assert (tight >= free).all()
 
@@ -118,7 +124,8 @@ def test_a_page_around_the_camera_leaves_room_to_those_before_it(most: int) -> N
         table_bytes=0,
     )
     camera = Camera.opencv(60, 60, 32, 24, np.eye(3), (0, 0, 0), 64, 48)
-    found, _, rows = chosen(levels, [camera], Detail.of(gaussians_pb2.GaussianSettings(max_error_px=0.01), most))
+    found = limited(levels, [camera], 0.01, most)
+    rows = rows_of(levels, found)
     assert rows == levels.counts[range(5), found].sum() <= most
     assert found.max() < LEVELS - 1
     assert (np.diff(found) >= 0).all(), "nearer pages are as fine as those behind them"

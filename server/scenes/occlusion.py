@@ -1,0 +1,133 @@
+"""The pages of a cut that cameras see: nearer ones are drawn to find those behind them that are hidden."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from lumigrad.kernels.gaussians import Camera
+from lumigrad.protos.dtypes import Array
+from lumigrad.server.core.call import Call
+from lumigrad.server.device.memory import Cost
+from lumigrad.server.device.transfer import Delivery
+from lumigrad.server.engines.detail import NONE, Cut
+from lumigrad.server.engines.gaussians import GAUSSIANS, OF_LEVELS, GaussianPlan
+from lumigrad.server.engines.occlusion import ScreenBoxes, all_tiles, can_hide, open_tiles, with_backdrop
+from lumigrad.server.storage.page_pool import CutRows
+from lumigrad.server.storage.tenants import Runtime
+from lumigrad.v1 import render_pb2
+
+Flags = npt.NDArray[np.bool_]
+
+# The part of a cut's Gaussians that the first pass draws, and how many times as many each further one does.
+_FIRST_FRACTION = 16
+_GROWTH = 2
+
+
+@dataclass(frozen=True)
+class Occlusion:
+    """Looks for hidden pages, by passes that draw the nearest ones with a backdrop behind them.
+
+    Attributes:
+        cut: The pages in view, and those of them, [P], that are `present` and can be drawn.
+        spec: The request, and `plan`, its checked form, for the whole cut.
+        gather: Returns the rows of a cut, which hold room until `release` is called.
+    """
+
+    cut: Cut
+    present: Flags
+    spec: render_pb2.RenderSpec
+    plan: GaussianPlan
+    runtime: Runtime
+    call: Call
+    gather: Callable[[Cut], CutRows]
+    release: Callable[[], None]
+
+    def hidden(self, most_rows: int) -> Flags:
+        """[P] the pages of the cut of which nothing shows in the pictures of all cameras.
+
+        At most so many Gaussians are drawn to find them.
+        """
+        cut, hidden = self.cut, np.zeros(len(self.cut.levels), bool)
+        seen = np.zeros(len(cut.pages), bool)
+        for index, camera in enumerate(self.plan.cameras):
+            if not self._is_worth(cut.rows, camera) or not can_hide(camera, self.plan.settings):
+                return hidden
+            seen |= self._seen_by(camera, index, most_rows)
+        hidden[cut.pages] = ~seen
+        return hidden
+
+    def _is_worth(self, rows: int, camera: Camera) -> bool:
+        """Whether leaving out so many Gaussians may save more than a pass costs, about one Gaussian for each pixel."""
+        return rows > camera.width * camera.height
+
+    def _seen_by(self, camera: Camera, index: int, most_rows: int) -> Flags:
+        """[N] of the pages of the cut: exact but for the margins of boxes."""
+        cut, tiles = self.cut, all_tiles(camera)
+        boxes = ScreenBoxes(cut.table.bounds[cut.pages, cut.levels[cut.pages]], camera, self.plan.settings)
+        seen = boxes.meet(tiles)
+        room = min(cut.rows // _FIRST_FRACTION, most_rows)
+        while True:
+            # Pages before closed tiles are drawn in the end, but open no tile.
+            live = np.flatnonzero(boxes.meet(tiles))
+            live = live[np.argsort(boxes.near[live], kind="stable")]
+            drawn = np.cumsum(cut.counts[live])
+            first = max(1, int(np.searchsorted(drawn, room, "right")))
+            behind = int(drawn[-1] - drawn[first - 1]) if first < len(live) else 0
+            if not self._is_worth(behind - room, camera) or boxes.near[live[first]] <= 0:
+                return seen
+            depth = float(boxes.near[live[first]])
+            nearest = cut.pages[live[:first]]
+            nearest = nearest[self.present[nearest]]
+            if not len(nearest):
+                return seen
+            tiles &= self._open(nearest, depth, camera, index)
+            hidden = seen & (boxes.near >= depth) & ~boxes.meet(tiles)
+            seen &= ~hidden
+            # Another pass takes longer; it is worth its time where this one was.
+            if cut.counts[hidden].sum() < room or room == most_rows:
+                return seen
+            room = min(room * _GROWTH, most_rows)
+
+    def _open(self, nearest: npt.NDArray[np.int64], depth: float, camera: Camera, index: int) -> Flags:
+        """The tiles that some pages leave open in front of a depth."""
+        levels = np.full_like(self.cut.levels, NONE)
+        levels[nearest] = self.cut.levels[nearest]
+        rows = self.gather(replace(self.cut, levels=levels, has_colors=False))
+        try:
+            return np.asarray(self._drawn(rows, depth, camera, index))
+        finally:
+            self.release()
+
+    def _drawn(self, rows: CutRows, depth: float, camera: Camera, index: int) -> Array:
+        runtime, call = self.runtime, self.call
+        plan = self._plan_of_pass(len(rows.tensors["means"]) + 1, index)
+
+        def draw() -> Delivery[Array]:
+            tensors = with_backdrop(rows.tensors, camera, plan.settings, depth)
+            check = runtime.transfer.paced(call.check)
+            forward = GAUSSIANS.forward(plan, tensors, plan.outputs, retain=False, before_view=check)
+            tiles = open_tiles(forward.outputs["color"][0, :, :, 0])
+            runtime.transfer.finish()
+            call.times.add_kernel(forward.times.milliseconds())
+            download = runtime.transfer.start_download([tiles])
+            return Delivery(download.arrays[0], download)
+
+        copies = rows.bytes + plan.forward_bytes(plan.outputs, retain=False, device=runtime.transfer.device)
+        cost = Cost(bytes=copies, is_repeatable=True)
+        runtime.memory.check(cost)
+        return runtime.executor.deliver(draw, call, cost)
+
+    def _plan_of_pass(self, count: int, index: int) -> GaussianPlan:
+        """The plan that draws so many Gaussians, with one channel of colour, for one camera."""
+        spec = render_pb2.RenderSpec(cameras=[self.spec.cameras[index]], outputs=["color"])
+        spec.gaussians.CopyFrom(self.spec.gaussians)
+        for name in (*OF_LEVELS, "background", "sh_degree"):
+            spec.gaussians.ClearField(name)
+        shapes = {"means": [count, 3], "quats": [count, 4], "scales": [count, 3], "opacities": [count]}
+        plan = GAUSSIANS.plan(spec, {**shapes, "colors": [count, 1]}, self.runtime.limits, self.plan.field)
+        assert isinstance(plan, GaussianPlan)
+        return plan

@@ -1,0 +1,199 @@
+"""Pages that nearer ones hide are neither read nor drawn, and no bit of a picture or of a gradient changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lumigrad.client import Camera, Client, Gaussians, PinholeLens, SceneHandle
+from lumigrad.client.aio import AsyncClient
+from lumigrad.client.errors import DeadlineExceeded, ResourceExhausted
+from lumigrad.client.formats.levels import GaussianLevels
+from support.gaussians.levels import joined
+from support.held_disk import HeldDisk
+from support.workers.cuda_machines import MACHINES, Machine
+from support.workers.spooling import spooling
+from support.workers.worker import WorkerProcess
+
+ROWS, WALLS = 1024, 16
+# Units between walls, which are as wide and as high.
+GAP = 4.0
+# Largest standard deviation of a Gaussian in a wall, whose Gaussians are 1 apart.
+SIGMA = 0.7
+OUTPUTS = ("color", "alpha", "depth", "contributors")
+# Along the walls' normals, from before the first one and from behind the last one; and beside them.
+SIZE = {"width": 64, "height": 48}
+FRONT = Camera.look_at((0, 0, -2), (0, 0, 5), (0, -1, 0), **SIZE, fov_degrees=50)
+BACK = Camera.look_at((0.3, 0.2, GAP * WALLS), (0, 0, 0), (0, -1, 0), **SIZE, fov_degrees=50)
+ASIDE = Camera.look_at((-80, 0, 30), (0, 0, 30), (0, -1, 0), **SIZE, fov_degrees=50)
+
+
+def walls(seed: int = 0, holes: int = 3) -> GaussianLevels:
+    """Parallel walls of one level; each of the first few has a window, which the next one closes in part."""
+    x, y, layer = (axis.ravel() for axis in np.meshgrid(np.arange(16), np.arange(16), np.arange(4), indexing="ij"))
+    grid = np.stack([(x - 7.5) / 4, (y - 7.5) / 4, layer * 0.02], axis=1)
+
+    def read(page: int, _: int) -> Gaussians:
+        random = np.random.default_rng((seed, page))
+        window = (abs(x - 4 - 2 * page) < 2) & (abs(y - 8) < 3) & (page < holes)
+        return Gaussians(
+            grid * (GAP, GAP, 1) + (0, 0, GAP * page),
+            np.tile((1.0, 0, 0, 0), (ROWS, 1)),
+            SIGMA * random.uniform(0.7, 1.0, (ROWS, 3)),
+            np.where(window, 0.01, random.uniform(0.95, 1.0, ROWS)),
+            sh=random.normal(scale=0.5, size=(ROWS, 4, 3)),
+        )
+
+    reach = np.abs(grid).max(axis=0) * (GAP, GAP, 1) + 3 * SIGMA + 1e-3
+    centres = np.stack([np.zeros(WALLS), np.zeros(WALLS), GAP * np.arange(WALLS)], axis=1)
+    bounds = np.stack([centres - reach, centres + reach], axis=1)[:, None]
+    return GaussianLevels(
+        bounds=bounds.astype(np.float32),
+        counts=np.full((WALLS, 1), ROWS),
+        errors=np.zeros((WALLS, 1), np.float32),
+        sh_degree=1,
+        antialiased=False,
+        source=read,
+    )
+
+
+LEVELS = walls()
+ALL = joined(LEVELS, [(page, 0) for page in range(WALLS)])
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> HeldDisk:
+    return HeldDisk(tmp_path_factory.mktemp("disk"))
+
+
+@pytest.fixture(scope="module")
+def process(disk: HeldDisk, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+    with spooling(tmp_path_factory.mktemp("spool"), supervised=False, environment=disk.environment) as started:
+        yield started
+
+
+@pytest.fixture
+def client(process: WorkerProcess) -> Iterator[Client]:
+    with Client(process.target) as connected:
+        yield connected
+        for scene in connected.list():
+            connected.delete(scene)
+
+
+@pytest.fixture
+def scene(client: Client) -> SceneHandle:
+    return client.put(LEVELS)
+
+
+def drawn(levels: object) -> int:
+    """Walls that a frame shows."""
+    return sum(levels.counts) // ROWS  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("camera", [FRONT, BACK], ids=["front", "back"])
+def test_a_picture_and_its_gradients_are_those_of_all_pages(client: Client, scene: SceneHandle, camera: Camera) -> None:
+    frame = client.render(scene, camera, outputs=OUTPUTS, retain=True)
+    plain = client.render(ALL, camera, outputs=OUTPUTS, retain=True)
+    assert 1 <= drawn(frame.levels) < WALLS / 2
+    assert (frame.levels.coarse_pages, frame.levels.late_pages, frame.levels.missing_pages) == (0, 0, 0)
+    for name in OUTPUTS:
+        assert np.array_equal(frame[name], plain[name]), name
+    upstream = np.random.default_rng(1).normal(size=frame.color.shape).astype(np.float32)
+    again = client.render(scene, camera, outputs=OUTPUTS)
+    for mine in (frame.backward(upstream), again.backward(upstream)):
+        theirs = plain.backward(upstream, sparse=True)
+        assert np.array_equal(mine.index, theirs.index)
+        for name in ("means", "quats", "scales", "opacities", "sh"):
+            # Other Gaussians are summed together.
+            np.testing.assert_allclose(mine[name], theirs[name], rtol=1e-4, atol=1e-5 * np.abs(theirs[name]).max())
+
+
+def test_all_is_drawn_where_nothing_hides_or_nobody_knows(client: Client, scene: SceneHandle) -> None:
+    assert drawn(client.render(scene, ASIDE).levels) == WALLS
+    view, k = FRONT.view_matrix, FRONT.K
+    lens = PinholeLens(fx=k[0, 0], fy=k[1, 1], cx=k[0, 2], cy=k[1, 2])
+    sensor = Camera.sensor(lens, view[:3, :3], view[:3, 3], *SIZE.values())
+    assert drawn(client.render(scene, sensor).levels) == WALLS
+    assert drawn(client.render(scene, FRONT, transmittance_min=0.0).levels) == WALLS
+    # As many pixels as Gaussians: nothing would be gained.
+    large = Camera.look_at((0, 0, -2), (0, 0, 5), (0, -1, 0), width=160, height=120, fov_degrees=50)
+    assert drawn(client.render(scene, large).levels) == WALLS
+
+
+def test_several_cameras_draw_what_any_of_them_sees(client: Client, scene: SceneHandle) -> None:
+    both = client.render(scene, [FRONT, BACK])
+    one, other = (client.render(scene, camera) for camera in (FRONT, BACK))
+    assert drawn(both.levels) == drawn(one.levels) + drawn(other.levels) < WALLS
+    assert np.array_equal(both.color, client.render(ALL, [FRONT, BACK]).color)
+    batch = client.render_batch([(scene, FRONT), (scene, BACK)])
+    with client.stream(scene) as stream:
+        for camera in (FRONT, BACK):
+            stream.send(camera)
+        frames = [stream.receive(), stream.receive()]
+    for alone, item, frame in zip((one, other), batch, frames, strict=True):
+        assert np.array_equal(alone.color, item.color)
+        assert np.array_equal(alone.color, frame.color)
+        assert item.levels == frame.levels == alone.levels
+
+
+def test_hidden_pages_are_not_read(client: Client, scene: SceneHandle, process: WorkerProcess) -> None:
+    frame = client.render(scene, FRONT)
+    rows, row_bytes = sum(frame.levels.counts), 4 * (3 + 4 + 3 + 1 + 12)
+    # Pages, their copies in the cut, and those of the passes, which have no colours.
+    assert process.metric("lumigrad_scene_bytes") < 3 * rows * row_bytes
+    assert np.array_equal(client.render(scene, FRONT, wait=False).color, frame.color)
+    late = client.render(scene, BACK, wait=False)
+    assert late.levels.missing_pages == late.levels.late_pages > 0
+
+
+def test_a_call_that_ends_while_it_looks_gives_back_its_room(
+    client: Client, scene: SceneHandle, process: WorkerProcess, disk: HeldDisk
+) -> None:
+    async def cancelled() -> None:
+        async with AsyncClient(process.target) as other:
+            await asyncio.wait_for(other.render(scene, FRONT), 0.5)
+
+    with disk.hold_reads() as begun:
+        with pytest.raises(DeadlineExceeded):
+            client.render(scene, FRONT, timeout_s=1)
+        assert begun.exists()
+        with pytest.raises(TimeoutError):
+            asyncio.run(cancelled())
+        client.delete(scene)
+    again = client.put(LEVELS)
+    assert np.array_equal(client.render(again, FRONT).color, client.render(ALL, FRONT).color)
+    client.delete(again)
+    assert process.metric("lumigrad_scene_bytes") == 0
+
+
+def test_hidden_pages_take_no_room(client: Client, tmp_path: Path) -> None:
+    options = ("--max-payload-mib", "1", "--scene-mib", "1")
+    with spooling(tmp_path, *options, supervised=False) as process, Client(process.target) as small:
+        scene = small.put(LEVELS)
+        for camera in (FRONT, BACK, FRONT):
+            frame = small.render(scene, camera)
+            assert np.array_equal(frame.color, client.render(ALL, camera).color)
+            assert frame.levels.coarse_pages == 0
+        with pytest.raises(ResourceExhausted, match="max_gaussians"):
+            small.render(scene, ASIDE)
+        with pytest.raises(ResourceExhausted, match="max_gaussians"):
+            small.render(scene, FRONT, max_gaussians=ROWS // 2)
+        assert process.metric("lumigrad_scene_bytes") <= 1 << 20
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_on_devices(machine: Machine, tmp_path: Path) -> None:
+    with machine.worker("--spool", str(tmp_path)) as process, Client(process.target) as client:
+        scene = client.put(LEVELS)
+        frame = client.render(scene, FRONT, retain=True, deterministic=True)
+        plain = client.render(ALL, FRONT, retain=True, deterministic=True)
+        assert drawn(frame.levels) < WALLS / 2
+        assert np.array_equal(frame.color, plain.color)
+        mine = frame.backward(np.ones_like(frame.color))
+        theirs = plain.backward(np.ones_like(frame.color), sparse=True)
+        assert np.array_equal(mine.index, theirs.index)
+        assert np.array_equal(mine.means, theirs.means)

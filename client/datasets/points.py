@@ -62,9 +62,13 @@ class Points:
         vertices = header.points()
         columns = [np.asarray(vertices[axis]) for axis in "xyz"]
         positions = np.stack([column.astype(np.float64) for column in columns], axis=1)
+        finite = np.isfinite(positions).all(axis=1)
+        if not finite.all():
+            text = f"expected finite positions, but {(~finite).sum():,} of {len(finite):,} are not"
+            raise header.fail(f"{text}, the first is number {int(finite.argmin())}")
         if any(column.dtype == np.float32 for column in columns):
             # Doubles lose nothing here.
             warn_of(fspath(path), lost_by(positions))
         if not set(_COLORS) <= header.vertex_properties:
             return Points(positions, np.full(positions.shape, _DEFAULT_COLOR))
-        return Points(positions, np.stack([fractions(vertices[color]) for color in _COLORS], axis=1))
+        return Points(positions, fractions(*(vertices[color] for color in _COLORS)))

@@ -49,6 +49,10 @@ class PlyElement:
     row_bytes: int = 0
 
 
+# Largest levels of 8 and 16 bits; and one that colours of floats from 0 to 1, however bright, do not reach.
+_LEVELS, _LEAST_LEVEL = (255, 65535), 16
+
+
 @dataclass(frozen=True)
 class PlyHeader:
     """The header of a PLY file.
@@ -112,10 +116,20 @@ class PlyHeader:
             raise self.fail(f"expected a PLY file, but it does not parse: {error}") from error
 
 
-def fractions(column: npt.NDArray[Any]) -> Float32:
-    """Returns integers scaled so that the type's largest value is 1, and floats unchanged."""
-    largest = np.iinfo(column.dtype).max if column.dtype.kind in "iu" else 1
-    return np.asarray(column.astype(np.float32) / np.float32(largest))
+def fractions(*columns: npt.NDArray[Any]) -> Float32:
+    """Returns columns that belong together as [N, K], scaled so that the largest possible value is 1.
+
+    That of integers is 255, also where their type has more bits but no value uses them, else 65,535, or that of the
+    type. Floats are unchanged, unless they are levels of 8 bits: whole numbers up to 255, some of them beyond 16.
+    """
+    values = np.stack(columns, axis=1)
+    most = float(values.max(initial=0))
+    if values.dtype.kind in "iu":
+        largest = next((bits for bits in _LEVELS if most <= bits), np.iinfo(values.dtype).max)
+    else:
+        is_level = _LEAST_LEVEL < most <= _LEVELS[0] and bool((values == np.floor(values)).all())
+        largest = _LEVELS[0] if is_level else 1
+    return np.asarray(values.astype(np.float32) / np.float32(largest))
 
 
 def write_vertices(path: str | PathLike[str], columns: Mapping[str, Any], comments: Sequence[str] = ()) -> None:

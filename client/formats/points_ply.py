@@ -57,9 +57,10 @@ _DEFAULT_COLOR = 0.7
 def load_spheres(path: str | PathLike[str], radius: float | None = None) -> Spheres:
     """Reads the vertices of a PLY file as spheres.
 
-    Colours come from red, green and blue (integers are scaled to 0..1, floats kept), from color_0, color_1, … or from
-    the base colour of a Gaussian splat file; else they are grey. Radii come from `radius`, the property radius or
-    radii, or the mean distance between neighbours. Opacities come from alpha or opacity.
+    Colours come from red, green and blue (integers, and whole numbers up to 255, are scaled to 0..1; other floats are
+    kept), from color_0, color_1, … or from the base colour of a Gaussian splat file; else they are grey. Radii come
+    from `radius`, the property radius or radii, or the mean distance between neighbours. Opacities come from alpha or
+    opacity.
 
     Args:
         path: the file, text or binary.
@@ -89,13 +90,13 @@ def save_spheres(spheres: Spheres, path: str | PathLike[str]) -> None:
 def _colors(vertices: Any, names: set[str]) -> Array:
     for channels in _COLOR_NAMES:
         if set(channels) <= names:
-            return np.stack([fractions(vertices[channel]) for channel in channels], axis=1)
+            return fractions(*(vertices[channel] for channel in channels))
     if {"f_dc_0", "f_dc_1", "f_dc_2"} <= names:
         base = np.stack([vertices[f"f_dc_{k}"] for k in range(3)], axis=1)
         return np.clip(colors_of_sh(base[:, None]), 0.0, 1.0)
     numbered = sum(1 for name in names if name.startswith("color_"))
     if numbered and {f"color_{k}" for k in range(numbered)} <= names:
-        return np.stack([fractions(vertices[f"color_{k}"]) for k in range(numbered)], axis=1)
+        return fractions(*(vertices[f"color_{k}"] for k in range(numbered)))
     return np.full((len(vertices), 3), _DEFAULT_COLOR, np.float32)
 
 
@@ -113,5 +114,5 @@ def _opacities(vertices: Any, names: set[str]) -> Array | None:
         return None
     for name in ("opacity", "alpha"):
         if name in names:
-            return fractions(vertices[name])
+            return fractions(vertices[name])[:, 0]
     return None

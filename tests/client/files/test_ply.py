@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lumigrad.client import InvalidArgument, Spheres
+from lumigrad.client.datasets import Points
 from lumigrad.client.formats.points_ply import mean_neighbour_distance
 
 HEADER = "ply\nformat ascii 1.0\nelement vertex {count}\n{properties}\nend_header\n{rows}\n"
@@ -53,6 +55,26 @@ def test_integer_colors_are_scaled_and_float_colors_kept(tmp_path):
     np.testing.assert_allclose(loaded.opacities, [0.2, 1])
     floats = write(tmp_path / "floats.ply", [*XYZ, "float r", "float g", "float b"], ["0 0 0 0.25 0.5 2"])
     np.testing.assert_array_equal(Spheres.load(floats).colors, [[0.25, 0.5, 2]])
+
+
+@pytest.mark.parametrize(
+    ("kind", "levels"),
+    [("int", 255), ("uint", 255), ("short", 255), ("ushort", 65535), ("int", 65535), ("float", 255), ("double", 255)],
+)
+def test_levels_in_wide_types_are_neither_black_nor_too_bright(kind: str, levels: int, tmp_path: Path) -> None:
+    # Scripts keep levels of 8 bits in their own types; each channel is scaled as the others.
+    properties = [*XYZ, f"{kind} red", f"{kind} green", f"{kind} blue"]
+    path = write(tmp_path / "wide.ply", properties, [f"0 0 0 {levels} 0 3", f"1 0 0 {levels // 5} {levels} 0"])
+    expected = [[1, 0, 3 / levels], [levels // 5 / levels, 1, 0]]
+    np.testing.assert_allclose(Spheres.load(path).colors, expected, atol=1e-7)
+    np.testing.assert_allclose(Points.load(path).colors, expected, atol=1e-7)
+
+
+def test_points_that_are_nowhere_are_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "nan.ply", XYZ, ["0 0 0", "1 nan 0", "2 0 inf"])
+    text = r"nan\.ply: expected finite positions, but 2 of 3 are not, the first is number 1"
+    with pytest.raises(InvalidArgument, match=text):
+        Points.load(path)
 
 
 def test_radii_come_from_the_caller_the_file_or_the_neighbours(tmp_path):

@@ -62,10 +62,10 @@ class Points:
         vertices = header.points()
         columns = [np.asarray(vertices[axis]) for axis in "xyz"]
         positions = np.stack([column.astype(np.float64) for column in columns], axis=1)
-        finite = np.isfinite(positions).all(axis=1)
-        if not finite.all():
-            text = f"expected finite positions, but {(~finite).sum():,} of {len(finite):,} are not"
-            raise header.fail(f"{text}, the first is number {int(finite.argmin())}")
+        lost = np.flatnonzero(~np.isfinite(positions).all(axis=1))
+        if len(lost):
+            text = f"expected finite positions, but {len(lost):,} of {len(positions):,} are not"
+            raise header.fail(f"{text}, the first is number {lost[0]}")
         if any(column.dtype == np.float32 for column in columns):
             # Doubles lose nothing here.
             warn_of(fspath(path), lost_by(positions))

@@ -217,9 +217,11 @@ class Lane:
         if self._is_closed or self._is_frozen or not 0 < length <= self._max_bytes:
             return None
         size = block_bytes(length)
+        fitting = [
+            region for region in self._regions.values() if region.lease is None and size <= region.size <= 2 * size
+        ]
         # Among equal sizes the most recently used, which may still be in the processor's caches.
-        fitting = [region for region in reversed(self._idle()) if size <= region.size <= 2 * size]
-        region = min(fitting, key=lambda region: region.size) if fitting else self._new(size)
+        region = min(fitting, key=lambda each: (each.size, -each.idle_since)) if fitting else self._new(size)
         if region is not None:
             region.lease = lease
             lease.regions.append(region)

@@ -41,9 +41,9 @@ _OPEN_SECONDS = 5.0
 _BACKLOG = 128
 _IDLE_SECONDS = 30.0
 _PAUSE_SECONDS = 0.05
+# How often connections are looked at for what has taken its time: packets come with each call.
+_LOOK_SECONDS = 1.0
 _ROOT = 0
-# The packets that are read from one connection before the next one's turn.
-_PACKETS_AT_ONCE = 64
 
 
 @dataclass(eq=False)
@@ -160,18 +160,24 @@ class Lanes:
         self._metrics.lane_fallbacks.labels(reason).inc()
 
     def _listen(self) -> None:
+        looked = 0.0
         while True:
-            for key, _ in self._selector.select(1.0 if self._connections else None):
+            for key, _ in self._selector.select(_LOOK_SECONDS if self._connections else None):
                 if key.data is None:
                     self._accept()
                 else:
                     self._serve(key.data)
             now = time.monotonic()
-            for connection in list(self._connections):
-                if connection.is_open and connection.lane is not None:
-                    connection.lane.trim(_IDLE_SECONDS)
-                elif connection.until < now:
-                    self._disconnect(connection)
+            if now > looked + _LOOK_SECONDS:
+                looked = now
+                self._look(now)
+
+    def _look(self, now: float) -> None:
+        for connection in list(self._connections):
+            if connection.is_open and connection.lane is not None:
+                connection.lane.trim(_IDLE_SECONDS)
+            elif connection.until < now:
+                self._disconnect(connection)
 
     def _accept(self) -> None:
         try:
@@ -191,16 +197,15 @@ class Lanes:
         self._selector.register(link, selectors.EVENT_READ, connection)
 
     def _serve(self, connection: _Connection) -> None:
-        for _ in range(_PACKETS_AT_ONCE):
-            try:
-                raw = connection.link.recv(PACKET_BYTES + 1)
-            except BlockingIOError:
-                return
-            except OSError:
-                raw = b""
-            if not raw or not self._handle(connection, raw):
-                self._disconnect(connection)
-                return
+        """Read one packet: after others' turns the selector tells whether there are more."""
+        try:
+            raw = connection.link.recv(PACKET_BYTES + 1)
+        except BlockingIOError:
+            return
+        except OSError:
+            raw = b""
+        if not raw or not self._handle(connection, raw):
+            self._disconnect(connection)
 
     def _handle(self, connection: _Connection, raw: bytes) -> bool:
         """Handle a packet; False if it breaks the protocol."""

@@ -28,7 +28,7 @@ class MeshReport:
         faces: number of faces as given.
         degenerate_faces: number of faces without area; they are left out.
         duplicate_faces: number of faces with the corners of another; repetitions of one orientation are left out, and
-            those of the other one if each face has one and the others are closed.
+            those of the other one of bodies that are drawn from both sides, if the others are closed.
         boundary_edges: number of edges with one face.
         nonmanifold_edges: number of edges with more than two faces.
         inconsistent_edges: number of edges whose two faces run along them in the same direction.

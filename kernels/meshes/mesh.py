@@ -26,7 +26,7 @@ class Report:
         welded_vertices: Number of distinct vertex positions.
         degenerate_faces: Number of faces of zero area; queries ignore them.
         duplicate_faces: Number of faces with the corners of another face; queries ignore those of equal orientation,
-            and those of the other one if each face has one and the others are closed and oriented.
+            and those of the other one of bodies that are drawn from both sides, if the others are closed and oriented.
         boundary_edges: Number of edges with one face.
         nonmanifold_edges: Number of edges with more than two faces.
         inconsistent_edges: Number of edges that two faces traverse in the same direction.

@@ -189,6 +189,11 @@ UNIONS = {
         2,
         turned=1,
     ),
+    "from both sides, beside others": Union(
+        shapes.join(two_sided(block(*A)), block((2, 0, 0), (3, 1, 1)), two_sided(level(-1.0))),
+        any_of(within(*A), within((2, 0, 0), (3, 1, 1))),
+        3,
+    ),
     # Rooms wind against what stands in them.
     "between a floor and a ceiling": Union(shapes.join(level(-0.2), block(*A), back(level(1.5))), within(*A), 3),
     "in a room": Union(shapes.join(block(*A), ROOM), within(*A), 2),

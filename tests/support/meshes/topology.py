@@ -78,16 +78,38 @@ class Surveyed:
         self._drop_backs(corners)
 
     def _drop_backs(self, corners: Whole) -> None:
-        """If each face has one that looks the other way, drops the later ones, unless the others are open."""
-        numbers, first = self.numbers.tolist(), dict[frozenset[int], int]()
-        for number in numbers:
-            first.setdefault(frozenset(corners[number].tolist()), number)
-        if 2 * len(first) != len(numbers):
-            return
-        self._keep(corners, sorted(first.values()))
-        edges = _edges_of(self.faces).values()
-        if not all(len(faces) == 2 and faces[0][1] != faces[1][1] for faces in edges):
-            self._keep(corners, numbers)
+        """Drops the later faces of groups in which each has one that looks the other way, if the others are closed."""
+        groups = self._groups(corners)
+        dropped: list[int] = []
+        for members in groups:
+            first = dict[frozenset[int], int]()
+            for number in members:
+                first.setdefault(frozenset(corners[number].tolist()), number)
+            fronts = sorted(first.values())
+            edges = _edges_of(corners[np.array(fronts)]).values()
+            closed = all(len(faces) == 2 and faces[0][1] != faces[1][1] for faces in edges)
+            if 2 * len(first) == len(members) and closed:
+                dropped += sorted({*members} - {*fronts})
+        if dropped:
+            self._keep(corners, sorted({*self.numbers.tolist()} - {*dropped}))
+
+    def _groups(self, corners: Whole) -> list[list[int]]:
+        """The kept faces, by what they share vertices with."""
+        above: dict[int, int] = {}
+
+        def root(vertex: int) -> int:
+            while above.setdefault(vertex, vertex) != vertex:
+                vertex = above[vertex]
+            return vertex
+
+        for number in self.numbers.tolist():
+            a, *others = corners[number].tolist()
+            for other in others:
+                above[root(other)] = root(a)
+        found: dict[int, list[int]] = {}
+        for number in self.numbers.tolist():
+            found.setdefault(root(int(corners[number][0])), []).append(number)
+        return [*found.values()]
 
     def _keep(self, corners: Whole, numbers: list[int]) -> None:
         self.numbers: Whole = np.array(numbers, np.int32)

@@ -39,37 +39,40 @@ Array<Centroid> without(const std::vector<int32_t>& dropped, const Array<Centroi
   return kept;
 }
 
-// Drops faces, puts the others into order, and takes both back unless `keeps` says that the mesh is better without.
-// Returns the faces that others have the corners of.
-template <class Keeps>
-Twins drop(const Twins& twins, const std::vector<int32_t>& dropped, const Keeps& keeps, FaceList& list,
-           Topology& topology, Report& report) {
+// Drops faces that repeat others. They stay if edges would have three faces without them: then they are faces of other
+// parts, for example of two boxes side by side of which one is mirrored. Returns the faces that others have the corners
+// of.
+Twins drop_repeated(const Twins& twins, FaceList& list, Topology& topology, Report& report) {
   const int64_t duplicates = report.duplicate_faces;
   Array<Centroid> all = std::move(list.centroids);
-  list.centroids = without(dropped, all);
+  list.centroids = without(twins.repeated, all);
   Twins left = put_in_order(list, topology, report);
-  if (!keeps()) {
+  if (report.boundary_edges == 0 && report.nonmanifold_edges > 0) {
     list.centroids = std::move(all);
-    put_in_order(list, topology, report);
-    left = twins;
+    left = put_in_order(list, topology, report);
   }
   report.duplicate_faces = duplicates;
   return left;
 }
 
-// Puts the faces into the order of the slots, and drops those that repeat others. They stay if edges would have three
-// faces without them: then they are faces of other parts, for example of two boxes side by side of which one is
-// mirrored. If each face has one that looks the other way, as in meshes that are drawn from both sides, those that come
-// later are dropped, too, if the others are closed.
+// Drops the backs of what is drawn from both sides.
+void drop_backs(const Twins& twins, FaceList& list, Topology& topology, Report& report) {
+  Sides sides(topology, twins.opposed);
+  if (sides.backs().empty()) return;
+  const int64_t duplicates = report.duplicate_faces;
+  const Array<Centroid> all = std::move(list.centroids);
+  do {
+    list.centroids = without(sides.backs(), all);
+    put_in_order(list, topology, report);
+  } while (sides.find_open(topology));
+  report.duplicate_faces = duplicates;
+}
+
+// Puts the faces into the order of the slots, without those that repeat others or are the backs of others.
 void arrange(FaceList& list, Topology& topology, Report& report) {
   Twins twins = put_in_order(list, topology, report);
-  if (!twins.repeated.empty()) {
-    const auto keeps = [&] { return report.boundary_edges > 0 || report.nonmanifold_edges == 0; };
-    twins = drop(twins, std::vector<int32_t>(twins.repeated), keeps, list, topology, report);
-  }
-  if (twins.repeated.empty() && 2 * static_cast<int64_t>(twins.opposed.size()) == topology.faces()) {
-    drop(twins, std::vector<int32_t>(twins.opposed), [&] { return report.oriented; }, list, topology, report);
-  }
+  if (!twins.repeated.empty()) twins = drop_repeated(twins, list, topology, report);
+  if (twins.repeated.empty() && !twins.opposed.empty()) drop_backs(twins, list, topology, report);
 }
 
 // Whether welded vertices still coincide, and degenerate faces are still degenerate.

@@ -57,6 +57,26 @@ struct Twins {
 // is not valid.
 Twins pair_edges(Topology& topology, Report& report);
 
+// The bodies of a mesh that are drawn from both sides: groups of faces that share vertices, in which each face has one
+// that looks the other way.
+class Sides {
+ public:
+  // `opposed` as in Twins.
+  Sides(const Topology& topology, const std::vector<int32_t>& opposed);
+  // The faces of such groups that come after those that look the other way: ascending indices into the topology.
+  std::vector<int32_t> backs() const;
+  // Takes groups for sheets that are not closed or not oriented without their backs, which is how `topology` has them;
+  // returns whether there was any.
+  bool find_open(const Topology& topology);
+
+ private:
+  int32_t group_of(int32_t vertex) const;
+
+  std::vector<int32_t> opposed_, groups_;  // Faces, and their groups.
+  mutable std::vector<int32_t> above_;     // By vertex; the lowest vertex of a group is its root.
+  std::vector<uint8_t> is_body_;           // By root.
+};
+
 // Fills `parts`, `part_count` and `solid`, after `neighbours`; `faces` are as given.
 void find_parts(const int32_t* faces, const Report& report, Topology& topology);
 

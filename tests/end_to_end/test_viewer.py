@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from lumigrad.client import Client, Spheres
+from support.ports import reserved_port
 from support.workers.forks import ForkedProcess
 from support.workers.worker import WorkerProcess, worker
 
@@ -35,8 +36,8 @@ def test_a_scene_is_shown_sharpens_at_rest_and_outlives_its_worker(browser: Any,
     scene = blobs()
     scene.save(tmp_path / "blobs.ply")
     # Clients of the second worker must leave it before it is stopped.
-    with ExitStack() as later, worker("--device", "cpu") as first:
-        port, target = first.port, first.target
+    with reserved_port() as port, ExitStack() as later, worker("--device", "cpu", port=port) as first:
+        target = first.target
         with opened(options(target, str(tmp_path / "blobs.ply"))) as viewer:
             page = Page(browser, viewer, tmp_path)
             first_lens = page.lens

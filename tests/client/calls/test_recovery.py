@@ -17,6 +17,7 @@ from lumigrad.client.errors import ResourceExhausted, Unavailable
 from lumigrad.client.transport.call import Call
 from lumigrad.client.transport.retry import Attempts
 from support.fault_proxy import FaultProxy
+from support.ports import reserved_port
 from support.workers.worker import WorkerProcess, worker
 
 SETTINGS = {"gamma": 0.1, "max_depth": 8.0}
@@ -60,13 +61,13 @@ def test_a_lost_context_is_repaired(stored):
 
 
 def test_frames_survive_a_restart_of_the_worker():
-    with worker("--device", "cpu") as process:
+    with reserved_port() as port, worker("--device", "cpu", port=port) as process:
         client = Client(process.target, retry_s=30)
         frame = client.render(client.put(cloud()), orbit(1)[0], retain=True, **SETTINGS)
         expected = frame.backward(np.ones_like(frame.color))
         process.process.kill()
         process.wait()
-        with worker("--device", "cpu", port=process.port), client:
+        with worker("--device", "cpu", port=port), client:
             same(frame.backward(np.ones_like(frame.color)), expected)
 
 
@@ -99,9 +100,7 @@ def test_workers_that_take_turns_do_not_lead_in_circles():
 
 
 def test_calls_wait_for_a_worker_that_is_being_restarted():
-    with worker("--device", "cpu") as process:
-        port = process.port
-    with Client(f"127.0.0.1:{port}", retry_s=60) as client:
+    with reserved_port() as port, Client(f"127.0.0.1:{port}", retry_s=60) as client:
         frames = []
         caller = threading.Thread(target=lambda: frames.append(client.render(cloud(), orbit(1)[0], **SETTINGS)))
         caller.start()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
+from pathlib import Path
 
 from support.workers.worker import worker
 
@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch.distributed.nn.functional import all_gather
 from lumigrad.client.compat.gsplat import rasterization
 
-target, port, rank, ranks = sys.argv[1], *map(int, sys.argv[2:])
-dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
+target, meeting_point, rank, ranks = *sys.argv[1:3], *map(int, sys.argv[3:])
+dist.init_process_group("gloo", init_method=f"file://{meeting_point}", rank=rank, world_size=ranks)
 seeded, count = torch.Generator().manual_seed(0), 40
 everything = {
     "means": torch.randn(count, 3, generator=seeded),
@@ -49,11 +49,9 @@ dist.destroy_process_group()
 """
 
 
-def test_ranks_that_gather_their_gaussians_get_the_images_and_gradients_of_all() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+def test_ranks_that_gather_their_gaussians_get_the_images_and_gradients_of_all(tmp_path: Path) -> None:
     with worker("--device", "cpu") as process:
-        command = [sys.executable, "-c", PROGRAM, process.target, str(port)]
+        command = [sys.executable, "-c", PROGRAM, process.target, str(tmp_path / "ranks")]
         ranks = [
             subprocess.Popen([*command, str(rank), str(RANKS)], stderr=subprocess.PIPE, text=True)
             for rank in range(RANKS)

@@ -14,6 +14,7 @@ from lumigrad.client import (
     Spheres,
     VersionMismatch,
 )
+from support.ports import reserved_port
 from support.workers.worker import worker
 
 CAMERA = Camera.look_at((0, 0, 4), (0, 0, 0), width=32, height=24)
@@ -132,7 +133,7 @@ def test_a_lost_scene_without_a_copy_is_an_error(client):
 
 
 def test_what_a_restarted_worker_lost_is_put_again_updates_included():
-    with worker("--device", "cpu") as process:
+    with reserved_port() as port, worker("--device", "cpu", port=port) as process:
         client = Client(process.target, retry_s=30)
         first = client.put(cloud(108))
         second = client.update(first, colors=np.zeros((30, 3)))
@@ -140,7 +141,7 @@ def test_what_a_restarted_worker_lost_is_put_again_updates_included():
         expected = [client.render(handle, CAMERA).color for handle in (second, untouched)]
         process.process.kill()
         process.wait()
-        with worker("--device", "cpu", port=process.port), Client(process.target) as other, client:
+        with worker("--device", "cpu", port=port), Client(process.target) as other, client:
             # Somebody else stores the content as it was at first.
             assert other.put(first.scene).version == 1
             for handle, color in zip((second, untouched), expected, strict=True):

@@ -18,6 +18,7 @@ from lumigrad.client import (
     World,
 )
 from support.meshes import shapes as mesh_shapes
+from support.ports import reserved_port
 from support.workers.worker import worker
 
 BOX = mesh_shapes.box((1.0, 1.0, 1.0))
@@ -189,7 +190,7 @@ def test_meshes_are_not_rendered(client):
 
 
 def test_what_a_restarted_worker_lost_is_put_again_unnoticed():
-    with worker("--device", "cpu") as process:
+    with reserved_port() as port, worker("--device", "cpu", port=port) as process:
         client = Client(process.target, retry_s=30)
         mesh = client.put(box(1.1))
         deformed = client.update(client.put(box(1.2)), vertices=BOX.vertices * 1.3)
@@ -202,7 +203,7 @@ def test_what_a_restarted_worker_lost_is_put_again_unnoticed():
         gradients = kept.backward(distance=np.ones(2), wanted=("spheres", "poses"))
         process.process.kill()
         process.wait()
-        with worker("--device", "cpu", port=process.port), client:
+        with worker("--device", "cpu", port=port), client:
             for one, distance in zip(asked, expected, strict=True):
                 np.testing.assert_array_equal(distances(client, one), distance)
             again = kept.backward(distance=np.ones(2), wanted=("spheres", "poses"))
@@ -214,7 +215,7 @@ def test_what_a_restarted_worker_lost_is_put_again_unnoticed():
 
 
 def test_a_restored_world_shows_its_meshes_as_they_were_last():
-    with worker("--device", "cpu") as process:
+    with reserved_port() as port, worker("--device", "cpu", port=port) as process:
         client = Client(process.target, retry_s=30)
         mesh = client.put(box(1.0))
         world = client.put(World([Obstacle(mesh)]))
@@ -223,7 +224,7 @@ def test_a_restored_world_shows_its_meshes_as_they_were_last():
             assert distances(client, world)[0] == pytest.approx(1.5 - size / 2, abs=1e-6)
         process.process.kill()
         process.wait()
-        with worker("--device", "cpu", port=process.port), Client(process.target) as other, client:
+        with worker("--device", "cpu", port=port), Client(process.target) as other, client:
             # Somebody else stores the mesh as it was at first.
             assert other.put(box(1.0)).scene_id != mesh.scene_id
             assert distances(client, world)[0] == pytest.approx(1.5 - 0.7, abs=1e-6)
@@ -235,25 +236,26 @@ def test_a_restored_world_shows_its_meshes_as_they_were_last():
 
 def test_a_restored_world_of_a_mesh_by_value_shows_its_update_each_time():
     shape = box(1.0)
-    with worker("--device", "cpu") as process:
+    with reserved_port() as port, worker("--device", "cpu", port=port) as process:
         client = Client(process.target, retry_s=30)
         world = client.put(World([Obstacle(shape), Obstacle(box(0.5), ASIDE)]))
         client.update(client.put(shape), vertices=BOX.vertices * 1.4)
         expected = distances(client, world)
         assert expected[0] == pytest.approx(1.5 - 0.7, abs=1e-6)
-    for _ in range(2):
-        with worker("--device", "cpu", port=process.port):
-            np.testing.assert_array_equal(distances(client, world), expected)
-    client.close()
+        process.stop()
+        for _ in range(2):
+            with worker("--device", "cpu", port=port):
+                np.testing.assert_array_equal(distances(client, world), expected)
+        client.close()
 
 
 def test_a_world_whose_mesh_is_nowhere_is_an_error():
-    with worker("--device", "cpu") as process:
+    with reserved_port() as port, worker("--device", "cpu", port=port) as process:
         client = Client(process.target, retry_s=30)
         mesh = client.get(client.put(box(1.1)).scene_id)
         process.process.kill()
         process.wait()
-        with worker("--device", "cpu", port=process.port), client:
+        with worker("--device", "cpu", port=port), client:
             for call in (client.put, lambda world: client.query(world, PROBES)):
                 with pytest.raises(SceneNotFound) as lost:
                     call(World([Obstacle(mesh)]))

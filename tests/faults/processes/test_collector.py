@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import signal
-import socket
 import time
 
 from support.calls.raw_calls import RawClient, spec_of, sphere_cloud
 from support.deploy.collector import grpc_collector
+from support.ports import reserved_port
 from support.workers.worker import WorkerProcess, worker
 
 RENDER = "lumigrad.v1.RenderService/Render"
@@ -68,11 +68,10 @@ def test_a_collector_that_hangs_does_not_hold_up_the_end() -> None:
 
 
 def test_a_collector_that_is_not_there_and_comes() -> None:
-    with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))
-        port = reserved.getsockname()[1]
-    endpoint = f"http://127.0.0.1:{port}"
-    with worker("--device", "cpu", "--trace-endpoint", endpoint, variables=VARIABLES) as process:
+    with (
+        reserved_port() as port,
+        worker("--device", "cpu", "--trace-endpoint", f"http://127.0.0.1:{port}", variables=VARIABLES) as process,
+    ):
         render(process, 3)
         wait_for_spans(process, "lost", 1)
         process.wait_for_log(FAILURE)

@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import grpc
 import pytest
@@ -14,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import render_pb2
 from support.calls.raw_calls import RawClient, failure, opencv_camera, spec_of, sphere_cloud
+from support.ports import reserved_port
 from support.workers.load import Load
 from support.workers.slow_render import SlowRender, wait_for, wait_for_work
 from support.workers.worker import WorkerProcess
@@ -22,11 +24,9 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 @contextmanager
-def draining_worker(
-    lame_duck: float, drain: float, supervised: bool = False
-) -> Iterator[tuple[WorkerProcess, RawClient]]:
+def draining_worker(lame_duck: float, drain: float, **settings: Any) -> Iterator[tuple[WorkerProcess, RawClient]]:
     times = ("--lame-duck-seconds", str(lame_duck), "--drain-seconds", str(drain))
-    process = WorkerProcess("--device", "cpu", *times, supervised=supervised)
+    process = WorkerProcess("--device", "cpu", *times, **settings)
     client = RawClient(process.target)
     try:
         yield process, client
@@ -121,9 +121,8 @@ def test_a_second_signal_forces_the_end(supervised: bool) -> None:
 
 
 def test_both_ports_are_free_after_the_end() -> None:
-    with draining_worker(lame_duck=0, drain=1) as (process, _):
-        ports = process.port, process.metrics_port
-        assert process.stop() == 0
-    again = WorkerProcess("--device", "cpu", "--lame-duck-seconds", "0", port=ports[0], metrics_port=ports[1])
-    assert (again.port, again.metrics_port) == ports
-    assert again.stop() == 0
+    with reserved_port() as port, reserved_port() as metrics_port:
+        for _ in range(2):
+            with draining_worker(lame_duck=0, drain=1, port=port, metrics_port=metrics_port) as (process, _):
+                assert (process.port, process.metrics_port) == (port, metrics_port)
+                assert process.stop() == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from support.driving.scenes import SCENE, Street, frame, street
 from support.driving.stubs import DrivingClient
 from support.held_disk import HeldDisk
+from support.ports import reserved_port
 from support.workers.slow_render import wait_until
 from support.workers.worker import LUMIGRAD, WorkerProcess, worker
 
@@ -31,12 +31,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Street:
 @pytest.fixture
 def disk(tmp_path: Path) -> HeldDisk:
     return HeldDisk(tmp_path)
-
-
-@pytest.fixture
-def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 def loaded(simulator: DrivingClient) -> list[str]:
@@ -97,26 +91,25 @@ def test_a_worker_that_loads_for_longer_than_a_start_may_take_is_not_killed(plac
         assert loaded(simulator) == [SCENE]
 
 
-def test_a_worker_that_loads_is_not_serving_and_ends_when_it_is_asked_to(
-    place: Street, disk: HeldDisk, port: int
-) -> None:
-    command = [LUMIGRAD, "serve", "--no-supervisor", "--device", "cpu", "--port", str(port), "--metrics-port", "0"]
-    command += ["--lame-duck-seconds", "0", "--sensorsim", str(place.folder), "--sensorsim-preload"]
-    with disk.hold_reads() as begun:
-        process = subprocess.Popen(command, env=disk.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        try:
-            wait_until(begun.exists, "the first read")
-            with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-                check = health_pb2_grpc.HealthStub(channel).Check
-                status = check(health_pb2.HealthCheckRequest(), timeout=60, wait_for_ready=True).status
-            assert status == health_pb2.HealthCheckResponse.NOT_SERVING
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0
-            assert process.stdout is not None
-            assert process.stdout.read() == b""
-        finally:
-            process.kill()
-            process.wait()
+def test_a_worker_that_loads_is_not_serving_and_ends_when_it_is_asked_to(place: Street, disk: HeldDisk) -> None:
+    with reserved_port() as port:
+        command = [LUMIGRAD, "serve", "--no-supervisor", "--device", "cpu", "--port", str(port), "--metrics-port", "0"]
+        command += ["--lame-duck-seconds", "0", "--sensorsim", str(place.folder), "--sensorsim-preload"]
+        with disk.hold_reads() as begun:
+            process = subprocess.Popen(command, env=disk.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            try:
+                wait_until(begun.exists, "the first read")
+                with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+                    check = health_pb2_grpc.HealthStub(channel).Check
+                    status = check(health_pb2.HealthCheckRequest(), timeout=60, wait_for_ready=True).status
+                assert status == health_pb2.HealthCheckResponse.NOT_SERVING
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(60) == 0
+                assert process.stdout is not None
+                assert process.stdout.read() == b""
+            finally:
+                process.kill()
+                process.wait()
 
 
 def short_of_memory(attempts: int, seconds: float, retry: str = "0.01") -> tuple[str, ...]:

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from lumigrad.client import Client, Unavailable
+from support.ports import reserved_port
 from support.workers.client_load import CAMERA, cloud, load
 from support.workers.faults import POISON, faulty_worker
 from support.workers.forks import FAULTS, lumigrad
@@ -167,15 +168,16 @@ def test_a_list_of_devices_has_no_gaps(device: str) -> None:
 
 
 def test_no_process_outlives_its_supervisor() -> None:
-    process = WorkerProcess("--device", "cpu", supervised=True)
-    children = psutil.Process(process.process.pid).children()
-    assert len(children) == 2
-    process.signal(signal.SIGKILL)
-    process.process.wait(60)
-    for child in children:
-        wait_for_end(child.pid)
-    with worker("--device", "cpu", port=process.port, metrics_port=process.metrics_port) as again:
-        assert again.port == process.port
+    with reserved_port() as port, reserved_port() as metrics_port:
+        process = WorkerProcess("--device", "cpu", port=port, metrics_port=metrics_port, supervised=True)
+        children = psutil.Process(process.process.pid).children()
+        assert len(children) == 2
+        process.signal(signal.SIGKILL)
+        process.process.wait(60)
+        for child in children:
+            wait_for_end(child.pid)
+        with worker("--device", "cpu", port=port, metrics_port=metrics_port) as again:
+            assert again.port == port
 
 
 def test_a_supervisor_in_the_way_of_nobody_keeps_its_port_from_others(calm: WorkerProcess) -> None:

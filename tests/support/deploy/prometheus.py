@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+from support.ports import reserved_port
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 RULES = ("rules.yml", "alerts.yml")
@@ -57,25 +58,24 @@ def prometheus(program: str, folder: Path, targets: Sequence[str]) -> Iterator[P
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
     for name in RULES:
         shutil.copy(DEPLOY / "prometheus" / name, folder / name)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    process = subprocess.Popen(
-        [
-            program,
-            f"--config.file={folder / 'prometheus.yml'}",
-            f"--storage.tsdb.path={folder / 'data'}",
-            f"--web.listen-address=127.0.0.1:{port}",
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=(folder / "log").open("w"),
-    )
-    try:
-        server = Prometheus(port)
-        until = time.monotonic() + 60
-        while not server.is_ready():
-            assert process.poll() is None and time.monotonic() < until, (folder / "log").read_text()
-            time.sleep(0.1)
-        yield server
-    finally:
-        process.kill()
-        process.wait()
+    with reserved_port() as port:
+        process = subprocess.Popen(
+            [
+                program,
+                f"--config.file={folder / 'prometheus.yml'}",
+                f"--storage.tsdb.path={folder / 'data'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=(folder / "log").open("w"),
+        )
+        try:
+            server = Prometheus(port)
+            until = time.monotonic() + 60
+            while not server.is_ready():
+                assert process.poll() is None and time.monotonic() < until, (folder / "log").read_text()
+                time.sleep(0.1)
+            yield server
+        finally:
+            process.kill()
+            process.wait()

@@ -22,6 +22,7 @@ import grpc
 import psutil
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from support.ports import reserved_port
 from support.workers.balance import wait_until_released
 from support.workers.forks import EMULATED, FAULTS, ForkedProcess
 
@@ -208,14 +209,15 @@ def worker(
 @contextmanager
 def replaceable_worker(*options: str) -> Iterator[tuple[WorkerProcess, Callable[[], None]]]:
     """A worker for the length of a `with` block, and a function that drains it and starts another on its port."""
-    running = [WorkerProcess(*options)]
+    with reserved_port() as port:
+        running = [WorkerProcess(*options, port=port)]
 
-    def replace() -> None:
-        assert running[-1].stop() == 0
-        running.append(WorkerProcess(*options, port=running[0].port))
+        def replace() -> None:
+            assert running[-1].stop() == 0
+            running.append(WorkerProcess(*options, port=port))
 
-    try:
-        yield running[0], replace
-    finally:
-        if running[-1].process.poll() is None:
-            running[-1].stop()
+        try:
+            yield running[0], replace
+        finally:
+            if running[-1].process.poll() is None:
+                running[-1].stop()

@@ -11,7 +11,7 @@ from google.rpc import error_details_pb2
 
 from lumigrad.v1 import worker_pb2
 from support.calls.raw_calls import RawClient, detail, failure, spec_of, sphere_cloud
-from support.workers.slow_render import SlowRender, wait_for, wait_for_work, worked_seconds
+from support.workers.slow_render import SlowRender, wait_for, wait_for_work
 from support.workers.worker import WorkerProcess, worker
 
 QUEUE = 2
@@ -26,8 +26,8 @@ def process() -> Iterator[WorkerProcess]:
 
 
 @pytest.fixture
-def slow(process: WorkerProcess, client: RawClient, request: pytest.FixtureRequest) -> Iterator[SlowRender]:
-    made = SlowRender(client, getattr(request, "param", "spheres"))
+def slow(process: WorkerProcess, client: RawClient) -> Iterator[SlowRender]:
+    made = SlowRender(client)
     yield made
     made.cancel()
     wait_for(process, "lumigrad_calls_in_progress", 0)
@@ -84,26 +84,6 @@ def test_a_call_that_ends_while_it_waits_gives_its_place_up_and_reaches_no_kerne
     wait_for(process, "lumigrad_calls_in_progress", 0)
     after = process.metric("lumigrad_kernel_seconds_count", engine="spheres", op="forward", stage="blend")
     assert after == launches
-
-
-@pytest.mark.parametrize("slow", ["spheres", "gaussians"], indirect=True)
-@pytest.mark.parametrize("how", ["cancelled", "overdue"])
-def test_a_running_call_stops_between_views(
-    process: WorkerProcess, client: RawClient, slow: SlowRender, how: str
-) -> None:
-    list(slow.start(2))
-    before = worked_seconds(process)
-    list(slow.start(LONG_VIEWS // 8))
-    whole = 8 * (worked_seconds(process) - before)
-    if how == "cancelled":
-        running = at_work(process, slow)
-        running.cancel()
-    else:
-        running = slow.start(LONG_VIEWS, timeout=min(0.5, whole / 4))
-    failure(lambda: list(running))
-    before = worked_seconds(process)
-    client.render(spec_of(), cloud=sphere_cloud(3))
-    assert worked_seconds(process) - before < whole / 10
 
 
 def test_a_deadline_that_has_passed_reaches_no_kernel(process: WorkerProcess, slow: SlowRender) -> None:

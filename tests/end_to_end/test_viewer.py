@@ -38,8 +38,7 @@ def test_a_scene_is_shown_sharpens_at_rest_and_outlives_its_worker(browser: Any,
     # Clients of the second worker must leave it before it is stopped.
     with reserved_port() as port, ExitStack() as later, worker("--device", "cpu", port=port) as first:
         target = first.target
-        with opened(options(target, str(tmp_path / "blobs.ply"))) as viewer:
-            page = Page(browser, viewer, tmp_path)
+        with opened(options(target, str(tmp_path / "blobs.ply"))) as viewer, Page(browser, viewer, tmp_path) as page:
             first_lens = page.lens
             coarse = page.session.statistics.records[0].order
             assert (coarse.width, coarse.height, coarse.is_sharp) == (WIDTH // 2, HEIGHT // 2, False)
@@ -74,8 +73,10 @@ def test_a_scene_is_shown_sharpens_at_rest_and_outlives_its_worker(browser: Any,
 def test_depths_have_a_legend_and_alpha_is_grey(process: WorkerProcess, browser: Any, tmp_path: Path) -> None:
     scene = blobs()
     scene.save(tmp_path / "blobs.ply")
-    with opened(options(process.target, str(tmp_path / "blobs.ply"), "--background", "0,0.2,0")) as viewer:
-        page = Page(browser, viewer, tmp_path)
+    with (
+        opened(options(process.target, str(tmp_path / "blobs.ply"), "--background", "0,0.2,0")) as viewer,
+        Page(browser, viewer, tmp_path) as page,
+    ):
         page.choose("depth")
         legend = page.page.get_by_text("depth, scene units")
         legend.wait_for(timeout=1000 * SECONDS)
@@ -103,8 +104,10 @@ def test_depths_have_a_legend_and_alpha_is_grey(process: WorkerProcess, browser:
 
 def test_spheres_show_their_numbers(process: WorkerProcess, browser: Any, tmp_path: Path) -> None:
     balls().save(tmp_path / "balls.ply")
-    with opened(options(process.target, str(tmp_path / "balls.ply"))) as viewer:
-        page = Page(browser, viewer, tmp_path)
+    with (
+        opened(options(process.target, str(tmp_path / "balls.ply"))) as viewer,
+        Page(browser, viewer, tmp_path) as page,
+    ):
         page.matches(lambda: colors(process.target, balls(), page.lens, gamma=1e-4), 26.0, "spheres")
         count = len(page.session.statistics.records)
         page.choose("sphere ids")
@@ -130,8 +133,7 @@ def test_each_browser_has_a_camera_of_its_own_and_may_leave(
 ) -> None:
     scene = blobs()
     scene.save(tmp_path / "blobs.ply")
-    with opened(options(process.target, str(tmp_path / "blobs.ply"))) as viewer:
-        one = Page(browser, viewer, tmp_path)
+    with opened(options(process.target, str(tmp_path / "blobs.ply"))) as viewer, Page(browser, viewer, tmp_path) as one:
         other = Page(browser, viewer, tmp_path)
         count = len(other.session.statistics.records)
         other.drag(20)

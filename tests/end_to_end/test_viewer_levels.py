@@ -29,8 +29,8 @@ def test_levels_are_shown_without_a_crop_box(browser: Any, tmp_path: Path) -> No
     with (
         spooling(tmp_path / "spool", supervised=False) as process,
         opened(options(process.target, str(tmp_path / "city"))) as viewer,
+        Page(browser, viewer, tmp_path) as page,
     ):
-        page = Page(browser, viewer, tmp_path)
         page.wait_until_sharp()
         assert page.shown("levels").max() > 0.2
         assert page.page.get_by_text("Crop box").count() == 0

@@ -22,6 +22,11 @@ OPTIONS = (
     "--disable-component-update",
     "--disable-sync",
 )
+# Sixty frames a second, drawn without a graphics card, would take more than a processor.
+_FEW_FRAMES = """
+window.requestAnimationFrame = draw => setTimeout(() => draw(performance.now()), 60);
+window.cancelAnimationFrame = clearTimeout;
+"""
 _CANVAS_ALONE = "body * { visibility: hidden !important } canvas { visibility: visible !important }"
 
 
@@ -50,6 +55,7 @@ def chromium() -> Iterator[Any]:
 def opened_page(browser: Any, url: str, width: int, height: int) -> Any:
     """A page of a viewer whose canvas has a pixel for each of the page, and whose notices do not take the mouse."""
     page = browser.new_page(viewport={"width": width, "height": height})
+    page.add_init_script(_FEW_FRAMES)
     # Otherwise slow browsers make their canvas smaller.
     page.goto(f"{url}/?fixedDpr=1")
     page.add_style_tag(content=".mantine-Notifications-root, .mantine-Notifications-root * { pointer-events: none }")

@@ -58,7 +58,7 @@ def psnr(first: np.ndarray, second: np.ndarray) -> float:
 
 
 class Page:
-    """A page of a viewer, and what stands behind it."""
+    """A page of a viewer, and what stands behind it; as a context, which closes it: open ones go on drawing."""
 
     def __init__(self, browser: Any, viewer: Viewer, folder: Path) -> None:
         self.viewer, self._folder = viewer, folder
@@ -68,6 +68,12 @@ class Page:
         (self.session,) = set(viewer.sessions) - set(before)
         # Before its first camera the page has the ones of other scenes, or none.
         self.wait_until_sharp()
+
+    def __enter__(self) -> Page:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.page.close()
 
     def wait_until_sharp(self, after: int = 0) -> None:
         """Until the last of more than so many pictures is the one of a camera at rest."""

@@ -38,6 +38,7 @@ LG_INLINE Pack load_first(const float* p) {
   return Pack::load(values);
 }
 
+// Calls body(lane) for each lane that is true.
 template <class Body>
 LG_INLINE void each_lane(MaskPack mask, const Body& body) {
   for (unsigned rest = to_bits(mask); rest != 0; rest &= rest - 1) body(__builtin_ctz(rest));
@@ -46,12 +47,6 @@ LG_INLINE float lane(Pack a, int i) {
   alignas(64) float values[kLanes];
   a.store(values);
   return values[i];
-}
-LG_INLINE void set_lane(Pack& a, int i, float value) {
-  alignas(64) float values[kLanes];
-  a.store(values);
-  values[i] = value;
-  a = Pack::load(values);
 }
 
 // Sums of packs in double, lane by lane: the values of each lane are summed in the order of their arrival, then the

@@ -85,13 +85,6 @@ LG_INLINE float quick_inverse_sqrt(float a) {
   return 1.0f / __builtin_sqrtf(a);
 #endif
 }
-// Calls body(lane) for each lane that is true; lanes of a number, one by one.
-template <class Body>
-LG_INLINE void each_lane(bool mask, const Body& body) {
-  if (mask) body(0);
-}
-LG_INLINE float lane(float a, int) { return a; }
-LG_INLINE void set_lane(float& a, int, float value) { a = value; }
 LG_INLINE bool any(bool mask) { return mask; }
 LG_INLINE int bits(float a) {
   int result;

@@ -215,11 +215,12 @@ dist: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m build --no-isolation --sdist --wheel $(BUILD_FLAGS) --outdir dist .
 
 WHEEL_VENV := build/wheel
+# Bytecode is made of what the tests import, and of nothing else in torch and the other packages.
 test-wheel: dist
 	rm -rf $(WHEEL_VENV) && $(PYTHON) -m venv $(WHEEL_VENV)
-	$(WHEEL_VENV)/bin/pip install --quiet torch==2.13.0
-	$(WHEEL_VENV)/bin/pip install --quiet "$$(ls dist/*.whl)[server,trace,torch,io,fit,video,mesh,robot,plot,viewer,completion]" opentelemetry-exporter-otlp-proto-http pytest pytest-timeout hypothesis psutil cryptography
-	cd $(WHEEL_VENV) && bin/python -m pytest -q -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) \
+	$(WHEEL_VENV)/bin/pip install --quiet --no-compile torch==2.13.0
+	$(WHEEL_VENV)/bin/pip install --quiet --no-compile "$$(ls dist/*.whl)[server,trace,torch,io,fit,video,mesh,robot,plot,viewer,completion]" opentelemetry-exporter-otlp-proto-http pytest pytest-timeout hypothesis psutil cryptography
+	cd $(WHEEL_VENV) && PYTHONDONTWRITEBYTECODE= bin/python -m pytest -q -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) \
 		$(CURDIR)/tests/protos $(CURDIR)/tests/end_to_end --ignore-glob '$(CURDIR)/tests/end_to_end/test_viewer*' \
 		$(foreach what,commands/test_cli documents/test_imports calls/test_render commands/test_query_command,\
 		$(CURDIR)/tests/client/$(what).py)

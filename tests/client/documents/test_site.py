@@ -18,6 +18,7 @@ from support.chromium import chromium
 # The first test builds the site, which takes minutes beside other work.
 pytestmark = pytest.mark.timeout(1200)
 ROOT = Path(__file__).parents[3]
+WINDOW = {"width": 1400, "height": 900}
 PAGES = (
     "index",
     "spheres",
@@ -54,15 +55,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """A headless Chromium."""
-    with chromium() as found:
-        yield found
+def page() -> Iterator[Any]:
+    """One page of a headless Chromium for all tests: each new one would compile the scripts of the site anew."""
+    with chromium() as browser:
+        yield browser.new_page(viewport=WINDOW)
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_pages_fit_their_window(site: Path, browser: Any, name: str) -> None:
-    page = browser.new_page()
+def test_pages_fit_their_window(site: Path, page: Any, name: str) -> None:
     page.goto((site / f"{name}.html").as_uri())
     for width in (1400, 390):
         page.set_viewport_size({"width": width, "height": 900})
@@ -71,11 +71,10 @@ def test_pages_fit_their_window(site: Path, browser: Any, name: str) -> None:
         # Code that does not fit would be cut: it goes on in the next line.
         cut = "[...document.querySelectorAll('pre > code')].filter(e => e.scrollWidth > e.clientWidth).length"
         assert page.evaluate(cut) == 0
-    page.close()
 
 
-def test_search_works_from_files(site: Path, browser: Any) -> None:
-    page = browser.new_page(viewport={"width": 1400, "height": 900})
+def test_search_works_from_files(site: Path, page: Any) -> None:
+    page.set_viewport_size(WINDOW)
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("requestfailed", lambda request: complaints.append(request.url))
@@ -94,7 +93,6 @@ def test_search_works_from_files(site: Path, browser: Any) -> None:
             Path(urlsplit(it).path).is_file() for it in [first.get_attribute("href") or ""] if it.startswith("file:")
         )
     assert not complaints
-    page.close()
 
 
 def well_found(links: list[str], expected: str) -> bool:
@@ -103,8 +101,8 @@ def well_found(links: list[str], expected: str) -> bool:
     return any(expected in link for link in links) and not apart
 
 
-def test_searches_find_explanations_before_the_reference(site: Path, browser: Any) -> None:
-    page = browser.new_page(viewport={"width": 1400, "height": 900})
+def test_searches_find_explanations_before_the_reference(site: Path, page: Any) -> None:
+    page.set_viewport_size(WINDOW)
     for words, expected in (("max-pixels", "operations/options"), ("lidar", "sensors.html")):
         page.goto((site / "index.html").as_uri())
         page.locator("input.md-search__input").press_sequentially(words)
@@ -116,12 +114,12 @@ def test_searches_find_explanations_before_the_reference(site: Path, browser: An
         while not well_found(first := pages.evaluate_all(found), expected):
             assert time.monotonic() < deadline, (words, first)
             page.wait_for_timeout(50)
-    page.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_diagrams_have_the_colours_of_their_page(site: Path, browser: Any, scheme: str) -> None:
-    page = browser.new_page(color_scheme=scheme)
+def test_diagrams_have_the_colours_of_their_page(site: Path, page: Any, scheme: str) -> None:
+    # A page remembers its scheme.
+    page = page.context.browser.new_page(color_scheme=scheme)
     for name in ("operations", "operations/shared_memory", "training"):
         page.goto((site / f"{name}.html").as_uri())
         shown = page.locator("svg.diagram")
@@ -136,8 +134,8 @@ def test_diagrams_have_the_colours_of_their_page(site: Path, browser: Any, schem
     page.close()
 
 
-def test_formulas_are_set(site: Path, browser: Any) -> None:
-    page = browser.new_page(viewport={"width": 1400, "height": 900})
+def test_formulas_are_set(site: Path, page: Any) -> None:
+    page.set_viewport_size(WINDOW)
     for name in ("spheres", "gaussians", "meshes"):
         page.goto((site / f"{name}.html").as_uri())
         source = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
@@ -149,4 +147,3 @@ def test_formulas_are_set(site: Path, browser: Any) -> None:
         heights = formulas.evaluate_all("all => all.map(e => e.getBoundingClientRect().height)")
         assert min(heights) > 20, name
         assert not page.evaluate("[...document.querySelectorAll('.formula')].some(e => e.scrollWidth > e.clientWidth)")
-    page.close()

@@ -208,6 +208,9 @@ def test_a_lane_without_room_leaves_them_to_the_stream() -> None:
             first, *others = [frames.receive() for _ in range(3)]
             assert frames.outputs(first) == expected(client, render, 0)
             assert [[bytes(answer.data)] for answer in others] == [expected(client, render, view) for view in (1, 2)]
+            # Their leases were begun anew by the general way.
+            fallbacks = [process.metric("lumigrad_lane_fallbacks_total", reason=why) for why in ("full", "lost")]
+            assert fallbacks == [2, 0]
         client.close()
         wait_for(process, "lumigrad_lane_bytes", 0)
 

@@ -284,9 +284,10 @@ def _values(
             given["width"], given["height"], given["eps2d"], given["near_plane"] or LEAST_NEAR, given["far_plane"],
             given["radius_clip"], given["camera_model"], call.settings.antialiased,
         )  # fmt: skip
-        names = ("means", "quats", "scales", "opacities", "viewmats", "Ks")
-        covars = given["covars"]
-        passed = {name: given[name] for name in names}
+        names = ("means", "quats", "scales", "opacities", "viewmats", "Ks", "covars")
+        # Arrays of NumPy are rendered, too, as constants.
+        passed = {name: None if given[name] is None else torch.as_tensor(given[name]) for name in names}
+        covars = passed.pop("covars")
         passed |= {"covars": None} if covars is None else {"covars": six_numbers(covars), "quats": None, "scales": None}
         compute = Jacobian(Snapshot(passed), film, radii)
     return Intermediates(compute, (*tensors.views, tensors.count), tensors.device, given["packed"])

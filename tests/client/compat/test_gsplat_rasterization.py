@@ -30,6 +30,16 @@ def test_absolute_gradients_are_zeros_before_backward(rasterize):
     assert meta["means2d"].absgrad.shape == (CAMERAS, COUNT, 2) and not meta["means2d"].absgrad.any()
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_arrays_of_numpy_are_constants(rasterize, packed):
+    tensors = splats()
+    arrays = {name: tensor.detach().numpy() for name, tensor in tensors.items()}
+    (expected, _, known), (found, _, meta) = (rasterize(given, packed=packed) for given in (tensors, arrays))
+    assert torch.equal(found, expected)
+    for name in ("conics", "depths", "opacities"):
+        torch.testing.assert_close(meta[name], known[name])
+
+
 def test_one_rank_holds_all_gaussians(rasterize):
     expected, found = (rasterize(splats(), distributed=distributed)[0] for distributed in (False, True))
     assert torch.equal(found, expected)

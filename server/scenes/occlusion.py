@@ -22,6 +22,9 @@ from lumigrad.v1 import render_pb2
 
 Flags = npt.NDArray[np.bool_]
 
+# A pass takes about as long as drawing one Gaussian for each pixel. Hidden pages are looked for in cuts of so many
+# Gaussians for each pixel, which allow for some passes.
+_LEAST_PER_PIXEL = 4
 # The part of a cut's Gaussians that the first pass draws, and how many times as many each further one does.
 _FIRST_FRACTION = 16
 _GROWTH = 2
@@ -54,15 +57,12 @@ class Occlusion:
         cut, hidden = self.cut, np.zeros(len(self.cut.levels), bool)
         seen = np.zeros(len(cut.pages), bool)
         for index, camera in enumerate(self.plan.cameras):
-            if not self._is_worth(cut.rows, camera) or not can_hide(camera, self.plan.settings):
+            pixels = camera.width * camera.height
+            if cut.rows < _LEAST_PER_PIXEL * pixels or not can_hide(camera, self.plan.settings):
                 return hidden
             seen |= self._seen_by(camera, index, most_rows)
         hidden[cut.pages] = ~seen
         return hidden
-
-    def _is_worth(self, rows: int, camera: Camera) -> bool:
-        """Whether leaving out so many Gaussians may save more than a pass costs, about one Gaussian for each pixel."""
-        return rows > camera.width * camera.height
 
     def _seen_by(self, camera: Camera, index: int, most_rows: int) -> Flags:
         """[N] of the pages of the cut: exact but for the margins of boxes."""
@@ -77,7 +77,7 @@ class Occlusion:
             drawn = np.cumsum(cut.counts[live])
             first = max(1, int(np.searchsorted(drawn, room, "right")))
             behind = int(drawn[-1] - drawn[first - 1]) if first < len(live) else 0
-            if not self._is_worth(behind - room, camera) or boxes.near[live[first]] <= 0:
+            if behind - room < camera.width * camera.height or boxes.near[live[first]] <= 0:
                 return seen
             depth = float(boxes.near[live[first]])
             nearest = cut.pages[live[:first]]

@@ -86,7 +86,7 @@ def read_model(model: Path, images: Path | None, sensors: bool) -> tuple[tuple[V
         camera = lens.camera(_rotation(entry, images_file), entry.translation, sensors)
         image = photographs.picture(entry.name, moved=images is not None)
         views.append(View(name, camera, image, _mask(beside, entry.name), entry.name))
-    _check_masks(beside.folder / "masks", views)
+    _check_masks(beside.folder, views)
     points = _points(model)
     _check_agreement(model, {entry.image_id: view.camera for entry, view in zip(entries, views, strict=True)})
     return tuple(views), points
@@ -109,12 +109,14 @@ def _mask(beside: Files, name: str) -> Path | None:
 
 
 def _check_masks(folder: Path, views: Sequence[View]) -> None:
-    """Warns of photographs that have no mask although there are masks."""
+    """Warns of photographs that have no mask although there are masks in the data set's folder."""
     without = [view.file for view in views if view.mask is None]
-    if without and folder.is_dir() and any(folder.iterdir()):
+    found = next((each for each in (folder / "masks", folder / "mask") if each.is_dir() and any(each.iterdir())), None)
+    if without and found is not None:
+        name = "" if found.name == "masks" else "masks/"
         warnings.warn(
-            f"{folder}: {len(without)} of {len(views)} photographs have no mask, the first is {without[0]}, whose mask "
-            f"would be {without[0]}.png; they are used whole",
+            f"{found}: {len(without)} of {len(views)} photographs have no mask, the first is {without[0]}, whose mask "
+            f"would be {name}{without[0]}.png; they are used whole",
             stacklevel=4,
         )
 

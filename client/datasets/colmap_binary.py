@@ -26,12 +26,14 @@ def read_cameras(path: Path) -> dict[int, Intrinsics]:
     """Reads the cameras by their ids."""
     source = Source.open(path)
     offset = 8
-    cameras = {}
+    cameras: dict[int, Intrinsics] = {}
     for _ in range(_count(source, _CAMERA.size)):
         camera_id, number, width, height = _CAMERA.unpack(source.take(offset, _CAMERA.size, "a camera"))
         model = _MODELS[number] if 0 <= number < len(_MODELS) else f"number {number}"
         if model not in PARAMETERS:
             raise source.fail(f"camera {camera_id} at byte {offset:,}: expected one of {READABLE}, got model {model}")
+        if camera_id in cameras:
+            raise source.fail(f"expected each camera once, got a second one with the id {camera_id} at byte {offset:,}")
         offset += _CAMERA.size
         names = PARAMETERS[model]
         values = source.unpack(f"{len(names)}d", offset, f"parameters of camera {camera_id}")

@@ -15,7 +15,7 @@ from lumigrad.client.formats.source import malformed, shortened
 
 def read_cameras(path: Path) -> dict[int, Intrinsics]:
     """Reads the cameras by their ids."""
-    cameras = {}
+    cameras: dict[int, Intrinsics] = {}
     for number, line in _records(path):
         words = line.split()
         model = words[1] if len(words) > 1 else ""
@@ -29,6 +29,8 @@ def read_cameras(path: Path) -> dict[int, Intrinsics]:
             raise malformed(
                 path, f"line {number}: expected ID {model} WIDTH HEIGHT {' '.join(names)}, got {line!r}"
             ) from error
+        if camera_id in cameras:
+            raise malformed(path, f"line {number}: expected each camera once, got a second one with the id {camera_id}")
         cameras[camera_id] = Intrinsics(model, width, height, values)
     return cameras
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from lumigrad.client.base.arrays import Float32, Float64, float32_array, to_numpy
 from lumigrad.client.base.precision import lost_by, warn_of
-from lumigrad.client.formats.ply_header import PlyHeader, fractions
+from lumigrad.client.formats.ply_header import PlyHeader
+from lumigrad.client.formats.points_ply import colors_of
 
-_COLORS = ("red", "green", "blue")
 _DEFAULT_COLOR = 0.5
 # The range of float32, in which scenes are rendered.
 LARGEST_POSITION = float(np.finfo(np.float32).max)
@@ -47,7 +47,7 @@ class Points:
 
     @staticmethod
     def load(path: str | PathLike[str]) -> Points:
-        """Reads the vertices of a PLY file with x, y, z and optional red, green and blue, else grey.
+        """Reads the vertices of a PLY file with x, y, z and colours as `Spheres.load` reads them, else grey.
 
         Args:
             path: the file.
@@ -69,6 +69,6 @@ class Points:
         if any(column.dtype == np.float32 for column in columns):
             # Doubles lose nothing here.
             warn_of(fspath(path), lost_by(positions))
-        if not set(_COLORS) <= header.vertex_properties:
-            return Points(positions, np.full(positions.shape, _DEFAULT_COLOR))
-        return Points(positions, fractions(*(vertices[color] for color in _COLORS)))
+        colors = colors_of(vertices, header.vertex_properties)
+        has_three = colors is not None and colors.shape == positions.shape
+        return Points(positions, colors if has_three else np.full(positions.shape, _DEFAULT_COLOR))

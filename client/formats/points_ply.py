@@ -73,7 +73,10 @@ def load_spheres(path: str | PathLike[str], radius: float | None = None) -> Sphe
     radii = _radii(vertices, names, positions) if radius is None else np.full(len(positions), radius, np.float32)
     warn_of(fspath(path), lost_by(places, median_of(radii)))
     with said():
-        return Spheres(positions, _colors(vertices, names), radii, _opacities(vertices, names))
+        colors = colors_of(vertices, names)
+        if colors is None:
+            colors = np.full((len(positions), 3), _DEFAULT_COLOR, np.float32)
+        return Spheres(positions, colors, radii, _opacities(vertices, names))
 
 
 def save_spheres(spheres: Spheres, path: str | PathLike[str]) -> None:
@@ -87,7 +90,8 @@ def save_spheres(spheres: Spheres, path: str | PathLike[str]) -> None:
     write_vertices(path, columns)
 
 
-def _colors(vertices: Any, names: set[str]) -> Array:
+def colors_of(vertices: Any, names: set[str]) -> Array | None:
+    """Returns the colours [N, K] of vertices by whichever of their properties' `names` has them; None without any."""
     for channels in _COLOR_NAMES:
         if set(channels) <= names:
             return fractions(*(vertices[channel] for channel in channels))
@@ -97,7 +101,7 @@ def _colors(vertices: Any, names: set[str]) -> Array:
     numbered = sum(1 for name in names if name.startswith("color_"))
     if numbered and {f"color_{k}" for k in range(numbered)} <= names:
         return fractions(*(vertices[f"color_{k}"] for k in range(numbered)))
-    return np.full((len(vertices), 3), _DEFAULT_COLOR, np.float32)
+    return None
 
 
 def _radii(vertices: Any, names: set[str], positions: Array) -> Array:

@@ -174,6 +174,15 @@ def test_colmaps_masks_may_have_the_names_of_png_photographs(tmp_path: Path):
         Capture.load(tmp_path)
 
 
+def test_masks_in_a_folder_of_another_name_are_missed(tmp_path: Path):
+    write_reconstruction(tmp_path, ["a.png", "b.png"])
+    for name in ("a.png", "b.png"):
+        picture(tmp_path / "mask" / f"{name}.png", 255)
+    text = r"mask: 2 of 2 photographs have no mask, the first is a\.png, whose mask would be masks/a\.png\.png"
+    with pytest.warns(UserWarning, match=text):
+        assert [view.mask for view in Capture.load(tmp_path).views] == [None, None]
+
+
 def test_a_photograph_as_a_telephone_stores_it_is_found_to_be_named(tmp_path: Path):
     (tmp_path / "images").mkdir()
     for k in range(2):

@@ -54,6 +54,19 @@ def test_records_beyond_the_count_of_a_binary_are_not_dropped(name: str, tmp_pat
         Capture.load(tmp_path)
 
 
+@pytest.mark.parametrize("binary", [True, False])
+def test_of_two_cameras_with_one_id_none_is_chosen(binary: bool, tmp_path: Path) -> None:
+    write_texts(tmp_path, image_lines(""))
+    if binary:
+        cameras = [struct.pack("<iiQQ4d", 1, 1, 64, 48, focal, 61, 32, 24) for focal in (60, 90)]
+        (tmp_path / "cameras.bin").write_bytes(struct.pack("<Q", 2) + b"".join(cameras))
+    else:
+        (tmp_path / "cameras.txt").write_text(CAMERAS + CAMERAS.replace("60", "90"))
+    text = r"cameras\.(bin|txt): .*expected each camera once, got a second one with the id 1"
+    with pytest.raises(InvalidArgument, match=text):
+        Capture.load(tmp_path)
+
+
 def write_transforms(folder: Path, matrices: list[np.ndarray], **more: object) -> Path:
     top = {"w": 64, "h": 48, "fl_x": 60, "camera_model": "PINHOLE"}
     frames = [{"file_path": f"a{i}.png", "transform_matrix": m.tolist(), **more} for i, m in enumerate(matrices)]

@@ -70,6 +70,22 @@ def test_levels_in_wide_types_are_neither_black_nor_too_bright(kind: str, levels
     np.testing.assert_allclose(Points.load(path).colors, expected, atol=1e-7)
 
 
+@pytest.mark.parametrize("names", [("r", "g", "b"), ("diffuse_red", "diffuse_green", "diffuse_blue")])
+def test_colors_of_points_have_the_names_that_those_of_spheres_have(names: tuple[str, ...], tmp_path: Path) -> None:
+    path = write(tmp_path / "names.ply", [*XYZ, *(f"uchar {name}" for name in names)], ["0 0 0 255 0 51"])
+    np.testing.assert_allclose(Points.load(path).colors, [[1, 0, 0.2]], atol=1e-7)
+    np.testing.assert_array_equal(Points.load(path).colors, Spheres.load(path).colors)
+
+
+def test_points_of_gaussians_have_their_base_colors_and_those_of_other_channels_are_grey(tmp_path: Path) -> None:
+    properties = [*XYZ, *(f"float f_dc_{k}" for k in range(3))]
+    path = write(tmp_path / "splat.ply", properties, ["0 0 0 0 1 -1"])
+    np.testing.assert_array_equal(Points.load(path).colors, Spheres.load(path).colors)
+    assert np.ptp(Points.load(path).colors) > 0.5
+    path = write(tmp_path / "five.ply", [*XYZ, *(f"float color_{k}" for k in range(5))], ["0 0 0 1 0 1 0 1"])
+    np.testing.assert_array_equal(Points.load(path).colors, [[0.5, 0.5, 0.5]])
+
+
 def test_points_that_are_nowhere_are_named(tmp_path: Path) -> None:
     path = write(tmp_path / "nan.ply", XYZ, ["0 0 0", "1 nan 0", "2 0 inf"])
     text = r"nan\.ply: expected finite positions, but 2 of 3 are not, the first is number 1"

@@ -1,4 +1,4 @@
-"""Coordinates that lie too far from 0 for float32: what is lost, and the warning that says so."""
+"""Values out of the usual range: coordinates too far from 0 for float32, levels for colours; and their warnings."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ _OF_EXTENT, _OF_PARTS = 1e-3, 0.1
 # The extent is taken from this many rows. A smaller share than this at either end does not count, so that strays
 # neither hide what is wrong with the others nor are taken for them.
 _SAMPLES, _STRAYS = 512, 0.02
+# Colours with 1 for white exceed this only in single lights; levels do in most of a picture.
+_LEAST_LEVEL, _SHARE_OF_LEVELS = 16, 0.05
 _silent: ContextVar[bool] = ContextVar("silent", default=False)
 
 
@@ -121,12 +123,22 @@ def warn_of(name: str, lost: str) -> None:
         name: the argument.
         lost: what `lost_by` says.
     """
-    if not lost or _silent.get():
-        return
+    if lost and not _silent.get():
+        _warn_caller(f"{name}: {lost}", PrecisionWarning)
+
+
+def warn_of_levels(name: str, colors: Array) -> None:
+    """Warns, as `warn_of`, of colours that are probably levels of 8 or 16 bits; single bright ones are none."""
+    if np.count_nonzero(colors > _LEAST_LEVEL) > _SHARE_OF_LEVELS * colors.size and not _silent.get():
+        text = f"expected colours with 1 for white, got many beyond {_LEAST_LEVEL}, which are used as they are"
+        _warn_caller(f"{name}: {text}; pass levels of 0 to 255 as uint8, or divide them by the largest", UserWarning)
+
+
+def _warn_caller(text: str, category: type[Warning]) -> None:
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(("lumigrad.", "dataclasses")):
         level, frame = level + 1, frame.f_back
-    warnings.warn(f"{name}: {lost}", PrecisionWarning, stacklevel=level)
+    warnings.warn(text, category, stacklevel=level)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lumigrad.client.base.arrays import Float32, Float64, float32_array, to_numpy
-from lumigrad.client.base.precision import lost_by, warn_of
+from lumigrad.client.base.precision import lost_by, warn_of, warn_of_levels
 from lumigrad.client.formats.ply_header import PlyHeader
 from lumigrad.client.formats.points_ply import colors_of
 
@@ -38,6 +38,7 @@ class Points:
         positions.flags.writeable = False
         object.__setattr__(self, "positions", positions)
         object.__setattr__(self, "colors", float32_array("colors", colors, (len(positions), 3)))
+        warn_of_levels("colors", self.colors)
 
     def __len__(self) -> int:
         return len(self.positions)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from lumigrad.client.base.arrays import Array, Tensors, float32_array, to_numpy
+from lumigrad.client.base.precision import warn_of_levels
 from lumigrad.client.errors import InvalidArgument
 
 
@@ -16,7 +17,7 @@ class TargetImage(Tensors):
     """The target image of one view. uint8 arrays stay uint8; all others become float32.
 
     Attributes:
-        color: [H, W, K] uint8, meaning value / 255, or float32; None: colours are not compared.
+        color: [H, W, K] uint8, meaning value / 255, or float32, in which 1 is white; None: colours are not compared.
         mask: [H, W] weights of the pixels, 0 to 1, which alpha is compared with too; uint8 means value / 255.
         depth: [H, W] camera-space depths, scene units; values <= 0 or not finite are unknown.
 
@@ -41,6 +42,8 @@ class TargetImage(Tensors):
         for name, size in sizes.items():
             if size != first:
                 raise InvalidArgument.of(name, f"expected {first[0]} rows of {first[1]} pixels, got {list(size)}")
+        if given["color"] is not None and given["color"].dtype != np.uint8:
+            warn_of_levels("color", given["color"])
         vars(self).update(given)
 
     @property

@@ -12,7 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lumigrad.client import Camera, Client, Cuboid, Gaussians, Mesh, Obstacle, PrecisionWarning, Spheres, World
+from lumigrad.client import (
+    Camera,
+    Client,
+    Cuboid,
+    Gaussians,
+    Mesh,
+    Obstacle,
+    PrecisionWarning,
+    Spheres,
+    TargetImage,
+    World,
+)
 from lumigrad.client.datasets import Capture, Points, View
 from lumigrad.client.formats import read_scene
 from support.workers.forks import lumigrad
@@ -212,3 +223,27 @@ def test_commands_say_it_in_one_line(tmp_path: Path, worker_process: WorkerProce
         ["lumigrad", " pose"],
         ["lumigrad", " spheres"],
     ]
+
+
+PICTURE = GENERATOR.random((12, 16, 3)) ** 2
+
+
+@pytest.mark.parametrize("largest", [255, 65535])
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int64])
+def test_levels_are_not_trained_with_as_colours_without_a_word(largest: int, kind: type) -> None:
+    levels = (largest * PICTURE).astype(kind)
+    with pytest.warns(UserWarning, match="^color: expected colours with 1 for white, .* as uint8, or divide") as told:
+        TargetImage(levels)
+    assert told[0].filename == __file__
+    with pytest.warns(UserWarning, match="^colors: expected colours with 1 for white"):
+        Points(PLACES[:16], levels[0])
+
+
+@pytest.mark.filterwarnings("error")
+def test_bright_lights_are_colours() -> None:
+    for exposure in (0.1, 1.0, 1.5, 8.0):
+        picture = exposure * PICTURE
+        picture[3, 4] = 5000
+        TargetImage(picture)
+    TargetImage((255 * PICTURE).astype(np.uint8), mask=np.ones((12, 16)))
+    TargetImage(depth=1000 * PICTURE[..., 0])

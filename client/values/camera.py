@@ -156,7 +156,8 @@ class Camera:
             fy: focal length in y, pixels.
             cx: principal point in x, pixels; the centre of the first pixel is at 0.5.
             cy: principal point in y, pixels.
-            rotation: [3, 3] world to camera.
+            rotation: [3, 3] world to camera. Gaussians take any matrix, and one that scales or mirrors does so in the
+                picture; spheres need a rotation.
             translation: [3] world to camera, scene units.
             width: picture width in pixels.
             height: picture height in pixels.
@@ -185,7 +186,8 @@ class Camera:
         """OpenCV's camera from its matrices.
 
         Args:
-            view_matrix: [4, 4] world to camera, for column vectors; the last row is 0 0 0 1.
+            view_matrix: [4, 4] world to camera, for column vectors; the last row is 0 0 0 1. Its rotation may scale or
+                mirror, as in `opencv`.
             intrinsics: [3, 3] the matrix K: fx 0 cx, 0 fy cy, 0 0 1; pixels.
             width: picture width in pixels.
             height: picture height in pixels.

@@ -250,6 +250,14 @@ class TrainingStream:
             self._exchange.close(is_answered=not self._expected)
             self._exchange = None
 
+    def abandon(self) -> bool:
+        """Ends the call at once, also from finalizers; returns False in a forked child, whose parent has the call."""
+        if self._connection.is_parents:
+            return False
+        if self._exchange is not None:
+            self._exchange.close()
+        return True
+
     @property
     def _has_lanes(self) -> bool:
         return self._may_use_lanes and self._started.has_lanes

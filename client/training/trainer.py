@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -86,6 +87,12 @@ class Trainer:
         if error is not None and not self._has_ended and not isinstance(error, TrainingHeld | TrainingLost):
             self._stream.log_how_to_resume()
         self.close(finish=error is None)
+
+    def __del__(self) -> None:
+        """Lets the worker's lease of a training begin that nobody closed and nobody can use any more."""
+        if not getattr(self, "_has_ended", True) and self._stream.abandon():
+            text = "was not closed: the worker keeps it and its scene for a while; use `with`, or call close()"
+            warnings.warn(f"training {self.training_id} {text}", ResourceWarning, stacklevel=2, source=self)
 
     def _cancelled_by(self, cancellation: Cancellation | None) -> Trainer:
         """Returns this trainer, whose calls `cancellation` cancels from now on; None: they cannot be cancelled."""

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import shutil
 import signal
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lumigrad.client import Client, TrainingLost
+from lumigrad.client import Client, TrainingHeld, TrainingLost
 from lumigrad.client.aio import AsyncClient
 from lumigrad.client.training import Trainer
 from support.fault_proxy import FaultProxy
 from support.training.scenes import Lesson, gaussian_lesson
+from support.workers.slow_render import wait_until
 from support.workers.worker import WorkerProcess, worker
 
 LESSON: Lesson = gaussian_lesson()
@@ -68,6 +72,35 @@ def test_an_error_keeps_the_training_of_coroutines_too(
         asyncio.run(main())
     with resumed(client, caplog.text) as again:
         assert again.step().number == 1
+
+
+def test_a_trainer_that_nobody_closed_holds_its_scene_no_longer_than_a_lost_client(client: Client) -> None:
+    """The handle, its call and its thread end with the last reference, even while steps are in flight."""
+    threads = threading.active_count()
+    with worker("--device", "cpu", "--training-seconds", "1") as process, Client(process.target, retry_s=30) as own:
+        arguments = own.put(LESSON.scene), LESSON.cameras, LESSON.wrapped(client)
+        trainer = own.trainer(*arguments, rates=RATES)
+        next(trainer.steps(20))
+        with pytest.warns(ResourceWarning, match=f"training {trainer.training_id} was not closed: the worker keeps"):
+            del trainer
+            gc.collect()
+        while True:
+            with suppress(TrainingHeld), own.trainer(*arguments, rates=RATES) as again:
+                assert again.step().number == 0
+                break
+    wait_until(lambda: threading.active_count() <= threads)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_trainer_that_was_closed_ends_without_a_word(client: Client) -> None:
+    trainer = client.trainer(LESSON.scene, LESSON.cameras, LESSON.wrapped(client), rates=RATES)
+    lease = trainer.training_id, trainer.lease
+    trainer.close(finish=False)
+    del trainer
+    with client.resume_trainer(*lease) as again:
+        again.step()
+    del again
+    gc.collect()
 
 
 def test_a_trainer_that_was_closed_stays_so(client: Client) -> None:

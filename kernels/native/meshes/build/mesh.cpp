@@ -191,6 +191,8 @@ void Mesh::make_upright(const double* vertices, const Mesh* before) {
     return;
   }
   std::vector<int32_t> faces, originals;
+  faces.reserve(static_cast<std::size_t>(3 * solid_weight_ * topology_->faces()));
+  originals.reserve(static_cast<std::size_t>(solid_weight_ * topology_->faces()));
   for (int64_t slot = 0; slot < topology_->faces(); ++slot) {
     const int32_t part = topology_->part_of(slot), number = topology_->numbers[slot];
     const int32_t* face = faces_->data() + 3ll * number;

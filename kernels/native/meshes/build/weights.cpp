@@ -11,8 +11,13 @@ namespace lumigrad::meshes {
 namespace {
 
 constexpr double kFourPi = 12.566370614359172;
-// The most angles that are computed, the places of a solid part, and the most places.
-constexpr int64_t kMostAngles = 1 << 22, kPlaces = 8, kMostPlaces = 4096;
+// The faces of a solid part that have a place each, the places of a part, and the places of all.
+constexpr int64_t kFacesOfPlace = 3, kPlaces = 8, kMostPlaces = 512;
+// Faces or clusters that are joined. A cluster is one vector for places that are so many times its reach away.
+constexpr std::size_t kFan = 8;
+constexpr double kFar = 4.0;
+// Faces count as so large at least, since those that have moved may have no area.
+constexpr double kLeastArea = 1e-200;
 // Winding numbers above 1/2 are inside; what is enclosed exceeds it by a margin for places between those looked at.
 constexpr double kEnclosed = 0.6;
 constexpr int kMostWeight = 3;
@@ -24,6 +29,16 @@ struct Box {
     bool inside = true;
     for (int k = 0; k < 3; ++k) inside &= low[k] <= other.low[k] && other.high[k] <= high[k];
     return inside;
+  }
+  // Whether a ball has a point of the box.
+  bool meets(Point middle, double radius) const {
+    const double at[3] = {middle.x, middle.y, middle.z};
+    double squared = 0.0;
+    for (int k = 0; k < 3; ++k) {
+      const double beside = std::max({0.0, low[k] - at[k], at[k] - high[k]});
+      squared += beside * beside;
+    }
+    return squared <= radius * radius;
   }
 };
 
@@ -42,18 +57,100 @@ double winding_of(const Corners& face, Point from) {
   return 2.0 / kFourPi * std::atan2(dot(a, cross(b, c)), rest);
 }
 
+// Faces that are close together, as they are seen from far away.
+struct Cluster {
+  Point middle{}, area{};
+  double size = 0.0, reach = 0.0;  // The sum of the areas, and the distance from `middle` to the farthest point.
+
+  void add(Point at, Point vector, double amount) {
+    middle = middle + amount * at;
+    area = area + vector;
+    size += amount;
+  }
+  void cover(Point at, double radius) { reach = std::max(reach, std::sqrt(squared_length(at - middle)) + radius); }
+};
+
+// The faces of open parts, and a tree of clusters over them. Faces come in an order in which neighbours are close.
+class Sheets {
+ public:
+  void add(const Corners& face, int32_t part) {
+    faces_.push_back(face);
+    parts_.push_back(part);
+  }
+  bool empty() const { return faces_.empty(); }
+
+  void build() {
+    std::vector<Cluster> joined = clusters_of(faces_.size());
+    for (std::size_t i = 0; i < faces_.size(); ++i) {
+      const Corners& face = faces_[i];
+      const Point area = 0.5 * cross(face.at[1] - face.at[0], face.at[2] - face.at[0]);
+      joined[i / kFan].add(face.middle(), area, std::max(std::sqrt(squared_length(area)), kLeastArea));
+    }
+    for (Cluster& cluster : joined) cluster.middle = 1.0 / cluster.size * cluster.middle;
+    for (std::size_t i = 0; i < faces_.size(); ++i) {
+      for (const Point corner : faces_[i].at) joined[i / kFan].cover(corner, 0.0);
+    }
+    levels_.push_back(std::move(joined));
+    while (levels_.back().size() > 1) levels_.push_back(joined_from(levels_.back()));
+  }
+
+  // The winding number at a point of a part whose box is `own`, without the parts that are `held` by it.
+  template <class Held>
+  double winding(Point from, const Box& own, const Held& held) const {
+    return sum_of(levels_.size() - 1, 0, from, own, held);
+  }
+
+ private:
+  static std::vector<Cluster> clusters_of(std::size_t count) { return std::vector<Cluster>((count + kFan - 1) / kFan); }
+
+  static std::vector<Cluster> joined_from(const std::vector<Cluster>& below) {
+    std::vector<Cluster> joined = clusters_of(below.size());
+    for (std::size_t i = 0; i < below.size(); ++i) joined[i / kFan].add(below[i].middle, below[i].area, below[i].size);
+    for (Cluster& cluster : joined) cluster.middle = 1.0 / cluster.size * cluster.middle;
+    for (std::size_t i = 0; i < below.size(); ++i) joined[i / kFan].cover(below[i].middle, below[i].reach);
+    return joined;
+  }
+
+  template <class Held>
+  double sum_of(std::size_t level, std::size_t index, Point from, const Box& own, const Held& held) const {
+    const Cluster& cluster = levels_[level][index];
+    const Point way = cluster.middle - from;
+    const double squared = squared_length(way);
+    const bool is_far = squared > kFar * kFar * cluster.reach * cluster.reach;
+    // Faces of parts that are held lie in the box.
+    if (is_far && !own.meets(cluster.middle, cluster.reach)) {
+      return dot(cluster.area, way) / (kFourPi * squared * std::sqrt(squared));
+    }
+    const std::size_t end = std::min(kFan * (index + 1), level == 0 ? faces_.size() : levels_[level - 1].size());
+    double sum = 0.0;
+    for (std::size_t i = kFan * index; i < end; ++i) {
+      if (level > 0) {
+        sum += sum_of(level - 1, i, from, own, held);
+      } else if (!held(parts_[i])) {
+        sum += winding_of(faces_[i], from);
+      }
+    }
+    return sum;
+  }
+
+  std::vector<Corners> faces_;
+  std::vector<int32_t> parts_;
+  std::vector<std::vector<Cluster>> levels_;
+};
+
 class Weigher {
  public:
   Weigher(const Points& points, const Topology& topology) : points_(points), topology_(topology) {}
 
   int weigh() {
     sort_faces();
-    if (open_.empty() || open_.size() == static_cast<std::size_t>(topology_.faces())) return 1;
     const std::vector<int64_t> places = choose_places();
+    if (places.empty() || sheets_.empty()) return 1;
+    sheets_.build();
+    const auto count = static_cast<int64_t>(places.size());
     std::vector<double> found(places.size());
-    const int pieces = parts_for(static_cast<int64_t>(places.size() * open_.size()), 1 << 12);
+    const int pieces = parts_for(count * topology_.faces(), 1 << 12);
     for_parts(pieces, [&](int p) {
-      const auto count = static_cast<int64_t>(places.size());
       for (int64_t i = count * p / pieces; i < count * (p + 1) / pieces; ++i) found[i] = winding_at(places[i]);
     });
     const double least = std::min(0.0, *std::min_element(found.begin(), found.end()));
@@ -74,14 +171,19 @@ class Weigher {
     for (int64_t slot = 0; slot < topology_.faces(); ++slot) {
       const int32_t part = topology_.part_of(slot);
       Box& box = boxes_[part];
-      for (const Point p : corners_of(slot).at) {
+      const Corners corners = corners_of(slot);
+      for (const Point p : corners.at) {
         const double values[3] = {p.x, p.y, p.z};
         for (int k = 0; k < 3; ++k) {
           box.low[k] = std::min(box.low[k], values[k]);
           box.high[k] = std::max(box.high[k], values[k]);
         }
       }
-      (topology_.solid[part] != 0 ? solid_[part] : open_).push_back(slot);
+      if (topology_.solid[part] != 0) {
+        solid_[part].push_back(slot);
+      } else {
+        sheets_.add(corners, part);
+      }
     }
   }
 
@@ -91,13 +193,14 @@ class Weigher {
     for (std::size_t i = 0; i < solid_.size(); ++i) {
       if (!solid_[i].empty()) parts.push_back(static_cast<int32_t>(i));
     }
-    const auto count = static_cast<int64_t>(parts.size());
-    const int64_t most = std::clamp(kMostAngles / static_cast<int64_t>(open_.size()), kPlaces, kMostPlaces);
-    const int64_t chosen = std::min(count, most), each = std::clamp(most / chosen, int64_t{1}, kPlaces);
+    const auto count = static_cast<int64_t>(parts.size()), chosen = std::min(count, kMostPlaces);
     std::vector<int64_t> places;
     for (int64_t i = 0; i < chosen; ++i) {
       const std::vector<int64_t>& slots = solid_[parts[i * count / chosen]];
-      for (int64_t j = 0; j < each; ++j) places.push_back(slots[j * static_cast<int64_t>(slots.size()) / each]);
+      const auto faces = static_cast<int64_t>(slots.size());
+      const int64_t most = std::min({kPlaces, kMostPlaces / chosen, faces / kFacesOfPlace});
+      const int64_t each = std::max(most, int64_t{1});
+      for (int64_t j = 0; j < each; ++j) places.push_back(slots[j * faces / each]);
     }
     return places;
   }
@@ -106,18 +209,14 @@ class Weigher {
   double winding_at(int64_t slot) const {
     const Point from = corners_of(slot).middle();
     const Box& own = boxes_[topology_.part_of(slot)];
-    double sum = 0.0;
-    for (const int64_t open : open_) {
-      if (!own.holds(boxes_[topology_.part_of(open)])) sum += winding_of(corners_of(open), from);
-    }
-    return sum;
+    return sheets_.winding(from, own, [&](int32_t part) { return own.holds(boxes_[part]); });
   }
 
   const Points& points_;
   const Topology& topology_;
   std::vector<Box> boxes_;                   // By part.
   std::vector<std::vector<int64_t>> solid_;  // The slots of each solid part.
-  std::vector<int64_t> open_;                // The slots of all other parts.
+  Sheets sheets_;                            // The faces of all other parts.
 };
 
 }  // namespace

@@ -289,11 +289,12 @@ def test_streams_have_an_account_of_their_own(small: WorkerProcess) -> None:
 def test_a_full_queue_refuses_the_frame_and_not_the_stream(small: WorkerProcess) -> None:
     client = RawClient(small.target)
     spec = stored_spec(client)
+    refused = small.metric("lumigrad_rejections_total", reason="busy")
     with RawFrames(client) as frames, busy_device(client, small) as free:
         frames.send(spec)
         wait_for(small, "lumigrad_queue_depth", 1)
         frames.send(spec)
-        time.sleep(0.2)
+        wait_for(small, "lumigrad_rejections_total", refused + 1, reason="busy")
         free()
         assert frames.receive().reply is not None
         assert code_of(frames.receive()) == Code.RESOURCE_EXHAUSTED

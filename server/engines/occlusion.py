@@ -33,13 +33,30 @@ _BOUND_DEVIATIONS = 3.0
 # picture's corners its alpha is smaller by 0.0001.
 _ALPHA_FACTOR = 1.002
 _BACKDROP_FACTOR = 64.0
+# How far a matrix R may be from a rotation: |R R^T - I|.
+_ROTATION_ERROR = 1e-3
 
 
 def can_hide(camera: Camera, settings: Settings) -> bool:
     """Whether it is known where Gaussians in a box are drawn, and blending stops."""
     is_bent = camera.is_sensor or camera.projected or camera.distorted or camera.model != "pinhole"
     is_other = settings.inria or settings.surfels or settings.response == "ray" or settings.scale_modifier != 1.0
-    return not is_bent and not is_other and settings.transmittance_min > 0.0
+    if is_bent or is_other or settings.transmittance_min <= 0.0:
+        return False
+    # Other matrices may shrink the backdrop, and a large radius that is not shown hides it.
+    rotation = np.asarray(camera.source.rotation, np.float64)
+    is_rotation = float(np.abs(rotation @ rotation.T - np.eye(3)).max()) <= _ROTATION_ERROR
+    return is_rotation and settings.radius_clip <= max(camera.width, camera.height)
+
+
+def least_transmittance(settings: Settings) -> float:
+    """Return where blending stops for pictures with a backdrop, to close no pixel to what is weaker than that.
+
+    A pixel is closed if T (1 - alpha) is at most the settings' value: less of T is left for the backdrop's alpha than
+    for the least that contributes.
+    """
+    backdrop = min(settings.alpha_min * _ALPHA_FACTOR, settings.alpha_max)
+    return settings.transmittance_min * (1 - backdrop) / (1 - settings.alpha_min) * (1 - _ROUNDING)
 
 
 class ScreenBoxes:
@@ -47,6 +64,7 @@ class ScreenBoxes:
 
     Attributes:
         near: [N] the least depth of each box; the picture is only known of boxes where it is above 0.
+        nearest_backdrop: The least depth at which a backdrop is drawn.
     """
 
     def __init__(self, bounds: npt.NDArray[np.float32], camera: Camera, settings: Settings) -> None:
@@ -57,6 +75,7 @@ class ScreenBoxes:
         largest = float(np.abs(bounds).max(initial=0.0)) * 3 + float(np.abs(source.translation).max())
         depths = points[..., 2]
         self.near: Floats = depths.min(axis=1) - _ROUNDING * largest
+        self.nearest_backdrop = settings.near + _ROUNDING * largest
         self._size = camera.width, camera.height
         self._tiles = self._covered(points, camera, settings)
 

@@ -15,7 +15,14 @@ from lumigrad.server.device.memory import Cost
 from lumigrad.server.device.transfer import Delivery
 from lumigrad.server.engines.detail import NONE, Cut
 from lumigrad.server.engines.gaussians import GAUSSIANS, OF_LEVELS, GaussianPlan
-from lumigrad.server.engines.occlusion import ScreenBoxes, all_tiles, can_hide, open_tiles, with_backdrop
+from lumigrad.server.engines.occlusion import (
+    ScreenBoxes,
+    all_tiles,
+    can_hide,
+    least_transmittance,
+    open_tiles,
+    with_backdrop,
+)
 from lumigrad.server.storage.page_pool import CutRows
 from lumigrad.server.storage.tenants import Runtime
 from lumigrad.v1 import render_pb2
@@ -77,7 +84,7 @@ class Occlusion:
             drawn = np.cumsum(cut.counts[live])
             first = max(1, int(np.searchsorted(drawn, room, "right")))
             behind = int(drawn[-1] - drawn[first - 1]) if first < len(live) else 0
-            if behind - room < camera.width * camera.height or boxes.near[live[first]] <= 0:
+            if behind - room < camera.width * camera.height or boxes.near[live[first]] <= boxes.nearest_backdrop:
                 return seen
             depth = float(boxes.near[live[first]])
             nearest = cut.pages[live[:first]]
@@ -127,6 +134,7 @@ class Occlusion:
         spec.gaussians.CopyFrom(self.spec.gaussians)
         for name in (*OF_LEVELS, "background", "sh_degree"):
             spec.gaussians.ClearField(name)
+        spec.gaussians.transmittance_min = least_transmittance(self.plan.settings)
         shapes = {"means": [count, 3], "quats": [count, 4], "scales": [count, 3], "opacities": [count]}
         plan = GAUSSIANS.plan(spec, {**shapes, "colors": [count, 1]}, self.runtime.limits, self.plan.field)
         assert isinstance(plan, GaussianPlan)

@@ -125,6 +125,22 @@ def test_all_is_drawn_where_nothing_hides_or_nobody_knows(client: Client, scene:
     assert drawn(client.render(scene, large).levels) == WALLS
 
 
+@pytest.mark.parametrize("near", [3.0, 9.0, 19.0, 20.0, 33.0])
+def test_what_is_nearer_than_the_least_depth_hides_nothing(client: Client, scene: SceneHandle, near: float) -> None:
+    frame, plain = (client.render(each, FRONT, outputs=OUTPUTS, near=near) for each in (scene, ALL))
+    for name in OUTPUTS:
+        assert np.array_equal(frame[name], plain[name]), name
+
+
+@pytest.mark.parametrize("matrix", [np.diag([-1.0, 1, 1]), 1e-3 * np.eye(3), np.diag([1.0, 1, 1e-3]), np.zeros((3, 3))])
+def test_cameras_of_any_matrix_see_all(client: Client, scene: SceneHandle, matrix: np.ndarray) -> None:
+    view, k = FRONT.view_matrix, FRONT.K
+    translation = matrix @ view[:3, 3] if matrix.any() else (0, 0, 5)
+    lens = k[0, 0], k[1, 1], k[0, 2], k[1, 2]
+    camera = Camera.opencv(*lens, matrix @ view[:3, :3], translation, *SIZE.values())
+    assert np.array_equal(client.render(scene, camera).color, client.render(ALL, camera).color)
+
+
 def test_several_cameras_draw_what_any_of_them_sees(client: Client, scene: SceneHandle) -> None:
     both = client.render(scene, [FRONT, BACK])
     one, other = (client.render(scene, camera) for camera in (FRONT, BACK))

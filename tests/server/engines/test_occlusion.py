@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,14 @@ import torch
 
 from lumigrad.kernels import gaussians
 from lumigrad.kernels.gaussians import Camera, Gaussians, Settings
-from lumigrad.server.engines.occlusion import ScreenBoxes, all_tiles, can_hide, open_tiles, with_backdrop
+from lumigrad.server.engines.occlusion import (
+    ScreenBoxes,
+    all_tiles,
+    can_hide,
+    least_transmittance,
+    open_tiles,
+    with_backdrop,
+)
 
 WIDTH, HEIGHT = 100, 61
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -149,6 +157,28 @@ def test_a_backdrop_shows_in_the_tiles_where_what_is_behind_shows(seed: int, nam
     assert 0.01 < float(found.float().mean()) < 0.95
 
 
+@pytest.mark.parametrize("alpha_min", [1 / 255, 0.3])
+def test_nothing_that_is_weaker_than_a_backdrop_is_hidden(alpha_min: float) -> None:
+    """So little of the light is left that the weakest Gaussian is blended, and the backdrop would end the pixel."""
+    camera = Camera.opencv(80, 80, 50, 30, np.eye(3), np.zeros(3), WIDTH, HEIGHT)
+    front = {
+        "means": tensor([[0, 0, 2]]),
+        "quats": tensor([[1, 0, 0, 0]]),
+        "scales": tensor([[100, 100, 1e-3]]),
+        "opacities": torch.ones(1),
+    }
+    settings = Settings(alpha_min=alpha_min, transmittance_min=(1 - 0.99) * (1 - 1.001 * alpha_min))
+
+    def drawn(tensors: dict[str, torch.Tensor], settings: Settings) -> torch.Tensor:
+        return gaussians.forward(Gaussians(**tensors), [camera], settings).outputs["color"][0, :, :, 0]
+
+    behind = with_backdrop(front, camera, settings, 5.0)
+    behind["opacities"][-1] = 1.0005 * alpha_min
+    assert (drawn(behind, settings) > 0).all()
+    passing = replace(settings, transmittance_min=least_transmittance(settings))
+    assert open_tiles(drawn(with_backdrop(front, camera, settings, 4.0), passing)).all()
+
+
 def test_what_is_not_known_hides_nothing() -> None:
     camera = looking(np.random.default_rng(0))
     pose = np.eye(3), np.zeros(3)
@@ -159,10 +189,12 @@ def test_what_is_not_known_hides_nothing() -> None:
         Settings(scale_modifier=2.0),
         Settings(response="ray"),
         Settings(semantics="inria_exact"),
+        Settings(radius_clip=1000.0),
     ):
         assert not can_hide(camera, settings)
     bent = Camera.opencv(50, 50, 32, 24, *pose, 64, 48, distortion=(0.1, 0, 0, 0))
     flat = Camera.opencv(50, 50, 32, 24, *pose, 64, 48, model="orthographic")
     sensor = Camera.sensor(gaussians.PinholeLens(fx=50, fy=50, cx=32, cy=24), *pose, 64, 48)
     inria = Camera.inria(np.eye(4), np.eye(4), np.zeros(3), 0.5, 0.5, 64, 48)
-    assert not any(can_hide(camera, Settings()) for camera in (bent, flat, sensor, inria))
+    scaled = Camera.opencv(50, 50, 32, 24, 0.01 * np.eye(3), np.zeros(3), 64, 48)
+    assert not any(can_hide(camera, Settings()) for camera in (bent, flat, sensor, inria, scaled))

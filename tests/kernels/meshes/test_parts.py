@@ -331,6 +331,19 @@ def test_a_thousand_parts_are_told_apart(mesh_engine: Engine) -> None:
     assert (seen(mesh_engine, crowded, middles + 0.1)["distance"] < 0).all()
 
 
+@pytest.mark.parametrize("count", [4, 20])
+def test_rooms_of_many_faces_wind_against_what_stands_in_them(mesh_engine: Engine, count: int) -> None:
+    """A room within another one counts once more."""
+    boxes, middles = grid_of(2, 0.5)
+    rooms = [without_side(back(shapes.grid_box((size, size, size), count))) for size in (3.0, 3.2)]
+    rooms = [shapes.moved(room, (0.5, 0.5, 0.5)) for room in rooms]
+    for some in (rooms[:1], rooms):
+        mesh = mesh_of(mesh_engine, shapes.join(boxes, *some))
+        assert (seen(mesh_engine, mesh, middles + 0.1)["distance"] < 0).all()
+        outside = np.array([[0.5, 0.5, 0.5], [1.7, 0.5, 0.5], [0.5, 0.5, 1.9], [5.0, 5.0, 5.0]])
+        assert (seen(mesh_engine, mesh, outside)["distance"] > 0).all()
+
+
 def test_parts_above_a_floor_of_many_faces_cost_little_more_than_both() -> None:
     """Comparisons of places with each face, not with groups of faces, take twenty times as long as both builds."""
     boxes, _ = grid_of(8, 0.5)

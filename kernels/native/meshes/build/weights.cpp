@@ -13,11 +13,14 @@ namespace {
 constexpr double kFourPi = 12.566370614359172;
 // The faces of a solid part that have a place each, the places of a part, and the places of all.
 constexpr int64_t kFacesOfPlace = 3, kPlaces = 8, kMostPlaces = 512;
+// The most faces and clusters that all places are compared with, of which each place has its share.
+constexpr int64_t kMostVisits = 1 << 22;
 // Faces or clusters that are joined. A cluster is one vector for places that are so many times its reach away.
 constexpr std::size_t kFan = 8;
 constexpr double kFar = 4.0;
 // Faces count as so large at least, since those that have moved may have no area.
 constexpr double kLeastArea = 1e-200;
+constexpr int32_t kNoPart = -1, kManyParts = -2;
 // Winding numbers above 1/2 are inside; what is enclosed exceeds it by a margin for places between those looked at.
 constexpr double kEnclosed = 0.6;
 constexpr int kMostWeight = 3;
@@ -61,8 +64,10 @@ double winding_of(const Corners& face, Point from) {
 struct Cluster {
   Point middle{}, area{};
   double size = 0.0, reach = 0.0;  // The sum of the areas, and the distance from `middle` to the farthest point.
+  int32_t part = kNoPart;          // That of all faces; kManyParts.
 
-  void add(Point at, Point vector, double amount) {
+  void add(Point at, Point vector, double amount, int32_t of) {
+    part = part == kNoPart || part == of ? of : kManyParts;
     middle = middle + amount * at;
     area = area + vector;
     size += amount;
@@ -84,7 +89,7 @@ class Sheets {
     for (std::size_t i = 0; i < faces_.size(); ++i) {
       const Corners& face = faces_[i];
       const Point area = 0.5 * cross(face.at[1] - face.at[0], face.at[2] - face.at[0]);
-      joined[i / kFan].add(face.middle(), area, std::max(std::sqrt(squared_length(area)), kLeastArea));
+      joined[i / kFan].add(face.middle(), area, std::max(std::sqrt(squared_length(area)), kLeastArea), parts_[i]);
     }
     for (Cluster& cluster : joined) cluster.middle = 1.0 / cluster.size * cluster.middle;
     for (std::size_t i = 0; i < faces_.size(); ++i) {
@@ -94,10 +99,11 @@ class Sheets {
     while (levels_.back().size() > 1) levels_.push_back(joined_from(levels_.back()));
   }
 
-  // The winding number at a point of a part whose box is `own`, without the parts that are `held` by it.
+  // The winding number at a point of a part whose box is `own`, without the parts that are `held` by it. After
+  // `visits` faces and clusters the rest is taken as it is seen from far away.
   template <class Held>
-  double winding(Point from, const Box& own, const Held& held) const {
-    return sum_of(levels_.size() - 1, 0, from, own, held);
+  double winding(Point from, const Box& own, const Held& held, int64_t visits) const {
+    return sum_of(levels_.size() - 1, 0, from, own, held, visits);
   }
 
  private:
@@ -105,27 +111,35 @@ class Sheets {
 
   static std::vector<Cluster> joined_from(const std::vector<Cluster>& below) {
     std::vector<Cluster> joined = clusters_of(below.size());
-    for (std::size_t i = 0; i < below.size(); ++i) joined[i / kFan].add(below[i].middle, below[i].area, below[i].size);
+    for (std::size_t i = 0; i < below.size(); ++i) {
+      joined[i / kFan].add(below[i].middle, below[i].area, below[i].size, below[i].part);
+    }
     for (Cluster& cluster : joined) cluster.middle = 1.0 / cluster.size * cluster.middle;
     for (std::size_t i = 0; i < below.size(); ++i) joined[i / kFan].cover(below[i].middle, below[i].reach);
     return joined;
   }
 
   template <class Held>
-  double sum_of(std::size_t level, std::size_t index, Point from, const Box& own, const Held& held) const {
+  double sum_of(std::size_t level, std::size_t index, Point from, const Box& own, const Held& held,
+                int64_t& visits) const {
     const Cluster& cluster = levels_[level][index];
+    const bool is_mixed = cluster.part == kManyParts;
+    if (!is_mixed && held(cluster.part)) return 0.0;
     const Point way = cluster.middle - from;
     const double squared = squared_length(way);
-    const bool is_far = squared > kFar * kFar * cluster.reach * cluster.reach;
+    const double reach = cluster.reach * cluster.reach;
+    const bool is_last = visits <= 0, is_far = squared > (is_last ? 1.0 : kFar * kFar) * reach;
     // Faces of parts that are held lie in the box.
-    if (is_far && !own.meets(cluster.middle, cluster.reach)) {
+    if (is_far && (is_last || !is_mixed || !own.meets(cluster.middle, cluster.reach))) {
       return dot(cluster.area, way) / (kFourPi * squared * std::sqrt(squared));
     }
+    if (is_last) return 0.0;
     const std::size_t end = std::min(kFan * (index + 1), level == 0 ? faces_.size() : levels_[level - 1].size());
+    visits -= static_cast<int64_t>(kFan);
     double sum = 0.0;
     for (std::size_t i = kFan * index; i < end; ++i) {
       if (level > 0) {
-        sum += sum_of(level - 1, i, from, own, held);
+        sum += sum_of(level - 1, i, from, own, held, visits);
       } else if (!held(parts_[i])) {
         sum += winding_of(faces_[i], from);
       }
@@ -151,7 +165,9 @@ class Weigher {
     std::vector<double> found(places.size());
     const int pieces = parts_for(count * topology_.faces(), 1 << 12);
     for_parts(pieces, [&](int p) {
-      for (int64_t i = count * p / pieces; i < count * (p + 1) / pieces; ++i) found[i] = winding_at(places[i]);
+      for (int64_t i = count * p / pieces; i < count * (p + 1) / pieces; ++i) {
+        found[i] = winding_at(places[i], kMostVisits / count);
+      }
     });
     const double least = std::min(0.0, *std::min_element(found.begin(), found.end()));
     return std::min(kMostWeight, static_cast<int>(std::floor(kEnclosed - least)) + 1);
@@ -206,10 +222,10 @@ class Weigher {
   }
 
   // The winding number of open parts in the middle of a face; not of those inside its part, whose cavities they are.
-  double winding_at(int64_t slot) const {
+  double winding_at(int64_t slot, int64_t visits) const {
     const Point from = corners_of(slot).middle();
     const Box& own = boxes_[topology_.part_of(slot)];
-    return sheets_.winding(from, own, [&](int32_t part) { return own.holds(boxes_[part]); });
+    return sheets_.winding(from, own, [&](int32_t part) { return own.holds(boxes_[part]); }, visits);
   }
 
   const Points& points_;

@@ -82,7 +82,9 @@ class Occlusion:
             live = np.flatnonzero(boxes.meet(tiles))
             live = live[np.argsort(boxes.near[live], kind="stable")]
             drawn = np.cumsum(cut.counts[live])
-            first = max(1, int(np.searchsorted(drawn, room, "right")))
+            # Pages around the camera are drawn beside these: no backdrop can stand before one.
+            around = int(cut.counts[live[boxes.near[live] <= boxes.nearest_backdrop]].sum())
+            first = max(1, int(np.searchsorted(drawn, min(around + room, most_rows), "right")))
             behind = int(drawn[-1] - drawn[first - 1]) if first < len(live) else 0
             if behind - room < camera.width * camera.height or boxes.near[live[first]] <= boxes.nearest_backdrop:
                 return seen

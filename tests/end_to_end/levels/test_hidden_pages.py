@@ -30,6 +30,8 @@ OUTPUTS = ("color", "alpha", "depth", "contributors")
 SIZE = {"width": 64, "height": 48}
 FRONT = Camera.look_at((0, 0, -2), (0, 0, 5), (0, -1, 0), **SIZE, fov_degrees=50)
 BACK = Camera.look_at((0.3, 0.2, GAP * WALLS), (0, 0, 0), (0, -1, 0), **SIZE, fov_degrees=50)
+# In the boxes of two walls.
+BETWEEN = Camera.look_at((0, 0, 3.5 * GAP), (0, 0, 5 * GAP), (0, -1, 0), **SIZE, fov_degrees=50)
 ASIDE = Camera.look_at((-80, 0, 30), (0, 0, 30), (0, -1, 0), **SIZE, fov_degrees=50)
 
 
@@ -95,7 +97,7 @@ def drawn(levels: object) -> int:
     return sum(levels.counts) // ROWS  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("camera", [FRONT, BACK], ids=["front", "back"])
+@pytest.mark.parametrize("camera", [FRONT, BACK, BETWEEN], ids=["front", "back", "between"])
 def test_a_picture_and_its_gradients_are_those_of_all_pages(client: Client, scene: SceneHandle, camera: Camera) -> None:
     frame = client.render(scene, camera, outputs=OUTPUTS, retain=True)
     plain = client.render(ALL, camera, outputs=OUTPUTS, retain=True)

@@ -111,6 +111,8 @@ class EngineService(ABC):
             check_room(call, reserved)
             cost = _admit(receiver, runtime, call, task, "retain" if retain else "forward", memory, reserved)
             request.receive(receiver.payload(limits.payload_bytes, runtime.payload_memory), runtime.transfer, call)
+            if isinstance(request.scene, LevelView):
+                request.scene.gather()
         entry = None if retain else runner.batch_entry(request, call)
         begin = partial(runner.forward, request, call, retain=retain)
         try:
@@ -162,6 +164,8 @@ class EngineService(ABC):
                 wanted, cost = _admit_backward(receiver, runtime, call, task, "forward and backward", forward)
                 reader, upload = _receive_gradients(receiver, runtime, call, task)
                 request.receive(reader, runtime.transfer, call)
+                if isinstance(request.scene, LevelView):
+                    request.scene.gather()
                 work = lambda: runner.forward_backward(task, request.inputs(), upload(), wanted, call)  # noqa: E731
         with nullcontext() if retained is None else _turn(retained, call):
             gradients = runtime.executor.deliver_steps(work, call, cost)

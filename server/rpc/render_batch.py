@@ -166,7 +166,7 @@ class _Batch:
         errors = (*_ERRORS_OF_ITEMS, BusyError) if isinstance(view, LevelView) else _ERRORS_OF_ITEMS
         try:
             if isinstance(view, LevelView):
-                view.receive(PayloadReader())
+                view.gather()
             elif stored is not None:
                 group.request.scene = stored_scene(runtime, call, stored.scene_id, stored.version)
         except errors as error:

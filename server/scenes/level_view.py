@@ -90,9 +90,13 @@ class LevelView:
         return self.cut
 
     def receive(self, _: PayloadReader) -> None:
+        """Take nothing from the payload: rows come from pages."""
+
+    def gather(self) -> None:
         """Gather the rows, and wait for room and for those that have to be read; raises what `Call.check` raises.
 
-        Rows that are drawn coarser because they are not in memory are read for later calls.
+        Rows that are drawn coarser because they are not in memory are read for later calls. Room is there until
+        `drawn`: a call that has some must not wait for more.
         """
         try:
             late = np.flatnonzero(self.cut.levels != self._wanted)
@@ -118,7 +122,7 @@ class LevelView:
         self.drawn()
 
     def drawn(self) -> None:
-        """Give back the room that `receive` has waited for; does nothing the second time."""
+        """Give back the room that `gather` has waited for; does nothing the second time."""
         if self._runtime.pages.end_drawing(self):
             self._call.off_end(self.drawn)
 

@@ -142,6 +142,25 @@ def test_a_view_that_is_larger_than_memory_is_drawn_coarser(tmp_path: Path) -> N
         assert process.metric("lumigrad_scene_bytes") <= 1 << 20
 
 
+def test_items_of_a_batch_take_room_one_after_the_other(tmp_path: Path) -> None:
+    """Each item takes nearly half of the room, so that three at a time would wait for each other."""
+    options = ("--max-payload-mib", "1", "--scene-mib", "1")
+    with spooling(tmp_path, *options, supervised=False) as process, Client(process.target) as client:
+        scene = client.put(LARGE)
+        views = [
+            Camera.look_at((x, -60, 17), (0, 0, 0), (0, 0, 1), width=96, height=64, fov_degrees=40)
+            for x in (31, 23, 12, 5)
+        ]
+        with ThreadPoolExecutor(2) as pool:
+            batches = list(
+                pool.map(lambda _: client.render_batch([(scene, view) for view in views], max_error_px=1e-6), range(2))
+            )
+        for batch in batches:
+            for view, frame in zip(views, batch, strict=True):
+                assert isinstance(frame, Frame)
+                assert np.array_equal(frame.color, client.render(scene, view, max_error_px=1e-6).color)
+
+
 def test_pages_make_room_for_each_other_and_come_back(tmp_path: Path) -> None:
     options = ("--max-payload-mib", "1", "--scene-mib", "1")
     with spooling(tmp_path, *options, supervised=False) as process, Client(process.target) as client:

@@ -70,8 +70,17 @@ class LaneWriter(PayloadWriter):
         return {"region": tensor_pb2.RegionSpan(region=region, length=array.nbytes)}
 
     def _fits(self, nbytes: int) -> bool:
-        header = _HEADER_BYTES + _TENSOR_BYTES * max(self._announced, self._named)
+        header = _header_bytes(max(self._announced, self._named))
         return header + self.length + ALIGNMENT + nbytes <= self._most_bytes
+
+
+def message_bytes(sizes: Sequence[int]) -> int:
+    """The bytes of a message with small tensors of these sizes, as `LaneWriter` estimates them."""
+    return _header_bytes(len(sizes)) + ALIGNMENT + sum(map(_aligned, sizes))
+
+
+def _header_bytes(tensors: int) -> int:
+    return _HEADER_BYTES + _TENSOR_BYTES * tensors
 
 
 def _aligned(nbytes: int) -> int:

@@ -23,7 +23,7 @@ from lumigrad.kernels.spheres.prepared import prepare as prepare_spheres
 from lumigrad.protos import dtypes
 from lumigrad.protos.chunks import SHORT_BYTES
 from lumigrad.protos.dtypes import Array, to_numpy
-from lumigrad.protos.lane_tensors import LEAST_BYTES
+from lumigrad.protos.lane_tensors import LEAST_BYTES, message_bytes
 from lumigrad.protos.tensors import ALIGNMENT
 from lumigrad.protos.wire import varint
 from lumigrad.server.core.call import Call
@@ -109,12 +109,11 @@ class PreparedRender:
     def fits(self, most_bytes: float, *, has_lane: bool) -> bool:
         """Whether a message with at most so many bytes of payload is the reply.
 
-        With a lane it is none if an output goes by that; replies to first calls then leave room for the alignment of
-        each output.
+        With a lane it is none if an output goes by that; a first call then estimates the message.
         """
-        if not has_lane:
+        if not has_lane or math.isinf(self.message_bytes):
             return self.message_bytes <= most_bytes
-        return max(self._sizes) < LEAST_BYTES and self.message_bytes + ALIGNMENT <= most_bytes
+        return max(self._sizes) < LEAST_BYTES and message_bytes(self._sizes) <= most_bytes
 
     @property
     def _sizes(self) -> list[int]:

@@ -74,7 +74,7 @@ class LaneWriter(PayloadWriter):
         return header + self.length + ALIGNMENT + nbytes <= self._most_bytes
 
 
-def message_bytes(sizes: Sequence[int]) -> int:
+def small_message_bytes(sizes: Sequence[int]) -> int:
     """The bytes of a message with small tensors of these sizes, as `LaneWriter` estimates them."""
     return _header_bytes(len(sizes)) + ALIGNMENT + sum(map(_aligned, sizes))
 

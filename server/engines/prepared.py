@@ -23,7 +23,7 @@ from lumigrad.kernels.spheres.prepared import prepare as prepare_spheres
 from lumigrad.protos import dtypes
 from lumigrad.protos.chunks import SHORT_BYTES
 from lumigrad.protos.dtypes import Array, to_numpy
-from lumigrad.protos.lane_tensors import LEAST_BYTES, message_bytes
+from lumigrad.protos.lane_tensors import LEAST_BYTES, small_message_bytes
 from lumigrad.protos.tensors import ALIGNMENT
 from lumigrad.protos.wire import varint
 from lumigrad.server.core.call import Call
@@ -106,14 +106,12 @@ class PreparedRender:
         """Whether all outputs go by a lane, if there is one, so that they may share a region."""
         return min(self._sizes) >= LEAST_BYTES and not math.isinf(self.message_bytes)
 
-    def fits(self, most_bytes: float, *, has_lane: bool) -> bool:
-        """Whether a message with at most so many bytes of payload is the reply.
-
-        With a lane it is none if an output goes by that; a first call then estimates the message.
-        """
-        if not has_lane or math.isinf(self.message_bytes):
-            return self.message_bytes <= most_bytes
-        return max(self._sizes) < LEAST_BYTES and message_bytes(self._sizes) <= most_bytes
+    @cached_property
+    def lane_message_bytes(self) -> float:
+        """The same for a caller with a lane, as first calls estimate it; infinite: an output goes by that."""
+        if max(self._sizes) >= LEAST_BYTES or math.isinf(self.message_bytes):
+            return math.inf
+        return small_message_bytes(self._sizes)
 
     @property
     def _sizes(self) -> list[int]:

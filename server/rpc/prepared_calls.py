@@ -145,7 +145,7 @@ class PreparedCalls:
             return None if short.lane_name else self._passes.render_short(prepared, request, short)
         if short.lane_name and prepared.takes_region:
             return self._answer_by_lane(way, prepared, request, room, short)
-        if not prepared.fits(short.message_bytes, has_lane=bool(short.lane_name)):
+        if (prepared.lane_message_bytes if short.lane_name else prepared.message_bytes) > short.message_bytes:
             return None
         native = prepared.native
         staged = None if way.staging is None else way.staging(native)
@@ -185,7 +185,7 @@ class PreparedCalls:
             return None if call.lane_name else self._passes.render(prepared, request, call, most_bytes)
         if call.lane_name and prepared.takes_region:
             return self._draw_to_lane(prepared, request, room, call)
-        if not prepared.fits(most_bytes, has_lane=bool(call.lane_name)):
+        if (prepared.lane_message_bytes if call.lane_name else prepared.message_bytes) > most_bytes:
             return None
         drawn = self._draw(prepared, request, room, call)
         if drawn is not None:

@@ -68,7 +68,8 @@ class PreparedFrames:
         prepared = None if ready is None else ready[0]
         # Renders that are prepared for the same key later have the same type and size.
         is_fit = isinstance(prepared, PreparedRender) and (
-            (has_lane and prepared.takes_region) or prepared.fits(FRAME_BYTES, has_lane=has_lane)
+            (has_lane and prepared.takes_region)
+            or (prepared.lane_message_bytes if has_lane else prepared.message_bytes) <= FRAME_BYTES
         )
         if prepared is None or not is_fit or not self.line.expect(raw, prepared.engine):
             self.forget()

@@ -21,7 +21,7 @@ class Full(LevelView):
     def __init__(self) -> None:
         """Needs nothing."""
 
-    def receive(self, _: object) -> None:
+    def gather(self) -> None:
         raise BusyError("bytes of payloads are in use (--transit-mib)", 1.5)
 
 

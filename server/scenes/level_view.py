@@ -78,7 +78,9 @@ class LevelView:
             occlusion = Occlusion(view, levels >= 0, spec, plan, self._runtime, self._call, self._gathered, self.drawn)
             seen = np.where(occlusion.hidden(detail.most_rows), NONE, self._wanted).astype(np.int8)
             self._wanted = fitted(self._table, seen, plan.cameras, detail)
-            levels = self._available()
+            # Pages that have arrived meanwhile may be finer, and hide less, than those that were drawn.
+            is_same = np.array_equal(self._wanted, seen)
+            levels = np.where(seen >= 0, levels, NONE).astype(np.int8) if is_same else self._available()
         except BaseException:
             self._pages.close()
             raise
@@ -138,7 +140,7 @@ class LevelView:
         return levels
 
     def _report(self, levels: Levels) -> render_pb2.DrawnLevels:
-        """What is drawn, with levels [P] in place of those that are wanted."""
+        """The report of a picture with levels [P] in place of those that are wanted."""
         wanted, counts, errors = self._wanted, self._table.counts, self._errors
         in_view, pages = np.flatnonzero(wanted >= 0), np.flatnonzero(levels >= 0)
         return render_pb2.DrawnLevels(

@@ -80,7 +80,7 @@ class PreparedFrames:
         self.line.forget()
 
     def current(self, lane_name: str) -> tuple[Any, Any, int, Place | None] | None:
-        """What draws the next frame of the kind: renderer, host memory, room, and its place in a lane, if it has one.
+        """Return renderer, host memory and room for the next frame of the kind, and its place in a lane, if it has one.
 
         None: it takes the general way.
         """

@@ -257,7 +257,7 @@ class _Stream:
         return read
 
     def prepared(self, lane_name: str) -> tuple[Any, ...] | None:
-        """What draws a prepared frame, once those of other kinds before it are sent; None: there is none."""
+        """Return the means of drawing a prepared frame, once frames of other kinds before it are sent; None: none."""
         if self._frames:
             with self._changed:
                 while self._frames and not self._is_finishing:

@@ -48,9 +48,9 @@ struct Source {
   const Clock::time_point deadline;
 };
 
-// What a frame is drawn with: its renderer, staging and room for kernels; and if its payload lies in a lane, the lease,
-// the memory and the reply's bytes before its timings.
+// A place in a lane for the payload of a frame: the lease, the memory, and the reply's bytes before its timings.
 using Place = std::tuple<nb::object, HostBytes, nb::bytes>;
+// The means of drawing a frame: its renderer, staging, room for kernels, and its place if it has a lane.
 using Means = std::tuple<nb::object, nb::object, std::int64_t, std::optional<Place>>;
 
 // A frame, from its request to the last byte of its reply.

@@ -66,7 +66,7 @@ def volume_of(mesh: Mesh) -> float:
 @pytest.mark.parametrize(("kind", "dtype"), [(SHORT, "<i2"), (USHORT, "<u2"), (BYTE, "i1")])
 @pytest.mark.parametrize("normalized", [True, False])
 def test_quantized_positions_are_scaled(kind: int, dtype: str, normalized: bool, tmp_path: Path) -> None:
-    # As gltfpack and glTF-Transform write them: integers, placed by their node.
+    # Integers that the node places are what gltfpack and glTF-Transform write.
     file, most = Glb(), np.iinfo(dtype).max
     stored = np.rint(CORNERS / 2 * most).astype(dtype)
     positions = file.accessor(stored, kind, normalized=normalized)

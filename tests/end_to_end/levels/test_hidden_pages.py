@@ -122,7 +122,7 @@ def test_all_is_drawn_where_nothing_hides_or_nobody_knows(client: Client, scene:
     sensor = Camera.sensor(lens, view[:3, :3], view[:3, 3], *SIZE.values())
     assert drawn(client.render(scene, sensor).levels) == WALLS
     assert drawn(client.render(scene, FRONT, transmittance_min=0.0).levels) == WALLS
-    # As many pixels as Gaussians: nothing would be gained.
+    # Pictures with as many pixels as Gaussians would gain nothing.
     large = Camera.look_at((0, 0, -2), (0, 0, 5), (0, -1, 0), width=160, height=120, fov_degrees=50)
     assert drawn(client.render(scene, large).levels) == WALLS
 

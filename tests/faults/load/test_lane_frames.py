@@ -47,7 +47,7 @@ def client(process: WorkerProcess) -> Iterator[RawClient]:
 
 
 def test_frames_may_change_their_way(client: RawClient) -> None:
-    """Those without a lane come in messages, as do small images, whether there is a lane or not."""
+    """Frames without a lane come in messages, and small images do, whether there is a lane or not."""
     large, small = stored_request(client), stored_request(client, size=(64, 48))
     with RawLane(client) as lane, LaneFrames(client, large, lane) as frames:
         for view, has_lane in enumerate([False, False, True, True, False, True]):

@@ -214,7 +214,7 @@ def test_poses_of_an_update_are_set_on_the_thread_of_its_call(monkeypatch: pytes
 
 @pytest.mark.parametrize("walls", [0, 3])
 def test_builds_of_meshes_take_no_more_memory_than_is_counted(walls: int) -> None:
-    """With several walls around them faces count three times, and the mesh is stored once more so."""
+    """Faces with several walls around them count three times, and a second mesh with these is stored."""
     program = BUILD.replace("WALLS", str(walls))
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     printed = subprocess.check_output([sys.executable, "-c", program], env=environment, text=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,6 +80,7 @@ _NATIVE_SIGNS = {"unsigned": 0, "normals": 1, "rays": 2, "winding": 3}
 MAX_FACES = 2**27
 # Memory of a tree beyond what it reports, measured with 2,000 trees of 12 and of 72 faces.
 _TREE_BYTES = 54 << 10
+Claim = Callable[[int], None]
 _Key = tuple[str, bool]  # The engine's key, and whether the tree has the data for winding numbers.
 
 
@@ -151,7 +152,9 @@ class Mesh:
         self._lock = threading.Lock()
 
     @staticmethod
-    def build(vertices: torch.Tensor, faces: torch.Tensor, device: torch.device | None = None) -> Mesh:
+    def build(
+        vertices: torch.Tensor, faces: torch.Tensor, device: torch.device | None = None, claim: Claim | None = None
+    ) -> Mesh:
         """Builds the hierarchy of a mesh.
 
         Args:
@@ -159,6 +162,8 @@ class Mesh:
             faces: i32 or i64 [F, 3] indices of vertices, counter-clockwise as seen from outside; on the same device.
             device: Where queries search it. None: on the device of the tensors. With another device, only the
                 processor's part of the work is done, on any thread; the first query does the rest.
+            claim: Called with a number of faces, before so many are made for the sign "auto": those of a mesh with
+                components that are inside out or in a room. What it raises ends the build.
 
         Returns:
             The mesh.
@@ -173,14 +178,16 @@ class Mesh:
         except ValueError:
             expected = "at least one face of area above 0: distinct corners that are not in a line"
             raise ArgumentError("faces", expected, f"{len(corners)} of zero area") from None
+        host = _with_upright(host, positions, None, claim)
         return Mesh(host, device or vertices.device)._on(vertices.device)
 
-    def moved(self, vertices: torch.Tensor) -> Mesh:
+    def moved(self, vertices: torch.Tensor, claim: Claim | None = None) -> Mesh:
         """The same faces with other vertices; refits the hierarchy, or rebuilds it if a refit would slow queries down.
 
         Args:
             vertices: f32 or f64 [V, 3], as many as before, metres, on the mesh's device, or in host memory: then only
                 the processor's part of the work is done, on any thread; the first query does the rest.
+            claim: As for `build`.
 
         Returns:
             A new mesh; this one is not changed.
@@ -201,6 +208,7 @@ class Mesh:
             area = 0.0
         if not area > 0.0:
             raise ArgumentError("vertices", "at least one face of area above 0", "none")
+        host = _with_upright(host, positions, self._given.host, claim)
         return Mesh(host, self.device, self)._on(vertices.device)
 
     def _on(self, given: torch.device) -> Mesh:
@@ -255,6 +263,16 @@ class Mesh:
                 solid = engine.solid(trees.of(engine, policy == "winding"), _NATIVE_SIGNS[policy], turned)
                 self._solids[engine.key, sign] = solid
         return solid
+
+
+def _with_upright(host: Any, positions: np.ndarray, before: Any, claim: Claim | None) -> Any:
+    """Returns a `MeshTree` with the faces that "auto" searches, if those differ from its own."""
+    count = host.upright_faces
+    if not count:
+        return host
+    if claim is not None:
+        claim(count)
+    return host.with_upright(positions, before)
 
 
 def _checked_vertices(vertices: torch.Tensor, count: int | None) -> np.ndarray:

@@ -54,6 +54,8 @@ class Build:
         self._owner = owner
         self._lock = threading.Lock()
         self._held = ExitStack()
+        # The room of the kernels that work at it.
+        self._room = ExitStack()
         self._has_ended = False
         self._milliseconds = 0.0
 
@@ -70,10 +72,9 @@ class Build:
         turn = Turn(runtime.builds, runtime.tenant)
         try:
             turn.take(check)
-            beside = runtime.memory.beside(Cost(bytes=nbytes))
-            self._hold(beside.release)
-            started = time.perf_counter()
-            with beside:
+            with self._room:
+                self.add(nbytes)
+                started = time.perf_counter()
                 result = work()
             self._milliseconds = (time.perf_counter() - started) * 1e3
         except BaseException:
@@ -82,6 +83,17 @@ class Build:
         finally:
             turn.give()
         return result
+
+    def add(self, nbytes: int) -> None:
+        """Let the work take `nbytes` more of the host's memory from here on, on its thread.
+
+        DeviceMemoryError: there is not so much memory.
+        """
+        beside = self._runtime.memory.beside(Cost(bytes=nbytes))
+        self._hold(beside.release)
+        # What was taken so far is in the room that ends here.
+        self._room.close()
+        self._room.enter_context(beside)
 
     def taken_over(self, times: StageTimes, stage: str) -> None:
         """The device has taken over what was built; note the time of the work as part of a stage."""

@@ -40,6 +40,16 @@ MeshTree moved(const MeshTree& tree, const Vertices& vertices) {
   return {tree.mesh->moved(vertices.data())};
 }
 
+// `before`: the tree that was moved; null: the tree was built.
+MeshTree with_upright(const MeshTree& tree, const Vertices& vertices, const MeshTree* before) {
+  if (static_cast<int64_t>(vertices.shape(0)) != tree.mesh->report().vertices) {
+    throw std::invalid_argument("a mesh keeps its number of vertices");
+  }
+  nb::gil_scoped_release unlocked;
+  const Apart apart;
+  return {tree.mesh->with_upright(vertices.data(), before == nullptr ? nullptr : before->mesh.get())};
+}
+
 MeshTree upright(const MeshTree& tree) { return {tree.mesh->upright()}; }
 
 MeshTree with_dipoles(const MeshTree& tree) {
@@ -142,6 +152,8 @@ void bind_world(nb::module_& m) {
   nb::class_<MeshTree>(m, "MeshTree")
       .def_static("build", &build, "vertices"_a, "faces"_a)
       .def("moved", &moved, "vertices"_a)
+      .def("with_upright", &with_upright, "vertices"_a, "before"_a.none())
+      .def_prop_ro("upright_faces", [](const MeshTree& t) { return t.mesh->upright_faces(); })
       .def("upright", &upright)
       .def_prop_ro("has_upright", [](const MeshTree& t) { return t.mesh->upright() != t.mesh; })
       .def("with_dipoles", &with_dipoles)

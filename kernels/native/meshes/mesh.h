@@ -88,7 +88,7 @@ inline constexpr double kWorstGrowth = 2.0;
 class Mesh : public std::enable_shared_from_this<Mesh> {
  public:
   // Builds from vertices [count, 3] and faces [face_count, 3]; indices are in range, values finite. Throws
-  // std::invalid_argument if no face has an area.
+  // std::invalid_argument if no face has an area. What this and `moved` return is its own `upright`.
   static std::shared_ptr<const Mesh> build(const double* vertices, int64_t count, const int32_t* faces,
                                            int64_t face_count);
   // The same faces with other vertices. The boxes are fitted again, and the order of triangles is kept. The mesh is
@@ -107,6 +107,11 @@ class Mesh : public std::enable_shared_from_this<Mesh> {
   Tree tree() const;
   // The same mesh with Tree::dipoles; itself if it has them.
   std::shared_ptr<const Mesh> with_dipoles() const;
+  // The faces of the mesh that `with_upright` makes. 0: it needs none.
+  int64_t upright_faces() const;
+  // The same mesh with its `upright`; `vertices` are those it was made of, and `before`, which may be null, is the mesh
+  // that `moved` made it of.
+  std::shared_ptr<const Mesh> with_upright(const double* vertices, const Mesh* before) const;
   // The mesh with the faces of Report::turned_components turned, and those of solid components several times if other
   // components wind against what they enclose; itself if there are none, or if all are to be turned and nothing else is
   // amiss, since then all signs may be turned instead.
@@ -120,7 +125,8 @@ class Mesh : public std::enable_shared_from_this<Mesh> {
                                         std::shared_ptr<const Array<int32_t>> originals);
   std::shared_ptr<Mesh> refit(const double* vertices) const;
   void fit(const double* vertices);
-  void make_upright(const double* vertices, const Mesh* before);
+  int weight_of(int32_t part) const { return topology_->solid[part] != 0 ? solid_weight_ : 1; }
+  std::shared_ptr<const Mesh> make_upright(const double* vertices) const;
 
   Report report_{};
   std::shared_ptr<const Array<int32_t>> faces_;  // Faces as given to `assemble`.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -23,34 +22,11 @@ from lumigrad.server.core.record import StageTimes
 from lumigrad.server.core.turns import Turns
 from lumigrad.server.device.memory import Cost, DeviceMemory
 from lumigrad.server.scenes.building import Build
-from lumigrad.server.scenes.mesh import build_bytes
 from lumigrad.server.scenes.world import Shown, WorldContent, WorldKind
-from lumigrad.v1 import scene_pb2, tensor_pb2
+from lumigrad.v1 import scene_pb2
 
 MIB = 1 << 20
 SECONDS = 20.0
-
-
-# Prints the most memory that a process takes for a torus within some boxes without lids, whose faces look inwards.
-BUILD = """
-import numpy as np
-import torch
-from lumigrad.kernels.meshes import Mesh
-from support.meshes import shapes
-
-def peak():
-    with open("/proc/self/status") as status:
-        return next(1024 * int(line.split()[1]) for line in status if line.startswith("VmHWM"))
-
-room = shapes.turned_inside_out(shapes.open_box())
-rooms = [shapes.scaled(room, 4 + 0.1 * k) for k in range(WALLS)]
-mesh = shapes.join(shapes.torus(600, 200), *rooms)
-vertices, faces = torch.from_numpy(mesh.vertices.astype(np.float32)), torch.from_numpy(mesh.faces)
-Mesh.build(torch.eye(3), torch.tensor([[0, 1, 2]]))
-before = peak()
-Mesh.build(vertices, faces).prepare("auto")
-print(len(vertices), len(faces), peak() - before)
-"""
 
 
 class Owner:
@@ -108,6 +84,29 @@ def test_what_was_built_counts_until_the_device_has_it(memory: DeviceMemory, ten
     build.end()
     assert memory.free_bytes == 512 * MIB
     assert times.milliseconds["kernel.build"] >= 0
+
+
+def test_a_build_that_needs_more_counts_that_too(memory: DeviceMemory, tenants: Callable[[str], Any]) -> None:
+    def work(more: int) -> int:
+        build.add(more)
+        return memory.free_bytes // MIB
+
+    build = Build(tenants("a"), Owner())
+    assert build.run(lambda: work(200 * MIB), 300 * MIB) == 12
+    build.end()
+    assert memory.free_bytes == 512 * MIB
+    build = Build(tenants("a"), Owner())
+    with pytest.raises(DeviceMemoryError):
+        build.run(lambda: work(213 * MIB), 300 * MIB)
+    assert memory.free_bytes == 512 * MIB
+
+
+@pytest.mark.parametrize("kind", ["plain", "turned", "in a room"])
+def test_meshes_take_no_more_than_is_counted(kind: str) -> None:
+    command = [sys.executable, "-m", "support.meshes.build_memory", kind]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
+    taken, counted = map(float, done.stdout.split())
+    assert 0.5 * counted < taken <= counted
 
 
 def test_a_build_waits_for_its_tenants_other_build_and_not_for_those_of_others(tenants: Callable[[str], Any]) -> None:
@@ -210,16 +209,3 @@ def test_poses_of_an_update_are_set_on_the_thread_of_its_call(monkeypatch: pytes
     assert [instance.pose[1] for instance in changed.instances] == [float(index) for index in range(count)]
     assert [instance.enabled for instance in changed.instances].index(False) == 3
     assert content.world().instances[1].pose[0] == 2.0
-
-
-@pytest.mark.parametrize("walls", [0, 3])
-def test_builds_of_meshes_take_no_more_memory_than_is_counted(walls: int) -> None:
-    """Faces with several walls around them count three times, and a second mesh with these is stored."""
-    program = BUILD.replace("WALLS", str(walls))
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    printed = subprocess.check_output([sys.executable, "-c", program], env=environment, text=True)
-    vertices, faces, taken = map(int, printed.split())
-    tensors = {name: tensor_pb2.Tensor(shape=[count, 3]) for name, count in (("vertices", vertices), ("faces", faces))}
-    counted = build_bytes(tensors, None)
-    assert taken < counted
-    assert walls == 0 or counted < 2 * taken

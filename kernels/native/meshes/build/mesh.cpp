@@ -143,7 +143,6 @@ std::shared_ptr<const Mesh> Mesh::build(const double* vertices, int64_t count, c
                                         int64_t face_count) {
   auto mesh = assemble(vertices, count, faces, face_count, nullptr);
   mesh->rebuilt_ = false;
-  mesh->make_upright(vertices, nullptr);
   return mesh;
 }
 
@@ -176,20 +175,28 @@ std::shared_ptr<Mesh> Mesh::refit(const double* vertices) const {
 
 std::shared_ptr<const Mesh> Mesh::moved(const double* vertices) const {
   auto mesh = refit(vertices);
-  mesh->make_upright(vertices, this);
+  mesh->upright_ = nullptr;
   return mesh;
 }
 
-void Mesh::make_upright(const double* vertices, const Mesh* before) {
-  upright_ = nullptr;
+int64_t Mesh::upright_faces() const {
   const Report& r = report_;
   const bool turns = r.turned_components > 0 && !(r.simple() && r.turned_components == r.components);
-  if (!turns && solid_weight_ == 1) return;
+  if (!turns && solid_weight_ == 1) return 0;
+  int64_t count = 0;
+  for (int64_t slot = 0; slot < topology_->faces(); ++slot) count += weight_of(topology_->part_of(slot));
+  return count;
+}
+
+std::shared_ptr<const Mesh> Mesh::with_upright(const double* vertices, const Mesh* before) const {
+  auto mesh = std::make_shared<Mesh>(*this);
   const bool is_same = before != nullptr && before->turned_ == turned_ && before->solid_weight_ == solid_weight_;
-  if (!rebuilt_ && is_same && before->upright_ != nullptr) {
-    upright_ = before->upright_->refit(vertices);
-    return;
-  }
+  const bool fits = !rebuilt_ && is_same && before->upright_ != nullptr;
+  mesh->upright_ = fits ? before->upright_->refit(vertices) : make_upright(vertices);
+  return mesh;
+}
+
+std::shared_ptr<const Mesh> Mesh::make_upright(const double* vertices) const {
   std::vector<int32_t> faces, originals;
   faces.reserve(static_cast<std::size_t>(3 * solid_weight_ * topology_->faces()));
   originals.reserve(static_cast<std::size_t>(solid_weight_ * topology_->faces()));
@@ -197,14 +204,14 @@ void Mesh::make_upright(const double* vertices, const Mesh* before) {
     const int32_t part = topology_->part_of(slot), number = topology_->numbers[slot];
     const int32_t* face = faces_->data() + 3ll * number;
     const bool turned = !turned_.empty() && turned_[part] != 0;
-    for (int i = 0; i < (topology_->solid[part] != 0 ? solid_weight_ : 1); ++i) {
+    for (int i = 0; i < weight_of(part); ++i) {
       faces.insert(faces.end(), {face[0], face[turned ? 2 : 1], face[turned ? 1 : 2]});
       originals.push_back(number);
     }
   }
   const auto count = static_cast<int64_t>(originals.size());
-  upright_ = assemble(vertices, r.vertices, faces.data(), count,
-                      std::make_shared<const Array<int32_t>>(copy_of(originals.data(), count)));
+  return assemble(vertices, report_.vertices, faces.data(), count,
+                  std::make_shared<const Array<int32_t>>(copy_of(originals.data(), count)));
 }
 
 std::shared_ptr<const Mesh> Mesh::upright() const { return upright_ != nullptr ? upright_ : shared_from_this(); }

@@ -72,7 +72,7 @@ class LevelPages:
         """Let go of what was found, and of the file."""
         self._found.clear()
         self._file = None
-        self._forget_deleted()
+        self.forget_deleted()
 
     def _missing(self, places: Sequence[Place]) -> list[Place]:
         """The first places of which the rows are not in memory: so many that one read takes little time."""
@@ -110,7 +110,7 @@ class LevelPages:
         pages = with_tensors(lambda: [upload(array, dtypes.FLOAT32) for array in arrays], runtime, None)
         for place, page in zip(places, pages, strict=True):
             runtime.pages.keep_page(self._scene_id, *place, page)
-        self._forget_deleted()
+        self.forget_deleted()
         return dict(zip(places, pages, strict=True))
 
     def _rows_in(self, file: PayloadFile, place: Place, allocate: Allocate) -> Array:
@@ -119,7 +119,7 @@ class LevelPages:
             raise DamagedError(f"level {place[1]} of page {place[0]} is not what was written")
         return np.frombuffer(raw, np.float32)
 
-    def _forget_deleted(self) -> None:
+    def forget_deleted(self) -> None:
         """Remove what was kept of a scene since it was deleted, which nobody would find again."""
         spool = self._runtime.spool
         if spool is None or not spool.touch(self._scene_id):

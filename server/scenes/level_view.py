@@ -71,25 +71,29 @@ class LevelView:
             BusyError: The pages that are seen are too many, however coarse they are drawn.
             DeadlineError, CancelledError: The call has ended.
         """
-        detail = self._detail
         try:
-            levels = self._available()
-            view = replace(self.cut, levels=np.where(levels >= 0, levels, self._wanted))
-            occlusion = Occlusion(view, levels >= 0, spec, plan, self._runtime, self._call, self._gathered, self.drawn)
-            seen = np.where(occlusion.hidden(detail.most_rows), NONE, self._wanted).astype(np.int8)
-            self._wanted = fitted(self._table, seen, plan.cameras, detail)
-            # Pages that have arrived meanwhile may be finer, and hide less, than those that were drawn.
-            is_same = np.array_equal(self._wanted, seen)
-            levels = np.where(seen >= 0, levels, NONE).astype(np.int8) if is_same else self._available()
+            self.cut = self._chosen(spec, plan)
         except BaseException:
             self._pages.close()
             raise
+        # The call may end before `gather`.
+        self._call.on_end(self._pages.forget_deleted)
+        return self.cut
+
+    def _chosen(self, spec: render_pb2.RenderSpec, plan: GaussianPlan) -> Cut:
+        detail, levels = self._detail, self._available()
+        view = replace(self.cut, levels=np.where(levels >= 0, levels, self._wanted))
+        occlusion = Occlusion(view, levels >= 0, spec, plan, self._runtime, self._call, self._gathered, self.drawn)
+        seen = np.where(occlusion.hidden(detail.most_rows), NONE, self._wanted).astype(np.int8)
+        self._wanted = fitted(self._table, seen, plan.cameras, detail)
+        # Pages that have arrived meanwhile may be finer, and hide less, than those that were drawn.
+        is_same = np.array_equal(self._wanted, seen)
+        levels = np.where(seen >= 0, levels, NONE).astype(np.int8) if is_same else self._available()
         rows = rows_of(self._table, self._wanted)
         if rows > detail.most_rows:
             what = f"the pages in view have {rows} Gaussians at their coarsest, of which {detail.most_rows}"
             raise BusyError(f"{what} may be drawn (max_gaussians, --scene-mib)", None)
-        self.cut = Cut(self._table, levels, self._report(levels))
-        return self.cut
+        return Cut(self._table, levels, self._report(levels))
 
     def receive(self, _: PayloadReader) -> None:
         """Take nothing from the payload: rows come from pages."""
@@ -107,6 +111,7 @@ class LevelView:
             self._rows = self._gathered(self.cut)
         finally:
             self._pages.close()
+            self._call.off_end(self._pages.forget_deleted)
 
     def load(self) -> CloudContent:
         """The cloud, on the device."""

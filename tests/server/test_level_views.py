@@ -1,0 +1,72 @@
+"""Views of scenes with levels that never come to draw what they have found."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lumigrad.server.core.metrics import Metrics
+from lumigrad.server.device.memory import Budget
+from lumigrad.server.engines.levels import LevelTable
+from lumigrad.server.scenes import level_view
+from lumigrad.server.scenes.level_view import LevelView
+from lumigrad.server.storage.page_pool import PagePool
+from lumigrad.v1 import render_pb2
+from support.workers.held_device import StandInCall
+
+SCENE = "a-scene"
+TABLE = LevelTable(
+    bounds=np.float32([[[[-1, -1, 4], [1, 1, 6]]]]),
+    counts=np.array([[1]]),
+    errors=np.zeros((1, 1), np.float32),
+    digests=np.zeros((1, 1, 32), np.uint8),
+    sh_degree=0,
+    table_bytes=0,
+)
+
+
+class Deleting:
+    """A search for hidden pages during which the scene is deleted, after its first cut was kept."""
+
+    def __init__(self, pool: PagePool, spool: SimpleNamespace) -> None:
+        self._pool, self._spool = pool, spool
+
+    def __call__(self, cut: Any, *_: Any) -> Deleting:
+        self._cut = cut
+        return self
+
+    def hidden(self, most_rows: int) -> Any:
+        self._spool.touch = lambda scene_id: False
+        self._pool.forget(SCENE)
+        self._pool.cut(SCENE, self._cut, torch.device("cpu"))
+        return np.zeros(1, bool)
+
+
+@pytest.mark.parametrize("most_rows", [1, 0])
+def test_a_view_that_is_never_gathered_leaves_nothing_of_a_deleted_scene(
+    monkeypatch: pytest.MonkeyPatch, most_rows: int
+) -> None:
+    pool, call = PagePool(1 << 20, Budget(1 << 20), Metrics()), StandInCall()
+    spool = SimpleNamespace(touch=lambda scene_id: True)
+    scene: Any = SimpleNamespace(scene_id=SCENE, reference=None, content=SimpleNamespace(table=TABLE))
+    monkeypatch.setattr(level_view, "LevelsContent", SimpleNamespace)
+    monkeypatch.setattr(level_view, "_check", lambda *_: None)
+    monkeypatch.setattr(level_view, "Occlusion", Deleting(pool, spool))
+    monkeypatch.setattr(level_view, "gaussian_cameras", lambda *_: [])
+    monkeypatch.setattr(level_view, "chosen", lambda *_: (np.zeros(1, np.int8), np.zeros((1, 1))))
+    runtime: Any = SimpleNamespace(pages=pool, spool=spool, limits=None)
+    spec = render_pb2.RenderSpec()
+    spec.gaussians.max_gaussians = most_rows
+    view = LevelView(scene, spec, runtime, call, "spec")  # type: ignore[arg-type]
+    if most_rows:
+        view.choose(spec, SimpleNamespace(cameras=[]))  # type: ignore[arg-type]
+        assert pool.bytes > 0
+        call.cancel()
+    else:
+        with pytest.raises(level_view.BusyError):
+            view.choose(spec, SimpleNamespace(cameras=[]))  # type: ignore[arg-type]
+    assert pool.bytes == 0

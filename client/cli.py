@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from lumigrad.client.shell import exits
 from lumigrad.client.shell.catalog import found_commands, loaded, missing, parsers_of
-from lumigrad.client.shell.exits import DEBUG_VARIABLE, error_message, naming, told_warnings
+from lumigrad.client.shell.exits import DEBUG_VARIABLE, error_message, naming, terminable, told_warnings
 from lumigrad.client.shell.parser import meant
 
 
@@ -41,7 +41,7 @@ def _run(argv: Sequence[str], options: dict[str, str]) -> int:
     command = commands[arguments.command]
     assert command is not None
     try:
-        with told_warnings():
+        with told_warnings(), terminable():
             code = command.run(arguments)
     except ModuleNotFoundError as error:
         raise missing(entry, error) from error

@@ -6,12 +6,14 @@ import dataclasses
 import json
 import math
 import os
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
+from types import FrameType, MappingProxyType
 from typing import Any, TextIO
 
 from lumigrad.client.errors import (
@@ -118,6 +120,30 @@ def told_warnings() -> Iterator[None]:
         warnings.showwarning = usual
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a command as Ctrl-C does, so that no unfinished file is left behind."""
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Has the first SIGTERM raise Terminated; a second one ends the process at once. In the main thread only."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        # Workers have handlers of their own.
+        if signal.getsignal(signal.SIGTERM) is end:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def json_text(value: Any) -> str:
     """A result as JSON; NaN and infinity become null."""
     return json.dumps(_plain(value), allow_nan=False)
@@ -142,8 +168,9 @@ REFUSED = 5
 BUSY = 6
 TIMED_OUT = 7
 INTERRUPTED = 130
-# The shell's code for a process that the signal ended.
+# The shell's codes for processes that these signals ended.
 CLOSED_PIPE = 141
+TERMINATED = 143
 
 MEANINGS = {
     OK: "done",
@@ -156,6 +183,7 @@ MEANINGS = {
     TIMED_OUT: "no answer within the time-out",
     INTERRUPTED: "ended by Ctrl-C; `view` and a `fit` that has written its scene exit with 0",
     CLOSED_PIPE: "the reader of the output has closed it",
+    TERMINATED: "ended by SIGTERM",
 }
 
 _BY_KIND: tuple[tuple[type[BaseException], int], ...] = (
@@ -163,6 +191,7 @@ _BY_KIND: tuple[tuple[type[BaseException], int], ...] = (
     (Unauthenticated, REFUSED),
     (ResourceExhausted, BUSY),
     (DeadlineExceeded, TIMED_OUT),
+    (Terminated, TERMINATED),
     (KeyboardInterrupt, INTERRUPTED),
     (BrokenPipeError, CLOSED_PIPE),
 )

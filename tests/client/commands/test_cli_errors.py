@@ -157,7 +157,7 @@ def test_what_is_said(line, folder, transcript, capsys, monkeypatch, request):
 
 def test_every_exit_status_has_a_line():
     seen = {int(re.search(r"\[(\d+)\]$", said)[1]) for said in BLOCKS.values()}
-    assert {*exits.MEANINGS} - seen <= {exits.NOT_SO, exits.BUSY, exits.INTERRUPTED}
+    assert {*exits.MEANINGS} - seen <= {exits.NOT_SO, exits.BUSY, exits.INTERRUPTED, exits.TERMINATED}
 
 
 def test_a_full_worker_has_a_status_of_its_own():

@@ -22,7 +22,9 @@ from lumigrad.client.datasets import Capture, Points, View
 from lumigrad.client.formats.save import WRITABLE
 from lumigrad.client.formats.scene_view import SceneView
 from lumigrad.client.pictures import write_depth, write_image
+from lumigrad.client.shell import exits
 from lumigrad.client.video import VideoWriter
+from support.workers.slow_render import wait_until
 from support.workers.worker import LUMIGRAD
 
 COUNT, LIMIT = 4000, 2000
@@ -178,6 +180,20 @@ def test_an_interrupt_leaves_the_old_file(tmp_path: Path) -> None:
         new.write_text("half")
         raise KeyboardInterrupt
     assert contents(tmp_path) == {"scene.txt": b"before"}
+
+
+def test_sigterm_removes_what_is_unfinished(tmp_path: Path) -> None:
+    command = [LUMIGRAD, "sample", "city", "city.ply", "--count", "100000000"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_until(lambda: any(path.stat().st_size for path in tmp_path.iterdir()), "a part of the file")
+        process.terminate()
+        assert process.wait(60) == exits.TERMINATED
+    finally:
+        process.kill()
+    assert process.stderr is not None
+    assert "Traceback" not in process.stderr.read()
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_interrupted_video_is_kept_if_it_is_new(tmp_path: Path) -> None:

@@ -120,12 +120,17 @@ def fractions(*columns: npt.NDArray[Any]) -> Float32:
     """Returns columns that belong together as [N, K], scaled so that the largest possible value is 1.
 
     That of integers is 255, also where their type has more bits but no value uses them, else 65,535, or that of the
-    type. Floats are unchanged, unless they are levels of 8 bits: whole numbers up to 255, some of them beyond 16.
+    type. Of signed integers with 8 bits it is 127; negative ones are levels from 128 on, as programs without unsigned
+    types write them. Floats are unchanged, unless they are levels of 8 bits: whole numbers up to 255, some of them
+    beyond 16.
     """
     values = np.stack(columns, axis=1)
+    if values.dtype == np.int8 and values.min(initial=0) < 0:
+        values = values.view(np.uint8)
     most = float(values.max(initial=0))
     if values.dtype.kind in "iu":
-        largest = next((bits for bits in _LEVELS if most <= bits), np.iinfo(values.dtype).max)
+        limit = np.iinfo(values.dtype).max
+        largest = next((bits for bits in _LEVELS if most <= bits <= limit), limit)
     else:
         is_level = _LEAST_LEVEL < most <= _LEVELS[0] and bool((values == np.floor(values)).all())
         largest = _LEVELS[0] if is_level else 1

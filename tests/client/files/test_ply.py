@@ -70,6 +70,14 @@ def test_levels_in_wide_types_are_neither_black_nor_too_bright(kind: str, levels
     np.testing.assert_allclose(Points.load(path).colors, expected, atol=1e-7)
 
 
+@pytest.mark.parametrize(("level", "expected"), [(127, 1.0), (64, 64 / 127), (-1, 1.0), (-128, 128 / 255)])
+def test_signed_levels_are_not_below_black(level: int, expected: float, tmp_path: Path) -> None:
+    white = 127 if level > 0 else -1
+    properties = [*XYZ, *(f"char {name}" for name in "rgb")]
+    path = write(tmp_path / "signed.ply", properties, [f"0 0 0 {white} 0 0", f"1 0 0 0 {level} 0"])
+    np.testing.assert_allclose(Spheres.load(path).colors, [[1, 0, 0], [0, expected, 0]], atol=1e-7)
+
+
 @pytest.mark.parametrize("names", [("r", "g", "b"), ("diffuse_red", "diffuse_green", "diffuse_blue")])
 def test_colors_of_points_have_the_names_that_those_of_spheres_have(names: tuple[str, ...], tmp_path: Path) -> None:
     path = write(tmp_path / "names.ply", [*XYZ, *(f"uchar {name}" for name in names)], ["0 0 0 255 0 51"])

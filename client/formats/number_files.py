@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,21 @@ import numpy.typing as npt
 
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.formats.source import shortened
 
 NUMBER_SUFFIXES = (".npy", ".npz", ".csv", ".txt")
 
 
-def read_numbers(name: str, path: str | PathLike[str], preferred: str) -> Float64:
+def read_numbers(name: str, path: str | PathLike[str], preferred: str, places: Mapping[str, int]) -> Float64:
     """Reads the numbers of a file as float64, in their shape in the file.
 
     Args:
         name: name of the argument, for errors.
         path: .npy; .npz, from which the array `preferred` or the only one is read; .csv or .txt with numbers separated
-            by commas, semicolons or blanks. A first line of names and comments after # are skipped.
+            by commas, semicolons or blanks. Comments after # are skipped.
         preferred: name of the array in an .npz file.
+        places: number of each column by its names in a first line of text, in small letters; columns come in this order
+            if the file names them. Other names say nothing, but not beside these.
 
     Raises:
         InvalidArgument: another kind of file, or one that is damaged.
@@ -33,7 +37,7 @@ def read_numbers(name: str, path: str | PathLike[str], preferred: str) -> Float6
     if suffix not in NUMBER_SUFFIXES:
         raise InvalidArgument.of(name, f"expected a file that ends in {_either()}, got {fspath(path)}")
     try:
-        array = _text(path) if suffix in (".csv", ".txt") else _binary(path, preferred)
+        array = _text(path, places) if suffix in (".csv", ".txt") else _binary(path, preferred)
     except (ValueError, EOFError, KeyError, BadZipFile) as error:
         reason = " ".join(str(error).split())
         raise InvalidArgument.of(name, f"{fspath(path)}: expected numbers: {reason}") from error
@@ -57,18 +61,42 @@ def _binary(path: Path, preferred: str) -> npt.NDArray[Any]:
         return np.asarray(loaded[preferred if preferred in names else names[0]])
 
 
-def _text(path: Path) -> Float64:
-    text = path.read_text(encoding="utf-8-sig")
-    lines = [line.partition("#")[0].replace(";", " ").replace(",", " ") for line in text.splitlines()]
-    rows = [line.split() for line in lines if line.strip()]
+def _text(path: Path, places: Mapping[str, int]) -> Float64:
+    lines = [line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
+    rows = [_fields(line) for line in lines if line]
+    names: list[str] = []
     # Names of columns; a mistyped first row has other numbers.
     if rows and not any(map(_is_number, rows[0])):
-        rows = rows[1:]
+        names, rows = [name.strip("\"' ").lower() for name in rows[0]], rows[1:]
     if not rows:
         raise ValueError("at least one line of them, got none")
     if len({len(row) for row in rows}) > 1:
         raise ValueError(f"lines of equal length, got {min(map(len, rows))} to {max(map(len, rows))} in a line")
-    return np.array(rows, np.float64)
+    numbers = np.array(rows, np.float64)
+    if not any(name in places for name in names):
+        return numbers
+    if len(names) != numbers.shape[1]:
+        raise ValueError(f"a name for each column, got {', '.join(names)} for {numbers.shape[1]} columns")
+    return numbers[:, _order(names, places)]
+
+
+def _fields(line: str) -> list[str]:
+    """The fields of a line between semicolons, commas or blanks."""
+    separator = next((mark for mark in ";," if mark in line), None)
+    fields = [field.strip() for field in line.removesuffix(separator or "").split(separator)]
+    words = [word for field in fields for word in field.replace(",", " ").split()]
+    if len(words) > len(fields) and any(map(_is_number, words)):
+        # Commas may be decimal points.
+        raise ValueError(f"numbers with decimal points and one kind of separator, got {shortened(line, 60)!r}")
+    return fields
+
+
+def _order(names: Sequence[str], places: Mapping[str, int]) -> list[int]:
+    """The columns of a file in the order of `places`."""
+    found = [places.get(name, -1) for name in names]
+    if sorted(found) != list(range(len(found))):
+        raise ValueError(f"the columns {', '.join(places)} alone, got {', '.join(map(repr, names))}")
+    return sorted(range(len(found)), key=found.__getitem__)
 
 
 def _is_number(word: str) -> bool:

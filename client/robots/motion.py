@@ -15,6 +15,9 @@ from lumigrad.client.formats.number_files import NUMBER_SUFFIXES, read_numbers
 from lumigrad.client.robots import Robot
 from lumigrad.client.values.rotations import IDENTITY
 
+# Columns of spheres by their names.
+_PLACES = {"x": 0, "y": 1, "z": 2, "r": 3, "radius": 3}
+
 
 @dataclass(frozen=True, eq=False)
 class Motion:
@@ -81,8 +84,8 @@ class Motion:
         """Reads points, spheres, or a robot's spheres.
 
         Args:
-            path: numbers as in `of_numbers` (.npy, .npz with an array "spheres", .csv, .txt), or a robot's spheres in
-                cuRobo's YAML layout, which need a URDF.
+            path: numbers as in `of_numbers` (.npy, .npz with an array "spheres", .csv, .txt, whose first line may name
+                the columns x, y, z, r), or a robot's spheres in cuRobo's YAML layout, which need a URDF.
             urdf: URDF file of the robot.
             joints: as for `joint_values`.
             base: pose of the robot's base in the world: [7] x y z (metres) and the quaternion w x y z; or [3], [4, 4].
@@ -94,7 +97,7 @@ class Motion:
             for name, given in (("urdf", urdf), ("joints", joints)):
                 if given is not None:
                     raise InvalidArgument.of(name, f"expected with spheres of a robot (.yml), not with {path}")
-            return Motion.of_numbers(read_numbers("spheres", path, "spheres"), radius=radius, scale=scale)
+            return Motion.of_numbers(read_numbers("spheres", path, "spheres", _PLACES), radius=radius, scale=scale)
         if path.suffix.lower() not in (".yml", ".yaml"):
             known = ", ".join((".yml", *NUMBER_SUFFIXES))
             raise InvalidArgument.of("spheres", f"expected a file that ends in one of {known}, got {path}")
@@ -109,10 +112,12 @@ def joint_values(robot: Robot, joints: Any = None) -> Float64:
     Args:
         robot: the robot.
         joints: [dof] joint values or [T, dof] along a trajectory, radians and metres, or a file of them, in .npz the
-            array "joints"; None: `Robot.rest`.
+            array "joints", in text with a first line of the joints' names in any order, or with none; None:
+            `Robot.rest`.
     """
     if isinstance(joints, (str, PathLike)):
-        joints = read_numbers("joints", joints, "joints")
+        places = {name.lower(): place for place, name in enumerate(robot.joint_names)}
+        joints = read_numbers("joints", joints, "joints", places)
     q = robot.rest if joints is None else np.asarray(joints, np.float64)
     if q.ndim not in (1, 2) or q.shape[-1] != robot.dof or not len(q):
         expected = f"[{robot.dof}] or [T, {robot.dof}] ({', '.join(robot.joint_names)})"

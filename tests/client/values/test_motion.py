@@ -43,6 +43,8 @@ def test_the_same_numbers_in_every_kind_of_file(tmp_path: Path, lead: tuple[int,
         ("c.csv", "\n".join("; ".join(map(str, row)) for row in SPHERES)),
         # A spreadsheet's "CSV UTF-8": its mark made the first row one of names.
         ("d.csv", "\ufeff" + "\n".join(",".join(map(str, row)) for row in SPHERES)),
+        ("e.csv", "'R';\"X\";Z;Y\n" + "\n".join("; ".join(map(str, row[[3, 0, 2, 1]])) for row in SPHERES)),
+        ("f.txt", "a title, or names that say nothing\n" + "\n".join(",".join(map(str, row)) + "," for row in SPHERES)),
     ],
 )
 def test_text_is_read_with_or_without_names(tmp_path: Path, name: str, text: str):
@@ -62,6 +64,11 @@ def test_a_robot_moves_along_joint_values(tmp_path: Path):
     moving = Motion.load(tmp_path / "zoo.yml", urdf=urdf, joints=tmp_path / "q.npy")
     assert moving.names == ("hand", "flag", "flag") and moving.is_trajectory
     np.testing.assert_array_equal(moving.spheres, robot.spheres(q))
+    order = [2, 0, 3, 1]
+    rows = [[robot.joint_names[k] for k in order], *q[:, order].tolist()]
+    (tmp_path / "q.csv").write_text("\n".join(",".join(map(str, row)) for row in rows))
+    named = Motion.load(tmp_path / "zoo.yml", urdf=urdf, joints=tmp_path / "q.csv")
+    np.testing.assert_array_equal(named.spheres, moving.spheres)
     still = Motion.load(tmp_path / "zoo.yml", urdf=urdf, joints=q[2], base=(1, 2, 3, 1, 0, 0, 0))
     np.testing.assert_allclose(still.spheres[0, :, :3], robot.spheres(q[2])[:, :3] + [1, 2, 3])
     resting = Motion.load(tmp_path / "zoo.yml", urdf=urdf)
@@ -94,6 +101,13 @@ def written(folder: Path, name: str, content: object) -> Path:
         ("a.csv", b"O.1,2,3\n4,5,6\n", r"a.csv: expected numbers: could not convert string to float: 'O.1'"),
         ("a.csv", b"1,2,3\n4,5\n", r"a.csv: expected numbers: lines of equal length, got 2 to 3 in a line"),
         ("a.txt", b"1 2 3\n4 five 6\n", r"a.txt: expected numbers: could not convert"),
+        # Without a look at names, an index and an intensity were a place and a radius.
+        ("a.csv", b",x,y,z\n0,1,2,3\n1,4,5,6\n", r"the columns x, y, z, r, radius alone, got '', 'x', 'y', 'z'"),
+        ("a.csv", b"x,y,z,intensity\n1,2,3,4\n", r"the columns x, y, z, r, radius alone, got .*'intensity'"),
+        ("a.csv", b"x,y,z\n1,2,3,4\n", r"a name for each column, got x, y, z for 4 columns"),
+        ("a.csv", b"1,2,,3,4\n5,6,,7,8\n", r"could not convert string to float: ''"),
+        ("a.csv", b"0,5;1,5\n", r"numbers with decimal points and one kind of separator, got '0,5;1,5'"),
+        ("a.txt", b"0,5 1,5\n", r"numbers with decimal points and one kind of separator, got '0,5 1,5'"),
     ],
 )
 def test_what_holds_no_spheres_is_refused(tmp_path: Path, name: str, content: object, said: str):

@@ -47,7 +47,9 @@ class LevelView:
         self._runtime, self._call = runtime, call
         self.reference = scene.reference
         self._pages = LevelPages(scene.scene_id, table, runtime)
+        # The rows that are drawn, and those for which there is room until `drawn`.
         self._rows: CutRows | None = None
+        self._gathering: CutRows | None = None
         _check(spec, runtime.limits, field)
         settings = spec.gaussians
         self._waits = not settings.HasField("wait") or settings.wait
@@ -130,7 +132,8 @@ class LevelView:
 
     def drawn(self) -> None:
         """Give back the room that `gather` has waited for; does nothing the second time."""
-        if self._runtime.pages.end_drawing(self):
+        rows, self._gathering = self._gathering, None
+        if self._runtime.pages.end_drawing(self, rows):
             self._call.off_end(self.drawn)
 
     def _available(self) -> Levels:
@@ -170,6 +173,7 @@ class LevelView:
         runtime, call = self._runtime, self._call
         rows = with_tensors(lambda: runtime.pages.cut(self._scene_id, cut, runtime.transfer.device), runtime, call)
         places = list(zip(cut.pages.tolist(), cut.levels[cut.pages].tolist(), strict=True))
+        self._gathering = rows
         with held(rows.lock, call), call.times.stage("pages"):
             while not rows.is_complete:
                 call.check()

@@ -138,6 +138,11 @@ class LruCache(Generic[V]):
         self._entries.move_to_end(name)
         return entry.value
 
+    def drop_next(self, name: str) -> None:
+        """Make a value the first to be evicted, until it is used again; does nothing if it is not stored."""
+        if name in self._entries:
+            self._entries.move_to_end(name, last=False)
+
     def peek(self, name: str) -> V | None:
         """Look up a value, hidden ones included, without marking it as used."""
         entry: _Entry[Any] | None = self._entries.get(name) or self._hidden.get(name)

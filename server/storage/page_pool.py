@@ -31,12 +31,14 @@ class CutRows:
     """The rows of a cut in one piece on the device, which a call copies from pages; another may go on with it.
 
     Attributes:
+        name: Its name in the pool.
         tensors: By the names of a cloud's.
         filled: The number of pages that are complete.
         lock: Held by the call that fills it.
     """
 
-    def __init__(self, cut: Cut, device: torch.device) -> None:
+    def __init__(self, name: str, cut: Cut, device: torch.device) -> None:
+        self.name = name
         self.tensors: Tensors = {name: empty(shape, torch.float32, device) for name, shape in cut.shapes.items()}
         self.filled = 0
         self.lock = threading.Lock()
@@ -64,7 +66,10 @@ class CutRows:
 
 
 class PagePool(LruStore[torch.Tensor | CutRows]):
-    """Pages and cuts of one tenant by name. They share the memory of stored scenes, and count towards its budget."""
+    """Pages and cuts of one tenant by name. They share the memory of stored scenes, and count towards its budget.
+
+    A cut is for one view alone, and can be copied from pages again: once it is drawn, it is evicted before all pages.
+    """
 
     # Neither is a scene.
     count = 0
@@ -103,8 +108,11 @@ class PagePool(LruStore[torch.Tensor | CutRows]):
     def _has_room(self, nbytes: int) -> bool:
         return not self._drawn or sum(self._drawn.values()) + nbytes <= self._limit_bytes
 
-    def end_drawing(self, drawer: Hashable) -> bool:
-        """Give back the room of a cut; False if that was done before."""
+    def end_drawing(self, drawer: Hashable, rows: CutRows | None = None) -> bool:
+        """Give back the room of a cut, and its rows if it has any yet; False if that was done before."""
+        if rows is not None:
+            with self._lock:
+                self._cache.drop_next(rows.name)
         with self._changed:
             self._changed.notify_all()
             return self._drawn.pop(drawer, None) is not None
@@ -127,7 +135,7 @@ class PagePool(LruStore[torch.Tensor | CutRows]):
             found = self._cache.get(name)
         if isinstance(found, CutRows):
             return found
-        rows = CutRows(cut, device)
+        rows = CutRows(name, cut, device)
         self._keep(name, rows, rows.bytes)
         return rows
 

@@ -176,3 +176,24 @@ def test_pages_make_room_for_each_other_and_come_back(tmp_path: Path) -> None:
         again = [client.render(scene, view, max_error_px=1e-6).color for view in views]
         assert np.array_equal(first, again)
         assert client.get(whole.scene_id).kind == "gaussians"
+
+
+def test_a_camera_that_moves_leaves_pages_in_memory(disk: HeldDisk, tmp_path: Path) -> None:
+    """Copies for views that are over, and for their searches for hidden pages, are evicted before pages."""
+    options = ("--max-payload-mib", "1", "--scene-mib", "1")
+    levels = city(8, page_rows=64)
+    path = [
+        Camera.look_at((x, -24, 0.1), (x, 0, 0), (0, 0, 1), width=24, height=16, fov_degrees=40)
+        for x in np.linspace(-14, 14, 12)
+    ]
+    with (
+        spooling(tmp_path, *options, supervised=False, environment=disk.environment) as process,
+        Client(process.target) as client,
+    ):
+        scene = client.put(levels)
+        seen = [client.render(scene, camera, max_error_px=1e-6).levels for camera in path]
+        assert process.metric("lumigrad_evictions_total", store="pages") > 0
+        with disk.hold_reads():
+            again = [client.render(scene, camera, max_error_px=1e-6, wait=False).levels for camera in path]
+        assert [late.counts for late in again] == [first.counts for first in seen]
+        assert len({sum(first.counts) for first in seen}) > 3

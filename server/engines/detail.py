@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import pi, prod, sqrt
+from math import hypot, log, pi, prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -25,24 +25,33 @@ NONE = -1
 _ERROR_PX = 1.0
 _NEAR, _FAR = 0.01, 1e10
 _LEAST_NEAR = 1e-30
-# Bounds contain three standard deviations, and Gaussians are drawn to 3.34 and blurred: the picture that they are
-# culled by is larger on each side, by this part of itself or by the reach of the blur.
-_MARGIN = 1 / 16
-_REACH = 3.34
-_EPS2D = 0.3
+_LEAST_ALPHA = 1e-30
+# Bounds contain so many standard deviations of each Gaussian.
+_BOUND_DEVIATIONS = 3.0
+# The largest standard deviation of a Gaussian of which nothing is lost, as a part of the picture: a picture that is
+# larger by 1/16 on each side shows all of it, unless settings say otherwise.
+_LARGEST = 0.19
+_ALPHA_MIN, _EPS2D = 1 / 255, 0.3
 # The typical distance of a page's content from a camera within the page, as a part of the page's diagonal.
 _INSIDE = 1 / 8
 
 
 @dataclass(frozen=True)
 class Detail:
-    """The settings of a call: errors in pixels that it allows, and how many Gaussians it draws at most."""
+    """The settings of a call: errors in pixels that it allows, and how many Gaussians it draws at most.
+
+    Attributes:
+        deviations: A Gaussian is drawn to so many standard deviations, each of which is larger than in the scene by
+            `factor`, and blurred to the variance `blur`, square pixels.
+    """
 
     error_px: float
     most_rows: int
     near: float
     far: float
-    blur_px: float
+    deviations: float
+    factor: float
+    blur: float
 
     @staticmethod
     def of(settings: gaussians_pb2.GaussianSettings, room_rows: int) -> Detail:
@@ -53,8 +62,25 @@ class Detail:
             min(settings.max_gaussians, room_rows) if given("max_gaussians") else room_rows,
             settings.near if given("near") else _NEAR,
             settings.far if given("far") else _FAR,
-            _REACH * sqrt(max(0.0, settings.eps2d) if given("eps2d") else _EPS2D),
+            _deviations(settings.alpha_min if given("alpha_min") else _ALPHA_MIN),
+            settings.scale_modifier if given("scale_modifier") else 1.0,
+            max(0.0, settings.eps2d) if given("eps2d") else _EPS2D,
         )
+
+    def margin(self, size: int) -> float:
+        """The pixels beyond an edge of a picture, `size` wide, in which bounds may end of Gaussians that reach into it.
+
+        This is the largest distance between what is drawn and what bounds contain, over all standard deviations up to
+        a part of the picture: that of the smallest or of the largest.
+        """
+        largest = _LARGEST * size
+        beyond = self.deviations * hypot(self.factor * largest, sqrt(self.blur)) - _BOUND_DEVIATIONS * largest
+        return max(self.deviations * sqrt(self.blur), beyond)
+
+
+def _deviations(alpha_min: float) -> float:
+    """The standard deviations to which a Gaussian of opacity 1 is drawn; engines refuse values out of range later."""
+    return sqrt(2 * log(1 / min(1.0, max(_LEAST_ALPHA, alpha_min))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,7 +287,7 @@ class _View:
         fx, fy, cx, cy = self._source.intrinsics
         depth = [(np.array([0.0, 0.0, 1.0]), -self._detail.near), (np.array([0.0, 0.0, -1.0]), self._detail.far)]
         for axis, (focal, center, size) in enumerate(((fx, cx, camera.width), (fy, cy, camera.height))):
-            unit, margin = np.eye(3)[axis] * focal, max(_MARGIN * size, self._detail.blur_px)
+            unit, margin = np.eye(3)[axis] * focal, self._detail.margin(size)
             for sign, reach in ((1.0, center + margin), (-1.0, size + margin - center)):
                 if _is_orthographic(camera):
                     depth.append((sign * unit, reach))

@@ -38,6 +38,53 @@ def test_the_blur_of_small_pictures_reaches_beyond_their_edges(eps2d: float | No
     assert not reached(far, [camera], gaussians_pb2.GaussianSettings(**settings))[0]
 
 
+SETTINGS = {
+    "default": {},
+    "weak ones": {"alpha_min": 1e-4},
+    "strong ones": {"alpha_min": 0.1},
+    "blurred": {"eps2d": 9.0},
+    "sharp": {"eps2d": 0.0},
+    "weak and blurred": {"alpha_min": 1e-5, "eps2d": 4.0},
+    "enlarged": {"scale_modifier": 3.0},
+    "reduced": {"scale_modifier": 0.25},
+    "surfels": {"primitive": "surfel"},
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("size", [6, 32])
+def test_gaussians_up_to_a_fifth_of_the_picture_lose_nothing(size: int, name: str) -> None:
+    """An orthographic camera draws ellipses of exactly so many standard deviations; surfels need a pinhole."""
+    random, settings = np.random.default_rng(size), Settings(**SETTINGS[name])
+    shape = {} if settings.surfels else {"model": "orthographic"}
+    camera = Camera.opencv(size, size, size / 2, size / 2, np.eye(3), (0, 0, 0), size, size, **shape)
+    message = gaussians_pb2.GaussianSettings(
+        primitive=gaussians_pb2.PRIMITIVE_SURFEL if settings.surfels else gaussians_pb2.PRIMITIVE_UNSPECIFIED,
+        **{key: value for key, value in SETTINGS[name].items() if key != "primitive"},
+    )
+    drawn = left_out = 0
+    for _ in range(400):
+        place, sigma = (
+            random.uniform(-1, 1, 2) * random.choice([1, 5]),
+            0.19 * random.choice([1e-3, random.uniform(), 1.0]),
+        )
+        one = Gaussians(
+            means=torch.tensor([[*place, 1.0]]).float(),
+            quats=torch.tensor([[1.0, 0.0, 0.0, 0.0]]),
+            scales=torch.tensor([[sigma, sigma, 1e-6]]).float(),
+            opacities=torch.ones(1),
+            colors=torch.ones(1, 3),
+        )
+        reach = 3 * np.array([sigma, sigma, 1e-6])
+        middle = np.array([*place, 1.0])
+        box = np.float32([[middle - reach, middle + reach]])
+        is_drawn = bool(gaussians.forward(one, [camera], settings, outputs=("alpha",)).outputs["alpha"].any())
+        may_be = bool(reached(box, [camera], message)[0])
+        assert may_be or not is_drawn, (place, sigma)
+        drawn, left_out = drawn + is_drawn, left_out + (not may_be)
+    assert min(drawn, left_out) > 20
+
+
 PAGES, LEVELS = 200, 5
 
 

@@ -58,6 +58,12 @@ def require(condition: bool, field: str, limit: str, value: object) -> None:
         raise InvalidArgumentError(field, limit, value)
 
 
+def require_reply(size: int, limits: Limits, field: str, what: str = "", remedy: str = "") -> None:
+    """Raise an InvalidArgumentError for a reply that is too long, of `what`; `remedy` says what makes it shorter."""
+    limit = f"{what}at most {limits.payload_bytes} bytes of reply (the worker's --max-payload-mib{remedy})"
+    require(size <= limits.payload_bytes, field, limit, size)
+
+
 def names_of(kind: EnumTypeWrapper) -> dict[int, str]:
     """The kernels' names of an enum's values: without the enum's name, in small letters. The first is the default."""
     prefix = kind.Name(0).removesuffix("UNSPECIFIED")

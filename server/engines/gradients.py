@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 
 from lumigrad.protos import dtypes
 from lumigrad.protos.dtypes import Array
-from lumigrad.server.core.limits import Limits, require
+from lumigrad.server.core.limits import Limits, require, require_reply
 from lumigrad.server.engines.base import Backward
 from lumigrad.server.engines.detail import Cut
 from lumigrad.server.engines.requests import Plan
@@ -88,21 +88,31 @@ class Wanted:
         """Whether gradients travel as they are computed."""
         return not self.format.sparse and TORCH_DTYPES[self.format.dtype] == torch.float32
 
-    def bytes(self, plan: Plan, limits: Limits) -> int:
-        """The largest size of the reply, checked against the limits."""
-        size = _INDEX_BYTES * plan.count if self.format.sparse else 0
+    def bytes(self, plan: Plan, limits: Limits, rows: int = 0) -> int:
+        """The size of the reply, checked against the limits; if it is sparse, with so many rows."""
+        is_sparse = self.format.sparse
+        size = _INDEX_BYTES * rows if is_sparse else 0
         for name in self.names:
-            dtype = TORCH_DTYPES[self.format.dtype] if name in plan.row_gradients else torch.float32
-            size += dtype.itemsize * plan.gradient_sizes[name]
-        limit = f"gradients of at most {limits.payload_bytes} bytes of reply"
-        require(size <= limits.payload_bytes, "spec.wanted", limit, size)
+            values, dtype = plan.gradient_sizes[name], torch.float32
+            if name in plan.row_gradients:
+                values = values // max(1, plan.count) * rows if is_sparse else values
+                dtype = TORCH_DTYPES[self.format.dtype]
+            size += dtype.itemsize * values
+        remedy = "; fewer Gaussians, " if is_sparse else "; sparse rows, "
+        require_reply(size, limits, "spec.wanted", "gradients of ", f"{remedy}fewer gradients, or 16 bits take less")
         return size
 
 
 def formatted(
-    result: Backward, row_gradients: Collection[str], message: render_pb2.GradientFormat, cut: Cut | None = None
+    result: Backward,
+    row_gradients: Collection[str],
+    message: render_pb2.GradientFormat,
+    reserve_rows: Callable[[int], None],
+    cut: Cut | None = None,
 ) -> Mapping[str, torch.Tensor]:
     """Convert gradients to the requested format; with `sparse` only the touched rows, and "index".
+
+    `reserve_rows` is called with their number before they are gathered, and may refuse it.
 
     Primitives of several scenes are numbered consecutively, those of a cut as in its scene.
     """
@@ -111,6 +121,7 @@ def formatted(
     if message.sparse:
         assert touched is not None
         index = touched.flatten().nonzero().flatten()
+        reserve_rows(len(index))
         gradients["index"] = index if cut is None else cut.numbers(index)
     for name, gradient in result.gradients.items():
         if name not in row_gradients:

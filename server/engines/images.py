@@ -17,7 +17,7 @@ from lumigrad.kernels.levels import write_levels
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.server.core.call import Call, NoLane
-from lumigrad.server.core.limits import Limits, require
+from lumigrad.server.core.limits import Limits, require, require_reply
 from lumigrad.server.core.streams import named_tensor
 from lumigrad.server.engines.content import Tensors
 from lumigrad.server.engines.requests import Plan
@@ -104,8 +104,7 @@ class ImageFormats:
     def reply_bytes(self, plan: Plan, limits: Limits, field: str) -> int:
         """The size of a reply with the outputs of a plan, checked; `field` is the path of the spec in the request."""
         size = sum(self.value_bytes(plan, name) * prod(plan.output_shapes[name]) for name in plan.outputs)
-        limit = f"at most {limits.payload_bytes} bytes of reply"
-        require(size <= limits.payload_bytes, f"{field}.outputs", limit, size)
+        require_reply(size, limits, f"{field}.outputs")
         return size
 
     def unchanged(self, names: Sequence[str]) -> list[str]:

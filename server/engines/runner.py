@@ -179,9 +179,14 @@ class EngineRunner:
         return BatchEntry(key, plan.fill, (request, call), self._forward_batch)
 
     def backward(
-        self, retained: Retained, output_gradients: Tensors, wanted: Wanted, call: Call
+        self,
+        retained: Retained,
+        output_gradients: Tensors,
+        wanted: Wanted,
+        reserve_rows: Callable[[int], None],
+        call: Call,
     ) -> Steps[Delivery[Gradients]]:
-        """Differentiate a forward pass that was retained, in steps."""
+        """Differentiate a forward pass that was retained, in steps; see `formatted`."""
         task, before_view = retained.task, self._transfer.paced(call.check)
         state, options = retained.state, dict[str, Any]()
         if self._transfer.is_cpu and wanted.is_plain:
@@ -194,19 +199,26 @@ class EngineRunner:
         self._transfer.finish()
         call.times.add_kernel(result.times.milliseconds())
         with call.times.stage("download"):
-            gradients = formatted(result, task.plan.row_gradients, wanted.format, task.cut)
+            gradients = formatted(result, task.plan.row_gradients, wanted.format, reserve_rows, task.cut)
             tensors = [*gradients.values(), total_of(gradients.values())]
             download = self._transfer.start_download(tensors, [*[call.lane] * len(gradients), NoLane()])
         *arrays, total = download.arrays
         return Delivery(Gradients(dict(zip(gradients, arrays, strict=True)), total), download)
 
     def forward_backward(
-        self, task: Task, inputs: Any, output_gradients: Tensors, wanted: Wanted, call: Call
+        self,
+        task: Task,
+        inputs: Any,
+        output_gradients: Tensors,
+        wanted: Wanted,
+        reserve_rows: Callable[[int], None],
+        call: Call,
     ) -> Steps[Delivery[Gradients]]:
         """Compute the outputs that have gradients again, and differentiate them, in steps."""
         forward = yield from self._forward(task, inputs, tuple(output_gradients), call, retain=True)
         assert forward.state is not None
-        return (yield from self.backward(ForwardState(task, forward.state), output_gradients, wanted, call))
+        retained = ForwardState(task, forward.state)
+        return (yield from self.backward(retained, output_gradients, wanted, reserve_rows, call))
 
     def _forward(
         self,

@@ -12,7 +12,7 @@ from lumigrad.protos.dtypes import Array
 from lumigrad.protos.tensors import PayloadReader
 from lumigrad.protos.wire import Frame
 from lumigrad.server.core.call import Call
-from lumigrad.server.core.limits import Limits, renamed, require
+from lumigrad.server.core.limits import Limits, renamed, require, require_reply
 from lumigrad.server.core.streams import named_tensors, timed
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.device.transfer import Delivery, Transfer
@@ -160,8 +160,7 @@ def _checked_bytes(request: distance_pb2.FieldRequest, outline: Outline, limits:
     voxels = prod(counts)
     require(voxels <= limits.voxels, "voxel_size", f"at most {limits.voxels} voxels in the box", f"{voxels} voxels")
     size = _VOXEL_BYTES * voxels
-    limit = f"voxels of at most {limits.payload_bytes} bytes of reply"
-    require(size <= limits.payload_bytes, "voxel_size", limit, size)
+    require_reply(size, limits, "voxel_size", "voxels of ")
     return size
 
 

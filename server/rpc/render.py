@@ -22,7 +22,7 @@ from lumigrad.server.engines.gradients import Wanted
 from lumigrad.server.engines.images import ImageFormats
 from lumigrad.server.engines.levels import KIND as LEVELS
 from lumigrad.server.engines.prepared import Example
-from lumigrad.server.engines.requests import checked_gradients
+from lumigrad.server.engines.requests import Plan, checked_gradients
 from lumigrad.server.engines.runner import ForwardJob, ForwardState, Retained, Task
 from lumigrad.server.rpc.prepared_calls import Drawn, PreparedCalls
 from lumigrad.server.rpc.prepared_passes import PreparedPasses
@@ -155,7 +155,7 @@ class EngineService(ABC):
                 wanted, cost = _admit_backward(receiver, runtime, call, task, "backward", 0)
                 _, upload = _receive_gradients(receiver, runtime, call, task)
                 found = retained = contexts.find(spec.context_id)
-                work = lambda: runner.backward(found, upload(), wanted, call)  # noqa: E731
+                work = lambda: runner.backward(found, upload(), wanted, reserve_rows, call)  # noqa: E731
             else:
                 request = self._request(getattr(spec, self._source), call, f"spec.{self._source}")
                 task = request.task
@@ -166,7 +166,10 @@ class EngineService(ABC):
                 request.receive(reader, runtime.transfer, call)
                 if isinstance(request.scene, LevelView):
                     request.scene.gather()
-                work = lambda: runner.forward_backward(task, request.inputs(), upload(), wanted, call)  # noqa: E731
+                work = lambda: runner.forward_backward(  # noqa: E731
+                    task, request.inputs(), upload(), wanted, reserve_rows, call
+                )
+        reserve_rows = _rows_reserver(wanted, task.plan, runtime, call)
         with nullcontext() if retained is None else _turn(retained, call):
             gradients = runtime.executor.deliver_steps(work, call, cost)
         call.record.nonfinite = gradients.nonfinite()
@@ -204,6 +207,22 @@ def _admit_backward(
     if not wanted.format.sparse:
         check_room(call, reserved)
     return wanted, _admit(receiver, runtime, call, task, operation, memory, reserved)
+
+
+def _rows_reserver(wanted: Wanted, plan: Plan, runtime: Runtime, call: Call) -> Callable[[int], None]:
+    """A function that reserves the bytes of a sparse reply's rows, once their number is known.
+
+    Raises InvalidArgumentError or BusyError. Work that is repeated reserves nothing twice.
+    """
+    reserved = wanted.bytes(plan, runtime.limits)
+
+    def reserve(rows: int) -> None:
+        nonlocal reserved
+        size = wanted.bytes(plan, runtime.limits, rows)
+        runtime.payload_memory.reserve(max(0, size - reserved), call)
+        reserved = max(size, reserved)
+
+    return reserve
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from lumigrad.server.core.errors import (
     SceneNotFoundError,
     VersionMismatchError,
 )
-from lumigrad.server.core.limits import Limits, require
+from lumigrad.server.core.limits import Limits, require, require_reply
 from lumigrad.server.core.streams import Receiver, check_room, named_tensor, timed
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.base import joined_views
@@ -125,7 +125,7 @@ class _Batch:
         """Reserve the bytes of the reply; returns them. InvalidArgumentError if they are too many."""
         limits = self._runtime.limits
         sent = sum(item.request.formats.reply_bytes(item.request.task.plan, limits, "") for item in items)
-        require(sent <= limits.payload_bytes, "items", f"at most {limits.payload_bytes} bytes of reply", sent)
+        require_reply(sent, limits, "items")
         check_room(self._call, sent)
         self._runtime.payload_memory.announce(sent, self._call)
         self._payload_bytes = sent + received

@@ -135,7 +135,8 @@ SPECS: list[tuple[Any, str, str]] = [
     (spec_of(opencv_camera(32, 32), outputs=["colour"]), "spec.outputs", "expected one of color, alpha"),
     (
         spec_of(opencv_camera(60, 60), outputs=["weights", "sphere_ids"], n_track=128),
-        "spec.outputs", f"expected at most {1 << 20} bytes of reply, got {60 * 60 * 128 * 4 * 2}",
+        "spec.outputs",
+        f"expected at most {1 << 20} bytes of reply (the worker's --max-payload-mib), got {60 * 60 * 128 * 4 * 2}",
     ),
     (spec_of(pulsar_camera(32, 32), min_depth=0.5), "spec.min_depth", "expected 0 or a value above the largest focal"),
 ]  # fmt: skip

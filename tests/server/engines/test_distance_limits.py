@@ -20,6 +20,7 @@ from support.workers.worker import WorkerProcess, worker
 
 WORLD = world_of(cuboid(1, 1, 1), cuboid(2, 1, 1))
 ORIGIN = points((0, 0, 0))
+OPTION = " (the worker's --max-payload-mib)"
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +100,10 @@ def test_a_reply_above_the_limit_is_refused_by_the_header(distances: DistanceCli
     # Nothing of the payload is sent.
     frames = [Frame(distance_pb2.QueryRequest(spec=header, payload_bytes=320_000))]
     error = failure(lambda: list(distances.stub.Query(iter(frames), timeout=60)))
-    assert violation(error) == ("spec.outputs", f"expected at most {1 << 20} bytes of reply, got {32 * 2 * 20_000}")
+    assert violation(error) == (
+        "spec.outputs",
+        f"expected at most {1 << 20} bytes of reply{OPTION}, got {32 * 2 * 20_000}",
+    )
 
 
 def test_flags_take_a_byte(distances: DistanceClient) -> None:
@@ -109,7 +113,10 @@ def test_flags_take_a_byte(distances: DistanceClient) -> None:
 
 def test_a_field_above_the_limit_of_a_reply_is_refused(distances: DistanceClient) -> None:
     error = failure(lambda: distances.field(scene=WORLD, size=[1, 1, 1], voxel_size=0.01))
-    assert violation(error) == ("voxel_size", f"expected voxels of at most {1 << 20} bytes of reply, got 4000000")
+    assert violation(error) == (
+        "voxel_size",
+        f"expected voxels of at most {1 << 20} bytes of reply{OPTION}, got 4000000",
+    )
 
 
 def test_room_for_payloads_is_given_back(distances: DistanceClient, process: WorkerProcess) -> None:

@@ -173,13 +173,41 @@ def test_a_reply_above_the_payload_limit_is_refused_by_the_header(client: RawCli
     cloud = gaussian_cloud(3000)
     cameras = [opencv_camera(2, 2)] * 100
     size = 100 * 3000 * 2 * 4
-    limit = f"at most {1 << 20} bytes of reply, got {size}"
+    limit = f"at most {1 << 20} bytes of reply (the worker's --max-payload-mib"
     spec = gaussian_spec(*cameras, outputs=["means2d"])
-    assert violation(failure(lambda: client.render(spec, cloud=cloud))) == ("spec.outputs", f"expected {limit}")
+    assert violation(failure(lambda: client.render(spec, cloud=cloud))) == (
+        "spec.outputs",
+        f"expected {limit}), got {size}",
+    )
     gradient = {"color": np.ones((100, 2, 2, 3), np.float32)}
     wanted = ["means2d_abs"]
     error = failure(lambda: client.backward(gradient, spec=gaussian_spec(*cameras), cloud=cloud, wanted=wanted))
-    assert violation(error) == ("spec.wanted", f"expected gradients of {limit}")
+    remedy = "sparse rows, fewer gradients, or 16 bits take less"
+    assert violation(error) == ("spec.wanted", f"expected gradients of {limit}; {remedy}), got {size}")
+
+
+def test_a_sparse_reply_is_limited_by_the_rows_that_it_has(client: RawClient, process: WorkerProcess) -> None:
+    count = 18_000
+    cloud = gaussian_cloud(count, coefficients=0)
+    gradient, form = {"color": np.ones((1, 32, 32, 3), np.float32)}, {"sparse": True}
+    row_bytes = 8 + 4 * sum(array[0].size for array in cloud.values())
+    assert count * row_bytes > 1 << 20
+    dense = client.backward(gradient, spec=gaussian_spec(small()), cloud=cloud).arrays
+    sparse = client.backward(gradient, spec=gaussian_spec(small()), cloud=cloud, format=form).arrays
+    assert 0 < len(sparse["index"]) * row_bytes < 1 << 20
+    assert all(np.array_equal(sparse[name], dense[name][sparse["index"]]) for name in cloud)
+    # Now nothing hides the others.
+    cloud["means"][:, :2] *= 0.1
+    cloud["opacities"][:] = 0.005
+    cloud["scales"][:] = 0.1
+    error = failure(lambda: client.backward(gradient, spec=gaussian_spec(small()), cloud=cloud, format=form))
+    remedy = "fewer Gaussians, fewer gradients, or 16 bits take less"
+    limit = f"gradients of at most {1 << 20} bytes of reply (the worker's --max-payload-mib; {remedy})"
+    assert violation(error)[0] == "spec.wanted"
+    assert violation(error)[1].startswith(f"expected {limit}, got ")
+    fewer = client.backward(gradient, spec=gaussian_spec(small()), cloud=cloud, format=form, wanted=["means"]).arrays
+    assert len(fewer["index"]) * row_bytes > 1 << 20
+    assert process.metric("lumigrad_account_taken", resource="transit") == 0
 
 
 def test_gradients_of_cameras_of_several_kinds_are_refused(client: RawClient) -> None:

@@ -22,7 +22,7 @@ from lumigrad.server.engines.gradients import Wanted
 from lumigrad.server.engines.images import ImageFormats
 from lumigrad.server.engines.levels import KIND as LEVELS
 from lumigrad.server.engines.prepared import Example
-from lumigrad.server.engines.requests import Plan, checked_gradients
+from lumigrad.server.engines.requests import checked_gradients
 from lumigrad.server.engines.runner import ForwardJob, ForwardState, Retained, Task
 from lumigrad.server.rpc.prepared_calls import Drawn, PreparedCalls
 from lumigrad.server.rpc.prepared_passes import PreparedPasses
@@ -152,7 +152,7 @@ class EngineService(ABC):
                 call.record.engine = name = task.engine.name
                 limit = f"a forward state of {' or '.join(self._engines)}"
                 require(name in self._engines, "spec.context_id", limit, f"one of {name}")
-                wanted, cost = _admit_backward(receiver, runtime, call, task, "backward", 0)
+                wanted, reserve_rows, cost = _admit_backward(receiver, runtime, call, task, "backward", 0)
                 _, upload = _receive_gradients(receiver, runtime, call, task)
                 found = retained = contexts.find(spec.context_id)
                 work = lambda: runner.backward(found, upload(), wanted, reserve_rows, call)  # noqa: E731
@@ -161,7 +161,8 @@ class EngineService(ABC):
                 task = request.task
                 names = [entry.name for entry in spec.output_gradients if entry.name in task.plan.output_shapes]
                 forward = task.plan.forward_bytes(names, retain=True, device=runtime.transfer.device)
-                wanted, cost = _admit_backward(receiver, runtime, call, task, "forward and backward", forward)
+                operation = "forward and backward"
+                wanted, reserve_rows, cost = _admit_backward(receiver, runtime, call, task, operation, forward)
                 reader, upload = _receive_gradients(receiver, runtime, call, task)
                 request.receive(reader, runtime.transfer, call)
                 if isinstance(request.scene, LevelView):
@@ -169,7 +170,6 @@ class EngineService(ABC):
                 work = lambda: runner.forward_backward(  # noqa: E731
                     task, request.inputs(), upload(), wanted, reserve_rows, call
                 )
-        reserve_rows = _rows_reserver(wanted, task.plan, runtime, call)
         with nullcontext() if retained is None else _turn(retained, call):
             gradients = runtime.executor.deliver_steps(work, call, cost)
         call.record.nonfinite = gradients.nonfinite()
@@ -197,8 +197,12 @@ def _admit(
 
 def _admit_backward(
     receiver: Receiver[Any], runtime: Runtime, call: Call, task: Task, operation: str, forward_bytes: int
-) -> tuple[Wanted, Cost]:
-    """Check the wanted gradients, and reserve what they take beside `forward_bytes` of a forward pass."""
+) -> tuple[Wanted, Callable[[int], None], Cost]:
+    """Check the wanted gradients, and reserve what they take beside `forward_bytes` of a forward pass.
+
+    The second result reserves the rows of a sparse reply once their number is known; InvalidArgumentError or BusyError.
+    Work that is repeated reserves nothing twice.
+    """
     spec = receiver.header.spec
     form = getattr(spec, "format", render_pb2.GradientFormat())
     wanted = Wanted.of(spec.wanted, form, task.plan, is_sparse=task.cut is not None)
@@ -206,23 +210,14 @@ def _admit_backward(
     reserved = wanted.bytes(task.plan, runtime.limits)
     if not wanted.format.sparse:
         check_room(call, reserved)
-    return wanted, _admit(receiver, runtime, call, task, operation, memory, reserved)
 
-
-def _rows_reserver(wanted: Wanted, plan: Plan, runtime: Runtime, call: Call) -> Callable[[int], None]:
-    """A function that reserves the bytes of a sparse reply's rows, once their number is known.
-
-    Raises InvalidArgumentError or BusyError. Work that is repeated reserves nothing twice.
-    """
-    reserved = wanted.bytes(plan, runtime.limits)
-
-    def reserve(rows: int) -> None:
+    def reserve_rows(rows: int) -> None:
         nonlocal reserved
-        size = wanted.bytes(plan, runtime.limits, rows)
+        size = wanted.bytes(task.plan, runtime.limits, rows)
         runtime.payload_memory.reserve(max(0, size - reserved), call)
         reserved = max(size, reserved)
 
-    return reserve
+    return wanted, reserve_rows, _admit(receiver, runtime, call, task, operation, memory, reserved)
 
 
 @contextmanager

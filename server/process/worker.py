@@ -283,6 +283,7 @@ class Worker:
             self._tenants.expire,
             self._handler.end_overdue,
             self._streams.check_tokens,
+            self._streams.end_overlong,
             self._health.end_silent,
             self._heartbeat.beat,
             self._metrics_port.refresh,

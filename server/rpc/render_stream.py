@@ -29,8 +29,6 @@ Push = Callable[[bytes | None], None]
 _MOST_FRAMES = 4
 # The limit where a newer frame may take the place of the next one: more would only be older when they arrive.
 _MOST_REPLACEABLE = 2
-# How late a frame may be ended that waits when its time is over.
-_LOOK_SECONDS = 0.05
 # How long a thread waits for further frames of a caller that does not wait for each reply.
 _LINGER_SECONDS = 0.02
 # Tokens are checked again at the first look after this time; looks are about a second apart.
@@ -63,8 +61,6 @@ class RenderStreams:
         handler.count_frames = self._count
         # Each with the time at which its token was checked last (monotonic clock).
         self._open: dict[_Stream, float] = {}
-        self._has_streams = threading.Event()
-        threading.Thread(target=self._watch, name="frames", daemon=True).start()
 
     def method(self) -> grpc.RpcMethodHandler:
         """The method for gRPC."""
@@ -85,7 +81,6 @@ class RenderStreams:
             read = FrameRequests(self._check, call, prepared.line)
             stream = _Stream(self._handler, self._threads, read, self._render, prepared, call, context, requests, send)
             self._open[stream] = time.monotonic()
-            self._has_streams.set()
             call.on_end(partial(self._forget, stream))
             stream.start()
 
@@ -112,21 +107,17 @@ class RenderStreams:
                 if stream.call.has_ended:
                     self._open.pop(stream, None)
 
+    def end_overlong(self) -> None:
+        """End frames that wait for longer than a call may take; to be called about once a second."""
+        for stream in list(self._open):
+            stream.line.end_overlong(self._handler.patience.call_seconds)
+
     def _count(self) -> tuple[int, int]:
         lines = [stream.line for stream in list(self._open)]
         return sum(map(len, lines)), sum(line.started for line in lines)
 
     def _forget(self, stream: _Stream) -> None:
         self._open.pop(stream, None)
-
-    def _watch(self) -> None:
-        """Look for frames whose time is over; gRPC does so for calls."""
-        while self._has_streams.wait():
-            self._has_streams.clear()
-            while streams := list(self._open):
-                time.sleep(_LOOK_SECONDS)
-                for stream in streams:
-                    stream.end_late()
 
 
 class _Stream:
@@ -192,14 +183,6 @@ class _Stream:
                 self._changed.notify_all()
         # Another thread sends, because the caller's must not wait for a client that takes no replies.
         self._threads.submit(self.send_due)
-
-    def end_late(self) -> None:
-        """End the frames whose time is over while they wait for the device."""
-        with self._lock:
-            late = [frame for frame in self._frames if frame.waits and not frame.call.remaining]
-        for frame in late:
-            frame.call.end()
-        self.line.end_late(self._handler.patience.call_seconds)
 
     def _read(self) -> None:
         """Read requests, and work on each until one is to be worked on while others are read."""

@@ -13,7 +13,7 @@ import torch
 
 from lumigrad.kernels._native import Outcome, ProbeJob
 from lumigrad.server.core.call import Priority
-from lumigrad.server.core.errors import BusyError, CancelledError, DeadlineTooNearError, StoppingError
+from lumigrad.server.core.errors import BusyError, CancelledError, DeadlineError, DeadlineTooNearError, StoppingError
 from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.device.jobs import BatchEntry
 from lumigrad.server.device.memory import Cost, DeviceMemory
@@ -243,11 +243,14 @@ def test_a_job_that_cannot_end_in_time_is_refused_by_what_was_seen_of_its_kind(e
     assert isinstance(Asked(executor, lambda: 1, call, Cost("other")).wait().error, DeadlineTooNearError)
 
 
-def test_a_job_whose_deadline_passes_while_it_waits_does_not_run(executor: DeviceExecutor) -> None:
+def test_a_job_whose_deadline_passes_while_it_waits_leaves_the_queue_at_once(executor: DeviceExecutor) -> None:
     with held(executor):
-        late = Native(executor, remaining=0.01)
-        time.sleep(0.02)
-    assert late.wait() == Outcome.LATE and late.job.together == 0
+        late, python = Native(executor, remaining=0.05), Asked(executor, lambda: 1, StandInCall(remaining=0.05))
+        after = Native(executor)
+        assert late.wait() == Outcome.LATE
+        assert isinstance(python.wait().error, DeadlineError)
+        assert executor.queue.depth == 1
+    assert after.wait() == Outcome.DONE and late.job.together == 0
 
 
 def test_a_job_that_is_cancelled_while_it_waits_leaves_the_queue(executor: DeviceExecutor) -> None:

@@ -114,9 +114,9 @@ class Frame {
     place_.release();
   }
   void cancel() { job_->cancel(); }
-  void end_late(Clock::time_point now, Clock::duration longest) {
-    is_overlong_ = now - arrived_ > longest;
-    if ((is_overlong_ || deadline_ <= now) && !has_started()) cancel();
+  void end_overlong(Clock::duration longest) {
+    is_overlong_ = Clock::now() - arrived_ > longest;
+    if (is_overlong_ && !has_started()) cancel();
   }
   bool has_started() const { return job_->has_started(); }
 
@@ -261,10 +261,10 @@ class FrameLine {
     const std::lock_guard lock(mutex_);
     for (const auto& frame : frames_) frame->cancel();
   }
-  void end_late(double longest_seconds) {
+  void end_overlong(double longest_seconds) {
     const auto longest = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(longest_seconds));
     const std::lock_guard lock(mutex_);
-    for (const auto& frame : frames_) frame->end_late(Clock::now(), longest);
+    for (const auto& frame : frames_) frame->end_overlong(longest);
   }
   std::size_t size() const {
     const std::lock_guard lock(mutex_);
@@ -408,8 +408,8 @@ void bind_serving_frames(nb::module_& m) {
       .def("remove", &FrameLine::remove, "stream"_a, "The reply of the first frame has left.")
       .def("wait_for_room", &FrameLine::wait_for_room, "count"_a, "Wait until fewer frames are on their way.")
       .def("cancel", &FrameLine::cancel, "Cancel all frames.")
-      .def("end_late", &FrameLine::end_late, "longest_seconds"_a,
-           "Cancel the frames that wait for the device although their time is over.")
+      .def("end_overlong", &FrameLine::end_overlong, "longest_seconds"_a,
+           "Cancel the frames that have waited longer for the device.")
       .def_rw("number", &FrameLine::number, nb::arg().none(),
               "Of the last frame of any kind; only larger ones may follow.")
       .def_rw("refused_from", &FrameLine::refused_from, "Frames from this number on are not answered.")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from lumigrad.server.core.call import Priority
-from lumigrad.server.core.errors import CancelledError
+from lumigrad.server.core.errors import CancelledError, DeadlineError
 from lumigrad.server.core.record import StageTimes
 from lumigrad.server.core.turns import Turn, Turns
 from lumigrad.server.device.executor import DeviceExecutor
@@ -36,6 +36,8 @@ class StandInCall:
 
     def check(self) -> None:
         self.checked = time.monotonic()
+        if self.checked >= self._deadline:
+            raise DeadlineError
         if self._has_ended:
             raise CancelledError
 

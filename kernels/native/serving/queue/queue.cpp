@@ -78,8 +78,16 @@ bool Queue::submit(const std::shared_ptr<Job>& job) {
 }
 
 Outcome Queue::wait(Job& job) {
+  // Destroyed without the lock.
+  std::shared_ptr<Job> late;
   Lock lock(mutex_);
-  job.has_ended.wait(lock, [&] { return job.outcome != Outcome::kPending; });
+  const auto has_ended = [&] { return job.outcome != Outcome::kPending; };
+  const Clock::time_point deadline = job.demand.deadline;
+  const bool has_deadline = deadline < Clock::time_point::max();
+  if (has_deadline && !job.has_ended.wait_until(lock, deadline, has_ended) && job.is_waiting) {
+    late = remove(job, Outcome::kLate);
+  }
+  job.has_ended.wait(lock, has_ended);
   return job.outcome;
 }
 
@@ -115,16 +123,21 @@ void Queue::cancel(Job& job) {
     const std::lock_guard lock(mutex_);
     job.is_given_up = true;
     if (job.is_waiting) {
-      removed = lines_.remove(job);
-      job.is_waiting = false;
-      job.ended = Clock::now();
-      job.outcome = Outcome::kCancelled;
+      removed = remove(job, Outcome::kCancelled);
     } else if (running_) {
       const auto is_done = [](const auto& each) { return each->is_given_up && each->demand.repeatable; };
       if (std::all_of(running_->jobs.begin(), running_->jobs.end(), is_done)) running_->stop.make();
     }
   }
   if (removed) removed->has_ended.notify_all();
+}
+
+// Takes a job that waits from the queue.
+std::shared_ptr<Job> Queue::remove(Job& job, Outcome outcome) {
+  job.is_waiting = false;
+  job.ended = Clock::now();
+  job.outcome = outcome;
+  return lines_.remove(job);
 }
 
 Queue::Next Queue::take(Jobs& batch, bool may_wait) {

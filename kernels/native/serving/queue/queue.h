@@ -28,7 +28,7 @@ class Queue {
 
   // Adds a job; false: its outcome says why it was refused, and it may be submitted again.
   bool submit(const std::shared_ptr<Job>& job);
-  // Waits until a job that was submitted has ended.
+  // Waits until a job that was submitted has ended; at its deadline it leaves the queue, unless it has started.
   Outcome wait(Job& job);
   // Whether the device's thread has taken a job.
   bool has_started(const Job& job) const;
@@ -93,6 +93,7 @@ class Queue {
 
   bool run_here(const std::shared_ptr<NativeJob>& job);
   Outcome admit(Job& job) const;
+  std::shared_ptr<Job> remove(Job& job, Outcome outcome);
   double seconds_ahead(const Demand& demand, Clock::time_point now) const;
   double rest_of_running(Clock::time_point now) const;
   double fill(const Demand& demand) const;

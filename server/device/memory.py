@@ -68,13 +68,10 @@ class Budget:
         self.limit_bytes = limit_bytes
         self.limit_count = limit_count
         self._kept_bytes = kept_bytes
+        # The bytes that all stores use. Each call asks for them, and there may be many tenants.
+        self.bytes = 0
         self._stores: tuple[Store, ...] = ()
         self._lock = threading.Lock()
-
-    @property
-    def bytes(self) -> int:
-        """The bytes that all stores use."""
-        return sum(store.bytes for store in self._stores)
 
     @property
     def count(self) -> int:
@@ -92,9 +89,14 @@ class Budget:
         return any(store.is_held for store in self._stores)
 
     def join(self, store: Store) -> None:
-        """Count a store from now on."""
+        """Count a store from now on, which is empty, and reports each `change` of its bytes."""
         with self._lock:
             self._stores = (*self._stores, store)
+
+    def change(self, nbytes: int) -> None:
+        """Count so many bytes more, or less, of a store."""
+        with self._lock:
+            self.bytes += nbytes
 
     def drop(self, nbytes: int) -> None:
         """Evict `nbytes`, or all that may be evicted: least recently used objects of the largest tenant first.
@@ -190,6 +192,9 @@ class Cost:
         return Cost(bytes=nbytes, payload_bytes=nbytes, is_repeatable=True)
 
 
+_NOTHING = Cost()
+
+
 class Beside:
     """Memory of work beside the jobs: in use until `release`; enter it around the work itself."""
 
@@ -241,7 +246,7 @@ class _Shortage:
 class DeviceMemory:
     """The memory that jobs and stores share.
 
-    Used on the device's thread only, except `check`, `free_bytes`, `beside` and `keep`.
+    Used on the device's thread only, except `check`, `free_bytes`, `room_bytes`, `beside` and `keep`.
     """
 
     def __init__(
@@ -291,10 +296,11 @@ class DeviceMemory:
     @property
     def free_bytes(self) -> int:
         """The memory that jobs may take now. On any thread."""
-        return self._free(Cost()) - self._downloading_bytes
+        return self._free(_NOTHING) - self._downloading_bytes
 
-    def room_bytes(self, cost: Cost, free: int) -> int | None:
-        """The memory that the kernels of a job may take, of which so much is free; None if that is too little."""
+    def room_bytes(self, cost: Cost) -> int | None:
+        """The memory that the kernels of a job may take now; None if too little is free. On any thread."""
+        free = self.free_bytes
         return None if cost.bytes > free else self._room_bytes(cost, free)
 
     def beside(self, cost: Cost) -> Beside:

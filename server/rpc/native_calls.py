@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,24 +11,6 @@ from lumigrad.server.core.call import Call, NativeRequest
 from lumigrad.server.core.errors import CancelledError, DeviceTimeError
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.storage.tenants import Runtime
-
-# How often the free memory of the device is looked up: all stores are asked for their sizes.
-_ROOM_SECONDS = 0.01
-
-
-class Room:
-    """The memory that the kernels of a job may take."""
-
-    def __init__(self) -> None:
-        # The device's memory that was free when somebody last looked (monotonic clock).
-        self._free, self._looked = 0, -math.inf
-
-    def __call__(self, cost: Cost, runtime: Runtime) -> int | None:
-        """The bytes; None if they have to be freed first."""
-        now = time.monotonic()
-        if now > self._looked + _ROOM_SECONDS:
-            self._free, self._looked = runtime.memory.free_bytes, now
-        return runtime.memory.room_bytes(cost, self._free)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +34,6 @@ class AskingCall:
 
     runtime: Runtime
     most_bytes: int
-    room: Room
     call: Call
 
     def remember(self, request: NativeRequest) -> None:
@@ -95,7 +74,6 @@ class AskingShort:
     """A call that was admitted in C++, likewise; where it is not answered, an `AskingCall` goes on with it."""
 
     runtime: Runtime
-    room: Room
     short: ShortCall
 
     @property
@@ -138,7 +116,7 @@ def _made(
 ) -> NativeCall | None:
     """A job with what it needs; None if there is too little."""
     runtime = asking.runtime
-    room = asking.room(cost, runtime)
+    room = runtime.memory.room_bytes(cost)
     reserved = None if room is None else runtime.payload_memory.account.take(tenant, cost.payload_bytes)
     if room is None or reserved is None:
         return None

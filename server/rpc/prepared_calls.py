@@ -24,8 +24,8 @@ from lumigrad.server.shm.payload import OpenLane
 from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime, Tenants
 
-# Seconds for which a scene that was found, and the free memory of the device, are not looked up again: a look takes
-# longer than all else that Python does for a call.
+# Seconds for which a scene that was found, and the room for its kernels, are not looked up again: a look takes longer
+# than all else that Python does for a call.
 _LOOK_SECONDS = 0.01
 # The scene's id, its version, and the key of a request; a name instead of the id has the version `NAMED`.
 Kind = tuple[str, int, bytes]
@@ -37,24 +37,24 @@ class Lookup:
 
     def __init__(self, runtime: Runtime) -> None:
         self._scenes, self._named, self._memory = runtime.scenes, runtime.named, runtime.memory
-        # Until when what was found holds (monotonic clock), at which state of the store, with how much free memory, and
-        # what it is. Scenes alone keep alive what is prepared for them.
-        self._known: tuple[float, int, int, dict[Kind, tuple[ReferenceType[Any], int]]] = (-math.inf, 0, 0, {})
+        # Until when what was found holds (monotonic clock), at which state of the store, and what it is. Scenes alone
+        # keep alive what is prepared for them.
+        self._known: tuple[float, int, dict[Kind, tuple[ReferenceType[Any], int]]] = (-math.inf, 0, {})
 
     def __call__(self, kind: Kind) -> tuple[Any, int] | None:
         """Return what is prepared, and the memory that its kernels may take; None: it takes the general way."""
         now, changes = time.monotonic(), self._scenes.changes
-        until, at, free, found = self._known
+        until, at, found = self._known
         if now > until or changes != at:
-            free, found = self._memory.free_bytes, {}
-            self._known = now + _LOOK_SECONDS, changes, free, found
+            found = {}
+            self._known = now + _LOOK_SECONDS, changes, found
         known = found.get(kind)
         prepared = None if known is None else known[0]()
         if known is not None and prepared is not None:
             return prepared, known[1]
         scene = self._scene(*kind[:2])
         prepared = None if scene is None else scene.prepared.find(kind[2])
-        room = None if prepared is None else self._memory.room_bytes(prepared.cost, free)
+        room = None if prepared is None else self._memory.room_bytes(prepared.cost)
         if room is None:
             return None
         found[kind] = ref(prepared), room

@@ -23,7 +23,7 @@ from lumigrad.server.engines.prepared_passes import (
     prepared_pass,
 )
 from lumigrad.server.engines.runner import ForwardState
-from lumigrad.server.rpc.native_calls import Asking, AskingCall, AskingShort, Room, Sent
+from lumigrad.server.rpc.native_calls import Asking, AskingCall, AskingShort, Sent
 from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Tenants
 from lumigrad.v1 import render_pb2
@@ -38,11 +38,10 @@ class PreparedPasses:
 
     def __init__(self, tenants: Tenants) -> None:
         self._tenants = tenants
-        self._room = Room()
 
     def render_short(self, prepared: PreparedPass, request: RenderRequest, short: ShortCall) -> bytes | None:
         """Answer a retained Render by one message; None: it takes the general way."""
-        return self._render(prepared, request, AskingShort(self._tenants.of_tenant(short.tenant), self._room, short))
+        return self._render(prepared, request, AskingShort(self._tenants.of_tenant(short.tenant), short))
 
     def render(self, prepared: PreparedPass, request: RenderRequest, call: Call, most_bytes: int) -> bytes | None:
         """Do so for a call of the general way, by a message with at most so many bytes of payload."""
@@ -51,7 +50,7 @@ class PreparedPasses:
 
     def answer(self, raw: bytes, short: ShortCall) -> bytes | None:
         """Answer a Backward by one message; None: it takes the general way."""
-        return self._backward(raw, AskingShort(self._tenants.of_tenant(short.tenant), self._room, short))
+        return self._backward(raw, AskingShort(self._tenants.of_tenant(short.tenant), short))
 
     def __call__(self, raw: bytes, call: Call, most_bytes: int) -> bytes | None:
         """Do so for a call of the general way, by a message with at most so many bytes of payload."""
@@ -62,7 +61,7 @@ class PreparedPasses:
         # A request with several replies may have further messages, which are refused after the state has changed.
         if not call.has_single_reply or call.lane_name or call.times.spans is not None:
             return None
-        return AskingCall(self._tenants.of(call), most_bytes, self._room, call)
+        return AskingCall(self._tenants.of(call), most_bytes, call)
 
     def _render(self, prepared: PreparedPass, request: RenderRequest, asking: Asking) -> bytes | None:
         if prepared.message_bytes > asking.most_bytes:

@@ -10,7 +10,7 @@ from lumigrad.server.core.errors import SceneNotFoundError, VersionMismatchError
 from lumigrad.server.engines.distances import DISTANCES
 from lumigrad.server.engines.prepared import Example
 from lumigrad.server.engines.prepared_queries import PreparedQuery, prepared_query
-from lumigrad.server.rpc.native_calls import Asking, AskingCall, AskingShort, Room, Sent
+from lumigrad.server.rpc.native_calls import Asking, AskingCall, AskingShort, Sent
 from lumigrad.server.scenes.world import settled_world
 from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Tenants
@@ -25,17 +25,16 @@ class PreparedQueries:
 
     def __init__(self, tenants: Tenants) -> None:
         self._tenants = tenants
-        self._room = Room()
 
     def answer(self, raw: bytes, short: ShortCall) -> bytes | None:
         """Answer a request by one message; None: it takes the general way."""
-        return self._answer(raw, AskingShort(self._tenants.of_tenant(short.tenant), self._room, short))
+        return self._answer(raw, AskingShort(self._tenants.of_tenant(short.tenant), short))
 
     def __call__(self, raw: bytes, call: Call, most_bytes: int) -> bytes | None:
         """Do so for a call of the general way, by a message with at most so many bytes of payload."""
         if call.lane_name or call.times.spans is not None:
             return None
-        return self._answer(raw, AskingCall(self._tenants.of(call), most_bytes, self._room, call))
+        return self._answer(raw, AskingCall(self._tenants.of(call), most_bytes, call))
 
     def _answer(self, raw: bytes, asking: Asking) -> bytes | None:
         request = read_query_request(raw)

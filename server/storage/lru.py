@@ -33,14 +33,22 @@ class LruCache(Generic[V]):
     """
 
     def __init__(
-        self, limit_bytes: int, on_drop: Callable[[str, V, str], None], limit_count: int = sys.maxsize
+        self,
+        limit_bytes: int,
+        on_drop: Callable[[str, V, str], None],
+        limit_count: int = sys.maxsize,
+        on_bytes: Callable[[int], None] = lambda change: None,
     ) -> None:
-        """`on_drop` is called with name, value and reason, "room" or "idle", of each evicted value."""
+        """`on_drop` is called with name, value and reason, "room" or "idle", of each evicted value.
+
+        `on_bytes` is called with each change of `bytes`.
+        """
         self.limit_bytes = limit_bytes
         # How often a value was stored, replaced or removed: what was found is still current while this stays.
         self.changes = 0
         self._limit_count = limit_count
         self._on_drop = on_drop
+        self._on_bytes = on_bytes
         self._entries: OrderedDict[str, _Entry[V]] = OrderedDict()
         # Values that were popped but are needed, and sizes added by `lend`.
         self._hidden: dict[str, _Entry[V | None]] = {}
@@ -75,7 +83,7 @@ class LruCache(Generic[V]):
         self._needed.update(needs)
         old = self._entries.pop(name, None)
         self._entries[name] = _Entry(value, nbytes, needs, time.monotonic())
-        self._bytes += nbytes
+        self._count_bytes(nbytes)
         if old is not None:
             self._forget(old)
         self.trim()
@@ -113,7 +121,7 @@ class LruCache(Generic[V]):
         """Count, once by its name, a part that the next value needs and that is not looked up."""
         if name not in self:
             self._hidden[name] = _Entry(None, nbytes, (), time.monotonic())
-            self._bytes += nbytes
+            self._count_bytes(nbytes)
 
     def resize(self, name: str, nbytes: int) -> None:
         """Change the size of a value and evict others; does nothing if it is not stored."""
@@ -125,7 +133,7 @@ class LruCache(Generic[V]):
         """Change the size of a value, hidden ones included, without evicting others."""
         entry: _Entry[Any] | None = self._entries.get(name) or self._hidden.get(name)
         if entry is not None:
-            self._bytes += nbytes - entry.nbytes
+            self._count_bytes(nbytes - entry.nbytes)
             self._held_bytes += (nbytes - entry.nbytes) * entry.is_held
             entry.nbytes = nbytes
 
@@ -167,7 +175,8 @@ class LruCache(Generic[V]):
         self._entries.clear()
         self._hidden.clear()
         self._needed.clear()
-        self._bytes = self._held_bytes = self._held_count = 0
+        self._count_bytes(-self._bytes)
+        self._held_bytes = self._held_count = 0
 
     def drop_oldest(self, *, keep_newest: bool) -> bool:
         """Evict the least recently used value; False if none may be evicted."""
@@ -195,7 +204,7 @@ class LruCache(Generic[V]):
 
     def _forget(self, entry: _Entry[Any]) -> None:
         """Subtract a removed value's size, and that of hidden values that only it needed."""
-        self._bytes -= entry.nbytes
+        self._count_bytes(-entry.nbytes)
         if entry.is_held:
             self._count_held(entry, -1)
         for name in entry.needs:
@@ -205,6 +214,10 @@ class LruCache(Generic[V]):
                 hidden = self._hidden.pop(name, None)
                 if hidden is not None:
                     self._forget(hidden)
+
+    def _count_bytes(self, change: int) -> None:
+        self._bytes += change
+        self._on_bytes(change)
 
     def _count_held(self, entry: _Entry[Any], count: int) -> None:
         self._held_count += count
@@ -223,7 +236,7 @@ class LruStore(ABC, Generic[V]):
     def __init__(self, limit_bytes: int, limit_count: int, budget: Budget) -> None:
         self._budget = budget
         self._lock = threading.Lock()
-        self._cache: LruCache[V] = LruCache(limit_bytes, self._dropped, limit_count)
+        self._cache: LruCache[V] = LruCache(limit_bytes, self._dropped, limit_count, budget.change)
         budget.join(self)
 
     def __len__(self) -> int:

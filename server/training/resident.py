@@ -129,7 +129,7 @@ class ResidentSteps:
 
         The worker has chosen `chosen` views of each. An error of a call that has ended, and of a device that is lost.
         """
-        room = memory.room_bytes(cost, memory.free_bytes)
+        room = memory.room_bytes(cost)
         binding = self._binding
         if room is None or binding is None:
             return None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -197,6 +199,54 @@ def test_scenes_of_several_tenants_share_one_budget() -> None:
     assert (len(one), other.find(same.scene_id).version, budget.bytes) == (0, 2, 60)
     assert one.find_content(digest) is None
     assert scene.version == 1
+
+
+def executed(function: Callable[[], object]) -> int:
+    """The number of functions of Python that a call of one executes."""
+    count = 0
+
+    def note(_: object, event: str, __: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(note)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_asking_what_is_free_takes_no_longer_for_many_tenants() -> None:
+    memory, contexts = DeviceMemory(torch.device("cpu"), 1000), Budget(100)
+    memory.share_with(contexts, Budget(100), Account("bytes of trainings", 100, "--training-mib"))
+    contexts_of(contexts).add("one", 10)
+    few = executed(lambda: memory.room_bytes(Cost()))
+    for _ in range(20):
+        contexts_of(contexts).add("another", 1)
+    assert executed(lambda: memory.room_bytes(Cost())) == few
+    assert memory.free_bytes == 970
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_bytes_of_a_budget_are_those_of_its_stores(seed: int) -> None:
+    random, budget = Random(seed), Budget(200)
+    stores = [contexts_of(budget) for _ in range(3)]
+    names: list[tuple[ContextStore[str], str]] = []
+    part = SimpleNamespace(bytes=7)
+    for _ in range(200):
+        store, choice = random.choice(stores), random.random()
+        if choice < 0.5 or not names:
+            names.append((store, store.add("state", random.randrange(60), [part] * random.randrange(2))))
+        elif choice < 0.7:
+            owner, name = random.choice(names)
+            owner.resize(name, random.randrange(60))
+        elif choice < 0.95:
+            owner, name = names.pop(random.randrange(len(names)))
+            owner.release(name)
+        else:
+            store.clear()
+        assert budget.bytes == sum(each.bytes for each in stores) <= 200
 
 
 def test_the_payload_of_a_call_is_counted_once() -> None:

@@ -98,7 +98,7 @@ def test_a_state_that_is_restored_goes_on_alike(kind: str) -> None:
 def test_no_step_of_a_run_is_made_after_one_that_failed() -> None:
     state = state_of("none", RATES)
     with maker_of() as maker:
-        memory: Any = SimpleNamespace(room_bytes=lambda cost, free: 1000, free_bytes=0)
+        memory: Any = SimpleNamespace(room_bytes=lambda cost: 1000)
         before = everything(state)
         assert maker.run(state, [[0], [1], [2]], memory=memory) is None
         assert everything(state) == before

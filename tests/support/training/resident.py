@@ -129,7 +129,7 @@ def failures_without_room(
     before, failures = everything(state), 0
     for room in range(0, 1 << 20, 1 << 10):
         maker.executor.run(lambda room=room: limit(room), Part())  # type: ignore[misc]
-        memory: Any = SimpleNamespace(room_bytes=lambda cost, free, room=room: room, free_bytes=0)
+        memory: Any = SimpleNamespace(room_bytes=lambda cost, room=room: room)
         if maker.run(state, [[2]], memory=memory) is not None:
             break
         failures += 1

@@ -325,12 +325,14 @@ def message_bytes_of(metadata: Metadata) -> int:
 def call_of(short: ShortCall) -> Call:
     """The call of the general way that goes on with one which the shortcut has left."""
     context: Any = short.context
+    request: Any = short.request
     call = Call(short.method, context, context.invocation_metadata() or (), deadline=short.deadline)
     call.record.request_id = short.request_id
     call.record.times.begin(short.arrived)
     call.tenant = call.record.tenant = short.tenant
     call.priority, call.message_bytes = Priority(short.priority), short.message_bytes
     call.progress.has_begun = short.progress.has_begun
+    call.request = request
     if not context.add_callback(call.end):
         call.end()
     return call

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 from grpc_health.v1 import health
@@ -23,15 +23,28 @@ from lumigrad.server.rpc.handler import CallHandler
 from lumigrad.server.rpc.request_check import RequestCheck
 from lumigrad.server.rpc.status import Answer
 
-# Answers a call from the bytes of its first message with those of its reply, which may have so many bytes of payload;
-# None: this way is not for it.
-Shortcut = Callable[[bytes, Call, int], bytes | None]
-
-# A method as gRPC calls it; one that may answer a call by the bytes of its reply; and what goes on with a call, from
-# its requests, after that has failed with an error, if there is one.
-Single = Callable[[Iterator[bytes], grpc.ServicerContext], bytes]
+# Answers a call from the bytes of its first message with those of its reply; None: this way is not for it.
 Early = Callable[[bytes, ShortCall], bytes | None]
+# Does so for a call of the general way, whose reply may have so many bytes of payload.
+Whole = Callable[[bytes, Call, int], bytes | None]
+
+# A method as gRPC calls it; and what goes on with a call, from its requests, after an `Early` has not answered it, or
+# has failed with an error.
+Single = Callable[[Iterator[bytes], grpc.ServicerContext], bytes]
 GoOn = Callable[[ShortCall, Iterator[bytes], BaseException | None], bytes]
+
+
+class Shortcut(Protocol):
+    """Answers calls of a method that are alike. One that is a `Whole` answers those with a stream of replies, too.
+
+    Attributes:
+        takes_lanes: Whether `answer` takes calls that name a lane.
+    """
+
+    takes_lanes: bool
+
+    def answer(self, raw: bytes, short: ShortCall) -> bytes | None:
+        """An `Early`, which notes the request that it has read for the general way."""
 
 
 class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -91,7 +104,7 @@ class Methods:
             )
             stream = single
             if method.server_streaming:
-                wrapped = self._wrap_stream(name, behave, read, shortcut)
+                wrapped = self._wrap_stream(name, behave, read, shortcut if callable(shortcut) else None)
                 stream = grpc.stream_stream_rpc_method_handler(wrapped, None, write)
             for full_name in names or (service_name,):
                 path = f"/{full_name}/{method.name}"
@@ -114,7 +127,7 @@ class Methods:
         write: Callable[[Any], bytes],
         translate: Callable[[Answer], Answer],
         shortcut: Shortcut | None,
-    ) -> Callable[..., bytes]:
+    ) -> Single:
         """A method that takes a stream of bytes, which `read` parses, and returns one reply, which `write` makes bytes.
 
         gRPC would make bytes of it only after the call has been recorded.
@@ -123,9 +136,6 @@ class Methods:
 
         def answer(requests: Iterator[bytes], call: Call) -> bytes:
             call.has_single_reply = True
-            whole, requests = _shortened(requests, call, shortcut)
-            if whole is not None:
-                return whole
             reply = behavior(messages(requests, read, call), call)
             return write(first_reply(reply, call) if method.server_streaming else reply)
 
@@ -143,19 +153,18 @@ class Methods:
                     # The error's traceback refers to this frame: a cycle, which would keep what the call held.
                     del error
 
-        early: Early | None = getattr(shortcut, "answer", None)
-        takes_lanes: bool = getattr(shortcut, "takes_lanes", False)
-        if early is None or handler.is_traced:
+        # Only the general way traces calls.
+        if shortcut is None or handler.is_traced:
             return single
-        admit = partial(handler.shorts.admit, name, takes_lanes=takes_lanes)
-        return _short_entry(admit, handler.authenticate, early, single, go_on)
+        admit = partial(handler.shorts.admit, name, takes_lanes=shortcut.takes_lanes)
+        return _short_entry(admit, handler.authenticate, shortcut.answer, single, go_on)
 
     def _wrap_stream(
         self,
         name: str,
         behavior: Callable[[Any, Call], Iterator[Any]],
         read: Callable[[bytes, Call], Any],
-        shortcut: Shortcut | None = None,
+        shortcut: Whole | None = None,
     ) -> Callable[..., Any]:
         """A method that takes a stream of bytes, which `read` parses, and returns a stream of replies."""
         handler = self._handler
@@ -197,18 +206,15 @@ def _behavior(method: Method, behavior: Callable[[Any, Call], Any]) -> Callable[
     return behavior if method.client_streaming else lambda requests, call: behavior(only(requests, call), call)
 
 
-def _shortened(
-    requests: Iterator[bytes], call: Call, shortcut: Shortcut | None
-) -> tuple[bytes | None, Iterator[bytes]]:
+def _shortened(requests: Iterator[bytes], call: Call, shortcut: Whole | None) -> tuple[bytes | None, Iterator[bytes]]:
     """The reply, if the shortcut is for the call; and the requests that are left, which else are all of them."""
     first = None if shortcut is None else next_message(requests, call)
     if shortcut is None or first is None:
         return None, requests
     call.progress.has_begun = True
-    reply, more = shortcut(first, call, call.message_bytes), None
-    if reply is not None and not call.has_single_reply:
-        # Another message is refused, as others refuse it.
-        more = next_message(requests, call)
+    reply = shortcut(first, call, call.message_bytes)
+    # Another message is refused, as others refuse it.
+    more = None if reply is None else next_message(requests, call)
     if reply is None or more is not None:
         return None, itertools.chain((first,), () if more is None else (more,), requests)
     return reply, requests

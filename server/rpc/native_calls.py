@@ -56,10 +56,6 @@ class AskingCall:
             call.check()
         return _done(made, outcome, made.overdue_limit)
 
-    def check(self) -> None:
-        """Raise an error if the call has ended."""
-        self.call.check()
-
     def answered(self, made: NativeCall, sent: Sent) -> None:
         """Record the call: its reply goes."""
         self.call.times.milliseconds = made.stages
@@ -82,7 +78,8 @@ class AskingShort:
         return self.short.message_bytes
 
     def remember(self, request: NativeRequest) -> None:
-        """Leave that to the other."""
+        """Note its request for the general way, in case that it goes on there, and its kind has yet to be prepared."""
+        self.short.request = request
 
     def run(self, job: Callable[..., NativeCall], kind: Any, request: Any, cost: Cost) -> NativeCall | None:
         """Wait for a job, as an `AskingCall` does."""

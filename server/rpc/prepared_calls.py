@@ -121,7 +121,6 @@ class PreparedCalls:
     differ from that in finite poses only, which are never refused.
     """
 
-    # Whether `answer` takes calls that name a lane.
     takes_lanes = True
 
     def __init__(self, tenants: Tenants, lanes: Lanes, passes: PreparedPasses) -> None:
@@ -136,13 +135,14 @@ class PreparedCalls:
         request = read_render_request(raw)
         if request is None:
             return None
+        short.request = request
         way = self._ways.get(short.tenant) or self._add_way(short.tenant)
         found = way.look_up(request.kind)
         if found is None:
             return None
         prepared, room = found
         if isinstance(prepared, PreparedPass):
-            return None if short.lane_name else self._passes.render_short(prepared, request, short)
+            return None if short.lane_name else self._passes.render(prepared, request, short)
         if short.lane_name and prepared.takes_region:
             return self._answer_by_lane(way, prepared, request, room, short)
         if (prepared.lane_message_bytes if short.lane_name else prepared.message_bytes) > short.message_bytes:
@@ -182,7 +182,7 @@ class PreparedCalls:
             return None
         prepared, room = found
         if isinstance(prepared, PreparedPass):
-            return None if call.lane_name else self._passes.render(prepared, request, call, most_bytes)
+            return None
         if call.lane_name and prepared.takes_region:
             return self._draw_to_lane(prepared, request, room, call)
         if (prepared.lane_message_bytes if call.lane_name else prepared.message_bytes) > most_bytes:

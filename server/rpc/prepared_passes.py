@@ -11,7 +11,6 @@ from lumigrad.kernels._native import (
     ShortCall,
     read_backward_request,
 )
-from lumigrad.server.core.call import Call
 from lumigrad.server.engines.base import RenderEngine
 from lumigrad.server.engines.prepared import Example
 from lumigrad.server.engines.prepared_passes import (
@@ -23,7 +22,7 @@ from lumigrad.server.engines.prepared_passes import (
     prepared_pass,
 )
 from lumigrad.server.engines.runner import ForwardState
-from lumigrad.server.rpc.native_calls import Asking, AskingCall, AskingShort, Sent
+from lumigrad.server.rpc.native_calls import AskingShort, Sent
 from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Tenants
 from lumigrad.v1 import render_pb2
@@ -33,37 +32,18 @@ class PreparedPasses:
     """Answers retained Renders and Backwards whose kind was prepared; all others are left to the general way.
 
     States of both ways are in one store, and either way takes those of the other: Python makes a state of its own of
-    what a native Render has retained.
+    what a native Render has retained. A request with several replies may have further messages, which are refused
+    after the state has changed: it takes the general way.
     """
+
+    takes_lanes = False
 
     def __init__(self, tenants: Tenants) -> None:
         self._tenants = tenants
 
-    def render_short(self, prepared: PreparedPass, request: RenderRequest, short: ShortCall) -> bytes | None:
+    def render(self, prepared: PreparedPass, request: RenderRequest, short: ShortCall) -> bytes | None:
         """Answer a retained Render by one message; None: it takes the general way."""
-        return self._render(prepared, request, AskingShort(self._tenants.of_tenant(short.tenant), short))
-
-    def render(self, prepared: PreparedPass, request: RenderRequest, call: Call, most_bytes: int) -> bytes | None:
-        """Do so for a call of the general way, by a message with at most so many bytes of payload."""
-        asking = self._asking(call, most_bytes)
-        return None if asking is None else self._render(prepared, request, asking)
-
-    def answer(self, raw: bytes, short: ShortCall) -> bytes | None:
-        """Answer a Backward by one message; None: it takes the general way."""
-        return self._backward(raw, AskingShort(self._tenants.of_tenant(short.tenant), short))
-
-    def __call__(self, raw: bytes, call: Call, most_bytes: int) -> bytes | None:
-        """Do so for a call of the general way, by a message with at most so many bytes of payload."""
-        asking = self._asking(call, most_bytes)
-        return None if asking is None else self._backward(raw, asking)
-
-    def _asking(self, call: Call, most_bytes: int) -> AskingCall | None:
-        # A request with several replies may have further messages, which are refused after the state has changed.
-        if not call.has_single_reply or call.lane_name or call.times.spans is not None:
-            return None
-        return AskingCall(self._tenants.of(call), most_bytes, call)
-
-    def _render(self, prepared: PreparedPass, request: RenderRequest, asking: Asking) -> bytes | None:
+        asking = AskingShort(self._tenants.of_tenant(short.tenant), short)
         if prepared.message_bytes > asking.most_bytes:
             return None
         found = asking.run(RetainCall, prepared.native, request, prepared.cost)
@@ -81,10 +61,12 @@ class PreparedPasses:
         asking.answered(found, Sent(prepared.source.engine.name, "forward", 0, prepared.payload_bytes))
         return reply
 
-    def _backward(self, raw: bytes, asking: Asking) -> bytes | None:
+    def answer(self, raw: bytes, short: ShortCall) -> bytes | None:
+        """Answer a Backward by one message; None: it takes the general way."""
         request = read_backward_request(raw)
         if request is None:
             return None
+        asking = AskingShort(self._tenants.of_tenant(short.tenant), short)
         contexts = asking.runtime.contexts
         state = contexts.look(request.context_id)
         if not isinstance(state, PassState):

@@ -23,6 +23,8 @@ class PreparedQueries:
     and environments only; the native job leaves those that would be refused.
     """
 
+    takes_lanes = False
+
     def __init__(self, tenants: Tenants) -> None:
         self._tenants = tenants
 

@@ -22,6 +22,10 @@ from support.workers.worker import WorkerProcess, worker
 
 # The shortcuts for Renders, which look at each, among them.
 MOST_FILES = 29
+# Functions of the same call; generators count once for each item.
+MOST_FUNCTIONS = 440
+# Functions for a step of a training that needs no Python; of spheres, with Python, they are 300.
+MOST_FOR_A_STEP = 100
 # Limit for a call whose like has been prepared.
 MOST_PREPARED = 15
 # Likewise, if the reply is one message.
@@ -64,7 +68,26 @@ def test_a_render_of_a_stored_scene_goes_through_few_files(
     assert is_first == (f"engines/{kind}.py" in files)
     most_prepared = MOST_SHORT if is_single else MOST_PREPARED
     assert len(files) <= (MOST_FILES if is_first else most_prepared), sorted(files)
+    assert min(functions_of(process)[-2:]) <= MOST_FUNCTIONS
     client.close()
+
+
+def functions_of(process: WorkerProcess) -> list[int]:
+    """The number of functions that were executed for each call that has ended."""
+    return [int(count) for count in re.findall(r"^functions (\d+)$", process.log, re.MULTILINE)]
+
+
+def test_steps_of_a_training_need_little_python(process: WorkerProcess) -> None:
+    camera = Camera.look_at((0, -1, -5), (0, 0, 0), up=(0, -1, 0), width=32, height=24)
+    executed = []
+    with Client(process.target, lane="stream") as client:
+        for steps in (64, 320):
+            traces = process.log.count("method=TrainingService.Train")
+            with client.trainer(post(steps), [camera], [np.ones((24, 32, 3), np.float32)]) as trainer:
+                assert len(list(trainer.steps(steps))) == steps
+            process.wait_for_log("method=TrainingService.Train", count=traces + 1)
+            executed.append(max(functions_of(process)))
+    assert (executed[1] - executed[0]) / 256 <= MOST_FOR_A_STEP
 
 
 @pytest.mark.parametrize("kind", ["a file", "many messages"])

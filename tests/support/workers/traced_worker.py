@@ -1,4 +1,4 @@
-"""A worker process that logs, for each call, the source files of the server that were executed for it."""
+"""A worker process that logs, for each call, the source files and the number of functions that were executed for it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ BACKGROUND = {"watchdog", "housekeeping", "metrics", "notes"}
 
 
 class FileTrace:
-    """The files in the order in which a call first executes them, from its receipt to its reply."""
+    """The files in the order in which a call first executes them, from its receipt to its reply, and its functions."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._files: dict[str, None] = {}
+        self._functions = 0
 
     def profile(self, frame: FrameType, event: str, _: object) -> None:
         """Record the file of a called function; the profile function of all threads."""
@@ -33,11 +34,13 @@ class FileTrace:
         elif event == "call" and code.co_name != "<module>" and threading.current_thread().name not in BACKGROUND:
             with self._lock:
                 self._files.setdefault(code.co_filename.removeprefix(SERVER))
+                self._functions += 1
 
     def _end(self) -> None:
         with self._lock:
             files, self._files = list(self._files), {}
-        sys.stderr.write(f"files {json.dumps(files)}\n")
+            functions, self._functions = self._functions, 0
+        sys.stderr.write(f"functions {functions}\nfiles {json.dumps(files)}\n")
 
 
 def begin() -> None:

@@ -254,6 +254,8 @@ class BoundShortCall final : public ShortCall {
   std::string lane_name;  // Empty: none.
   Outcome outcome = Outcome::kPending;
   Progress progress;
+  // The request as native code has read it, for the way that goes on with the call; none: it has not.
+  nb::object request = nb::none();
   bool is_announced = false;
   std::string why_cancelled;
 
@@ -328,6 +330,7 @@ void bind_short_call(nb::module_& m) {
       .def_prop_ro("deadline", [](const BoundShortCall& call) { return monotonic(call.deadline); })
       .def_ro("outcome", &BoundShortCall::outcome)
       .def_ro("progress", &BoundShortCall::progress)
+      .def_rw("request", &BoundShortCall::request)
       .def_rw("is_announced", &BoundShortCall::is_announced)
       .def_rw("why_cancelled", &BoundShortCall::why_cancelled)
       .def_prop_ro("has_started", &BoundShortCall::has_started)

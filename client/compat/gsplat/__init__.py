@@ -62,7 +62,7 @@ from lumigrad.client.compat.gsplat.strategy import DefaultStrategy, MCMCStrategy
 __version__ = "1.6.0"
 _SUBMODULES = (
     *("rendering", "strategy", "losses", "exporter", "optimizers", "scene", "stage", "distributed", "color_correct"),
-    *("compression", "experimental", "_helper", "cuda", "cuda._wrapper", "cuda._lidar", "cuda._torch_impl"),
+    *("compression", "experimental", "utils", "_helper", "cuda", "cuda._wrapper", "cuda._lidar", "cuda._torch_impl"),
 )
 
 

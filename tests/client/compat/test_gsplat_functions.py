@@ -11,7 +11,7 @@ import torch
 
 from lumigrad.client import Gaussians
 from lumigrad.client.compat import gsplat
-from lumigrad.client.compat.gsplat import color_correct, losses
+from lumigrad.client.compat.gsplat import color_correct, losses, utils
 from lumigrad.client.compat.gsplat._helper import load_test_data
 from lumigrad.client.compat.gsplat.cuda import _lidar
 from lumigrad.client.compat.gsplat.cuda._torch_impl import _eval_sh_bases_fast
@@ -339,3 +339,55 @@ def test_the_test_scene_of_viewers_is_cropped_and_repeated(tmp_path: Path):
     assert scales.shape == (18, 3) and opacities.shape == (18,) and ks.shape == (1, 3, 3)
     with pytest.raises(FileNotFoundError, match="pass a scene by --ckpt or --ply"):
         load_test_data(tmp_path / "nothing.npz", "cpu")
+
+
+def test_points_and_normals_of_depths_are_those_of_a_plane() -> None:
+    """Two cameras see a plane by z and by distance; each point of a pixel lies on its ray and on the plane."""
+    viewmats = torch.eye(4, dtype=torch.float64).repeat(2, 1, 1)
+    quats = torch.nn.functional.normalize(uniform(2, 4) - 0.4, dim=-1)
+    viewmats[:, :3, :3] = utils.normalized_quat_to_rotmat(quats)
+    viewmats[:, :3, 3] = uniform(2, 3, seed=1)
+    Ks = torch.tensor([[[50.0, 0, 19], [0, 45, 16], [0, 0, 1]]], dtype=torch.float64).repeat(2, 1, 1)
+    normal = torch.tensor([0.2, -0.3, -0.9], dtype=torch.float64)
+    rows, columns = torch.meshgrid(torch.arange(HEIGHT).double(), torch.arange(WIDTH).double(), indexing="ij")
+    rays = torch.stack([(columns + 0.5 - 19) / 50, (rows + 0.5 - 16) / 45, torch.ones_like(rows)], -1)
+    # The plane is 4 in front of each camera, in its own frame.
+    depths = (-4 / (rays @ normal))[None, ..., None].repeat(2, 1, 1, 1)
+    inverse = torch.linalg.inv(viewmats)
+    points = utils.depth_to_points(depths, inverse, Ks)
+    seen = torch.einsum("cij,chwj->chwi", viewmats[:, :3, :3], points) + viewmats[:, None, None, :3, 3]
+    close(seen, depths * rays)
+    far = depths * rays.norm(dim=-1, keepdim=True)
+    close(utils.depth_to_points(far, inverse, Ks, z_depth=False), points)
+    normals = utils.depth_to_normal(far, inverse, Ks, z_depth=False)
+    expected = (viewmats[:, :3, :3].mT @ normal / normal.norm())[:, None, None].expand(2, HEIGHT - 2, WIDTH - 2, 3)
+    close(normals[:, 1:-1, 1:-1], expected)
+    assert not normals[:, 0].any()
+    assert not normals[:, :, -1].any()
+    with pytest.raises(gsplat.GsplatArgumentError, match="camtoworlds"):
+        utils.depth_to_points(depths, inverse[0], Ks)
+
+
+def test_small_functions_of_gsplat(tmp_path: Path) -> None:
+    quats = torch.nn.functional.normalize(uniform(5, 4) - 0.5, dim=-1)
+    turns = utils.normalized_quat_to_rotmat(quats)
+    close(turns @ turns.mT, torch.eye(3).expand(5, 3, 3))
+    scales = uniform(5, 3, seed=1) + 0.1
+    close(turns @ torch.diag_embed(scales**2) @ turns.mT, gsplat.quat_scale_to_covar_preci(quats, scales)[0])
+    values = 20 * uniform(7) - 10
+    close(utils.inverse_log_transform(utils.log_transform(values)), values)
+    close(utils.log_transform(values), np.sign(values) * np.log1p(np.abs(values)))
+    matrix = utils.get_projection_matrix(0.5, 20.0, 1.2, 0.9, device="cpu").double()
+    for depth, expected in ((0.5, 0.0), (20.0, 1.0)):
+        corner = torch.tensor([depth * math.tan(0.6), -depth * math.tan(0.45), depth, 1], dtype=torch.float64)
+        close((matrix @ corner)[:3] / (matrix @ corner)[3], [1.0, -1.0, expected], 1e-6)
+    splats = {name: uniform(6, *shape).float() for name, shape in PARAMETERS.items()}
+    with pytest.warns(DeprecationWarning, match="export_splats"):
+        utils.save_ply(splats, tmp_path / "scene.ply")
+    assert all(
+        torch.equal(read, splats[name]) for name, read in gsplat.load_ply_to_splats(tmp_path / "scene.ply").items()
+    )
+    colors = uniform(6, 3, seed=4).float()
+    with pytest.warns(DeprecationWarning, match="export_splats"):
+        utils.save_ply(splats, tmp_path / "scene.ply", colors)
+    close(torch.tensor(Gaussians.load(tmp_path / "scene.ply").sh)[:, 0] * 0.28209479177387814 + 0.5, colors, 1e-6)

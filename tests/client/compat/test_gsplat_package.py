@@ -38,6 +38,7 @@ from gsplat.rendering import RasterizeMode, rasterization, rasterization_2dgs_in
 from gsplat.scene import GaussianScene
 from gsplat.stage import Stage
 from gsplat.strategy import DefaultStrategy, MCMCStrategy
+from gsplat.utils import depth_to_normal, depth_to_points, normalized_quat_to_rotmat, save_ply
 
 @dataclass
 class Config:

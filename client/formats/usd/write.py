@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import tempfile
+import zipfile
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -44,17 +45,31 @@ def write_usd(scene: StoredScene, path: str | PathLike[str], *, up_axis: str = "
             raise malformed(path, "expected less than 4 GiB, the limit of a .usdz file; write a .usdc file")
         asset = pxr("Sdf", "writing USD files").AssetPath(str(inner))
         with replaced(path) as new:
-            _check(pxr("UsdUtils", "writing USD files").CreateNewUsdzPackage(asset, str(new)), new)
+            is_written = pxr("UsdUtils", "writing USD files").CreateNewUsdzPackage(asset, str(new))
+            # OpenUSD does not notice that a disk is full.
+            _check(is_written and _is_whole(new), new)
 
 
 def _exported(layer: Any, path: Path) -> None:
-    _check(layer.Export(str(path)), path)
+    try:
+        is_written = layer.Export(str(path))
+    except pxr("Tf", "writing USD files").ErrorException:
+        is_written = False
+    _check(is_written, path)
+
+
+def _is_whole(package: Path) -> bool:
+    try:
+        with zipfile.ZipFile(package) as file:
+            return file.testzip() is None
+    except (zipfile.BadZipFile, EOFError):
+        return False
 
 
 def _check(is_written: bool, path: Path) -> None:
-    """Raises OSError unless OpenUSD says that it has written a file; it does not say why not."""
+    """Raises OSError unless OpenUSD has written a file; it does not say why not."""
     if not is_written:
-        raise OSError(errno.EIO, "OpenUSD could not write the file", str(path))
+        raise OSError(errno.EIO, "OpenUSD could not write the file; is the disk full?", str(path))
 
 
 def _layer(scene: StoredScene, suffix: str, up_axis: str) -> Any:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,10 @@ import pytest
 from lumigrad.client import Camera, Gaussians, Mesh, Spheres
 from lumigrad.client.base.replacing import replaced, write_text
 from lumigrad.client.datasets import Capture, Points, View
+from lumigrad.client.errors import LumigradError
 from lumigrad.client.formats.save import WRITABLE
 from lumigrad.client.formats.scene_view import SceneView
+from lumigrad.client.formats.usd import write as usd_files
 from lumigrad.client.pictures import write_depth, write_image
 from lumigrad.client.shell import exits
 from lumigrad.client.video import VideoWriter
@@ -104,10 +106,26 @@ def test_a_full_disk_leaves_the_old_file_whole_and_nothing_beside_it(tmp_path: P
     with full_disk(), pytest.raises(Exception) as raised:
         write(path, 2)
     assert not isinstance(raised.value, AssertionError)
+    assert isinstance(raised.value, LumigradError) or raised.value.filename
     assert contents(tmp_path) == before
     write(path, 2)
     assert contents(tmp_path).keys() == before.keys() and path.read_bytes() != before[name]
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_a_package_that_openusd_has_not_written_whole_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pxr")
+    exported, room = usd_files._exported, ExitStack()
+
+    def then_full(layer: Any, path: Path) -> None:
+        exported(layer, path)
+        room.enter_context(full_disk())
+
+    monkeypatch.setattr(usd_files, "_exported", then_full)
+    with room, pytest.raises(OSError, match="is the disk full") as raised:
+        gaussians(1).save(tmp_path / "scene.usdz")
+    assert raised.value.filename == str(tmp_path / "scene.usdz")
+    assert not contents(tmp_path)
 
 
 def test_errors_name_the_file_that_was_asked_for(tmp_path: Path) -> None:

@@ -20,6 +20,9 @@ _MOST_LINKS = 40
 # written but not replaced.
 _KEPT = (errno.EBUSY, errno.EXDEV, errno.EPERM, errno.EACCES)
 
+# NumPy's error says neither what the system's was nor the name of the file.
+_NOT_WHOLE = re.compile(r"\d+ requested and \d+ written")
+
 
 @contextmanager
 def replaced(path: str | PathLike[str], *, mode: int = 0o666) -> Iterator[Path]:
@@ -47,6 +50,9 @@ def replaced(path: str | PathLike[str], *, mode: int = 0o666) -> Iterator[Path]:
             yield new
             _replace(old, new)
         except OSError as error:
+            if error.errno is None and _NOT_WHOLE.fullmatch(str(error)):
+                text = f"Not written whole ({error}); is the disk full?"
+                raise OSError(errno.EIO, text, str(path)) from error
             # The error of a full disk names no file.
             if error.filename in (None, str(new), new) and error.errno is not None:
                 error.filename, error.filename2 = str(path), None

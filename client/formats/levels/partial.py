@@ -61,7 +61,7 @@ def check_room(path: Path, needed: int) -> None:
     free = shutil.disk_usage(path).free
     if free < needed:
         raise OSError(
-            errno.ENOSPC, f"expected about {needed / 1e9:.1f} GB of free disk, there are {free / 1e9:.1f}", str(path)
+            errno.ENOSPC, f"expected about {needed / 1e6:,.0f} MB of free disk, there are {free / 1e6:,.0f}", str(path)
         )
 
 

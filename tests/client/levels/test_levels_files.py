@@ -215,7 +215,7 @@ def test_a_full_disk_leaves_the_old_folder_whole_and_nothing_beside_it(
     assert raised.value.filename == str(tmp_path / "city") and contents(tmp_path) == before
     free = type("usage", (), {"free": 1000})
     monkeypatch.setattr("shutil.disk_usage", lambda path: free)
-    with pytest.raises(OSError, match=r"expected about 0\.0 GB of free disk") as short:
+    with pytest.raises(OSError, match=r"expected about \d+ MB of free disk") as short:
         write_levels(scene, tmp_path / "city")
     assert short.value.errno == errno.ENOSPC and contents(tmp_path) == before
 

@@ -100,7 +100,7 @@ def _read(path: str | PathLike[str]) -> list[_Part]:
 def _read_stl(path: str | PathLike[str]) -> list[_Part]:
     trimesh = require("trimesh", "mesh", "reading mesh files")
     with open(path, "rb") as file:
-        content = _without_rest(file.read())
+        content = _without_rest(path, file.read())
     try:
         scene = trimesh.load_scene(BytesIO(content), file_type="stl", process=False)
     except Exception as error:  # Parsers raise various errors for damaged files.
@@ -116,12 +116,27 @@ def _read_stl(path: str | PathLike[str]) -> list[_Part]:
     return parts
 
 
-def _without_rest(content: bytes) -> bytes:
-    """A binary STL file without what follows its triangles, which other readers leave out, too."""
+def _without_rest(path: str | PathLike[str], content: bytes) -> bytes:
+    """A binary STL file without what follows its triangles, which other readers leave out, too.
+
+    Raises:
+        InvalidArgument: more triangles follow, or another solid.
+    """
     if len(content) < _STL_HEADER or b"facet" in content[:_STL_TEXT]:
         return content
-    end = _STL_HEADER + _STL_TRIANGLE * int.from_bytes(content[_STL_HEADER - 4 : _STL_HEADER], "little")
-    return content[:end] if _STL_HEADER < end < len(content) else content
+    count, end = _stl_end(content)
+    if count == 0 or end >= len(content):
+        return content
+    rest = content[end:]
+    if len(rest) % _STL_TRIANGLE == 0 or (len(rest) >= _STL_HEADER and _stl_end(rest)[1] == len(rest)):
+        raise malformed(path, f"expected {count:,} triangles, as its header says, got more behind them; export it anew")
+    return content[:end]
+
+
+def _stl_end(content: bytes) -> tuple[int, int]:
+    """The number of triangles by the header of a binary STL file, and where they end."""
+    count = int.from_bytes(content[_STL_HEADER - 4 : _STL_HEADER], "little")
+    return count, _STL_HEADER + _STL_TRIANGLE * count
 
 
 def _check_facets(path: str | PathLike[str], read: int) -> None:

@@ -292,3 +292,13 @@ def test_what_follows_the_triangles_of_a_binary_stl_is_left_out(tmp_path: Path) 
     whole = (tmp_path / "torus.stl").read_bytes()
     (tmp_path / "longer.stl").write_bytes(whole + b"made by a scanner\0" * 9)
     assert len(Mesh.load(tmp_path / "longer.stl")) == len(Mesh.load(tmp_path / "torus.stl"))
+
+
+@pytest.mark.parametrize("second", ["triangles", "solid"])
+def test_triangles_behind_those_that_a_binary_stl_counts_are_not_left_out(tmp_path: Path, second: str) -> None:
+    torus().save(tmp_path / "torus.stl")
+    whole = (tmp_path / "torus.stl").read_bytes()
+    (tmp_path / "more.stl").write_bytes(whole + (whole if second == "solid" else whole[84:384]))
+    count = len(Mesh.load(tmp_path / "torus.stl"))
+    with pytest.raises(InvalidArgument, match=f"more.stl: expected {count:,} triangles, as its header says, got more"):
+        Mesh.load(tmp_path / "more.stl")

@@ -5,6 +5,7 @@ Those of 2D Gaussians (surfels) have two scales. Round Gaussians may have one, a
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from os import PathLike
 from typing import Any
@@ -21,9 +22,12 @@ from lumigrad.client.formats.scene import (
     opacities_from_logits,
     scales_from_logarithms,
 )
+from lumigrad.client.formats.source import shortened
 
 _REQUIRED = ("x", "y", "z", "f_dc_0", "f_dc_1", "f_dc_2", "opacity", "scale_0")
 _ROTATION = ("rot_0", "rot_1", "rot_2", "rot_3")
+# Properties that say nothing else: normals are 0, and colours those of the harmonics.
+_HARMLESS = ("nx", "ny", "nz", "red", "green", "blue", "alpha")
 # Numbers of coefficients beyond the constant one, all channels, for degrees 0 to 4.
 _REST_COUNTS = (0, 9, 24, 45, 72)
 # Other trainers' comments about antialiasing; the last one counts.
@@ -41,7 +45,7 @@ def holds_gaussians(header: PlyHeader) -> bool:
 
 
 def read_inria_ply(header: PlyHeader) -> StoredScene:
-    """Reads the vertices, text or binary in either byte order, with properties in any order; ignores unknown ones."""
+    """Reads the vertices, text or binary in either byte order, with properties in any order; warns of unknown ones."""
     return gaussians_of(header, header.table("vertex"))
 
 
@@ -57,6 +61,7 @@ def gaussians_of(header: PlyHeader, vertices: Any) -> StoredScene:
     lists = [name for name, kind in header.elements["vertex"].types.items() if kind == "list"]
     if lists:
         raise header.fail(f"expected numbers as vertex properties, got lists: {', '.join(lists)}")
+    _say_ignored(header)
     return StoredScene(
         means=_columns(vertices, ("x", "y", "z")),
         quats=_columns(vertices, turned) if turned else np.tile(np.array([1, 0, 0, 0], np.float32), (len(vertices), 1)),
@@ -66,6 +71,15 @@ def gaussians_of(header: PlyHeader, vertices: Any) -> StoredScene:
         antialiased=_antialiased(header.comments),
         details={"format": "PLY"},
     )
+
+
+def _say_ignored(header: PlyHeader) -> None:
+    """Warns of properties that may belong to another kind of Gaussians, such as filters, motions or other kernels."""
+    known = {*_REQUIRED, *_ROTATION, *_HARMLESS, "scale_1", "scale_2"}
+    ignored = [name for name in header.elements["vertex"].types if name not in known and not name.startswith("f_rest_")]
+    if ignored:
+        text = shortened(", ".join(ignored), 300)
+        warnings.warn(f"{header.path}: properties of Gaussians that are ignored: {text}", stacklevel=2)
 
 
 def write_inria_ply(scene: StoredScene, path: str | PathLike[str]) -> None:

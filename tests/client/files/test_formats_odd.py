@@ -75,6 +75,14 @@ def test_what_could_be_read_in_two_ways_is_refused(tmp_path: Path, names: tuple[
     assert "as well" in lumigrad("info", "scene.ply", folder=tmp_path).stderr
 
 
+def test_properties_that_change_gaussians_are_not_ignored_without_a_word(tmp_path: Path) -> None:
+    write(tmp_path / "filtered.ply", [*FULL, "nx", "f_rest_0", "filter_3D", *(f"f_rest_{k}" for k in range(1, 9))])
+    with pytest.warns(UserWarning, match=r"filtered.ply: properties of Gaussians that are ignored: filter_3D$"):
+        Gaussians.load(tmp_path / "filtered.ply")
+    done = lumigrad("convert", str(tmp_path / "filtered.ply"), str(tmp_path / "scene.splat"))
+    assert done.stderr.count("filter_3D") == 1
+
+
 def test_the_folder_of_a_scene_is_named_from_inside(tmp_path: Path, worker_process: WorkerProcess) -> None:
     folder = tmp_path / "garden"
     (folder / "below").mkdir(parents=True)

@@ -109,7 +109,7 @@ class Spool:
         except (BusyError, OSError) as error:
             why, result = (error.what, "no_room") if isinstance(error, BusyError) else (error.strerror, "failed")
             self._metrics.spool_writes.labels(kind, result).inc()
-            logs.event("cannot write to the spool", logging.WARNING, kind=kind, why=why)
+            logs.event("cannot write to the spool", logging.WARNING, kind=kind, spool=self._folder, why=why)
             if isinstance(error, BusyError):
                 raise
             raise BusyError(f"the spool (--spool) cannot be written: {why}", _RETRY_SECONDS) from None

@@ -72,7 +72,7 @@ def test_a_full_disk_costs_the_spool_and_nothing_else(tmp_path: Path) -> None:
         wait_until_written(process)
         for handle in (*handles, large):
             assert shown(client, handle).any()
-        process.wait_for_log("cannot write to the spool")
+        process.wait_for_log(f"cannot write to the spool kind=scene spool={tmp_path}/spool")
         assert process.metric("lumigrad_spool_writes_total", kind="scene", result="failed") == 1
         # What is older made way for what is newer, as far as that helped.
         assert process.metric("lumigrad_spool_writes_total", kind="scene", result="written") == 3

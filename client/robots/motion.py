@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -17,6 +18,8 @@ from lumigrad.client.values.rotations import IDENTITY
 
 # Columns of spheres by their names.
 _PLACES = {"x": 0, "y": 1, "z": 2, "r": 3, "radius": 3}
+# Joint values so far beyond a limit are rounded ones, radians or metres.
+_SLACK = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +116,7 @@ def joint_values(robot: Robot, joints: Any = None) -> Float64:
         robot: the robot.
         joints: [dof] joint values or [T, dof] along a trajectory, radians and metres, or a file of them, in .npz the
             array "joints", in text with a first line of the joints' names in any order, or with none; None:
-            `Robot.rest`.
+            `Robot.rest`. Values beyond the joints' limits are warned of.
     """
     if isinstance(joints, (str, PathLike)):
         places = {name.lower(): place for place, name in enumerate(robot.joint_names)}
@@ -122,4 +125,16 @@ def joint_values(robot: Robot, joints: Any = None) -> Float64:
     if q.ndim not in (1, 2) or q.shape[-1] != robot.dof or not len(q):
         expected = f"[{robot.dof}] or [T, {robot.dof}] ({', '.join(robot.joint_names)})"
         raise InvalidArgument.of("joints", f"expected values of shape {expected}, got {list(q.shape)}")
+    _warn_of_limits(robot, q.reshape(-1, robot.dof))
     return q
+
+
+def _warn_of_limits(robot: Robot, q: Float64) -> None:
+    """Warns of values [T, dof] beyond the limits of their joints, as degrees are."""
+    low, high = robot.limits.T
+    beyond = np.argwhere((q < low - _SLACK) | (q > high + _SLACK))
+    if len(beyond):
+        step, joint = beyond[0]
+        limits = f"{low[joint]:g} to {high[joint]:g}"
+        text = f"{robot.joint_names[joint]} is at {q[step, joint]:g} in step {step}, beyond its limits of {limits}"
+        warnings.warn(f"joints: {text}; joint values are radians and metres", stacklevel=2)

@@ -83,9 +83,11 @@ def _parse(path: Path) -> Any:
     content = path.read_bytes()
     try:
         # yourdfpy accepts damaged files partially.
-        etree.fromstring(content, etree.XMLParser(resolve_entities=False))
+        root = etree.fromstring(content, etree.XMLParser(resolve_entities=False))
     except etree.XMLSyntaxError as error:
         raise _malformed(path, f"expected XML: {error}; expand xacro files first") from error
+    if macro := next((each.tag for each in root.iter(etree.Element) if "xacro}" in each.tag), None):
+        raise _malformed(path, f"expected a URDF, got xacro's {macro.rpartition('}')[2]!r}; expand xacro files first")
     try:
         urdf = yourdfpy.URDF.load(io.BytesIO(content), build_scene_graph=False, load_meshes=False)
     except Exception as error:  # The parser raises various errors, as for missing elements and invalid numbers.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lumigrad.client import InvalidArgument
-from lumigrad.client.robots.motion import Motion
+from lumigrad.client.robots.motion import Motion, joint_values
 from support.files.robot_files import ZOO, write_urdf
 
 POINTS = np.arange(12.0).reshape(4, 3)
@@ -75,6 +76,35 @@ def test_a_robot_moves_along_joint_values(tmp_path: Path):
     np.testing.assert_array_equal(resting.spheres[0], robot.spheres(robot.rest))
     with pytest.raises(InvalidArgument, match=r"joints: expected values of shape \[4\] or \[T, 4\] \(rise, turn, "):
         Motion.load(tmp_path / "zoo.yml", urdf=urdf, joints=[0.0, 1.0])
+
+
+def test_degrees_are_told_from_the_limits_of_joints(tmp_path: Path) -> None:
+    pytest.importorskip("yourdfpy", reason="needs the extra robot")
+    urdf = write_urdf(tmp_path / "zoo.urdf", ZOO)
+    (tmp_path / "zoo.yml").write_text("hand: [[0, 0, 0.05, 0.06]]\n")
+    from lumigrad.client.robots import Robot
+
+    robot = Robot.load(urdf, tmp_path / "zoo.yml")
+    joint = int(np.flatnonzero(np.isfinite(robot.limits[:, 1]))[0])
+    q = np.tile(robot.rest, (3, 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        joint_values(robot, q)
+        joint_values(robot)
+    q[2, joint] = 90.0
+    text = f"^joints: {robot.joint_names[joint]} is at 90 in step 2, beyond its limits of .*; joint values are radians"
+    with pytest.warns(UserWarning, match=text):
+        joint_values(robot, q)
+
+
+def test_a_robot_of_macros_is_not_read_in_part(tmp_path: Path) -> None:
+    pytest.importorskip("yourdfpy", reason="needs the extra robot")
+    from lumigrad.client.robots import Robot
+
+    space = 'xmlns:xacro="http://www.ros.org/wiki/xacro"'
+    (tmp_path / "arm.urdf").write_text(f'<robot name="arm" {space}><link name="base"/><xacro:arm prefix="a"/></robot>')
+    with pytest.raises(InvalidArgument, match="got xacro's 'arm'; expand xacro files first"):
+        Robot.load(tmp_path / "arm.urdf", {})
 
 
 def written(folder: Path, name: str, content: object) -> Path:

@@ -134,6 +134,13 @@ def warn_of_levels(name: str, colors: Array) -> None:
         _warn_caller(f"{name}: {text}; pass levels of 0 to 255 as uint8, or divide them by the largest", UserWarning)
 
 
+def warn_of_bytes(name: str, colors: Array) -> None:
+    """Warns, as `warn_of`, of colours in uint8, which nothing divides by 255."""
+    if colors.dtype == np.uint8 and not _silent.get():
+        text = "expected colours with 1 for white, got uint8, whose values are used as they are"
+        _warn_caller(f"{name}: {text}; divide levels by 255", UserWarning)
+
+
 def _warn_caller(text: str, category: type[Warning]) -> None:
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(("lumigrad.", "dataclasses")):

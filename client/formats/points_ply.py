@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lumigrad.client.base.precision import lost_by, median_of, said, warn_of
+from lumigrad.client.base.precision import lost_by, median_of, said, warn_of, warn_of_levels
 from lumigrad.client.formats.ply_header import PlyHeader, fractions, write_vertices
 from lumigrad.client.formats.scene import colors_of_sh
 from lumigrad.client.values.spheres import Spheres
@@ -72,10 +72,12 @@ def load_spheres(path: str | PathLike[str], radius: float | None = None) -> Sphe
     positions = places.astype(np.float32)
     radii = _radii(vertices, names, positions) if radius is None else np.full(len(positions), radius, np.float32)
     warn_of(fspath(path), lost_by(places, median_of(radii)))
+    colors = colors_of(vertices, names)
+    if colors is None:
+        colors = np.full((len(positions), 3), _DEFAULT_COLOR, np.float32)
+    if colors.shape[1] == 3:
+        warn_of_levels(f"{fspath(path)}: colors", colors)
     with said():
-        colors = colors_of(vertices, names)
-        if colors is None:
-            colors = np.full((len(positions), 3), _DEFAULT_COLOR, np.float32)
         return Spheres(positions, colors, radii, _opacities(vertices, names))
 
 

@@ -98,6 +98,8 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
 def told_warnings() -> Iterator[None]:
     """Shows the client's own warnings as commands say things: one line on standard error, without a place in code."""
     usual, own = warnings.showwarning, Path(__file__).parents[1]
+    # The place of a warning that names the line which called Lumigrad.
+    script = getattr(sys.modules["__main__"], "__file__", None)
 
     def show(
         message: Warning | str,
@@ -107,7 +109,7 @@ def told_warnings() -> Iterator[None]:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        is_own = category is UserWarning and Path(filename).is_relative_to(own)
+        is_own = category is UserWarning and (filename == script or Path(filename).is_relative_to(own))
         if is_own or issubclass(category, PrecisionWarning):
             print(f"lumigrad: {' '.join(str(message).split())}", file=sys.stderr)
         else:

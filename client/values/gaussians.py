@@ -12,7 +12,7 @@ import numpy as np
 
 from lumigrad.client.base.arguments import whole_number
 from lumigrad.client.base.arrays import Float32, Tensors, float32_array, to_numpy
-from lumigrad.client.base.precision import lost_by, median_of, warn_of
+from lumigrad.client.base.precision import lost_by, median_of, warn_of, warn_of_bytes
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.affine import Affine
 
@@ -308,6 +308,7 @@ def _optional(name: str, value: Any, shape: Sequence[int | str]) -> Float32 | No
 
 def _colors(value: Any, leading: tuple[int, ...]) -> Float32:
     """[.., N, D], or with an axis of cameras before N."""
-    if to_numpy("colors", value).ndim == len(leading) + 2:
-        return float32_array("colors", value, (*leading[:-1], "C", leading[-1], "D"))
-    return float32_array("colors", value, (*leading, "D"))
+    colors = to_numpy("colors", value)
+    warn_of_bytes("colors", colors)
+    cameras = ("C",) if colors.ndim == len(leading) + 2 else ()
+    return float32_array("colors", colors, (*leading[:-1], *cameras, leading[-1], "D"))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lumigrad.client.base.arrays import Float32, Float64, Tensors, float32_array, to_numpy
-from lumigrad.client.base.precision import lost_by, median_of, warn_of
+from lumigrad.client.base.precision import lost_by, median_of, warn_of, warn_of_bytes
 from lumigrad.client.errors import InvalidArgument
 
 
@@ -39,7 +39,8 @@ class Spheres(Tensors):
         places = to_numpy("positions", positions)
         positions = float32_array("positions", places, ("N", 3))
         count = len(positions)
-        colors = float32_array("colors", colors, (count, "K"))
+        shades = to_numpy("colors", colors)
+        colors = float32_array("colors", shades, (count, "K"))
         if colors.shape[1] < 1:
             raise InvalidArgument.of("colors", f"expected shape [{count}, K] with K >= 1, got {list(colors.shape)}")
         radii = float32_array("radii", radii, (count,))
@@ -53,6 +54,7 @@ class Spheres(Tensors):
                 )
         vars(self).update(positions=positions, colors=colors, radii=radii, opacities=opacities)
         warn_of("positions", lost_by(places, median_of(radii)))
+        warn_of_bytes("colors", shades)
 
     def __len__(self) -> int:
         return len(self.positions)

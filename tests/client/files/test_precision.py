@@ -247,3 +247,28 @@ def test_bright_lights_are_colours() -> None:
         TargetImage(picture)
     TargetImage((255 * PICTURE).astype(np.uint8), mask=np.ones((12, 16)))
     TargetImage(depth=1000 * PICTURE[..., 0])
+
+
+def test_levels_as_colours_are_told(tmp_path: Path) -> None:
+    levels, rest = np.full((4, 3), 255, np.uint8), (np.ones((4, 4)), np.ones((4, 3)), np.ones(4))
+    makers: list[Callable[[Any], Any]] = [
+        lambda colors: Spheres(np.zeros((4, 3)), colors, np.ones(4)),
+        lambda colors: Gaussians(np.zeros((4, 3)), *rest, colors=colors),
+        lambda colors: Gaussians(np.zeros((4, 3)), *rest, colors=colors[None]),
+    ]
+    for maker in makers:
+        with pytest.warns(
+            UserWarning, match="^colors: .* got uint8, whose values are used as they are; divide"
+        ) as told:
+            maker(levels)
+        assert told[0].filename == __file__
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            maker(levels / np.float32(255))
+    cloud = tmp_path / "mean.ply"
+    properties = "".join(f"property float {name}\n" for name in ("x", "y", "z", "red", "green", "blue"))
+    rows = "0 0 0 254.5 0 0\n1 0 0 0 128.2 64\n"
+    cloud.write_text(f"ply\nformat ascii 1.0\nelement vertex 2\n{properties}end_header\n{rows}")
+    with pytest.warns(UserWarning, match="mean.ply: colors: expected colours with 1 for white, got many beyond 16"):
+        Spheres.load(cloud)
+    assert lumigrad("info", str(cloud)).stderr.count("got many beyond 16") == 1

@@ -101,7 +101,7 @@ def add_kind(parser: argparse._ActionsContainer) -> None:
 def add_looks(group: argparse._ActionsContainer) -> None:
     """Declares the options of rendering."""
     help_text = "background colour, 0 to 1 (default: white for spheres, black for Gaussians, or that of a fit)"
-    option(group, "--background", help_text, type=numbers, metavar="R,G,B")
+    option(group, "--background", help_text, type=_color, metavar="R,G,B")
     option(group, "--radius", "radius of every sphere (default: the file's, else they touch)", type=positive_number)
     help_text = "softness of spheres, 1e-5 to 1 (default: 1e-4, nearly opaque)"
     option(group, "--gamma", help_text, type=positive_number)
@@ -196,3 +196,11 @@ def _order(stored: StoredScene, settings: Mapping[str, Any]) -> dict[str, Any]:
             print(f"lumigrad: draws by depth, not by distance as the file says, because of {name}", file=sys.stderr)
             return {}
     return {"depth_order": "distance", "projection_method": "unscented"}
+
+
+def _color(text: str) -> tuple[float, ...]:
+    """Parses the channels of a colour."""
+    channels = numbers(text)
+    if not all(0.0 <= channel <= 1.0 for channel in channels):
+        raise argparse.ArgumentTypeError(f"expected numbers from 0 to 1, got {text}; divide levels by 255")
+    return channels

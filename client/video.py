@@ -64,9 +64,9 @@ class VideoWriter:
         width, height = self._size
         if levels.dtype != np.uint8 or levels.shape != (height, width, 3):
             raise LumigradError(f"expected a picture of uint8 {[height, width, 3]}, got {levels.dtype} {levels.shape}")
+        if self._process is None:
+            self._process = self._start()
         try:
-            if self._process is None:
-                self._process = self._start()
             _input(self._process).write(np.ascontiguousarray(levels).data)
         except OSError as error:
             raise self._failure() from error

@@ -139,6 +139,13 @@ def test_errors_name_the_file_that_was_asked_for(tmp_path: Path) -> None:
     assert not list((tmp_path / "folder.ply").iterdir())
 
 
+def test_a_video_names_what_keeps_its_file_from_being_made(tmp_path: Path) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    with pytest.raises(FileNotFoundError) as absent:
+        video(tmp_path / "none" / "turn.mp4", 1)
+    assert absent.value.filename == str(tmp_path / "none" / "turn.mp4")
+
+
 def test_new_files_have_the_permissions_of_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:

@@ -20,6 +20,7 @@ from lumigrad.protos.wire import Frame
 from lumigrad.server.core.accounts import PayloadMemory
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import CancelledError, InvalidArgumentError, LaneLostError
+from lumigrad.server.core.limits import require
 from lumigrad.v1 import distance_pb2, render_pb2, tensor_pb2
 
 M = TypeVar("M", bound=Message)
@@ -46,6 +47,8 @@ class Receiver(Generic[M]):
 
     def payload(self, limit_bytes: int, payload_memory: PayloadMemory) -> PayloadReader:
         """Read as many bytes as the header announces."""
+        limit = f"at most {limit_bytes} bytes (the worker's --max-payload-mib)"
+        require(self._length <= limit_bytes, "payload_bytes", limit, self._length)
         assembler = payload_memory.assembler(self._length, limit_bytes, self._call)
         payload = assembled(assembler, self._first, self._frames, "only data after the header", "a second header")
         self._call.progress.receiving.restart()

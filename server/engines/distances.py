@@ -124,7 +124,8 @@ def _rows(spec: distance_pb2.DistanceSpec, limits: Limits, field: str) -> list[i
     shape = list(spec.spheres.shape)
     require(len(shape) == 4 and shape[3] == 4, f"{where}.shape", "[B, H, S, 4]", shape)
     rows = shape[:3]
-    require(extent(rows) <= limits.rows, where, f"at most {limits.rows} spheres in all", extent(rows))
+    limit = f"at most {limits.rows} spheres in all (the worker's --max-rows)"
+    require(extent(rows) <= limits.rows, where, limit, extent(rows))
     if spec.HasField("environments"):
         tensor, where = spec.environments, f"{field}.environments"
         check_type(tensor, where, dtypes.INT32)

@@ -30,7 +30,8 @@ def given_rays(spec: render_pb2.RenderSpec, limits: Limits, field: str) -> Mappi
             check_type(tensor, f"{field}.{path}")
             check_shape(tensor.shape, [camera.height, camera.width, RAY_VALUES], f"{field}.{path}")
             size += nbytes(tensor, field)
-    require(size <= limits.payload_bytes, f"{field}.cameras", f"at most {limits.payload_bytes} bytes of rays", size)
+    limit = f"at most {limits.payload_bytes} bytes of rays (the worker's --max-payload-mib)"
+    require(size <= limits.payload_bytes, f"{field}.cameras", limit, size)
     return tensors
 
 

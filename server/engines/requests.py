@@ -87,7 +87,8 @@ class Plan(ABC):
 
 def check_cameras(cameras: Sequence[camera_pb2.Camera], limits: Limits, field: str) -> None:
     """Check the number of cameras and their sizes."""
-    require(1 <= len(cameras) <= limits.cameras, field, f"1 to {limits.cameras} cameras", len(cameras))
+    limit = f"1 to {limits.cameras} cameras (the worker's --max-cameras)"
+    require(1 <= len(cameras) <= limits.cameras, field, limit, len(cameras))
     width, height = cameras[0].width, cameras[0].height
     for index, camera in enumerate(cameras):
         where = f"{field}[{index}]"

@@ -110,6 +110,11 @@ BOUNDS: Mapping[str, int | str] = {
     "TrainingStart.views": _VIEWS,
     "wanted": _OUTPUTS,
 }
+# The options that set bounds, as error texts name them.
+_OPTIONS: dict[int | str, str] = {
+    "cameras": " (the worker's --max-cameras)",
+    "payload_bytes": " (the worker's --max-payload-mib)",
+}
 # Largest number of all other fields.
 _LARGEST = (1 << 64) - 1
 _TEXT = FieldDescriptor.CPPTYPE_STRING
@@ -177,6 +182,7 @@ class RequestCheck:
         return _Rule(
             name=field.name,
             most=getattr(self._limits, bound) if isinstance(bound, str) else bound,
+            option=_OPTIONS.get(bound, ""),
             is_repeated=bool(field.is_repeated),
             is_packable=bool(field.is_repeated) and field.message_type is None and field.cpp_type != _TEXT,
             is_text=field.cpp_type == _TEXT,
@@ -189,6 +195,8 @@ class RequestCheck:
 class _Rule:
     name: str
     most: int
+    # The option that sets the bound, as error texts name it; empty: none does.
+    option: str
     is_repeated: bool
     # Whether its numbers may be packed into one value.
     is_packable: bool
@@ -279,7 +287,7 @@ class _Scan:
         if rule.inner is None:
             if value > rule.most and not rule.is_repeated:
                 unit = " bytes" if kind == _LENGTH_DELIMITED or rule.name.endswith("_bytes") else ""
-                limit = f"at most {rule.most}{unit}"
+                limit = f"at most {rule.most}{unit}{rule.option}"
                 raise InvalidArgumentError(rule.name, limit, value)
         elif kind == _LENGTH_DELIMITED:
             if value <= rule.inner.harmless_bytes and value <= self._unseen:
@@ -310,7 +318,7 @@ class _Scan:
 
     def _too_many(self, rule: _Rule | None, count: int) -> InvalidArgumentError:
         if rule is not None and count > rule.most:
-            return InvalidArgumentError(rule.name, f"at most {rule.most} {rule.name}", f"at least {count}")
+            return InvalidArgumentError(rule.name, f"at most {rule.most} {rule.name}{rule.option}", f"at least {count}")
         limit = f"each field once, and at most {_MOST_FIELDS} fields in all"
         return InvalidArgumentError("*", limit, f"at least {count} in one message")
 

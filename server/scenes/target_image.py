@@ -29,7 +29,8 @@ class TargetImageRules(Rules):
         """Check the shapes in the header; `field` is the path of the target image in its request."""
         require(bool(shapes), field, "at least one of color, mask and depth", "none")
         size = image_size(shapes)
-        require(prod(size) >= 1 and prod(size) <= limits.pixels, field, f"1 to {limits.pixels} pixels", list(size))
+        limit = f"1 to {limits.pixels} pixels (the worker's --max-pixels)"
+        require(1 <= prod(size) <= limits.pixels, field, limit, list(size))
         if "color" in shapes:
             color = list(shapes["color"])
             is_fit = len(color) == 3 and 1 <= color[2] <= limits.channels

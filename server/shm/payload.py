@@ -179,7 +179,8 @@ class _UploadReader(LaneReader):
     def _copy(self, span: tensor_pb2.RegionSpan, field: str) -> Array:
         memory, region, lease = self._lane.find(span, field)
         if memory.nbytes > self._left_bytes:
-            raise InvalidArgumentError(field, f"at most {self._limit_bytes} bytes in regions", "more")
+            limit = f"at most {self._limit_bytes} bytes in regions (the worker's --max-payload-mib)"
+            raise InvalidArgumentError(field, limit, "more")
         self._left_bytes -= memory.nbytes
         copy = np.frombuffer(self._allocate(memory.nbytes), np.uint8)
         np.copyto(copy, memory)

@@ -362,7 +362,7 @@ class Session:
             state.views.check(steps[0], "step.views")
             return steps, 0
         require(asked.batch >= 1, "step.batch", "at least 1 where no views are named", asked.batch)
-        limit = f"at most {self._runtime.limits.cameras} views"
+        limit = f"at most {self._runtime.limits.cameras} views (the worker's --max-cameras)"
         require(asked.batch <= self._runtime.limits.cameras, "step.batch", limit, asked.batch)
         is_fit = asked.batch == 1 or state.views.is_uniform
         require(is_fit, "step.batch", "1, for views are of several sizes", asked.batch)

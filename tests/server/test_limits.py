@@ -78,9 +78,10 @@ def pulsar(*parameters: float) -> Callable[[Any], None]:
     return change
 
 
+CAMERAS = " (the worker's --max-cameras)"
 SPECS: list[tuple[Any, str, str]] = [
-    (spec_of(*[opencv_camera(8, 8)] * 4), "spec.cameras", "expected at most 3 cameras, got at least 4"),
-    (changed(lambda s: s.ClearField("cameras")), "spec.cameras", "expected 1 to 3 cameras, got 0"),
+    (spec_of(*[opencv_camera(8, 8)] * 4), "spec.cameras", f"expected at most 3 cameras{CAMERAS}, got at least 4"),
+    (changed(lambda s: s.ClearField("cameras")), "spec.cameras", f"expected 1 to 3 cameras{CAMERAS}, got 0"),
     (spec_of(opencv_camera(101, 100)), "spec.cameras", "expected at most 10000 pixels in all"),
     (spec_of(*[opencv_camera(60, 60)] * 3), "spec.cameras", "expected at most 10000 pixels in all (the worker's"),
     (
@@ -154,7 +155,7 @@ def cloud_with(**arrays: Any) -> dict[str, Any]:
 
 
 CLOUDS: list[tuple[dict[str, Any], str, str]] = [
-    (sphere_cloud(101), "positions", "expected at most 100 spheres, got 101"),
+    (sphere_cloud(101), "positions", "expected at most 100 spheres (the worker's --max-primitives), got 101"),
     (sphere_cloud(20, channels=513), "colors", "expected at most 512 channels, got 513"),
     (cloud_with(positions=np.ones((20, 4))), "positions.shape", "expected [20, 3], got [20, 4]"),
     (cloud_with(positions=np.ones(())), "positions.shape", "expected [0, 3], got []"),
@@ -239,7 +240,10 @@ def test_a_payload_above_the_limit_is_refused_by_its_header(client: RawClient) -
     request = render_pb2.RenderRequest(spec=spec_of(), payload_bytes=(1 << 20) + 1)
     request.spec.scene_ref.scene_id = client.put(CLOUD).scene.scene_id
     error = failure(lambda: list(client.render_stub.Render(iter([Frame(request)]), timeout=60)))
-    assert violation(error) == ("payload_bytes", f"expected at most {1 << 20} bytes, got {(1 << 20) + 1}")
+    assert violation(error) == (
+        "payload_bytes",
+        f"expected at most {1 << 20} bytes (the worker's --max-payload-mib), got {(1 << 20) + 1}",
+    )
 
 
 def test_the_largest_lie_in_a_header_allocates_nothing(client: RawClient) -> None:

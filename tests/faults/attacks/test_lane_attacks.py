@@ -174,5 +174,5 @@ def test_more_is_named_than_a_request_may_have() -> None:
             error = failure(lambda: client.scene_stub.Put(
                 frames_of(put, PayloadWriter()), metadata=lane.metadata(3), timeout=60
             ))  # fmt: skip
-            assert "at most 1048576 bytes in regions" in violation(error)[1]
+            assert "at most 1048576 bytes in regions (the worker's --max-payload-mib)" in violation(error)[1]
         wait_for(lambda: process.metric("lumigrad_transit_bytes") == 0)

@@ -37,7 +37,12 @@ BAD: list[tuple[Array, dict[str, Any], str, str]] = [
     (spheres(1, 1, 4), {}, "spheres.shape", "expected [B, H, S, 4], got [1, 1, 4]"),
     (spheres(1, 1, 1, 3), {}, "spheres.shape", "expected [B, H, S, 4], got [1, 1, 1, 3]"),
     (spheres(1, 1, 1, 4, dtype=np.float16), {}, "spheres.dtype", "expected DTYPE_FLOAT32, got DTYPE_FLOAT16"),
-    (spheres(1, 1, 20_001, 4), {}, "spheres", "expected at most 20000 spheres in all, got 20001"),
+    (
+        spheres(1, 1, 20_001, 4),
+        {},
+        "spheres",
+        "expected at most 20000 spheres in all (the worker's --max-rows), got 20001",
+    ),
     (spheres(1, 1, 1, 4) * np.nan, {}, "spheres", "expected finite values"),
     (spheres(1, 1, 1, 4) + np.float32(1e12), {}, "spheres", "expected coordinates and radii of at most 1e+09 m"),
     (ORIGIN, {"environments": np.zeros(2, np.int32)}, "environments.shape", "expected [1], got [2]"),

@@ -140,14 +140,15 @@ def changed(base: str, **arrays: Any) -> dict[str, Any]:
     return {name: array for name, array in {**CLOUDS[base], **given}.items() if arrays.get(name, 0) is not None}
 
 
+OPTION = " (the worker's --max-primitives; scenes with levels have more)"
 WRONG: list[tuple[dict[str, Any], str, str]] = [
     (changed("sh", means=None), "means", "expected a tensor, got none"),
     (changed("sh", opacities=None), "opacities", "expected a tensor, got none"),
     (changed("sh", means=np.ones((40, 4))), "means", "expected shape [N, 3], or [S, N, 3] with S >= 1, got [40, 4]"),
     (changed("sh", means=np.ones(())), "means", "expected shape [N, 3], or [S, N, 3] with S >= 1, got []"),
     (changed("sh", means=np.ones((0, 40, 3))), "means", "expected shape [N, 3], or [S, N, 3] with S >= 1"),
-    (gaussian_cloud(1001), "means", "expected at most 1000 Gaussians in all, got 1001"),
-    (gaussian_cloud(2, 501), "means", "expected at most 1000 Gaussians in all, got 1002"),
+    (gaussian_cloud(1001), "means", f"expected at most 1000 Gaussians in all{OPTION}, got 1001"),
+    (gaussian_cloud(2, 501), "means", f"expected at most 1000 Gaussians in all{OPTION}, got 1002"),
     (changed("sh", opacities=np.ones(39)), "opacities.shape", "expected [40], got [39]"),
     (changed("several scenes", opacities=np.ones(40)), "opacities.shape", "expected [3, 40], got [40]"),
     (changed("sh", quats=None), "quats", "expected a tensor, or covariances instead of quats and scales, got none"),

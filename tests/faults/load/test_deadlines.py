@@ -83,6 +83,7 @@ def test_what_waits_before_a_call_counts(process: WorkerProcess, slow: SlowRende
     error = refusal(slow, 2 * seconds, size)
     assert detail(error, errors_pb2.DeadlineTooNear).needed_seconds > 2 * seconds
     running.cancel()
+    wait_for(process, "lumigrad_calls_in_progress", 0)
     list(slow.start(VIEWS, 30 * seconds, size))
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 
 import grpc
 import numpy as np
 import pytest
 
-from lumigrad.v1 import render_pb2
+from lumigrad.protos import details
+from lumigrad.v1 import errors_pb2, render_pb2
 from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
 from support.calls.raw_calls import Arrays, RawClient, opencv_camera, spec_of, sphere_cloud
 from support.workers.tenant import tenant_client
@@ -120,9 +120,7 @@ def test_backward_passes_of_one_state_do_not_meet_in_it(patient: RawClient, view
         assert_equal(found[number], expected)
 
 
-def test_a_call_with_a_near_deadline_is_not_refused_for_a_long_one(
-    process: WorkerProcess, patient: RawClient, small: Callable[[], object]
-) -> None:
+def test_a_call_with_a_near_deadline_is_not_refused_for_a_long_one(process: WorkerProcess, patient: RawClient) -> None:
     """The worker knows what the long one takes in all, but others go between its views."""
     spec = long_spec(patient, "gaussians")
     took = []
@@ -130,7 +128,7 @@ def test_a_call_with_a_near_deadline_is_not_refused_for_a_long_one(
         started = time.monotonic()
         patient.render(spec)
         took.append(time.monotonic() - started)
-    before = process.metric("lumigrad_rejections_total", reason="deadline")
+    timeout, needed = max(0.05, min(took) / 3), []
     with process.channel() as channel:
         client = tenant_client(channel, OTHER)
         scene_id = client.put(sphere_cloud(30)).scene.scene_id
@@ -140,7 +138,11 @@ def test_a_call_with_a_near_deadline_is_not_refused_for_a_long_one(
         thread = threading.Thread(target=lambda: patient.render(spec))
         thread.start()
         while thread.is_alive():
-            with suppress(grpc.RpcError):
-                client.render(near, timeout=max(0.05, min(took) / 3))
+            try:
+                client.render(near, timeout=timeout)
+            except grpc.RpcError as error:
+                refusal = details.find(error.trailing_metadata(), errors_pb2.DeadlineTooNear)
+                needed.append(0.0 if refusal is None else refusal.needed_seconds)
         thread.join()
-    assert process.metric("lumigrad_rejections_total", reason="deadline") == before
+    # On a busy machine calls arrive late, and may have less time left than they take themselves.
+    assert max(needed, default=0.0) < timeout

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from lumigrad.client.shell import exits
 from lumigrad.client.shell.catalog import found_commands, loaded, missing, parsers_of
-from lumigrad.client.shell.exits import DEBUG_VARIABLE, error_message, naming, terminable, told_warnings
+from lumigrad.client.shell.exits import DEBUG_VARIABLE, ending_at_once, error_message, naming, terminable, told_warnings
 from lumigrad.client.shell.parser import meant
 
 
@@ -29,7 +29,8 @@ def _run(argv: Sequence[str], options: dict[str, str]) -> int:
     name = next((argument for argument in argv if not argument.startswith("-")), None)
     # Only what is needed is imported: a worker's packages take seconds.
     wanted = {name: found[name]} if name in found else found
-    commands = {each: loaded(entry, required=each == name) for each, entry in wanted.items()}
+    with ending_at_once():
+        commands = {each: loaded(entry, required=each == name) for each, entry in wanted.items()}
     parser, parsers = parsers_of(commands, found)
     if name is not None and name not in found:
         parser.error(f"unknown command: {name}{meant(name, found)}")

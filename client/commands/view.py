@@ -12,6 +12,7 @@ from lumigrad.client.commands import aim, scene_file
 from lumigrad.client.commands.options import FILE, add_connection, option, positive_number, whole
 from lumigrad.client.commands.surroundings import MESHES, add_placement, add_robot
 from lumigrad.client.shell.catalog import Command
+from lumigrad.client.shell.exits import ending_at_once
 
 _EXAMPLES = """\
 examples:
@@ -52,8 +53,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    require("viser", "viewer", "lumigrad view")
-    from lumigrad.client.commands.view_page import opened
+    with ending_at_once():
+        require("viser", "viewer", "lumigrad view")
+        from lumigrad.client.commands.view_page import opened
 
     with opened(arguments) as viewer:
         print(f"{viewer.title}: {viewer.url}\nCtrl-C ends it", flush=True)

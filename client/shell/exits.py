@@ -146,6 +146,24 @@ def terminable() -> Iterator[None]:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+@contextmanager
+def ending_at_once() -> Iterator[None]:
+    """Lets Ctrl-C and SIGTERM end the process itself for a `with` block of imports: packages catch what handlers raise.
+
+    In the main thread only; signals that are ignored stay so.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+    before = {number: handler for number in numbers if callable(handler := signal.getsignal(number))}
+    for number in before:
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def json_text(value: Any) -> str:
     """A result as JSON; NaN and infinity become null."""
     return json.dumps(_plain(value), allow_nan=False)

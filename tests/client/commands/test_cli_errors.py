@@ -183,6 +183,32 @@ def test_control_c_ends_a_call_that_is_waiting(folder: Path):
         assert process.stderr.read() == ""
 
 
+# Packages do so with all that is raised while they import others, such as trimesh.
+CATCHES = """
+import time
+print("importing", flush=True)
+try:
+    time.sleep(60)
+except BaseException:
+    pass
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_imports_is_not_lost(tmp_path: Path, number: signal.Signals):
+    (tmp_path / "viser.py").write_text(CATCHES)
+    variables = {**environment(tmp_path), "PYTHONPATH": str(tmp_path)}
+    command = [LUMIGRAD, "view", "sample:vase"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables)
+    try:
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(number)
+        assert process.wait(60) == -number
+        assert process.stderr.read() == ""
+    finally:
+        process.kill()
+
+
 def test_a_traceback_is_shown_to_who_asks_for_it(folder: Path):
     for asked, count in (("0", 0), ("1", 1)):
         command = [LUMIGRAD, "render", "absent.ply", "-o", "out.png"]

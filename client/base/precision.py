@@ -1,4 +1,4 @@
-"""Values out of the usual range: coordinates too far from 0 for float32, levels for colours; and their warnings."""
+"""Warnings of unusual values: coordinates too far from 0 for float32, levels for colours, fractions for pixels."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ _OF_EXTENT, _OF_PARTS = 1e-3, 0.1
 _SAMPLES, _STRAYS = 512, 0.02
 # Colours with 1 for white exceed this only in single lights; levels do in most of a picture.
 _LEAST_LEVEL, _SHARE_OF_LEVELS = 16, 0.05
+# The shortest focal length beside the picture's size that passes: it sees 169 degrees.
+_LEAST_FOCAL_LENGTH = 0.05
 _silent: ContextVar[bool] = ContextVar("silent", default=False)
 
 
@@ -139,6 +141,14 @@ def warn_of_bytes(name: str, colors: Array) -> None:
     if colors.dtype == np.uint8 and not _silent.get():
         text = "expected colours with 1 for white, got uint8, whose values are used as they are"
         _warn_caller(f"{name}: {text}; divide levels by 255", UserWarning)
+
+
+def warn_of_fractions(fx: float, fy: float, width: int, height: int) -> None:
+    """Warns, as `warn_of`, of focal lengths that are probably fractions of a picture's size, not pixels."""
+    if max(fx / width, fy / height) < _LEAST_FOCAL_LENGTH and not _silent.get():
+        text = f"expected pixels, got {fx:g} and {fy:g}, with which a picture of {width} x {height} sees 180 degrees"
+        remedy = "multiply fractions of the picture, those of the principal point too, by its width and height"
+        _warn_caller(f"fx, fy: {text}; {remedy}", UserWarning)
 
 
 def _warn_caller(text: str, category: type[Warning]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from lumigrad.client.base.arguments import number
 from lumigrad.client.base.arrays import Float64, affine_array, check_shape, float64_array
+from lumigrad.client.base.precision import warn_of_fractions
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.camera_models import (
     InriaModel,
@@ -21,7 +22,7 @@ from lumigrad.client.values.camera_models import (
     SensorModel,
     Shutter,
 )
-from lumigrad.client.values.lenses import FThetaLens, Lens, SpinningLidar, Windshield
+from lumigrad.client.values.lenses import FisheyeLens, FThetaLens, Lens, PinholeLens, SpinningLidar, Windshield
 from lumigrad.client.values.rotations import look_rotation, orbit_direction
 
 # The contract has 32 bits for it; a worker renders less.
@@ -52,6 +53,10 @@ class Camera:
             vars(self)[name] = _pixels(name, getattr(self, name))
         if isinstance(self.model, SensorModel) and self.model.rays is not None:
             check_shape("rays", self.model.rays.shape, (self.height, self.width, 6))
+        lens = self.model.lens if isinstance(self.model, SensorModel) else self.model
+        is_parallel = isinstance(lens, OpenCVModel) and lens.projection == "orthographic"
+        if isinstance(lens, OpenCVModel | PinholeLens | FisheyeLens) and not is_parallel:
+            warn_of_fractions(lens.fx, lens.fy, self.width, self.height)
 
     @property
     def position(self) -> Float64:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
 
-from lumigrad.client import Camera, FisheyeLens, Gaussians, InvalidArgument, Spheres
+from lumigrad.client import Camera, FisheyeLens, Gaussians, InvalidArgument, PinholeLens, Spheres
 from lumigrad.client.rendering.request import RenderRequest
 from lumigrad.client.settings.gaussians import GaussianSettings
 from lumigrad.client.settings.spheres import SphereSettings
@@ -163,6 +164,23 @@ def test_inria_cameras_keep_their_matrices_in_float64():
     np.testing.assert_array_equal(model.full_projection, projection)
     assert model.full_projection.dtype == model.view_matrix.dtype == np.float64
     np.testing.assert_array_equal(model.eye, (1, 2, 3))
+
+
+@pytest.mark.parametrize(("focal", "warns"), [((0.9, 1.2), True), ((40.0, 1.2), False), ((40.0, 40.0), False)])
+@pytest.mark.parametrize("kind", ["pinhole", "fisheye", "sensor", "orthographic"])
+def test_focal_lengths_in_fractions_of_the_picture_are_told(focal, warns, kind):
+    pose = (np.eye(3), np.zeros(3))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        if kind == "sensor":
+            Camera.sensor(PinholeLens(fx=focal[0], fy=focal[1], cx=0.5, cy=0.5), *pose, 640, 480)
+        else:
+            Camera.opencv(*focal, 0.5, 0.5, *pose, 640, 480, model=kind)
+    texts = [str(each.message) for each in told]
+    assert [text.startswith("fx, fy: expected pixels, got 0.9 and 1.2") for text in texts] == [True] * (
+        warns and kind != "orthographic"
+    )
+    assert all(each.filename == __file__ for each in told)
 
 
 def render_spheres(camera: Camera) -> None:

@@ -57,10 +57,10 @@ _DEFAULT_COLOR = 0.7
 def load_spheres(path: str | PathLike[str], radius: float | None = None) -> Spheres:
     """Reads the vertices of a PLY file as spheres.
 
-    Colours come from red, green and blue (integers, and whole numbers up to 255, are scaled to 0..1; other floats are
-    kept), from color_0, color_1, … or from the base colour of a Gaussian splat file; else they are grey. Radii come
-    from `radius`, the property radius or radii, or the mean distance between neighbours. Opacities come from alpha or
-    opacity.
+    Colours come from red, green and blue, also in capital letters (integers, and whole numbers up to 255, are scaled
+    to 0..1; other floats are kept), from color_0, color_1, … or from the base colour of a Gaussian splat file; else
+    they are grey. Radii come from `radius`, the property radius or radii, or the mean distance between neighbours.
+    Opacities come from alpha or opacity.
 
     Args:
         path: the file, text or binary.
@@ -94,9 +94,10 @@ def save_spheres(spheres: Spheres, path: str | PathLike[str]) -> None:
 
 def colors_of(vertices: Any, names: set[str]) -> Array | None:
     """Returns the colours [N, K] of vertices by whichever of their properties' `names` has them; None without any."""
+    written = {name.lower(): name for name in names}
     for channels in _COLOR_NAMES:
-        if set(channels) <= names:
-            return fractions(*(vertices[channel] for channel in channels))
+        if set(channels) <= written.keys():
+            return fractions(*(vertices[written[channel]] for channel in channels))
     if {"f_dc_0", "f_dc_1", "f_dc_2"} <= names:
         base = np.stack([vertices[f"f_dc_{k}"] for k in range(3)], axis=1)
         return np.clip(colors_of_sh(base[:, None]), 0.0, 1.0)

@@ -78,7 +78,9 @@ def test_signed_levels_are_not_below_black(level: int, expected: float, tmp_path
     np.testing.assert_allclose(Spheres.load(path).colors, [[1, 0, 0], [0, expected, 0]], atol=1e-7)
 
 
-@pytest.mark.parametrize("names", [("r", "g", "b"), ("diffuse_red", "diffuse_green", "diffuse_blue")])
+@pytest.mark.parametrize(
+    "names", [("r", "g", "b"), ("Red", "Green", "Blue"), ("diffuse_red", "diffuse_green", "diffuse_blue")]
+)
 def test_colors_of_points_have_the_names_that_those_of_spheres_have(names: tuple[str, ...], tmp_path: Path) -> None:
     path = write(tmp_path / "names.ply", [*XYZ, *(f"uchar {name}" for name in names)], ["0 0 0 255 0 51"])
     np.testing.assert_allclose(Points.load(path).colors, [[1, 0, 0.2]], atol=1e-7)

@@ -126,4 +126,7 @@ def test_a_mesh_above_the_limit_is_refused(distances: DistanceClient) -> None:
         if name == "faces":
             given["vertices"] = arrays["vertices"][:500]
         error = failure(lambda given=given: distances.raw.put(given))
-        assert violation(error) == (f"scene.mesh.{name}", f"expected at most 500 {name}, got {count}")
+        assert violation(error) == (
+            f"scene.mesh.{name}",
+            f"expected at most 500 {name} (the worker's --max-primitives), got {count}",
+        )

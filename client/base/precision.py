@@ -137,8 +137,8 @@ def warn_of_levels(name: str, colors: Array) -> None:
 
 
 def warn_of_bytes(name: str, colors: Array) -> None:
-    """Warns, as `warn_of`, of colours in uint8, which nothing divides by 255."""
-    if colors.dtype == np.uint8 and not _silent.get():
+    """Warns, as `warn_of`, of colours in uint8, which nothing divides by 255; flags of 0 and 1 are no levels."""
+    if colors.dtype == np.uint8 and colors.max(initial=0) > 1 and not _silent.get():
         text = "expected colours with 1 for white, got uint8, whose values are used as they are"
         _warn_caller(f"{name}: {text}; divide levels by 255", UserWarning)
 

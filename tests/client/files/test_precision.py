@@ -265,6 +265,7 @@ def test_levels_as_colours_are_told(tmp_path: Path) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             maker(levels / np.float32(255))
+            maker(np.eye(4, 3, dtype=np.uint8))
     cloud = tmp_path / "mean.ply"
     properties = "".join(f"property float {name}\n" for name in ("x", "y", "z", "red", "green", "blue"))
     rows = "0 0 0 254.5 0 0\n1 0 0 0 128.2 64\n"

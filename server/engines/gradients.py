@@ -98,8 +98,11 @@ class Wanted:
                 values = values // max(1, plan.count) * rows if is_sparse else values
                 dtype = TORCH_DTYPES[self.format.dtype]
             size += dtype.itemsize * values
-        remedy = "; fewer Gaussians, " if is_sparse else "; sparse rows, "
-        require_reply(size, limits, "spec.wanted", "gradients of ", f"{remedy}fewer gradients, or 16 bits take less")
+        remedy = "; fewer gradients take less"
+        if plan.row_gradients:
+            rows_remedy = "fewer primitives" if is_sparse else "sparse rows"
+            remedy = f"; {rows_remedy}, fewer gradients, or 16 bits take less"
+        require_reply(size, limits, "spec.wanted", "gradients of ", remedy)
         return size
 
 

@@ -201,7 +201,7 @@ def test_a_sparse_reply_is_limited_by_the_rows_that_it_has(client: RawClient, pr
     cloud["opacities"][:] = 0.005
     cloud["scales"][:] = 0.1
     error = failure(lambda: client.backward(gradient, spec=gaussian_spec(small()), cloud=cloud, format=form))
-    remedy = "fewer Gaussians, fewer gradients, or 16 bits take less"
+    remedy = "fewer primitives, fewer gradients, or 16 bits take less"
     limit = f"gradients of at most {1 << 20} bytes of reply (the worker's --max-payload-mib; {remedy})"
     assert violation(error)[0] == "spec.wanted"
     assert violation(error)[1].startswith(f"expected {limit}, got ")

@@ -1,12 +1,17 @@
-"""Whether gradients are finite is told by one number, which is read with them."""
+"""Gradients of a reply: what makes them fewer, and the number, read with them, that tells whether they are finite."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from lumigrad.server.engines.gradients import Gradients, total_of
+from lumigrad.server.core.errors import InvalidArgumentError
+from lumigrad.server.engines.gradients import Gradients, Wanted, total_of
+from lumigrad.v1 import render_pb2
 
 
 def counted(*tensors: torch.Tensor) -> int:
@@ -41,3 +46,22 @@ def test_nobody_waits_for_values_on_a_device() -> None:
     total = total_of([*on_device, torch.ones(1, 7)])
     assert total.shape == () and total.device.type == "meta"
     assert np.isfinite(total_of([torch.ones(1, 7)]).numpy())
+
+
+@pytest.mark.parametrize(
+    ("row_gradients", "sparse", "remedy"),
+    [
+        (["positions"], False, "sparse rows, fewer gradients, or 16 bits take less"),
+        (["positions"], True, "fewer primitives, fewer gradients, or 16 bits take less"),
+        # Those of a query of distances have no rows, and no other format.
+        ([], False, "fewer gradients take less"),
+    ],
+)
+def test_a_long_reply_is_refused_with_what_its_request_can_change(
+    row_gradients: list[str], sparse: bool, remedy: str
+) -> None:
+    plan: Any = SimpleNamespace(gradient_sizes={"positions": 300}, row_gradients=row_gradients, count=100)
+    wanted, limits = Wanted(("positions",), render_pb2.GradientFormat(sparse=sparse)), SimpleNamespace(payload_bytes=99)
+    with pytest.raises(InvalidArgumentError) as refused:
+        wanted.bytes(plan, limits, rows=100)  # type: ignore[arg-type]
+    assert f"(the worker's --max-payload-mib; {remedy})" in refused.value.limit

@@ -24,7 +24,7 @@ def read_numbers(name: str, path: str | PathLike[str], preferred: str, places: M
     Args:
         name: name of the argument, for errors.
         path: .npy; .npz, from which the array `preferred` or the only one is read; .csv or .txt with numbers separated
-            by commas, semicolons or blanks. Comments after # are skipped.
+            by commas, semicolons or blanks. Comments after # are skipped, but for names of columns above the first row.
         preferred: name of the array in an .npz file.
         places: number of each column by its names in a first line of text, in small letters; columns come in this order
             if the file names them. Other names say nothing, but not beside these.
@@ -62,12 +62,15 @@ def _binary(path: Path, preferred: str) -> npt.NDArray[Any]:
 
 
 def _text(path: Path, places: Mapping[str, int]) -> Float64:
-    lines = [line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
-    rows = [_fields(line) for line in lines if line]
+    lines = path.read_text(encoding="utf-8-sig").splitlines()
+    contents = [line.partition("#")[0].strip() for line in lines]
+    rows = [_fields(content) for content in contents if content]
     names: list[str] = []
     # Names of columns; a mistyped first row has other numbers.
     if rows and not any(map(_is_number, rows[0])):
-        names, rows = [name.strip("\"' ").lower() for name in rows[0]], rows[1:]
+        names, rows = list(map(_plain, rows[0])), rows[1:]
+    elif rows:
+        names = _names_in(_comment_above(lines, contents), len(rows[0]), places)
     if not rows:
         raise ValueError("at least one line of them, got none")
     if len({len(row) for row in rows}) > 1:
@@ -78,6 +81,23 @@ def _text(path: Path, places: Mapping[str, int]) -> Float64:
     if len(names) != numbers.shape[1]:
         raise ValueError(f"a name for each column, got {', '.join(names)} for {numbers.shape[1]} columns")
     return numbers[:, _order(names, places)]
+
+
+def _comment_above(lines: Sequence[str], contents: Sequence[str]) -> str:
+    """The comment in the line before the first one with content; empty: there is none."""
+    first = next(index for index, content in enumerate(contents) if content)
+    return lines[first - 1].strip().lstrip("#") if first else ""
+
+
+def _names_in(comment: str, count: int, places: Mapping[str, int]) -> list[str]:
+    """The names of columns in a comment, as NumPy's savetxt writes them; none if it is another remark."""
+    names = list(map(_plain, comment.replace(",", " ").replace(";", " ").split()))
+    known = sum(name in places for name in names)
+    return names if len(names) == count and known >= min(count, 2) else []
+
+
+def _plain(name: str) -> str:
+    return name.strip("\"' ").lower()
 
 
 def _fields(line: str) -> list[str]:

@@ -87,8 +87,9 @@ class Motion:
         """Reads points, spheres, or a robot's spheres.
 
         Args:
-            path: numbers as in `of_numbers` (.npy, .npz with an array "spheres", .csv, .txt, whose first line may name
-                the columns x, y, z, r), or a robot's spheres in cuRobo's YAML layout, which need a URDF.
+            path: numbers as in `of_numbers` (.npy, .npz with an array "spheres", .csv, .txt, whose first line, or
+                a comment above the first row, may name the columns x, y, z, r), or a robot's spheres in cuRobo's YAML
+                layout, which need a URDF.
             urdf: URDF file of the robot.
             joints: as for `joint_values`.
             base: pose of the robot's base in the world: [7] x y z (metres) and the quaternion w x y z; or [3], [4, 4].

@@ -45,6 +45,9 @@ def test_the_same_numbers_in_every_kind_of_file(tmp_path: Path, lead: tuple[int,
         # A spreadsheet's "CSV UTF-8": its mark made the first row one of names.
         ("d.csv", "\ufeff" + "\n".join(",".join(map(str, row)) for row in SPHERES)),
         ("e.csv", "'R';\"X\";Z;Y\n" + "\n".join("; ".join(map(str, row[[3, 0, 2, 1]])) for row in SPHERES)),
+        # NumPy's savetxt writes names as a comment.
+        ("g.txt", "# made today\n# r x y z\n" + "\n".join(" ".join(map(str, row[[3, 0, 1, 2]])) for row in SPHERES)),
+        ("h.txt", "# spheres along x\n" + "\n".join(" ".join(map(str, row)) for row in SPHERES)),
         ("f.txt", "a title, or names that say nothing\n" + "\n".join(",".join(map(str, row)) + "," for row in SPHERES)),
     ],
 )
@@ -147,6 +150,7 @@ def written(folder: Path, name: str, content: object) -> Path:
         ("a.txt", b"1 2 3\n4 five 6\n", r"a.txt: expected numbers: could not convert"),
         # Without a look at names, an index and an intensity were a place and a radius.
         ("a.csv", b",x,y,z\n0,1,2,3\n1,4,5,6\n", r"the columns x, y, z, r, radius alone, got '', 'x', 'y', 'z'"),
+        ("a.csv", b"# index,x,y,z\n0,1,2,3\n", r"the columns x, y, z, r, radius alone, got 'index', 'x', 'y', 'z'"),
         ("a.csv", b"x,y,z,intensity\n1,2,3,4\n", r"the columns x, y, z, r, radius alone, got .*'intensity'"),
         ("a.csv", b"x,y,z\n1,2,3,4\n", r"a name for each column, got x, y, z for 4 columns"),
         ("a.csv", b"1,2,,3,4\n5,6,,7,8\n", r"could not convert string to float: ''"),

@@ -84,7 +84,7 @@ def depth_to_points(
         depths: [.., H, W, 1].
         camtoworlds: [.., 4, 4] camera to world.
         Ks: [.., 3, 3] intrinsics, pixels.
-        z_depth: False: depths are distances from the camera.
+        z_depth: False: depths are distances from the camera, in the world's units even if camtoworlds scale.
 
     Raises:
         GsplatArgumentError: a shape is invalid.
@@ -102,10 +102,11 @@ def depth_to_points(
     places = torch.stack([columns, rows], -1) + 0.5
     centres, focal = Ks[..., None, None, :2, 2], Ks[..., :2, :2].diagonal(dim1=-2, dim2=-1)[..., None, None, :]
     rays = pad((places - centres) / focal, (0, 1), value=1.0)
-    if not z_depth:
-        rays = normalize(rays, dim=-1)
     turns, origins = camtoworlds[..., None, None, :3, :3], camtoworlds[..., None, None, :3, 3]
-    return origins + (turns @ (depths * rays)[..., None])[..., 0]
+    directions = (turns @ rays[..., None])[..., 0]
+    if not z_depth:
+        directions = normalize(directions, dim=-1)
+    return origins + depths * directions
 
 
 def depth_to_normal(

@@ -359,6 +359,8 @@ def test_points_and_normals_of_depths_are_those_of_a_plane() -> None:
     close(seen, depths * rays)
     far = depths * rays.norm(dim=-1, keepdim=True)
     close(utils.depth_to_points(far, inverse, Ks, z_depth=False), points)
+    scaled = inverse @ torch.diag(torch.tensor([2.0, 2, 2, 1], dtype=torch.float64))
+    close(utils.depth_to_points(far, scaled, Ks, z_depth=False), points)
     normals = utils.depth_to_normal(far, inverse, Ks, z_depth=False)
     expected = (viewmats[:, :3, :3].mT @ normal / normal.norm())[:, None, None].expand(2, HEIGHT - 2, WIDTH - 2, 3)
     close(normals[:, 1:-1, 1:-1], expected)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from threading import Event, Thread
+from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 
 from lumigrad.protos.frame_stream import FrameAnswer
+from lumigrad.server.core.call import PRIORITY
 from lumigrad.v1 import image_pb2, render_pb2, scene_pb2
 from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
 from support.calls.raw_calls import RawClient, opencv_camera, spec_of
@@ -31,9 +34,9 @@ def stored(client: RawClient, seed: int = 1, *, version: int = 0) -> render_pb2.
     return render_pb2.RenderRequest(spec=spec, formats=FORMATS)
 
 
-def prepared(client: RawClient, render: render_pb2.RenderRequest) -> RawFrames:
+def prepared(client: RawClient, render: render_pb2.RenderRequest, **options: Any) -> RawFrames:
     """A stream whose frames with cameras of the usual size are prepared from now on."""
-    frames = RawFrames(client)
+    frames = RawFrames(client, **options)
     frames.send(render=render)
     frames.receive()
     for view in range(2):
@@ -175,6 +178,39 @@ def test_four_frames_wait_and_a_cancelled_stream_leaves_the_queue(client: RawCli
     wait_for(process, "lumigrad_transit_bytes", 0)
     cancelled = process.metric("lumigrad_calls_total", method="RenderService.RenderFrame", code="CANCELLED")
     assert cancelled == before + 4
+
+
+def test_a_frame_that_waits_for_longer_than_a_call_may_take_is_ended() -> None:
+    """Other calls, none of which takes so long, have the device all the time."""
+    with worker("--device", "cpu", "--max-call-seconds", "5") as process:
+        client, has_ended = RawClient(process.target), Event()
+        slow = SlowRender(client)
+
+        def keep_busy() -> None:
+            while not has_ended.wait(0.5):
+                slow.start()
+
+        with prepared(client, stored(client), metadata=((PRIORITY, "batch"),)) as frames:
+            slow.start()
+            wait_for_device(process)
+            busy = Thread(target=keep_busy)
+            busy.start()
+            try:
+                # A stream whose caller sends nothing for so long ends as a whole.
+                for view in range(3):
+                    frames.send(cameras=[camera(view)])
+                    time.sleep(1.8)
+                answer = frames.receive()
+            finally:
+                has_ended.set()
+                busy.join()
+                slow.cancel()
+            assert code_of(answer) == Code.CANCELLED
+            assert answer.status is not None and "longer than 5 s (--max-call-seconds)" in answer.status.message
+            frames.send(cameras=[camera(3)])
+            later = [code_of(frames.receive()) for _ in range(3)]
+            assert later[-1] is None
+        client.close()
 
 
 def test_each_frame_is_recorded(client: RawClient, process: WorkerProcess) -> None:

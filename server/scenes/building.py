@@ -91,7 +91,7 @@ class Build:
         """
         beside = self._runtime.memory.beside(Cost(bytes=nbytes))
         self._hold(beside.release)
-        # What was taken so far is in the room that ends here.
+        # The room that ends here has had what was taken so far.
         self._room.close()
         self._room.enter_context(beside)
 

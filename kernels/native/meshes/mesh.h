@@ -88,7 +88,7 @@ inline constexpr double kWorstGrowth = 2.0;
 class Mesh : public std::enable_shared_from_this<Mesh> {
  public:
   // Builds from vertices [count, 3] and faces [face_count, 3]; indices are in range, values finite. Throws
-  // std::invalid_argument if no face has an area. What this and `moved` return is its own `upright`.
+  // std::invalid_argument if no face has an area. Meshes that this and `moved` return are their own `upright`.
   static std::shared_ptr<const Mesh> build(const double* vertices, int64_t count, const int32_t* faces,
                                            int64_t face_count);
   // The same faces with other vertices. The boxes are fitted again, and the order of triangles is kept. The mesh is

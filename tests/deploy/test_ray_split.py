@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -80,8 +82,14 @@ def scene(cluster: None) -> Iterator[Any]:
         yield running
 
 
-def kill(scene: Any, worker: int) -> None:
-    ray.kill(scene._actors[worker], no_restart=False)
+def kill(scene: Any, worker: int, *, is_restarted: bool = True) -> None:
+    """Ends a worker, and waits until it answers no more: Ray only begins to kill it."""
+    actor = scene._actors[worker]
+    before = ray.get(actor.life.remote())
+    ray.kill(actor, no_restart=not is_restarted)
+    with suppress(ray.exceptions.RayActorError):
+        while ray.get(actor.life.remote()) == before:
+            time.sleep(0.02)
 
 
 def step_of(rate: float) -> Callable[[Any], int]:
@@ -263,7 +271,7 @@ def test_workers_that_are_started_again_and_those_that_are_not(cluster: None) ->
         kill(scene, 0)
         with pytest.raises(Unavailable, match="has lost what update"):
             render()
-        ray.kill(scene._actors[0])
+        kill(scene, 0, is_restarted=False)
         with pytest.raises(Unavailable, match="for good"):
             render()
 

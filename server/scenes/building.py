@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from lumigrad.server.core.record import StageTimes
 from lumigrad.server.core.turns import Turn
-from lumigrad.server.device.memory import Cost
+from lumigrad.server.device.memory import Beside, Cost
 from lumigrad.server.storage.tenants import Runtime
 
 T = TypeVar("T")
@@ -43,6 +43,33 @@ class Reading:
         self._ends.callback(callback)
 
 
+class _Room:
+    """The room of the kernels that work at a build, until the end of a `with` block: another may take its place.
+
+    An ExitStack would keep what failed, in a cycle of references, where the end of a room raises an error of its own.
+    """
+
+    def __init__(self) -> None:
+        self._beside: Beside | None = None
+
+    def begin(self, beside: Beside) -> None:
+        """Begin a room; the one before it has had what was taken so far."""
+        self._end(None, None, None)
+        beside.__enter__()
+        self._beside = beside
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._end(kind, error, trace)
+
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        beside, self._beside = self._beside, None
+        if beside is not None:
+            beside.__exit__(kind, error, trace)
+
+
 class Build:
     """A build of one scene. A tenant has one at a time, until the device has taken it over; all tenants take turns.
 
@@ -54,8 +81,7 @@ class Build:
         self._owner = owner
         self._lock = threading.Lock()
         self._held = ExitStack()
-        # The room of the kernels that work at it.
-        self._room = ExitStack()
+        self._room = _Room()
         self._has_ended = False
         self._milliseconds = 0.0
 
@@ -91,9 +117,7 @@ class Build:
         """
         beside = self._runtime.memory.beside(Cost(bytes=nbytes))
         self._hold(beside.release)
-        # The room that ends here has had what was taken so far.
-        self._room.close()
-        self._room.enter_context(beside)
+        self._room.begin(beside)
 
     def taken_over(self, times: StageTimes, stage: str) -> None:
         """The device has taken over what was built; note the time of the work as part of a stage."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -166,23 +169,45 @@ def test_a_call_that_ends_while_it_waits_builds_nothing(tenants: Callable[[str],
     Build(a, Owner()).run(lambda: None, MIB)
 
 
-@pytest.mark.parametrize("error", [ValueError("bad"), "room"])
-def test_a_build_that_fails_gives_everything_back(
-    memory: DeviceMemory, tenants: Callable[[str], Any], error: ValueError | str
-) -> None:
-    a = tenants("a")
+class Failing:
+    """Work that fails, by an error of its own or for lack of room; `kept` is alive as long as its frame."""
 
-    def fail() -> None:
-        if isinstance(error, ValueError):
-            raise error
+    def __init__(self, error: type[Exception]) -> None:
+        self._error = error
+        self.kept: Callable[[], object] = lambda: None
+
+    def __call__(self) -> None:
         faces = torch.arange(3 << 20, dtype=torch.int32).reshape(-1, 3)
+        self.kept = weakref.ref(faces)
+        if self._error is ValueError:
+            raise ValueError("bad")
         meshes.Mesh.build(torch.rand(3 << 20, 3), faces)
 
-    with pytest.raises(ValueError if isinstance(error, ValueError) else DeviceMemoryError) as raised:
-        Build(a, Owner()).run(fail, MIB)
-    assert isinstance(raised.value.__cause__, NoRoom if error == "room" else type(None))
+
+@pytest.mark.parametrize("error", [ValueError, DeviceMemoryError])
+def test_a_build_that_fails_gives_everything_back(
+    memory: DeviceMemory, tenants: Callable[[str], Any], error: type[Exception]
+) -> None:
+    a = tenants("a")
+    with pytest.raises(error) as raised:
+        Build(a, Owner()).run(Failing(error), MIB)
+    assert isinstance(raised.value.__cause__, NoRoom if error is DeviceMemoryError else type(None))
     assert memory.free_bytes == 512 * MIB
     Build(a, Owner()).run(lambda: None, MIB)
+
+
+@pytest.mark.parametrize("error", [ValueError, DeviceMemoryError])
+def test_nothing_of_a_build_that_has_failed_waits_for_the_garbage_collection(
+    tenants: Callable[[str], Any], error: type[Exception]
+) -> None:
+    failing = Failing(error)
+    gc.disable()
+    try:
+        with suppress(error):
+            Build(tenants("a"), Owner()).run(failing, MIB)
+        assert failing.kept() is None
+    finally:
+        gc.enable()
 
 
 def test_builds_count_nothing_where_the_device_has_memory_of_its_own(tenants: Callable[[str], Any]) -> None:

@@ -21,8 +21,8 @@ _OF_EXTENT, _OF_PARTS = 1e-3, 0.1
 _SAMPLES, _STRAYS = 512, 0.02
 # Colours with 1 for white exceed this only in single lights; levels do in most of a picture.
 _LEAST_LEVEL, _SHARE_OF_LEVELS = 16, 0.05
-# The shortest focal length beside the picture's size that passes: it sees 169 degrees.
-_LEAST_FOCAL_LENGTH = 0.05
+# Fractions of a picture's size are below these for focal lengths, in parts of it, and principal points, in pixels.
+_SHORT_FOCAL_LENGTH, _CORNER = 0.05, 1.0
 _silent: ContextVar[bool] = ContextVar("silent", default=False)
 
 
@@ -143,12 +143,19 @@ def warn_of_bytes(name: str, colors: Array) -> None:
         _warn_caller(f"{name}: {text}; divide levels by 255", UserWarning)
 
 
-def warn_of_fractions(fx: float, fy: float, width: int, height: int) -> None:
-    """Warns, as `warn_of`, of focal lengths that are probably fractions of a picture's size, not pixels."""
-    if max(fx / width, fy / height) < _LEAST_FOCAL_LENGTH and not _silent.get():
-        text = f"expected pixels, got {fx:g} and {fy:g}, with which a picture of {width} x {height} sees 180 degrees"
-        remedy = "multiply fractions of the picture, those of the principal point too, by its width and height"
-        _warn_caller(f"fx, fy: {text}; {remedy}", UserWarning)
+def warn_of_fractions(focal: tuple[float, float], center: tuple[float, float], size: tuple[int, int]) -> None:
+    """Warns, as `warn_of`, of a focal length and a principal point that are probably fractions of the picture's size.
+
+    Args:
+        focal: fx, fy.
+        center: cx, cy.
+        size: width and height, pixels.
+    """
+    is_short = max(focal[0] / size[0], focal[1] / size[1]) < _SHORT_FOCAL_LENGTH
+    if is_short and min(center) >= 0 and max(center) <= _CORNER and not _silent.get():
+        given = ", ".join(f"{value:g}" for value in (*focal, *center))
+        text = f"expected pixels, got {given} for a picture of {size[0]} x {size[1]}"
+        _warn_caller(f"fx, fy, cx, cy: {text}; multiply fractions of it by its width and height", UserWarning)
 
 
 def _warn_caller(text: str, category: type[Warning]) -> None:

@@ -56,7 +56,7 @@ class Camera:
         lens = self.model.lens if isinstance(self.model, SensorModel) else self.model
         is_parallel = isinstance(lens, OpenCVModel) and lens.projection == "orthographic"
         if isinstance(lens, OpenCVModel | PinholeLens | FisheyeLens) and not is_parallel:
-            warn_of_fractions(lens.fx, lens.fy, self.width, self.height)
+            warn_of_fractions((lens.fx, lens.fy), (lens.cx, lens.cy), (self.width, self.height))
 
     @property
     def position(self) -> Float64:

@@ -177,10 +177,16 @@ def test_focal_lengths_in_fractions_of_the_picture_are_told(focal, warns, kind):
         else:
             Camera.opencv(*focal, 0.5, 0.5, *pose, 640, 480, model=kind)
     texts = [str(each.message) for each in told]
-    assert [text.startswith("fx, fy: expected pixels, got 0.9 and 1.2") for text in texts] == [True] * (
-        warns and kind != "orthographic"
-    )
+    assert [
+        text.startswith("fx, fy, cx, cy: expected pixels, got 0.9, 1.2, 0.5, 0.5 for a picture of 640 x 480")
+        for text in texts
+    ] == [True] * (warns and kind != "orthographic")
     assert all(each.filename == __file__ for each in told)
+
+
+@pytest.mark.filterwarnings("error")
+def test_wide_pinholes_are_not_taken_for_fractions():
+    Camera.look_at((0, 0, -4), (0, 0, 0), fov_degrees=175, width=640, height=480)
 
 
 def render_spheres(camera: Camera) -> None:

@@ -97,7 +97,8 @@ def _names_in(comment: str, count: int, places: Mapping[str, int]) -> list[str]:
 
 
 def _plain(name: str) -> str:
-    return name.strip("\"' ").lower()
+    """The name of a column without quotes, capitals and a unit in brackets."""
+    return name.strip("\"' ").lower().partition("[")[0].partition("(")[0].strip()
 
 
 def _fields(line: str) -> list[str]:

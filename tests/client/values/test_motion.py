@@ -45,6 +45,7 @@ def test_the_same_numbers_in_every_kind_of_file(tmp_path: Path, lead: tuple[int,
         # A spreadsheet's "CSV UTF-8": its mark made the first row one of names.
         ("d.csv", "\ufeff" + "\n".join(",".join(map(str, row)) for row in SPHERES)),
         ("e.csv", "'R';\"X\";Z;Y\n" + "\n".join("; ".join(map(str, row[[3, 0, 2, 1]])) for row in SPHERES)),
+        ("i.csv", "R [m],X (m),Z,Y\n" + "\n".join(",".join(map(str, row[[3, 0, 2, 1]])) for row in SPHERES)),
         # NumPy's savetxt writes names as a comment.
         ("g.txt", "# made today\n# r x y z\n" + "\n".join(" ".join(map(str, row[[3, 0, 1, 2]])) for row in SPHERES)),
         ("h.txt", "# spheres along x\n" + "\n".join(" ".join(map(str, row)) for row in SPHERES)),

@@ -129,7 +129,7 @@ def depth_to_normal(
     return pad(normals, (0, 0, 1, 1, 1, 1))
 
 
-def get_projection_matrix(znear: float, zfar: float, fovX: float, fovY: float, device: Any = "cuda") -> torch.Tensor:
+def get_projection_matrix(znear: float, zfar: float, fovX: float, fovY: float, device: Any = None) -> torch.Tensor:
     """Returns the matrix [4, 4] that projects points in front of a camera, z forward, to depths of 0 to 1.
 
     Args:
@@ -137,13 +137,14 @@ def get_projection_matrix(znear: float, zfar: float, fovX: float, fovY: float, d
         zfar: largest depth, which becomes 1.
         fovX: horizontal angle of view, radians.
         fovY: vertical angle of view, radians.
-        device: where the matrix goes.
+        device: where the matrix goes; None: to the GPU, as in the original, or to the CPU where there is none.
 
     Example:
         projection = get_projection_matrix(0.01, 100.0, 1.2, 0.9, device="cpu")
     """
     far = zfar / (zfar - znear)
     diagonal = [1 / math.tan(fovX / 2), 1 / math.tan(fovY / 2), far, 0.0]
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     matrix = torch.diag(torch.tensor(diagonal, device=device))
     matrix[2, 3], matrix[3, 2] = -znear * far, 1.0
     return matrix

@@ -201,7 +201,7 @@ MEANINGS = {
     REFUSED: "the worker refused the caller: a token or a certificate",
     BUSY: "the worker is full, or short of memory (a call over one of its declared limits exits with 1)",
     TIMED_OUT: "no answer within the time-out",
-    INTERRUPTED: "ended by Ctrl-C; `view` and a `fit` that has written its scene exit with 0",
+    INTERRUPTED: "ended by Ctrl-C; `view`, and a `fit` that can write its scene, exit with 0 at the first one",
     CLOSED_PIPE: "the reader of the output has closed it",
     TERMINATED: "ended by SIGTERM; the same two exit with 0",
 }

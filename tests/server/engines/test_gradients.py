@@ -53,7 +53,7 @@ def test_nobody_waits_for_values_on_a_device() -> None:
     [
         (["positions"], False, "sparse rows, fewer gradients, or 16 bits take less"),
         (["positions"], True, "fewer primitives, fewer gradients, or 16 bits take less"),
-        # Those of a query of distances have no rows, and no other format.
+        # Gradients of a query of distances have no rows, and no other format.
         ([], False, "fewer gradients take less"),
     ],
 )

@@ -159,7 +159,7 @@ def test_a_backdrop_shows_in_the_tiles_where_what_is_behind_shows(seed: int, nam
 
 @pytest.mark.parametrize("alpha_min", [1 / 255, 0.3])
 def test_nothing_that_is_weaker_than_a_backdrop_is_hidden(alpha_min: float) -> None:
-    """So little of the light is left that the weakest Gaussian is blended, and the backdrop would end the pixel."""
+    """The light that is left lets the weakest Gaussian be blended, and lets a backdrop end the pixel."""
     camera = Camera.opencv(80, 80, 50, 30, np.eye(3), np.zeros(3), WIDTH, HEIGHT)
     front = {
         "means": tensor([[0, 0, 2]]),

@@ -337,7 +337,7 @@ def test_a_list_that_one_reply_cannot_hold_is_refused_or_split(monkeypatch: pyte
         try:
             return scene_service.SceneService(tenants).List(request, call)
         finally:
-            # As those who end calls do: turns change how often all threads of the process give way.
+            # A turn changes how often all threads of the process give way, so it is given back.
             call.turn.give()
 
     assert pages_of(list_scenes, 0) == [[info.scene_id for info in infos]]

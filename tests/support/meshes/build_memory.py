@@ -53,7 +53,7 @@ class Counted:
 
 
 def prepared(shape: MeshShape, memory: Any) -> Callable[[], Any]:
-    """What a call that has received a mesh does before the device's thread takes it over."""
+    """Work of a call that has received a mesh, before the device's thread takes it over."""
     scene, writer = scene_pb2.Scene(), PayloadWriter()
     scene.mesh.vertices.CopyFrom(writer.add(np.ascontiguousarray(shape.vertices, np.float32)))
     scene.mesh.faces.CopyFrom(writer.add(np.ascontiguousarray(shape.faces, np.int32)))

@@ -126,21 +126,21 @@ def warn_of(name: str, lost: str) -> None:
         lost: what `lost_by` says.
     """
     if lost and not _silent.get():
-        _warn_caller(f"{name}: {lost}", PrecisionWarning)
+        warn_caller(f"{name}: {lost}", PrecisionWarning)
 
 
 def warn_of_levels(name: str, colors: Array) -> None:
     """Warns, as `warn_of`, of colours that are probably levels of 8 or 16 bits; single bright ones are none."""
     if np.count_nonzero(colors > _LEAST_LEVEL) > _SHARE_OF_LEVELS * colors.size and not _silent.get():
         text = f"expected colours with 1 for white, got many beyond {_LEAST_LEVEL}, which are used as they are"
-        _warn_caller(f"{name}: {text}; pass levels of 0 to 255 as uint8, or divide them by the largest", UserWarning)
+        warn_caller(f"{name}: {text}; pass levels of 0 to 255 as uint8, or divide them by the largest")
 
 
 def warn_of_bytes(name: str, colors: Array) -> None:
     """Warns, as `warn_of`, of colours in uint8, which nothing divides by 255; flags of 0 and 1 are no levels."""
     if colors.dtype == np.uint8 and colors.max(initial=0) > 1 and not _silent.get():
         text = "expected colours with 1 for white, got uint8, whose values are used as they are"
-        _warn_caller(f"{name}: {text}; divide levels by 255", UserWarning)
+        warn_caller(f"{name}: {text}; divide levels by 255")
 
 
 def warn_of_fractions(focal: tuple[float, float], center: tuple[float, float], size: tuple[int, int]) -> None:
@@ -155,10 +155,11 @@ def warn_of_fractions(focal: tuple[float, float], center: tuple[float, float], s
     if is_short and min(center) >= 0 and max(center) <= _CORNER and not _silent.get():
         given = ", ".join(f"{value:g}" for value in (*focal, *center))
         text = f"expected pixels, got {given} for a picture of {size[0]} x {size[1]}"
-        _warn_caller(f"fx, fy, cx, cy: {text}; multiply fractions of it by its width and height", UserWarning)
+        warn_caller(f"fx, fy, cx, cy: {text}; multiply fractions of the picture by its width and height")
 
 
-def _warn_caller(text: str, category: type[Warning]) -> None:
+def warn_caller(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warns at the line that called Lumigrad."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(("lumigrad.", "dataclasses")):
         level, frame = level + 1, frame.f_back

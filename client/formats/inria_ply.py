@@ -5,7 +5,6 @@ Those of 2D Gaussians (surfels) have two scales. Round Gaussians may have one, a
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator
 from os import PathLike
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from lumigrad.client.base.arrays import Float32
+from lumigrad.client.base.precision import warn_caller
 from lumigrad.client.base.replacing import replaced
 from lumigrad.client.formats.ply_header import PlyHeader, vertex_header, write_vertices
 from lumigrad.client.formats.scene import (
@@ -79,7 +79,7 @@ def _say_ignored(header: PlyHeader) -> None:
     ignored = [name for name in header.elements["vertex"].types if name not in known and not name.startswith("f_rest_")]
     if ignored:
         text = shortened(", ".join(ignored), 300)
-        warnings.warn(f"{header.path}: properties of Gaussians that are ignored: {text}", stacklevel=2)
+        warn_caller(f"{header.path}: properties of Gaussians that are ignored: {text}")
 
 
 def write_inria_ply(scene: StoredScene, path: str | PathLike[str]) -> None:

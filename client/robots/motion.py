@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from lumigrad.client.base.arrays import Float64
+from lumigrad.client.base.precision import warn_caller
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.number_files import NUMBER_SUFFIXES, read_numbers
 from lumigrad.client.robots import Robot
@@ -142,4 +142,4 @@ def _warn_of_limits(robot: Robot, q: Float64) -> None:
         step, joint = beyond[0]
         limits = f"{low[joint]:g} to {high[joint]:g}"
         text = f"{robot.joint_names[joint]} is at {q[step, joint]:g} in step {step}, beyond its limits of {limits}"
-        warnings.warn(f"joints: {text}; joint values are radians and metres", stacklevel=2)
+        warn_caller(f"joints: {text}; joint values are radians and metres")

@@ -77,8 +77,9 @@ def test_what_could_be_read_in_two_ways_is_refused(tmp_path: Path, names: tuple[
 
 def test_properties_that_change_gaussians_are_not_ignored_without_a_word(tmp_path: Path) -> None:
     write(tmp_path / "filtered.ply", [*FULL, "nx", "f_rest_0", "filter_3D", *(f"f_rest_{k}" for k in range(1, 9))])
-    with pytest.warns(UserWarning, match=r"filtered.ply: properties of Gaussians that are ignored: filter_3D$"):
+    with pytest.warns(UserWarning, match=r"filtered.ply: properties of Gaussians that are ignored: filter_3D$") as told:
         Gaussians.load(tmp_path / "filtered.ply")
+    assert told[0].filename == __file__
     done = lumigrad("convert", str(tmp_path / "filtered.ply"), str(tmp_path / "scene.splat"))
     assert done.stderr.count("filter_3D") == 1
 

@@ -97,8 +97,9 @@ def test_degrees_are_told_from_the_limits_of_joints(tmp_path: Path) -> None:
         joint_values(robot)
     q[2, joint] = 90.0
     text = f"^joints: {robot.joint_names[joint]} is at 90 in step 2, beyond its limits of .*; joint values are radians"
-    with pytest.warns(UserWarning, match=text):
+    with pytest.warns(UserWarning, match=text) as told:
         joint_values(robot, q)
+    assert told[0].filename == __file__
 
 
 @pytest.mark.parametrize("limit", ["", 'lower="0" upper="0"', 'lower="0" upper="-1"', 'lower="1"'])

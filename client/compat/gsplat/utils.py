@@ -40,8 +40,8 @@ def save_ply(splats: Mapping[str, torch.Tensor], dir: str | PathLike[str], color
             check_shape("colors", colors.shape, (len(tensors["means"]), 3))
         tensors["sh0"] = (colors[:, None] - 0.5) / _CONSTANT
         tensors["shN"] = tensors["sh0"][:, :0]
-    shapes = tensors["means"], tensors["scales"], tensors["quats"], tensors["opacities"]
-    export_splats(*shapes, tensors["sh0"], tensors["shN"], save_to=dir)
+    names = ("means", "scales", "quats", "opacities", "sh0", "shN")
+    export_splats(*(tensors[name] for name in names), save_to=dir)
 
 
 def normalized_quat_to_rotmat(quat: torch.Tensor) -> torch.Tensor:

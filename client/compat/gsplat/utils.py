@@ -40,8 +40,10 @@ def save_ply(splats: Mapping[str, torch.Tensor], dir: str | PathLike[str], color
             check_shape("colors", colors.shape, (len(tensors["means"]), 3))
         tensors["sh0"] = (colors[:, None] - 0.5) / _CONSTANT
         tensors["shN"] = tensors["sh0"][:, :0]
-    names = ("means", "scales", "quats", "opacities", "sh0", "shN")
-    export_splats(*(tensors[name] for name in names), save_to=dir)
+    means, scales, quats, opacities, sh0, shn = (
+        tensors[name] for name in ("means", "scales", "quats", "opacities", "sh0", "shN")
+    )
+    export_splats(means, scales, quats, opacities, sh0, shn, save_to=dir)
 
 
 def normalized_quat_to_rotmat(quat: torch.Tensor) -> torch.Tensor:

@@ -95,7 +95,6 @@ class Config:
     )
     lane_mib: int = _option(2048, "maximum shared memory for clients on the same machine; 0: disabled")
     max_pixels: int = _option(1 << 26, "maximum number of pixels of one call, over all its cameras")
-    max_primitives: int = _option(1 << 24, "maximum number of primitives of one scene")
     max_cameras: int = _option(256, "maximum number of cameras of one call")
     max_rows: int = _option(1 << 24, "maximum number of spheres of one distance query")
     max_call_seconds: float = _option(600.0, "maximum duration of a call, even if its deadline is later")

@@ -21,11 +21,12 @@ class Limits:
 
     payload_bytes: int
     pixels: int
-    primitives: int
     cameras: int
     rows: int
     queue: int
     batch_views: int
+    # Primitives of one scene: kernels number those of all views in 31 bits. Most scenes meet a limit of bytes first.
+    primitives: int = 1 << 27
     # Channels of the colours of one scene.
     channels: int = 512
     # Obstacles of one world, all its environments together; also the limit on environments.
@@ -39,7 +40,6 @@ class Limits:
         return Limits(
             payload_bytes=config.max_payload_bytes,
             pixels=config.max_pixels,
-            primitives=config.max_primitives,
             cameras=config.max_cameras,
             rows=config.max_rows,
             queue=config.queue_size,

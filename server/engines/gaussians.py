@@ -118,8 +118,7 @@ class GaussianRules(Rules):
         is_fit = len(means) in (2, 3) and means[-1] == 3 and means[0] >= len(means) - 2
         require(is_fit, f"{field}.means", "shape [N, 3], or [S, N, 3] with S >= 1", means)
         lead = means[:-1]
-        remedy = "the worker's --max-primitives; scenes with levels have more"
-        limit = f"at most {limits.primitives} Gaussians in all ({remedy})"
+        limit = f"at most {limits.primitives} Gaussians in all (scenes with levels have more)"
         require(extent(lead) <= limits.primitives, f"{field}.means", limit, extent(lead))
         check_shape(shapes["opacities"], lead, f"{field}.opacities")
         _check_extent(shapes, lead, field)

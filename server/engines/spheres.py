@@ -45,7 +45,7 @@ class SphereRules(Rules):
             require(name in shapes, f"{field}.{name}", "a tensor", "none")
         positions, colors = shapes["positions"], list(shapes["colors"])
         count = positions[0] if positions else 0
-        limit = f"at most {limits.primitives} spheres (the worker's --max-primitives)"
+        limit = f"at most {limits.primitives} spheres"
         require(count <= limits.primitives, f"{field}.positions", limit, count)
         channels = colors[1] if len(colors) == 2 else 0
         check_shape(positions, [count, 3], f"{field}.positions")

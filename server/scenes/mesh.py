@@ -101,7 +101,7 @@ class MeshKind:
             shape, most = list(tensors[name].shape), runtime.limits.primitives
             require(len(shape) == 2 and shape[1] == 3, f"{where}.shape", f"[{what}, 3]", shape)
             require(shape[0] > 0, where, f"at least one of the {name}", "none")
-            require(shape[0] <= most, where, f"at most {most} {name} (the worker's --max-primitives)", shape[0])
+            require(shape[0] <= most, where, f"at most {most} {name}", shape[0])
         return _arrival(runtime, field, tensors, None)
 
     def change(self, content: MeshContent, request: scene_pb2.UpdateRequest, runtime: Runtime) -> Arrival:

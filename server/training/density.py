@@ -95,7 +95,7 @@ def density_of(
     require(values["every"] >= 1, f"{where}.every", "at least 1", values["every"])
     cap = control.mcmc.cap if is_mcmc else control.max_count
     require(not is_mcmc or cap >= 1, f"{where}.cap", "at least 1", cap)
-    limit = f"at most {limits.primitives} Gaussians (the worker's --max-primitives)"
+    limit = f"at most {limits.primitives} Gaussians"
     require(cap <= limits.primitives, where, limit, cap)
     extent = control.extent
     require(isfinite(extent) and extent > 0, f"{field}.extent", "a finite value > 0, scene units", extent)

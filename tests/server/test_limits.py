@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 
 from lumigrad.protos import dtypes
+from lumigrad.protos.streams import frames_of
+from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import camera_pb2, render_pb2, scene_pb2, worker_pb2
+from support.calls.distance_calls import mesh_arrays
+from support.calls.gaussian_calls import gaussian_cloud
 from support.calls.raw_calls import (
     RawClient,
     failure,
@@ -20,17 +24,19 @@ from support.calls.raw_calls import (
     sphere_cloud,
     violation,
 )
+from support.meshes.shapes import torus
 from support.workers.worker import WorkerProcess, worker
 
 LIMITS = {
     "--max-payload-mib": 1,
     "--max-pixels": 10_000,
-    "--max-primitives": 100,
     "--max-cameras": 3,
     "--max-rows": 200,
     "--queue-size": 5,
 }
 CLOUD = sphere_cloud(20)
+# Primitives of one scene.
+MOST = 1 << 27
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +53,7 @@ def test_info_tells_the_limits(client: RawClient) -> None:
     assert info.limits == worker_pb2.Limits(
         max_payload_bytes=1 << 20,
         max_pixels=10_000,
-        max_primitives=100,
+        max_primitives=1 << 27,
         max_cameras=3,
         max_queue=5,
         max_channels=512,
@@ -155,7 +161,6 @@ def cloud_with(**arrays: Any) -> dict[str, Any]:
 
 
 CLOUDS: list[tuple[dict[str, Any], str, str]] = [
-    (sphere_cloud(101), "positions", "expected at most 100 spheres (the worker's --max-primitives), got 101"),
     (sphere_cloud(20, channels=513), "colors", "expected at most 512 channels, got 513"),
     (cloud_with(positions=np.ones((20, 4))), "positions.shape", "expected [20, 3], got [20, 4]"),
     (cloud_with(positions=np.ones(())), "positions.shape", "expected [0, 3], got []"),
@@ -185,6 +190,32 @@ def test_a_scene_out_of_limits_is_refused_whichever_way_it_comes(
     gradient = {"color": np.ones((1, 8, 8, 3), np.float32)}
     error = failure(lambda: client.backward(gradient, spec=spec, cloud=cloud))
     assert violation(error)[0] == f"spec.render.scene.spheres.{name}"
+
+
+@pytest.mark.parametrize(
+    ("path", "shape", "text"),
+    [
+        ("spheres.positions", [MOST + 1, 3], f"expected at most {MOST} spheres, got {MOST + 1}"),
+        ("gaussians.means", [MOST + 1, 3], f"expected at most {MOST} Gaussians in all (scenes with levels have more)"),
+        ("gaussians.means", [2, MOST // 2 + 1, 3], f"expected at most {MOST} Gaussians in all"),
+        ("mesh.vertices", [MOST + 1, 3], f"expected at most {MOST} vertices, got {MOST + 1}"),
+        ("mesh.faces", [MOST + 1, 3], f"expected at most {MOST} faces, got {MOST + 1}"),
+    ],
+)
+def test_more_primitives_than_kernels_can_number_are_refused_by_their_header(
+    client: RawClient, path: str, shape: list[int], text: str
+) -> None:
+    kind, name = path.split(".")
+    arrays = {"spheres": CLOUD, "gaussians": gaussian_cloud(20), "mesh": mesh_arrays(torus(8, 8))}[kind]
+    payload = PayloadWriter()
+    request = scene_pb2.PutRequest()
+    content = getattr(request.scene, kind)
+    for key, array in arrays.items():
+        getattr(content, key).CopyFrom(payload.add(array))
+    getattr(content, name).shape[:] = shape
+    field, description = violation(failure(lambda: client.scene_stub.Put(frames_of(request, payload), timeout=60)))
+    assert field == f"scene.{path}"
+    assert description.startswith(text), description
 
 
 def test_other_kinds_of_scene_and_no_scene_are_refused(client: RawClient) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import scene_pb2, tensor_pb2
 from support.calls.gaussian_calls import camera_of, gaussian_cloud, gaussian_spec
 from support.calls.raw_calls import RawClient, failure, hash_of, spec_of, sphere_cloud, violation
-from support.workers.worker import worker
 
 FIELDS = ("means", "quats", "scales", "covariances", "opacities", "sh", "colors")
 
@@ -140,15 +138,12 @@ def changed(base: str, **arrays: Any) -> dict[str, Any]:
     return {name: array for name, array in {**CLOUDS[base], **given}.items() if arrays.get(name, 0) is not None}
 
 
-OPTION = " (the worker's --max-primitives; scenes with levels have more)"
 WRONG: list[tuple[dict[str, Any], str, str]] = [
     (changed("sh", means=None), "means", "expected a tensor, got none"),
     (changed("sh", opacities=None), "opacities", "expected a tensor, got none"),
     (changed("sh", means=np.ones((40, 4))), "means", "expected shape [N, 3], or [S, N, 3] with S >= 1, got [40, 4]"),
     (changed("sh", means=np.ones(())), "means", "expected shape [N, 3], or [S, N, 3] with S >= 1, got []"),
     (changed("sh", means=np.ones((0, 40, 3))), "means", "expected shape [N, 3], or [S, N, 3] with S >= 1"),
-    (gaussian_cloud(1001), "means", f"expected at most 1000 Gaussians in all{OPTION}, got 1001"),
-    (gaussian_cloud(2, 501), "means", f"expected at most 1000 Gaussians in all{OPTION}, got 1002"),
     (changed("sh", opacities=np.ones(39)), "opacities.shape", "expected [40], got [39]"),
     (changed("several scenes", opacities=np.ones(40)), "opacities.shape", "expected [3, 40], got [40]"),
     (changed("sh", quats=None), "quats", "expected a tensor, or covariances instead of quats and scales, got none"),
@@ -179,17 +174,9 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def strict() -> Iterator[RawClient]:
-    with worker("--device", "cpu", "--max-primitives", "1000") as process:
-        raw = RawClient(process.target)
-        yield raw
-        raw.close()
-
-
 @pytest.mark.parametrize(("cloud", "name", "text"), WRONG, ids=[f"{name}-{text[9:40]}" for _, name, text in WRONG])
 def test_a_scene_out_of_limits_is_refused_whichever_way_it_comes(
-    strict: RawClient, cloud: dict[str, Any], name: str, text: str
+    client: RawClient, cloud: dict[str, Any], name: str, text: str
 ) -> None:
     # Without means nothing else would say that it is of Gaussians.
     def placed(payload: PayloadWriter) -> scene_pb2.Scene:
@@ -198,14 +185,14 @@ def test_a_scene_out_of_limits_is_refused_whichever_way_it_comes(
 
     payload = PayloadWriter()
     put = scene_pb2.PutRequest(scene=placed(payload))
-    field, description = violation(failure(lambda: strict.scene_stub.Put(frames_of(put, payload), timeout=60)))
+    field, description = violation(failure(lambda: client.scene_stub.Put(frames_of(put, payload), timeout=60)))
     assert field == f"scene.gaussians.{name}"
     assert description.startswith(text), description
     if "means" in cloud:
         spec = gaussian_spec(camera_of(width=8, height=8))
-        assert violation(failure(lambda: strict.render(spec, cloud=cloud)))[0] == f"spec.scene.gaussians.{name}"
+        assert violation(failure(lambda: client.render(spec, cloud=cloud)))[0] == f"spec.scene.gaussians.{name}"
         gradient = {"color": np.ones((1, 8, 8, 3), np.float32)}
-        error = failure(lambda: strict.backward(gradient, spec=spec, cloud=cloud))
+        error = failure(lambda: client.backward(gradient, spec=spec, cloud=cloud))
         assert violation(error)[0] in (f"spec.render.scene.gaussians.{name}", "spec.output_gradients[0].tensor.shape")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,21 +10,13 @@ import pytest
 
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import scene_pb2, world_pb2
-from support.calls.distance_calls import DistanceClient, cuboid, grid, mesh_arrays, points, pose_of, world_of
+from support.calls.distance_calls import DistanceClient, cuboid, grid, points, pose_of, world_of
 from support.calls.raw_calls import failure, violation
-from support.meshes.shapes import torus
-from support.workers.worker import WorkerProcess, worker
 
 ORIGIN = points((0.0, 0.0, 0.0))
 MOST = 1 << 14
 GRID = np.ones((2, 3, 4), np.float32)
 Build = Callable[[PayloadWriter], scene_pb2.Scene]
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu", "--max-primitives", "500") as started:
-        yield started
 
 
 def of(*obstacles: world_pb2.Obstacle, **fields: Any) -> Build:
@@ -117,16 +109,3 @@ def test_worlds_at_their_limits_are_taken(distances: DistanceClient) -> None:
     scene = distances.put(full, payload).scene
     assert scene.count == MOST
     assert distances.query(scene.scene_id, ORIGIN).arrays["distance"].item() == pytest.approx(-0.5)
-
-
-def test_a_mesh_above_the_limit_is_refused(distances: DistanceClient) -> None:
-    arrays = mesh_arrays(torus(32, 16))
-    for name, count in (("vertices", 512), ("faces", 1024)):
-        given = {**arrays, name: arrays[name]}
-        if name == "faces":
-            given["vertices"] = arrays["vertices"][:500]
-        error = failure(lambda given=given: distances.raw.put(given))
-        assert violation(error) == (
-            f"scene.mesh.{name}",
-            f"expected at most 500 {name} (the worker's --max-primitives), got {count}",
-        )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.benchmarks.gaussians.scene import DEGREE, Floats, Scene
+from tests.benchmarks.gaussian_scene import DEGREE, Floats, Scene
 
 # What each scene is read from, in the folder LUMIGRAD_TEST_DATA.
 GARDEN = ("scenes/gsplat_garden/garden.npz",)

@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 
 from lumigrad.kernels import _native
 from lumigrad.kernels.device import describe, resolve
-from tests.benchmarks.gaussians.kernels import KernelBenchmark as GaussianBenchmark
-from tests.benchmarks.gaussians.scene import scene as gaussian_scene
+from tests.benchmarks.gaussian_kernels import KernelBenchmark as GaussianBenchmark
+from tests.benchmarks.gaussian_scene import scene as gaussian_scene
 from tests.benchmarks.measure import Measured, write
 from tests.benchmarks.meshes.kernels import built, distance_rate
 from tests.benchmarks.meshes.scene import points, torus

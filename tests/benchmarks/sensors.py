@@ -23,7 +23,7 @@ from lumigrad.kernels.gaussians import (
     backward,
     forward,
 )
-from tests.benchmarks.gaussians.scene import DISTANCE, Scene, output_gradient, scene
+from tests.benchmarks.gaussian_scene import DISTANCE, Scene, output_gradient, scene
 from tests.benchmarks.page import insert
 
 CASES = {"100k@512x512": (100_000, 512, 512), "500k@1920x1080": (500_000, 1920, 1080)}

@@ -28,7 +28,7 @@ from lumigrad.client import Camera, Client, Gaussians, Loss
 from lumigrad.client.transport.lanes import LaneMode
 from support.fault_proxy import FaultProxy
 from support.workers.worker import WorkerProcess, worker
-from tests.benchmarks.gaussians.scene import Scene, scene
+from tests.benchmarks.gaussian_scene import Scene, scene
 from tests.benchmarks.measure import write
 from tests.benchmarks.page import insert
 from tests.benchmarks.training_here import InProcess, WithRemoteGradients

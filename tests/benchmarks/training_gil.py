@@ -21,7 +21,7 @@ import numpy as np
 
 from lumigrad.client import Camera, Client, Gaussians, Loss, PinholeLens, Rate, Spheres
 from support.workers.worker import WorkerProcess, worker
-from tests.benchmarks.gaussians.scene import scene
+from tests.benchmarks.gaussian_scene import scene
 from tests.benchmarks.service.gil_meter import GilMeter, Spent
 
 WIDTH, HEIGHT, COUNT, VIEWS = 96, 72, 500, 4

@@ -12,10 +12,9 @@ import numpy as np
 import torch
 
 from lumigrad.kernels import gaussians, meshes, spheres, training
-from tests.benchmarks import captured_scenes, scene
+from tests.benchmarks import captured_scenes, gaussian_scene, scene
 from tests.benchmarks.captured_scenes import NoSuchScene
 from tests.benchmarks.density_kernels import Benchmark
-from tests.benchmarks.gaussians import scene as gaussian_scene
 from tests.benchmarks.meshes import scene as mesh_scene
 from tests.gpu import oracles
 from tests.gpu.context import PACK

@@ -12,9 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from lumigrad.kernels import density, gaussians, meshes, spheres, training
-from tests.benchmarks import scene
+from tests.benchmarks import gaussian_scene, scene
 from tests.benchmarks.density_kernels import DRAW, EXTENT, Benchmark
-from tests.benchmarks.gaussians import scene as gaussian_scene
 from tests.benchmarks.meshes import scene as mesh_scene
 from tests.gpu.device import Device
 

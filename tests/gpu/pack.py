@@ -19,7 +19,7 @@ import numpy as np
 import tomllib
 
 from tests.benchmarks.captured_scenes import FITTED, GARDEN, NoSuchScene, paths_of
-from tests.benchmarks.gaussians.scene import TRAINED
+from tests.benchmarks.gaussian_scene import TRAINED
 from tests.gpu.context import PACK, ROOT
 from tests.gpu.site import MESSAGES, protos_digest
 

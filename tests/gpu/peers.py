@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tests.benchmarks.gaussians.scene import Scene
+from tests.benchmarks.gaussian_scene import Scene
 from tests.gpu import peer_pack
 from tests.gpu.cases import SCENES, Splats
 from tests.gpu.context import Context

@@ -152,7 +152,7 @@ def main() -> None:
 
 def _calls(device: Any, engine: str) -> Iterator[Callable[[int], object]]:
     """One after the other, so that only what is profiled is in memory."""
-    from tests.benchmarks.gaussians.scene import scene
+    from tests.benchmarks.gaussian_scene import scene
     from tests.gpu import cases
 
     film, many = cases.film_of(device), device.size(1_000_000, 300)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.benchmarks.gaussians.scene import Scene, scene
+from tests.benchmarks.gaussian_scene import Scene, scene
 from tests.gpu.client_processes import Calls, rate
 from tests.gpu.device import VARIANTS, Device
 from tests.gpu.runner import Case, NotHere

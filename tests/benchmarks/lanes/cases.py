@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lumigrad.client import Camera, Client, Frame, Gaussians, Gradients, Spheres
-from tests.benchmarks.gaussians.scene import scene as gaussian_scene
+from tests.benchmarks.gaussian_scene import scene as gaussian_scene
 
 WIDTH, HEIGHT = 1920, 1080
 IMAGE_BYTES = WIDTH * HEIGHT * 3 * 4

@@ -5,7 +5,7 @@ Work is counted on the CPU. Times follow from what a GPU moves and issues at its
 
 from __future__ import annotations
 
-from tests.benchmarks.gaussians.scene import scene
+from tests.benchmarks.gaussian_scene import scene
 from tests.benchmarks.roofline import gaussians, meshes, serving, spheres, training
 from tests.benchmarks.roofline.device import DEVICES, Need, print_needs, seconds
 

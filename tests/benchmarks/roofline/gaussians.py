@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from lumigrad.kernels.gaussians import Camera, Gaussians, Settings, forward
-from tests.benchmarks.gaussians.scene import Scene
+from tests.benchmarks.gaussian_scene import Scene
 from tests.benchmarks.roofline.device import Need
 
 COUNT, WIDTH, HEIGHT = 1_000_000, 1920, 1080

@@ -9,8 +9,7 @@ from unittest import mock
 
 import numpy as np
 import torch
-from benchmarks import scene
-from benchmarks.gaussians import scene as gaussian_scene
+from benchmarks import gaussian_scene, scene
 from benchmarks.meshes import scene as mesh_scene
 
 from lumigrad.kernels import _native, meshes

@@ -9,8 +9,8 @@ import torch
 
 from lumigrad.kernels import _native
 from lumigrad.kernels.device import describe, resolve
-from tests.benchmarks.gaussians.kernels import SEMANTICS, KernelBenchmark, memory_copy
-from tests.benchmarks.gaussians.scene import Scene, scene, trained, trained_path
+from tests.benchmarks.gaussian_kernels import SEMANTICS, KernelBenchmark, memory_copy
+from tests.benchmarks.gaussian_scene import Scene, scene, trained, trained_path
 from tests.benchmarks.measure import Measured, write
 from tests.benchmarks.page import insert
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from lumigrad.kernels.gaussians import Camera, Gaussians, Settings, State, backward, forward
-from tests.benchmarks.gaussians.scene import DISTANCE, Scene, output_gradient
+from tests.benchmarks.gaussian_scene import DISTANCE, Scene, output_gradient
 from tests.benchmarks.measure import Measured, measure
 
 SEMANTICS = "exact"

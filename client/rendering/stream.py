@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from lumigrad.client.base.arguments import truth, whole_number
+from lumigrad.client.base.staying import Staying
 from lumigrad.client.rendering.batch import check_names
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.rendering.frame_stream import FrameStream
@@ -21,7 +22,7 @@ from lumigrad.protos.service import RENDER_SERVICE
 MOST_IN_FLIGHT = 4
 
 
-class RenderStream(Cancellable):
+class RenderStream(Cancellable, Staying):
     """Frames of one scene, in the order of their cameras; several are on their way at once.
 
     A frame takes a part of what a call of `Client.render` takes, here and on the worker. If the connection breaks or

@@ -11,6 +11,7 @@ from typing import Any
 
 from lumigrad.client.base.arguments import whole_number
 from lumigrad.client.base.arrays import Array
+from lumigrad.client.base.staying import Staying
 from lumigrad.client.base.timings import Timings
 from lumigrad.client.errors import InvalidArgument, LumigradError, TrainingHeld, TrainingLost
 from lumigrad.client.rendering.request import WireFormat
@@ -44,7 +45,7 @@ _REQUESTS_IN_FLIGHT = 4
 _HISTORY_BYTES = 512 << 20
 
 
-class Trainer:
+class Trainer(Staying):
     """Optimises a scene where it is stored. Not thread-safe.
 
     A training survives broken connections and, if the worker has a spool, the death of the worker: it resumes from the

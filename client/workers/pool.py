@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from lumigrad.client.base import forks
 from lumigrad.client.base.arguments import seconds
+from lumigrad.client.base.staying import Staying
 from lumigrad.client.errors import LumigradError
 from lumigrad.client.transport import tracing
 from lumigrad.client.transport.addresses import Address, Targets
@@ -36,7 +37,7 @@ _SOON_S = 0.5
 _KEEPALIVE_S = 10.0
 
 
-class Pool:
+class Pool(Staying):
     """The workers of a client, one or many. Safe to use from several threads.
 
     Each call goes to the worker of its scene, and to the next one if that one is unavailable. The health of a lone

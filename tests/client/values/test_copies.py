@@ -207,6 +207,17 @@ def test_spread_results(worker_process: WorkerProcess, way: Callable[[Any], Any]
     assert isinstance(frame, Frame) and isinstance(found, Distances) and host
 
 
+def test_what_has_connections_says_why_it_is_neither_pickled_nor_copied(worker_process: WorkerProcess) -> None:
+    with Client(worker_process.target) as own, own.stream(SCENE) as stream:
+        assert copy.copy(own).info().device == own.info().device
+        with own.trainer(SCENE, [CAMERA], [np.zeros((24, 32, 3), np.uint8)], rates={"sh0": 1e-3}) as trainer:
+            for each in (own, AsyncClient(worker_process.target), stream, trainer, {"client": own}):
+                for way in ("pickled", "copied deeply"):
+                    with pytest.raises(TypeError, match=r"cannot be pickled or copied deeply.*pass the address"):
+                        WAYS[way](each)
+        assert next(iter(stream.frames([CAMERA]))).color.shape == (24, 32, 3)
+
+
 def test_no_value_takes_the_callers_array() -> None:
     """Arrays that a value is made of stay writeable for the caller."""
     byte = np.zeros((4, 5, 3), np.uint8)

@@ -73,6 +73,9 @@ def check_stored(scene: Any, kind: str) -> None:
     if scene is None:
         return
     instance("scene", scene, (SceneHandle,), "pass what Client.put returned, or None and the tensors of a scene")
+    if scene.kind == "levels" and kind == "gaussians":
+        advice = "call Client.render(..., retain=True), and Frame.backward for gradients"
+        raise InvalidArgument.of("scene", f"expected a handle of {kind}, got one of levels; {advice}")
     if scene.kind != kind:
         raise InvalidArgument.of("scene", f"expected a handle of {kind}, got one of kind {scene.kind!r}")
 

@@ -198,6 +198,9 @@ def test_handles_of_another_kind_are_refused(client):
     handle = client.put(Spheres(np.zeros((1, 3)), np.ones((1, 3)), np.ones(1)))
     with pytest.raises(InvalidArgument, match="scene: expected a handle of gaussians, got one of kind 'spheres'"):
         render_gaussians(scene=handle, **cameras(), **SIZE, client=client)
+    levels = SceneHandle("0" * 32 + "-levels", 1, "0" * 64, "levels", 30, 2000)
+    with pytest.raises(InvalidArgument, match=r"scene: expected .* of levels; call Client.render.*Frame.backward"):
+        render_gaussians(scene=levels, **cameras(), **SIZE, client=client)
     with pytest.raises(InvalidArgument, match="radii: expected a tensor, got None"):
         render_spheres(
             torch.zeros(1, 3), torch.ones(1, 3), None, Camera.look_at((0, 0, 3), (0, 0, 0)), gamma=1, max_depth=9

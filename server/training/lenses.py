@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp
+from math import exp, inf
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,8 @@ _POLYNOMIALS = {
     camera_pb2.F_THETA_REFERENCE_PIXEL_DISTANCE_TO_ANGLE: "pixel_distance_to_angle",
 }
 _OF_WINDSHIELDS = ("horizontal", "vertical")
+# Logarithm of about the largest float.
+_LARGEST_OFFSET = 709.0
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,8 @@ def refined(camera: camera_pb2.Camera, intrinsics: Sequence[float], lens: Sequen
     if intrinsics:
         film, (x, y) = film_of(result), _focal_lengths(camera)
         if hasattr(film, "fx"):
-            film.fx *= exp(intrinsics[0])
-            film.fy *= exp(intrinsics[1])
+            film.fx *= _factor(intrinsics[0])
+            film.fy *= _factor(intrinsics[1])
         film.cx += x * intrinsics[2]
         film.cy += y * intrinsics[3]
     begin = 0
@@ -87,7 +89,7 @@ def intrinsics_gradient(camera: camera_pb2.Camera, intrinsics: Sequence[float], 
     """The gradient [4] of a camera's offsets, from that of the refined fx fy cx cy in pixels."""
     x, y = _focal_lengths(camera)
     has_focal = hasattr(film_of(camera), "fx")
-    focal = [x * exp(intrinsics[0]), y * exp(intrinsics[1])] if has_focal else [0.0, 0.0]
+    focal = [x * _factor(intrinsics[0]), y * _factor(intrinsics[1])] if has_focal else [0.0, 0.0]
     found: np.ndarray = gradient * np.array([*focal, x, y])
     return found
 
@@ -110,6 +112,11 @@ def is_valid(camera: camera_pb2.Camera) -> bool:
     except InvalidArgumentError:
         return False
     return True
+
+
+def _factor(offset: float) -> float:
+    """The factor of a focal length; infinite, as of a step that is taken back, where no float is as large."""
+    return exp(offset) if offset < _LARGEST_OFFSET else inf
 
 
 def _focal_lengths(camera: camera_pb2.Camera) -> tuple[float, float]:

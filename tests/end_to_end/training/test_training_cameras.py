@@ -254,6 +254,23 @@ def test_a_motion_moves_both_ends_unless_these_move_by_themselves(client: Client
     np.testing.assert_allclose(found.model.end_translation - found.model.translation, [0.1, 0, 0], atol=2e-3)
 
 
+@pytest.mark.parametrize("is_sensor", [False, True])
+def test_intrinsics_that_no_number_can_hold_are_taken_back(client: Client, is_sensor: bool) -> None:
+    models = [Camera.look_at(eye, (0, 0, 0)).model for eye in EYES]
+    true, plain = (
+        [Camera.opencv(focal, focal, 32, 24, model.rotation, model.translation, *SIZE) for model in models]
+        for focal in (70, 60)
+    )
+    begun = cameras(PinholeLens(**FILM)) if is_sensor else plain
+    shown = [client.render(SCENE, camera).color for camera in true]
+    with client.trainer(SCENE, begun, shown, rates=STILL, refine_intrinsics=1e6) as trainer:
+        assert len(list(trainer.steps(12))) == 12
+        found = trainer.cameras()
+    for camera in found:
+        film = camera.model.lens if is_sensor else camera.model
+        assert 0 <= film.fx < np.inf and abs(film.cx) < np.inf
+
+
 def test_a_step_that_makes_a_lens_invalid_leaves_it_as_it_is(client: Client) -> None:
     """With these coefficients the polynomial rises just up to the largest angle."""
     true = FisheyeLens(**FILM, radial=(-0.3,), max_angle=0.9)

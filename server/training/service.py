@@ -157,6 +157,8 @@ def _begun(start: training_pb2.TrainingStart, runtime: Runtime, first: Request) 
     plan = TrainingPlan.of(copy.deepcopy(start.spec), scene.kind, shapes, runtime.limits, "start.spec")
     views = Views.of(start.views, runtime, first.part, "start.views")
     check_cameras(views, plan, "start.views")
+    if plan.loss is not None:
+        views.check_loss(plan.loss.weights, "start.spec.loss")
     tensors = scene.content.tensors
     count = scene.content.count
     with runtime.trainings.reserved(footprint_of(plan, shapes, views), count) as reservation:

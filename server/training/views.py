@@ -20,6 +20,8 @@ from lumigrad.v1 import camera_pb2, training_pb2
 
 # Bytes of a view without its target image.
 _MESSAGE_BYTES = 1024
+# Tensors of target images that terms of the loss compare beside colours, by term.
+_PLANES = {"depth": "depth", "alpha": "mask"}
 
 
 class Views:
@@ -80,6 +82,12 @@ class Views:
         sizes = {(self.messages[number].camera.width, self.messages[number].camera.height) for number in numbers}
         require(len(sizes) <= 1, field, "views of one size", f"{len(sizes)} sizes")
         require(len(set(numbers)) == len(numbers), field, "each view once", "some twice")
+
+    def check_loss(self, weights: Mapping[str, float], field: str) -> None:
+        """Raise an InvalidArgumentError if target images have nothing that a term of the loss compares."""
+        for term, name in _PLANES.items() if self.has_target_images else ():
+            has_some = any(name in self.tensors(number) for number in range(len(self)))
+            require(has_some or not weights[term], f"{field}.{term}", f"0: no target image has a {name}", weights[term])
 
     def tensors(self, number: int) -> Mapping[str, torch.Tensor]:
         """The tensors of a view's target image, by name; none without one."""

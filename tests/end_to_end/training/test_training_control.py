@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -142,6 +143,25 @@ def test_masks_and_depths_count(client: Client) -> None:
     ) as trainer:
         steps = list(trainer.steps(30))
     assert steps[-1].terms["alpha"] < 0.9 * steps[0].terms["alpha"]
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"mask": np.ones((32, 40), np.float32)}, r"^loss\.depth: expected 0: no target image has a depth, got 0\.5$"),
+        ({"depth": np.ones((32, 40), np.float32)}, r"^loss\.alpha: expected 0: no target image has a mask, got 0\.5$"),
+    ],
+)
+def test_a_term_that_has_nothing_to_compare_is_refused(client: Client, given: dict[str, Any], text: str) -> None:
+    color = np.zeros((32, 40, 3), np.uint8)
+    plain, planes = [TargetImage(color)] * 3, [TargetImage(color, **given)]
+    loss = Loss(depth=0.5, alpha=0.5)
+    with pytest.raises(InvalidArgument, match=text):
+        client.trainer(LESSON.scene, LESSON.cameras, plain + planes, loss=loss)
+    # One is enough.
+    both = [TargetImage(color, mask=np.ones((32, 40)), depth=np.ones((32, 40)))]
+    with client.trainer(LESSON.scene, LESSON.cameras, plain + both, rates=RATES, loss=loss) as trainer:
+        assert {name for step in trainer.steps(4) for name in step.terms} >= {"depth", "alpha"}
 
 
 def test_target_images_are_stored_once_and_come_back(client: Client) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from lumigrad.client import Camera, Gaussians
+from lumigrad.client.base.arrays import Float32
 from lumigrad.client.formats.levels import GaussianLevels
 from lumigrad.client.formats.levels.pages import levels_of
 
@@ -47,6 +50,43 @@ def joined(levels: GaussianLevels, places: list[tuple[int, int]]) -> Gaussians:
     parts = [levels.read(page, level) for page, level in places]
     names = ("means", "quats", "scales", "opacities", "sh")
     return Gaussians(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
+
+def as_drawn(levels: GaussianLevels, places: list[tuple[int, int]]) -> Gaussians:
+    """The same rows as calls that are not differentiated draw them: each level of each page is rounded."""
+    return joined(replace(levels, source=lambda page, level: rounded(levels.read(page, level))), places)
+
+
+def rounded(rows: Gaussians) -> Gaussians:
+    """What the worker keeps of one level of a page for calls that are not differentiated."""
+    assert rows.scales is not None and rows.quats is not None and rows.sh is not None
+    largest = np.abs(rows.quats).max(axis=1, keepdims=True)
+    quats = np.divide(rows.quats, largest, out=np.zeros_like(rows.quats), where=largest > np.float32(1e-18))
+    sh = rows.sh.copy()
+    sh[:, 0] = _as_float16(sh[:, 0])[0]
+    sh[:, 1:] = _as_bytes(sh[:, 1:])
+    return Gaussians(rows.means, _in_steps(quats), _as_float16(rows.scales)[0], _in_steps(rows.opacities), sh=sh)
+
+
+def _in_steps(values: Float32) -> Float32:
+    return np.rint(values * np.float32(32767)) * np.float32(1 / 32767)
+
+
+def _as_float16(values: Float32) -> tuple[Float32, int]:
+    """Values as float16 times 2**exponent, which makes the largest one 2**14 to 2**15; and the exponent."""
+    exponent = max(int(np.frexp(np.abs(values).max(initial=0))[1]) - 15, -102)
+    return np.ldexp(np.ldexp(values, -exponent).astype(np.float16).astype(np.float32), exponent), exponent
+
+
+def _as_bytes(values: Float32) -> Float32:
+    """Rows [N, ..] in steps of each row, about 1/127 of its largest value."""
+    if not values.size:
+        return values
+    largest = np.abs(values).max(axis=(1, 2), keepdims=True)
+    _, exponent = _as_float16(largest)
+    steps = np.ldexp(largest, -exponent) * np.float32(1025 / 1024 / 127) + np.float32(2**-24)
+    steps = steps.astype(np.float16).astype(np.float32)
+    return np.rint(np.ldexp(values, -exponent) / steps) * np.ldexp(steps, exponent)
 
 
 def levels_of_pages(levels: GaussianLevels, cameras: Camera | list[Camera], error_px: float) -> list[tuple[int, int]]:

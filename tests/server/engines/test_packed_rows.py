@@ -1,0 +1,145 @@
+"""Packed rows of Gaussians: their sizes, and how far each value may be from the one that was packed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lumigrad.client import Gaussians
+from lumigrad.server.engines.packed_rows import pack, row_bytes, unpack
+from support.gaussians.levels import rounded
+
+NAMES = ("means", "quats", "scales", "opacities", "sh")
+# The least denormal number of float32, and what the rounding of products to float32 may add.
+TINY, EPSILON = 1.5e-45, 2.0**-23
+HALF_A_STEP = torch.tensor(0.5 / 32767, dtype=torch.float64)
+
+
+def random_rows(count: int, degree: int, seed: int = 0) -> dict[str, Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    coefficients = (degree + 1) ** 2
+    return {
+        "means": torch.randn(count, 3, generator=g) * 100,
+        "quats": torch.randn(count, 4, generator=g) * 10 ** torch.randn(count, 1, generator=g),
+        "scales": torch.rand(count, 3, generator=g) ** 8,
+        "opacities": torch.rand(count, generator=g),
+        "sh": torch.randn(count, coefficients, 3, generator=g),
+    }
+
+
+def extreme_rows(degree: int) -> dict[str, dict[str, Tensor]]:
+    """Pages by what is special about them."""
+    count = 257
+    pages = {name: random_rows(count, degree, seed) for seed, name in enumerate(_CHANGES)}
+    for name, rows in pages.items():
+        _CHANGES[name](rows)
+    return pages | {"one row": random_rows(1, degree), "empty": random_rows(0, degree)}
+
+
+def _set_wide(rows: dict[str, Tensor]) -> None:
+    rows["scales"] = torch.logspace(-8, 6, rows["scales"].numel()).view_as(rows["scales"])
+
+
+def _set_outlier(rows: dict[str, Tensor]) -> None:
+    rows["sh"][3, -1, 1] = 3e38
+    rows["sh"][5, 0, 2] = -3e38
+    rows["scales"][7, 0] = 3e38
+
+
+def _set_tiny(rows: dict[str, Tensor]) -> None:
+    for name in ("scales", "sh"):
+        rows[name] *= 1e-40
+
+
+def _set_nothing(rows: dict[str, Tensor]) -> None:
+    for name in ("quats", "scales", "opacities", "sh"):
+        rows[name].zero_()
+
+
+def _set_ends(rows: dict[str, Tensor]) -> None:
+    rows["opacities"][:3] = torch.tensor([0.0, 1.0, 1e-30])
+    rows["quats"][:4] = torch.tensor([[0.0, 0, 0, 0], [1e-19, 0, 0, 0], [3e38, 3e38, 3e38, -3e38], [0, 0, 1e-17, 0]])
+    rows["sh"][9] = 0
+    rows["sh"][10] *= 1e-30
+
+
+_CHANGES = {
+    "ordinary": lambda rows: None,
+    "scales of 1e-8 to 1e6": _set_wide,
+    "bright": lambda rows: rows["sh"].mul_(1e6),
+    "outliers": _set_outlier,
+    "denormal": _set_tiny,
+    "zeros": _set_nothing,
+    "ends": _set_ends,
+}
+
+
+def unpacked(packed: Tensor, rows: dict[str, Tensor]) -> dict[str, Tensor]:
+    into = {name: torch.full_like(rows[name], torch.nan) for name in NAMES}
+    unpack(packed, into)
+    return into
+
+
+@pytest.mark.parametrize(("degree", "expected"), [(0, 34), (1, 45), (2, 60), (3, 81), (4, 108)])
+def test_a_row_has_as_many_bytes_as_are_promised(degree: int, expected: int) -> None:
+    assert row_bytes((degree + 1) ** 2) == expected
+    assert pack(random_rows(1000, degree)).nbytes - 1000 * expected == pack(random_rows(0, degree)).nbytes <= 16
+
+
+@pytest.mark.parametrize("degree", [0, 1, 3])
+def test_each_value_is_within_its_bound(degree: int) -> None:
+    for what, rows in extreme_rows(degree).items():
+        found = {name: value.double() for name, value in unpacked(pack(rows), rows).items()}
+        exact = {name: value.double() for name, value in rows.items()}
+
+        def assert_within(name: str, found: Tensor, exact: Tensor, bound: Tensor, case: str = what) -> None:
+            assert ((found - exact).abs() <= bound + EPSILON * exact.abs() + TINY).all(), (case, name)
+
+        assert torch.equal(found["means"], exact["means"])
+        assert_within("opacities", found["opacities"], exact["opacities"], HALF_A_STEP)
+        for name, value, original in (
+            ("scales", found["scales"], exact["scales"]),
+            ("constant", found["sh"][:, 0], exact["sh"][:, 0]),
+        ):
+            assert_within(name, value, original, (2**-11 * original.abs()).clamp(min=2**-25 * factor(original)))
+        others, theirs = found["sh"][:, 1:].flatten(1), exact["sh"][:, 1:].flatten(1)
+        if others.numel():
+            largest = theirs.abs().amax(1, keepdim=True)
+            assert_within("others", others, theirs, largest / 253 + 2**-24 * factor(theirs))
+            assert not others[theirs == 0].any()
+        largest = exact["quats"].abs().amax(1, keepdim=True) if len(exact["quats"]) else exact["quats"][:, :1]
+        directed = exact["quats"] / largest.where(largest > 1e-18, torch.inf)
+        assert_within("quats", found["quats"], directed, HALF_A_STEP)
+
+
+def factor(values: Tensor) -> float:
+    """A power of two, such that the largest value is from 2**14 to 2**15 of it."""
+    largest = float(values.abs().max()) if values.numel() else 0.0
+    return float(max(2.0 ** (np.frexp(largest)[1] - 15), 2.0**-102))
+
+
+@pytest.mark.filterwarnings("ignore::lumigrad.client.errors.PrecisionWarning")
+@pytest.mark.parametrize("degree", [0, 1, 3])
+def test_values_are_the_references(degree: int) -> None:
+    for what, rows in extreme_rows(degree).items():
+        expected = rounded(Gaussians(**{name: value.numpy() for name, value in rows.items()}))
+        for name, value in unpacked(pack(rows), rows).items():
+            assert np.array_equal(value.numpy(), getattr(expected, name)), (what, name)
+
+
+def test_rows_without_harmonics_are_unpacked_alone() -> None:
+    rows = random_rows(100, 2)
+    whole = unpacked(pack(rows), rows)
+    into = {name: torch.empty_like(rows[name]) for name in NAMES if name != "sh"}
+    unpack(pack(rows), into)
+    assert all(torch.equal(into[name], whole[name]) for name in into)
+
+
+def test_what_was_packed_stays_as_it_is_when_packed_again() -> None:
+    rows = random_rows(1000, 0)
+    once = unpacked(pack(rows), rows)
+    again = unpacked(pack(once), once)
+    for name in NAMES:
+        assert torch.equal(once[name], again[name]), name

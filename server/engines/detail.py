@@ -90,12 +90,14 @@ class Cut:
     Attributes:
         levels: [P] int8, of each page; `NONE`: none.
         report: Levels of detail, as the reply tells them.
+        is_packed: Whether its Gaussians are those of packed pages, which are rounded.
         has_colors: Whether its Gaussians have their spherical harmonics.
     """
 
     table: LevelTable
     levels: Levels
     report: render_pb2.DrawnLevels
+    is_packed: bool
     has_colors: bool = True
 
     @property

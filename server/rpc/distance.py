@@ -63,7 +63,9 @@ class DistanceService(EngineService):
         call.record.engine, call.record.operation = DISTANCES.name, "field"
         yield from answer_field(request, self._tenants.of(call), call)
 
-    def _request(self, spec: distance_pb2.DistanceSpec, call: Call, field: str, _: object = ()) -> DistanceJob:
+    def _request(
+        self, spec: distance_pb2.DistanceSpec, call: Call, field: str, *_: object, **__: object
+    ) -> DistanceJob:
         call.record.engine = DISTANCES.name
         runtime = self._tenants.of(call)
         scene = find_scene(spec, _KINDS, runtime, call, field)

@@ -74,7 +74,15 @@ class EngineService(ABC):
         return None
 
     @abstractmethod
-    def _request(self, spec: Any, call: Call, field: str, formats: Sequence[image_pb2.OutputFormat] = ()) -> ForwardJob:
+    def _request(
+        self,
+        spec: Any,
+        call: Call,
+        field: str,
+        formats: Sequence[image_pb2.OutputFormat] = (),
+        *,
+        is_differentiated: bool = False,
+    ) -> ForwardJob:
         """Check a header; `field` is the path of the spec in the request."""
 
     def _forward(self, frames: Iterator[Frame[Any]], call: Call, reply: Forward) -> Iterator[Frame[Forward]]:
@@ -104,7 +112,8 @@ class EngineService(ABC):
         header, limits, runner = receiver.header, runtime.limits, runtime.runner
         retain = header.retain
         with call.times.stage("decode"):
-            request = self._request(header.spec, call, "spec", getattr(header, "formats", ()))
+            formats = getattr(header, "formats", ())
+            request = self._request(header.spec, call, "spec", formats, is_differentiated=retain)
             task, plan = request.task, request.task.plan
             reserved = request.formats.reply_bytes(plan, limits, task.field)
             memory = plan.forward_bytes(plan.outputs, retain=retain, device=runtime.transfer.device)
@@ -157,7 +166,8 @@ class EngineService(ABC):
                 found = retained = contexts.find(spec.context_id)
                 work = lambda: runner.backward(found, upload(), wanted, reserve_rows, call)  # noqa: E731
             else:
-                request = self._request(getattr(spec, self._source), call, f"spec.{self._source}")
+                forward_spec, where = getattr(spec, self._source), f"spec.{self._source}"
+                request = self._request(forward_spec, call, where, is_differentiated=True)
                 task = request.task
                 names = [entry.name for entry in spec.output_gradients if entry.name in task.plan.output_shapes]
                 forward = task.plan.forward_bytes(names, retain=True, device=runtime.transfer.device)
@@ -302,7 +312,13 @@ class RenderService(EngineService):
             raise
 
     def _request(
-        self, spec: render_pb2.RenderSpec, call: Call, field: str, formats: Sequence[image_pb2.OutputFormat] = ()
+        self,
+        spec: render_pb2.RenderSpec,
+        call: Call,
+        field: str,
+        formats: Sequence[image_pb2.OutputFormat] = (),
+        *,
+        is_differentiated: bool = False,
     ) -> ForwardJob:
         """Check a header; `field` is the path of the spec in the request."""
         runtime, settings = self._tenants.of(call), spec.WhichOneof("settings")
@@ -313,7 +329,7 @@ class RenderService(EngineService):
             assert isinstance(scene, StoredScene)
             is_fit = settings in (GAUSSIANS.name, None)
             require(is_fit, f"{field}.gaussians", "settings of the gaussians", settings)
-            scene = LevelView(scene, spec, runtime, call, field)
+            scene = LevelView(scene, spec, runtime, call, field, is_differentiated=is_differentiated)
             spec = plain(spec)
         kind = scene.kind
         if spec.tensors:

@@ -16,13 +16,14 @@ from lumigrad.server.core.call import Allocate, Call
 from lumigrad.server.core.errors import SceneNotFoundError
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.levels import LevelTable
+from lumigrad.server.engines.packed_rows import pack
 from lumigrad.server.storage.spool_files import DamagedError, PayloadFile
 from lumigrad.server.storage.tenants import Runtime
 
 T = TypeVar("T")
 # A page and its level.
 Place = tuple[int, int]
-# Pages that are read or copied without a look at the call, and about how many bytes one read has.
+# Pages that are read or copied without a look at the call, and about how many bytes are read or packed.
 _STEP = 64
 _READ_BYTES = 4 << 20
 # Reads that may wait while others are added for later calls.
@@ -30,41 +31,51 @@ _MOST_AHEAD = 16
 
 
 class LevelPages:
-    """Finds pages in memory and has others read. A page that was found stays in memory until it is taken."""
+    """Finds pages in memory and has others read, as float32 or packed.
 
-    def __init__(self, scene_id: str, table: LevelTable, runtime: Runtime) -> None:
-        self._scene_id, self._table, self._runtime = scene_id, table, runtime
+    A page that was found stays in memory until it is taken. Which form a call draws depends on the call alone, and
+    never on what is in memory: pages that are there as float32 are packed for a call that draws packed ones, and
+    pages that are packed are read for one that draws float32.
+    """
+
+    def __init__(self, scene_id: str, table: LevelTable, runtime: Runtime, *, is_packed: bool) -> None:
+        self._scene_id, self._table, self._runtime, self._is_packed = scene_id, table, runtime, is_packed
         self._found: dict[Place, torch.Tensor] = {}
         self._file: PayloadFile | None = None
 
     def find(self, place: Place) -> bool:
         """Whether a page is in memory, where it then stays."""
         if place not in self._found:
-            page = self._runtime.pages.page(self._scene_id, *place)
+            page = self._in_memory(place)
             if page is not None:
                 self._found[place] = page
         return place in self._found
 
-    def take(self, places: Sequence[Place]) -> list[torch.Tensor]:
-        """The first pages at these places, as far as they are in memory, some at a time."""
-        found = []
+    def take(self, places: Sequence[Place], call: Call) -> list[torch.Tensor]:
+        """The first pages at these places, as far as they are in memory, some at a time; may raise as `Call.check`."""
+        taken: list[Place] = []
+        to_pack: list[Place] = []
         for place in places[:_STEP]:
-            if not self.find(place):
+            if not self.find(place) or sum(map(self._bytes_of, to_pack)) > _READ_BYTES:
                 break
-            found.append(self._found.pop(place))
-        return found
+            taken.append(place)
+            if self._is_packed and self._found[place].dtype == torch.float32:
+                to_pack.append(place)
+        if to_pack:
+            self._pack(to_pack, call)
+        return [self._found.pop(place) for place in taken]
 
     def wait_for(self, places: Sequence[Place], call: Call) -> None:
         """Have the first places that are not in memory read; raises what `Call.check` raises."""
         missing = self._missing(places)
         read = partial(self._read, self._opened(), missing)
-        self._found |= self._runtime.reads.wait_for((self._scene_id, *missing), read, call)
+        self._found |= self._runtime.reads.wait_for((self._scene_id, self._is_packed, *missing), read, call)
 
     def read_ahead(self, places: Sequence[Place]) -> None:
         """Have places read for later calls, as many as the reads that wait leave room for."""
         while missing := self._missing(places):
             read = partial(self._read, self._opened(), missing)
-            if not self._runtime.reads.begin((self._scene_id, *missing), read, _MOST_AHEAD):
+            if not self._runtime.reads.begin((self._scene_id, self._is_packed, *missing), read, _MOST_AHEAD):
                 return
             places = places[places.index(missing[-1]) + 1 :]
 
@@ -81,12 +92,26 @@ class LevelPages:
         for place in places:
             if nbytes > _READ_BYTES or len(missing) == _STEP:
                 break
-            if place not in self._found and self._runtime.pages.page(self._scene_id, *place) is None:
+            if place not in self._found and self._in_memory(place) is None:
                 missing.append(place)
                 nbytes += self._bytes_of(place)
         return missing
 
+    def _in_memory(self, place: Place) -> torch.Tensor | None:
+        page = self._runtime.pages.page(self._scene_id, *place, is_packed=self._is_packed)
+        if page is None and self._is_packed:
+            page = self._runtime.pages.page(self._scene_id, *place, is_packed=False)
+        return page
+
+    def _pack(self, places: Sequence[Place], call: Call) -> None:
+        """Pack pages that were found as float32."""
+        rows = [self._table.tensors(self._found[place]) for place in places]
+        for place, page in zip(places, with_tensors(lambda: list(map(pack, rows)), self._runtime, call), strict=True):
+            self._found[place] = page
+            self._runtime.pages.keep_page(self._scene_id, *place, page)
+
     def _bytes_of(self, place: Place) -> int:
+        """The bytes of a page as float32."""
         return int(self._table.counts[place]) * self._table.row_bytes
 
     def _opened(self) -> PayloadFile:
@@ -106,8 +131,8 @@ class LevelPages:
             assert runtime.spool is not None
             runtime.spool.damaged(self._scene_id, error)
             raise SceneNotFoundError(self._scene_id) from error
-        upload = runtime.transfer.upload
-        pages = with_tensors(lambda: [upload(array, dtypes.FLOAT32) for array in arrays], runtime, None)
+        upload, dtype = runtime.transfer.upload, dtypes.UINT8 if self._is_packed else dtypes.FLOAT32
+        pages = with_tensors(lambda: [upload(array, dtype) for array in arrays], runtime, None)
         for place, page in zip(places, pages, strict=True):
             runtime.pages.keep_page(self._scene_id, *place, page)
         self.forget_deleted()
@@ -117,7 +142,8 @@ class LevelPages:
         raw = file.read(self._table.offset(*place), allocate(self._bytes_of(place)))
         if hashlib.sha256(raw).digest() != self._table.digests[place].tobytes():
             raise DamagedError(f"level {place[1]} of page {place[0]} is not what was written")
-        return np.frombuffer(raw, np.float32)
+        rows = np.frombuffer(raw, np.float32)
+        return pack(self._table.tensors(torch.from_numpy(rows))).numpy() if self._is_packed else rows
 
     def forget_deleted(self) -> None:
         """Remove what was kept of a scene since it was deleted, which nobody would find again."""

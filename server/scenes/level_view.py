@@ -25,8 +25,10 @@ from lumigrad.server.scenes.occlusion import Occlusion
 from lumigrad.server.storage.page_pool import CutRows
 from lumigrad.server.storage.stored_scene import StoredScene
 from lumigrad.server.storage.tenants import Runtime
-from lumigrad.v1 import render_pb2
+from lumigrad.v1 import gaussians_pb2, render_pb2
 
+# Semantics that draw quaternions as long as they are, which packing makes 1.
+_OF_ANY_LENGTH = (gaussians_pb2.GAUSSIAN_SEMANTICS_INRIA_DEPTH, gaussians_pb2.GAUSSIAN_SEMANTICS_INRIA_EXACT)
 # Outputs with a row for each Gaussian of a scene, or with its number.
 _OF_ROWS = ("ids", "radii", "means2d", "depths", "conics", "projected_opacities")
 _RULES = GaussianRules()
@@ -38,26 +40,37 @@ class LevelView:
     kind = KIND
 
     def __init__(
-        self, scene: StoredScene, spec: render_pb2.RenderSpec, runtime: Runtime, call: Call, field: str
+        self,
+        scene: StoredScene,
+        spec: render_pb2.RenderSpec,
+        runtime: Runtime,
+        call: Call,
+        field: str,
+        *,
+        is_differentiated: bool,
     ) -> None:
-        """Check what other scenes allow, and find the pages in view; `field` is the path of the spec."""
+        """Check what other scenes allow, and find the pages in view; `field` is the path of the spec.
+
+        Float32 is drawn for a call that is differentiated, and packed pages for others.
+        """
         assert isinstance(scene.content, LevelsContent)
         self._table = table = scene.content.table
         self._scene_id = scene.scene_id
         self._runtime, self._call = runtime, call
         self.reference = scene.reference
-        self._pages = LevelPages(scene.scene_id, table, runtime)
         # The rows that are drawn, and those for which there is room until `drawn`.
         self._rows: CutRows | None = None
         self._gathering: CutRows | None = None
         _check(spec, runtime.limits, field)
         settings = spec.gaussians
+        is_packed = not is_differentiated and settings.semantics not in _OF_ANY_LENGTH
+        self._pages = LevelPages(scene.scene_id, table, runtime, is_packed=is_packed)
         self._waits = not settings.HasField("wait") or settings.wait
         self._detail = detail = Detail.of(settings, runtime.pages.room_rows(table))
         require(detail.error_px > 0, f"{field}.gaussians.max_error_px", "a number of pixels > 0", detail.error_px)
         # [P] the levels to draw, and [P, L] the errors of all.
         self._wanted, self._errors = chosen(table, gaussian_cameras(spec, field), detail)
-        self.cut = Cut(table, self._wanted, render_pb2.DrawnLevels())
+        self.cut = Cut(table, self._wanted, render_pb2.DrawnLevels(), is_packed)
 
     @property
     def outline(self) -> Outline:
@@ -95,7 +108,7 @@ class LevelView:
         if rows > detail.most_rows:
             what = f"the pages in view have {rows} Gaussians at their coarsest, of which {detail.most_rows}"
             raise BusyError(f"{what} may be drawn (max_gaussians, --scene-mib)", None)
-        return Cut(self._table, levels, self._report(levels))
+        return replace(self.cut, levels=levels, report=self._report(levels))
 
     def receive(self, _: PayloadReader) -> None:
         """Take nothing from the payload: rows come from pages."""
@@ -178,10 +191,9 @@ class LevelView:
             while not rows.is_complete:
                 call.check()
                 left = places[rows.filled :]
-                pages = self._pages.take(left)
+                pages = self._pages.take(left, call)
                 if pages:
-                    tensors = [self._table.tensors(page) for page in pages]
-                    with_tensors(partial(rows.add, rows.filled, tensors), runtime, call)
+                    with_tensors(partial(rows.add, rows.filled, pages), runtime, call)
                 else:
                     self._pages.wait_for(left, call)
         return rows

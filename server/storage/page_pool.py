@@ -17,6 +17,7 @@ from lumigrad.server.device.memory import Budget
 from lumigrad.server.engines.content import Tensors
 from lumigrad.server.engines.detail import Cut
 from lumigrad.server.engines.levels import LevelTable
+from lumigrad.server.engines.packed_rows import unpack
 from lumigrad.server.storage.lru import LruStore
 
 # Half of the memory is for the cut that is drawn, and half for pages.
@@ -42,6 +43,7 @@ class CutRows:
         self.tensors: Tensors = {name: empty(shape, torch.float32, device) for name, shape in cut.shapes.items()}
         self.filled = 0
         self.lock = threading.Lock()
+        self._table, self._is_packed = cut.table, cut.is_packed
         self._ends = np.cumsum(cut.counts)
 
     @property
@@ -54,19 +56,28 @@ class CutRows:
         """Whether all pages are there."""
         return self.filled == len(self._ends)
 
-    def add(self, filled: int, pages: Sequence[Tensors]) -> None:
-        """Copy the rows of the pages after the first `filled`; on the device's thread, or anywhere on the CPU.
+    def add(self, filled: int, pages: Sequence[torch.Tensor]) -> None:
+        """Copy or unpack the pages after the first `filled`; on the device's thread, or anywhere on the CPU.
 
         May be repeated after a failure.
         """
+        start = int(self._ends[filled - 1]) if filled else 0
         for end, page in zip(self._ends[filled:].tolist(), pages, strict=False):
-            for name, rows in self.tensors.items():
-                rows[end - len(page[name]) : end] = page[name]
+            into = {name: rows[start:end] for name, rows in self.tensors.items()}
+            if self._is_packed:
+                unpack(page, into)
+            else:
+                values = self._table.tensors(page)
+                for name, rows in into.items():
+                    rows.copy_(values[name])
+            start = end
         self.filled = filled + len(pages)
 
 
 class PagePool(LruStore[torch.Tensor | CutRows]):
     """Pages and cuts of one tenant by name. They share the memory of stored scenes, and count towards its budget.
+
+    A page is in memory as float32, [bytes / 4], packed, [bytes] uint8, or both.
 
     A cut is for one view alone, and can be copied from pages again: once it is drawn, it is evicted before all pages.
     """
@@ -117,20 +128,21 @@ class PagePool(LruStore[torch.Tensor | CutRows]):
             self._changed.notify_all()
             return self._drawn.pop(drawer, None) is not None
 
-    def page(self, scene_id: str, page: int, level: int) -> torch.Tensor | None:
-        """The rows of a level of a page, if they are in memory."""
-        found = self._find(_page_name(scene_id, page, level))
+    def page(self, scene_id: str, page: int, level: int, *, is_packed: bool) -> torch.Tensor | None:
+        """The rows of a level of a page, if they are in memory in this form."""
+        found = self._find(_page_name(scene_id, page, level, is_packed))
         assert not isinstance(found, CutRows)
         return found
 
     def keep_page(self, scene_id: str, page: int, level: int, rows: torch.Tensor) -> None:
-        """Keep rows that were read, if there is room."""
-        self._keep(_page_name(scene_id, page, level), rows, rows.nbytes + OVERHEAD_BYTES)
+        """Keep rows, in the form that they are in, if there is room."""
+        name = _page_name(scene_id, page, level, rows.dtype == torch.uint8)
+        self._keep(name, rows, rows.nbytes + OVERHEAD_BYTES)
 
     def cut(self, scene_id: str, cut: Cut, device: torch.device) -> CutRows:
         """The rows of a cut, which may have to be filled."""
         parts = "" if cut.has_colors else "/without colors"
-        name = f"{scene_id}/{hashlib.sha256(cut.levels.tobytes()).hexdigest()}{parts}"
+        name = f"{scene_id}/{hashlib.sha256(cut.levels.tobytes()).hexdigest()}{parts}{_form(cut.is_packed)}"
         with self._lock:
             found = self._cache.get(name)
         if isinstance(found, CutRows):
@@ -160,5 +172,9 @@ class PagePool(LruStore[torch.Tensor | CutRows]):
         self._metrics.evictions.labels("pages", reason).inc()
 
 
-def _page_name(scene_id: str, page: int, level: int) -> str:
-    return f"{scene_id}/{page}/{level}"
+def _page_name(scene_id: str, page: int, level: int, is_packed: bool) -> str:
+    return f"{scene_id}/{page}/{level}{_form(is_packed)}"
+
+
+def _form(is_packed: bool) -> str:
+    return "/packed" if is_packed else ""

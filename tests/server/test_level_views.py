@@ -61,7 +61,7 @@ def test_a_view_that_is_never_gathered_leaves_nothing_of_a_deleted_scene(
     runtime: Any = SimpleNamespace(pages=pool, spool=spool, limits=None)
     spec = render_pb2.RenderSpec()
     spec.gaussians.max_gaussians = most_rows
-    view = LevelView(scene, spec, runtime, call, "spec")  # type: ignore[arg-type]
+    view = LevelView(scene, spec, runtime, call, "spec", is_differentiated=False)  # type: ignore[arg-type]
     if most_rows:
         view.choose(spec, SimpleNamespace(cameras=[]))  # type: ignore[arg-type]
         assert pool.bytes > 0

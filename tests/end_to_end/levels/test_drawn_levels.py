@@ -1,4 +1,7 @@
-"""Renders of scenes with levels: equal to a plain scene of the same rows, bit by bit, however little is in memory."""
+"""Renders of scenes with levels: equal to a plain scene of the same rows, bit by bit, however little is in memory.
+
+The rows are rounded for calls that are not differentiated.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from lumigrad.client.formats.levels import GaussianLevels, leaf_gradients
 from lumigrad.client.formats.levels.merging import merged
 from lumigrad.client.formats.scene import StoredScene
 from lumigrad.client.transport.lanes import LaneMode
-from support.gaussians.levels import EDGE, city, joined, levels_of_pages
+from support.gaussians.levels import EDGE, as_drawn, city, joined, levels_of_pages
 from support.workers.spooling import spooling
 from support.workers.worker import WorkerProcess
 
@@ -46,11 +49,15 @@ def same(one: Frame, other: Frame, *names: str) -> bool:
     return all(np.array_equal(one[name], other[name]) for name in names or ("color",))
 
 
-def test_the_finest_and_the_coarsest_levels_are_drawn_as_plain_scenes(client: Client, scene: SceneHandle) -> None:
+@pytest.mark.parametrize("retain", [False, True])
+def test_the_finest_and_the_coarsest_levels_are_drawn_as_plain_scenes(
+    client: Client, scene: SceneHandle, retain: bool
+) -> None:
     outputs = ("color", "alpha", "depth", "contributors")
     for level, error_px in ((0, 1e-6), (LEVELS.levels - 1, 1e6)):
-        frame = client.render(scene, ALL, outputs=outputs, max_error_px=error_px)
-        plain = joined(LEVELS, [(page, level) for page in range(len(LEVELS))])
+        frame = client.render(scene, ALL, outputs=outputs, max_error_px=error_px, retain=retain)
+        places = [(page, level) for page in range(len(LEVELS))]
+        plain = (joined if retain else as_drawn)(LEVELS, places)
         assert same(frame, client.render(plain, ALL, outputs=outputs), *outputs)
         assert frame.levels is not None
         expected = [0] * LEVELS.levels
@@ -166,7 +173,7 @@ def cameras() -> dict[str, Camera]:
 def test_pages_that_are_left_out_would_show_nothing(client: Client, scene: SceneHandle, name: str) -> None:
     camera = cameras()[name]
     frame = client.render(scene, camera, max_error_px=1e-6)
-    plain = joined(LEVELS, [(page, 0) for page in range(len(LEVELS))])
+    plain = as_drawn(LEVELS, [(page, 0) for page in range(len(LEVELS))])
     assert same(frame, client.render(plain, camera))
     assert frame.levels is not None
     assert 0 < sum(frame.levels.counts) <= len(plain)
@@ -175,6 +182,24 @@ def test_pages_that_are_left_out_would_show_nothing(client: Client, scene: Scene
     coarse = client.render(scene, camera, max_error_px=20)
     assert coarse.levels is not None
     assert sum(coarse.levels.counts) < sum(frame.levels.counts)
+
+
+def test_semantics_that_use_the_lengths_of_quaternions_draw_them_as_they_are(
+    client: Client, scene: SceneHandle
+) -> None:
+    plain = joined(LEVELS, [(page, 0) for page in range(len(LEVELS))])
+    for semantics in ("inria_depth", "inria_exact"):
+        frame = client.render(scene, ALL, max_error_px=1e-6, semantics=semantics)
+        assert same(frame, client.render(plain, ALL, semantics=semantics))
+        assert not same(frame, client.render(plain, ALL))
+
+
+def test_rounding_is_hardly_seen(client: Client, scene: SceneHandle) -> None:
+    for camera in (CAMERA, LARGE, ALL):
+        rounded, exact = (client.render(scene, camera, retain=retain).color for retain in (False, True))
+        # A Gaussian whose alpha is near 1 / 255 may be there or not.
+        assert 0 < np.abs(rounded - exact).max() < 2 / 255
+        assert -10 * np.log10(np.square(rounded - exact).mean()) > 70
 
 
 @pytest.mark.parametrize(("sigma", "most"), [(1.5, 0.0), (4.0, 0.0112), (40.0, 0.0112)])
@@ -210,7 +235,7 @@ def test_several_cameras_share_the_finest_level_that_any_needs(client: Client, s
     assert all(places != levels_of_pages(LEVELS, camera, 0.7) for camera in cameras)
     assert frame.levels is not None
     assert sum(frame.levels.counts) == sum(LEVELS.counts[place] for place in places)
-    plain = joined(LEVELS, places)
+    plain = as_drawn(LEVELS, places)
     assert same(frame, client.render(plain, cameras))
 
 

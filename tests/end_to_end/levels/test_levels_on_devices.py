@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lumigrad.client import Camera, Client
-from support.gaussians.levels import city, joined
+from support.gaussians.levels import as_drawn, city, joined
 from support.workers.cuda_machines import MACHINES, Machine
 
 LEVELS = city(2, page_rows=16)
@@ -20,11 +20,16 @@ def test_pages_are_gathered_on_the_device(machine: Machine, tmp_path: Path) -> N
     with machine.worker("--spool", str(tmp_path)) as process, Client(process.target) as client:
         scene = client.put(LEVELS)
         for level, error_px in ((0, 1e-6), (2, 1e6)):
-            plain = joined(LEVELS, [(page, level) for page in range(len(LEVELS))])
+            places = [(page, level) for page in range(len(LEVELS))]
+            plain, rounded = joined(LEVELS, places), as_drawn(LEVELS, places)
             frame = client.render(scene, ALL, max_error_px=error_px, retain=True, deterministic=True)
             other = client.render(plain, ALL, retain=True, deterministic=True)
             assert np.array_equal(frame.color, other.color)
             mine = frame.backward(np.ones_like(frame.color), release=True)
             theirs = other.backward(np.ones_like(frame.color), sparse=True, release=True)
             assert np.array_equal(mine.means, theirs.means)
+            # What is in memory is packed, and of the last scene read.
+            for each in (scene, client.put(LEVELS)):
+                frame = client.render(each, ALL, max_error_px=error_px, deterministic=True)
+                assert np.array_equal(frame.color, client.render(rounded, ALL, deterministic=True).color)
         assert client.render(scene, ALL, max_error_px=1e-6, wait=False).levels.late_pages == 0

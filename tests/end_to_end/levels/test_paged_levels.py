@@ -14,7 +14,7 @@ from lumigrad.client import Camera, Client, Frame, SceneHandle
 from lumigrad.client.aio import AsyncClient
 from lumigrad.client.calls.scenes import stored
 from lumigrad.client.errors import DeadlineExceeded, SceneNotFound
-from support.gaussians.levels import city, joined, levels_of_pages
+from support.gaussians.levels import as_drawn, city, joined, levels_of_pages
 from support.held_disk import HeldDisk
 from support.workers.slow_render import wait_until
 from support.workers.spooling import spooling
@@ -23,7 +23,8 @@ from support.workers.worker import WorkerProcess
 LEVELS = city(3, page_rows=64)
 LARGE = city(6, page_rows=512, seed=1)
 ALL = Camera.look_at((0, -60, 0.1), (0, 0, 0), (0, 0, 1), width=96, height=64, fov_degrees=30)
-FINEST = joined(LEVELS, [(page, 0) for page in range(len(LEVELS))])
+PLACES = [(page, 0) for page in range(len(LEVELS))]
+FINEST, ROUNDED = joined(LEVELS, PLACES), as_drawn(LEVELS, PLACES)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,7 @@ def test_a_deadline_and_a_cancellation_end_the_wait_for_pages(held: WorkerProces
             begun.unlink()
             with pytest.raises(TimeoutError):
                 asyncio.run(cancelled_after(0.5, held, scene))
-        assert np.array_equal(draw(client, scene).color, client.render(FINEST, ALL).color)
+        assert np.array_equal(draw(client, scene).color, client.render(ROUNDED, ALL).color)
 
 
 def test_a_scene_that_is_deleted_meanwhile_is_drawn_to_the_end(held: WorkerProcess, disk: HeldDisk) -> None:
@@ -76,7 +77,7 @@ def test_a_scene_that_is_deleted_meanwhile_is_drawn_to_the_end(held: WorkerProce
             frame = pool.submit(draw, client, scene)
             wait_until(begun.exists, "a read")
             client.delete(scene)
-        assert np.array_equal(frame.result().color, client.render(FINEST, ALL).color)
+        assert np.array_equal(frame.result().color, client.render(ROUNDED, ALL).color)
         with pytest.raises(SceneNotFound):
             draw(client, scene)
         # Neither its pages nor its cut stay in memory.
@@ -112,7 +113,7 @@ def test_without_waiting_what_is_there_is_drawn_and_the_rest_is_read(held: Worke
             assert nothing.levels.missing_pages == nothing.levels.late_pages == len(LEVELS)
             assert not nothing.color.any()
         wait_until(lambda: draw(client, scene, wait=False).levels.late_pages == 0, "the last page")
-        assert np.array_equal(draw(client, scene, wait=False).color, client.render(FINEST, ALL).color)
+        assert np.array_equal(draw(client, scene, wait=False).color, client.render(ROUNDED, ALL).color)
         with disk.hold_reads():
             # Level 0 is finer than is asked for, and only coarser levels stand in.
             coarse = draw(client, scene, max_error_px=1e6, wait=False)
@@ -126,6 +127,32 @@ def test_without_waiting_what_is_there_is_drawn_and_the_rest_is_read(held: Worke
         assert stand_in.levels.counts == coarsest.levels.counts
 
 
+def test_a_picture_depends_on_the_call_and_not_on_what_is_in_memory(held: WorkerProcess, disk: HeldDisk) -> None:
+    with Client(held.target) as client:
+        exact, rounded = (client.render(plain, ALL).color for plain in (FINEST, ROUNDED))
+        assert not np.array_equal(exact, rounded)
+        scene = client.get(client.put(LEVELS).scene_id)
+        assert np.array_equal(draw(client, scene, retain=True).color, exact)
+        pages_and_cut = held.metric("lumigrad_scene_bytes")
+        with disk.hold_reads():
+            # Nothing is read: the pages are packed.
+            frame = draw(client, scene, wait=False)
+        assert frame.levels is not None
+        assert frame.levels.late_pages == 0
+        assert np.array_equal(frame.color, rounded)
+        assert held.metric("lumigrad_scene_bytes") > pages_and_cut
+        client.delete(scene)
+        assert held.metric("lumigrad_scene_bytes") == 0
+        scene = client.put(LEVELS)
+        assert np.array_equal(draw(client, scene).color, rounded)
+        with disk.hold_reads():
+            late = draw(client, scene, retain=True, wait=False).levels
+        assert late is not None
+        assert late.missing_pages == late.late_pages == len(LEVELS)
+        assert np.array_equal(draw(client, scene, retain=True).color, exact)
+        assert np.array_equal(draw(client, scene, wait=False).color, rounded)
+
+
 def test_a_view_that_is_larger_than_memory_is_drawn_coarser(tmp_path: Path) -> None:
     options = ("--max-payload-mib", "1", "--scene-mib", "1")
     with spooling(tmp_path, *options, supervised=False) as process, Client(process.target) as client:
@@ -136,7 +163,7 @@ def test_a_view_that_is_larger_than_memory_is_drawn_coarser(tmp_path: Path) -> N
         rows = sum(coarse.levels.counts)
         assert coarse.levels.coarse_pages > len(LARGE) / 2
         assert 92 * rows <= 1 << 19
-        plain = joined(LARGE, levels_of_pages(LARGE, side, coarse.levels.error_px * (1 + 1e-6)))
+        plain = as_drawn(LARGE, levels_of_pages(LARGE, side, coarse.levels.error_px * (1 + 1e-6)))
         assert rows == len(plain)
         assert np.array_equal(coarse.color, client.render(plain, side).color)
         assert process.metric("lumigrad_scene_bytes") <= 1 << 20

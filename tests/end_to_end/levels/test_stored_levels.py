@@ -15,7 +15,7 @@ from lumigrad.client import Camera, Client, Gaussians
 from lumigrad.client.errors import InvalidArgument, ResourceExhausted, SceneNotFound
 from lumigrad.client.formats.levels import GaussianLevels
 from support.files.documents import ROOT, run_code_of
-from support.gaussians.levels import city, joined
+from support.gaussians.levels import as_drawn, city
 from support.workers.spooling import files, kill, spooling
 from support.workers.worker import WorkerProcess, worker
 
@@ -144,7 +144,7 @@ def test_a_damaged_page_is_not_drawn(tmp_path: Path) -> None:
             client.render(client.get(scene.scene_id), camera, max_error_px=1e-6)
         # A client with a copy sends it again.
         frame = client.render(scene, camera, max_error_px=1e-6)
-        plain = joined(LEVELS, [(page, 0) for page in range(len(LEVELS))])
+        plain = as_drawn(LEVELS, [(page, 0) for page in range(len(LEVELS))])
         assert np.array_equal(frame.color, client.render(plain, camera).color)
 
 

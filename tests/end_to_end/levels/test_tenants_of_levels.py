@@ -10,7 +10,7 @@ import pytest
 
 from lumigrad.client import Camera, Client
 from lumigrad.client.errors import SceneNotFound
-from support.gaussians.levels import city, joined
+from support.gaussians.levels import as_drawn, city
 from support.workers.worker import worker
 
 SMALL, LARGE = city(3, page_rows=64), city(6, page_rows=512, seed=1)
@@ -36,7 +36,7 @@ def test_pages_of_one_tenant_stay_while_another_needs_more_than_there_is(tmp_pat
         with pytest.raises(SceneNotFound):
             large.render(small.get(mine.scene_id), ALL)
         first = small.render(mine, ALL, max_error_px=1e-6)
-        expected = small.render(joined(SMALL, [(page, 0) for page in range(len(SMALL))]), ALL)
+        expected = small.render(as_drawn(SMALL, [(page, 0) for page in range(len(SMALL))]), ALL)
         assert np.array_equal(first.color, expected.color)
         alone = [large.render(theirs, view, max_error_px=1e-6).color for view in VIEWS]
         assert process.metric("lumigrad_evictions_total", store="pages") > 0

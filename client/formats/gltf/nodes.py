@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from lumigrad.client.base.arrays import Float64
+from lumigrad.client.base.precision import warn_caller
 from lumigrad.client.formats.gltf.document import Document, Json
 from lumigrad.client.values.affine import matrices_of_quats
 
@@ -16,6 +17,7 @@ QUANTIZATION = "KHR_mesh_quantization"
 # Required extensions that change nothing of what is read here; materials, pictures and lights are not looked at.
 _IGNORED = ("KHR_materials_", "KHR_texture_", "KHR_lights_", "EXT_texture_", "KHR_xmp")
 _INSTANCES = "EXT_mesh_gpu_instancing"
+_VISIBILITY = "KHR_node_visibility"
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +40,7 @@ class PlacedMesh:
 def check_required(document: Document, readable: Collection[str]) -> None:
     """Raises InvalidArgument for a file that requires an extension that is neither readable nor about looks only."""
     for name in document.list(document.json, "extensionsRequired", ""):
-        if not isinstance(name, str) or (name not in readable and not name.startswith(_IGNORED)):
+        if not isinstance(name, str) or (name not in (*readable, _VISIBILITY) and not name.startswith(_IGNORED)):
             raise document.fail(f"expected a file that does not require the extension {name!r}, which is not supported")
 
 
@@ -50,8 +52,9 @@ def refuse_instances(document: Document, placed: PlacedMesh, what: str = "") -> 
 
 
 def placed_meshes(document: Document) -> Iterator[PlacedMesh]:
-    """Yields the nodes with meshes of the default scene, in the order of the nodes."""
+    """Yields the nodes with meshes of the default scene, in the order of the nodes; warns of those that are hidden."""
     visited: set[int] = set()
+    hidden = 0
     stack = [(node, np.eye(4)) for node in reversed(_roots(document))]
     while stack:
         index, parent = stack.pop()
@@ -59,10 +62,20 @@ def placed_meshes(document: Document) -> Iterator[PlacedMesh]:
         if index in visited:
             raise document.fail(f"expected a tree of nodes, but {where} has two parents")
         visited.add(index)
+        if _is_hidden(document, node, where):
+            hidden += 1
+            continue
         matrix = parent @ _local_matrix(document, node, where)
         if "mesh" in node:
             yield PlacedMesh(node, where, node["mesh"], matrix)
         stack += [(child, matrix) for child in reversed(document.list(node, "children", f"{where}."))]
+    if hidden:
+        warn_caller(f"{document.path}: nodes that {_VISIBILITY} hides are left out, with their children: {hidden}")
+
+
+def _is_hidden(document: Document, node: Json, where: str) -> bool:
+    extension = document.extensions(node, where).get(_VISIBILITY, {})
+    return document.object(extension, f"{where} {_VISIBILITY}").get("visible", True) is False
 
 
 def _roots(document: Document) -> list[Any]:

@@ -141,6 +141,21 @@ def test_instances_are_refused_and_not_drawn_once(tmp_path: Path) -> None:
         file.save(tmp_path / "part.glb", [file.primitive()], [node])
 
 
+def test_hidden_nodes_and_their_children_are_left_out_and_said(tmp_path: Path) -> None:
+    def visibility(visible: bool) -> dict[str, Any]:
+        return {"extensions": {"KHR_node_visibility": {"visible": visible}}}
+
+    names = {name: ["KHR_node_visibility"] for name in ("extensionsUsed", "extensionsRequired")}
+    file, nodes = Glb(), [{"children": [1, 2, 3]}, {"mesh": 0}, {"mesh": 0, **visibility(True)}]
+    hidden = [{"mesh": 0, "children": [4], **visibility(False)}, {"mesh": 0, **visibility(True)}]
+    with pytest.warns(UserWarning, match=r"part\.glb: nodes that KHR_node_visibility hides are left out.*: 1$"):
+        mesh = file.save(tmp_path / "part.glb", [file.primitive()], nodes + hidden, **names)
+    assert volume_of(mesh) == pytest.approx(2 * VOLUME)
+    file = Glb()
+    with pytest.raises(InvalidArgument, match="nodes\\[0\\] KHR_node_visibility"):
+        file.save(tmp_path / "part.glb", [file.primitive()], [{"mesh": 0, "extensions": {"KHR_node_visibility": 3}}])
+
+
 def test_bones_and_morph_targets_are_said_to_be_ignored(tmp_path: Path) -> None:
     file = Glb()
     bent = {**file.primitive(), "targets": [{"POSITION": 0}]}

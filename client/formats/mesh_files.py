@@ -27,6 +27,7 @@ _READERS = {"obj": read_obj, "ply": read_ply}
 # Bytes before the triangles of a binary STL file, the last four of which are their number, and of each triangle; and
 # within which a text has its first one.
 _STL_HEADER, _STL_TRIANGLE, _STL_TEXT = 84, 50, 1 << 12
+_PRINTABLE = b"\t\n\r" + bytes(range(32, 127))
 _Part = tuple[Float64, npt.NDArray[np.int64]]
 
 
@@ -129,8 +130,9 @@ def _without_rest(path: str | PathLike[str], content: bytes) -> bytes:
         return content
     rest = content[end:]
     is_solid = len(rest) >= _STL_HEADER and _stl_end(rest)[1] == len(rest)
-    # Zeros only fill a file up.
-    if any(rest) and (is_solid or len(rest) % _STL_TRIANGLE == 0):
+    # Zeros only fill a file up, and triangles are no text: they have zeros between other bytes.
+    is_more = bool(rest.strip(b"\0").translate(None, _PRINTABLE))
+    if is_more and (is_solid or len(rest) % _STL_TRIANGLE == 0):
         raise malformed(path, f"expected {count:,} triangles, as its header says, got more behind them; export it anew")
     return content[:end]
 

@@ -290,7 +290,8 @@ def test_ply_files_that_are_wrong_say_what_is(kind: str, tmp_path: Path) -> None
 def test_what_follows_the_triangles_of_a_binary_stl_is_left_out(tmp_path: Path) -> None:
     torus().save(tmp_path / "torus.stl")
     whole = (tmp_path / "torus.stl").read_bytes()
-    for rest in (b"made by a scanner\0" * 9, bytes(50), bytes(84), bytes(512)):
+    text = b"made by a scanner\n".ljust(100, b"-")
+    for rest in (b"made by a scanner\0" * 9, bytes(50), bytes(84), bytes(512), text, text + bytes(50)):
         (tmp_path / "longer.stl").write_bytes(whole + rest)
         assert len(Mesh.load(tmp_path / "longer.stl")) == len(Mesh.load(tmp_path / "torus.stl"))
 

@@ -14,8 +14,10 @@ import numpy as np
 
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.base.extras import require
+from lumigrad.client.base.precision import warn_caller
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.mesh_files import scaled
+from lumigrad.client.formats.source import shortened
 from lumigrad.client.formats.world_files import nearby
 from lumigrad.client.robots.chain import Joint, Mimic
 from lumigrad.client.values.mesh import Mesh
@@ -86,6 +88,7 @@ def _parse(path: Path) -> Any:
         root = etree.fromstring(content, etree.XMLParser(resolve_entities=False))
     except etree.XMLSyntaxError as error:
         raise _malformed(path, f"expected XML: {error}; expand xacro files first") from error
+    _warn_of_degrees(path, root)
     if macro := next((each.tag for each in root.iter(etree.Element) if "xacro}" in each.tag), None):
         raise _malformed(path, f"expected a URDF, got xacro's {macro.rpartition('}')[2]!r}; expand xacro files first")
     try:
@@ -95,6 +98,24 @@ def _parse(path: Path) -> Any:
     if not urdf.robot.links:
         raise _malformed(path, "expected links, got none")
     return urdf.robot
+
+
+def _warn_of_degrees(path: Path, root: Any) -> None:
+    """Warns of angles beyond a turn, which are probably degrees."""
+    for owner in root.iter("joint", "collision"):
+        for angles in (origin.get("rpy", "") for origin in owner.iterchildren("origin")):
+            if any(abs(angle) > math.tau for angle in _numbers(angles)):
+                named = (owner if owner.tag == "joint" else owner.getparent()).get("name")
+                text = f"expected radians, got beyond a turn: {shortened(angles)}; are they degrees?"
+                warn_caller(f"{path}: rpy of the origin in {owner.tag} of {named!r}: {text}")
+
+
+def _numbers(text: str) -> list[float]:
+    """The numbers in a text; none if it has other words, which the parser refuses."""
+    try:
+        return [float(word) for word in text.split()]
+    except ValueError:
+        return []
 
 
 def _joint(path: Path, joint: Any, links: frozenset[str]) -> Joint:

@@ -19,6 +19,9 @@ from lumigrad.client.robots import Robot
 from lumigrad.client.robots.sphere_file import SphereFile
 
 
+BOX = '<geometry><box size="1 1 1"/></geometry>'
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return write_urdf(tmp_path / "zoo.urdf", ZOO)
@@ -94,6 +97,15 @@ def test_wrong_arguments(path, options, message):
     assert message in str(raised.value)
 
 
+def test_angles_in_degrees_are_warned_of(tmp_path):
+    path = write_urdf(tmp_path / "degrees.urdf", changed("wrist", rpy="0 0 -90"))
+    with pytest.warns(UserWarning, match=r"degrees.urdf: rpy .* in joint of 'wrist': .* got beyond a turn: 0 0 -90;"):
+        Robot.load(path, ZOO_SPHERES)
+    path = write_urdf(tmp_path / "degrees.urdf", ZOO, {"arm": f'<collision><origin rpy="180 0 0"/>{BOX}</collision>'})
+    with pytest.warns(UserWarning, match=r"degrees.urdf: rpy .* in collision of 'arm': .* got beyond a turn: 180 0 0;"):
+        Robot.load(path, ZOO_SPHERES)
+
+
 @pytest.mark.parametrize(
     ("spheres", "message"),
     [
@@ -103,6 +115,10 @@ def test_wrong_arguments(path, options, message):
         ({"arm": np.full((2, 4), np.nan)}, "spheres of link 'arm': expected a list"),
         ({"collision_spheres": 3}, "collision_spheres: expected spheres by link, or the name of a file, got 3"),
         ({"collision_spheres": {}, "lock_joints": {"left": "open"}}, "lock_joints.left: expected a finite number"),
+        (
+            {"collision_spheres": ZOO_SPHERES, "collision_link_names": ["arm", "hnd"]},
+            "collision_link_names: expected links with collision_spheres (flag, base, hand, right_finger, arm), got hnd",
+        ),
         ({"collision_spheres": {}, "extra_links": {"tip": {}}}, "extra_links.tip: expected a mapping with parent"),
         (
             {"collision_spheres": {}, "extra_links": {"tip": {"parent_link_name": "arm", "fixed_transform": [1]}}},
@@ -134,7 +150,8 @@ def test_what_curobo_says_of_a_robot_is_followed(tmp_path, path):
         "tip: [{center: [0, 0, 0], radius: 0.1}], hand: [{center: [0, 0, 0], radius: 0.1}]}"
     )
     (tmp_path / "robot.yml").write_text(
-        "robot_cfg: {kinematics: {collision_spheres: spheres.yml, collision_link_names: [tip, arm, flag],\n"
+        "robot_cfg: {kinematics: {collision_spheres: spheres.yml, collision_link_names: [tip, arm, flag, cup],\n"
+        "  extra_collision_spheres: {cup: 4},\n"
         "  collision_sphere_buffer: {arm: 0.01}, base_link: base, lock_joints: {left: 0.02},\n"
         "  cspace: {joint_names: [left, wrist, turn, rise]},\n"
         "  extra_links: {tip: {parent_link_name: hand, fixed_transform: [0, 0, 0.5, 1, 0, 0, 0], joint_type: FIXED}}}}"

@@ -10,9 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from lumigrad.client.base.arguments import number
 from lumigrad.client.base.arrays import Float64, to_numpy
+from lumigrad.client.base.precision import warn_caller
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.quaternions import quaternions
+
+# Joint values so far beyond a limit are rounded ones, radians or metres.
+SLACK = 0.01
 
 
 def is_tensor(value: Any) -> bool:
@@ -132,12 +137,12 @@ class Drives:
         """
         self._joints = {joint.name: joint for joint in joints if joint.moves}
         self._columns = {name: index for index, name in enumerate(columns)}
-        self._locked = locked
         moving = ", ".join(self._joints)
         for argument, names in (("joints", columns), ("locked", locked)):
             for name in names:
                 if name not in self._joints:
                     raise InvalidArgument.of(argument, f"expected movable joints ({moving}), got {name!r}")
+        self._locked = {name: self._held(name, value) for name, value in locked.items()}
         if len(self._columns) != len(columns):
             raise InvalidArgument.of("joints", f"expected unique names, got {', '.join(columns)}")
         for name in columns:
@@ -174,6 +179,17 @@ class Drives:
         other = self.of(joint.mimic.joint, (*followers, name))
         factor = joint.mimic.multiplier
         return Drive(other.column, factor * other.multiplier, factor * other.offset + joint.mimic.offset)
+
+    def _held(self, name: str, value: Any) -> float:
+        """The value of a locked joint; warns of one beyond the joint's limits, as degrees are."""
+        found = number(f"locked[{name!r}]", value)
+        if not np.isfinite(found):
+            raise InvalidArgument.of(f"locked[{name!r}]", f"expected a finite number, got {found}")
+        low, high = self._joints[name].limits
+        if low < high and not low - SLACK <= found <= high + SLACK:
+            text = f"{name} is at {found:g}, beyond its limits of {low:g} to {high:g}"
+            warn_caller(f"locked: {text}; joint values are radians and metres")
+        return found
 
     def limits(self) -> Float64:
         """Returns [dof, 2], the lowest and highest value of each number of q."""

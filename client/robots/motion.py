@@ -14,12 +14,11 @@ from lumigrad.client.base.precision import warn_caller
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.number_files import NUMBER_SUFFIXES, read_numbers
 from lumigrad.client.robots import Robot
+from lumigrad.client.robots.chain import SLACK
 from lumigrad.client.values.rotations import IDENTITY
 
 # Columns of spheres by their names.
 _PLACES = {"x": 0, "y": 1, "z": 2, "r": 3, "radius": 3}
-# Joint values so far beyond a limit are rounded ones, radians or metres.
-_SLACK = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +136,7 @@ def _warn_of_limits(robot: Robot, q: Float64) -> None:
     upper one for joints that turn freely.
     """
     low, high = robot.limits.T
-    beyond = np.argwhere((low < high) & ((q < low - _SLACK) | (q > high + _SLACK)))
+    beyond = np.argwhere((low < high) & ((q < low - SLACK) | (q > high + SLACK)))
     if len(beyond):
         step, joint = beyond[0]
         limits = f"{low[joint]:g} to {high[joint]:g}"

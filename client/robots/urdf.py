@@ -88,6 +88,8 @@ def _parse(path: Path) -> Any:
         root = etree.fromstring(content, etree.XMLParser(resolve_entities=False))
     except etree.XMLSyntaxError as error:
         raise _malformed(path, f"expected XML: {error}; expand xacro files first") from error
+    if root.tag != "robot":
+        raise _malformed(path, f"expected a URDF, whose root is <robot>, got <{root.tag}>")
     _warn_of_degrees(path, root)
     if macro := next((each.tag for each in root.iter(etree.Element) if "xacro}" in each.tag), None):
         raise _malformed(path, f"expected a URDF, got xacro's {macro.rpartition('}')[2]!r}; expand xacro files first")
@@ -136,8 +138,13 @@ def _joint(path: Path, joint: Any, links: frozenset[str]) -> Joint:
         if not 0 < length < math.inf:
             raise wrong("an axis of three numbers that are not all 0", axis.tolist())
         axis = axis / length
+    limits = _limits(joint)
+    if any(map(math.isnan, limits)):
+        raise wrong("limits that are numbers", limits)
     mimic = None if joint.mimic is None else Mimic(joint.mimic.joint, joint.mimic.multiplier, joint.mimic.offset)
-    return Joint(joint.name, joint.type, joint.parent, joint.child, origin, axis, _limits(joint), mimic)
+    if mimic is not None and not (math.isfinite(mimic.multiplier) and math.isfinite(mimic.offset)):
+        raise wrong("a mimic with a finite multiplier and offset", (mimic.multiplier, mimic.offset))
+    return Joint(joint.name, joint.type, joint.parent, joint.child, origin, axis, limits, mimic)
 
 
 def _limits(joint: Any) -> tuple[float, float]:

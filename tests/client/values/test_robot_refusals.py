@@ -18,7 +18,6 @@ pytest.importorskip("yourdfpy", reason="needs the extra robot")
 from lumigrad.client.robots import Robot
 from lumigrad.client.robots.sphere_file import SphereFile
 
-
 BOX = '<geometry><box size="1 1 1"/></geometry>'
 
 
@@ -37,6 +36,14 @@ def changed(joint_name: str, /, **values: Any) -> list[JointLine]:
         (changed("turn", kind="planar"), "joint 'turn': expected the type fixed, revolute, continuous or prismatic"),
         (changed("turn", axis="0 0 0"), "joint 'turn': expected an axis of three numbers that are not all 0"),
         (changed("turn", xyz="a b c"), "expected a URDF: ValueError"),
+        (
+            changed("turn", limits=(float("nan"), 1.0), kind="revolute"),
+            "joint 'turn': expected limits that are numbers",
+        ),
+        (
+            changed("right", inner='<mimic joint="left" multiplier="nan"/>'),
+            "joint 'right': expected a mimic with a finite multiplier and offset, got (nan, 0.0)",
+        ),
         (changed("turn", name="rise"), "expected joints with unique names, 'rise' occurs more than once"),
         ([*ZOO, JointLine("knot", "fixed", "flag", "hand")], "link 'hand' of joint 'knot' has another parent"),
         (
@@ -59,6 +66,7 @@ def test_files_that_are_no_urdf(tmp_path, path):
         (path.read_bytes()[:-200], "expected XML"),
         (b"<robot/>", "expected a URDF"),
         (b'<robot name="a"/>', "expected links, got none"),
+        (b'<sdf version="1.6"><model name="a"/></sdf>', "expected a URDF, whose root is <robot>, got <sdf>"),
         (
             path.read_bytes().replace(b'<link name="arm"></link>', b""),
             "a link of the file as parent and child, got 'arm'",
@@ -86,6 +94,8 @@ def test_files_that_are_no_urdf(tmp_path, path):
         ({"joints": ["rise", "rise"]}, "joints: expected unique names, got rise, rise"),
         ({"joints": ["right"]}, "joints: expected joints with a value of their own, but 'right' mimics 'left'"),
         ({"locked": {"mount": 0}}, "locked: expected movable joints"),
+        ({"locked": {"wrist": "0.1"}}, "locked['wrist']: expected a number, got '0.1'"),
+        ({"locked": {"wrist": float("nan")}}, "locked['wrist']: expected a finite number, got nan"),
         ({"base_link": "moon"}, "base_link: expected a link of"),
         ({"base_link": "hand"}, "spheres: expected links below the base (hand, left_finger, right_finger)"),
         ({"base": (0, 0, 0, 0, 0, 0, 0)}, "base: expected "),
@@ -95,6 +105,13 @@ def test_wrong_arguments(path, options, message):
     with pytest.raises(InvalidArgument) as raised:
         Robot.load(path, ZOO_SPHERES, **options)
     assert message in str(raised.value)
+
+
+def test_locked_joints_beyond_their_limits_are_warned_of(path):
+    with pytest.warns(
+        UserWarning, match=r"^locked: wrist is at -90, beyond its limits of -1.5 to 0.5; joint values are"
+    ):
+        Robot.load(path, ZOO_SPHERES, locked={"wrist": -90})
 
 
 def test_angles_in_degrees_are_warned_of(tmp_path):
@@ -116,8 +133,8 @@ def test_angles_in_degrees_are_warned_of(tmp_path):
         ({"collision_spheres": 3}, "collision_spheres: expected spheres by link, or the name of a file, got 3"),
         ({"collision_spheres": {}, "lock_joints": {"left": "open"}}, "lock_joints.left: expected a finite number"),
         (
-            {"collision_spheres": ZOO_SPHERES, "collision_link_names": ["arm", "hnd"]},
-            "collision_link_names: expected links with collision_spheres (flag, base, hand, right_finger, arm), got hnd",
+            {"collision_spheres": ZOO_SPHERES, "collision_link_names": ["arm", "hn"]},
+            "collision_link_names: expected links with collision_spheres (flag, base, hand, right_finger, arm), got hn",
         ),
         ({"collision_spheres": {}, "extra_links": {"tip": {}}}, "extra_links.tip: expected a mapping with parent"),
         (

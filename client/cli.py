@@ -17,10 +17,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status."""
     argv = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     options: dict[str, str] = {}
+    _open_closed_streams()
     try:
         return _run(argv, options)
     except (Exception, KeyboardInterrupt) as error:
         return _failed(error, options)
+
+
+def _open_closed_streams() -> None:
+    """Discards what goes to standard streams that the caller has closed, before other files take their numbers."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
 
 
 def _run(argv: Sequence[str], options: dict[str, str]) -> int:

@@ -17,7 +17,7 @@ from lumigrad.client.commands.options import add_connection, connect, tls_of, to
 from lumigrad.client.pictures import check_suffix, write_depth, write_image
 from lumigrad.client.shell.parser import Parser
 from support.workers.forks import lumigrad
-from support.workers.worker import WorkerProcess
+from support.workers.worker import LUMIGRAD, WorkerProcess
 
 
 @pytest.fixture
@@ -193,3 +193,13 @@ def test_options_come_before_the_environment(monkeypatch: pytest.MonkeyPatch, tm
     assert (tls_of(told), token_of(told)) == (False, "secret")
     with connect(told) as client:
         assert client.target == "b:2"
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
+def test_closed_streams_are_no_error(tmp_path: Path, closed: str) -> None:
+    for command, code in (("convert sample:vase vase.splat", 0), ("convert none.ply vase.ply", 1)):
+        ended = subprocess.run(
+            f"exec {LUMIGRAD} {command} {closed}", shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=60
+        )
+        assert ended.returncode == code and "Traceback" not in ended.stderr
+    assert (tmp_path / "vase.splat").stat().st_size == 45_000 * 32

@@ -58,15 +58,17 @@ def pack(rows: Tensors) -> torch.Tensor:
     opacities.copy_(rows["opacities"].unsqueeze(1).mul(_STEPS).round_())
     factors[0], reciprocal = _factor(rows["scales"])
     scales.copy_(rows["scales"] * reciprocal)
-    factors[1], reciprocal = _factor(rows["sh"][:, 0])
-    constant.copy_(rows["sh"][:, 0] * reciprocal)
+    first = rows["sh"][:, 0].contiguous()
+    factors[1], reciprocal = _factor(first)
+    constant.copy_(first.mul(reciprocal))
     if harmonics:
         steps, values = harmonics
         others = rows["sh"][:, 1:].flatten(1)
-        largest = torch.maximum(others.amax(1, keepdim=True), others.amin(1, keepdim=True).neg_())
+        scratch = empty(others.shape, torch.float32, others.device)
+        largest = torch.abs(others, out=scratch).amax(1, keepdim=True)
         factors[2], reciprocal = _factor(largest)
         steps.copy_((largest * reciprocal).mul_(_ROUNDED_UP / _LARGEST_BYTE).add_(_LEAST_STEP))
-        values.copy_((others * reciprocal).div_(steps.float()).round_())
+        values.copy_(torch.div(others, steps.float().mul_(factors[2]), out=scratch).round_())
     return packed
 
 
@@ -110,7 +112,7 @@ def _views(packed: torch.Tensor, count: int, coefficients: int) -> tuple[torch.T
 
 def _directed(quats: torch.Tensor) -> torch.Tensor:
     """[N, 4], whose largest component is 1 or -1; 0 where the kernels see no direction."""
-    largest = torch.maximum(quats.amax(1, keepdim=True), quats.amin(1, keepdim=True).neg_())
+    largest = quats.abs().amax(1, keepdim=True)
     return quats / largest.masked_fill_(largest <= _SHORTEST, torch.inf)
 
 

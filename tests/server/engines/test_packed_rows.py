@@ -8,8 +8,11 @@ import torch
 from torch import Tensor
 
 from lumigrad.client import Gaussians
+from lumigrad.kernels import gaussians as kernels
+from lumigrad.kernels.gaussians import Camera, Settings
 from lumigrad.server.engines.packed_rows import pack, row_bytes, unpack
 from support.gaussians.levels import rounded
+from tests.benchmarks import captured_scenes, gaussian_scene
 
 NAMES = ("means", "quats", "scales", "opacities", "sh")
 # The least denormal number of float32, and what the rounding of products to float32 may add.
@@ -143,3 +146,37 @@ def test_what_was_packed_stays_as_it_is_when_packed_again() -> None:
     again = unpacked(pack(once), once)
     for name in NAMES:
         assert torch.equal(once[name], again[name]), name
+
+
+SCENES = {
+    "standard": lambda: gaussian_scene.scene(100_000, 480, 270),
+    "garden": lambda: captured_scenes.garden(1, width=480),
+    "capture": lambda: captured_scenes.fitted(width=480),
+    "person": lambda: gaussian_scene.trained(*captured_scenes.paths_of(gaussian_scene.TRAINED)),
+}
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_pictures_of_rounded_gaussians_look_the_same(name: str) -> None:
+    try:
+        scene = SCENES[name]()
+    except captured_scenes.NoSuchScene as missing:
+        pytest.skip(str(missing))
+    exact = {name: torch.from_numpy(values) for name, values in scene.tensors.items()}
+    packed = {name: torch.empty_like(values) for name, values in exact.items()}
+    for start in range(0, len(exact["means"]), 65536):
+        part = slice(start, start + 65536)
+        unpack(pack({name: values[part] for name, values in exact.items()}), {n: v[part] for n, v in packed.items()})
+    for step in (0.0, -0.3, 0.5):
+        place = scene.translation + np.float32([step, step / 4, step / 2])
+        camera = Camera.opencv(*scene.intrinsics, scene.rotation, place, scene.width, scene.height)
+        one, other = (
+            kernels.forward(kernels.Gaussians(**rows), [camera], Settings(), outputs=("color",))
+            .outputs["color"]
+            .numpy()
+            for rows in (exact, packed)
+        )
+        assert one.std() > 0.01
+        error = np.abs(one - other)
+        assert 0 < error.max() < 1.5 / 255
+        assert -10 * np.log10(np.square(error).mean()) > 65

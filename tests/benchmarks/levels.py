@@ -1,21 +1,24 @@
 """The time of one view of cities of more and more Gaussians: `python -m tests.benchmarks.levels [--docs]`.
 
 The cities are random, and made page by page while they are sent. All are seen by the same cameras above their middle;
-one looks down and the other at the horizon. Rounds go through all cities in turn.
+one looks down and the other at the horizon. Rounds go through all cities in turn. Then a camera flies around a city of
+which the memory for scenes holds a part: once with packed pages and once, as for gradients, with float32.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import tempfile
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from lumigrad.client import Camera, Client, SceneHandle
-from support.gaussians.levels import city
+from lumigrad.client import Camera, Client, Frame, SceneHandle
+from support.gaussians.levels import EDGE, city
 from support.workers.worker import WorkerProcess, worker
 from tests.benchmarks.measure import write
 from tests.benchmarks.page import insert
@@ -30,8 +33,12 @@ CAMERAS = {
 }
 ROUNDS = 7
 RESULTS = Path("build/bench/levels.json")
-PAGE, MARK = Path("docs/performance.md"), "benchmark levels"
+PAGE, MARK, FLIGHT_MARK = Path("docs/performance.md"), "benchmark levels", "benchmark flight"
 MIB = 1 << 20
+# The city that is flown around, with pages along its edge; its pages and memory for scenes, MiB; and frames of a turn.
+FLIGHT_SIDE, FLIGHT_ROWS, FLIGHT_DEGREE, FLIGHT_MIB = 8, 16384, 3, 192
+STEPS, TURNS = 24, 3
+FLIGHT_ERROR_PX = 0.25
 
 
 @dataclass(frozen=True)
@@ -62,13 +69,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--docs", action="store_true", help=f"put the table into {PAGE}")
     parser.add_argument("--most", type=int, default=SIDES[-1], help="pages along the edge of the largest city")
+    parser.add_argument("--flight", action="store_true", help="measure the flight alone")
     arguments = parser.parse_args()
-    views = measured([side for side in SIDES if side <= arguments.most])
-    text = table(views)
-    print(text)
-    write(views, RESULTS)
-    if arguments.docs:
-        insert(MARK, text, PAGE)
+    views = [] if arguments.flight else measured([side for side in SIDES if side <= arguments.most])
+    flights = flown()
+    texts = {MARK: table(views), FLIGHT_MARK: flight_table(flights)}
+    if arguments.flight:
+        del texts[MARK]
+    for mark, text in texts.items():
+        print(text)
+        if arguments.docs:
+            insert(mark, text, PAGE)
+    write([*views, *flights], RESULTS)
 
 
 def measured(sides: list[int]) -> list[View]:
@@ -136,6 +148,104 @@ def table(views: list[View]) -> str:
         if len(mine) > 1:
             slopes = [f"{exponent(mine, name):.2f}" for name in ("drawn", "view_ms", "gradients_ms")]
             lines.append(f"| {camera} | exponent | {slopes[0]} | | {slopes[1]} | {slopes[2]} | |")
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A flight around a city; medians over the frames after the first turn.
+
+    Attributes:
+        pages: The form of pages in memory.
+        drawn: Gaussians of a frame.
+        read_mb: Read from the spool for a frame, on average.
+        pages_ms: The time in which a frame's pages were gathered, on average.
+        frame_ms: The worker's time of a frame.
+        still_ms: The same for a camera that stands still.
+    """
+
+    pages: str
+    drawn: int
+    read_mb: float
+    pages_ms: float
+    frame_ms: float
+    still_ms: float
+
+
+class _Flying:
+    """A worker of its own, with one form of pages, and a camera that flies around the city."""
+
+    def __init__(self, pages: str, stack: ExitStack) -> None:
+        self.pages = pages
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        memory = "--scene-mib", str(FLIGHT_MIB), "--max-payload-mib", str(FLIGHT_MIB)
+        self._process = stack.enter_context(worker("--device", "cpu", "--spool", folder, *memory))
+        self._client = stack.enter_context(Client(self._process.target, timeout_s=3600))
+        levels = city(FLIGHT_SIDE, FLIGHT_ROWS, sh_degree=FLIGHT_DEGREE)
+        self._scene = self._client.get(self._client.put(levels).scene_id)
+        self._drawn: list[int] = []
+        self._read_mb: list[float] = []
+        self._pages_ms: list[float] = []
+        self._frame_ms: list[float] = []
+        self._still_ms: list[float] = []
+
+    def step(self, step: int) -> None:
+        """Draw a frame of the flight, and the same again."""
+        read, gathered = self._read(), self._gathered()
+        frame = self._draw(step)
+        assert frame.levels is not None
+        assert not frame.levels.coarse_pages
+        if step >= STEPS:
+            self._drawn.append(sum(frame.levels.counts))
+            self._read_mb.append((self._read() - read) / 1e6)
+            self._pages_ms.append((self._gathered() - gathered) * 1e3)
+            self._frame_ms.append(frame.timings.worker_ms)
+            self._still_ms.append(self._draw(step).timings.worker_ms)
+
+    def flight(self) -> Flight:
+        """What was measured."""
+        median, mean = statistics.median, statistics.mean
+        times = mean(self._pages_ms), median(self._frame_ms), median(self._still_ms)
+        return Flight(self.pages, int(median(self._drawn)), mean(self._read_mb), *times)
+
+    def _draw(self, step: int) -> Frame:
+        angle, radius = 2 * math.pi * step / STEPS, EDGE * (FLIGHT_SIDE / 2 - 1.5)
+        x, z = radius * math.cos(angle), radius * math.sin(angle)
+        ahead = (x - 2 * EDGE * math.sin(angle), 0, z + 2 * EDGE * math.cos(angle))
+        camera = Camera.look_at((x, -2, z), ahead, (0, -1, 0), **_SIZE)
+        retain = self.pages == "float32"
+        return self._client.render(self._scene, camera, max_error_px=FLIGHT_ERROR_PX, retain=retain)
+
+    def _gathered(self) -> float:
+        return self._process.metric("lumigrad_stage_seconds_sum", stage="pages")
+
+    def _read(self) -> int:
+        """Bytes that the worker has read, which are those of files: sockets are received from."""
+        text = Path(f"/proc/{self._process.process.pid}/io").read_text()
+        return int(text.split("rchar:")[1].split()[0])
+
+
+def flown() -> list[Flight]:
+    """Flights with both forms of pages, frame by frame in turn."""
+    with ExitStack() as stack:
+        flying = [_Flying(pages, stack) for pages in ("float32", "packed")]
+        for step in range(STEPS * (TURNS + 1)):
+            for each in flying if step % 2 else reversed(flying):
+                each.step(step)
+        return [each.flight() for each in flying]
+
+
+def flight_table(flights: list[Flight]) -> str:
+    """The results as a table."""
+    lines = [
+        "| pages in memory | drawn | read for a frame, MB | gathering pages, ms | frame, ms | the same again, ms |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {each.pages} | {each.drawn:,} | {each.read_mb:.1f} | {each.pages_ms:.0f} | {each.frame_ms:.0f} | "
+        f"{each.still_ms:.0f} |"
+        for each in flights
+    ]
     return "\n".join(lines)
 
 

@@ -133,6 +133,16 @@ void add_winners(Chunk& chunk) {
   }
 }
 
+// How many rows ahead a row's sphere and results are prefetched: neighbours in the order are far apart in memory.
+inline constexpr int kRowsAhead = 16;
+
+LG_INLINE void fetch_results(const Outputs& out, int64_t row) {
+  if (out.distance != nullptr) __builtin_prefetch(out.distance + row, 1);
+  if (out.normal != nullptr) __builtin_prefetch(out.normal + 3 * row, 1);
+  if (out.closest != nullptr) __builtin_prefetch(out.closest + 3 * row, 1);
+  if (out.face != nullptr) __builtin_prefetch(out.face + row, 1);
+}
+
 void evaluate_chunk(Chunk& chunk, const Obstacle* begin, const Obstacle* end) {
   const Settings& settings = *chunk.settings;
   if (settings.mode == Mode::curobo_field) {
@@ -146,18 +156,21 @@ void evaluate_chunk(Chunk& chunk, const Obstacle* begin, const Obstacle* end) {
   }
   if (chunk.moments != nullptr && settings.maximum) add_winners(chunk);
   for (int i = 0; i < chunk.count; ++i) {
+    if (i + kRowsAhead < chunk.count) fetch_results(*chunk.out, chunk.numbers[i + kRowsAhead]);
     finish_row(chunk.rows[i], settings);
     store_row(chunk.rows[i], settings, *chunk.out, chunk.numbers[i]);
   }
 }
 
-// Rows begin .. end - 1 of the order, in runs of one environment.
-void evaluate_rows(const World& world, const Spheres& spheres, const Order& order, int64_t begin, int64_t end,
-                   Chunk& chunk) {
+// Rows begin .. end - 1 of the order, in runs of one environment. Specialised for the thread-local chunk, the function
+// would look up its address for each row.
+__attribute__((noinline, noclone)) void evaluate_rows(const World& world, const Spheres& spheres, const Order& order,
+                                                      int64_t begin, int64_t end, Chunk& chunk) {
   while (begin < end) {
     const int environment = environment_of(spheres, order[begin]);
     chunk.count = 0;
     for (; begin < end && environment_of(spheres, order[begin]) == environment; ++begin) {
+      if (begin + kRowsAhead < end) __builtin_prefetch(spheres.rows + 4 * order[begin + kRowsAhead]);
       chunk.numbers[chunk.count] = order[begin];
       // Rows are made in place: a copy would wait for the numbers just written.
       new (&chunk.rows[chunk.count++]) QueryRow(row_of(spheres, *chunk.settings, order[begin]));

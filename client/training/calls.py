@@ -25,6 +25,7 @@ from lumigrad.client.training.options import (
     default_rates,
     extent_of,
     rates_message,
+    warn_of_room,
 )
 from lumigrad.client.training.stream import Restore, TrainingStream
 from lumigrad.client.training.trainer import Trainer
@@ -274,6 +275,7 @@ class TrainingCalls(Cancellable):
                 spec.loss.CopyFrom((loss or Loss()).message())
             if density is not None:
                 spec.density.CopyFrom(density.message(radius))
+                warn_of_room(density, handle.count)
             return self._begun(handle, views, spec, call)
 
     def resume_trainer(

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from lumigrad.client.base.arguments import number, truth, values_of, whole_number
+from lumigrad.client.base.precision import warn_caller
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.camera_models import OpenCVModel, SensorModel
@@ -97,6 +98,14 @@ class Mcmc:
     def message(self, extent: float) -> density_pb2.DensityControl:
         """The protobuf message; `extent` is the radius of the region around the cameras, scene units."""
         return density_pb2.DensityControl(mcmc=density_pb2.McmcStrategy(**_checked(self)), extent=extent)
+
+
+def warn_of_room(density: AdaptiveDensity | Mcmc, count: int) -> None:
+    """Warns of a training that begins with more Gaussians than density control may make; those stay."""
+    most = density.cap if isinstance(density, Mcmc) else density.max_count
+    if 0 < most < count:
+        name = "cap" if isinstance(density, Mcmc) else "max_count"
+        warn_caller(f"{name}: the training begins with {count:,} Gaussians, more than {most:,}: none are added")
 
 
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {

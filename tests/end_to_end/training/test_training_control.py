@@ -164,6 +164,16 @@ def test_a_term_that_has_nothing_to_compare_is_refused(client: Client, given: di
         assert {name for step in trainer.steps(4) for name in step.terms} >= {"depth", "alpha"}
 
 
+@pytest.mark.parametrize(("density", "name"), [(Mcmc(cap=7), "cap"), (AdaptiveDensity(max_count=7), "max_count")])
+def test_more_gaussians_than_density_control_may_make_are_warned_of(
+    client: Client, density: Mcmc | AdaptiveDensity, name: str
+) -> None:
+    text = rf"^{name}: the training begins with {len(LESSON.scene)} Gaussians, more than 7: none are added$"
+    images = [np.zeros((32, 40, 3), np.uint8)] * len(LESSON.cameras)
+    with pytest.warns(UserWarning, match=text):
+        client.trainer(LESSON.scene, LESSON.cameras, images, density=density).close()
+
+
 def test_target_images_are_stored_once_and_come_back(client: Client) -> None:
     picture = np.random.default_rng(0).integers(0, 256, (6, 5, 3), np.uint8)
     handle = client.put(TargetImage(picture, depth=np.ones((6, 5))))

@@ -18,8 +18,9 @@ from lumigrad.client.base.precision import said
 from lumigrad.client.base.replacing import write_text
 from lumigrad.client.client import Client
 from lumigrad.client.commands.fit_messages import check_photographs, plan_text, say_axes, say_results
-from lumigrad.client.commands.options import COUNT, FOLDER, SECONDS, add_connection, connect, count, ending, option
-from lumigrad.client.commands.scene_file import PRIMITIVES, load, scene_path
+from lumigrad.client.commands.fit_options import GROWTH, add_recipe, check_begin, complete, usual
+from lumigrad.client.commands.options import FOLDER, add_connection, connect, count, ending, option
+from lumigrad.client.commands.scene_file import load
 from lumigrad.client.datasets.capture import Capture
 from lumigrad.client.datasets.points import Points
 from lumigrad.client.errors import InvalidArgument, TrainingHeld, TrainingLost
@@ -47,8 +48,6 @@ from lumigrad.client.values.camera_models import OpenCVModel, SensorModel
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres
 
-# Default of --cap: Gaussians for each initial point.
-_GROWTH = 3
 # How long a fit waits for a worker that is restarted.
 _RETRY_S = 60.0
 _CHECKPOINT = "checkpoint.json"
@@ -84,10 +83,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--resume", action="store_true", help="continue a fit that was stopped")
     parser.add_argument("--view", action="store_true", help="show the scene in a browser while it is fitted")
-    _add_recipe(parser.add_argument_group("fit"))
+    add_recipe(parser.add_argument_group("fit"))
     data = parser.add_argument_group("data")
     option(data, "--images", "folder of the photographs (default: the usual one)", **FOLDER)
-    option(data, "--max-size", "largest side of a photograph", 1600, dest="size", type=count, metavar="PIXELS")
+    usual(data, "--max-size", "largest side of a photograph", type=count, metavar="PIXELS")
     help_text = "what is behind the subject: white or black; image: the photographs show nothing but the scene; auto: "
     help_text += "nothing if they are transparent, else the colour of their edges if it is one, else as image"
     option(data, "--background", help_text, "auto", dest="backdrop", choices=("auto", *CHOICES, "image"))
@@ -119,10 +118,12 @@ def _run(arguments: argparse.Namespace) -> int:
     output = sys.stderr if arguments.json else sys.stdout
     folder = arguments.output.with_suffix(".fit")
     checkpoint = Checkpoint.read(folder / _CHECKPOINT) if arguments.resume else None
+    complete(arguments, checkpoint)
     _announce_replacement(arguments, folder)
     data = arguments if checkpoint is None else checkpoint
     capture, offset = _data(arguments, checkpoint)
-    shots, background = shots_of(capture, data.size, checkpoint.recipe.background if checkpoint else arguments.backdrop)
+    size = arguments.max_size if checkpoint is None else checkpoint.size
+    shots, background = shots_of(capture, size, checkpoint.recipe.background if checkpoint else arguments.backdrop)
     fitted, held_out = divide(shots, data.hold_out, capture.split)
     with _connected(arguments) as client, stop_on_interrupt() as stopped:
         if checkpoint is None:
@@ -179,12 +180,17 @@ def _started(
     """A new training, whose checkpoint replaces what an earlier fit has left in the folder."""
     recipe, begin = _beginning(arguments, capture, background, offset)
     trainer, before = _begin(client, recipe, begin, fitted, held_out)
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in _results(folder):
-        path.unlink()
-    first_view(capture, background).save(arguments.output)
-    made = Checkpoint(trainer.training_id, trainer.lease, arguments.size, arguments.hold_out, recipe, before)
-    made.write(folder / _CHECKPOINT)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in _results(folder):
+            path.unlink()
+        first_view(capture, background).save(arguments.output)
+        made = Checkpoint(trainer.training_id, trainer.lease, arguments.max_size, arguments.hold_out, recipe, before)
+        made.write(folder / _CHECKPOINT)
+    except BaseException:
+        # Without a checkpoint nobody could resume it, and its scene could not be trained anew.
+        trainer.close()
+        raise
     return trainer, made
 
 
@@ -305,6 +311,7 @@ def _beginning(
                 file=sys.stderr,
             )
         begin = _begun_at(points, arguments)
+    check_begin(arguments, begin)
     is_gaussians = isinstance(begin, Gaussians)
     primitive = _primitive(arguments, begin, capture)
     if arguments.refine_end_poses:
@@ -320,7 +327,7 @@ def _beginning(
         seconds=arguments.seconds or 0.0,
         sh_degree=arguments.sh_degree,
         strategy=arguments.strategy,
-        cap=arguments.cap or _GROWTH * len(begin),
+        cap=arguments.cap or GROWTH * len(begin),
         poses=arguments.refine_poses,
         end_poses=arguments.refine_end_poses,
         intrinsics=arguments.refine_intrinsics,
@@ -385,38 +392,6 @@ def _resumed(client: Client, checkpoint: Checkpoint, fitted: list[Shot]) -> Trai
             "the worker no longer has this training: start again from the saved scene, with --begin FILE "
             "(a worker keeps a training for `--training-seconds`, and with `--spool` across its restarts)",
         ) from error
-
-
-def _add_recipe(group: argparse._ArgumentGroup) -> None:
-    option(group, "--kind", "primitives to fit", "gaussians", choices=("gaussians", "spheres"))
-    help_text = "Gaussians as ellipsoids, or as flat discs, for surfaces (default: volumes, or what --begin has)"
-    option(group, "--primitive", help_text, choices=PRIMITIVES)
-    length = group.add_mutually_exclusive_group()
-    option(length, "--steps", "optimiser steps", 7000, **COUNT)
-    help_text = "instead of --steps: steps and previews for so long, with schedules that pass with the time"
-    option(length, "--seconds", help_text, **SECONDS)
-    help_text = "density control: how Gaussians are added and removed"
-    option(group, "--strategy", help_text, "mcmc", choices=("mcmc", "adaptive", "none"))
-    option(group, "--cap", f"largest number of Gaussians (default: {_GROWTH} for each initial point)", **COUNT)
-    option(group, "--sh-degree", "degree of their colours' harmonics", 3, type=int, choices=range(5))
-    group.add_argument("--refine-poses", action="store_true", help="also refine the poses of the cameras")
-    help_text = "also refine the poses at the end of rolling shutters"
-    group.add_argument("--refine-end-poses", action="store_true", help=help_text)
-    help_text = "also refine focal lengths and principal points; cameras of one calibration share them"
-    group.add_argument("--refine-intrinsics", action="store_true", help=help_text)
-    help_text = "also refine the coefficients of lenses; pinholes without any get k1 and k2"
-    group.add_argument("--refine-lenses", action="store_true", help=help_text)
-    help_text = "fit an affine map of each photograph's colours, for cameras with automatic exposure (default: off)"
-    group.add_argument("--exposures", action=argparse.BooleanOptionalAction, default=False, help=help_text)
-    help_text = "a scene to begin with, instead of the points; sample:vase comes with Lumigrad"
-    option(group, "--begin", help_text, type=scene_path, metavar="FILE")
-    option(group, "--seed", "random seed", 0, type=int)
-    option(group, "--every", "steps between previews (default: a tenth of all, or of the time)", **COUNT)
-    help_text = (
-        "steps between snapshots on a worker with a spool, which let the fit continue after a crash (default: none)"
-    )
-    option(group, "--snapshot-every", help_text, **COUNT)
-    option(group, "--logdir", "folder to write metrics for TensorBoard to", **FOLDER)
 
 
 command = Command("fit Gaussians or spheres to posed photographs", _add_arguments, _run)

@@ -180,7 +180,11 @@ def test_a_stopped_fit_leaves_a_scene_and_goes_on(capture: Path, tmp_path: Path,
     stopped = report_of(scene)
     assert len(Gaussians.load(scene)) == stopped["count"]
 
-    again = ForkedProcess(command(capture, scene, "--resume", "--every", "20", target=running.target))
+    other = fit(capture, scene, "--resume", "--sh-degree", "0", "--steps", "9000", target=running.target)
+    assert other.returncode == 2
+    assert "--steps: expected 100000, as in the fit that is resumed, got 9000; leave it out" in other.stderr
+    repeated = "--resume", "--every", "20", "--steps", "100000"
+    again = ForkedProcess(command(capture, scene, *repeated, target=running.target))
     wait_for_previews(scene, len(previews(scene)) + 2, again)
     again.send_signal(signal.SIGINT)
     again.communicate(timeout=60)
@@ -368,3 +372,34 @@ def test_photographs_for_which_the_worker_has_no_room_are_refused_before_they_ar
         done = fit(folder, scene, *options, "--max-size", named[1], target=process.target)
         assert done.returncode == 0, done.stderr
         assert "photographs on the worker: 1." in done.stdout
+
+
+def test_a_fit_that_cannot_write_its_folder_leaves_no_training_behind(
+    capture: Path, tmp_path: Path, running: WorkerProcess
+):
+    scene = tmp_path / "scene.ply"
+    (tmp_path / "scene.fit").write_text("no folder")
+    options = ["--steps", "4", "--sh-degree", "0"]
+    assert "scene.fit: file exists" in fit(capture, scene, *options, target=running.target).stderr
+    (tmp_path / "scene.fit").unlink()
+    done = fit(capture, scene, *options, target=running.target)
+    assert done.returncode == 0, done.stderr
+
+
+def test_options_that_do_not_apply_are_refused(capture: Path, tmp_path: Path, running: WorkerProcess):
+    ball(np.random.default_rng(3)).save(tmp_path / "ball.ply")
+    Spheres(np.zeros((9, 3)), np.ones((9, 3)), np.ones(9)).save(tmp_path / "nine.ply")
+    begun = "--begin", str(tmp_path / "ball.ply"), "--steps", "4"
+    for options, text in (
+        ((*begun, "--kind", "spheres"), "--kind: expected gaussians, as in .*ball.ply, got spheres"),
+        ((*begun, "--sh-degree", "1"), "--sh-degree: expected 0, as in .*ball.ply, got 1"),
+        (("--begin", str(tmp_path / "nine.ply"), "--kind", "gaussians"), "--kind: expected spheres, as in .*nine.ply"),
+        (("--kind", "spheres", "--sh-degree", "0"), "--sh-degree: belongs to Gaussians, but spheres are fitted"),
+        (("--kind", "spheres", "--strategy", "mcmc"), "--strategy: belongs to Gaussians, but spheres are fitted"),
+        (("--kind", "spheres", "--cap", "9"), "--cap: belongs to Gaussians, but spheres are fitted"),
+    ):
+        done = fit(capture, tmp_path / "scene.ply", *options, target=running.target)
+        assert done.returncode == 2 and re.search(text, done.stderr), done.stderr
+    done = fit(capture, tmp_path / "scene.ply", *begun, "--sh-degree", "0", "--cap", "100", target=running.target)
+    assert done.returncode == 0, done.stderr
+    assert "lumigrad: cap: the training begins with 600 Gaussians, more than 100: none are added" in done.stderr

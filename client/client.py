@@ -184,7 +184,8 @@ class Client(SceneCalls, DistanceCalls, DrivingCalls, TrainingCalls):
                 "uint8" and "png" for "color", "alpha" and "transmittance", rounded to 256 levels from 0 to 1; "jpeg"
                 for "color" of 3 channels, for display. Files are in `Frame.encoded`. Gradients do not depend on it.
             jpeg_quality: 1 to 100; None: 90.
-            retain: keep the forward state on the worker, so that `Frame.backward` need not compute it again.
+            retain: keep the forward state on the worker, so that `Frame.backward` need not compute it again. A scene
+                with levels is then drawn as it is stored, and otherwise with rounded values.
             spread: divide the cameras among several workers. Images are the same; gradients are summed.
             timeout_s: instead of the client's time-out.
             fields: fields of the settings by name, for this call alone, e.g. `background=1.0`; None: as in `settings`.

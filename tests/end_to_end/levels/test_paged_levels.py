@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import numpy as np
@@ -151,6 +151,17 @@ def test_a_picture_depends_on_the_call_and_not_on_what_is_in_memory(held: Worker
         assert late.missing_pages == late.late_pages == len(LEVELS)
         assert np.array_equal(draw(client, scene, retain=True).color, exact)
         assert np.array_equal(draw(client, scene, wait=False).color, rounded)
+
+
+def test_both_forms_of_a_page_are_read_at_the_same_time(held: WorkerProcess, disk: HeldDisk) -> None:
+    with Client(held.target) as client, ThreadPoolExecutor(2) as pool:
+        scene = client.put(LEVELS)
+        with disk.hold_reads() as begun:
+            frames = [pool.submit(draw, client, scene, retain=retain) for retain in (False, True)]
+            wait_until(begun.exists, "a read")
+            assert not wait(frames, 1).done
+        for frame, plain in zip(frames, (ROUNDED, FINEST), strict=True):
+            assert np.array_equal(frame.result().color, client.render(plain, ALL).color)
 
 
 def test_a_view_that_is_larger_than_memory_is_drawn_coarser(tmp_path: Path) -> None:

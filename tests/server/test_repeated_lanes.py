@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -47,19 +46,22 @@ def process(request: pytest.FixtureRequest) -> Iterator[WorkerProcess]:
         yield started
 
 
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(("outputs", "size"), IMAGES)
 @pytest.mark.parametrize("is_sphere", [False, True])
-def test_images_by_a_lane_are_the_same(client: RawClient, asker: Asker, is_sphere: bool) -> None:
+def test_images_by_a_lane_are_the_same(
+    client: RawClient, asker: Asker, is_sphere: bool, outputs: tuple[str, ...], size: tuple[int, int], form: int
+) -> None:
     cloud, spec_for = (sphere_cloud(60), spec_of) if is_sphere else (gaussian_cloud(60), gaussian_spec)
     scene_id = client.put(cloud).scene.scene_id
-    for (outputs, size), form in itertools.product(IMAGES, FORMATS):
-        for view in range(3):
-            spec = spec_for(opencv_camera(*size, x=0.1 * view), scene_id=scene_id, outputs=outputs)
-            formats = [image_pb2.OutputFormat(name="color", format=form)]
-            raw = render_pb2.RenderRequest(spec=spec, formats=formats).SerializeToString()
-            found = asker.ask(raw, "lane")
-            assert found.is_ok
-            assert_same(found, asker.ask(UNKNOWN + raw, "lane"), raw)
-            assert found.values == asker.ask(UNKNOWN + raw, "stream").values
+    for view in range(3):
+        spec = spec_for(opencv_camera(*size, x=0.1 * view), scene_id=scene_id, outputs=outputs)
+        formats = [image_pb2.OutputFormat(name="color", format=form)]
+        raw = render_pb2.RenderRequest(spec=spec, formats=formats).SerializeToString()
+        found = asker.ask(raw, "lane")
+        assert found.is_ok
+        assert_same(found, asker.ask(UNKNOWN + raw, "lane"), raw)
+        assert found.values == asker.ask(UNKNOWN + raw, "stream").values
 
 
 @pytest.mark.parametrize("most", [None, LARGEST_MESSAGE_BYTES, 299_000, 301_000])

@@ -12,7 +12,7 @@ from torch import Tensor
 from support.meshes.case import CuboidShape, GridShape, MeshShape, Placed, Shape
 from support.meshes.parts import upright
 from support.meshes.signs import Signs
-from support.meshes.topology import Surveyed
+from support.meshes.topology import Surveyed, surveyed
 from support.meshes.triangles import Feet, closest
 from support.rotations import rotations
 
@@ -43,7 +43,7 @@ class Sight:
 @functools.lru_cache(64)
 def survey(shape: MeshShape) -> tuple[Surveyed, Signs]:
     """The data of a mesh that do not depend on the points; cached by the identity of the shape."""
-    mesh = Surveyed(shape)
+    mesh = surveyed(shape)
     return mesh, Signs(mesh)
 
 

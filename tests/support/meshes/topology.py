@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -75,7 +75,8 @@ class Surveyed:
         counts = {len(faces) for faces in _edges_of(self.faces).values()}
         if len(kept) < len(whole) and min(counts) > 1 and max(counts) > 2:
             self._keep(corners, whole)
-        self._drop_backs(corners)
+        if duplicates:
+            self._drop_backs(corners)
 
     def _drop_backs(self, corners: Whole) -> None:
         """Drops the later faces of groups in which each has one that looks the other way, if the others are closed."""
@@ -98,7 +99,10 @@ class Surveyed:
         above: dict[int, int] = {}
 
         def root(vertex: int) -> int:
-            while above.setdefault(vertex, vertex) != vertex:
+            above.setdefault(vertex, vertex)
+            while above[vertex] != vertex:
+                # Later walks are half as long.
+                above[vertex] = above[above[vertex]]
                 vertex = above[vertex]
             return vertex
 
@@ -159,3 +163,9 @@ class Surveyed:
             volume=self.volume,
             area=float(torch.linalg.cross(b - a, c - a).norm(dim=-1).sum() / 2),
         )
+
+
+@lru_cache(64)
+def surveyed(shape: MeshShape) -> Surveyed:
+    """The mesh of a shape; cached by the identity of the shape."""
+    return Surveyed(shape)

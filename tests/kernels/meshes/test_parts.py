@@ -18,8 +18,7 @@ from support.meshes import shapes
 from support.meshes.case import Doubles, MeshCase, MeshShape, Options
 from support.meshes.parts import facts_of
 from support.meshes.runs import mesh_of, run
-from support.meshes.signs import Signs
-from support.meshes.topology import Surveyed
+from support.meshes.signs import winding_of
 from support.meshes.triangles import closest
 
 Corner = float | tuple[float, float, float]
@@ -63,7 +62,8 @@ def ball(centre: Doubles, radius: float) -> tuple[MeshShape, Inside]:
         vertices /= np.linalg.norm(vertices, axis=1)[:, None]
         shape = MeshShape(vertices, faces.reshape(-1, 3).astype(np.int32))
     made = MeshShape(shape.vertices * radius + centre, shape.faces)
-    return made, lambda points: Signs(Surveyed(made)).winding(torch.from_numpy(points)).numpy() > 0.5
+    triangles = torch.from_numpy(made.corners)
+    return made, lambda points: winding_of(triangles, torch.from_numpy(points)).numpy() > 0.5
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,10 @@ def directions_of(lens: Optics, pixels: Tensor) -> tuple[Tensor, Tensor]:
     x = (0.8 * (pixels - back["center"]) / focal).detach()
     for _ in range(60):
         found, slopes, shown = _slopes(bare, x)
-        x = x + torch.linalg.solve(slopes, pixels - found)
+        step = torch.linalg.solve(slopes, pixels - found)
+        x = x + step
+        if (step.abs() < 1e-13).all():
+            break
     found, slopes, shown = _slopes(bare, x)
     valid = shown & ((found - pixels).abs() < 1e-8).all(-1)
     d = _direction(x - torch.linalg.solve(slopes, pixels_of(bare, _direction(x))[0] - pixels))

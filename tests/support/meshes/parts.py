@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from support.meshes.case import Doubles, MeshShape, Whole
-from support.meshes.signs import Signs
+from support.meshes.signs import winding_of
 from support.meshes.topology import Facts, Surveyed, surveyed
 
 # Boxes that are nearer than this fraction of the mesh's extent meet.
@@ -86,10 +86,7 @@ class Parts:
 
     def winding(self, points: Doubles, part: int) -> NDArray[np.float64]:
         """How often one part winds around points."""
-        corners = self.corners[part]
-        vertices, faces = corners.reshape(-1, 3), np.arange(3 * len(corners), dtype=np.int32).reshape(-1, 3)
-        signs = Signs(Surveyed(MeshShape(vertices, faces)))
-        return signs.winding(torch.from_numpy(points)).numpy()
+        return winding_of(torch.from_numpy(self.corners[part]), torch.from_numpy(points)).numpy()
 
     @functools.cached_property
     def turned(self) -> list[bool]:

@@ -14,6 +14,19 @@ from support.meshes.triangles import CHUNK, Feet
 RAY_MARGIN, WINDING_MARGIN = 1e-6, 0.03
 
 
+def winding_of(triangles: Tensor, points: Tensor) -> Tensor:
+    """The winding number, a sum of solid angles over 4 pi (van Oosterom and Strackee 1983): [N]."""
+    chunk = max(1, CHUNK // max(1, 3 * len(triangles)))
+    parts = []
+    for begin in range(0, len(points), chunk):
+        a, b, c = (triangles[None] - points[begin : begin + chunk, None, None]).unbind(2)
+        la, lb, lc = a.norm(dim=-1), b.norm(dim=-1), c.norm(dim=-1)
+        above = (a * torch.linalg.cross(b, c)).sum(-1)
+        below = la * lb * lc + (a * b).sum(-1) * lc + (b * c).sum(-1) * la + (c * a).sum(-1) * lb
+        parts.append(torch.atan2(above, below).sum(-1) / (2 * torch.pi))
+    return torch.cat(parts) if parts else points.new_zeros(0)
+
+
 class Signs:
     """The signs of a mesh. `True` is inside; the second value of a pair is whether that is independent of rounding."""
 
@@ -54,21 +67,9 @@ class Signs:
         """Inside by the pseudo-normal of the closest feature (Baerentzen and Aanaes 2005)."""
         return ((points - feet.point) * self.pseudo_normals(feet)).sum(-1) < 0
 
-    def winding(self, points: Tensor) -> Tensor:
-        """The winding number, a sum of solid angles over 4 pi (van Oosterom and Strackee 1983): [N]."""
-        chunk = max(1, CHUNK // max(1, 3 * len(self.mesh.triangles)))
-        parts = []
-        for begin in range(0, len(points), chunk):
-            a, b, c = (self.mesh.triangles[None] - points[begin : begin + chunk, None, None]).unbind(2)
-            la, lb, lc = a.norm(dim=-1), b.norm(dim=-1), c.norm(dim=-1)
-            above = (a * torch.linalg.cross(b, c)).sum(-1)
-            below = la * lb * lc + (a * b).sum(-1) * lc + (b * c).sum(-1) * la + (c * a).sum(-1) * lb
-            parts.append(torch.atan2(above, below).sum(-1) / (2 * torch.pi))
-        return torch.cat(parts) if parts else points.new_zeros(0)
-
     def by_winding(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Inside by a winding number above 1/2."""
-        winding = self.winding(points)
+        winding = winding_of(self.mesh.triangles, points)
         return winding > 0.5, (winding - 0.5).abs() > WINDING_MARGIN
 
     def by_rays(self, points: Tensor) -> tuple[Tensor, Tensor]:

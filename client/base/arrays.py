@@ -88,7 +88,8 @@ def float32_array(name: str, value: Any, shape: Sequence[int | str] | None = Non
     array = to_numpy(name, value)
     if array.dtype.kind not in "fiub":
         shaped = f" of shape {shape_text(shape)}" if shape is not None else ""
-        raise InvalidArgument.of(name, f"expected numbers{shaped}, got dtype {array.dtype}")
+        got = f"dtype {array.dtype}" if array.ndim else type(value).__name__
+        raise InvalidArgument.of(name, f"expected numbers{shaped}, got {got}")
     if shape is not None:
         check_shape(name, array.shape, shape)
     result: Float32 = np.ascontiguousarray(array, dtype=np.float32).reshape(array.shape).view()

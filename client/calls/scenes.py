@@ -37,6 +37,16 @@ _SHOWN = 200
 _TAKE_BACK_S = 5.0
 
 
+def _check_names(argument: str, values: Any) -> None:
+    """Raises InvalidArgument unless `values` is None, or has the names of obstacles as its keys."""
+    if values is None:
+        return
+    example = f"pass {{name: value}}, e.g. dict(zip(world.names, {argument}))"
+    instance(argument, values, (Mapping,), example)
+    for name in values:
+        instance(argument, name, (str,), example)
+
+
 class SceneCalls(Cancellable):
     """Stores, changes and finds scenes on the workers."""
 
@@ -122,6 +132,8 @@ class SceneCalls(Cancellable):
         with self._workers.begin(timeout_s, method, facts, self._cancellation) as call:
             instance("handle", handle, (SceneHandle,), "pass what put, update or get returned")
             check_is_sent("handle", handle)
+            for name, values in (("poses", poses), ("enabled", enabled)):
+                _check_names(name, values)
             given = {name: value for name, value in tensors.items() if value is not None}
             return self._updated(handle, SceneChanges(given, poses or {}, enabled or {}), call)
 

@@ -288,6 +288,7 @@ class World:
         Example:
             without = world.with_enabled({world.names[0]: False})
         """
+        instance("enabled", enabled, (Mapping,), "pass {name: True or False}")
         return self._with("enabled", enabled)
 
     def _with(self, attribute: str, values: Mapping[str, Any]) -> World:

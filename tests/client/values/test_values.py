@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lumigrad.client import InvalidArgument, Spheres
+from lumigrad.client import Cuboid, InvalidArgument, Spheres
 from lumigrad.client.base.arrays import float32_array
 
 
@@ -76,6 +76,7 @@ def test_bounds_enclose_the_spheres():
         ({"radii": np.zeros(4)}, "radii", "radii: expected radii > 0, the smallest is 0.0"),
         ({"opacities": [0, 0, 0, 1.5]}, "opacities", "opacities: expected values in [0, 1], got 0.0 to 1.5"),
         ({"positions": [["a"] * 3] * 4}, "positions", "positions: expected numbers of shape [N, 3], got dtype <U1"),
+        ({"radii": Cuboid((1, 1, 1))}, "radii", "radii: expected numbers of shape [4], got Cuboid"),
     ],
 )
 def test_refusals_name_the_argument_what_was_expected_and_what_came(change, field, text):

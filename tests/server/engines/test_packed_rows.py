@@ -162,7 +162,7 @@ def test_pictures_of_rounded_gaussians_look_the_same(name: str) -> None:
         scene = SCENES[name]()
     except captured_scenes.NoSuchScene as missing:
         pytest.skip(str(missing))
-    exact = {name: torch.from_numpy(values) for name, values in scene.tensors.items()}
+    exact = {name: torch.tensor(values) for name, values in scene.tensors.items()}
     packed = {name: torch.empty_like(values) for name, values in exact.items()}
     for start in range(0, len(exact["means"]), 65536):
         part = slice(start, start + 65536)

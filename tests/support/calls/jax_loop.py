@@ -30,7 +30,7 @@ def cost(x: Any) -> Any:
 
 def descended(x: Any) -> Any:
     """One step of gradient descent."""
-    return x - 1e-3 * jax.grad(cost)(x).at[..., 3].set(0)
+    return x - 2e-3 * jax.grad(cost)(x).at[..., 3].set(0)
 
 
 @jax.jit
@@ -41,9 +41,9 @@ def brightness(positions: Any) -> Any:
     return render_spheres(positions, colors, radii, camera, **options, client=client).color.sum()
 
 
-looped = jax.jit(lambda x: jax.lax.fori_loop(0, 100, lambda _, y: descended(y), x))(rows)
+looped = jax.jit(lambda x: jax.lax.fori_loop(0, 50, lambda _, y: descended(y), x))(rows)
 stepped, step = rows, jax.jit(descended)
-for _ in range(100):
+for _ in range(50):
     stepped = step(stepped)
 gradients = [jnp.abs(jax.grad(brightness)(points + 0.001 * k)).sum() for k in range(5)]
 print(float(cost(rows)), float(cost(looped)), float(cost(stepped)), float(sum(gradients)))

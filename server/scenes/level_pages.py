@@ -10,13 +10,13 @@ from typing import TypeVar
 import numpy as np
 import torch
 
+from lumigrad.kernels.gaussians.packed_rows import pack
 from lumigrad.protos import dtypes
 from lumigrad.protos.dtypes import Array
 from lumigrad.server.core.call import Allocate, Call
 from lumigrad.server.core.errors import SceneNotFoundError
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.levels import LevelTable
-from lumigrad.server.engines.packed_rows import pack
 from lumigrad.server.storage.spool_files import DamagedError, PayloadFile
 from lumigrad.server.storage.tenants import Runtime
 

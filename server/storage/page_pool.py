@@ -7,17 +7,16 @@ import threading
 from collections import deque
 from collections.abc import Hashable, Sequence
 
-import numpy as np
 import torch
 
 from lumigrad.kernels.buffers import empty
+from lumigrad.kernels.gaussians.packed_rows import unpack
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.device.memory import Budget
 from lumigrad.server.engines.content import Tensors
 from lumigrad.server.engines.detail import Cut
 from lumigrad.server.engines.levels import LevelTable
-from lumigrad.server.engines.packed_rows import unpack
 from lumigrad.server.storage.lru import LruStore
 
 # Half of the memory is for the cut that is drawn, and half for pages.
@@ -43,8 +42,8 @@ class CutRows:
         self.tensors: Tensors = {name: empty(shape, torch.float32, device) for name, shape in cut.shapes.items()}
         self.filled = 0
         self.lock = threading.Lock()
-        self._table, self._is_packed = cut.table, cut.is_packed
-        self._ends = np.cumsum(cut.counts)
+        self._is_packed = cut.is_packed
+        self._counts = cut.counts
 
     @property
     def bytes(self) -> int:
@@ -54,23 +53,16 @@ class CutRows:
     @property
     def is_complete(self) -> bool:
         """Whether all pages are there."""
-        return self.filled == len(self._ends)
+        return self.filled == len(self._counts)
 
     def add(self, filled: int, pages: Sequence[torch.Tensor]) -> None:
         """Copy or unpack the pages after the first `filled`; on the device's thread, or anywhere on the CPU.
 
         May be repeated after a failure.
         """
-        start = int(self._ends[filled - 1]) if filled else 0
-        for end, page in zip(self._ends[filled:].tolist(), pages, strict=False):
-            into = {name: rows[start:end] for name, rows in self.tensors.items()}
-            if self._is_packed:
-                unpack(page, into)
-            else:
-                values = self._table.tensors(page)
-                for name, rows in into.items():
-                    rows.copy_(values[name])
-            start = end
+        counts = self._counts[filled : filled + len(pages)].tolist()
+        start = int(self._counts[:filled].sum())
+        unpack(list(zip(pages, counts, strict=True)), self.tensors, start, is_packed=self._is_packed)
         self.filled = filled + len(pages)
 
 

@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -14,6 +15,7 @@
 #include "gaussians/bind_arrays.h"
 #include "gaussians/cpu/engine.h"
 #include "gaussians/cpu/ids.h"
+#include "gaussians/cpu/packed.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -221,6 +223,28 @@ void project_backward(Workspace& workspace, Pass& pass, const Views& views, cons
                         workspace);
 }
 
+// `arrays`: all rows of a scene, of which those from `begin` on are written; "sh" may be missing.
+void unpack_rows(const std::vector<std::pair<nb::object, int64_t>>& given, bool packed, int64_t begin,
+                 const nb::kwargs& arrays) {
+  std::vector<RowBlock> blocks;
+  for (const auto& [rows, count] : given) {
+    blocks.push_back(packed ? RowBlock{CallArray<uint8_t>(rows).data(), nullptr, count}
+                            : RowBlock{nullptr, CallArray<float>(rows).data(), count});
+  }
+  UnpackedRows to{find<float>(arrays, "means"),
+                  find<float>(arrays, "quats"),
+                  find<float>(arrays, "scales"),
+                  find<float>(arrays, "opacities"),
+                  nullptr,
+                  0};
+  if (CallArray<float> sh; find_array(arrays, "sh", sh)) {
+    to.sh = sh.data();
+    to.coefficients = static_cast<int>(sh.shape(1));
+  }
+  nb::gil_scoped_release unlocked;
+  cpu_unpack(current_isa())(blocks, begin, to);
+}
+
 void bind_settings(nb::module_& m) {
   nb::class_<View>(m, "GaussianView");
   nb::class_<Views>(m, "GaussianViews").def("__len__", &Views::count);
@@ -267,6 +291,7 @@ void bind_gaussians(nb::module_& m) {
   m.attr("GAUSSIAN_STAGES") = nb::tuple(stages);
   m.def("gaussian_forward_view", &forward_view, "workspace"_a, "state"_a, "views"_a, "view"_a, "settings"_a,
         "arrays"_a);
+  m.def("gaussian_unpack_rows", &unpack_rows, "blocks"_a, "packed"_a, "begin"_a, "arrays"_a);
   m.def("gaussian_find_ids", &find_ids, "workspace"_a, "state"_a, "views"_a, "view"_a, "settings"_a, "arrays"_a);
   m.def("gaussian_blend_backward", &blend_backward, "workspace"_a, "state"_a, "views"_a, "view"_a, "settings"_a,
         "arrays"_a);

@@ -1,6 +1,7 @@
 // Selects the loops that were compiled for an instruction set.
 #include "gaussians/cpu/engine.h"
 #include "gaussians/cpu/ids.h"
+#include "gaussians/cpu/packed.h"
 
 #include <stdexcept>
 
@@ -12,6 +13,7 @@
   void project_backward(const View*, int, const Settings&, const Scene&, const Upstream&, const Gradients&, bool, \
                         Pass&, Workspace&);                                                                       \
   void find_ids(const View*, int, const Settings&, const Scene&, int32_t*, Pass&, Workspace&);                    \
+  void unpack_rows(const std::vector<RowBlock>&, int64_t, const UnpackedRows&);                                   \
   }
 
 namespace lumigrad::gaussians {
@@ -66,6 +68,25 @@ FindIds cpu_ids(Isa isa) {
 #ifdef LUMIGRAD_HAVE_portable
     case Isa::portable:
       return &portable::find_ids;
+#endif
+    default:
+      throw_not_built(isa);
+  }
+}
+
+UnpackRows cpu_unpack(Isa isa) {
+  switch (isa) {
+#ifdef LUMIGRAD_HAVE_avx512
+    case Isa::avx512:
+      return &avx512::unpack_rows;
+#endif
+#ifdef LUMIGRAD_HAVE_avx2
+    case Isa::avx2:
+      return &avx2::unpack_rows;
+#endif
+#ifdef LUMIGRAD_HAVE_portable
+    case Isa::portable:
+      return &portable::unpack_rows;
 #endif
     default:
       throw_not_built(isa);

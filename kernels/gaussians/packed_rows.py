@@ -18,12 +18,16 @@ which are no roots, whose last bit PyTorch leaves open on CPUs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 import torch
 
+from lumigrad.kernels import _native
 from lumigrad.kernels.buffers import empty
-from lumigrad.server.engines.content import Tensors
+
+# The tensors of a cloud, float32, by their names.
+Tensors = Mapping[str, torch.Tensor]
 
 # The factors of scales, of the constant harmonic and of the other harmonics, and as many bytes more as align the rest.
 _HEADER_BYTES = 16
@@ -72,8 +76,37 @@ def pack(rows: Tensors) -> torch.Tensor:
     return packed
 
 
-def unpack(packed: torch.Tensor, into: Tensors) -> None:
-    """Write rows into float32 tensors of a cloud, [N, ..], which may lack "sh"."""
+def unpack(
+    blocks: Sequence[tuple[torch.Tensor, int]], into: Tensors, begin: int = 0, *, is_packed: bool = True
+) -> None:
+    """Write blocks of rows into tensors of a cloud, [N, ..], which may lack "sh".
+
+    On the CPU a single call writes them all: a small block takes less time than a call of torch.
+
+    Args:
+        blocks: What `pack` has made and the number of its rows; if not `is_packed`, float32 that has all means, then
+            all quats, scales, opacities and harmonics.
+        into: Contiguous float32.
+        begin: The row at which the first block begins.
+        is_packed: Whether the blocks are packed.
+    """
+    if into["means"].device.type == "cpu":
+        _native.gaussian_unpack_rows(blocks, is_packed, begin, **into)
+        return
+    for block, count in blocks:
+        rows = {name: tensor[begin : begin + count] for name, tensor in into.items()}
+        (_unpack if is_packed else _copy)(block, rows)
+        begin += count
+
+
+def _copy(values: torch.Tensor, into: Tensors) -> None:
+    for name in ("means", "quats", "scales", "opacities", "sh"):
+        if name in into:
+            rows, values = values[: into[name].numel()], values[into[name].numel() :]
+            into[name].copy_(rows.view_as(into[name]))
+
+
+def _unpack(packed: torch.Tensor, into: Tensors) -> None:
     count, coefficients = len(into["means"]), into["sh"].shape[1] if "sh" in into else 0
     factors, (means, quats, opacities, scales, *harmonics) = _views(packed, count, coefficients)
     into["means"].copy_(means)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from lumigrad.client import Gaussians
+from lumigrad.kernels import _native
 from lumigrad.kernels import gaussians as kernels
-from lumigrad.kernels.gaussians import Camera, Settings
-from lumigrad.server.engines.packed_rows import pack, row_bytes, unpack
+from lumigrad.kernels.gaussians import Camera, Settings, packed_rows
+from lumigrad.kernels.gaussians.packed_rows import pack, row_bytes, unpack
 from support.gaussians.levels import rounded
 from tests.benchmarks import captured_scenes, gaussian_scene
 
@@ -79,9 +82,13 @@ _CHANGES = {
 }
 
 
+def in_one_piece(rows: dict[str, Tensor]) -> Tensor:
+    return torch.cat([rows[name].flatten() for name in NAMES])
+
+
 def unpacked(packed: Tensor, rows: dict[str, Tensor]) -> dict[str, Tensor]:
     into = {name: torch.full_like(rows[name], torch.nan) for name in NAMES}
-    unpack(packed, into)
+    unpack([(packed, len(into["means"]))], into)
     return into
 
 
@@ -136,8 +143,40 @@ def test_rows_without_harmonics_are_unpacked_alone() -> None:
     rows = random_rows(100, 2)
     whole = unpacked(pack(rows), rows)
     into = {name: torch.empty_like(rows[name]) for name in NAMES if name != "sh"}
-    unpack(pack(rows), into)
+    unpack([(pack(rows), 100)], into)
     assert all(torch.equal(into[name], whole[name]) for name in into)
+
+
+@pytest.mark.parametrize("is_packed", [True, False])
+@pytest.mark.parametrize("degree", [0, 1, 3])
+def test_all_instruction_sets_and_devices_compute_the_same_bits(degree: int, is_packed: bool) -> None:
+    pages = list(extreme_rows(degree).values())
+    joined = {name: torch.cat([rows[name] for rows in pages]) for name in NAMES}
+    before = 5
+    write, block_of = (packed_rows._unpack, pack) if is_packed else (packed_rows._copy, in_one_piece)
+    blocks = [(block_of(rows), len(rows["means"])) for rows in pages]
+
+    def found(run: Callable[[dict[str, Tensor]], None]) -> dict[str, Tensor]:
+        into = {name: torch.full((before + len(rows), *rows.shape[1:]), -7.0) for name, rows in joined.items()}
+        run(into)
+        assert all((rows[:before] == -7.0).all() for rows in into.values())
+        return into
+
+    def by_operations_of_torch(into: dict[str, Tensor]) -> None:
+        begin = before
+        for block, count in blocks:
+            write(block, {name: rows[begin : begin + count] for name, rows in into.items()})
+            begin += count
+
+    expected = found(by_operations_of_torch)
+    chosen = _native.current_isa()
+    try:
+        for isa in _native.available_isas():
+            _native.set_isa(isa)
+            for name, rows in found(lambda into: unpack(blocks, into, before, is_packed=is_packed)).items():
+                assert torch.equal(rows.view(torch.int32), expected[name].view(torch.int32)), (isa, name)
+    finally:
+        _native.set_isa(chosen)
 
 
 def test_what_was_packed_stays_as_it_is_when_packed_again() -> None:
@@ -164,9 +203,9 @@ def test_pictures_of_rounded_gaussians_look_the_same(name: str) -> None:
         pytest.skip(str(missing))
     exact = {name: torch.tensor(values) for name, values in scene.tensors.items()}
     packed = {name: torch.empty_like(values) for name, values in exact.items()}
-    for start in range(0, len(exact["means"]), 65536):
-        part = slice(start, start + 65536)
-        unpack(pack({name: values[part] for name, values in exact.items()}), {n: v[part] for n, v in packed.items()})
+    count = len(exact["means"])
+    parts = [{name: rows[start : start + 65536] for name, rows in exact.items()} for start in range(0, count, 65536)]
+    unpack([(pack(part), len(part["means"])) for part in parts], packed)
     for step in (0.0, -0.3, 0.5):
         place = scene.translation + np.float32([step, step / 4, step / 2])
         camera = Camera.opencv(*scene.intrinsics, scene.rotation, place, scene.width, scene.height)

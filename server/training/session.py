@@ -366,6 +366,9 @@ class Session:
         require(asked.batch <= self._runtime.limits.cameras, "step.batch", limit, asked.batch)
         is_fit = asked.batch == 1 or state.views.is_uniform
         require(is_fit, "step.batch", "1, for views are of several sizes", asked.batch)
+        loss = None if asked.own_loss else state.plan.loss
+        missing = "" if loss is None or asked.batch == 1 else state.views.only_some_have(loss.weights)
+        require(not missing, "step.batch", f"1, for only some target images have a {missing}", asked.batch)
         # Views of pending steps are counted only when those steps are done.
         position = state.chosen + sum(waiting.planned.chosen for waiting, _ in self._pending.values())
         places = range(position, position + count * asked.batch, asked.batch)

@@ -89,6 +89,18 @@ class Views:
             has_some = any(name in self.tensors(number) for number in range(len(self)))
             require(has_some or not weights[term], f"{field}.{term}", f"0: no target image has a {name}", weights[term])
 
+    def only_some_have(self, weights: Mapping[str, float]) -> str:
+        """The name of a tensor that some target images lack and others have, for which a loss asks; else empty."""
+        compared = ("mask", "depth") if weights["depth"] else ("mask",)
+        return next((name for name in compared if name in self._partial), "")
+
+    @cached_property
+    def _partial(self) -> set[str]:
+        """The names of tensors that some target images have and others lack."""
+        found = [set(self.tensors(number)) for number in range(len(self))]
+        every = found[0].union(*found)
+        return every - every.intersection(*found)
+
     def tensors(self, number: int) -> Mapping[str, torch.Tensor]:
         """The tensors of a view's target image, by name; none without one."""
         image = self._target_images[number]

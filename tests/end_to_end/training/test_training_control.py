@@ -174,6 +174,24 @@ def test_more_gaussians_than_density_control_may_make_are_warned_of(
         client.trainer(LESSON.scene, LESSON.cameras, images, density=density).close()
 
 
+@pytest.mark.parametrize("name", ["mask", "depth"])
+def test_batches_of_target_images_that_differ_are_refused_before_the_first_step(client: Client, name: str) -> None:
+    color = np.zeros((32, 40, 3), np.uint8)
+    images = [TargetImage(color)] * 3 + [TargetImage(color, **{name: np.ones((32, 40))})]
+    text = rf"^batch: expected 1, for only some target images have a {name}, got 2$"
+    loss = Loss(depth=0.1) if name == "depth" else Loss()
+    with client.trainer(LESSON.scene, LESSON.cameras, images, rates=RATES, loss=loss) as trainer:
+        with pytest.raises(InvalidArgument, match=text):
+            list(trainer.steps(20, batch=2))
+        assert trainer.step_number == 0
+        assert len(list(trainer.steps(4))) == 4
+        assert len(list(trainer.steps(2, views=[[0, 1], [1, 2]]))) == 2
+    # Depths that no term compares do not matter.
+    if name == "depth":
+        with client.trainer(LESSON.scene, LESSON.cameras, images, rates=RATES) as trainer:
+            assert len(list(trainer.steps(4, batch=2))) == 4
+
+
 def test_target_images_are_stored_once_and_come_back(client: Client) -> None:
     picture = np.random.default_rng(0).integers(0, 256, (6, 5, 3), np.uint8)
     handle = client.put(TargetImage(picture, depth=np.ones((6, 5))))

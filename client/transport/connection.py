@@ -127,7 +127,7 @@ class Connection:
     def unary(self, method: Any, request: Message, call: Call) -> Any:
         """Sends one message and returns the reply."""
         with _Rpc(self, call, by_stream=True):
-            return self._reply(method, request, call.remaining_s(), call, self._metadata + call.metadata)
+            return self._reply(method, request, call.left_s(), call, self._metadata + call.metadata)
 
     def tell(self, method: Any, request: Message, affinity: str) -> None:
         """Sends one message; errors are ignored."""
@@ -148,7 +148,7 @@ class Connection:
             with rpc as trip:
                 start, request, metadata = self._sent(method, build(trip.payload), trip, call)
                 self.lanes.note(trip.payload.length)
-                return self._reply(start, request, call.remaining_s(), call, metadata)
+                return self._reply(start, request, call.left_s(), call, metadata)
 
     def download(self, method: Any, request: Message, call: Call) -> Reply[Any]:
         """Sends one message, and receives a header and its payload."""
@@ -171,7 +171,7 @@ class Connection:
                 if start is not method.single or not is_single or rpc.is_refused_single:
                     return self._received(start, request, metadata, trip, call)
                 began = time.perf_counter()
-                reply = self._reply(method.once, request, call.remaining_s(), call, (*metadata, SINGLE_REPLY))
+                reply = self._reply(method.once, request, call.left_s(), call, (*metadata, SINGLE_REPLY))
                 return self.collected(reply, None, began, trip, call)
 
     @property
@@ -229,7 +229,7 @@ class Connection:
     def _received(self, method: Any, request: Any, metadata: _Metadata, trip: StreamTrip, call: Call) -> Reply[Any]:
         """Calls a method that returns a stream, and reads it."""
         began = time.perf_counter()
-        rpc = method(request, timeout=call.remaining_s(), metadata=metadata)
+        rpc = method(request, timeout=call.left_s(), metadata=metadata)
         try:
             with call.watching(rpc):
                 frames = iter(rpc)

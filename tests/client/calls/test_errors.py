@@ -20,6 +20,7 @@ import pytest
 
 import lumigrad.client as lumigrad
 from lumigrad.client import Client, Violation
+from lumigrad.client.transport.call import Call
 from lumigrad.protos import details
 from lumigrad.protos.service import WORKER_SERVICE
 from lumigrad.v1 import errors_pb2, worker_pb2
@@ -146,6 +147,21 @@ def test_a_slow_worker_ends_in_deadline_exceeded(scripted):
     assert type(error) is lumigrad.DeadlineExceeded
     assert isinstance(error, TimeoutError)
     assert f"no answer from {target} within 0.3 s" in str(error)
+
+
+def test_a_call_that_is_over_before_it_is_sent_names_its_worker(scripted, monkeypatch):
+    begin = Call.__init__
+
+    def begin_late(call: Call, timeout_s: float, **options: Any) -> None:
+        begin(call, timeout_s, **options)
+        call.end -= timeout_s
+
+    monkeypatch.setattr(Call, "__init__", begin_late)
+    servicer, target = scripted
+    error = info_error(target, timeout_s=3)
+    assert type(error) is lumigrad.DeadlineExceeded
+    assert f"no answer from {target} within 3 s" in str(error)
+    assert not servicer.calls
 
 
 def test_no_worker_is_said_at_once_and_helpfully():

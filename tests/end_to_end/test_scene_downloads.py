@@ -277,6 +277,8 @@ def test_a_download_counts_as_a_payload_of_its_tenant_until_it_ends(
         Client(process.target, token=TOKENS["other"], retry_s=0) as other,
     ):
         one.put(post())
+        # The bytes of that put are given back after its reply.
+        wait_until(lambda: taken(process, "one") == 0, "the end of the put")
         if how == "cancelled":
             asyncio.run(cancelled_put(process, address))
         # On a busy machine a deadline may pass before anything is downloaded.

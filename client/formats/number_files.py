@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
@@ -16,9 +17,13 @@ from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.source import shortened
 
 NUMBER_SUFFIXES = (".npy", ".npz", ".csv", ".txt")
+_UNITS = frozenset({"m", "meter", "meters", "metre", "metres", "rad", "radian", "radians"})
+_OTHER_UNITS = frozenset({"mm", "cm", "dm", "km", "um", "in", "inch", "inches", "ft", "deg", "degree", "degrees", "°"})
 
 
-def read_numbers(name: str, path: str | PathLike[str], preferred: str, places: Mapping[str, int]) -> Float64:
+def read_numbers(
+    name: str, path: str | PathLike[str], preferred: str, places: Mapping[str, int], *, any_unit: bool = False
+) -> Float64:
     """Reads the numbers of a file as float64, in their shape in the file.
 
     Args:
@@ -27,17 +32,19 @@ def read_numbers(name: str, path: str | PathLike[str], preferred: str, places: M
             by commas, semicolons or blanks. Comments after # are skipped, but for names of columns above the first row.
         preferred: name of the array in an .npz file.
         places: number of each column by its names in a first line of text, in small letters; columns come in this order
-            if the file names them. Other names say nothing, but not beside these.
+            if the file names them, also with a unit behind the name, as in "x_m" and "x [m]". Other names say nothing,
+            but not beside these.
+        any_unit: whether units other than metres and radians are accepted, because the caller converts them.
 
     Raises:
-        InvalidArgument: another kind of file, or one that is damaged.
+        InvalidArgument: another kind of file, one that is damaged, or columns in other units.
     """
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix not in NUMBER_SUFFIXES:
         raise InvalidArgument.of(name, f"expected a file that ends in {_either()}, got {fspath(path)}")
     try:
-        array = _text(path, places) if suffix in (".csv", ".txt") else _binary(path, preferred)
+        array = _text(path, places, any_unit=any_unit) if suffix in (".csv", ".txt") else _binary(path, preferred)
     except (ValueError, EOFError, KeyError, BadZipFile) as error:
         reason = " ".join(str(error).split())
         raise InvalidArgument.of(name, f"{fspath(path)}: expected numbers: {reason}") from error
@@ -61,25 +68,29 @@ def _binary(path: Path, preferred: str) -> npt.NDArray[Any]:
         return np.asarray(loaded[preferred if preferred in names else names[0]])
 
 
-def _text(path: Path, places: Mapping[str, int]) -> Float64:
+def _text(path: Path, places: Mapping[str, int], *, any_unit: bool) -> Float64:
     lines = path.read_text(encoding="utf-8-sig").splitlines()
     contents = [line.partition("#")[0].strip() for line in lines]
     rows = [_fields(content) for content in contents if content]
-    names: list[str] = []
+    columns: list[tuple[str, str]] = []
     # Names of columns; a mistyped first row has other numbers.
     if rows and not any(map(_is_number, rows[0])):
-        names, rows = list(map(_plain, rows[0])), rows[1:]
+        columns, rows = [_name_and_unit(field, places) for field in rows[0]], rows[1:]
     elif rows:
-        names = _names_in(_comment_above(lines, contents), len(rows[0]), places)
+        columns = _columns_in(_comment_above(lines, contents), len(rows[0]), places)
     if not rows:
         raise ValueError("at least one line of them, got none")
     if len({len(row) for row in rows}) > 1:
         raise ValueError(f"lines of equal length, got {min(map(len, rows))} to {max(map(len, rows))} in a line")
     numbers = np.array(rows, np.float64)
+    names = [name for name, _ in columns]
     if not any(name in places for name in names):
         return numbers
     if len(names) != numbers.shape[1]:
         raise ValueError(f"a name for each column, got {', '.join(names)} for {numbers.shape[1]} columns")
+    for name, unit in columns:
+        if unit in _OTHER_UNITS and not any_unit:
+            raise ValueError(f"metres and radians, or the scale of other units, got the column {name} in {unit}")
     return numbers[:, _order(names, places)]
 
 
@@ -89,16 +100,25 @@ def _comment_above(lines: Sequence[str], contents: Sequence[str]) -> str:
     return lines[first - 1].strip().lstrip("#") if first else ""
 
 
-def _names_in(comment: str, count: int, places: Mapping[str, int]) -> list[str]:
-    """The names of columns in a comment, as NumPy's savetxt writes them; none if it is another remark."""
-    names = list(map(_plain, comment.replace(",", " ").replace(";", " ").split()))
-    known = sum(name in places for name in names)
-    return names if len(names) == count and known >= min(count, 2) else []
+def _columns_in(comment: str, count: int, places: Mapping[str, int]) -> list[tuple[str, str]]:
+    """The columns that a comment names, as NumPy's savetxt writes them; none if it is another remark."""
+    words = re.sub(r"\s+(?=[\[(])", "", comment.replace(",", " ").replace(";", " ")).split()
+    columns = [_name_and_unit(word, places) for word in words]
+    known = sum(name in places for name, _ in columns)
+    return columns if len(columns) == count and known >= min(count, 2) else []
 
 
-def _plain(name: str) -> str:
-    """The name of a column without quotes, capitals and a unit in brackets."""
-    return name.strip("\"' ").lower().partition("[")[0].partition("(")[0].strip()
+def _name_and_unit(field: str, places: Mapping[str, int]) -> tuple[str, str]:
+    """The name of a column and its unit, without quotes and capitals; the unit is empty where the column has none.
+
+    A unit is in brackets, or behind the last underscore of a name that `places` has without it.
+    """
+    name, _, unit = field.strip("\"' ").lower().replace("(", "[").partition("[")
+    name, unit = name.strip(), unit.rstrip("]) ")
+    stem, _, ending = name.rpartition("_")
+    if name not in places and stem in places and ending in _UNITS | _OTHER_UNITS:
+        return stem, unit or ending
+    return name, unit
 
 
 def _fields(line: str) -> list[str]:

@@ -100,7 +100,8 @@ class Motion:
             for name, given in (("urdf", urdf), ("joints", joints)):
                 if given is not None:
                     raise InvalidArgument.of(name, f"expected with spheres of a robot (.yml), not with {path}")
-            return Motion.of_numbers(read_numbers("spheres", path, "spheres", _PLACES), radius=radius, scale=scale)
+            numbers = read_numbers("spheres", path, "spheres", _PLACES, any_unit=scale != 1.0)
+            return Motion.of_numbers(numbers, radius=radius, scale=scale)
         if path.suffix.lower() not in (".yml", ".yaml"):
             known = ", ".join((".yml", *NUMBER_SUFFIXES))
             raise InvalidArgument.of("spheres", f"expected a file that ends in one of {known}, got {path}")

@@ -46,6 +46,8 @@ def test_the_same_numbers_in_every_kind_of_file(tmp_path: Path, lead: tuple[int,
         ("d.csv", "\ufeff" + "\n".join(",".join(map(str, row)) for row in SPHERES)),
         ("e.csv", "'R';\"X\";Z;Y\n" + "\n".join("; ".join(map(str, row[[3, 0, 2, 1]])) for row in SPHERES)),
         ("i.csv", "R [m],X (m),Z,Y\n" + "\n".join(",".join(map(str, row[[3, 0, 2, 1]])) for row in SPHERES)),
+        ("j.csv", "r_m,X_M,z,y_m\n" + "\n".join(",".join(map(str, row[[3, 0, 2, 1]])) for row in SPHERES)),
+        ("k.txt", "# r [m] x [m] y z\n" + "\n".join(" ".join(map(str, row[[3, 0, 1, 2]])) for row in SPHERES)),
         # NumPy's savetxt writes names as a comment.
         ("g.txt", "# made today\n# r x y z\n" + "\n".join(" ".join(map(str, row[[3, 0, 1, 2]])) for row in SPHERES)),
         ("h.txt", "# spheres along x\n" + "\n".join(" ".join(map(str, row)) for row in SPHERES)),
@@ -55,6 +57,17 @@ def test_the_same_numbers_in_every_kind_of_file(tmp_path: Path, lead: tuple[int,
 def test_text_is_read_with_or_without_names(tmp_path: Path, name: str, text: str):
     (tmp_path / name).write_text(text, "utf-8")
     np.testing.assert_array_equal(Motion.load(tmp_path / name).spheres, SPHERES[None])
+
+
+@pytest.mark.parametrize(
+    "names", ["x_mm,y_mm,z_mm,r_mm", "x [mm];y [mm];z [mm];r [mm]", "# x (mm) y (mm) z (mm) r (mm)"]
+)
+def test_other_units_need_a_scale(tmp_path: Path, names: str):
+    rows = "\n".join(",".join(map(str, 1000 * row)) for row in SPHERES)
+    (tmp_path / "a.csv").write_text(f"{names}\n{rows}")
+    with pytest.raises(InvalidArgument, match=r"expected numbers: metres and radians, .* got the column x in mm$"):
+        Motion.load(tmp_path / "a.csv")
+    np.testing.assert_allclose(Motion.load(tmp_path / "a.csv", scale=1e-3).spheres, SPHERES[None])
 
 
 def test_a_robot_moves_along_joint_values(tmp_path: Path):
@@ -74,6 +87,9 @@ def test_a_robot_moves_along_joint_values(tmp_path: Path):
     (tmp_path / "q.csv").write_text("\n".join(",".join(map(str, row)) for row in rows))
     named = Motion.load(tmp_path / "zoo.yml", urdf=urdf, joints=tmp_path / "q.csv")
     np.testing.assert_array_equal(named.spheres, moving.spheres)
+    (tmp_path / "degrees.csv").write_text("rise,turn_deg,lift,swing\n0,90,0,0")
+    with pytest.raises(InvalidArgument, match="got the column turn in deg"):
+        Motion.load(tmp_path / "zoo.yml", urdf=urdf, joints=tmp_path / "degrees.csv")
     still = Motion.load(tmp_path / "zoo.yml", urdf=urdf, joints=q[2], base=(1, 2, 3, 1, 0, 0, 0))
     np.testing.assert_allclose(still.spheres[0, :, :3], robot.spheres(q[2])[:, :3] + [1, 2, 3])
     resting = Motion.load(tmp_path / "zoo.yml", urdf=urdf)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -10,11 +12,12 @@ import torch
 from torch import Tensor
 
 from lumigrad.client import Gaussians
-from lumigrad.kernels import _native
+from lumigrad.kernels import _native, meshes
 from lumigrad.kernels import gaussians as kernels
 from lumigrad.kernels.gaussians import Camera, Settings, packed_rows
 from lumigrad.kernels.gaussians.packed_rows import pack, row_bytes, unpack
 from support.gaussians.levels import rounded
+from support.meshes.shapes import torus
 from tests.benchmarks import captured_scenes, gaussian_scene
 
 NAMES = ("means", "quats", "scales", "opacities", "sh")
@@ -177,6 +180,36 @@ def test_all_instruction_sets_and_devices_compute_the_same_bits(degree: int, is_
                 assert torch.equal(rows.view(torch.int32), expected[name].view(torch.int32)), (isa, name)
     finally:
         _native.set_isa(chosen)
+
+
+def test_unpacking_does_not_wait_for_the_loops_of_a_device() -> None:
+    rows = random_rows(100, 0)
+    blocks = [(pack(rows), 100)] * 8
+    into = {name: torch.empty(800, *value.shape[1:]) for name, value in rows.items()}
+    shape = torus(300, 200)
+    world = meshes.World([meshes.Instance(meshes.Mesh.build(*map(torch.from_numpy, (shape.vertices, shape.faces))))])
+    spheres = torch.rand(1, 1, 1_000_000, 4) * 2 - 1
+
+    def longest_part() -> float:
+        """The longest wait for an unpacking during a query of distances, as a part of the query's time."""
+        query = threading.Thread(target=meshes.evaluate, args=(spheres, world, meshes.Settings()))
+        start = before = time.perf_counter()
+        query.start()
+        longest = 0.0
+        while query.is_alive():
+            unpack(blocks, into)
+            before, last = time.perf_counter(), before
+            longest = max(longest, before - last)
+        query.join()
+        return longest / (before - start)
+
+    threads = _native.thread_count()
+    _native.set_thread_count(2)
+    try:
+        # Where other programs run, a single one may be long.
+        assert min(longest_part() for _ in range(4)) < 0.3
+    finally:
+        _native.set_thread_count(threads)
 
 
 def test_what_was_packed_stays_as_it_is_when_packed_again() -> None:

@@ -2,9 +2,9 @@
 
 #include <bit>
 #include <cstring>
+#include <type_traits>
 
 #include "common/math/number.h"
-#include "common/threads.h"
 
 LG_BEGIN_ENGINE(gaussians)
 namespace {
@@ -82,15 +82,10 @@ void copy(const RowBlock& rows, int64_t begin, const UnpackedRows& to) {
 }  // namespace
 
 void unpack_rows(const std::vector<RowBlock>& blocks, int64_t begin, const UnpackedRows& to) {
-  std::vector<int64_t> begins;
   for (const RowBlock& rows : blocks) {
-    begins.push_back(begin);
+    rows.packed != nullptr ? unpack(rows, begin, to) : copy(rows, begin, to);
     begin += rows.count;
   }
-  for_parts(static_cast<int>(blocks.size()), [&](int block) {
-    const RowBlock& rows = blocks[block];
-    rows.packed != nullptr ? unpack(rows, begins[block], to) : copy(rows, begins[block], to);
-  });
 }
 
 LG_END

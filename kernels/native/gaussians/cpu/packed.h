@@ -22,7 +22,8 @@ struct UnpackedRows {
   int coefficients;  // Per channel.
 };
 
-// Writes the rows of all blocks in their order, from row `begin` on.
+// Writes the rows of all blocks in their order, from row `begin` on, without helpers: threads that gather rows must not
+// wait for the loops of a device's thread, which may take seconds.
 using UnpackRows = void (*)(const std::vector<RowBlock>& blocks, int64_t begin, const UnpackedRows& to);
 
 UnpackRows cpu_unpack(Isa isa);

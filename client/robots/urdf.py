@@ -19,7 +19,7 @@ from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.mesh_files import scaled
 from lumigrad.client.formats.source import shortened
 from lumigrad.client.formats.world_files import nearby
-from lumigrad.client.robots.chain import Joint, Mimic
+from lumigrad.client.robots.chain import SLACK, Joint, Mimic
 from lumigrad.client.values.mesh import Mesh
 
 _KINDS = ("fixed", "revolute", "continuous", "prismatic")
@@ -106,7 +106,7 @@ def _warn_of_degrees(path: Path, root: Any) -> None:
     """Warns of angles beyond a turn, which are probably degrees."""
     for owner in root.iter("joint", "collision"):
         for angles in (origin.get("rpy", "") for origin in owner.iterchildren("origin")):
-            if any(abs(angle) > math.tau for angle in _numbers(angles)):
+            if any(abs(angle) > math.tau + SLACK for angle in _numbers(angles)):
                 named = (owner if owner.tag == "joint" else owner.getparent()).get("name")
                 text = f"expected radians, got beyond a turn: {shortened(angles)}; are they degrees?"
                 warn_caller(f"{path}: rpy of the origin in {owner.tag} of {named!r}: {text}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,11 @@ def test_locked_joints_beyond_their_limits_are_warned_of(path):
 def test_angles_in_degrees_are_warned_of(tmp_path):
     path = write_urdf(tmp_path / "degrees.urdf", changed("wrist", rpy="0 0 -90"))
     with pytest.warns(UserWarning, match=r"degrees.urdf: rpy .* in joint of 'wrist': .* got beyond a turn: 0 0 -90;"):
+        Robot.load(path, ZOO_SPHERES)
+    # A turn that is rounded up is none of degrees.
+    path = write_urdf(tmp_path / "turns.urdf", changed("wrist", rpy="-6.2832 0 6.284"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         Robot.load(path, ZOO_SPHERES)
     path = write_urdf(tmp_path / "degrees.urdf", ZOO, {"arm": f'<collision><origin rpy="180 0 0"/>{BOX}</collision>'})
     with pytest.warns(UserWarning, match=r"degrees.urdf: rpy .* in collision of 'arm': .* got beyond a turn: 180 0 0;"):

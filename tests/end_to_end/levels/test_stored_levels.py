@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,14 @@ from lumigrad.client import Camera, Client, Gaussians
 from lumigrad.client.errors import InvalidArgument, ResourceExhausted, SceneNotFound
 from lumigrad.client.formats.levels import GaussianLevels
 from support.files.documents import ROOT, run_code_of
-from support.gaussians.levels import as_drawn, city
+from support.gaussians.levels import as_drawn, city, joined
+from support.held_disk import HeldDisk
+from support.workers.slow_render import wait_until
 from support.workers.spooling import files, kill, spooling
 from support.workers.worker import WorkerProcess, worker
 
 LEVELS = city(3, page_rows=64)
+CAMERA = Camera.look_at((0, -60, 0.1), (0, 0, 0), (0, 0, 1), width=48, height=32, fov_degrees=30)
 
 
 def test_a_second_put_sends_nothing(tmp_path: Path) -> None:
@@ -65,6 +69,25 @@ def test_levels_survive_a_crash_and_not_a_delete(tmp_path: Path) -> None:
         kill(process)
         with pytest.raises(SceneNotFound):
             client.get(handle.scene_id)
+
+
+def test_views_are_the_same_after_a_crash_while_their_pages_are_read(tmp_path: Path) -> None:
+    disk = HeldDisk(tmp_path)
+    places = [(page, 0) for page in range(len(LEVELS))]
+    with (
+        spooling(tmp_path / "spool", environment=disk.environment) as process,
+        Client(process.target, retry_s=60) as client,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        scene = client.get(client.put(LEVELS).scene_id)
+        draw = partial(client.render, scene, CAMERA, max_error_px=1e-6)
+        with disk.hold_reads() as begun:
+            frames = [pool.submit(draw, retain=retain) for retain in (False, True)]
+            wait_until(begun.exists, "a read")
+            kill(process)
+            assert not any(frame.done() for frame in frames)
+        for frame, plain in zip(frames, (as_drawn(LEVELS, places), joined(LEVELS, places)), strict=True):
+            assert np.array_equal(frame.result().color, client.render(plain, CAMERA).color)
 
 
 def test_a_worker_without_a_spool_refuses_levels() -> None:
@@ -133,7 +156,6 @@ def test_a_damaged_file_is_removed(tmp_path: Path) -> None:
 
 
 def test_a_damaged_page_is_not_drawn(tmp_path: Path) -> None:
-    camera = Camera.look_at((0, -60, 0.1), (0, 0, 0), (0, 0, 1), width=48, height=32, fov_degrees=30)
     with spooling(tmp_path) as process, Client(process.target) as client:
         scene = client.put(LEVELS)
         [path] = files(tmp_path)
@@ -141,11 +163,11 @@ def test_a_damaged_page_is_not_drawn(tmp_path: Path) -> None:
         content[content.find(LEVELS.read(4, 0).scales.tobytes())] ^= 1
         path.write_bytes(content)
         with pytest.raises(SceneNotFound):
-            client.render(client.get(scene.scene_id), camera, max_error_px=1e-6)
+            client.render(client.get(scene.scene_id), CAMERA, max_error_px=1e-6)
         # A client with a copy sends it again.
-        frame = client.render(scene, camera, max_error_px=1e-6)
+        frame = client.render(scene, CAMERA, max_error_px=1e-6)
         plain = as_drawn(LEVELS, [(page, 0) for page in range(len(LEVELS))])
-        assert np.array_equal(frame.color, client.render(plain, camera).color)
+        assert np.array_equal(frame.color, client.render(plain, CAMERA).color)
 
 
 def test_the_code_of_the_documentation_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

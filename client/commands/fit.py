@@ -325,7 +325,7 @@ def _beginning(
         extent=extent_of([view.camera for view in capture.views]),
         steps=arguments.steps,
         seconds=arguments.seconds or 0.0,
-        sh_degree=arguments.sh_degree,
+        sh_degree=(begin.sh_degree or 0) if isinstance(begin, Gaussians) else 0,
         strategy=arguments.strategy,
         cap=arguments.cap or GROWTH * len(begin),
         poses=arguments.refine_poses,

@@ -16,9 +16,11 @@ from lumigrad.client.values.spheres import Spheres
 
 # Default of --cap: Gaussians for each initial point.
 GROWTH = 3
+_FLAGS = ("refine_poses", "refine_end_poses", "refine_intrinsics", "refine_lenses", "exposures")
 # Defaults, which `complete` fills in, so that it is known what was given.
 _USUAL: Mapping[str, Any] = MappingProxyType(
     {"kind": "gaussians", "steps": 7000, "strategy": "mcmc", "sh_degree": 3, "seed": 0, "max_size": 1600}
+    | dict.fromkeys(_FLAGS, False)
 )
 _OF_GAUSSIANS = ("sh_degree", "strategy", "cap")
 
@@ -44,15 +46,15 @@ def add_recipe(group: argparse._ArgumentGroup) -> None:
     option(group, "--cap", f"largest number of Gaussians (default: {GROWTH} for each initial point)", **COUNT)
     help_text = f"degree of their colours' harmonics (default: {_USUAL['sh_degree']}, or that of --begin)"
     option(group, "--sh-degree", help_text, type=int, choices=range(5))
-    group.add_argument("--refine-poses", action="store_true", help="also refine the poses of the cameras")
-    help_text = "also refine the poses at the end of rolling shutters"
-    group.add_argument("--refine-end-poses", action="store_true", help=help_text)
+    flag: dict[str, Any] = {"action": "store_true", "default": None}
+    group.add_argument("--refine-poses", help="also refine the poses of the cameras", **flag)
+    group.add_argument("--refine-end-poses", help="also refine the poses at the end of rolling shutters", **flag)
     help_text = "also refine focal lengths and principal points; cameras of one calibration share them"
-    group.add_argument("--refine-intrinsics", action="store_true", help=help_text)
+    group.add_argument("--refine-intrinsics", help=help_text, **flag)
     help_text = "also refine the coefficients of lenses; pinholes without any get k1 and k2"
-    group.add_argument("--refine-lenses", action="store_true", help=help_text)
+    group.add_argument("--refine-lenses", help=help_text, **flag)
     help_text = "fit an affine map of each photograph's colours, for cameras with automatic exposure (default: off)"
-    group.add_argument("--exposures", action=argparse.BooleanOptionalAction, default=False, help=help_text)
+    group.add_argument("--exposures", action=argparse.BooleanOptionalAction, default=None, help=help_text)
     help_text = "a scene to begin with, instead of the points; sample:vase comes with Lumigrad"
     option(group, "--begin", help_text, type=scene_path, metavar="FILE")
     usual(group, "--seed", "random seed", type=int)
@@ -70,11 +72,12 @@ def complete(arguments: argparse.Namespace, resumed: Checkpoint | None) -> None:
     Raises:
         InvalidArgument: one differs from that of the fit that is resumed.
     """
-    arguments.given = {name for name, value in vars(arguments).items() if value is not None and value is not False}
+    arguments.given = {name for name, value in vars(arguments).items() if value is not None}
     for name, had in _resumed_options(resumed).items() if resumed is not None else ():
         now = getattr(arguments, name)
         if name in arguments.given and now != had:
-            text = f"expected {had}, as in the fit that is resumed, got {now}"
+            expected = "none" if had is None else had
+            text = f"expected {expected}, as in the fit that is resumed, got {now}"
             raise InvalidArgument.of(name, f"{text}; leave it out, or leave --resume out to begin a new fit")
     for name, value in _USUAL.items():
         if getattr(arguments, name) is None:
@@ -113,5 +116,6 @@ def _resumed_options(checkpoint: Checkpoint) -> dict[str, Any]:
         "hold_out": checkpoint.hold_out,
         "steps": None if recipe.seconds else recipe.steps,
         "seconds": recipe.seconds or None,
-        **{name: getattr(recipe, name) for name in (*_OF_GAUSSIANS, "exposures", "seed", "snapshot_every")},
+        "snapshot_every": recipe.snapshot_every or None,
+        **{name: getattr(recipe, name) for name in (*_OF_GAUSSIANS, "exposures", "seed")},
     }

@@ -115,6 +115,7 @@ def test_surfels_are_fitted_and_rendered_as_such(capture: Path, tmp_path: Path, 
     again = fit(capture, tmp_path / "again.ply", "--begin", str(scene), "--steps", "2", target=running.target)
     assert again.returncode == 0, again.stderr
     assert Gaussians.load(tmp_path / "again.ply").is_flat
+    assert report_of(tmp_path / "again.ply")["recipe"]["sh_degree"] == fitted.sh_degree
     options = ["--begin", str(scene), "--primitive", "volumes"]
     refused = fit(capture, tmp_path / "no.ply", *options, target=running.target)
     assert refused.returncode == 2 and "begin: expected a file of volumes, got surfels" in refused.stderr

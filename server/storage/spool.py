@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -25,6 +26,8 @@ T = TypeVar("T")
 # Hexadecimal digits of the digests that replace names on disk.
 _DIGITS = 32
 _RETRY_SECONDS = 5.0
+# Shortages, which end where others free what they have. A folder that is gone or read-only stays so.
+_PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ class Spool:
             logs.event("cannot write to the spool", logging.WARNING, kind=kind, spool=self._folder, why=why)
             if isinstance(error, BusyError):
                 raise
-            raise BusyError(f"the spool (--spool) cannot be written: {why}", _RETRY_SECONDS) from None
+            raise _refusal(error) from None
         self._metrics.spool_writes.labels(kind, "written" if is_written else "unwanted").inc()
         return is_written
 
@@ -171,7 +174,7 @@ class Spool:
                 entry.release()
                 raise
         except OSError as error:
-            raise BusyError(f"the spool (--spool) cannot be written: {error.strerror}", _RETRY_SECONDS) from None
+            raise _refusal(error) from None
 
     def sync(self) -> None:
         """Make deletions durable."""
@@ -432,3 +435,9 @@ class TenantSpool:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+
+
+def _refusal(error: OSError) -> BusyError:
+    """The error of a file that cannot be written; it has a retry time only where the reason may pass by itself."""
+    seconds = _RETRY_SECONDS if error.errno in _PASSING else None
+    return BusyError(f"the spool (--spool) cannot be written: {error.strerror}", seconds)

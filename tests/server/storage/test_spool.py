@@ -419,6 +419,16 @@ def test_memory_that_the_disk_has_no_room_for_is_refused(spool: Spool, monkeypat
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(BusyError, match=r"the spool \(--spool\) cannot be written: No space left on device"):
+    with pytest.raises(BusyError, match=r"the spool \(--spool\) cannot be written: No space left on device") as told:
         spool.of_tenant("own").memory("blocks", 1 << 20)
+    assert spool.bytes == 0 and told.value.retry_seconds
+
+
+def test_a_folder_that_is_gone_is_no_reason_to_try_again(spool: Spool, tmp_path: Path) -> None:
+    (tmp_path / "spool").rename(tmp_path / "moved")
+    own = spool.of_tenant("own")
+    for attempt in (lambda: own.memory("blocks", 1 << 20), lambda: write(own, "thing")):
+        with pytest.raises(BusyError, match=r"cannot be written: No such file or directory") as told:
+            attempt()
+        assert told.value.retry_seconds is None
     assert spool.bytes == 0

@@ -159,6 +159,7 @@ def _begun(start: training_pb2.TrainingStart, runtime: Runtime, first: Request) 
     check_cameras(views, plan, "start.views")
     if plan.loss is not None:
         views.check_loss(plan.loss.weights, "start.spec.loss")
+        views.check_channels(shapes["sh" if "sh" in shapes else "colors"][-1], "start.views")
     tensors = scene.content.tensors
     count = scene.content.count
     with runtime.trainings.reserved(footprint_of(plan, shapes, views), count) as reservation:

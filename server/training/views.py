@@ -89,6 +89,13 @@ class Views:
             has_some = any(name in self.tensors(number) for number in range(len(self)))
             require(has_some or not weights[term], f"{field}.{term}", f"0: no target image has a {name}", weights[term])
 
+    def check_channels(self, channels: int, field: str) -> None:
+        """Raise an InvalidArgumentError for a target image whose colours have other channels than the scene's."""
+        for number in range(len(self)) if self.has_target_images else ():
+            color = self.tensors(number).get("color")
+            found = channels if color is None else color.shape[-1]
+            require(found == channels, f"{field}[{number}].target", f"{channels} channels, as the scene has", found)
+
     def only_some_have(self, weights: Mapping[str, float]) -> str:
         """The name of a tensor that some target images lack and others have, for which a loss asks; else empty."""
         compared = ("mask", "depth") if weights["depth"] else ("mask",)

@@ -192,6 +192,13 @@ def test_batches_of_target_images_that_differ_are_refused_before_the_first_step(
             assert len(list(trainer.steps(4, batch=2))) == 4
 
 
+def test_target_images_with_other_channels_than_the_scene_are_refused(client: Client) -> None:
+    images = [np.zeros((32, 40, channels), np.uint8) for channels in (3, 3, 4, 3)]
+    text = r"^target_images\[2\]: expected 3 channels, as the scene has, got 4$"
+    with pytest.raises(InvalidArgument, match=text):
+        client.trainer(LESSON.scene, LESSON.cameras, images, rates=RATES)
+
+
 def test_target_images_are_stored_once_and_come_back(client: Client) -> None:
     picture = np.random.default_rng(0).integers(0, 256, (6, 5, 3), np.uint8)
     handle = client.put(TargetImage(picture, depth=np.ones((6, 5))))

@@ -203,7 +203,7 @@ class _Flying:
             self._still_ms.append(self._draw(step).timings.worker_ms)
 
     def flight(self) -> Flight:
-        """What was measured."""
+        """The figures of the frames that were drawn."""
         median, mean = statistics.median, statistics.mean
         times = mean(self._pages_ms), median(self._frame_ms), median(self._still_ms)
         return Flight(self.pages, int(median(self._drawn)), mean(self._read_mb), *times)

@@ -206,7 +206,7 @@ def test_unpacking_does_not_wait_for_the_loops_of_a_device() -> None:
     threads = _native.thread_count()
     _native.set_thread_count(2)
     try:
-        # Where other programs run, a single one may be long.
+        # A single query may be held up by other programs.
         assert min(longest_part() for _ in range(4)) < 0.3
     finally:
         _native.set_thread_count(threads)

@@ -58,7 +58,7 @@ def as_drawn(levels: GaussianLevels, places: list[tuple[int, int]]) -> Gaussians
 
 
 def rounded(rows: Gaussians) -> Gaussians:
-    """What the worker keeps of one level of a page for calls that are not differentiated."""
+    """The rows of one level of a page as the worker keeps them for calls that are not differentiated."""
     assert rows.scales is not None and rows.quats is not None and rows.sh is not None
     largest = np.abs(rows.quats).max(axis=1, keepdims=True)
     quats = np.divide(rows.quats, largest, out=np.zeros_like(rows.quats), where=largest > np.float32(1e-18))

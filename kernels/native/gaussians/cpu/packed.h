@@ -15,7 +15,7 @@ struct RowBlock {
   int64_t count;
 };
 
-// Where rows go, float32. `sh` may be null: harmonics are then left out.
+// Destination of rows, float32. `sh` may be null: harmonics are then left out.
 struct UnpackedRows {
   float *means, *quats, *scales, *opacities;
   float* sh;

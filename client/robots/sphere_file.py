@@ -73,7 +73,7 @@ def _of_values(values: Any, path: Path | None) -> SphereFile:
     names = values.get("collision_link_names")
     if names is not None:
         # Spheres of objects that are attached later are in another entry.
-        known = {**spheres, **(values.get("extra_collision_spheres") or {})}
+        known = [*spheres, *(values.get("extra_collision_spheres") or ())]
         if unknown := [name for name in names if name not in known]:
             raise _wrong(path, "collision_link_names", f"links with collision_spheres ({', '.join(known)})", unknown[0])
         # Spheres of other links are not for collisions.

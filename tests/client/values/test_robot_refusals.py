@@ -167,14 +167,15 @@ def test_wrong_sphere_files(tmp_path, path):
         assert message in str(raised.value)
 
 
-def test_what_curobo_says_of_a_robot_is_followed(tmp_path, path):
+@pytest.mark.parametrize("attached", ["{cup: 4}", "[cup]"])
+def test_what_curobo_says_of_a_robot_is_followed(tmp_path, path, attached):
     (tmp_path / "spheres.yml").write_text(
         "collision_spheres: {arm: [{center: [0, 0.2, 0], radius: 0.1}, {center: [0, 0, 0], radius: -1}], flag: [], "
         "tip: [{center: [0, 0, 0], radius: 0.1}], hand: [{center: [0, 0, 0], radius: 0.1}]}"
     )
     (tmp_path / "robot.yml").write_text(
         "robot_cfg: {kinematics: {collision_spheres: spheres.yml, collision_link_names: [tip, arm, flag, cup],\n"
-        "  extra_collision_spheres: {cup: 4},\n"
+        "  extra_collision_spheres: " + attached + ",\n"
         "  collision_sphere_buffer: {arm: 0.01}, base_link: base, lock_joints: {left: 0.02},\n"
         "  cspace: {joint_names: [left, wrist, turn, rise]},\n"
         "  extra_links: {tip: {parent_link_name: hand, fixed_transform: [0, 0, 0.5, 1, 0, 0, 0], joint_type: FIXED}}}}"

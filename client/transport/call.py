@@ -126,14 +126,10 @@ class Call:
         traced = self.trace.metadata
         return ((AFFINITY_METADATA, self.affinity), *traced) if self.affinity else traced
 
-    def left_s(self) -> float:
-        """Returns the seconds left, 0 if there are none: an RPC then fails with an error that names its worker."""
-        return max(0.0, self.end - time.monotonic())
-
     def remaining_s(self) -> float:
         """Returns the seconds left; raises DeadlineExceeded if there are none."""
-        left = self.left_s()
-        if not left:
+        left = self.end - time.monotonic()
+        if left <= 0:
             raise DeadlineExceeded(f"the call took longer than its time-out of {self.timeout_s:g} s; {LARGER_TIMEOUT}")
         return left
 

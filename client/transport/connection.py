@@ -20,7 +20,7 @@ from lumigrad.client.transport.addresses import Address
 from lumigrad.client.transport.call import AFFINITY_METADATA, Call, cancelled_here
 from lumigrad.client.transport.channel import Access, open_channel
 from lumigrad.client.transport.lanes import Lanes, StreamTrip
-from lumigrad.client.transport.status import exception_of
+from lumigrad.client.transport.status import exception_of, no_answer
 from lumigrad.client.transport.tracing import UNTRACED
 from lumigrad.protos.buffers import PayloadBuffers
 from lumigrad.protos.chunks import LARGEST_MESSAGE_BYTES, SHORT_BYTES, PayloadAssembler
@@ -127,7 +127,7 @@ class Connection:
     def unary(self, method: Any, request: Message, call: Call) -> Any:
         """Sends one message and returns the reply."""
         with _Rpc(self, call, by_stream=True):
-            return self._reply(method, request, call.left_s(), call, self._metadata + call.metadata)
+            return self._reply(method, request, self._left_s(call), call, self._metadata + call.metadata)
 
     def tell(self, method: Any, request: Message, affinity: str) -> None:
         """Sends one message; errors are ignored."""
@@ -148,7 +148,7 @@ class Connection:
             with rpc as trip:
                 start, request, metadata = self._sent(method, build(trip.payload), trip, call)
                 self.lanes.note(trip.payload.length)
-                return self._reply(start, request, call.left_s(), call, metadata)
+                return self._reply(start, request, self._left_s(call), call, metadata)
 
     def download(self, method: Any, request: Message, call: Call) -> Reply[Any]:
         """Sends one message, and receives a header and its payload."""
@@ -171,7 +171,7 @@ class Connection:
                 if start is not method.single or not is_single or rpc.is_refused_single:
                     return self._received(start, request, metadata, trip, call)
                 began = time.perf_counter()
-                reply = self._reply(method.once, request, call.left_s(), call, (*metadata, SINGLE_REPLY))
+                reply = self._reply(method.once, request, self._left_s(call), call, (*metadata, SINGLE_REPLY))
                 return self.collected(reply, None, began, trip, call)
 
     @property
@@ -204,6 +204,13 @@ class Connection:
             return Internal(f"the worker at {self.target} broke the contract: {error}")
         return error
 
+    def _left_s(self, call: Call) -> float:
+        """The seconds left of a call; raises DeadlineExceeded, which names the worker, if there are none."""
+        left = call.end - time.monotonic()
+        if left <= 0:
+            raise no_answer(self.target, call.timeout_s)
+        return left
+
     def _reply(self, method: Any, request: Any, timeout_s: float, call: Call, metadata: _Metadata) -> Any:
         """Calls a method that returns a single reply."""
         if call.cancellation is None:
@@ -229,7 +236,7 @@ class Connection:
     def _received(self, method: Any, request: Any, metadata: _Metadata, trip: StreamTrip, call: Call) -> Reply[Any]:
         """Calls a method that returns a stream, and reads it."""
         began = time.perf_counter()
-        rpc = method(request, timeout=call.left_s(), metadata=metadata)
+        rpc = method(request, timeout=self._left_s(call), metadata=metadata)
         try:
             with call.watching(rpc):
                 frames = iter(rpc)

@@ -93,6 +93,11 @@ def exception_of(error: grpc.RpcError, target: str, timeout_s: float) -> Lumigra
     return _translated(call.code(), text, metadata, target, timeout_s)
 
 
+def no_answer(target: str, timeout_s: float) -> LumigradError:
+    """The exception to raise for a call to `target` whose time-out is over."""
+    return _translated(grpc.StatusCode.DEADLINE_EXCEEDED, "", (), target, timeout_s)
+
+
 def exception_of_item(status: status_pb2.Status, target: str, timeout_s: float) -> LumigradError:
     """The exception for the status of one item of a call; arguments are named without the item's index."""
     number = status.code

@@ -51,6 +51,7 @@ ORDER = {
         "compat",
         "commands",
         "cli",
+        "start",
     ],
 }
 # Imports inside functions that point up: what a value type loads and saves is none of its business until it is asked.

@@ -194,9 +194,11 @@ except BaseException:
 """
 
 
+# The client itself imports gRPC, and a command its own packages.
+@pytest.mark.parametrize("package", ["grpc", "viser"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_during_imports_is_not_lost(tmp_path: Path, number: signal.Signals):
-    (tmp_path / "viser.py").write_text(CATCHES)
+def test_a_signal_during_imports_is_not_lost(tmp_path: Path, number: signal.Signals, package: str):
+    (tmp_path / f"{package}.py").write_text(CATCHES)
     variables = {**environment(tmp_path), "PYTHONPATH": str(tmp_path)}
     command = [LUMIGRAD, "view", "sample:vase"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables)

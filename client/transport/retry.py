@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from lumigrad.client.errors import Cancelled, ResourceExhausted, Unavailable
+from lumigrad.client.errors import Cancelled, DeadlineExceeded, ResourceExhausted, Unavailable
 from lumigrad.client.transport.call import Call
 
 # Apart from the one that a program seeds.
@@ -47,6 +47,9 @@ class Backoff:
         self._give_up = math.inf
         self._delay = _FIRST_DELAY_S
         self._lost = 0
+        # The last refusal for want of room, and when the pause after it was over.
+        self._refusal: ResourceExhausted | None = None
+        self._tried_again = 0.0
 
     def after(self, error: Passing, has_others: Callable[[], bool] = lambda: False) -> None:
         """Waits until the next attempt; raises `error`, which ended the last one, if there is no further attempt.
@@ -82,6 +85,12 @@ class Backoff:
         # The pause is random, so that clients that were refused together do not return together, and it grows, because
         # each attempt may carry its scene.
         self._pause(max(error.retry_after_s, self._delay) * _random.uniform(1.0, 1.5), error)
+        self._refusal, self._tried_again = error, time.monotonic()
+
+    def check_late(self, late: DeadlineExceeded) -> None:
+        """Raises the worker's refusal in place of `late` if refusals took most of the call's time-out."""
+        if self._refusal is not None and self._tried_again > self._call.end - self._call.timeout_s / 2:
+            raise self._refusal from late
 
     def _pause(self, seconds: float, error: Exception) -> None:
         if time.monotonic() + seconds >= min(self._give_up, self._call.end):
@@ -120,6 +129,8 @@ class Attempts:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
+        if isinstance(error, DeadlineExceeded):
+            self._backoff.check_late(error)
         if not isinstance(error, ResourceExhausted if self._waits_for_room_only else Passing):
             return False
         self._backoff.after(error)

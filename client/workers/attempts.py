@@ -217,6 +217,7 @@ class RoutedAttempts:
         """
         if isinstance(error, DeadlineExceeded):
             worker.health.note_timeout()
+            self._backoff.check_late(error)
             return False
         if self.kept is not None:
             return self._handle_state_error(worker, self.kept, error)

@@ -7,15 +7,17 @@ import logging
 import sys
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
 
 from lumigrad.client import Camera, Client, Cuboid, LumigradError, Mesh, Obstacle, SceneNotFound, Spheres, World
 from lumigrad.client.base.arrays import Array
-from lumigrad.client.errors import ResourceExhausted, Unavailable
+from lumigrad.client.errors import DeadlineExceeded, ResourceExhausted, Unavailable
 from lumigrad.client.transport.call import Call
 from lumigrad.client.transport.retry import Attempts
+from lumigrad.client.workers.attempts import RoutedAttempts
 from support.fault_proxy import FaultProxy
 from support.ports import reserved_port
 from support.workers.worker import WorkerProcess, worker
@@ -252,6 +254,25 @@ def test_a_refusal_that_comes_after_the_time_out_is_what_is_raised() -> None:
     with pytest.raises(ResourceExhausted, match="the queue is full"), attempts:
         time.sleep(0.02)
         raise refusal
+
+
+@pytest.mark.parametrize("kind", ["routed", "one worker"])
+@pytest.mark.parametrize("refused", [0.8, 0.1])
+def test_a_call_that_is_late_because_of_refusals_says_why(kind: str, refused: float) -> None:
+    """An attempt that the time-out cuts off hides neither them nor that the worker was slow afterwards."""
+    with Client("localhost:1") as client:
+        call = Call(1.0)
+        attempts: Any = (
+            RoutedAttempts(client._workers, None, call) if kind == "routed" else Attempts(call, retry_s=10.0)
+        )
+        refusal = ResourceExhausted("the queue is full")
+        refusal.retry_after_s = 0.01
+        with attempts:
+            time.sleep(refused)
+            raise refusal
+        with pytest.raises(ResourceExhausted if refused > 0.5 else DeadlineExceeded), attempts:
+            time.sleep(max(0.0, call.remaining_s()))
+            raise DeadlineExceeded("no answer")
 
 
 def test_repetitions_are_logged(worker_process: WorkerProcess, caplog: pytest.LogCaptureFixture) -> None:

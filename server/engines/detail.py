@@ -91,14 +91,14 @@ class Cut:
         levels: [P] int8, of each page; `NONE`: none.
         report: Levels of detail, as the reply tells them.
         is_packed: Whether its Gaussians are those of packed pages, which are rounded.
-        has_colors: Whether its Gaussians have their spherical harmonics.
+        has_backdrop: Whether there is a row for a backdrop after its Gaussians, and no spherical harmonics.
     """
 
     table: LevelTable
     levels: Levels
     report: render_pb2.DrawnLevels
     is_packed: bool
-    has_colors: bool = True
+    has_backdrop: bool = False
 
     @property
     def pages(self) -> npt.NDArray[np.int64]:
@@ -118,8 +118,8 @@ class Cut:
     @property
     def shapes(self) -> dict[str, list[int]]:
         """The shapes of its tensors."""
-        shapes = self.table.shapes(self.rows)
-        if not self.has_colors:
+        shapes = self.table.shapes(self.rows + self.has_backdrop)
+        if self.has_backdrop:
             del shapes["sh"]
         return shapes
 

@@ -118,7 +118,7 @@ def all_tiles(camera: Camera) -> Flags:
 
 
 def with_backdrop(tensors: Tensors, camera: Camera, settings: Settings, depth: float) -> dict[str, torch.Tensor]:
-    """Gaussians [N + 1] with a backdrop at a depth, which alone has a colour other than 0, [N + 1, 1]."""
+    """Make the last of [N + 1] Gaussians a backdrop at a depth, which alone has a colour other than 0, [N + 1, 1]."""
     source: Any = camera.source
     fx, fy, cx, cy = camera.intrinsics(settings.pixel_center)
     extent = hypot(max(abs(cx), abs(camera.width - cx)), max(abs(cy), abs(camera.height - cy)))
@@ -131,13 +131,11 @@ def with_backdrop(tensors: Tensors, camera: Camera, settings: Settings, depth: f
         "opacities": (settings.alpha_min * _ALPHA_FACTOR,),
     }
     like = tensors["means"]
-    joined = {
-        name: torch.cat([tensors[name], like.new_tensor(row).reshape(1, *tensors[name].shape[1:])])
-        for name, row in rows.items()
-    }
-    colors = like.new_zeros(len(like) + 1, 1)
+    for name, row in rows.items():
+        tensors[name][-1:] = like.new_tensor(row).reshape(1, *tensors[name].shape[1:])
+    colors = like.new_zeros(len(like), 1)
     colors[-1] = 1.0
-    return {**joined, "colors": colors}
+    return {**tensors, "colors": colors}
 
 
 def open_tiles(color: torch.Tensor) -> torch.Tensor:

@@ -105,7 +105,7 @@ class Occlusion:
         """The tiles that some pages leave open in front of a depth."""
         levels = np.full_like(self.cut.levels, NONE)
         levels[nearest] = self.cut.levels[nearest]
-        rows = self.gather(replace(self.cut, levels=levels, has_colors=False))
+        rows = self.gather(replace(self.cut, levels=levels, has_backdrop=True))
         try:
             return np.asarray(self._drawn(rows, depth, camera, index))
         finally:
@@ -113,7 +113,7 @@ class Occlusion:
 
     def _drawn(self, rows: CutRows, depth: float, camera: Camera, index: int) -> Array:
         runtime, call = self.runtime, self.call
-        plan = self._plan_of_pass(len(rows.tensors["means"]) + 1, index)
+        plan = self._plan_of_pass(len(rows.tensors["means"]), index)
 
         def draw() -> Delivery[Array]:
             tensors = with_backdrop(rows.tensors, camera, plan.settings, depth)

@@ -133,7 +133,7 @@ class PagePool(LruStore[torch.Tensor | CutRows]):
 
     def cut(self, scene_id: str, cut: Cut, device: torch.device) -> CutRows:
         """The rows of a cut, which may have to be filled."""
-        parts = "" if cut.has_colors else "/without colors"
+        parts = "/with backdrop" if cut.has_backdrop else ""
         name = f"{scene_id}/{hashlib.sha256(cut.levels.tobytes()).hexdigest()}{parts}{_form(cut.is_packed)}"
         with self._lock:
             found = self._cache.get(name)

@@ -120,6 +120,11 @@ def contained(scene: Gaussians, camera: Camera, settings: Settings) -> tuple[int
     return known, drawn, missed
 
 
+def with_room(rows: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Rows [N + 1], the last of which is not a Gaussian yet."""
+    return {name: torch.cat([values, torch.full_like(values[:1], torch.nan)]) for name, values in rows.items()}
+
+
 def layers(random: np.random.Generator, camera: Camera, count: int, depth: float) -> Gaussians:
     """Some large Gaussians between half a depth and that depth, opaque or not, which leave some of the picture free."""
     fx, fy, cx, cy = camera.intrinsics(0.5)
@@ -147,9 +152,9 @@ def test_a_backdrop_shows_in_the_tiles_where_what_is_behind_shows(seed: int, nam
     def drawn(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
         return gaussians.forward(Gaussians(**tensors), [camera], settings).outputs["color"][0, :, :, 0]
 
-    found = open_tiles(drawn(with_backdrop(rows, camera, settings, depth)))
+    found = open_tiles(drawn(with_backdrop(with_room(rows), camera, settings, depth)))
     # The weakest one is blended longest: others may be left out where they would end a pixel.
-    behind = with_backdrop(rows, camera, settings, depth * 1.01)
+    behind = with_backdrop(with_room(rows), camera, settings, depth * 1.01)
     behind["opacities"][-1] = 1.05 * settings.alpha_min
     shown = open_tiles(drawn(behind))
     assert (found | ~shown).all()
@@ -172,11 +177,11 @@ def test_nothing_that_is_weaker_than_a_backdrop_is_hidden(alpha_min: float) -> N
     def drawn(tensors: dict[str, torch.Tensor], settings: Settings) -> torch.Tensor:
         return gaussians.forward(Gaussians(**tensors), [camera], settings).outputs["color"][0, :, :, 0]
 
-    behind = with_backdrop(front, camera, settings, 5.0)
+    behind = with_backdrop(with_room(front), camera, settings, 5.0)
     behind["opacities"][-1] = 1.0005 * alpha_min
     assert (drawn(behind, settings) > 0).all()
     passing = replace(settings, transmittance_min=least_transmittance(settings))
-    assert open_tiles(drawn(with_backdrop(front, camera, settings, 4.0), passing)).all()
+    assert open_tiles(drawn(with_backdrop(with_room(front), camera, settings, 4.0), passing)).all()
 
 
 def test_what_is_not_known_hides_nothing() -> None:

@@ -98,7 +98,8 @@ class LevelView:
     def _chosen(self, spec: render_pb2.RenderSpec, plan: GaussianPlan) -> Cut:
         detail, levels = self._detail, self._available()
         view = replace(self.cut, levels=np.where(levels >= 0, levels, self._wanted))
-        occlusion = Occlusion(view, levels >= 0, spec, plan, self._runtime, self._call, self._gathered, self.drawn)
+        calls = self._runtime, self._call, self._gathered, self.drawn
+        occlusion = Occlusion(self._scene_id, view, levels >= 0, spec, plan, *calls)
         seen = np.where(occlusion.hidden(detail.most_rows), NONE, self._wanted).astype(np.int8)
         self._wanted = fitted(self._table, seen, plan.cameras, detail)
         # Pages that have arrived meanwhile may be finer, and hide less, than those that were drawn.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from lumigrad.kernels.gaussians import Camera
 from lumigrad.protos.dtypes import Array
@@ -42,11 +44,13 @@ class Occlusion:
     """Looks for hidden pages, by passes that draw the nearest ones with a backdrop behind them.
 
     Attributes:
-        cut: The pages in view, and those of them, [P], that are `present` and can be drawn.
+        scene_id: The name of the scene, and `cut`, its pages in view.
+        present: [P] those of them that can be drawn.
         spec: The request, and `plan`, its checked form, for the whole cut.
         gather: Returns the rows of a cut, which hold room until `release` is called.
     """
 
+    scene_id: str
     cut: Cut
     present: Flags
     spec: render_pb2.RenderSpec
@@ -59,17 +63,32 @@ class Occlusion:
     def hidden(self, most_rows: int) -> Flags:
         """[P] the pages of the cut of which nothing shows in the pictures of all cameras.
 
-        At most so many Gaussians are drawn to find them.
+        At most so many Gaussians are drawn to find them, unless they are known from the last call of this view.
         """
-        cut, hidden = self.cut, np.zeros(len(self.cut.levels), bool)
-        seen = np.zeros(len(cut.pages), bool)
-        for index, camera in enumerate(self.plan.cameras):
+        cut, pages, hidden = self.cut, self.runtime.pages, np.zeros(len(self.cut.levels), bool)
+        for camera in self.plan.cameras:
             pixels = camera.width * camera.height
             if cut.rows < _LEAST_PER_PIXEL * pixels or not can_hide(camera, self.plan.settings):
                 return hidden
+        view = self._name(most_rows)
+        known = pages.hidden(self.scene_id, view)
+        if known is not None:
+            return np.asarray(known.numpy())
+        seen = np.zeros(len(cut.pages), bool)
+        for index, camera in enumerate(self.plan.cameras):
             seen |= self._seen_by(camera, index, most_rows)
         hidden[cut.pages] = ~seen
+        pages.keep_hidden(self.scene_id, view, torch.from_numpy(hidden))
         return hidden
+
+    def _name(self, most_rows: int) -> str:
+        """The name of all that decides which pages are hidden."""
+        name = hashlib.sha256(f"{self.cut.is_packed} {most_rows} {len(self.plan.cameras)} ".encode())
+        for part in (self.cut.levels, self.present):
+            name.update(part.tobytes())
+        for index in range(len(self.plan.cameras)):
+            name.update(self._spec_of_pass(index).SerializeToString(deterministic=True))
+        return name.hexdigest()
 
     def _seen_by(self, camera: Camera, index: int, most_rows: int) -> Flags:
         """[N] of the pages of the cut: exact but for the margins of boxes."""
@@ -132,12 +151,17 @@ class Occlusion:
 
     def _plan_of_pass(self, count: int, index: int) -> GaussianPlan:
         """The plan that draws so many Gaussians, with one channel of colour, for one camera."""
+        shapes = {"means": [count, 3], "quats": [count, 4], "scales": [count, 3], "opacities": [count]}
+        spec = self._spec_of_pass(index)
+        plan = GAUSSIANS.plan(spec, {**shapes, "colors": [count, 1]}, self.runtime.limits, self.plan.field)
+        assert isinstance(plan, GaussianPlan)
+        return plan
+
+    def _spec_of_pass(self, index: int) -> render_pb2.RenderSpec:
+        """The request, without what changes nothing of which Gaussians one camera sees."""
         spec = render_pb2.RenderSpec(cameras=[self.spec.cameras[index]], outputs=["color"])
         spec.gaussians.CopyFrom(self.spec.gaussians)
         for name in (*OF_LEVELS, "background", "sh_degree"):
             spec.gaussians.ClearField(name)
         spec.gaussians.transmittance_min = least_transmittance(self.plan.settings)
-        shapes = {"means": [count, 3], "quats": [count, 4], "scales": [count, 3], "opacities": [count]}
-        plan = GAUSSIANS.plan(spec, {**shapes, "colors": [count, 1]}, self.runtime.limits, self.plan.field)
-        assert isinstance(plan, GaussianPlan)
-        return plan
+        return spec

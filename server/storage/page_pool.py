@@ -69,7 +69,8 @@ class CutRows:
 class PagePool(LruStore[torch.Tensor | CutRows]):
     """Pages and cuts of one tenant by name. They share the memory of stored scenes, and count towards its budget.
 
-    A page is in memory as float32, [bytes / 4], packed, [bytes] uint8, or both.
+    A page is in memory as float32, [bytes / 4], packed, [bytes] uint8, or both. Beside them are the pages that are
+    hidden in a view, [P] bool, since to find them takes about as long as to draw the others.
 
     A cut is for one view alone, and can be copied from pages again: once it is drawn, it is evicted before all pages.
     """
@@ -125,6 +126,16 @@ class PagePool(LruStore[torch.Tensor | CutRows]):
         found = self._find(_page_name(scene_id, page, level, is_packed))
         assert not isinstance(found, CutRows)
         return found
+
+    def hidden(self, scene_id: str, view: str) -> torch.Tensor | None:
+        """[P] bool, the pages that are hidden in a view, if it is known."""
+        found = self._find(f"{scene_id}/hidden/{view}")
+        assert not isinstance(found, CutRows)
+        return found
+
+    def keep_hidden(self, scene_id: str, view: str, hidden: torch.Tensor) -> None:
+        """Keep which pages are hidden in a view, if there is room."""
+        self._keep(f"{scene_id}/hidden/{view}", hidden, hidden.nbytes + OVERHEAD_BYTES)
 
     def keep_page(self, scene_id: str, page: int, level: int, rows: torch.Tensor) -> None:
         """Keep rows, in the form that they are in, if there is room."""

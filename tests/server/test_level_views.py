@@ -35,7 +35,7 @@ class Deleting:
     def __init__(self, pool: PagePool, spool: SimpleNamespace) -> None:
         self._pool, self._spool = pool, spool
 
-    def __call__(self, cut: Any, *_: Any) -> Deleting:
+    def __call__(self, _: str, cut: Any, *__: Any) -> Deleting:
         self._cut = cut
         return self
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -168,6 +169,40 @@ def test_hidden_pages_are_not_read(client: Client, scene: SceneHandle, process: 
     assert np.array_equal(client.render(scene, FRONT, wait=False).color, frame.color)
     late = client.render(scene, BACK, wait=False)
     assert late.levels.missing_pages == late.levels.late_pages > 0
+
+
+def test_what_is_hidden_in_a_view_is_found_once(tmp_path: Path) -> None:
+    log = tmp_path / "passes"
+    module = "import lumigrad.server.scenes.occlusion as module"
+    drawn_at = f"(open({str(log)!r}, 'a').write('.'), plain(*given))[1]"
+    counting = (module, "plain = module.Occlusion._drawn", f"module.Occlusion._drawn = lambda *given: {drawn_at}")
+    with (
+        spooling(tmp_path / "spool", supervised=False, before=counting) as process,
+        Client(process.target) as client,
+    ):
+        scene = client.put(LEVELS)
+
+        def passes(*cameras: Camera, **settings: Any) -> int:
+            """Passes that two calls of a view make, of which the second draws the same without any."""
+            log.write_text("")
+            frame = client.render(scene, cameras, **settings)
+            found = len(log.read_text())
+            again = client.render(scene, cameras, **settings)
+            assert len(log.read_text()) == found
+            assert np.array_equal(frame.color, again.color)
+            assert frame.levels == again.levels
+            return found
+
+        assert passes(FRONT) > 0
+        # Colours and outputs hide nothing.
+        assert passes(FRONT, outputs=("alpha", "color"), sh_degree=0) == 0
+        assert passes(BACK) > 0
+        assert passes(FRONT, BACK) > 0
+        assert passes(FRONT, near=9.0) > 0
+        assert passes(FRONT, retain=True) > 0
+        client.delete(scene)
+        scene = client.put(LEVELS)
+        assert passes(FRONT) > 0
 
 
 def test_a_call_that_ends_while_it_looks_gives_back_its_room(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -96,6 +97,8 @@ def without_side(shape: MeshShape) -> MeshShape:
 
 
 ROOM = without_side(back(block((-1, -1, -1), (2, 2, 2))))
+# Rays from what stands in it meet all of its walls.
+BOTTOMLESS = MeshShape(ROOM.vertices * (1, 1, -1) + (0, 0, 1), ROOM.faces[:, ::-1])
 A, B = ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)), ((0.5, 0.5, 0.5), (2.0, 2.0, 2.0))
 OUTER, HOLE, CORE = (-1.0, 2.0), (-0.5, 1.5), (0.0, 1.0)
 LEGS = [((0.0, 0.0, 0.0), (0.3, 1.0, 2.0)), ((2.0, 0.0, 0.0), (2.3, 1.0, 2.0))]
@@ -205,6 +208,18 @@ UNIONS = {
         3,
         2,
     ),
+    "in a room, one of two inside out": Union(
+        shapes.join(block(*A), back(block((1.2, 0, 0), (1.8, 1, 1))), BOTTOMLESS),
+        any_of(within(*A), within((1.2, 0, 0), (1.8, 1, 1))),
+        3,
+        turned=1,
+    ),
+    "in a room without a floor, hollow": Union(
+        shapes.join(block((-0.8, -0.8, -0.8), (1.8, 1.8, 1.8)), back(block(*HOLE)), BOTTOMLESS),
+        less(within((-0.8, -0.8, -0.8), (1.8, 1.8, 1.8)), within(*HOLE)),
+        3,
+        2,
+    ),
     "a cavity that is not closed": Union(
         shapes.join(block(*OUTER), without_side(back(block(*A)))), less(within(*OUTER), within(*A)), 2
     ),
@@ -258,6 +273,15 @@ def test_auto_knows_what_unions_enclose(name: str, mesh_engine: Engine) -> None:
     direction = (points - np.asarray(feet.point)) / expected[:, None]
     assert_image(found["normal"][away], direction[away], 1e-3)
     assert_image(found["gradient"][away & inside, :3], -direction[away & inside], 1e-3)
+
+
+@pytest.mark.parametrize("corner", [*itertools.product((-1, 1), repeat=3)])
+def test_parts_that_reach_out_by_one_corner_are_no_cavities(corner: tuple[int, int, int], mesh_engine: Engine) -> None:
+    low, high = np.minimum(corner, -0.385) * 0.52, np.maximum(corner, 0.385) * 0.52
+    mesh = mesh_of(mesh_engine, shapes.join(ROUND, back(block(tuple(low), tuple(high)))))
+    assert mesh.report.turned_components == 1
+    points = np.random.default_rng(7).uniform(low, high, (50, 3)).astype(np.float32).astype(np.float64)
+    assert (seen(mesh_engine, mesh, points)["distance"] < 0).all()
 
 
 @pytest.mark.parametrize("name", ["overlapping, one inside out", "hollow inside out", "apart, one inside out"])

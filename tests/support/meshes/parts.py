@@ -99,8 +99,12 @@ class Parts:
         points = np.einsum("pc,fcx->fpx", PLACES, self.corners[part]).reshape(-1, 3)
         larger = [other for other in range(self.count) if self.sizes[other] > self.sizes[part]]
         around = [np.round(self.winding(points, other)) for other in larger]
-        # Parts all around it.
-        winding = sum(int(found[0]) for found in around if (found == found[0]).all())
+        # Parts all around it; open ones that look inward are rooms.
+        winding = sum(
+            int(found[0])
+            for other, found in zip(larger, around, strict=True)
+            if (found == found[0]).all() and (self.solid[other] or found[0] > 0)
+        )
         cavity = winding > 0 if self.negative[part] else winding < 0
         return self.negative[part] != cavity
 

@@ -18,8 +18,9 @@ namespace {
 constexpr double kTouch = 1e-5;
 // A volume below this fraction of size times area is a rounding error.
 constexpr double kNoVolume = 1e-13;
-// The most parts of which rays decide whether they are cavities, and the most rays' starts, in all and for each part.
-constexpr int64_t kMostParts = 1 << 16, kMostStarts = 1 << 16, kStarts = 8;
+// The most parts of which rays decide whether they are cavities, and the most starts of rays in all. A part has as many
+// as it has places, up to kManyStarts if there are few parts, and up to kStarts of many.
+constexpr int64_t kMostParts = 1 << 16, kMostStarts = 1 << 16, kManyStarts = 128, kStarts = 8;
 // The most places beside faces that are looked at for self-intersections.
 constexpr int64_t kMostPlaces = 1024;
 
@@ -137,7 +138,7 @@ class Inspector {
     const bool all = open && parts_.size() > 1;
     if (all) asked = static_cast<int64_t>(std::count(topology_.solid.begin(), topology_.solid.end(), 1));
     if (asked > kMostParts) return turned;
-    const int64_t starts = std::clamp<int64_t>(kMostStarts / std::max<int64_t>(asked, 1), 1, kStarts);
+    const int64_t starts = starts_of(asked);
     sort_by_parts();
     const auto count = static_cast<int64_t>(parts_.size());
     const int pieces = parts_for(count, 4);
@@ -162,8 +163,14 @@ class Inspector {
     }
   }
 
-  bool is_cavity(int32_t part, int64_t starts) const {
-    const int64_t faces = begin_[part + 1] - begin_[part];
+  // The starts of each part of so many.
+  static int64_t starts_of(int64_t parts) {
+    const int64_t each = kMostStarts / std::max<int64_t>(parts, 1);
+    return std::clamp<int64_t>(each / 4, std::clamp<int64_t>(each, 1, kStarts), kManyStarts);
+  }
+
+  bool is_cavity(int32_t part, int64_t most) const {
+    const int64_t faces = begin_[part + 1] - begin_[part], starts = std::min(most, kPlaces * faces);
     std::vector<Around> around;
     for (int64_t i = 0; i < starts && (i == 0 || !around.empty()); ++i) {
       const int32_t slot = by_part_[begin_[part] + i * faces / starts];
@@ -184,6 +191,11 @@ class Inspector {
 
     auto operator<=>(const Around&) const = default;
   };
+
+  // An open part that looks inward is a room, and what stands in it no cavity.
+  bool encloses(const Around& around) const {
+    return topology_.solid[around.part] != 0 ? around.winding != 0 : around.winding > 0;
+  }
 
   // The larger parts around a point, in ascending order. Of three rays, one may run along an edge.
   std::vector<Around> parts_around(int32_t part, Point at) const {
@@ -207,7 +219,7 @@ class Inspector {
     std::vector<Around> agreed;
     for (std::size_t i = 1; i < all.size(); ++i) {
       const bool again = !agreed.empty() && agreed.back() == all[i];
-      if (all[i] == all[i - 1] && all[i].winding != 0 && !again) agreed.push_back(all[i]);
+      if (all[i] == all[i - 1] && encloses(all[i]) && !again) agreed.push_back(all[i]);
     }
     return agreed;
   }
@@ -218,10 +230,11 @@ class Inspector {
     return {t[row * kWide], t[(row + 1) * kWide], t[(row + 2) * kWide]};
   }
 
-  // Picks one of four places on a face: in its middle, and near its corners.
+  // Picks one of the places on a face: in its middle, and near its corners.
+  static constexpr int64_t kPlaces = 4;
   Point place_on(int64_t slot, int64_t which) const {
-    constexpr double kShares[4][2] = {{1.0 / 3.0, 1.0 / 3.0}, {0.05, 0.05}, {0.9, 0.05}, {0.05, 0.9}};
-    const double* share = kShares[which % 4];
+    constexpr double kShares[kPlaces][2] = {{1.0 / 3.0, 1.0 / 3.0}, {0.05, 0.05}, {0.9, 0.05}, {0.05, 0.9}};
+    const double* share = kShares[which % kPlaces];
     return of_face(slot, 0) + share[0] * of_face(slot, 3) + share[1] * of_face(slot, 6);
   }
 

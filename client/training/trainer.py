@@ -13,7 +13,7 @@ from lumigrad.client.base.arguments import whole_number
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.staying import Staying
 from lumigrad.client.base.timings import Timings
-from lumigrad.client.errors import InvalidArgument, LumigradError, TrainingHeld, TrainingLost
+from lumigrad.client.errors import InvalidArgument, LumigradError, SceneNotFound, TrainingHeld, TrainingLost
 from lumigrad.client.rendering.request import WireFormat
 from lumigrad.client.training.checks import (
     Encoded,
@@ -261,7 +261,8 @@ class Trainer(Staying):
         its own.
 
         Raises:
-            SceneNotFound: the scene was deleted or evicted; `Client.resume_trainer` resumes the training.
+            SceneNotFound: the scene was deleted or evicted. The training goes on, and `client.put(trainer.scene())`
+                stores its parameters as a scene of their own.
             VersionMismatch: the scene was updated by another call.
 
         Example:
@@ -269,7 +270,12 @@ class Trainer(Staying):
         """
         self._recover()
         self._stream.send(Request(training_pb2.TrainRequest(publish=training_pb2.Publish())))
-        published = self._received("published").message.published
+        try:
+            published = self._received("published").message.published
+        except SceneNotFound as error:
+            text = f"scene {error.scene_id}, whose next version this would be, was deleted or evicted"
+            remedy = "the training still has the parameters: client.put(trainer.scene()) stores them"
+            raise SceneNotFound(f"{text}; {remedy}", scene_id=error.scene_id) from error
         return self._store.handle(published.scene, self._stream.call())
 
     def scene(self) -> Scene:

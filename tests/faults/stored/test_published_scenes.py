@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from lumigrad.client import Client, Gaussians, SceneHandle, VersionMismatch
+from lumigrad.client import Client, Gaussians, SceneHandle, SceneNotFound, VersionMismatch
 from lumigrad.client.training import Trainer
 from support.calls.raw_calls import RawClient
 from support.calls.raw_training import RawTraining, start_of, taken_up
@@ -118,6 +118,14 @@ def test_a_handle_is_valid_until_the_training_publishes(client: Client) -> None:
 def test_a_deleted_scene_keeps_no_parameters_back(client: Client) -> None:
     with _trainer(client) as trainer:
         list(trainer.steps(2))
-        client.delete(trainer.publish())
+        handle = trainer.publish()
+        client.delete(handle)
         list(trainer.steps(2))
-        assert isinstance(trainer.scene(), Gaussians)
+        remedy = r"client\.put\(trainer\.scene\(\)\)"
+        with pytest.raises(
+            SceneNotFound, match=f"scene {handle.scene_id}, .* was deleted or evicted; .*{remedy}"
+        ) as gone:
+            trainer.publish()
+        assert gone.value.scene_id == handle.scene_id
+        assert _equal(client.get(client.put(trainer.scene()).scene_id, with_tensors=True).scene, trainer.scene())
+        assert trainer.step().number == 4

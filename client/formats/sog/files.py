@@ -35,12 +35,13 @@ class SogFiles:
     """The files of one scene by name: those beside a meta.json, or the members of a zip file."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._zip = path, None
+        self._path, self._zip, self._folder = path, None, ""
         if not path.name.endswith(".json"):
             try:
                 self._zip = zipfile.ZipFile(path)
             except _DAMAGE as error:
                 raise self.fail(f"expected a zip file: {error}") from error
+            self._folder = _folder_of_scene(self._zip.namelist())
 
     def fail(self, description: str) -> InvalidArgument:
         """Returns the error to raise about this scene."""
@@ -103,7 +104,7 @@ class SogFiles:
 
     def _from_zip(self, archive: zipfile.ZipFile, name: str) -> bytes:
         try:
-            member = archive.getinfo(name)
+            member = archive.getinfo(self._folder + name)
             if member.file_size > max(_LARGEST_META, self._path.stat().st_size):
                 raise self.fail(
                     f"expected no member larger than the file itself, {name} has {member.file_size:,} bytes"
@@ -118,3 +119,9 @@ class SogFiles:
             raise self.fail(f"expected a member {name} in the zip file, got {listed}") from error
         except (*_DAMAGE, OSError) as error:
             raise self.fail(f"expected a whole member {name}: {error}") from error
+
+
+def _folder_of_scene(names: list[str]) -> str:
+    """The folder within an archive that has its only meta.json, with the slash behind it; empty: its top."""
+    folders = [name.removesuffix(META_NAME) for name in names if name.rpartition("/")[2] == META_NAME]
+    return folders[0] if len(folders) == 1 else ""

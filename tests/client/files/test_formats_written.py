@@ -59,6 +59,24 @@ def test_sog(tmp_path, degree):
     assert (tmp_path / "again.sog").read_bytes() == (tmp_path / "scene.sog").read_bytes()
 
 
+@pytest.mark.parametrize("others", [(), ("__MACOSX/deep/scene/._meta.json", "deep/notes.txt")], ids=len)
+def test_a_sog_that_was_zipped_with_its_folder_is_read(tmp_path, others):
+    gaussians_of(cloud(degree=1)).save(tmp_path / "plain.sog")
+    with zipfile.ZipFile(tmp_path / "plain.sog") as plain, zipfile.ZipFile(tmp_path / "nested.sog", "w") as nested:
+        for name in others:
+            nested.writestr(name, b"{}")
+        for name in plain.namelist():
+            nested.writestr(f"deep/scene/{name}", plain.read(name))
+    expected = Gaussians.load(tmp_path / "plain.sog")
+    read = Gaussians.load(tmp_path / "nested.sog")
+    for name in ("means", "quats", "scales", "opacities", "sh"):
+        np.testing.assert_array_equal(getattr(read, name), getattr(expected, name))
+    with zipfile.ZipFile(tmp_path / "nested.sog", "a") as nested:
+        nested.writestr("other/meta.json", b"{}")
+    with pytest.raises(InvalidArgument, match=r"expected a member meta\.json in the zip file, got "):
+        Gaussians.load(tmp_path / "nested.sog")
+
+
 def test_extreme_values_stay_finite(tmp_path):
     made = cloud(count=40, degree=1)
     made.scales[:20], made.opacities[:2], made.quats[0] = 0.0, (0, 1), 0

@@ -33,11 +33,11 @@ def read_numbers(
         preferred: name of the array in an .npz file.
         places: number of each column by its names in a first line of text, in small letters; columns come in this order
             if the file names them, also with a unit behind the name, as in "x_m" and "x [m]". Other names say nothing,
-            but not beside these.
+            but not beside these, nor with these in them, as in "x_world".
         any_unit: whether units other than metres and radians are accepted, because the caller converts them.
 
     Raises:
-        InvalidArgument: another kind of file, one that is damaged, or columns in other units.
+        InvalidArgument: another kind of file, one that is damaged, or columns in other units or by other names.
     """
     path = Path(path)
     suffix = path.suffix.lower()
@@ -85,6 +85,7 @@ def _text(path: Path, places: Mapping[str, int], *, any_unit: bool) -> Float64:
     numbers = np.array(rows, np.float64)
     names = [name for name, _ in columns]
     if not any(name in places for name in names):
+        _check_unnamed(names, numbers.shape[1], places)
         return numbers
     if len(names) != numbers.shape[1]:
         raise ValueError(f"a name for each column, got {', '.join(names)} for {numbers.shape[1]} columns")
@@ -104,7 +105,7 @@ def _columns_in(comment: str, count: int, places: Mapping[str, int]) -> list[tup
     """The columns that a comment names, as NumPy's savetxt writes them; none if it is another remark."""
     words = re.sub(r"\s+(?=[\[(])", "", comment.replace(",", " ").replace(";", " ")).split()
     columns = [_name_and_unit(word, places) for word in words]
-    known = sum(name in places for name, _ in columns)
+    known = sum(name in places or _is_longer(name, places) for name, _ in columns)
     return columns if len(columns) == count and known >= min(count, 2) else []
 
 
@@ -119,6 +120,20 @@ def _name_and_unit(field: str, places: Mapping[str, int]) -> tuple[str, str]:
     if name not in places and stem in places and ending in _UNITS | _OTHER_UNITS:
         return stem, unit or ending
     return name, unit
+
+
+def _check_unnamed(names: Sequence[str], count: int, places: Mapping[str, int]) -> None:
+    """Raises ValueError if one of the names of so many columns is longer than one of `places`."""
+    longer = [name for name in names if _is_longer(name, places)]
+    if longer and len(names) == count:
+        known = ", ".join(places)
+        raise ValueError(f"columns by the names {known}, perhaps with a unit behind, or by none; got {longer[0]!r}")
+
+
+def _is_longer(name: str, places: Mapping[str, int]) -> bool:
+    """Whether a column's name begins or ends with another word than one of `places` does: "x_world", "pos.x"."""
+    gaps = re.finditer(r"[\s_.:/-]+", name)
+    return any(part in places for gap in gaps for part in (name[: gap.start()], name[gap.end() :]))
 
 
 def _fields(line: str) -> list[str]:

@@ -70,6 +70,23 @@ def test_other_units_need_a_scale(tmp_path: Path, names: str):
     np.testing.assert_allclose(Motion.load(tmp_path / "a.csv", scale=1e-3).spheres, SPHERES[None])
 
 
+@pytest.mark.parametrize(
+    ("names", "named"),
+    [
+        ("z_world,y_world,x_world,radius_world", "z_world"),
+        ("x_cam y_cam z_cam size", "x_cam"),
+        ("pos.z;pos.y;pos.x;size", "pos.z"),
+        ("size,center x,center y,center z", "center x"),
+        ("# size z_world y_world x_world", "z_world"),
+    ],
+)
+def test_names_that_only_contain_those_of_columns_are_refused(tmp_path: Path, names: str, named: str):
+    """They were taken for no names, and the numbers in the order of the file."""
+    (tmp_path / "a.csv").write_text(names + "\n" + "\n".join(" ".join(map(str, row)) for row in SPHERES))
+    with pytest.raises(InvalidArgument, match=rf"columns by the names x, y, z, r, radius, .*; got {named!r}$"):
+        Motion.load(tmp_path / "a.csv")
+
+
 def test_a_robot_moves_along_joint_values(tmp_path: Path):
     pytest.importorskip("yourdfpy", reason="needs the extra robot")
     from lumigrad.client.robots import Robot
@@ -90,6 +107,9 @@ def test_a_robot_moves_along_joint_values(tmp_path: Path):
     (tmp_path / "degrees.csv").write_text("rise,turn_deg,lift,swing\n0,90,0,0")
     with pytest.raises(InvalidArgument, match="got the column turn in deg"):
         Motion.load(tmp_path / "zoo.yml", urdf=urdf, joints=tmp_path / "degrees.csv")
+    (tmp_path / "longer.csv").write_text("rise_pos,turn_pos,lift_pos,swing_pos\n0,90,0,0")
+    with pytest.raises(InvalidArgument, match="got 'rise_pos'"):
+        Motion.load(tmp_path / "zoo.yml", urdf=urdf, joints=tmp_path / "longer.csv")
     still = Motion.load(tmp_path / "zoo.yml", urdf=urdf, joints=q[2], base=(1, 2, 3, 1, 0, 0, 0))
     np.testing.assert_allclose(still.spheres[0, :, :3], robot.spheres(q[2])[:, :3] + [1, 2, 3])
     resting = Motion.load(tmp_path / "zoo.yml", urdf=urdf)

@@ -98,12 +98,17 @@ class Wanted:
                 values = values // max(1, plan.count) * rows if is_sparse else values
                 dtype = TORCH_DTYPES[self.format.dtype]
             size += dtype.itemsize * values
-        remedy = "; fewer gradients take less"
-        if plan.row_gradients:
-            rows_remedy = "fewer primitives" if is_sparse else "sparse rows"
-            remedy = f"; {rows_remedy}, fewer gradients, or 16 bits take less"
-        require_reply(size, limits, "spec.wanted", "gradients of ", remedy)
+        require_reply(size, limits, "spec.wanted", "gradients of ", self._remedy(plan))
         return size
+
+    def _remedy(self, plan: Plan) -> str:
+        """What makes the reply smaller, of what the request does not have already."""
+        if not any(name in plan.row_gradients for name in self.names):
+            return "; fewer gradients take less"
+        rows_remedy = "fewer primitives" if self.format.sparse else "sparse rows"
+        if TORCH_DTYPES[self.format.dtype] == torch.float32:
+            return f"; {rows_remedy}, fewer gradients, or 16 bits take less"
+        return f"; {rows_remedy} or fewer gradients take less"
 
 
 def formatted(

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from lumigrad.protos import dtypes
 from lumigrad.server.core.errors import InvalidArgumentError
 from lumigrad.server.engines.gradients import Gradients, Wanted, total_of
-from lumigrad.v1 import render_pb2
+from lumigrad.v1 import render_pb2, tensor_pb2
 
 
 def counted(*tensors: torch.Tensor) -> int:
@@ -49,19 +50,25 @@ def test_nobody_waits_for_values_on_a_device() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row_gradients", "sparse", "remedy"),
+    ("row_gradients", "sparse", "dtype", "remedy"),
     [
-        (["positions"], False, "sparse rows, fewer gradients, or 16 bits take less"),
-        (["positions"], True, "fewer primitives, fewer gradients, or 16 bits take less"),
+        (["positions"], False, dtypes.FLOAT32, "sparse rows, fewer gradients, or 16 bits take less"),
+        (["positions"], True, dtypes.FLOAT32, "fewer primitives, fewer gradients, or 16 bits take less"),
+        (["positions"], False, dtypes.FLOAT16, "sparse rows or fewer gradients take less"),
+        (["positions"], True, dtypes.BFLOAT16, "fewer primitives or fewer gradients take less"),
         # Gradients of a query of distances have no rows, and no other format.
-        ([], False, "fewer gradients take less"),
+        ([], False, dtypes.FLOAT32, "fewer gradients take less"),
+        (["colors"], False, dtypes.FLOAT32, "fewer gradients take less"),
     ],
 )
 def test_a_long_reply_is_refused_with_what_its_request_can_change(
-    row_gradients: list[str], sparse: bool, remedy: str
+    row_gradients: list[str], sparse: bool, dtype: tensor_pb2.DType, remedy: str
 ) -> None:
     plan: Any = SimpleNamespace(gradient_sizes={"positions": 300}, row_gradients=row_gradients, count=100)
-    wanted, limits = Wanted(("positions",), render_pb2.GradientFormat(sparse=sparse)), SimpleNamespace(payload_bytes=99)
+    wanted, limits = (
+        Wanted(("positions",), render_pb2.GradientFormat(sparse=sparse, dtype=dtype)),
+        SimpleNamespace(payload_bytes=99),
+    )
     with pytest.raises(InvalidArgumentError) as refused:
         wanted.bytes(plan, limits, rows=100)  # type: ignore[arg-type]
     assert f"(the worker's --max-payload-mib; {remedy})" in refused.value.limit
